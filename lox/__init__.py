@@ -1,0 +1,16 @@
+"""lox: logging for JAX."""
+
+from lox._effect import log as log
+from lox._exceptions import LogDataError as LogDataError
+from lox._exceptions import LogValueError as LogValueError
+from lox._exceptions import LoxError as LoxError
+from lox._exceptions import SpoolError as SpoolError
+from lox._exceptions import SpoolWarning as SpoolWarning
+from lox._exceptions import StructureError as StructureError
+from lox._exceptions import UnsupportedPrimitiveError as UnsupportedPrimitiveError
+from lox._logdict import logdict as logdict
+from lox._sites import LogSite as LogSite
+from lox._sites import sites as sites
+from lox._spool import spool as spool
+from lox._strip import keep as keep
+from lox._strip import strip as strip

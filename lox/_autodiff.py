@@ -1,0 +1,247 @@
+"""How JAX differentiates a program in which logs happen.
+
+JAX's rules keep effects, so each forward event stays where it happened, once, with these exceptions, which the
+wrappers here mend. They act only while a handler is in scope.
+
+- Linearizing a `scan`, also inside `checkpoint`, moves what does not depend on the iteration out of the loop. So
+  each log is tied to its iteration: an `Anchor` adds the loop's counter to its operands.
+- Linearizing a `while_loop` runs it once for the primal and once more, whole, for the tangent, which must be silent.
+- A trace that a library only looks at must not log.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend as jex
+import jax.numpy as jnp
+
+from lox import _compat
+from lox._effect import log_p, recording, transforming
+from lox._events import Event, Node, map_events
+from lox._handler import Handler, InPlace, Silence, equations, logs_in, under
+from lox._probe import probing
+from lox._rules._call import discharge
+from lox._rules._scan import run_scan
+
+primitives = jex.core.primitives
+scan_p, while_p, remat_p = primitives.scan_p, primitives.while_p, primitives.remat_p
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Anchor(InPlace):
+    """Ties each log to the iteration of the scan that it is in.
+
+    Attributes:
+        scanned: The numbers of the iterations of the scan to enter, shape `(length,)`; None for any scan.
+        counters: The numbers of the current iterations of the scans around, outermost first.
+    """
+
+    cacheable = False
+    scanned: Any = None
+    counters: tuple[Any, ...] = ()
+
+    def iterations(self, length: int) -> Any:
+        if self.scanned is None:
+            return jnp.arange(length, dtype=jnp.int32)
+        return None if self.counters else self.scanned
+
+    def iteration(self, index: Any) -> Handler:
+        return Anchor(self.scanned, (*self.counters, index))
+
+    def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        def tie(event: Event, depth: int) -> Event:
+            anchors = tuple(jax.lax.broadcast(counter, event.lengths(depth)) for counter in self.counters)
+            return dataclasses.replace(event, anchors=event.anchors + anchors)
+
+        return map_events(tie, nodes)
+
+
+def _may_log(jaxpr: Any) -> bool:
+    # The rules of custom derivatives log without a trace in the jaxpr of the function.
+    silent = (primitives.custom_jvp_call_p, primitives.custom_vjp_call_p)
+    return any(eqn.primitive is log_p or eqn.primitive in silent for eqn in equations(jaxpr))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Anchored:
+    """A scan whose logs are tied to its iterations.
+
+    Attributes:
+        params: Its parameters.
+        sources: For each operand, its position among the original ones, which the numbers of the iterations follow;
+            or -1 for a value in `values`.
+        values: The operands that are known.
+    """
+
+    params: dict[str, Any]
+    sources: tuple[int, ...]
+    values: tuple[Any, ...]
+
+    def arrange(self, given: Sequence[Any], known: Callable[[Any], Any]) -> list[Any]:
+        """What belongs to each operand, from what belongs to the original ones and `known` for the others."""
+        return [
+            known(value) if source < 0 else given[source]
+            for source, value in zip(self.sources, self.values, strict=True)
+        ]
+
+
+@_compat.weakref_lru_cache
+def _anchored(jaxpr: Any, counts: tuple[int, int], options: tuple[int, bool, int], avals: tuple[Any, ...]) -> _Anchored:
+    num_consts, num_carry = counts
+    length, reverse, unroll = options
+
+    def scan(*args: Any) -> list[Any]:
+        *args, scanned = args
+        operands = args[:num_consts], args[num_consts : num_consts + num_carry], args[num_consts + num_carry :]
+        anchor = Anchor(scanned)
+        return run_scan(anchor, jaxpr, *operands, length=length, reverse=reverse, unroll=unroll)[0]
+
+    closed, captured = _compat.trace(scan, avals, "lox")
+    (eqn,) = (eqn for eqn in _compat.open_jaxpr(closed).eqns if eqn.primitive is scan_p)
+    places = {var: place - len(captured) for place, var in enumerate(_compat.open_jaxpr(closed).invars)}
+    sources, values = [], []
+    for atom in eqn.invars:
+        place = -1 if hasattr(atom, "val") else places[atom]
+        sources.append(max(place, -1))
+        values.append(atom.val if hasattr(atom, "val") else captured[place] if place < 0 else None)
+    return _Anchored(eqn.params, tuple(sources), tuple(values))
+
+
+def _anchor(params: dict[str, Any], operands: Sequence[Any]) -> tuple[_Anchored, Any]:
+    counters = jnp.arange(params["length"], dtype=jnp.int32)
+    avals = tuple(jax.typeof(operand) for operand in (*operands, counters))
+    options = (params["length"], params["reverse"], params["unroll"])
+    return _anchored(params["jaxpr"], _compat.scan_counts(params), options, avals), counters
+
+
+def _linearize_scan(original: Callable[..., Any]) -> Callable[..., Any]:
+    def linearize(is_vjp: bool, nonzero: Sequence[bool], *primals: Any, **params: Any) -> Any:
+        if not _may_log(params["jaxpr"]):
+            return original(is_vjp, nonzero, *primals, **params)
+        anchored, counters = _anchor(params, primals)
+        operands = anchored.arrange([*primals, counters], lambda value: value)
+        nonzero = anchored.arrange([*nonzero, False], lambda value: False)
+        *results, linear = original(is_vjp, nonzero, *operands, **anchored.params)
+
+        def tangent(*args: Any) -> Any:
+            residuals, tangents = args[: -len(primals)], args[-len(primals) :]
+            zero = _compat.zero_tangent
+            return linear(*residuals, *anchored.arrange([*tangents, zero(counters)], zero))
+
+        return *results, tangent
+
+    return linearize
+
+
+def _partially_evaluate_scan(original: Callable[..., Any]) -> Callable[..., Any]:
+    def partially_evaluate(trace: Any, *tracers: Any, **params: Any) -> Any:
+        if not _may_log(params["jaxpr"]):
+            return original(trace, *tracers, **params)
+        anchored, counters = _anchor(params, tracers)
+        operands = anchored.arrange([*tracers, trace.new_const(counters)], trace.new_const)
+        return original(trace, *operands, **anchored.params)
+
+    return partially_evaluate
+
+
+def _partially_evaluate_checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
+    def partially_evaluate(trace: Any, *tracers: Any, **params: Any) -> Any:
+        if not logs_in(params):
+            return original(trace, *tracers, **params)
+        jaxpr, captured, _ = discharge(Anchor(), params["jaxpr"])
+        params = _compat.extend_checkpoint(params, jaxpr, len(captured), 0)
+        return original(trace, *map(trace.new_const, captured), *tracers, **params)
+
+    return partially_evaluate
+
+
+class _SilentStaging:
+    """A trace of partial evaluation in which what is staged does not log."""
+
+    def __init__(self, trace: Any):
+        self._trace = trace
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trace, name)
+
+    def default_process_primitive(self, primitive: Any, tracers: Sequence[Any], params: dict[str, Any]) -> Any:
+        body, body_consts, _ = discharge(Silence(), params["body_jaxpr"])
+        cond, cond_consts, _ = discharge(Silence(), params["cond_jaxpr"])
+        first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        known = self._trace.new_const
+        tracers = [
+            *map(known, cond_consts), *tracers[:first], *map(known, body_consts), *tracers[first:]
+        ]
+        params = params | {
+            "cond_jaxpr": cond,
+            "body_jaxpr": body,
+            "cond_nconsts": first + len(cond_consts),
+            "body_nconsts": second - first + len(body_consts),
+        }
+        return self._trace.default_process_primitive(primitive, tracers, params)
+
+
+def _partially_evaluate_while(original: Callable[..., Any]) -> Callable[..., Any]:
+    def partially_evaluate(trace: Any, *tracers: Any, **params: Any) -> Any:
+        known = [tracer.is_known() for tracer in tracers]
+        if not logs_in(params) or all(known) or not any(known):
+            return original(trace, *tracers, **params)
+        return original(_SilentStaging(trace), *tracers, **params)
+
+    return partially_evaluate
+
+
+def _partially_evaluate_log(trace: Any, *tracers: Any, **params: Any) -> list[Any]:
+    if probing() and not transforming.value:
+        return []
+    return trace.default_process_primitive(log_p, tracers, params)
+
+
+def _ignoring_probes(primitive: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    def partially_evaluate(trace: Any, *tracers: Any, **params: Any) -> Any:
+        known = all(tracer.is_known() for tracer in tracers)
+        if known and logs_in(params) and probing() and not transforming.value:
+            outs, _ = under(Silence(), primitive.bind)(*(tracer.pval.get_known() for tracer in tracers), **params)
+            return [trace.new_const(out) for out in outs]
+        return original(trace, *tracers, **params)
+
+    return partially_evaluate
+
+
+def _while_recording(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """`original`, wrapped while a handler is in scope."""
+    wrapped = wrapper(original)
+
+    def rule(*args: Any, **params: Any) -> Any:
+        if not recording.value:
+            return original(*args, **params)
+        with transforming(True):
+            return wrapped(*args, **params)
+
+    return rule
+
+
+def _register() -> None:
+    unchanged: Callable[..., Any] = lambda original: original
+    linearizations = {scan_p: _linearize_scan}
+    partial_evaluations = {
+        scan_p: _partially_evaluate_scan,
+        while_p: _partially_evaluate_while,
+        remat_p: _partially_evaluate_checkpoint,
+    }
+    higher_order = (primitives.jit_p, primitives.cond_p, primitives.closed_call_p, scan_p, while_p, remat_p)
+    for primitive in higher_order:
+        rule = _compat.linearization(primitive)
+        _compat.set_linearization(primitive, _while_recording(linearizations.get(primitive, unchanged), rule))
+        if primitive in _compat.partial_eval_rules:
+            rule = _compat.partial_eval_rules[primitive]
+            rule = _while_recording(partial_evaluations.get(primitive, unchanged), rule)
+            _compat.partial_eval_rules[primitive] = _ignoring_probes(primitive, rule)
+    _compat.partial_eval_rules[log_p] = _partially_evaluate_log
+
+
+_register()

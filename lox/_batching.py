@@ -1,0 +1,146 @@
+"""How `vmap` meets a program in which logs happen.
+
+JAX batches the jaxprs of higher-order primitives, and a log in them with the rest, except where lanes part: a `cond`
+with a predicate per lane becomes a selection that runs every branch, a `while_loop` runs its body for finished lanes
+too. There, while a handler is in scope, it is settled what each lane logs before JAX batches it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lox import _compat
+from lox._collect import Collect
+from lox._effect import log_effect, log_p, recording
+from lox._events import Event, Node, map_events, masked
+from lox._handler import InPlace, Silence, equations, events_in, logs_in, under
+from lox._rules._call import discharge
+from lox._rules._cond import cond_p, discharge_branches
+from lox._rules._while import split_args, while_p
+
+Batcher = Callable[..., tuple[Sequence[Any], Sequence[Any]]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Mask(InPlace):
+    """Keeps of each log what happens where a condition holds.
+
+    Attributes:
+        condition: A bool of the current lane, shape `()`, or with the axes of batches that were there before.
+        optional: Why the number of events depends on a branch; empty when it does not.
+    """
+
+    cacheable = False
+    condition: Any
+    optional: str = ""
+
+    def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        def say_why(event: Event, depth: int) -> Event:
+            return dataclasses.replace(event, optional=event.optional or self.optional)
+
+        return map_events(say_why, masked(nodes, self.condition))
+
+
+def _batch_cond(original: Batcher) -> Batcher:
+    def batch(
+        axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, branches: Sequence[Any], **params: Any
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        parts = dims[0] is not None and "branches_platforms" not in params
+        if not recording.value or not parts or not logs_in({"branches": tuple(branches)}):
+            return original(axis_data, args, dims, branches=branches, **params)
+        index, *ops = args
+        index_dim, *op_dims = dims
+        if any(_has_unbounded_logs(branch) for branch in branches):
+            # Such logs cannot become outputs; they stay where they are, each branch's masked by the predicate.
+            branches = [_masked_branch(branch, place) for place, branch in enumerate(branches)]
+            args, dims = [index, index, *ops], [index_dim, index_dim, *op_dims]
+            return original(axis_data, args, dims, branches=tuple(branches), **params)
+        pure, consts, structure = discharge_branches(Collect(), branches)
+        args = [index, *consts, *ops]
+        dims = [index_dim, *[None] * len(consts), *op_dims]
+        outs, out_dims = original(axis_data, args, dims, branches=pure, **params)
+        count = len(outs) - structure.num_leaves
+        if structure.num_leaves:
+            _compat.batchers[log_p](axis_data, outs[count:], out_dims[count:], tree=structure)
+        return outs[:count], out_dims[:count]
+
+    return batch
+
+
+def _has_unbounded_logs(jaxpr: Any) -> bool:
+    return any(eqn.primitive is while_p and logs_in(eqn.params) for eqn in equations(jaxpr))
+
+
+def _masked_branch(branch: Any, place: int) -> Any:
+    sites = ", ".join(str(event.site) for event in events_in(branch))
+    reason = (
+        f"A branch of a cond or switch logs in a while_loop, so that these events may not happen: {sites}. "
+        "Use unify=True to get them with a mask, or leave the keys out with argnames= or tags=."
+    )
+
+    def masked_branch(index: Any, *ops: Any) -> list[Any]:
+        return under(Mask(index == place, reason), _compat.as_fun(branch))(*ops)[0]
+
+    index = _compat.int32_scalar
+    jaxpr, captured = _compat.trace(masked_branch, [index, *_compat.in_avals(branch)], "lox")
+    if captured:
+        raise AssertionError("a closed branch captured values")
+    return jaxpr
+
+
+def _batch_while(original: Batcher) -> Batcher:
+    def batch(
+        axis_data: Any, args: Sequence[Any], dims: Sequence[Any], **params: Any
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        if not recording.value or not logs_in(params) or not _predicate_is_batched(axis_data, dims, params):
+            return original(axis_data, args, dims, **params)
+        cond_jaxpr, body_jaxpr = params["cond_jaxpr"], params["body_jaxpr"]
+        num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
+        cond_logs = log_effect in cond_jaxpr.effects
+        cond = _compat.as_fun(cond_jaxpr)
+        if cond_logs:  # The condition is checked once before the loop, by every lane.
+            first = [*args[:num_cond], *args[num_cond + num_body :]], [*dims[:num_cond], *dims[num_cond + num_body :]]
+            _compat.batch(cond_jaxpr, axis_data, *first)
+
+        def body(*args: Any) -> Sequence[Any]:
+            cond_consts, body_consts, carry = args[:num_cond], args[num_cond : num_cond + num_body], args[num_cond + num_body :]
+            ((live,), _) = under(Silence(), cond)(*cond_consts, *carry)
+            outs, _ = under(Mask(live), _compat.as_fun(body_jaxpr))(*body_consts, *carry)
+            if cond_logs:
+                under(Mask(live), cond)(*cond_consts, *outs)
+            return outs
+
+        avals = [*_compat.in_avals(cond_jaxpr)[:num_cond], *_compat.in_avals(body_jaxpr)]
+        masked_body, _ = _compat.trace(body, avals, "lox")
+        silent_cond, _, _ = discharge(Silence(), cond_jaxpr)
+        args = [*args[:num_cond], *args]
+        dims = [*dims[:num_cond], *dims]
+        return original(
+            axis_data,
+            args,
+            dims,
+            cond_jaxpr=silent_cond,
+            cond_nconsts=num_cond,
+            body_jaxpr=masked_body,
+            body_nconsts=num_cond + num_body,
+        )
+
+    return batch
+
+
+def _predicate_is_batched(axis_data: Any, dims: Sequence[Any], params: dict[str, Any]) -> bool:
+    cond_consts, body_consts, carry = split_args([dim is not None for dim in dims], params)
+    for _ in range(1 + len(carry)):  # Each turn batches at least one more of the carried values.
+        outs = _compat.batched_outputs(params["body_jaxpr"], axis_data, [*body_consts, *carry])
+        grown = [before or after for before, after in zip(carry, outs, strict=True)]
+        if grown == list(carry):
+            break
+        carry = grown
+    (batched,) = _compat.batched_outputs(params["cond_jaxpr"], axis_data, [*cond_consts, *carry])
+    return batched
+
+
+_compat.batchers[cond_p] = _batch_cond(_compat.batchers[cond_p])
+_compat.batchers[while_p] = _batch_while(_compat.batchers[while_p])

@@ -1,0 +1,151 @@
+"""Nodes sorted by key: for each key one block of events in the order in which they happened."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lox._events import Event, Loop, Node, Site
+from lox._exceptions import StructureError
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """The events of one key. Arrays have the axes of the loops around, then the event axis.
+
+    The event axis is left out while `single` says that there is one event, so that stacking costs nothing.
+    """
+
+    value: Any
+    steps: dict[str, Any]
+    mask: Any
+    dropped: Any
+    site: Site = dataclasses.field(metadata={"static": True})
+    lanes: int = dataclasses.field(metadata={"static": True})
+    optional: str = dataclasses.field(metadata={"static": True})
+    single: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    def map(self, function: Callable[[Any], Any], **changes: Any) -> Block:
+        steps = {name: function(step) for name, step in self.steps.items()}
+        mask = None if self.mask is None else function(self.mask)
+        return dataclasses.replace(self, value=function(self.value), steps=steps, mask=mask, **changes)
+
+
+def by_key(key: str, event: Event) -> Hashable:
+    return key
+
+
+def name_of(group: Any) -> str:
+    """The key of a group, which stands alone or first in a tuple."""
+    return group if isinstance(group, str) else group[0]
+
+
+def blocks(
+    nodes: Sequence[Node], group: Callable[[str, Event], Hashable] = by_key, depth: int = 0
+) -> dict[Any, Block]:
+    """The blocks of all keys, in the order of their first events.
+
+    Args:
+        nodes: The nodes, under `depth` loops.
+        group: What events must have in common to come into one block.
+        depth: The number of leading loop axes.
+
+    Raises:
+        StructureError: Events of one key differ in shape, dtype or counters.
+    """
+    parts: dict[Any, list[Block]] = {}
+    for node in nodes:
+        if isinstance(node, Loop):
+            for key, block in blocks(node.body, group, depth + 1).items():
+                parts.setdefault(key, []).append(_unroll(block, node.dropped.get(name_of(key)), depth))
+        else:
+            for key, value in node.values.items():
+                block = Block(value, node.steps, node.mask, None, node.site, node.lanes, node.optional, single=True)
+                parts.setdefault(group(key, node), []).append(block)
+    return {key: _in_sequence(key, found, depth) for key, found in parts.items()}
+
+
+def with_event_axis(block: Block, depth: int = 0) -> Block:
+    return block.map(lambda array: jax.lax.expand_dims(array, (depth,)), single=False) if block.single else block
+
+
+def _unroll(block: Block, dropped: Any, depth: int) -> Block:
+    if dropped is None and block.dropped is not None:
+        dropped = 0
+    if block.dropped is not None:
+        dropped = dropped + jnp.sum(block.dropped, axis=depth)
+    if block.single:
+        return dataclasses.replace(block, dropped=dropped, single=False)
+
+    def merge(array: Any) -> Any:
+        shape = jnp.shape(array)
+        return jax.lax.reshape(array, (*shape[:depth], shape[depth] * shape[depth + 1], *shape[depth + 2 :]))
+
+    return block.map(merge, dropped=dropped)
+
+
+def _in_sequence(key: Any, parts: list[Block], depth: int) -> Block:
+    first = parts[0]
+    for other in parts[1:]:
+        _check_alike(key, first, other, depth)
+    if len(parts) == 1:
+        return first
+    parts = [with_event_axis(part, depth) for part in parts]
+
+    def join(arrays: list[Any]) -> Any:
+        return jax.lax.concatenate(arrays, depth)
+
+    mask = None
+    if any(part.mask is not None for part in parts):
+        mask = join([_mask_of(part, depth) for part in parts])
+    dropped = [part.dropped for part in parts if part.dropped is not None]
+    return Block(
+        value=join([part.value for part in parts]),
+        steps={name: join([part.steps[name] for part in parts]) for name in first.steps},
+        mask=mask,
+        dropped=sum(dropped[1:], dropped[0]) if dropped else None,
+        site=first.site,
+        lanes=first.lanes,
+        optional=next((part.optional for part in parts if part.optional), ""),
+    )
+
+
+def _mask_of(part: Block, depth: int) -> Any:
+    if part.mask is not None:
+        return part.mask
+    return jnp.ones(jnp.shape(part.value)[: depth + 1 + part.lanes], bool)
+
+
+def _check_alike(key: Any, first: Block, other: Block, depth: int) -> None:
+    name = name_of(key)
+    kinds = [_kind(block, depth) for block in (first, other)]
+    if kinds[0] != kinds[1]:
+        raise StructureError(
+            f"The key {name!r} is logged as {kinds[0]} at {first.site} and as {kinds[1]} at {other.site}. "
+            f"Events of one key must be alike: give one of them another key or a prefix."
+        )
+    if set(first.steps) != set(other.steps):
+        raise StructureError(
+            f"The key {name!r} is logged with {_counters(first)} at {first.site} and with {_counters(other)} at "
+            f"{other.site}. Events of one key must have the same counters: give one of them another key or a prefix."
+        )
+
+
+def _kind(block: Block, depth: int) -> str:
+    aval = jax.typeof(block.value)
+    return describe(aval.dtype, aval.shape[depth if block.single else depth + 1 :], block.lanes)
+
+
+def describe(dtype: Any, shape: Sequence[int], lanes: int) -> str:
+    """The type of an event, in which the axes of batches are told from those that were logged."""
+    logged = f"{dtype.name}{list(shape[lanes:])}"
+    return f"{logged} in a batch of {' x '.join(map(str, shape[:lanes]))}" if lanes else logged
+
+
+def _counters(block: Block) -> str:
+    return f"the steps {', '.join(sorted(block.steps))}" if block.steps else "no steps"

@@ -1,0 +1,269 @@
+"""Everything of JAX that has no public name, or another name in another version.
+
+This is the only module that may import from ``jax._src`` or look at a JAX version. Each use says which public
+name is missing. Supported: jax 0.10.2 and later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend as jex
+from jax._src import core as _core  # eval_trace (the eager trace) has no public name.
+from jax._src import effects as _effects  # The sets of effect types that JAX's transformations allow.
+from jax._src import pjit as _pjit  # Marker for an output whose sharding the compiler chooses.
+from jax._src import util as _util  # weakref_lru_cache: a cache keyed by a jaxpr and the trace context.
+from jax._src.ad_util import SymbolicZero as _SymbolicZero  # What custom rules get for a zero tangent.
+from jax._src.ad_util import Zero as _Zero  # JAX's internal zero tangent.
+from jax._src.ad_util import zeros_like_aval as zeros_like_aval  # Zeros with the sharding of an abstract value.
+from jax._src.custom_batching import custom_vmap_p as custom_vmap_p  # The primitive is not in jax.extend.
+from jax._src.interpreters import ad as _ad  # primitive_linearizations and its fallback rule.
+from jax._src.interpreters import batching as _batching  # batch_jaxpr, matchaxis.
+from jax._src.interpreters import partial_eval as _pe  # dceable_effects, the rules of partial evaluation.
+from jax._src.shard_map import shard_map_p as shard_map_p  # The primitive is not in jax.extend.
+from jax.api_util import debug_info as _debug_info
+from jax.extend.linear_util import wrap_init as _wrap_init
+
+try:  # The container of flat outputs that shard_map's function returns; renamed in jax 0.11.
+    from jax._src import flattree as _flattree
+except ImportError:
+    from jax._src.tree_util import FlatTree as _FlatTree
+
+    _flatten, _pack = _FlatTree.flatten, _FlatTree.pack
+else:
+    _flatten, _pack = _flattree.flatten, _flattree.pack
+
+Effect = jex.core.Effect
+weakref_lru_cache = _util.weakref_lru_cache
+
+
+def allow_effect(effect_type: type, dceable_type: type) -> None:
+    """Lets an effect pass through lowering, control flow, custom rules, checkpoint and partial evaluation.
+
+    There is no public way to register an effect type but `mlir.lowerable_effects`.
+
+    Args:
+        effect_type: The class of the effect.
+        dceable_type: A class whose ``isinstance`` says whether an effect may be removed as dead code now.
+    """
+    for allowed in (
+        _effects.lowerable_effects,
+        _effects.control_flow_allowed_effects,
+        _effects.custom_derivatives_allowed_effects,
+        _effects.remat_allowed_effects,
+        _effects.partial_eval_kept_effects,
+    ):
+        allowed.add_type(effect_type)
+    _pe.dceable_effects.add_type(dceable_type)
+
+
+def is_eager(trace: Any) -> bool:
+    """Whether operations bound under `trace` run at once, with nothing to differentiate, batch or stage them."""
+    return trace is _core.eval_trace
+
+
+int32_scalar = jax.core.ShapedArray((), "int32")
+
+
+# -- jaxprs ------------------------------------------------------------------------------------------------------
+
+
+def is_jaxpr(value: Any) -> bool:
+    """Whether `value` is a jaxpr, open or closed (one class from jax 0.11 on)."""
+    return isinstance(value, (jex.core.Jaxpr, jex.core.ClosedJaxpr))
+
+
+def open_jaxpr(jaxpr: Any) -> Any:
+    """The equations, variables and effects of an open or closed jaxpr."""
+    return jaxpr.jaxpr if hasattr(jaxpr, "jaxpr") else jaxpr
+
+
+def as_fun(jaxpr: Any) -> Callable[..., list[Any]]:
+    """The function of flat values that a jaxpr without free constants stands for."""
+    consts = getattr(jaxpr, "consts", ())
+    return lambda *args: jax.core.eval_jaxpr(open_jaxpr(jaxpr), consts, *args)
+
+
+def in_avals(jaxpr: Any) -> list[Any]:
+    return [v.aval for v in open_jaxpr(jaxpr).invars]
+
+
+def out_avals(jaxpr: Any) -> list[Any]:
+    return [v.aval for v in open_jaxpr(jaxpr).outvars]
+
+
+def trace(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], name: str) -> tuple[Any, list[Any]]:
+    """Traces a flat function to a jaxpr whose captured values are its leading inputs.
+
+    `jax.make_jaxpr` takes shapes and dtypes only; abstract values also carry refs, shardings and varying axes.
+
+    Returns:
+        The jaxpr, closed and without constants, and the values to pass for its leading inputs.
+    """
+    wrapped = _wrap_init(fun, debug_info=_debug_info(name, fun, tuple(avals), {}))
+    jaxpr, _, consts = _pe.trace_to_jaxpr_dynamic(wrapped, list(avals))
+    return _pe.close_jaxpr(_pe.convert_constvars_jaxpr(jaxpr)), list(consts)
+
+
+def abstract(fun: Callable[[Any], Any], tree: Any) -> Any:
+    """What `fun` returns for a pytree of abstract values, with abstract values in place of arrays.
+
+    `jax.eval_shape` does the same for shapes and dtypes only.
+    """
+    avals, structure = jax.tree.flatten(tree)
+    out_structure: Any = None
+
+    def flat(*leaves: Any) -> list[Any]:
+        nonlocal out_structure
+        outs, out_structure = jax.tree.flatten(fun(jax.tree.unflatten(structure, leaves)))
+        return outs
+
+    jaxpr, _ = trace(flat, avals, "lox")
+    return jax.tree.unflatten(out_structure, out_avals(jaxpr))
+
+
+# -- parameters of primitives that lox extends ---------------------------------------------------------------------
+
+
+def extend_jit(params: dict[str, Any], jaxpr: Any, new_ins: int, new_outs: int) -> dict[str, Any]:
+    """The parameters of a `jit` equation whose jaxpr got leading inputs and trailing outputs.
+
+    What is new is neither donated nor sharded by the user (the marker for that is not public).
+    """
+    unspecified = (_pjit.UNSPECIFIED,)
+    return params | {
+        "jaxpr": jaxpr,
+        "in_shardings": unspecified * new_ins + tuple(params["in_shardings"]),
+        "in_layouts": (None,) * new_ins + tuple(params["in_layouts"]),
+        "donated_invars": (False,) * new_ins + tuple(params["donated_invars"]),
+        "out_shardings": tuple(params["out_shardings"]) + unspecified * new_outs,
+        "out_layouts": tuple(params["out_layouts"]) + (None,) * new_outs,
+    }
+
+
+def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+    """The number of constants and of carried values among the operands of a `scan` (`ft_in` from jax 0.11 on)."""
+    if "ft_in" in params:
+        consts, carry, _ = params["ft_in"].unpack()
+        return len(list(consts)), len(list(carry))
+    return params["num_consts"], params["num_carry"]
+
+
+def extend_checkpoint(params: dict[str, Any], jaxpr: Any, new_ins: int, new_outs: int) -> dict[str, Any]:
+    """The parameters of a `checkpoint` equation whose jaxpr got leading inputs and trailing outputs."""
+    del new_outs
+    prevent_cse = params["prevent_cse"]
+    if isinstance(prevent_cse, tuple):
+        prevent_cse = (False,) * new_ins + prevent_cse
+    return params | {"jaxpr": open_jaxpr(jaxpr), "prevent_cse": prevent_cse}
+
+
+def extend_outputs(outputs: Any, new: list[Any], new_specs: list[Any]) -> Any:
+    """What the function under a `shard_map` returned, with further values and their out_specs."""
+    values, specs = outputs.unpack_aux()
+    return _pack((values, _flatten(new))).with_aux((*specs, *new_specs))
+
+
+def split_outputs(outputs: Any) -> tuple[Any, list[Any]]:
+    """Undoes the packing of `extend_outputs`."""
+    values, new = outputs.unpack()
+    return values, list(new)
+
+
+def varying_axes(value: Any) -> frozenset[Any]:
+    """The manual mesh axes over which a value varies (`vma` until jax 0.11, then part of `mat`)."""
+    aval = jax.typeof(value)
+    if hasattr(aval, "mat"):
+        return frozenset(aval.mat.varying)
+    return frozenset(getattr(aval, "vma", ()))
+
+
+def vary(value: Any, axes: Sequence[Any]) -> Any:
+    """The value, marked as varying over these manual mesh axes (`pvary` until jax 0.11, then `pcast`)."""
+    missing = tuple(name for name in axes if name not in varying_axes(value))
+    if not missing:
+        return value
+    if hasattr(jax.lax, "pcast"):
+        return jax.lax.pcast(value, missing, to="varying")
+    return jax.lax.pvary(value, missing)
+
+
+# -- zeros of differentiation ---------------------------------------------------------------------------------------
+
+
+def is_zero(tangent: Any) -> bool:
+    """Whether a tangent or cotangent is a symbolic zero."""
+    return isinstance(tangent, (_Zero, _SymbolicZero))
+
+
+def zero_tangent(primal: Any) -> Any:
+    """The symbolic zero among the tangents of a value."""
+    return _Zero(jax.typeof(primal).to_tangent_aval())
+
+
+def instantiate(tangent: Any) -> Any:
+    """A tangent or cotangent as an array, also when it is a symbolic zero."""
+    return zeros_like_aval(tangent.aval) if is_zero(tangent) else tangent
+
+
+def rule_zero(tangent: Any) -> Any:
+    """A tangent as a custom rule may return it: JAX's internal zero becomes the public symbolic one."""
+    return _SymbolicZero(tangent.aval) if isinstance(tangent, _Zero) else tangent
+
+
+def cotangents(result: Any) -> list[Any]:
+    """What the flattened bwd function of a `custom_vjp` returned, without the backward-pass logs of jax 0.12."""
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], (list, tuple)):
+        result, _ = result
+    return list(result)
+
+
+# -- the rule tables of JAX's transformations -----------------------------------------------------------------------
+
+batchers = _batching.fancy_primitive_batchers
+partial_eval_rules = _pe.custom_partial_eval_rules
+matchaxis = _batching.matchaxis
+
+
+def linearization(primitive: Any) -> Callable[..., Any]:
+    """JAX's rule that linearizes a primitive; the table has no public name."""
+    rule = _ad.primitive_linearizations.get(primitive)
+    if rule is not None:
+        return rule
+    return lambda *args, **params: _ad.fallback_linearize_rule(primitive, *args, **params)
+
+
+def set_linearization(primitive: Any, rule: Callable[..., Any]) -> None:
+    _ad.primitive_linearizations[primitive] = rule
+
+
+def batch(jaxpr: Any, axis_data: Any, args: Sequence[Any], dims: Sequence[Any]) -> None:
+    """Runs a jaxpr batched, for its effects."""
+    dests = [_batching.zero_if_mapped] * len(out_avals(jaxpr))
+    batched, _ = _batching.batch_jaxpr_axes(jaxpr, axis_data, list(dims), dests)
+    as_fun(batched)(*args)
+
+
+def batched_outputs(jaxpr: Any, axis_data: Any, batched: Sequence[bool]) -> list[bool]:
+    """Which outputs of a jaxpr are batched when these inputs are."""
+    _, out = _batching.batch_jaxpr(jaxpr, axis_data, list(batched), False)
+    return list(out)
+
+
+# -- the dispatch of jitted functions ------------------------------------------------------------------------------
+
+
+def jit_options(fun: Any) -> tuple[Callable[..., Any], dict[str, Any]] | None:
+    """The function under a `jax.jit` and the options that say how its arguments are read, or None.
+
+    A jitted function has no public attribute for its static and donated arguments.
+    """
+    info = getattr(fun, "_jit_info", None)
+    if info is None or not hasattr(fun, "__wrapped__"):
+        return None
+    if info.device is not None or info.backend is not None or info.user_specified_in_shardings:
+        return None
+    names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames", "keep_unused")
+    return fun.__wrapped__, {name: getattr(info, name) for name in names}

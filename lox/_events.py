@@ -1,0 +1,132 @@
+"""What one `log_p` equation carries: events, possibly stacked by the loops they happened in.
+
+A sequence of logs is a tuple of nodes in program order. A node is an `Event`, one call of `lox.log`, or a `Loop`,
+a sequence of nodes that happened `length` times. Nodes are pytrees. Under `k` enclosing `Loop`s every array of an
+event has `k` leading loop axes, outermost first; after them come the axes of batches (`vmap`, shards), then the
+shape that was logged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """Where and how `lox.log` was called."""
+
+    file: str
+    line: int
+    function: str
+    tags: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} ({self.function})"
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """One call of `lox.log`.
+
+    Attributes:
+        values: What was logged, by key.
+        steps: The counters of the call, by name.
+        mask: Whether the event happened, per lane; None when it always does.
+        anchors: Values without meaning that tie the event to the loop iteration it belongs to.
+        site: The call.
+        lanes: The number of batch axes, which every array has.
+        optional: Why the number of such events depends on data that a `cond` or `switch` branched on; empty when it
+            does not.
+    """
+
+    values: dict[str, Any]
+    steps: dict[str, Any]
+    mask: Any
+    anchors: tuple[Any, ...]
+    site: Site = dataclasses.field(metadata={"static": True})
+    lanes: int = dataclasses.field(default=0, metadata={"static": True})
+    optional: str = dataclasses.field(default="", metadata={"static": True})
+
+    def lengths(self, depth: int) -> tuple[int, ...]:
+        """The lengths of the `depth` loops around the event."""
+        return jnp.shape(next(iter(self.values.values())))[:depth]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """Nodes that happened `length` times; `dropped` counts, by key, the events beyond a bound."""
+
+    body: tuple[Any, ...]
+    dropped: dict[str, Any]
+    length: int = dataclasses.field(metadata={"static": True})
+
+
+Node = Event | Loop
+
+
+def map_events(function: Callable[[Event, int], Event | None], nodes: Sequence[Node], depth: int = 0) -> tuple[Node, ...]:
+    """Replaces every event; `function` also gets the number of loops around it and drops the event with None."""
+    mapped: list[Node] = []
+    for node in nodes:
+        if isinstance(node, Loop):
+            body = map_events(function, node.body, depth + 1)
+            keys = {key for event in events(body) for key in event.values}
+            dropped = {key: count for key, count in node.dropped.items() if key in keys}
+            if body:
+                mapped.append(Loop(body, dropped, node.length))
+        else:
+            event = function(node, depth)
+            if event is not None:
+                mapped.append(event)
+    return tuple(mapped)
+
+
+def events(nodes: Sequence[Node]) -> Iterator[Event]:
+    """All events, each once, whatever loops it is in."""
+    for node in nodes:
+        if isinstance(node, Loop):
+            yield from events(node.body)
+        else:
+            yield node
+
+
+def depths(nodes: Sequence[Node], depth: int = 0) -> list[int]:
+    """For each array in the flattened nodes, the number of its leading loop axes."""
+    found: list[int] = []
+    for node in nodes:
+        if isinstance(node, Loop):
+            found += depths(node.body, depth + 1) + [depth] * len(jax.tree.leaves(node.dropped))
+        else:
+            found += [depth] * len(jax.tree.leaves(node))
+    return found
+
+
+def masked(nodes: Sequence[Node], mask: Any) -> tuple[Node, ...]:
+    """The nodes, of which nothing happened where `mask` (shape `()` of the current lane) is False."""
+
+    def narrow(event: Event, depth: int) -> Event:
+        if event.mask is None:
+            new = jax.lax.broadcast(mask, event.lengths(depth))
+        else:
+            new = event.mask & mask
+        return dataclasses.replace(event, mask=new)
+
+    narrowed = map_events(narrow, nodes)
+    return tuple(_mask_dropped(node, mask) for node in narrowed)
+
+
+def _mask_dropped(node: Node, mask: Any) -> Node:
+    if isinstance(node, Event):
+        return node
+    dropped = {}
+    for key, count in node.dropped.items():
+        lanes = jax.lax.expand_dims(mask, range(jnp.ndim(mask), jnp.ndim(count)))
+        dropped[key] = jnp.where(lanes, count, 0)
+    return Loop(tuple(_mask_dropped(child, mask) for child in node.body), dropped, node.length)

@@ -1,0 +1,29 @@
+"""The errors and warnings that lox raises. This module imports nothing of lox."""
+
+
+class LoxError(Exception):
+    """Base class of every exception that lox raises on purpose."""
+
+
+class LogDataError(LoxError, TypeError):
+    """What was passed to `lox.log` cannot be logged: its type, a key or a tag is wrong."""
+
+
+class LogValueError(LoxError, ValueError):
+    """What was passed to lox has the right type and a wrong value: clashing keys, a step that is not a scalar."""
+
+
+class SpoolError(LoxError, ValueError):
+    """Logs cannot be returned as arrays because their number has no static bound."""
+
+
+class StructureError(LoxError, ValueError):
+    """Logs cannot be returned as arrays because events of one key differ, or may not happen."""
+
+
+class UnsupportedPrimitiveError(LoxError, NotImplementedError):
+    """A log sits inside a JAX primitive that lox has no rule for."""
+
+
+class SpoolWarning(UserWarning):
+    """Logs were left out of what `lox.spool` returns, because the caller asked for a warning only."""

@@ -1,0 +1,267 @@
+"""Runs a function under a handler: the trace that meets every primitive, and the table of rules.
+
+JAX keeps one current trace. A `HandlerTrace` in its place sees each primitive that the function binds, with the
+caller's own values: there are no tracers, concrete arrays stay concrete. A log goes to the handler, a primitive in
+whose jaxprs logs happen goes to its rule, all else is bound in the trace around.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.extend as jex
+
+from lox import _compat
+from lox._effect import emit, log_effect, log_p, received, recording
+from lox._events import Event, Node, events
+from lox._exceptions import UnsupportedPrimitiveError
+
+Flat = Callable[..., Sequence[Any]]
+
+
+class Loops(Protocol):
+    """How a handler puts together the nodes that each iteration of a loop collects."""
+
+    def start(self, nodes: Any) -> Any:
+        """The carry before the first iteration, from the shapes of one iteration's nodes."""
+
+    def step(self, carry: Any, index: Any, nodes: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        """The carry after iteration `index`, and what a scan is to stack of the nodes."""
+
+    def finish(self, carry: Any, stacked: tuple[Any, ...], trips: Any) -> tuple[Any, ...]:
+        """The nodes of the whole loop, after `trips` iterations (an int when known)."""
+
+
+class Handler:
+    """What becomes of logs. A handler that returns no nodes leaves or drops each log in its place.
+
+    Attributes:
+        forward: Whether a handler further out wants the logs that this one leaves.
+        cacheable: Whether equal handlers are interchangeable, so that what was traced under one serves another.
+        collects: Whether `receive` returns nodes at all.
+    """
+
+    forward: bool = False
+    cacheable: bool = True
+    collects: bool = False
+
+    def receive(self, nodes: tuple[Node, ...]) -> tuple[Any, ...]:
+        """Meets logs; returns the nodes that it collects, and emits those that it leaves."""
+        raise NotImplementedError
+
+    def join(self, nodes: Sequence[Any]) -> tuple[Any, ...]:
+        """The nodes of a sequence of logs."""
+        return tuple(nodes)
+
+    def iterations(self, length: int) -> Any:
+        """The numbers of a scan's iterations, shape `(length,)`, when each is to run under `iteration(number)`."""
+        return None
+
+    def iteration(self, index: Any) -> Handler:
+        """The handler of one iteration of a scan."""
+        raise NotImplementedError
+
+    def inside(self) -> Handler:
+        """The handler inside a loop or branch, where it is not known how many events came before."""
+        return self
+
+    def after(self, nodes: Sequence[Any]) -> Handler:
+        """The handler of what comes after these nodes."""
+        return self
+
+    def scan_loops(self, length: int) -> Loops | None:
+        """How to collect over a loop whose length is known; None to stack each iteration's nodes."""
+        return None
+
+    def while_loops(self, found: Sequence[Event]) -> Loops | Handler:
+        """How to collect over a loop of unknown length, or another handler to run its body under."""
+        raise NotImplementedError
+
+    def branches(self, nodes: Sequence[tuple[Any, ...]]) -> Sequence[Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
+        """For each branch, given the nodes' shapes of all, how to make its nodes of one structure with the others'."""
+        raise NotImplementedError
+
+
+class Rule(Protocol):
+    """How a primitive runs under a handler: returns its outputs and the nodes that were collected in it."""
+
+    def __call__(
+        self, handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+    ) -> tuple[Any, tuple[Any, ...]]: ...
+
+
+rules: dict[Any, Rule] = {}
+
+
+def rule(*primitives: Any) -> Callable[[Rule], Rule]:
+    """Registers the rule of one or several primitives."""
+
+    def register(function: Rule) -> Rule:
+        for primitive in primitives:
+            if primitive in rules:
+                raise ValueError(f"{primitive} already has a rule")
+            rules[primitive] = function
+        return function
+
+    return register
+
+
+class HandlerTrace(jax.core.Trace):
+    """Runs primitives in the trace around it, and logs through a handler."""
+
+    __slots__ = ("parent", "handler", "nodes")
+
+    def __init__(self, parent: Any, handler: Handler):
+        super().__init__()
+        self.parent = parent
+        self.handler = handler
+        self.nodes: list[Any] = []
+
+    def stage_value(self, val: Any) -> Any:
+        return self.parent.stage_value(val)
+
+    def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
+        with jex.core.set_current_trace(self.parent):
+            if primitive is log_p:
+                self.collect(self.handler.receive(received(args, params)))
+                return []
+            if not logs_in(params):
+                return primitive.bind(*args, **params)
+            return self.apply(primitive, args, params)
+
+    def process_custom_jvp_call(self, primitive: Any, fun: Any, jvp: Any, args: Any, /, *, symbolic_zeros: bool) -> Any:
+        return self.call(primitive, fun, args, {"jvp": jvp, "symbolic_zeros": symbolic_zeros})
+
+    def process_custom_vjp_call(
+        self, primitive: Any, fun: Any, fwd: Any, bwd: Any, args: Any, /, *, out_trees: Any, symbolic_zeros: bool
+    ) -> Any:
+        params = {"fwd": fwd, "bwd": bwd, "out_trees": out_trees, "symbolic_zeros": symbolic_zeros}
+        return self.call(primitive, fun, args, params)
+
+    def process_shard_map(self, primitive: Any, fun: Any, args: Any, /, **params: Any) -> Any:
+        with jex.core.set_current_trace(self.parent):
+            return self.apply(primitive, args, {"fun": fun, **params})
+
+    def process_call(self, primitive: Any, fun: Any, args: Any, params: Any, /) -> Any:
+        """Call primitives of jax 0.10, which mean nothing but the call."""
+        del primitive, params
+        with jex.core.set_current_trace(self):
+            return fun.call_wrapped(*args)
+
+    def call(self, primitive: Any, fun: Any, args: Any, params: dict[str, Any]) -> Any:
+        if _compat.is_eager(self.parent):  # Nothing can differentiate this call: its rules will not be asked for.
+            with jex.core.set_current_trace(self):
+                return fun.call_wrapped(*args)
+        with jex.core.set_current_trace(self.parent):
+            return self.apply(primitive, args, {"fun": fun, **params})
+
+    def apply(self, primitive: Any, args: Any, params: Any) -> Any:
+        if primitive not in rules:
+            raise UnsupportedPrimitiveError(unsupported(primitive, params))
+        handler = self.handler.after(self.nodes)
+        outs, nodes = rules[primitive](handler, primitive, args, dict(params))
+        self.collect(nodes)
+        return outs
+
+    def collect(self, nodes: tuple[Any, ...]) -> None:
+        if nodes:
+            self.nodes = list(self.handler.join([*self.nodes, *nodes]))
+
+
+def under(handler: Handler, fun: Callable[..., Any]) -> Callable[..., tuple[Any, tuple[Any, ...]]]:
+    """`fun`, run under `handler` in whatever trace is current; it also returns the nodes that were collected."""
+
+    def run(*args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
+        with jex.core.take_current_trace() as parent:
+            trace = HandlerTrace(parent, handler)
+            with jex.core.set_current_trace(trace):
+                outs = fun(*args, **kwargs)
+            return outs, tuple(trace.nodes)
+
+    return run
+
+
+def outward(handler: Handler) -> Any:
+    """The context in which code runs that is not part of what `handler` handles, as rules of differentiation."""
+    return recording(handler.forward)
+
+
+class InPlace(Handler):
+    """A handler that replaces each log by other logs in the same place, and collects nothing."""
+
+    forward = True
+
+    def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        raise NotImplementedError
+
+    def receive(self, nodes: tuple[Node, ...]) -> tuple[Any, ...]:
+        emit(self.replace(nodes))
+        return ()
+
+    def while_loops(self, found: Sequence[Event]) -> Handler:
+        return self
+
+    def branches(self, nodes: Sequence[tuple[Any, ...]]) -> Sequence[Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
+        return [tuple for _ in nodes]
+
+
+@dataclasses.dataclass(frozen=True)
+class Silence(InPlace):
+    """Drops every log."""
+
+    forward: bool = False
+
+    def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        return ()
+
+
+# -- logs inside jaxprs --------------------------------------------------------------------------------------------
+
+
+def logs_in(params: dict[str, Any]) -> bool:
+    """Whether a log happens in a jaxpr among the parameters of a primitive."""
+    return any(_logs(value) for value in params.values())
+
+
+def _logs(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(_logs(item) for item in value)
+    effects = getattr(value, "effects", None)
+    return effects is not None and log_effect in effects
+
+
+def jaxprs_in(params: dict[str, Any]) -> Iterator[Any]:
+    """The jaxprs among the parameters of a primitive."""
+    for value in params.values():
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if _compat.is_jaxpr(item):
+                yield item
+            elif _compat.is_jaxpr(getattr(item, "jaxpr", None)):
+                yield item.jaxpr
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """All equations of a jaxpr and of the jaxprs inside it."""
+    for eqn in _compat.open_jaxpr(jaxpr).eqns:
+        yield eqn
+        for inner in jaxprs_in(eqn.params):
+            yield from equations(inner)
+
+
+def events_in(jaxpr: Any) -> Iterator[Event]:
+    """The events of a jaxpr, with abstract values in place of arrays."""
+    for eqn in equations(jaxpr):
+        if eqn.primitive is log_p:
+            yield from events(received([v.aval for v in eqn.invars], eqn.params))
+
+
+def unsupported(primitive: Any, params: dict[str, Any]) -> str:
+    sites = [str(event.site) for jaxpr in jaxprs_in(params) for event in events_in(jaxpr)]
+    where = f" at {sites[0]}" if sites else ""
+    return (
+        f"lox has no rule for the primitive '{primitive}', inside which lox.log is called{where}. "
+        f"Log outside of it, or run the function without this log: lox.strip(f)."
+    )

@@ -1,0 +1,239 @@
+"""`lox.logdict`, the container of logs that `lox.spool` returns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import jax_dataclasses as jdc
+import numpy as np
+
+from lox._effect import names
+from lox._events import Site
+from lox._exceptions import StructureError
+from lox._reduce import Reduction, check_reduction, fold, result
+
+if TYPE_CHECKING:
+    import pandas
+
+NOWHERE = Site("", 0, "", ())
+
+
+@jdc.pytree_dataclass
+class logdict(Mapping[str, Any]):  # noqa: N801  (the name is the API)
+    """A frozen mapping from key to the events that were logged under it, and a pytree.
+
+    `logs["loss"]` has one leading event axis, in the order in which the events happened, also when there is one
+    event. Under `spool(vmap(f))` the batch axis follows it.
+
+    Attributes:
+        data: The events by key, shape `(events, *batch, *shape)`.
+        steps: The counters by name and key, shape `(events, *batch)`: `logs.steps["step"]["loss"]`.
+        mask: Which events happened, by key, shape `(events, *batch)`; a key is absent when all did.
+        dropped: How many events a bounded buffer dropped, by key, shape `batch`; absent when there was no bound.
+
+    >>> import jax.numpy as jnp
+    >>> import lox
+    >>> logs = lox.logdict({"loss": jnp.array([3.0, 2.0, 1.0])}, {"step": {"loss": jnp.arange(3)}})
+    >>> logs.slice(1)["loss"].tolist(), logs.slice(1).steps["step"]["loss"].tolist()
+    ([2.0, 1.0], [1, 2])
+    >>> logs.reduce("mean")["loss"].tolist()
+    [2.0]
+    """
+
+    data: dict[str, Any] = dataclasses.field(default_factory=dict)
+    steps: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    mask: dict[str, Any] = dataclasses.field(default_factory=dict)
+    dropped: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return self.data[key]
+        except KeyError:
+            known = ", ".join(map(repr, sorted(self.data))) or "none"
+            raise KeyError(f"no events of the key {key!r} were logged; the keys are: {known}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.data)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.data
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether two logdicts hold equal arrays of equal shapes and dtypes. Needs concrete values."""
+        if not isinstance(other, logdict):
+            return NotImplemented
+        (mine, tree), (theirs, other_tree) = jax.tree.flatten(self), jax.tree.flatten(other)
+        return tree == other_tree and all(
+            a.shape == b.shape and a.dtype == b.dtype and bool(jnp.all(a == b))
+            for a, b in zip(mine, theirs, strict=True)
+        )
+
+    def __repr__(self) -> str:
+        keys = ", ".join(f"{key}: {value.dtype.name}{list(value.shape)}" for key, value in self.data.items())
+        return f"logdict({keys})"
+
+    def _select(self, keys: Iterable[str], rename: Callable[[str], str] = str) -> logdict:
+        chosen = list(keys)
+
+        def pick(values: Mapping[str, Any]) -> dict[str, Any]:
+            return {rename(key): values[key] for key in chosen if key in values}
+
+        steps = {name: picked for name, values in self.steps.items() if (picked := pick(values))}
+        return logdict(pick(self.data), steps, pick(self.mask), pick(self.dropped))
+
+    def __add__(self, other: logdict) -> logdict:
+        """The events of `self`, then those of `other`.
+
+        Raises:
+            StructureError: A key has another shape, dtype or other counters in `other`.
+        """
+        if not isinstance(other, logdict):
+            return NotImplemented
+        joined = self | other
+        steps = {name: dict(values) for name, values in joined.steps.items()}
+        data, mask, dropped = dict(joined.data), dict(joined.mask), dict(joined.dropped)
+        for key in self.data.keys() & other.data.keys():
+            first, second = self.data[key], other.data[key]
+            if first.shape[1:] != second.shape[1:] or first.dtype != second.dtype:
+                raise StructureError(
+                    f"The events of {key!r} cannot be joined: {first.dtype.name}{list(first.shape)} and "
+                    f"{second.dtype.name}{list(second.shape)}."
+                )
+            counters = [{name for name, values in logs.steps.items() if key in values} for logs in (self, other)]
+            if counters[0] != counters[1]:
+                raise StructureError(f"The events of {key!r} cannot be joined: their counters differ.")
+            data[key] = jnp.concatenate([first, second])
+            for name in counters[0]:
+                steps[name][key] = jnp.concatenate([self.steps[name][key], other.steps[name][key]])
+            if key in joined.mask:
+                lanes = joined.mask[key].shape[1:]
+                masks = [
+                    logs.mask.get(key, jnp.ones((logs.data[key].shape[0], *lanes), bool)) for logs in (self, other)
+                ]
+                mask[key] = jnp.concatenate(masks)
+            if key in joined.dropped:
+                dropped[key] = self.dropped.get(key, 0) + other.dropped.get(key, 0)
+        return logdict(data, steps, mask, dropped)
+
+    def __or__(self, other: logdict) -> logdict:
+        """The keys of both; a key of both comes from `other`."""
+        if not isinstance(other, logdict):
+            return NotImplemented
+        mine = self._select(key for key in self if key not in other.data)
+        steps = {
+            name: mine.steps.get(name, {}) | other.steps.get(name, {}) for name in {**mine.steps, **other.steps}
+        }
+        return logdict(mine.data | other.data, steps, mine.mask | other.mask, mine.dropped | other.dropped)
+
+    def filter(self, argnames: str | Iterable[str] | Callable[[str], bool]) -> logdict:
+        """Only these keys, or those of which the function is true."""
+        if callable(argnames):
+            return self._select(key for key in self if argnames(key))
+        wanted = set(names(argnames, "argnames", ""))
+        return self._select(key for key in self if key in wanted)
+
+    def prefix(self, prefix: str) -> logdict:
+        """The same logs, with `prefix` before each key."""
+        return self._select(self, lambda key: prefix + key)
+
+    def slice(self, start: int | None = None, stop: int | None = None, step: int | None = None) -> logdict:
+        """A range of the event axis of every key, as Python's `slice` counts it."""
+        chosen = slice(start, stop, step)
+
+        def cut(values: Mapping[str, Any]) -> dict[str, Any]:
+            return {key: value[chosen] for key, value in values.items()}
+
+        return logdict(cut(self.data), {name: cut(values) for name, values in self.steps.items()}, cut(self.mask), self.dropped)
+
+    def reduce(self, reduction: Reduction | Mapping[str, Reduction]) -> logdict:
+        """Reduces the events of each key that happened to one.
+
+        The counters become those of the last event, or of the first for "first". A key of which no event happened
+        in some lane is masked out there.
+
+        Args:
+            reduction: "mean", "sum", "min", "max", "first", "last" or "count", or a mapping from key to one of them;
+                keys that are not in the mapping stay as they are.
+
+        Raises:
+            LogValueError: There is no such reduction.
+        """
+        if not isinstance(reduction, Mapping):
+            reduction = dict.fromkeys(self, reduction)
+        reduced = logdict()
+        for key in self:
+            part = self._select([key])
+            if key in reduction:
+                part = part._reduced(key, check_reduction(reduction[key]))
+            reduced = reduced | part
+        return reduced
+
+    def _reduced(self, key: str, reduction: str) -> logdict:
+        value, mask = self.data[key], self.mask.get(key)
+        steps = {name: values[key] for name, values in self.steps.items()}
+        lanes = 0 if mask is None else mask.ndim - 1
+        accumulator = fold(reduction, value, mask, steps, NOWHERE, lanes)
+        return from_accumulator(key, accumulator)
+
+    def valid(self, key: str) -> np.ndarray[Any, Any]:
+        """The events of a key that happened, as a NumPy array of shape `(happened, *shape)`.
+
+        Where lanes of a batch differ in which events happened, their events follow each other event by event.
+        """
+        value = np.asarray(self[key])
+        mask = self.mask.get(key)
+        return value if mask is None else value[np.asarray(mask)]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The events that happened as a long table: a row for each number.
+
+        The columns are `key`, `event`, `axis_0` ... for the further axes of the events (empty where an event has
+        fewer), the counters, and `value`. Needs pandas.
+        """
+        import pandas
+
+        frames = []
+        for key, value in self.data.items():
+            array = np.asarray(value)
+            places = np.indices(array.shape).reshape(array.ndim, -1)
+            columns: dict[str, Any] = {"key": key, "event": places[0]}
+            columns |= {f"axis_{axis}": place for axis, place in enumerate(places[1:])}
+            for name, values in self.steps.items():
+                if key in values:
+                    columns[name] = _spread(values[key], array.shape)
+            columns["value"] = array.reshape(-1)
+            frame = pandas.DataFrame(columns, index=range(array.size))
+            if key in self.mask:
+                frame = frame[_spread(self.mask[key], array.shape)]
+            frames.append(frame)
+        if not frames:
+            return pandas.DataFrame({"key": [], "event": [], "value": []})
+        return pandas.concat(frames, ignore_index=True)
+
+
+def _spread(leading: Any, shape: tuple[int, ...]) -> Any:
+    array = np.asarray(leading)
+    return np.broadcast_to(array.reshape(array.shape + (1,) * (len(shape) - array.ndim)), shape).reshape(-1)
+
+
+def from_accumulator(key: str, accumulator: Any) -> logdict:
+    """The logs of one key that was reduced: one event."""
+
+    def one(array: Any) -> Any:
+        return jnp.expand_dims(array, 0)
+
+    mask = {}
+    if not accumulator.certain:
+        mask[key] = one(accumulator.count > 0)
+    steps = {name: {key: one(step)} for name, step in accumulator.steps.items()}
+    return logdict({key: one(result(accumulator))}, steps, mask)
+

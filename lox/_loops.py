@@ -1,0 +1,230 @@
+"""How `lox.spool` collects over loops without stacking every iteration: folded, thinned out, or in a buffer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend as jex
+import jax.numpy as jnp
+
+from lox import _compat
+from lox._blocks import Block, blocks, describe, with_event_axis
+from lox._events import Event, Loop, Node, events, map_events
+from lox._exceptions import StructureError
+from lox._reduce import Accumulator, empty, merge
+from lox._thin import Seen, ThinningScan, restrict
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Reduced:
+    """A node: the reduced events of some keys."""
+
+    accumulators: dict[str, Accumulator]
+
+
+def merge_reduced(first: Reduced, second: Reduced) -> Reduced:
+    """The events of `first`, then those of `second`.
+
+    Raises:
+        StructureError: Events of one key differ in shape, dtype or counters.
+    """
+    merged = dict(first.accumulators)
+    for key, accumulator in second.accumulators.items():
+        if key in merged:
+            _check_alike(key, merged[key], accumulator)
+            accumulator = merge(merged[key], accumulator)
+        merged[key] = accumulator
+    return Reduced(merged)
+
+
+def _check_alike(key: str, first: Accumulator, other: Accumulator) -> None:
+    kinds = [(describe(a.dtype, jnp.shape(a.value), jnp.ndim(a.count)), sorted(a.steps)) for a in (first, other)]
+    if kinds[0] != kinds[1]:
+        (here, steps), (there, other_steps) = kinds
+        raise StructureError(
+            f"The key {key!r} is logged as {here} with steps {steps} at {first.site} and as {there} with steps "
+            f"{other_steps} at {other.site}. Events of one key must be alike: give one of them another key or a prefix."
+        )
+
+
+def align_reduced(branches: Sequence[Reduced]) -> list[Callable[[Reduced], Reduced]]:
+    """For each branch, how to complete its reduced events by keys that only others log.
+
+    Args:
+        branches: The reduced events of each branch, with abstract values in place of arrays.
+    """
+    like: dict[str, Accumulator] = {}
+    for branch in branches:
+        for key, accumulator in branch.accumulators.items():
+            first = like.setdefault(key, accumulator)
+            _check_alike(key, first, accumulator)
+    for key, accumulator in like.items():
+        certain = all(key in branch.accumulators and branch.accumulators[key].certain for branch in branches)
+        like[key] = dataclasses.replace(accumulator, certain=certain)
+
+    def complete(reduced: Reduced) -> Reduced:
+        return Reduced(
+            {
+                key: dataclasses.replace(
+                    reduced.accumulators.get(key) or empty(accumulator),
+                    certain=accumulator.certain,
+                    site=accumulator.site,
+                )
+                for key, accumulator in like.items()
+            }
+        )
+
+    return [complete] * len(branches)
+
+
+def empty_reduced(like: Reduced) -> Reduced:
+    """Reduced events of which none happened, from the abstract values of some."""
+    return Reduced({key: empty(accumulator) for key, accumulator in like.accumulators.items()})
+
+
+def split_reduced(nodes: Sequence[Any]) -> tuple[Reduced, tuple[Node, ...]]:
+    """The reduced events among the nodes, and the other nodes."""
+    found = [node for node in nodes if isinstance(node, Reduced)]
+    return (found[0] if found else Reduced({})), tuple(node for node in nodes if not isinstance(node, Reduced))
+
+
+def _certain(reduced: Reduced, like: Reduced, ran: bool) -> Reduced:
+    """What a loop folded: certain where an iteration is, if one surely ran."""
+    return Reduced(
+        {
+            key: dataclasses.replace(accumulator, certain=ran and like.accumulators[key].certain)
+            for key, accumulator in reduced.accumulators.items()
+        }
+    )
+
+
+def _uncertain(reduced: Reduced) -> Reduced:
+    return _certain(reduced, reduced, False)
+
+
+@dataclasses.dataclass
+class ScanLoops:
+    """Folds reduced events, writes what is kept of thinned ones to buffers, and stacks the others.
+
+    Attributes:
+        length: The number of iterations.
+        interval: Which events are kept, or None for all.
+        seen: The events before the loop.
+    """
+
+    length: int
+    interval: int | None
+    seen: Seen
+
+    def start(self, nodes: Any) -> Any:
+        self.like, others = split_reduced(nodes)
+        thinned, _ = self._split(others)
+        self.shapes = _compat.abstract(lambda nodes: _with_event_axes(blocks(nodes)), thinned)
+        self.thinning = ThinningScan(self.interval or 1, dict(self.seen.counts), self.length)
+        return _uncertain(empty_reduced(self.like)), self.thinning.start(self.shapes)
+
+    def step(self, carry: Any, index: Any, nodes: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        reduced, buffers = carry
+        new, others = split_reduced(nodes)
+        thinned, stacked = self._split(others)
+        buffers = self.thinning.step(buffers, index, _with_event_axes(blocks(thinned)))
+        return (_uncertain(merge_reduced(reduced, new)), buffers), stacked
+
+    def finish(self, carry: Any, stacked: tuple[Any, ...], trips: Any) -> tuple[Any, ...]:
+        reduced, buffers = carry
+        nodes: list[Any] = self.thinning.finish(buffers, self.shapes)
+        if stacked:
+            nodes.append(Loop(stacked, {}, self.length))
+        if self.interval is not None:
+            nodes.append(self._seen_after(stacked))
+        if reduced.accumulators:
+            nodes.append(_certain(reduced, self.like, self.length > 0))
+        return tuple(nodes)
+
+    def _split(self, nodes: Sequence[Node]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+        if self.interval is None:
+            return (), tuple(nodes)
+        uncertain = {key for event in events(nodes) if event.mask is not None for key in event.values}
+        uncertain |= dict(self.seen.uncertain).keys()
+        thinned = map_events(lambda event, _: restrict(event, lambda key: key not in uncertain), nodes)
+        return thinned, map_events(lambda event, _: restrict(event, uncertain.__contains__), nodes)
+
+    def _seen_after(self, stacked: Sequence[Node]) -> Seen:
+        counts, uncertain = dict(self.seen.counts), dict(self.seen.uncertain)
+        for event in events(stacked):
+            for key in event.values:
+                uncertain.setdefault(key, counts.get(key, 0))
+        for key, block in self.shapes.items():
+            counts[key] = counts.get(key, 0) + self.length * block.value.shape[0]
+        return Seen(tuple(counts.items()), tuple(uncertain.items()))
+
+
+@dataclasses.dataclass
+class WhileLoops:
+    """Folds reduced events, and writes the others of the first `bound` iterations to a buffer."""
+
+    bound: int | None
+
+    def start(self, nodes: Any) -> Any:
+        self.like, others = split_reduced(nodes)
+
+        def buffer(aval: Any) -> Any:
+            return _compat.zeros_like_aval(jex.core.unmapped_aval(self.bound, 0, aval))
+
+        counts = jax.tree.map(_compat.zeros_like_aval, _compat.abstract(_happened, others))
+        return _uncertain(empty_reduced(self.like)), jax.tree.map(buffer, others), counts
+
+    def step(self, carry: Any, index: Any, nodes: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        reduced, buffers, dropped = carry
+        new, others = split_reduced(nodes)
+        within = index < self.bound if self.bound is not None else True
+        slot = jnp.minimum(index, (self.bound or 1) - 1)
+
+        def put(buffer: Any, array: Any) -> Any:
+            old = jax.lax.dynamic_index_in_dim(buffer, slot, keepdims=False)
+            chosen = jax.lax.select(jnp.broadcast_to(within, old.shape), jnp.asarray(array), old)
+            return jax.lax.dynamic_update_index_in_dim(buffer, chosen, slot, 0)
+
+        happened = _happened(others)
+        dropped = {key: count + jnp.where(within, 0, happened[key]) for key, count in dropped.items()}
+        return (_uncertain(merge_reduced(reduced, new)), jax.tree.map(put, buffers, others), dropped), ()
+
+    def finish(self, carry: Any, stacked: tuple[Any, ...], trips: Any) -> tuple[Any, ...]:
+        reduced, buffers, dropped = carry
+        nodes: list[Any] = []
+        if dropped:
+            ran = jnp.arange(self.bound, dtype=jnp.int32) < trips
+
+            def narrow(event: Event, depth: int) -> Event:
+                # Loops inside of the loop are stacked after its own axis, which is the first.
+                shape = (*event.lengths(depth + 1), *_lanes(event, depth + 1))
+                mask = jax.lax.broadcast_in_dim(ran, shape, (0,))
+                return dataclasses.replace(event, mask=mask if event.mask is None else event.mask & mask)
+
+            nodes.append(Loop(map_events(narrow, buffers), dropped, self.bound))
+        if reduced.accumulators:
+            nodes.append(_uncertain(reduced))
+        return tuple(nodes)
+
+
+def _with_event_axes(found: dict[str, Block]) -> dict[str, Block]:
+    return {key: with_event_axis(block) for key, block in found.items()}
+
+
+def _lanes(event: Event, depth: int) -> tuple[int, ...]:
+    value = next(iter(event.values.values()))
+    return jnp.shape(value)[depth : depth + event.lanes]
+
+
+def _happened(nodes: Sequence[Node]) -> dict[str, Any]:
+    """How many events of each key happened in an iteration, per lane."""
+    counts: dict[str, Any] = {}
+    for key, block in _with_event_axes(blocks(nodes)).items():
+        shape = jnp.shape(block.value)[: 1 + block.lanes]
+        mask = jnp.ones(shape, bool) if block.mask is None else block.mask
+        counts[key] = jnp.sum(mask, axis=0, dtype=jnp.int32)
+    return counts

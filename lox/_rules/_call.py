@@ -1,0 +1,64 @@
+"""Primitives that call one jaxpr: `jit`, `checkpoint`, and JAX's plain calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend as jex
+
+from lox import _compat
+from lox._handler import Handler, rule, under
+
+primitives = jex.core.primitives
+
+
+def discharge(handler: Handler, jaxpr: Any) -> tuple[Any, list[Any], Any]:
+    """`jaxpr` under `handler`: its logs are further outputs.
+
+    Returns:
+        The jaxpr, the values to pass for its new leading inputs, and the structure of the nodes among its outputs.
+    """
+    if handler.cacheable:
+        return _discharge_cached(jaxpr, handler)
+    return _discharge(jaxpr, handler)
+
+
+def _discharge(jaxpr: Any, handler: Handler) -> tuple[Any, list[Any], Any]:
+    structure = None
+
+    def with_nodes(*args: Any) -> list[Any]:
+        nonlocal structure
+        outs, nodes = under(handler, _compat.as_fun(jaxpr))(*args)
+        leaves, structure = jax.tree.flatten(nodes)
+        return [*outs, *leaves]
+
+    discharged, consts = _compat.trace(with_nodes, _compat.in_avals(jaxpr), "lox")
+    return discharged, consts, structure
+
+
+_discharge_cached = _compat.weakref_lru_cache(_discharge)
+
+
+def split_nodes(outs: Sequence[Any], structure: Any) -> tuple[list[Any], tuple[Any, ...]]:
+    """Splits the outputs of a discharged jaxpr into those of the original one and the nodes."""
+    count = len(outs) - structure.num_leaves
+    return list(outs[:count]), jax.tree.unflatten(structure, outs[count:])
+
+
+def _call_rule(key: str, extend: Callable[[dict[str, Any], Any, int, int], dict[str, Any]]) -> Any:
+    # call: args -> outs  becomes  (consts, args) -> (outs, nodes)
+    def call(
+        handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+    ) -> tuple[Any, tuple[Any, ...]]:
+        jaxpr, consts, structure = discharge(handler, params[key])
+        params = extend(params, jaxpr, len(consts), structure.num_leaves)
+        return split_nodes(primitive.bind(*consts, *args, **params), structure)
+
+    return call
+
+
+rule(primitives.jit_p)(_call_rule("jaxpr", _compat.extend_jit))
+rule(primitives.remat_p)(_call_rule("jaxpr", _compat.extend_checkpoint))
+rule(primitives.closed_call_p)(_call_rule("call_jaxpr", lambda params, jaxpr, *_: params | {"call_jaxpr": jaxpr}))

@@ -1,0 +1,71 @@
+"""`scan`, which is also `lax.map` and `fori_loop` with static bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.extend as jex
+import jax.numpy as jnp
+
+from lox import _compat
+from lox._events import Loop
+from lox._handler import Handler, rule, under
+from lox._rules._call import discharge, split_nodes
+
+scan_p = jex.core.primitives.scan_p
+
+
+@rule(scan_p)
+def scan(
+    handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[Any], tuple[Any, ...]]:
+    del primitive
+    num_consts, num_carry = _compat.scan_counts(params)
+    operands = args[:num_consts], args[num_consts : num_consts + num_carry], args[num_consts + num_carry :]
+    options = {name: params[name] for name in ("length", "reverse", "unroll")}
+    return run_scan(handler, params["jaxpr"], *operands, **options)
+
+
+# scan: (consts, carry, xs) -> (carry, ys)  becomes  (consts, carry, (xs, indices)) -> (carry, (ys, nodes))
+#       or, when the handler collects into a carry,  (consts, (carry, state), xs) -> ((carry, state), ys)
+def run_scan(
+    handler: Handler, jaxpr: Any, consts: Sequence[Any], init: Sequence[Any], xs: Sequence[Any], **options: Any
+) -> tuple[list[Any], tuple[Any, ...]]:
+    """Runs a scan under a handler; `options` are the length, direction and unrolling of `jax.lax.scan`."""
+    num_carry, length = len(init), options["length"]
+    loops = handler.scan_loops(length)
+    if loops is not None:
+        handler = handler.inside()
+        discharged, captured, structure = discharge(handler, jaxpr)
+        if structure.num_leaves:
+            shapes = jax.tree.unflatten(structure, _compat.out_avals(discharged)[-structure.num_leaves :])
+
+            def folding(carry: Any, x: Any) -> Any:
+                values, state, index = carry
+                outs = _compat.as_fun(discharged)(*captured, *consts, *values, *x)
+                outs, nodes = split_nodes(outs, structure)
+                state, stacked = loops.step(state, index, nodes)
+                return (outs[:num_carry], state, index + 1), (outs[num_carry:], stacked)
+
+            start = (list(init), loops.start(shapes), jnp.int32(0))
+            (carry, state, _), (ys, stacked) = jax.lax.scan(folding, start, list(xs), **options)
+            return [*carry, *ys], loops.finish(state, _in_order(stacked, options), length)
+
+    indices = handler.iterations(length)
+
+    def body(carry: Any, x: Any) -> Any:
+        values, index = x
+        inner = handler if index is None else handler.iteration(index)
+        outs, nodes = under(inner, _compat.as_fun(jaxpr))(*consts, *carry, *values)
+        return list(outs[:num_carry]), (list(outs[num_carry:]), nodes)
+
+    carry, (ys, nodes) = jax.lax.scan(body, list(init), (list(xs), indices), **options)
+    nodes = _in_order(nodes, options)
+    return [*carry, *ys], (Loop(nodes, {}, length),) if nodes else ()
+
+
+def _in_order(nodes: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
+    # scan stacks by index; events come in the order in which they happened.
+    return jax.tree.map(lambda leaf: jnp.flip(leaf, 0), nodes) if options["reverse"] else nodes

@@ -1,0 +1,82 @@
+"""`shard_map`, which is also `pmap`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from lox import _compat
+from lox._events import Event, Loop, events
+from lox._handler import Handler, rule, under
+
+Axes = tuple[Any, ...]
+AxesOf = Callable[[Sequence[Any]], Axes]
+
+
+# shard_map: args -> outs  becomes  args -> (outs, nodes)
+# A value that varies over shards gets an axis for them, before its other batch axes; one that does not appears once.
+@rule(_compat.shard_map_p)
+def shard_map(
+    handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...]]:
+    fun = params.pop("fun")
+    manual = [name for name in params["mesh"].axis_names if name in params["newly_manual_axes"]]
+    structure = None
+
+    def axes_of(leaves: Sequence[Any]) -> Axes:
+        if not params["check_vma"]:  # JAX does not track what varies.
+            return tuple(manual)
+        varying = frozenset[Any]().union(*map(_compat.varying_axes, leaves))
+        return tuple(name for name in manual if name in varying)
+
+    def with_nodes(*args: Any) -> Any:
+        nonlocal structure
+        outs, nodes = under(handler, fun)(*args)
+        nodes, specs = _expand(nodes, axes_of)
+        leaves, structure = jax.tree.flatten(nodes)
+        return _compat.extend_outputs(outs, leaves, specs)
+
+    results = primitive.bind(*args, subfuns=(with_nodes,), **params)
+    outs, leaves = _compat.split_outputs(results)
+    return outs, jax.tree.unflatten(structure, leaves)
+
+
+def _expand(nodes: Sequence[Any], axes_of: AxesOf, depth: int = 0) -> tuple[tuple[Any, ...], list[PartitionSpec]]:
+    """The nodes with an axis for shards where they vary, and the out_spec of each of their leaves."""
+    expanded: list[Any] = []
+    specs: list[PartitionSpec] = []
+
+    def add(node: Any, axes: Axes) -> None:
+        specs.extend([PartitionSpec(*[None] * depth, axes) if axes else PartitionSpec()] * len(jax.tree.leaves(node)))
+        if axes:
+            node = jax.tree.map(lambda leaf: jax.lax.expand_dims(_compat.vary(leaf, axes), (depth,)), node)
+            if isinstance(node, Event):
+                node = dataclasses.replace(node, lanes=node.lanes + 1)
+        expanded.append(node)
+
+    for node in nodes:
+        if isinstance(node, Loop):
+            body, body_specs = _expand(node.body, axes_of, depth + 1)
+            lanes = {key: event.lanes for event in events(body) for key in event.values}
+            before = {key: event.lanes for event in events(node.body) for key in event.values}
+            dropped = {}
+            for key, count in node.dropped.items():
+                axes = axes_of(jax.tree.leaves(node)) if lanes[key] > before[key] else ()
+                (expanded_count,), (spec,) = _expand([count], lambda _, axes=axes: axes, depth)
+                dropped[key] = expanded_count
+                body_specs.append(spec)
+            expanded.append(Loop(body, dropped, node.length))
+            specs += body_specs
+        elif isinstance(node, Event):
+            others = jax.tree.leaves((node.steps, node.mask))
+            axes = {key: axes_of([value, *others]) for key, value in node.values.items()}
+            for group in dict.fromkeys(axes.values()):
+                values = {key: value for key, value in node.values.items() if axes[key] == group}
+                add(dataclasses.replace(node, values=values, anchors=()), group)
+        else:
+            add(node, axes_of(jax.tree.leaves(node)))
+    return tuple(expanded), specs

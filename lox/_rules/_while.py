@@ -1,0 +1,94 @@
+"""`while_loop`, which is also `fori_loop` with dynamic bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.extend as jex
+import jax.numpy as jnp
+
+from lox import _compat
+from lox._effect import log_effect
+from lox._handler import Handler, events_in, rule, under
+from lox._rules._call import discharge, split_nodes
+
+while_p = jex.core.primitives.while_p
+
+
+# while: (cond_consts, body_consts, carry) -> carry
+#     becomes  (..., (carry, predicate, state, index)) -> (carry, predicate, state, index)
+# The predicate of the next iteration is computed at the end of this one, so that what the condition logs is
+# collected as well. A predicate with axes belongs to a batched loop, in which finished lanes stand still.
+@rule(while_p)
+def while_loop(
+    handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[Any], tuple[Any, ...]]:
+    del primitive
+    cond_consts, body_consts, init = split_args(args, params)
+    cond_jaxpr, body_jaxpr = params["cond_jaxpr"], params["body_jaxpr"]
+    loops = handler.while_loops([*events_in(cond_jaxpr), *events_in(body_jaxpr)])
+    if isinstance(loops, Handler):
+        handler, loops = loops, None
+    else:
+        handler = handler.inside()
+    condition = under(handler, _compat.as_fun(cond_jaxpr))
+    cond_logs = log_effect in cond_jaxpr.effects
+
+    def iterate(*args: Any) -> list[Any]:
+        carry, predicate = args[:-1], args[-1]
+        new = _compat.as_fun(body_jaxpr)(*body_consts, *carry)
+        if predicate.shape:
+            new = [select_lanes(predicate, a, b) for a, b in zip(new, carry, strict=True)]
+        (again,) = _compat.as_fun(cond_jaxpr)(*cond_consts, *new)
+        return [*new, again & predicate]
+
+    if loops is None and not cond_logs and not _compat.out_avals(cond_jaxpr)[0].shape:
+        body = under(handler, _compat.as_fun(body_jaxpr))
+        outs = jax.lax.while_loop(
+            lambda carry: _compat.as_fun(cond_jaxpr)(*cond_consts, *carry)[0],
+            lambda carry: list(body(*body_consts, *carry)[0]),
+            list(init),
+        )
+        return list(outs), ()
+
+    (predicate,), before = condition(*cond_consts, *init)
+    if loops is None:
+
+        def plain(carry: Any) -> Any:
+            *values, predicate = under(handler, iterate)(*carry[0], carry[1])[0]
+            return values, predicate
+
+        outs, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), plain, (list(init), predicate))
+        return list(outs), before
+
+    avals = [jax.typeof(value) for value in (*init, predicate)]
+    closed, captured = _compat.trace(iterate, avals, "lox")
+    discharged, more, structure = discharge(handler, closed)
+    captured = [*more, *captured]
+    shapes = jax.tree.unflatten(structure, _compat.out_avals(discharged)[len(avals) :])
+
+    def folding(carry: Any) -> Any:
+        values, predicate, state, index = carry
+        outs = _compat.as_fun(discharged)(*captured, *values, predicate)
+        (*values, again), nodes = split_nodes(outs, structure)
+        state, _ = loops.step(state, index, nodes)
+        return values, again, state, index + 1
+
+    start = (list(init), predicate, loops.start(shapes), jnp.int32(0))
+    outs, _, state, trips = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), folding, start)
+    return list(outs), handler.join([*before, *loops.finish(state, (), trips)])
+
+
+def split_args(args: Sequence[Any], params: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+    """The constants of the condition, those of the body, and the carry."""
+    first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+    return args[:first], args[first:second], args[second:]
+
+
+def select_lanes(lanes: Any, new: Any, old: Any) -> Any:
+    """`new` where `lanes` (leading axes) are on, else `old`."""
+    shape = jnp.shape(new)
+    lanes = jax.lax.broadcast_in_dim(lanes, shape, tuple(range(lanes.ndim)))
+    return jax.lax.select(lanes, new, old)

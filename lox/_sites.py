@@ -1,0 +1,205 @@
+"""`lox.sites`: what a function would log, before it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.extend as jex
+import numpy as np
+
+from lox import _compat, _transform
+from lox._effect import log_p, received, recording
+from lox._events import Event, Loop, Site
+from lox._handler import jaxprs_in
+
+primitives = jex.core.primitives
+
+
+@dataclasses.dataclass(frozen=True)
+class LogSite:
+    """One log call of a function, in one place of the program.
+
+    Attributes:
+        keys: The keys that it logs.
+        shapes: The shape of one event by key, the axes of batches first.
+        dtypes: The dtype by name.
+        steps: The names of its counters.
+        tags: Its tags.
+        events: How many events of each key there will be, or None when nothing bounds them.
+        exact: Whether there will be exactly so many rather than at most.
+        bytes: What `lox.spool` would hold for them, counters included, or None when nothing bounds it.
+        path: The loops, branches and calls around it, such as ``scan[1000] / cond[1] / jit:step``.
+        file: The file of the call.
+        line: Its line.
+    """
+
+    keys: tuple[str, ...]
+    shapes: dict[str, tuple[int, ...]]
+    dtypes: dict[str, str]
+    steps: tuple[str, ...]
+    tags: tuple[str, ...]
+    events: int | None
+    exact: bool
+    bytes: int | None
+    path: str
+    file: str
+    line: int
+
+    @property
+    def count(self) -> str:
+        """The number of events as text: a number, "at most n" or "unbounded"."""
+        if self.events is None:
+            return "unbounded"
+        return f"{self.events:,}" if self.exact else f"at most {self.events:,}"
+
+
+class Sites(list[LogSite]):
+    """A list of sites that prints as a table."""
+
+    def __str__(self) -> str:
+        if not self:
+            return "no log calls"
+        header = ("keys", "event", "events", "bytes", "path", "site")
+        rows = [
+            (
+                ", ".join(site.keys),
+                ", ".join(dict.fromkeys(f"{site.dtypes[key]}{list(site.shapes[key])}" for key in site.keys)),
+                site.count,
+                "unbounded" if site.bytes is None else f"{site.bytes:,}",
+                site.path or "-",
+                f"{site.file}:{site.line}",
+            )
+            for site in self
+        ]
+        known = [site.bytes for site in self if site.bytes is not None]
+        total = ("total", "", "", f"{sum(known):,}{'' if len(known) == len(self) else ' + unbounded'}", "", "")
+        table = [header, *rows, total]
+        widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in table]
+        rule = "-" * max(map(len, lines))
+        return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])
+
+    __repr__ = __str__
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Where in the program: how often it is reached, and through what."""
+
+    events: int | None = 1
+    exact: bool = True
+    path: tuple[str, ...] = ()
+
+    def through(self, name: str, times: int | None = 1, exact: bool = True) -> _Place:
+        events = None if self.events is None or times is None else self.events * times
+        return _Place(events, self.exact and exact, (*self.path, name) if name else self.path)
+
+
+def sites(fun: Callable[..., Any]) -> Callable[..., Sites]:
+    """Makes a function tell which logs it would make, without running it.
+
+    Args:
+        fun: The function.
+
+    Returns:
+        A function with the arguments of `fun`, of which arrays may be `jax.ShapeDtypeStruct`s, that returns a list
+        of `LogSite`s, one per log call and place it is called from, which prints as a table. Arrays are traced;
+        other arguments are passed on as they are.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import lox
+    >>> def f(xs):
+    ...     def step(total, x):
+    ...         lox.log({"total": total + x}, step=0)
+    ...         return total + x, None
+    ...     return jax.lax.scan(step, 0.0, xs)[0]
+    >>> (site,) = lox.sites(f)(jnp.zeros(1000))
+    >>> site.path, site.count, site.bytes
+    ('scan[1000]', '1,000', 8000)
+    """
+
+    @functools.wraps(fun, updated=())
+    def found(*args: Any, **kwargs: Any) -> Sites:
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        traced = [place for place, leaf in enumerate(leaves) if _is_array(leaf)]
+
+        def flat(*arrays: Any) -> Any:
+            filled = list(leaves)
+            for place, array in zip(traced, arrays, strict=True):
+                filled[place] = array
+            args, kwargs = jax.tree.unflatten(structure, filled)
+            fun(*args, **kwargs)
+
+        with recording(True):
+            jaxpr = jax.make_jaxpr(flat)(*(leaves[place] for place in traced))
+        return Sites(_walk(jaxpr, _Place()))
+
+    return _transform.decorate(fun, lambda _: found)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct))
+
+
+def _walk(jaxpr: Any, place: _Place) -> Iterator[LogSite]:
+    for eqn in _compat.open_jaxpr(jaxpr).eqns:
+        if eqn.primitive is log_p:
+            for node in received([var.aval for var in eqn.invars], eqn.params):
+                yield from _logged(node, place)
+            continue
+        for inner, where in _inside(eqn, place):
+            yield from _walk(inner, where)
+
+
+def _inside(eqn: Any, place: _Place) -> Iterator[tuple[Any, _Place]]:
+    """The jaxprs of an equation and how often each is reached."""
+    params = eqn.params
+    if eqn.primitive is primitives.scan_p:
+        yield params["jaxpr"], place.through(f"scan[{params['length']}]", params["length"])
+    elif eqn.primitive is primitives.while_p:
+        yield params["cond_jaxpr"], place.through("while.cond", None)
+        yield params["body_jaxpr"], place.through("while", None)
+    elif eqn.primitive is primitives.cond_p:
+        for index, branch in enumerate(params["branches"]):
+            yield branch, place.through(f"cond[{index}]", 1, exact=False)
+    elif eqn.primitive is primitives.jit_p:
+        yield params["jaxpr"], place.through(f"jit:{params['name']}")
+    elif eqn.primitive is primitives.linear_solve_p:
+        yield params["jaxprs"].solve, place.through("linear_solve")
+    else:
+        for inner in jaxprs_in(params):
+            yield inner, place.through(eqn.primitive.name)
+
+
+def _logged(node: Event | Loop, place: _Place, loops: tuple[int, ...] = ()) -> Iterator[LogSite]:
+    if isinstance(node, Loop):
+        for inner in node.body:
+            yield from _logged(inner, place, (*loops, node.length))
+        return
+    here = place.through("", math.prod(loops), exact=node.mask is None)
+    depth = len(loops)
+    shapes = {key: tuple(aval.shape[depth:]) for key, aval in node.values.items()}
+    per_event = sum(
+        math.prod(aval.shape[depth:]) * aval.dtype.itemsize
+        for avals in (node.values, *[node.steps] * len(node.values))
+        for aval in avals.values()
+    )
+    site: Site = node.site
+    yield LogSite(
+        keys=tuple(node.values),
+        shapes=shapes,
+        dtypes={key: aval.dtype.name for key, aval in node.values.items()},
+        steps=tuple(node.steps),
+        tags=site.tags,
+        events=here.events,
+        exact=here.exact,
+        bytes=None if here.events is None else here.events * per_event,
+        path=" / ".join(here.path),
+        file=site.file,
+        line=site.line,
+    )

@@ -1,0 +1,317 @@
+"""`lox.spool`: logs as arrays that a function returns."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, overload
+
+from lox import _transform
+from lox._blocks import blocks, with_event_axis
+from lox._collect import Collect, Maker, align, blanked, difference
+from lox._effect import emit
+from lox._events import Event, Node, events, map_events
+from lox._exceptions import LogValueError, SpoolError, SpoolWarning, StructureError
+from lox._handler import Handler, InPlace
+from lox._logdict import from_accumulator, logdict
+from lox._loops import Reduced, ScanLoops, WhileLoops, align_reduced, merge_reduced, split_reduced
+from lox._reduce import Reduction, check_reduction, fold, lift
+from lox._select import Selection
+from lox._thin import Seen, compact, restrict, thin
+
+Function = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spool(Collect):
+    """Collects the selected logs.
+
+    Attributes:
+        selection: Which logs.
+        forward: Whether a handler further out wants the others.
+        keep_logs: Whether it gets the selected ones as well.
+        reduce: The reduction of every key (under None) or of some.
+        interval: Which events are kept, or None for all.
+        seen: The events before those that the handler runs, while they are known.
+        unify: Whether events that may not happen are masked rather than refused.
+        warn: Whether logs in a `while_loop` are left out with a warning rather than refused.
+        max_iters: How many iterations of a `while_loop` are collected.
+    """
+
+    selection: Selection
+    forward: bool
+    keep_logs: bool
+    reduce: tuple[tuple[str | None, str], ...]
+    interval: int | None
+    seen: Seen | None
+    unify: bool
+    warn: bool
+    max_iters: int | None
+
+    def receive(self, nodes: tuple[Node, ...]) -> tuple[Any, ...]:
+        selected, others = self.selection.split(nodes)
+        if self.forward:
+            emit(nodes if self.keep_logs else others)
+        stacked = map_events(lambda event, _: restrict(event, lambda key: self.reduction(key) is None), selected)
+        for event in events(stacked):
+            if event.optional and not self.unify:
+                raise StructureError(event.optional)
+        folded = map_events(lambda event, _: restrict(event, self.reduction), selected)
+        return (*stacked, *self._reduced(folded))
+
+    def reduction(self, key: str) -> str | None:
+        reductions = dict(self.reduce)
+        return reductions.get(key, reductions.get(None))
+
+    def _reduced(self, nodes: Sequence[Node]) -> tuple[Reduced, ...]:
+        if not nodes:
+            return ()
+        accumulators = {}
+        for key, block in blocks(nodes).items():
+            of = lift if block.single else fold
+            accumulators[key] = of(self.reduction(key), block.value, block.mask, block.steps, block.site, block.lanes)
+        return (Reduced(accumulators),)
+
+    def join(self, nodes: Sequence[Any]) -> tuple[Any, ...]:
+        reduced = [node for node in nodes if isinstance(node, Reduced)]
+        others: tuple[Any, ...] = tuple(node for node in nodes if not isinstance(node, Reduced))
+        if self.seen is not None:
+            others = thin(others, self.interval or 1, self.seen)
+        return (*others, functools.reduce(merge_reduced, reduced)) if reduced else others
+
+    def inside(self) -> Handler:
+        return dataclasses.replace(self, seen=None)
+
+    def after(self, nodes: Sequence[Any]) -> Handler:
+        seen = next((node for node in nodes if isinstance(node, Seen)), None)
+        return self if seen is None or self.seen is None else dataclasses.replace(self, seen=seen)
+
+    def scan_loops(self, length: int) -> Any:
+        if not self.reduce and self.seen is None:
+            return None
+        return ScanLoops(length, None if self.seen is None else self.interval, self.seen or Seen())
+
+    def while_loops(self, found: Sequence[Event]) -> Any:
+        selected = [
+            (key, event)
+            for event in found
+            for key in event.values
+            if self.selection.has(key, event.site.tags)
+        ]
+        unbounded = [(key, event) for key, event in selected if self.reduction(key) is None]
+        if not selected:
+            return Pass(self.selection, self.keep_logs, self.forward)
+        if not unbounded or self.max_iters is not None:
+            return WhileLoops(self.max_iters)
+        message = _unbounded(unbounded)
+        if not self.warn:
+            raise SpoolError(message)
+        site = unbounded[0][1].site
+        warnings.warn_explicit(f"Logs were left out. {message}", SpoolWarning, site.file or "lox", max(site.line, 1))
+        return Pass(self.selection, self.keep_logs, self.forward)
+
+    def branches(self, nodes: Sequence[tuple[Any, ...]]) -> Sequence[Maker]:
+        reduced, others = zip(*map(split_reduced, nodes), strict=True)
+        if not self.unify and (reason := difference(others)):
+            raise StructureError(reason)
+        alike = align_reduced(reduced)
+
+        def make(nodes: tuple[Any, ...], maker: Maker, complete: Callable[[Reduced], Reduced]) -> tuple[Any, ...]:
+            mine, rest = split_reduced(nodes)
+            mine = complete(mine)
+            return (*maker(rest), mine) if mine.accumulators else maker(rest)
+
+        makers = zip(align(others), alike, strict=True)
+        return [functools.partial(make, maker=maker, complete=complete) for maker, complete in makers]
+
+    def result(self, nodes: Sequence[Any], prefix: str) -> logdict:
+        """What `lox.spool` returns of the nodes of a whole function."""
+        reduced, others = split_reduced(nodes)
+        seen = next((node for node in others if isinstance(node, Seen)), Seen())
+        found = blocks([node for node in others if not isinstance(node, Seen)])
+        data, mask, dropped = {}, {}, {}
+        steps: dict[str, dict[str, Any]] = {}
+        for key, block in found.items():
+            block = with_event_axis(block)
+            if key in dict(seen.uncertain):
+                block = compact(block, self.interval or 1, dict(seen.uncertain)[key])
+            if block.mask is not None:
+                block = blanked(block)
+                mask[key] = block.mask
+            data[key] = block.value
+            for name, step in block.steps.items():
+                steps.setdefault(name, {})[key] = step
+            if block.dropped is not None:
+                dropped[key] = block.dropped
+        logs = logdict(data, steps, mask, dropped)
+        for key, accumulator in reduced.accumulators.items():
+            logs = logs | from_accumulator(key, accumulator)
+        return logs.prefix(prefix) if prefix else logs
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass(InPlace):
+    """Leaves selected logs out, and passes on what a `Spool` would."""
+
+    selection: Selection
+    keep_logs: bool
+    forward: bool
+
+    def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        if not self.forward:
+            return ()
+        return nodes if self.keep_logs else self.selection.split(nodes)[1]
+
+
+def _unbounded(found: Sequence[tuple[str, Event]]) -> str:
+    sites = ", ".join(f"{key!r} at {event.site}" for key, event in found)
+    return (
+        f"lox.spool cannot return logs from a while_loop (or a fori_loop whose bounds are not static), of which the "
+        f"number of iterations is not known: {sites}. Give a bound with max_iters=, reduce them with reduce=, leave "
+        f"them out with on_while='warn' or with argnames= or tags=, or log in a scan or a fori_loop with static bounds."
+    )
+
+
+@overload
+def spool(
+    fun: None = None,
+    *,
+    argnames: str | Iterable[str] | None = None,
+    tags: str | Iterable[str] | None = None,
+    reduce: Reduction | Mapping[str, Reduction] | None = None,
+    interval: int | None = None,
+    prefix: str = "",
+    keep_logs: bool = False,
+    unify: bool = False,
+    on_while: Literal["error", "warn"] = "error",
+    max_iters: int | None = None,
+) -> Callable[[Function], Callable[..., tuple[Any, logdict]]]: ...
+@overload
+def spool(
+    fun: Function,
+    *,
+    argnames: str | Iterable[str] | None = None,
+    tags: str | Iterable[str] | None = None,
+    reduce: Reduction | Mapping[str, Reduction] | None = None,
+    interval: int | None = None,
+    prefix: str = "",
+    keep_logs: bool = False,
+    unify: bool = False,
+    on_while: Literal["error", "warn"] = "error",
+    max_iters: int | None = None,
+) -> Callable[..., tuple[Any, logdict]]: ...
+def spool(
+    fun: Function | None = None,
+    *,
+    argnames: str | Iterable[str] | None = None,
+    tags: str | Iterable[str] | None = None,
+    reduce: Reduction | Mapping[str, Reduction] | None = None,
+    interval: int | None = None,
+    prefix: str = "",
+    keep_logs: bool = False,
+    unify: bool = False,
+    on_while: Literal["error", "warn"] = "error",
+    max_iters: int | None = None,
+) -> Any:
+    """Makes a function return what it logs, as arrays.
+
+    Args:
+        fun: The function. Without it, a decorator is returned.
+        argnames: A key or keys to collect. None does not restrict; an empty iterable selects nothing.
+        tags: A tag or tags; a log call is selected when it carries any of them. With `argnames`, both must match.
+        reduce: "mean", "sum", "min", "max", "first", "last" or "count", or a mapping from key to one of them: the
+            events of a key become one, as they happen, so that memory does not grow with their number. Keys that
+            are not in the mapping are not reduced.
+        interval: Of each key every `interval`-th event is kept, the first one first; n events take the memory of
+            ceil(n / interval), plus those of one iteration of an outer loop.
+        prefix: Put before every key.
+        keep_logs: Whether the collected logs are also left for a handler further out. Others always are.
+        unify: Whether an event that may not happen, because only some branches of a `cond` or `switch` log it, is
+            returned with a mask (and NaN, 0 or False where it did not) rather than refused.
+        on_while: What to do with logs in a `while_loop`, or a `fori_loop` with dynamic bounds, of which the number
+            is not known: "error" refuses them, "warn" leaves them out with a `SpoolWarning`. Neither matters where
+            `reduce` or `max_iters` tell what to do.
+        max_iters: Collects so many iterations of each such loop, with a mask, and counts in `logs.dropped` the
+            events of further ones.
+
+    Returns:
+        A function with the arguments of `fun` that returns its result and a `lox.logdict`.
+
+    Raises:
+        LogValueError: `reduce`, `interval`, `on_while` or `max_iters` is none of the above, or `reduce` and
+            `interval` are both given. A `ValueError`.
+        LogDataError: `argnames` or `tags` are not names. A `TypeError`.
+
+    When the returned function runs:
+        SpoolError: Logs in a `while_loop` have no bound. A `ValueError`.
+        StructureError: An event may not happen and `unify` is False, or events of one key differ in shape, dtype or
+            counters. A `ValueError`.
+        UnsupportedPrimitiveError: A log is inside a primitive that lox has no rule for. A `NotImplementedError`.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import lox
+    >>> @lox.spool
+    ... def cumulative(xs):
+    ...     def step(total, x):
+    ...         lox.log({"total": total + x})
+    ...         return total + x, None
+    ...     return jax.lax.scan(step, 0.0, xs)[0]
+    >>> out, logs = cumulative(jnp.arange(4.0))
+    >>> out.item(), logs["total"].tolist()
+    (6.0, [0.0, 1.0, 3.0, 6.0])
+    """
+    make = functools.partial(
+        Spool,
+        selection=Selection.of(argnames, tags),
+        keep_logs=bool(keep_logs),
+        reduce=_reductions(reduce),
+        interval=_positive("interval", interval),
+        seen=None if interval in (None, 1) else Seen(),
+        unify=bool(unify),
+        warn=_choice("on_while", on_while, ("error", "warn")) == "warn",
+        max_iters=_positive("max_iters", max_iters),
+    )
+    if reduce is not None and interval is not None:
+        raise LogValueError("lox.spool takes reduce= or interval=, not both.")
+    if not isinstance(prefix, str):
+        raise LogValueError(f"prefix must be a string, got {prefix!r} of type {type(prefix).__name__}.")
+    return _transform.decorate(fun, lambda f: _spooled(f, make, prefix))
+
+
+def _spooled(fun: Function, make: Callable[..., Spool], prefix: str) -> Callable[..., tuple[Any, logdict]]:
+    def collect(*args: Any, **kwargs: Any) -> tuple[Any, logdict]:
+        handler: Any = None
+
+        def handler_of(forward: bool) -> Spool:
+            nonlocal handler
+            handler = make(forward=forward)
+            return handler
+
+        out, nodes = _transform.run(handler_of, fun, args, kwargs)
+        return out, handler.result(nodes, prefix)
+
+    return functools.wraps(fun, updated=())(collect)
+
+
+def _reductions(reduce: Any) -> tuple[tuple[str | None, str], ...]:
+    if reduce is None:
+        return ()
+    if not isinstance(reduce, Mapping):
+        return ((None, check_reduction(reduce)),)
+    return tuple((key, check_reduction(name)) for key, name in reduce.items())
+
+
+def _positive(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 1:
+        raise LogValueError(f"{name} must be a positive integer, got {value!r} of type {type(value).__name__}.")
+    return value.__index__()
+
+
+def _choice(name: str, value: Any, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise LogValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}.")
+    return value

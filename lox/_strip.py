@@ -1,0 +1,105 @@
+"""`lox.strip` and `lox.keep`: logs removed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any, overload
+
+from lox import _transform
+from lox._events import Node
+from lox._handler import InPlace
+from lox._select import Selection
+
+
+@dataclasses.dataclass(frozen=True)
+class Strip(InPlace):
+    """Removes the selected logs, or the others."""
+
+    selection: Selection
+    removes_selected: bool
+    forward: bool
+
+    def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        if not self.forward:
+            return ()
+        selected, others = self.selection.split(nodes)
+        return others if self.removes_selected else selected
+
+
+Function = Callable[..., Any]
+
+
+@overload
+def strip(
+    fun: None = None, *, argnames: str | Iterable[str] | None = None, tags: str | Iterable[str] | None = None
+) -> Callable[[Function], Function]: ...
+@overload
+def strip(
+    fun: Function, *, argnames: str | Iterable[str] | None = None, tags: str | Iterable[str] | None = None
+) -> Function: ...
+def strip(
+    fun: Function | None = None,
+    *,
+    argnames: str | Iterable[str] | None = None,
+    tags: str | Iterable[str] | None = None,
+) -> Any:
+    """Removes logs from a function: all of them, or those that `argnames` and `tags` select.
+
+    Args:
+        fun: The function. Without it, a decorator is returned.
+        argnames: A key or keys to remove. None does not restrict; an empty iterable selects nothing.
+        tags: A tag or tags; a log call is selected when it carries any of them. With `argnames`, both must match.
+
+    Returns:
+        A function of the same signature and results.
+
+    >>> import jax.numpy as jnp
+    >>> import lox
+    >>> def f(x):
+    ...     lox.log({"x": x, "y": 2 * x})
+    ...     return x
+    >>> _, logs = lox.spool(lox.strip(f, argnames="x"))(jnp.float32(1))
+    >>> list(logs)
+    ['y']
+    """
+    selection = Selection.of(argnames, tags)
+    return _transform.decorate(fun, lambda f: _transform.handle(f, lambda forward: Strip(selection, True, forward)))
+
+
+@overload
+def keep(
+    fun: None = None, *, argnames: str | Iterable[str] | None = None, tags: str | Iterable[str] | None = None
+) -> Callable[[Function], Function]: ...
+@overload
+def keep(
+    fun: Function, *, argnames: str | Iterable[str] | None = None, tags: str | Iterable[str] | None = None
+) -> Function: ...
+def keep(
+    fun: Function | None = None,
+    *,
+    argnames: str | Iterable[str] | None = None,
+    tags: str | Iterable[str] | None = None,
+) -> Any:
+    """Removes all logs from a function but those that `argnames` and `tags` select. The complement of `strip`.
+
+    Args:
+        fun: The function. Without it, a decorator is returned.
+        argnames: A key or keys to keep. None does not restrict; an empty iterable selects nothing.
+        tags: A tag or tags; a log call is selected when it carries any of them. With `argnames`, both must match.
+
+    Returns:
+        A function of the same signature and results.
+
+    >>> import jax.numpy as jnp
+    >>> import lox
+    >>> def f(x):
+    ...     lox.log({"loss": x}, tags=["metric"])
+    ...     lox.log({"norm": x}, tags=["debug"])
+    ...     return x
+    >>> _, logs = lox.spool(lox.keep(f, tags="metric"))(jnp.float32(1))
+    >>> list(logs)
+    ['loss']
+    """
+    selection = Selection.of(argnames, tags)
+    return _transform.decorate(fun, lambda f: _transform.handle(f, lambda forward: Strip(selection, False, forward)))
