@@ -52,6 +52,12 @@ class Anchor(InPlace):
     def iteration(self, index: Any) -> Handler:
         return Anchor(self.scanned, (*self.counters, index))
 
+    def arrays(self) -> tuple[Any, ...]:
+        return self.counters
+
+    def holding(self, arrays: Sequence[Any]) -> Handler:
+        return Anchor(self.scanned, tuple(arrays))
+
     def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         def tie(event: Event, depth: int) -> Event:
             anchors = tuple(jax.lax.broadcast(counter, event.lengths(depth)) for counter in self.counters)

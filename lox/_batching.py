@@ -15,7 +15,7 @@ from lox import _compat
 from lox._collect import Collect
 from lox._effect import log_effect, log_p, recording
 from lox._events import Event, Node, map_events, masked
-from lox._handler import InPlace, Silence, equations, events_in, logs_in, under
+from lox._handler import Handler, InPlace, Silence, equations, events_in, logs_in, under
 from lox._rules._call import discharge
 from lox._rules._cond import cond_p, discharge_branches
 from lox._rules._while import split_args, while_p
@@ -35,6 +35,13 @@ class Mask(InPlace):
     cacheable = False
     condition: Any
     optional: str = ""
+
+    def arrays(self) -> tuple[Any, ...]:
+        return (self.condition,)
+
+    def holding(self, arrays: Sequence[Any]) -> Handler:
+        (condition,) = arrays
+        return Mask(condition, self.optional)
 
     def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         def say_why(event: Event, depth: int) -> Event:

@@ -64,6 +64,14 @@ class Handler:
         """The handler of one iteration of a scan."""
         raise NotImplementedError
 
+    def arrays(self) -> tuple[Any, ...]:
+        """The values that the handler holds. A rule that JAX runs later gets them as arguments of its own."""
+        return ()
+
+    def holding(self, arrays: Sequence[Any]) -> Handler:
+        """The same handler with these values instead of its own."""
+        return self
+
     def inside(self) -> Handler:
         """The handler inside a loop or branch, where it is not known how many events came before."""
         return self

@@ -12,20 +12,74 @@ from typing import Any
 
 import jax
 import jax.extend as jex
+import jax.numpy as jnp
 
 from lox import _compat
-from lox._handler import Handler, outward, rule, under
-from lox._rules._call import discharge
+from lox._effect import recording
+from lox._handler import Handler, rule, under
 
 primitives = jex.core.primitives
 
 
+class _Function:
+    """A function with a rule, under a handler.
+
+    The arguments are those of the function after the values that the handler holds, since JAX runs rules later, when
+    a value that was merely captured is gone.
+    """
+
+    def __init__(self, handler: Handler, fun: Callable[..., Any]):
+        self.handler = handler
+        self.fun = fun
+        self.held = len(handler.arrays())
+        self.structure: Any = None
+
+    def with_logs(self, *args: Any) -> tuple[list[Any], list[Any]]:
+        """The outputs, and the leaves of the collected nodes."""
+        handler = self.handler.holding(args[: self.held])
+        with recording(True):  # Rules run when the handler's own call may be over.
+            outs, nodes = under(handler, self.fun)(*args[self.held :])
+        leaves, self.structure = jax.tree.flatten(nodes)
+        return list(outs), leaves
+
+    def logs(self, *args: Any) -> list[Any]:
+        """The leaves of the collected nodes, when they are wanted apart from the outputs."""
+        if not self.handler.collects:
+            self.structure = jax.tree.structure(())
+        if self.structure is not None and not self.structure.num_leaves:
+            return []
+        return self.with_logs(*args)[1]
+
+    def run_rule(self, rule: Callable[..., Any], held: Sequence[Any], *args: Any) -> Any:
+        """What a rule returns, with its logs left in place or to a handler further out."""
+        with recording(self.handler.forward):
+            if self.handler.collects:
+                return rule(*args)
+            return under(self.handler.holding(held), rule)(*args)[0]
+
+    def nodes(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
+        return jax.tree.unflatten(self.structure, leaves)
+
+
 def _renewed(fun: Any) -> Callable[..., Any]:
-    """A flat function of JAX's, callable more than once: each call stores what the last one had stored."""
+    """A flat function of JAX's, callable more than once, and after it as if it had not run.
+
+    What such a function stores may be stored once, and by the function or by its rule, not by both.
+    """
 
     def call(*args: Any) -> Any:
         _reset(fun)
         return fun.call_wrapped(*args)
+
+    return call
+
+
+def _traceless(fun: Any) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        try:
+            return _renewed(fun)(*args)
+        finally:
+            _reset(fun)
 
     return call
 
@@ -36,59 +90,30 @@ def _reset(fun: Any) -> None:
             store.reset()
 
 
-class _Logs:
-    """The logs of a function apart from its outputs, and their structure once it has run."""
-
-    def __init__(self, handler: Handler, fun: Any):
-        self.fun = fun
-        self.run = under(handler, _renewed(fun))
-        self.structure: Any = None
-
-    def with_outputs(self, *args: Any) -> tuple[list[Any], list[Any]]:
-        outs, nodes = self.run(*args)
-        leaves, self.structure = jax.tree.flatten(nodes)
-        return list(outs), leaves
-
-    def alone(self, *args: Any) -> list[Any]:
-        """The leaves of the logs; JAX expects the function not to have run when its rule does."""
-        _, leaves = self.with_outputs(*args)
-        _reset(self.fun)
-        return leaves
-
-    def never(self) -> bool:
-        return self.structure is not None and not self.structure.num_leaves
-
-
 # custom_jvp: args -> outs, (args, tangents) -> (outs, tangents)  becomes  args -> (outs, nodes), (...) -> (...)
 @rule(primitives.custom_jvp_call_p)
 def custom_jvp(
     handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], tuple[Any, ...]]:
     del primitive
-    logs, jvp = _Logs(handler, params["fun"]), _renewed(params["jvp"])
+    primal = _Function(handler, _renewed(params["fun"]))
+    logs = _Function(handler, _traceless(params["fun"]))
+    held = primal.held
 
-    @jax.custom_jvp
-    def function(*args: Any) -> Any:
-        return logs.with_outputs(*args)
+    function = jax.custom_jvp(primal.with_logs)
 
     def function_jvp(primals: Any, tangents: Any) -> Any:
-        if not handler.collects:
-            outs, _ = under(handler, jvp)(*primals, *tangents)
-        else:
-            with outward(handler):
-                outs = jvp(*primals, *tangents)
-        half = len(outs) // 2
-        outs_dot = [_compat.rule_zero(tangent) for tangent in outs[half:]]
-        leaves, leaves_dot = [], []
-        if handler.collects and not logs.never():
-            leaves, leaves_dot = jax.jvp(logs.alone, tuple(primals), tuple(map(_compat.instantiate, tangents)))
-        elif not handler.collects:
-            logs.structure = jax.tree.structure(())
-        return (list(outs[:half]), leaves), (outs_dot, leaves_dot)
+        rule = _renewed(params["jvp"])
+        results = primal.run_rule(rule, primals[:held], *primals[held:], *tangents[held:])
+        outs, outs_dot = results[: len(results) // 2], results[len(results) // 2 :]
+        logs.structure = primal.structure
+        leaves, leaves_dot = jax.jvp(logs.logs, tuple(primals), tuple(map(_compat.instantiate, tangents)))
+        primal.structure = logs.structure
+        return (list(outs), leaves), ([_compat.rule_zero(tangent) for tangent in outs_dot], leaves_dot)
 
     function.defjvp(function_jvp, symbolic_zeros=params["symbolic_zeros"])
-    outs, leaves = function(*args)
-    return outs, jax.tree.unflatten(logs.structure, leaves)
+    outs, leaves = function(*handler.arrays(), *args)
+    return outs, primal.nodes(leaves)
 
 
 # custom_vjp: args -> outs  becomes  args -> (outs, nodes), with fwd and bwd to match
@@ -97,56 +122,48 @@ def custom_vjp(
     handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], tuple[Any, ...]]:
     del primitive
-    logs, fwd, bwd = _Logs(handler, params["fun"]), _renewed(params["fwd"]), _renewed(params["bwd"])
+    primal = _Function(handler, _renewed(params["fun"]))
+    logs = _Function(handler, _traceless(params["fun"]))
+    held = primal.held
 
-    @jax.custom_vjp
-    def function(*args: Any) -> Any:
-        return logs.with_outputs(*args)
-
-    def run_rule(rule: Callable[..., Any], *args: Any) -> Any:
-        if not handler.collects:
-            return under(handler, rule)(*args)[0]
-        with outward(handler):
-            return rule(*args)
+    function = jax.custom_vjp(primal.with_logs)
 
     def function_fwd(*pairs: Any) -> Any:
         values = [pair.value for pair in pairs]
-        results = run_rule(fwd, *(item for pair in pairs for item in (pair.value, pair.perturbed)))
+        flat = [item for pair in pairs[held:] for item in (pair.value, pair.perturbed)]
+        results = primal.run_rule(_renewed(params["fwd"]), values[:held], *flat)
         _, residual_tree, forwarded = params["out_trees"]()
         count = residual_tree.num_leaves - sum(position is not None for position in forwarded)
-        residuals, outs = list(results[:count]), list(results[count:])
-        leaves: list[Any] = []
-        if handler.collects and not logs.never():
-            leaves = logs.alone(*values)
-        elif not handler.collects:
-            logs.structure = jax.tree.structure(())
-        return (outs, leaves), (residuals, values)
+        logs.structure = primal.structure
+        leaves = logs.logs(*values)
+        primal.structure = logs.structure
+        return (list(results[count:]), leaves), (list(results[:count]), values)
 
     def function_bwd(saved: Any, cotangents: Any) -> Any:
         pruned, values = saved
         outs_bar, leaves_bar = cotangents
         _, _, forwarded = params["out_trees"]()
         remaining = iter(pruned)
-        residuals = [next(remaining) if position is None else values[position] for position in forwarded]
+        residuals = [next(remaining) if place is None else values[held + place] for place in forwarded]
         if not params["symbolic_zeros"]:
             outs_bar = [_compat.instantiate(bar) for bar in outs_bar]
-        args_bar = _compat.cotangents(run_rule(bwd, *residuals, *outs_bar))
-        args_bar = [None if _compat.is_zero(bar) else bar for bar in args_bar]
+        results = primal.run_rule(_renewed(params["bwd"]), values[:held], *residuals, *outs_bar)
+        bars = [None if _compat.is_zero(bar) else bar for bar in _compat.cotangents(results)]
         if not all(map(_compat.is_zero, leaves_bar)):
-            _, pull_back = jax.vjp(logs.alone, *values)
+            _, pull_back = jax.vjp(logs.logs, *values)
             of_logs = pull_back([_compat.instantiate(bar) for bar in leaves_bar])
-            args_bar = [_add(a, b) for a, b in zip(args_bar, of_logs, strict=True)]
-        return tuple(args_bar)
+            bars = [_add(a, b) for a, b in zip(bars, of_logs[held:], strict=True)]
+        return (*[None] * held, *bars)
 
     function.defvjp(function_fwd, function_bwd, symbolic_zeros=True)
-    outs, leaves = function(*args)
-    return outs, jax.tree.unflatten(logs.structure, leaves)
+    outs, leaves = function(*handler.arrays(), *args)
+    return outs, primal.nodes(leaves)
 
 
 def _add(first: Any, second: Any) -> Any:
-    if first is None or second.dtype == jax.dtypes.float0:
-        return None if second.dtype == jax.dtypes.float0 else second
-    return first + second
+    if second.dtype == jax.dtypes.float0:
+        return first
+    return second if first is None else first + second
 
 
 # custom_vmap: args -> outs  becomes  args -> (outs, nodes)
@@ -155,42 +172,28 @@ def custom_vmap(
     handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], tuple[Any, ...]]:
     del primitive
-    structure = None
-    run = under(handler, _compat.as_fun(params["call"]))
-
-    def with_nodes(*args: Any) -> tuple[list[Any], list[Any]]:
-        nonlocal structure
-        outs, nodes = run(*args)
-        leaves, structure = jax.tree.flatten(nodes)
-        return list(outs), leaves
-
-    function = jax.custom_batching.custom_vmap(with_nodes)
+    primal = _Function(handler, _compat.as_fun(params["call"]))
+    held = primal.held
+    function = jax.custom_batching.custom_vmap(primal.with_logs)
 
     @function.def_vmap
     def function_vmap(axis_size: int, in_batched: Sequence[bool], *args: Any) -> Any:
-        unflatten = params["in_tree"].unflatten
-        rule = _Flat(params["rule"], axis_size, unflatten(in_batched), unflatten)
+        out_batched: list[bool] = []
+
+        def rule(*args: Any) -> list[Any]:
+            unflatten = params["in_tree"].unflatten
+            outs, batched = params["rule"](axis_size, unflatten(list(in_batched[held:])), *unflatten(list(args)))
+            out_batched[:] = jax.tree.leaves(batched)
+            return jax.tree.leaves(outs)
+
+        # What the rule logs is of all lanes; it happens where it does for any of them.
+        values = [jnp.max(a, 0) if batched else a for a, batched in zip(args[:held], in_batched[:held], strict=True)]
+        outs = primal.run_rule(rule, values, *args[held:])
+        leaves: list[Any] = []
         if handler.collects:
-            with outward(handler):
-                outs = rule(*args)
             in_axes = tuple(0 if batched else None for batched in in_batched)
-            _, leaves = jax.vmap(with_nodes, in_axes=in_axes, axis_size=axis_size)(*args)
-        else:
-            outs, leaves = under(handler, rule)(*args)[0], []
-        return (outs, leaves), (rule.out_batched, [True] * len(leaves))
+            leaves = jax.vmap(primal.logs, in_axes=in_axes, axis_size=axis_size)(*args)
+        return (outs, leaves), (out_batched, [True] * len(leaves))
 
-    outs, leaves = function(*args)
-    return outs, jax.tree.unflatten(structure, leaves)
-
-
-class _Flat:
-    """A rule of `custom_vmap` on flat values, which remembers the outputs that it batched."""
-
-    def __init__(self, rule: Any, axis_size: int, in_batched: Any, unflatten: Any):
-        self.rule, self.axis_size, self.in_batched, self.unflatten = rule, axis_size, in_batched, unflatten
-        self.out_batched: list[bool] = []
-
-    def __call__(self, *args: Any) -> list[Any]:
-        outs, out_batched = self.rule(self.axis_size, self.in_batched, *self.unflatten(args))
-        self.out_batched = jax.tree.leaves(out_batched)
-        return jax.tree.leaves(outs)
+    outs, leaves = function(*handler.arrays(), *args)
+    return outs, primal.nodes(leaves)
