@@ -13,9 +13,9 @@ from typing import Any
 
 from lox import _compat
 from lox._collect import Collect
-from lox._effect import log_effect, log_p, recording
+from lox._effect import log_p, recording
 from lox._events import Event, Node, map_events, masked
-from lox._handler import Handler, InPlace, Silence, equations, events_in, logs_in, under
+from lox._handler import Handler, InPlace, Silence, equations, events_in, has_log, logs_in, under
 from lox._rules._call import discharge
 from lox._rules._cond import cond_p, discharge_branches
 from lox._rules._while import split_args, while_p
@@ -105,7 +105,7 @@ def _batch_while(original: Batcher) -> Batcher:
             return original(axis_data, args, dims, **params)
         cond_jaxpr, body_jaxpr = params["cond_jaxpr"], params["body_jaxpr"]
         num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
-        cond_logs = log_effect in cond_jaxpr.effects
+        cond_logs = has_log(cond_jaxpr)
         cond = _compat.as_fun(cond_jaxpr)
         if cond_logs:  # The condition is checked once before the loop, by every lane.
             first = [*args[:num_cond], *args[num_cond + num_body :]], [*dims[:num_cond], *dims[num_cond + num_body :]]

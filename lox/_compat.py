@@ -7,10 +7,12 @@ name is missing. Supported: jax 0.10.2 and later.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.extend as jex
+from jax._src import config as _config  # The switch of constant folding.
 from jax._src import core as _core  # eval_trace (the eager trace) has no public name.
 from jax._src import effects as _effects  # The sets of effect types that JAX's transformations allow.
 from jax._src import pjit as _pjit  # Marker for an output whose sharding the compiler chooses.
@@ -36,7 +38,9 @@ else:
     _flatten, _pack = _flattree.flatten, _flattree.pack
 
 Effect = jex.core.Effect
+_PjitFunction = type(jax.jit(lambda: None))
 weakref_lru_cache = _util.weakref_lru_cache
+cached_by_function = partial(_util.weakref_lru_cache, trace_context_in_key=False)
 
 
 def allow_effect(effect_type: type, dceable_type: type) -> None:
@@ -57,6 +61,14 @@ def allow_effect(effect_type: type, dceable_type: type) -> None:
     ):
         allowed.add_type(effect_type)
     _pe.dceable_effects.add_type(dceable_type)
+
+
+def staged() -> Any:
+    """The context in which a primitive on constants is staged also under `jax.ensure_compile_time_eval`.
+
+    The switch of constant folding has no public name.
+    """
+    return _config.eager_constant_folding(False)
 
 
 def is_eager(trace: Any) -> bool:
@@ -255,15 +267,24 @@ def batched_outputs(jaxpr: Any, axis_data: Any, batched: Sequence[bool]) -> list
 # -- the dispatch of jitted functions ------------------------------------------------------------------------------
 
 
-def jit_options(fun: Any) -> tuple[Callable[..., Any], dict[str, Any]] | None:
-    """The function under a `jax.jit` and the options that say how its arguments are read, or None.
+def is_top_level() -> bool:
+    """Whether no transformation of JAX is in progress; the check has no public name."""
+    return _core.trace_state_clean()
+
+
+def jit_options(fun: Any) -> dict[str, Any] | None:
+    """How a jitted function reads its arguments, or None for other functions and for those with shardings or a device.
 
     A jitted function has no public attribute for its static and donated arguments.
     """
-    info = getattr(fun, "_jit_info", None)
-    if info is None or not hasattr(fun, "__wrapped__"):
+    if not isinstance(fun, _PjitFunction):
         return None
-    if info.device is not None or info.backend is not None or info.user_specified_in_shardings:
+    info = fun._jit_info
+    shardings = (*info.in_shardings_leaves, *info.out_shardings_leaves)
+    layouts = (*info.in_layouts_leaves, *info.out_layouts_leaves)
+    if info.device is not None or info.backend is not None:
+        return None
+    if any(value is not _pjit.UNSPECIFIED for value in shardings) or any(value is not None for value in layouts):
         return None
     names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames", "keep_unused")
-    return fun.__wrapped__, {name: getattr(info, name) for name in names}
+    return {name: getattr(info, name) for name in names}

@@ -80,7 +80,7 @@ def _batch(axis_data: Any, leaves: Sequence[Any], dims: Sequence[Any], *, tree: 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, tree: Any) -> tuple[list[Any], list[Any]]:
     del tangents
-    log_p.bind(*primals, tree=tree)
+    emit(received(primals, {"tree": tree}))
     return [], []
 
 
@@ -93,7 +93,8 @@ def emit(nodes: Sequence[Node]) -> None:
     """Binds the primitive: `nodes` happen now, for whichever handler comes next."""
     if nodes:
         leaves, tree = jax.tree.flatten(tuple(nodes))
-        log_p.bind(*leaves, tree=tree)
+        with _compat.staged():  # A log of constants happens when the program runs, not when it is traced.
+            log_p.bind(*leaves, tree=tree)
 
 
 def received(leaves: Sequence[Any], params: Mapping[str, Any]) -> tuple[Node, ...]:

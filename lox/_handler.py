@@ -230,15 +230,18 @@ class Silence(InPlace):
 
 
 def logs_in(params: dict[str, Any]) -> bool:
-    """Whether a log happens in a jaxpr among the parameters of a primitive."""
-    return any(_logs(value) for value in params.values())
+    """Whether a log happens in a jaxpr among the parameters of a primitive.
+
+    The effects of a jaxpr do not tell: some primitives, `pallas_call` for one, hide those of what they call.
+    """
+    return any(has_log(jaxpr) for jaxpr in jaxprs_in(params)) or any(
+        log_effect in getattr(value, "effects", ()) for value in params.values() if not _compat.is_jaxpr(value)
+    )
 
 
-def _logs(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return any(_logs(item) for item in value)
-    effects = getattr(value, "effects", None)
-    return effects is not None and log_effect in effects
+@_compat.weakref_lru_cache
+def has_log(jaxpr: Any) -> bool:
+    return any(eqn.primitive is log_p or logs_in(eqn.params) for eqn in _compat.open_jaxpr(jaxpr).eqns)
 
 
 def jaxprs_in(params: dict[str, Any]) -> Iterator[Any]:

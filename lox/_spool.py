@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, overload
 
-from lox import _transform
+import jax
+
+from lox import _compat, _transform
 from lox._blocks import blocks, with_event_axis
 from lox._collect import Collect, Maker, align, blanked, difference
-from lox._effect import emit
+from lox._effect import emit, recording
 from lox._events import Event, Node, events, map_events
 from lox._exceptions import LogValueError, SpoolError, SpoolWarning, StructureError
 from lox._handler import Handler, InPlace
@@ -262,37 +265,65 @@ def spool(
     >>> out.item(), logs["total"].tolist()
     (6.0, [0.0, 1.0, 3.0, 6.0])
     """
-    make = functools.partial(
-        Spool,
-        selection=Selection.of(argnames, tags),
-        keep_logs=bool(keep_logs),
-        reduce=_reductions(reduce),
-        interval=_positive("interval", interval),
-        seen=None if interval in (None, 1) else Seen(),
-        unify=bool(unify),
-        warn=_choice("on_while", on_while, ("error", "warn")) == "warn",
-        max_iters=_positive("max_iters", max_iters),
-    )
+    options = {
+        "selection": Selection.of(argnames, tags),
+        "keep_logs": bool(keep_logs),
+        "reduce": _reductions(reduce),
+        "interval": _positive("interval", interval),
+        "seen": None if interval in (None, 1) else Seen(),
+        "unify": bool(unify),
+        "warn": _choice("on_while", on_while, ("error", "warn")) == "warn",
+        "max_iters": _positive("max_iters", max_iters),
+    }
     if reduce is not None and interval is not None:
         raise LogValueError("lox.spool takes reduce= or interval=, not both.")
     if not isinstance(prefix, str):
         raise LogValueError(f"prefix must be a string, got {prefix!r} of type {type(prefix).__name__}.")
-    return _transform.decorate(fun, lambda f: _spooled(f, make, prefix))
+    frozen = _Options(tuple(options.items()), prefix)
+    return _transform.decorate(fun, lambda f: _spooled(f, frozen))
 
 
-def _spooled(fun: Function, make: Callable[..., Spool], prefix: str) -> Callable[..., tuple[Any, logdict]]:
-    def collect(*args: Any, **kwargs: Any) -> tuple[Any, logdict]:
-        handler: Any = None
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """What `lox.spool` was asked for."""
 
-        def handler_of(forward: bool) -> Spool:
-            nonlocal handler
-            handler = make(forward=forward)
-            return handler
+    make: tuple[tuple[str, Any], ...]
+    prefix: str
 
-        out, nodes = _transform.run(handler_of, fun, args, kwargs)
-        return out, handler.result(nodes, prefix)
+    def call(self, fun: Function, args: Any, kwargs: Any) -> tuple[Any, logdict]:
+        handler = Spool(**dict(self.make), forward=recording.value)
+        out, nodes = _transform.run(handler, fun, args, kwargs)
+        return out, handler.result(nodes, self.prefix)
 
-    return functools.wraps(fun, updated=())(collect)
+
+def _spooled(fun: Function, options: _Options) -> Callable[..., tuple[Any, logdict]]:
+    jit_options = _compat.jit_options(fun)
+    if jit_options is None:
+
+        def spooled(*args: Any, **kwargs: Any) -> tuple[Any, logdict]:
+            return options.call(fun, args, kwargs)
+
+    else:
+        frozen = tuple(jit_options.items())
+
+        def spooled(*args: Any, **kwargs: Any) -> tuple[Any, logdict]:
+            # Under no other transformation, compile what is to be returned too, and let JAX dispatch to that.
+            if _compat.is_top_level() and not recording.value:
+                return _jitted(fun, options, frozen)(*args, **kwargs)
+            return options.call(fun, args, kwargs)
+
+    return functools.wraps(fun, updated=())(spooled)
+
+
+@_compat.cached_by_function
+def _jitted(fun: Function, options: _Options, jit_options: tuple[tuple[str, Any], ...]) -> Function:
+    alive = weakref.ref(fun)  # The cache must not keep the function it is for.
+
+    def spooled(*args: Any, **kwargs: Any) -> tuple[Any, logdict]:
+        return options.call(alive(), args, kwargs)
+
+    spooled.__name__ = getattr(fun, "__name__", "spooled")
+    return jax.jit(spooled, **dict(jit_options))
 
 
 def _reductions(reduce: Any) -> tuple[tuple[str | None, str], ...]:

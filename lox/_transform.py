@@ -24,18 +24,17 @@ def decorate(fun: Function | None, transform: Callable[[Function], Function]) ->
     return transform(fun)
 
 
-def run(handler_of: Callable[[bool], Handler], fun: Function, args: Any, kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Calls `fun` under a handler, which is told whether another one is in scope around it."""
-    handler = handler_of(recording.value)
+def run(handler: Handler, fun: Function, args: Any, kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Calls `fun` under a handler; returns its result and the nodes that were collected."""
     with recording(True):
         return under(handler, fun)(*args, **kwargs)
 
 
 def handle(fun: Function, handler_of: Callable[[bool], Handler]) -> Function:
-    """`fun` under a handler that collects nothing."""
+    """`fun` under a handler that collects nothing, made when it is known whether another one is around it."""
 
-    @functools.wraps(fun)
+    @functools.wraps(fun, updated=())
     def handled(*args: Any, **kwargs: Any) -> Any:
-        return run(handler_of, fun, args, kwargs)[0]
+        return run(handler_of(recording.value), fun, args, kwargs)[0]
 
     return handled

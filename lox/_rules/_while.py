@@ -10,8 +10,7 @@ import jax.extend as jex
 import jax.numpy as jnp
 
 from lox import _compat
-from lox._effect import log_effect
-from lox._handler import Handler, events_in, rule, under
+from lox._handler import Handler, events_in, has_log, rule, under
 from lox._rules._call import discharge, split_nodes
 
 while_p = jex.core.primitives.while_p
@@ -34,7 +33,7 @@ def while_loop(
     else:
         handler = handler.inside()
     condition = under(handler, _compat.as_fun(cond_jaxpr))
-    cond_logs = log_effect in cond_jaxpr.effects
+    cond_logs = has_log(cond_jaxpr)
 
     def iterate(*args: Any) -> list[Any]:
         carry, predicate = args[:-1], args[-1]
