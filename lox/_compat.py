@@ -71,6 +71,15 @@ def staged() -> Any:
     return _config.eager_constant_folding(False)
 
 
+def adopt_level(trace: Any, parent: Any) -> None:
+    """Makes `trace`, which has no tracers of its own, count as `parent` where JAX tells levels of tracing apart.
+
+    That is in the keys of jit's dispatch, and in libraries that refuse to mutate an object of another level. The
+    reference by which JAX identifies the current trace has no public name.
+    """
+    trace._weakref = parent._weakref
+
+
 def is_eager(trace: Any) -> bool:
     """Whether operations bound under `trace` run at once, with nothing to differentiate, batch or stage them."""
     return trace is _core.eval_trace

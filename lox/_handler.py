@@ -124,6 +124,7 @@ class HandlerTrace(jax.core.Trace):
 
     def __init__(self, parent: Any, handler: Handler):
         super().__init__()
+        _compat.adopt_level(self, parent)
         self.parent = parent
         self.handler = handler
         self.nodes: list[Any] = []
