@@ -5,7 +5,8 @@ wrappers here mend. They act only while a handler is in scope.
 
 - Linearizing a `scan`, also inside `checkpoint`, moves what does not depend on the iteration out of the loop. So
   each log is tied to its iteration: an `Anchor` adds the loop's counter to its operands.
-- Linearizing a `while_loop` runs it once for the primal and once more, whole, for the tangent, which must be silent.
+- Linearizing a `while_loop` runs it once for the primal and once more, whole, for the tangent, and so does
+  `checkpoint` for the backward pass. The second run must be silent.
 - A trace that a library only looks at must not log.
 """
 
@@ -20,7 +21,7 @@ import jax.extend as jex
 import jax.numpy as jnp
 
 from lox import _compat
-from lox._effect import log_p, recording, transforming
+from lox._effect import log_effect, log_p, recording, transforming
 from lox._events import Event, Node, map_events
 from lox._handler import Handler, InPlace, Silence, equations, logs_in, under
 from lox._probe import probing
@@ -191,6 +192,19 @@ class _SilentStaging:
         return self._trace.default_process_primitive(primitive, tracers, params)
 
 
+def _recompute_while(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What `checkpoint` recomputes of a loop in the backward pass does not log."""
+
+    def recompute(saveable: Any, unknown: Any, instantiated: Any, eqn: Any) -> Any:
+        known, staged, *rest = original(saveable, unknown, instantiated, eqn)
+        if known is not None and logs_in(eqn.params):
+            silent = {name: discharge(Silence(), staged.params[name])[0] for name in ("cond_jaxpr", "body_jaxpr")}
+            staged = staged.replace(params=staged.params | silent, effects=staged.effects - {log_effect})
+        return known, staged, *rest
+
+    return recompute
+
+
 def _partially_evaluate_while(original: Callable[..., Any]) -> Callable[..., Any]:
     def partially_evaluate(trace: Any, *tracers: Any, **params: Any) -> Any:
         known = [tracer.is_known() for tracer in tracers]
@@ -249,6 +263,8 @@ def _register() -> None:
             rule = _while_recording(partial_evaluations.get(primitive, unchanged), rule)
             _compat.partial_eval_rules[primitive] = _ignoring_probes(primitive, rule)
     _compat.partial_eval_rules[log_p] = _partially_evaluate_log
+    recompute = _compat.checkpoint_rules[while_p]
+    _compat.checkpoint_rules[while_p] = _while_recording(_recompute_while, recompute)
 
 
 _register()
