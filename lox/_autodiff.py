@@ -12,8 +12,10 @@ wrappers here mend. They act only while a handler is in scope.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -27,6 +29,7 @@ from lox._handler import Handler, InPlace, Silence, equations, logs_in, under
 from lox._probe import probing
 from lox._rules._call import discharge
 from lox._rules._scan import run_scan
+from lox._rules._while import split_args
 
 primitives = jex.core.primitives
 scan_p, while_p, remat_p = primitives.scan_p, primitives.while_p, primitives.remat_p
@@ -65,6 +68,30 @@ class Anchor(InPlace):
             return dataclasses.replace(event, anchors=event.anchors + anchors)
 
         return map_events(tie, nodes)
+
+
+_ANY_TRACE = object()
+_hoisting: contextvars.ContextVar[Any] = contextvars.ContextVar("hoisting", default=None)
+"""In the rules of a scan: the trace around it, and so that of partial evaluation in it that moves work out of it."""
+
+
+@contextlib.contextmanager
+def _in_scan(trace: Any) -> Iterator[None]:
+    token = _hoisting.set(trace)
+    try:
+        yield
+    finally:
+        _hoisting.reset(token)
+
+
+def _around() -> Any:
+    with jex.core.take_current_trace() as trace:
+        return trace
+
+
+def _moves_out_of_scan(trace: Any) -> bool:
+    around = _hoisting.get()
+    return around is not None and (around is _ANY_TRACE or trace.parent_trace is around)
 
 
 def _may_log(jaxpr: Any) -> bool:
@@ -132,7 +159,8 @@ def _linearize_scan(original: Callable[..., Any]) -> Callable[..., Any]:
         anchored, counters = _anchor(params, primals)
         operands = anchored.arrange([*primals, counters], lambda value: value)
         nonzero = anchored.arrange([*nonzero, False], lambda value: False)
-        *results, linear = original(is_vjp, nonzero, *operands, **anchored.params)
+        with _in_scan(_around()):
+            *results, linear = original(is_vjp, nonzero, *operands, **anchored.params)
 
         def tangent(*args: Any) -> Any:
             residuals, tangents = args[: -len(primals)], args[-len(primals) :]
@@ -150,9 +178,20 @@ def _partially_evaluate_scan(original: Callable[..., Any]) -> Callable[..., Any]
             return original(trace, *tracers, **params)
         anchored, counters = _anchor(params, tracers)
         operands = anchored.arrange([*tracers, trace.new_const(counters)], trace.new_const)
-        return original(trace, *operands, **anchored.params)
+        with _in_scan(_around()):
+            return original(trace, *operands, **anchored.params)
 
     return partially_evaluate
+
+
+def _split_scan(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of a scan inside `checkpoint`, which evaluates its body partially for no other end than to hoist."""
+
+    def split(*args: Any) -> Any:
+        with _in_scan(_ANY_TRACE):
+            return original(*args)
+
+    return split
 
 
 def _partially_evaluate_checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -192,15 +231,43 @@ class _SilentStaging:
         return self._trace.default_process_primitive(primitive, tracers, params)
 
 
+def _logs(eqn: Any) -> bool:
+    return eqn.primitive is log_p or logs_in(eqn.params)
+
+
+def _known_while(eqn: Any, unknown_carry: Sequence[bool]) -> Any:
+    """The loop reduced to the carried values that are known, with all its logs."""
+    cond_consts, body_consts, carry = split_args(eqn.invars, eqn.params)
+    known = [not unknown for unknown in unknown_carry]
+    cond, cond_used = _compat.prune(eqn.params["cond_jaxpr"], [True], [False] * len(cond_consts) + known, _logs)
+    body, body_used = _compat.prune(eqn.params["body_jaxpr"], known, [False] * len(body_consts) + known, _logs)
+    cond_consts = [var for var, used in zip(cond_consts, cond_used, strict=False) if used]
+    body_consts = [var for var, used in zip(body_consts, body_used, strict=False) if used]
+    params = {
+        "cond_jaxpr": cond,
+        "cond_nconsts": len(cond_consts),
+        "body_jaxpr": body,
+        "body_nconsts": len(body_consts),
+    }
+    return eqn.replace(
+        invars=[*cond_consts, *body_consts, *(var for var, kept in zip(carry, known, strict=True) if kept)],
+        outvars=[var for var, kept in zip(eqn.outvars, known, strict=True) if kept],
+        params=eqn.params | params,
+    )
+
+
 def _recompute_while(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What `checkpoint` recomputes of a loop in the backward pass does not log."""
+    """What `checkpoint` recomputes of a loop in the backward pass does not log; what it runs forward does."""
 
     def recompute(saveable: Any, unknown: Any, instantiated: Any, eqn: Any) -> Any:
-        known, staged, *rest = original(saveable, unknown, instantiated, eqn)
-        if known is not None and logs_in(eqn.params):
-            silent = {name: discharge(Silence(), staged.params[name])[0] for name in ("cond_jaxpr", "body_jaxpr")}
-            staged = staged.replace(params=staged.params | silent, effects=staged.effects - {log_effect})
-        return known, staged, *rest
+        if not logs_in(eqn.params):
+            return original(saveable, unknown, instantiated, eqn)
+        silent = {name: discharge(Silence(), eqn.params[name])[0] for name in ("cond_jaxpr", "body_jaxpr")}
+        without = eqn.replace(params=eqn.params | silent, effects=eqn.effects - {log_effect})
+        known, staged, unknown_outs, *rest = original(saveable, unknown, instantiated, without)
+        if known is None:  # The condition depends on what is not known yet: nothing runs forward.
+            return None, eqn, unknown_outs, *rest
+        return _known_while(eqn, unknown_outs), staged, unknown_outs, *rest
 
     return recompute
 
@@ -210,7 +277,11 @@ def _partially_evaluate_while(original: Callable[..., Any]) -> Callable[..., Any
         known = [tracer.is_known() for tracer in tracers]
         if not logs_in(params) or all(known) or not any(known):
             return original(trace, *tracers, **params)
-        return original(_SilentStaging(trace), *tracers, **params)
+        outs = original(_SilentStaging(trace), *tracers, **params)
+        if all(getattr(out, "_trace", None) is trace and not out.is_known() for out in outs):
+            # Nothing ran now: what is staged is all there is, and logs.
+            return trace.default_process_primitive(while_p, tracers, params)
+        return outs
 
     return partially_evaluate
 
@@ -218,13 +289,20 @@ def _partially_evaluate_while(original: Callable[..., Any]) -> Callable[..., Any
 def _partially_evaluate_log(trace: Any, *tracers: Any, **params: Any) -> list[Any]:
     if probing() and not transforming.value:
         return []
+    if _moves_out_of_scan(trace):
+        tracers = tuple(trace.instantiate_const(tracer) for tracer in tracers)
     return trace.default_process_primitive(log_p, tracers, params)
 
 
-def _ignoring_probes(primitive: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+def _once(primitive: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    """The partial evaluation of a primitive in which logs happen: not moved out of a scan, and silent in a probe."""
+
     def partially_evaluate(trace: Any, *tracers: Any, **params: Any) -> Any:
-        known = all(tracer.is_known() for tracer in tracers)
-        if known and logs_in(params) and probing() and not transforming.value:
+        if not recording.value or not logs_in(params):
+            return original(trace, *tracers, **params)
+        if _moves_out_of_scan(trace):
+            return trace.default_process_primitive(primitive, [trace.instantiate_const(t) for t in tracers], params)
+        if all(tracer.is_known() for tracer in tracers) and probing() and not transforming.value:
             outs, _ = under(Silence(), primitive.bind)(*(tracer.pval.get_known() for tracer in tracers), **params)
             return [trace.new_const(out) for out in outs]
         return original(trace, *tracers, **params)
@@ -261,10 +339,10 @@ def _register() -> None:
         if primitive in _compat.partial_eval_rules:
             rule = _compat.partial_eval_rules[primitive]
             rule = _while_recording(partial_evaluations.get(primitive, unchanged), rule)
-            _compat.partial_eval_rules[primitive] = _ignoring_probes(primitive, rule)
+            _compat.partial_eval_rules[primitive] = _once(primitive, rule)
     _compat.partial_eval_rules[log_p] = _partially_evaluate_log
-    recompute = _compat.checkpoint_rules[while_p]
-    _compat.checkpoint_rules[while_p] = _while_recording(_recompute_while, recompute)
+    for primitive, wrapper in ((while_p, _recompute_while), (scan_p, _split_scan)):
+        _compat.checkpoint_rules[primitive] = _while_recording(wrapper, _compat.checkpoint_rules[primitive])
 
 
 _register()

@@ -249,6 +249,36 @@ checkpoint_rules = _pe.partial_eval_jaxpr_custom_rules
 matchaxis = _batching.matchaxis
 
 
+def prune(
+    jaxpr: Any, used_outs: Sequence[bool], kept_ins: Sequence[bool], is_live: Callable[[Any], bool]
+) -> tuple[Any, list[bool]]:
+    """A closed jaxpr reduced to what these outputs need, and which of its inputs that is.
+
+    Args:
+        jaxpr: A closed jaxpr without constants.
+        used_outs: Which outputs to compute.
+        kept_ins: Which inputs to keep even if nothing needs them.
+        is_live: Whether to keep an equation whose outputs nothing needs. (JAX's own elimination of dead code drops
+            what has effects inside a `jit` on jax 0.10.)
+    """
+    given = open_jaxpr(jaxpr)
+    outvars = [var for var, used in zip(given.outvars, used_outs, strict=True) if used]
+    needed = set(_variables(outvars))
+    eqns = []
+    for eqn in reversed(given.eqns):
+        if is_live(eqn) or not needed.isdisjoint(_variables(eqn.outvars)):
+            eqns.append(eqn)
+            needed.update(_variables(eqn.invars))
+    used_ins = [kept or var in needed for var, kept in zip(given.invars, kept_ins, strict=True)]
+    invars = [var for var, used in zip(given.invars, used_ins, strict=True) if used]
+    debug = given.debug_info.with_unknown_names()
+    return _pe.close_jaxpr(given.replace(invars=invars, outvars=outvars, eqns=eqns[::-1], debug_info=debug)), used_ins
+
+
+def _variables(atoms: Sequence[Any]) -> list[Any]:
+    return [atom for atom in atoms if isinstance(atom, jex.core.Var)]
+
+
 def linearization(primitive: Any) -> Callable[..., Any]:
     """JAX's rule that linearizes a primitive; the table has no public name."""
     rule = _ad.primitive_linearizations.get(primitive)
