@@ -310,6 +310,19 @@ def _once(primitive: Any, original: Callable[..., Any]) -> Callable[..., Any]:
     return partially_evaluate
 
 
+def _keep_logs(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Dead code elimination that keeps a `checkpoint` for its logs, which that of jax 0.10 drops without inputs."""
+
+    def eliminate(used_outs: Sequence[bool], *rest: Any) -> Any:
+        used_ins, new = original(used_outs, *rest)
+        eqn = rest[-1]
+        if new is None and logs_in(eqn.params) and not (probing() and not transforming.value):
+            return [True] * len(eqn.invars), eqn
+        return used_ins, new
+
+    return eliminate
+
+
 def _while_recording(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     """`original`, wrapped while a handler is in scope."""
     wrapped = wrapper(original)
@@ -341,6 +354,7 @@ def _register() -> None:
             rule = _while_recording(partial_evaluations.get(primitive, unchanged), rule)
             _compat.partial_eval_rules[primitive] = _once(primitive, rule)
     _compat.partial_eval_rules[log_p] = _partially_evaluate_log
+    _compat.dce_rules[remat_p] = _keep_logs(_compat.dce_rules[remat_p])
     for primitive, wrapper in ((while_p, _recompute_while), (scan_p, _split_scan)):
         _compat.checkpoint_rules[primitive] = _while_recording(wrapper, _compat.checkpoint_rules[primitive])
 

@@ -245,6 +245,7 @@ def cotangents(result: Any) -> list[Any]:
 
 batchers = _batching.fancy_primitive_batchers
 partial_eval_rules = _pe.custom_partial_eval_rules
+dce_rules = _pe.dce_rules
 checkpoint_rules = _pe.partial_eval_jaxpr_custom_rules
 matchaxis = _batching.matchaxis
 

@@ -175,6 +175,10 @@ class HandlerTrace(jax.core.Trace):
         self.collect(nodes)
         return outs
 
+    def close(self) -> None:
+        """Lets go of all values: rules of differentiation outlive the trace they were made in, and refer to it."""
+        self.parent, self.nodes = None, []
+
     def collect(self, nodes: tuple[Any, ...]) -> None:
         if nodes:
             self.nodes = list(self.handler.join([*self.nodes, *nodes]))
@@ -186,9 +190,12 @@ def under(handler: Handler, fun: Callable[..., Any]) -> Callable[..., tuple[Any,
     def run(*args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
         with jex.core.take_current_trace() as parent:
             trace = HandlerTrace(parent, handler)
-            with jex.core.set_current_trace(trace):
-                outs = fun(*args, **kwargs)
-            return outs, tuple(trace.nodes)
+            try:
+                with jex.core.set_current_trace(trace):
+                    outs = fun(*args, **kwargs)
+                return outs, tuple(trace.nodes)
+            finally:
+                trace.close()
 
     return run
 
