@@ -129,10 +129,13 @@ def _anchored(jaxpr: Any, counts: tuple[int, int], options: tuple[int, bool, int
     length, reverse, unroll = options
 
     def scan(*args: Any) -> list[Any]:
-        *args, scanned = args
-        operands = args[:num_consts], args[num_consts : num_consts + num_carry], args[num_consts + num_carry :]
-        anchor = Anchor(scanned)
-        return run_scan(anchor, jaxpr, *operands, length=length, reverse=reverse, unroll=unroll)[0]
+        consts, init, xs = (
+            args[:num_consts],
+            args[num_consts : num_consts + num_carry],
+            args[num_consts + num_carry : -1],
+        )
+        options = {"length": length, "reverse": reverse, "unroll": unroll}
+        return run_scan(Anchor(args[-1]), jaxpr, consts, init, xs, **options)[0]
 
     closed, captured = _compat.trace(scan, avals, "lox")
     (eqn,) = (eqn for eqn in _compat.open_jaxpr(closed).eqns if eqn.primitive is scan_p)
@@ -219,9 +222,7 @@ class _SilentStaging:
         cond, cond_consts, _ = discharge(Silence(), params["cond_jaxpr"])
         first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
         known = self._trace.new_const
-        tracers = [
-            *map(known, cond_consts), *tracers[:first], *map(known, body_consts), *tracers[first:]
-        ]
+        tracers = [*map(known, cond_consts), *tracers[:first], *map(known, body_consts), *tracers[first:]]
         params = params | {
             "cond_jaxpr": cond,
             "body_jaxpr": body,
@@ -337,8 +338,11 @@ def _while_recording(wrapper: Callable[..., Any], original: Callable[..., Any]) 
     return rule
 
 
+def _unchanged(original: Callable[..., Any]) -> Callable[..., Any]:
+    return original
+
+
 def _register() -> None:
-    unchanged: Callable[..., Any] = lambda original: original
     linearizations = {scan_p: _linearize_scan}
     partial_evaluations = {
         scan_p: _partially_evaluate_scan,
@@ -348,10 +352,10 @@ def _register() -> None:
     higher_order = (primitives.jit_p, primitives.cond_p, primitives.closed_call_p, scan_p, while_p, remat_p)
     for primitive in higher_order:
         rule = _compat.linearization(primitive)
-        _compat.set_linearization(primitive, _while_recording(linearizations.get(primitive, unchanged), rule))
+        _compat.set_linearization(primitive, _while_recording(linearizations.get(primitive, _unchanged), rule))
         if primitive in _compat.partial_eval_rules:
             rule = _compat.partial_eval_rules[primitive]
-            rule = _while_recording(partial_evaluations.get(primitive, unchanged), rule)
+            rule = _while_recording(partial_evaluations.get(primitive, _unchanged), rule)
             _compat.partial_eval_rules[primitive] = _once(primitive, rule)
     _compat.partial_eval_rules[log_p] = _partially_evaluate_log
     _compat.dce_rules[remat_p] = _keep_logs(_compat.dce_rules[remat_p])

@@ -112,7 +112,11 @@ def _batch_while(original: Batcher) -> Batcher:
             _compat.batch(cond_jaxpr, axis_data, *first)
 
         def body(*args: Any) -> Sequence[Any]:
-            cond_consts, body_consts, carry = args[:num_cond], args[num_cond : num_cond + num_body], args[num_cond + num_body :]
+            cond_consts, body_consts, carry = (
+                args[:num_cond],
+                args[num_cond : num_cond + num_body],
+                args[num_cond + num_body :],
+            )
             ((live,), _) = under(Silence(), cond)(*cond_consts, *carry)
             outs, _ = under(Mask(live), _compat.as_fun(body_jaxpr))(*body_consts, *carry)
             if cond_logs:

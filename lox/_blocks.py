@@ -45,9 +45,7 @@ def name_of(group: Any) -> str:
     return group if isinstance(group, str) else group[0]
 
 
-def blocks(
-    nodes: Sequence[Node], group: Callable[[str, Event], Hashable] = by_key, depth: int = 0
-) -> dict[Any, Block]:
+def blocks(nodes: Sequence[Node], group: Callable[[str, Event], Hashable] = by_key, depth: int = 0) -> dict[Any, Block]:
     """The blocks of all keys, in the order of their first events.
 
     Args:

@@ -16,6 +16,7 @@ from lox._blocks import Block, blocks, describe, with_event_axis
 from lox._events import Event, Loop, Node, Site
 from lox._exceptions import StructureError
 from lox._handler import Handler
+from lox._lanes import where
 
 Maker = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 Group = tuple[str, tuple[str, ...]]
@@ -109,7 +110,9 @@ def _alike(first: tuple[Node, ...], second: tuple[Node, ...]) -> bool:
         return tuple(
             Loop(unplaced(node.body), node.dropped, node.length)
             if isinstance(node, Loop)
-            else dataclasses.replace(node, anchors=(), site=dataclasses.replace(node.site, file="", line=0, function=""))
+            else dataclasses.replace(
+                node, anchors=(), site=dataclasses.replace(node.site, file="", line=0, function="")
+            )
             for node in nodes
         )
 
@@ -224,7 +227,6 @@ def blanked(block: Block) -> Block:
     """The block, with nothing left of what lanes computed for events that did not happen."""
 
     def blank(array: Any) -> Any:
-        happened = jax.lax.expand_dims(block.mask, range(jnp.ndim(block.mask), jnp.ndim(array)))
-        return jax.lax.select(jnp.broadcast_to(happened, jnp.shape(array)), array, fill(jax.typeof(array)))
+        return where(block.mask, array, fill(jax.typeof(array)))
 
     return block.map(blank)

@@ -35,7 +35,8 @@ transforming = jax.make_user_context(False)
 class LogEffect(_compat.Effect):
     """The effect of logging. It marks every jaxpr that a log happens in."""
 
-    __str__ = lambda self: "Log"
+    def __str__(self) -> str:
+        return "Log"
 
 
 class _DeadCodeType(type):
@@ -182,7 +183,9 @@ def _named_values(data: Any, prefix: str, site: Site) -> dict[str, Any]:
 def _flatten(data: Mapping[Any, Any], path: str, site: Site) -> Iterator[tuple[str, Any]]:
     for key, value in data.items():
         if not isinstance(key, str):
-            raise LogDataError(f"lox.log takes string keys, got {_describe(key)} under {path or 'the top'!r}, at {site}.")
+            raise LogDataError(
+                f"lox.log takes string keys, got {_describe(key)} under {path or 'the top'!r}, at {site}."
+            )
         name = f"{path}{key}"
         if value is None:
             raise LogDataError(f"lox.log got None for key {name!r}, at {site}. Leave the key out instead.")

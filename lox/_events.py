@@ -15,6 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from lox._lanes import where
+
 
 @dataclasses.dataclass(frozen=True)
 class Site:
@@ -71,7 +73,9 @@ class Loop:
 Node = Event | Loop
 
 
-def map_events(function: Callable[[Event, int], Event | None], nodes: Sequence[Node], depth: int = 0) -> tuple[Node, ...]:
+def map_events(
+    function: Callable[[Event, int], Event | None], nodes: Sequence[Node], depth: int = 0
+) -> tuple[Node, ...]:
     """Replaces every event; `function` also gets the number of loops around it and drops the event with None."""
     mapped: list[Node] = []
     for node in nodes:
@@ -125,8 +129,5 @@ def masked(nodes: Sequence[Node], mask: Any) -> tuple[Node, ...]:
 def _mask_dropped(node: Node, mask: Any) -> Node:
     if isinstance(node, Event):
         return node
-    dropped = {}
-    for key, count in node.dropped.items():
-        lanes = jax.lax.expand_dims(mask, range(jnp.ndim(mask), jnp.ndim(count)))
-        dropped[key] = jnp.where(lanes, count, 0)
+    dropped = {key: where(mask, count, jnp.zeros_like(count)) for key, count in node.dropped.items()}
     return Loop(tuple(_mask_dropped(child, mask) for child in node.body), dropped, node.length)

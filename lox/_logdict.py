@@ -23,7 +23,7 @@ NOWHERE = Site("", 0, "", ())
 
 
 @jdc.pytree_dataclass
-class logdict(Mapping[str, Any]):  # noqa: N801  (the name is the API)
+class logdict(Mapping[str, Any]):
     """A frozen mapping from key to the events that were logged under it, and a pytree.
 
     `logs["loss"]` has one leading event axis, in the order in which the events happened, also when there is one
@@ -129,9 +129,7 @@ class logdict(Mapping[str, Any]):  # noqa: N801  (the name is the API)
         if not isinstance(other, logdict):
             return NotImplemented
         mine = self._select(key for key in self if key not in other.data)
-        steps = {
-            name: mine.steps.get(name, {}) | other.steps.get(name, {}) for name in {**mine.steps, **other.steps}
-        }
+        steps = {name: mine.steps.get(name, {}) | other.steps.get(name, {}) for name in {**mine.steps, **other.steps}}
         return logdict(mine.data | other.data, steps, mine.mask | other.mask, mine.dropped | other.dropped)
 
     def filter(self, argnames: str | Iterable[str] | Callable[[str], bool]) -> logdict:
@@ -152,7 +150,9 @@ class logdict(Mapping[str, Any]):  # noqa: N801  (the name is the API)
         def cut(values: Mapping[str, Any]) -> dict[str, Any]:
             return {key: value[chosen] for key, value in values.items()}
 
-        return logdict(cut(self.data), {name: cut(values) for name, values in self.steps.items()}, cut(self.mask), self.dropped)
+        return logdict(
+            cut(self.data), {name: cut(values) for name, values in self.steps.items()}, cut(self.mask), self.dropped
+        )
 
     def reduce(self, reduction: Reduction | Mapping[str, Reduction]) -> logdict:
         """Reduces the events of each key that happened to one.
@@ -236,4 +236,3 @@ def from_accumulator(key: str, accumulator: Any) -> logdict:
         mask[key] = one(accumulator.count > 0)
     steps = {name: {key: one(step)} for name, step in accumulator.steps.items()}
     return logdict({key: one(result(accumulator))}, steps, mask)
-

@@ -14,6 +14,7 @@ from lox import _compat
 from lox._blocks import Block, blocks, describe, with_event_axis
 from lox._events import Event, Loop, Node, events, map_events
 from lox._exceptions import StructureError
+from lox._lanes import where
 from lox._reduce import Accumulator, empty, merge
 from lox._thin import Seen, ThinningScan, restrict
 
@@ -173,7 +174,7 @@ class WhileLoops:
         self.like, others = split_reduced(nodes)
 
         def buffer(aval: Any) -> Any:
-            return _compat.zeros_like_aval(jex.core.unmapped_aval(self.bound, 0, aval))
+            return _compat.zeros_like_aval(jex.core.unmapped_aval(self.bound or 0, 0, aval))
 
         counts = jax.tree.map(_compat.zeros_like_aval, _compat.abstract(_happened, others))
         return _uncertain(empty_reduced(self.like)), jax.tree.map(buffer, others), counts
@@ -181,13 +182,13 @@ class WhileLoops:
     def step(self, carry: Any, index: Any, nodes: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
         reduced, buffers, dropped = carry
         new, others = split_reduced(nodes)
-        within = index < self.bound if self.bound is not None else True
-        slot = jnp.minimum(index, (self.bound or 1) - 1)
+        bound = self.bound or 0  # Without a bound, every event is reduced.
+        within = index < bound
+        slot = jnp.minimum(index, bound - 1)
 
         def put(buffer: Any, array: Any) -> Any:
             old = jax.lax.dynamic_index_in_dim(buffer, slot, keepdims=False)
-            chosen = jax.lax.select(jnp.broadcast_to(within, old.shape), jnp.asarray(array), old)
-            return jax.lax.dynamic_update_index_in_dim(buffer, chosen, slot, 0)
+            return jax.lax.dynamic_update_index_in_dim(buffer, where(within, array, old), slot, 0)
 
         happened = _happened(others)
         dropped = {key: count + jnp.where(within, 0, happened[key]) for key, count in dropped.items()}
@@ -196,7 +197,7 @@ class WhileLoops:
     def finish(self, carry: Any, stacked: tuple[Any, ...], trips: Any) -> tuple[Any, ...]:
         reduced, buffers, dropped = carry
         nodes: list[Any] = []
-        if dropped:
+        if self.bound is not None and dropped:
             ran = jnp.arange(self.bound, dtype=jnp.int32) < trips
 
             def narrow(event: Event, depth: int) -> Event:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import FrameType
 
 
 def probing() -> bool:
@@ -13,7 +14,7 @@ def probing() -> bool:
     """
     if "flax" not in sys.modules:
         return False
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         if code.co_name == "scan_fn" and frame.f_globals.get("__name__") == "flax.core.axes_scan":

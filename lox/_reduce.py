@@ -14,6 +14,7 @@ from lox import _compat
 from lox._collect import fill
 from lox._events import Site
 from lox._exceptions import LogValueError
+from lox._lanes import where
 
 Reduction = Literal["mean", "sum", "min", "max", "first", "last", "count"]
 REDUCTIONS: tuple[str, ...] = get_args(Reduction)
@@ -58,7 +59,7 @@ def lift(reduction: str, value: Any, mask: Any, steps: Mapping[str, Any], site: 
     if reduction in ("mean", "sum"):
         value = value.astype(_sum_dtype(reduction, dtype))
         if mask is not None:
-            value = _where(mask, value, jnp.zeros_like(value))
+            value = where(mask, value, jnp.zeros_like(value))
     elif reduction == "count":
         value = count
     return Accumulator(value, count, dict(steps), reduction, dtype, mask is None, site)
@@ -87,8 +88,7 @@ def fold(reduction: str, value: Any, mask: Any, steps: Mapping[str, Any], site: 
 
 def empty(like: Accumulator) -> Accumulator:
     """An accumulator of no events, from the abstract values of one."""
-    zeros = {field: jax.tree.map(_compat.zeros_like_aval, getattr(like, field)) for field in ("value", "count", "steps")}
-    return dataclasses.replace(like, **zeros, certain=False)
+    return dataclasses.replace(jax.tree.map(_compat.zeros_like_aval, like), certain=False)
 
 
 def merge(first: Accumulator, second: Accumulator) -> Accumulator:
@@ -97,15 +97,15 @@ def merge(first: Accumulator, second: Accumulator) -> Accumulator:
     if first.reduction in ("mean", "sum", "count"):
         value = first.value + second.value
     elif first.reduction == "first":
-        value = _where(here, first.value, second.value)
+        value = where(here, first.value, second.value)
     elif first.reduction == "last":
-        value = _where(there, second.value, first.value)
+        value = where(there, second.value, first.value)
     else:
         better = jnp.minimum if first.reduction == "min" else jnp.maximum
-        value = _where(here & there, better(first.value, second.value), _where(here, first.value, second.value))
+        value = where(here & there, better(first.value, second.value), where(here, first.value, second.value))
     earlier = first.reduction == "first"
     steps = {
-        name: _where(here, step, second.steps[name]) if earlier else _where(there, second.steps[name], step)
+        name: where(here, step, second.steps[name]) if earlier else where(there, second.steps[name], step)
         for name, step in first.steps.items()
     }
     count = first.count + second.count
@@ -122,7 +122,7 @@ def result(accumulator: Accumulator) -> Any:
         return value.astype(_result_dtype("sum", accumulator.dtype))
     if reduction == "count" or accumulator.certain:
         return value
-    return _where(count > 0, value, fill(jax.typeof(value)))
+    return where(count > 0, value, fill(jax.typeof(value)))
 
 
 def _result_dtype(reduction: str, dtype: Any) -> Any:
@@ -132,9 +132,3 @@ def _result_dtype(reduction: str, dtype: Any) -> Any:
 def _sum_dtype(reduction: str, dtype: Any) -> Any:
     out = _result_dtype(reduction, dtype)
     return jnp.float32 if out in (jnp.bfloat16, jnp.float16) else out
-
-
-def _where(mask: Any, first: Any, second: Any) -> Any:
-    shape = jnp.broadcast_shapes(jnp.shape(first), jnp.shape(second))
-    mask = jax.lax.expand_dims(mask, range(jnp.ndim(mask), len(shape)))
-    return jax.lax.select(jnp.broadcast_to(mask, shape), jnp.broadcast_to(first, shape), jnp.broadcast_to(second, shape))

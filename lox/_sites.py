@@ -80,7 +80,9 @@ class Sites(list[LogSite]):
         total = ("total", "", "", f"{sum(known):,}{'' if len(known) == len(self) else ' + unbounded'}", "", "")
         table = [header, *rows, total]
         widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in table]
+        lines = [
+            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in table
+        ]
         rule = "-" * max(map(len, lines))
         return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])
 

@@ -73,8 +73,10 @@ class Spool(Collect):
             return ()
         accumulators = {}
         for key, block in blocks(nodes).items():
-            of = lift if block.single else fold
-            accumulators[key] = of(self.reduction(key), block.value, block.mask, block.steps, block.site, block.lanes)
+            reduction = self.reduction(key)
+            if reduction is not None:
+                of = lift if block.single else fold
+                accumulators[key] = of(reduction, block.value, block.mask, block.steps, block.site, block.lanes)
         return (Reduced(accumulators),)
 
     def join(self, nodes: Sequence[Any]) -> tuple[Any, ...]:
@@ -97,12 +99,7 @@ class Spool(Collect):
         return ScanLoops(length, None if self.seen is None else self.interval, self.seen or Seen())
 
     def while_loops(self, found: Sequence[Event]) -> Any:
-        selected = [
-            (key, event)
-            for event in found
-            for key in event.values
-            if self.selection.has(key, event.site.tags)
-        ]
+        selected = [(key, event) for event in found for key in event.values if self.selection.has(key, event.site.tags)]
         unbounded = [(key, event) for key, event in selected if self.reduction(key) is None]
         if not selected:
             return Pass(self.selection, self.keep_logs, self.forward)
@@ -112,7 +109,8 @@ class Spool(Collect):
         if not self.warn:
             raise SpoolError(message)
         site = unbounded[0][1].site
-        warnings.warn_explicit(f"Logs were left out. {message}", SpoolWarning, site.file or "lox", max(site.line, 1))
+        registry = globals().setdefault("__warningregistry__", {})  # as `warnings.warn` keeps it, to warn once
+        warnings.warn_explicit(f"Logs were left out. {message}", SpoolWarning, site.file, site.line, registry=registry)
         return Pass(self.selection, self.keep_logs, self.forward)
 
     def branches(self, nodes: Sequence[tuple[Any, ...]]) -> Sequence[Maker]:
@@ -320,7 +318,10 @@ def _jitted(fun: Function, options: _Options, jit_options: tuple[tuple[str, Any]
     alive = weakref.ref(fun)  # The cache must not keep the function it is for.
 
     def spooled(*args: Any, **kwargs: Any) -> tuple[Any, logdict]:
-        return options.call(alive(), args, kwargs)
+        function = alive()
+        if function is None:
+            raise ReferenceError("the function that was spooled is gone")
+        return options.call(function, args, kwargs)
 
     spooled.__name__ = getattr(fun, "__name__", "spooled")
     return jax.jit(spooled, **dict(jit_options))

@@ -7,6 +7,7 @@ first event on that may not happen, the events of its key are collected in full,
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from lox import _compat
 from lox._blocks import Block, blocks, with_event_axis
 from lox._collect import fill
 from lox._events import Event, Loop, Node, events, map_events
+from lox._lanes import where
 
 
 @jax.tree_util.register_dataclass
@@ -64,9 +66,12 @@ def _thin_node(node: Node, interval: int, counts: dict[str, int], uncertain: dic
         counts[key] = start + count
         first = -start % interval
         if first < count:
-            chosen = block.map(lambda array, first=first: jax.lax.slice_in_dim(array, first, None, interval))
-            thinned.append(as_loop(key, chosen))
+            thinned.append(as_loop(key, block.map(functools.partial(_every, interval=interval, first=first))))
     return thinned
+
+
+def _every(array: Any, interval: int, first: int) -> Any:
+    return jax.lax.slice_in_dim(array, first, None, interval)
 
 
 def restrict(event: Event, wanted: Any) -> Event | None:
@@ -116,8 +121,7 @@ class ThinningScan:
                     return buffer
                 new = jax.lax.dynamic_index_in_dim(array, place, keepdims=False)
                 old = jax.lax.dynamic_index_in_dim(buffer, slot, keepdims=False)
-                chosen = jax.lax.select(jnp.broadcast_to(hit, new.shape), new, old)
-                return jax.lax.dynamic_update_index_in_dim(buffer, chosen, slot, 0)
+                return jax.lax.dynamic_update_index_in_dim(buffer, where(hit, new, old), slot, 0)
 
             steps = {name: put(buffers["steps"][name], step) for name, step in block.steps.items()}
             buffers = {"value": put(buffers["value"], block.value), "steps": steps}

@@ -34,9 +34,7 @@ def discharge_branches(handler: Handler, branches: Sequence[Any]) -> tuple[tuple
     """
     handler = handler.inside()
     discharged = [discharge(handler, branch) for branch in branches]
-    shapes = [
-        split_nodes(_compat.out_avals(jaxpr), structure)[1] for jaxpr, _, structure in discharged
-    ]
+    shapes = [split_nodes(_compat.out_avals(jaxpr), structure)[1] for jaxpr, _, structure in discharged]
     makers = handler.branches(shapes)
     consts = [value for _, captured, _ in discharged for value in captured]
     avals = [jax.typeof(value) for value in consts]
@@ -47,16 +45,22 @@ def discharge_branches(handler: Handler, branches: Sequence[Any]) -> tuple[tuple
         first, last = position, position + len(captured)
         position = last
 
-        def branch(*args: Any, jaxpr: Any = jaxpr, own: Any = own, make: Any = make, mine: Any = (first, last)) -> list[Any]:
-            nonlocal structure
-            outs = _compat.as_fun(jaxpr)(*args[mine[0] : mine[1]], *args[len(consts) :])
-            outs, nodes = split_nodes(outs, own)
-            leaves, structure = jax.tree.flatten(make(nodes))
-            return [*outs, *leaves]
-
-        in_avals = [*avals, *_compat.in_avals(jaxpr)[len(captured) :]]
-        new, more = _compat.trace(branch, in_avals, "lox")
-        if more:
-            raise AssertionError("a branch captured values after its own were made inputs")
+        branch = _Branch(jaxpr, own, make, slice(first, last), len(consts))
+        new, _ = _compat.trace(branch, [*avals, *_compat.in_avals(jaxpr)[len(captured) :]], "lox")
         aligned.append(new)
+        structure = branch.structure
     return tuple(aligned), consts, structure
+
+
+class _Branch:
+    """A discharged branch that takes the new leading inputs of all branches, and returns nodes like the others'."""
+
+    def __init__(self, jaxpr: Any, own: Any, make: Any, mine: slice, num_consts: int):
+        self.jaxpr, self.own, self.make, self.mine, self.num_consts = jaxpr, own, make, mine, num_consts
+        self.structure: Any = None
+
+    def __call__(self, *args: Any) -> list[Any]:
+        outs = _compat.as_fun(self.jaxpr)(*args[self.mine], *args[self.num_consts :])
+        outs, nodes = split_nodes(outs, self.own)
+        leaves, self.structure = jax.tree.flatten(self.make(nodes))
+        return [*outs, *leaves]

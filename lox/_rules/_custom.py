@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.extend as jex
 import jax.numpy as jnp
+from jax.extend.linear_util import StoreException
 
 from lox import _compat
 from lox._effect import recording
@@ -84,6 +85,24 @@ def _traceless(fun: Any) -> Callable[..., Any]:
     return call
 
 
+def _settle(fun: Any, rule: Any) -> None:
+    """Makes the function one that has not run, where its rule has: under several handlers both may have."""
+    if _has_run(fun) and _has_run(rule):
+        _reset(fun)
+
+
+def _has_run(fun: Any) -> bool:
+    return any(_occupied(store) for store in fun.stores if store is not None)
+
+
+def _occupied(store: Any) -> bool:
+    try:
+        store.val  # noqa: B018  (the only way to ask)
+    except StoreException:
+        return False
+    return True
+
+
 def _reset(fun: Any) -> None:
     for store in fun.stores:
         if store is not None:
@@ -113,6 +132,7 @@ def custom_jvp(
 
     function.defjvp(function_jvp, symbolic_zeros=params["symbolic_zeros"])
     outs, leaves = function(*handler.arrays(), *args)
+    _settle(params["fun"], params["jvp"])
     return outs, primal.nodes(leaves)
 
 
@@ -157,6 +177,7 @@ def custom_vjp(
 
     function.defvjp(function_fwd, function_bwd, symbolic_zeros=True)
     outs, leaves = function(*handler.arrays(), *args)
+    _settle(params["fun"], params["fwd"])
     return outs, primal.nodes(leaves)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -64,19 +65,23 @@ def _expand(nodes: Sequence[Any], axes_of: AxesOf, depth: int = 0) -> tuple[tupl
             lanes = {key: event.lanes for event in events(body) for key in event.values}
             before = {key: event.lanes for event in events(node.body) for key in event.values}
             dropped = {}
+            shards = axes_of(jax.tree.leaves(node))
             for key, count in node.dropped.items():
-                axes = axes_of(jax.tree.leaves(node)) if lanes[key] > before[key] else ()
-                (expanded_count,), (spec,) = _expand([count], lambda _, axes=axes: axes, depth)
-                dropped[key] = expanded_count
-                body_specs.append(spec)
+                axes = shards if lanes[key] > before[key] else ()
+                (dropped[key],), specs_of_count = _expand([count], functools.partial(_same, axes), depth)
+                body_specs += specs_of_count
             expanded.append(Loop(body, dropped, node.length))
             specs += body_specs
         elif isinstance(node, Event):
             others = jax.tree.leaves((node.steps, node.mask))
-            axes = {key: axes_of([value, *others]) for key, value in node.values.items()}
-            for group in dict.fromkeys(axes.values()):
-                values = {key: value for key, value in node.values.items() if axes[key] == group}
+            axes_by_key = {key: axes_of([value, *others]) for key, value in node.values.items()}
+            for group in dict.fromkeys(axes_by_key.values()):
+                values = {key: value for key, value in node.values.items() if axes_by_key[key] == group}
                 add(dataclasses.replace(node, values=values, anchors=()), group)
         else:
             add(node, axes_of(jax.tree.leaves(node)))
     return tuple(expanded), specs
+
+
+def _same(axes: Axes, leaves: Sequence[Any]) -> Axes:
+    return axes

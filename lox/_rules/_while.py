@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._handler import Handler, events_in, has_log, rule, under
+from lox._lanes import where
 from lox._rules._call import discharge, split_nodes
 
 while_p = jex.core.primitives.while_p
@@ -27,11 +28,9 @@ def while_loop(
     del primitive
     cond_consts, body_consts, init = split_args(args, params)
     cond_jaxpr, body_jaxpr = params["cond_jaxpr"], params["body_jaxpr"]
-    loops = handler.while_loops([*events_in(cond_jaxpr), *events_in(body_jaxpr)])
-    if isinstance(loops, Handler):
-        handler, loops = loops, None
-    else:
-        handler = handler.inside()
+    chosen = handler.while_loops([*events_in(cond_jaxpr), *events_in(body_jaxpr)])
+    loops = None if isinstance(chosen, Handler) else chosen
+    handler = chosen if isinstance(chosen, Handler) else handler.inside()
     condition = under(handler, _compat.as_fun(cond_jaxpr))
     cond_logs = has_log(cond_jaxpr)
 
@@ -39,7 +38,7 @@ def while_loop(
         carry, predicate = args[:-1], args[-1]
         new = _compat.as_fun(body_jaxpr)(*body_consts, *carry)
         if predicate.shape:
-            new = [select_lanes(predicate, a, b) for a, b in zip(new, carry, strict=True)]
+            new = [where(predicate, a, b) for a, b in zip(new, carry, strict=True)]
         (again,) = _compat.as_fun(cond_jaxpr)(*cond_consts, *new)
         return [*new, again & predicate]
 
@@ -84,10 +83,3 @@ def split_args(args: Sequence[Any], params: dict[str, Any]) -> tuple[Sequence[An
     """The constants of the condition, those of the body, and the carry."""
     first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
     return args[:first], args[first:second], args[second:]
-
-
-def select_lanes(lanes: Any, new: Any, old: Any) -> Any:
-    """`new` where `lanes` (leading axes) are on, else `old`."""
-    shape = jnp.shape(new)
-    lanes = jax.lax.broadcast_in_dim(lanes, shape, tuple(range(lanes.ndim)))
-    return jax.lax.select(lanes, new, old)
