@@ -19,7 +19,7 @@ from jax._src import pjit as _pjit  # Marker for an output whose sharding the co
 from jax._src import util as _util  # weakref_lru_cache: a cache keyed by a jaxpr and the trace context.
 from jax._src.ad_util import SymbolicZero as _SymbolicZero  # What custom rules get for a zero tangent.
 from jax._src.ad_util import Zero as _Zero  # JAX's internal zero tangent.
-from jax._src.ad_util import zeros_like_aval as zeros_like_aval  # Zeros with the sharding of an abstract value.
+from jax._src.ad_util import zeros_like_aval as _zeros_like_aval  # Zeros with the sharding of an abstract value.
 from jax._src.custom_batching import custom_vmap_p as custom_vmap_p  # The primitive is not in jax.extend.
 from jax._src.interpreters import ad as _ad  # primitive_linearizations and its fallback rule.
 from jax._src.interpreters import batching as _batching  # batch_jaxpr, matchaxis.
@@ -211,7 +211,16 @@ def vary(value: Any, axes: Sequence[Any]) -> Any:
     return jax.lax.pvary(value, missing)
 
 
-# -- zeros of differentiation ---------------------------------------------------------------------------------------
+# -- zeros ---------------------------------------------------------------------------------------------------------
+
+
+def zeros_like_aval(aval: Any) -> Any:
+    """Zeros of an abstract value; typed keys get key data of zeros (jax 0.10 makes float0 of them)."""
+    if not jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        return _zeros_like_aval(aval)
+    implementation = aval.dtype._impl
+    data = jax.numpy.zeros((*aval.shape, *implementation.key_shape), "uint32")
+    return jax.random.wrap_key_data(data, impl=implementation)
 
 
 def is_zero(tangent: Any) -> bool:

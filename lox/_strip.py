@@ -18,11 +18,8 @@ class Strip(InPlace):
 
     selection: Selection
     removes_selected: bool
-    forward: bool
 
     def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        if not self.forward:
-            return ()
         selected, others = self.selection.split(nodes)
         return others if self.removes_selected else selected
 
@@ -64,7 +61,8 @@ def strip(
     ['y']
     """
     selection = Selection.of(argnames, tags)
-    return _transform.decorate(fun, lambda f: _transform.handle(f, lambda forward: Strip(selection, True, forward)))
+    handler = Strip(selection, removes_selected=True)
+    return _transform.decorate(fun, lambda f: _transform.handle(f, handler, silent=selection == Selection()))
 
 
 @overload
@@ -102,4 +100,5 @@ def keep(
     ['loss']
     """
     selection = Selection.of(argnames, tags)
-    return _transform.decorate(fun, lambda f: _transform.handle(f, lambda forward: Strip(selection, False, forward)))
+    handler = Strip(selection, removes_selected=False)
+    return _transform.decorate(fun, lambda f: _transform.handle(f, handler, silent=False))

@@ -30,11 +30,20 @@ def run(handler: Handler, fun: Function, args: Any, kwargs: Any) -> tuple[Any, t
         return under(handler, fun)(*args, **kwargs)
 
 
-def handle(fun: Function, handler_of: Callable[[bool], Handler]) -> Function:
-    """`fun` under a handler that collects nothing, made when it is known whether another one is around it."""
+def handle(fun: Function, handler: Handler, silent: bool) -> Function:
+    """`fun` under a handler that only changes what a handler further out receives.
+
+    Args:
+        fun: The function.
+        handler: The handler.
+        silent: Whether it lets no log through, so that the function need not log at all.
+    """
 
     @functools.wraps(fun, updated=())
     def handled(*args: Any, **kwargs: Any) -> Any:
-        return run(handler_of(recording.value), fun, args, kwargs)[0]
+        if not recording.value:
+            return fun(*args, **kwargs)
+        with recording(not silent):
+            return under(handler, fun)(*args, **kwargs)[0]
 
     return handled
