@@ -1,0 +1,170 @@
+"""The shape of the package: what imports what, what is exported, and one rule per primitive."""
+
+import ast
+import graphlib
+import subprocess
+import sys
+from pathlib import Path
+
+import jax.extend
+import pytest
+
+import lox
+from lox import _handler
+
+PACKAGE = Path(lox.__file__).parent
+MODULES = {
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+HANDLERS = {"lox._spool", "lox._strip", "lox._sites"}
+# From the bottom: a module imports none of a later layer.
+LAYERS = (
+    {"lox._exceptions", "lox._compat", "lox._events", "lox._probe"},
+    {"lox._effect", "lox._select", "lox._blocks"},
+    {"lox._handler", "lox._logdict", "lox._collect", "lox._reduce", "lox._thin", "lox._loops"},
+    {"lox._rules", "lox._autodiff", "lox._batching", "lox._transform"},
+    HANDLERS,
+    {"lox", "lox.__main__", "lox.demo"},
+)
+
+
+def imports(module):
+    """The modules that a module imports anywhere in its code."""
+    found = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} imports relatively"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                found.add(full if full in MODULES else node.module)
+    return found
+
+
+def layer(module):
+    found = [
+        place
+        for place, names in enumerate(LAYERS)
+        if module in names or any(module.startswith(f"{n}.") for n in names - {"lox"})
+    ]
+    assert len(found) == 1, f"{module} has no layer: name it in this test"
+    return found[0]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_downwards_only(module):
+    upwards = {other for other in imports(module) & MODULES.keys() if layer(other) > layer(module)}
+    if not module.startswith(("lox.demo", "lox.__main__")) and module != "lox":
+        upwards |= {other for other in imports(module) if other == "lox"}
+    assert not upwards
+
+
+def test_no_modules_import_each_other():
+    graph = {module: imports(module) & MODULES.keys() - {module, "lox"} for module in MODULES}
+    assert list(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_handlers_never_import_each_other():
+    for handler in HANDLERS:
+        assert not imports(handler) & (HANDLERS - {handler})
+
+
+def test_rules_know_no_handler():
+    for module in MODULES:
+        if module.startswith("lox._rules"):
+            assert not imports(module) & (HANDLERS | {"lox._collect", "lox._transform"})
+
+
+def private_names(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imported = [
+        name
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+        if "jax._src" in name or "jaxlib" in name
+    ]
+    versions = [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in ("__version__", "__version_info__", "_src")
+    ]
+    return imported + versions
+
+
+def test_only_the_compat_module_touches_private_parts_of_jax_or_looks_at_versions():
+    touching = {module for module, path in MODULES.items() if private_names(path)}
+    assert touching - {"lox.__main__"} == {"lox._compat"}
+
+
+def test_exceptions_import_nothing_of_lox():
+    assert not imports("lox._exceptions") & MODULES.keys()
+
+
+EXPORTS = {
+    "log",
+    "spool",
+    "strip",
+    "keep",
+    "sites",
+    "logdict",
+    "LogSite",
+    "LoxError",
+    "LogDataError",
+    "LogValueError",
+    "SpoolError",
+    "SpoolWarning",
+    "StructureError",
+    "UnsupportedPrimitiveError",
+}
+
+
+def test_the_public_names_are_these():
+    public = {name for name in vars(lox) if not name.startswith("_")}
+    modules = {name for name in public if isinstance(getattr(lox, name), type(sys))}
+    assert public - modules == EXPORTS
+
+
+@pytest.mark.parametrize("name", sorted(EXPORTS))
+def test_a_public_name_is_documented(name):
+    assert getattr(lox, name).__doc__
+
+
+def test_importing_lox_imports_nothing_heavy_and_starts_no_device():
+    code = (
+        "import sys, jax, jax_dataclasses\n"
+        "before = set(sys.modules)\n"
+        "import lox\n"
+        "new = set(sys.modules) - before\n"
+        "heavy = {'pandas', 'flax', 'equinox', 'optax', 'matplotlib', 'sklearn', 'rich'} & new\n"
+        "from jax._src import xla_bridge\n"
+        "print(sorted(heavy), xla_bridge.backends_are_initialized())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[] False"
+
+
+def test_a_second_rule_for_a_primitive_is_refused():
+    primitive = jax.extend.core.primitives.scan_p
+    before = _handler.rules[primitive]
+    with pytest.raises(ValueError, match="scan already has a rule"):
+        _handler.rule(primitive)(lambda *args: None)
+    assert _handler.rules[primitive] is before
+
+
+def test_there_are_rules_for_the_higher_order_primitives_of_jax():
+    primitives = jax.extend.core.primitives
+    expected = {
+        primitives.jit_p,
+        primitives.scan_p,
+        primitives.while_p,
+        primitives.cond_p,
+        primitives.remat_p,
+        primitives.custom_jvp_call_p,
+        primitives.custom_vjp_call_p,
+        primitives.linear_solve_p,
+        primitives.closed_call_p,
+    }
+    assert expected <= set(_handler.rules)

@@ -1,0 +1,431 @@
+"""Derivatives neither change logs nor are changed by them, and logs have derivatives."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from reference import Journal, assert_array, assert_logs
+
+import lox
+
+X = 0.7
+RTOL = 1e-5
+
+
+def plain(log, x):
+    """sin is applied three times; the loop also logs a constant."""
+    log({"in": x})
+    for i in range(3):
+        log({"x": x, "constant": 2.0}, i=i)
+        x = np.sin(x)
+        log({"sin": x})
+    log({"out": x})
+    return x
+
+
+def f(x):
+    lox.log({"in": x})
+
+    def step(x, i):
+        lox.log({"x": x, "constant": 2.0}, i=i)
+        x = jnp.sin(x)
+        lox.log({"sin": x})
+        return x, None
+
+    x, _ = lax.scan(step, x, jnp.arange(3))
+    lox.log({"out": x})
+    return x
+
+
+def plain_slope(x):
+    """The first and second derivative of three nested sines, by the chain rule."""
+    first, second = 1.0, 0.0
+    for _ in range(3):
+        first, second = np.cos(x) * first, np.cos(x) * second - np.sin(x) * first**2
+        x = np.sin(x)
+    return first, second
+
+
+journal = Journal()
+OUT = plain(journal.log, X)
+SLOPE, CURVATURE = plain_slope(X)
+
+derivatives = {
+    "grad": (jax.grad, SLOPE),
+    "value_and_grad": (jax.value_and_grad, (OUT, SLOPE)),
+    "jvp": (lambda f: lambda x: jax.jvp(f, (x,), (jnp.float32(2),)), (OUT, 2 * SLOPE)),
+    "vjp": (lambda f: lambda x: jax.vjp(f, x)[1](jnp.float32(2))[0], 2 * SLOPE),
+    "vjp of the primal only": (lambda f: lambda x: jax.vjp(f, x)[0], OUT),
+    "linearize": (lambda f: lambda x: jax.linearize(f, x)[1](jnp.float32(2)), 2 * SLOPE),
+    "jacfwd": (jax.jacfwd, SLOPE),
+    "jacrev": (jax.jacrev, SLOPE),
+    "hessian": (jax.hessian, CURVATURE),
+    "grad of grad": (lambda f: jax.grad(jax.grad(f)), CURVATURE),
+    "grad of jit": (lambda f: jax.grad(jax.jit(f)), SLOPE),
+    "grad of checkpoint": (lambda f: jax.grad(jax.checkpoint(f)), SLOPE),
+    "jit of grad": (lambda f: jax.jit(jax.grad(f)), SLOPE),
+    "vjp called twice": (lambda f: lambda x: sum(jax.vjp(f, x)[1](jnp.float32(1))[0] for _ in range(1)), SLOPE),
+}
+
+
+def assert_once(logs, journal, rtol=RTOL):
+    """Each event once, in order, possibly with an axis of basis vectors, along which it is the same."""
+    assert sorted(logs) == sorted(journal.events)
+    assert not logs.mask and not logs.dropped
+    for name, counters in journal.steps.items():
+        for key, values in counters.items():
+            found = np.asarray(logs.steps[name][key])
+            assert_array(found, np.broadcast_to(column(values, found), found.shape))
+    for key, values in journal.events.items():
+        found = np.asarray(logs[key])
+        assert len(found) == len(values)
+        np.testing.assert_allclose(found, np.broadcast_to(column(values, found), found.shape), rtol)
+
+
+def column(values, like):
+    return np.asarray(values).reshape(-1, *[1] * (like.ndim - 1))
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("name", derivatives)
+def test_every_derivative_logs_each_forward_event_once_and_stays_what_it_is(name, around):
+    derivative, expected = derivatives[name]
+    out, logs = around(lox.spool(derivative(f)))(jnp.float32(X))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, RTOL), out, expected)
+    assert_once(logs, journal)
+
+
+@pytest.mark.parametrize("name", ["grad", "value_and_grad", "jacfwd", "jacrev", "grad of jit"])
+def test_derivatives_of_a_spooled_function_return_its_logs_as_auxiliary_output(name):
+    transform = {
+        "grad": lambda f: jax.grad(f, has_aux=True),
+        "value_and_grad": lambda f: swapped(jax.value_and_grad(f, has_aux=True)),
+        "jacfwd": lambda f: jax.jacfwd(f, has_aux=True),
+        "jacrev": lambda f: jax.jacrev(f, has_aux=True),
+        "grad of jit": lambda f: jax.grad(jax.jit(f), has_aux=True),
+    }[name]
+    for around in (lambda f: f, jax.jit):
+        slope, logs = around(transform(lox.spool(f)))(jnp.float32(X))
+        np.testing.assert_allclose(slope, SLOPE, RTOL)
+        assert_once(logs, journal)
+
+
+def swapped(value_and_grad):
+    def call(x):
+        (_, logs), slope = value_and_grad(x)
+        return slope, logs
+
+    return call
+
+
+def test_a_map_of_gradients_logs_each_lane_once():
+    xs = (0.3, 0.7, 1.1)
+    slopes, logs = lox.spool(jax.vmap(jax.grad(f)))(jnp.array(xs))
+    for index, x in enumerate(xs):
+        lane = Journal()
+        plain(lane.log, x)
+        np.testing.assert_allclose(slopes[index], plain_slope(x)[0], RTOL)
+        assert_once(jax.tree.map(lambda array: array[:, index], logs), lane)
+
+
+def test_the_gradient_of_a_map_logs_each_lane_once():
+    xs = (0.3, 0.7, 1.1)
+    slopes, logs = lox.spool(jax.grad(lambda xs: jax.vmap(f)(xs).sum()))(jnp.array(xs))
+    for index, x in enumerate(xs):
+        lane = Journal()
+        plain(lane.log, x)
+        np.testing.assert_allclose(slopes[index], plain_slope(x)[0], RTOL)
+        assert_once(jax.tree.map(lambda array: array[:, index], logs), lane)
+
+
+def test_gradients_in_a_scan_log_every_iteration_in_order():
+    def train(x):
+        def step(x, i):
+            slope = jax.grad(lambda x: lox.log({"loss": (x - 3.0) ** 2}, i=i)["loss"])(x)
+            lox.log({"slope": slope})
+            return x - 0.25 * slope, None
+
+        return lax.scan(step, x, jnp.arange(4))[0]
+
+    expected, x = Journal(), 0.0
+    for i in range(4):
+        expected.log({"loss": (x - 3) ** 2}, i=i)
+        slope = expected.log({"slope": 2 * (x - 3)})["slope"]
+        x = x - 0.25 * slope
+    for transform in (lambda f: f, jax.jit):
+        out, logs = lox.spool(transform(train))(jnp.float32(0))
+        assert out == x
+        assert_logs(logs, expected.events, steps=expected.steps)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_loop_invariant_log_in_a_differentiated_scan_happens_in_every_iteration(reverse):
+    def g(x, y):
+        def step(carry, i):
+            lox.log({"constant": 1.0, "closed": y * y, "index": i})
+            return carry * y, None
+
+        return lax.scan(step, x, jnp.arange(4), reverse=reverse)[0]
+
+    for derivative in (jax.grad(g, 1), jax.jit(jax.grad(g, 1)), jax.grad(jax.checkpoint(g), 1)):
+        slope, logs = lox.spool(derivative)(jnp.float32(1), jnp.float32(2))
+        assert slope == 32
+        order = [3, 2, 1, 0] if reverse else [0, 1, 2, 3]
+        assert_logs(logs, {"constant": [1.0] * 4, "closed": [4.0] * 4, "index": order})
+
+
+def test_a_loop_invariant_log_in_nested_differentiated_scans_happens_in_every_iteration():
+    def g(x):
+        def outer(x, i):
+            def inner(x, j):
+                lox.log({"constant": 1.0, "i": i, "j": j, "x": x})
+                return 2 * x, None
+
+            return lax.scan(inner, x, jnp.arange(2))[0], None
+
+        return lax.scan(outer, x, jnp.arange(3))[0]
+
+    slope, logs = lox.spool(jax.grad(g))(jnp.float32(1))
+    assert slope == 64
+    expected = {"constant": [1.0] * 6, "i": [0, 0, 1, 1, 2, 2], "j": [0, 1] * 3, "x": [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]}
+    assert_logs(logs, expected)
+
+
+policies = {
+    "none": {},
+    "everything": {"policy": jax.checkpoint_policies.everything_saveable},
+    "nothing": {"policy": jax.checkpoint_policies.nothing_saveable},
+    "dots": {"policy": jax.checkpoint_policies.dots_saveable},
+    "names": {"policy": jax.checkpoint_policies.save_only_these_names("saved")},
+    "no cse prevention": {"prevent_cse": False},
+    "static arguments": {"static_argnums": (1,)},
+}
+
+
+@pytest.mark.parametrize("policy", policies)
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_checkpoint_logs_once_with_any_policy(policy, around):
+    @functools.partial(jax.checkpoint, **policies[policy])
+    def g(x, mode="plain"):
+        assert mode == "plain"
+        y = checkpoint_name(jnp.sin(x), "saved")
+        lox.log({"y": y})
+        z = jnp.cos(y)
+        lox.log({"z": z})
+        return z * y
+
+    args = ("plain",) if policy == "static arguments" else ()
+    y, z = np.sin(X), np.cos(np.sin(X))
+    slope = (z - y * np.sin(y)) * np.cos(X)
+    found, logs = around(lox.spool(lambda x: jax.grad(lambda x: g(x, *args))(x)))(jnp.float32(X))
+    np.testing.assert_allclose(found, slope, RTOL)
+    assert_logs(logs, {"y": [y], "z": [z]}, rtol=RTOL)
+    (out, tangent), logs = around(lox.spool(lambda x: jax.jvp(lambda x: g(x, *args), (x,), (jnp.float32(1),))))(
+        jnp.float32(X)
+    )
+    np.testing.assert_allclose(tangent, slope, RTOL)
+    assert_logs(logs, {"y": [y], "z": [z]}, rtol=RTOL)
+    found, logs = around(jax.grad(lox.spool(lambda x: g(x, *args)), has_aux=True))(jnp.float32(X))
+    np.testing.assert_allclose(found, slope, RTOL)
+    assert_logs(logs, {"y": [y], "z": [z]}, rtol=RTOL)
+
+
+@pytest.mark.parametrize("kind", ["scan of checkpoint", "checkpoint of scan", "checkpoint of scan of checkpoint"])
+def test_checkpoints_in_and_around_scans_log_once(kind):
+    def step(x, i):
+        lox.log({"x": x, "i": i, "constant": 2.0})
+        return jnp.sin(x), None
+
+    inner = step if kind == "checkpoint of scan" else jax.checkpoint(step)
+    loop = lambda x: lax.scan(inner, x, jnp.arange(3))[0]  # noqa: E731
+    g = loop if kind == "scan of checkpoint" else jax.checkpoint(loop)
+    events = {"x": [X, np.sin(X), np.sin(np.sin(X))], "i": [0, 1, 2], "constant": [2.0] * 3}
+    for transform in (lambda f: f, jax.jit):
+        slope, logs = lox.spool(transform(jax.grad(g)))(jnp.float32(X))
+        np.testing.assert_allclose(slope, SLOPE, RTOL)
+        assert_logs(logs, events, rtol=RTOL)
+        slopes, logs = lox.spool(transform(jax.vmap(jax.grad(g))))(jnp.array([X, X]))
+        np.testing.assert_allclose(slopes, [SLOPE, SLOPE], RTOL)
+        assert_logs(logs, {key: [[v, v] for v in values] for key, values in events.items()}, rtol=RTOL)
+
+
+def test_a_nested_checkpoint_logs_once():
+    g = jax.checkpoint(lambda x: jnp.sin(jax.checkpoint(lambda x: lox.log({"cos": jnp.cos(x)})["cos"])(x)))
+    slope, logs = lox.spool(jax.grad(g))(jnp.float32(X))
+    np.testing.assert_allclose(slope, -np.cos(np.cos(X)) * np.sin(X), RTOL)
+    assert_logs(logs, {"cos": [np.cos(X)]}, rtol=RTOL)
+
+
+def test_logs_of_auxiliary_outputs_and_of_unused_values_stay():
+    def g(x):
+        lox.log({"unused": jnp.exp(x)})
+        return x * x, lox.log({"aux": x + 1})["aux"]
+
+    (slope, aux), logs = lox.spool(jax.grad(g, has_aux=True))(jnp.float32(X))
+    np.testing.assert_allclose(slope, 2 * X, RTOL)
+    assert_logs(logs, {"unused": [np.exp(X)], "aux": [X + 1]}, rtol=RTOL)
+
+
+def test_only_the_differentiated_arguments_have_derivatives_and_all_are_logged():
+    def g(x, n, tree):
+        lox.log({"n": n, "tree": tree})
+        return x * tree["a"]
+
+    slope, logs = lox.spool(jax.grad(g))(jnp.float32(2), jnp.int32(3), {"a": jnp.float32(5)})
+    assert slope == 5
+    assert_logs(logs, {"n": [3], "tree/a": [5.0]})
+
+
+def test_a_derivative_is_logged_where_it_is_computed():
+    def g(x):
+        slope = jax.grad(lambda x: x**3)(x)
+        lox.log({"slope": slope})
+        return slope
+
+    curvature, logs = lox.spool(jax.grad(g))(jnp.float32(2))
+    assert curvature == 12
+    assert_logs(logs, {"slope": [12.0]})
+
+
+def test_the_pullback_runs_no_log_again():
+    def g(x):
+        out, pull_back = jax.vjp(f, x)
+        return pull_back(jnp.float32(1))[0], pull_back(jnp.float32(2))[0]
+
+    (one, two), logs = lox.spool(g)(jnp.float32(X))
+    np.testing.assert_allclose([one, two], [SLOPE, 2 * SLOPE], RTOL)
+    assert_once(logs, journal)
+
+
+def test_a_pullback_that_left_the_handler_still_works():
+    pull_back, logs = lox.spool(lambda x: jax.vjp(f, x)[1])(jnp.float32(X))
+    np.testing.assert_allclose(pull_back(jnp.float32(1))[0], SLOPE, RTOL)
+    assert_once(logs, journal)
+
+
+def test_a_transposed_linear_function_logs_nothing_of_its_forward_run():
+    out = jax.linear_transpose(lambda x: 3 * x, jnp.float32(1))(jnp.float32(2))[0]
+    found, logs = lox.spool(lambda y: jax.linear_transpose(lambda x: 3 * x, jnp.float32(1))(y)[0])(jnp.float32(2))
+    assert found == out == 6
+    assert_logs(logs, {})
+
+
+# -- logs are values -----------------------------------------------------------------------------------------------
+
+
+def logged(f, **options):
+    return lambda x: lox.spool(f, **options)(x)[1]
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("inner", [lambda f: f, jax.jit, jax.checkpoint], ids=["plain", "jit", "checkpoint"])
+def test_the_derivative_of_a_log_is_its_true_derivative(inner, around):
+    def g(x):
+        lox.log({"square": x * x, "constant": 3.0})
+        return jnp.exp(x)
+
+    slope = around(jax.grad(lambda x: logged(inner(g))(x)["square"].sum()))(jnp.float32(X))
+    np.testing.assert_allclose(slope, 2 * X, RTOL)
+    slope = around(jax.grad(lambda x: logged(inner(g))(x)["constant"].sum()))(jnp.float32(X))
+    assert slope == 0
+    (out, logs), (tangent, logs_dot) = around(lambda x: jax.jvp(lox.spool(inner(g)), (x,), (jnp.float32(1),)))(
+        jnp.float32(X)
+    )
+    np.testing.assert_allclose([out, tangent], [np.exp(X)] * 2, RTOL)
+    np.testing.assert_allclose(logs_dot["square"], [2 * X], RTOL)
+
+
+def test_the_derivative_of_logs_of_a_scan_is_that_of_every_event():
+    weights = np.array([1.0, 10.0, 100.0], np.float32)
+    expected, x, slope = 0.0, X, 1.0
+    for weight in weights:
+        slope, x = np.cos(x) * slope, np.sin(x)
+        expected += weight * slope
+    for transform in (lambda f: f, jax.jit, jax.checkpoint):
+        found = jax.grad(lambda x: (logged(transform(f))(x)["sin"] * weights).sum())(jnp.float32(X))
+        np.testing.assert_allclose(found, expected, RTOL)
+    found = jax.jacfwd(lambda x: logged(f)(x)["out"])(jnp.float32(X))
+    np.testing.assert_allclose(found, [SLOPE], RTOL)
+
+
+def test_a_reduced_log_has_a_derivative_too():
+    expected, x, slope = 0.0, X, 1.0
+    for _ in range(3):
+        slope, x = np.cos(x) * slope, np.sin(x)
+        expected += slope / 3
+    found = jax.grad(lambda x: logged(f, reduce="mean", argnames="sin")(x)["sin"][0])(jnp.float32(X))
+    np.testing.assert_allclose(found, expected, RTOL)
+
+
+def test_the_derivative_of_a_log_in_a_branch_is_that_of_the_branch():
+    def g(x):
+        return lax.cond(x > 1, lambda x: lox.log({"a": x**3})["a"], lambda x: lox.log({"a": 5 * x})["a"], x)
+
+    for x, slope in ((2.0, 12.0), (0.5, 5.0)):
+        assert jax.grad(lambda x: logged(g)(x)["a"][0])(jnp.float32(x)) == slope
+    slopes = jax.grad(lambda xs: lox.spool(jax.vmap(g))(xs)[1]["a"].sum())(jnp.array([2.0, 0.5]))
+    assert_array(slopes, [12.0, 5.0])
+
+
+def test_a_masked_log_has_the_derivative_of_what_happened_and_none_otherwise():
+    def g(x):
+        return lax.cond(x > 1, lambda x: lox.log({"a": x**3})["a"], lambda x: x, x)
+
+    def total(x):
+        logs = logged(g, unify=True)(x)
+        return jnp.where(logs.mask["a"], logs["a"], 0).sum()
+
+    assert jax.grad(total)(jnp.float32(2)) == 12
+    assert jax.grad(total)(jnp.float32(0.5)) == 0
+    assert_array(jax.vmap(jax.grad(total))(jnp.array([2.0, 0.5])), [12.0, 0.0])
+
+
+def test_the_derivative_of_a_log_under_vmap_is_that_of_each_lane():
+    xs = np.array([0.3, 0.7], np.float32)
+    found = jax.grad(lambda xs: (lox.spool(jax.vmap(f))(xs)[1]["in"] ** 2).sum())(xs)
+    np.testing.assert_allclose(found, 2 * xs, RTOL)
+    found = jax.grad(lambda xs: (jax.vmap(lox.spool(f))(xs)[1]["out"]).sum())(xs)
+    np.testing.assert_allclose(found, [plain_slope(x)[0] for x in xs], RTOL)
+
+
+def test_the_forward_derivative_of_a_log_in_a_while_loop():
+    def g(x):
+        def body(x):
+            lox.log({"x": x})
+            return x / 2
+
+        return lax.while_loop(lambda x: x > 1, body, x)
+
+    logs, logs_dot = jax.jvp(logged(g, max_iters=3), (jnp.float32(5),), (jnp.float32(1),))
+    assert_array(logs["x"], [5.0, 2.5, 1.25])
+    assert_array(logs_dot["x"], [1.0, 0.5, 0.25])
+
+
+def test_a_loss_of_logs_can_be_trained_on():
+    def g(w):
+        lox.log({"activation": w * 2.0})
+        return w
+
+    def loss(w):
+        out, logs = lox.spool(g)(w)
+        return out * 3 + (logs["activation"] ** 2).sum()
+
+    assert jax.grad(loss)(jnp.float32(1)) == 3 + 8
+    slope, outer = lox.spool(jax.grad(lambda w: lox.log({"loss": loss(w)})["loss"]))(jnp.float32(1))
+    assert slope == 11
+    assert_logs(outer, {"loss": [7.0]})
+
+
+def test_integers_keys_and_bools_in_logs_stop_no_derivative():
+    def g(x, key):
+        lox.log({"n": jnp.int32(3), "key": key, "positive": x > 0, "x": x})
+        return x * x
+
+    slope, logs = lox.spool(jax.grad(g))(jnp.float32(2), jax.random.key(0))
+    assert slope == 4 and logs["n"].tolist() == [3] and logs["positive"].tolist() == [True]
+    slope, logs = jax.grad(lox.spool(g), has_aux=True)(jnp.float32(2), jax.random.key(0))
+    assert slope == 4 and logs["x"].tolist() == [2.0]

@@ -1,0 +1,80 @@
+"""The command line: what it prints, what it writes and how it exits."""
+
+import functools
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import lox
+from lox.__main__ import main
+from lox.demo import training
+
+
+def run_expecting_exit(capsys, *argv):
+    with pytest.raises(SystemExit) as exit_info:
+        main(argv)
+    return exit_info.value.code, capsys.readouterr()
+
+
+def test_demo_shows_sites_logs_and_reductions_and_writes_a_plot(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "160")
+    plot = tmp_path / "plot.png"
+    assert main(["demo", "--steps", "60", "--seeds", "2", "--out", str(plot)]) == 0
+    printed = capsys.readouterr().out
+    assert "scan[60]" in printed and "training.py" in printed
+    assert "2 networks, 60 steps" in printed
+    assert 'reduce="mean"' in printed and 'reduce="last"' in printed
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_demo_learns_and_the_reduced_logs_agree_with_all_of_them():
+    train = functools.partial(training.train, steps=200)
+    key, data = jax.random.key(0), training.load()
+    _, logs = jax.jit(lox.spool(train))(key, *data)
+    _, means = jax.jit(lox.spool(train, tags="metric", reduce="mean"))(key, *data)
+    assert logs["test/accuracy"][-1] > 0.9
+    np.testing.assert_array_equal(logs["weights/hidden"].sum(axis=1), 64 * 64)
+    assert sorted(means) == ["test/accuracy", "test/loss", "train/accuracy", "train/loss"]
+    np.testing.assert_allclose(means["train/loss"], logs["train/loss"].mean(keepdims=True), rtol=1e-5)
+
+
+def test_runs_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "lox", "--help"], capture_output=True, text=True, check=True)
+    assert "train on handwritten digits" in done.stdout
+
+
+def test_help_of_demo_lists_its_options(capsys):
+    code, printed = run_expecting_exit(capsys, "demo", "--help")
+    assert code == 0
+    assert all(option in printed.out for option in ("--steps", "--seeds", "--out"))
+
+
+def test_without_a_command_it_says_how_it_is_used(capsys):
+    code, printed = run_expecting_exit(capsys)
+    assert code == 2
+    assert "usage: lox" in printed.err
+
+
+@pytest.mark.parametrize("steps", ["0", "-1", "many"])
+def test_a_number_of_steps_that_is_none_is_refused(capsys, steps):
+    code, printed = run_expecting_exit(capsys, "demo", f"--steps={steps}")
+    assert code == 2
+    assert f"--steps: must be a whole number of at least 1, got '{steps}'" in printed.err
+
+
+def test_a_plot_that_cannot_be_written_is_refused_before_the_training(capsys, tmp_path):
+    code, printed = run_expecting_exit(capsys, "demo", "--out", str(tmp_path / "missing" / "plot.png"))
+    assert code == 2
+    assert f"the folder {tmp_path / 'missing'} does not exist" in printed.err
+
+
+def test_a_missing_package_of_the_demo_is_named_with_its_extra(capsys, monkeypatch):
+    monkeypatch.delattr(lox, "demo", raising=False)
+    for module in [name for name in sys.modules if name.startswith("lox.demo")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "optax", None)
+    assert main(["demo"]) == 1
+    assert "demo needs optax, which the extra 'demo' installs: pip install 'jax-lox[demo]'" in capsys.readouterr().err

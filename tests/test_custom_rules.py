@@ -1,0 +1,521 @@
+"""Functions with derivative, solver and batching rules of their own keep them; what runs is what logs."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
+from reference import assert_array, assert_logs
+
+import lox
+
+X = 1.3
+RTOL = 1e-5
+
+
+@jax.custom_vjp
+def straight_through(x):
+    lox.log({"rounded": jnp.round(x)})
+    return jnp.round(x)
+
+
+straight_through.defvjp(lambda x: (straight_through(x), None), lambda _, bar: (bar,))
+
+
+@jax.custom_jvp
+def forward_straight_through(x):
+    lox.log({"rounded": jnp.round(x)})
+    return jnp.round(x)
+
+
+forward_straight_through.defjvp(lambda primals, tangents: (forward_straight_through(*primals), tangents[0]))
+
+compositions = {
+    "grad of spool": lambda f: jax.grad(lox.spool(f), has_aux=True),
+    "spool of grad": lambda f: lox.spool(jax.grad(f)),
+    "jit of grad of spool": lambda f: jax.jit(jax.grad(lox.spool(f), has_aux=True)),
+    "grad of jit of spool": lambda f: jax.grad(jax.jit(lox.spool(f)), has_aux=True),
+    "grad of spool of jit": lambda f: jax.grad(lox.spool(jax.jit(f)), has_aux=True),
+    "spool of jit of grad": lambda f: lox.spool(jax.jit(jax.grad(f))),
+    "spool of grad of jit": lambda f: lox.spool(jax.grad(jax.jit(f))),
+    "jit of spool of grad": lambda f: jax.jit(lox.spool(jax.grad(f))),
+    "spool of grad of checkpoint": lambda f: lox.spool(jax.grad(jax.checkpoint(f))),
+    "grad of spool of checkpoint": lambda f: jax.grad(lox.spool(jax.checkpoint(f)), has_aux=True),
+    "grad of checkpoint of spool": lambda f: jax.grad(jax.checkpoint(lox.spool(f)), has_aux=True),
+    "grad of spool of strip of nothing": lambda f: jax.grad(lox.spool(lox.strip(f, argnames=())), has_aux=True),
+    "spool of keep of grad": lambda f: lox.spool(lox.keep(jax.grad(f))),
+    "spool of grad of keep": lambda f: lox.spool(jax.grad(lox.keep(f))),
+    "grad of spool with unify": lambda f: jax.grad(lox.spool(f, unify=True), has_aux=True),
+    "grad of spool of jit of keep": lambda f: jax.grad(lox.spool(jax.jit(lox.keep(f))), has_aux=True),
+    "grad in spool of spool": lambda f: lambda x: lox.spool(jax.grad(lox.spool(f), has_aux=True))(x)[0],
+}
+
+
+@pytest.mark.parametrize("composition", compositions)
+@pytest.mark.parametrize("rounding", [straight_through, forward_straight_through], ids=["vjp", "jvp"])
+def test_a_straight_through_estimator_stays_one(rounding, composition):
+    slope, logs = compositions[composition](lambda x: rounding(x) * 3)(jnp.float32(X))
+    assert slope == 3
+    assert_logs(logs, {"rounded": [1.0]})
+
+
+@pytest.mark.parametrize("composition", compositions)
+@pytest.mark.parametrize("rounding", [straight_through, forward_straight_through], ids=["vjp", "jvp"])
+def test_a_straight_through_estimator_in_a_scan_stays_one_and_logs_every_iteration(rounding, composition):
+    def f(x):
+        return lax.scan(lambda x, _: (rounding(x) * 2.0, None), x, None, length=3)[0]
+
+    slope, logs = compositions[composition](f)(jnp.float32(X))
+    assert slope == 8
+    assert_logs(logs, {"rounded": [1.0, 2.0, 4.0]})
+
+
+@pytest.mark.parametrize("rounding", [straight_through, forward_straight_through], ids=["vjp", "jvp"])
+def test_a_straight_through_estimator_under_vmap_stays_one(rounding):
+    xs = jnp.array([1.3, 2.6])
+    f = lambda x: rounding(x) * 3  # noqa: E731
+    slopes, logs = lox.spool(jax.vmap(jax.grad(f)))(xs)
+    assert_array(slopes, [3.0, 3.0])
+    assert_logs(logs, {"rounded": [[1.0, 3.0]]})
+    slopes, logs = jax.vmap(jax.grad(lox.spool(f), has_aux=True))(xs)
+    assert_array(slopes, [3.0, 3.0])
+    assert_logs(logs, {"rounded": [[1.0], [3.0]]})
+    slopes, logs = jax.grad(lambda xs: sum_out(lox.spool(jax.vmap(f))(xs)), has_aux=True)(xs)
+    assert_array(slopes, [3.0, 3.0])
+    assert_logs(logs, {"rounded": [[1.0, 3.0]]})
+
+
+def sum_out(result):
+    out, logs = result
+    return out.sum(), logs
+
+
+@pytest.mark.parametrize(
+    "handler", [lox.strip, lox.keep, lox.strip(argnames="rounded")], ids=["strip", "keep", "argnames"]
+)
+@pytest.mark.parametrize("rounding", [straight_through, forward_straight_through], ids=["vjp", "jvp"])
+def test_a_straight_through_estimator_without_its_logs_stays_one(rounding, handler):
+    for f in (jax.grad(handler(rounding)), handler(jax.grad(rounding)), jax.jit(jax.grad(handler(jax.jit(rounding))))):
+        assert f(jnp.float32(X)) == 1
+
+
+@pytest.mark.parametrize(
+    "function", [jax.nn.relu, jax.nn.relu6, jax.nn.silu, jax.numpy.linalg.norm], ids=lambda f: f.__name__
+)
+def test_rules_of_functions_that_do_not_log_are_kept(function):
+    def f(x):
+        lox.log({"x": x})
+        return function(x)
+
+    for x in (0.0, 1.5):
+        x = jnp.full(3, x)
+        expected = jax.jacrev(function)(x)
+        np.testing.assert_array_equal(jax.jacrev(lox.spool(f), has_aux=True)(x)[0], expected)
+        np.testing.assert_array_equal(lox.spool(jax.jacrev(f))(x)[0], expected)
+        np.testing.assert_array_equal(jax.jit(jax.jacrev(lox.strip(f)))(x), expected)
+
+
+def test_a_jvp_rule_logs_when_it_runs_and_the_function_does_not():
+    @jax.custom_jvp
+    def f(x):
+        lox.log({"function": x})
+        return x * x
+
+    @f.defjvp
+    def f_jvp(primals, tangents):
+        lox.log({"rule": primals[0]})
+        return primals[0] ** 2, 5 * tangents[0]
+
+    assert_logs(lox.spool(f)(jnp.float32(2))[1], {"function": [2.0]})
+    for transform in (lambda f: f, jax.jit):
+        (out, tangent), logs = lox.spool(transform(lambda x: jax.jvp(f, (x,), (jnp.float32(1),))))(jnp.float32(2))
+        assert out == 4 and tangent == 5
+        assert_logs(logs, {"rule": [2.0]})
+        slope, logs = lox.spool(transform(jax.grad(f)))(jnp.float32(2))
+        assert slope == 5
+        assert_logs(logs, {"rule": [2.0]})
+
+
+def test_a_jvp_rule_is_linearized():
+    slope, logs = lox.spool(lambda x: jax.linearize(forward_straight_through, x)[1](jnp.float32(2)))(jnp.float32(X))
+    assert slope == 2
+    assert_logs(logs, {"rounded": [1.0]})
+
+
+def test_a_jvp_rule_per_argument_is_kept():
+    @jax.custom_jvp
+    def f(x, y):
+        lox.log({"product": x * y})
+        return x * y
+
+    f.defjvps(lambda t, out, x, y: 10 * t, lambda t, out, x, y: 20 * t)
+    for g in (lox.spool(jax.grad(f, (0, 1))), jax.grad(lox.spool(f), (0, 1), has_aux=True)):
+        slopes, logs = g(jnp.float32(2), jnp.float32(3))
+        assert slopes == (10, 20)
+        assert_logs(logs, {"product": [6.0]})
+
+
+def scaled_back():
+    @jax.custom_vjp
+    def f(x):
+        lox.log({"function": x})
+        return x * x
+
+    def fwd(x):
+        lox.log({"fwd": x})
+        return x * x, x
+
+    def bwd(x, bar):
+        lox.log({"bwd": bar, "residual": x})
+        return (7 * bar,)
+
+    f.defvjp(fwd, bwd)
+    return f
+
+
+def test_forward_and_backward_functions_log_when_they_run():
+    f = scaled_back()
+    assert_logs(lox.spool(f)(jnp.float32(2))[1], {"function": [2.0]})
+    expected = {"fwd": [2.0], "bwd": [3.0], "residual": [2.0]}
+    g = lambda x: 3 * f(x)  # noqa: E731
+    for transform in (jax.grad(g), jax.jit(jax.grad(g)), jax.grad(jax.jit(g))):
+        slope, logs = lox.spool(transform)(jnp.float32(2))
+        assert slope == 21
+        assert_logs(logs, expected)
+
+
+def test_backward_functions_in_a_scan_log_in_the_order_in_which_they_run():
+    f = scaled_back()
+    loop = lambda x: lax.scan(lambda x, _: (f(x), None), x, None, length=3)[0]  # noqa: E731
+    for transform in (lambda f: f, jax.jit):
+        slope, logs = lox.spool(transform(jax.grad(loop)))(jnp.float32(2))
+        assert slope == 343
+        assert_logs(
+            logs,
+            {"fwd": [2.0, 4.0, 16.0], "bwd": [1.0, 7.0, 49.0], "residual": [16.0, 4.0, 2.0]},
+        )
+
+
+def test_a_backward_function_under_vmap_logs_each_lane():
+    f = scaled_back()
+    slopes, logs = lox.spool(jax.vmap(jax.grad(lambda x: 3 * f(x))))(jnp.array([2.0, 5.0]))
+    assert_array(slopes, [21.0, 21.0])
+    assert_logs(logs, {"fwd": [[2.0, 5.0]], "bwd": [[3.0, 3.0]], "residual": [[2.0, 5.0]]})
+
+
+def test_what_a_rule_logs_outside_of_the_spooled_function_goes_to_the_handler_around():
+    f = scaled_back()
+    (slope, inner), outer = lox.spool(jax.grad(lox.spool(f), has_aux=True))(jnp.float32(2))
+    assert slope == 7
+    assert_logs(inner, {"function": [2.0]})
+    assert_logs(outer, {"fwd": [2.0], "bwd": [1.0], "residual": [2.0]})
+    slope, inner = jax.grad(lox.spool(f), has_aux=True)(jnp.float32(2))
+    assert slope == 7
+    assert_logs(inner, {"function": [2.0]})
+
+
+def test_the_log_of_a_function_with_a_rule_has_its_true_derivative():
+    f = scaled_back()
+
+    @jax.custom_jvp
+    def g(x):
+        lox.log({"function": x})
+        return x * x
+
+    g.defjvp(lambda primals, tangents: (g(*primals), 7 * tangents[0]))
+    for function in (f, g):
+        for transform in (lambda f: f, jax.jit):
+            of_log = jax.grad(transform(lambda x: lox.spool(function)(x)[1]["function"].sum() * 10))
+            assert of_log(jnp.float32(2)) == 10
+            of_both = jax.grad(
+                transform(lambda x: (lambda out, logs: out + logs["function"].sum() * 10)(*lox.spool(function)(x)))
+            )
+            assert of_both(jnp.float32(2)) == 17
+
+
+def test_arguments_that_are_not_differentiated_may_be_functions_and_strings():
+    @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 2))
+    def apply(function, x, name):
+        lox.log({name: function(x)})
+        return function(x)
+
+    def bwd(function, name, residual, bar):
+        lox.log({f"{name}/bar": bar})
+        return (residual * bar,)
+
+    apply.defvjp(lambda function, x, name: (apply(function, x, name), 2 * x), bwd)
+    f = lambda x: 3 * apply(jnp.sin, x, "sine")  # noqa: E731
+    for transform in (lambda f: f, jax.jit):
+        slope, logs = lox.spool(transform(jax.grad(f)))(jnp.float32(X))
+        np.testing.assert_allclose(slope, 6 * X, RTOL)
+        assert_logs(logs, {"sine": [np.sin(X)], "sine/bar": [3.0]}, rtol=RTOL)
+        slope, logs = jax.grad(transform(lox.spool(f)), has_aux=True)(jnp.float32(X))
+        np.testing.assert_allclose(slope, 6 * X, RTOL)
+        assert_logs(logs, {"sine": [np.sin(X)]}, rtol=RTOL)
+
+
+def test_static_arguments_of_a_jvp_rule_are_kept():
+    @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+    def f(x, power):
+        lox.log({"power": float(power)})
+        return x**power
+
+    f.defjvp(lambda power, primals, tangents: (f(primals[0], power), 100.0 * power * tangents[0]))
+    for g in (lox.spool(jax.grad(f)), jax.grad(lox.spool(f), has_aux=True)):
+        slope, logs = g(jnp.float32(2), 3)
+        assert slope == 300
+        assert_logs(logs, {"power": [3.0]})
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_symbolic_zeros_reach_the_rule(around):
+    seen = []
+
+    @jax.custom_vjp
+    def f(x, y):
+        lox.log({"x": x, "y": y})
+        return x * y, x + y
+
+    def fwd(x, y):
+        seen.append((x.perturbed, y.perturbed))
+        return f(x.value, y.value), (x.value, y.value)
+
+    def bwd(residuals, bars):
+        seen.append(tuple(isinstance(bar, SymbolicZero) for bar in bars))
+        x, y = residuals
+        return bars[0] * y, bars[0] * x
+
+    f.defvjp(fwd, bwd, symbolic_zeros=True)
+    for g in (lox.spool(jax.grad(lambda x: f(x, 3.0)[0])), jax.grad(lox.spool(lambda x: f(x, 3.0)[0]), has_aux=True)):
+        seen.clear()
+        slope, logs = around(g)(jnp.float32(2))
+        assert slope == 3
+        assert_logs(logs, {"x": [2.0], "y": [3.0]})
+        assert seen == [(True, False), (False, True)]
+
+
+def test_symbolic_zeros_reach_a_jvp_rule():
+    seen = []
+
+    @jax.custom_jvp
+    def f(x, y):
+        lox.log({"x": x})
+        return x * y
+
+    def rule(primals, tangents):
+        seen.append(tuple(isinstance(tangent, SymbolicZero) for tangent in tangents))
+        return f(*primals), tangents[0] * primals[1]
+
+    f.defjvp(rule, symbolic_zeros=True)
+    for g in (lox.spool(jax.grad(f)), jax.grad(lox.spool(f), has_aux=True)):
+        seen.clear()
+        slope, logs = g(jnp.float32(2), jnp.float32(3))
+        assert slope == 3
+        assert_logs(logs, {"x": [2.0]})
+        assert seen == [(False, True)]
+
+
+def test_a_custom_gradient_closes_over_what_it_needs():
+    @jax.custom_gradient
+    def f(x):
+        lox.log({"x": x})
+        return x * x, lambda bar: bar * 11
+
+    for g in (lox.spool(jax.grad(f)), lox.spool(jax.jit(jax.grad(f)))):
+        slope, logs = g(jnp.float32(2))
+        assert slope == 11
+        assert_logs(logs, {"x": [2.0]})
+
+
+def test_a_function_with_a_rule_that_closes_over_a_tracer_keeps_it():
+    def outer(y):
+        @jax.custom_jvp
+        def f(x):
+            lox.log({"sum": x + y})
+            return x + y
+
+        f.defjvp(lambda primals, tangents: (f(*primals), 4 * tangents[0]))
+        return jax.grad(f)(y * 2)
+
+    for transform in (lambda f: f, jax.jit):
+        slope, logs = transform(lox.spool(outer))(jnp.float32(1))
+        assert slope == 4
+        assert_logs(logs, {"sum": [3.0]})
+
+
+def test_rules_in_branches_are_kept():
+    f = lambda x: lax.cond(x > 0, straight_through, lambda x: straight_through(2 * x), x)  # noqa: E731
+    for x, slope, rounded in ((1.3, 1.0, 1.0), (-1.2, 2.0, -2.0)):
+        for g in (lox.spool(jax.grad(f)), jax.grad(lox.spool(f), has_aux=True)):
+            found, logs = g(jnp.float32(x))
+            assert found == slope
+            assert_logs(logs, {"rounded": [rounded]})
+
+
+# -- solvers -------------------------------------------------------------------------------------------------------
+
+
+def square_root(x):
+    def solve(f, guess):
+        def step(y, i):
+            lox.log({"y": y}, i=i)
+            return y - f(y) / (2 * y), None
+
+        return lax.scan(step, guess, jnp.arange(6))[0]
+
+    return lax.custom_root(lambda y: y * y - x, jnp.float32(1), solve, lambda g, y: y / g(jnp.float32(1)))
+
+
+def plain_square_root(x):
+    y, ys = 1.0, []
+    for _ in range(6):
+        ys.append(y)
+        y = y - (y * y - x) / (2 * y)
+    return y, ys
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_root_finder_logs_its_iterations_and_keeps_its_implicit_derivative(around):
+    out, ys = plain_square_root(2.0)
+    steps = {"i": {"y": list(range(6))}}
+    found, logs = around(lox.spool(square_root))(jnp.float32(2))
+    np.testing.assert_allclose(found, out, RTOL)
+    assert_logs(logs, {"y": ys}, steps=steps, rtol=RTOL)
+    for g in (lox.spool(jax.grad(square_root)), jax.grad(lox.spool(square_root), has_aux=True)):
+        slope, logs = around(g)(jnp.float32(2))
+        np.testing.assert_allclose(slope, 0.5 / np.sqrt(2), RTOL)
+        assert_logs(logs, {"y": ys}, steps=steps, rtol=RTOL)
+
+
+def test_lanes_of_a_root_finder_log_their_own_iterations():
+    xs = (2.0, 5.0)
+    out, logs = lox.spool(jax.vmap(square_root))(jnp.array(xs))
+    for index, x in enumerate(xs):
+        expected, ys = plain_square_root(x)
+        np.testing.assert_allclose(out[index], expected, RTOL)
+        np.testing.assert_allclose(logs["y"][:, index], ys, RTOL)
+    slopes, logs = lox.spool(jax.vmap(jax.grad(square_root)))(jnp.array(xs))
+    np.testing.assert_allclose(slopes, 0.5 / np.sqrt(xs), RTOL)
+    assert logs["y"].shape == (6, 2)
+
+
+MATRIX = np.array([[4.0, 1.0], [1.0, 3.0]], np.float32)
+
+
+def solved(b, log=lox.log):
+    def solve(matvec, b):
+        log({"b": b})
+        return jnp.linalg.solve(MATRIX, b)
+
+    return lax.custom_linear_solve(lambda x: MATRIX @ x, b, solve, symmetric=True)
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_linear_solver_logs_when_it_solves(around):
+    b = np.array([1.0, 2.0], np.float32)
+    out, logs = around(lox.spool(solved))(b)
+    np.testing.assert_allclose(out, np.linalg.solve(MATRIX, b), RTOL)
+    assert_logs(logs, {"b": [b]})
+    bs = np.stack([b, 2 * b, 3 * b])
+    out, logs = around(lox.spool(jax.vmap(solved)))(bs)
+    np.testing.assert_allclose(out, np.linalg.solve(MATRIX, bs.T).T, RTOL)
+    assert_logs(logs, {"b": [bs]})
+    out, logs = around(jax.vmap(lox.spool(solved)))(bs)
+    assert_logs(logs, {"b": bs[:, None]})
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_linear_solver_keeps_its_derivative(around):
+    b = np.array([1.0, 2.0], np.float32)
+    jacobian = np.linalg.inv(MATRIX)
+    for derivative in (jax.jacfwd, jax.jacrev):
+        found, logs = around(derivative(lox.spool(solved), has_aux=True))(b)
+        np.testing.assert_allclose(found, jacobian, RTOL)
+        assert_logs(logs, {"b": [b]})
+        found = around(derivative(lox.strip(solved)))(b)
+        np.testing.assert_allclose(found, jacobian, RTOL)
+
+
+@pytest.mark.parametrize("derivative", [jax.jacfwd, jax.jacrev, jax.hessian], ids=lambda d: d.__name__)
+def test_a_differentiated_linear_solver_logs_what_it_solved_first(derivative):
+    b = np.array([1.0, 2.0], np.float32)
+    expected = np.zeros((2, 2, 2)) if derivative is jax.hessian else np.linalg.inv(MATRIX)
+    found, logs = lox.spool(derivative(solved))(b)
+    np.testing.assert_allclose(found, expected, RTOL, RTOL)
+    np.testing.assert_array_equal(np.asarray(logs["b"][0]).reshape(-1, 2)[0], b)
+
+
+def test_a_solver_in_a_scan_logs_every_iteration():
+    def f(b):
+        return lax.scan(lambda b, _: (solved(b), None), b, None, length=3)[0]
+
+    b, bs = np.array([1.0, 2.0], np.float32), []
+    expected = b
+    for _ in range(3):
+        bs.append(expected)
+        expected = np.linalg.solve(MATRIX, expected)
+    out, logs = lox.spool(f)(b)
+    np.testing.assert_allclose(out, expected, RTOL)
+    assert_logs(logs, {"b": np.array(bs)}, rtol=RTOL)
+
+
+def test_conjugate_gradients_log_what_their_operator_computes():
+    def matvec(x):
+        lox.log({"x": x})
+        return MATRIX @ x
+
+    b = np.array([1.0, 2.0], np.float32)
+    out, logs = lox.spool(lambda b: jax.scipy.sparse.linalg.cg(matvec, b, maxiter=5)[0], reduce="count")(b)
+    np.testing.assert_allclose(out, np.linalg.solve(MATRIX, b), 1e-3)
+    assert logs["x"][0] >= 2
+
+
+# -- custom_vmap ---------------------------------------------------------------------------------------------------
+
+
+def doubled():
+    @jax.custom_batching.custom_vmap
+    def f(x):
+        lox.log({"function": x})
+        return 2 * x
+
+    @f.def_vmap
+    def rule(axis_size, in_batched, x):
+        lox.log({"rule": x, "size": axis_size})
+        return 2 * x + 1000, in_batched[0]
+
+    return f
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_batching_rule_is_kept_and_logs_when_it_runs(around):
+    f = doubled()
+    out, logs = around(lox.spool(f))(jnp.float32(2))
+    assert out == 4
+    assert_logs(logs, {"function": [2.0]})
+    out, logs = around(lox.spool(jax.vmap(f)))(jnp.array([1.0, 2.0]))
+    assert_array(out, [1002.0, 1004.0])
+    assert_logs(logs, {"rule": [[1.0, 2.0]], "size": [2]})
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_batching_rule_around_a_spooled_function_is_kept(around):
+    f = doubled()
+    out, logs = around(jax.vmap(lox.spool(f)))(jnp.array([1.0, 2.0]))
+    assert_array(out, [1002.0, 1004.0])
+    assert_logs(logs, {"function": [[1.0], [2.0]]})
+    (out, inner), outer = lox.spool(around(jax.vmap(lox.spool(f))))(jnp.array([1.0, 2.0]))
+    assert_logs(inner, {"function": [[1.0], [2.0]]})
+    assert_logs(outer, {"rule": [[1.0, 2.0]], "size": [2]})
+    out = around(jax.vmap(lox.strip(f)))(jnp.array([1.0, 2.0]))
+    assert_array(out, [1002.0, 1004.0])
+
+
+def test_a_sequential_map_logs_lane_after_lane():
+    f = jax.custom_batching.sequential_vmap(lambda x: lox.log({"x": x})["x"] * 2)
+    out, logs = lox.spool(jax.vmap(f))(jnp.array([1.0, 2.0, 3.0]))
+    assert_array(out, [2.0, 4.0, 6.0])
+    assert_logs(logs, {"x": [1.0, 2.0, 3.0]})

@@ -1,0 +1,334 @@
+"""Nothing that JAX caches is changed, nothing leaks, and functions need no more than they need without lox."""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from reference import assert_array, assert_logs
+
+import lox
+
+
+def program(x):
+    lox.log({"in": x})
+
+    def step(x, i):
+        lox.log({"x": x, "constant": 1.0}, i=i)
+        return jax.checkpoint(lambda x: lox.log({"sin": jnp.sin(x)})["sin"])(x), None
+
+    x, _ = lax.scan(step, x, jnp.arange(2))
+    return lax.cond(x > 0, lambda x: lox.log({"c": x})["c"], lambda x: lox.log({"c": -x})["c"], x)
+
+
+handlers = {
+    "spool": lox.spool,
+    "strip": lox.strip,
+    "keep": lox.keep,
+    "sites": lox.sites,
+    "spool of grad": lambda f: lox.spool(jax.grad(f)),
+    "spool of vmap": lambda f: lambda x: lox.spool(jax.vmap(f))(x[None]),
+}
+
+
+@pytest.mark.parametrize("handler", handlers)
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.grad, lambda f: jax.jit(jax.grad(f))])
+def test_a_function_is_the_same_before_and_after_a_handler_ran_it(handler, transform):
+    def f(x):
+        return program(x)
+
+    x = jnp.float32(0.5)
+    g = transform(f)
+    before = str(jax.make_jaxpr(g)(x)), g(x)
+    handlers[handler](g if handler in ("spool", "strip", "keep", "sites") else f)(x)
+    after = str(jax.make_jaxpr(g)(x)), g(x)
+    assert before == after
+    assert "log" not in after[0]
+
+
+@pytest.mark.parametrize(
+    ("transform", "x"),
+    [
+        (lambda f: f, jnp.float32(0.5)),
+        (jax.grad, jnp.float32(0.5)),
+        (jax.vmap, jnp.full(2, 0.5)),
+        (jax.checkpoint, jnp.float32(0.5)),
+    ],
+    ids=["plain", "grad", "vmap", "checkpoint"],
+)
+def test_a_function_that_a_handler_ran_first_is_without_logs_after_it(transform, x):
+    f = jax.jit(transform(lambda x: program(x)))
+    lox.spool(f)(x)
+    assert not jax.make_jaxpr(f)(x).effects
+    assert "log" not in str(jax.make_jaxpr(f)(x))
+
+
+def test_two_threads_never_see_each_others_logs():
+    barrier = threading.Barrier(3)
+    f = jax.jit(program)
+    results, errors = {}, []
+
+    def worker(name, run):
+        try:
+            barrier.wait()
+            results[name] = [run(jnp.float32(i / 10)) for i in range(20)]
+        except Exception as error:  # noqa: BLE001
+            errors.append(error)
+
+    spooled, filtered = lox.spool(f), lox.spool(f, argnames="in")
+    threads = [
+        threading.Thread(target=worker, args=("all", lambda x: sorted(spooled(x)[1]))),
+        threading.Thread(target=worker, args=("in", lambda x: filtered(x)[1]["in"].tolist())),
+        threading.Thread(target=worker, args=("plain", lambda x: bool(jax.make_jaxpr(f)(x).effects))),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert results["all"] == [["c", "constant", "in", "sin", "x"]] * 20
+    assert results["in"] == [[np.float32(i / 10)] for i in range(20)]
+    assert results["plain"] == [False] * 20
+
+
+def test_a_thread_that_starts_inside_a_handler_is_outside_of_it():
+    effects = []
+
+    def f(x):
+        def other():
+            effects.append(jax.make_jaxpr(lambda y: lox.log({"y": y})["y"])(jnp.float32(1)).effects)
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        lox.log({"x": x})
+        return x
+
+    assert_logs(lox.spool(f)(jnp.float32(2))[1], {"x": [2.0]})
+    assert effects == [set()]
+
+
+leak_free = {
+    "spool": lambda f: lox.spool(f),
+    "spool of jit": lambda f: lox.spool(jax.jit(f)),
+    "jit of spool": lambda f: jax.jit(lox.spool(f)),
+    "spool of grad": lambda f: lox.spool(jax.grad(f)),
+    "grad of spool": lambda f: jax.grad(lox.spool(f), has_aux=True),
+    "spool of vmap": lambda f: lambda x: lox.spool(jax.vmap(f))(jnp.stack([x, x])),
+    "vmap of spool": lambda f: lambda x: jax.vmap(lox.spool(f))(jnp.stack([x, x])),
+    "strip": lox.strip,
+    "sites": lox.sites,
+}
+
+
+@pytest.mark.parametrize("name", leak_free)
+def test_no_tracer_leaks(name):
+    with jax.checking_leaks():
+        leak_free[name](lambda x: program(x))(jnp.float32(0.5))
+
+
+def test_options_of_jax_are_respected():
+    with jax.enable_x64(True):
+        _, logs = lox.spool(jax.jit(program))(jnp.float64(0.5))
+        assert logs["in"].dtype == logs["sin"].dtype == jnp.float64
+        _, logs = lox.spool(lambda: lox.log({"int": 1, "float": 1.0, "complex": 1j}))()
+        assert [logs[key].dtype.name for key in ("int", "float", "complex")] == ["int64", "float64", "complex128"]
+    with jax.disable_jit():
+        _, logs = lox.spool(jax.jit(program))(jnp.float32(0.5))
+    assert logs["in"].tolist() == [0.5] and len(logs["x"]) == 2
+    with jax.debug_nans(True):
+        lox.spool(jax.jit(program))(jnp.float32(0.5))
+
+
+def test_half_precision_values_stay_so_under_strict_promotion():
+    def f(x):
+        lox.log({"x": x, "n": jnp.int8(1)}, i=jnp.uint8(3))
+        return lax.cond(x > 0, lambda x: lox.log({"c": x})["c"], lambda x: x, x)
+
+    for options in ({"unify": True}, {"unify": True, "interval": 2}, {"reduce": "mean"}, {"reduce": "sum"}):
+        _, logs = lox.spool(jax.vmap(f), **options)(jnp.ones(2, jnp.bfloat16))
+        assert logs["x"].dtype == logs["c"].dtype == jnp.bfloat16
+
+
+def test_python_branches_on_concrete_values_and_any_arguments_work():
+    def f(x, mode, callback, nothing, *, scale=None):
+        if mode == "double" and x > 1 and nothing is None:
+            x = 2 * x
+        for _ in range(int(x)):
+            lox.log({"x": callback(x)})
+        return x if scale is None else x * float(scale)
+
+    out, logs = lox.spool(f)(jnp.float32(2), "double", jnp.sqrt, None, scale=np.float64(0.5))
+    assert out == 2
+    assert_logs(logs, {"x": [2.0] * 4})
+    assert lox.strip(f)(3, "plain", abs, None) == 3
+
+
+def test_concrete_values_stay_concrete_and_of_their_type():
+    seen = []
+
+    def f(x, n, flag):
+        seen.append((type(x), type(n), type(flag)))
+        y = jnp.sin(x)
+        seen.append(float(y))
+        return lox.log({"y": y})["y"]
+
+    lox.spool(f)(np.float32(0), 3, True)
+    assert seen == [(np.float32, int, bool), 0.0]
+
+
+def test_closed_over_tracers_are_logged():
+    def outer(x):
+        def inner(y):
+            lox.log({"sum": x + y, "x": x})
+            return y
+
+        _, logs = lox.spool(inner)(2 * x)
+        return logs
+
+    for transform in (lambda f: f, jax.jit, jax.checkpoint):
+        logs = transform(outer)(jnp.float32(1))
+        assert_logs(logs, {"sum": [3.0], "x": [1.0]})
+    assert_array(jax.vmap(outer)(jnp.array([1.0, 2.0]))["sum"], [[3.0], [6.0]])
+    assert jax.grad(lambda x: outer(x)["sum"][0])(jnp.float32(1)) == 3
+    _, totals = lax.scan(lambda c, x: (c, outer(x)["sum"][0]), 0, jnp.array([1.0, 2.0]))
+    assert_array(totals, [3.0, 6.0])
+
+
+def test_closed_over_tracers_of_every_transformation_around_reach_a_jitted_function():
+    def f(x, y):
+        inner = jax.jit(lambda z: lox.log({"all": x + y + z})["all"])
+        return lax.scan(lambda c, z: (c + inner(z), None), jnp.float32(0), jnp.arange(2.0))[0]
+
+    def g(x):
+        return jax.vmap(lambda y: jax.grad(f)(x, y))(jnp.array([10.0, 20.0]))
+
+    for transform in (lambda f: f, jax.jit):
+        _, logs = lox.spool(transform(g))(jnp.float32(100))
+        assert_logs(logs, {"all": [[110.0, 120.0], [111.0, 121.0]]})
+
+
+def test_compile_time_evaluation_is_logged_as_the_program_around_it():
+    def f(x):
+        with jax.ensure_compile_time_eval():
+            table = jnp.arange(3.0) * 2
+            lox.log({"table": table})
+            assert float(table[1]) == 2
+        return lox.log({"x": x})["x"]
+
+    for transform in (lambda f: f, jax.jit):
+        _, logs = lox.spool(transform(f))(jnp.float32(1))
+        assert_logs(logs, {"table": [[0.0, 2.0, 4.0]], "x": [1.0]})
+
+    def loop(x):
+        return lax.scan(lambda c, i: (f(c), None), x, None, length=2)[0]
+
+    _, logs = lox.spool(jax.jit(loop))(jnp.float32(1))
+    assert_logs(logs, {"table": [[0.0, 2.0, 4.0]] * 2, "x": [1.0, 1.0]})
+
+
+def test_named_scopes_and_named_calls_are_kept():
+    @jax.named_call
+    def called(x):
+        return lox.log({"called": jnp.sin(x)})["called"]
+
+    def f(x):
+        with jax.named_scope("my_scope"):
+            y = jnp.cos(x)
+            lox.log({"y": y})
+        return called(y)
+
+    _, logs = lox.spool(f)(jnp.float32(0))
+    assert_logs(logs, {"y": [1.0], "called": [np.sin(np.float32(1))]}, rtol=1e-6)
+    assert "my_scope" in jax.jit(lox.spool(f)).lower(jnp.float32(0)).compile().as_text()
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("handler", [lox.spool, lox.strip, lox.keep, lox.sites], ids=lambda h: h.__name__)
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.vmap, jax.grad], ids=["eager", "jit", "vmap", "grad"])
+def test_an_exception_leaves_no_state_behind(handler, transform):
+    def f(x):
+        lox.log({"x": x})
+        lax.scan(lambda c, _: (raising(c), None), x, None, length=2)
+
+    def raising(x):
+        lox.log({"inner": x})
+        raise Stop
+
+    x = jnp.ones(2) if transform is jax.vmap else jnp.float32(1)
+    with pytest.raises(Stop):
+        handler(transform(f))(x)
+    assert not jax.make_jaxpr(program)(jnp.float32(1)).effects
+    assert lox.log(object()) is not None
+    assert_logs(lox.spool(lambda: lox.log({"after": 1}))()[1], {"after": [1]})
+
+
+def test_an_error_of_lox_leaves_no_state_behind():
+    with pytest.raises(lox.LogDataError):
+        lox.spool(lambda: lox.log(3))()
+    with pytest.raises(lox.StructureError):
+        lox.spool(jax.jit(lambda x: (lox.log({"a": x}), lox.log({"a": x[None]}))))(jnp.float32(1))
+    assert not jax.make_jaxpr(program)(jnp.float32(1)).effects
+    assert_logs(lox.spool(lambda: lox.log({"after": 1}))()[1], {"after": [1]})
+
+
+def test_a_generator_and_a_recursive_function_can_log():
+    def countdown(n):
+        lox.log({"n": n})
+        return n if n == 0 else countdown(n - 1)
+
+    assert_logs(lox.spool(countdown)(3)[1], {"n": [3, 2, 1, 0]})
+
+
+def test_a_spooled_function_inside_a_spooled_function_consumes_its_logs():
+    inner = lox.spool(lambda x: lox.log({"inner": x})["inner"])
+
+    def outer(x):
+        out, logs = inner(x)
+        lox.log({"outer": logs["inner"][0] + 1})
+        return out
+
+    for transform in (lambda f: f, jax.jit):
+        _, logs = lox.spool(transform(outer))(jnp.float32(1))
+        assert_logs(logs, {"outer": [2.0]})
+
+
+def test_callbacks_and_other_effects_run_as_often_as_without_a_handler():
+    called = []
+
+    def f(x):
+        def step(x, _):
+            jax.debug.callback(lambda x: called.append(float(x)), x, ordered=True)
+            lox.log({"x": x})
+            return x + 1, None
+
+        return lax.scan(step, x, None, length=3)[0]
+
+    for run in (f, lox.spool(f), jax.jit(lox.spool(f)), lox.spool(jax.jit(f)), lox.strip(f)):
+        called.clear()
+        jax.block_until_ready(run(jnp.float32(0)))
+        jax.effects_barrier()
+        assert called == [0.0, 1.0, 2.0]
+
+
+def test_refs_are_written_once():
+    def f(x):
+        ref = jax.new_ref(jnp.zeros(()))
+
+        def step(c, x):
+            ref[...] += x
+            lox.log({"x": x, "sum": ref[...]})
+            return c, None
+
+        lax.scan(step, 0, x)
+        return ref[...]
+
+    for transform in (lambda f: lox.spool(jax.jit(f)), lambda f: jax.jit(lox.spool(f)), lox.spool):
+        out, logs = transform(f)(jnp.array([1.0, 2.0]))
+        assert out == 3
+        assert_logs(logs, {"x": [1.0, 2.0], "sum": [1.0, 3.0]})

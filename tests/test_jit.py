@@ -1,0 +1,277 @@
+"""`jit` inside, around and between handlers; what is traced, donated and sharded."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from reference import assert_logs
+
+import lox
+
+
+def f(x):
+    lox.log({"x": x}, step=1)
+    y = x * 2
+    lox.log({"y": y})
+    return y
+
+
+EXPECTED = {"x": [1.5], "y": [3.0]}
+STEPS = {"step": {"x": [1]}}
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f: jax.jit(lox.spool(f)),
+        lambda f: lox.spool(jax.jit(f)),
+        lambda f: jax.jit(lox.spool(jax.jit(f))),
+        lambda f: lox.spool(jax.jit(jax.jit(f))),
+        lambda f: lox.spool(lambda x: jax.jit(f)(x)),
+        lambda f: jax.jit(jax.jit(lox.spool(f))),
+    ],
+)
+def test_jit_anywhere_changes_no_log(transform):
+    out, logs = transform(f)(jnp.float32(1.5))
+    assert out == 3.0
+    assert_logs(logs, EXPECTED, steps=STEPS)
+
+
+def test_a_jitted_function_called_twice_logs_twice():
+    inner = jax.jit(f)
+    _, logs = lox.spool(lambda x: inner(inner(x)))(jnp.float32(1.5))
+    assert_logs(logs, {"x": [1.5, 3.0], "y": [3.0, 6.0]}, steps={"step": {"x": [1, 1]}})
+
+
+def test_spool_of_a_jitted_function_does_not_trace_again():
+    traced = []
+
+    @jax.jit
+    def g(x):
+        traced.append(x)
+        return f(x)
+
+    spooled = lox.spool(g)
+    for value in (1.0, 2.0, 3.0):
+        out, logs = spooled(jnp.float32(value))
+        assert out == 2 * value
+        assert_logs(logs, {"x": [value], "y": [2 * value]}, steps=STEPS)
+    assert len(traced) == 1
+    spooled(jnp.ones(3))
+    spooled(jnp.zeros(3))
+    assert len(traced) == 2
+
+
+def test_every_new_spool_of_one_jitted_function_reuses_what_was_traced():
+    traced = []
+
+    @jax.jit
+    def g(x):
+        traced.append(x)
+        return f(x)
+
+    for value in (1.0, 2.0, 3.0):
+        assert_logs(lox.spool(g)(jnp.float32(value))[1], {"x": [value], "y": [2 * value]}, steps=STEPS)
+    assert len(traced) == 1
+
+
+def test_jit_of_a_spooled_function_does_not_trace_again():
+    traced = []
+
+    def g(x):
+        traced.append(x)
+        return f(x)
+
+    spooled = jax.jit(lox.spool(g))
+    for value in (1.0, 2.0):
+        assert_logs(spooled(jnp.float32(value))[1], {"x": [value], "y": [2 * value]}, steps=STEPS)
+    assert len(traced) == 1
+
+
+def test_a_jitted_function_inside_a_spooled_one_is_not_traced_again():
+    traced = []
+
+    @jax.jit
+    def inner(x):
+        traced.append(x)
+        return f(x)
+
+    spooled = lox.spool(lambda x: inner(x) + 1)
+    for value in (1.0, 2.0, 3.0):
+        assert_logs(spooled(jnp.float32(value))[1], {"x": [value], "y": [2 * value]}, steps=STEPS)
+    assert len(traced) == 1
+
+
+def test_a_jitted_function_is_traced_once_with_logs_and_once_without():
+    traced = []
+
+    @jax.jit
+    def g(x):
+        traced.append(x)
+        return f(x)
+
+    for _ in range(2):
+        g(jnp.float32(1))
+        lox.spool(g)(jnp.float32(1))
+        lox.strip(g)(jnp.float32(1))
+    assert len(traced) == 2
+
+
+def test_a_nested_jit_stays_a_call_that_is_compiled_once():
+    @jax.jit
+    def inner(x):
+        lox.log({"x": x})
+        return jnp.sin(x)
+
+    def outer(x):
+        return inner(inner(inner(x)))
+
+    text = jax.jit(lox.spool(outer)).lower(jnp.float32(1)).as_text()
+    assert text.count("func.func private @inner") == 1
+    assert text.count("call @inner") == 3
+    assert text.count("sine") == 1
+
+
+def test_several_spools_with_other_options_of_one_jitted_function_do_not_mix():
+    g = jax.jit(f)
+    x = jnp.float32(1.5)
+    for _ in range(2):
+        assert_logs(lox.spool(g)(x)[1], EXPECTED, steps=STEPS)
+        assert_logs(lox.spool(g, argnames="y")(x)[1], {"y": [3.0]})
+        assert_logs(lox.spool(g, prefix="p/")(x)[1], {"p/x": [1.5], "p/y": [3.0]}, steps={"step": {"p/x": [1]}})
+        assert_logs(lox.spool(lox.strip(g))(x)[1], {})
+        assert g(x) == 3.0
+
+
+def test_static_arguments_stay_static():
+    @functools.partial(jax.jit, static_argnums=(1,), static_argnames=("mode",))
+    def g(x, n, *, mode="plain"):
+        for i in range(n):
+            lox.log({mode: x + i})
+        return x if mode == "plain" else -x
+
+    x = jnp.float32(1)
+    assert_logs(lox.spool(g)(x, 2)[1], {"plain": [1.0, 2.0]})
+    out, logs = lox.spool(g)(x, 3, mode="other")
+    assert out == -1
+    assert_logs(logs, {"other": [1.0, 2.0, 3.0]})
+    jitted = jax.jit(lox.spool(g), static_argnums=(1,), static_argnames="mode")
+    assert_logs(jitted(x, 2, mode="jit")[1], {"jit": [1.0, 2.0]})
+
+
+@pytest.mark.parametrize("options", [{"static_argnums": 1}, {"static_argnames": ["n"]}], ids=str)
+def test_a_static_argument_may_be_passed_by_position_or_by_name(options):
+    @functools.partial(jax.jit, **options)
+    def g(x, n):
+        for i in range(n):
+            lox.log({"x": x + i})
+        return x
+
+    x = jnp.float32(1)
+    for spooled in (
+        lox.spool(g),
+        lox.spool(lambda *args, **kwargs: g(*args, **kwargs)),
+        jax.jit(lox.spool(g), **options),
+    ):
+        assert_logs(spooled(x, 2)[1], {"x": [1.0, 2.0]})
+        assert_logs(spooled(x, n=3)[1], {"x": [1.0, 2.0, 3.0]})
+
+
+def test_keyword_arguments_and_pytrees_are_passed_on():
+    @jax.jit
+    def g(tree, *, scale=2.0, shift=None):
+        lox.log({"tree": tree})
+        return scale * tree["a"][0] + (0 if shift is None else shift["by"])
+
+    tree = {"a": [jnp.float32(1), jnp.float32(2)]}
+    assert lox.spool(g)(tree)[0] == 2
+    out, logs = lox.spool(g)(tree, scale=3.0, shift={"by": jnp.float32(5)})
+    assert out == 8
+    assert_logs(logs, {"tree/a/0": [1.0], "tree/a/1": [2.0]})
+
+
+def test_a_donated_argument_is_donated_and_what_was_logged_of_it_is_not():
+    g = jax.jit(lambda x: (lox.log({"x": x}), x + 1)[1], donate_argnums=0)
+    for transform in (lambda g: lox.spool(g), lambda g: lox.spool(lambda x: g(x))):
+        x = jnp.arange(4.0)
+        x.block_until_ready()
+        out, logs = transform(g)(x)
+        assert x.is_deleted()
+        np.testing.assert_array_equal(out, [1, 2, 3, 4])
+        assert_logs(logs, {"x": [[0.0, 1.0, 2.0, 3.0]]})
+
+
+def test_donation_inside_a_jitted_program_changes_no_log():
+    inner = jax.jit(lambda x: (lox.log({"x": x}), x + 1)[1], donate_argnums=0)
+    _, logs = jax.jit(lox.spool(lambda x: inner(2 * x)))(jnp.float32(1))
+    assert_logs(logs, {"x": [2.0]})
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return Mesh(np.array(jax.devices()[:4]), ("d",))
+
+
+def test_shardings_of_a_jitted_function_stay_and_logs_have_theirs(mesh):
+    sharded = NamedSharding(mesh, PartitionSpec("d"))
+    replicated = NamedSharding(mesh, PartitionSpec())
+
+    @functools.partial(jax.jit, in_shardings=sharded, out_shardings=(sharded, replicated))
+    def g(x):
+        lox.log({"x": 2 * x, "sum": x.sum()})
+        return x + 1, x.sum()
+
+    x = np.arange(8.0, dtype=np.float32)
+    for transform in (lambda g: lox.spool(g), lambda g: jax.jit(lox.spool(g)), lambda g: lox.spool(lambda x: g(x))):
+        (out, total), logs = transform(g)(x)
+        assert out.sharding.is_equivalent_to(sharded, 1)
+        assert total.sharding.is_equivalent_to(replicated, 0)
+        assert logs["x"].sharding.is_equivalent_to(NamedSharding(mesh, PartitionSpec(None, "d")), 2)
+        assert_logs(logs, {"x": [2 * x], "sum": [28.0]})
+
+
+def test_sharded_arguments_give_logs_with_their_sharding(mesh):
+    x = jax.device_put(np.arange(8.0, dtype=np.float32), NamedSharding(mesh, PartitionSpec("d")))
+
+    def g(x):
+        def step(carry, _):
+            lox.log({"x": carry, "sum": carry.sum()})
+            return carry + 1, None
+
+        return jax.lax.scan(step, x, None, length=3)[0]
+
+    expected = [np.arange(8.0, dtype=np.float32) + i for i in range(3)]
+    for transform in (lambda g: jax.jit(lox.spool(g)), lambda g: lox.spool(jax.jit(g))):
+        _, logs = transform(g)(x)
+        assert_logs(logs, {"x": expected, "sum": [28.0, 36.0, 44.0]})
+        assert logs["x"].sharding.is_equivalent_to(NamedSharding(mesh, PartitionSpec(None, "d")), 2)
+
+
+def test_a_jitted_function_keeps_its_name_in_the_compiled_program():
+    @jax.jit
+    def recognisable(x):
+        return f(x)
+
+    assert "recognisable" in jax.jit(lox.spool(recognisable)).lower(jnp.float32(1)).as_text()
+
+
+def test_the_wrapped_function_keeps_its_name_and_documentation():
+    def documented(x):
+        """What it does."""
+        return x
+
+    for transformed in (lox.spool(documented), lox.strip(documented), lox.keep(documented), lox.sites(documented)):
+        assert transformed.__name__ == "documented"
+        assert transformed.__doc__ == "What it does."
+        assert transformed.__wrapped__ is documented
+
+
+def test_the_ahead_of_time_stages_of_jit_work():
+    compiled = jax.jit(lox.spool(f)).lower(jnp.float32(1.5)).compile()
+    out, logs = compiled(jnp.float32(1.5))
+    assert out == 3.0
+    assert_logs(logs, EXPECTED, steps=STEPS)
+    assert jax.eval_shape(lox.spool(f), jnp.float32(1))[1]["x"].shape == (1,)

@@ -1,0 +1,270 @@
+"""`lox.logdict`: a frozen mapping and pytree with the operations on logs."""
+
+import collections.abc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import assert_array, assert_logs
+
+import lox
+
+
+@pytest.fixture
+def logs():
+    """Three events of x with a counter, of which the second did not happen, and two of y."""
+    return lox.logdict(
+        {"x": jnp.array([1.0, jnp.nan, 3.0]), "y": jnp.array([[1, 2], [3, 4]])},
+        {"i": {"x": jnp.array([10, 0, 30])}},
+        {"x": jnp.array([True, False, True])},
+        {"x": jnp.int32(2)},
+    )
+
+
+def test_it_is_a_mapping_from_key_to_events(logs):
+    assert isinstance(logs, collections.abc.Mapping)
+    assert list(logs) == ["x", "y"] and len(logs) == 2
+    assert "x" in logs and "z" not in logs
+    assert dict(logs).keys() == logs.keys() == {"x", "y"}
+    assert logs.get("z") is None
+    assert logs["y"].shape == (2, 2)
+    assert len(lox.logdict()) == 0
+
+
+def test_a_missing_key_names_those_there_are(logs):
+    with pytest.raises(KeyError) as error:
+        logs["z"]
+    assert error.value.args == ("no events of the key 'z' were logged; the keys are: 'x', 'y'",)
+    with pytest.raises(KeyError) as error:
+        lox.logdict()["z"]
+    assert error.value.args == ("no events of the key 'z' were logged; the keys are: none",)
+
+
+def test_it_is_frozen_and_not_hashable(logs):
+    with pytest.raises(AttributeError):
+        logs.data = {}
+    with pytest.raises(TypeError):
+        logs["x"] = 1
+    with pytest.raises(TypeError):
+        hash(logs)
+
+
+def test_it_is_a_pytree(logs):
+    doubled = jax.tree.map(lambda leaf: leaf, logs)
+    assert isinstance(doubled, lox.logdict)
+    assert len(jax.tree.leaves(logs)) == 5
+    out = jax.jit(lambda logs: logs.slice(1))(logs)
+    assert_logs(
+        out, {"x": [np.nan, 3.0], "y": [[3, 4]]}, steps={"i": {"x": [0, 30]}}, mask={"x": [0, 1]}, dropped={"x": 2}
+    )
+    carried, _ = jax.lax.scan(lambda c, _: (c, None), logs, None, length=2)
+    assert carried["y"].tolist() == [[1, 2], [3, 4]]
+
+
+def test_two_are_equal_when_keys_shapes_dtypes_values_masks_and_steps_are():
+    def make(x=(1.0, 2.0), key="x", steps=(0, 1), mask=None, dtype=jnp.float32):
+        return lox.logdict(
+            {key: jnp.array(x, dtype)}, {"i": {key: jnp.array(steps)}}, {} if mask is None else {key: jnp.array(mask)}
+        )
+
+    assert make() == make()
+    others = [make(x=(1.0, 3.0)), make(key="y"), make(steps=(0, 2)), make(mask=(True, True)), make(dtype=jnp.float16)]
+    others += [make(x=(1.0,)), lox.logdict(), {"x": 1}, None]
+    for other in others:
+        assert make() != other
+    assert not make() == lox.logdict({"x": jnp.array([[1.0, 2.0]])}, {"i": {"x": jnp.array([0, 1])}})
+
+
+def test_the_representation_shows_keys_dtypes_and_shapes(logs):
+    assert repr(logs) == "logdict(x: float32[3], y: int32[2, 2])"
+    assert repr(lox.logdict()) == "logdict()"
+
+
+def test_a_sum_is_the_events_of_both_in_sequence(logs):
+    other = lox.logdict({"x": jnp.array([4.0]), "z": jnp.array([5])}, {"i": {"x": jnp.array([40])}})
+    assert_logs(
+        logs + other,
+        {"x": [1.0, np.nan, 3.0, 4.0], "y": [[1, 2], [3, 4]], "z": [5]},
+        steps={"i": {"x": [10, 0, 30, 40]}},
+        mask={"x": [1, 0, 1, 1]},
+        dropped={"x": 2},
+    )
+    assert_logs(
+        other + logs,
+        {"x": [4.0, 1.0, np.nan, 3.0], "y": [[1, 2], [3, 4]], "z": [5]},
+        steps={"i": {"x": [40, 10, 0, 30]}},
+        mask={"x": [1, 1, 0, 1]},
+        dropped={"x": 2},
+    )
+    assert (logs + lox.logdict())["y"].tolist() == [[1, 2], [3, 4]]
+    assert (logs + logs).dropped["x"] == 4
+
+
+def test_sums_under_jit_work(logs):
+    assert jax.jit(lambda a, b: a + b)(logs, logs)["y"].shape == (4, 2)
+
+
+def test_a_sum_of_unlike_events_is_refused(logs):
+    with pytest.raises(lox.StructureError) as error:
+        logs + lox.logdict({"y": jnp.array([1, 2])})
+    assert str(error.value) == "The events of 'y' cannot be joined: int32[2, 2] and int32[2]."
+    with pytest.raises(lox.StructureError) as error:
+        logs + lox.logdict({"y": jnp.array([[1.0, 2.0]])})
+    assert str(error.value) == "The events of 'y' cannot be joined: int32[2, 2] and float32[1, 2]."
+    with pytest.raises(lox.StructureError) as error:
+        logs + lox.logdict({"x": jnp.array([1.0])})
+    assert str(error.value) == "The events of 'x' cannot be joined: their counters differ."
+    with pytest.raises(TypeError):
+        logs + {"x": 1}
+
+
+def test_a_union_takes_a_key_of_both_from_the_second(logs):
+    other = lox.logdict({"x": jnp.array([7.0]), "z": jnp.array([8])}, {"j": {"x": jnp.array([1])}})
+    assert_logs(logs | other, {"x": [7.0], "y": [[1, 2], [3, 4]], "z": [8]}, steps={"j": {"x": [1]}})
+    assert_logs(
+        other | logs,
+        {"x": [1.0, np.nan, 3.0], "y": [[1, 2], [3, 4]], "z": [8]},
+        steps={"i": {"x": [10, 0, 30]}},
+        mask={"x": [1, 0, 1]},
+        dropped={"x": 2},
+    )
+    with pytest.raises(TypeError):
+        logs | {"x": 1}
+
+
+def test_a_filter_keeps_keys_with_all_that_belongs_to_them(logs):
+    for chosen in (logs.filter("x"), logs.filter(["x", "absent"]), logs.filter(lambda key: key == "x")):
+        assert_logs(
+            chosen, {"x": [1.0, np.nan, 3.0]}, steps={"i": {"x": [10, 0, 30]}}, mask={"x": [1, 0, 1]}, dropped={"x": 2}
+        )
+    assert_logs(logs.filter("y"), {"y": [[1, 2], [3, 4]]})
+    assert_logs(logs.filter(()), {})
+
+
+def test_a_prefix_renames_every_key(logs):
+    assert_logs(
+        logs.prefix("p/"),
+        {"p/x": [1.0, np.nan, 3.0], "p/y": [[1, 2], [3, 4]]},
+        steps={"i": {"p/x": [10, 0, 30]}},
+        mask={"p/x": [1, 0, 1]},
+        dropped={"p/x": 2},
+    )
+
+
+@pytest.mark.parametrize(
+    "bounds", [(1,), (0, 2), (None, -1), (None, None, 2), (-2, None), (5, 9), (None, None, -1)], ids=str
+)
+def test_a_slice_cuts_the_event_axis_as_python_does(logs, bounds):
+    found = logs.slice(*bounds)
+    cut = slice(*bounds) if len(bounds) > 1 else slice(bounds[0], None)
+    assert_logs(
+        found,
+        {"x": np.array([1.0, np.nan, 3.0], np.float32)[cut], "y": np.array([[1, 2], [3, 4]])[cut]},
+        steps={"i": {"x": np.array([10, 0, 30])[cut]}},
+        mask={"x": np.array([True, False, True])[cut]},
+        dropped={"x": 2},
+    )
+
+
+def test_valid_are_the_events_that_happened(logs):
+    assert isinstance(logs.valid("x"), np.ndarray)
+    assert logs.valid("x").tolist() == [1.0, 3.0]
+    assert logs.valid("y").tolist() == [[1, 2], [3, 4]]
+    with pytest.raises(KeyError):
+        logs.valid("z")
+
+
+def test_valid_of_a_batch_goes_event_by_event():
+    logs = lox.logdict({"x": jnp.array([[1.0, 2.0], [3.0, 4.0]])}, {}, {"x": jnp.array([[True, False], [True, True]])})
+    assert logs.valid("x").tolist() == [1.0, 3.0, 4.0]
+
+
+reductions = {
+    "mean": ([2.0], [30], [[2.0, 3.0]]),
+    "sum": ([4.0], [30], [[4, 6]]),
+    "min": ([1.0], [30], [[1, 2]]),
+    "max": ([3.0], [30], [[3, 4]]),
+    "first": ([1.0], [10], [[1, 2]]),
+    "last": ([3.0], [30], [[3, 4]]),
+    "count": ([2], [30], [2]),
+}
+
+
+@pytest.mark.parametrize("reduction", reductions)
+def test_a_reduction_is_that_of_the_events_that_happened(logs, reduction):
+    x, step, y = reductions[reduction]
+    found = logs.reduce(reduction)
+    assert_array(found["x"], x)
+    assert_array(found["y"], y)
+    assert_array(found.steps["i"]["x"], step)
+    assert bool(found.mask.get("x", jnp.array([True]))[0])
+    assert "y" not in found.mask
+
+
+def test_a_reduction_of_some_keys_leaves_the_others(logs):
+    found = logs.reduce({"y": "max"})
+    assert_logs(
+        found,
+        {"x": [1.0, np.nan, 3.0], "y": [[3, 4]]},
+        steps={"i": {"x": [10, 0, 30]}},
+        mask={"x": [1, 0, 1]},
+        dropped={"x": 2},
+    )
+
+
+def test_a_reduction_of_no_events_is_masked_out():
+    logs = lox.logdict({"x": jnp.array([1.0, 2.0])}, {}, {"x": jnp.zeros(2, bool)})
+    for reduction, value in {"mean": np.nan, "sum": 0.0, "max": np.nan, "last": np.nan, "count": 0}.items():
+        found = logs.reduce(reduction)
+        assert_array(found["x"], [value])
+        assert found.mask["x"].tolist() == [False]
+    empty = lox.logdict({"x": jnp.zeros((0, 2))})
+    assert_array(empty.reduce("sum")["x"], [[0.0, 0.0]])
+    assert np.isnan(empty.reduce("last")["x"]).all()
+
+
+def test_an_unknown_reduction_is_refused(logs):
+    with pytest.raises(lox.LogValueError, match="There is no reduction 'median'"):
+        logs.reduce("median")
+    with pytest.raises(lox.LogValueError, match="There is no reduction 'median'"):
+        logs.reduce({"x": "median"})
+
+
+def test_a_reduction_of_a_batch_is_lane_by_lane():
+    logs = lox.logdict({"x": jnp.array([[1.0, 2.0], [3.0, 4.0]])}, {}, {"x": jnp.array([[True, False], [True, False]])})
+    found = logs.reduce("sum")
+    assert_logs(found, {"x": [[4.0, 0.0]]}, mask={"x": [[1, 0]]})
+
+
+def test_to_pandas_is_a_long_table_of_the_events_that_happened(logs):
+    table = logs.to_pandas()
+    assert list(table.columns) == ["key", "event", "i", "value", "axis_0"] or set(table.columns) == {
+        "key",
+        "event",
+        "i",
+        "value",
+        "axis_0",
+    }
+    x = table[table["key"] == "x"]
+    assert x["event"].tolist() == [0, 2]
+    assert x["i"].tolist() == [10, 30]
+    assert x["value"].tolist() == [1.0, 3.0]
+    assert x["axis_0"].isna().all()
+    y = table[table["key"] == "y"]
+    assert y["event"].tolist() == [0, 0, 1, 1]
+    assert y["axis_0"].tolist() == [0, 1, 0, 1]
+    assert y["value"].tolist() == [1, 2, 3, 4]
+    assert y["i"].isna().all()
+
+
+def test_to_pandas_of_no_logs_is_an_empty_table():
+    table = lox.logdict().to_pandas()
+    assert len(table) == 0 and set(table.columns) == {"key", "event", "value"}
+
+
+def test_to_pandas_of_a_batch_repeats_counters_along_further_axes():
+    logs = lox.logdict({"x": jnp.arange(8.0).reshape(2, 2, 2)}, {"i": {"x": jnp.array([[5, 6], [7, 8]])}})
+    table = logs.to_pandas()
+    assert table["i"].tolist() == [5, 5, 6, 6, 7, 7, 8, 8]
+    assert table["value"].tolist() == list(range(8))

@@ -1,0 +1,64 @@
+"""The project around the library: its code passes the checkers, and the examples of its pages run."""
+
+import contextlib
+import doctest
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+
+
+@pytest.mark.parametrize("command", ["ruff check .", "ruff format --check .", "mypy"])
+def test_checker_finds_nothing(command):
+    done = subprocess.run([sys.executable, "-m", *command.split()], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", [README, *sorted(ROOT.glob("docs/**/*.md"))], ids=lambda page: page.name)
+def test_examples_of_the_page_print_what_it_says(page):
+    # All lines but those of the examples become empty, so that a failure names the page's own line.
+    lines, in_example = [], False
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if line.startswith("```"):
+            in_example = line == "```python"
+            line = ""
+        lines.append(line if in_example else "")
+    examples = doctest.DocTestParser().get_doctest("\n".join(lines), {}, page.name, str(page), 0)
+    # Tracebacks are matched by the name of the exception; what messages say is tested elsewhere, word by word.
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
+    runner = doctest.DocTestRunner(optionflags=flags)
+    printed = io.StringIO()
+    runner.run(examples, out=printed.write)
+    assert runner.failures == 0, printed.getvalue()
+
+
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], ids=lambda page: page.name)
+def test_relative_links_of_the_page_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_readme_has_one_command_for_the_demo_and_one_for_the_tests():
+    commands = re.findall(r"^python3 -m venv .*$", README.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert [command.rpartition("&& ")[2] for command in commands] == [
+        ".venv/bin/lox demo",
+        ".venv/bin/python -m pytest",
+    ]
+
+
+def test_readme_picture_runs():
+    (picture,) = re.findall(
+        r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    names: dict = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(picture, README, "exec"), names)
+    logs = names["logs"]
+    assert {key: logs[key].shape for key in logs} == {"loss": (100, 4)}
+    assert (logs["loss"][-1] < logs["loss"][0]).all()

@@ -1,0 +1,292 @@
+"""`shard_map` and `pmap`: what is the same on all shards appears once, what varies has an axis for them."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+from reference import assert_array, assert_logs
+
+import lox
+
+P = PartitionSpec
+XS = np.arange(8.0, dtype=np.float32)
+SHARDS = XS.reshape(4, 2)
+transforms = pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return Mesh(np.array(jax.devices()[:4]), ("d",))
+
+
+@pytest.fixture(scope="module")
+def grid():
+    return Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
+
+
+def sharded(mesh, f, in_specs=P("d"), out_specs=P("d"), **options):
+    return jax.shard_map(f, mesh=mesh, in_specs=in_specs, out_specs=out_specs, **options)
+
+
+def f(x):
+    lox.log({"x": x, "sum": lax.psum(x.sum(), "d"), "constant": 2.0}, step=5)
+    return 2 * x
+
+
+EXPECTED = {"x": [SHARDS], "sum": [28.0], "constant": [2.0]}
+STEPS = {"step": {"x": [[5] * 4], "sum": [5], "constant": [5]}}
+
+
+@transforms
+def test_a_value_that_varies_gets_a_shard_axis_and_one_that_does_not_appears_once(mesh, transform):
+    out, logs = lox.spool(transform(sharded(mesh, f)))(XS)
+    assert_array(out, 2 * XS)
+    assert_logs(logs, EXPECTED, steps=STEPS)
+    out, logs = transform(lox.spool(sharded(mesh, f)))(XS)
+    assert_logs(logs, EXPECTED, steps=STEPS)
+
+
+@transforms
+def test_without_tracking_what_varies_every_value_gets_the_shard_axis(mesh, transform):
+    _, logs = lox.spool(transform(sharded(mesh, f, check_vma=False)), argnames=["x", "sum"])(XS)
+    assert_logs(logs, {"x": [SHARDS], "sum": [[28.0] * 4]}, steps={"step": {"x": [[5] * 4], "sum": [[5] * 4]}})
+
+
+@transforms
+def test_events_of_a_loop_on_shards_come_in_order(mesh, transform):
+    def g(x):
+        def step(x, i):
+            lox.log({"x": x, "i": i})
+            return x + 1, None
+
+        return lax.scan(step, x, jnp.arange(3))[0]
+
+    _, logs = lox.spool(transform(sharded(mesh, g)))(XS)
+    assert_logs(logs, {"x": [SHARDS, SHARDS + 1, SHARDS + 2], "i": [0, 1, 2]})
+
+
+@transforms
+def test_a_sharded_function_in_a_loop_logs_every_iteration(mesh, transform):
+    inner = sharded(mesh, f)
+
+    def g(x):
+        return lax.scan(lambda x, _: (inner(x), None), x, None, length=2)[0]
+
+    _, logs = lox.spool(transform(g), argnames=["x", "sum"])(XS)
+    assert_logs(
+        logs,
+        {"x": [SHARDS, 2 * SHARDS], "sum": [28.0, 56.0]},
+        steps={"step": {"x": [[5] * 4] * 2, "sum": [5, 5]}},
+    )
+
+
+@transforms
+def test_a_branch_that_shards_take_apart_is_masked_shard_by_shard(mesh, transform):
+    def g(x):
+        total = x.sum()
+        return lax.cond(total > 8, lambda x: lox.log({"x": x})["x"], lambda x: x, x)
+
+    _, logs = lox.spool(transform(sharded(mesh, g)), unify=True)(XS)
+    large = SHARDS.sum(1) > 8
+    assert_array(logs.mask["x"], [large])
+    assert_array(logs["x"], [np.where(large[:, None], SHARDS, np.float32(np.nan))])
+
+
+@transforms
+def test_a_loop_that_shards_run_differently_often_is_bounded_shard_by_shard(mesh, transform):
+    def g(x):
+        def body(i):
+            lox.log({"i": i})
+            return i + 1
+
+        n = lax.axis_index("d")
+        return x + lax.while_loop(lambda i: i < n, body, 0 * n)
+
+    out, logs = lox.spool(transform(sharded(mesh, lambda x: g(x.astype(jnp.int32)))), max_iters=2)(XS)
+    ran = [[i < n for n in range(4)] for i in range(2)]
+    assert_logs(
+        logs,
+        {"i": [[0, 0, 0, 0], [0, 0, 1, 1]]},
+        mask={"i": ran},
+        dropped={"i": [0, 0, 0, 1]},
+    )
+
+
+def test_two_mesh_axes_give_one_axis_of_the_shards_that_differ(grid):
+    def g(x):
+        lox.log({"both": x, "a": lax.psum(x, "b"), "b": lax.psum(x, "a"), "none": lax.psum(x, ("a", "b"))})
+        return x
+
+    x = np.arange(4.0, dtype=np.float32).reshape(2, 2)
+    _, logs = lox.spool(sharded(grid, g, P("a", "b"), P("a", "b")))(x)
+    assert_logs(
+        logs,
+        {
+            "both": [x.reshape(4, 1, 1)],
+            "a": [x.sum(1).reshape(2, 1, 1)],
+            "b": [x.sum(0).reshape(2, 1, 1)],
+            "none": [[[x.sum()]]],
+        },
+    )
+
+
+def test_axes_that_stay_automatic_give_no_axis(grid):
+    def g(x):
+        lox.log({"x": x})
+        return x * 2
+
+    x = np.arange(4.0, dtype=np.float32).reshape(2, 2)
+    partly = jax.jit(sharded(grid, g, P("a"), P("a"), axis_names={"a"}))
+    out, logs = lox.spool(partly)(x)
+    assert_array(out, 2 * x)
+    assert_logs(logs, {"x": [x.reshape(2, 1, 2)]})
+
+
+@transforms
+def test_a_batch_of_a_sharded_function_follows_the_shard_axis(mesh, transform):
+    xs = np.stack([XS, 10 * XS, 100 * XS])
+    _, logs = lox.spool(transform(jax.vmap(sharded(mesh, f))), argnames=["x", "sum"])(xs)
+    assert_array(logs["x"], np.stack([SHARDS, 10 * SHARDS, 100 * SHARDS], axis=1)[None])
+    assert_array(logs["sum"], [[28.0, 280.0, 2800.0]])
+
+
+@transforms
+def test_a_batch_on_shards_follows_the_shard_axis(mesh, transform):
+    def g(x):
+        return jax.vmap(lambda y: lox.log({"y": y})["y"])(x)
+
+    _, logs = lox.spool(transform(sharded(mesh, g)))(XS)
+    assert_logs(logs, {"y": [SHARDS]})
+
+
+@transforms
+def test_the_gradient_of_a_sharded_function_logs_once(mesh, transform):
+    def g(x):
+        lox.log({"x": x})
+        return lax.psum((x**2).sum(), "d")
+
+    total = sharded(mesh, g, out_specs=P())
+    slope, logs = lox.spool(transform(jax.grad(total)))(XS)
+    assert_array(slope, 2 * XS)
+    assert_logs(logs, {"x": [SHARDS]})
+    slope, logs = transform(jax.grad(lox.spool(total), has_aux=True))(XS)
+    assert_array(slope, 2 * XS)
+    assert_logs(logs, {"x": [SHARDS]})
+    of_logs = transform(jax.grad(lambda x: (lox.spool(total)(x)[1]["x"] ** 3).sum()))(XS)
+    np.testing.assert_allclose(of_logs, 3 * XS**2)
+
+
+@transforms
+def test_a_gradient_on_shards_logs_once(mesh, transform):
+    def g(x):
+        def step(x, i):
+            lox.log({"x": x, "i": i})
+            return 2 * x, None
+
+        return jax.grad(lambda x: lax.scan(step, x, jnp.arange(2))[0].sum())(x)
+
+    slope, logs = lox.spool(transform(sharded(mesh, g)))(XS)
+    assert_array(slope, np.full(8, 4.0))
+    assert_logs(logs, {"x": [SHARDS, 2 * SHARDS], "i": [0, 1]})
+
+
+def test_logs_spooled_on_the_shards_are_outputs_of_each(mesh):
+    def g(x):
+        out, logs = lox.spool(lambda x: lox.log({"x": x, "rest": x[0]})["x"] + 1, argnames="x")(x)
+        return out, logs["x"][0]
+
+    (out, x), logs = lox.spool(sharded(mesh, g, out_specs=(P("d"), P("d"))))(XS)
+    assert_array(x, XS)
+    assert_logs(logs, {"rest": [SHARDS[:, 0]]})
+
+
+def test_a_reduced_value_that_does_not_vary_appears_once(mesh):
+    def g(x):
+        def step(x, i):
+            lox.log({"x": x, "i": i})
+            return x + 1, None
+
+        return lax.scan(step, x, jnp.arange(5))[0]
+
+    for reduction, x, i in (("last", SHARDS + 4, 4), ("min", SHARDS, 0), ("count", np.full(4, 5), 5)):
+        _, logs = lox.spool(sharded(mesh, g), reduce=reduction)(XS)
+        assert_logs(logs, {"x": [x], "i": [i]})
+
+
+def test_filters_and_intervals_work_on_shards(mesh):
+    def g(x):
+        def step(x, i):
+            lox.log({"x": x, "i": i})
+            return x + 1, None
+
+        return lax.scan(step, x, jnp.arange(5))[0]
+
+    wrapped = sharded(mesh, g)
+    assert_logs(lox.spool(wrapped, argnames="i")(XS)[1], {"i": [0, 1, 2, 3, 4]})
+    assert_logs(lox.spool(wrapped, interval=2)(XS)[1], {"x": [SHARDS, SHARDS + 2, SHARDS + 4], "i": [0, 2, 4]})
+    out, logs = lox.spool(lox.strip(wrapped))(XS)
+    assert_array(out, XS + 5)
+    assert_logs(logs, {})
+    assert_logs(lox.spool(lox.keep(wrapped, argnames="i"))(XS)[1], {"i": [0, 1, 2, 3, 4]})
+
+
+def test_one_key_on_shards_and_outside_of_them_is_refused(mesh):
+    def g(x):
+        lox.log({"x": x[:2]})
+        return sharded(mesh, lambda x: lox.log({"x": x})["x"])(x)
+
+    with pytest.raises(lox.StructureError, match=r"float32\[2\] in a batch of 4"):
+        lox.spool(g)(XS)
+
+
+def test_rules_of_derivatives_on_shards_are_kept(mesh):
+    @jax.custom_vjp
+    def straight_through(x):
+        lox.log({"rounded": jnp.round(x)})
+        return jnp.round(x)
+
+    straight_through.defvjp(lambda x: (straight_through(x), None), lambda _, bar: (bar,))
+    total = sharded(mesh, lambda x: lax.psum(straight_through(x).sum(), "d"), out_specs=P())
+    for g in (lox.spool(jax.grad(total)), jax.grad(lox.spool(total), has_aux=True)):
+        slope, logs = g(XS + 0.25)
+        assert_array(slope, np.ones(8))
+        assert_logs(logs, {"rounded": [SHARDS]})
+
+
+@transforms
+def test_a_checkpoint_on_shards_logs_once(mesh, transform):
+    g = jax.checkpoint(lambda x: jnp.sin(lox.log({"x": x})["x"]))
+    slope, logs = lox.spool(transform(jax.grad(lambda x: sharded(mesh, g)(x).sum())))(XS)
+    np.testing.assert_allclose(slope, np.cos(XS), 1e-5)
+    assert_logs(logs, {"x": [SHARDS]})
+
+
+def test_without_a_handler_the_program_is_the_one_without_log_calls(mesh):
+    silent = sharded(mesh, lambda x: (lax.psum(x.sum(), "d"), 2 * x)[1])
+    assert jax.jit(sharded(mesh, f)).lower(XS).as_text().count("all_reduce") == jax.jit(silent).lower(
+        XS
+    ).as_text().count("all_reduce")
+    assert_array(sharded(mesh, f)(XS), 2 * XS)
+
+
+def test_a_parallel_map_logs_what_each_device_logs():
+    mapped = jax.pmap(lambda x: lox.log({"x": x, "sum": lax.psum(x, "d")})["x"] * 2, axis_name="d")
+    xs = np.arange(4.0, dtype=np.float32)
+    out, logs = lox.spool(mapped)(xs)
+    assert_array(out, 2 * xs)
+    assert_array(logs["x"].reshape(-1), xs)
+    assert logs["x"].shape[0] == 1
+    assert set(np.asarray(logs["sum"]).reshape(-1).tolist()) == {6.0}
+    assert_array(mapped(xs), 2 * xs)
+
+
+def test_a_parallel_map_of_a_spooled_function_returns_its_logs():
+    xs = np.arange(4.0, dtype=np.float32)
+    mapped = jax.pmap(lox.spool(functools.partial(lambda x: lox.log({"x": x})["x"] * 2)))
+    out, logs = mapped(xs)
+    assert_array(out, 2 * xs)
+    assert_array(logs["x"], xs[:, None])

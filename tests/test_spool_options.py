@@ -1,0 +1,395 @@
+"""The keywords of `lox.spool`: each equals the same operation on the full logs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from reference import Journal, assert_array, assert_logs
+
+import lox
+
+N = 7
+transforms = pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+
+
+def plain(log):
+    log({"x": -1.0}, i=-1)
+    for i in range(N):
+        log({"x": float(i), "n": i}, i=i)
+        if i % 2 == 0:
+            pass
+        log({"x": i / 2}, i=i)
+    log({"x": 99.0, "last": 1.0}, i=N)
+
+
+def f(x=0.0):
+    lox.log({"x": -1.0}, i=-1, tags="edge")
+
+    def step(carry, i):
+        lox.log({"x": i.astype(jnp.float32), "n": i}, i=i, tags=["loop", "first"])
+        lox.log({"x": i.astype(jnp.float32) / 2}, i=i, tags=("loop", "second"))
+        return carry, None
+
+    lax.scan(step, 0, jnp.arange(N))
+    lox.log({"x": 99.0, "last": 1.0}, i=N, tags=["edge", "end"])
+    return x
+
+
+def expected():
+    journal = Journal()
+    plain(journal.log)
+    return journal
+
+
+def test_all_logs_are_collected_by_default():
+    assert_logs(lox.spool(f)()[1], expected().events, steps=expected().steps)
+    assert_logs(lox.spool(f, argnames=None, tags=None)()[1], expected().events, steps=expected().steps)
+
+
+selections = {
+    "a name": ({"argnames": "n"}, ["n"]),
+    "names": ({"argnames": ["n", "last"]}, ["n", "last"]),
+    "a generator of names": ({"argnames": (name for name in ["n"])}, ["n"]),
+    "an unknown name": ({"argnames": "m"}, []),
+    "no name": ({"argnames": ()}, []),
+    "no tag": ({"tags": []}, []),
+    "an unknown tag": ({"tags": "t"}, []),
+    "an empty string": ({"argnames": ""}, []),
+}
+
+
+@pytest.mark.parametrize("selection", selections)
+@transforms
+def test_argnames_select_keys(selection, transform):
+    options, keys = selections[selection]
+    if selection == "a generator of names":
+        options = {"argnames": (name for name in ["n"])}
+    journal = expected()
+    events = {key: journal.events[key] for key in keys}
+    steps = {"i": {key: journal.steps["i"][key] for key in keys}} if keys else {}
+    assert_logs(lox.spool(transform(f), **options)()[1], events, steps=steps)
+
+
+@transforms
+def test_tags_select_log_calls_that_carry_any_of_them(transform):
+    first = [float(i) for i in range(N)]
+    second = [i / 2 for i in range(N)]
+    both = [value for pair in zip(first, second, strict=True) for value in pair]
+    cases = {
+        "edge": {"x": [-1.0, 99.0], "last": [1.0]},
+        "end": {"x": [99.0], "last": [1.0]},
+        "second": {"x": second},
+        ("first", "second"): {"x": both, "n": list(range(N))},
+        ("edge", "missing"): {"x": [-1.0, 99.0], "last": [1.0]},
+        ("edge", "loop"): expected().events,
+    }
+    for tags, events in cases.items():
+        _, logs = lox.spool(transform(f), tags=tags)()
+        assert {key: logs[key].tolist() for key in logs} == events
+
+
+def test_argnames_and_tags_must_both_match():
+    _, logs = lox.spool(f, argnames=["x", "last"], tags="end")()
+    assert {key: logs[key].tolist() for key in logs} == {"x": [99.0], "last": [1.0]}
+    assert_logs(lox.spool(f, argnames="n", tags="edge")()[1], {})
+    assert_logs(lox.spool(f, argnames=(), tags="edge")()[1], {})
+
+
+def test_argnames_are_compared_to_whole_keys_after_flattening():
+    def g():
+        lox.log({"a": {"b": 1, "c": 2}}, prefix="p/")
+
+    assert_logs(lox.spool(g, argnames=["p/a/b", "a", "c", "p/a"])()[1], {"p/a/b": [1]})
+
+
+def test_the_prefix_is_put_before_keys_of_events_and_counters():
+    _, logs = lox.spool(f, prefix="run/", argnames="n")()
+    assert_logs(logs, {"run/n": list(range(N))}, steps={"i": {"run/n": list(range(N))}})
+    _, logs = lox.spool(f, prefix="run/", argnames="n", reduce="sum")()
+    assert logs["run/n"].tolist() == [21]
+
+
+def test_the_prefix_is_put_before_keys_of_masks_and_counts():
+    def g():
+        lax.while_loop(lambda i: i < 3, lambda i: lox.log({"i": i})["i"] + 1, 0)
+
+    _, logs = lox.spool(g, prefix="p/", max_iters=2)()
+    assert_logs(logs, {"p/i": [0, 1]}, mask={"p/i": [1, 1]}, dropped={"p/i": 1})
+
+
+def test_what_is_not_selected_is_passed_on():
+    (_, inner), outer = lox.spool(lox.spool(f, argnames="n"))()
+    journal = expected()
+    assert_logs(inner, {"n": list(range(N))}, steps={"i": {"n": list(range(N))}})
+    rest = {key: values for key, values in journal.events.items() if key != "n"}
+    assert_logs(outer, rest, steps={"i": {key: journal.steps["i"][key] for key in rest}})
+
+
+@transforms
+def test_keep_logs_passes_on_everything(transform):
+    journal = expected()
+    for options in ({}, {"argnames": "n"}, {"reduce": "mean"}, {"interval": 3}):
+        (_, inner), outer = lox.spool(transform(lox.spool(f, keep_logs=True, **options)))()
+        assert_logs(outer, journal.events, steps=journal.steps)
+        assert ("n" in inner) and (("x" in inner) == ("argnames" not in options))
+    _, logs = lox.spool(f, keep_logs=True)()
+    assert_logs(logs, journal.events, steps=journal.steps)
+
+
+@transforms
+def test_without_keep_logs_what_is_selected_is_consumed(transform):
+    (_, _), outer = lox.spool(transform(lox.spool(f)))()
+    assert_logs(outer, {})
+
+
+@pytest.mark.parametrize("interval", [1, 2, 3, 5, 100])
+@transforms
+def test_an_interval_keeps_every_kth_event_of_each_key(interval, transform):
+    journal = expected()
+    _, logs = lox.spool(transform(f), interval=interval)()
+    assert_logs(
+        logs,
+        {key: values[::interval] for key, values in journal.events.items()},
+        steps={"i": {key: values[::interval] for key, values in journal.steps["i"].items()}},
+    )
+
+
+@pytest.mark.parametrize("interval", [2, 3, 4])
+def test_an_interval_counts_events_across_loops_and_calls(interval):
+    def traced(log):
+        log({"k": -1})
+        call = jax.jit(lambda i: log({"k": 1000 + i}) and None)
+
+        def outer(carry, i):
+            log({"k": 100 * i})
+            lax.scan(lambda c, j: (log({"k": 100 * i + j + 1}) and c, None), 0, jnp.arange(2))
+            call(i)
+            return carry, None
+
+        lax.scan(outer, 0, jnp.arange(3))
+        log({"k": -2})
+
+    journal = Journal()
+    journal.log({"k": -1})
+    for i in range(3):
+        journal.log({"k": 100 * i})
+        for j in range(2):
+            journal.log({"k": 100 * i + j + 1})
+        journal.log({"k": 1000 + i})
+    journal.log({"k": -2})
+    for transform in (lambda f: f, jax.jit):
+        _, logs = lox.spool(transform(lambda: traced(lox.log)), interval=interval)()
+        assert_logs(logs, {"k": journal.events["k"][::interval]})
+
+
+def test_an_interval_of_events_in_alike_branches_counts_the_branch_that_was_taken():
+    def g(xs):
+        def step(carry, x):
+            lax.cond(x > 1, lambda x: lox.log({"x": x}) and None, lambda x: lox.log({"x": -x}) and None, x)
+            return carry, None
+
+        lax.scan(step, 0, xs)
+
+    _, logs = lox.spool(g, interval=2)(jnp.array([0.0, 2.0, 1.0, 3.0, 0.5]))
+    assert_logs(logs, {"x": [0.0, -1.0, -0.5]})
+
+
+def test_an_interval_of_events_that_may_not_happen_counts_those_that_do():
+    def g(xs):
+        def step(carry, x):
+            lax.cond(x > 1, lambda x: lox.log({"x": x}) and None, lambda x: None, x)
+            return carry, None
+
+        lox.log({"x": 100.0})
+        lax.scan(step, 0, xs)
+        lox.log({"x": 200.0})
+
+    xs = [0.0, 2.0, 3.0, 1.0, 4.0, 5.0]
+    happened = [100.0, *[x for x in xs if x > 1], 200.0]
+    for interval in (2, 3):
+        _, logs = lox.spool(g, interval=interval, unify=True)(jnp.array(xs))
+        assert logs.valid("x").tolist() == happened[::interval]
+
+
+def test_an_interval_of_a_bounded_loop_keeps_every_kth_iteration():
+    def g():
+        lax.while_loop(lambda i: i < 5, lambda i: lox.log({"i": i})["i"] + 1, 0)
+
+    _, logs = lox.spool(g, interval=2, max_iters=8)()
+    assert logs.valid("i").tolist() == [0, 2, 4]
+    assert logs.dropped["i"] == 0
+
+
+plain_reductions = {
+    "mean": np.mean,
+    "sum": np.sum,
+    "min": np.min,
+    "max": np.max,
+    "first": lambda values: values[0],
+    "last": lambda values: values[-1],
+    "count": len,
+}
+
+
+@pytest.mark.parametrize("reduction", plain_reductions)
+@transforms
+def test_a_reduction_makes_the_events_of_each_key_one(reduction, transform):
+    journal = expected()
+    _, logs = lox.spool(transform(f), reduce=reduction)()
+    assert sorted(logs) == sorted(journal.events)
+    place = 0 if reduction == "first" else -1
+    for key, values in journal.events.items():
+        want = np.asarray([plain_reductions[reduction](values)])
+        if key != "n" and reduction != "count":
+            want = want.astype(np.float32)
+        if key == "n" and reduction == "mean":
+            want = want.astype(np.float32)
+        assert_array(logs[key], want, 1e-6)
+        assert logs.steps["i"][key].tolist() == [journal.steps["i"][key][place]]
+    assert not logs.mask
+
+
+def test_a_mapping_reduces_only_its_keys():
+    journal = expected()
+    _, logs = lox.spool(f, reduce={"x": "max", "absent": "sum"})()
+    events = {**journal.events, "x": [99.0]}
+    assert_logs(logs, events, steps={"i": {**journal.steps["i"], "x": [N]}})
+
+
+def test_reductions_of_arrays_are_elementwise():
+    def g():
+        lax.scan(lambda c, i: (lox.log({"v": jnp.stack([i, -i]), "b": i > 0}) and c, None), 0, jnp.arange(4))
+
+    cases = {"sum": [6, -6], "max": [3, 0], "min": [0, -3], "first": [0, 0], "last": [3, -3]}
+    for reduction, value in cases.items():
+        _, logs = lox.spool(g, reduce=reduction, argnames="v")()
+        assert_logs(logs, {"v": [value]})
+    assert_logs(lox.spool(g, reduce="mean")()[1], {"v": [[1.5, -1.5]], "b": [0.75]})
+    assert_logs(lox.spool(g, reduce="max", argnames="b")()[1], {"b": [True]})
+    assert_logs(lox.spool(g, reduce="count")()[1], {"v": [4], "b": [4]})
+
+
+def test_a_mean_of_many_half_precision_values_is_summed_with_more_precision():
+    def g():
+        one = jnp.bfloat16(1)
+        lax.scan(lambda c, i: (lox.log({"one": one}) and c, None), 0, jnp.arange(1000))
+
+    _, logs = lox.spool(g, reduce="sum")()
+    assert logs["one"].dtype == jnp.bfloat16 and abs(float(logs["one"][0]) - 1000) <= 4
+    assert_logs(lox.spool(g, reduce="mean")()[1], {"one": np.ones(1, jnp.bfloat16)})
+
+
+def test_a_reduction_over_branches_counts_the_branch_that_was_taken():
+    def g(xs):
+        def step(carry, x):
+            lax.cond(x > 1, lambda x: lox.log({"a": x}) and None, lambda x: lox.log({"b": x}) and None, x)
+            return carry, None
+
+        lax.scan(step, 0, xs)
+
+    xs = jnp.array([0.0, 2.0, 3.0])
+    _, logs = lox.spool(g, reduce="sum")(xs)
+    assert {key: logs[key].tolist() for key in logs} == {"a": [5.0], "b": [0.0]}
+    _, logs = lox.spool(g, reduce="max")(xs[:1])
+    assert logs.mask["a"].tolist() == [False] and np.isnan(logs["a"][0])
+    assert bool(logs.mask.get("b", jnp.array([True]))[0]) and logs["b"].tolist() == [0.0]
+
+
+def million_steps(n):
+    def g(x):
+        def step(carry, i):
+            lox.log({"x": carry, "i": i}, i=i)
+            return carry * 0.5, None
+
+        return lax.scan(step, x, jnp.arange(n))[0] if n else x
+
+    return g
+
+
+def loop_without_inputs(n):
+    def g(x):
+        def body(i, carry):
+            lox.log({"x": carry}, i=i)
+            return carry * 0.5
+
+        return lax.fori_loop(0, n, body, x)
+
+    return g
+
+
+def while_steps(n):
+    def g(x):
+        def body(carry):
+            i, x = carry
+            lox.log({"x": x}, i=i)
+            return i + 1, x * 0.5
+
+        return lax.while_loop(lambda carry: carry[0] < n, body, (0, x))[1]
+
+    return g
+
+
+@pytest.mark.parametrize("reduction", ["mean", "max", "last", "count"])
+@pytest.mark.parametrize("program", [loop_without_inputs, while_steps])
+def test_the_memory_of_a_reduced_loop_does_not_grow_with_its_length(program, reduction):
+    def memory(n):
+        compiled = jax.jit(lox.spool(program(n), reduce=reduction)).lower(jnp.float32(1)).compile()
+        analysis = compiled.memory_analysis()
+        return analysis.temp_size_in_bytes, analysis.output_size_in_bytes
+
+    assert memory(10) == memory(1_000_000)
+
+
+def test_the_memory_of_thinned_logs_is_that_of_what_is_kept():
+    def memory(n, interval):
+        spooled = lox.spool(loop_without_inputs(n), interval=interval)
+        analysis = jax.jit(spooled).lower(jnp.float32(1)).compile().memory_analysis()
+        return analysis.temp_size_in_bytes + analysis.output_size_in_bytes
+
+    assert memory(1_000_000, 100_000) == memory(100, 10)
+    assert memory(100_000, 1) >= 100_000 * 8
+
+
+def test_a_reduced_loop_of_a_million_steps_runs():
+    _, logs = jax.jit(lox.spool(loop_without_inputs(1_000_000), reduce="count"))(jnp.float32(1))
+    assert logs["x"].tolist() == [1_000_000]
+
+
+def test_spool_is_a_decorator_with_and_without_arguments():
+    @lox.spool
+    def g(x):
+        return lox.log({"x": x})["x"]
+
+    @lox.spool(prefix="p/")
+    def h(x):
+        return lox.log({"x": x})["x"]
+
+    assert_logs(g(jnp.float32(1))[1], {"x": [1.0]})
+    assert_logs(h(jnp.float32(1))[1], {"p/x": [1.0]})
+    assert g.__name__ == "g" and h.__name__ == "h"
+
+
+def test_a_method_and_a_callable_object_can_be_spooled():
+    class Model:
+        scale = 3.0
+
+        @lox.spool
+        def method(self, x):
+            return lox.log({"x": self.scale * x})["x"]
+
+        def __call__(self, x):
+            return lox.log({"call": x})["call"]
+
+    assert_logs(Model().method(jnp.float32(1))[1], {"x": [3.0]})
+    assert_logs(lox.spool(Model())(jnp.float32(1))[1], {"call": [1.0]})
+
+
+def test_spool_passes_any_arguments_and_results_through():
+    def g(*args, name, flag=None, call=jnp.sin):
+        lox.log({name: call(args[0])})
+        return args, name, flag
+
+    out, logs = lox.spool(g)(0.0, "text", None, name="key", call=jnp.cos)
+    assert out == ((0.0, "text", None), "key", None)
+    assert_logs(logs, {"key": [1.0]})

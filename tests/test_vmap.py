@@ -1,0 +1,237 @@
+"""Each lane of a `vmap` logs what it would log alone."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from reference import assert_array, assert_logs
+
+import lox
+
+transforms = pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+
+
+def f(x):
+    lox.log({"x": x, "constant": 1.0}, step=3)
+    lox.log({"x": 2 * x}, step=4)
+    return x
+
+
+@transforms
+def test_under_spool_the_batch_axis_follows_the_event_axis_of_every_value(transform):
+    _, logs = lox.spool(transform(jax.vmap(f)))(jnp.array([1.0, 5.0, 7.0]))
+    assert_logs(
+        logs,
+        {"x": [[1.0, 5.0, 7.0], [2.0, 10.0, 14.0]], "constant": [[1.0, 1.0, 1.0]]},
+        steps={"step": {"x": [[3, 3, 3], [4, 4, 4]], "constant": [[3, 3, 3]]}},
+    )
+
+
+@transforms
+def test_around_spool_the_batch_axis_is_where_out_axes_puts_it(transform):
+    xs = jnp.array([1.0, 5.0, 7.0])
+    _, logs = transform(jax.vmap(lox.spool(f)))(xs)
+    assert_logs(
+        logs,
+        {"x": [[1.0, 2.0], [5.0, 10.0], [7.0, 14.0]], "constant": [[1.0], [1.0], [1.0]]},
+        steps={"step": {"x": [[3, 4]] * 3, "constant": [[3]] * 3}},
+    )
+    _, logs = transform(jax.vmap(lox.spool(f), out_axes=(0, 1)))(xs)
+    assert_array(logs["x"], [[1.0, 5.0, 7.0], [2.0, 10.0, 14.0]])
+    assert_array(logs["constant"], [[1.0, 1.0, 1.0]])
+    out, logs = transform(jax.vmap(lox.spool(lambda x: lox.log({"one": 1.0})["one"]), out_axes=(None, None)))(xs)
+    assert_array(logs["one"], [1.0])
+
+
+@pytest.mark.parametrize("in_axes", [(0, None), (1, 0), (-1, {"b": 0}), (None, 0)], ids=str)
+def test_any_axis_may_be_mapped(in_axes):
+    x = np.arange(9.0, dtype=np.float32).reshape(3, 3)
+    b = np.array([10.0, 20.0, 30.0], np.float32)
+
+    def g(x, tree):
+        lox.log({"x": x, "b": tree["b"]})
+        return x.sum()
+
+    rows = [x if in_axes[0] is None else np.take(x, i, in_axes[0]) for i in range(3)]
+    biases = [b if in_axes[1] is None else b[i] for i in range(3)]
+    _, logs = lox.spool(jax.vmap(g, in_axes=in_axes))(x, {"b": b})
+    assert_logs(logs, {"x": [rows], "b": [biases]})
+    _, logs = jax.vmap(lox.spool(g), in_axes=in_axes)(x, {"b": b})
+    assert_logs(logs, {"x": [[row] for row in rows], "b": [[bias] for bias in biases]})
+
+
+@transforms
+def test_nested_maps_put_the_outer_batch_axis_first(transform):
+    xs = np.arange(6.0, dtype=np.float32).reshape(2, 3)
+    _, logs = lox.spool(transform(jax.vmap(jax.vmap(f))))(xs)
+    assert_array(logs["x"], [xs, 2 * xs])
+    assert_array(logs["constant"], np.ones((1, 2, 3)))
+    assert_array(logs.steps["step"]["x"], np.stack([np.full((2, 3), 3), np.full((2, 3), 4)]))
+    _, logs = jax.vmap(lox.spool(jax.vmap(f)))(xs)
+    assert_array(logs["x"], np.stack([np.stack([row, 2 * row]) for row in xs]))
+    _, logs = lox.spool(jax.vmap(jax.vmap(f, in_axes=None, axis_size=3), in_axes=0))(xs[:, 0])
+    assert_array(logs["x"][0], np.repeat(xs[:, :1], 3, axis=1))
+
+
+@transforms
+def test_a_loop_in_a_map_in_a_loop_keeps_one_event_axis(transform):
+    def g(xs):
+        def outer(carry, i):
+            def one(x):
+                lax.scan(lambda c, j: (lox.log({"k": x + 10 * i + j}) and c, None), 0, jnp.arange(2))
+                return x
+
+            return carry, jax.vmap(one)(xs)
+
+        return lax.scan(outer, 0, jnp.arange(3))[1]
+
+    _, logs = lox.spool(transform(g))(jnp.array([100, 200]))
+    assert_logs(logs, {"k": [[lane + 10 * i + j for lane in (100, 200)] for i in range(3) for j in range(2)]})
+
+
+@transforms
+def test_collectives_over_the_mapped_axis_are_seen_by_every_lane(transform):
+    def g(x):
+        lox.log({"sum": lax.psum(x, "i"), "mean": lax.pmean(x, "i"), "index": lax.axis_index("i"), "x": x})
+        return x
+
+    xs = jnp.array([1.0, 2.0, 6.0])
+    _, logs = lox.spool(transform(jax.vmap(g, axis_name="i")))(xs)
+    assert_logs(logs, {"sum": [[9.0] * 3], "mean": [[3.0] * 3], "index": [[0, 1, 2]], "x": [[1.0, 2.0, 6.0]]})
+    _, logs = transform(jax.vmap(lox.spool(g), axis_name="i"))(xs)
+    assert_logs(logs, {"sum": [[9.0]] * 3, "mean": [[3.0]] * 3, "index": [[0], [1], [2]], "x": [[1.0], [2.0], [6.0]]})
+
+
+@transforms
+def test_collectives_in_loops_and_jitted_calls_work(transform):
+    def g(x):
+        def step(x, _):
+            total = lax.psum(x, "i")
+            lox.log({"total": total})
+            return x + total, None
+
+        return lax.scan(jax.jit(step), x, None, length=3)[0]
+
+    xs, expected = np.array([1.0, 2.0], np.float32), []
+    plain = xs.copy()
+    for _ in range(3):
+        expected.append([plain.sum()] * 2)
+        plain = plain + plain.sum()
+    out, logs = lox.spool(transform(jax.vmap(g, axis_name="i")))(xs)
+    assert_array(out, plain)
+    assert_logs(logs, {"total": np.array(expected, np.float32)})
+
+
+@transforms
+def test_an_axis_size_without_batched_inputs_still_gives_every_value_the_axis(transform):
+    def g(x):
+        lox.log({"x": x})
+        lax.scan(lambda c, i: (lox.log({"i": i}) and c, None), 0, jnp.arange(2))
+        return lax.cond(x > 1, lambda x: lox.log({"c": x})["c"], lambda x: lox.log({"c": -x})["c"], x)
+
+    _, logs = lox.spool(transform(jax.vmap(g, in_axes=None, out_axes=None, axis_size=3)))(jnp.float32(2))
+    assert_logs(logs, {"x": [[2.0] * 3], "i": [[0] * 3, [1] * 3], "c": [[2.0] * 3]})
+
+
+def test_values_that_do_not_depend_on_the_batch_get_the_axis_in_every_primitive():
+    def g(x):
+        jax.jit(lambda: lox.log({"jit": 1.0}) and None)()
+        jax.checkpoint(lambda y: lox.log({"checkpoint": 2.0})["checkpoint"] * y)(x)
+        lax.scan(lambda c, i: (lox.log({"scan": i}) and c, None), 0, jnp.arange(2))
+        lax.cond(x > 1, lambda: lox.log({"cond": 3.0}) and None, lambda: lox.log({"cond": 4.0}) and None)
+        lax.while_loop(lambda i: i < 1, lambda i: lox.log({"while": i})["while"] + 1, 0)
+        return x
+
+    for transform in (lambda f: f, jax.jit):
+        _, logs = lox.spool(transform(jax.vmap(g)), max_iters=1)(jnp.array([1.0, 2.0]))
+        expected = {"jit": [[1.0] * 2], "checkpoint": [[2.0] * 2], "scan": [[0, 0], [1, 1]], "cond": [[4.0, 3.0]]}
+        assert_logs(logs, expected | {"while": [[0, 0]]}, mask={"while": [[1, 1]]}, dropped={"while": [0, 0]})
+
+
+def test_spmd_axis_name_shards_the_batch_axis_of_logs():
+    mesh = Mesh(np.array(jax.devices()[:4]), ("d",))
+    xs = np.arange(8.0, dtype=np.float32).reshape(4, 2)
+
+    def g(x):
+        x = lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(None)))
+        lox.log({"x": x})
+        return 2 * x
+
+    for spooled in (
+        jax.jit(lox.spool(jax.vmap(g, spmd_axis_name="d"))),
+        lox.spool(jax.jit(jax.vmap(g, spmd_axis_name="d"))),
+    ):
+        out, logs = spooled(xs)
+        assert_array(out, 2 * xs)
+        assert_logs(logs, {"x": [xs]})
+    with_scan = jax.vmap(lambda x: lax.scan(lambda c, i: (g(c), None), x, None, length=2)[0], spmd_axis_name="d")
+    _, logs = jax.jit(lox.spool(with_scan))(xs)
+    assert_logs(logs, {"x": [xs, 2 * xs]})
+
+
+@transforms
+def test_a_map_of_a_map_with_other_axes_logs_lane_by_lane(transform):
+    xs = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+
+    def g(x, y):
+        lox.log({"product": x * y})
+        return x
+
+    _, logs = lox.spool(transform(jax.vmap(jax.vmap(g, in_axes=(0, None)), in_axes=(1, 0))))(xs, xs[0])
+    assert_logs(logs, {"product": [[[xs[j, i] * xs[0, i] for j in range(3)] for i in range(4)]]})
+
+
+def test_filters_and_intervals_apply_to_events_not_lanes():
+    def g(x):
+        lax.scan(lambda c, i: (lox.log({"a": x + i, "b": i}) and c, None), 0, jnp.arange(5))
+
+    xs = jnp.array([10, 20])
+    _, logs = lox.spool(jax.vmap(g), argnames="a", interval=2)(xs)
+    assert_logs(logs, {"a": [[10, 20], [12, 22], [14, 24]]})
+    _, logs = lox.spool(jax.vmap(g), argnames="a", reduce="sum")(xs)
+    assert_logs(logs, {"a": [[60, 110]]})
+
+
+def test_an_interval_of_masked_events_counts_those_of_each_lane():
+    def g(x):
+        def step(c, i):
+            lax.cond(i % x == 0, lambda i: lox.log({"i": i}) and None, lambda i: None, i)
+            return c, None
+
+        lax.scan(step, 0, jnp.arange(6))
+
+    _, logs = lox.spool(jax.vmap(g), interval=2, unify=True)(jnp.array([1, 2, 3]))
+    happened = {0: [0, 2, 4], 1: [0, 4], 2: [0]}
+    for index, expected in happened.items():
+        values, mask = np.asarray(logs["i"])[:, index], np.asarray(logs.mask["i"])[:, index]
+        assert values[mask].tolist() == expected
+    _, logs = lox.spool(jax.vmap(g), reduce="count")(jnp.array([1, 2, 3]))
+    assert logs["i"].tolist() == [[6, 3, 2]]
+
+
+def test_map_of_a_function_that_spools_inside_returns_its_logs_as_outputs():
+    def g(x):
+        out, logs = lox.spool(f, argnames="x")(x)
+        lox.log({"last": logs["x"][-1]})
+        return out, logs.slice(0, 1)
+
+    (out, inner), logs = lox.spool(jax.vmap(g))(jnp.array([1.0, 5.0]))
+    assert_array(inner["x"], [[1.0], [5.0]])
+    assert_array(logs["last"], [[2.0, 10.0]])
+    assert_array(logs["constant"], [[1.0, 1.0]])
+
+
+def test_a_vectorized_function_logs_its_lanes():
+    vectorized = jnp.vectorize(lambda x: lox.log({"x": x})["x"] * 2)
+    out, logs = lox.spool(vectorized)(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
+    assert_array(out, [[2.0, 4.0], [6.0, 8.0]])
+    assert_logs(logs, {"x": [[[1.0, 2.0], [3.0, 4.0]]]})
+
+
+def test_a_zero_size_batch_gives_logs_of_no_lanes():
+    _, logs = lox.spool(jax.vmap(functools.partial(f)))(jnp.zeros(0))
+    assert logs["x"].shape == (2, 0)
