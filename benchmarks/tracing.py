@@ -35,11 +35,7 @@ def measure() -> Iterator[Table]:
             growing("a key each, interval", SITES, lambda n: (lox.spool(_sites(n), interval=10), _sites(n))),
             growing("one key, interval", SITES, lambda n: (lox.spool(_sites(n, keys=1), interval=10), _sites(n))),
             growing("a key each, in a scan", SITES, lambda n: (lox.spool(_scanned(_sites(n))), _scanned(_sites(n)))),
-            growing(
-                "a key each, in a cond",
-                SITES,
-                lambda n: (lox.spool(_scalar(_cond)(_sites(n))), _scalar(_cond)(_sites(n))),
-            ),
+            growing("a key each, in a cond", SITES, lambda n: (lox.spool(_branched(_sites(n))), _branched(_sites(n)))),
             growing("a key each, under grad", SITES, lambda n: (lox.spool(jax.grad(_sites(n))), jax.grad(_sites(n)))),
         ],
         _note("n"),
@@ -77,7 +73,7 @@ def growing(
     cells = [Figure(cost / size * 1e6, digits=0) for cost, size in zip(extra, done, strict=True)]
     missing = ["too long"] * (len(sizes) - len(done))
     exponents = (
-        slope(done[half:], extra[half:], target),
+        slope(done[half:], extra[half:], target) if min(extra[half:]) > 0 else "-",
         slope(done[half:], [seconds - base[0] for seconds in base[half:]]),
     )
     last = f"{1 + extra[-1] / base[-1]:.1f} ({done[-1]})"
@@ -129,6 +125,10 @@ def _scanned(f: Function) -> Function:
     return lambda x: jax.lax.scan(lambda x, _: (f(x), None), x, length=10)[0]
 
 
+def _branched(f: Function) -> Function:
+    return lambda x: jax.lax.cond(x > 0, f, lambda x: f(jax.lax.sin(x)), x)
+
+
 # -- one log, deep inside ---------------------------------------------------------------------------------------------
 
 
@@ -155,11 +155,6 @@ def _while(f: Function) -> Function:
 
 def _checkpoint(f: Function) -> Function:
     return jax.checkpoint(lambda x: f(jax.lax.sin(x)))
-
-
-def _scalar(level: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    """The same level, with a branch that logs what the other does."""
-    return lambda f: lambda x: jax.lax.cond(x > 0, f, lambda x: f(jax.lax.sin(x)), x)
 
 
 def _nestings() -> Iterator[tuple[str, Callable[[int], tuple[Function, Function]]]]:

@@ -105,51 +105,48 @@ def _batch_while(original: Batcher) -> Batcher:
             return original(axis_data, args, dims, **params)
         cond_jaxpr, body_jaxpr = params["cond_jaxpr"], params["body_jaxpr"]
         num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
-        cond_logs = has_log(cond_jaxpr)
-        cond = _compat.as_fun(cond_jaxpr)
-        if cond_logs:  # The condition is checked once before the loop, by every lane.
+        if has_log(cond_jaxpr):  # The condition is checked once before the loop, by every lane.
             first = [*args[:num_cond], *args[num_cond + num_body :]], [*dims[:num_cond], *dims[num_cond + num_body :]]
             _compat.batch(cond_jaxpr, axis_data, *first)
-
-        def body(*args: Any) -> Sequence[Any]:
-            cond_consts, body_consts, carry = (
-                args[:num_cond],
-                args[num_cond : num_cond + num_body],
-                args[num_cond + num_body :],
-            )
-            ((live,), _) = under(Silence(), cond)(*cond_consts, *carry)
-            outs, _ = under(Mask(live), _compat.as_fun(body_jaxpr))(*body_consts, *carry)
-            if cond_logs:
-                under(Mask(live), cond)(*cond_consts, *outs)
-            return outs
-
-        avals = [*_compat.in_avals(cond_jaxpr)[:num_cond], *_compat.in_avals(body_jaxpr)]
-        masked_body, _ = _compat.trace(body, avals, "lox")
-        silent_cond, _, _ = discharge(Silence(), cond_jaxpr)
-        args = [*args[:num_cond], *args]
-        dims = [*dims[:num_cond], *dims]
-        return original(
-            axis_data,
-            args,
-            dims,
-            cond_jaxpr=silent_cond,
-            cond_nconsts=num_cond,
-            body_jaxpr=masked_body,
-            body_nconsts=num_cond + num_body,
-        )
+        masked_params = {
+            "cond_jaxpr": discharge(Silence(), cond_jaxpr)[0],
+            "cond_nconsts": num_cond,
+            "body_jaxpr": _masked_body(body_jaxpr, cond_jaxpr, num_cond, num_body),
+            "body_nconsts": num_cond + num_body,
+        }
+        return original(axis_data, [*args[:num_cond], *args], [*dims[:num_cond], *dims], **masked_params)
 
     return batch
 
 
+@_compat.weakref_lru_cache  # JAX batches a body more than once, and remembers the results by its identity.
+def _masked_body(body_jaxpr: Any, cond_jaxpr: Any, num_cond: int, num_body: int) -> Any:
+    """The body, of which only the lanes that go on log, together with what the condition then logs."""
+    cond = _compat.as_fun(cond_jaxpr)
+
+    def body(*args: Any) -> Sequence[Any]:
+        cond_consts, body_consts = args[:num_cond], args[num_cond : num_cond + num_body]
+        carry = args[num_cond + num_body :]
+        ((live,), _) = under(Silence(), cond)(*cond_consts, *carry)
+        outs, _ = under(Mask(live), _compat.as_fun(body_jaxpr))(*body_consts, *carry)
+        if has_log(cond_jaxpr):
+            under(Mask(live), cond)(*cond_consts, *outs)
+        return outs
+
+    avals = [*_compat.in_avals(cond_jaxpr)[:num_cond], *_compat.in_avals(body_jaxpr)]
+    return _compat.trace(body, avals, "lox")[0]
+
+
 def _predicate_is_batched(axis_data: Any, dims: Sequence[Any], params: dict[str, Any]) -> bool:
     cond_consts, body_consts, carry = split_args([dim is not None for dim in dims], params)
+    cond, body = (discharge(Silence(), params[name])[0] for name in ("cond_jaxpr", "body_jaxpr"))
     for _ in range(1 + len(carry)):  # Each turn batches at least one more of the carried values.
-        outs = _compat.batched_outputs(params["body_jaxpr"], axis_data, [*body_consts, *carry])
+        outs = _compat.batched_outputs(body, axis_data, [*body_consts, *carry])
         grown = [before or after for before, after in zip(carry, outs, strict=True)]
         if grown == list(carry):
             break
         carry = grown
-    (batched,) = _compat.batched_outputs(params["cond_jaxpr"], axis_data, [*cond_consts, *carry])
+    (batched,) = _compat.batched_outputs(cond, axis_data, [*cond_consts, *carry])
     return batched
 
 

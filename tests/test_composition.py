@@ -120,7 +120,8 @@ def mapped_loop(log, x):
 
 def plain_invariant(log, x):
     for _ in range(4):
-        log({"a": 7.0, "b": x})
+        log({"a": 7.0})
+        log({"b": x})
         x = np.sin(x)
     return x
 
@@ -128,7 +129,8 @@ def plain_invariant(log, x):
 @program(plain_invariant)
 def scan_with_a_constant_log(log, x):
     def step(x, _):
-        log({"a": 7.0, "b": x})
+        log({"a": 7.0})
+        log({"b": x})
         return jnp.sin(x), None
 
     return lax.scan(step, x, None, length=4)[0]

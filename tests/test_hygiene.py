@@ -16,7 +16,8 @@ def program(x):
     lox.log({"in": x})
 
     def step(x, i):
-        lox.log({"x": x, "constant": 1.0}, i=i)
+        lox.log({"constant": 1.0})
+        lox.log({"x": x}, i=i)
         return jax.checkpoint(lambda x: lox.log({"sin": jnp.sin(x)})["sin"])(x), None
 
     x, _ = lax.scan(step, x, jnp.arange(2))
