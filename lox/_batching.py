@@ -13,7 +13,7 @@ from typing import Any
 
 from lox import _compat
 from lox._collect import Collect
-from lox._effect import log_p, recording
+from lox._effect import emit_batched, recording
 from lox._events import Event, Node, map_events, masked
 from lox._handler import Handler, InPlace, Silence, equations, events_in, has_log, logs_in, under
 from lox._rules._call import discharge
@@ -70,7 +70,7 @@ def _batch_cond(original: Batcher) -> Batcher:
         outs, out_dims = original(axis_data, args, dims, branches=pure, **params)
         count = len(outs) - structure.num_leaves
         if structure.num_leaves:
-            _compat.batchers[log_p](axis_data, outs[count:], out_dims[count:], tree=structure)
+            emit_batched(axis_data, outs[count:], out_dims[count:], structure)
         return outs[:count], out_dims[:count]
 
     return batch

@@ -19,7 +19,7 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from lox import _compat
-from lox._events import Event, Node, Site, depths, map_events
+from lox._events import Event, Node, Site, depths, events, map_events
 from lox._exceptions import LogDataError, LogValueError
 from lox._probe import probing
 
@@ -55,39 +55,71 @@ log_p = jex.core.Primitive("lox_log")
 log_p.multiple_results = True
 
 
+class Layout:
+    """The structure of the nodes that an equation carries, as a parameter of the primitive.
+
+    A tree of JAX hashes by its shape alone; in JAX's caches, which look parameters up, all logs would be neighbours.
+    """
+
+    __slots__ = ("_hash", "keys", "tree")
+
+    def __init__(self, tree: Any, nodes: Sequence[Node]):
+        self.tree = tree
+        found = list(events(nodes))
+        self.keys = tuple(key for event in found for key in event.values)
+        self._hash = hash((tree, self.keys, tuple(event.site for event in found)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layout) and self._hash == other._hash and self.tree == other.tree
+
+    def __repr__(self) -> str:
+        return ", ".join(self.keys)
+
+
 @log_p.def_impl
-def _discard(*leaves: Any, tree: Any) -> list[Any]:
-    del leaves, tree
+def _discard(*leaves: Any, layout: Layout) -> list[Any]:
+    del leaves, layout
     return []
 
 
 @log_p.def_effectful_abstract_eval
-def _has_effect(*leaves: Any, tree: Any) -> tuple[list[Any], set[Any]]:
-    del leaves, tree
+def _has_effect(*leaves: Any, layout: Layout) -> tuple[list[Any], set[Any]]:
+    del leaves, layout
     return [], {log_effect}
 
 
-def _batch(axis_data: Any, leaves: Sequence[Any], dims: Sequence[Any], *, tree: Any) -> tuple[list[Any], list[Any]]:
-    # The axes of batches follow those of loops, and every value gets one, whether or not it depends on the batch.
-    nodes = jax.tree.unflatten(tree, leaves)
-    moved = [
-        _compat.matchaxis(axis_data, dim, place, leaf)
-        for leaf, dim, place in zip(leaves, dims, depths(nodes), strict=True)
-    ]
-    nodes = jax.tree.unflatten(tree, moved)
-    emit(map_events(lambda event, _: dataclasses.replace(event, lanes=event.lanes + 1), nodes))
+def _batch(
+    axis_data: Any, leaves: Sequence[Any], dims: Sequence[Any], *, layout: Layout
+) -> tuple[list[Any], list[Any]]:
+    emit_batched(axis_data, leaves, dims, layout.tree)
     return [], []
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, tree: Any) -> tuple[list[Any], list[Any]]:
+def emit_batched(axis_data: Any, leaves: Sequence[Any], dims: Sequence[Any], tree: Any) -> None:
+    """Emits nodes whose arrays have batch axes at `dims`.
+
+    The axes of batches follow those of loops, and every value gets one, whether or not it depends on the batch.
+    """
+    places = depths(jax.tree.unflatten(tree, leaves))
+    moved = [
+        _compat.matchaxis(axis_data, dim, place, leaf) for leaf, dim, place in zip(leaves, dims, places, strict=True)
+    ]
+    nodes = jax.tree.unflatten(tree, moved)
+    emit(map_events(lambda event, _: dataclasses.replace(event, lanes=event.lanes + 1), nodes))
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, layout: Layout) -> tuple[list[Any], list[Any]]:
     del tangents
-    emit(received(primals, {"tree": tree}))
+    emit(received(primals, {"layout": layout}))
     return [], []
 
 
 batching.fancy_primitive_batchers[log_p] = _batch
 ad.primitive_jvps[log_p] = _jvp
-mlir.register_lowering(log_p, lambda ctx, *leaves, tree: [])
+mlir.register_lowering(log_p, lambda ctx, *leaves, layout: [])
 
 
 def emit(nodes: Sequence[Node]) -> None:
@@ -95,12 +127,12 @@ def emit(nodes: Sequence[Node]) -> None:
     if nodes:
         leaves, tree = jax.tree.flatten(tuple(nodes))
         with _compat.staged():  # A log of constants happens when the program runs, not when it is traced.
-            log_p.bind(*leaves, tree=tree)
+            log_p.bind(*leaves, layout=Layout(tree, nodes))
 
 
 def received(leaves: Sequence[Any], params: Mapping[str, Any]) -> tuple[Node, ...]:
     """The nodes that an equation of the primitive carries."""
-    return jax.tree.unflatten(params["tree"], leaves)
+    return jax.tree.unflatten(params["layout"].tree, leaves)
 
 
 def log(data: Data, *, tags: str | Iterable[str] = (), prefix: str = "", **steps: Any) -> Data:

@@ -52,6 +52,10 @@ class Handler:
         """Meets logs; returns the nodes that it collects, and emits those that it leaves."""
         raise NotImplementedError
 
+    def append(self, nodes: list[Any], new: tuple[Any, ...]) -> None:
+        """Adds the nodes that were collected next to those before."""
+        nodes.extend(new)
+
     def join(self, nodes: Sequence[Any]) -> tuple[Any, ...]:
         """The nodes of a sequence of logs."""
         return tuple(nodes)
@@ -76,9 +80,9 @@ class Handler:
         """The handler inside a loop or branch, where it is not known how many events came before."""
         return self
 
-    def after(self, nodes: Sequence[Any]) -> Handler:
-        """The handler of what comes after these nodes."""
-        return self
+    def after(self, nodes: list[Any]) -> tuple[Handler, list[Any]]:
+        """The handler of what comes after these nodes, and the nodes as far as they are settled by then."""
+        return self, nodes
 
     def scan_loops(self, length: int) -> Loops | None:
         """How to collect over a loop whose length is known; None to stack each iteration's nodes."""
@@ -170,7 +174,7 @@ class HandlerTrace(jax.core.Trace):
     def apply(self, primitive: Any, args: Any, params: Any) -> Any:
         if primitive not in rules:
             raise UnsupportedPrimitiveError(unsupported(primitive, params))
-        handler = self.handler.after(self.nodes)
+        handler, self.nodes = self.handler.after(self.nodes)
         outs, nodes = rules[primitive](handler, primitive, args, dict(params))
         self.collect(nodes)
         return outs
@@ -180,8 +184,7 @@ class HandlerTrace(jax.core.Trace):
         self.parent, self.nodes = None, []
 
     def collect(self, nodes: tuple[Any, ...]) -> None:
-        if nodes:
-            self.nodes = list(self.handler.join([*self.nodes, *nodes]))
+        self.handler.append(self.nodes, nodes)
 
 
 def under(handler: Handler, fun: Callable[..., Any]) -> Callable[..., tuple[Any, tuple[Any, ...]]]:
@@ -193,7 +196,7 @@ def under(handler: Handler, fun: Callable[..., Any]) -> Callable[..., tuple[Any,
             try:
                 with jex.core.set_current_trace(trace):
                     outs = fun(*args, **kwargs)
-                return outs, tuple(trace.nodes)
+                return outs, handler.join(trace.nodes)
             finally:
                 trace.close()
 

@@ -182,7 +182,9 @@ class logdict(Mapping[str, Any]):
         steps = {name: values[key] for name, values in self.steps.items()}
         lanes = 0 if mask is None else mask.ndim - 1
         accumulator = fold(reduction, value, mask, steps, NOWHERE, lanes)
-        return from_accumulator(key, accumulator)
+        of_steps = {name: {key: one_event(step)} for name, step in accumulator.steps.items()}
+        happened = {} if accumulator.certain else {key: one_event(accumulator.count > 0)}
+        return logdict({key: one_event(result(accumulator))}, of_steps, happened)
 
     def valid(self, key: str) -> np.ndarray[Any, Any]:
         """The events of a key that happened, as a NumPy array of shape `(happened, *shape)`.
@@ -225,14 +227,6 @@ def _spread(leading: Any, shape: tuple[int, ...]) -> Any:
     return np.broadcast_to(array.reshape(array.shape + (1,) * (len(shape) - array.ndim)), shape).reshape(-1)
 
 
-def from_accumulator(key: str, accumulator: Any) -> logdict:
-    """The logs of one key that was reduced: one event."""
-
-    def one(array: Any) -> Any:
-        return jnp.expand_dims(array, 0)
-
-    mask = {}
-    if not accumulator.certain:
-        mask[key] = one(accumulator.count > 0)
-    steps = {name: {key: one(step)} for name, step in accumulator.steps.items()}
-    return logdict({key: one(result(accumulator))}, steps, mask)
+def one_event(array: Any) -> Any:
+    """An array with an event axis of length one."""
+    return jax.lax.expand_dims(array, (0,))

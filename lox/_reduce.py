@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
@@ -93,21 +94,22 @@ def empty(like: Accumulator) -> Accumulator:
 
 def merge(first: Accumulator, second: Accumulator) -> Accumulator:
     """The events of `first`, then those of `second`."""
-    here, there = first.count > 0, second.count > 0
     if first.reduction in ("mean", "sum", "count"):
         value = first.value + second.value
     elif first.reduction == "first":
-        value = where(here, first.value, second.value)
+        value = where(first.count > 0, first.value, second.value)
     elif first.reduction == "last":
-        value = where(there, second.value, first.value)
+        value = where(second.count > 0, second.value, first.value)
     else:
         better = jnp.minimum if first.reduction == "min" else jnp.maximum
-        value = where(here & there, better(first.value, second.value), where(here, first.value, second.value))
-    earlier = first.reduction == "first"
-    steps = {
-        name: where(here, step, second.steps[name]) if earlier else where(there, second.steps[name], step)
-        for name, step in first.steps.items()
-    }
+        both = where(first.count > 0, better(first.value, second.value), second.value)
+        value = where(second.count > 0, both, first.value)
+    steps = {}
+    for name, step in first.steps.items():
+        if first.reduction == "first":
+            steps[name] = where(first.count > 0, step, second.steps[name])
+        else:
+            steps[name] = where(second.count > 0, second.steps[name], step)
     count = first.count + second.count
     return dataclasses.replace(first, value=value, count=count, steps=steps, certain=first.certain or second.certain)
 
@@ -126,6 +128,12 @@ def result(accumulator: Accumulator) -> Any:
 
 
 def _result_dtype(reduction: str, dtype: Any) -> Any:
+    return _numpy_dtype(reduction, dtype, jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _numpy_dtype(reduction: str, dtype: Any, x64: bool) -> Any:
+    """The dtype that `jax.numpy` gives a reduction of arrays of this dtype."""
     return jax.eval_shape(getattr(jnp, reduction), jax.ShapeDtypeStruct((1,), dtype)).dtype
 
 

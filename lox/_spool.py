@@ -18,9 +18,9 @@ from lox._effect import emit, recording
 from lox._events import Event, Node, events, map_events
 from lox._exceptions import LogValueError, SpoolError, SpoolWarning, StructureError
 from lox._handler import Handler, InPlace
-from lox._logdict import from_accumulator, logdict
+from lox._logdict import logdict, one_event
 from lox._loops import Reduced, ScanLoops, WhileLoops, align_reduced, merge_reduced, split_reduced
-from lox._reduce import Reduction, check_reduction, fold, lift
+from lox._reduce import Reduction, check_reduction, fold, lift, result
 from lox._select import Selection
 from lox._thin import Seen, compact, restrict, thin
 
@@ -79,6 +79,15 @@ class Spool(Collect):
                 accumulators[key] = of(reduction, block.value, block.mask, block.steps, block.site, block.lanes)
         return (Reduced(accumulators),)
 
+    def append(self, nodes: list[Any], new: tuple[Any, ...]) -> None:
+        for node in new:
+            if not isinstance(node, Reduced):
+                nodes.append(node)
+            elif nodes and isinstance(nodes[0], Reduced):
+                nodes[0] = merge_reduced(nodes[0], node)
+            else:
+                nodes.insert(0, node)
+
     def join(self, nodes: Sequence[Any]) -> tuple[Any, ...]:
         reduced = [node for node in nodes if isinstance(node, Reduced)]
         others: tuple[Any, ...] = tuple(node for node in nodes if not isinstance(node, Reduced))
@@ -89,9 +98,12 @@ class Spool(Collect):
     def inside(self) -> Handler:
         return dataclasses.replace(self, seen=None)
 
-    def after(self, nodes: Sequence[Any]) -> Handler:
-        seen = next((node for node in nodes if isinstance(node, Seen)), None)
-        return self if seen is None or self.seen is None else dataclasses.replace(self, seen=seen)
+    def after(self, nodes: list[Any]) -> tuple[Handler, list[Any]]:
+        if self.seen is None:
+            return self, nodes
+        nodes = list(self.join(nodes))
+        (seen,) = (node for node in nodes if isinstance(node, Seen))
+        return dataclasses.replace(self, seen=seen), nodes
 
     def scan_loops(self, length: int) -> Any:
         if not self.reduce and self.seen is None:
@@ -146,9 +158,13 @@ class Spool(Collect):
                 steps.setdefault(name, {})[key] = step
             if block.dropped is not None:
                 dropped[key] = block.dropped
-        logs = logdict(data, steps, mask, dropped)
         for key, accumulator in reduced.accumulators.items():
-            logs = logs | from_accumulator(key, accumulator)
+            data[key] = one_event(result(accumulator))
+            if not accumulator.certain:
+                mask[key] = one_event(accumulator.count > 0)
+            for name, step in accumulator.steps.items():
+                steps.setdefault(name, {})[key] = one_event(step)
+        logs = logdict(data, steps, mask, dropped)
         return logs.prefix(prefix) if prefix else logs
 
 
