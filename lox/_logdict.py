@@ -114,13 +114,14 @@ class logdict(Mapping[str, Any]):
             data[key] = jnp.concatenate([first, second])
             for name in counters[0]:
                 steps[name][key] = jnp.concatenate([self.steps[name][key], other.steps[name][key]])
-            if key in joined.mask:
-                lanes = joined.mask[key].shape[1:]
-                masks = [
+            masks = [logs.mask[key] for logs in (self, other) if key in logs.mask]
+            if masks:
+                lanes = masks[0].shape[1:]
+                happened = [
                     logs.mask.get(key, jnp.ones((logs.data[key].shape[0], *lanes), bool)) for logs in (self, other)
                 ]
-                mask[key] = jnp.concatenate(masks)
-            if key in joined.dropped:
+                mask[key] = jnp.concatenate(happened)
+            if key in self.dropped or key in other.dropped:
                 dropped[key] = self.dropped.get(key, 0) + other.dropped.get(key, 0)
         return logdict(data, steps, mask, dropped)
 

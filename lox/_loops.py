@@ -26,6 +26,10 @@ class Reduced:
 
     accumulators: dict[str, Accumulator]
 
+    def parts(self) -> list[Reduced]:
+        """A node for each key."""
+        return [Reduced({key: accumulator}) for key, accumulator in self.accumulators.items()]
+
 
 def merge_reduced(first: Reduced, second: Reduced) -> Reduced:
     """The events of `first`, then those of `second`.

@@ -262,6 +262,37 @@ def test_checkpoints_in_and_around_scans_log_once(kind):
         assert_logs(logs, {key: [[v, v] for v in values] for key, values in events.items()}, rtol=RTOL)
 
 
+@pytest.mark.parametrize("inner", [lambda f: f, jax.checkpoint, jax.jit], ids=["plain", "checkpoint", "jit"])
+def test_a_loop_in_a_rule_of_differentiation_logs_every_iteration(inner):
+    def step(x, i):
+        lox.log({"constant": 2.0})
+        lox.log({"x": x, "i": i})
+        return jnp.sin(x), None
+
+    loop = inner(lambda x: lax.scan(step, x, jnp.arange(3))[0])
+    g = jax.custom_jvp(loop)
+    g.defjvp(lambda primals, tangents: jax.jvp(loop, primals, tangents))
+    events = {"x": [X, np.sin(X), np.sin(np.sin(X))], "i": [0, 1, 2], "constant": [2.0] * 3}
+    for transform in (lambda f: f, jax.jit):
+        slope, logs = lox.spool(transform(jax.grad(g)))(jnp.float32(X))
+        np.testing.assert_allclose(slope, SLOPE, RTOL)
+        assert_logs(logs, events, rtol=RTOL)
+
+
+@pytest.mark.parametrize("outer", [jax.checkpoint, lambda f: f], ids=["checkpoint", "plain"])
+def test_a_loop_in_a_branch_logs_every_iteration_under_grad(outer):
+    def step(x, i):
+        lox.log({"constant": 2.0})
+        lox.log({"x": x})
+        return jnp.sin(x), None
+
+    loop = lambda x: lax.scan(step, x, jnp.arange(3))[0]  # noqa: E731
+    g = outer(lambda x: lax.cond(x > 0, loop, loop, x))
+    slope, logs = lox.spool(jax.grad(g))(jnp.float32(X))
+    np.testing.assert_allclose(slope, SLOPE, RTOL)
+    assert_logs(logs, {"x": [X, np.sin(X), np.sin(np.sin(X))], "constant": [2.0] * 3}, rtol=RTOL)
+
+
 def test_a_nested_checkpoint_logs_once():
     g = jax.checkpoint(lambda x: jnp.sin(jax.checkpoint(lambda x: lox.log({"cos": jnp.cos(x)})["cos"])(x)))
     slope, logs = lox.spool(jax.grad(g))(jnp.float32(X))

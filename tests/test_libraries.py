@@ -223,11 +223,16 @@ def test_an_equinox_module_logs_under_filter_jit(affine):
 
 def test_an_equinox_module_logs_under_filter_vmap(affine):
     ys = np.stack([plain_affine(x) for x in X])
-    mapped = eqx.filter_vmap(lambda model, x: model(x), in_axes=(None, 0))
-    for f in (lox.spool(mapped), lox.spool(eqx.filter_jit(mapped)), eqx.filter_jit(lox.spool(mapped))):
-        _, logs = f(affine, X)
+
+    def mapped(model, x):
+        return eqx.filter_vmap(model)(x)
+
+    for f in (lox.spool(eqx.filter_vmap(affine)), lambda x: lox.spool(eqx.filter_jit(mapped))(affine, x)):
+        _, logs = f(X)
         assert_logs(logs, {"y": [ys]}, rtol=RTOL)
-    _, logs = eqx.filter_vmap(lox.spool(lambda model, x: model(x)), in_axes=(None, 0))(affine, X)
+    _, logs = eqx.filter_jit(lox.spool(mapped))(affine, X)
+    assert_logs(logs, {"y": [ys]}, rtol=RTOL)
+    _, logs = eqx.filter_vmap(lox.spool(lambda x: affine(x)))(X)
     assert_logs(logs, {"y": ys[:, None]}, rtol=RTOL)
 
 

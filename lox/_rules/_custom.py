@@ -147,10 +147,13 @@ def custom_vjp(
     held = primal.held
 
     function = jax.custom_vjp(primal.with_logs)
+    # Symbolic zeros tell that nothing differentiates the logs; JAX has none under a shard_map.
+    symbolic_zeros = params["symbolic_zeros"] or not jax.sharding.get_abstract_mesh().manual_axes
 
     def function_fwd(*pairs: Any) -> Any:
-        values = [pair.value for pair in pairs]
-        flat = [item for pair in pairs[held:] for item in (pair.value, pair.perturbed)]
+        values = [pair.value for pair in pairs] if symbolic_zeros else list(pairs)
+        perturbed = [pair.perturbed for pair in pairs] if symbolic_zeros else [True] * len(pairs)
+        flat = [item for pair in zip(values[held:], perturbed[held:], strict=True) for item in pair]
         results = primal.run_rule(_renewed(params["fwd"]), values[:held], *flat)
         _, residual_tree, forwarded = params["out_trees"]()
         count = residual_tree.num_leaves - sum(position is not None for position in forwarded)
@@ -175,7 +178,7 @@ def custom_vjp(
             bars = [_add(a, b) for a, b in zip(bars, of_logs[held:], strict=True)]
         return (*[None] * held, *bars)
 
-    function.defvjp(function_fwd, function_bwd, symbolic_zeros=True)
+    function.defvjp(function_fwd, function_bwd, symbolic_zeros=symbolic_zeros)
     outs, leaves = function(*handler.arrays(), *args)
     _settle(params["fun"], params["fwd"])
     return outs, primal.nodes(leaves)

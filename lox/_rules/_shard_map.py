@@ -78,8 +78,9 @@ def _expand(nodes: Sequence[Any], axes_of: AxesOf, depth: int = 0) -> tuple[tupl
             for group in dict.fromkeys(axes_by_key.values()):
                 values = {key: value for key, value in node.values.items() if axes_by_key[key] == group}
                 add(dataclasses.replace(node, values=values, anchors=()), group)
-        else:
-            add(node, axes_of(jax.tree.leaves(node)))
+        else:  # What handlers make of nodes is spread key by key.
+            for part in getattr(node, "parts", lambda node=node: [node])():
+                add(part, axes_of(jax.tree.leaves(part)))
     return tuple(expanded), specs
 
 
