@@ -322,13 +322,16 @@ def is_top_level() -> bool:
     return _core.trace_state_clean()
 
 
-def jit_options(fun: Any) -> dict[str, Any] | None:
+def jit_options(fun: Any) -> tuple[tuple[str, Any], ...] | None:
     """How a jitted function reads its arguments, or None for other functions and for those with shardings or a device.
 
     A jitted function has no public attribute for its static and donated arguments.
     """
-    if not isinstance(fun, _PjitFunction):
-        return None
+    return _jit_options(fun) if isinstance(fun, _PjitFunction) else None
+
+
+@cached_by_function
+def _jit_options(fun: Any) -> tuple[tuple[str, Any], ...] | None:
     info = fun._jit_info
     shardings = (*info.in_shardings_leaves, *info.out_shardings_leaves)
     layouts = (*info.in_layouts_leaves, *info.out_layouts_leaves)
@@ -337,4 +340,4 @@ def jit_options(fun: Any) -> dict[str, Any] | None:
     if any(value is not _pjit.UNSPECIFIED for value in shardings) or any(value is not None for value in layouts):
         return None
     names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames", "keep_unused")
-    return {name: getattr(info, name) for name in names}
+    return tuple((name, getattr(info, name)) for name in names)

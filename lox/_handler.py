@@ -196,7 +196,8 @@ def under(handler: Handler, fun: Callable[..., Any]) -> Callable[..., tuple[Any,
             try:
                 with jex.core.set_current_trace(trace):
                     outs = fun(*args, **kwargs)
-                return outs, handler.join(trace.nodes)
+                with jex.core.set_current_trace(parent):
+                    return outs, handler.join(trace.nodes)
             finally:
                 trace.close()
 

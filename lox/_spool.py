@@ -279,6 +279,26 @@ def spool(
     >>> out.item(), logs["total"].tolist()
     (6.0, [0.0, 1.0, 3.0, 6.0])
     """
+    asked = (argnames, tags, reduce, interval, prefix, keep_logs, unify, on_while, max_iters)
+    try:
+        options = _remembered_options(*asked)
+    except TypeError:  # Something that cannot be hashed, such as a list of names, or of the wrong type.
+        options = _options(*asked)
+    return _transform.decorate(fun, lambda f: _spooled(f, options))
+
+
+def _options(
+    argnames: Any,
+    tags: Any,
+    reduce: Any,
+    interval: Any,
+    prefix: Any,
+    keep_logs: Any,
+    unify: Any,
+    on_while: Any,
+    max_iters: Any,
+) -> _Options:
+    """Checks the keywords of `lox.spool`."""
     options = {
         "selection": Selection.of(argnames, tags),
         "keep_logs": bool(keep_logs),
@@ -293,8 +313,11 @@ def spool(
         raise LogValueError("lox.spool takes reduce= or interval=, not both.")
     if not isinstance(prefix, str):
         raise LogValueError(f"prefix must be a string, got {prefix!r} of type {type(prefix).__name__}.")
-    frozen = _Options(tuple(options.items()), prefix)
-    return _transform.decorate(fun, lambda f: _spooled(f, frozen))
+    return _Options(tuple(options.items()), prefix)
+
+
+# Written where it is called, `lox.spool(f)(x)` is made anew at each call.
+_remembered_options: Any = functools.lru_cache(maxsize=128, typed=True)(_options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -318,12 +341,11 @@ def _spooled(fun: Function, options: _Options) -> Callable[..., tuple[Any, logdi
             return options.call(fun, args, kwargs)
 
     else:
-        frozen = tuple(jit_options.items())
 
         def spooled(*args: Any, **kwargs: Any) -> tuple[Any, logdict]:
             # Under no other transformation, compile what is to be returned too, and let JAX dispatch to that.
             if _compat.is_top_level() and not recording.value:
-                return _jitted(fun, options, frozen)(*args, **kwargs)
+                return _jitted(fun, options, jit_options)(*args, **kwargs)
             return options.call(fun, args, kwargs)
 
     return functools.wraps(fun, updated=())(spooled)
