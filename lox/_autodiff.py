@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from lox import _compat
 from lox._effect import log_effect, log_p, recording, transforming
 from lox._events import Event, Node, map_events
-from lox._handler import Handler, InPlace, Silence, equations, logs_in, under
+from lox._handler import Handler, InPlace, Silence, equations, logs_in
 from lox._probe import probing
 from lox._rules._call import discharge
 from lox._rules._scan import run_scan
@@ -303,12 +303,21 @@ def _once(primitive: Any, original: Callable[..., Any]) -> Callable[..., Any]:
             return original(trace, *tracers, **params)
         if _moves_out_of_scan(trace):
             return trace.default_process_primitive(primitive, [trace.instantiate_const(t) for t in tracers], params)
-        if all(tracer.is_known() for tracer in tracers) and probing() and not transforming.value:
-            outs, _ = under(Silence(), primitive.bind)(*(tracer.pval.get_known() for tracer in tracers), **params)
-            return [trace.new_const(out) for out in outs]
+        if probing() and not transforming.value:
+            params = {name: _silenced(value) for name, value in params.items()}
         return original(trace, *tracers, **params)
 
     return partially_evaluate
+
+
+def _silenced(value: Any) -> Any:
+    """A parameter of a primitive, without the logs of the jaxprs in it."""
+    if isinstance(value, tuple) and any(_compat.is_jaxpr(item) for item in value):
+        return tuple(map(_silenced, value))
+    if not _compat.is_jaxpr(value):
+        return value
+    silent, _, _ = discharge(Silence(), value)
+    return _compat.open_jaxpr(silent) if value is _compat.open_jaxpr(value) else silent
 
 
 def _keep_logs(original: Callable[..., Any]) -> Callable[..., Any]:
