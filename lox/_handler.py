@@ -15,7 +15,7 @@ import jax
 import jax.extend as jex
 
 from lox import _compat
-from lox._effect import emit, log_effect, log_p, received, recording
+from lox._effect import emit, log_effect, log_p, received
 from lox._events import Event, Node, events
 from lox._exceptions import UnsupportedPrimitiveError
 
@@ -202,11 +202,6 @@ def under(handler: Handler, fun: Callable[..., Any]) -> Callable[..., tuple[Any,
                 trace.close()
 
     return run
-
-
-def outward(handler: Handler) -> Any:
-    """The context in which code runs that is not part of what `handler` handles, as rules of differentiation."""
-    return recording(handler.forward)
 
 
 class InPlace(Handler):
