@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -44,10 +43,24 @@ class logdict(Mapping[str, Any]):
     [2.0]
     """
 
-    data: dict[str, Any] = dataclasses.field(default_factory=dict)
-    steps: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    mask: dict[str, Any] = dataclasses.field(default_factory=dict)
-    dropped: dict[str, Any] = dataclasses.field(default_factory=dict)
+    data: dict[str, Any]
+    steps: dict[str, dict[str, Any]]
+    mask: dict[str, Any]
+    dropped: dict[str, Any]
+
+    def __init__(
+        self,
+        data: dict[str, Any] | None = None,
+        steps: dict[str, dict[str, Any]] | None = None,
+        mask: dict[str, Any] | None = None,
+        dropped: dict[str, Any] | None = None,
+    ):
+        # JAX makes one at each call of a compiled function, and four calls of a frozen `__setattr__` take longer.
+        fields = self.__dict__
+        fields["data"] = {} if data is None else data
+        fields["steps"] = {} if steps is None else steps
+        fields["mask"] = {} if mask is None else mask
+        fields["dropped"] = {} if dropped is None else dropped
 
     def __getitem__(self, key: str) -> Any:
         try:

@@ -262,6 +262,25 @@ def test_checkpoints_in_and_around_scans_log_once(kind):
         assert_logs(logs, {key: [[v, v] for v in values] for key, values in events.items()}, rtol=RTOL)
 
 
+@pytest.mark.parametrize("derivative", [jax.grad, lambda f: jax.jacfwd(jax.jacrev(f))], ids=["grad", "hessian"])
+def test_a_loop_invariant_log_of_a_custom_function_in_a_checkpointed_scan_happens_in_every_iteration(derivative):
+    @jax.custom_jvp
+    def tripled(y):
+        return lox.log({"y": y})["y"]
+
+    tripled.defjvp(lambda primals, tangents: (tripled(*primals), 3 * tangents[0]))
+
+    @jax.checkpoint
+    def g(x):
+        y = jnp.cos(x)
+        return lax.scan(lambda c, _: (c * jnp.sin(tripled(y)), None), x, None, length=4)[0]
+
+    slope, logs = lox.spool(derivative(g))(X)
+    assert_array(slope, derivative(lox.strip(g))(X), RTOL)
+    assert logs["y"].shape[0] == 4
+    assert_array(logs["y"].reshape(4, -1)[:, 0], np.full(4, np.cos(X), np.float32), RTOL)
+
+
 @pytest.mark.parametrize("inner", [lambda f: f, jax.checkpoint, jax.jit], ids=["plain", "checkpoint", "jit"])
 def test_a_loop_in_a_rule_of_differentiation_logs_every_iteration(inner):
     def step(x, i):

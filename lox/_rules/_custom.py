@@ -17,7 +17,7 @@ from jax.extend.linear_util import StoreException
 
 from lox import _compat
 from lox._effect import recording
-from lox._handler import Handler, rule, under
+from lox._handler import Handler, Silence, rule, under
 
 primitives = jex.core.primitives
 
@@ -115,6 +115,17 @@ def custom_jvp(
     handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], tuple[Any, ...]]:
     del primitive
+    if not handler.arrays():
+        return _custom_jvp(handler, args, params)
+    # The outputs must not depend on what the handler holds: where JAX splits a program by what is known, it may keep
+    # the rule of a function of known values only. So the function runs once for its outputs, once for its logs. The
+    # first run is silent but recorded, since JAX traces a rule once and remembers it.
+    outs, _ = _custom_jvp(Silence(forward=True), args, params)
+    _, nodes = _custom_jvp(handler, args, params)
+    return outs, nodes
+
+
+def _custom_jvp(handler: Handler, args: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], tuple[Any, ...]]:
     primal = _Function(handler, _renewed(params["fun"]))
     logs = _Function(handler, _traceless(params["fun"]))
     held = primal.held
