@@ -322,16 +322,16 @@ def is_top_level() -> bool:
     return _core.trace_state_clean()
 
 
+def is_jitted(fun: Any) -> bool:
+    """Whether `fun` is what `jax.jit` returned."""
+    return isinstance(fun, _PjitFunction)
+
+
 def jit_options(fun: Any) -> tuple[tuple[str, Any], ...] | None:
-    """How a jitted function reads its arguments, or None for other functions and for those with shardings or a device.
+    """How a jitted function reads its arguments, or None for one with shardings, layouts or a device of its own.
 
     A jitted function has no public attribute for its static and donated arguments.
     """
-    return _jit_options(fun) if isinstance(fun, _PjitFunction) else None
-
-
-@cached_by_function
-def _jit_options(fun: Any) -> tuple[tuple[str, Any], ...] | None:
     info = fun._jit_info
     shardings = (*info.in_shardings_leaves, *info.out_shardings_leaves)
     layouts = (*info.in_layouts_leaves, *info.out_layouts_leaves)

@@ -313,16 +313,16 @@ def _options(
         raise LogValueError("lox.spool takes reduce= or interval=, not both.")
     if not isinstance(prefix, str):
         raise LogValueError(f"prefix must be a string, got {prefix!r} of type {type(prefix).__name__}.")
-    return _Options(tuple(options.items()), prefix)
+    return _options_of(tuple(options.items()), prefix)
 
 
 # Written where it is called, `lox.spool(f)(x)` is made anew at each call.
 _remembered_options: Any = functools.lru_cache(maxsize=128, typed=True)(_options)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Options:
-    """What `lox.spool` was asked for."""
+    """What `lox.spool` was asked for. Equal ones are the same object, which is faster to look up."""
 
     make: tuple[tuple[str, Any], ...]
     prefix: str
@@ -333,26 +333,26 @@ class _Options:
         return out, handler.result(nodes, self.prefix)
 
 
+_options_of = functools.lru_cache(maxsize=128)(_Options)
+
+
 def _spooled(fun: Function, options: _Options) -> Callable[..., tuple[Any, logdict]]:
-    jit_options = _compat.jit_options(fun)
-    if jit_options is None:
+    jitted = _jitted(fun, options) if _compat.is_jitted(fun) else None
 
-        def spooled(*args: Any, **kwargs: Any) -> tuple[Any, logdict]:
-            return options.call(fun, args, kwargs)
-
-    else:
-
-        def spooled(*args: Any, **kwargs: Any) -> tuple[Any, logdict]:
-            # Under no other transformation, compile what is to be returned too, and let JAX dispatch to that.
-            if _compat.is_top_level() and not recording.value:
-                return _jitted(fun, options, jit_options)(*args, **kwargs)
-            return options.call(fun, args, kwargs)
+    def spooled(*args: Any, **kwargs: Any) -> tuple[Any, logdict]:
+        # Under no other transformation, compile what is to be returned too, and let JAX dispatch to that.
+        if jitted is not None and _compat.is_top_level() and not recording.value:
+            return jitted(*args, **kwargs)
+        return options.call(fun, args, kwargs)
 
     return functools.wraps(fun, updated=())(spooled)
 
 
 @_compat.cached_by_function
-def _jitted(fun: Function, options: _Options, jit_options: tuple[tuple[str, Any], ...]) -> Function:
+def _jitted(fun: Function, options: _Options) -> Function | None:
+    jit_options = _compat.jit_options(fun)
+    if jit_options is None:
+        return None
     alive = weakref.ref(fun)  # The cache must not keep the function it is for.
 
     def spooled(*args: Any, **kwargs: Any) -> tuple[Any, logdict]:
