@@ -25,10 +25,9 @@ import jax.numpy as jnp
 from lox import _compat
 from lox._effect import log_effect, log_p, recording, transforming
 from lox._events import Event, Node, map_events
-from lox._handler import Handler, InPlace, Silence, equations, logs_in
+from lox._handler import Handler, InPlace, Silence, equations, logs_in, under
 from lox._probe import probing
 from lox._rules._call import discharge
-from lox._rules._scan import run_scan
 from lox._rules._while import split_args
 
 primitives = jex.core.primitives
@@ -40,27 +39,25 @@ class Anchor(InPlace):
     """Ties each log to the iteration of the scan that it is in.
 
     Attributes:
-        scanned: The numbers of the iterations of the scan to enter, shape `(length,)`; None for any scan.
         counters: The numbers of the current iterations of the scans around, outermost first.
+        enters: Whether the iterations of scans inside count as well.
     """
 
     cacheable = False
-    scanned: Any = None
     counters: tuple[Any, ...] = ()
+    enters: bool = False
 
     def iterations(self, length: int) -> Any:
-        if self.scanned is None:
-            return jnp.arange(length, dtype=jnp.int32)
-        return None if self.counters else self.scanned
+        return jnp.arange(length, dtype=jnp.int32) if self.enters else None
 
     def iteration(self, index: Any) -> Handler:
-        return Anchor(self.scanned, (*self.counters, index))
+        return Anchor((*self.counters, index), self.enters)
 
     def arrays(self) -> tuple[Any, ...]:
         return self.counters
 
     def holding(self, arrays: Sequence[Any]) -> Handler:
-        return Anchor(self.scanned, tuple(arrays))
+        return Anchor(tuple(arrays), self.enters)
 
     def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         def tie(event: Event, depth: int) -> Event:
@@ -100,75 +97,41 @@ def _may_log(jaxpr: Any) -> bool:
     return any(eqn.primitive is log_p or eqn.primitive in silent for eqn in equations(jaxpr))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Anchored:
-    """A scan whose logs are tied to its iterations.
-
-    Attributes:
-        params: Its parameters.
-        sources: For each operand, its position among the original ones, which the numbers of the iterations follow;
-            or -1 for a value in `values`.
-        values: The operands that are known.
-    """
-
-    params: dict[str, Any]
-    sources: tuple[int, ...]
-    values: tuple[Any, ...]
-
-    def arrange(self, given: Sequence[Any], known: Callable[[Any], Any]) -> list[Any]:
-        """What belongs to each operand, from what belongs to the original ones and `known` for the others."""
-        return [
-            known(value) if source < 0 else given[source]
-            for source, value in zip(self.sources, self.values, strict=True)
-        ]
-
-
 @_compat.weakref_lru_cache
-def _anchored(jaxpr: Any, counts: tuple[int, int], options: tuple[int, bool, int], avals: tuple[Any, ...]) -> _Anchored:
-    num_consts, num_carry = counts
-    length, reverse, unroll = options
+def _anchored(jaxpr: Any) -> tuple[Any, list[Any]]:
+    """The body of a scan with its logs tied to its iterations.
 
-    def scan(*args: Any) -> list[Any]:
-        consts, init, xs = (
-            args[:num_consts],
-            args[num_consts : num_consts + num_carry],
-            args[num_consts + num_carry : -1],
-        )
-        options = {"length": length, "reverse": reverse, "unroll": unroll}
-        return run_scan(Anchor(args[-1]), jaxpr, consts, init, xs, **options)[0]
+    Returns:
+        The body, which takes the number of the iteration last, and the values to pass for its new leading inputs.
+    """
+    body = _compat.as_fun(jaxpr)
 
-    closed, captured = _compat.trace(scan, avals, "lox")
-    (eqn,) = (eqn for eqn in _compat.open_jaxpr(closed).eqns if eqn.primitive is scan_p)
-    places = {var: place - len(captured) for place, var in enumerate(_compat.open_jaxpr(closed).invars)}
-    sources, values = [], []
-    for atom in eqn.invars:
-        place = -1 if hasattr(atom, "val") else places[atom]
-        sources.append(max(place, -1))
-        values.append(atom.val if hasattr(atom, "val") else captured[place] if place < 0 else None)
-    return _Anchored(eqn.params, tuple(sources), tuple(values))
+    def numbered(*args: Any) -> Sequence[Any]:
+        return under(Anchor((args[-1],)), body)(*args[:-1])[0]
+
+    return _compat.trace(numbered, [*_compat.in_avals(jaxpr), _compat.int32_scalar], "lox")
 
 
-def _anchor(params: dict[str, Any], operands: Sequence[Any]) -> tuple[_Anchored, Any]:
-    counters = jnp.arange(params["length"], dtype=jnp.int32)
-    avals = tuple(jax.typeof(operand) for operand in (*operands, counters))
-    options = (params["length"], params["reverse"], params["unroll"])
-    return _anchored(params["jaxpr"], _compat.scan_counts(params), options, avals), counters
+def _anchor(params: dict[str, Any]) -> tuple[dict[str, Any], list[Any], Any]:
+    """A scan whose logs are tied to its iterations: its parameters and what it takes before and after its operands."""
+    body, captured = _anchored(params["jaxpr"])
+    numbers = jnp.arange(params["length"], dtype=jnp.int32)
+    return _compat.extend_scan(params, body, len(captured), 1), captured, numbers
 
 
 def _linearize_scan(original: Callable[..., Any]) -> Callable[..., Any]:
     def linearize(is_vjp: bool, nonzero: Sequence[bool], *primals: Any, **params: Any) -> Any:
         if not _may_log(params["jaxpr"]):
             return original(is_vjp, nonzero, *primals, **params)
-        anchored, counters = _anchor(params, primals)
-        operands = anchored.arrange([*primals, counters], lambda value: value)
-        nonzero = anchored.arrange([*nonzero, False], lambda value: False)
+        params, captured, numbers = _anchor(params)
+        zeros = [_compat.zero_tangent(value) for value in captured]
+        nonzero = [*[False] * len(captured), *nonzero, False]
         with _in_scan(_around()):
-            *results, linear = original(is_vjp, nonzero, *operands, **anchored.params)
+            *results, linear = original(is_vjp, nonzero, *captured, *primals, numbers, **params)
 
         def tangent(*args: Any) -> Any:
             residuals, tangents = args[: -len(primals)], args[-len(primals) :]
-            zero = _compat.zero_tangent
-            return linear(*residuals, *anchored.arrange([*tangents, zero(counters)], zero))
+            return linear(*residuals, *zeros, *tangents, _compat.zero_tangent(numbers))
 
         return *results, tangent
 
@@ -179,10 +142,9 @@ def _partially_evaluate_scan(original: Callable[..., Any]) -> Callable[..., Any]
     def partially_evaluate(trace: Any, *tracers: Any, **params: Any) -> Any:
         if not _may_log(params["jaxpr"]):
             return original(trace, *tracers, **params)
-        anchored, counters = _anchor(params, tracers)
-        operands = anchored.arrange([*tracers, trace.new_const(counters)], trace.new_const)
+        params, captured, numbers = _anchor(params)
         with _in_scan(_around()):
-            return original(trace, *operands, **anchored.params)
+            return original(trace, *map(trace.new_const, captured), *tracers, trace.new_const(numbers), **params)
 
     return partially_evaluate
 
@@ -201,7 +163,7 @@ def _partially_evaluate_checkpoint(original: Callable[..., Any]) -> Callable[...
     def partially_evaluate(trace: Any, *tracers: Any, **params: Any) -> Any:
         if not logs_in(params):
             return original(trace, *tracers, **params)
-        jaxpr, captured, _ = discharge(Anchor(), params["jaxpr"])
+        jaxpr, captured, _ = discharge(Anchor(enters=True), params["jaxpr"])
         params = _compat.extend_checkpoint(params, jaxpr, len(captured), 0)
         return original(trace, *map(trace.new_const, captured), *tracers, **params)
 

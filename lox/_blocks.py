@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from lox._events import Event, Loop, Node, Site
-from lox._exceptions import StructureError
+from lox._events import Loop, Node, Site
+from lox._exceptions import StructureError, UnsupportedPrimitiveError
 
 
 @jax.tree_util.register_dataclass
@@ -36,35 +36,31 @@ class Block:
         return dataclasses.replace(self, value=function(self.value), steps=steps, mask=mask, **changes)
 
 
-def by_key(key: str, event: Event) -> Hashable:
-    return key
-
-
-def name_of(group: Any) -> str:
-    """The key of a group, which stands alone or first in a tuple."""
-    return group if isinstance(group, str) else group[0]
-
-
-def blocks(nodes: Sequence[Node], group: Callable[[str, Event], Hashable] = by_key, depth: int = 0) -> dict[Any, Block]:
+def blocks(nodes: Sequence[Node], depth: int = 0) -> dict[str, Block]:
     """The blocks of all keys, in the order of their first events.
 
     Args:
         nodes: The nodes, under `depth` loops.
-        group: What events must have in common to come into one block.
         depth: The number of leading loop axes.
 
     Raises:
         StructureError: Events of one key differ in shape, dtype or counters.
     """
-    parts: dict[Any, list[Block]] = {}
+    parts: dict[str, list[Block]] = {}
     for node in nodes:
         if isinstance(node, Loop):
-            for key, block in blocks(node.body, group, depth + 1).items():
-                parts.setdefault(key, []).append(_unroll(block, node.dropped.get(name_of(key)), depth))
+            for key, block in blocks(node.body, depth + 1).items():
+                parts.setdefault(key, []).append(_unroll(block, node.dropped.get(key), depth))
         else:
+            if any(node.split):
+                raise UnsupportedPrimitiveError(
+                    f"reduce=, interval= and branches that log differently cannot be had for the log at {node.site} "
+                    "inside a shard_map under vmap with spmd_axis_name=, which splits the batch over shards. Apply "
+                    "lox.spool inside the vmap, as in vmap(spool(f), spmd_axis_name=...)."
+                )
             for key, value in node.values.items():
                 block = Block(value, node.steps, node.mask, None, node.site, node.lanes, node.optional, single=True)
-                parts.setdefault(group(key, node), []).append(block)
+                parts.setdefault(key, []).append(block)
     return {key: _in_sequence(key, found, depth) for key, found in parts.items()}
 
 
@@ -87,7 +83,7 @@ def _unroll(block: Block, dropped: Any, depth: int) -> Block:
     return block.map(merge, dropped=dropped)
 
 
-def _in_sequence(key: Any, parts: list[Block], depth: int) -> Block:
+def _in_sequence(key: str, parts: list[Block], depth: int) -> Block:
     first = parts[0]
     for other in parts[1:]:
         _check_alike(key, first, other, depth)
@@ -119,17 +115,19 @@ def _mask_of(part: Block, depth: int) -> Any:
     return jnp.ones(jnp.shape(part.value)[: depth + 1 + part.lanes], bool)
 
 
-def _check_alike(key: Any, first: Block, other: Block, depth: int) -> None:
-    name = name_of(key)
+def _check_alike(key: str, first: Block, other: Block, depth: int) -> None:
     kinds = [_kind(block, depth) for block in (first, other)]
     if kinds[0] != kinds[1]:
+        advice = "give one of them another key or a prefix"
+        if first.site == other.site and first.lanes == other.lanes:
+            advice = "make the batches equal, as with a batch_size of lax.map that divides the length, or leave it out"
         raise StructureError(
-            f"The key {name!r} is logged as {kinds[0]} at {first.site} and as {kinds[1]} at {other.site}. "
-            f"Events of one key must be alike: give one of them another key or a prefix."
+            f"The key {key!r} is logged as {kinds[0]} at {first.site} and as {kinds[1]} at {other.site}. "
+            f"Events of one key must be alike: {advice}."
         )
     if set(first.steps) != set(other.steps):
         raise StructureError(
-            f"The key {name!r} is logged with {_counters(first)} at {first.site} and with {_counters(other)} at "
+            f"The key {key!r} is logged with {_counters(first)} at {first.site} and with {_counters(other)} at "
             f"{other.site}. Events of one key must have the same counters: give one of them another key or a prefix."
         )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import jax
@@ -13,13 +14,12 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._blocks import Block, blocks, describe, with_event_axis
-from lox._events import Event, Loop, Node, Site
-from lox._exceptions import StructureError
-from lox._handler import Handler
+from lox._events import Event, Loop, Node, Site, events, map_events, masked, restrict
+from lox._exceptions import StructureError, UnsupportedPrimitiveError
+from lox._handler import Handler, InPlace
 from lox._lanes import where
 
 Maker = Callable[[tuple[Any, ...]], tuple[Any, ...]]
-Group = tuple[str, tuple[str, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,11 +31,31 @@ class Collect(Handler):
     def receive(self, nodes: tuple[Node, ...]) -> tuple[Any, ...]:
         return nodes
 
+    def beside(self, sites: frozenset[Site]) -> Handler:
+        return Refuse(sites)
+
     def while_loops(self, found: Sequence[Event]) -> Any:
         raise AssertionError("logs in a while_loop have no bound")
 
     def branches(self, nodes: Sequence[tuple[Any, ...]]) -> Sequence[Maker]:
-        return align(nodes)
+        return align_tagged(nodes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Refuse(InPlace):
+    """Drops the logs at `sites`; of others it is not known for which lanes they happen."""
+
+    sites: frozenset[Site]
+
+    def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        for event in events(nodes):
+            if event.site not in self.sites:
+                raise UnsupportedPrimitiveError(
+                    f"A derivative or batching rule logs, at {event.site}, of a function that is called under vmap in "
+                    "a cond or switch whose predicate differs between lanes: lox cannot tell for which of them the "
+                    "rule runs. Log in the function rather than in its rule, or leave this log out with lox.strip."
+                )
+        return ()
 
 
 @dataclasses.dataclass
@@ -72,15 +92,52 @@ def align(branches: Sequence[tuple[Node, ...]]) -> Sequence[Maker]:
         return [tuple for _ in branches]
     kinds = [_kinds(nodes) for nodes in branches]
     _check_kinds(kinds)
-    groups = list(dict.fromkeys(group for found in kinds for group in found))
+    keys = list(dict.fromkeys(key for found in kinds for key in found))
     reason = difference(branches)
-    return [lambda nodes: _filled(blocks(nodes, _group), groups, kinds, reason) for _ in branches]
+    return [lambda nodes: _filled(blocks(nodes), keys, kinds, reason) for _ in branches]
+
+
+def align_tagged(branches: Sequence[tuple[Node, ...]]) -> Sequence[Maker]:
+    """`align` for nodes from which handlers further out may still select some by tags.
+
+    Events of one key that carry different tags do not meet each other. Of such a key, the events of each branch
+    stay as they are, in their order, and are masked out in the other branches.
+    """
+    tags: dict[str, set[tuple[str, ...]]] = {}
+    for nodes in branches:
+        for event in events(nodes):
+            for key in event.values:
+                tags.setdefault(key, set()).add(event.site.tags)
+    mixed = {key for key, found in tags.items() if len(found) > 1}
+    apart = [_restricted(nodes, mixed, True) for nodes in branches]
+    if not mixed or all(_alike(apart[0], other) for other in apart[1:]):
+        mixed, apart = set(), [() for _ in branches]
+    together = align([_restricted(nodes, mixed, False) for nodes in branches])
+    reason = difference(apart)
+
+    def make(nodes: tuple[Any, ...], own: int) -> tuple[Any, ...]:
+        found = list(together[own](_restricted(nodes, mixed, False)))
+        for branch, like in enumerate(apart):
+            here = branch == own
+            rest = _restricted(nodes, mixed, True) if here else jax.tree.map(fill, like)
+            found += map_events(lambda event, _: _because(event, reason), masked(rest, jnp.asarray(here)))
+        return tuple(found)
+
+    return [functools.partial(make, own=own) for own in range(len(branches))]
+
+
+def _restricted(nodes: Sequence[Node], keys: Set[str], wanted: bool) -> tuple[Node, ...]:
+    return map_events(lambda event, _: restrict(event, lambda key: (key in keys) == wanted), nodes)
+
+
+def _because(event: Event, reason: str) -> Event:
+    return dataclasses.replace(event, optional=event.optional or reason)
 
 
 def difference(branches: Sequence[tuple[Node, ...]]) -> str:
     """What the branches of a `cond` or `switch` log, when the keys or their numbers of events differ; else empty."""
     kinds = [_kinds(nodes) for nodes in branches]
-    counts = [{group: kind.count for group, kind in found.items()} for found in kinds]
+    counts = [{key: kind.count for key, kind in found.items()} for found in kinds]
     if all(count == counts[0] for count in counts[1:]):
         return ""
     lines = [f"  branch {index} logs {_listed(found)}" for index, found in enumerate(kinds)]
@@ -92,17 +149,12 @@ def difference(branches: Sequence[tuple[Node, ...]]) -> str:
     )
 
 
-def _listed(found: dict[Group, Kind]) -> str:
+def _listed(found: dict[str, Kind]) -> str:
     if not found:
         return "nothing"
     return ", ".join(
-        f"{key!r}{f' ({kind.count} events)' if kind.count != 1 else ''} at {kind.site}"
-        for (key, _), kind in found.items()
+        f"{key!r}{f' ({kind.count} events)' if kind.count != 1 else ''} at {kind.site}" for key, kind in found.items()
     )
-
-
-def _group(key: str, event: Event) -> Group:
-    return key, event.site.tags
 
 
 def _alike(first: tuple[Node, ...], second: tuple[Node, ...]) -> bool:
@@ -123,28 +175,28 @@ def _alike(first: tuple[Node, ...], second: tuple[Node, ...]) -> bool:
     )
 
 
-def _kinds(nodes: Sequence[Node], lengths: tuple[int, ...] = ()) -> dict[Group, Kind]:
-    found: dict[Group, Kind] = {}
+def _kinds(nodes: Sequence[Node], lengths: tuple[int, ...] = ()) -> dict[str, Kind]:
+    found: dict[str, Kind] = {}
 
-    def add(group: Group, kind: Kind) -> None:
-        if group in found:
+    def add(key: str, kind: Kind) -> None:
+        if key in found:
             kind = dataclasses.replace(
-                found[group],
-                count=found[group].count + kind.count,
-                masked=found[group].masked or kind.masked,
-                bounded=found[group].bounded or kind.bounded,
-                optional=found[group].optional or kind.optional,
+                found[key],
+                count=found[key].count + kind.count,
+                masked=found[key].masked or kind.masked,
+                bounded=found[key].bounded or kind.bounded,
+                optional=found[key].optional or kind.optional,
             )
-        found[group] = kind
+        found[key] = kind
 
     for node in nodes:
         if isinstance(node, Loop):
-            for group, kind in _kinds(node.body, (*lengths, node.length)).items():
-                add(group, dataclasses.replace(kind, bounded=kind.bounded or group[0] in node.dropped))
+            for key, kind in _kinds(node.body, (*lengths, node.length)).items():
+                add(key, dataclasses.replace(kind, bounded=kind.bounded or key in node.dropped))
             continue
         for key, value in node.values.items():
             add(
-                _group(key, node),
+                key,
                 Kind(
                     count=math.prod(lengths),
                     aval=_inside(value, len(lengths)),
@@ -165,10 +217,10 @@ def _inside(aval: Any, loops: int) -> Any:
     return aval
 
 
-def _check_kinds(kinds: Sequence[dict[Group, Kind]]) -> None:
+def _check_kinds(kinds: Sequence[dict[str, Kind]]) -> None:
     first: dict[str, Kind] = {}
     for found in kinds:
-        for (key, _), kind in found.items():
+        for key, kind in found.items():
             other = first.setdefault(key, kind)
             if str(kind) != str(other) or set(kind.steps) != set(other.steps):
                 raise StructureError(
@@ -178,22 +230,20 @@ def _check_kinds(kinds: Sequence[dict[Group, Kind]]) -> None:
                 )
 
 
-def _filled(
-    own: dict[Group, Block], groups: list[Group], kinds: Sequence[dict[Group, Kind]], reason: str
-) -> tuple[Node, ...]:
+def _filled(own: dict[str, Block], keys: list[str], kinds: Sequence[dict[str, Kind]], reason: str) -> tuple[Node, ...]:
     nodes = []
-    for group in groups:
-        known = [found[group] for found in kinds if group in found]
+    for key in keys:
+        known = [found[key] for found in kinds if key in found]
         count = max(kind.count for kind in known)
         uncertain = len(known) < len(kinds) or any(kind.count != count for kind in known)
-        block = own.get(group)
+        block = own.get(key)
         if block is not None:
             block = with_event_axis(block)
         have = 0 if block is None else jnp.shape(block.value)[0]
         kind = known[0]
 
         def pad(array: Any, aval: Any, have: int = have, count: int = count) -> Any:
-            if have == count:
+            if array is not None and have == count:
                 return array
             extra = fill(jex.core.unmapped_aval(count - have, 0, aval))
             return extra if array is None else jax.lax.concatenate([array, extra], 0)
@@ -209,18 +259,20 @@ def _filled(
         steps = {name: pad(block.steps[name] if block else None, aval) for name, aval in kind.steps.items()}
         dropped = {}
         if any(kind.bounded for kind in known):
-            dropped[group[0]] = jnp.int32(0) if block is None or block.dropped is None else block.dropped
+            dropped[key] = jnp.int32(0) if block is None or block.dropped is None else block.dropped
         optional = reason if uncertain else next((kind.optional for kind in known if kind.optional), "")
         value = pad(block.value if block else None, kind.aval)
-        event = Event({group[0]: value}, steps, mask, (), kind.site, kind.lanes, optional)
+        event = Event({key: value}, steps, mask, (), kind.site, kind.lanes, optional)
         nodes.append(Loop((event,), dropped, count))
     return tuple(nodes)
 
 
 def fill(aval: Any) -> Any:
-    """What stands where no event happened: NaN, 0 or False."""
+    """What stands where no event happened: NaN, 0 or False; 0 also while JAX looks for NaN (`jax_debug_nans`)."""
     zeros = _compat.zeros_like_aval(aval)
-    return zeros + jnp.asarray(jnp.nan, aval.dtype) if jnp.issubdtype(aval.dtype, jnp.inexact) else zeros
+    if not jnp.issubdtype(aval.dtype, jnp.inexact) or jax.config.jax_debug_nans:  # type: ignore[attr-defined]
+        return zeros
+    return zeros + jnp.asarray(jnp.nan, aval.dtype)
 
 
 def blanked(block: Block) -> Block:

@@ -172,6 +172,15 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
     return params["num_consts"], params["num_carry"]
 
 
+def extend_scan(params: dict[str, Any], jaxpr: Any, new_consts: int, new_xs: int) -> dict[str, Any]:
+    """The parameters of a `scan` equation whose body got leading constants and trailing scanned inputs."""
+    if "ft_in" not in params:
+        return params | {"jaxpr": jaxpr, "num_consts": params["num_consts"] + new_consts}
+    consts, carry, xs = params["ft_in"].unpack()
+    ft_in = _pack(((_flattree.nones(new_consts), consts), carry, (xs, _flattree.nones(new_xs))))
+    return params | {"jaxpr": jaxpr, "ft_in": ft_in}
+
+
 def extend_checkpoint(params: dict[str, Any], jaxpr: Any, new_ins: int, new_outs: int) -> dict[str, Any]:
     """The parameters of a `checkpoint` equation whose jaxpr got leading inputs and trailing outputs."""
     del new_outs

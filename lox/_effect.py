@@ -19,7 +19,7 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from lox import _compat
-from lox._events import Event, Node, Site, depths, events, map_events
+from lox._events import Event, Node, Site, depths, events, map_events, masked
 from lox._exceptions import LogDataError, LogValueError
 from lox._probe import probing
 
@@ -107,8 +107,15 @@ def emit_batched(axis_data: Any, leaves: Sequence[Any], dims: Sequence[Any], tre
     moved = [
         _compat.matchaxis(axis_data, dim, place, leaf) for leaf, dim, place in zip(leaves, dims, places, strict=True)
     ]
-    nodes = jax.tree.unflatten(tree, moved)
-    emit(map_events(lambda event, _: dataclasses.replace(event, lanes=event.lanes + 1), nodes))
+    names = axis_data.spmd_name or ()
+    shards = jax.sharding.get_abstract_mesh().manual_axes
+    names = tuple(name for name in (names if isinstance(names, tuple) else (names,)) if name in shards)
+
+    def add_axis(event: Event, depth: int) -> Event:
+        split = (names, *event.split) if names or event.split else ()
+        return dataclasses.replace(event, lanes=event.lanes + 1, split=split)
+
+    emit(map_events(add_axis, jax.tree.unflatten(tree, moved)))
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, layout: Layout) -> tuple[list[Any], list[Any]]:
@@ -117,7 +124,25 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, layout: Layout) -> 
     return [], []
 
 
+def _transpose(cotangents: Sequence[Any], *leaves: Any, layout: Layout) -> list[Any]:
+    # A value that the transposed program does not have: its log does not happen.
+    del cotangents
+    known = [_compat.zeros_like_aval(leaf.aval) if ad.is_undefined_primal(leaf) else leaf for leaf in leaves]
+
+    def say_why(event: Event, depth: int) -> Event:
+        reason = (
+            f"The log at {event.site} is of a value that JAX transposes, a tangent in reverse mode or the argument of "
+            "a linear function, which never gets a value. Log where it does, use unify=True to get the event with a "
+            "mask, or leave it out with argnames= or tags=."
+        )
+        return dataclasses.replace(event, optional=event.optional or reason)
+
+    emit(masked(map_events(say_why, jax.tree.unflatten(layout.tree, known)), jnp.asarray(False)))
+    return [None] * len(leaves)
+
+
 batching.fancy_primitive_batchers[log_p] = _batch
+ad.primitive_transposes[log_p] = _transpose
 ad.primitive_jvps[log_p] = _jvp
 mlir.register_lowering(log_p, lambda ctx, *leaves, layout: [])
 
@@ -168,6 +193,8 @@ def log(data: Data, *, tags: str | Iterable[str] = (), prefix: str = "", **steps
     if not recording.value:
         return data
     site = _calling_site(tags)
+    if not isinstance(prefix, str):
+        raise LogDataError(f"prefix must be a string, got {_describe(prefix)}, at {site}.")
     values = _named_values(data, prefix, site)
     if values:
         counters = {name: _counter(name, value, site) for name, value in steps.items()}

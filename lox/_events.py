@@ -45,6 +45,7 @@ class Event:
         lanes: The number of batch axes, which every array has.
         optional: Why the number of such events depends on data that a `cond` or `switch` branched on; empty when it
             does not.
+        split: Inside a `shard_map`, for the first batch axes, the mesh axes over which each is split.
     """
 
     values: dict[str, Any]
@@ -54,6 +55,7 @@ class Event:
     site: Site = dataclasses.field(metadata={"static": True})
     lanes: int = dataclasses.field(default=0, metadata={"static": True})
     optional: str = dataclasses.field(default="", metadata={"static": True})
+    split: tuple[tuple[Any, ...], ...] = dataclasses.field(default=(), metadata={"static": True})
 
     def lengths(self, depth: int) -> tuple[int, ...]:
         """The lengths of the `depth` loops around the event."""
@@ -90,6 +92,12 @@ def map_events(
             if event is not None:
                 mapped.append(event)
     return tuple(mapped)
+
+
+def restrict(event: Event, wanted: Callable[[str], Any]) -> Event | None:
+    """The event with the values of the wanted keys only."""
+    values = {key: value for key, value in event.values.items() if wanted(key)}
+    return dataclasses.replace(event, values=values) if values else None
 
 
 def events(nodes: Sequence[Node]) -> Iterator[Event]:

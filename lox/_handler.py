@@ -13,10 +13,11 @@ from typing import Any, Protocol
 
 import jax
 import jax.extend as jex
+import jax.numpy as jnp
 
 from lox import _compat
 from lox._effect import emit, log_effect, log_p, received
-from lox._events import Event, Node, events
+from lox._events import Event, Node, Site, events
 from lox._exceptions import UnsupportedPrimitiveError
 
 Flat = Callable[..., Sequence[Any]]
@@ -75,6 +76,14 @@ class Handler:
     def holding(self, arrays: Sequence[Any]) -> Handler:
         """The same handler with these values instead of its own."""
         return self
+
+    def private(self) -> Handler:
+        """The same handler, of whose logs no handler further out hears."""
+        return self
+
+    def beside(self, sites: frozenset[Site]) -> Handler:
+        """What a rule runs under when the logs at `sites` are collected anyway, with the function that it is for."""
+        raise NotImplementedError
 
     def inside(self) -> Handler:
         """The handler inside a loop or branch, where it is not known how many events came before."""
@@ -139,6 +148,8 @@ class HandlerTrace(jax.core.Trace):
     def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
         with jex.core.set_current_trace(self.parent):
             if primitive is log_p:
+                if self.handler.collects and self.is_eager():  # What is logged may be donated later.
+                    args = [jnp.copy(value) if isinstance(value, jax.Array) else value for value in args]
                 self.collect(self.handler.receive(received(args, params)))
                 return []
             if not logs_in(params):
@@ -178,6 +189,10 @@ class HandlerTrace(jax.core.Trace):
         outs, nodes = rules[primitive](handler, primitive, args, dict(params))
         self.collect(nodes)
         return outs
+
+    def is_eager(self) -> bool:
+        """Whether operations run at once, with nothing but handlers around."""
+        return _compat.is_eager(self.parent) or (isinstance(self.parent, HandlerTrace) and self.parent.is_eager())
 
     def close(self) -> None:
         """Lets go of all values: rules of differentiation outlive the trace they were made in, and refer to it."""

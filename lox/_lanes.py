@@ -6,11 +6,29 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType, PartitionSpec
 
 
 def where(mask: Any, first: Any, second: Any) -> Any:
     """`first` where `mask`, whose axes are the leading ones of the result, else `second`."""
     shape = jnp.broadcast_shapes(jnp.shape(first), jnp.shape(second))
-    mask = jax.lax.expand_dims(mask, range(jnp.ndim(mask), len(shape)))
-    operands = (jnp.broadcast_to(operand, shape) for operand in (mask, first, second))
-    return jax.lax.select(*operands)
+    first, second = (jnp.broadcast_to(operand, shape) for operand in (first, second))
+    if jnp.ndim(mask):
+        places = range(jnp.ndim(mask))
+        mask = jax.lax.broadcast_in_dim(mask, shape, places, out_sharding=_explicit_sharding(first))
+    return jax.lax.select(mask, first, second)
+
+
+def sharded_as(value: Any, array: Any) -> Any:
+    """The array, whose leading axes are those of the value as far as both have them, sharded like the value there."""
+    sharding = _explicit_sharding(value)
+    if sharding is None:
+        return array
+    spec = (*sharding.spec, *[None] * jnp.ndim(array))[: jnp.ndim(array)]
+    return jax.sharding.reshard(array, PartitionSpec(*spec))
+
+
+def _explicit_sharding(value: Any) -> Any:
+    """The sharding that is part of the type of a value, or None."""
+    sharding = jax.typeof(value).sharding
+    return sharding if AxisType.Explicit in sharding.mesh.axis_types else None

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._blocks import Block, blocks, describe, with_event_axis
-from lox._events import Event, Loop, Node, events, map_events
+from lox._events import Event, Loop, Node, events, map_events, restrict
 from lox._exceptions import StructureError
 from lox._lanes import where
 from lox._reduce import Accumulator, empty, merge
-from lox._thin import Seen, ThinningScan, restrict
+from lox._thin import Seen, ThinningScan
 
 
 @jax.tree_util.register_dataclass

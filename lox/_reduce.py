@@ -54,7 +54,13 @@ def check_reduction(name: Any) -> str:
 
 
 def lift(reduction: str, value: Any, mask: Any, steps: Mapping[str, Any], site: Site, lanes: int) -> Accumulator:
-    """One event as an accumulator; it did not happen where `mask` is False."""
+    """One event as an accumulator; it did not happen where `mask` is False.
+
+    Raises:
+        LogValueError: There is no such reduction of values of this dtype.
+    """
+    if jnp.issubdtype(value.dtype, jax.dtypes.extended) and reduction not in ("first", "last", "count"):
+        raise LogValueError(f"reduce={reduction!r} takes numbers, got {value.dtype.name} logged at {site}.")
     count = jnp.ones(value.shape[:lanes], jnp.int32) if mask is None else mask.astype(jnp.int32)
     dtype = value.dtype
     if reduction in ("mean", "sum"):
@@ -118,8 +124,10 @@ def result(accumulator: Accumulator) -> Any:
     """The reduced value; of no events, 0 for "sum" and "count", else NaN, 0 or False."""
     value, count, reduction = accumulator.value, accumulator.count, accumulator.reduction
     if reduction == "mean":
-        count = jax.lax.expand_dims(count, range(count.ndim, value.ndim)).astype(value.dtype)
-        return (value / count).astype(_result_dtype("mean", accumulator.dtype))
+        some = count if accumulator.certain else jnp.maximum(count, 1)
+        each = jax.lax.expand_dims(some, range(count.ndim, value.ndim)).astype(value.dtype)
+        value = (value / each).astype(_result_dtype("mean", accumulator.dtype))
+        return value if accumulator.certain else where(count > 0, value, fill(jax.typeof(value)))
     if reduction == "sum":
         return value.astype(_result_dtype("sum", accumulator.dtype))
     if reduction == "count" or accumulator.certain:

@@ -15,14 +15,14 @@ from lox import _compat, _transform
 from lox._blocks import blocks, with_event_axis
 from lox._collect import Collect, Maker, align, blanked, difference
 from lox._effect import emit, recording
-from lox._events import Event, Node, events, map_events
+from lox._events import Event, Node, Site, events, map_events, restrict
 from lox._exceptions import LogValueError, SpoolError, SpoolWarning, StructureError
 from lox._handler import Handler, InPlace
 from lox._logdict import logdict, one_event
 from lox._loops import Reduced, ScanLoops, WhileLoops, align_reduced, merge_reduced, split_reduced
 from lox._reduce import Reduction, check_reduction, fold, lift, result
 from lox._select import Selection
-from lox._thin import Seen, compact, restrict, thin
+from lox._thin import Seen, compact, thin
 
 Function = Callable[..., Any]
 
@@ -94,6 +94,12 @@ class Spool(Collect):
         if self.seen is not None:
             others = thin(others, self.interval or 1, self.seen)
         return (*others, functools.reduce(merge_reduced, reduced)) if reduced else others
+
+    def private(self) -> Handler:
+        return dataclasses.replace(self, forward=False)
+
+    def beside(self, sites: frozenset[Site]) -> Handler:
+        return Pass(self.selection, self.keep_logs, self.forward, sites)
 
     def inside(self) -> Handler:
         return dataclasses.replace(self, seen=None)
@@ -170,16 +176,32 @@ class Spool(Collect):
 
 @dataclasses.dataclass(frozen=True)
 class Pass(InPlace):
-    """Leaves selected logs out, and passes on what a `Spool` would."""
+    """Leaves selected logs out, and passes on what a `Spool` would.
+
+    Attributes:
+        selection: Which logs are selected.
+        keep_logs: Whether these are passed on as well.
+        forward: Whether a handler further out wants any.
+        sites: The log calls among which to select; None for all.
+    """
 
     selection: Selection
     keep_logs: bool
     forward: bool
+    sites: frozenset[Site] | None = None
 
     def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         if not self.forward:
             return ()
-        return nodes if self.keep_logs else self.selection.split(nodes)[1]
+        if self.keep_logs:
+            return nodes
+
+        def left(event: Event, depth: int) -> Event | None:
+            if self.sites is not None and event.site not in self.sites:
+                return event
+            return restrict(event, lambda key: not self.selection.has(key, event.site.tags))
+
+        return map_events(left, nodes)
 
 
 def _unbounded(found: Sequence[tuple[str, Event]]) -> str:

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from lox import _compat
 from lox._blocks import Block, blocks, with_event_axis
 from lox._collect import fill
-from lox._events import Event, Loop, Node, events, map_events
-from lox._lanes import where
+from lox._events import Event, Loop, Node, events, map_events, restrict
+from lox._lanes import sharded_as, where
 
 
 @jax.tree_util.register_dataclass
@@ -65,19 +65,13 @@ def _thin_node(node: Node, interval: int, counts: dict[str, int], uncertain: dic
         start, count = counts.get(key, 0), jnp.shape(block.value)[0]
         counts[key] = start + count
         first = -start % interval
-        if first < count:
+        if first < count or not count:
             thinned.append(as_loop(key, block.map(functools.partial(_every, interval=interval, first=first))))
     return thinned
 
 
 def _every(array: Any, interval: int, first: int) -> Any:
     return jax.lax.slice_in_dim(array, first, None, interval)
-
-
-def restrict(event: Event, wanted: Any) -> Event | None:
-    """The event with the values of the wanted keys only."""
-    values = {key: value for key, value in event.values.items() if wanted(key)}
-    return dataclasses.replace(event, values=values) if values else None
 
 
 def as_loop(key: str, block: Block) -> Loop:
@@ -131,7 +125,7 @@ class ThinningScan:
         return [
             as_loop(key, dataclasses.replace(shapes[key], value=buffers["value"], steps=buffers["steps"]))
             for key, buffers in state.items()
-            if buffers["value"].shape[0]
+            if buffers["value"].shape[0] or not self.length * shapes[key].value.shape[0]
         ]
 
 
@@ -140,18 +134,12 @@ def compact(block: Block, interval: int, offset: int) -> Block:
     slots = jnp.shape(block.value)[0]
     done = min(-(-offset // interval), slots)
     capacity = -(-(offset + slots - done) // interval)
-    mask = jnp.ones(jnp.shape(block.value)[: 1 + block.lanes], bool) if block.mask is None else block.mask
-    late = jax.lax.slice_in_dim(mask, done, None).astype(jnp.int32)
-    number = jnp.concatenate(
-        [
-            jnp.broadcast_to(
-                jax.lax.expand_dims(jnp.arange(done, dtype=jnp.int32) * interval, range(1, mask.ndim)),
-                (done, *mask.shape[1:]),
-            ),
-            offset + jnp.cumsum(late, axis=0, dtype=jnp.int32) - 1,
-        ]
-    )
-    slot = jnp.where(mask & (number % interval == 0), number // interval, capacity)
+    shape = jnp.shape(block.value)[: 1 + block.lanes]
+    mask = sharded_as(block.value, jnp.ones(shape, bool) if block.mask is None else block.mask)
+    place = sharded_as(block.value, jax.lax.broadcasted_iota(jnp.int32, shape, 0))
+    late = mask & (place >= done)
+    number = where(place < done, place * interval, offset + jnp.cumsum(late, axis=0, dtype=jnp.int32) - 1)
+    slot = where(mask & (number % interval == 0), number // interval, jnp.full_like(number, capacity))
 
     def scatter(array: Any) -> Any:
         empty = fill(jax.typeof(jax.lax.slice_in_dim(jnp.concatenate([array] * 2), 0, capacity)))
@@ -161,6 +149,6 @@ def compact(block: Block, interval: int, offset: int) -> Block:
 
         for _ in range(block.lanes):
             one = jax.vmap(one, in_axes=1, out_axes=1)
-        return one(empty, array, slot)
+        return one(sharded_as(block.value, empty), sharded_as(block.value, array), slot)
 
     return dataclasses.replace(block.map(scatter), mask=scatter(mask))

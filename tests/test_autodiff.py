@@ -488,3 +488,43 @@ def test_integers_keys_and_bools_in_logs_stop_no_derivative():
     assert slope == 4 and logs["n"].tolist() == [3] and logs["positive"].tolist() == [True]
     slope, logs = jax.grad(lox.spool(g), has_aux=True)(jnp.float32(2), jax.random.key(0))
     assert slope == 4 and logs["x"].tolist() == [2.0]
+
+
+def test_the_gradient_of_a_tangent_of_a_loop_whose_tangent_stays_as_it_is():
+    def loop(x):
+        return lax.fori_loop(0, 2, lambda i, c: lox.log({"c": c})["c"] + i, x)
+
+    def slope(x):
+        return jax.jvp(loop, (x,), (1.0,))[0]
+
+    out, logs = lox.spool(jax.grad(slope))(1.0)
+    assert out == 1
+    assert_logs(logs, {"c": [1.0, 1.0]})
+
+    def around(x):
+        return lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, loop(c[1])), (0, x))[1]
+
+    out, logs = lox.spool(lambda x: jax.linearize(around, x)[0], max_iters=2)(1.0)
+    assert out == 3
+    assert_array(logs.valid("c"), [1.0, 1.0, 2.0, 2.0])
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_log_of_a_value_that_is_transposed_does_not_happen(around):
+    def f(x):
+        (out,) = jax.linear_transpose(lambda y: (lox.log({"y": y}), 3 * y)[1], x)(1.0)
+        return lox.log({"out": out})["out"]
+
+    @jax.custom_jvp
+    def g(x):
+        return lox.log({"x": x})["x"]
+
+    g.defjvp(lambda primals, tangents: (g(*primals), lox.log({"y": tangents[0]})["y"]))
+
+    for function, keys in ((f, {"out": [3.0]}), (jax.grad(g), {"x": [X]})):
+        with pytest.raises(lox.StructureError, match="which never gets a value"):
+            around(lox.spool(function))(X)
+        assert_logs(around(lox.spool(function, argnames=keys))(X)[1], keys)
+        logs = around(lox.spool(function, unify=True))(X)[1]
+        assert_logs(logs, keys | {"y": [np.nan]}, mask={"y": [False]})
+    assert_logs(lox.spool(lambda x: jax.jvp(g, (x,), (2.0,))[0])(X)[1], {"x": [X], "y": [2.0]})

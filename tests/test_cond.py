@@ -278,3 +278,60 @@ def test_platform_dependent_logs_the_branch_of_the_platform():
     assert_logs(lox.spool(f)(jnp.float32(1))[1], {"a": [2.0]})
     assert_logs(lox.spool(jax.jit(f))(jnp.float32(1))[1], {"a": [2.0]})
     assert_logs(lox.spool(jax.vmap(f))(jnp.arange(2.0))[1], {"a": [[0.0, 2.0]]})
+
+
+def tagged(*tags):
+    """A branch that logs one key once for each tag, a greater value each time."""
+
+    def branch(x):
+        for place, tag in enumerate(tags):
+            lox.log({"b": x + place}, tags=tag)
+        return x
+
+    return branch
+
+
+@transforms
+def test_events_of_one_key_keep_their_order_whatever_tags_they_carry(transform):
+    def f(x):
+        return lax.cond(x > 0, tagged("t", "u"), tagged("u", "t"), x)
+
+    def g(x):
+        return lax.cond(x > 0, tagged((), "t", ()), lambda x: x, x)
+
+    assert_logs(transform(lox.spool(f))(1.0)[1], {"b": [1.0, 2.0]})
+    assert_logs(transform(lox.spool(f))(-1.0)[1], {"b": [-1.0, 0.0]})
+    assert_logs(transform(lox.spool(f, interval=2))(1.0)[1], {"b": [1.0]})
+    assert_logs(transform(lox.spool(g, unify=True))(1.0)[1], {"b": [1.0, 2.0, 3.0]}, mask={"b": [True] * 3})
+
+
+@pytest.mark.parametrize("tag", [None, "t", "u"])
+def test_events_of_one_key_keep_their_order_and_tags_in_every_lane(tag):
+    def f(x):
+        return lax.cond(x > 0, tagged("t", "u", "t"), tagged("u", "t", "t"), x)
+
+    xs = jnp.array([1.0, -1.0])
+    expected = [
+        [x + place for place, name in enumerate(tags) if tag in (None, name)]
+        for x, tags in ((1.0, "tut"), (-1.0, "utt"))
+    ]
+    for transform in (lambda f: lox.spool(jax.vmap(f), tags=tag), lambda f: lox.spool(jax.vmap(jax.jit(f)), tags=tag)):
+        logs = transform(f)(xs)[1]
+        for index, values in enumerate(expected):
+            assert_array(lane(logs, "b", index), np.float32(values))
+
+
+@pytest.mark.parametrize(
+    "transform", [lambda f: lox.spool(jax.vmap(f), unify=True), lambda f: lox.spool(f, unify=True)]
+)
+def test_a_branch_may_hold_a_loop_without_iterations(transform):
+    def empty(x):
+        return lax.scan(lambda x, y: (lox.log({"b": x})["b"], y), x, jnp.zeros(0))[0]
+
+    def f(x):
+        return lax.cond(jnp.sum(x) > 0, empty, lambda x: x, x)
+
+    out, logs = transform(f)(jnp.array([1.0, -1.0]))
+    assert_array(out, [1.0, -1.0])
+    assert logs["b"].shape == logs.mask["b"].shape + logs["b"].shape[logs.mask["b"].ndim :]
+    assert logs["b"].shape[0] == 0 and logs.valid("b").size == 0

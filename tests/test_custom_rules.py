@@ -522,3 +522,71 @@ def test_a_sequential_map_logs_lane_after_lane():
     out, logs = lox.spool(jax.vmap(f))(jnp.array([1.0, 2.0, 3.0]))
     assert_array(out, [2.0, 4.0, 6.0])
     assert_logs(logs, {"x": [1.0, 2.0, 3.0]})
+
+
+@jax.custom_jvp
+def halved_jvp(x):
+    lox.log({"x": x})
+    return x
+
+
+halved_jvp.defjvp(lambda primals, tangents: (halved_jvp(*primals), tangents[0] / 2))
+
+
+@jax.custom_vjp
+def halved_vjp(x):
+    lox.log({"x": x})
+    return x
+
+
+def halved_bwd(_, bar):
+    lox.log({"bar": bar})
+    return (bar / 2,)
+
+
+halved_vjp.defvjp(lambda x: (halved_vjp(x), None), halved_bwd)
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("halved", [halved_jvp, halved_vjp], ids=["jvp", "vjp"])
+def test_a_handler_inside_a_gradient_takes_and_leaves_each_event_once(halved, around):
+    own = {"bar": [1.0]} if halved is halved_vjp else {}
+
+    def passed(**options):
+        inner = lox.spool(halved, **options)
+        return lox.spool(around(jax.grad(lambda x: inner(x)[0])))(jnp.float32(X))
+
+    for slope, logs in (passed(tags="none"), passed(keep_logs=True)):
+        assert slope == 0.5
+        assert_logs(logs, {"x": [X]} | own)
+    (slope, inner), outer = lox.spool(around(jax.grad(lox.spool(halved), has_aux=True)))(jnp.float32(X))
+    assert slope == 0.5
+    assert_logs(inner, {"x": [X]})
+    assert_logs(outer, own)
+
+
+def test_a_handler_inside_a_gradient_hears_nothing_of_a_function_that_its_rule_does_not_run():
+    @jax.custom_jvp
+    def f(x):
+        lox.log({"x": x})
+        return 2 * x
+
+    f.defjvp(lambda primals, tangents: (2 * primals[0], 2 * tangents[0]))
+    inner = lox.spool(f, tags="none")
+    _, logs = lox.spool(jax.grad(lambda x: inner(x)[0]))(X)
+    assert_logs(logs, {})
+
+
+@pytest.mark.parametrize("halved", [halved_jvp, halved_vjp], ids=["jvp", "vjp"])
+def test_a_rule_that_logs_for_some_lanes_only_is_refused_when_it_cannot_be_told_which(halved):
+    def f(xs):
+        return jax.vmap(lambda x: lax.cond(x > 1, halved, lambda x: x, x))(xs).sum()
+
+    xs = jnp.array([1.0, 2.0])
+    if halved is halved_vjp:
+        with pytest.raises(lox.UnsupportedPrimitiveError, match="cannot tell for which of them the rule runs"):
+            lox.spool(jax.grad(f), unify=True)(xs)
+    else:
+        slopes, logs = lox.spool(jax.grad(f), unify=True)(xs)
+        assert_array(slopes, [1.0, 0.5])
+        assert_logs(logs, {"x": [[np.nan, 2.0]]}, mask={"x": [[False, True]]})

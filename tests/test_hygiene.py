@@ -333,3 +333,34 @@ def test_refs_are_written_once():
         out, logs = transform(f)(jnp.array([1.0, 2.0]))
         assert out == 3
         assert_logs(logs, {"x": [1.0, 2.0], "sum": [1.0, 3.0]})
+
+
+@pytest.mark.parametrize("options", [{}, {"reduce": "max"}, {"interval": 2}], ids=str)
+@pytest.mark.parametrize("between", [lambda f: f, lox.keep, lambda f: jax.vmap(f, axis_size=1, in_axes=None)])
+def test_what_was_logged_may_be_donated(options, between):
+    halve = jax.jit(lambda x: x / 2, donate_argnums=0)
+
+    def f(x):
+        for _ in range(3):
+            lox.log({"x": x})
+            x = halve(x)
+        return x
+
+    _, logs = lox.spool(between(f), **options)(jnp.full(2, 8.0))
+    expected = {"": [8.0, 4.0, 2.0], "reduce": [8.0], "interval": [8.0, 2.0]}["".join(options)]
+    assert np.ravel(logs["x"]).tolist() == np.repeat(expected, 2).tolist()
+
+
+def test_lox_makes_no_nan_while_jax_looks_for_one():
+    def f(x):
+        y = lax.while_loop(lambda y: y < x, lambda y: lox.log({"while": y})["while"] + 1, 0.0)
+        return lax.cond(x > 0, lambda: lox.log({"cond": y})["cond"], lambda: x)
+
+    for x in (2.0, -2.0):
+        for options in ({"max_iters": 3}, *({"reduce": name} for name in ("mean", "max", "last"))):
+            expected = lox.spool(f, unify=True, **options)(x)[1]
+            with jax.debug_nans(True):
+                logs = lox.spool(f, unify=True, **options)(x)[1]
+            for key, mask in expected.mask.items():
+                assert_array(logs.mask[key], mask)
+                assert_array(logs[key], np.where(mask, expected[key], 0.0))

@@ -189,6 +189,23 @@ def test_a_prefix_that_is_no_string():
     )
 
 
+def test_a_prefix_of_a_log_that_is_no_string():
+    def f():
+        lox.log({"a": 1.0}, prefix=3)
+
+    assert message(lox.LogDataError, lox.spool(f)) == f"prefix must be a string, got 3 of type int, at {site(f)}."
+
+
+def test_a_reduction_of_what_is_no_number():
+    def f(key):
+        lox.log({"a": key})
+
+    for reduction in ("mean", "sum", "min", "max"):
+        assert message(lox.LogValueError, lox.spool(f, reduce=reduction), jax.random.key(0)) == (
+            f"reduce='{reduction}' takes numbers, got key<fry> logged at {site(f)}."
+        )
+
+
 def large(x):
     lox.log({"a": x, "b": x})
 
@@ -323,6 +340,15 @@ def test_one_key_in_a_batch_and_outside_of_it():
         f"Events of one key must be alike: give one of them another key or a prefix."
     )
     assert message(lox.StructureError, lox.spool(f), jnp.ones(3)) == expected
+
+
+def test_one_call_in_batches_of_different_sizes():
+    expected = (
+        f"The key 'a' is logged as float32[] in a batch of 2 at {site(inside)} and as float32[] in a batch of 1 at "
+        f"{site(inside)}. Events of one key must be alike: make the batches equal, as with a batch_size of lax.map "
+        f"that divides the length, or leave it out."
+    )
+    assert message(lox.StructureError, lox.spool(lambda xs: lax.map(inside, xs, batch_size=2)), jnp.ones(5)) == expected
 
 
 def inside(x):

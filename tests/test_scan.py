@@ -270,3 +270,28 @@ def test_a_scan_that_logs_ref_values_logs_what_is_in_them():
     out, logs = lox.spool(jax.jit(f))(jnp.float32(1))
     assert out == 4
     assert_logs(logs, {"ref": [1.0, 2.0, 4.0]})
+
+
+def test_a_scan_whose_length_is_a_symbol_can_be_exported():
+    def f(xs):
+        return lax.scan(lambda total, x: (lox.log({"total": total})["total"] + x, None), 0.0, xs)[0]
+
+    (length,) = jax.export.symbolic_shape("n")
+    xs = jnp.arange(5.0)
+    for options in ({}, {"reduce": "mean"}, {"interval": 2}):
+        spooled = lox.spool(f, **options)
+        exported = jax.export.export(jax.jit(lambda xs, spooled=spooled: spooled(xs)[1].data))(
+            jax.ShapeDtypeStruct((length,), jnp.float32)
+        )
+        assert exported.call(xs)["total"].tolist() == spooled(xs)[1]["total"].tolist()
+
+
+def test_a_scan_without_iterations_logs_its_key_without_events_at_any_interval():
+    def f(x, length=0):
+        return lax.scan(lambda x, _: (lox.log({"x": x})["x"], None), x, length=length)[0]
+
+    def nested(x):
+        return lax.scan(lambda x, _: (f(x), None), x, length=3)[0]
+
+    for function in (f, nested):
+        assert_logs(lox.spool(function, interval=2)(jnp.float32(1))[1], {"x": np.zeros(0)})

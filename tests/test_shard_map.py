@@ -290,3 +290,51 @@ def test_a_parallel_map_of_a_spooled_function_returns_its_logs():
     out, logs = mapped(xs)
     assert_array(out, 2 * xs)
     assert_array(logs["x"], xs[:, None])
+
+
+@pytest.fixture(scope="module")
+def explicit():
+    return jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
+
+
+def scanned(x):
+    return lax.scan(lambda x, _: (lox.log({"x": x})["x"] + 1, None), x, length=3)[0]
+
+
+def branched(x):
+    return lax.cond(x.sum() > 0, lambda x: lox.log({"x": x})["x"], lambda x: x, x)
+
+
+def looped(x):
+    return lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, lox.log({"x": c[1]})["x"] + 1), (0, x))[1]
+
+
+@transforms
+@pytest.mark.parametrize("options", [{}, {"interval": 2}, {"reduce": "mean"}, {"reduce": "max"}, {"reduce": "last"}])
+@pytest.mark.parametrize("f", [scanned, branched, looped])
+def test_shardings_in_types_stay_with_every_option(explicit, f, options, transform):
+    spooled = lox.spool(f, unify=True, max_iters=4, **options)
+    _, expected = spooled(jnp.arange(1.0, 9.0))
+    with jax.set_mesh(explicit):
+        x = jax.device_put(jnp.arange(1.0, 9.0), jax.NamedSharding(explicit, P("d")))
+        _, logs = transform(spooled)(x)
+        _, batched = transform(lox.spool(jax.vmap(f), unify=True, max_iters=4, **options))(x)
+    assert_logs(logs, {"x": np.asarray(expected["x"])}, mask=expected.mask, dropped=expected.dropped)
+    assert logs["x"].sharding.spec == P(None, "d")
+    assert_array(batched.valid("x").reshape(-1, 8), expected.valid("x"))
+
+
+def test_a_batch_that_is_split_over_shards_is_one_axis(grid):
+    def f(x):
+        lox.log({"x": x, "sum": lax.psum(x.sum(), "b")})
+        return x
+
+    sharded = jax.shard_map(f, mesh=grid, in_specs=P("b"), out_specs=P("b"))
+    xs = jnp.arange(8.0).reshape(2, 4)
+    shards_first = np.asarray(xs).reshape(2, 2, 2).swapaxes(0, 1)
+    for options in ({}, {"spmd_axis_name": "a"}):
+        for transform in (lambda f: f, jax.jit):
+            _, logs = transform(lox.spool(jax.vmap(sharded, **options)))(xs)
+            assert_logs(logs, {"x": [shards_first], "sum": [xs.sum(1)]})
+    with pytest.raises(lox.UnsupportedPrimitiveError, match="Apply lox.spool inside the vmap"):
+        lox.spool(jax.vmap(sharded, spmd_axis_name="a"), reduce="mean")(xs)

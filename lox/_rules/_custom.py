@@ -1,8 +1,8 @@
 """Functions with rules of their own: `custom_jvp`, `custom_vjp` (also under `custom_root`), `custom_vmap`.
 
 A handler that collects adds the logs of the function to its outputs; its rule then gives the outputs' derivative,
-and the logs, which the rule says nothing of, have their true one. What a rule logs happens outside of what the
-handler runs, and goes to a handler further out. A handler that works in place works in the rules as well.
+and the logs, which the rule says nothing of, have their true one. What a rule logs besides happens outside of what
+the handler runs, and goes to a handler further out. A handler that works in place works in the rules as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from jax.extend.linear_util import StoreException
 
 from lox import _compat
 from lox._effect import recording
-from lox._handler import Handler, Silence, rule, under
+from lox._events import Site
+from lox._handler import Handler, Silence, events_in, rule, under
 
 primitives = jex.core.primitives
 
@@ -49,14 +50,29 @@ class _Function:
             self.structure = jax.tree.structure(())
         if self.structure is not None and not self.structure.num_leaves:
             return []
-        return self.with_logs(*args)[1]
+        alone = _Function(self.handler.private(), self.fun)
+        _, leaves = alone.with_logs(*args)
+        self.structure = alone.structure
+        return leaves
 
-    def run_rule(self, rule: Callable[..., Any], held: Sequence[Any], *args: Any) -> Any:
-        """What a rule returns, with its logs left in place or to a handler further out."""
-        with recording(self.handler.forward):
-            if self.handler.collects:
-                return rule(*args)
-            return under(self.handler.holding(held), rule)(*args)[0]
+    def sites(self, avals: Sequence[Any]) -> frozenset[Site]:
+        """Where the function logs, for arguments of these abstract values."""
+        if not self.handler.collects:
+            return frozenset()
+        with recording(True):
+            jaxpr, _ = _compat.trace(self.fun, avals, "lox")
+        return frozenset(event.site for event in events_in(jaxpr))
+
+    def run_rule(
+        self, rule: Callable[..., Any], held: Sequence[Any], *args: Any, sites: frozenset[Site] = frozenset()
+    ) -> Any:
+        """What a rule returns, with its logs left in place or to a handler further out.
+
+        Of what the rule runs, the logs at `sites` are the function's, which are collected with it.
+        """
+        handler = self.handler.beside(sites) if self.handler.collects else self.handler.holding(held)
+        with recording(handler.forward):
+            return under(handler, rule)(*args)[0]
 
     def nodes(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         return jax.tree.unflatten(self.structure, leaves)
@@ -134,7 +150,8 @@ def _custom_jvp(handler: Handler, args: Sequence[Any], params: dict[str, Any]) -
 
     def function_jvp(primals: Any, tangents: Any) -> Any:
         rule = _renewed(params["jvp"])
-        results = primal.run_rule(rule, primals[:held], *primals[held:], *tangents[held:])
+        sites = logs.sites([jax.typeof(primal) for primal in primals[held:]])
+        results = primal.run_rule(rule, primals[:held], *primals[held:], *tangents[held:], sites=sites)
         outs, outs_dot = results[: len(results) // 2], results[len(results) // 2 :]
         logs.structure = primal.structure
         leaves, leaves_dot = jax.jvp(logs.logs, tuple(primals), tuple(map(_compat.instantiate, tangents)))
@@ -165,7 +182,8 @@ def custom_vjp(
         values = [pair.value for pair in pairs] if symbolic_zeros else list(pairs)
         perturbed = [pair.perturbed for pair in pairs] if symbolic_zeros else [True] * len(pairs)
         flat = [item for pair in zip(values[held:], perturbed[held:], strict=True) for item in pair]
-        results = primal.run_rule(_renewed(params["fwd"]), values[:held], *flat)
+        sites = logs.sites([jax.typeof(value) for value in values[held:]])
+        results = primal.run_rule(_renewed(params["fwd"]), values[:held], *flat, sites=sites)
         _, residual_tree, forwarded = params["out_trees"]()
         count = residual_tree.num_leaves - sum(position is not None for position in forwarded)
         logs.structure = primal.structure
@@ -223,7 +241,7 @@ def custom_vmap(
 
         # What the rule logs is of all lanes; it happens where it does for any of them.
         values = [jnp.max(a, 0) if batched else a for a, batched in zip(args[:held], in_batched[:held], strict=True)]
-        outs = primal.run_rule(rule, values, *args[held:])
+        outs = primal.run_rule(rule, values, *args[held:], sites=primal.sites(_compat.in_avals(params["call"])))
         leaves: list[Any] = []
         if handler.collects:
             in_axes = tuple(0 if batched else None for batched in in_batched)

@@ -35,6 +35,8 @@ def run_scan(
 ) -> tuple[list[Any], tuple[Any, ...]]:
     """Runs a scan under a handler; `options` are the length, direction and unrolling of `jax.lax.scan`."""
     num_carry, length = len(init), options["length"]
+    if xs:  # They tell the length, also one that is symbolic, which cannot be passed.
+        options = options | {"length": None}
     loops = handler.scan_loops(length)
     if loops is not None:
         handler = handler.inside()

@@ -37,7 +37,7 @@ def shard_map(
     def with_nodes(*args: Any) -> Any:
         nonlocal structure
         outs, nodes = under(handler, fun)(*args)
-        nodes, specs = _expand(nodes, axes_of)
+        nodes, specs = _expand(nodes, axes_of, frozenset(manual))
         leaves, structure = jax.tree.flatten(nodes)
         return _compat.extend_outputs(outs, leaves, specs)
 
@@ -46,29 +46,41 @@ def shard_map(
     return outs, jax.tree.unflatten(structure, leaves)
 
 
-def _expand(nodes: Sequence[Any], axes_of: AxesOf, depth: int = 0) -> tuple[tuple[Any, ...], list[PartitionSpec]]:
-    """The nodes with an axis for shards where they vary, and the out_spec of each of their leaves."""
+def _expand(
+    nodes: Sequence[Any], axes_of: AxesOf, manual: frozenset[Any], depth: int = 0
+) -> tuple[tuple[Any, ...], list[PartitionSpec]]:
+    """The nodes with an axis for shards where they vary, and the out_spec of each of their leaves.
+
+    A batch axis that is split over shards is put together again.
+    """
     expanded: list[Any] = []
     specs: list[PartitionSpec] = []
 
-    def add(node: Any, axes: Axes) -> None:
-        specs.extend([PartitionSpec(*[None] * depth, axes) if axes else PartitionSpec()] * len(jax.tree.leaves(node)))
+    def add(node: Any, axes: Axes, split: Sequence[Axes] = ()) -> None:
+        split = [tuple(name for name in names if name in manual) for names in split]
+        axes = tuple(name for name in axes if not any(name in names for names in split))
+        spec = [*[None] * depth, *([axes] if axes else []), *(names or None for names in split)]
+        specs.extend([PartitionSpec(*spec) if axes or any(split) else PartitionSpec()] * len(jax.tree.leaves(node)))
+        varying = (*axes, *(name for names in split for name in names))
+        node = jax.tree.map(lambda leaf: _compat.vary(leaf, varying), node)
         if axes:
-            node = jax.tree.map(lambda leaf: jax.lax.expand_dims(_compat.vary(leaf, axes), (depth,)), node)
-            if isinstance(node, Event):
-                node = dataclasses.replace(node, lanes=node.lanes + 1)
+            node = jax.tree.map(lambda leaf: jax.lax.expand_dims(leaf, (depth,)), node)
+        if isinstance(node, Event):
+            rest = tuple(tuple(name for name in names if name not in manual) for names in node.split)
+            rest = ((), *rest) if axes and any(rest) else rest if any(rest) else ()
+            node = dataclasses.replace(node, lanes=node.lanes + bool(axes), split=rest)
         expanded.append(node)
 
     for node in nodes:
         if isinstance(node, Loop):
-            body, body_specs = _expand(node.body, axes_of, depth + 1)
+            body, body_specs = _expand(node.body, axes_of, manual, depth + 1)
             lanes = {key: event.lanes for event in events(body) for key in event.values}
             before = {key: event.lanes for event in events(node.body) for key in event.values}
             dropped = {}
             shards = axes_of(jax.tree.leaves(node))
             for key, count in node.dropped.items():
                 axes = shards if lanes[key] > before[key] else ()
-                (dropped[key],), specs_of_count = _expand([count], functools.partial(_same, axes), depth)
+                (dropped[key],), specs_of_count = _expand([count], functools.partial(_same, axes), manual, depth)
                 body_specs += specs_of_count
             expanded.append(Loop(body, dropped, node.length))
             specs += body_specs
@@ -77,7 +89,7 @@ def _expand(nodes: Sequence[Any], axes_of: AxesOf, depth: int = 0) -> tuple[tupl
             axes_by_key = {key: axes_of([value, *others]) for key, value in node.values.items()}
             for group in dict.fromkeys(axes_by_key.values()):
                 values = {key: value for key, value in node.values.items() if axes_by_key[key] == group}
-                add(dataclasses.replace(node, values=values, anchors=()), group)
+                add(dataclasses.replace(node, values=values, anchors=()), group, node.split)
         else:  # What handlers make of nodes is spread key by key.
             for part in getattr(node, "parts", lambda node=node: [node])():
                 add(part, axes_of(jax.tree.leaves(part)))
