@@ -11,6 +11,7 @@
 | `dispatch` | What does calling a spooled function again cost over calling the function?          |
 | `tracing`  | How does the time that spool adds to tracing grow with log sites and with nesting?  |
 | `memory`   | Does the memory of `reduce=` and `interval=` depend on the number of steps?         |
+| `streaming`| How much cheaper is an event of `lox.tap` than one of `jax.debug.callback`?         |
 
 Each also runs alone: `python -m benchmarks.overhead`. Figures are ratios wherever they can be, of calls that
 alternate in one process, so that they mean something on a machine that is busy with other work: the median over many

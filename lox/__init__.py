@@ -1,5 +1,6 @@
 """lox: logging for JAX."""
 
+from lox._channel import flush as flush
 from lox._effect import log as log
 from lox._exceptions import LogDataError as LogDataError
 from lox._exceptions import LogValueError as LogValueError
@@ -7,6 +8,7 @@ from lox._exceptions import LoxError as LoxError
 from lox._exceptions import SpoolError as SpoolError
 from lox._exceptions import SpoolWarning as SpoolWarning
 from lox._exceptions import StructureError as StructureError
+from lox._exceptions import TapWarning as TapWarning
 from lox._exceptions import UnsupportedPrimitiveError as UnsupportedPrimitiveError
 from lox._logdict import logdict as logdict
 from lox._sites import LogSite as LogSite
@@ -14,3 +16,4 @@ from lox._sites import sites as sites
 from lox._spool import spool as spool
 from lox._strip import keep as keep
 from lox._strip import strip as strip
+from lox._tap import tap as tap

@@ -1,7 +1,7 @@
 """How JAX differentiates a program in which logs happen.
 
 JAX's rules keep effects, so each forward event stays where it happened, once, with these exceptions, which the
-wrappers here mend. They act only while a handler is in scope.
+wrappers here mend. They act only while a handler is in scope, and on programs that a tap has run.
 
 - Linearizing a `scan`, also inside `checkpoint`, moves what does not depend on the iteration out of the loop. So
   each log is tied to its iteration: an `Anchor` adds the loop's counter to its operands.
@@ -23,9 +23,9 @@ import jax.extend as jex
 import jax.numpy as jnp
 
 from lox import _compat
-from lox._effect import log_effect, log_p, recording, transforming
+from lox._effect import log_p, recording, transforming, without_logs
 from lox._events import Event, Node, map_events
-from lox._handler import Handler, InPlace, Silence, equations, logs_in, under
+from lox._handler import Handler, InPlace, Silence, equations, logs_in, tapped_in, under
 from lox._probe import probing
 from lox._rules._call import discharge
 from lox._rules._while import split_args
@@ -43,7 +43,7 @@ class Anchor(InPlace):
         enters: Whether the iterations of scans inside count as well.
     """
 
-    cacheable = False
+    cacheable, mends = False, True
     counters: tuple[Any, ...] = ()
     enters: bool = False
 
@@ -226,7 +226,7 @@ def _recompute_while(original: Callable[..., Any]) -> Callable[..., Any]:
         if not logs_in(eqn.params):
             return original(saveable, unknown, instantiated, eqn)
         silent = {name: discharge(Silence(), eqn.params[name])[0] for name in ("cond_jaxpr", "body_jaxpr")}
-        without = eqn.replace(params=eqn.params | silent, effects=eqn.effects - {log_effect})
+        without = eqn.replace(params=eqn.params | silent, effects=without_logs(eqn.effects))
         known, staged, unknown_outs, *rest = original(saveable, unknown, instantiated, without)
         if known is None:  # The condition depends on what is not known yet: nothing runs forward.
             return None, eqn, unknown_outs, *rest
@@ -261,7 +261,7 @@ def _once(primitive: Any, original: Callable[..., Any]) -> Callable[..., Any]:
     """The partial evaluation of a primitive in which logs happen: not moved out of a scan, and silent in a probe."""
 
     def partially_evaluate(trace: Any, *tracers: Any, **params: Any) -> Any:
-        if not recording.value or not logs_in(params):
+        if not logs_in(params):
             return original(trace, *tracers, **params)
         if _moves_out_of_scan(trace):
             return trace.default_process_primitive(primitive, [trace.instantiate_const(t) for t in tracers], params)
@@ -296,11 +296,11 @@ def _keep_logs(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _while_recording(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """`original`, wrapped while a handler is in scope."""
+    """`original`, wrapped while a handler is in scope, and for programs with logs on their way to a tap."""
     wrapped = wrapper(original)
 
     def rule(*args: Any, **params: Any) -> Any:
-        if not recording.value:
+        if not recording.value and not tapped_in(params or args[-1].params):
             return original(*args, **params)
         # An effect in partial evaluation makes a reference cycle, which JAX's leak checker takes for a leak.
         with transforming(True), jax.check_tracer_leaks(False):

@@ -13,9 +13,9 @@ from typing import Any
 
 from lox import _compat
 from lox._collect import Collect
-from lox._effect import emit_batched, recording
+from lox._effect import emit, emit_batched, recording
 from lox._events import Event, Node, map_events, masked
-from lox._handler import Handler, InPlace, Silence, equations, events_in, has_log, logs_in, under
+from lox._handler import Handler, InPlace, Silence, equations, events_in, has_log, logs_in, tapped_in, under
 from lox._rules._call import discharge
 from lox._rules._cond import cond_p, discharge_branches
 from lox._rules._while import split_args, while_p
@@ -30,18 +30,24 @@ class Mask(InPlace):
     Attributes:
         condition: A bool of the current lane, shape `()`, or with the axes of batches that were there before.
         optional: Why the number of events depends on a branch; empty when it does not.
+        only_tapped: Whether logs that wait for a handler stay as they are.
     """
 
-    cacheable = False
+    cacheable, mends = False, True
     condition: Any
     optional: str = ""
+    only_tapped: bool = False
 
     def arrays(self) -> tuple[Any, ...]:
         return (self.condition,)
 
     def holding(self, arrays: Sequence[Any]) -> Handler:
         (condition,) = arrays
-        return Mask(condition, self.optional)
+        return Mask(condition, self.optional, self.only_tapped)
+
+    def receive(self, nodes: tuple[Node, ...]) -> tuple[Any, ...]:
+        emit(nodes if self.only_tapped else self.replace(nodes))
+        return ()
 
     def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         def say_why(event: Event, depth: int) -> Event:
@@ -55,15 +61,18 @@ def _batch_cond(original: Batcher) -> Batcher:
         axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, branches: Sequence[Any], **params: Any
     ) -> tuple[Sequence[Any], Sequence[Any]]:
         parts = dims[0] is not None and "branches_platforms" not in params
-        if not recording.value or not parts or not logs_in({"branches": tuple(branches)}):
+        inside = {"branches": tuple(branches)}
+        if not parts or not (recording.value or tapped_in(inside)) or not logs_in(inside):
+            return original(axis_data, args, dims, branches=branches, **params)
+        unbounded = any(_has_unbounded_logs(branch) for branch in branches)
+        if unbounded or tapped_in(inside):
+            # Such logs cannot become outputs; they stay where they are, each branch's masked by the predicate.
+            branches = tuple(_masked_branch(branch, place, not unbounded) for place, branch in enumerate(branches))
+            args, dims = [args[0], *args], [dims[0], *dims]
+        if unbounded:
             return original(axis_data, args, dims, branches=branches, **params)
         index, *ops = args
         index_dim, *op_dims = dims
-        if any(_has_unbounded_logs(branch) for branch in branches):
-            # Such logs cannot become outputs; they stay where they are, each branch's masked by the predicate.
-            branches = [_masked_branch(branch, place) for place, branch in enumerate(branches)]
-            args, dims = [index, index, *ops], [index_dim, index_dim, *op_dims]
-            return original(axis_data, args, dims, branches=tuple(branches), **params)
         pure, consts, structure = discharge_branches(Collect(), branches)
         args = [index, *consts, *ops]
         dims = [index_dim, *[None] * len(consts), *op_dims]
@@ -80,7 +89,7 @@ def _has_unbounded_logs(jaxpr: Any) -> bool:
     return any(eqn.primitive is while_p and logs_in(eqn.params) for eqn in equations(jaxpr))
 
 
-def _masked_branch(branch: Any, place: int) -> Any:
+def _masked_branch(branch: Any, place: int, only_tapped: bool) -> Any:
     sites = ", ".join(str(event.site) for event in events_in(branch))
     reason = (
         f"A branch of a cond or switch logs in a while_loop, so that these events may not happen: {sites}. "
@@ -88,7 +97,7 @@ def _masked_branch(branch: Any, place: int) -> Any:
     )
 
     def masked_branch(index: Any, *ops: Any) -> list[Any]:
-        return under(Mask(index == place, reason), _compat.as_fun(branch))(*ops)[0]
+        return under(Mask(index == place, reason, only_tapped), _compat.as_fun(branch))(*ops)[0]
 
     index = _compat.int32_scalar
     jaxpr, captured = _compat.trace(masked_branch, [index, *_compat.in_avals(branch)], "lox")
@@ -101,7 +110,8 @@ def _batch_while(original: Batcher) -> Batcher:
     def batch(
         axis_data: Any, args: Sequence[Any], dims: Sequence[Any], **params: Any
     ) -> tuple[Sequence[Any], Sequence[Any]]:
-        if not recording.value or not logs_in(params) or not _predicate_is_batched(axis_data, dims, params):
+        record = recording.value or tapped_in(params)
+        if not record or not logs_in(params) or not _predicate_is_batched(axis_data, dims, params):
             return original(axis_data, args, dims, **params)
         cond_jaxpr, body_jaxpr = params["cond_jaxpr"], params["body_jaxpr"]
         num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]

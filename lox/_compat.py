@@ -6,12 +6,15 @@ name is missing. Supported: jax 0.10.2 and later.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import jax
 import jax.extend as jex
+import numpy as np
+from jax._src import callback as _callback  # The sharding of a callback.
 from jax._src import config as _config  # The switch of constant folding.
 from jax._src import core as _core  # eval_trace (the eager trace) has no public name.
 from jax._src import effects as _effects  # The sets of effect types that JAX's transformations allow.
@@ -27,6 +30,7 @@ from jax._src.interpreters import partial_eval as _pe  # dceable_effects, the ru
 from jax._src.shard_map import shard_map_p as shard_map_p  # The primitive is not in jax.extend.
 from jax.api_util import debug_info as _debug_info
 from jax.extend.linear_util import wrap_init as _wrap_init
+from jax.interpreters import mlir as _mlir
 
 try:  # The container of flat outputs that shard_map's function returns; renamed in jax 0.11.
     from jax._src import flattree as _flattree
@@ -63,6 +67,12 @@ def allow_effect(effect_type: type, dceable_type: type) -> None:
     _pe.dceable_effects.add_type(dceable_type)
 
 
+def order_effect(effect_type: type) -> None:
+    """Makes JAX thread tokens through what has this effect, also on several devices."""
+    _effects.ordered_effects.add_type(effect_type)
+    _effects.shardable_ordered_effects.add_type(effect_type)
+
+
 def staged() -> Any:
     """The context in which a primitive on constants is staged also under `jax.ensure_compile_time_eval`.
 
@@ -83,6 +93,48 @@ def adopt_level(trace: Any, parent: Any) -> None:
 def is_eager(trace: Any) -> bool:
     """Whether operations bound under `trace` run at once, with nothing to differentiate, batch or stage them."""
     return trace is _core.eval_trace
+
+
+def emit_callback(ctx: Any, callback: Callable[..., tuple[()]], operands: Sequence[Any], effect: Any) -> None:
+    """Lowers to a call of Python without results, after what came before it when the effect is ordered.
+
+    How JAX computes the sharding of a callback has no public name.
+    """
+    ordered = effect in ctx.tokens_in.effects()
+    token = ctx.tokens_in.get(effect) if ordered else None
+    sharding = _callback._callback_op_sharding(ctx.module_context.axis_context, None, ctx.avals_out)
+    target = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu"}.get("".join(ctx.module_context.platforms))
+    if sharding is None and target is not None:
+        token = _emit_direct_callback(ctx, callback, operands, token, f"xla_ffi_python_{target}_callback")
+    else:
+        _, token, _ = _mlir.emit_python_callback(
+            ctx,
+            callback,
+            token,
+            list(operands),
+            ctx.avals_in,
+            ctx.avals_out,
+            has_side_effect=True,
+            returns_token=ordered,
+            sharding=sharding,
+        )
+    if ordered:
+        ctx.set_tokens_out(_mlir.TokenSet({effect: token}))
+
+
+def _emit_direct_callback(
+    ctx: Any, callback: Callable[..., tuple[()]], operands: Sequence[Any], token: Any, target: str
+) -> Any:
+    """What `emit_python_callback` does where it need not look at shardings and results, at half the cost of a call."""
+    tokens = [] if token is None else [token]
+    avals = [_core.abstract_token] * len(tokens)
+    call = callback if token is None else lambda token, *arrays: (callback(*arrays), (token,))[1]
+    ctx.module_context.add_host_callback(call)
+    index = np.uint64(len(ctx.module_context.host_callbacks) - 1)
+    within = dataclasses.replace(ctx, avals_in=[*avals, *ctx.avals_in], avals_out=avals)
+    lower = jax.ffi.build_ffi_lowering_function(target, has_side_effect=True)
+    results = lower(within, *tokens, *operands, index=index).results
+    return results[0] if tokens else None
 
 
 int32_scalar = jax.core.ShapedArray((), "int32")
@@ -218,6 +270,26 @@ def vary(value: Any, axes: Sequence[Any]) -> Any:
     if hasattr(jax.lax, "pcast"):
         return jax.lax.pcast(value, missing, to="varying")
     return jax.lax.pvary(value, missing)
+
+
+# -- flat functions of custom rules ----------------------------------------------------------------------------------
+
+
+def renew(fun: Any) -> None:
+    """Makes a flat function of JAX's as if it had not run; what it stores may be stored once."""
+    for store in fun.stores:
+        if store is not None:
+            store.reset()
+
+
+def renewed(fun: Any) -> Callable[..., Any]:
+    """A flat function of JAX's, callable more than once."""
+
+    def call(*args: Any) -> Any:
+        renew(fun)
+        return fun.call_wrapped(*args)
+
+    return call
 
 
 # -- zeros ---------------------------------------------------------------------------------------------------------

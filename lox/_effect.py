@@ -16,10 +16,10 @@ import jax
 import jax.extend as jex
 import jax.numpy as jnp
 import numpy as np
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 
 from lox import _compat
-from lox._events import Event, Node, Site, depths, events, map_events, masked
+from lox._events import Destination, Event, Node, Site, depths, events, map_events, masked
 from lox._exceptions import LogDataError, LogValueError
 from lox._probe import probing
 
@@ -39,6 +39,20 @@ class LogEffect(_compat.Effect):
         return "Log"
 
 
+class TapEffect(LogEffect):
+    """The effect of logs that a tap has taken, and that are on their way to the host."""
+
+    def __str__(self) -> str:
+        return "Tap"
+
+
+class OrderedTapEffect(TapEffect):
+    """The same when they must arrive in order."""
+
+    def __str__(self) -> str:
+        return "OrderedTap"
+
+
 class _DeadCodeType(type):
     def __instancecheck__(cls, effect: Any) -> bool:
         return isinstance(effect, LogEffect) and not transforming.value and probing()
@@ -48,25 +62,37 @@ class _DeadLogEffect(metaclass=_DeadCodeType):
     """What JAX's dead code elimination may remove: logs in a trace that a library only looks at."""
 
 
-log_effect = LogEffect()
+log_effect, tap_effect, ordered_tap_effect = LogEffect(), TapEffect(), OrderedTapEffect()
 _compat.allow_effect(LogEffect, _DeadLogEffect)
+_compat.order_effect(OrderedTapEffect)
+
+
+def without_logs(effects: Iterable[Any]) -> frozenset[Any]:
+    """The effects that are not of logs."""
+    return frozenset(effect for effect in effects if not isinstance(effect, LogEffect))
+
 
 log_p = jex.core.Primitive("lox_log")
 log_p.multiple_results = True
 
 
 class Layout:
-    """The structure of the nodes that an equation carries, as a parameter of the primitive.
+    """The structure of what an equation of the primitive carries, as a parameter of it.
 
     A tree of JAX hashes by its shape alone; in JAX's caches, which look parameters up, all logs would be neighbours.
+
+    Attributes:
+        tree: The structure of the nodes and of their destination.
+        effect: The effect of the equation.
     """
 
-    __slots__ = ("_hash", "keys", "tree")
+    __slots__ = ("_hash", "effect", "keys", "tree")
 
-    def __init__(self, tree: Any, nodes: Sequence[Node]):
+    def __init__(self, tree: Any, nodes: Sequence[Node], to: Destination | None):
         self.tree = tree
         found = list(events(nodes))
         self.keys = tuple(key for event in found for key in event.values)
+        self.effect = log_effect if to is None else ordered_tap_effect if to.ordered else tap_effect
         self._hash = hash((tree, self.keys, tuple(event.site for event in found)))
 
     def __hash__(self) -> int:
@@ -79,26 +105,37 @@ class Layout:
         return ", ".join(self.keys)
 
 
-@log_p.def_impl
-def _discard(*leaves: Any, layout: Layout) -> list[Any]:
-    del leaves, layout
-    return []
-
-
 @log_p.def_effectful_abstract_eval
 def _has_effect(*leaves: Any, layout: Layout) -> tuple[list[Any], set[Any]]:
-    del leaves, layout
-    return [], {log_effect}
+    del leaves
+    return [], {layout.effect}
 
 
 def _batch(
     axis_data: Any, leaves: Sequence[Any], dims: Sequence[Any], *, layout: Layout
 ) -> tuple[list[Any], list[Any]]:
-    emit_batched(axis_data, leaves, dims, layout.tree)
+    nodes, to = jax.tree.unflatten(layout.tree, leaves)
+    places, place_to = jax.tree.unflatten(layout.tree, [_Place(dim) for dim in dims])
+    if to is not None:  # It is the same for all lanes.
+        to = jax.tree.map(lambda leaf, at: at.first(leaf), to, place_to)
+    leaves, tree = jax.tree.flatten(nodes)
+    emit_batched(axis_data, leaves, [place.dim for place in jax.tree.leaves(places)], tree, to)
     return [], []
 
 
-def emit_batched(axis_data: Any, leaves: Sequence[Any], dims: Sequence[Any], tree: Any) -> None:
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """A batch axis, or None, as a leaf of a tree."""
+
+    dim: int | None
+
+    def first(self, leaf: Any) -> Any:
+        return leaf if self.dim is None else jax.lax.index_in_dim(leaf, 0, self.dim, keepdims=False)
+
+
+def emit_batched(
+    axis_data: Any, leaves: Sequence[Any], dims: Sequence[Any], tree: Any, to: Destination | None = None
+) -> None:
     """Emits nodes whose arrays have batch axes at `dims`.
 
     The axes of batches follow those of loops, and every value gets one, whether or not it depends on the batch.
@@ -115,12 +152,12 @@ def emit_batched(axis_data: Any, leaves: Sequence[Any], dims: Sequence[Any], tre
         split = (names, *event.split) if names or event.split else ()
         return dataclasses.replace(event, lanes=event.lanes + 1, split=split)
 
-    emit(map_events(add_axis, jax.tree.unflatten(tree, moved)))
+    emit(map_events(add_axis, jax.tree.unflatten(tree, moved)), to)
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, layout: Layout) -> tuple[list[Any], list[Any]]:
     del tangents
-    emit(received(primals, {"layout": layout}))
+    emit(*received(primals, {"layout": layout}))
     return [], []
 
 
@@ -128,6 +165,7 @@ def _transpose(cotangents: Sequence[Any], *leaves: Any, layout: Layout) -> list[
     # A value that the transposed program does not have: its log does not happen.
     del cotangents
     known = [_compat.zeros_like_aval(leaf.aval) if ad.is_undefined_primal(leaf) else leaf for leaf in leaves]
+    nodes, to = received(known, {"layout": layout})
 
     def say_why(event: Event, depth: int) -> Event:
         reason = (
@@ -137,26 +175,25 @@ def _transpose(cotangents: Sequence[Any], *leaves: Any, layout: Layout) -> list[
         )
         return dataclasses.replace(event, optional=event.optional or reason)
 
-    emit(masked(map_events(say_why, jax.tree.unflatten(layout.tree, known)), jnp.asarray(False)))
+    emit(masked(map_events(say_why, nodes), jnp.asarray(False)), to)
     return [None] * len(leaves)
 
 
 batching.fancy_primitive_batchers[log_p] = _batch
 ad.primitive_transposes[log_p] = _transpose
 ad.primitive_jvps[log_p] = _jvp
-mlir.register_lowering(log_p, lambda ctx, *leaves, layout: [])
 
 
-def emit(nodes: Sequence[Node]) -> None:
-    """Binds the primitive: `nodes` happen now, for whichever handler comes next."""
+def emit(nodes: Sequence[Node], to: Destination | None = None) -> None:
+    """Binds the primitive: `nodes` happen now, for whichever handler comes next, or on their way to a tap."""
     if nodes:
-        leaves, tree = jax.tree.flatten(tuple(nodes))
+        leaves, tree = jax.tree.flatten((tuple(nodes), to))
         with _compat.staged():  # A log of constants happens when the program runs, not when it is traced.
-            log_p.bind(*leaves, layout=Layout(tree, nodes))
+            log_p.bind(*leaves, layout=Layout(tree, nodes, to))
 
 
-def received(leaves: Sequence[Any], params: Mapping[str, Any]) -> tuple[Node, ...]:
-    """The nodes that an equation of the primitive carries."""
+def received(leaves: Sequence[Any], params: Mapping[str, Any]) -> tuple[tuple[Node, ...], Destination | None]:
+    """The nodes that an equation of the primitive carries, and where they go when a tap has taken them."""
     return jax.tree.unflatten(params["layout"].tree, leaves)
 
 

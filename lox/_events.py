@@ -31,13 +31,16 @@ class Site:
         return f"{self.file}:{self.line} ({self.function})"
 
 
+NOWHERE = Site("", 0, "", ())
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Event:
     """One call of `lox.log`.
 
     Attributes:
-        values: What was logged, by key.
+        values: What was logged, by key. An event without values only keeps its anchors from being removed.
         steps: The counters of the call, by name.
         mask: Whether the event happened, per lane; None when it always does.
         anchors: Values without meaning that tie the event to the loop iteration it belongs to.
@@ -59,7 +62,7 @@ class Event:
 
     def lengths(self, depth: int) -> tuple[int, ...]:
         """The lengths of the `depth` loops around the event."""
-        return jnp.shape(next(iter(self.values.values())))[:depth]
+        return jnp.shape(next(iter((*self.values.values(), *self.anchors))))[:depth]
 
 
 @jax.tree_util.register_dataclass
@@ -73,6 +76,24 @@ class Loop:
 
 
 Node = Event | Loop
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Destination:
+    """Where logs go that a tap has taken.
+
+    Attributes:
+        channel: The number under which the host knows the tap, shape `()`.
+        shard: The number of the shard that the logs come from, shape `()`; None when they are of all shards.
+        shards: How many shards there are.
+        ordered: Whether the logs arrive in the order in which they happen.
+    """
+
+    channel: Any
+    shard: Any
+    shards: int = dataclasses.field(metadata={"static": True})
+    ordered: bool = dataclasses.field(metadata={"static": True})
 
 
 def map_events(

@@ -27,3 +27,7 @@ class UnsupportedPrimitiveError(LoxError, NotImplementedError):
 
 class SpoolWarning(UserWarning):
     """Logs were left out of what `lox.spool` returns, because the caller asked for a warning only."""
+
+
+class TapWarning(UserWarning):
+    """A callback of `lox.tap` raised an error, and the caller asked for a warning only."""

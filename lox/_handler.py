@@ -16,8 +16,8 @@ import jax.extend as jex
 import jax.numpy as jnp
 
 from lox import _compat
-from lox._effect import emit, log_effect, log_p, received
-from lox._events import Event, Node, Site, events
+from lox._effect import LogEffect, TapEffect, emit, log_p, received
+from lox._events import Event, Node, Site, events, map_events
 from lox._exceptions import UnsupportedPrimitiveError
 
 Flat = Callable[..., Sequence[Any]]
@@ -43,15 +43,31 @@ class Handler:
         forward: Whether a handler further out wants the logs that this one leaves.
         cacheable: Whether equal handlers are interchangeable, so that what was traced under one serves another.
         collects: Whether `receive` returns nodes at all.
+        carries: Whether the nodes of a program are the arrays that the handler holds after it.
+        mends: Whether it mends what JAX does to a program, and so acts on what taps have taken as well.
     """
 
     forward: bool = False
     cacheable: bool = True
     collects: bool = False
+    carries: bool = False
+    mends: bool = False
 
     def receive(self, nodes: tuple[Node, ...]) -> tuple[Any, ...]:
         """Meets logs; returns the nodes that it collects, and emits those that it leaves."""
         raise NotImplementedError
+
+    def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The logs that a handler which works in place puts instead of these."""
+        raise NotImplementedError
+
+    def meet(self, nodes: tuple[Node, ...]) -> tuple[Handler, tuple[Any, ...]]:
+        """`receive`, with the handler of what comes after."""
+        return self, self.receive(nodes)
+
+    def detached(self) -> Handler:
+        """The handler where its arrays cannot be carried on."""
+        return self
 
     def append(self, nodes: list[Any], new: tuple[Any, ...]) -> None:
         """Adds the nodes that were collected next to those before."""
@@ -92,6 +108,10 @@ class Handler:
     def after(self, nodes: list[Any]) -> tuple[Handler, list[Any]]:
         """The handler of what comes after these nodes, and the nodes as far as they are settled by then."""
         return self, nodes
+
+    def before(self, jaxprs: Sequence[Any]) -> Handler:
+        """The handler before a primitive that runs these jaxprs."""
+        return self
 
     def scan_loops(self, length: int) -> Loops | None:
         """How to collect over a loop whose length is known; None to stack each iteration's nodes."""
@@ -148,13 +168,23 @@ class HandlerTrace(jax.core.Trace):
     def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
         with jex.core.set_current_trace(self.parent):
             if primitive is log_p:
-                if self.handler.collects and self.is_eager():  # What is logged may be donated later.
-                    args = [jnp.copy(value) if isinstance(value, jax.Array) else value for value in args]
-                self.collect(self.handler.receive(received(args, params)))
+                self.log(args, params)
                 return []
             if not logs_in(params):
                 return primitive.bind(*args, **params)
             return self.apply(primitive, args, params)
+
+    def log(self, args: Sequence[Any], params: dict[str, Any]) -> None:
+        if self.handler.collects and self.is_eager():  # What is logged may be donated later.
+            args = [jnp.copy(value) if isinstance(value, jax.Array) else value for value in args]
+        nodes, to = received(args, params)
+        if not self.handler.mends:
+            nodes = map_events(lambda event, _: event if event.values else None, nodes)
+        if to is None:
+            self.handler, collected = self.handler.meet(nodes)
+            self.collect(collected)
+        else:
+            emit(self.handler.replace(nodes) if self.handler.mends else nodes, to)
 
     def process_custom_jvp_call(self, primitive: Any, fun: Any, jvp: Any, args: Any, /, *, symbolic_zeros: bool) -> Any:
         return self.call(primitive, fun, args, {"jvp": jvp, "symbolic_zeros": symbolic_zeros})
@@ -180,14 +210,22 @@ class HandlerTrace(jax.core.Trace):
             with jex.core.set_current_trace(self):
                 return fun.call_wrapped(*args)
         with jex.core.set_current_trace(self.parent):
+            if self.handler.carries:
+                jaxpr, _ = _compat.trace(_compat.renewed(fun), [jax.typeof(arg) for arg in args], "lox")
+                _compat.renew(fun)
+                self.handler = self.handler.before([jaxpr])
             return self.apply(primitive, args, {"fun": fun, **params})
 
     def apply(self, primitive: Any, args: Any, params: Any) -> Any:
         if primitive not in rules:
             raise UnsupportedPrimitiveError(unsupported(primitive, params))
+        self.handler = self.handler.before(list(jaxprs_in(params)))
         handler, self.nodes = self.handler.after(self.nodes)
         outs, nodes = rules[primitive](handler, primitive, args, dict(params))
-        self.collect(nodes)
+        if self.handler.carries:
+            self.handler = self.handler.holding(jax.lax.stop_gradient(nodes))
+        else:
+            self.collect(nodes)
         return outs
 
     def is_eager(self) -> bool:
@@ -212,7 +250,7 @@ def under(handler: Handler, fun: Callable[..., Any]) -> Callable[..., tuple[Any,
                 with jex.core.set_current_trace(trace):
                     outs = fun(*args, **kwargs)
                 with jex.core.set_current_trace(parent):
-                    return outs, handler.join(trace.nodes)
+                    return outs, trace.handler.join(trace.nodes)
             finally:
                 trace.close()
 
@@ -223,9 +261,6 @@ class InPlace(Handler):
     """A handler that replaces each log by other logs in the same place, and collects nothing."""
 
     forward = True
-
-    def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        raise NotImplementedError
 
     def receive(self, nodes: tuple[Node, ...]) -> tuple[Any, ...]:
         emit(self.replace(nodes))
@@ -242,6 +277,7 @@ class InPlace(Handler):
 class Silence(InPlace):
     """Drops every log."""
 
+    mends = True
     forward: bool = False
 
     def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -257,7 +293,10 @@ def logs_in(params: dict[str, Any]) -> bool:
     The effects of a jaxpr do not tell: some primitives, `pallas_call` for one, hide those of what they call.
     """
     return any(has_log(jaxpr) for jaxpr in jaxprs_in(params)) or any(
-        log_effect in getattr(value, "effects", ()) for value in params.values() if not _compat.is_jaxpr(value)
+        isinstance(effect, LogEffect)
+        for value in params.values()
+        if not _compat.is_jaxpr(value)
+        for effect in getattr(value, "effects", ())
     )
 
 
@@ -284,15 +323,30 @@ def equations(jaxpr: Any) -> Iterator[Any]:
             yield from equations(inner)
 
 
-def events_in(jaxpr: Any) -> Iterator[Event]:
-    """The events of a jaxpr, with abstract values in place of arrays."""
+def logs_of(jaxpr: Any) -> Iterator[tuple[tuple[Node, ...], Any]]:
+    """The logs of a jaxpr and where they go, with abstract values in place of arrays."""
     for eqn in equations(jaxpr):
         if eqn.primitive is log_p:
-            yield from events(received([v.aval for v in eqn.invars], eqn.params))
+            yield received([v.aval for v in eqn.invars], eqn.params)
+
+
+def events_in(jaxpr: Any) -> Iterator[Event]:
+    """The events of a jaxpr that wait for a handler, with abstract values in place of arrays."""
+    for nodes, to in logs_of(jaxpr):
+        if to is None:
+            yield from events(nodes)
+
+
+def tapped_in(params: dict[str, Any]) -> bool:
+    """Whether a log on its way to a tap happens in a jaxpr among the parameters of a primitive."""
+    return any(
+        isinstance(effect, TapEffect) for jaxpr in jaxprs_in(params) for effect in _compat.open_jaxpr(jaxpr).effects
+    )
 
 
 def unsupported(primitive: Any, params: dict[str, Any]) -> str:
-    sites = [str(event.site) for jaxpr in jaxprs_in(params) for event in events_in(jaxpr)]
+    found = [nodes for jaxpr in jaxprs_in(params) for nodes, _ in logs_of(jaxpr)]
+    sites = [str(event.site) for nodes in found for event in events(nodes)]
     where = f" at {sites[0]}" if sites else ""
     return (
         f"lox has no rule for the primitive '{primitive}', inside which lox.log is called{where}. "

@@ -11,14 +11,12 @@ import jax_dataclasses as jdc
 import numpy as np
 
 from lox._effect import names
-from lox._events import Site
+from lox._events import NOWHERE
 from lox._exceptions import StructureError
 from lox._reduce import Reduction, check_reduction, fold, result
 
 if TYPE_CHECKING:
     import pandas
-
-NOWHERE = Site("", 0, "", ())
 
 
 @jdc.pytree_dataclass

@@ -151,7 +151,8 @@ def _is_array(leaf: Any) -> bool:
 def _walk(jaxpr: Any, place: _Place) -> Iterator[LogSite]:
     for eqn in _compat.open_jaxpr(jaxpr).eqns:
         if eqn.primitive is log_p:
-            for node in received([var.aval for var in eqn.invars], eqn.params):
+            nodes, to = received([var.aval for var in eqn.invars], eqn.params)
+            for node in nodes if to is None else ():
                 yield from _logged(node, place)
             continue
         for inner, where in _inside(eqn, place):
@@ -182,6 +183,8 @@ def _logged(node: Event | Loop, place: _Place, loops: tuple[int, ...] = ()) -> I
     if isinstance(node, Loop):
         for inner in node.body:
             yield from _logged(inner, place, (*loops, node.length))
+        return
+    if not node.values:
         return
     here = place.through("", math.prod(loops), exact=node.mask is None)
     depth = len(loops)

@@ -5,11 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, overload
-
-import jax
 
 from lox import _compat, _transform
 from lox._blocks import blocks, with_event_axis
@@ -325,11 +322,11 @@ def _options(
         "selection": Selection.of(argnames, tags),
         "keep_logs": bool(keep_logs),
         "reduce": _reductions(reduce),
-        "interval": _positive("interval", interval),
+        "interval": _transform.positive("interval", interval),
         "seen": None if interval in (None, 1) else Seen(),
         "unify": bool(unify),
-        "warn": _choice("on_while", on_while, ("error", "warn")) == "warn",
-        "max_iters": _positive("max_iters", max_iters),
+        "warn": _transform.choice("on_while", on_while, ("error", "warn")) == "warn",
+        "max_iters": _transform.positive("max_iters", max_iters),
     }
     if reduce is not None and interval is not None:
         raise LogValueError("lox.spool takes reduce= or interval=, not both.")
@@ -372,19 +369,7 @@ def _spooled(fun: Function, options: _Options) -> Callable[..., tuple[Any, logdi
 
 @_compat.cached_by_function
 def _jitted(fun: Function, options: _Options) -> Function | None:
-    jit_options = _compat.jit_options(fun)
-    if jit_options is None:
-        return None
-    alive = weakref.ref(fun)  # The cache must not keep the function it is for.
-
-    def spooled(*args: Any, **kwargs: Any) -> tuple[Any, logdict]:
-        function = alive()
-        if function is None:
-            raise ReferenceError("the function that was spooled is gone")
-        return options.call(function, args, kwargs)
-
-    spooled.__name__ = getattr(fun, "__name__", "spooled")
-    return jax.jit(spooled, **dict(jit_options))
+    return _transform.jitted(fun, options.call)
 
 
 def _reductions(reduce: Any) -> tuple[tuple[str | None, str], ...]:
@@ -393,17 +378,3 @@ def _reductions(reduce: Any) -> tuple[tuple[str | None, str], ...]:
     if not isinstance(reduce, Mapping):
         return ((None, check_reduction(reduce)),)
     return tuple((key, check_reduction(name)) for key, name in reduce.items())
-
-
-def _positive(name: str, value: Any) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 1:
-        raise LogValueError(f"{name} must be a positive integer, got {value!r} of type {type(value).__name__}.")
-    return value.__index__()
-
-
-def _choice(name: str, value: Any, known: tuple[str, ...]) -> str:
-    if value not in known:
-        raise LogValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}.")
-    return value

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import weakref
 from collections.abc import Callable
 from typing import Any
+
+import jax
 
 import lox._autodiff as _autodiff  # noqa: F401  (registers how JAX's transformations meet logs)
 import lox._batching as _batching  # noqa: F401
 import lox._rules as _rules  # noqa: F401
+from lox import _compat
 from lox._effect import recording
+from lox._exceptions import LogValueError
 from lox._handler import Handler, under
 
 Function = Callable[..., Any]
@@ -28,6 +34,60 @@ def run(handler: Handler, fun: Function, args: Any, kwargs: Any) -> tuple[Any, t
     """Calls `fun` under a handler; returns its result and the nodes that were collected."""
     with recording(True):
         return under(handler, fun)(*args, **kwargs)
+
+
+def jitted(fun: Function, call: Callable[..., Any]) -> Function | None:
+    """A jitted function that compiles all that a handler adds to it too, and that JAX dispatches to.
+
+    Args:
+        fun: A jitted function. The result does not keep it alive.
+        call: `call(fun, *more, args, kwargs)` runs it under the handler.
+
+    Returns:
+        A function of as many leading arguments as `call` takes between, and those of `fun`; None when JAX would not
+        read its arguments as it does those of `fun`.
+    """
+    jit_options = _compat.jit_options(fun)
+    if jit_options is None:
+        return None
+    alive = weakref.ref(fun)
+    more = len(inspect.signature(call).parameters) - 3
+
+    def handled(*args: Any, **kwargs: Any) -> Any:
+        function = alive()
+        if function is None:
+            raise ReferenceError("the function that was transformed is gone")
+        return call(function, *args[:more], args[more:], kwargs)
+
+    handled.__name__ = getattr(fun, "__name__", "handled")
+    options = dict(jit_options)
+    for name in ("static_argnums", "donate_argnums"):
+        options[name] = tuple(place + more if place >= 0 else place for place in options[name])
+    return jax.jit(handled, **options)
+
+
+def positive(name: str, value: Any) -> int | None:
+    """The value of a keyword that is a positive integer or None.
+
+    Raises:
+        LogValueError: It is neither.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 1:
+        raise LogValueError(f"{name} must be a positive integer, got {value!r} of type {type(value).__name__}.")
+    return value.__index__()
+
+
+def choice(name: str, value: Any, known: tuple[str, ...]) -> str:
+    """The value of a keyword that is one of some names.
+
+    Raises:
+        LogValueError: It is none of them.
+    """
+    if value not in known:
+        raise LogValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}.")
+    return value
 
 
 def handle(fun: Function, handler: Handler, silent: bool) -> Function:

@@ -17,13 +17,13 @@ MODULES = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-HANDLERS = {"lox._spool", "lox._strip", "lox._sites"}
+HANDLERS = {"lox._spool", "lox._strip", "lox._sites", "lox._tap"}
 # From the bottom: a module imports none of a later layer.
 LAYERS = (
     {"lox._exceptions", "lox._compat", "lox._events", "lox._lanes", "lox._probe"},
     {"lox._effect", "lox._select", "lox._blocks"},
     {"lox._handler", "lox._logdict", "lox._collect", "lox._reduce", "lox._thin", "lox._loops"},
-    {"lox._rules", "lox._autodiff", "lox._batching", "lox._transform"},
+    {"lox._rules", "lox._autodiff", "lox._batching", "lox._transform", "lox._channel", "lox._deliver"},
     HANDLERS,
     {"lox", "lox.__main__", "lox.demo"},
 )
@@ -106,6 +106,8 @@ def test_exceptions_import_nothing_of_lox():
 EXPORTS = {
     "log",
     "spool",
+    "tap",
+    "flush",
     "strip",
     "keep",
     "sites",
@@ -117,6 +119,7 @@ EXPORTS = {
     "SpoolError",
     "SpoolWarning",
     "StructureError",
+    "TapWarning",
     "UnsupportedPrimitiveError",
 }
 

@@ -590,3 +590,18 @@ def test_a_rule_that_logs_for_some_lanes_only_is_refused_when_it_cannot_be_told_
         slopes, logs = lox.spool(jax.grad(f), unify=True)(xs)
         assert_array(slopes, [1.0, 0.5])
         assert_logs(logs, {"x": [[np.nan, 2.0]]}, mask={"x": [[False, True]]})
+
+
+@pytest.mark.parametrize("halved", [halved_jvp, halved_vjp], ids=["jvp", "vjp"])
+def test_a_function_whose_result_nothing_uses_logs_in_every_iteration_of_a_differentiated_scan(halved):
+    def f(x):
+        def step(x, _):
+            halved(lax.stop_gradient(x))
+            return jnp.sin(x), None
+
+        return lax.scan(step, x, length=3)[0]
+
+    for function in (f, jax.checkpoint(f)):
+        slope, logs = lox.spool(jax.grad(function))(X)
+        assert_array(slope, jax.grad(f)(X), RTOL)
+        assert_logs(logs, {"x": [X, np.sin(X), np.sin(np.sin(X))]}, rtol=RTOL)

@@ -20,21 +20,27 @@ def discharge(handler: Handler, jaxpr: Any) -> tuple[Any, list[Any], Any]:
     Returns:
         The jaxpr, the values to pass for its new leading inputs, and the structure of the nodes among its outputs.
     """
-    if handler.cacheable:
-        return _discharge_cached(jaxpr, handler)
-    return _discharge(jaxpr, handler)
+    if not handler.cacheable:
+        return _discharge(jaxpr, handler, 0)
+    # What the handler holds is an input as well, so that the result serves every handler that holds such arrays.
+    held = handler.arrays()
+    alike = handler.holding([jax.typeof(array) for array in held]) if held else handler
+    discharged, consts, structure = _discharge_cached(jaxpr, alike, len(held))
+    return discharged, [*consts, *held], structure
 
 
-def _discharge(jaxpr: Any, handler: Handler) -> tuple[Any, list[Any], Any]:
+def _discharge(jaxpr: Any, handler: Handler, num_held: int) -> tuple[Any, list[Any], Any]:
     structure = None
 
     def with_nodes(*args: Any) -> list[Any]:
         nonlocal structure
-        outs, nodes = under(handler, _compat.as_fun(jaxpr))(*args)
+        inner = handler.holding(args[:num_held]) if num_held else handler
+        outs, nodes = under(inner, _compat.as_fun(jaxpr))(*args[num_held:])
         leaves, structure = jax.tree.flatten(nodes)
         return [*outs, *leaves]
 
-    discharged, consts = _compat.trace(with_nodes, _compat.in_avals(jaxpr), "lox")
+    held = handler.arrays()[:num_held]
+    discharged, consts = _compat.trace(with_nodes, [*held, *_compat.in_avals(jaxpr)], "lox")
     return discharged, consts, structure
 
 

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax.extend.linear_util import StoreException
 
 from lox import _compat
-from lox._effect import recording
-from lox._events import Site
+from lox._effect import emit, recording
+from lox._events import NOWHERE, Event, Site
 from lox._handler import Handler, Silence, events_in, rule, under
 
 primitives = jex.core.primitives
@@ -46,8 +46,6 @@ class _Function:
 
     def logs(self, *args: Any) -> list[Any]:
         """The leaves of the collected nodes, when they are wanted apart from the outputs."""
-        if not self.handler.collects:
-            self.structure = jax.tree.structure(())
         if self.structure is not None and not self.structure.num_leaves:
             return []
         alone = _Function(self.handler.private(), self.fun)
@@ -65,12 +63,26 @@ class _Function:
 
     def run_rule(
         self, rule: Callable[..., Any], held: Sequence[Any], *args: Any, sites: frozenset[Site] = frozenset()
-    ) -> Any:
-        """What a rule returns, with its logs left in place or to a handler further out.
+    ) -> tuple[Any, list[Any]]:
+        """What a rule that stands for the function returns, with its logs left in place or to a handler further out.
 
         Of what the rule runs, the logs at `sites` are the function's, which are collected with it.
+
+        Returns:
+            The results, and the leaves of the nodes of a handler that works in place.
         """
         handler = self.handler.beside(sites) if self.handler.collects else self.handler.holding(held)
+        with recording(handler.forward):
+            results, nodes = under(handler, rule)(*args)
+        leaves, structure = jax.tree.flatten(nodes)
+        if not self.handler.collects:
+            self.structure = structure
+        return results, leaves
+
+    def run_other(self, rule: Callable[..., Any], held: Sequence[Any], *args: Any) -> Any:
+        """What a rule returns that does not stand for the function."""
+        handler = self.handler
+        handler = handler.beside(frozenset()) if handler.collects else handler.holding(held).detached()
         with recording(handler.forward):
             return under(handler, rule)(*args)[0]
 
@@ -78,33 +90,25 @@ class _Function:
         return jax.tree.unflatten(self.structure, leaves)
 
 
-def _renewed(fun: Any) -> Callable[..., Any]:
-    """A flat function of JAX's, callable more than once, and after it as if it had not run.
-
-    What such a function stores may be stored once, and by the function or by its rule, not by both.
-    """
-
-    def call(*args: Any) -> Any:
-        _reset(fun)
-        return fun.call_wrapped(*args)
-
-    return call
-
-
 def _traceless(fun: Any) -> Callable[..., Any]:
+    """A flat function of JAX's, callable more than once, and after it as if it had not run."""
+
     def call(*args: Any) -> Any:
         try:
-            return _renewed(fun)(*args)
+            return _compat.renewed(fun)(*args)
         finally:
-            _reset(fun)
+            _compat.renew(fun)
 
     return call
 
 
 def _settle(fun: Any, rule: Any) -> None:
-    """Makes the function one that has not run, where its rule has: under several handlers both may have."""
+    """Makes the function one that has not run, where its rule has: under several handlers both may have.
+
+    What such a function stores may be stored by it or by its rule, not by both.
+    """
     if _has_run(fun) and _has_run(rule):
-        _reset(fun)
+        _compat.renew(fun)
 
 
 def _has_run(fun: Any) -> bool:
@@ -119,19 +123,13 @@ def _occupied(store: Any) -> bool:
     return True
 
 
-def _reset(fun: Any) -> None:
-    for store in fun.stores:
-        if store is not None:
-            store.reset()
-
-
 # custom_jvp: args -> outs, (args, tangents) -> (outs, tangents)  becomes  args -> (outs, nodes), (...) -> (...)
 @rule(primitives.custom_jvp_call_p)
 def custom_jvp(
     handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], tuple[Any, ...]]:
     del primitive
-    if not handler.arrays():
+    if not handler.mends:
         return _custom_jvp(handler, args, params)
     # The outputs must not depend on what the handler holds: where JAX splits a program by what is known, it may keep
     # the rule of a function of known values only. So the function runs once for its outputs, once for its logs. The
@@ -142,20 +140,22 @@ def custom_jvp(
 
 
 def _custom_jvp(handler: Handler, args: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], tuple[Any, ...]]:
-    primal = _Function(handler, _renewed(params["fun"]))
+    primal = _Function(handler, _compat.renewed(params["fun"]))
     logs = _Function(handler, _traceless(params["fun"]))
     held = primal.held
 
     function = jax.custom_jvp(primal.with_logs)
 
     def function_jvp(primals: Any, tangents: Any) -> Any:
-        rule = _renewed(params["jvp"])
+        rule = _compat.renewed(params["jvp"])
         sites = logs.sites([jax.typeof(primal) for primal in primals[held:]])
-        results = primal.run_rule(rule, primals[:held], *primals[held:], *tangents[held:], sites=sites)
+        results, leaves = primal.run_rule(rule, primals[:held], *primals[held:], *tangents[held:], sites=sites)
         outs, outs_dot = results[: len(results) // 2], results[len(results) // 2 :]
-        logs.structure = primal.structure
-        leaves, leaves_dot = jax.jvp(logs.logs, tuple(primals), tuple(map(_compat.instantiate, tangents)))
-        primal.structure = logs.structure
+        leaves_dot = [_compat.instantiate(_compat.zero_tangent(leaf)) for leaf in leaves]
+        if handler.collects:
+            logs.structure = primal.structure
+            leaves, leaves_dot = jax.jvp(logs.logs, tuple(primals), tuple(map(_compat.instantiate, tangents)))
+            primal.structure = logs.structure
         return (list(outs), leaves), ([_compat.rule_zero(tangent) for tangent in outs_dot], leaves_dot)
 
     function.defjvp(function_jvp, symbolic_zeros=params["symbolic_zeros"])
@@ -170,7 +170,7 @@ def custom_vjp(
     handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], tuple[Any, ...]]:
     del primitive
-    primal = _Function(handler, _renewed(params["fun"]))
+    primal = _Function(handler, _compat.renewed(params["fun"]))
     logs = _Function(handler, _traceless(params["fun"]))
     held = primal.held
 
@@ -183,12 +183,13 @@ def custom_vjp(
         perturbed = [pair.perturbed for pair in pairs] if symbolic_zeros else [True] * len(pairs)
         flat = [item for pair in zip(values[held:], perturbed[held:], strict=True) for item in pair]
         sites = logs.sites([jax.typeof(value) for value in values[held:]])
-        results = primal.run_rule(_renewed(params["fwd"]), values[:held], *flat, sites=sites)
+        results, leaves = primal.run_rule(_compat.renewed(params["fwd"]), values[:held], *flat, sites=sites)
         _, residual_tree, forwarded = params["out_trees"]()
         count = residual_tree.num_leaves - sum(position is not None for position in forwarded)
-        logs.structure = primal.structure
-        leaves = logs.logs(*values)
-        primal.structure = logs.structure
+        if handler.collects:
+            logs.structure = primal.structure
+            leaves = logs.logs(*values)
+            primal.structure = logs.structure
         return (list(results[count:]), leaves), (list(results[:count]), values)
 
     def function_bwd(saved: Any, cotangents: Any) -> Any:
@@ -199,9 +200,9 @@ def custom_vjp(
         residuals = [next(remaining) if place is None else values[held + place] for place in forwarded]
         if not params["symbolic_zeros"]:
             outs_bar = [_compat.instantiate(bar) for bar in outs_bar]
-        results = primal.run_rule(_renewed(params["bwd"]), values[:held], *residuals, *outs_bar)
+        results = primal.run_other(_compat.renewed(params["bwd"]), values[:held], *residuals, *outs_bar)
         bars = [None if _compat.is_zero(bar) else bar for bar in _compat.cotangents(results)]
-        if not all(map(_compat.is_zero, leaves_bar)):
+        if handler.collects and not all(map(_compat.is_zero, leaves_bar)):
             _, pull_back = jax.vjp(logs.logs, *values)
             of_logs = pull_back([_compat.instantiate(bar) for bar in leaves_bar])
             bars = [_add(a, b) for a, b in zip(bars, of_logs[held:], strict=True)]
@@ -209,6 +210,9 @@ def custom_vjp(
 
     function.defvjp(function_fwd, function_bwd, symbolic_zeros=symbolic_zeros)
     outs, leaves = function(*handler.arrays(), *args)
+    if handler.mends:
+        # Where JAX splits a program by what is known, it forgets a call whose outputs nothing uses, logs or not.
+        emit((Event({}, {}, mask=None, anchors=tuple(outs[:1]), site=NOWHERE),))
     _settle(params["fun"], params["fwd"])
     return outs, primal.nodes(leaves)
 
@@ -241,11 +245,12 @@ def custom_vmap(
 
         # What the rule logs is of all lanes; it happens where it does for any of them.
         values = [jnp.max(a, 0) if batched else a for a, batched in zip(args[:held], in_batched[:held], strict=True)]
-        outs = primal.run_rule(rule, values, *args[held:], sites=primal.sites(_compat.in_avals(params["call"])))
-        leaves: list[Any] = []
-        if handler.collects:
-            in_axes = tuple(0 if batched else None for batched in in_batched)
-            leaves = jax.vmap(primal.logs, in_axes=in_axes, axis_size=axis_size)(*args)
+        if not handler.collects:
+            outs, leaves = primal.run_rule(rule, values, *args[held:])
+            return (outs, leaves), (out_batched, [False] * len(leaves))
+        outs, _ = primal.run_rule(rule, (), *args[held:], sites=primal.sites(_compat.in_avals(params["call"])))
+        in_axes = tuple(0 if batched else None for batched in in_batched)
+        leaves = jax.vmap(primal.logs, in_axes=in_axes, axis_size=axis_size)(*args)
         return (outs, leaves), (out_batched, [True] * len(leaves))
 
     outs, leaves = function(*handler.arrays(), *args)

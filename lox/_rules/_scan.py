@@ -29,7 +29,7 @@ def scan(
 
 
 # scan: (consts, carry, xs) -> (carry, ys)  becomes  (consts, carry, (xs, indices)) -> (carry, (ys, nodes))
-#       or, when the handler collects into a carry,  (consts, (carry, state), xs) -> ((carry, state), ys)
+#       or, when the handler collects into a carry or is one,  (consts, (carry, state), xs) -> ((carry, state), ys)
 def run_scan(
     handler: Handler, jaxpr: Any, consts: Sequence[Any], init: Sequence[Any], xs: Sequence[Any], **options: Any
 ) -> tuple[list[Any], tuple[Any, ...]]:
@@ -54,6 +54,16 @@ def run_scan(
             start = (list(init), loops.start(shapes), jnp.int32(0))
             (carry, state, _), (ys, stacked) = jax.lax.scan(folding, start, list(xs), **options)
             return [*carry, *ys], loops.finish(state, _in_order(stacked, options), length)
+
+    if handler.carries:
+
+        def carrying(carry: Any, x: Any) -> Any:
+            values, held = carry
+            outs, held = under(handler.holding(held), _compat.as_fun(jaxpr))(*consts, *values, *x)
+            return (list(outs[:num_carry]), held), list(outs[num_carry:])
+
+        (carry, held), ys = jax.lax.scan(carrying, (list(init), handler.arrays()), list(xs), **options)
+        return [*carry, *ys], held
 
     indices = handler.iterations(length)
 

@@ -19,7 +19,7 @@ def linear_solve(
     handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], tuple[Any, ...]]:
     lengths, jaxprs = params["const_lengths"], params["jaxprs"]
-    inner = Silence() if handler.collects else handler
+    inner = Silence() if handler.collects else handler.detached()
     parts = [None if jaxpr is None else discharge(inner, jaxpr) for jaxpr in jaxprs]
     position, new_args = 0, []
     for part, length in zip(parts, lengths, strict=True):
@@ -30,7 +30,7 @@ def linear_solve(
     new_jaxprs = type(jaxprs)(*(part and part[0] for part in parts))
     outs = primitive.bind(*new_args, *b, **params | {"const_lengths": new_lengths, "jaxprs": new_jaxprs})
     if not handler.collects:
-        return outs, ()
+        return outs, handler.arrays() if handler.carries else ()
     first = lengths.matvec + lengths.vecmat
     _, nodes = under(handler, _compat.as_fun(jaxprs.solve))(*args[first : first + lengths.solve], *b)
     return outs, nodes

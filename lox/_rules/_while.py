@@ -42,7 +42,7 @@ def while_loop(
         (again,) = _compat.as_fun(cond_jaxpr)(*cond_consts, *new)
         return [*new, again & predicate]
 
-    if loops is None and not cond_logs and not _compat.out_avals(cond_jaxpr)[0].shape:
+    if loops is None and not handler.carries and not cond_logs and not _compat.out_avals(cond_jaxpr)[0].shape:
         body = under(handler, _compat.as_fun(body_jaxpr))
         outs = jax.lax.while_loop(
             lambda carry: _compat.as_fun(cond_jaxpr)(*cond_consts, *carry)[0],
@@ -52,6 +52,15 @@ def while_loop(
         return list(outs), ()
 
     (predicate,), before = condition(*cond_consts, *init)
+    if handler.carries:
+
+        def carrying(carry: Any) -> Any:
+            values, predicate, held = carry
+            (*values, predicate), held = under(handler.holding(held), iterate)(*values, predicate)
+            return values, predicate, held
+
+        outs, _, held = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), carrying, (list(init), predicate, before))
+        return list(outs), held
     if loops is None:
 
         def plain(carry: Any) -> Any:

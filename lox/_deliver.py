@@ -1,0 +1,216 @@
+"""From the device to the host: logs that a tap has taken become calls of Python with NumPy arrays."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.extend as jex
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import mlir
+
+from lox import _compat
+from lox._channel import Channel, deliver
+from lox._effect import Layout, log_p, received
+from lox._events import Destination, Event, Loop, Node, events
+from lox._logdict import logdict
+
+ORDER = ""
+"""The name of a counter that numbers the events of several log calls, so that the host can put them in order."""
+
+channel_p = jex.core.Primitive("lox_channel")
+"""The number of a channel, which a compiled program keeps alive."""
+
+
+@channel_p.def_impl
+def _number(*, channel: Channel) -> Any:
+    return np.int32(channel.number)
+
+
+@channel_p.def_abstract_eval
+def _scalar(*, channel: Channel) -> Any:
+    del channel
+    return _compat.int32_scalar
+
+
+def _lower_channel(ctx: Any, *, channel: Channel) -> Any:
+    ctx.module_context.add_keepalive(channel)
+    return mlir.lower_fun(lambda: jnp.int32(channel.number), multiple_results=False)(ctx)
+
+
+mlir.register_lowering(channel_p, _lower_channel)
+
+call_p = jex.core.Primitive("lox_call")
+"""Calls the host."""
+call_p.multiple_results = True
+
+
+@call_p.def_effectful_abstract_eval
+def _has_effect(*arrays: Any, layout: Layout) -> tuple[list[Any], set[Any]]:
+    del arrays
+    return [], {layout.effect}
+
+
+def _lower_call(ctx: Any, *arrays: Any, layout: Layout) -> Any:
+    _compat.emit_callback(ctx, Receiver(layout), arrays, layout.effect)
+    return []
+
+
+mlir.register_lowering(call_p, _lower_call, cacheable=False)
+
+
+def _send(*leaves: Any, layout: Layout) -> list[Any]:
+    nodes, to = received(leaves, {"layout": layout})
+    if to is None:
+        return []
+    arrays = [jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf for leaf in leaves]
+    if _is_plain(nodes, to):
+        count = len(jax.tree.leaves(nodes))
+        arrays = [*(jax.lax.expand_dims(array, (0,)) for array in arrays[:count]), *arrays[count:]]
+    masks = [event.mask for event in events(nodes)]
+    if any(mask is None for mask in masks):
+        call_p.bind(*arrays, layout=layout)
+    else:
+        reached = functools.reduce(jnp.logical_or, [jnp.any(mask) for mask in masks])
+        jax.lax.cond(reached, lambda: call_p.bind(*arrays, layout=layout), lambda: [])
+    return []
+
+
+def _is_plain(nodes: Sequence[Node], to: Destination) -> bool:
+    """Whether there is one event, which happens for sure, and everywhere."""
+    return len(nodes) == 1 and isinstance(nodes[0], Event) and nodes[0].mask is None and to.shard is None
+
+
+def _lower_log(ctx: Any, *leaves: Any, layout: Layout) -> Any:
+    return mlir.lower_fun(functools.partial(_send, layout=layout))(ctx, *leaves)
+
+
+mlir.register_lowering(log_p, _lower_log, cacheable=False)
+
+
+@functools.partial(jax.jit, static_argnames="layout")
+def _log(*leaves: Any, layout: Layout) -> None:
+    log_p.bind(*leaves, layout=layout)
+
+
+@log_p.def_impl
+def _run(*leaves: Any, layout: Layout) -> list[Any]:
+    _, to = received(leaves, {"layout": layout})
+    if to is not None:
+        _log(*leaves, layout=layout)
+    return []
+
+
+# -- on the host, where nothing is computed by JAX ------------------------------------------------------------------
+
+
+class Receiver:
+    """What a compiled program calls: builds the logs and hands them to their channel.
+
+    Attributes:
+        layout: The structure of what arrives.
+        where: The log calls.
+    """
+
+    def __init__(self, layout: Layout):
+        self.layout = layout
+        places = range(layout.tree.num_leaves)
+        nodes, to = layout.tree.unflatten(places)
+        self.where = ", ".join(dict.fromkeys(str(event.site) for event in events(nodes)))
+        self._channel: int = to.channel
+        self._plain = None
+        if _is_plain(nodes, to):
+            self._plain = (tuple(nodes[0].values.items()), tuple(nodes[0].steps.items()))
+
+    def __call__(self, *arrays: Any) -> tuple[()]:
+        deliver(int(arrays[self._channel]), self._logs, arrays, self.where)
+        return ()
+
+    def _logs(self, arrays: Sequence[Any]) -> logdict:
+        # The arrays belong to the program, which overwrites them: what is kept is a copy.
+        if self._plain is not None:
+            values, steps = self._plain
+            data = {key: arrays[place].copy() for key, place in values}
+            if not steps:
+                return logdict(data, {}, {}, {})
+            counters = {name: arrays[place].copy() for name, place in steps}
+            return logdict(data, {name: dict.fromkeys(data, step) for name, step in counters.items()}, {}, {})
+        nodes, to = self.layout.tree.unflatten([np.array(array) for array in arrays])
+        return _lay_out(nodes, to)
+
+
+def _lay_out(nodes: Sequence[Node], to: Destination) -> logdict:
+    data, mask = {}, {}
+    steps: dict[str, dict[str, Any]] = {}
+    for key, (value, of_steps, happened) in _flat(nodes, 0).items():
+        order = of_steps.pop(ORDER, None)
+        if order is not None:
+            first = np.argsort(order, axis=0, kind="stable")
+            value, happened = _ordered(value, first), _ordered(happened, first)
+            of_steps = {name: _ordered(step, first) for name, step in of_steps.items()}
+        arrived = happened.reshape(len(happened), -1).any(axis=1)
+        if not arrived.any():
+            continue
+        value, happened = value[arrived], happened[arrived]
+        of_steps = {name: step[arrived] for name, step in of_steps.items()}
+        if to.shard is not None:
+            value, happened = _of_shard(value, to), _of_shard(happened, to)
+            of_steps = {name: _of_shard(step, to) for name, step in of_steps.items()}
+        if not happened.all():
+            value = _blanked(value, happened)
+            of_steps = {name: _blanked(step, happened) for name, step in of_steps.items()}
+            mask[key] = happened
+        data[key] = value
+        for name, step in of_steps.items():
+            steps.setdefault(name, {})[key] = step
+    return logdict(data, steps, mask)
+
+
+def _flat(nodes: Sequence[Node], depth: int) -> dict[str, tuple[Any, dict[str, Any], Any]]:
+    """By key the values, counters and masks; the event axis follows the axes of `depth` loops."""
+    parts: dict[str, list[tuple[Any, dict[str, Any], Any]]] = {}
+    for node in nodes:
+        if isinstance(node, Loop):
+            for key, (value, steps, happened) in _flat(node.body, depth + 1).items():
+                steps = {name: _merged(step, depth) for name, step in steps.items()}
+                parts.setdefault(key, []).append((_merged(value, depth), steps, _merged(happened, depth)))
+        else:
+            for key, value in node.values.items():
+                happened = np.ones(value.shape[: depth + node.lanes], bool) if node.mask is None else node.mask
+                steps = {name: np.expand_dims(step, depth) for name, step in node.steps.items()}
+                found = (np.expand_dims(value, depth), steps, np.expand_dims(happened, depth))
+                parts.setdefault(key, []).append(found)
+    return {key: found[0] if len(found) == 1 else _joined(found, depth) for key, found in parts.items()}
+
+
+def _joined(parts: Sequence[tuple[Any, dict[str, Any], Any]], axis: int) -> tuple[Any, dict[str, Any], Any]:
+    values, steps, masks = zip(*parts, strict=True)
+    joined = {name: np.concatenate([step[name] for step in steps], axis) for name in steps[0]}
+    return np.concatenate(values, axis), joined, np.concatenate(masks, axis)
+
+
+def _merged(array: Any, axis: int) -> Any:
+    return array.reshape(*array.shape[:axis], -1, *array.shape[axis + 2 :]) if array.size else _empty(array, axis)
+
+
+def _empty(array: Any, axis: int) -> Any:
+    return array.reshape(*array.shape[:axis], array.shape[axis] * array.shape[axis + 1], *array.shape[axis + 2 :])
+
+
+def _ordered(array: Any, first: Any) -> Any:
+    return np.take_along_axis(array, first.reshape(first.shape + (1,) * (array.ndim - first.ndim)), axis=0)
+
+
+def _of_shard(array: Any, to: Destination) -> Any:
+    """The array with an axis for shards after that of events, of which one is here."""
+    spread = np.zeros((len(array), to.shards, *array.shape[1:]), array.dtype)
+    spread[:, to.shard] = array
+    return spread
+
+
+def _blanked(array: Any, happened: Any) -> Any:
+    blank = array.dtype.type(np.nan if jax.dtypes.issubdtype(array.dtype, np.inexact) else 0)
+    return np.where(happened.reshape(happened.shape + (1,) * (array.ndim - happened.ndim)), array, blank)

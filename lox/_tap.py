@@ -1,0 +1,428 @@
+"""`lox.tap`: logs streamed to the host as they happen."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, overload
+
+import jax
+import jax.extend as jex
+import jax.numpy as jnp
+
+from lox import _channel, _compat, _transform
+from lox._blocks import blocks, with_event_axis
+from lox._channel import Callback, Channel
+from lox._deliver import ORDER, channel_p
+from lox._effect import emit, recording
+from lox._events import Destination, Event, Loop, Node, events, map_events, masked
+from lox._exceptions import LogValueError
+from lox._handler import Handler, InPlace, logs_of
+from lox._logdict import logdict
+from lox._select import Selection
+from lox._thin import as_loop
+
+Function = Callable[..., Any]
+Kind = tuple[Any, tuple[Any, ...]]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Slots:
+    """The logs of one kind that have not been sent yet.
+
+    Attributes:
+        nodes: What was logged, along a new first axis.
+        order: The place of each among all that have not been sent, shape `(buffer,)`.
+        used: How many there are.
+    """
+
+    nodes: tuple[Node, ...]
+    order: Any
+    used: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What a tap carries through a program.
+
+    Attributes:
+        channel: The number under which the host knows it.
+        counts: For the keys that are thinned out, how many events there were, per lane.
+        waiting: How many logs have not been sent yet.
+        slots: These logs, by kind.
+    """
+
+    channel: Any
+    counts: dict[str, Any]
+    waiting: Any
+    slots: tuple[Slots, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tap(InPlace):
+    """Sends the selected logs to the host, and leaves all for a handler further out.
+
+    Attributes:
+        selection: Which logs.
+        passes_on: Whether a handler further out wants logs.
+        ordered: Whether they arrive in the order in which they happen.
+        interval: Every how many events of a key one is sent.
+        buffer: How many logs are sent at a time.
+        leaves: What it carries, a flattened `State`.
+        structure: The structure of that.
+        kinds: The kinds of logs that have slots.
+        whole: Whether it runs the whole function, rather than a part of it, where nothing can be added to the state.
+    """
+
+    selection: Selection
+    passes_on: bool
+    ordered: bool
+    interval: int
+    buffer: int
+    leaves: tuple[Any, ...]
+    structure: Any
+    kinds: tuple[Kind, ...] = ()
+    whole: bool = True
+
+    @property
+    def state(self) -> State:
+        return jax.tree.unflatten(self.structure, self.leaves)
+
+    def _with(self, state: State, **changes: Any) -> Tap:
+        leaves, structure = jax.tree.flatten(state)
+        return dataclasses.replace(self, leaves=tuple(leaves), structure=structure, **changes)
+
+    @property
+    def carries(self) -> bool:  # type: ignore[override]
+        return self.interval > 1 or self.buffer > 1
+
+    def arrays(self) -> tuple[Any, ...]:
+        return self.leaves
+
+    def holding(self, arrays: Sequence[Any]) -> Tap:
+        return dataclasses.replace(self, leaves=tuple(arrays))
+
+    def detached(self) -> Tap:
+        return self._with(_start(self.state.channel), interval=1, buffer=1, kinds=())
+
+    def join(self, nodes: Sequence[Any]) -> tuple[Any, ...]:
+        if not self.carries:
+            return ()
+        return self._flushed().leaves if self.whole else self.leaves
+
+    def meet(self, nodes: tuple[Node, ...]) -> tuple[Handler, tuple[Any, ...]]:
+        selected, _ = self.selection.split(nodes)
+        handler = self._prepared([selected])._taken(selected) if selected else self
+        if self.passes_on:
+            emit(nodes)
+        return handler, ()
+
+    def before(self, jaxprs: Sequence[Any]) -> Handler:
+        if not self.carries:
+            return self
+        found = [nodes for jaxpr in jaxprs for nodes, to in logs_of(jaxpr) if to is None]
+        return self._prepared([nodes for all_nodes in found if (nodes := self.selection.split(all_nodes)[0])])
+
+    def after(self, nodes: list[Any]) -> tuple[Handler, list[Any]]:
+        return dataclasses.replace(self, whole=False), nodes
+
+    def _prepared(self, logs: Sequence[tuple[Node, ...]]) -> Tap:
+        """The same with a place in its state for these logs, as far as it can have a new one."""
+        if not self.carries or not self.whole:
+            return self
+        counts, kinds, slots = dict(self.state.counts), list(self.kinds), list(self.state.slots)
+        for nodes in logs:
+            avals = jax.tree.map(_aval, nodes)
+            if self.interval > 1:
+                for key, block in _compat.abstract(_with_event_axes, avals).items():
+                    lanes = block.value.shape[1 : 1 + block.lanes]
+                    counts.setdefault(key, jnp.zeros(lanes, jnp.int32))
+                avals, _ = _compat.abstract(functools.partial(_thinned, counts=dict(counts), interval=2), avals)
+            if self.buffer > 1 and (kind := _kind(avals)) not in kinds:
+                kinds.append(kind)
+                empty = jax.tree.map(self._empty, avals)
+                slots.append(Slots(empty, jnp.zeros(self.buffer, jnp.int32), jnp.int32(0)))
+        return self._with(dataclasses.replace(self.state, counts=counts, slots=tuple(slots)), kinds=tuple(kinds))
+
+    def _empty(self, aval: Any) -> Any:
+        return _compat.zeros_like_aval(jex.core.unmapped_aval(self.buffer, 0, aval))
+
+    def _taken(self, nodes: tuple[Node, ...]) -> Tap:
+        handler = self
+        if self.interval > 1:
+            nodes, counts = _thinned(nodes, self.state.counts, self.interval)
+            handler = self._with(dataclasses.replace(self.state, counts=counts))
+        kind = _kind(nodes)
+        if kind in self.kinds and not _manual_axes():
+            return handler._buffered(nodes, self.kinds.index(kind))
+        if self.buffer > 1:
+            handler = handler._flushed()
+        handler._send(nodes)
+        return handler
+
+    def _buffered(self, nodes: tuple[Node, ...], place: int) -> Tap:
+        state, slots = self.state, self.state.slots[place]
+        nodes = jax.lax.stop_gradient(nodes)
+        happened = _happened(nodes)
+
+        def put(buffer: Any, array: Any) -> Any:
+            return jax.lax.dynamic_update_index_in_dim(buffer, array, slots.used, 0)
+
+        new = Slots(jax.tree.map(put, slots.nodes, nodes), put(slots.order, state.waiting), slots.used + happened)
+        all_slots = (*state.slots[:place], new, *state.slots[place + 1 :])
+        waiting = state.waiting + happened
+        return self._with(dataclasses.replace(state, waiting=waiting, slots=all_slots))._emptied(waiting >= self.buffer)
+
+    def _flushed(self) -> Tap:
+        return self._emptied(self.state.waiting > 0) if self.kinds else self
+
+    def _emptied(self, when: Any) -> Tap:
+        """The same after all that waits was sent, if `when`."""
+        state = self.state
+
+        def send() -> Any:
+            self._send(tuple(self._waiting()))
+            return jnp.int32(0), [jnp.int32(0) for _ in self.kinds]
+
+        used = [slots.used for slots in state.slots]
+        waiting, used = jax.lax.cond(when, send, lambda: (state.waiting, used))
+        slots = tuple(dataclasses.replace(slots, used=count) for slots, count in zip(state.slots, used, strict=True))
+        return self._with(dataclasses.replace(state, waiting=waiting, slots=slots))
+
+    def _waiting(self) -> Iterator[Node]:
+        for slots in self.state.slots:
+            here = jnp.arange(self.buffer, dtype=jnp.int32) < slots.used
+
+            def narrow(event: Event, depth: int, here: Any = here, slots: Slots = slots) -> Event:
+                value = next(iter(event.values.values()))
+                shape = jnp.shape(value)[: depth + event.lanes]
+                mask = jax.lax.broadcast_in_dim(here, shape, (0,))
+                steps = dict(event.steps)
+                if len(self.kinds) > 1:
+                    steps[ORDER] = jax.lax.broadcast_in_dim(slots.order, shape, (0,))
+                mask = mask if event.mask is None else event.mask & mask
+                return dataclasses.replace(event, mask=mask, steps=steps)
+
+            (loop,) = map_events(narrow, [Loop(slots.nodes, {}, self.buffer)])
+            yield loop
+
+    def _send(self, nodes: tuple[Node, ...]) -> None:
+        axes = _manual_axes()
+        if not axes:
+            emit(nodes, Destination(self.state.channel, None, 1, self.ordered))
+            return
+        tracked = all(name in _compat.varying_axes(jax.lax.axis_index(name)) for name in axes)
+        for node in nodes:
+            leaves = jax.tree.leaves(node)
+            varying = frozenset[Any]().union(*map(_compat.varying_axes, leaves)) if tracked else frozenset(axes)
+            over = tuple(name for name in axes if name in varying)
+            first = functools.reduce(
+                jnp.logical_and,
+                [jax.lax.axis_index(name) == 0 for name in axes if name not in varying],
+                jnp.array(True),
+            )
+            shard = jax.lax.axis_index(over) if over else None
+            shards = jax.lax.axis_size(over) if over else 1
+            emit(masked([node], first), Destination(self.state.channel, shard, shards, self.ordered))
+
+
+def _start(channel: Any) -> State:
+    return State(channel, {}, jnp.int32(0), ())
+
+
+def _aval(value: Any) -> Any:
+    return value if isinstance(value, jax.core.ShapedArray) else jax.typeof(value)
+
+
+def _manual_axes() -> tuple[Any, ...]:
+    """The axes of the shards that the program runs on one by one."""
+    return tuple(jax.sharding.get_abstract_mesh().manual_axes)
+
+
+def _kind(nodes: tuple[Node, ...]) -> Kind:
+    leaves, structure = jax.tree.flatten(nodes)
+    return structure, tuple((jnp.shape(leaf), leaf.dtype) for leaf in leaves)
+
+
+def _happened(nodes: Sequence[Node]) -> Any:
+    masks = [event.mask for event in events(nodes)]
+    if any(mask is None for mask in masks):
+        return jnp.int32(1)
+    return functools.reduce(jnp.logical_or, [jnp.any(mask) for mask in masks]).astype(jnp.int32)
+
+
+def _with_event_axes(nodes: tuple[Node, ...]) -> dict[str, Any]:
+    return {key: with_event_axis(block) for key, block in blocks(nodes).items()}
+
+
+def _thinned(nodes: tuple[Node, ...], counts: dict[str, Any], interval: int) -> tuple[tuple[Node, ...], dict[str, Any]]:
+    """Masks all but every `interval`-th event of a key, of which there were `counts` before."""
+    kept, counts = [], dict(counts)
+    for key, block in _with_event_axes(nodes).items():
+        if key in counts:
+            shape = jnp.shape(block.value)[: 1 + block.lanes]
+            mask = jnp.ones(shape, bool) if block.mask is None else block.mask
+            number = counts[key] + jnp.cumsum(mask, axis=0, dtype=jnp.int32) - 1
+            counts[key] = counts[key] + jnp.sum(mask, axis=0, dtype=jnp.int32)
+            block = dataclasses.replace(block, mask=mask & (number % interval == 0))
+        kept.append(as_loop(key, block))
+    return tuple(kept), counts
+
+
+def show(logs: logdict) -> None:
+    """Prints logs, an event a line."""
+    for event in range(max((len(value) for value in logs.data.values()), default=0)):
+        parts = {}
+        for key, value in logs.items():
+            if event < len(value):
+                for name, values in logs.steps.items():
+                    if key in values:
+                        parts[name] = values[key][event]
+                parts[key] = value[event]
+        print("  ".join(f"{name}={value}" for name, value in parts.items()))
+
+
+@overload
+def tap(
+    fun: None = None,
+    callback: Callback | None = None,
+    *,
+    argnames: str | Iterable[str] | None = None,
+    tags: str | Iterable[str] | None = None,
+    interval: int | None = None,
+    prefix: str = "",
+    buffer: int = 1,
+    ordered: bool = True,
+    on_error: Literal["raise", "warn"] = "raise",
+) -> Callable[[Function], Function]: ...
+@overload
+def tap(
+    fun: Function,
+    callback: Callback | None = None,
+    *,
+    argnames: str | Iterable[str] | None = None,
+    tags: str | Iterable[str] | None = None,
+    interval: int | None = None,
+    prefix: str = "",
+    buffer: int = 1,
+    ordered: bool = True,
+    on_error: Literal["raise", "warn"] = "raise",
+) -> Function: ...
+def tap(
+    fun: Function | None = None,
+    callback: Callback | None = None,
+    *,
+    argnames: str | Iterable[str] | None = None,
+    tags: str | Iterable[str] | None = None,
+    interval: int | None = None,
+    prefix: str = "",
+    buffer: int = 1,
+    ordered: bool = True,
+    on_error: Literal["raise", "warn"] = "raise",
+) -> Any:
+    """Makes a function hand what it logs to a callback, as it runs.
+
+    The callback gets a `lox.logdict` of NumPy arrays, laid out as `lox.spool` lays them out: the first axis is that
+    of events. It has a mask for a key of which an event happened in some lanes of a batch only; an event that
+    happened in none does not arrive. Under `vmap` there is one call for all lanes. In a `shard_map`, each shard
+    sends its own, with an axis for shards on which a mask tells it; what is the same on all arrives once. Typed PRNG
+    keys arrive as their data.
+
+    The logs stay for a handler further out as well. The callback runs on a thread of JAX's runtime, while the
+    program waits for it. It must not call JAX, which may deadlock: use NumPy, or hand the logs to another thread.
+
+    Args:
+        fun: The function. Without it, a decorator is returned.
+        callback: What takes the logs. Without it, they are printed.
+        argnames: A key or keys to take. None does not restrict; an empty iterable selects nothing.
+        tags: A tag or tags; a log call is selected when it carries any of them. With `argnames`, both must match.
+        interval: Of each key every `interval`-th event is taken, the first one first. What is skipped calls nothing.
+        prefix: Put before every key.
+        buffer: How many logs the device collects for one call of the callback. What is left at the end of the
+            function is handed over then. Inside a `shard_map` and in rules of differentiation nothing waits.
+        ordered: Whether the logs of a device arrive in the order in which they happen. Without it they may arrive in
+            any order.
+        on_error: What to do with an exception of the callback. The program finishes either way. With "raise",
+            `lox.flush` raises it; "warn" warns once.
+
+    Returns:
+        A function of the same signature and results. It does not wait for the callbacks: `lox.flush` does.
+
+    Raises:
+        LogValueError: `interval`, `buffer`, `prefix` or `on_error` is none of the above. A `ValueError`.
+        LogDataError: `argnames` or `tags` are not names. A `TypeError`.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import lox
+    >>> arrived = []
+    >>> @lox.tap(callback=arrived.append)
+    ... def cumulative(xs):
+    ...     def step(total, x):
+    ...         lox.log({"total": total + x})
+    ...         return total + x, None
+    ...     return jax.lax.scan(step, 0.0, xs)[0]
+    >>> cumulative(jnp.arange(4.0)).item()
+    6.0
+    >>> lox.flush()
+    >>> [logs["total"].tolist() for logs in arrived]
+    [[0.0], [1.0], [3.0], [6.0]]
+    """
+    if callback is not None and not callable(callback):
+        raise LogValueError(f"The callback of lox.tap must be callable, got {callback!r}.")
+    if not isinstance(prefix, str):
+        raise LogValueError(f"prefix must be a string, got {prefix!r} of type {type(prefix).__name__}.")
+    warns = _transform.choice("on_error", on_error, ("raise", "warn")) == "warn"
+    options = _Options(
+        Selection.of(argnames, tags),
+        bool(ordered),
+        _transform.positive("interval", interval) or 1,
+        _transform.positive("buffer", buffer) or 1,
+    )
+    return _transform.decorate(fun, lambda f: _tapped(f, options, Channel(callback or show, prefix, warns)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """What `lox.tap` was asked for, as far as the program depends on it."""
+
+    selection: Selection
+    ordered: bool
+    interval: int
+    buffer: int
+
+    def call(self, fun: Function, number: Any, args: Any, kwargs: Any) -> Any:
+        leaves, structure = jax.tree.flatten(_start(number))
+        handler = Tap(
+            selection=self.selection,
+            passes_on=recording.value,
+            ordered=self.ordered,
+            interval=self.interval,
+            buffer=self.buffer,
+            leaves=tuple(leaves),
+            structure=structure,
+        )
+        return _transform.run(handler, fun, args, kwargs)[0]
+
+
+def _tapped(fun: Function, options: _Options, channel: Channel) -> Function:
+    jitted = _jitted(fun, options) if _compat.is_jitted(fun) else None
+
+    def tapped(*args: Any, **kwargs: Any) -> Any:
+        if _compat.is_top_level() and not recording.value:
+            _channel.release()
+            if jitted is not None:
+                return jitted(channel.number, *args, **kwargs)
+        return options.call(fun, channel_p.bind(channel=channel), args, kwargs)
+
+    tapped = functools.wraps(fun, updated=())(tapped)
+    weakref.finalize(tapped, _channel.close, channel)
+    return tapped
+
+
+@_compat.cached_by_function
+def _jitted(fun: Function, options: _Options) -> Function | None:
+    return _transform.jitted(fun, options.call)

@@ -1,0 +1,545 @@
+"""`lox.tap`: what arrives on the host is what happens, in the order in which it happens."""
+
+import functools
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+from reference import Journal, assert_array
+
+import lox
+
+P = PartitionSpec
+X = 0.7
+XS = np.float32([0.3, 1.7, 2.9])
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    """No test leaves an error for the next."""
+    yield
+    lox.flush()
+
+
+def plain(log, x):
+    """A scan, a branch and two loops of unknown length, with logs of several keys."""
+    log({"in": x}, i=-1)
+    for i in range(5):
+        log({"x": x}, i=i)
+        log({"constant": 1.0})
+        x = np.float32(np.sin(x) + 1)
+        if x > 1.5:
+            log({"large": x, "x": -x}, i=i)
+        count = 0
+        while count < int(x * 2):
+            log({"count": count, "inner": x})
+            count += 1
+    log({"out": x})
+    return x
+
+
+def program(x):
+    lox.log({"in": x}, i=-1)
+
+    def step(x, i):
+        lox.log({"x": x}, i=i)
+        lox.log({"constant": 1.0})
+        x = jnp.sin(x) + 1
+        lax.cond(x > 1.5, lambda x: lox.log({"large": x, "x": -x}, i=i), lambda x: {"large": x, "x": -x}, x)
+        bound = (x * 2).astype(int)
+        lax.while_loop(lambda n: n < bound, lambda n: lox.log({"count": n, "inner": x})["count"] + 1, 0)
+        return x, None
+
+    x, _ = lax.scan(step, x, jnp.arange(5))
+    lox.log({"out": x})
+    return x
+
+
+def tapped(make, **options):
+    """What `make(tap)` returns, and what arrived."""
+    arrived = []
+    out = make(lambda f: lox.tap(f, arrived.append, **options))
+    jax.block_until_ready(out)
+    lox.flush()
+    return out, arrived
+
+
+def happened(arrived, lane=None):
+    """The events by key and the counters of those that have some, of one lane of a batch."""
+    events, counters = {}, {}
+    for logs in arrived:
+        assert logs.data
+        for key, value in logs.items():
+            assert isinstance(value, np.ndarray)
+            mask = logs.mask.get(key, np.ones(value.shape[: 1 if lane is None else 2], bool))
+            if key in logs.mask:
+                assert not mask.all() and mask.reshape(len(mask), -1).any(1).all()
+            steps = {name: values[key] for name, values in logs.steps.items() if key in values}
+            if lane is not None:
+                value, mask = value[:, lane], mask[:, lane]
+                steps = {name: step[:, lane] for name, step in steps.items()}
+            events.setdefault(key, []).extend(value[mask])
+            for name, step in steps.items():
+                counters.setdefault(name, {}).setdefault(key, []).extend(step[mask])
+    return events, counters
+
+
+def assert_arrived(arrived, *args, lane=None, run=plain, interval=1):
+    journal = Journal()
+    run(journal.log, *args)
+    events, counters = happened(arrived, lane)
+    assert sorted(events) == sorted(journal.events)
+    for key, values in journal.events.items():
+        np.testing.assert_allclose(events[key], values[::interval], rtol=1e-5)
+    for name, by_key in journal.steps.items():
+        for key, values in by_key.items():
+            assert [int(step) for step in counters[name][key]] == [int(step) for step in values][::interval]
+
+
+buffers = pytest.mark.parametrize("buffer", [1, 2, 7, 1000])
+
+ONE_LANE = {
+    "eager": lambda tap: tap(program)(X),
+    "tap of jit": lambda tap: tap(jax.jit(program))(X),
+    "jit of tap": lambda tap: jax.jit(tap(program))(X),
+    "tap of jit of jit": lambda tap: tap(jax.jit(lambda x: jax.jit(program)(x)))(X),
+    "tap of checkpoint": lambda tap: tap(jax.checkpoint(program))(X),
+    "strip of tap": lambda tap: lox.strip(tap(program))(X),
+    "tap of spool": lambda tap: tap(lox.spool(program, max_iters=4, unify=True, keep_logs=True))(X),
+}
+
+DERIVATIVES = {
+    "tap of grad": lambda tap, f: tap(jax.grad(f))(X),
+    "grad of tap": lambda tap, f: jax.grad(tap(f))(X),
+    "grad of jit of tap": lambda tap, f: jax.grad(jax.jit(tap(f)))(X),
+    "jit of grad of jit of tap": lambda tap, f: jax.jit(jax.grad(jax.jit(tap(f))))(X),
+    "tap of grad of checkpoint": lambda tap, f: tap(jax.grad(jax.checkpoint(f)))(X),
+    "grad of checkpoint of tap": lambda tap, f: jax.grad(jax.checkpoint(tap(f)))(X),
+    "tap of linearize": lambda tap, f: tap(lambda x: jax.linearize(f, x)[1](1.0))(X),
+    "tap of vjp": lambda tap, f: tap(lambda x: jax.vjp(f, x)[1](1.0)[0])(X),
+    "jvp of tap": lambda tap, f: jax.jvp(tap(f), (X,), (1.0,))[1],
+}
+
+LANES = {
+    "tap of vmap": lambda tap, f: tap(jax.vmap(f))(XS),
+    "vmap of tap": lambda tap, f: jax.vmap(tap(f))(XS),
+    "vmap of jit of tap": lambda tap, f: jax.vmap(jax.jit(tap(f)))(XS),
+    "jit of vmap of tap of jit": lambda tap, f: jax.jit(jax.vmap(tap(jax.jit(f))))(XS),
+    "tap of jit of vmap of jit": lambda tap, f: tap(jax.jit(jax.vmap(jax.jit(f))))(XS),
+}
+
+
+@buffers
+@pytest.mark.parametrize("composition", ONE_LANE)
+def test_what_happens_arrives_in_order(composition, buffer):
+    out, arrived = tapped(ONE_LANE[composition], buffer=buffer)
+    assert_array(out[0] if isinstance(out, tuple) else out, plain(lambda data, **_: None, np.float32(X)), 1e-5)
+    assert_arrived(arrived, np.float32(X))
+    one_by_one = tapped(ONE_LANE[composition])[1]
+    assert len(arrived) == -(-len(one_by_one) // buffer)
+
+
+@pytest.mark.parametrize("buffer", [1, 3])
+@pytest.mark.parametrize("composition", DERIVATIVES)
+def test_each_forward_event_arrives_once_and_derivatives_stay(composition, buffer):
+    def f(x):
+        return program(lax.stop_gradient(x)) * 0 + smooth(x)
+
+    slope, arrived = tapped(lambda tap: DERIVATIVES[composition](tap, f), buffer=buffer)
+    assert_array(slope, jax.grad(smooth)(X), 1e-5)
+    assert_arrived([logs.filter(lambda key: not key.startswith("smooth")) for logs in arrived if outside(logs)], X)
+    events, _ = happened([logs.filter(lambda key: key.startswith("smooth")) for logs in arrived if inside(logs)])
+    assert len(events["smooth/constant"]) == 4
+    np.testing.assert_allclose(events["smooth/x"], [X, *iterate(np.sin, X, 3)], rtol=1e-5)
+
+
+def outside(logs):
+    return any(not key.startswith("smooth") for key in logs)
+
+
+def inside(logs):
+    return any(key.startswith("smooth") for key in logs)
+
+
+def iterate(function, x, times):
+    found = []
+    for _ in range(times):
+        x = function(x)
+        found.append(x)
+    return found
+
+
+def smooth(x):
+    def step(x, _):
+        lox.log({"smooth/x": x, "smooth/constant": 2.0})
+        return jnp.sin(x), None
+
+    return lax.scan(step, x, length=4)[0]
+
+
+@buffers
+@pytest.mark.parametrize("composition", LANES)
+def test_each_lane_gets_its_own_events_and_all_lanes_one_call(composition, buffer):
+    _, arrived = tapped(lambda tap: LANES[composition](tap, program), buffer=buffer)
+    for lane, x in enumerate(XS):
+        assert_arrived(arrived, x, lane=lane)
+
+
+def test_one_event_of_many_lanes_is_one_call():
+    _, arrived = tapped(lambda tap: jax.vmap(tap(lambda x: lox.log({"x": x})["x"]))(jnp.arange(64.0)))
+    (logs,) = arrived
+    assert_array(logs["x"], np.arange(64.0)[None])
+
+
+@pytest.mark.parametrize("buffer", [1, 4])
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_every_kth_event_of_a_key_arrives(around, buffer):
+    _, arrived = tapped(lambda tap: around(tap(program))(X), interval=3, buffer=buffer)
+    assert_arrived(arrived, np.float32(X), interval=3)
+    _, arrived = tapped(lambda tap: around(tap(jax.vmap(program)))(XS), interval=3, buffer=buffer)
+    for lane, x in enumerate(XS):
+        assert_arrived(arrived, x, lane=lane, interval=3)
+
+
+def test_what_is_skipped_or_not_selected_calls_nothing():
+    calls = []
+    f = lambda xs: lax.scan(lambda c, x: (lox.log({"x": x})["x"], None), 0.0, xs)[0]  # noqa: E731
+    lox.tap(f, calls.append, interval=10)(jnp.arange(25.0))
+    lox.flush()
+    assert [logs["x"].item() for logs in calls] == [0.0, 10.0, 20.0]
+    text = jax.jit(lox.tap(f, calls.append, argnames="y")).lower(jnp.arange(25.0)).as_text()
+    assert text == jax.jit(f).lower(jnp.arange(25.0)).as_text().replace("jit__lambda_", "jit__lambda_")
+
+
+def test_a_buffer_hands_over_so_many_logs_at_a_time():
+    f = lambda xs: lax.scan(lambda c, x: (lox.log({"x": x})["x"], None), 0.0, xs)[0]  # noqa: E731
+    _, arrived = tapped(lambda tap: tap(f)(jnp.arange(10.0)), buffer=4)
+    assert [logs["x"].tolist() for logs in arrived] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    _, arrived = tapped(lambda tap: tap(lambda xs: jax.vmap(f)(xs))(jnp.arange(6.0).reshape(2, 3)), buffer=2)
+    assert [logs["x"].tolist() for logs in arrived] == [[[0, 3], [1, 4]], [[2, 5]]]
+
+
+def test_logs_are_selected_and_prefixed():
+    def f(x):
+        lox.log({"a": x, "b": 2 * x}, tags="t")
+        lox.log({"a": 3 * x})
+
+    def keys(**options):
+        return [sorted(logs) for logs in tapped(lambda tap: tap(f)(1.0), **options)[1]]
+
+    assert keys(tags="t") == [["a", "b"]]
+    assert keys(argnames="a") == [["a"], ["a"]]
+    assert keys(tags="t", argnames="b", prefix="p/") == [["p/b"]]
+
+
+def test_everything_that_can_be_logged_arrives():
+    values = {
+        "bool": np.array([True, False]),
+        "bfloat16": jnp.arange(3, dtype=jnp.bfloat16),
+        "complex": np.complex64([1 + 2j]),
+        "empty": np.zeros((0, 3), np.float32),
+        "int8": np.int8(3),
+        "matrix": np.arange(6.0, dtype=np.float32).reshape(2, 3),
+    }
+    for buffer in (1, 2):
+        _, (logs,) = tapped(lambda tap: jax.jit(tap(lambda values: lox.log(values)))(values), buffer=buffer)
+        for key, value in values.items():
+            assert_array(logs[key], np.asarray(value)[None])
+    key = jax.random.key(3)
+    _, (logs,) = tapped(lambda tap: tap(lambda key: lox.log({"key": key})["key"])(key))
+    assert_array(logs["key"], np.asarray(jax.random.key_data(key))[None])
+
+
+def test_what_arrives_stays_what_it_was():
+    arrived = []
+    f = jax.jit(lox.tap(lambda xs: lax.scan(lambda c, x: (lox.log({"x": x})["x"], None), xs[0], xs)[0], arrived.append))
+    for start in range(3):
+        f(jnp.arange(8.0).reshape(4, 2) + start)
+    lox.flush()
+    expected = [np.arange(8.0).reshape(4, 2)[row] + start for start in range(3) for row in range(4)]
+    np.testing.assert_array_equal([logs["x"][0] for logs in arrived], expected)
+
+
+def test_taps_within_taps_and_spools_around_them_see_the_same():
+    inner, outer = [], []
+    both = lox.tap(lox.tap(program, inner.append, buffer=3), outer.append)
+    _, logs = lox.spool(jax.jit(both), max_iters=4, unify=True)(X)
+    lox.flush()
+    assert_arrived(inner, np.float32(X))
+    assert_arrived(outer, np.float32(X))
+    journal = Journal()
+    plain(journal.log, np.float32(X))
+    for key, values in journal.events.items():
+        np.testing.assert_allclose(logs.valid(key), values, rtol=1e-5)
+
+
+def test_what_a_rule_logs_arrives_when_it_runs():
+    @jax.custom_vjp
+    def f(x):
+        return lox.log({"forward": x})["forward"]
+
+    f.defvjp(lambda x: (f(x), None), lambda _, bar: (lox.log({"backward": bar})["backward"],))
+    for buffer in (1, 5):
+        for make in (
+            lambda tap: tap(jax.grad(f))(X),
+            lambda tap: jax.grad(tap(f))(X),
+            lambda tap: jax.grad(jax.jit(tap(f)))(X),
+        ):
+            _, arrived = tapped(make, buffer=buffer)
+            events, _ = happened(arrived)
+            assert {key: len(values) for key, values in events.items()} == {"forward": 1, "backward": 1}
+
+
+def test_the_order_holds_over_several_calls_and_functions():
+    arrived = []
+    first = lox.tap(jax.jit(lambda x: lox.log({"x": x})["x"]), arrived.append)
+    second = jax.jit(lox.tap(lambda x: lox.log({"x": -x})["x"], arrived.append))
+    for i in range(20):
+        first(float(i))
+        second(float(i))
+        lox.tap(lambda x: lox.log({"x": x + 0.5})["x"], arrived.append)(float(i))
+    lox.flush()
+    assert [logs["x"].item() for logs in arrived] == [value for i in range(20) for value in (i, -i, i + 0.5)]
+
+
+# -- shards --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make", [lambda tap, f: tap(f), lambda tap, f: tap(jax.jit(f)), lambda tap, f: jax.jit(tap(f))]
+)
+@pytest.mark.parametrize("buffer", [1, 3])
+def test_each_event_of_a_sharded_program_arrives_once(make, buffer):
+    mesh = Mesh(np.array(jax.devices()[:4]), ("d",))
+    x = jax.device_put(jnp.arange(8.0), jax.NamedSharding(mesh, P("d")))
+
+    def f(x):
+        return lax.scan(lambda x, i: (lox.log({"x": x, "sum": x.sum()}, i=i)["x"] + 1, None), x, jnp.arange(3))[0]
+
+    _, arrived = tapped(lambda tap: make(tap, f)(x), buffer=buffer)
+    events, counters = happened(arrived)
+    np.testing.assert_array_equal(events["x"], [np.arange(8.0) + i for i in range(3)])
+    assert [int(i) for i in counters["i"]["sum"]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("inside", [True, False], ids=["shard_map of tap", "tap of shard_map"])
+def test_each_shard_sends_its_own_events_in_order(inside, check_vma):
+    mesh = Mesh(np.array(jax.devices()[:4]), ("d",))
+
+    def f(x):
+        return lax.scan(lambda x, i: (lox.log({"x": x}, i=i)["x"] + 1, None), x, jnp.arange(3))[0]
+
+    def make(tap):
+        shard_map = functools.partial(jax.shard_map, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=check_vma)
+        return (shard_map(tap(f)) if inside else tap(shard_map(f)))(jnp.arange(8.0))
+
+    _, arrived = tapped(make)
+    assert len(arrived) == 12
+    for shard in range(4):
+        events, counters = happened(arrived, lane=shard)
+        np.testing.assert_array_equal(events["x"], [np.arange(8.0).reshape(4, 2)[shard] + i for i in range(3)])
+        assert [int(i) for i in counters["i"]["x"]] == [0, 1, 2]
+
+
+def test_what_is_the_same_on_all_shards_arrives_once():
+    mesh = Mesh(np.array(jax.devices()[:4]), ("d",))
+
+    def f(x):
+        lox.log({"sum": lax.psum(x.sum(), "d")})
+        return x
+
+    _, arrived = tapped(
+        lambda tap: tap(jax.shard_map(f, mesh=mesh, in_specs=P("d"), out_specs=P("d")))(jnp.arange(8.0))
+    )
+    (logs,) = arrived
+    assert_array(logs["sum"], [28.0])
+    assert not logs.mask
+
+
+# -- faults --------------------------------------------------------------------------------------------------------
+
+
+def raiser(when):
+    def callback(logs):
+        if logs["x"].item() in when:
+            raise OSError(f"no {logs['x'].item()}")
+        callback.seen.append(logs["x"].item())
+
+    callback.seen = []
+    return callback
+
+
+def scan_of(xs):
+    return lax.scan(lambda c, x: (c + lox.log({"x": x})["x"], None), 0.0, xs)[0]
+
+
+def test_an_error_of_a_callback_ends_nothing_and_is_raised_by_flush():
+    callback = raiser({1.0, 3.0})
+    out = lox.tap(scan_of, callback)(jnp.arange(5.0))
+    assert out == 10
+    with pytest.raises(OSError, match="no 1.0") as raised:
+        lox.flush()
+    assert callback.seen == [0.0, 2.0, 4.0]
+    assert any(__file__ in note for note in raised.value.__notes__)
+    assert any("1 more" in note for note in raised.value.__notes__)
+    assert raised.traceback[-1].name == "callback"
+    lox.flush()
+
+
+def test_an_error_of_a_callback_can_be_a_warning_that_is_given_once():
+    callback = raiser({1.0, 3.0})
+    with pytest.warns(lox.TapWarning, match="no 1.0") as caught:
+        assert lox.tap(scan_of, callback, on_error="warn")(jnp.arange(5.0)) == 10
+        lox.flush()
+    assert len([warning for warning in caught if warning.category is lox.TapWarning]) == 1
+    assert callback.seen == [0.0, 2.0, 4.0]
+
+
+def test_two_threads_do_not_hear_each_other():
+    heard = {0: [], 1: []}
+    ready = threading.Barrier(2)
+
+    def run(thread):
+        f = jax.jit(lox.tap(scan_of, heard[thread].append))
+        ready.wait()
+        for _ in range(20):
+            f(jnp.arange(10.0) + 100 * thread)
+        lox.flush()
+
+    threads = [threading.Thread(target=run, args=(thread,)) for thread in heard]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for thread, logs in heard.items():
+        assert [log["x"].item() for log in logs] == [100 * thread + i for _ in range(20) for i in range(10)]
+
+
+def test_one_function_may_be_tapped_in_two_threads():
+    arrived = []
+    f = lox.tap(jax.jit(scan_of), arrived.append)
+    threads = [threading.Thread(target=lambda: (f(jnp.arange(50.0)), lox.flush())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(log["x"].item() for log in arrived) == sorted(2 * list(range(50)))
+
+
+def test_another_callback_compiles_nothing_anew():
+    traces, arrived = [], {}
+
+    @jax.jit
+    def f(x):
+        traces.append(x)
+        return lox.log({"x": x})["x"]
+
+    for name in "abc":
+        arrived[name] = []
+        lox.tap(f, arrived[name].append, prefix=name)(1.0)
+    lox.flush()
+    assert {name: [list(logs) for logs in found] for name, found in arrived.items()} == {
+        name: [[f"{name}x"]] for name in "abc"
+    }
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize(
+    "make", [lambda tap, f: tap(f), lambda tap, f: tap(jax.jit(f)), lambda tap, f: jax.jit(tap(f))]
+)
+def test_a_callback_lives_no_longer_than_its_tap_and_function(make):
+    class Callback:
+        seen = 0
+
+        def __call__(self, logs):
+            Callback.seen += 1
+
+    callback = Callback()
+    alive = weakref.ref(callback)
+    f = make(functools.partial(lox.tap, callback=callback), lambda x: lox.log({"x": x})["x"] + 1)
+    f(1.0)
+    del callback, f
+    lox.flush()
+    jax.clear_caches()
+    gc.collect()
+    lox.flush()
+    gc.collect()
+    assert Callback.seen == 1
+    assert alive() is None
+
+
+def test_a_compiled_function_keeps_the_callback_that_it_calls():
+    arrived = []
+    compiled = jax.jit(lox.tap(lambda x: lox.log({"x": x})["x"], arrived.append)).lower(1.0).compile()
+    gc.collect()
+    lox.flush()
+    compiled(2.0)
+    lox.flush()
+    assert [logs["x"].item() for logs in arrived] == [2.0]
+
+
+def run_python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_what_was_sent_arrives_before_the_interpreter_exits():
+    result = run_python(
+        "import jax, lox, time\n"
+        "def callback(logs):\n    time.sleep(0.01); print(logs['x'].item(), flush=True)\n"
+        "f = jax.jit(lambda xs: jax.lax.scan(lambda c, x: (c, lox.log({'x': x})['x']), 0, xs))\n"
+        "lox.tap(f, callback)(jax.numpy.arange(20.0))\n"
+    )
+    assert result.stdout.split() == [str(float(i)) for i in range(20)], result.stderr
+
+
+def test_an_error_that_nobody_asked_for_is_printed_at_the_exit():
+    result = run_python(
+        "import lox\n"
+        "def callback(logs):\n    raise OSError('disk full')\n"
+        "def f(x):\n    lox.log({'x': x})\n    return x\n"
+        "print(lox.tap(f, callback)(1.0))\n"
+    )
+    assert result.stdout == "1.0\n"
+    assert "OSError: disk full" in result.stderr and "lox.flush()" in result.stderr
+
+
+def test_without_a_callback_logs_are_printed(capfd):
+    lox.tap(lambda x: lox.log({"x": x, "y": 2 * x}, step=3))(1.0)
+    lox.flush()
+    assert capfd.readouterr().out == "step=3  x=1.0  y=2.0\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"buffer": 0}, "buffer must be a positive integer, got 0 of type int."),
+        ({"interval": 1.5}, "interval must be a positive integer, got 1.5 of type float."),
+        ({"prefix": 3}, "prefix must be a string, got 3 of type int."),
+        ({"on_error": "stop"}, "on_error must be one of 'raise', 'warn', got 'stop'."),
+        ({"callback": 3}, "The callback of lox.tap must be callable, got 3."),
+    ],
+    ids=str,
+)
+def test_keywords_that_are_wrong(options, text):
+    with pytest.raises(lox.LogValueError) as raised:
+        lox.tap(program, **options)
+    assert str(raised.value) == text
+
+
+def test_tap_is_a_decorator_and_keeps_the_name():
+    @lox.tap(callback=lambda logs: None, buffer=2)
+    def f(x):
+        """Doc."""
+        return lox.log({"x": x})["x"]
+
+    assert (f.__name__, f.__doc__) == ("f", "Doc.")
+    assert f(1.0) == 1.0
