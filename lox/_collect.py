@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence, Set
 from typing import Any
 
@@ -113,14 +114,21 @@ def align_tagged(branches: Sequence[tuple[Node, ...]]) -> Sequence[Maker]:
     if not mixed or all(_alike(apart[0], other) for other in apart[1:]):
         mixed, apart = set(), [() for _ in branches]
     together = align([_restricted(nodes, mixed, False) for nodes in branches])
-    reason = difference(apart)
+    reason = difference(branches, with_tags=True)
+    counts = [_counts_by_tags(nodes) for nodes in apart]
+
+    def because(event: Event, depth: int) -> Event:
+        groups = [(key, event.site.tags) for key in event.values]
+        if all(count.get(group, 0) == counts[0].get(group, 0) for count in counts for group in groups):
+            return event
+        return dataclasses.replace(event, optional=event.optional or reason)
 
     def make(nodes: tuple[Any, ...], own: int) -> tuple[Any, ...]:
         found = list(together[own](_restricted(nodes, mixed, False)))
         for branch, like in enumerate(apart):
             here = branch == own
             rest = _restricted(nodes, mixed, True) if here else jax.tree.map(fill, like)
-            found += map_events(lambda event, _: _because(event, reason), masked(rest, jnp.asarray(here)))
+            found += map_events(because, masked(rest, jnp.asarray(here)))
         return tuple(found)
 
     return [functools.partial(make, own=own) for own in range(len(branches))]
@@ -130,14 +138,28 @@ def _restricted(nodes: Sequence[Node], keys: Set[str], wanted: bool) -> tuple[No
     return map_events(lambda event, _: restrict(event, lambda key: (key in keys) == wanted), nodes)
 
 
-def _because(event: Event, reason: str) -> Event:
-    return dataclasses.replace(event, optional=event.optional or reason)
+def _counts_by_tags(nodes: Sequence[Node], times: int = 1) -> Counter[tuple[str, tuple[str, ...]]]:
+    """How many events there are by key and tags."""
+    found: Counter[tuple[str, tuple[str, ...]]] = Counter()
+    for node in nodes:
+        if isinstance(node, Loop):
+            found.update(_counts_by_tags(node.body, times * node.length))
+        else:
+            found.update({(key, node.site.tags): times for key in node.values})
+    return found
 
 
-def difference(branches: Sequence[tuple[Node, ...]]) -> str:
-    """What the branches of a `cond` or `switch` log, when the keys or their numbers of events differ; else empty."""
+def difference(branches: Sequence[tuple[Node, ...]], with_tags: bool = False) -> str:
+    """What the branches of a `cond` or `switch` log, when the keys or their numbers of events differ; else empty.
+
+    Args:
+        branches: For each branch its nodes.
+        with_tags: Whether events of one key with other tags count as others.
+    """
     kinds = [_kinds(nodes) for nodes in branches]
-    counts = [{key: kind.count for key, kind in found.items()} for found in kinds]
+    counts: list[Any] = [{key: kind.count for key, kind in found.items()} for found in kinds]
+    if with_tags:
+        counts = [_counts_by_tags(nodes) for nodes in branches]
     if all(count == counts[0] for count in counts[1:]):
         return ""
     lines = [f"  branch {index} logs {_listed(found)}" for index, found in enumerate(kinds)]

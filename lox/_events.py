@@ -142,14 +142,12 @@ def depths(nodes: Sequence[Node], depth: int = 0) -> list[int]:
 
 
 def masked(nodes: Sequence[Node], mask: Any) -> tuple[Node, ...]:
-    """The nodes, of which nothing happened where `mask` (shape `()` of the current lane) is False."""
+    """The nodes, of which nothing happened where `mask`, whose axes are the first ones of batches, is False."""
 
     def narrow(event: Event, depth: int) -> Event:
-        if event.mask is None:
-            new = jax.lax.broadcast(mask, event.lengths(depth))
-        else:
-            new = event.mask & mask
-        return dataclasses.replace(event, mask=new)
+        shape = event.lengths(depth + event.lanes)
+        new = jax.lax.broadcast_in_dim(mask, shape, range(depth, depth + jnp.ndim(mask)))
+        return dataclasses.replace(event, mask=new if event.mask is None else event.mask & new)
 
     narrowed = map_events(narrow, nodes)
     return tuple(_mask_dropped(node, mask) for node in narrowed)

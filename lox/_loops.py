@@ -226,10 +226,12 @@ def _lanes(event: Event, depth: int) -> tuple[int, ...]:
 
 
 def _happened(nodes: Sequence[Node]) -> dict[str, Any]:
-    """How many events of each key happened in an iteration, per lane."""
+    """How many events of each key happened in an iteration, per lane, also beyond the bounds of loops inside."""
     counts: dict[str, Any] = {}
     for key, block in _with_event_axes(blocks(nodes)).items():
         shape = jnp.shape(block.value)[: 1 + block.lanes]
         mask = jnp.ones(shape, bool) if block.mask is None else block.mask
         counts[key] = jnp.sum(mask, axis=0, dtype=jnp.int32)
+        if block.dropped is not None:
+            counts[key] = counts[key] + block.dropped
     return counts

@@ -605,3 +605,18 @@ def test_a_function_whose_result_nothing_uses_logs_in_every_iteration_of_a_diffe
         slope, logs = lox.spool(jax.grad(function))(X)
         assert_array(slope, jax.grad(f)(X), RTOL)
         assert_logs(logs, {"x": [X, np.sin(X), np.sin(np.sin(X))]}, rtol=RTOL)
+
+
+@pytest.mark.parametrize("derivative", [jax.grad, lambda f: jax.grad(jax.grad(f))], ids=["once", "twice"])
+def test_functions_with_rules_inside_functions_with_rules_log_in_every_iteration(derivative):
+    @jax.custom_jvp
+    def outer(x):
+        return halved_vjp(x)
+
+    outer.defjvp(lambda primals, tangents: (outer(*primals), tangents[0]))
+
+    def f(x):
+        return lax.scan(lambda x, _: (outer(x), None), x, length=2)[0]
+
+    _, logs = lox.spool(derivative(f), argnames="x")(X)
+    assert_logs(logs, {"x": [X, X]}, rtol=RTOL)

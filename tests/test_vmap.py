@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from reference import assert_array, assert_logs
+from reference import assert_array, assert_logs, lane
 
 import lox
 
@@ -235,3 +235,42 @@ def test_a_vectorized_function_logs_its_lanes():
 def test_a_zero_size_batch_gives_logs_of_no_lanes():
     _, logs = lox.spool(jax.vmap(functools.partial(f)))(jnp.zeros(0))
     assert logs["x"].shape == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_iters": 3}, {"max_iters": 4}, {"reduce": "sum"}, {"reduce": "count"}], ids=str
+)
+def test_a_batch_inside_a_batched_while_loop_is_masked_as_a_whole(options):
+    def f(x):
+        def body(c):
+            return jax.vmap(lambda y: lox.log({"y": y})["y"] + 1)(c)
+
+        return lax.while_loop(lambda c: c[0] < 4, body, jnp.stack([x, x + 10, x + 20]))
+
+    xs = jnp.array([1.0, 2.0, 9.0])
+    _, logs = lox.spool(jax.vmap(f), **options)(xs)
+    for index, x in enumerate(xs):
+        _, alone = lox.spool(f, **options)(x)
+        assert_array(logs["y"][:, index], alone["y"])
+        assert_array(logs.mask["y"][:, index], alone.mask["y"])
+
+
+def test_a_batch_inside_branches_that_log_one_key_with_different_tags_is_masked_as_a_whole():
+    def f(x):
+        def twice(y):
+            lox.log({"y": y}, tags="s")
+            lox.log({"y": y + 1}, tags="t")
+            return y
+
+        return lax.cond(x[0] > 0, jax.vmap(twice), jax.vmap(lambda y: lox.log({"y": y}, tags="t")["y"]), x)
+
+    xs = jnp.array([[1.0, 2.0], [-2.0, -3.0], [3.0, 4.0]])
+    for options in ({}, {"interval": 2}, {"tags": "t"}):
+        _, logs = lox.spool(jax.vmap(f), unify=True, **options)(xs)
+        for index, x in enumerate(xs):
+            _, alone = lox.spool(f, unify=True, **options)(x)
+            assert_array(lane(logs, "y", index), alone.valid("y").reshape(-1))
+    _, logs = lox.spool(jax.vmap(f), tags="t")(xs)  # every branch logs it once
+    assert_array(lane(logs, "y", 0), [2.0, 3.0])
+    with pytest.raises(lox.StructureError, match="log different keys"):
+        lox.spool(jax.vmap(f), tags="s")(xs)

@@ -444,3 +444,15 @@ def test_reverse_derivatives_of_what_a_loop_does_not_depend_on_log_it_once():
     out, logs = lox.spool(jax.grad(f), max_iters=4)(jnp.float32(5))
     assert out == 0.625
     assert logs.valid("x").tolist() == [5.0, 2.5, 1.25]
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit, lambda f: jax.vmap(f, in_axes=None, axis_size=2)])
+def test_what_an_inner_loop_drops_in_a_dropped_iteration_counts_as_dropped(around):
+    def loop(count, f, x):
+        return lax.while_loop(lambda c: c[0] < count, lambda c: (c[0] + 1, f(c[1])), (0, x))[1]
+
+    def f(x):
+        return loop(3, lambda x: loop(4, lambda x: lox.log({"x": x})["x"] + 1, x), x)
+
+    _, logs = around(lox.spool(f, max_iters=2))(0.0)
+    assert np.ravel(logs.dropped["x"])[0] == 8
