@@ -2,7 +2,8 @@
 
 JAX batches the jaxprs of higher-order primitives, and a log in them with the rest, except where lanes part: a `cond`
 with a predicate per lane becomes a selection that runs every branch, a `while_loop` runs its body for finished lanes
-too. There, while a handler is in scope, it is settled what each lane logs before JAX batches it.
+too. There, while a handler is in scope, it is settled what each lane logs before JAX batches it. So it is for a
+`shard_map`, whose logs get their axis for shards before that of the batch.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.extend as jex
+
 from lox import _compat
 from lox._collect import Collect
-from lox._effect import emit, emit_batched, recording
-from lox._events import Event, Node, map_events, masked
-from lox._handler import Handler, InPlace, Silence, equations, events_in, has_log, logs_in, tapped_in, under
+from lox._effect import batching_shards, emit, emit_batched, recording
+from lox._events import Event, Node, Site, map_events, masked
+from lox._handler import Handler, InPlace, Silence, equations, events_in, has_log, logs_in, rules, tapped_in, under
 from lox._rules._call import discharge
 from lox._rules._cond import cond_p, discharge_branches
 from lox._rules._while import split_args, while_p
@@ -160,5 +163,43 @@ def _predicate_is_batched(axis_data: Any, dims: Sequence[Any], params: dict[str,
     return batched
 
 
+@dataclasses.dataclass(frozen=True)
+class Leave(InPlace):
+    """Leaves every log where it is but those at `sites`, which it drops."""
+
+    sites: frozenset[Site] = frozenset()
+
+    def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        return map_events(lambda event, _: None if event.site in self.sites else event, nodes)
+
+
+@dataclasses.dataclass(frozen=True)
+class CollectBounded(Collect):
+    """Collects every log but those of loops of unknown length and of rules, which stay where they are."""
+
+    def while_loops(self, found: Sequence[Event]) -> Handler:
+        return Leave()
+
+    def beside(self, sites: frozenset[Site]) -> Handler:
+        return Leave(sites)
+
+
+def _batch_shard_map(original: Callable[..., Any]) -> Callable[..., Any]:
+    def batch(trace: Any, primitive: Any, fun: Any, args: Sequence[Any], /, **params: Any) -> Any:
+        if not recording.value or trace in batching_shards.get():
+            return original(trace, primitive, fun, args, **params)
+        token = batching_shards.set((*batching_shards.get(), trace))
+        try:
+            with jex.core.set_current_trace(trace):
+                outs, nodes = rules[primitive](CollectBounded(), primitive, args, {"fun": fun, **params})
+                emit(nodes)
+        finally:
+            batching_shards.reset(token)
+        return outs
+
+    return batch
+
+
 _compat.batchers[cond_p] = _batch_cond(_compat.batchers[cond_p])
 _compat.batchers[while_p] = _batch_while(_compat.batchers[while_p])
+_compat.set_shard_map_batching(_batch_shard_map(_compat.shard_map_batching()))

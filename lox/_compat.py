@@ -382,6 +382,15 @@ def set_linearization(primitive: Any, rule: Callable[..., Any]) -> None:
     _ad.primitive_linearizations[primitive] = rule
 
 
+def shard_map_batching() -> Callable[..., Any]:
+    """How `vmap` meets a `shard_map`, a method of a trace that has no public name."""
+    return _batching.BatchTrace.process_shard_map
+
+
+def set_shard_map_batching(rule: Callable[..., Any]) -> None:
+    _batching.BatchTrace.process_shard_map = rule
+
+
 def batch(jaxpr: Any, axis_data: Any, args: Sequence[Any], dims: Sequence[Any]) -> None:
     """Runs a jaxpr batched, for its effects."""
     dests = [_batching.zero_if_mapped] * len(out_avals(jaxpr))

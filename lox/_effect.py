@@ -7,6 +7,7 @@ runs it, and a program without a handler is the program without its log calls.
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,10 @@ recording = jax.make_user_context(False)
 
 transforming = jax.make_user_context(False)
 """Whether JAX is differentiating a program in which logs happen. What it caches then serves no other purpose."""
+
+
+batching_shards: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("batching_shards", default=())
+"""The traces of `vmap` that are batching a `shard_map`, whose logs have become outputs where they can."""
 
 
 class LogEffect(_compat.Effect):
@@ -148,9 +153,11 @@ def emit_batched(
     shards = jax.sharding.get_abstract_mesh().manual_axes
     names = tuple(name for name in (names if isinstance(names, tuple) else (names,)) if name in shards)
 
+    outside = any(trace.axis_data is axis_data for trace in batching_shards.get())
+
     def add_axis(event: Event, depth: int) -> Event:
         split = (names, *event.split) if names or event.split else ()
-        return dataclasses.replace(event, lanes=event.lanes + 1, split=split)
+        return dataclasses.replace(event, lanes=event.lanes + 1, split=split, outside=event.outside + outside)
 
     emit(map_events(add_axis, jax.tree.unflatten(tree, moved)), to)
 

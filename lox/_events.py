@@ -49,6 +49,7 @@ class Event:
         optional: Why the number of such events depends on data that a `cond` or `switch` branched on; empty when it
             does not.
         split: Inside a `shard_map`, for the first batch axes, the mesh axes over which each is split.
+        outside: Inside a `shard_map`, how many of the first batch axes are of a `vmap` around it.
     """
 
     values: dict[str, Any]
@@ -59,6 +60,7 @@ class Event:
     lanes: int = dataclasses.field(default=0, metadata={"static": True})
     optional: str = dataclasses.field(default="", metadata={"static": True})
     split: tuple[tuple[Any, ...], ...] = dataclasses.field(default=(), metadata={"static": True})
+    outside: int = dataclasses.field(default=0, metadata={"static": True})
 
     def lengths(self, depth: int) -> tuple[int, ...]:
         """The lengths of the `depth` loops around the event."""

@@ -147,10 +147,10 @@ def test_axes_that_stay_automatic_give_no_axis(grid):
 
 
 @transforms
-def test_a_batch_of_a_sharded_function_follows_the_shard_axis(mesh, transform):
+def test_the_shard_axis_follows_that_of_a_batch_of_the_sharded_function(mesh, transform):
     xs = np.stack([XS, 10 * XS, 100 * XS])
     _, logs = lox.spool(transform(jax.vmap(sharded(mesh, f))), argnames=["x", "sum"])(xs)
-    assert_array(logs["x"], np.stack([SHARDS, 10 * SHARDS, 100 * SHARDS], axis=1)[None])
+    assert_array(logs["x"], np.stack([SHARDS, 10 * SHARDS, 100 * SHARDS])[None])
     assert_array(logs["sum"], [[28.0, 280.0, 2800.0]])
 
 
@@ -331,10 +331,32 @@ def test_a_batch_that_is_split_over_shards_is_one_axis(grid):
 
     sharded = jax.shard_map(f, mesh=grid, in_specs=P("b"), out_specs=P("b"))
     xs = jnp.arange(8.0).reshape(2, 4)
-    shards_first = np.asarray(xs).reshape(2, 2, 2).swapaxes(0, 1)
     for options in ({}, {"spmd_axis_name": "a"}):
         for transform in (lambda f: f, jax.jit):
             _, logs = transform(lox.spool(jax.vmap(sharded, **options)))(xs)
-            assert_logs(logs, {"x": [shards_first], "sum": [xs.sum(1)]})
-    with pytest.raises(lox.UnsupportedPrimitiveError, match="Apply lox.spool inside the vmap"):
-        lox.spool(jax.vmap(sharded, spmd_axis_name="a"), reduce="mean")(xs)
+            assert_logs(logs, {"x": [xs.reshape(2, 2, 2)], "sum": [xs.sum(1)]})
+            _, logs = transform(lox.spool(jax.vmap(sharded, **options), reduce="mean"))(xs)
+            assert_logs(logs, {"x": [xs.reshape(2, 2, 2)], "sum": [xs.sum(1)]})
+
+
+@transforms
+@pytest.mark.parametrize("kind", ["plain", "scan", "while", "vmap inside", "branch", "grad"])
+def test_a_batch_around_a_shard_map_comes_before_the_shards(mesh, kind, transform):
+    def body(x):
+        if kind == "scan":
+            return lax.scan(lambda x, _: (lox.log({"x": x})["x"] + 1, None), x, length=2)[0]
+        if kind == "while":
+            return lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, lox.log({"x": c[1]})["x"] + 1), (0, x))[1]
+        return jax.vmap(lambda x: lox.log({"x": x})["x"])(x) if kind == "vmap inside" else lox.log({"x": x})["x"]
+
+    def f(x):
+        sharded = jax.shard_map(body, mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+        return lax.cond(x.sum() > 100, lambda x: x, sharded, x) if kind == "branch" else sharded(x)
+
+    options = {"unify": True, "max_iters": 3}
+    g = jax.grad(lambda x: f(x).sum()) if kind == "grad" else f
+    xs = jnp.arange(16.0).reshape(2, 8)
+    _, expected = jax.vmap(lox.spool(g, **options), out_axes=1)(xs)
+    _, logs = transform(lox.spool(jax.vmap(g), **options))(xs)
+    events = {key: np.asarray(value) for key, value in expected.items()}
+    assert_logs(logs, events, mask=expected.mask, dropped={key: count.T for key, count in expected.dropped.items()})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +18,8 @@ AxesOf = Callable[[Sequence[Any]], Axes]
 
 
 # shard_map: args -> outs  becomes  args -> (outs, nodes)
-# A value that varies over shards gets an axis for them, before its other batch axes; one that does not appears once.
+# A value that varies over shards gets an axis for them, before the axes of a `vmap` inside and after those of one
+# outside; a value that does not vary appears once.
 @rule(_compat.shard_map_p)
 def shard_map(
     handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
@@ -56,19 +56,20 @@ def _expand(
     expanded: list[Any] = []
     specs: list[PartitionSpec] = []
 
-    def add(node: Any, axes: Axes, split: Sequence[Axes] = ()) -> None:
+    def add(node: Any, axes: Axes, split: Sequence[Axes] = (), outside: int = 0) -> None:
         split = [tuple(name for name in names if name in manual) for names in split]
         axes = tuple(name for name in axes if not any(name in names for names in split))
-        spec = [*[None] * depth, *([axes] if axes else []), *(names or None for names in split)]
+        of_batch = [names or None for names in split] + [None] * (outside - len(split))
+        spec = [*[None] * depth, *of_batch[:outside], *([axes] if axes else []), *of_batch[outside:]]
         specs.extend([PartitionSpec(*spec) if axes or any(split) else PartitionSpec()] * len(jax.tree.leaves(node)))
         varying = (*axes, *(name for names in split for name in names))
         node = jax.tree.map(lambda leaf: _compat.vary(leaf, varying), node)
         if axes:
-            node = jax.tree.map(lambda leaf: jax.lax.expand_dims(leaf, (depth,)), node)
+            node = jax.tree.map(lambda leaf: jax.lax.expand_dims(leaf, (depth + outside,)), node)
         if isinstance(node, Event):
             rest = tuple(tuple(name for name in names if name not in manual) for names in node.split)
             rest = ((), *rest) if axes and any(rest) else rest if any(rest) else ()
-            node = dataclasses.replace(node, lanes=node.lanes + bool(axes), split=rest)
+            node = dataclasses.replace(node, lanes=node.lanes + bool(axes), split=rest, outside=0)
         expanded.append(node)
 
     for node in nodes:
@@ -78,10 +79,12 @@ def _expand(
             before = {key: event.lanes for event in events(node.body) for key in event.values}
             dropped = {}
             shards = axes_of(jax.tree.leaves(node))
+            outside = {key: event.outside for event in events(node.body) for key in event.values}
             for key, count in node.dropped.items():
                 axes = shards if lanes[key] > before[key] else ()
-                (dropped[key],), specs_of_count = _expand([count], functools.partial(_same, axes), manual, depth)
-                body_specs += specs_of_count
+                place = depth + outside[key]
+                dropped[key] = jax.lax.expand_dims(_compat.vary(count, axes), (place,)) if axes else count
+                body_specs.append(PartitionSpec(*[None] * place, axes) if axes else PartitionSpec())
             expanded.append(Loop(body, dropped, node.length))
             specs += body_specs
         elif isinstance(node, Event):
@@ -89,12 +92,8 @@ def _expand(
             axes_by_key = {key: axes_of([value, *others]) for key, value in node.values.items()}
             for group in dict.fromkeys(axes_by_key.values()):
                 values = {key: value for key, value in node.values.items() if axes_by_key[key] == group}
-                add(dataclasses.replace(node, values=values, anchors=()), group, node.split)
+                add(dataclasses.replace(node, values=values, anchors=()), group, node.split, node.outside)
         else:  # What handlers make of nodes is spread key by key.
             for part in getattr(node, "parts", lambda node=node: [node])():
                 add(part, axes_of(jax.tree.leaves(part)))
     return tuple(expanded), specs
-
-
-def _same(axes: Axes, leaves: Sequence[Any]) -> Axes:
-    return axes
