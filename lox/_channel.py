@@ -60,7 +60,7 @@ _channels: dict[int, weakref.ref[Channel]] = {}
 _closed: list[Channel] = []
 _errors: list[BaseException] = []
 _later_errors = 0
-_lock = threading.Lock()
+_lock = threading.RLock()  # Garbage collection may close a channel while this thread holds it.
 
 
 def _keep(error: BaseException) -> None:
@@ -105,9 +105,9 @@ def release() -> None:
 def _wait() -> None:
     with _lock:
         closed = list(_closed)
+        _closed.clear()
     jax.effects_barrier()
-    with _lock:
-        del _closed[: len(closed)]
+    del closed  # No sooner: what is on its way finds its channel.
 
 
 def flush() -> None:
