@@ -20,8 +20,6 @@ from lox._effect import LogEffect, TapEffect, emit, log_p, received
 from lox._events import Event, Node, Site, events, map_events
 from lox._exceptions import UnsupportedPrimitiveError
 
-Flat = Callable[..., Sequence[Any]]
-
 
 class Loops(Protocol):
     """How a handler puts together the nodes that each iteration of a loop collects."""

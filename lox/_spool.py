@@ -330,8 +330,7 @@ def _options(
     }
     if reduce is not None and interval is not None:
         raise LogValueError("lox.spool takes reduce= or interval=, not both.")
-    if not isinstance(prefix, str):
-        raise LogValueError(f"prefix must be a string, got {prefix!r} of type {type(prefix).__name__}.")
+    _transform.string("prefix", prefix)
     return _options_of(tuple(options.items()), prefix)
 
 

@@ -373,8 +373,7 @@ def tap(
     """
     if callback is not None and not callable(callback):
         raise LogValueError(f"The callback of lox.tap must be callable, got {callback!r}.")
-    if not isinstance(prefix, str):
-        raise LogValueError(f"prefix must be a string, got {prefix!r} of type {type(prefix).__name__}.")
+    _transform.string("prefix", prefix)
     warns = _transform.choice("on_error", on_error, ("raise", "warn")) == "warn"
     options = _Options(
         Selection.of(argnames, tags),

@@ -79,6 +79,17 @@ def positive(name: str, value: Any) -> int | None:
     return value.__index__()
 
 
+def string(name: str, value: Any) -> str:
+    """The value of a keyword that is a string.
+
+    Raises:
+        LogValueError: It is none.
+    """
+    if not isinstance(value, str):
+        raise LogValueError(f"{name} must be a string, got {value!r} of type {type(value).__name__}.")
+    return value
+
+
 def choice(name: str, value: Any, known: tuple[str, ...]) -> str:
     """The value of a keyword that is one of some names.
 

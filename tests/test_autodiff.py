@@ -124,19 +124,14 @@ def swapped(value_and_grad):
     return call
 
 
-def test_a_map_of_gradients_logs_each_lane_once():
+@pytest.mark.parametrize(
+    "mapped",
+    [jax.vmap(jax.grad(f)), jax.grad(lambda xs: jax.vmap(f)(xs).sum())],
+    ids=["map of gradients", "gradient of a map"],
+)
+def test_under_vmap_and_grad_each_lane_logs_once(mapped):
     xs = (0.3, 0.7, 1.1)
-    slopes, logs = lox.spool(jax.vmap(jax.grad(f)))(jnp.array(xs))
-    for index, x in enumerate(xs):
-        lane = Journal()
-        plain(lane.log, x)
-        np.testing.assert_allclose(slopes[index], plain_slope(x)[0], RTOL)
-        assert_once(jax.tree.map(lambda array: array[:, index], logs), lane)
-
-
-def test_the_gradient_of_a_map_logs_each_lane_once():
-    xs = (0.3, 0.7, 1.1)
-    slopes, logs = lox.spool(jax.grad(lambda xs: jax.vmap(f)(xs).sum()))(jnp.array(xs))
+    slopes, logs = lox.spool(mapped)(jnp.array(xs))
     for index, x in enumerate(xs):
         lane = Journal()
         plain(lane.log, x)
