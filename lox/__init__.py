@@ -1,7 +1,6 @@
 """lox: logging for JAX."""
 
 from lox._channel import flush as flush
-from lox._effect import log as log
 from lox._exceptions import LogDataError as LogDataError
 from lox._exceptions import LogValueError as LogValueError
 from lox._exceptions import LoxError as LoxError
@@ -10,6 +9,8 @@ from lox._exceptions import SpoolWarning as SpoolWarning
 from lox._exceptions import StructureError as StructureError
 from lox._exceptions import TapWarning as TapWarning
 from lox._exceptions import UnsupportedPrimitiveError as UnsupportedPrimitiveError
+from lox._log import log as log
+from lox._log_grad import log_grad as log_grad
 from lox._logdict import logdict as logdict
 from lox._sites import LogSite as LogSite
 from lox._sites import sites as sites

@@ -18,7 +18,8 @@ from lox import _compat
 from lox._collect import Collect
 from lox._effect import batching_shards, emit, emit_batched, recording
 from lox._events import Event, Node, Site, map_events, masked
-from lox._handler import Handler, InPlace, Silence, equations, events_in, has_log, logs_in, rules, tapped_in, under
+from lox._handler import Handler, InPlace, Silence, equations, has_log, jaxprs_in, logs_in, rules, tapped_in, under
+from lox._log_grad import log_grad_p
 from lox._rules._call import discharge
 from lox._rules._cond import cond_p, discharge_branches
 from lox._rules._while import split_args, while_p
@@ -48,13 +49,17 @@ class Mask(InPlace):
         (condition,) = arrays
         return Mask(condition, self.optional, self.only_tapped)
 
+    def backward(self) -> Handler:
+        return Mask(self.condition, self.optional)
+
     def receive(self, nodes: tuple[Node, ...]) -> tuple[Any, ...]:
         emit(nodes if self.only_tapped else self.replace(nodes))
         return ()
 
     def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         def say_why(event: Event, depth: int) -> Event:
-            return dataclasses.replace(event, optional=event.optional or self.optional)
+            reason = event.optional or (self.optional and f"{self.optional} The log is at {event.site}.")
+            return dataclasses.replace(event, optional=reason)
 
         return map_events(say_why, masked(nodes, self.condition))
 
@@ -68,7 +73,7 @@ def _batch_cond(original: Batcher) -> Batcher:
         if not parts or not (recording.value or tapped_in(inside)) or not logs_in(inside):
             return original(axis_data, args, dims, branches=branches, **params)
         unbounded = any(_has_unbounded_logs(branch) for branch in branches)
-        if unbounded or tapped_in(inside):
+        if unbounded or tapped_in(inside) or _log_of_derivatives(inside):
             # Such logs cannot become outputs; they stay where they are, each branch's masked by the predicate.
             branches = tuple(_masked_branch(branch, place, not unbounded) for place, branch in enumerate(branches))
             args, dims = [args[0], *args], [dims[0], *dims]
@@ -92,11 +97,14 @@ def _has_unbounded_logs(jaxpr: Any) -> bool:
     return any(eqn.primitive is while_p and logs_in(eqn.params) for eqn in equations(jaxpr))
 
 
+def _log_of_derivatives(params: dict[str, Any]) -> bool:
+    return any(eqn.primitive is log_grad_p for jaxpr in jaxprs_in(params) for eqn in equations(jaxpr))
+
+
 def _masked_branch(branch: Any, place: int, only_tapped: bool) -> Any:
-    sites = ", ".join(str(event.site) for event in events_in(branch))
     reason = (
-        f"A branch of a cond or switch logs in a while_loop, so that these events may not happen: {sites}. "
-        "Use unify=True to get them with a mask, or leave the keys out with argnames= or tags=."
+        "A branch of a cond or switch logs, in a while_loop or in its derivative, what may not happen. Use unify=True "
+        "to get it with a mask, or leave the key out with argnames= or tags=."
     )
 
     def masked_branch(index: Any, *ops: Any) -> list[Any]:

@@ -1,33 +1,28 @@
-"""The log effect, the primitive that carries it, and `lox.log`, which binds the primitive.
+"""The log effect and the primitive that carries it.
 
-`lox.log` binds only while a handler is in scope. Whether one is, is a JAX user context, hence part of every
-trace and compile cache key: a function that was traced without logs is traced again, once, when a handler first
-runs it, and a program without a handler is the program without its log calls.
+It is bound only while a handler is in scope. Whether one is, is a JAX user context, hence part of every trace and
+compile cache key: a function that was traced without logs is traced again, once, when a handler first runs it, and a
+program without a handler is the program without its log calls.
 """
 
 from __future__ import annotations
 
 import contextvars
 import dataclasses
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.extend as jex
 import jax.numpy as jnp
-import numpy as np
 from jax.interpreters import ad, batching
 
 from lox import _compat
-from lox._events import Destination, Event, Node, Site, depths, events, map_events, masked
-from lox._exceptions import LogDataError, LogValueError
+from lox._events import Destination, Event, Node, depths, events, map_events, masked
 from lox._probe import probing
 
-Data = TypeVar("Data")
-
 recording = jax.make_user_context(False)
-"""Whether a handler is in scope, so that `lox.log` must bind."""
+"""Whether a handler is in scope, so that logs must be bound."""
 
 transforming = jax.make_user_context(False)
 """Whether JAX is differentiating a program in which logs happen. What it caches then serves no other purpose."""
@@ -202,131 +197,3 @@ def emit(nodes: Sequence[Node], to: Destination | None = None) -> None:
 def received(leaves: Sequence[Any], params: Mapping[str, Any]) -> tuple[tuple[Node, ...], Destination | None]:
     """The nodes that an equation of the primitive carries, and where they go when a tap has taken them."""
     return jax.tree.unflatten(params["layout"].tree, leaves)
-
-
-def log(data: Data, *, tags: str | Iterable[str] = (), prefix: str = "", **steps: Any) -> Data:
-    """Logs `data` here, for the handler in scope, and returns it unchanged.
-
-    A handler (`lox.spool`, `lox.keep`, ...) decides what becomes of the log. Without one, nothing happens: no
-    operation runs or is traced, and the arguments are not looked at.
-
-    Args:
-        data: A mapping from key to a pytree of array-likes of any shape and dtype. Nested mappings and pytrees
-            flatten to keys such as ``"grads/w"`` and ``"layers/0"``.
-        tags: A name or names by which handlers can select this log.
-        prefix: Put before every key.
-        **steps: Named scalar counters of the event, such as ``step=i, episode=e``.
-
-    Returns:
-        `data`.
-
-    Raises:
-        LogDataError: `data`, a key, a leaf or a tag has the wrong type. A `TypeError`.
-        LogValueError: Two keys are equal after flattening, or a step is not a scalar. A `ValueError`.
-
-    >>> import jax.numpy as jnp
-    >>> import lox
-    >>> @lox.spool
-    ... def f(x):
-    ...     lox.log({"x": x, "stats": {"max": x.max()}}, step=3)
-    ...     return 2 * x
-    >>> _, logs = f(jnp.arange(3.0))
-    >>> sorted(logs), logs["x"].shape
-    (['stats/max', 'x'], (1, 3))
-    """
-    if not recording.value:
-        return data
-    site = _calling_site(tags)
-    if not isinstance(prefix, str):
-        raise LogDataError(f"prefix must be a string, got {_describe(prefix)}, at {site}.")
-    values = _named_values(data, prefix, site)
-    if values:
-        counters = {name: _counter(name, value, site) for name, value in steps.items()}
-        emit((Event(values, counters, mask=None, anchors=(), site=site),))
-    return data
-
-
-def names(value: str | Iterable[str], what: str, where: str) -> tuple[str, ...]:
-    """A name or an iterable of names as a tuple; a bare string is one name."""
-    if isinstance(value, str):
-        return (value,)
-    if not isinstance(value, Iterable):
-        raise LogDataError(f"{what} must be a string or an iterable of strings, got {_describe(value)}{where}.")
-    found = tuple(value)
-    for name in found:
-        if not isinstance(name, str):
-            raise LogDataError(f"{what} must be strings, got {_describe(name)}{where}.")
-    return found
-
-
-def _calling_site(tags: str | Iterable[str]) -> Site:
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("lox._"):
-        frame = frame.f_back
-    code = frame.f_code
-    where = f", at {code.co_filename}:{frame.f_lineno} ({code.co_name})"
-    return Site(code.co_filename, frame.f_lineno, code.co_name, names(tags, "tags", where))
-
-
-def _named_values(data: Any, prefix: str, site: Site) -> dict[str, Any]:
-    if not isinstance(data, Mapping):
-        raise LogDataError(
-            f"lox.log takes a mapping from key to arrays, got {_describe(data)}, at {site}. "
-            'Write lox.log({"name": value}).'
-        )
-    values: dict[str, Any] = {}
-    for key, leaf in _flatten(data, "", site):
-        name = prefix + key
-        if name in values:
-            raise LogValueError(f"lox.log got two values for the key {name!r} after flattening, at {site}.")
-        values[name] = _array(leaf, f"key {name!r}", site)
-    return values
-
-
-def _flatten(data: Mapping[Any, Any], path: str, site: Site) -> Iterator[tuple[str, Any]]:
-    for key, value in data.items():
-        if not isinstance(key, str):
-            raise LogDataError(
-                f"lox.log takes string keys, got {_describe(key)} under {path or 'the top'!r}, at {site}."
-            )
-        name = f"{path}{key}"
-        if value is None:
-            raise LogDataError(f"lox.log got None for key {name!r}, at {site}. Leave the key out instead.")
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{name}/", site)
-            continue
-        leaves, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda leaf: isinstance(leaf, Mapping))
-        for entries, leaf in leaves:
-            below = jax.tree_util.keystr(entries, simple=True, separator="/")
-            full = f"{name}/{below}" if below else name
-            if isinstance(leaf, Mapping):
-                yield from _flatten(leaf, f"{full}/", site)
-            else:
-                yield full, leaf
-
-
-def _array(value: Any, what: str, site: Site) -> Any:
-    array_like = isinstance(value, (jax.Array, np.ndarray, np.generic, bool, int, float, complex))
-    if not array_like and not hasattr(value, "__jax_array__"):
-        raise LogDataError(f"lox.log takes array-likes, got {_describe(value)} for {what}, at {site}.")
-    try:
-        array = jnp.asarray(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise LogDataError(f"lox.log got {_describe(value)} for {what}, at {site}: {error}") from error
-    # A Python scalar is weakly typed; arrays of one key must have one type whatever they were computed from.
-    return jax.lax.convert_element_type(array, array.dtype) if jax.typeof(array).weak_type else array
-
-
-def _counter(name: str, value: Any, site: Site) -> Any:
-    counter = _array(value, f"step {name!r}", site)
-    if counter.shape != () or not jnp.issubdtype(counter.dtype, np.number):
-        raise LogValueError(
-            f"The step {name!r} of lox.log must be a scalar number, got {counter.dtype.name}{list(counter.shape)}, "
-            f"at {site}."
-        )
-    return counter
-
-
-def _describe(value: Any) -> str:
-    text = repr(value)
-    return f"{text if len(text) <= 60 else text[:57] + '...'} of type {type(value).__name__}"

@@ -67,6 +67,10 @@ class Handler:
         """The handler where its arrays cannot be carried on."""
         return self
 
+    def backward(self) -> Handler | None:
+        """The handler of what a backward pass logs for this part of the program; None to leave that alone."""
+        return None
+
     def append(self, nodes: list[Any], new: tuple[Any, ...]) -> None:
         """Adds the nodes that were collected next to those before."""
         nodes.extend(new)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax_dataclasses as jdc
 import numpy as np
 
-from lox._effect import names
+from lox._arguments import names
 from lox._events import NOWHERE
 from lox._exceptions import StructureError
 from lox._reduce import Reduction, check_reduction, fold, result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from lox._effect import names
+from lox._arguments import names
 from lox._events import Event, Node, map_events
 
 

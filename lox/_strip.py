@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from lox import _transform
 from lox._events import Node
-from lox._handler import InPlace
+from lox._handler import Handler, InPlace
 from lox._select import Selection
 
 
@@ -18,6 +18,9 @@ class Strip(InPlace):
 
     selection: Selection
     removes_selected: bool
+
+    def backward(self) -> Handler:
+        return self
 
     def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         selected, others = self.selection.split(nodes)

@@ -109,6 +109,9 @@ class Tap(InPlace):
     def detached(self) -> Tap:
         return self._with(_start(self.state.channel), interval=1, buffer=1, kinds=())
 
+    def backward(self) -> Handler:
+        return self.detached()
+
     def join(self, nodes: Sequence[Any]) -> tuple[Any, ...]:
         if not self.carries:
             return ()

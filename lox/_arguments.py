@@ -1,0 +1,128 @@
+"""How the arguments of lox's functions are read: names, and what a call of `lox.log` is given."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lox._events import Event, Site
+from lox._exceptions import LogDataError, LogValueError
+
+
+def names(value: str | Iterable[str], what: str, where: str) -> tuple[str, ...]:
+    """A name or an iterable of names as a tuple; a bare string is one name."""
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Iterable):
+        raise LogDataError(f"{what} must be a string or an iterable of strings, got {_describe(value)}{where}.")
+    found = tuple(value)
+    for name in found:
+        if not isinstance(name, str):
+            raise LogDataError(f"{what} must be strings, got {_describe(name)}{where}.")
+    return found
+
+
+def read_event(function: str, data: Any, tags: str | Iterable[str], prefix: str, steps: dict[str, Any]) -> Event:
+    """What a call of `function` in the user's program is to log; an event without values when there is nothing."""
+    call = _Call(function, _calling_site(tags))
+    if not isinstance(prefix, str):
+        raise LogDataError(f"prefix must be a string, got {_describe(prefix)}, at {call.site}.")
+    values = call.values(data, prefix)
+    counters = {name: call.counter(name, value) for name, value in steps.items()} if values else {}
+    return Event(values, counters, mask=None, anchors=(), site=call.site)
+
+
+def _calling_site(tags: str | Iterable[str]) -> Site:
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("lox._"):
+        frame = frame.f_back
+    code = frame.f_code
+    where = f", at {code.co_filename}:{frame.f_lineno} ({code.co_name})"
+    return Site(code.co_filename, frame.f_lineno, code.co_name, names(tags, "tags", where))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """A function of lox that was called at some line, for the messages of errors."""
+
+    function: str
+    site: Site
+
+    def values(self, data: Any, prefix: str) -> dict[str, Any]:
+        if not isinstance(data, Mapping):
+            raise LogDataError(
+                f"{self.function} takes a mapping from key to arrays, got {_describe(data)}, at {self.site}. "
+                f'Write {self.function}({{"name": value}}).'
+            )
+        values: dict[str, Any] = {}
+        for key, leaf in self._flatten(data, ""):
+            name = prefix + key
+            if name in values:
+                raise LogValueError(
+                    f"{self.function} got two values for the key {name!r} after flattening, at {self.site}."
+                )
+            values[name] = self.array(leaf, f"key {name!r}")
+        return values
+
+    def _flatten(self, data: Mapping[Any, Any], path: str) -> Iterator[tuple[str, Any]]:
+        for key, value in data.items():
+            if not isinstance(key, str):
+                raise LogDataError(
+                    f"{self.function} takes string keys, got {_describe(key)} under {path or 'the top'!r}, "
+                    f"at {self.site}."
+                )
+            name = f"{path}{key}"
+            if value is None:
+                raise LogDataError(
+                    f"{self.function} got None for key {name!r}, at {self.site}. Leave the key out instead."
+                )
+            if isinstance(value, Mapping):
+                yield from self._flatten(value, f"{name}/")
+                continue
+            leaves, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda leaf: isinstance(leaf, Mapping))
+            for entries, leaf in leaves:
+                below = path_name(entries)
+                full = f"{name}/{below}" if below else name
+                if isinstance(leaf, Mapping):
+                    yield from self._flatten(leaf, f"{full}/")
+                else:
+                    yield full, leaf
+
+    def array(self, value: Any, what: str) -> Any:
+        array_like = isinstance(value, (jax.Array, np.ndarray, np.generic, bool, int, float, complex))
+        if not array_like and not hasattr(value, "__jax_array__"):
+            raise LogDataError(f"{self.function} takes array-likes, got {_describe(value)} for {what}, at {self.site}.")
+        try:
+            return strongly_typed(jnp.asarray(value))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise LogDataError(f"{self.function} got {_describe(value)} for {what}, at {self.site}: {error}") from error
+
+    def counter(self, name: str, value: Any) -> Any:
+        counter = self.array(value, f"step {name!r}")
+        if counter.shape != () or not jnp.issubdtype(counter.dtype, np.number):
+            raise LogValueError(
+                f"The step {name!r} of {self.function} must be a scalar number, got "
+                f"{counter.dtype.name}{list(counter.shape)}, at {self.site}."
+            )
+        return counter
+
+
+def path_name(path: Any) -> str:
+    """The key of a leaf in a pytree, such as ``"layers/0"``."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def strongly_typed(array: Any) -> Any:
+    """The array, which may be weakly typed as a Python scalar is: all of one key have the type of their dtype."""
+    return jax.lax.convert_element_type(array, array.dtype) if jax.typeof(array).weak_type else array
+
+
+def _describe(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} of type {type(value).__name__}"
