@@ -23,21 +23,31 @@ class Figure:
         quartiles: Their first and third quartile.
         target: The value that it should not exceed.
         digits: How many decimals are printed.
+        at_least: Whether the target is one that it should reach instead.
     """
 
     value: float
     quartiles: tuple[float, float] | None = None
     target: float | None = None
     digits: int = 2
+    at_least: bool = False
 
     @classmethod
-    def of(cls, samples: Sequence[float] | np.ndarray, target: float | None = None, digits: int = 2) -> Figure:
+    def of(
+        cls,
+        samples: Sequence[float] | np.ndarray,
+        target: float | None = None,
+        digits: int = 2,
+        at_least: bool = False,
+    ) -> Figure:
         first, median, third = (float(value) for value in np.quantile(samples, [0.25, 0.5, 0.75]))
-        return cls(median, (first, third), target, digits)
+        return cls(median, (first, third), target, digits, at_least)
 
     @property
     def missed(self) -> bool:
-        return self.target is not None and self.value > self.target
+        if self.target is None:
+            return False
+        return self.value < self.target if self.at_least else self.value > self.target
 
     def __str__(self) -> str:
         text = f"{self.value:,.{self.digits}f}"

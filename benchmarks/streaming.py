@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import collections
+import gc
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,34 +17,46 @@ import lox
 from benchmarks._report import Figure, Table, main
 from benchmarks._timing import alternate
 
-EVENTS = 2_000
+THEIR_EVENTS = 2_000
+EVENTS = 20_000
 LANES = 64
 
 
 def measure() -> Iterator[Table]:
     xs = jnp.ones(EVENTS)
-    lanes = jnp.ones((LANES, EVENTS))
+    lanes = jnp.ones((EVENTS, LANES))
     by_jax = jax.jit(scan(lambda c: jax.debug.callback(lambda c: take({"c": c}), c, ordered=True)))
     tapped = scan(lambda c: lox.log({"c": c}))
+    shared = jax.jit(tapped)
     cases = {
         "buffer=1": (jax.jit(lox.tap(tapped, take)), xs, 1, 15),
+        "buffer=1, tap of jit": (lox.tap(shared, take), xs, 1, None),
         "buffer=1, ordered=False": (jax.jit(lox.tap(tapped, take, ordered=False)), xs, 1, None),
         "buffer=16": (jax.jit(lox.tap(tapped, take, buffer=16)), xs, 1, None),
         "buffer=256": (jax.jit(lox.tap(tapped, take, buffer=256)), xs, 1, 100),
         "interval=100": (jax.jit(lox.tap(tapped, take, interval=100)), xs, 1, None),
-        f"vmap of {LANES}, buffer=1": (jax.jit(jax.vmap(lox.tap(tapped, take))), lanes, LANES, 500),
-        f"vmap of {LANES}, buffer=256": (jax.jit(jax.vmap(lox.tap(tapped, take, buffer=256))), lanes, LANES, None),
+        f"vmap of {LANES}, buffer=1": (jax.jit(jax.vmap(lox.tap(tapped, take), in_axes=1)), lanes, LANES, 500),
+        f"vmap of {LANES}, buffer=256": (
+            jax.jit(jax.vmap(lox.tap(tapped, take, buffer=256), in_axes=1)),
+            lanes,
+            LANES,
+            None,
+        ),
     }
-    calls = [arrived(by_jax, xs), *(arrived(function, args) for function, args, *_ in cases.values())]
-    theirs, *ours = alternate(calls, rounds=20, sample=1e-3).T / EVENTS
+    calls = [
+        arrived(by_jax, jnp.ones(THEIR_EVENTS)),
+        *(arrived(function, args) for function, args, *_ in cases.values()),
+    ]
+    theirs, *ours = alternate(calls, rounds=20, sample=1e-3).T
+    theirs = theirs / THEIR_EVENTS
     rows = []
     for (name, (_, _, each, target)), seconds in zip(cases.items(), ours, strict=True):
-        times = Figure.of(theirs * each / seconds, digits=1)
-        figure = f"{times}{'' if target is None else ' (target: ' + str(target) + ')'}"
-        rows.append((name, figure, f"{np.median(seconds) / each * 1e6:.3f}"))
+        costs = seconds / (EVENTS * each)
+        times = Figure.of(theirs / costs, target, digits=1, at_least=True)
+        rows.append((name, times, target or "", f"{np.median(costs) * 1e6:.3f}"))
     yield Table(
         "jax.debug.callback(ordered=True) over lox.tap: an event of one lane in a scan",
-        ("lox.tap", "times cheaper", "that, us"),
+        ("lox.tap", "times cheaper", "target", "that, us"),
         rows,
         f"An event of jax.debug.callback costs {np.median(theirs) * 1e6:.1f} us. It cannot be ordered under vmap, and\n"
         "is compared there as it is outside. Processor time of all threads, until all has arrived.",
@@ -53,13 +69,39 @@ def measure() -> Iterator[Table]:
         [(Figure.of(selected / plain, digits=3), Figure.of(again / plain, digits=3))],
         "Target: 1.00 within noise.",
     )
+    yield Table(
+        "Memory of a long run",
+        ("lox.tap", "events", "arrived", "growth, MiB"),
+        [_long_run(256, 10_000_000), _long_run(1, 1_000_000)],
+        "Of all that the process holds, from after a tenth as many events.",
+    )
 
 
-def take(logs: Any) -> None:
-    take.count += 1  # type: ignore[attr-defined]
+def _long_run(buffer: int, events: int) -> tuple[Any, ...]:
+    seen = 0
+
+    def count(logs: Any) -> None:
+        nonlocal seen
+        seen += len(logs["x"])
+
+    def run(n: Any) -> Any:
+        return jax.lax.fori_loop(0, n, lambda i, x: lox.log({"x": jnp.sin(x)})["x"] + 1, 0.0)
+
+    tapped = lox.tap(jax.jit(run), count, buffer=buffer)
+    arrived(tapped, events // 10)()
+    before = _resident()
+    arrived(tapped, events)()
+    grown = Figure((_resident() - before) / 2**20, target=1)
+    return f"buffer={buffer}", f"{events:,}", f"{seen - events // 10:,}", grown
 
 
-take.count = 0  # type: ignore[attr-defined]
+def _resident() -> int:
+    """The bytes of memory that this process holds."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+take = collections.deque[Any](maxlen=1).append
 
 
 def small(x: Any) -> Any:

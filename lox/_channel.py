@@ -6,13 +6,14 @@ Nothing here calls JAX but `flush`: callbacks run on threads of its runtime, whe
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import sys
 import threading
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -23,18 +24,19 @@ from lox._logdict import logdict
 Callback = Callable[[logdict], Any]
 
 
+@jax.tree_util.register_static
 class Channel:
-    """One tap, as compiled programs know it: by number.
+    """One tap, as compiled programs know it: by number, or itself.
 
     Attributes:
         number: The number.
-        callback: Takes the logs.
-        prefix: Put before every key.
+        take: Takes the logs.
         warns: Whether an error of the callback is a warning.
     """
 
     def __init__(self, callback: Callback, prefix: str, warns: bool):
-        self.callback, self.prefix, self.warns = callback, prefix, warns
+        self.take = callback if not prefix else lambda logs: callback(logs.prefix(prefix))
+        self.warns = warns
         self.number = next(_numbers)
         self._warned = False
         _channels[self.number] = weakref.ref(self)
@@ -72,22 +74,39 @@ def _keep(error: BaseException) -> None:
             _errors.append(error)
 
 
-def deliver(number: int, make: Callable[[Any], logdict], arrays: Any, where: str) -> None:
-    """Hands the logs that `make` makes of what arrived to their channel. The program goes on whatever that raises."""
-    channel = None
+def find(number: int) -> Channel:
+    """The channel of this number.
+
+    Raises:
+        RuntimeError: It is gone.
+    """
+    reference = _channels.get(number)
+    channel = None if reference is None else reference()
+    if channel is None:
+        raise RuntimeError("logs arrived for a function of lox.tap that is gone")
+    return channel
+
+
+def failed(channel: Channel | None, error: BaseException, where: str) -> None:
+    """Delivering what is logged at `where` raised an error. The program goes on, whatever it was."""
+    if isinstance(error, KeyboardInterrupt):  # JAX may call from the main thread: the user wants the program to end.
+        raise error
+    if channel is not None:
+        channel.failed(error, where)
+    else:
+        error.add_note(f"They are logged at {where}.")
+        _keep(error)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Raises the `KeyboardInterrupt` that ended a program, which JAX reports as an error of its own."""
     try:
-        channel = _channels[number]()
-        logs = make(arrays)
-        channel.callback(logs.prefix(channel.prefix) if channel.prefix else logs)  # type: ignore[union-attr]
-    except KeyboardInterrupt:  # JAX may call from the main thread: this is the user, who wants the program to end.
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "KeyboardInterrupt" in str(error):
+            raise KeyboardInterrupt from error
         raise
-    except BaseException as error:  # noqa: BLE001
-        if channel is not None:
-            channel.failed(error, where)
-        else:
-            gone = RuntimeError("logs arrived for a function of lox.tap that is gone")
-            gone.add_note(f"They are logged at {where}.")
-            _keep(gone)
 
 
 def close(channel: Channel) -> None:
@@ -106,7 +125,8 @@ def _wait() -> None:
     with _lock:
         closed = list(_closed)
         _closed.clear()
-    jax.effects_barrier()
+    with interruptible():
+        jax.effects_barrier()
     del closed  # No sooner: what is on its way finds its channel.
 
 

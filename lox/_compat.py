@@ -73,6 +73,14 @@ def order_effect(effect_type: type) -> None:
     _effects.shardable_ordered_effects.add_type(effect_type)
 
 
+def cache_weakly(parameter_type: type) -> None:
+    """Keeps JAX's cache of abstract evaluation from keeping parameters of this type alive.
+
+    The set of such types has no public name.
+    """
+    _util.weakref_cache_key_types.add(parameter_type)
+
+
 def staged() -> Any:
     """The context in which a primitive on constants is staged also under `jax.ensure_compile_time_eval`.
 
@@ -95,10 +103,16 @@ def is_eager(trace: Any) -> bool:
     return trace is _core.eval_trace
 
 
-def emit_callback(ctx: Any, callback: Callable[..., tuple[()]], operands: Sequence[Any], effect: Any) -> None:
+def emit_callback(ctx: Any, callback: Callable[..., Any], operands: Sequence[Any], effect: Any) -> None:
     """Lowers to a call of Python without results, after what came before it when the effect is ordered.
 
     How JAX computes the sharding of a callback has no public name.
+
+    Args:
+        ctx: The context of the lowering.
+        callback: Gets arrays of NumPy for the operands, and perhaps values before them, which it returns as a tuple.
+        operands: The operands, lowered.
+        effect: The effect of the equation.
     """
     ordered = effect in ctx.tokens_in.effects()
     token = ctx.tokens_in.get(effect) if ordered else None
@@ -123,13 +137,12 @@ def emit_callback(ctx: Any, callback: Callable[..., tuple[()]], operands: Sequen
 
 
 def _emit_direct_callback(
-    ctx: Any, callback: Callable[..., tuple[()]], operands: Sequence[Any], token: Any, target: str
+    ctx: Any, callback: Callable[..., Any], operands: Sequence[Any], token: Any, target: str
 ) -> Any:
     """What `emit_python_callback` does where it need not look at shardings and results, at half the cost of a call."""
     tokens = [] if token is None else [token]
     avals = [_core.abstract_token] * len(tokens)
-    call = callback if token is None else lambda token, *arrays: (callback(*arrays), (token,))[1]
-    ctx.module_context.add_host_callback(call)
+    ctx.module_context.add_host_callback(callback)
     index = np.uint64(len(ctx.module_context.host_callbacks) - 1)
     within = dataclasses.replace(ctx, avals_in=[*avals, *ctx.avals_in], avals_out=avals)
     lower = jax.ffi.build_ffi_lowering_function(target, has_side_effect=True)

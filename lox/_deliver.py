@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,13 +13,15 @@ import numpy as np
 from jax.interpreters import mlir
 
 from lox import _compat
-from lox._channel import Channel, deliver
+from lox._channel import Channel, failed, find
 from lox._effect import Layout, log_p, received
 from lox._events import Destination, Event, Loop, Node, events
 from lox._logdict import logdict
 
 ORDER = ""
 """The name of a counter that numbers the events of several log calls, so that the host can put them in order."""
+
+_compat.cache_weakly(Channel)
 
 channel_p = jex.core.Primitive("lox_channel")
 """The number of a channel, which a compiled program keeps alive."""
@@ -55,7 +57,7 @@ def _has_effect(*arrays: Any, layout: Layout) -> tuple[list[Any], set[Any]]:
 
 
 def _lower_call(ctx: Any, *arrays: Any, layout: Layout) -> Any:
-    _compat.emit_callback(ctx, Receiver(layout), arrays, layout.effect)
+    _compat.emit_callback(ctx, receiver(layout), arrays, layout.effect)
     return []
 
 
@@ -107,39 +109,63 @@ def _run(*leaves: Any, layout: Layout) -> list[Any]:
 # -- on the host, where nothing is computed by JAX ------------------------------------------------------------------
 
 
-class Receiver:
+def receiver(layout: Layout) -> Callable[..., tuple[Any, ...]]:
     """What a compiled program calls: builds the logs and hands them to their channel.
 
-    Attributes:
-        layout: The structure of what arrives.
-        where: The log calls.
+    Its arguments are the arrays of the layout, after what it returns: the tokens by which JAX keeps calls in order.
+    Arrays that do not own their memory are the program's, which overwrites it: of them, copies are kept.
     """
+    count = layout.tree.num_leaves
+    tokens = slice(-count)
+    nodes, to = layout.tree.unflatten(range(-count, 0))  # The place of each array among the arguments.
+    where = ", ".join(dict.fromkeys(str(event.site) for event in events(nodes)))
+    known = to.channel if isinstance(to.channel, Channel) else None
 
-    def __init__(self, layout: Layout):
-        self.layout = layout
-        places = range(layout.tree.num_leaves)
-        nodes, to = layout.tree.unflatten(places)
-        self.where = ", ".join(dict.fromkeys(str(event.site) for event in events(nodes)))
-        self._channel: int = to.channel
-        self._plain = None
-        if _is_plain(nodes, to):
-            self._plain = (tuple(nodes[0].values.items()), tuple(nodes[0].steps.items()))
+    if not _is_plain(nodes, to) or len(nodes[0].values) > 1 or nodes[0].steps:
+        logs = _logs(layout)
 
-    def __call__(self, *arrays: Any) -> tuple[()]:
-        deliver(int(arrays[self._channel]), self._logs, arrays, self.where)
-        return ()
+        def receive(*operands: Any) -> tuple[Any, ...]:
+            channel = known
+            try:
+                channel = channel or find(operands[to.channel].item())
+                channel.take(logs(operands))
+            except BaseException as error:  # noqa: BLE001
+                failed(channel, error, where)
+            return operands[tokens]
 
-    def _logs(self, arrays: Sequence[Any]) -> logdict:
-        # The arrays belong to the program, which overwrites them: what is kept is a copy.
-        if self._plain is not None:
-            values, steps = self._plain
-            data = {key: arrays[place].copy() for key, place in values}
-            if not steps:
-                return logdict(data, {}, {}, {})
-            counters = {name: arrays[place].copy() for name, place in steps}
-            return logdict(data, {name: dict.fromkeys(data, step) for name, step in counters.items()}, {}, {})
-        nodes, to = self.layout.tree.unflatten([np.array(array) for array in arrays])
-        return _lay_out(nodes, to)
+        return receive
+
+    ((key, place),) = nodes[0].values.items()
+
+    def receive_value(*operands: Any) -> tuple[Any, ...]:
+        # The same for one value. A loop may come here a million times, where each line is felt.
+        channel = known
+        try:
+            channel = channel or find(operands[to.channel].item())
+            array = operands[place]
+            channel.take(logdict({key: array if array.base is None else array.copy()}, {}, {}, {}))
+        except BaseException as error:  # noqa: BLE001
+            failed(channel, error, where)
+        return operands[tokens]
+
+    return receive_value
+
+
+def _logs(layout: Layout) -> Callable[[Sequence[Any]], logdict]:
+    count = layout.tree.num_leaves
+    nodes, to = layout.tree.unflatten(range(count))
+    plain = _is_plain(nodes, to)
+
+    def logs(operands: Sequence[Any]) -> logdict:
+        arrays = [array if array.base is None else array.copy() for array in operands[-count:]]
+        if not plain:
+            return _lay_out(*layout.tree.unflatten(arrays))
+        (event,) = nodes
+        data = {key: arrays[place] for key, place in event.values.items()}
+        steps = {name: dict.fromkeys(data, arrays[place]) for name, place in event.steps.items()}
+        return logdict(data, steps, {}, {})
+
+    return logs
 
 
 def _lay_out(nodes: Sequence[Node], to: Destination) -> logdict:

@@ -86,7 +86,7 @@ class Layout:
         effect: The effect of the equation.
     """
 
-    __slots__ = ("_hash", "effect", "keys", "tree")
+    __slots__ = ("__weakref__", "_hash", "effect", "keys", "tree")
 
     def __init__(self, tree: Any, nodes: Sequence[Node], to: Destination | None):
         self.tree = tree
@@ -103,6 +103,9 @@ class Layout:
 
     def __repr__(self) -> str:
         return ", ".join(self.keys)
+
+
+_compat.cache_weakly(Layout)
 
 
 @log_p.def_effectful_abstract_eval

@@ -86,7 +86,7 @@ class Destination:
     """Where logs go that a tap has taken.
 
     Attributes:
-        channel: The number under which the host knows the tap, shape `()`.
+        channel: The number under which the host knows the tap, shape `()`; or what it knows, which has no arrays.
         shard: The number of the shard that the logs come from, shape `()`; None when they are of all shards.
         shards: How many shards there are.
         ordered: Whether the logs arrive in the order in which they happen.

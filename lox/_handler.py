@@ -63,6 +63,10 @@ class Handler:
         """`receive`, with the handler of what comes after."""
         return self, self.receive(nodes)
 
+    def shared(self) -> Handler:
+        """The handler in a function that is compiled once for all its callers."""
+        return self
+
     def detached(self) -> Handler:
         """The handler where its arrays cannot be carried on."""
         return self

@@ -69,6 +69,8 @@ class EachLane(Backward):
         jax.vmap(self.backward, self.in_axes, **dict(self.axis))(cotangent, *residuals)
 
 
+_compat.cache_weakly(EachLane)
+
 log_grad_p = jex.core.Primitive("lox_log_grad")
 
 

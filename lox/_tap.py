@@ -35,13 +35,13 @@ class Slots:
 
     Attributes:
         nodes: What was logged, along a new first axis.
-        order: The place of each among all that have not been sent, shape `(buffer,)`.
-        used: How many there are.
+        order: The place of each among all that have not been sent, shape `(buffer,)`. None for logs of the only kind.
+        used: How many there are. None for logs of the only kind: all that wait.
     """
 
     nodes: tuple[Node, ...]
-    order: Any
-    used: Any
+    order: Any = None
+    used: Any = None
 
 
 @jax.tree_util.register_dataclass
@@ -50,7 +50,7 @@ class State:
     """What a tap carries through a program.
 
     Attributes:
-        channel: The number under which the host knows it.
+        channel: What the host knows it as: a number, or itself where that saves the number's way.
         counts: For the keys that are thinned out, how many events there were, per lane.
         waiting: How many logs have not been sent yet.
         slots: These logs, by kind.
@@ -106,6 +106,10 @@ class Tap(InPlace):
     def holding(self, arrays: Sequence[Any]) -> Tap:
         return dataclasses.replace(self, leaves=tuple(arrays))
 
+    def shared(self) -> Tap:
+        channel = self.state.channel
+        return self._with(_start(channel_p.bind(channel=channel))) if isinstance(channel, Channel) else self
+
     def detached(self) -> Tap:
         return self._with(_start(self.state.channel), interval=1, buffer=1, kinds=())
 
@@ -148,8 +152,17 @@ class Tap(InPlace):
             if self.buffer > 1 and (kind := _kind(avals)) not in kinds:
                 kinds.append(kind)
                 empty = jax.tree.map(self._empty, avals)
-                slots.append(Slots(empty, jnp.zeros(self.buffer, jnp.int32), jnp.int32(0)))
+                slots.append(Slots(empty))
+        if len(slots) > 1:
+            slots = [self._numbered(each, first=place == 0) for place, each in enumerate(slots)]
         return self._with(dataclasses.replace(self.state, counts=counts, slots=tuple(slots)), kinds=tuple(kinds))
+
+    def _numbered(self, slots: Slots, first: bool) -> Slots:
+        """The slots of the first kind, or new ones, when they are those of one kind among several."""
+        if slots.used is not None:
+            return slots
+        used = self.state.waiting if first else jnp.int32(0)
+        return Slots(slots.nodes, jnp.arange(self.buffer, dtype=jnp.int32), used)
 
     def _empty(self, aval: Any) -> Any:
         return _compat.zeros_like_aval(jex.core.unmapped_aval(self.buffer, 0, aval))
@@ -171,11 +184,14 @@ class Tap(InPlace):
         state, slots = self.state, self.state.slots[place]
         nodes = jax.lax.stop_gradient(nodes)
         happened = _happened(nodes)
+        at = state.waiting if slots.used is None else slots.used
 
         def put(buffer: Any, array: Any) -> Any:
-            return jax.lax.dynamic_update_index_in_dim(buffer, array, slots.used, 0)
+            return jax.lax.dynamic_update_index_in_dim(buffer, array, at, 0)
 
-        new = Slots(jax.tree.map(put, slots.nodes, nodes), put(slots.order, state.waiting), slots.used + happened)
+        new = Slots(jax.tree.map(put, slots.nodes, nodes))
+        if slots.used is not None:
+            new = Slots(new.nodes, put(slots.order, state.waiting), slots.used + happened)
         all_slots = (*state.slots[:place], new, *state.slots[place + 1 :])
         waiting = state.waiting + happened
         return self._with(dataclasses.replace(state, waiting=waiting, slots=all_slots))._emptied(waiting >= self.buffer)
@@ -187,25 +203,27 @@ class Tap(InPlace):
         """The same after all that waits was sent, if `when`."""
         state = self.state
 
+        used = [slots.used for slots in state.slots]
+
         def send() -> Any:
             self._send(tuple(self._waiting()))
-            return jnp.int32(0), [jnp.int32(0) for _ in self.kinds]
+            return jax.tree.map(jnp.zeros_like, (state.waiting, used))
 
-        used = [slots.used for slots in state.slots]
         waiting, used = jax.lax.cond(when, send, lambda: (state.waiting, used))
         slots = tuple(dataclasses.replace(slots, used=count) for slots, count in zip(state.slots, used, strict=True))
         return self._with(dataclasses.replace(state, waiting=waiting, slots=slots))
 
     def _waiting(self) -> Iterator[Node]:
         for slots in self.state.slots:
-            here = jnp.arange(self.buffer, dtype=jnp.int32) < slots.used
+            used = self.state.waiting if slots.used is None else slots.used
+            here = jnp.arange(self.buffer, dtype=jnp.int32) < used
 
             def narrow(event: Event, depth: int, here: Any = here, slots: Slots = slots) -> Event:
                 value = next(iter(event.values.values()))
                 shape = jnp.shape(value)[: depth + event.lanes]
                 mask = jax.lax.broadcast_in_dim(here, shape, (0,))
                 steps = dict(event.steps)
-                if len(self.kinds) > 1:
+                if slots.order is not None:
                     steps[ORDER] = jax.lax.broadcast_in_dim(slots.order, shape, (0,))
                 mask = mask if event.mask is None else event.mask & mask
                 return dataclasses.replace(event, mask=mask, steps=steps)
@@ -396,8 +414,8 @@ class _Options:
     interval: int
     buffer: int
 
-    def call(self, fun: Function, number: Any, args: Any, kwargs: Any) -> Any:
-        leaves, structure = jax.tree.flatten(_start(number))
+    def call(self, fun: Function, channel: Any, args: Any, kwargs: Any) -> Any:
+        leaves, structure = jax.tree.flatten(_start(channel))
         handler = Tap(
             selection=self.selection,
             passes_on=recording.value,
@@ -416,9 +434,17 @@ def _tapped(fun: Function, options: _Options, channel: Channel) -> Function:
     def tapped(*args: Any, **kwargs: Any) -> Any:
         if _compat.is_top_level() and not recording.value:
             _channel.release()
-            if jitted is not None:
-                return jitted(channel.number, *args, **kwargs)
-        return options.call(fun, channel_p.bind(channel=channel), args, kwargs)
+            with _channel.interruptible():
+                if jitted is not None:
+                    return jitted(channel.number, *args, **kwargs)
+                return call(*args, **kwargs)
+        return call(*args, **kwargs)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        number = channel_p.bind(channel=channel)
+        # In a program that is being staged, the channel is part of it; but what is carried on is arrays.
+        staged = isinstance(number, jax.core.Tracer) and options.interval == options.buffer == 1
+        return options.call(fun, channel if staged else number, args, kwargs)
 
     tapped = functools.wraps(fun, updated=())(tapped)
     weakref.finalize(tapped, _channel.close, channel)

@@ -2,9 +2,11 @@
 
 import functools
 import gc
+import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 
 import jax
@@ -453,10 +455,24 @@ def test_another_callback_compiles_nothing_anew():
     assert len(traces) == 1
 
 
+ELSEWHERE = jax.jit(lambda x: lox.log_grad({"y": lox.log({"x": x})["x"] + 1})["y"])
+"""A jitted function that outlives the taps on it."""
+
+
 @pytest.mark.parametrize(
-    "make", [lambda tap, f: tap(f), lambda tap, f: tap(jax.jit(f)), lambda tap, f: jax.jit(tap(f))]
+    "make",
+    [
+        lambda tap, f: tap(f),
+        lambda tap, f: tap(jax.jit(f)),
+        lambda tap, f: jax.jit(tap(f)),
+        lambda tap, f: jax.jit(tap(lambda x: lax.fori_loop(0, 3, lambda _, x: f(x), x))),
+        lambda tap, f: jax.jit(jax.vmap(tap(f), axis_size=2, in_axes=None)),
+        lambda tap, f: jax.jit(jax.grad(tap(f))),
+        lambda tap, f: jax.grad(tap(f)),
+    ],
 )
-def test_a_callback_lives_no_longer_than_its_tap_and_function(make):
+@pytest.mark.parametrize("fun", [lambda x: ELSEWHERE(x), lambda x: lox.log({"x": x})["x"] + 1], ids=["jitted", "new"])
+def test_a_callback_lives_no_longer_than_its_tap_and_function(make, fun):
     class Callback:
         seen = 0
 
@@ -465,15 +481,14 @@ def test_a_callback_lives_no_longer_than_its_tap_and_function(make):
 
     callback = Callback()
     alive = weakref.ref(callback)
-    f = make(functools.partial(lox.tap, callback=callback), lambda x: lox.log({"x": x})["x"] + 1)
+    f = make(functools.partial(lox.tap, callback=callback), lambda x: fun(x))
     f(1.0)
+    lox.flush()
+    assert Callback.seen
     del callback, f
-    lox.flush()
-    jax.clear_caches()
     gc.collect()
     lox.flush()
     gc.collect()
-    assert Callback.seen == 1
     assert alive() is None
 
 
@@ -499,6 +514,43 @@ def test_what_was_sent_arrives_before_the_interpreter_exits():
         "lox.tap(f, callback)(jax.numpy.arange(20.0))\n"
     )
     assert result.stdout.split() == [str(float(i)) for i in range(20)], result.stderr
+
+
+@pytest.mark.parametrize("options", ["", ", buffer=50"])
+@pytest.mark.parametrize("wrap", ["f", "jax.jit(f)"])
+def test_ctrl_c_ends_a_long_loop(wrap, options):
+    code = (
+        "import jax, lox, time\n"
+        "def f(x):\n"
+        "    return jax.lax.fori_loop(0, 10**8, lambda i, x: (lox.log({'x': x}), x + 1)[1], x)\n"
+        "def callback(logs):\n    print('.', flush=True); time.sleep(0.001)\n"
+        f"try:\n    jax.block_until_ready(lox.tap({wrap}, callback{options})(0.0))\n"
+        "except KeyboardInterrupt:\n    print('interrupted')\n"
+        "lox.flush()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as it:
+        for _ in range(3):
+            assert it.stdout.readline() == ".\n"
+        it.send_signal(signal.SIGINT)
+        out, err = it.communicate(timeout=120)
+    assert it.returncode == 0 and out.endswith("interrupted\n"), err
+
+
+def test_a_slow_callback_loses_nothing():
+    arrived = []
+
+    def callback(logs):
+        time.sleep(0.002)
+        arrived.extend(logs["x"].tolist())
+
+    for function in (lox.tap(scan_of, callback), lox.tap(jax.jit(scan_of), callback, buffer=7)):
+        arrived.clear()
+        for _ in range(3):
+            function(jnp.arange(100.0))
+        lox.flush()
+        assert arrived == 3 * list(range(100))
 
 
 def test_an_error_that_nobody_asked_for_is_printed_at_the_exit():

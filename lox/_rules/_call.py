@@ -58,7 +58,7 @@ def _call_rule(key: str, extend: Callable[[dict[str, Any], Any, int, int], dict[
     def call(
         handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
     ) -> tuple[Any, tuple[Any, ...]]:
-        jaxpr, consts, structure = discharge(handler, params[key])
+        jaxpr, consts, structure = discharge(handler.shared(), params[key])
         params = extend(params, jaxpr, len(consts), structure.num_leaves)
         return split_nodes(primitive.bind(*consts, *args, **params), structure)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from lox import _compat
 from lox._effect import recording
 from lox._handler import Handler, rule, under
 from lox._log_grad import Backward, log_grad_p
@@ -25,6 +26,9 @@ class Handled(Backward):
         with recording(True):
             log = under(self.handler.holding(residuals[:held]), self.backward)
             log(cotangent, *residuals[held:])
+
+
+_compat.cache_weakly(Handled)
 
 
 @rule(log_grad_p)
