@@ -16,7 +16,7 @@ import jax.extend as jex
 
 from lox import _compat
 from lox._collect import Collect
-from lox._effect import batching_shards, emit, emit_batched, recording
+from lox._effect import batching_shards, emit, emit_batched, in_place, recording
 from lox._events import Event, Node, Site, map_events, masked
 from lox._handler import Handler, InPlace, Silence, equations, has_log, jaxprs_in, logs_in, rules, tapped_in, under
 from lox._log_grad import log_grad_p
@@ -72,12 +72,12 @@ def _batch_cond(original: Batcher) -> Batcher:
         inside = {"branches": tuple(branches)}
         if not parts or not (recording.value or tapped_in(inside)) or not logs_in(inside):
             return original(axis_data, args, dims, branches=branches, **params)
-        unbounded = any(_has_unbounded_logs(branch) for branch in branches)
-        if unbounded or tapped_in(inside) or _log_of_derivatives(inside):
-            # Such logs cannot become outputs; they stay where they are, each branch's masked by the predicate.
-            branches = tuple(_masked_branch(branch, place, not unbounded) for place, branch in enumerate(branches))
+        all_stay = in_place.value or any(_has_unbounded_logs(branch) for branch in branches)
+        if all_stay or tapped_in(inside) or _log_of_derivatives(inside):
+            # Such logs do not become outputs; they stay where they are, each branch's masked by the predicate.
+            branches = tuple(_masked_branch(branch, place, not all_stay) for place, branch in enumerate(branches))
             args, dims = [args[0], *args], [dims[0], *dims]
-        if unbounded:
+        if all_stay:
             return original(axis_data, args, dims, branches=branches, **params)
         index, *ops = args
         index_dim, *op_dims = dims

@@ -15,7 +15,7 @@ from jax.interpreters import mlir
 from lox import _compat
 from lox._channel import Channel, failed, find
 from lox._effect import Layout, log_p, received
-from lox._events import Destination, Event, Loop, Node, events
+from lox._events import Destination, Event, Loop, Node, events, with_depths
 from lox._logdict import logdict
 
 ORDER = ""
@@ -66,7 +66,7 @@ mlir.register_lowering(call_p, _lower_call, cacheable=False)
 
 def _send(*leaves: Any, layout: Layout) -> list[Any]:
     nodes, to = received(leaves, {"layout": layout})
-    if to is None:
+    if to is None or all(0 in event.lengths(depth + event.lanes)[depth:] for event, depth in with_depths(nodes)):
         return []
     arrays = [jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf for leaf in leaves]
     if _is_plain(nodes, to):
@@ -102,7 +102,8 @@ def _log(*leaves: Any, layout: Layout) -> None:
 def _run(*leaves: Any, layout: Layout) -> list[Any]:
     _, to = received(leaves, {"layout": layout})
     if to is not None:
-        _log(*leaves, layout=layout)
+        with jax.disable_jit(False):  # Nothing but a compiled program calls the host.
+            _log(*leaves, layout=layout)
     return []
 
 
@@ -177,7 +178,7 @@ def _lay_out(nodes: Sequence[Node], to: Destination) -> logdict:
             first = np.argsort(order, axis=0, kind="stable")
             value, happened = _ordered(value, first), _ordered(happened, first)
             of_steps = {name: _ordered(step, first) for name, step in of_steps.items()}
-        arrived = happened.reshape(len(happened), -1).any(axis=1)
+        arrived = happened.any(axis=tuple(range(1, happened.ndim)))
         if not arrived.any():
             continue
         value, happened = value[arrived], happened[arrived]

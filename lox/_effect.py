@@ -24,6 +24,9 @@ from lox._probe import probing
 recording = jax.make_user_context(False)
 """Whether a handler is in scope, so that logs must be bound."""
 
+in_place = jax.make_user_context(False)
+"""Whether all handlers in scope work in place, so that logs must stay where they happen."""
+
 transforming = jax.make_user_context(False)
 """Whether JAX is differentiating a program in which logs happen. What it caches then serves no other purpose."""
 

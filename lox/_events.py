@@ -132,6 +132,20 @@ def events(nodes: Sequence[Node]) -> Iterator[Event]:
             yield node
 
 
+def with_depths(nodes: Sequence[Node], depth: int = 0) -> Iterator[tuple[Event, int]]:
+    """All events, each with the number of loops around it."""
+    for node in nodes:
+        if isinstance(node, Loop):
+            yield from with_depths(node.body, depth + 1)
+        else:
+            yield node, depth
+
+
+def with_values(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """The nodes without the events that only keep something from being removed."""
+    return map_events(lambda event, _: event if event.values else None, nodes)
+
+
 def depths(nodes: Sequence[Node], depth: int = 0) -> list[int]:
     """For each array in the flattened nodes, the number of its leading loop axes."""
     found: list[int] = []

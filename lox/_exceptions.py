@@ -30,4 +30,4 @@ class SpoolWarning(UserWarning):
 
 
 class TapWarning(UserWarning):
-    """A callback of `lox.tap` raised an error, and the caller asked for a warning only."""
+    """`lox.tap` does not do all that it was asked for, or a callback raised an error that is to be a warning only."""

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._effect import LogEffect, TapEffect, emit, log_p, received
-from lox._events import Event, Node, Site, events, map_events
+from lox._events import Event, Node, Site, events, with_values
 from lox._exceptions import UnsupportedPrimitiveError
 
 
@@ -185,7 +185,7 @@ class HandlerTrace(jax.core.Trace):
             args = [jnp.copy(value) if isinstance(value, jax.Array) else value for value in args]
         nodes, to = received(args, params)
         if not self.handler.mends:
-            nodes = map_events(lambda event, _: event if event.values else None, nodes)
+            nodes = with_values(nodes)
         if to is None:
             self.handler, collected = self.handler.meet(nodes)
             self.collect(collected)

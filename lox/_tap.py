@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, overload
@@ -17,8 +18,8 @@ from lox._blocks import blocks, with_event_axis
 from lox._channel import Callback, Channel
 from lox._deliver import ORDER, channel_p
 from lox._effect import emit, recording
-from lox._events import Destination, Event, Loop, Node, events, map_events, masked
-from lox._exceptions import LogValueError
+from lox._events import Destination, Event, Loop, Node, events, map_events, masked, with_depths, with_values
+from lox._exceptions import LogValueError, TapWarning
 from lox._handler import Handler, InPlace, logs_of
 from lox._logdict import logdict
 from lox._select import Selection
@@ -123,15 +124,29 @@ class Tap(InPlace):
 
     def meet(self, nodes: tuple[Node, ...]) -> tuple[Handler, tuple[Any, ...]]:
         selected, _ = self.selection.split(nodes)
-        handler = self._prepared([selected])._taken(selected) if selected else self
+        handler = self._prepared([selected])._one_by_one(selected) if selected else self
         if self.passes_on:
             emit(nodes)
         return handler, ()
 
+    def _one_by_one(self, nodes: Sequence[Node]) -> Tap:
+        """Takes the logs as they happened, also those that come with all iterations of a loop."""
+        handler = self
+        for node in nodes:
+            if isinstance(node, Event):
+                handler = handler._taken((node,))
+            elif node.length:
+                held, _ = jax.lax.scan(handler._iteration, handler.arrays(), node.body)
+                handler = handler.holding(held)
+        return handler
+
+    def _iteration(self, held: Sequence[Any], body: tuple[Node, ...]) -> tuple[tuple[Any, ...], None]:
+        return self.holding(held)._one_by_one(body).arrays(), None
+
     def before(self, jaxprs: Sequence[Any]) -> Handler:
         if not self.carries:
             return self
-        found = [nodes for jaxpr in jaxprs for nodes, to in logs_of(jaxpr) if to is None]
+        found = [with_values(nodes) for jaxpr in jaxprs for nodes, to in logs_of(jaxpr) if to is None]
         return self._prepared([nodes for all_nodes in found if (nodes := self.selection.split(all_nodes)[0])])
 
     def after(self, nodes: list[Any]) -> tuple[Handler, list[Any]]:
@@ -139,20 +154,19 @@ class Tap(InPlace):
 
     def _prepared(self, logs: Sequence[tuple[Node, ...]]) -> Tap:
         """The same with a place in its state for these logs, as far as it can have a new one."""
-        if not self.carries or not self.whole:
+        if not self.carries or not self.whole or _manual_axes():
             return self
         counts, kinds, slots = dict(self.state.counts), list(self.kinds), list(self.state.slots)
-        for nodes in logs:
-            avals = jax.tree.map(_aval, nodes)
+        for event in (event for nodes in logs for event in _single_events(nodes)):
+            nodes: tuple[Node, ...] = (event,)
             if self.interval > 1:
-                for key, block in _compat.abstract(_with_event_axes, avals).items():
+                for key, block in _compat.abstract(_with_event_axes, nodes).items():
                     lanes = block.value.shape[1 : 1 + block.lanes]
                     counts.setdefault(key, jnp.zeros(lanes, jnp.int32))
-                avals, _ = _compat.abstract(functools.partial(_thinned, counts=dict(counts), interval=2), avals)
-            if self.buffer > 1 and (kind := _kind(avals)) not in kinds:
+                nodes, _ = _compat.abstract(functools.partial(_thinned, counts=dict(counts), interval=2), nodes)
+            if self.buffer > 1 and (kind := _kind(nodes)) not in kinds and not _conflict(nodes, slots):
                 kinds.append(kind)
-                empty = jax.tree.map(self._empty, avals)
-                slots.append(Slots(empty))
+                slots.append(Slots(jax.tree.map(self._empty, nodes)))
         if len(slots) > 1:
             slots = [self._numbered(each, first=place == 0) for place, each in enumerate(slots)]
         return self._with(dataclasses.replace(self.state, counts=counts, slots=tuple(slots)), kinds=tuple(kinds))
@@ -169,7 +183,9 @@ class Tap(InPlace):
 
     def _taken(self, nodes: tuple[Node, ...]) -> Tap:
         handler = self
-        if self.interval > 1:
+        if self.interval > 1 and _manual_axes():
+            _warn_that_nothing_is_skipped(nodes)
+        elif self.interval > 1:
             nodes, counts = _thinned(nodes, self.state.counts, self.interval)
             handler = self._with(dataclasses.replace(self.state, counts=counts))
         kind = _kind(nodes)
@@ -237,9 +253,13 @@ class Tap(InPlace):
             emit(nodes, Destination(self.state.channel, None, 1, self.ordered))
             return
         tracked = all(name in _compat.varying_axes(jax.lax.axis_index(name)) for name in axes)
-        for node in nodes:
+
+        def varies(node: Any) -> frozenset[Any]:
             leaves = jax.tree.leaves(node)
-            varying = frozenset[Any]().union(*map(_compat.varying_axes, leaves)) if tracked else frozenset(axes)
+            return frozenset[Any]().union(*map(_compat.varying_axes, leaves)) if tracked else frozenset(axes)
+
+        for node in _split_by(varies, nodes):
+            varying = varies(node)
             over = tuple(name for name in axes if name in varying)
             first = functools.reduce(
                 jnp.logical_and,
@@ -251,12 +271,54 @@ class Tap(InPlace):
             emit(masked([node], first), Destination(self.state.channel, shard, shards, self.ordered))
 
 
+def _split_by(group: Callable[[Event], Any], nodes: Sequence[Node]) -> Iterator[Node]:
+    """The nodes, an event being split into those of its keys for which `group` is the same."""
+    for node in nodes:
+        if isinstance(node, Loop):
+            yield node
+            continue
+        of = {key: group(dataclasses.replace(node, values={key: value})) for key, value in node.values.items()}
+        for each in dict.fromkeys(of.values()):
+            yield dataclasses.replace(node, values={key: node.values[key] for key in of if of[key] == each})
+
+
 def _start(channel: Any) -> State:
     return State(channel, {}, jnp.int32(0), ())
 
 
 def _aval(value: Any) -> Any:
     return value if isinstance(value, jax.core.ShapedArray) else jax.typeof(value)
+
+
+def _warn_that_nothing_is_skipped(nodes: Sequence[Node]) -> None:
+    for event in events(nodes):
+        registry = globals().setdefault("__warningregistry__", {})  # as `warnings.warn` keeps it, to warn once
+        message = (
+            "interval= of lox.tap skips nothing inside of a shard_map, where shards do not count together: every event "
+            f"of {', '.join(map(repr, event.values))} arrives. Log every k-th one with lax.cond, or outside of it."
+        )
+        warnings.warn_explicit(message, TapWarning, event.site.file, event.site.line, registry=registry)
+
+
+def _single_events(nodes: Sequence[Node]) -> Iterator[Event]:
+    """The events as they are in one iteration of the loops around them, with abstract values."""
+    for event, depth in with_depths(nodes):
+        for _ in range(depth):
+            event = jax.tree.map(lambda aval: jex.core.mapped_aval(aval.shape[0], 0, _aval(aval)), event)
+        yield jax.tree.map(_aval, event)
+
+
+def _conflict(nodes: Sequence[Node], slots: Sequence[Slots]) -> bool:
+    """Whether a key is in the slots with another shape, dtype or counters, so that one array cannot hold both."""
+    found = {key: layout for each in slots for key, layout in _layouts(each.nodes, 1)}
+    return any(found.get(key, layout) != layout for key, layout in _layouts(nodes, 0))
+
+
+def _layouts(nodes: Sequence[Node], depth: int) -> Iterator[tuple[str, Any]]:
+    for event, inside in with_depths(nodes, depth):
+        steps = {name: step.dtype for name, step in event.steps.items()}
+        for key, value in event.values.items():
+            yield key, (value.shape[inside:], value.dtype, event.lanes, steps)
 
 
 def _manual_axes() -> tuple[Any, ...]:
@@ -266,7 +328,7 @@ def _manual_axes() -> tuple[Any, ...]:
 
 def _kind(nodes: tuple[Node, ...]) -> Kind:
     leaves, structure = jax.tree.flatten(nodes)
-    return structure, tuple((jnp.shape(leaf), leaf.dtype) for leaf in leaves)
+    return structure, tuple((aval.shape, aval.dtype) for aval in map(_aval, leaves))
 
 
 def _happened(nodes: Sequence[Node]) -> Any:
@@ -362,9 +424,11 @@ def tap(
         argnames: A key or keys to take. None does not restrict; an empty iterable selects nothing.
         tags: A tag or tags; a log call is selected when it carries any of them. With `argnames`, both must match.
         interval: Of each key every `interval`-th event is taken, the first one first. What is skipped calls nothing.
+            Inside a `shard_map`, where a `TapWarning` says so, and in rules of differentiation nothing is skipped.
         prefix: Put before every key.
         buffer: How many logs the device collects for one call of the callback. What is left at the end of the
-            function is handed over then. Inside a `shard_map` and in rules of differentiation nothing waits.
+            function is handed over then. Inside a `shard_map` and in rules of differentiation nothing waits, nor do
+            events of a key that has events of other shapes, dtypes or counters.
         ordered: Whether the logs of a device arrive in the order in which they happen. Without it they may arrive in
             any order.
         on_error: What to do with an exception of the callback. The program finishes either way. With "raise",

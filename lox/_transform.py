@@ -14,7 +14,7 @@ import lox._autodiff as _autodiff  # noqa: F401  (registers how JAX's transforma
 import lox._batching as _batching  # noqa: F401
 import lox._rules as _rules  # noqa: F401
 from lox import _compat
-from lox._effect import recording
+from lox._effect import in_place, recording
 from lox._exceptions import LogValueError
 from lox._handler import Handler, under
 
@@ -27,12 +27,15 @@ def decorate(fun: Function | None, transform: Callable[[Function], Function]) ->
         return lambda f: decorate(f, transform)
     if not callable(fun):
         raise TypeError(f"lox transforms functions, got {fun!r} of type {type(fun).__name__}.")
+    if inspect.isgeneratorfunction(fun) or inspect.iscoroutinefunction(fun) or inspect.isasyncgenfunction(fun):
+        raise TypeError(f"lox transforms functions that run when they are called; {fun!r} is a generator or coroutine.")
     return transform(fun)
 
 
 def run(handler: Handler, fun: Function, args: Any, kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
     """Calls `fun` under a handler; returns its result and the nodes that were collected."""
-    with recording(True):
+    stays = not handler.collects and (in_place.value or not recording.value)
+    with recording(True), in_place(stays):
         return under(handler, fun)(*args, **kwargs)
 
 
@@ -76,6 +79,8 @@ def positive(name: str, value: Any) -> int | None:
         return None
     if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 1:
         raise LogValueError(f"{name} must be a positive integer, got {value!r} of type {type(value).__name__}.")
+    if value.__index__() >= 2**31:
+        raise LogValueError(f"{name} must be less than 2**31, got {value!r}.")
     return value.__index__()
 
 

@@ -98,7 +98,7 @@ def assert_arrived(arrived, *args, lane=None, run=plain, interval=1):
     journal = Journal()
     run(journal.log, *args)
     events, counters = happened(arrived, lane)
-    assert sorted(events) == sorted(journal.events)
+    assert sorted(key for key in events if events[key]) == sorted(journal.events)
     for key, values in journal.events.items():
         np.testing.assert_allclose(events[key], values[::interval], rtol=1e-5)
     for name, by_key in journal.steps.items():
@@ -312,6 +312,100 @@ def test_the_order_holds_over_several_calls_and_functions():
     assert [logs["x"].item() for logs in arrived] == [value for i in range(20) for value in (i, -i, i + 0.5)]
 
 
+NOTHING = lambda x: lax.scan(lambda c, _: (lox.log({"never": c})["never"], None), x, length=0)[0]  # noqa: E731
+
+
+@pytest.mark.parametrize("buffer", [1, 3])
+def test_a_branch_that_only_some_lanes_take_logs_in_order(buffer):
+    def plain(log, x, taken):
+        if taken:
+            log({"before": x})
+            for i in range(3):
+                log({"a": x + i})
+                log({"b": x - i})
+            log({"after": x})
+        else:
+            log({"a": x})
+
+    def branch(x):
+        lox.log({"before": x})
+        NOTHING(x)
+        lax.fori_loop(0, 3, lambda i, x: (lox.log({"a": x + i}), lox.log({"b": x - i}), x)[-1], x)
+        lox.log({"after": x})
+
+    def f(x, taken):
+        return lax.cond(taken, branch, lambda x: [lox.log({"a": x}), None][1], x)
+
+    xs, taken = jnp.float32([1, 2, 3]), jnp.array([True, False, True])
+    for make in (
+        lambda tap: tap(jax.vmap(f))(xs, taken),
+        lambda tap: jax.vmap(tap(f))(xs, taken),
+        lambda tap: jax.jit(tap(jax.vmap(jax.jit(f))))(xs, taken),
+        lambda tap: lox.spool(tap(jax.vmap(f)), unify=True)(xs, taken),
+    ):
+        _, arrived = tapped(make, buffer=buffer)
+        for lane in range(3):
+            assert_arrived(arrived, xs[lane], taken[lane], lane=lane, run=plain)
+    _, arrived = tapped(lambda tap: tap(jax.vmap(f))(xs, taken))
+    order = [list(logs) for logs in arrived if logs.mask and next(iter(logs.mask.values()))[0, 0]]
+    assert order == [["before"], *[["a"], ["b"]] * 3, ["after"]]
+
+
+def test_no_lanes_are_no_events():
+    for buffer in (1, 2):
+        _, arrived = tapped(lambda tap: tap(jax.vmap(scan_of))(jnp.zeros((0, 3))), buffer=buffer)
+        assert not arrived
+
+
+def test_taps_work_where_jit_is_disabled():
+    with jax.disable_jit():
+        _, arrived = tapped(lambda tap: tap(jax.jit(program))(X))
+    assert_arrived(arrived, np.float32(X))
+
+
+@pytest.mark.parametrize("options", [{"buffer": 2}, {"buffer": 2, "interval": 2}])
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_rules_that_log_nothing_do_not_disturb_a_buffer(options, around):
+    @jax.custom_vjp
+    def double(x):
+        return 2 * x
+
+    double.defvjp(lambda x: (2 * x, None), lambda _, bar: (2 * bar,))
+
+    def f(x):
+        return lax.scan(lambda x, i: (double(lox.log({"x": x}, i=i)["x"]), None), x, jnp.arange(3))[0]
+
+    slope, arrived = tapped(lambda tap: tap(around(jax.grad(f)))(1.0), **options)
+    assert slope == 8
+    assert np.concatenate([logs["x"] for logs in arrived]).tolist() == [1.0, 2.0, 4.0][:: options.get("interval", 1)]
+
+
+@pytest.mark.parametrize("buffer", [1, 2, 5])
+def test_a_key_of_several_shapes_dtypes_or_counters_is_not_mixed(buffer):
+    def f(x):
+        for value, steps in ((x, {"i": 1}), (jnp.stack([x, x]), {"i": 2}), (jnp.int32(3), {"i": 3}), (x, {"j": 4})):
+            lox.log({"a": value}, **steps)
+        jax.vmap(lambda x: lox.log({"a": x}, i=5))(jnp.arange(2.0))
+
+    _, arrived = tapped(lambda tap: jax.jit(tap(f))(1.0), buffer=buffer)
+    found = [(value.tolist(), value.dtype.name) for logs in arrived for value in logs["a"]]
+    assert found == [(1, "float32"), ([1, 1], "float32"), (3, "int32"), (1, "float32"), ([0, 1], "float32")]
+
+
+@pytest.mark.parametrize("buffer", [1, 2])
+def test_what_a_linear_solve_logs_arrives(buffer):
+    def f(b):
+        def matvec(x):
+            return lox.log({"x": 2 * x})["x"]
+
+        return lax.custom_linear_solve(matvec, b, lambda matvec, b: b / 2, symmetric=True)
+
+    out, arrived = tapped(lambda tap: jax.jit(tap(f))(jnp.ones(2)), buffer=buffer)
+    assert_array(out, np.float32([0.5, 0.5]))
+    _, logs = lox.spool(f)(jnp.ones(2))
+    assert sum(len(logs["x"]) for logs in arrived) == len(logs.data.get("x", ()))
+
+
 # -- shards --------------------------------------------------------------------------------------------------------
 
 
@@ -365,6 +459,28 @@ def test_what_is_the_same_on_all_shards_arrives_once():
     (logs,) = arrived
     assert_array(logs["sum"], [28.0])
     assert not logs.mask
+
+
+def test_of_one_log_each_shard_sends_what_differs_and_one_what_is_the_same():
+    mesh = Mesh(np.array(jax.devices()[:4]), ("d",))
+    f = jax.shard_map(
+        lambda x: lox.log({"x": x, "sum": lax.psum(x, "d")})["x"], mesh=mesh, in_specs=P("d"), out_specs=P("d")
+    )
+    _, arrived = tapped(lambda tap: tap(f)(jnp.arange(4.0)))
+    assert [logs["sum"].tolist() for logs in arrived if "sum" in logs] == [[[6.0]]]
+    assert sorted(logs["x"][logs.mask["x"]].item() for logs in arrived if "x" in logs) == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_a_warning_says_that_shards_skip_nothing():
+    mesh = Mesh(np.array(jax.devices()[:4]), ("d",))
+
+    def f(x):
+        return lax.scan(lambda x, _: (lox.log({"x": x})["x"] + 1, None), x, length=4)[0]
+
+    sharded = jax.shard_map(f, mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+    with pytest.warns(lox.TapWarning, match="skips nothing inside of a shard_map"):
+        _, arrived = tapped(lambda tap: jax.jit(tap(sharded))(jnp.arange(4.0)), interval=2)
+    assert len(arrived) == 16
 
 
 # -- faults --------------------------------------------------------------------------------------------------------
@@ -575,6 +691,7 @@ def test_without_a_callback_logs_are_printed(capfd):
     [
         ({"buffer": 0}, "buffer must be a positive integer, got 0 of type int."),
         ({"interval": 1.5}, "interval must be a positive integer, got 1.5 of type float."),
+        ({"interval": 2**31}, "interval must be less than 2**31, got 2147483648."),
         ({"prefix": 3}, "prefix must be a string, got 3 of type int."),
         ({"on_error": "stop"}, "on_error must be one of 'raise', 'warn', got 'stop'."),
         ({"callback": 3}, "The callback of lox.tap must be callable, got 3."),
@@ -585,6 +702,19 @@ def test_keywords_that_are_wrong(options, text):
     with pytest.raises(lox.LogValueError) as raised:
         lox.tap(program, **options)
     assert str(raised.value) == text
+
+
+def test_functions_that_run_later_are_refused():
+    def generator(x):
+        yield lox.log({"x": x})
+
+    async def coroutine(x):
+        lox.log({"x": x})
+
+    for fun in (generator, coroutine):
+        for transform in (lox.tap, lox.spool, lox.strip):
+            with pytest.raises(TypeError, match="generator or coroutine"):
+                transform(fun)
 
 
 def test_tap_is_a_decorator_and_keeps_the_name():
