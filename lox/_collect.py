@@ -67,7 +67,7 @@ class Kind:
     aval: Any
     steps: dict[str, Any]
     masked: bool
-    bounded: bool
+    dropped: tuple[int, ...] | None  # The shape of the count of those beyond a bound, if there is one.
     site: Site
     lanes: int
     optional: str
@@ -206,7 +206,7 @@ def _kinds(nodes: Sequence[Node], lengths: tuple[int, ...] = ()) -> dict[str, Ki
                 found[key],
                 count=found[key].count + kind.count,
                 masked=found[key].masked or kind.masked,
-                bounded=found[key].bounded or kind.bounded,
+                dropped=_longer(found[key].dropped, kind.dropped),
                 optional=found[key].optional or kind.optional,
             )
         found[key] = kind
@@ -214,7 +214,8 @@ def _kinds(nodes: Sequence[Node], lengths: tuple[int, ...] = ()) -> dict[str, Ki
     for node in nodes:
         if isinstance(node, Loop):
             for key, kind in _kinds(node.body, (*lengths, node.length)).items():
-                add(key, dataclasses.replace(kind, bounded=kind.bounded or key in node.dropped))
+                beyond = jnp.shape(node.dropped[key])[len(lengths) :] if key in node.dropped else None
+                add(key, dataclasses.replace(kind, dropped=_longer(kind.dropped, beyond)))
             continue
         for key, value in node.values.items():
             add(
@@ -224,13 +225,17 @@ def _kinds(nodes: Sequence[Node], lengths: tuple[int, ...] = ()) -> dict[str, Ki
                     aval=_inside(value, len(lengths)),
                     steps={name: _inside(step, len(lengths)) for name, step in node.steps.items()},
                     masked=node.mask is not None,
-                    bounded=False,
+                    dropped=None,
                     site=node.site,
                     lanes=node.lanes,
                     optional=node.optional,
                 ),
             )
     return found
+
+
+def _longer(first: tuple[int, ...] | None, second: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    return max((shape for shape in (first, second) if shape is not None), key=len, default=None)
 
 
 def _inside(aval: Any, loops: int) -> Any:
@@ -280,8 +285,10 @@ def _filled(own: dict[str, Block], keys: list[str], kinds: Sequence[dict[str, Ki
             mask = happened
         steps = {name: pad(block.steps[name] if block else None, aval) for name, aval in kind.steps.items()}
         dropped = {}
-        if any(kind.bounded for kind in known):
-            dropped[key] = jnp.int32(0) if block is None or block.dropped is None else block.dropped
+        shape = functools.reduce(_longer, (kind.dropped for kind in known))
+        if shape is not None:
+            beyond = jnp.int32(0) if block is None or block.dropped is None else block.dropped
+            dropped[key] = jax.lax.broadcast_in_dim(beyond, shape, range(jnp.ndim(beyond)))
         optional = reason if uncertain else next((kind.optional for kind in known if kind.optional), "")
         value = pad(block.value if block else None, kind.aval)
         event = Event({key: value}, steps, mask, (), kind.site, kind.lanes, optional)

@@ -456,3 +456,23 @@ def test_what_an_inner_loop_drops_in_a_dropped_iteration_counts_as_dropped(aroun
 
     _, logs = around(lox.spool(f, max_iters=2))(0.0)
     assert np.ravel(logs.dropped["x"])[0] == 8
+
+
+def test_a_branch_without_the_loop_counts_nothing_dropped_in_any_lane():
+    def f(x, n):
+        def loops(x, n):
+            return lax.fori_loop(0, n, lambda i, x: lox.log({"x": x})["x"] + 1, x)
+
+        return lax.cond(True, loops, lambda x, n: x, x, n)
+
+    for spooled in (
+        lox.spool(jax.vmap(f), max_iters=2, unify=True),
+        lox.spool(jax.jit(jax.vmap(jax.jit(f))), max_iters=2, unify=True),
+    ):
+        _, logs = spooled(jnp.arange(3.0), jnp.array([2, 1, 3]))
+        assert_logs(
+            logs,
+            {"x": np.float32([[0, 1, 2], [1, np.nan, 3]])},
+            mask={"x": [[True, True, True], [True, False, True]]},
+            dropped={"x": np.int32([0, 0, 1])},
+        )
