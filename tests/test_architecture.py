@@ -25,7 +25,7 @@ LAYERS = (
     {"lox._handler", "lox._logdict", "lox._collect", "lox._reduce", "lox._thin", "lox._loops"},
     {"lox._rules", "lox._autodiff", "lox._batching", "lox._transform", "lox._channel", "lox._deliver"},
     HANDLERS,
-    {"lox", "lox.__main__", "lox.demo"},
+    {"lox", "lox.__main__", "lox.demo", "lox.testing"},
 )
 
 
@@ -56,7 +56,7 @@ def layer(module):
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_imports_downwards_only(module):
     upwards = {other for other in imports(module) & MODULES.keys() if layer(other) > layer(module)}
-    if not module.startswith(("lox.demo", "lox.__main__")) and module != "lox":
+    if not module.startswith(("lox.demo", "lox.__main__", "lox.testing")) and module != "lox":
         upwards |= {other for other in imports(module) if other == "lox"}
     assert not upwards
 

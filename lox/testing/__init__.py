@@ -1,0 +1,32 @@
+"""Property-based testing of what logs: random programs, an independent oracle, and the laws of transformations."""
+
+from lox.testing._compare import Happened as Happened
+from lox.testing._compare import difference as difference
+from lox.testing._compare import events as events
+from lox.testing._laws import LAWS as LAWS
+from lox.testing._laws import BrokenLaw as BrokenLaw
+from lox.testing._laws import DoesNotApply as DoesNotApply
+from lox.testing._laws import Report as Report
+from lox.testing._laws import Subject as Subject
+from lox.testing._laws import absence as absence
+from lox.testing._laws import check as check
+from lox.testing._laws import cond as cond
+from lox.testing._laws import custom_rules as custom_rules
+from lox.testing._laws import derivatives as derivatives
+from lox.testing._laws import filters as filters
+from lox.testing._laws import hygiene as hygiene
+from lox.testing._laws import jit as jit
+from lox.testing._laws import logs_are_values as logs_are_values
+from lox.testing._laws import no_silent_loss as no_silent_loss
+from lox.testing._laws import scan as scan
+from lox.testing._laws import sharding as sharding
+from lox.testing._laws import tap_and_spool as tap_and_spool
+from lox.testing._laws import transparency as transparency
+from lox.testing._laws import vmap as vmap
+from lox.testing._laws import while_loop as while_loop
+from lox.testing._program import VALUES as VALUES
+from lox.testing._program import Program as Program
+from lox.testing._reference import Reference as Reference
+from lox.testing._reference import reference as reference
+from lox.testing._strategy import CONSTRUCTS as CONSTRUCTS
+from lox.testing._strategy import programs as programs

@@ -1,0 +1,89 @@
+"""The first difference between what was logged and what should have been."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from lox._logdict import logdict
+
+Lane = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Happened:
+    """One event in one lane.
+
+    Attributes:
+        value: What was logged.
+        steps: The counters, by name.
+    """
+
+    value: Any
+    steps: dict[str, Any]
+
+
+Events = Mapping[str, Mapping[Lane, Sequence[Happened]]]
+"""By key and lane, the events in the order in which they happen."""
+
+
+def events(logs: logdict, depths: Mapping[str, int], axis: int = 0) -> dict[str, dict[Lane, list[Happened]]]:
+    """The events that happened, by key and lane.
+
+    Args:
+        logs: The logs.
+        depths: The number of batch axes, by key.
+        axis: Where the event axis is; the axes before it are of batches too.
+    """
+    found: dict[str, dict[Lane, list[Happened]]] = {}
+    for key, value in logs.items():
+        steps = {name: np.moveaxis(np.asarray(of[key]), axis, 0) for name, of in logs.steps.items() if key in of}
+        value = np.moveaxis(np.asarray(value), axis, 0)
+        lanes = value.shape[1 : 1 + depths[key]]
+        mask = np.moveaxis(np.asarray(logs.mask[key]), axis, 0) if key in logs.mask else np.ones((len(value), *lanes))
+        found[key] = {
+            lane: [
+                Happened(value[(at, *lane)], {name: step[(at, *lane)].item() for name, step in steps.items()})
+                for at in range(len(value))
+                if mask[(at, *lane)]
+            ]
+            for lane in itertools.product(*map(range, lanes))
+        }
+    return found
+
+
+def difference(expected: Events, got: Events, tolerance: float) -> str | None:
+    """The first difference: which key, which event, which lane, what was expected, and what there was."""
+    return next(_differences(expected, got, tolerance), None)
+
+
+def _differences(expected: Events, got: Events, tolerance: float) -> Iterator[str]:
+    for key in sorted({*expected, *got}):
+        theirs, ours = expected.get(key, {}), got.get(key, {})
+        for lane in sorted({*theirs, *ours}):
+            where = f"key {key!r}" + (f", lane {lane}" if lane else "")
+            want, have = theirs.get(lane, []), ours.get(lane, [])
+            for place, (one, other) in enumerate(zip(want, have, strict=False)):
+                if one.steps != other.steps:
+                    yield f"{where}, event {place}: expected the counters {one.steps}, got {other.steps}"
+                if not same(one.value, other.value, tolerance):
+                    yield f"{where}, event {place}: expected {one.value}, got {other.value}"
+            if len(want) != len(have):
+                yield f"{where}: expected {len(want)} events, got {len(have)}"
+
+
+def same(expected: Any, got: Any, tolerance: float) -> bool:
+    """Whether two arrays have the same shape, and the same values within rounding."""
+    expected, got = np.asarray(expected), np.asarray(got)
+    if expected.shape != got.shape:
+        return False
+    if not jnp.issubdtype(got.dtype, jnp.inexact):
+        return bool(np.array_equal(expected, got))
+    rounding = max(tolerance, 8 * float(jnp.finfo(got.dtype).eps))
+    wide = np.complex128 if np.iscomplexobj(got) else np.float64
+    return bool(np.allclose(expected.astype(wide), got.astype(wide), rounding, rounding, equal_nan=True))

@@ -1,0 +1,285 @@
+"""Programs as data: what the strategy generates, what prints as Python, and what the reference interprets.
+
+A program maps an array `x` of floats and an integer `n` to new ones. Predicates and trip counts depend on integers
+only, so that a program computes them exactly, and every other value only within rounding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import lox
+
+
+@dataclasses.dataclass(frozen=True)
+class Log:
+    """Logs one of `VALUES`; a key that has steps has them at every site."""
+
+    key: str
+    value: str
+    tags: tuple[str, ...] = ()
+    steps: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """Computes a new `x`, bounded by 1, and a new `n`, from 0 to 6."""
+
+    scale: float
+    shift: float
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """Runs the body as `jit`, `checkpoint`, `custom_jvp`, `custom_vjp`, or under `strip` or `keep` of a tag."""
+
+    how: str
+    body: Body
+    tag: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scan:
+    length: int
+    body: Body
+    reverse: bool = False
+    unroll: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class While:
+    """A loop of `n % bound` iterations, with the body `test` in its condition, or a dynamic `fori_loop`."""
+
+    bound: int
+    body: Body
+    test: Body = ()
+    fori: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """A `switch`, or a `cond` when there are two, on `n`, or on the loop counter, which no batch has."""
+
+    bodies: tuple[Body, ...]
+    on: str = "n"
+
+
+@dataclasses.dataclass(frozen=True)
+class Derivative:
+    """Differentiates the body by `x` and goes on with what that gives."""
+
+    how: str
+    body: Body
+
+
+@dataclasses.dataclass(frozen=True)
+class Vmap:
+    """Maps the body over lanes that start from different values, and goes on with their mean."""
+
+    size: int
+    body: Body
+
+
+Statement = Log | Update | Call | Scan | While | Branch | Derivative | Vmap
+Body = tuple[Statement, ...]
+
+VALUES = {
+    "x": "x",
+    "n": "n",
+    "sum": "x.sum()",
+    "constant": "2.5",
+    "flag": "n > 2",
+    "nested": '{"twice": 2 * x, "parts": [n, x[..., None]]}',
+    "half": "x.astype(jnp.float16)",
+    "empty": "jnp.zeros((0, 2))",
+}
+"""What can be logged, as Python."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A function of `x`, floats of any shape, and `n`, an integer, that logs; it prints as the Python that it runs.
+
+    Attributes:
+        body: What it does.
+
+    >>> from lox.testing import Program
+    >>> from lox.testing._program import Log, Scan, Update
+    >>> program = Program((Scan(2, (Log("a", "x", steps=True), Update(0.5, 0.25, 1))),))
+    >>> print(program.source)
+    def program(x, n):
+        i = 0
+        def body_1(carry, i):
+            x, n = carry
+            lox.log({"a": x}, step=i)
+            x, n = jnp.sin(0.5 * x + 0.25 + 0.1 * jnp.asarray(n, x.dtype)), (3 * n + 1) % 7
+            return (x, n), None
+        (x, n), _ = jax.lax.scan(body_1, (x, n), jnp.arange(2), reverse=False, unroll=1)
+        return x, n
+    """
+
+    body: Body
+
+    @functools.cached_property
+    def source(self) -> str:
+        """The program as Python."""
+        lines = _Source().body(self.body)
+        return "\n".join(["def program(x, n):", *_indent(["i = 0", *lines, "return x, n"])])
+
+    @functools.cached_property
+    def function(self) -> Callable[..., Any]:
+        """The function that the source defines, which logs through `lox.log`."""
+        return define(self.source, lox.log)
+
+    def __call__(self, x: Any, n: Any) -> Any:
+        return self.function(x, n)
+
+    def __repr__(self) -> str:
+        return f"\n{self.source}\n"
+
+    def statements(self) -> Iterator[Statement]:
+        """All statements, also those inside of others."""
+        return _statements(self.body)
+
+
+def _statements(body: Body) -> Iterator[Statement]:
+    for statement in body:
+        yield statement
+        for inner in bodies(statement):
+            yield from _statements(inner)
+
+
+def bodies(statement: Statement) -> tuple[Body, ...]:
+    """The bodies inside a statement."""
+    if isinstance(statement, Branch):
+        return statement.bodies
+    if isinstance(statement, While):
+        return (statement.body, statement.test)
+    if isinstance(statement, (Log, Update)):
+        return ()
+    return (statement.body,)
+
+
+def define(source: str, log: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that the source of a program defines, with `log` in place of `lox.log`."""
+
+    class names:
+        strip, keep = staticmethod(lox.strip), staticmethod(lox.keep)
+
+    names.log = staticmethod(log)  # type: ignore[attr-defined]
+    scope = {"jax": jax, "jnp": jnp, "lox": names}
+    exec(compile(source, "<program>", "exec"), scope)
+    return scope["program"]  # type: ignore[return-value]
+
+
+def _indent(lines: list[str]) -> list[str]:
+    return [textwrap.indent(line, "    ") for line in lines]
+
+
+class _Source:
+    """Writes statements as lines of Python; functions inside get numbers."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    def body(self, body: Body) -> list[str]:
+        return [line for statement in body for line in self._statement(statement)]
+
+    def _function(self, arguments: str, before: list[str], body: Body, result: str) -> tuple[str, list[str]]:
+        name = f"body_{next(self._numbers)}"
+        lines = [*before, *self.body(body), f"return {result}"]
+        return name, [f"def {name}({arguments}):", *_indent(lines)]
+
+    def _statement(self, statement: Statement) -> list[str]:
+        match statement:
+            case Log(key, value, tags, steps):
+                options = (f", tags={list(tags)}" if tags else "") + (", step=i" if steps else "")
+                return [f'lox.log({{"{key}": {VALUES[value]}}}{options})']
+            case Update(scale, shift, count):
+                return [f"x, n = jnp.sin({scale} * x + {shift} + 0.1 * jnp.asarray(n, x.dtype)), (3 * n + {count}) % 7"]
+            case Call():
+                return self._call(statement)
+            case Scan(length, body, reverse, unroll):
+                name, lines = self._function("carry, i", ["x, n = carry"], body, "(x, n), None")
+                options = f"reverse={reverse}, unroll={unroll}"
+                return [*lines, f"(x, n), _ = jax.lax.scan({name}, (x, n), jnp.arange({length}), {options})"]
+            case While():
+                return self._while(statement)
+            case Branch(branches, on):
+                names, lines = [], []
+                for branch in branches:
+                    name, defined = self._function("x, n", [], branch, "x, n")
+                    names.append(name)
+                    lines += defined
+                if len(names) == 2:
+                    return [*lines, f"x, n = jax.lax.cond({on} % 2 == 1, {names[1]}, {names[0]}, x, n)"]
+                return [*lines, f"x, n = jax.lax.switch({on} % {len(names)}, [{', '.join(names)}], x, n)"]
+            case Derivative():
+                return self._derivative(statement)
+            case Vmap(size, body):
+                name, lines = self._function("x, n", [], body, "x, n")
+                lanes = f"jnp.arange({size})"
+                started = f"jnp.stack([x * (1 + lane) / 2 for lane in range({size})]), (n + {lanes}) % 7"
+                return [*lines, f"x, n = jax.vmap({name})({started})", "x, n = x.mean(0), n.max()"]
+        raise TypeError(f"{statement!r} is no statement of a program")
+
+    def _call(self, call: Call) -> list[str]:
+        # A rule runs when the loop around is gone: what its function uses is an argument.
+        arguments = "x, n, i" if call.how.startswith("custom") else "x, n"
+        name, lines = self._function(arguments, [], call.body, "x, n")
+        match call.how:
+            case "jit":
+                return [*lines, f"x, n = jax.jit({name})(x, n)"]
+            case "checkpoint":
+                return [*lines, f"x, n = jax.checkpoint({name})(x, n)"]
+            case "strip" | "keep":
+                return [*lines, f'x, n = lox.{call.how}({name}, tags="{call.tag}")(x, n)']
+            case "custom_jvp":
+                rule = [f"def {name}_jvp(primals, tangents):"]
+                rule += _indent([f"return {name}(*primals), (2 * tangents[0], tangents[1])"])
+                decorated = [f"{name} = jax.custom_jvp({name})", *rule, f"{name}.defjvp({name}_jvp)"]
+                return [*lines, *decorated, f"x, n = {name}(x, jnp.asarray(n), jnp.asarray(i))"]
+            case "custom_vjp":
+                rule = [
+                    f"{name}_fwd = lambda x, n, i: ({name}(x, n, i), None)",
+                    f"{name}_bwd = lambda _, bars: (3 * bars[0], None, None)",
+                ]
+                decorated = [f"{name} = jax.custom_vjp({name})", *rule, f"{name}.defvjp({name}_fwd, {name}_bwd)"]
+                return [*lines, *decorated, f"x, n = {name}(x, jnp.asarray(n), jnp.asarray(i))"]
+        raise ValueError(f"{call.how!r} is no way to call")
+
+    def _while(self, loop: While) -> list[str]:
+        # Reverse mode does not go through such loops.
+        before = [f"trips, start = n % {loop.bound}, jax.lax.stop_gradient(x)"]
+        if loop.fori:
+            name, lines = self._function("i, carry", ["x, n = carry"], loop.body, "x, n")
+            return [*before, *lines, f"looped, n = jax.lax.fori_loop(0, trips, {name}, (start, n))", "x = x + looped"]
+        test, test_lines = self._function("carry", ["i, x, n = carry"], loop.test, "i < trips")
+        name, lines = self._function("carry", ["i, x, n = carry"], loop.body, "i + 1, x, n")
+        run = f"_, looped, n = jax.lax.while_loop({test}, {name}, (0, start, n))"
+        return [*before, *test_lines, *lines, run, "x = x + looped"]
+
+    def _derivative(self, derivative: Derivative) -> list[str]:
+        name, lines = self._function("x, n=n", [], derivative.body, "x, n")
+        match derivative.how:
+            case "grad":
+                scalar = f"lambda x: (lambda y, n: (y.sum(), (y, n)))(*{name}(x))"
+                run = [f"slope, (y, n) = jax.grad({scalar}, has_aux=True)(x)"]
+            case "vjp":
+                run = [f"y, pull_back, n = jax.vjp({name}, x, has_aux=True)", "slope = pull_back(jnp.ones_like(y))[0]"]
+            case "jvp":
+                run = [f"y, slope, n = jax.jvp({name}, (x,), (jnp.ones_like(x),), has_aux=True)"]
+            case "linearize":
+                run = [f"y, push, n = jax.linearize({name}, x, has_aux=True)", "slope = push(jnp.ones_like(x))"]
+            case _:
+                raise ValueError(f"{derivative.how!r} is no way to differentiate")
+        return [*lines, *run, "x = jnp.sin(y + slope)"]

@@ -1,0 +1,144 @@
+"""An independent oracle: what a program computes and logs, by Python and NumPy, one step and one lane at a time.
+
+It shares nothing with lox's handlers and rules. Derivatives are those that JAX finds for the program whose log calls
+are deleted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lox.testing._compare import Happened, Lane
+from lox.testing._program import (
+    Body,
+    Branch,
+    Call,
+    Derivative,
+    Log,
+    Program,
+    Scan,
+    Statement,
+    Update,
+    Vmap,
+    While,
+    define,
+)
+
+
+@dataclasses.dataclass
+class Reference:
+    """What a program computes and logs.
+
+    Attributes:
+        out: The results.
+        events: By key and lane, the events in the order in which they happen. A lane is told by its number in each
+            batch, outermost first.
+    """
+
+    out: tuple[Any, Any]
+    events: dict[str, dict[Lane, list[Happened]]]
+
+
+def reference(program: Program, x: Any, n: Any) -> Reference:
+    """Runs a program by Python and NumPy, with loops unrolled, branches taken and lanes one by one.
+
+    Args:
+        program: The program.
+        x: Floats of any shape.
+        n: An integer.
+
+    Returns:
+        Its results, and its events by key and lane.
+
+    >>> import numpy as np
+    >>> from lox.testing import Program, reference
+    >>> from lox.testing._program import Log, Scan, Update
+    >>> program = Program((Scan(2, (Log("n", "n"), Update(0.5, 0.25, 1))),))
+    >>> [event.value for event in reference(program, np.float32(1), 2).events["n"][()]]
+    [2, 0]
+    """
+    run = _Run({}, (), lambda tags: True)
+    return Reference(run.body(program.body, np.asarray(x), int(n), 0), run.events)
+
+
+_NUMPY: dict[str, Callable[[Any, int], Any]] = {
+    "x": lambda x, n: x,
+    "n": lambda x, n: n,
+    "sum": lambda x, n: x.sum(),
+    "constant": lambda x, n: 2.5,
+    "flag": lambda x, n: n > 2,
+    "nested": lambda x, n: {"/twice": 2 * x, "/parts/0": n, "/parts/1": x[..., None]},
+    "half": lambda x, n: x.astype(np.float16),
+    "empty": lambda x, n: np.zeros((0, 2)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    events: dict[str, dict[Lane, list[Happened]]]
+    lane: Lane
+    hears: Callable[[tuple[str, ...]], bool]
+
+    def body(self, body: Body, x: Any, n: int, i: int) -> tuple[Any, int]:
+        for statement in body:
+            x, n = self._statement(statement, x, n, i)
+        return x, n
+
+    def _statement(self, statement: Statement, x: Any, n: int, i: int) -> tuple[Any, int]:
+        match statement:
+            case Log(key, value, tags, steps):
+                if self.hears(tags):
+                    self._log(key, _NUMPY[value](x, n), {"step": i} if steps else {})
+                return x, n
+            case Update(scale, shift, count):
+                return np.sin(scale * x + shift + 0.1 * n).astype(x.dtype), (3 * n + count) % 7
+            case Call(how, body, tag):
+                hears = self.hears
+                if how == "strip":
+                    hears = lambda tags: self.hears(tags) and tag not in tags  # noqa: E731
+                elif how == "keep":
+                    hears = lambda tags: self.hears(tags) and tag in tags  # noqa: E731
+                return dataclasses.replace(self, hears=hears).body(body, x, n, i)
+            case Scan(length, body, reverse, _):
+                for number in reversed(range(length)) if reverse else range(length):
+                    x, n = self.body(body, x, n, number)
+                return x, n
+            case While(bound, body, test, _):
+                trips, looped = n % bound, x
+                for number in range(trips):
+                    self.body(test, looped, n, number)
+                    looped, n = self.body(body, looped, n, number)
+                self.body(test, looped, n, trips)
+                return x + looped, n
+            case Branch(branches, on):
+                return self.body(branches[(n if on == "n" else i) % len(branches)], x, n, i)
+            case Derivative(how, body):
+                y, after = self.body(body, x, n, i)
+                return np.sin(y + _slope(how, body, x, n, i)).astype(x.dtype), after
+            case Vmap(size, body):
+                outs = [self._in_lane(lane, body, x, n, i) for lane in range(size)]
+                return np.mean([x for x, _ in outs], 0).astype(x.dtype), max(n for _, n in outs)
+        raise TypeError(f"{statement!r} is no statement of a program")
+
+    def _in_lane(self, lane: int, body: Body, x: Any, n: int, i: int) -> tuple[Any, int]:
+        inside = dataclasses.replace(self, lane=(*self.lane, lane))
+        return inside.body(body, (x * (1 + lane) / 2).astype(x.dtype), (n + lane) % 7, i)
+
+    def _log(self, key: str, value: Any, steps: dict[str, int]) -> None:
+        for suffix, part in value.items() if isinstance(value, dict) else [("", value)]:
+            lanes = self.events.setdefault(key + suffix, {})
+            lanes.setdefault(self.lane, []).append(Happened(part, steps))
+
+
+def _slope(how: str, body: Body, x: Any, n: int, i: int) -> Any:
+    """The derivative of the sum of a body's result, or the directional one along ones, without logs."""
+    silent = define(Program(body).source.replace("i = 0", f"i = {i}", 1), lambda data, **options: data)
+    if how in ("grad", "vjp"):
+        return np.asarray(jax.grad(lambda x: silent(x, n)[0].sum())(jnp.asarray(x)))
+    return np.asarray(jax.jvp(lambda x: silent(x, n)[0], (jnp.asarray(x),), (jnp.ones_like(x),))[1])
