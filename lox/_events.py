@@ -123,15 +123,6 @@ def restrict(event: Event, wanted: Callable[[str], Any]) -> Event | None:
     return dataclasses.replace(event, values=values) if values else None
 
 
-def events(nodes: Sequence[Node]) -> Iterator[Event]:
-    """All events, each once, whatever loops it is in."""
-    for node in nodes:
-        if isinstance(node, Loop):
-            yield from events(node.body)
-        else:
-            yield node
-
-
 def with_depths(nodes: Sequence[Node], depth: int = 0) -> Iterator[tuple[Event, int]]:
     """All events, each with the number of loops around it."""
     for node in nodes:
@@ -139,6 +130,11 @@ def with_depths(nodes: Sequence[Node], depth: int = 0) -> Iterator[tuple[Event, 
             yield from with_depths(node.body, depth + 1)
         else:
             yield node, depth
+
+
+def events(nodes: Sequence[Node]) -> Iterator[Event]:
+    """All events, each once, whatever loops it is in."""
+    return (event for event, _ in with_depths(nodes))
 
 
 def with_values(nodes: Sequence[Node]) -> tuple[Node, ...]:

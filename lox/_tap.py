@@ -218,7 +218,6 @@ class Tap(InPlace):
     def _emptied(self, when: Any) -> Tap:
         """The same after all that waits was sent, if `when`."""
         state = self.state
-
         used = [slots.used for slots in state.slots]
 
         def send() -> Any:

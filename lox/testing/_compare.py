@@ -32,20 +32,19 @@ Events = Mapping[str, Mapping[Lane, Sequence[Happened]]]
 """By key and lane, the events in the order in which they happen."""
 
 
-def events(logs: logdict, depths: Mapping[str, int], axis: int = 0) -> dict[str, dict[Lane, list[Happened]]]:
+def events(logs: logdict, depths: Mapping[str, int]) -> dict[str, dict[Lane, list[Happened]]]:
     """The events that happened, by key and lane.
 
     Args:
         logs: The logs.
         depths: The number of batch axes, by key.
-        axis: Where the event axis is; the axes before it are of batches too.
     """
     found: dict[str, dict[Lane, list[Happened]]] = {}
     for key, value in logs.items():
-        steps = {name: np.moveaxis(np.asarray(of[key]), axis, 0) for name, of in logs.steps.items() if key in of}
-        value = np.moveaxis(np.asarray(value), axis, 0)
+        steps = {name: np.asarray(of[key]) for name, of in logs.steps.items() if key in of}
+        value = np.asarray(value)
         lanes = value.shape[1 : 1 + depths[key]]
-        mask = np.moveaxis(np.asarray(logs.mask[key]), axis, 0) if key in logs.mask else np.ones((len(value), *lanes))
+        mask = np.asarray(logs.mask[key]) if key in logs.mask else np.ones((len(value), *lanes))
         found[key] = {
             lane: [
                 Happened(value[(at, *lane)], {name: step[(at, *lane)].item() for name, step in steps.items()})

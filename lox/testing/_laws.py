@@ -14,6 +14,7 @@ import numpy as np
 
 import lox
 from lox import _handler
+from lox._lanes import where as where_mask
 from lox.testing._compare import difference, events, same
 
 Function = Callable[..., Any]
@@ -206,17 +207,20 @@ def derivatives(subject: Subject) -> None:
         except (TypeError, ValueError):  # JAX has no such derivative of this function.
             continue
         applied += 1
+        once = (
+            name != "grad of grad" and "custom_vjp_call" not in subject.primitives
+        )  # Its fwd and bwd may log besides.
         _, logs = subject.baseline
         found, got = jax.jit(subject.spool(mode(g)))(*points)
         subject.out_is(expected, found, f"spool({name} of f)")
-        if name != "grad of grad" and "custom_vjp_call" not in subject.primitives:  # Its fwd and bwd may log besides.
+        if once:
             subject.logs_are(logs, got, f"spool({name} of f)")
         inside = scalar(lambda *args: subject.spool(f)(*args)[0])
         subject.out_is(expected, jax.jit(mode(inside))(*points), f"{name} of spool(f)")
         arrived: list[Any] = []
         subject.out_is(expected, jax.jit(mode(scalar(subject.tap(f, arrived))))(*points), f"{name} of tap(f)")
         lox.flush()
-        if name != "grad of grad" and "custom_vjp_call" not in subject.primitives:
+        if once:
             _sequence_is(subject, logs, arrived, f"{name} of tap(f)")
     if not applied:
         raise DoesNotApply("JAX has no derivative of the function")
@@ -236,7 +240,7 @@ def logs_are_values(subject: Subject) -> None:
         new = [leaf + shift if place in floats else leaf for place, leaf in enumerate(leaves)]
         _, logs = subject.spool(subject.fun)(*jax.tree.unflatten(structure, new))
         return [
-            jnp.sum(jnp.where(_happened(logs, key), value, 0))
+            jnp.sum(where_mask(logs.mask[key], value, jnp.zeros_like(value)) if key in logs.mask else value)
             for key, value in sorted(logs.items())
             if value.dtype == jnp.float32
         ]
@@ -250,13 +254,6 @@ def logs_are_values(subject: Subject) -> None:
         curved = abs(high - 2 * middle + low) / step  # How much the slope differs over the step.
         if abs(slope - difference) > 0.02 * (1 + abs(slope)) + curved:
             raise BrokenLaw(f"The derivative of logs is {slope}; by finite differences it is {difference}.")
-
-
-def _happened(logs: lox.logdict, key: str) -> Any:
-    if key not in logs.mask:
-        return True
-    mask = logs.mask[key]
-    return mask.reshape(mask.shape + (1,) * (logs[key].ndim - mask.ndim))
 
 
 def _unrolled(subject: Subject, names: Iterable[str], what: str) -> None:

@@ -102,8 +102,8 @@ class _Grammar:
         self._constructs, self._values, self._length = constructs, values, length
 
     @functools.cache  # noqa: B019  (a grammar lives as long as its strategy)
-    def bodies(self, depth: int, inside: tuple[str, ...], least: int = 1) -> st.SearchStrategy[Body]:
-        return st.lists(self._statements(depth, inside), min_size=least, max_size=self._length).map(tuple)
+    def bodies(self, depth: int, inside: tuple[str, ...]) -> st.SearchStrategy[Body]:
+        return st.lists(self._statements(depth, inside), min_size=1, max_size=self._length).map(tuple)
 
     def _statements(self, depth: int, inside: tuple[str, ...]) -> st.SearchStrategy[Statement]:
         simple = [self._logs(inside), _updates]
