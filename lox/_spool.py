@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, overload
 
@@ -123,9 +122,7 @@ class Spool(Collect):
         message = _unbounded(unbounded)
         if not self.warn:
             raise SpoolError(message)
-        site = unbounded[0][1].site
-        registry = globals().setdefault("__warningregistry__", {})  # as `warnings.warn` keeps it, to warn once
-        warnings.warn_explicit(f"Logs were left out. {message}", SpoolWarning, site.file, site.line, registry=registry)
+        _transform.warn_once(f"Logs were left out. {message}", SpoolWarning, unbounded[0][1].site)
         return Pass(self.selection, self.keep_logs, self.forward)
 
     def branches(self, nodes: Sequence[tuple[Any, ...]]) -> Sequence[Maker]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, overload
@@ -291,12 +290,11 @@ def _aval(value: Any) -> Any:
 
 def _warn_that_nothing_is_skipped(nodes: Sequence[Node]) -> None:
     for event in events(nodes):
-        registry = globals().setdefault("__warningregistry__", {})  # as `warnings.warn` keeps it, to warn once
         message = (
             "interval= of lox.tap skips nothing inside of a shard_map, where shards do not count together: every event "
             f"of {', '.join(map(repr, event.values))} arrives. Log every k-th one with lax.cond, or outside of it."
         )
-        warnings.warn_explicit(message, TapWarning, event.site.file, event.site.line, registry=registry)
+        _transform.warn_once(message, TapWarning, event.site)
 
 
 def _single_events(nodes: Sequence[Node]) -> Iterator[Event]:

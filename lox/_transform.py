@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ import lox._batching as _batching  # noqa: F401
 import lox._rules as _rules  # noqa: F401
 from lox import _compat
 from lox._effect import in_place, recording
+from lox._events import Site
 from lox._exceptions import LogValueError
 from lox._handler import Handler, under
 
@@ -67,6 +69,12 @@ def jitted(fun: Function, call: Callable[..., Any]) -> Function | None:
     for name in ("static_argnums", "donate_argnums"):
         options[name] = tuple(place + more if place >= 0 else place for place in options[name])
     return jax.jit(handled, **options)
+
+
+def warn_once(message: str, category: type[Warning], site: Site) -> None:
+    """Warns of a log call, at its line in the user's program."""
+    registry = globals().setdefault("__warningregistry__", {})  # as `warnings.warn` keeps it, to warn once
+    warnings.warn_explicit(message, category, site.file, site.line, registry=registry)
 
 
 def positive(name: str, value: Any) -> int | None:
