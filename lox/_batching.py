@@ -194,10 +194,12 @@ class CollectBounded(Collect):
 
 def _batch_shard_map(original: Callable[..., Any]) -> Callable[..., Any]:
     def batch(trace: Any, primitive: Any, fun: Any, args: Sequence[Any], /, **params: Any) -> Any:
-        if not recording.value or trace in batching_shards.get():
+        if trace in batching_shards.get():
             return original(trace, primitive, fun, args, **params)
         token = batching_shards.set((*batching_shards.get(), trace))
         try:
+            if not recording.value:
+                return original(trace, primitive, fun, args, **params)
             with jex.core.set_current_trace(trace):
                 outs, nodes = rules[primitive](CollectBounded(), primitive, args, {"fun": fun, **params})
                 emit(nodes)

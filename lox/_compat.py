@@ -30,6 +30,7 @@ from jax._src.interpreters import partial_eval as _pe  # dceable_effects, the ru
 from jax._src.shard_map import shard_map_p as shard_map_p  # The primitive is not in jax.extend.
 from jax.api_util import debug_info as _debug_info
 from jax.extend.linear_util import wrap_init as _wrap_init
+from jax.interpreters import ad, batching
 from jax.interpreters import mlir as _mlir
 
 try:  # The container of flat outputs that shard_map's function returns; renamed in jax 0.11.
@@ -268,8 +269,8 @@ def split_outputs(outputs: Any) -> tuple[Any, list[Any]]:
 
 
 def varying_axes(value: Any) -> frozenset[Any]:
-    """The manual mesh axes over which a value varies (`vma` until jax 0.11, then part of `mat`)."""
-    aval = jax.typeof(value)
+    """The manual mesh axes over which a value, concrete or abstract, varies (`vma` until jax 0.11, then in `mat`)."""
+    aval = value if isinstance(value, jax.core.ShapedArray) else jax.typeof(value)
     if hasattr(aval, "mat"):
         return frozenset(aval.mat.varying)
     return frozenset(getattr(aval, "vma", ()))
@@ -283,6 +284,30 @@ def vary(value: Any, axes: Sequence[Any]) -> Any:
     if hasattr(jax.lax, "pcast"):
         return jax.lax.pcast(value, missing, to="varying")
     return jax.lax.pvary(value, missing)
+
+
+def unvary(value: Any, axes: frozenset[Any]) -> Any:
+    """The value, marked as varying over no more than these axes, although it does.
+
+    JAX selects what finished lanes of a batched `while_loop` keep when types are checked already, and so does the
+    same without telling: the type of such a loop may say that a value is the same on all shards when it is not.
+    """
+    return value if varying_axes(value) <= axes else unvary_p.bind(value, axes=axes)
+
+
+def _without_axes(aval: Any, *, axes: frozenset[Any]) -> Any:
+    axes = varying_axes(aval) & axes
+    if hasattr(aval, "mat"):
+        return aval.update(manual_axis_type=aval.mat.update(varying=axes))
+    return aval.update(vma=axes)
+
+
+unvary_p = jex.core.Primitive("lox_unvary")
+unvary_p.def_impl(lambda value, *, axes: value)
+unvary_p.def_abstract_eval(_without_axes)
+_mlir.register_lowering(unvary_p, lambda ctx, value, *, axes: [value])
+batching.defvectorized(unvary_p)
+ad.deflinear2(unvary_p, lambda cotangent, _, *, axes: [cotangent])
 
 
 # -- flat functions of custom rules ----------------------------------------------------------------------------------

@@ -172,6 +172,7 @@ def _logs(layout: Layout) -> Callable[[Sequence[Any]], logdict]:
 def _lay_out(nodes: Sequence[Node], to: Destination) -> logdict:
     data, mask = {}, {}
     steps: dict[str, dict[str, Any]] = {}
+    outside = {key: event.outside for event in events(nodes) for key in event.values}
     for key, (value, of_steps, happened) in _flat(nodes, 0).items():
         order = of_steps.pop(ORDER, None)
         if order is not None:
@@ -184,8 +185,9 @@ def _lay_out(nodes: Sequence[Node], to: Destination) -> logdict:
         value, happened = value[arrived], happened[arrived]
         of_steps = {name: step[arrived] for name, step in of_steps.items()}
         if to.shard is not None:
-            value, happened = _of_shard(value, to), _of_shard(happened, to)
-            of_steps = {name: _of_shard(step, to) for name, step in of_steps.items()}
+            spread = functools.partial(_of_shard, to=to, axis=1 + outside[key])
+            value, happened = spread(value), spread(happened)
+            of_steps = {name: spread(step) for name, step in of_steps.items()}
         if not happened.all():
             value = _blanked(value, happened)
             of_steps = {name: _blanked(step, happened) for name, step in of_steps.items()}
@@ -231,10 +233,10 @@ def _ordered(array: Any, first: Any) -> Any:
     return np.take_along_axis(array, first.reshape(first.shape + (1,) * (array.ndim - first.ndim)), axis=0)
 
 
-def _of_shard(array: Any, to: Destination) -> Any:
-    """The array with an axis for shards after that of events, of which one is here."""
-    spread = np.zeros((len(array), to.shards, *array.shape[1:]), array.dtype)
-    spread[:, to.shard] = array
+def _of_shard(array: Any, to: Destination, axis: int) -> Any:
+    """The array with an axis for shards, of which one is here."""
+    spread = np.zeros((*array.shape[:axis], to.shards, *array.shape[axis:]), array.dtype)
+    spread[(slice(None),) * axis + (to.shard,)] = array
     return spread
 
 

@@ -157,6 +157,8 @@ class Tap(InPlace):
             return self
         counts, kinds, slots = dict(self.state.counts), list(self.kinds), list(self.state.slots)
         for event in (event for nodes in logs for event in _single_events(nodes)):
+            if any(map(_compat.varying_axes, jax.tree.leaves(event))):  # Logs of shards are sent as they come.
+                continue
             nodes: tuple[Node, ...] = (event,)
             if self.interval > 1:
                 for key, block in _compat.abstract(_with_event_axes, nodes).items():
@@ -221,7 +223,7 @@ class Tap(InPlace):
 
         def send() -> Any:
             self._send(tuple(self._waiting()))
-            return jax.tree.map(jnp.zeros_like, (state.waiting, used))
+            return jax.tree.map(lambda count: jnp.int32(0), (state.waiting, used))
 
         waiting, used = jax.lax.cond(when, send, lambda: (state.waiting, used))
         slots = tuple(dataclasses.replace(slots, used=count) for slots, count in zip(state.slots, used, strict=True))

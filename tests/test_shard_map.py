@@ -360,3 +360,26 @@ def test_a_batch_around_a_shard_map_comes_before_the_shards(mesh, kind, transfor
     _, logs = transform(lox.spool(jax.vmap(g), **options))(xs)
     events = {key: np.asarray(value) for key, value in expected.items()}
     assert_logs(logs, events, mask=expected.mask, dropped={key: count.T for key, count in expected.dropped.items()})
+
+
+@transforms
+@pytest.mark.parametrize("batches", [1, 2])
+def test_lanes_of_a_loop_on_shards_that_end_apart(mesh, batches, transform):
+    def body(n):
+        def step(c):  # The counter is the same on all shards, as far as types say.
+            return c[0] + 1, lox.log({"i": c[0], "x": c[1]})["x"] + 1
+
+        return lax.while_loop(lambda c: c[0] < n[0], step, (0, n[0] * 10))[1][None]
+
+    f = sharded(mesh, body)
+    trips = np.arange(2 * 3 * 4, dtype=np.int32).reshape(2, 3, 4) % 3
+    for _ in range(batches):
+        f = jax.vmap(f)
+    trips = trips if batches == 2 else trips[0]
+    out, logs = lox.spool(transform(f), max_iters=2)(jnp.asarray(trips))
+    assert_array(out, trips * 11)
+    happened = np.stack([trips > 0, trips > 1])
+    iteration = np.arange(2, dtype=np.int32).reshape(2, *[1] * trips.ndim)
+    assert_array(logs.mask["x"], happened)
+    assert_array(logs["i"], np.where(happened, iteration, 0))
+    assert_array(logs["x"], np.where(happened, trips * 10 + iteration, 0))

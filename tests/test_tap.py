@@ -446,6 +446,42 @@ def test_each_shard_sends_its_own_events_in_order(inside, check_vma):
         assert [int(i) for i in counters["i"]["x"]] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_buffer_lets_pass_what_shards_log_in_branches_and_loops(jit):
+    mesh = Mesh(np.array(jax.devices()[:4]), ("d",))
+    sharded = jax.shard_map(lambda x: lox.log({"shard": x})["shard"], mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+
+    def f(x):
+        lox.log({"x": x})
+        x = lax.cond(x.sum() > 0, sharded, lambda x: x, x)
+        x = lax.scan(lambda x, _: (sharded(x), None), x, length=2)[0]
+        return lox.log({"x": x})["x"]
+
+    x = jnp.arange(4.0)
+    _, arrived = tapped(lambda tap: tap(jit(f))(x), buffer=2)
+    np.testing.assert_array_equal(np.concatenate([logs["x"] for logs in arrived if "x" in logs]), [x, x])
+    of_shards = sorted(logs["shard"][logs.mask["shard"]].item() for logs in arrived if "shard" in logs)
+    assert of_shards == sorted([*x.tolist()] * 3)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["tap of shard_map", "shard_map of tap"])
+@pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_the_axis_of_a_batch_around_a_tap_comes_before_that_of_shards(jit, inside):
+    mesh = Mesh(np.array(jax.devices()[:4]), ("d",))
+
+    def make(tap):
+        f = jax.vmap(lambda x: lox.log({"x": x}, step=x)["x"])
+        shard_map = functools.partial(jax.shard_map, mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+        return jit(jax.vmap(shard_map(tap(f)) if inside else tap(shard_map(f))))(x)
+
+    x = jnp.arange(24.0).reshape(3, 8)
+    _, arrived = tapped(make)
+    assert len(arrived) == 4
+    for values in ([logs["x"] for logs in arrived], [logs.steps["step"]["x"] for logs in arrived]):
+        assert {value.shape for value in values} == {(1, 3, 4, 2)}
+        np.testing.assert_array_equal(np.nansum(values, 0)[0].reshape(3, 8), x)
+
+
 def test_what_is_the_same_on_all_shards_arrives_once():
     mesh = Mesh(np.array(jax.devices()[:4]), ("d",))
 

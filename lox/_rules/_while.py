@@ -34,12 +34,17 @@ def while_loop(
     condition = under(handler, _compat.as_fun(cond_jaxpr))
     cond_logs = has_log(cond_jaxpr)
 
+    types = [_compat.varying_axes(value) for value in init]
+
+    def typed(values: Sequence[Any]) -> list[Any]:
+        return [_compat.unvary(value, axes) for value, axes in zip(values, types, strict=True)]
+
     def iterate(*args: Any) -> list[Any]:
         carry, predicate = args[:-1], args[-1]
-        new = _compat.as_fun(body_jaxpr)(*body_consts, *carry)
+        new = _compat.as_fun(body_jaxpr)(*body_consts, *typed(carry))
         if predicate.shape:
-            new = [where(predicate, a, b) for a, b in zip(new, carry, strict=True)]
-        (again,) = _compat.as_fun(cond_jaxpr)(*cond_consts, *new)
+            new = [where(predicate, vary(a), b) for a, b in zip(new, carry, strict=True)]
+        (again,) = _compat.as_fun(cond_jaxpr)(*cond_consts, *typed(new))
         return [*new, again & predicate]
 
     if loops is None and not handler.carries and not cond_logs and not _compat.out_avals(cond_jaxpr)[0].shape:
@@ -52,6 +57,12 @@ def while_loop(
         return list(outs), ()
 
     (predicate,), before = condition(*cond_consts, *init)
+
+    def vary(value: Any) -> Any:  # What is selected by a predicate that varies over shards varies as well.
+        return _compat.vary(value, sorted(_compat.varying_axes(predicate)))
+
+    if predicate.shape:
+        init = [vary(value) for value in init]
     if handler.carries:
 
         def carrying(carry: Any) -> Any:
@@ -60,7 +71,7 @@ def while_loop(
             return values, predicate, held
 
         outs, _, held = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), carrying, (list(init), predicate, before))
-        return list(outs), held
+        return typed(outs), held
     if loops is None:
 
         def plain(carry: Any) -> Any:
@@ -68,7 +79,7 @@ def while_loop(
             return values, predicate
 
         outs, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), plain, (list(init), predicate))
-        return list(outs), before
+        return typed(outs), before
 
     avals = [jax.typeof(value) for value in (*init, predicate)]
     closed, captured = _compat.trace(iterate, avals, "lox")
@@ -85,7 +96,7 @@ def while_loop(
 
     start = (list(init), predicate, loops.start(shapes), jnp.int32(0))
     outs, _, state, trips = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), folding, start)
-    return list(outs), handler.join([*before, *loops.finish(state, (), trips)])
+    return typed(outs), handler.join([*before, *loops.finish(state, (), trips)])
 
 
 def split_args(args: Sequence[Any], params: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
