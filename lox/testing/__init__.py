@@ -1,15 +1,16 @@
 """Property-based testing of what logs: random programs, an independent oracle, and the laws of transformations."""
 
+from lox.testing._check import Report as Report
+from lox.testing._check import check as check
 from lox.testing._compare import Happened as Happened
+from lox.testing._compare import Reference as Reference
 from lox.testing._compare import difference as difference
 from lox.testing._compare import events as events
+from lox.testing._compare import same as same
+from lox.testing._fuzz import Tally as Tally
+from lox.testing._fuzz import fuzz as fuzz
 from lox.testing._laws import LAWS as LAWS
-from lox.testing._laws import BrokenLaw as BrokenLaw
-from lox.testing._laws import DoesNotApply as DoesNotApply
-from lox.testing._laws import Report as Report
-from lox.testing._laws import Subject as Subject
 from lox.testing._laws import absence as absence
-from lox.testing._laws import check as check
 from lox.testing._laws import cond as cond
 from lox.testing._laws import custom_rules as custom_rules
 from lox.testing._laws import derivatives as derivatives
@@ -24,9 +25,22 @@ from lox.testing._laws import tap_and_spool as tap_and_spool
 from lox.testing._laws import transparency as transparency
 from lox.testing._laws import vmap as vmap
 from lox.testing._laws import while_loop as while_loop
+from lox.testing._program import DTYPES as DTYPES
 from lox.testing._program import VALUES as VALUES
+from lox.testing._program import Branch as Branch
+from lox.testing._program import Call as Call
+from lox.testing._program import Derivative as Derivative
+from lox.testing._program import Log as Log
 from lox.testing._program import Program as Program
-from lox.testing._reference import Reference as Reference
+from lox.testing._program import Scan as Scan
+from lox.testing._program import Update as Update
+from lox.testing._program import Vmap as Vmap
+from lox.testing._program import While as While
+from lox.testing._program import define as define
 from lox.testing._reference import reference as reference
 from lox.testing._strategy import CONSTRUCTS as CONSTRUCTS
 from lox.testing._strategy import programs as programs
+from lox.testing._subject import BrokenLaw as BrokenLaw
+from lox.testing._subject import Claim as Claim
+from lox.testing._subject import DoesNotApply as DoesNotApply
+from lox.testing._subject import Subject as Subject

@@ -32,6 +32,20 @@ Events = Mapping[str, Mapping[Lane, Sequence[Happened]]]
 """By key and lane, the events in the order in which they happen."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """What a function computes and logs.
+
+    Attributes:
+        out: The results.
+        events: By key and lane, the events in the order in which they happen. A lane is told by its number in each
+            batch, outermost first.
+    """
+
+    out: Any
+    events: Events
+
+
 def events(logs: logdict, depths: Mapping[str, int]) -> dict[str, dict[Lane, list[Happened]]]:
     """The events that happened, by key and lane.
 

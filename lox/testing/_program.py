@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import itertools
 import textwrap
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,12 +22,13 @@ import lox
 
 @dataclasses.dataclass(frozen=True)
 class Log:
-    """Logs one of `VALUES`; a key that has steps has them at every site."""
+    """Logs one of `VALUES`, or `x` as one of `DTYPES`; a key that has steps has them at every site."""
 
     key: str
     value: str
     tags: tuple[str, ...] = ()
     steps: bool = False
+    prefix: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +42,10 @@ class Update:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """Runs the body as `jit`, `checkpoint`, `custom_jvp`, `custom_vjp`, or under `strip` or `keep` of a tag."""
+    """Runs the body as `jit`, `checkpoint`, `custom_jvp`, `custom_vjp`, or under a handler.
+
+    `strip` and `keep` select by `tag`; `spool` leaves no log to what is around, `tap` leaves all.
+    """
 
     how: str
     body: Body
@@ -57,12 +62,16 @@ class Scan:
 
 @dataclasses.dataclass(frozen=True)
 class While:
-    """A loop of `n % bound` iterations, with the body `test` in its condition, or a dynamic `fori_loop`."""
+    """A loop of `n % bound` iterations, with the body `test` in its condition, or a dynamic `fori_loop`.
+
+    Reverse mode does not go through it, which is why derivatives are cut off where they enter it, as long as `cut`.
+    """
 
     bound: int
     body: Body
     test: Body = ()
     fori: bool = False
+    cut: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,10 +92,15 @@ class Derivative:
 
 @dataclasses.dataclass(frozen=True)
 class Vmap:
-    """Maps the body over lanes that start from different values, and goes on with their mean."""
+    """Maps the body over lanes that start from different values, and goes on with their mean.
+
+    The lanes are along `axis` of `x`, the first or the last, or on one device each.
+    """
 
     size: int
     body: Body
+    axis: int = 0
+    sharded: bool = False
 
 
 Statement = Log | Update | Call | Scan | While | Branch | Derivative | Vmap
@@ -99,10 +113,12 @@ VALUES = {
     "constant": "2.5",
     "flag": "n > 2",
     "nested": '{"twice": 2 * x, "parts": [n, x[..., None]]}',
-    "half": "x.astype(jnp.float16)",
     "empty": "jnp.zeros((0, 2))",
 }
 """What can be logged, as Python."""
+
+DTYPES = ("float16", "bfloat16", "complex64", "int32", "bool")
+"""Dtypes that `x` can be cast to when it is logged."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,9 +127,9 @@ class Program:
 
     Attributes:
         body: What it does.
+        i: The counter outside of all loops.
 
-    >>> from lox.testing import Program
-    >>> from lox.testing._program import Log, Scan, Update
+    >>> from lox.testing import Log, Program, Scan, Update
     >>> program = Program((Scan(2, (Log("a", "x", steps=True), Update(0.5, 0.25, 1))),))
     >>> print(program.source)
     def program(x, n):
@@ -128,23 +144,34 @@ class Program:
     """
 
     body: Body
+    i: int = 0
 
     @functools.cached_property
     def source(self) -> str:
         """The program as Python."""
         lines = _Source().body(self.body)
-        return "\n".join(["def program(x, n):", *_indent(["i = 0", *lines, "return x, n"])])
+        return "\n".join(["def program(x, n):", *_indent([f"i = {self.i}", *lines, "return x, n"])])
 
     @functools.cached_property
     def function(self) -> Callable[..., Any]:
         """The function that the source defines, which logs through `lox.log`."""
         return define(self.source, lox.log)
 
+    @functools.cached_property
+    def silent(self) -> Callable[..., Any]:
+        """The same function without log calls."""
+        return define(self.source, lambda data, **options: data)
+
     def __call__(self, x: Any, n: Any) -> Any:
         return self.function(x, n)
 
     def __repr__(self) -> str:
         return f"\n{self.source}\n"
+
+    @property
+    def handles(self) -> bool:
+        """Whether it has a handler inside."""
+        return any(isinstance(each, Call) and each.how in ("spool", "tap") for each in self.statements())
 
     def statements(self) -> Iterator[Statement]:
         """All statements, also those inside of others."""
@@ -172,13 +199,10 @@ def bodies(statement: Statement) -> tuple[Body, ...]:
 def define(source: str, log: Callable[..., Any]) -> Callable[..., Any]:
     """The function that the source of a program defines, with `log` in place of `lox.log`."""
 
-    class names:
-        strip, keep = staticmethod(lox.strip), staticmethod(lox.keep)
-
-    names.log = staticmethod(log)  # type: ignore[attr-defined]
-    scope = {"jax": jax, "jnp": jnp, "lox": names}
+    names = types.SimpleNamespace(log=log, strip=lox.strip, keep=lox.keep, spool=lox.spool, tap=lox.tap)
+    scope: dict[str, Any] = {"jax": jax, "jnp": jnp, "lox": names}
     exec(compile(source, "<program>", "exec"), scope)
-    return scope["program"]  # type: ignore[return-value]
+    return scope["program"]
 
 
 def _indent(lines: list[str]) -> list[str]:
@@ -201,9 +225,11 @@ class _Source:
 
     def _statement(self, statement: Statement) -> list[str]:
         match statement:
-            case Log(key, value, tags, steps):
-                options = (f", tags={list(tags)}" if tags else "") + (", step=i" if steps else "")
-                return [f'lox.log({{"{key}": {VALUES[value]}}}{options})']
+            case Log(key, value, tags, steps, prefix):
+                options = f", tags={list(tags)}" if tags else ""
+                options += f', prefix="{prefix}"' if prefix else ""
+                options += ", step=i" if steps else ""
+                return [f'lox.log({{"{key}": {VALUES.get(value, f"x.astype(jnp.{value})")}}}{options})']
             case Update(scale, shift, count):
                 return [f"x, n = jnp.sin({scale} * x + {shift} + 0.1 * jnp.asarray(n, x.dtype)), (3 * n + {count}) % 7"]
             case Call():
@@ -225,11 +251,8 @@ class _Source:
                 return [*lines, f"x, n = jax.lax.switch({on} % {len(names)}, [{', '.join(names)}], x, n)"]
             case Derivative():
                 return self._derivative(statement)
-            case Vmap(size, body):
-                name, lines = self._function("x, n", [], body, "x, n")
-                lanes = f"jnp.arange({size})"
-                started = f"jnp.stack([x * (1 + lane) / 2 for lane in range({size})]), (n + {lanes}) % 7"
-                return [*lines, f"x, n = jax.vmap({name})({started})", "x, n = x.mean(0), n.max()"]
+            case Vmap():
+                return self._vmap(statement)
         raise TypeError(f"{statement!r} is no statement of a program")
 
     def _call(self, call: Call) -> list[str]:
@@ -241,6 +264,10 @@ class _Source:
                 return [*lines, f"x, n = jax.jit({name})(x, n)"]
             case "checkpoint":
                 return [*lines, f"x, n = jax.checkpoint({name})(x, n)"]
+            case "spool":
+                return [*lines, f"x, n = lox.spool({name}, unify=True, max_iters=16)(x, n)[0]"]
+            case "tap":
+                return [*lines, f"x, n = lox.tap({name}, lambda logs: None)(x, n)"]
             case "strip" | "keep":
                 return [*lines, f'x, n = lox.{call.how}({name}, tags="{call.tag}")(x, n)']
             case "custom_jvp":
@@ -258,8 +285,8 @@ class _Source:
         raise ValueError(f"{call.how!r} is no way to call")
 
     def _while(self, loop: While) -> list[str]:
-        # Reverse mode does not go through such loops.
-        before = [f"trips, start = n % {loop.bound}, jax.lax.stop_gradient(x)"]
+        start = "jax.lax.stop_gradient(x)" if loop.cut else "x"
+        before = [f"trips, start = n % {loop.bound}, {start}"]
         if loop.fori:
             name, lines = self._function("i, carry", ["x, n = carry"], loop.body, "x, n")
             return [*before, *lines, f"looped, n = jax.lax.fori_loop(0, trips, {name}, (start, n))", "x = x + looped"]
@@ -267,6 +294,21 @@ class _Source:
         name, lines = self._function("carry", ["i, x, n = carry"], loop.body, "i + 1, x, n")
         run = f"_, looped, n = jax.lax.while_loop({test}, {name}, (0, start, n))"
         return [*before, *test_lines, *lines, run, "x = x + looped"]
+
+    def _vmap(self, lanes: Vmap) -> list[str]:
+        size, axis = lanes.size, lanes.axis
+        xs = f"jnp.stack([x * (1 + lane) / 2 for lane in range({size})], {axis})"
+        ns = f"(n + jnp.arange({size})) % 7"
+        if not lanes.sharded:
+            name, lines = self._function("x, n", [], lanes.body, "x, n")
+            mapped = f"jax.vmap({name}, in_axes=({axis}, 0), out_axes=({axis}, 0))"
+            return [*lines, f"x, n = {mapped}({xs}, {ns})", f"x, n = x.mean({axis}), n.max()"]
+        before = ["x, n = x[0], n[0]"]
+        name, lines = self._function("x, n", before, lanes.body, "x[None], jnp.asarray(n)[None]")
+        mesh = f'jax.sharding.Mesh(jax.devices()[:{size}], ("shards",))'
+        spec = 'jax.sharding.PartitionSpec("shards")'
+        mapped = f"jax.shard_map({name}, mesh={mesh}, in_specs={spec}, out_specs={spec})"
+        return [*lines, f"x, n = {mapped}({xs}, {ns})", "x, n = x.mean(0), n.max()"]
 
     def _derivative(self, derivative: Derivative) -> list[str]:
         name, lines = self._function("x, n=n", [], derivative.body, "x, n")

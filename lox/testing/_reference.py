@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lox.testing._compare import Happened, Lane
+from lox.testing._compare import Happened, Lane, Reference
 from lox.testing._program import (
     Body,
     Branch,
@@ -27,22 +27,7 @@ from lox.testing._program import (
     Update,
     Vmap,
     While,
-    define,
 )
-
-
-@dataclasses.dataclass
-class Reference:
-    """What a program computes and logs.
-
-    Attributes:
-        out: The results.
-        events: By key and lane, the events in the order in which they happen. A lane is told by its number in each
-            batch, outermost first.
-    """
-
-    out: tuple[Any, Any]
-    events: dict[str, dict[Lane, list[Happened]]]
 
 
 def reference(program: Program, x: Any, n: Any) -> Reference:
@@ -57,8 +42,7 @@ def reference(program: Program, x: Any, n: Any) -> Reference:
         Its results, and its events by key and lane.
 
     >>> import numpy as np
-    >>> from lox.testing import Program, reference
-    >>> from lox.testing._program import Log, Scan, Update
+    >>> from lox.testing import Log, Program, Scan, Update, reference
     >>> program = Program((Scan(2, (Log("n", "n"), Update(0.5, 0.25, 1))),))
     >>> [event.value for event in reference(program, np.float32(1), 2).events["n"][()]]
     [2, 0]
@@ -74,7 +58,6 @@ _NUMPY: dict[str, Callable[[Any, int], Any]] = {
     "constant": lambda x, n: 2.5,
     "flag": lambda x, n: n > 2,
     "nested": lambda x, n: {"/twice": 2 * x, "/parts/0": n, "/parts/1": x[..., None]},
-    "half": lambda x, n: x.astype(np.float16),
     "empty": lambda x, n: np.zeros((0, 2)),
 }
 
@@ -92,9 +75,10 @@ class _Run:
 
     def _statement(self, statement: Statement, x: Any, n: int, i: int) -> tuple[Any, int]:
         match statement:
-            case Log(key, value, tags, steps):
+            case Log(key, value, tags, steps, prefix):
                 if self.hears(tags):
-                    self._log(key, _NUMPY[value](x, n), {"step": i} if steps else {})
+                    logged = _NUMPY[value](x, n) if value in _NUMPY else x.astype(jnp.dtype(value))
+                    self._log(prefix + key, logged, {"step": i} if steps else {})
                 return x, n
             case Update(scale, shift, count):
                 return np.sin(scale * x + shift + 0.1 * n).astype(x.dtype), (3 * n + count) % 7
@@ -104,12 +88,14 @@ class _Run:
                     hears = lambda tags: self.hears(tags) and tag not in tags  # noqa: E731
                 elif how == "keep":
                     hears = lambda tags: self.hears(tags) and tag in tags  # noqa: E731
+                elif how == "spool":
+                    hears = lambda tags: False  # noqa: E731
                 return dataclasses.replace(self, hears=hears).body(body, x, n, i)
             case Scan(length, body, reverse, _):
                 for number in reversed(range(length)) if reverse else range(length):
                     x, n = self.body(body, x, n, number)
                 return x, n
-            case While(bound, body, test, _):
+            case While(bound, body, test):
                 trips, looped = n % bound, x
                 for number in range(trips):
                     self.body(test, looped, n, number)
@@ -121,7 +107,7 @@ class _Run:
             case Derivative(how, body):
                 y, after = self.body(body, x, n, i)
                 return np.sin(y + _slope(how, body, x, n, i)).astype(x.dtype), after
-            case Vmap(size, body):
+            case Vmap(size, body, _, _):
                 outs = [self._in_lane(lane, body, x, n, i) for lane in range(size)]
                 return np.mean([x for x, _ in outs], 0).astype(x.dtype), max(n for _, n in outs)
         raise TypeError(f"{statement!r} is no statement of a program")
@@ -138,7 +124,7 @@ class _Run:
 
 def _slope(how: str, body: Body, x: Any, n: int, i: int) -> Any:
     """The derivative of the sum of a body's result, or the directional one along ones, without logs."""
-    silent = define(Program(body).source.replace("i = 0", f"i = {i}", 1), lambda data, **options: data)
+    silent = Program(body, i).silent
     if how in ("grad", "vjp"):
         return np.asarray(jax.grad(lambda x: silent(x, n)[0].sum())(jnp.asarray(x)))
     return np.asarray(jax.jvp(lambda x: silent(x, n)[0], (jnp.asarray(x),), (jnp.ones_like(x),))[1])

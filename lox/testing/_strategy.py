@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
+import jax
 from hypothesis import strategies as st
 
 from lox.testing._program import (
+    DTYPES,
     VALUES,
     Body,
     Branch,
@@ -29,6 +33,8 @@ CONSTRUCTS = (
     "custom_vjp",
     "strip",
     "keep",
+    "spool",
+    "tap",
     "scan",
     "while_loop",
     "fori_loop",
@@ -39,11 +45,13 @@ CONSTRUCTS = (
     "jvp",
     "linearize",
     "vmap",
+    "shard_map",
 )
 """What a program can be made of, besides logs and arithmetic."""
 
 TAGS = ("metric", "debug")
-LANES = "lanes"
+UNVARYING = ("constant", "empty")
+"""Values that are the same on all devices, so that their key has no axis for devices."""
 
 
 def programs(
@@ -51,6 +59,7 @@ def programs(
     depth: int = 3,
     constructs: Iterable[str] = CONSTRUCTS,
     values: Iterable[str] = tuple(VALUES),
+    dtypes: Iterable[str] = DTYPES,
     length: int = 3,
 ) -> st.SearchStrategy[Program]:
     """A Hypothesis strategy of programs that log.
@@ -62,7 +71,9 @@ def programs(
         depth: How deep statements nest.
         constructs: What they are made of, of `lox.testing.CONSTRUCTS`.
         values: What they log, of `lox.testing.VALUES`.
-        length: The greatest number of statements in a sequence, of iterations of a loop, and of lanes.
+        dtypes: The dtypes that `x` is also logged in, of `lox.testing.DTYPES`.
+        length: The greatest number of statements in a sequence, of iterations of a loop, of lanes, and of the devices
+            of a `shard_map`, which has no more than there are.
 
     Returns:
         The strategy.
@@ -77,83 +88,126 @@ def programs(
     ... def test_a_handler_changes_no_result(program):
     ...     assert lox.spool(program)(1.0, 2)[0] == program(1.0, 2)
     """
-    constructs, values = tuple(constructs), tuple(values)
-    for name, chosen, known in (("constructs", constructs, CONSTRUCTS), ("values", values, tuple(VALUES))):
+    constructs, values, dtypes = tuple(constructs), tuple(values), tuple(dtypes)
+    for name, chosen, known in (
+        ("constructs", constructs, CONSTRUCTS),
+        ("values", values, tuple(VALUES)),
+        ("dtypes", dtypes, DTYPES),
+    ):
         for item in chosen:
             if item not in known:
                 raise ValueError(f"{name} must be among {', '.join(known)}; got {item!r}.")
     for name, number, least in (("depth", depth, 0), ("length", length, 1)):
         if isinstance(number, bool) or not isinstance(number, int) or number < least:
             raise ValueError(f"{name} must be an integer of at least {least}, got {number!r}.")
-    if not values:
-        raise ValueError("A program must log something: values is empty.")
-    grammar = _Grammar(constructs, values, length)
-    return grammar.bodies(depth, ()).filter(_logs).map(Program)
+    if not values and not dtypes:
+        raise ValueError("A program must log something: values and dtypes are empty.")
+    grammar = _Grammar(constructs, (*values, *dtypes), length)
+    return _programs(grammar, depth)
+
+
+# Hypothesis prints the values of a function like these by their own repr, and the function by its name and arguments.
+@st.composite
+def _programs(draw: st.DrawFn, grammar: _Grammar, depth: int) -> Program:
+    return Program(draw(_bodies(grammar, depth, _Around()).filter(_logs)))
+
+
+@st.composite
+def _bodies(draw: st.DrawFn, grammar: _Grammar, depth: int, around: _Around) -> Body:
+    return tuple(draw(st.lists(grammar.statements(depth, around), min_size=1, max_size=grammar.length)))
 
 
 def _logs(body: Body) -> bool:
     return any(isinstance(statement, Log) for statement in Program(body).statements())
 
 
+@dataclasses.dataclass(frozen=True)
+class _Around:
+    """What is around a statement, as far as it says what may be inside.
+
+    Attributes:
+        lanes: A name for the batches, that the keys inside begin with: a key has one shape wherever it is logged.
+        forward: Whether it is differentiated in forward mode.
+        reverse: Whether it is differentiated in reverse mode.
+        sharded: Whether it runs on several devices.
+    """
+
+    lanes: str = ""
+    forward: bool = False
+    reverse: bool = False
+    sharded: bool = False
+
+    def forbidden(self) -> Iterator[str]:
+        if self.forward:  # JAX has no forward mode of it.
+            yield "custom_vjp"
+        if self.sharded:
+            yield "shard_map"
+        if self.lanes.count("/") == 2:
+            yield from ("vmap", "shard_map")
+
+    def cuts(self) -> st.SearchStrategy[bool]:
+        """Whether a loop cuts derivatives off."""
+        return st.booleans() if self.forward and not self.reverse else st.just(True)
+
+
 class _Grammar:
-    """The strategies of statements; `inside` says which constructs are around them."""
+    """The strategies of statements."""
 
     def __init__(self, constructs: tuple[str, ...], values: tuple[str, ...], length: int):
-        self._constructs, self._values, self._length = constructs, values, length
+        self._constructs, self._values, self.length = constructs, values, length
+
+    def __repr__(self) -> str:
+        return f"<programs of {', '.join(self._constructs)}>"
 
     @functools.cache  # noqa: B019  (a grammar lives as long as its strategy)
-    def bodies(self, depth: int, inside: tuple[str, ...]) -> st.SearchStrategy[Body]:
-        return st.lists(self._statements(depth, inside), min_size=1, max_size=self._length).map(tuple)
+    def statements(self, depth: int, around: _Around) -> st.SearchStrategy[Statement]:
+        allowed = [name for name in self._constructs if name not in around.forbidden()] if depth else []
+        return st.one_of(self._logs(around), _updates, *(self._compound(name, depth, around) for name in allowed))
 
-    def _statements(self, depth: int, inside: tuple[str, ...]) -> st.SearchStrategy[Statement]:
-        simple = [self._logs(inside), _updates]
-        compound = [self._compound(name, depth, inside) for name in self._allowed(depth, inside)]
-        return st.one_of(*simple, *compound)
-
-    def _allowed(self, depth: int, inside: tuple[str, ...]) -> list[str]:
-        if depth == 0:
-            return []
-        forbidden = {"custom_vjp"} if {"jvp", "linearize"} & set(inside) else set()  # JAX has no forward mode of it.
-        if self._lanes(inside):  # Lanes of lanes are in the batches around a program.
-            forbidden |= {"vmap"}
-        return [name for name in self._constructs if name not in forbidden]
-
-    def _logs(self, inside: tuple[str, ...]) -> st.SearchStrategy[Log]:
+    def _logs(self, around: _Around) -> st.SearchStrategy[Log]:
         # A key has one shape and one set of counters wherever it is logged, hence its name.
         def log(letter: str, value: str, tags: tuple[str, ...]) -> Log:
-            return Log(f"{self._lanes(inside)}{letter}/{value}", value, tags, steps=letter == "a")
+            return Log(f"{letter}/{value}", value, tags, steps=letter == "a", prefix=around.lanes)
 
+        values = [value for value in self._values if not (around.sharded and value in UNVARYING)]
         tags = st.sampled_from([(), *((tag,) for tag in TAGS), TAGS])
-        return st.builds(log, st.sampled_from("ab"), st.sampled_from(self._values), tags)
+        return st.builds(log, st.sampled_from("ab"), st.sampled_from(values or ["x"]), tags)
 
-    @staticmethod
-    def _lanes(inside: tuple[str, ...]) -> str:
-        return next((f"{name}/" for name in inside if name.startswith(LANES)), "")
+    def _compound(self, name: str, depth: int, around: _Around) -> st.SearchStrategy[Statement]:
+        def inner(**changed: Any) -> st.SearchStrategy[Body]:
+            return _bodies(self, depth - 1, dataclasses.replace(around, **changed))
 
-    def _compound(self, name: str, depth: int, inside: tuple[str, ...]) -> st.SearchStrategy[Statement]:
-        forward = name in ("jvp", "linearize") and name not in inside
-        inner = self.bodies(depth - 1, (*inside, name) if forward else inside)
-        few = st.integers(0, self._length)
+        def lanes(name: str, size: int, **changed: Any) -> st.SearchStrategy[Body]:
+            return inner(lanes=f"{around.lanes}{name}{size}/", **changed)
+
+        length = self.length
         match name:
             case "scan":
-                return st.builds(Scan, few, inner, st.booleans(), st.integers(1, 2))
+                return st.builds(Scan, st.integers(0, length), inner(), st.booleans(), st.integers(1, 2))
             case "while_loop":
-                test = st.one_of(st.just(()), inner)
-                return st.builds(While, st.integers(1, self._length + 1), inner, test)
+                test = st.one_of(st.just(()), inner())
+                return st.builds(While, st.integers(1, length + 1), inner(), test, cut=around.cuts())
             case "fori_loop":
-                return st.builds(While, st.integers(1, self._length + 1), inner, fori=st.just(True))
+                return st.builds(While, st.integers(1, length + 1), inner(), fori=st.just(True), cut=around.cuts())
             case "cond" | "switch":
                 number = 2 if name == "cond" else 3
-                branch = st.one_of(st.just(()), inner)
+                branch = st.one_of(st.just(()), inner())
                 return st.builds(Branch, st.tuples(*[branch] * number), st.sampled_from(["n", "i"]))
-            case "grad" | "vjp" | "jvp" | "linearize":
-                return st.builds(Derivative, st.just(name), inner)
+            case "grad" | "vjp":
+                return st.builds(Derivative, st.just(name), inner(reverse=True))
+            case "jvp" | "linearize":
+                return st.builds(Derivative, st.just(name), inner(forward=True))
             case "vmap":
-                inner_of = {size: self.bodies(depth - 1, (*inside, f"{LANES}{size}")) for size in (1, self._length)}
-                return st.one_of(*(st.builds(Vmap, st.just(size), inner) for size, inner in inner_of.items()))
+                axis = st.sampled_from([0, -1])
+                return st.one_of(
+                    *(st.builds(Vmap, st.just(size), lanes("lanes", size), axis) for size in sorted({1, length}))
+                )
+            case "shard_map":
+                size = min(length, jax.device_count())
+                return st.builds(Vmap, st.just(size), lanes("shards", size, sharded=True), sharded=st.just(True))
             case "strip" | "keep":
-                return st.builds(Call, st.just(name), inner, st.sampled_from(TAGS))
-        return st.builds(Call, st.just(name), inner)
+                return st.builds(Call, st.just(name), inner(), st.sampled_from(TAGS))
+        return st.builds(Call, st.just(name), inner())
 
 
 _numbers = st.sampled_from([0.25, 0.5, -0.75, 1.0])

@@ -1,0 +1,248 @@
+"""A function that is to keep the laws, and the claims that laws make of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import lox
+from lox import _handler
+from lox.testing._compare import Events, Lane, Reference, difference, events, same
+from lox.testing._program import Program
+from lox.testing._reference import reference
+
+Function = Callable[..., Any]
+
+
+class BrokenLaw(AssertionError):
+    """A law does not hold for a function."""
+
+
+class DoesNotApply(Exception):
+    """A law says nothing of a function, for a reason."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """What a law claims of one composition of transformations.
+
+    Attributes:
+        how: The composition.
+        verify: Returns if the claim holds.
+
+    Raises:
+        BrokenLaw: By `verify`, if it does not hold.
+        DoesNotApply: By `verify`, if it says nothing of the function.
+    """
+
+    how: str
+    verify: Callable[[], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A function that is to keep the laws, with arguments to call it with.
+
+    Attributes:
+        fun: The function.
+        lanes: The arguments of several calls, of the same shapes; most laws use the first.
+        options: Keywords of `lox.spool`.
+        tolerance: How far floats may be apart, relative and absolute.
+    """
+
+    fun: Function
+    lanes: tuple[tuple[Any, ...], ...]
+    options: dict[str, Any]
+    tolerance: float
+
+    # -- What is expected ----------------------------------------------------------------------------------------
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The arguments of one call."""
+        return self.lanes[0]
+
+    @property
+    def alone(self) -> Reference:
+        """What one call returns and logs."""
+        return self._references[0]
+
+    @functools.cached_property
+    def _references(self) -> tuple[Reference, ...]:
+        return tuple(map(self._reference, self.lanes))
+
+    def _reference(self, args: tuple[Any, ...]) -> Reference:
+        if isinstance(self.fun, Program):
+            return reference(self.fun, *args)
+        _, logs = self.spool(self.fun)(*args)
+        return Reference(self.fun(*args), events(logs, {key: _depth(key, logs) for key in logs}))
+
+    @functools.cached_property
+    def unrolled(self) -> Reference:
+        """What one call returns and logs when Python runs the loops and branches, of which lox then sees nothing."""
+        if isinstance(self.fun, Program):
+            return self.alone
+        with jax.disable_jit():
+            out, logs = self.spool(self.fun)(*self.args)
+        return Reference(out, self.events(logs))
+
+    @functools.cached_property
+    def keys(self) -> frozenset[str]:
+        """What it may log."""
+        return frozenset(jax.eval_shape(self.spool(self.fun), *self.args)[1].data)
+
+    def batch(self, batches: int) -> tuple[tuple[Any, ...], Reference]:
+        """The arguments of a call with this many batch axes, and what it returns and logs."""
+        if not batches:
+            return self.args, self.alone
+        rows: tuple[tuple[Any, ...], ...] = self.lanes
+        expected = self._references
+        if batches == 2:
+            (row, first), (reversed_row, second) = _stack(rows, expected), _stack(rows[::-1], expected[::-1])
+            rows, expected = (row, reversed_row), (first, second)
+        return _stack(rows, expected)
+
+    @functools.cached_property
+    def primitives(self) -> frozenset[str]:
+        """The names of the primitives in the function, at any depth."""
+        return frozenset(eqn.primitive.name for eqn in _handler.equations(jax.make_jaxpr(self.fun)(*self.args)))
+
+    def require(self, names: Iterable[str], what: str) -> None:
+        """Raises DoesNotApply if the function has none of these primitives."""
+        if self.primitives.isdisjoint(names):
+            raise DoesNotApply(f"the function has no {what}")
+
+    # -- What happens --------------------------------------------------------------------------------------------
+
+    def spool(self, fun: Function, **more: Any) -> Function:
+        """`lox.spool` with the options of the subject."""
+        return lox.spool(fun, **(self.options | more))
+
+    def events(self, logs: lox.logdict, batches: int = 0) -> Events:
+        """The events that happened, by key and lane, with this many batch axes around the function."""
+        return events(logs, {key: self.depth(key, logs, batches) for key in logs})
+
+    def depth(self, key: str, logs: lox.logdict, batches: int = 0) -> int:
+        """The number of batch axes: inside of a function they are those of what is expected."""
+        for lane in self.alone.events.get(key, ()):
+            return batches + len(lane)
+        return _depth(key, logs, batches)
+
+    # -- Claims --------------------------------------------------------------------------------------------------
+
+    def returns(self, how: str, fun: Function) -> Claim:
+        """It returns what the function does."""
+        return Claim(how, lambda: self.out_is(self.alone.out, fun(*self.args), how))
+
+    def spools(
+        self,
+        how: str,
+        spooled: Function,
+        *,
+        batches: int = 0,
+        axis: int = 0,
+        expected: Callable[[], Reference] | None = None,
+        args: Sequence[Any] | None = None,
+        keys: Collection[str] | None = None,
+        times: int = 1,
+    ) -> Claim:
+        """It returns what the function does, and its logs.
+
+        Args:
+            how: The composition.
+            spooled: Returns a result and logs.
+            batches: How many batch axes are around the function, of which the logs have the first `axis` before the
+                axis of events.
+            axis: The axis of events.
+            expected: What is expected instead.
+            args: The arguments instead of those of the subject.
+            keys: Which keys to look at; all by default.
+            times: How often to call it, the second time with what was compiled.
+        """
+
+        def verify() -> None:
+            its_args, its_reference = self.batch(batches) if expected is None else ((), expected())
+            for _ in range(times):
+                out, logs = spooled(*(its_args if args is None else args))
+                self.out_is(its_reference.out, out, how)
+                logs = _events_first(logs if keys is None else logs.filter(list(keys)), axis)
+                self.events_are(its_reference.events, self.events(logs, batches), how)
+
+        return Claim(how, verify)
+
+    def taps(
+        self,
+        how: str,
+        tapped: Callable[[Callable[[lox.logdict], None]], Function],
+        *,
+        batches: int = 0,
+        expected: Callable[[], Reference] | None = None,
+        args: Sequence[Any] | None = None,
+        keys: Collection[str] | None = None,
+    ) -> Claim:
+        """It returns what the function does, and hands over its logs to a callback; arguments as for `spools`."""
+
+        def verify() -> None:
+            its_args, its_reference = self.batch(batches) if expected is None else ((), expected())
+            arrived: list[lox.logdict] = []
+            out = tapped(arrived.append)(*(its_args if args is None else args))
+            lox.flush()
+            self.out_is(its_reference.out, out, how)
+            got: dict[str, dict[Lane, list[Any]]] = {}
+            for logs in arrived:
+                if logs.mask and not any(np.any(logs.mask.get(key, True)) for key in logs):
+                    raise BrokenLaw(f"{how} hands over logs of keys {sorted(logs)} that did not happen.")
+                for key, lanes in self.events(logs, batches).items():
+                    if keys is not None and key not in keys:
+                        continue
+                    for lane, happened in lanes.items():
+                        got.setdefault(key, {}).setdefault(lane, []).extend(happened)
+            self.events_are(its_reference.events, got, how)
+
+        return Claim(how, verify)
+
+    def out_is(self, expected: Any, got: Any, how: str) -> None:
+        """Raises BrokenLaw if results differ."""
+        if jax.tree.structure(expected) != jax.tree.structure(got):
+            raise BrokenLaw(f"{how} returns {jax.tree.structure(got)}, not {jax.tree.structure(expected)}.")
+        for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(got), strict=True):
+            if not same(one, other, self.tolerance):
+                where = f" at {jax.tree_util.keystr(path)}" if path else ""
+                raise BrokenLaw(f"{how} returns another result{where}: expected {one}, got {other}.")
+
+    def events_are(self, expected: Events, got: Events, how: str) -> None:
+        """Raises BrokenLaw if events differ."""
+        found = difference(expected, got, self.tolerance)
+        if found is not None:
+            raise BrokenLaw(f"{how} logs something else. {found[0].upper()}{found[1:]}.")
+
+
+def _depth(key: str, logs: lox.logdict, least: int = 0) -> int:
+    """The number of batch axes as far as a mask or a counter tells; without them lanes need not be told apart."""
+    return max((np.ndim(of[key]) - 1 for of in (logs.mask, *logs.steps.values()) if key in of), default=least)
+
+
+def _stack(rows: Sequence[tuple[Any, ...]], expected: Sequence[Reference]) -> tuple[tuple[Any, ...], Reference]:
+    """Calls as the lanes of one."""
+
+    def stack(*leaves: Any) -> Any:
+        return jnp.stack([jnp.asarray(leaf) for leaf in leaves])
+
+    lanes: dict[str, dict[Lane, Any]] = {}
+    for number, one in enumerate(expected):
+        for key, inner in one.events.items():
+            lanes.setdefault(key, {}).update({(number, *lane): happened for lane, happened in inner.items()})
+    return jax.tree.map(stack, *rows), Reference(jax.tree.map(stack, *(one.out for one in expected)), lanes)
+
+
+def _events_first(logs: lox.logdict, axis: int) -> lox.logdict:
+    def move(values: Any) -> Any:
+        return jax.tree.map(lambda leaf: np.moveaxis(np.asarray(leaf), axis, 0), values)
+
+    return lox.logdict(move(logs.data), move(logs.steps), move(logs.mask)) if axis else logs
