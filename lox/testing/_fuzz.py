@@ -135,7 +135,6 @@ class _Round:
 
     def __init__(self, tally: Tally, laws: tuple[Law, ...], end: float):
         self.tally, self.laws, self.end = tally, laws, end
-        self.failed = False
         self.last: _Attempt | None = None
 
     def run(self, number: int, depth: int, length: int) -> None:
@@ -152,20 +151,21 @@ class _Round:
         hypothesis_seed(number)(search(given_all(self._check)))()
 
     def _check(self, program: Program, starts: tuple[int, ...], choice: int) -> None:
-        if not self.failed:
+        if not self.last:
             if time.monotonic() >= self.end:
                 return
             self.tally.programs += 1
         x = np.array([0.3, -0.5], np.float32)
         lanes = tuple((x * np.float32(1 - place / 2), np.int32(n)) for place, n in enumerate(starts))
-        for law in self.laws:
+        laws = (self.last.law,) if self.last else self.laws  # A smaller program is to break the same law.
+        for law in laws:
             attempt = _Attempt(program, lanes, law, choice)
             try:
                 claims = attempt.check()
             except Exception:
-                self.failed, self.last = True, attempt
+                self.last = attempt
                 raise
-            if not self.failed:
+            if not self.last:
                 self.tally.claims += claims
 
     def store(self, folder: Path, number: int, error: Exception) -> Path:
