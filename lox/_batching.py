@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.extend as jex
 
 from lox import _compat
@@ -75,7 +76,8 @@ def _batch_cond(original: Batcher) -> Batcher:
         all_stay = in_place.value or any(_has_unbounded_logs(branch) for branch in branches)
         if all_stay or tapped_in(inside) or _log_of_derivatives(inside):
             # Such logs do not become outputs; they stay where they are, each branch's masked by the predicate.
-            branches = tuple(_masked_branch(branch, place, not all_stay) for place, branch in enumerate(branches))
+            index_aval = jex.core.mapped_aval(axis_data.size, dims[0], jax.typeof(args[0]))
+            branches = tuple(_masked_branch(*each, index_aval, not all_stay) for each in enumerate(branches))
             args, dims = [args[0], *args], [dims[0], *dims]
         if all_stay:
             return original(axis_data, args, dims, branches=branches, **params)
@@ -101,7 +103,7 @@ def _log_of_derivatives(params: dict[str, Any]) -> bool:
     return any(eqn.primitive is log_grad_p for jaxpr in jaxprs_in(params) for eqn in equations(jaxpr))
 
 
-def _masked_branch(branch: Any, place: int, only_tapped: bool) -> Any:
+def _masked_branch(place: int, branch: Any, index: Any, only_tapped: bool) -> Any:
     reason = (
         "A branch of a cond or switch logs, in a while_loop or in its derivative, what may not happen. Use unify=True "
         "to get it with a mask, or leave the key out with argnames= or tags=."
@@ -110,7 +112,6 @@ def _masked_branch(branch: Any, place: int, only_tapped: bool) -> Any:
     def masked_branch(index: Any, *ops: Any) -> list[Any]:
         return under(Mask(index == place, reason, only_tapped), _compat.as_fun(branch))(*ops)[0]
 
-    index = _compat.int32_scalar
     jaxpr, captured = _compat.trace(masked_branch, [index, *_compat.in_avals(branch)], "lox")
     if captured:
         raise AssertionError("a closed branch captured values")

@@ -383,3 +383,16 @@ def test_lanes_of_a_loop_on_shards_that_end_apart(mesh, batches, transform):
     assert_array(logs.mask["x"], happened)
     assert_array(logs["i"], np.where(happened, iteration, 0))
     assert_array(logs["x"], np.where(happened, trips * 10 + iteration, 0))
+
+
+@transforms
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_lanes_on_shards_that_branch_apart_arrive_where_they_branch(mesh, check_vma, transform):
+    def each(x):
+        return lax.cond(x > 2, lambda x: lox.log({"x": x})["x"], lambda x: x, x)
+
+    arrived = []
+    f = sharded(mesh, jax.vmap(each), check_vma=check_vma)
+    transform(lox.tap(f, arrived.append))(XS)
+    lox.flush()
+    assert sorted(value for logs in arrived for value in logs["x"][logs.mask["x"]]) == XS[XS > 2].tolist()
