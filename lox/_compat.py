@@ -134,7 +134,7 @@ def emit_callback(ctx: Any, callback: Callable[..., Any], operands: Sequence[Any
             sharding=sharding,
         )
     if ordered:
-        ctx.set_tokens_out(_mlir.TokenSet({effect: token}))
+        ctx.set_tokens_out(ctx.tokens_in.update_tokens(_mlir.TokenSet({effect: token})))
 
 
 def _emit_direct_callback(

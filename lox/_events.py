@@ -20,12 +20,13 @@ from lox._lanes import where
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """Where and how `lox.log` was called."""
+    """Where and how `lox.log` was called, or, of what a backward pass logs, `lox.log_grad`."""
 
     file: str
     line: int
     function: str
     tags: tuple[str, ...]
+    backward: bool = False
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} ({self.function})"

@@ -165,7 +165,7 @@ def log_grad(data: Data, *, tags: str | Iterable[str] = (), prefix: str = "grad/
         value = jnp.asarray(leaf)
         if not jnp.issubdtype(value.dtype, jnp.inexact):
             return leaf
-        backward = Log(key, tuple(event.steps), event.site)
+        backward = Log(key, tuple(event.steps), dataclasses.replace(event.site, backward=True))
         return log_grad_p.bind(value, *event.steps.values(), backward=backward, of_tangent=False)
 
     return jax.tree_util.tree_map_with_path(watch, data)

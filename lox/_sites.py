@@ -36,6 +36,7 @@ class LogSite:
         path: The loops, branches and calls around it, such as ``scan[1000] / cond[1] / jit:step``.
         file: The file of the call.
         line: Its line.
+        backward: Whether it is a `lox.log_grad`, that a backward pass comes back to.
     """
 
     keys: tuple[str, ...]
@@ -49,6 +50,7 @@ class LogSite:
     path: str
     file: str
     line: int
+    backward: bool = False
 
     @property
     def count(self) -> str:
@@ -207,4 +209,5 @@ def _logged(node: Event | Loop, place: _Place, loops: tuple[int, ...] = ()) -> I
         path=" / ".join(here.path),
         file=site.file,
         line=site.line,
+        backward=site.backward,
     )

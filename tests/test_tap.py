@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 from jax.sharding import Mesh, PartitionSpec
 from reference import Journal, assert_array
 
@@ -444,6 +445,28 @@ def test_each_shard_sends_its_own_events_in_order(inside, check_vma):
         events, counters = happened(arrived, lane=shard)
         np.testing.assert_array_equal(events["x"], [np.arange(8.0).reshape(4, 2)[shard] + i for i in range(3)])
         assert [int(i) for i in counters["i"]["x"]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("way", ["jit of tap", "tap of jit", "eager"])
+def test_other_ordered_effects_of_the_program_are_kept(way):
+    called = []
+
+    def f(x):
+        lox.log({"x": x})
+        jax.debug.callback(lambda x: called.append(float(x)), x, ordered=True)
+        x = io_callback(lambda x: called.append(float(x)) or x + 1, jax.typeof(x), x, ordered=True)
+        return lox.log({"x": x})["x"]
+
+    def g(x):
+        return lax.scan(lambda x, _: (f(x), None), x, length=2)[0]
+
+    def make(tap):
+        return {"jit of tap": jax.jit(tap(g)), "tap of jit": tap(jax.jit(g)), "eager": tap(g)}[way](jnp.float32(0))
+
+    out, arrived = tapped(make)
+    jax.effects_barrier()
+    assert out == 2 and sorted(called) == [0, 0, 1, 1]
+    np.testing.assert_array_equal(np.concatenate([logs["x"] for logs in arrived]), [0, 1, 1, 2])
 
 
 @pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])

@@ -97,6 +97,78 @@ def test_a_function_of_the_users_is_checked():
     assert report.not_applicable["while_loop"] == "the function has no while_loop"
 
 
+def of_vmap(xs):
+    return jax.vmap(lambda x: lox.log({"x": x})["x"] * 2)(xs)
+
+
+def of_shards(x):
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("d",))
+    spec = jax.sharding.PartitionSpec("d")
+    return jax.shard_map(lambda x: lox.log({"x": x})["x"], mesh=mesh, in_specs=spec, out_specs=spec)(x)
+
+
+def watching(w, x):
+    slope = jax.grad(lambda w: jnp.sum(lox.log_grad({"h": w * x})["h"] ** 2))(w)
+    return lox.log({"slope": slope})["slope"]
+
+
+def straight_through(x):
+    return lox.log({"x": x + lax.stop_gradient(jnp.round(x) - x), "square": lax.stop_gradient(1e8 * x * x)})["x"]
+
+
+def growing(x):
+    return lax.while_loop(lambda x: x < 5, lambda x: lox.log({"x": x})["x"] * 2, x)
+
+
+@jax.custom_jvp
+def with_rule(x):
+    return jnp.sin(lox.log({"x": x})["x"])
+
+
+@with_rule.defjvp
+def with_rule_jvp(primals, tangents):
+    return jnp.sin(primals[0]), jnp.cos(primals[0]) * lox.log({"tangent": tangents[0]})["tangent"]
+
+
+def of_keys(key):
+    return jax.random.split(lox.log({"key": key})["key"])
+
+
+LEGITIMATE = {
+    "a vmap inside": (of_vmap, (np.ones(3, np.float32),)),
+    "a shard_map inside": (of_shards, (jnp.arange(8.0),)),
+    "log_grad in its own grad": (watching, (jnp.float32(0.5), jnp.ones(2))),
+    "derivatives that are cut off": (straight_through, (jnp.float32(0.3),)),
+    "a loop as long as its argument says": (growing, (jnp.float32(1),)),
+    "a rule that does not run the function": (with_rule, (jnp.float32(1),)),
+    "keys": (of_keys, (jax.random.key(0),)),
+    "numbers of Python": (lambda x: {"x": lox.log({"x": x})["x"], "coefficient": 1.0}, (1.0,)),
+    "donated arguments": (jax.jit(lambda x: lox.log({"x": x})["x"] * 2, donate_argnums=0), (jnp.arange(3.0),)),
+    "no arguments": (lambda: lox.log({"x": jnp.ones(2)})["x"], ()),
+    "no iterations": (lambda x: lax.scan(lambda c, _: (c, lox.log({"c": c})["c"]), x, None, length=0), (1.0,)),
+}
+
+
+@pytest.mark.parametrize("name", LEGITIMATE)
+def test_no_false_alarm(name):
+    fun, args = LEGITIMATE[name]
+    laws = [law for law in testing.LAWS if law is not testing.custom_rules]  # The same as for derivatives.
+    assert testing.check(fun, *args, laws=laws).claims > 30
+
+
+@pytest.mark.parametrize(
+    ("refused", "law"),
+    [
+        (lambda x: jax.pure_callback(np.sin, x, x), testing.vmap),
+        (lambda x: jax.pure_callback(np.sin, x, x, vmap_method="sequential"), testing.derivatives),
+        (lambda x: jax.pure_callback(np.sin, x, x, vmap_method="sequential"), testing.logs_are_values),
+    ],
+)
+def test_what_jax_has_not_is_no_law_of_lox(refused, law):
+    report = testing.check(lambda x: lox.log({"x": refused(x)})["x"], jnp.float32(1), laws=[testing.jit, law])
+    assert report.kept == ("jit",) and "JAX has no" in report.not_applicable[law.__name__]
+
+
 class Changing:
     """A function that is another one each time."""
 
@@ -125,6 +197,58 @@ def test_nothing_is_said_to_be_checked_that_was_not(fun, laws, text):
     args = (jnp.float32(1), jnp.ones((2, 2))) if fun is train else (jnp.float32(1),)
     with pytest.raises(ValueError, match=text):
         testing.check(fun, *args, laws=laws)
+
+
+def changing_keys():
+    calls = iter(range(1000))
+    return lambda x: lox.log({f"x{next(calls)}": x})
+
+
+def once():
+    calls = iter(range(1000))
+    return lambda x: lox.log({"x": x}) if next(calls) == 0 else {"x": x}
+
+
+@pytest.mark.parametrize(
+    ("fun", "args", "options", "text"),
+    [
+        (changing_keys(), (1.0,), {}, "does something else when it is called again"),
+        (once(), (1.0,), {}, "does something else when it is called again"),
+        (lambda x: lox.log_grad({"x": x}), (1.0,), {}, "logged by a derivative"),
+        (of_vmap, ("text",), {}, "pytrees of arrays, got 'text' of type str"),
+        (
+            lambda x: (lox.log({"x": x}), "text"),
+            (1.0,),
+            {},
+            r"return pytrees of arrays, got 'text' of type str at \[1\]",
+        ),
+        (None, (), {}, "takes a function, got None"),
+        (of_vmap, (jnp.ones(2),), {"laws": testing.jit}, "laws must be a list"),
+        (of_vmap, (jnp.ones(2),), {"laws": ["jit"]}, "got 'jit'"),
+        (of_vmap, (jnp.ones(2),), {"lanes": []}, "lanes must be a list"),
+        (of_vmap, (jnp.ones(2),), {"lanes": [(jnp.ones(3),)]}, "same structure, shapes and dtypes"),
+        (of_vmap, (jnp.ones(2),), {"spool": {"reduce": "mean"}}, "spool= takes unify"),
+        (of_vmap, (jnp.ones(2),), {"tolerance": float("inf")}, "tolerance must be"),
+        (of_vmap, (jnp.ones(2),), {"choose": lambda claims: None}, "A law makes claims"),
+        (of_vmap, (jnp.ones(2),), {"choose": lambda claims: []}, "none of its claims was chosen"),
+    ],
+)
+def test_arguments_that_are_wrong(fun, args, options, text):
+    with pytest.raises(ValueError, match=text):
+        testing.check(fun, *args, **options)
+
+
+def test_every_lane_must_fit_in_max_iters():
+    def f(x):
+        return lax.while_loop(lambda x: jnp.abs(x) < 16, lambda x: lox.log({"x": x})["x"] - 1, x)
+
+    with pytest.raises(ValueError, match="max_iters=16 is too small"):
+        testing.check(f, jnp.float32(-4), lanes=[(jnp.float32(4),)], laws=[testing.vmap])
+
+
+def test_a_check_is_not_inside_of_a_handler():
+    with pytest.raises(ValueError, match="outside of other transformations and handlers"):
+        lox.spool(lambda x: testing.check(of_vmap, x))(jnp.ones(2))
 
 
 def test_what_a_function_raises_is_raised():
@@ -162,11 +286,33 @@ def test_a_program_that_breaks_a_law_is_stored_as_a_file_that_shows_it(tmp_path,
 def test_a_run_without_findings_stores_nothing(tmp_path, capsys):
     tally = testing.fuzz(seconds=3, depth=1, laws=[testing.absence], folder=tmp_path / "found")
     assert tally.programs > 0 and tally.claims > 0 and not tally.failures
-    assert not (tmp_path / "found").exists()
+    assert not list((tmp_path / "found").iterdir())
     assert f"{tally.programs:,} programs" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["--minutes", "0"], ["--laws", "gravity"], ["--depth", "x"]])
+def test_a_run_that_checked_nothing_is_no_success(tmp_path, capsys):
+    assert main(["--minutes", "1e-9", "--out", str(tmp_path)]) == 1
+    assert "Nothing was checked" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_said_at_once(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as raised:
+        main(["--minutes", "1", "--out", str(tmp_path / "file")])
+    assert raised.value.code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--minutes", "0"],
+        ["--minutes", "soon"],
+        ["--depth", "-1"],
+        ["--length", "0"],
+        ["--laws", "gravity"],
+        ["--depth", "x"],
+    ],
+)
 def test_arguments_of_the_command_that_are_wrong(arguments):
     with pytest.raises(SystemExit) as raised:
         main(arguments)

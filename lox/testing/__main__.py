@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments after the program's name; those of this process by default.
 
     Returns:
-        The exit code: 0 when all laws held, 1 when one was broken.
+        The exit code: 0 when all laws held, 1 when one was broken or none was checked, 130 when it was interrupted.
 
     Raises:
         SystemExit: With code 2 for arguments that are wrong, with 0 after ``--help``.
@@ -32,20 +32,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--minutes", type=_positive, default=10.0, metavar="N", help="how long")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="where to begin")
-    parser.add_argument("--depth", type=int, default=3, metavar="N", help="how deep statements nest")
-    parser.add_argument("--length", type=int, default=3, metavar="N", help="the length of sequences, loops and batches")
+    parser.add_argument("--depth", type=_whole, default=3, metavar="N", help="how deep statements nest")
+    parser.add_argument(
+        "--length", type=_whole, default=3, metavar="N", help="the length of sequences, loops and batches"
+    )
     parser.add_argument("--laws", nargs="+", choices=_LAWS, default=list(_LAWS), metavar="LAW", help="which laws")
     parser.add_argument("--out", default="lox-fuzz", metavar="FOLDER", help="where programs that break one go")
     args = parser.parse_args(argv)
-    tally = testing.fuzz(
-        seconds=60 * args.minutes,
-        seed=args.seed,
-        depth=args.depth,
-        length=args.length,
-        folder=args.out,
-        laws=[_LAWS[name] for name in args.laws],
-        report=_print,
-    )
+    try:
+        tally = testing.fuzz(
+            seconds=60 * args.minutes,
+            seed=args.seed,
+            depth=args.depth,
+            length=args.length,
+            folder=args.out,
+            laws=[_LAWS[name] for name in dict.fromkeys(args.laws)],
+            report=_print,
+        )
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    except OSError as error:
+        parser.error(str(error))
+    if not tally.claims:
+        print("Nothing was checked: give it more time.", file=sys.stderr)
+        return 1
     return 1 if tally.failures else 0
 
 
@@ -53,10 +64,19 @@ _LAWS = {law.__name__: law for law in testing.LAWS}
 
 
 def _positive(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"must be more than 0, got {text!r}")
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of more than 0, got {text!r}")
     return value
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    return int(text)
 
 
 def _print(line: str) -> None:

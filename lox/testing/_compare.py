@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -56,7 +57,7 @@ def events(logs: logdict, depths: Mapping[str, int]) -> dict[str, dict[Lane, lis
     found: dict[str, dict[Lane, list[Happened]]] = {}
     for key, value in logs.items():
         steps = {name: np.asarray(of[key]) for name, of in logs.steps.items() if key in of}
-        value = np.asarray(value)
+        value = on_host(value)
         lanes = value.shape[1 : 1 + depths[key]]
         mask = np.asarray(logs.mask[key]) if key in logs.mask else np.ones((len(value), *lanes))
         found[key] = {
@@ -68,6 +69,13 @@ def events(logs: logdict, depths: Mapping[str, int]) -> dict[str, dict[Lane, lis
             for lane in itertools.product(*map(range, lanes))
         }
     return found
+
+
+def on_host(value: Any) -> np.ndarray:
+    """An array of NumPy; of typed PRNG keys, their data."""
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    return np.asarray(value)
 
 
 def difference(expected: Events, got: Events, tolerance: float) -> str | None:
@@ -92,7 +100,7 @@ def _differences(expected: Events, got: Events, tolerance: float) -> Iterator[st
 
 def same(expected: Any, got: Any, tolerance: float) -> bool:
     """Whether two arrays have the same shape, and the same values within rounding."""
-    expected, got = np.asarray(expected), np.asarray(got)
+    expected, got = on_host(expected), on_host(got)
     if expected.shape != got.shape:
         return False
     if not jnp.issubdtype(got.dtype, jnp.inexact):

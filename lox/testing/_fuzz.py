@@ -62,7 +62,7 @@ def fuzz(
         seed: Where to begin; another number gives other programs.
         depth: As for `programs`.
         length: As for `programs`.
-        folder: Where to store programs. It is made when there is one to store.
+        folder: Where to store programs. It is made.
         laws: Which laws, of `lox.testing.LAWS`.
         report: What to do with lines that tell how it goes.
 
@@ -75,6 +75,7 @@ def fuzz(
     []
     """
     tally = Tally()
+    Path(folder).mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + seconds
     for number in itertools.count(seed):
         if time.monotonic() >= end:
@@ -84,7 +85,8 @@ def fuzz(
             current.run(number, depth, length)
         except Exception as error:  # noqa: BLE001  (whatever goes wrong is what it looks for)
             tally.failures.append(current.store(Path(folder), number, error))
-            report(f"{tally.failures[-1]}: {type(error).__name__}: {str(error).splitlines()[0]}")
+            first = (str(error).splitlines() or [""])[0]
+            report(f"{tally.failures[-1]}: {type(error).__name__}: {first}")
         report(f"seed {number}: {tally}")
         jax.clear_caches()
     raise AssertionError("numbers do not end")
@@ -105,7 +107,7 @@ class _Attempt:
     def check(self) -> int:
         """Returns the number of claims that hold."""
         try:
-            return check(self.program, *self.lanes[0], laws=[self.law], lanes=self.lanes, choose=self.choose).claims
+            return check(self.program, *self.lanes[0], laws=[self.law], lanes=self.lanes[1:], choose=self.choose).claims
         except ValueError as error:  # A filter leaves no log, or the law says nothing of the program.
             if "There is nothing to check" in str(error):
                 return 0
@@ -126,7 +128,7 @@ class _Attempt:
             f"program = testing.Program({self.program.body!r})\n"
             f"lanes = [{lanes}]\n"
             f"choose = lambda claims: [claims[{self.choice} % len(claims)]]\n"
-            f"testing.check(program, *lanes[0], laws=[testing.{self.law.__name__}], lanes=lanes, choose=choose)\n"
+            f"testing.check(program, *lanes[0], laws=[testing.{self.law.__name__}], lanes=lanes[1:], choose=choose)\n"
         )
 
 
@@ -172,7 +174,6 @@ class _Round:
         """Writes what failed last, which is the smallest."""
         if self.last is None:
             raise error
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.last.law.__name__}_{number}.py"
         path.write_text(self.last.source(error))
         return path

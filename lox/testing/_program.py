@@ -226,6 +226,8 @@ class _Source:
     def _statement(self, statement: Statement) -> list[str]:
         match statement:
             case Log(key, value, tags, steps, prefix):
+                if value not in VALUES and value not in DTYPES:
+                    raise ValueError(f"A program logs one of {', '.join((*VALUES, *DTYPES))}; got {value!r}.")
                 options = f", tags={list(tags)}" if tags else ""
                 options += f', prefix="{prefix}"' if prefix else ""
                 options += ", step=i" if steps else ""

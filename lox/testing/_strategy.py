@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from hypothesis import strategies as st
 
 from lox.testing._program import (
@@ -88,7 +89,9 @@ def programs(
     ... def test_a_handler_changes_no_result(program):
     ...     assert lox.spool(program)(1.0, 2)[0] == program(1.0, 2)
     """
-    constructs, values, dtypes = tuple(constructs), tuple(values), tuple(dtypes)
+    constructs, values, dtypes = (
+        _names(*given) for given in (("constructs", constructs), ("values", values), ("dtypes", dtypes))
+    )
     for name, chosen, known in (
         ("constructs", constructs, CONSTRUCTS),
         ("values", values, tuple(VALUES)),
@@ -98,7 +101,7 @@ def programs(
             if item not in known:
                 raise ValueError(f"{name} must be among {', '.join(known)}; got {item!r}.")
     for name, number, least in (("depth", depth, 0), ("length", length, 1)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < least:
+        if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < least:
             raise ValueError(f"{name} must be an integer of at least {least}, got {number!r}.")
     if not values and not dtypes:
         raise ValueError("A program must log something: values and dtypes are empty.")
@@ -115,6 +118,14 @@ def _programs(draw: st.DrawFn, grammar: _Grammar, depth: int) -> Program:
 @st.composite
 def _bodies(draw: st.DrawFn, grammar: _Grammar, depth: int, around: _Around) -> Body:
     return tuple(draw(st.lists(grammar.statements(depth, around), min_size=1, max_size=grammar.length)))
+
+
+def _names(option: str, names: Any) -> tuple[str, ...]:
+    if isinstance(names, str):
+        return (names,)
+    if not isinstance(names, Iterable):
+        raise ValueError(f"{option} must be a name or names, got {names!r}.")
+    return tuple(names)
 
 
 def _logs(body: Body) -> bool:

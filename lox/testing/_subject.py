@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -35,6 +35,7 @@ class Claim:
     Attributes:
         how: The composition.
         verify: Returns if the claim holds.
+        plain: Runs the composition without lox, if there is one that JAX may refuse.
 
     Raises:
         BrokenLaw: By `verify`, if it does not hold.
@@ -43,6 +44,7 @@ class Claim:
 
     how: str
     verify: Callable[[], None]
+    plain: Callable[[], Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Subject:
 
     Attributes:
         fun: The function.
-        lanes: The arguments of several calls, of the same shapes; most laws use the first.
+        lanes: The arguments of several calls, of the same shapes; most laws use the first. Read `args` to call it.
         options: Keywords of `lox.spool`.
         tolerance: How far floats may be apart, relative and absolute.
     """
@@ -65,42 +67,75 @@ class Subject:
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """The arguments of one call."""
-        return self.lanes[0]
+        """The arguments of one call, which may be donated to it."""
+        return jax.tree.map(_copy, self.lanes[0])
 
-    @property
+    @functools.cached_property
     def alone(self) -> Reference:
         """What one call returns and logs."""
-        return self._references[0]
+        return self._reference(self.lanes[0])
 
     @functools.cached_property
     def _references(self) -> tuple[Reference, ...]:
-        return tuple(map(self._reference, self.lanes))
+        return (self.alone, *map(self._reference, self.lanes[1:]))
 
     def _reference(self, args: tuple[Any, ...]) -> Reference:
         if isinstance(self.fun, Program):
             return reference(self.fun, *args)
-        _, logs = self.spool(self.fun)(*args)
-        return Reference(self.fun(*args), events(logs, {key: _depth(key, logs) for key in logs}))
+        out = self.fun(*jax.tree.map(_copy, args))
+        _, logs = self.spool(self.fun)(*jax.tree.map(_copy, args))
+        for key, dropped in logs.dropped.items():
+            if np.any(dropped):
+                raise ValueError(
+                    f"max_iters={self.options['max_iters']} is too small: {dropped} events of key {key!r} were "
+                    f"dropped for the arguments {args}."
+                )
+        return Reference(out, self.events(logs))
 
     @functools.cached_property
     def unrolled(self) -> Reference:
         """What one call returns and logs when Python runs the loops and branches, of which lox then sees nothing."""
         if isinstance(self.fun, Program):
             return self.alone
-        with jax.disable_jit():
-            out, logs = self.spool(self.fun)(*self.args)
+        out, logs = self.in_python(self.spool(self.fun))(*self.args)
         return Reference(out, self.events(logs))
 
+    def in_python(self, fun: Function) -> Function:
+        """`fun` with Python to run its loops and branches."""
+
+        def run(*args: Any) -> Any:
+            try:
+                with jax.disable_jit():
+                    return fun(*args)
+            except ValueError as error:
+                if "disable_jit" in str(error):  # JAX has no scan of length zero then.
+                    raise DoesNotApply(str(error)) from None
+                raise
+
+        return run
+
     @functools.cached_property
+    def types(self) -> Mapping[str, Any]:
+        """What it may log, by key, with the axis of events."""
+        return jax.eval_shape(lambda: self.spool(self.fun)(*self.args)[1]).data
+
+    @property
     def keys(self) -> frozenset[str]:
-        """What it may log."""
-        return frozenset(jax.eval_shape(self.spool(self.fun), *self.args)[1].data)
+        """The keys that it may log."""
+        return frozenset(self.types)
+
+    @functools.cached_property
+    def forward(self) -> Subject:
+        """The same without what its backward passes log, which another derivative does once more."""
+        backward = {key for site in lox.sites(self.fun)(*self.args) if site.backward for key in site.keys}
+        return dataclasses.replace(self, fun=lox.strip(self.fun, argnames=backward)) if backward else self
 
     def batch(self, batches: int) -> tuple[tuple[Any, ...], Reference]:
         """The arguments of a call with this many batch axes, and what it returns and logs."""
         if not batches:
             return self.args, self.alone
+        if not jax.tree.leaves(self.lanes[0]):
+            raise DoesNotApply("the function has no arguments that could be batched")
         rows: tuple[tuple[Any, ...], ...] = self.lanes
         expected = self._references
         if batches == 2:
@@ -129,10 +164,21 @@ class Subject:
         return events(logs, {key: self.depth(key, logs, batches) for key in logs})
 
     def depth(self, key: str, logs: lox.logdict, batches: int = 0) -> int:
-        """The number of batch axes: inside of a function they are those of what is expected."""
-        for lane in self.alone.events.get(key, ()):
-            return batches + len(lane)
-        return _depth(key, logs, batches)
+        """The number of batch axes of a key, with this many around the function."""
+        if key in self._depths:
+            return batches + self._depths[key]
+        # It is one that only a derivative logs: as far as a mask or a counter tells.
+        return max((np.ndim(of[key]) - 1 for of in (logs.mask, *logs.steps.values()) if key in of), default=batches)
+
+    @functools.cached_property
+    def _depths(self) -> Mapping[str, int]:
+        """The number of batch axes inside of the function, by key: those of the mask that a branch gives all of it."""
+
+        def maybe(happens: Any) -> None:
+            jax.lax.cond(happens, lambda: (self.fun(*self.args), None)[1], lambda: None)
+
+        _, logs = jax.eval_shape(self.spool(maybe, unify=True), True)
+        return {key: len(mask.shape) - 1 for key, mask in logs.mask.items()}
 
     # -- Claims --------------------------------------------------------------------------------------------------
 
@@ -151,6 +197,7 @@ class Subject:
         args: Sequence[Any] | None = None,
         keys: Collection[str] | None = None,
         times: int = 1,
+        plain: Function | None = None,
     ) -> Claim:
         """It returns what the function does, and its logs.
 
@@ -164,17 +211,18 @@ class Subject:
             args: The arguments instead of those of the subject.
             keys: Which keys to look at; all by default.
             times: How often to call it, the second time with what was compiled.
+            plain: The same without lox, if JAX may refuse it.
         """
 
         def verify() -> None:
             its_args, its_reference = self.batch(batches) if expected is None else ((), expected())
             for _ in range(times):
-                out, logs = spooled(*(its_args if args is None else args))
+                out, logs = spooled(*jax.tree.map(_copy, its_args if args is None else tuple(args)))
                 self.out_is(its_reference.out, out, how)
                 logs = _events_first(logs if keys is None else logs.filter(list(keys)), axis)
                 self.events_are(its_reference.events, self.events(logs, batches), how)
 
-        return Claim(how, verify)
+        return Claim(how, verify, plain and (lambda: plain(*self.batch(batches)[0])))
 
     def taps(
         self,
@@ -185,13 +233,14 @@ class Subject:
         expected: Callable[[], Reference] | None = None,
         args: Sequence[Any] | None = None,
         keys: Collection[str] | None = None,
+        plain: Function | None = None,
     ) -> Claim:
         """It returns what the function does, and hands over its logs to a callback; arguments as for `spools`."""
 
         def verify() -> None:
             its_args, its_reference = self.batch(batches) if expected is None else ((), expected())
             arrived: list[lox.logdict] = []
-            out = tapped(arrived.append)(*(its_args if args is None else args))
+            out = tapped(arrived.append)(*jax.tree.map(_copy, its_args if args is None else tuple(args)))
             lox.flush()
             self.out_is(its_reference.out, out, how)
             got: dict[str, dict[Lane, list[Any]]] = {}
@@ -205,7 +254,7 @@ class Subject:
                         got.setdefault(key, {}).setdefault(lane, []).extend(happened)
             self.events_are(its_reference.events, got, how)
 
-        return Claim(how, verify)
+        return Claim(how, verify, plain and (lambda: plain(*self.batch(batches)[0])))
 
     def out_is(self, expected: Any, got: Any, how: str) -> None:
         """Raises BrokenLaw if results differ."""
@@ -223,9 +272,8 @@ class Subject:
             raise BrokenLaw(f"{how} logs something else. {found[0].upper()}{found[1:]}.")
 
 
-def _depth(key: str, logs: lox.logdict, least: int = 0) -> int:
-    """The number of batch axes as far as a mask or a counter tells; without them lanes need not be told apart."""
-    return max((np.ndim(of[key]) - 1 for of in (logs.mask, *logs.steps.values()) if key in of), default=least)
+def _copy(leaf: Any) -> Any:
+    return jnp.array(leaf, copy=True) if isinstance(leaf, jax.Array) else leaf
 
 
 def _stack(rows: Sequence[tuple[Any, ...]], expected: Sequence[Reference]) -> tuple[tuple[Any, ...], Reference]:
@@ -243,6 +291,6 @@ def _stack(rows: Sequence[tuple[Any, ...]], expected: Sequence[Reference]) -> tu
 
 def _events_first(logs: lox.logdict, axis: int) -> lox.logdict:
     def move(values: Any) -> Any:
-        return jax.tree.map(lambda leaf: np.moveaxis(np.asarray(leaf), axis, 0), values)
+        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, axis, 0), values)
 
     return lox.logdict(move(logs.data), move(logs.steps), move(logs.mask)) if axis else logs
