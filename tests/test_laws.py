@@ -1,5 +1,6 @@
 """Random programs keep the laws: of each program one claim of a law is checked, the same ones each time."""
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -62,6 +63,9 @@ def test_random_programs_keep_the_law(law):
             assume("There is nothing to check" not in str(error))
             raise
         checked += 1
+        if checked % 50 == 0:  # What was compiled takes gigabytes.
+            jax.clear_caches()
 
     keeps()
+    jax.clear_caches()
     assert checked >= wanted

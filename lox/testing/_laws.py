@@ -119,11 +119,14 @@ def derivatives(subject: Subject) -> Claims:
 
     # The rules of a generated program run the function, if with a fwd once more.
     silent = {"custom_vjp_call"} if isinstance(subject.fun, Program) else {"custom_vjp_call", "custom_jvp_call"}
-    for name, mode in (modes | several).items():
+    modes |= several
+    if isinstance(subject.fun, Program) and not subject.fun.has_reverse:
+        modes = {name: modes[name] for name in ("jvp", "linearize", "jacfwd")}
+    for name, mode in modes.items():
         expected = functools.cache(functools.partial(_derivative, subject, mode(of_f), points))
         spooled, tapped = jax.jit(subject.spool(mode(of_f))), functools.partial(of_tap, mode)
         spools, taps = f"spool({name} of f)", f"{name} of tap(f)"
-        if name in modes and subject.primitives.isdisjoint(silent):
+        if name not in several and subject.primitives.isdisjoint(silent):
             yield subject.spools(spools, spooled, expected=expected, args=points, keys=subject.keys)
             yield subject.taps(taps, tapped, expected=expected, args=points, keys=subject.keys)
         else:  # Lanes for directions log besides, and a rule logs what it likes.
@@ -399,6 +402,8 @@ def no_silent_loss(subject: Subject) -> Claims:
         return Claim(f"sites({how})", functools.partial(_sites_are_heard_of, subject, how, fun, args))
 
     yield heard_of("f", subject.fun, subject.args)
+    if isinstance(subject.fun, Program) and not subject.fun.has_reverse:
+        return
     try:
         points, scalar = _differentiable(subject)
         derivative = jax.grad(scalar(subject.fun), tuple(range(len(points))))

@@ -173,6 +173,11 @@ class Program:
         """Whether it has a handler inside."""
         return any(isinstance(each, Call) and each.how in ("spool", "tap") for each in self.statements())
 
+    @property
+    def has_reverse(self) -> bool:
+        """Whether reverse mode goes through all of it."""
+        return all(each.cut for each in self.statements() if isinstance(each, While))
+
     def statements(self) -> Iterator[Statement]:
         """All statements, also those inside of others."""
         return _statements(self.body)
