@@ -47,25 +47,29 @@ class Channel:
         note = f"The error was raised in a callback of lox.tap, for what is logged at {where}."
         if not self.warns:
             error.add_note(note)
-            _keep(error)
+            keep(error)
         elif not self._warned:
             self._warned = True
             text = "".join(traceback.format_exception(error))
             try:
                 warnings.warn(f"{note} Further ones will not be reported.\n{text}", TapWarning, stacklevel=1)
             except TapWarning as warning:  # Warnings are errors here.
-                _keep(warning)
+                keep(warning)
 
 
 _numbers = itertools.count(1)
 _channels: dict[int, weakref.ref[Channel]] = {}
 _closed: list[Channel] = []
+waiting: weakref.WeakSet[Any] = weakref.WeakSet()
+"""What takes logs on from callbacks; its `wait` returns when all that it got has arrived."""
+
 _errors: list[BaseException] = []
 _later_errors = 0
 _lock = threading.RLock()  # Garbage collection may close a channel while this thread holds it.
 
 
-def _keep(error: BaseException) -> None:
+def keep(error: BaseException) -> None:
+    """Keeps an error until `flush` raises it."""
     global _later_errors
     with _lock:
         if _errors:
@@ -95,7 +99,7 @@ def failed(channel: Channel | None, error: BaseException, where: str) -> None:
         channel.failed(error, where)
     else:
         error.add_note(f"They are logged at {where}.")
-        _keep(error)
+        keep(error)
 
 
 @contextlib.contextmanager
@@ -127,6 +131,8 @@ def _wait() -> None:
         _closed.clear()
     with interruptible():
         jax.effects_barrier()
+    for wait in list(waiting):
+        wait.wait()
     del closed  # No sooner: what is on its way finds its channel.
 
 

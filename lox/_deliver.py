@@ -21,6 +21,12 @@ from lox._logdict import logdict
 ORDER = ""
 """The name of a counter that numbers the events of several log calls, so that the host can put them in order."""
 
+LABEL = "\0"
+"""What the names of labels begin with, which no counter's does."""
+
+INNER = f"{LABEL}inner"
+"""The label that counts the batch axes that an event had when it was labelled."""
+
 _compat.cache_weakly(Channel)
 
 channel_p = jex.core.Primitive("lox_channel")
@@ -82,8 +88,10 @@ def _send(*leaves: Any, layout: Layout) -> list[Any]:
 
 
 def _is_plain(nodes: Sequence[Node], to: Destination) -> bool:
-    """Whether there is one event, which happens for sure, and everywhere."""
-    return len(nodes) == 1 and isinstance(nodes[0], Event) and nodes[0].mask is None and to.shard is None
+    """Whether there is one event, which happens for sure, and everywhere, and is laid out already."""
+    if len(nodes) > 1 or not isinstance(nodes[0], Event) or nodes[0].mask is not None or to.shard is not None:
+        return False
+    return INNER not in nodes[0].steps or not nodes[0].lanes
 
 
 def _lower_log(ctx: Any, *leaves: Any, layout: Layout) -> Any:
@@ -184,6 +192,7 @@ def _lay_out(nodes: Sequence[Node], to: Destination) -> logdict:
             continue
         value, happened = value[arrived], happened[arrived]
         of_steps = {name: step[arrived] for name, step in of_steps.items()}
+        labels = _labels(of_steps)
         if to.shard is not None:
             spread = functools.partial(_of_shard, to=to, axis=1 + outside[key])
             value, happened = spread(value), spread(happened)
@@ -193,9 +202,20 @@ def _lay_out(nodes: Sequence[Node], to: Destination) -> logdict:
             of_steps = {name: _blanked(step, happened) for name, step in of_steps.items()}
             mask[key] = happened
         data[key] = value
-        for name, step in of_steps.items():
+        for name, step in (of_steps | labels).items():
             steps.setdefault(name, {})[key] = step
     return logdict(data, steps, mask)
+
+
+def _labels(steps: dict[str, Any]) -> dict[str, Any]:
+    """Takes the labels from the counters of a key, without the batch axes that were there when they were put on."""
+    labels = {name: steps.pop(name) for name in list(steps) if name.startswith(LABEL)}
+    if not labels:
+        return labels
+    inner = labels.pop(INNER)
+    if not inner.size:
+        return labels
+    return {name: label[(..., *[0] * int(inner.flat[0]))] for name, label in labels.items()}
 
 
 def _flat(nodes: Sequence[Node], depth: int) -> dict[str, tuple[Any, dict[str, Any], Any]]:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from lox import _channel, _compat, _transform
 from lox._blocks import blocks, with_event_axis
 from lox._channel import Callback, Channel
-from lox._deliver import ORDER, channel_p
+from lox._deliver import INNER, ORDER, channel_p
 from lox._effect import emit, recording
 from lox._events import Destination, Event, Loop, Node, events, map_events, masked, with_depths, with_values
 from lox._exceptions import LogValueError, TapWarning
@@ -54,12 +54,14 @@ class State:
         counts: For the keys that are thinned out, how many events there were, per lane.
         waiting: How many logs have not been sent yet.
         slots: These logs, by kind.
+        labels: Counters that what is sent has besides its own, each of shape `()`, by name.
     """
 
     channel: Any
     counts: dict[str, Any]
     waiting: Any
     slots: tuple[Slots, ...]
+    labels: dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,11 +109,11 @@ class Tap(InPlace):
         return dataclasses.replace(self, leaves=tuple(arrays))
 
     def shared(self) -> Tap:
-        channel = self.state.channel
-        return self._with(_start(channel_p.bind(channel=channel))) if isinstance(channel, Channel) else self
+        channel, labels = self.state.channel, self.state.labels
+        return self._with(_start(channel_p.bind(channel=channel), labels)) if isinstance(channel, Channel) else self
 
     def detached(self) -> Tap:
-        return self._with(_start(self.state.channel), interval=1, buffer=1, kinds=())
+        return self._with(_start(self.state.channel, self.state.labels), interval=1, buffer=1, kinds=())
 
     def backward(self) -> Handler:
         return self.detached()
@@ -247,7 +249,21 @@ class Tap(InPlace):
             (loop,) = map_events(narrow, [Loop(slots.nodes, {}, self.buffer)])
             yield loop
 
+    def _labelled(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        if not self.state.labels:
+            return nodes
+
+        def label(event: Event, depth: int) -> Event:
+            labels = {name: jnp.asarray(value) for name, value in self.state.labels.items()}
+            labels[INNER] = jnp.int32(event.lanes)
+            shape = event.lengths(depth + event.lanes)
+            steps = {name: jnp.broadcast_to(value, shape) for name, value in labels.items()}
+            return dataclasses.replace(event, steps=event.steps | steps)
+
+        return map_events(label, nodes)
+
     def _send(self, nodes: tuple[Node, ...]) -> None:
+        nodes = self._labelled(nodes)
         axes = _manual_axes()
         if not axes:
             emit(nodes, Destination(self.state.channel, None, 1, self.ordered))
@@ -282,8 +298,8 @@ def _split_by(group: Callable[[Event], Any], nodes: Sequence[Node]) -> Iterator[
             yield dataclasses.replace(node, values={key: node.values[key] for key in of if of[key] == each})
 
 
-def _start(channel: Any) -> State:
-    return State(channel, {}, jnp.int32(0), ())
+def _start(channel: Any, labels: dict[str, Any]) -> State:
+    return State(channel, {}, jnp.int32(0), (), labels)
 
 
 def _aval(value: Any) -> Any:
@@ -455,7 +471,39 @@ def tap(
     >>> [logs["total"].tolist() for logs in arrived]
     [[0.0], [1.0], [3.0], [6.0]]
     """
-    if callback is not None and not callable(callback):
+    return labelled_tap(
+        fun,
+        callback or show,
+        {},
+        argnames=argnames,
+        tags=tags,
+        interval=interval,
+        prefix=prefix,
+        buffer=buffer,
+        ordered=ordered,
+        on_error=on_error,
+    )
+
+
+def labelled_tap(
+    fun: Function | None,
+    callback: Callback,
+    labels: dict[str, Any],
+    *,
+    argnames: str | Iterable[str] | None = None,
+    tags: str | Iterable[str] | None = None,
+    interval: int | None = None,
+    prefix: str = "",
+    buffer: int = 1,
+    ordered: bool = True,
+    on_error: str = "raise",
+) -> Any:
+    """`lox.tap`, of which each event the callback gets has labels among its counters.
+
+    The labels are arrays of shape `()`, traced or not, by names that begin with `LABEL`. They arrive with the axis of
+    events and those of the batches around the tap, and no handler further out sees them.
+    """
+    if not callable(callback):
         raise LogValueError(f"The callback of lox.tap must be callable, got {callback!r}.")
     _transform.string("prefix", prefix)
     warns = _transform.choice("on_error", on_error, ("raise", "warn")) == "warn"
@@ -465,7 +513,7 @@ def tap(
         _transform.positive("interval", interval) or 1,
         _transform.positive("buffer", buffer) or 1,
     )
-    return _transform.decorate(fun, lambda f: _tapped(f, options, Channel(callback or show, prefix, warns)))
+    return _transform.decorate(fun, lambda f: _tapped(f, options, Channel(callback, prefix, warns), labels))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -477,8 +525,8 @@ class _Options:
     interval: int
     buffer: int
 
-    def call(self, fun: Function, channel: Any, args: Any, kwargs: Any) -> Any:
-        leaves, structure = jax.tree.flatten(_start(channel))
+    def call(self, fun: Function, channel: Any, labels: dict[str, Any], args: Any, kwargs: Any) -> Any:
+        leaves, structure = jax.tree.flatten(_start(channel, labels))
         handler = Tap(
             selection=self.selection,
             passes_on=recording.value,
@@ -491,7 +539,7 @@ class _Options:
         return _transform.run(handler, fun, args, kwargs)[0]
 
 
-def _tapped(fun: Function, options: _Options, channel: Channel) -> Function:
+def _tapped(fun: Function, options: _Options, channel: Channel, labels: dict[str, Any]) -> Function:
     jitted = _jitted(fun, options) if _compat.is_jitted(fun) else None
 
     def tapped(*args: Any, **kwargs: Any) -> Any:
@@ -499,7 +547,7 @@ def _tapped(fun: Function, options: _Options, channel: Channel) -> Function:
             _channel.release()
             with _channel.interruptible():
                 if jitted is not None:
-                    return jitted(channel.number, *args, **kwargs)
+                    return jitted(channel.number, labels, *args, **kwargs)
                 return call(*args, **kwargs)
         return call(*args, **kwargs)
 
@@ -507,7 +555,7 @@ def _tapped(fun: Function, options: _Options, channel: Channel) -> Function:
         number = channel_p.bind(channel=channel)
         # In a program that is being staged, the channel is part of it; but what is carried on is arrays.
         staged = isinstance(number, jax.core.Tracer) and options.interval == options.buffer == 1
-        return options.call(fun, channel if staged else number, args, kwargs)
+        return options.call(fun, channel if staged else number, labels, args, kwargs)
 
     tapped = functools.wraps(fun, updated=())(tapped)
     weakref.finalize(tapped, _channel.close, channel)
