@@ -6,6 +6,7 @@ from lox._exceptions import LogValueError as LogValueError
 from lox._exceptions import LoxError as LoxError
 from lox._exceptions import SpoolError as SpoolError
 from lox._exceptions import SpoolWarning as SpoolWarning
+from lox._exceptions import StorageError as StorageError
 from lox._exceptions import StructureError as StructureError
 from lox._exceptions import TapWarning as TapWarning
 from lox._exceptions import UnsupportedPrimitiveError as UnsupportedPrimitiveError
@@ -15,6 +16,10 @@ from lox._logdict import logdict as logdict
 from lox._sites import LogSite as LogSite
 from lox._sites import sites as sites
 from lox._spool import spool as spool
+from lox._storage import load as load
+from lox._storage import save as save
 from lox._strip import keep as keep
 from lox._strip import strip as strip
 from lox._tap import tap as tap
+
+from lox import loggers as loggers  # isort: skip

@@ -21,6 +21,10 @@ class StructureError(LoxError, ValueError):
     """Logs cannot be returned as arrays because events of one key differ, or may not happen."""
 
 
+class StorageError(LoxError, OSError):
+    """Saved logs cannot be read or continued: the files are not lox's, are damaged, or another process writes them."""
+
+
 class UnsupportedPrimitiveError(LoxError, NotImplementedError):
     """A log sits inside a JAX primitive that lox has no rule for."""
 

@@ -1,0 +1,373 @@
+"""What all loggers share: how logs get from a program to the thread that writes them."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lox import _channel, _transform
+from lox._exceptions import LogDataError, LogValueError, SpoolWarning
+from lox._log import log
+from lox._logdict import logdict
+from lox._spool import spool
+from lox._strip import strip
+from lox._tap import labelled_tap
+from lox.loggers._run import Key, Run, State, by_run, labels, state_of
+from lox.loggers._worker import Worker
+
+Function = Callable[..., Any]
+
+
+class Logger:
+    """Takes logs somewhere, those of each run apart. A new kind of logger derives from this.
+
+    `write` gets the logs of one run at a time, in the order in which they happened, on a thread of the logger's own,
+    whatever threads they came from. What it raises is kept until `flush` or `close`, and the logger goes on.
+
+    Args:
+        room: How many deliveries from programs may wait to be written.
+        overflow: What to do with one that finds no room: "wait", which makes the program wait as well, or "drop",
+            which counts them in `dropped`.
+
+    Raises:
+        LogValueError: An argument is none of the above. A `ValueError`.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import lox
+    >>> class Printer(lox.loggers.Logger):
+    ...     def write(self, run, logs):
+    ...         for key, values in logs.items():
+    ...             print(run.name, key, values.tolist())
+    >>> def f(x):
+    ...     return lox.log({"x": x})["x"]
+    >>> with Printer() as logger:
+    ...     _ = logger.tap(f, logger.init(jax.random.key(7)))(jnp.float32(1))
+    0000000000000007 x [1.0]
+    """
+
+    def __init__(self, *, room: int = 1024, overflow: Literal["wait", "drop"] = "wait"):
+        drops = _transform.choice("overflow", overflow, ("wait", "drop")) == "drop"
+        self._runs: dict[Key, Run] = {}
+        self._closed = False
+        self._latest: tuple[Any, Any] = (None, None)
+        name = type(self).__name__
+        self._worker = Worker(name, _transform.positive("room", room) or 1, drops, self.sync, self._failed)
+        _open.add(self)
+
+    # -- What a kind of logger does -------------------------------------------------------------------------------
+
+    def start(self, run: Run) -> None:
+        """Begins a run, before its first logs; one with the same key may have been there before."""
+
+    def describe(self, run: Run) -> None:
+        """Takes what describes a run, when that was said again after its start."""
+
+    def write(self, run: Run, logs: logdict) -> None:
+        """Takes logs of a run.
+
+        Args:
+            run: The run.
+            logs: Arrays of NumPy, at least one event of each key. There is a mask only where batches inside of the
+                logged function have lanes in which an event did not happen.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say how it writes logs.")
+
+    def sync(self) -> None:
+        """Makes what was written last; called when no more logs wait, and before `flush` returns."""
+
+    def finish(self, run: Run) -> None:
+        """Ends a run, when the logger is closed."""
+
+    # -- What programs do -----------------------------------------------------------------------------------------
+
+    def init(self, key: Any, **config: Any) -> State:
+        """The state of a run, which names it. Touches nothing on the host; works in `jit` and `vmap`.
+
+        Args:
+            key: A PRNG key, or a seed. Logs under the same key are of the same run, also in another process.
+            **config: What describes the run: numbers, arrays, text, nested mappings of them.
+
+        Raises:
+            LogDataError: The key is none, or is several. A `TypeError`.
+        """
+        return state_of(key, config)
+
+    def tap(self, fun: Function | None = None, state: State | None = None, **options: Any) -> Any:
+        """`lox.tap` to this logger: what a function logs is written as it happens.
+
+        Args:
+            fun: The function. Without it, a decorator is returned.
+            state: The state of the run.
+            **options: Keywords of `lox.tap`: `argnames`, `tags`, `interval`, `prefix`, `buffer`, `ordered`.
+
+        Returns:
+            A function of the same signature and results.
+        """
+        state = self._checked(state)
+        return _transform.decorate(fun, lambda f: self._tapped(f, state, options))
+
+    def spool(self, fun: Function | None = None, state: State | None = None, **options: Any) -> Any:
+        """`lox.spool` to this logger: what a function logs is collected, and written when it has returned.
+
+        Args:
+            fun: The function. Without it, a decorator is returned.
+            state: The state of the run.
+            **options: Keywords of `lox.spool`.
+
+        Returns:
+            A function of the same signature and results.
+        """
+        state = self._checked(state)
+
+        def spooled(f: Function) -> Function:
+            collect = spool(f, **options)
+
+            @functools.wraps(f, updated=())
+            def call(*args: Any, **kwargs: Any) -> Any:
+                out, logs = collect(*args, **kwargs)
+                self.log(state, logs)
+                return out
+
+            return call
+
+        return _transform.decorate(fun, spooled)
+
+    def log(self, state: State, logs: logdict) -> None:
+        """Writes logs that were collected, in or out of `jit` and `vmap`.
+
+        Args:
+            state: The state of the run.
+            logs: What `lox.spool` returned.
+
+        Raises:
+            LogDataError: The logs are no `lox.logdict`. A `TypeError`.
+        """
+        state = self._checked(state)
+        if not isinstance(logs, logdict):
+            raise LogDataError(f"A logger writes a lox.logdict, got {type(logs).__name__}.")
+        if state is self._latest[0] and all(type(array) is np.ndarray for array in _arrays(logs)):
+            self.deliver(functools.partial(_write_now, self._latest[1], logs))  # It was so the last time.
+            return
+        if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((state, logs))):
+            on_host, logs = jax.tree.map(_on_host, (state, logs))
+            self._latest = (state, on_host)
+            self.deliver(functools.partial(_write_now, on_host, logs))
+            return
+        logs = jax.tree.map(_plain, logs)
+        parts = {"data": logs.data, "steps": logs.steps, "mask": logs.mask, "dropped": logs.dropped}
+        strip(self._tapped(lambda: log(parts), state, {}, self._take_packed))()
+
+    def flush(self) -> None:
+        """Waits until all is written that was logged before, and raises what was raised meanwhile.
+
+        Raises:
+            Exception: What `write`, or a callback of `lox.tap`, raised first since the last call.
+        """
+        try:
+            _channel.flush()
+        finally:
+            self._worker.do(self.sync)
+            self._worker.wait()
+        _channel.flush()
+
+    def close(self) -> None:
+        """Writes what waits and ends all runs. The logger takes no more logs.
+
+        Raises:
+            Exception: As `flush`.
+        """
+        if self._closed:
+            return
+        try:
+            self.flush()
+        finally:
+            self._closed = True
+            for run in self._runs.values():
+                self._worker.do(functools.partial(self.finish, run))
+            self._worker.stop()
+            _open.discard(self)
+        _channel.flush()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except Exception as another:
+            if error is None:
+                raise
+            error.add_note(f"Closing {self!r} raised {type(another).__name__}: {another}")
+
+    @property
+    def dropped(self) -> int:
+        """How many deliveries were dropped for want of room."""
+        return self._worker.dropped
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    # -- On the way -----------------------------------------------------------------------------------------------
+
+    def _checked(self, state: State | None) -> State:
+        if not isinstance(state, State):
+            raise LogDataError(
+                f"A logger needs the state of a run, as {type(self).__name__}.init(key) gives it; got "
+                f"{type(state).__name__}."
+            )
+        return state
+
+    def _tapped(
+        self, fun: Function, state: State, options: Mapping[str, Any], take: Callable[[logdict], None] | None = None
+    ) -> Function:
+        of_run = labels(state.words)
+        tapped = labelled_tap(fun, take or self._take, of_run, **options)
+        if not state.config and not state.notes:
+            return tapped
+        notes = dict(state.notes)
+
+        def take_config(logs: logdict) -> None:
+            self.deliver(functools.partial(_describe, logs, notes))
+
+        describe = strip(labelled_tap(lambda: log({"config": state.config, "run": 0}), take_config, of_run))
+
+        @functools.wraps(tapped, updated=())
+        def call(*args: Any, **kwargs: Any) -> Any:
+            describe()
+            return tapped(*args, **kwargs)
+
+        return call
+
+    def _take(self, logs: logdict) -> None:
+        self.deliver(functools.partial(_write_all, logs))
+
+    def _take_packed(self, logs: logdict) -> None:
+        self.deliver(functools.partial(_write_packed, logs))
+
+    def deliver(self, task: Callable[[Logger], None]) -> None:
+        """Has the logger's thread do something with it, after all that was delivered before."""
+        if self._closed:
+            raise LogValueError(f"{self!r} was closed, and gets logs.")
+        self._worker.do(functools.partial(task, self))
+
+    # -- On the logger's thread -----------------------------------------------------------------------------------
+
+    def run(self, key: Key, config: Mapping[str, Any]) -> Run:
+        """The run of a key, which is started when it is new."""
+        run = self._runs.get(key)
+        if run is None:
+            run = Run(key, dict(config))
+            self.start(run)
+            self._runs[key] = run
+        elif config:
+            run.config.update(config)
+            self.describe(run)
+        return run
+
+    def write_happened(self, run: Run, logs: logdict) -> None:
+        """Writes what happened of logs that may hold more."""
+        for key, dropped in logs.dropped.items():
+            if np.any(dropped):
+                message = f"{np.sum(dropped)} events of {key!r} were dropped before {self!r} got them: max_iters= of "
+                warnings.warn(message + "spool is too small.", SpoolWarning, stacklevel=2)
+        logs = _happened(logs)
+        if logs.data:
+            self.write(run, logs)
+            for key, values in logs.items():
+                run.seen[key] = run.seen.get(key, 0) + len(values)
+
+    def _failed(self, error: Exception) -> None:
+        error.add_note(f"The error was raised by {self!r}.")
+        _channel.keep(error)
+
+
+def _describe(logs: logdict, notes: dict[str, Any], logger: Logger) -> None:
+    for key, values in by_run(logs):
+        config = {name.removeprefix("config/"): value[0] for name, value in values.items() if name != "run"}
+        logger.run(key, config | notes)
+
+
+def _write_all(logs: logdict, logger: Logger) -> None:
+    for key, of_run in by_run(logs):
+        logger.write_happened(logger.run(key, {}), of_run)
+
+
+def _write_now(state: State, logs: logdict, logger: Logger) -> None:
+    run = logger.run(tuple(state.words.tolist()), state.config | dict(state.notes))
+    logger.write_happened(run, logs)
+
+
+def _write_packed(packed: logdict, logger: Logger) -> None:
+    for key, of_run in by_run(packed):
+        logger.write_happened(logger.run(key, {}), _unpacked(of_run))
+
+
+def _arrays(logs: logdict) -> Iterator[Any]:
+    for part in (logs.data, logs.mask, logs.dropped, *logs.steps.values()):
+        yield from part.values()
+
+
+def _plain(array: Any) -> Any:
+    return jax.random.key_data(array) if jnp.issubdtype(array.dtype, jax.dtypes.prng_key) else array
+
+
+def _on_host(array: Any) -> np.ndarray:
+    return array if type(array) is np.ndarray else np.asarray(_plain(jnp.asarray(array)))
+
+
+def _unpacked(packed: logdict) -> logdict:
+    parts: dict[str, Any] = {"data": {}, "steps": {}, "mask": {}, "dropped": {}}
+    for path, value in packed.items():
+        part, _, key = path.partition("/")
+        if part == "steps":
+            name, _, key = key.partition("/")
+            parts[part].setdefault(name, {})[key] = value[0]
+        else:
+            parts[part][key] = value[0]
+    return logdict(**parts)
+
+
+def _happened(logs: logdict) -> logdict:
+    """Only the events that happened in some lane."""
+    if not logs.mask and all(len(value) for value in logs.data.values()):
+        return logs
+    data, mask = {}, {}
+    steps: dict[str, dict[str, Any]] = {}
+    for key, value in logs.items():
+        there: Any = slice(None)
+        if key in logs.mask:
+            happened = logs.mask[key]
+            there = happened.reshape(len(happened), -1).any(1)
+            if not happened[there].all():
+                mask[key] = happened[there]
+        if len(value[there]):
+            data[key] = value[there]
+            for name, of in logs.steps.items():
+                if key in of:
+                    steps.setdefault(name, {})[key] = of[key][there]
+    return logdict(data, steps, {key: value for key, value in mask.items() if key in data})
+
+
+_open: weakref.WeakSet[Logger] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for logger in list(_open):
+        try:
+            logger.close()
+        except Exception as error:  # noqa: BLE001  (the next logger is closed as well)
+            _channel.keep(error)  # which is printed when lox itself ends
+
+
+atexit.register(_close_all)

@@ -1,0 +1,67 @@
+"""A logger that keeps everything, for tests and notebooks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lox._logdict import logdict
+from lox.loggers._logger import Logger
+from lox.loggers._run import Run
+
+
+class MemoryLogger(Logger):
+    """Keeps the logs of each run in memory.
+
+    Args:
+        **options: As for `Logger`.
+
+    Attributes:
+        runs: The runs by name.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import lox
+    >>> logger = lox.loggers.MemoryLogger()
+    >>> def f(key, x):
+    ...     return logger.tap(lambda x: lox.log({"x": x})["x"], logger.init(key))(x)
+    >>> _ = jax.vmap(f)(jax.random.split(jax.random.key(0), 2), jnp.arange(2.0))
+    >>> logger.flush()
+    >>> [logger[run]["x"].tolist() for run in logger.runs]
+    [[0.0], [1.0]]
+    """
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self.runs: dict[str, Run] = {}
+        self._logs: dict[str, list[logdict]] = {}
+
+    def start(self, run: Run) -> None:
+        """See `Logger`."""
+        self.runs[run.name] = run
+        self._logs[run.name] = []
+
+    def write(self, run: Run, logs: logdict) -> None:
+        """See `Logger`."""
+        self._logs[run.name].append(logs)
+
+    def __getitem__(self, run: str) -> logdict:
+        """The logs of a run so far, laid out as `lox.spool` does."""
+        return concatenated(list(self._logs[run]))
+
+
+def concatenated(parts: list[logdict]) -> logdict:
+    """Logs one after the other."""
+    data, mask = {}, {}
+    steps: dict[str, dict[str, Any]] = {}
+    for key in dict.fromkeys(key for part in parts for key in part):
+        having = [part for part in parts if key in part]
+        data[key] = np.concatenate([part[key] for part in having])
+        if any(key in part.mask for part in having):
+            lanes = next(part.mask[key].shape[1:] for part in having if key in part.mask)
+            all_there = [part.mask.get(key, np.ones((len(part[key]), *lanes), bool)) for part in having]
+            mask[key] = np.concatenate(all_there)
+        for name in having[0].steps:
+            if key in having[0].steps[name]:
+                steps.setdefault(name, {})[key] = np.concatenate([part.steps[name][key] for part in having])
+    return logdict(data, steps, mask)

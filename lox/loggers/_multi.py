@@ -1,0 +1,76 @@
+"""Several loggers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lox import _channel
+from lox._exceptions import LogDataError
+from lox.loggers._logger import Logger
+
+
+class MultiLogger(Logger):
+    """Hands logs to several loggers, each with a thread of its own.
+
+    One that fails does not keep the others from what they get.
+
+    Args:
+        *loggers: The loggers. Closing this one closes them.
+
+    Raises:
+        LogDataError: One of them is none. A `TypeError`.
+
+    >>> import jax.numpy as jnp
+    >>> import lox
+    >>> first, second = lox.loggers.MemoryLogger(), lox.loggers.MemoryLogger()
+    >>> logger = lox.loggers.MultiLogger(first, second)
+    >>> logger.log(logger.init(7), lox.logdict({"x": jnp.arange(2)}))
+    >>> logger.flush()
+    >>> first["0000000000000007"]["x"].tolist(), second["0000000000000007"]["x"].tolist()
+    ([0, 1], [0, 1])
+    """
+
+    def __init__(self, *loggers: Logger):
+        for logger in loggers:
+            if not isinstance(logger, Logger):
+                raise LogDataError(f"A MultiLogger takes loggers, got {logger!r} of type {type(logger).__name__}.")
+        super().__init__()
+        self.loggers = loggers
+
+    def deliver(self, task: Callable[[Logger], None]) -> None:
+        """See `Logger`."""
+        for logger in self.loggers:
+            try:
+                logger.deliver(task)
+            except Exception as error:  # noqa: BLE001  (the next one gets the logs as well)
+                error.add_note(f"The error was raised by {logger!r}.")
+                _channel.keep(error)
+
+    def flush(self) -> None:
+        """See `Logger`."""
+        self._each(lambda logger: logger.flush())
+
+    def close(self) -> None:
+        """See `Logger`."""
+        self._each(lambda logger: logger.close())
+        super().close()
+
+    def _each(self, act: Callable[[Logger], None]) -> None:
+        errors = []
+        for logger in self.loggers:
+            try:
+                act(logger)
+            except Exception as error:  # noqa: BLE001  (the next one is flushed as well)
+                errors.append(error)
+        for later in errors[1:]:
+            errors[0].add_note(f"Another logger raised {type(later).__name__}: {later}")
+        for first in errors[:1]:
+            raise first
+
+    @property
+    def dropped(self) -> int:
+        """How many deliveries its loggers dropped for want of room."""
+        return sum(logger.dropped for logger in self.loggers)
+
+    def __repr__(self) -> str:
+        return f"MultiLogger({', '.join(map(repr, self.loggers))})"

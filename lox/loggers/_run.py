@@ -1,0 +1,152 @@
+"""Which run a log belongs to: the state that a program carries, and the run that the host knows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax_dataclasses as jdc
+import numpy as np
+
+from lox._arguments import path_name
+from lox._deliver import LABEL
+from lox._exceptions import LogDataError
+from lox._logdict import logdict
+
+Key = tuple[int, ...]
+"""The words of a PRNG key."""
+
+
+@jdc.pytree_dataclass
+class State:
+    """The run that a program logs to: a pytree of arrays, that `vmap` may batch and `jit` may trace.
+
+    Attributes:
+        words: The data of the run's PRNG key, shape `(words,)`.
+        config: The numbers and arrays that describe the run, by name; nested ones have names like "optimizer/lr".
+        notes: What describes it and is no array, by name.
+    """
+
+    words: Any
+    config: dict[str, Any]
+    notes: jdc.Static[tuple[tuple[str, Any], ...]] = ()
+
+
+@dataclasses.dataclass
+class Run:
+    """One run, as a logger on the host knows it.
+
+    Attributes:
+        key: The words of its PRNG key.
+        name: The same as hexadecimal digits, eight for each.
+        config: What describes it: numbers, arrays and text, by name.
+        seen: How many events of each key were written by this process.
+    """
+
+    key: Key
+    config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    seen: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return "".join(f"{word:08x}" for word in self.key)
+
+    def steps(self, logs: logdict, key: str, first: int | None = None) -> np.ndarray:
+        """The number of each event of a key: its `step` counter, or, when it has none, its place in the run."""
+        counters = logs.steps.get("step", {})
+        if key in counters:
+            return np.asarray(counters[key]).reshape(len(logs[key]), -1)[:, 0]
+        first = self.seen.get(key, 0) if first is None else first
+        return np.arange(first, first + len(logs[key]))
+
+
+def state_of(key: Any, config: Mapping[str, Any]) -> State:
+    """A state.
+
+    Raises:
+        LogDataError: The key is none. A `TypeError`.
+    """
+    words = _words(key)
+    arrays, notes = {}, []
+    leaves, _ = jax.tree_util.tree_flatten_with_path(dict(config), is_leaf=lambda leaf: leaf is None)
+    for path, leaf in leaves:
+        if isinstance(leaf, (bool, int, float, complex, np.generic, np.ndarray, jax.Array)):
+            arrays[path_name(path)] = leaf
+        else:
+            notes.append((path_name(path), leaf if isinstance(leaf, str) or leaf is None else repr(leaf)))
+    return State(words, arrays, tuple(notes))  # type: ignore[arg-type]
+
+
+def _words(key: Any) -> Any:
+    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
+        key = jax.random.key(int(key))
+    if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        words, shape = jax.random.key_data(key), key.shape
+    elif hasattr(key, "dtype") and key.dtype == np.uint32 and np.ndim(key) > 0:
+        words, shape = jnp.asarray(key), np.shape(key)[:-1]
+    else:
+        raise LogDataError(
+            f"A logger's run is named by a PRNG key, as of jax.random.key, or by a seed; got {key!r} of type "
+            f"{type(key).__name__}."
+        )
+    if shape:
+        raise LogDataError(
+            f"A logger's state is of one run; got an array of keys of shape {shape}. Make it inside of the function "
+            "that vmap maps: vmap(lambda key, x: logger.tap(f, logger.init(key))(x))(keys, xs)."
+        )
+    return words
+
+
+def labels(words: Any) -> dict[str, Any]:
+    """The labels that tell the host which run an event is of."""
+    return {f"{LABEL}{place:02}": words[place] for place in range(words.shape[0])}
+
+
+def by_run(logs: logdict) -> Iterator[tuple[Key, logdict]]:
+    """Takes logs with labels apart into those of each run.
+
+    An event of a run has no axes of batches around its logger, and is there only if it happened in the run's lane.
+
+    Raises:
+        LogDataError: Two lanes are of one run. A `TypeError`.
+    """
+    names = sorted(name for name in logs.steps if name.startswith(LABEL) and name[len(LABEL) :].isdigit())
+    counters = {name: of for name, of in logs.steps.items() if not name.startswith(LABEL)}
+    words_of = logs.steps[names[0]]
+    if not logs.mask and all(words_of[key].ndim == 1 for key in logs.data):  # There is one run, and all happened.
+        key = next(iter(logs.data))
+        yield tuple(logs.steps[name][key][0].item() for name in names), logdict(logs.data, counters)
+        return
+    runs: dict[Key, tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, Any]]] = {}
+    for key, value in logs.items():
+        words = np.stack([logs.steps[name][key] for name in names], -1)  # (events, *batch, words)
+        found = set()
+        for lane in np.ndindex(words.shape[1:-1]):
+            run: Key = tuple(words[(0, *lane)].tolist())
+            if run in found:
+                raise LogDataError(
+                    f"Two lanes of a batch log {key!r} to one run. Give each a key of its own: "
+                    "vmap(lambda key, x: logger.tap(f, logger.init(key))(x))(jax.random.split(key, n), xs)."
+                )
+            found.add(run)
+            here = (slice(None), *lane)
+            of_value, of_steps = value[here], {name: of[key][here] for name, of in counters.items() if key in of}
+            data, steps, mask = runs.setdefault(run, ({}, {}, {}))
+            if key in logs.mask:
+                happened = logs.mask[key][here]
+                there = happened.reshape(len(happened), -1).any(1)
+                if not there.any():
+                    continue
+                of_value, happened = of_value[there], happened[there]
+                of_steps = {name: step[there] for name, step in of_steps.items()}
+                if not happened.all():
+                    mask[key] = happened
+            data[key] = of_value
+            for name, step in of_steps.items():
+                steps.setdefault(name, {})[key] = step
+    for run, (data, steps, mask) in runs.items():
+        if data:
+            yield run, logdict(data, steps, mask)

@@ -1,0 +1,82 @@
+"""A logger that appends to files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from lox import _transform
+from lox._logdict import logdict
+from lox._storage import RunWriter
+from lox.loggers._logger import Logger
+from lox.loggers._run import Run
+
+HELD = 4096
+"""How many deliveries are held at most before they are written together."""
+
+
+class SaveLogger(Logger):
+    """Appends the logs of each run to a directory of its own, which `lox.load` reads at any time, also after a crash.
+
+    Args:
+        path: The directory for the directories of runs.
+        existing: What to do with a run that is there already: "continue" it, or "error".
+        **options: As for `Logger`.
+
+    Raises:
+        StorageError: By `flush`: a directory is no run, or another process writes it. An `OSError`.
+
+    >>> import tempfile
+    >>> import jax, jax.numpy as jnp
+    >>> import lox
+    >>> def f(x):
+    ...     return lox.log({"x": x}, step=0)["x"]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with lox.loggers.SaveLogger(folder) as logger:
+    ...         _ = logger.tap(f, logger.init(jax.random.key(7), lr=0.1))(jnp.float32(1))
+    ...     {name: logs["x"].tolist() for name, logs in lox.load(folder).items()}
+    {'0000000000000007': [1.0]}
+    """
+
+    def __init__(self, path: str | Path, *, existing: Literal["continue", "error"] = "continue", **options: Any):
+        self.path = Path(path)
+        self._must_be_new = _transform.choice("existing", existing, ("continue", "error")) == "error"
+        self._writers: dict[str, RunWriter] = {}
+        self._held: dict[str, list[logdict]] = {}
+        self._count = 0
+        super().__init__(**options)
+
+    def start(self, run: Run) -> None:
+        """See `Logger`."""
+        self._writers[run.name] = RunWriter(self.path / run.name, run.key, run.config, self._must_be_new)
+
+    def describe(self, run: Run) -> None:
+        """See `Logger`."""
+        self._writers[run.name].describe(run.config)
+
+    def write(self, run: Run, logs: logdict) -> None:
+        """See `Logger`."""
+        self._held.setdefault(run.name, []).append(logs)
+        self._count += 1
+        if self._count >= HELD:
+            self.sync()
+
+    def sync(self) -> None:
+        """See `Logger`."""
+        held, self._held, self._count = self._held, {}, 0
+        errors: list[OSError] = []
+        for name, parts in held.items():
+            try:
+                self._writers[name].append(parts)
+            except OSError as error:  # The other runs go on.
+                errors.append(error)
+        for first in errors:
+            raise first
+
+    def finish(self, run: Run) -> None:
+        """See `Logger`."""
+        if run.name in self._writers:
+            self._writers.pop(run.name).close()
+
+    def __repr__(self) -> str:
+        return f"SaveLogger({str(self.path)!r})"

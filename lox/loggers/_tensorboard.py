@@ -1,0 +1,91 @@
+"""A logger for TensorBoard."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lox._logdict import logdict
+from lox.loggers._logger import Logger
+from lox.loggers._rows import described, finite, rows
+from lox.loggers._run import Run
+
+
+class TensorBoardLogger(Logger):
+    """Writes each run to a directory of its own, as TensorBoard reads it. Needs the extra `tensorboard`.
+
+    Numbers become scalars and arrays histograms of what is finite in them. The step is the counter `step`, or the
+    number of the event where none was logged.
+
+    Args:
+        logdir: The directory for those of the runs.
+        **options: As for `Logger`.
+
+    Raises:
+        ImportError: tensorboardX is not installed.
+
+    >>> import tempfile
+    >>> import jax, jax.numpy as jnp
+    >>> import lox
+    >>> def f(x):
+    ...     return lox.log({"x": x}, step=3)["x"]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with lox.loggers.TensorBoardLogger(folder) as logger:
+    ...         _ = logger.tap(f, logger.init(jax.random.key(7)))(jnp.float32(1))
+    """
+
+    def __init__(self, logdir: str | Path, **options: Any):
+        try:
+            import tensorboardX
+        except ImportError as error:
+            error.add_note("TensorBoardLogger needs tensorboardX: pip install 'jax-lox[tensorboard]'.")
+            raise
+        self.logdir = Path(logdir)
+        self._open = tensorboardX.SummaryWriter
+        self._writers: dict[str, Any] = {}
+        super().__init__(**options)
+
+    def start(self, run: Run) -> None:
+        """See `Logger`."""
+        # The names of its files tell the second and the host only: a file of the same second would replace another,
+        # and TensorBoard reads them in the order of their names.
+        suffix = f".{time.time_ns()}.{os.getpid()}"
+        writer = self._writers[run.name] = self._open(str(self.logdir / run.name), filename_suffix=suffix)
+        self._describe(writer, run)
+
+    def describe(self, run: Run) -> None:
+        """See `Logger`."""
+        self._describe(self._writers[run.name], run)
+
+    def write(self, run: Run, logs: logdict) -> None:
+        """See `Logger`."""
+        writer = self._writers[run.name]
+        for row in rows(run, logs):
+            for key, value in row.values.items():
+                if np.size(value) == 1:
+                    writer.add_scalar(key, float(np.reshape(value, ())), row.step)
+                elif len(values := finite(value)):
+                    writer.add_histogram(key, values, row.step)
+
+    def sync(self) -> None:
+        """See `Logger`."""
+        for writer in self._writers.values():
+            writer.flush()
+
+    def finish(self, run: Run) -> None:
+        """See `Logger`."""
+        if run.name in self._writers:
+            self._writers.pop(run.name).close()
+
+    @staticmethod
+    def _describe(writer: Any, run: Run) -> None:
+        if run.config:
+            lines = [f"| {name} | {value} |" for name, value in described(run).items()]
+            writer.add_text("config", "\n".join(["| name | value |", "|---|---|", *lines]))
+
+    def __repr__(self) -> str:
+        return f"TensorBoardLogger({str(self.logdir)!r})"

@@ -1,0 +1,420 @@
+"""Loggers: the runs that logs belong to, and how they get to the thread that writes them."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+from reference import assert_array
+
+import lox
+from lox.loggers import Logger, MemoryLogger, MultiLogger
+
+jits = pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])
+ways = pytest.mark.parametrize("way", ["tap", "spool"])
+NAMES = ["6b20015999ba4efe", "375f238fcddb151d", "f71f4ea9a20e4081"]  # Of the three keys split from that of seed 0.
+
+
+def keys(count=3):
+    return jax.random.split(jax.random.key(0), count)
+
+
+def walk(x):
+    """Logs three numbers, of which those over 2 once more."""
+
+    def step(x, i):
+        lox.log({"x": x}, step=i)
+        lax.cond(x > 2, lambda: lox.log({"large": {"x": x}})["large"]["x"], lambda: x)
+        return x + 1, None
+
+    return lax.scan(step, x, jnp.arange(3))[0]
+
+
+def logging(logger, way, f, **config):
+    """A function of a key and an argument, of a run of its own."""
+
+    def g(key, *args):
+        state = logger.init(key, **config)
+        options = {"unify": True} if way == "spool" else {}
+        return getattr(logger, way)(f, state, **options)(*args)
+
+    return g
+
+
+# -- runs ----------------------------------------------------------------------------------------------------------
+
+
+@jits
+@ways
+def test_each_lane_is_a_run_with_its_own_events(jit, way):
+    logger = MemoryLogger()
+    out = jit(jax.vmap(logging(logger, way, walk)))(keys(), jnp.arange(3.0))
+    logger.flush()
+    assert_array(out, [3.0, 4.0, 5.0])
+    assert set(logger.runs) == set(NAMES)
+    for lane, name in enumerate(NAMES):
+        values = lane + np.arange(3.0)
+        logs = logger[name]
+        assert_array(logs["x"], values)
+        assert_array(logs.steps["step"]["x"], np.arange(3, dtype=np.int32))
+        large = values[values > 2]
+        assert_array(logs["large/x"], large) if large.size else assert_absent(logs, "large/x")
+        assert not logs.mask
+
+
+def assert_absent(logs, key):
+    assert key not in logs
+
+
+@jits
+@ways
+@pytest.mark.parametrize("transform", ["one", "vmap of one", "nested vmap", "scan", "grad", "inside of jit"])
+def test_transformations_around_a_logger(jit, way, transform):
+    logger = MemoryLogger()
+    g = logging(logger, way, lambda x: lox.log({"x": x})["x"] ** 2)
+    if transform == "one":
+        jit(g)(keys(1)[0], 1.0)
+        expected = [[1.0]]
+    elif transform == "vmap of one":
+        jit(jax.vmap(g))(keys(1), jnp.ones(1))
+        expected = [[1.0]]
+    elif transform == "nested vmap":
+        jit(jax.vmap(jax.vmap(g)))(keys(6).reshape(2, 3), jnp.arange(6.0).reshape(2, 3))
+        expected = [[float(i)] for i in range(6)]
+    elif transform == "scan":
+        jit(lambda key: lax.scan(lambda x, _: (g(key, x) + 1, None), 0.0, length=3))(keys(1)[0])
+        expected = [[0.0, 1.0, 2.0]]
+    elif transform == "grad":
+        assert_array(jit(jax.grad(g, argnums=1))(keys(1)[0], 3.0), 6.0)
+        expected = [[3.0]]
+    else:
+        jit(lambda key: jax.jit(g)(key, 1.0) + jax.jit(g)(key, 1.0))(keys(1)[0])
+        expected = [[1.0, 1.0]]
+    logger.flush()
+    assert sorted(logger[run]["x"].tolist() for run in logger.runs) == expected
+
+
+@jits
+@ways
+def test_a_batch_inside_of_a_run_is_an_axis_of_its_values(jit, way):
+    def f(xs):
+        return jax.vmap(lambda x: lax.cond(x > 1, lambda: lox.log({"x": x})["x"], lambda: x))(xs)
+
+    logger = MemoryLogger()
+    jit(jax.vmap(logging(logger, way, f)))(keys(2), jnp.arange(6.0).reshape(2, 3))
+    logger.flush()
+    first, second = (logger[name] for name in map(logger_name, keys(2)))
+    assert_array(first["x"], [[np.nan, np.nan, 2.0]])
+    assert_array(first.mask["x"], [[False, False, True]])
+    assert_array(second["x"], [[3.0, 4.0, 5.0]])
+    assert not second.mask
+
+
+def logger_name(key):
+    return "".join(f"{word:08x}" for word in np.asarray(jax.random.key_data(key)).tolist())
+
+
+@jits
+def test_what_describes_a_run_may_differ_by_lane_and_be_traced(jit):
+    logger = MemoryLogger()
+
+    def g(key, lr):
+        state = logger.init(key, lr=lr, optimizer={"name": "adam", "nesterov": None}, layers=[8, 4])
+        return logger.tap(walk, state)(lr)
+
+    jit(jax.vmap(g))(keys(), jnp.arange(3.0))
+    logger.flush()
+    for lane, name in enumerate(NAMES):
+        config = logger.runs[name].config
+        assert (config["lr"], config["layers/0"], config["layers/1"]) == (lane, 8, 4)
+        assert (config["optimizer/name"], config["optimizer/nesterov"]) == ("adam", None)
+
+
+def test_init_touches_no_host_and_is_a_pytree():
+    logger = MemoryLogger()
+    state = jax.jit(lambda key: logger.init(key, lr=0.5))(jax.random.key(0))
+    assert [leaf.shape for leaf in jax.tree.leaves(state)] == [(2,), ()]
+    assert not logger.runs
+    assert_array(jax.vmap(logger.init)(keys()).words, jax.random.key_data(keys()))
+
+
+@pytest.mark.parametrize("key", [7, np.int64(7), jax.random.key(7), jax.random.PRNGKey(7), np.uint32([0, 7])])
+def test_a_run_is_named_by_a_key_or_a_seed(key):
+    logger = MemoryLogger()
+    logger.log(logger.init(key), lox.logdict({"x": np.arange(2)}))
+    logger.flush()
+    assert list(logger.runs) == ["0000000000000007"]
+
+
+def test_a_key_of_another_implementation_names_a_run():
+    logger = MemoryLogger()
+    logger.tap(walk, logger.init(jax.random.key(7, impl="rbg")))(0.0)
+    logger.flush()
+    assert list(logger.runs) == ["00000000000000070000000000000007"]
+
+
+def test_the_same_key_is_the_same_run():
+    logger = MemoryLogger()
+    for start in (0.0, 10.0):
+        logger.tap(walk, logger.init(7))(start)
+    logger.flush()
+    assert_array(logger["0000000000000007"]["x"], [0.0, 1.0, 2.0, 10.0, 11.0, 12.0])
+
+
+@ways
+def test_lanes_of_one_run_are_an_error_that_says_what_to_do(way):
+    logger = MemoryLogger()
+    state = logger.init(0)
+    options = {"unify": True} if way == "spool" else {}
+    jax.vmap(getattr(logger, way)(walk, state, **options))(jnp.arange(2.0))
+    with pytest.raises(lox.LogDataError, match="Give each a key of its own"):
+        logger.flush()
+
+
+@ways
+def test_handlers_further_out_hear_what_they_would_hear_without_a_logger(way):
+    logger = MemoryLogger()
+    g = logging(logger, way, walk, lr=0.5)
+    _, logs = lox.spool(jax.vmap(g), unify=True)(keys(), jnp.arange(3.0))
+    assert set(logs) == (set() if way == "spool" else {"x", "large/x"})
+    assert set(logs.steps) <= {"step"}
+    logger.flush()
+    assert len(logger.runs) == 3
+
+
+@pytest.mark.parametrize("options", [{"buffer": 2}, {"interval": 2}, {"buffer": 2, "interval": 2}, {"prefix": "p/"}])
+def test_options_of_tap(options):
+    logger = MemoryLogger()
+    state = logger.init(7)
+    jax.jit(logger.tap(walk, state, **options))(0.0)
+    logger.flush()
+    values = np.arange(3.0, dtype=np.float32)[:: options.get("interval", 1)]
+    assert_array(logger["0000000000000007"][options.get("prefix", "") + "x"], values)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"argnames": "x"}, [0.0, 1.0, 2.0]),
+        ({"argnames": "x", "reduce": "mean"}, [1.0]),
+        ({"interval": 2, "argnames": "x"}, [0.0, 2.0]),
+    ],
+)
+def test_options_of_spool(options, expected):
+    logger = MemoryLogger()
+    jax.jit(logger.spool(walk, logger.init(7), **options))(0.0)
+    logger.flush()
+    assert set(logger["0000000000000007"]) == {"x"}
+    assert_array(logger["0000000000000007"]["x"], expected)
+
+
+def test_what_a_bounded_loop_dropped_is_said():
+    logger = MemoryLogger()
+
+    def f(n):
+        return lax.while_loop(lambda i: i < n, lambda i: lox.log({"i": i})["i"] + 1, 0)
+
+    jax.jit(logger.spool(f, logger.init(7), max_iters=2))(jnp.int32(5))
+    with pytest.raises(lox.SpoolWarning, match="3 events of 'i' were dropped"):  # Warnings are errors here.
+        logger.flush()
+
+
+def test_shards_log_to_one_run():
+    mesh = Mesh(np.array(jax.devices()[:4]), ("d",))
+    logger = MemoryLogger()
+
+    def f(x):
+        return lax.scan(lambda x, i: (lox.log({"x": x}, step=i)["x"] + 1, None), x, jnp.arange(3))[0]
+
+    spec = PartitionSpec("d")
+    g = jax.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec)
+    jax.jit(lambda key, x: logger.tap(g, logger.init(key))(x))(jax.random.key(7), jnp.arange(8.0))
+    logger.flush()
+    logs = logger["0000000000000007"]
+    assert logs["x"].shape == (12, 4, 2)  # Each shard sends its own, of which a mask tells.
+    for shard in range(4):
+        mine = logs.mask["x"][:, shard]
+        assert_array(logs["x"][mine][:, shard], np.arange(8.0).reshape(4, 2)[shard] + np.arange(3.0)[:, None])
+
+
+def test_a_key_logged_once_more_in_every_event_of_a_batch_of_many_runs():
+    logger = MemoryLogger()
+    lanes = 256
+    jax.jit(jax.vmap(logging(logger, "tap", walk)))(keys(lanes), jnp.arange(float(lanes)))
+    logger.flush()
+    assert len(logger.runs) == lanes
+    for lane, key in enumerate(keys(lanes)):
+        assert_array(logger[logger_name(key)]["x"], lane + np.arange(3.0, dtype=np.float32))
+
+
+# -- wrong use -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["seed", 1.5, None, np.zeros(2), True])
+def test_what_is_no_key(key):
+    with pytest.raises(lox.LogDataError, match="named by a PRNG key"):
+        MemoryLogger().init(key)
+
+
+def test_several_keys_at_once():
+    with pytest.raises(lox.LogDataError, match="an array of keys of shape"):
+        MemoryLogger().init(keys())
+
+
+def test_without_a_state():
+    with pytest.raises(lox.LogDataError, match="needs the state of a run"):
+        MemoryLogger().tap(walk)
+    with pytest.raises(lox.LogDataError, match="needs the state of a run"):
+        MemoryLogger().log(jax.random.key(0), lox.logdict())
+
+
+def test_what_is_no_logs():
+    logger = MemoryLogger()
+    with pytest.raises(lox.LogDataError, match="writes a lox.logdict, got dict"):
+        logger.log(logger.init(0), {"x": 1})
+
+
+def test_a_logger_as_decorator():
+    logger = MemoryLogger()
+
+    @jax.jit
+    @logger.tap(state=logger.init(7), argnames="x")
+    def f(x):
+        return walk(x)
+
+    f(0.0)
+    logger.flush()
+    assert_array(logger["0000000000000007"]["x"], [0.0, 1.0, 2.0])
+
+
+def test_a_closed_logger_takes_no_logs():
+    with MemoryLogger() as logger:
+        f = logger.tap(walk, logger.init(7))
+        f(0.0)
+    assert_array(logger["0000000000000007"]["x"], [0.0, 1.0, 2.0])
+    f(0.0)
+    with pytest.raises(lox.LogValueError, match="was closed"):
+        lox.flush()
+    logger.close()
+
+
+# -- threads and faults --------------------------------------------------------------------------------------------
+
+
+def counting(length):
+    return lambda x: lax.scan(lambda x, _: (lox.log({"x": x})["x"] + 1, None), x, length=length)[0]
+
+
+class Slow(Logger):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.values = []
+        self.go_on = threading.Event()
+
+    def write(self, run, logs):
+        self.go_on.wait()
+        self.values += logs["x"].tolist()
+
+
+def test_a_program_waits_for_room():
+    logger = Slow(room=2)
+    done = threading.Event()
+
+    def run():
+        logger.tap(
+            lambda x: lax.scan(lambda x, _: (lox.log({"x": x})["x"] + 1, None), x, length=20)[0], logger.init(0)
+        )(0.0)
+        jax.effects_barrier()
+        done.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    time.sleep(0.5)
+    assert not done.is_set()
+    logger.go_on.set()
+    thread.join()
+    logger.flush()
+    assert logger.values == [float(i) for i in range(20)] and logger.dropped == 0
+
+
+def test_what_finds_no_room_is_dropped_and_counted_when_asked():
+    logger = Slow(room=2, overflow="drop")
+    for i in range(10):
+        logger.log(logger.init(0), lox.logdict({"x": np.float32([i])}))
+    logger.go_on.set()
+    logger.flush()
+    assert logger.dropped == 10 - len(logger.values) and 2 <= len(logger.values) <= 3
+
+
+class Faulty(Logger):
+    def write(self, run, logs):
+        raise OSError("disk full")
+
+
+def test_one_logger_that_fails_keeps_nothing_from_the_others():
+    good = MemoryLogger()
+    logger = MultiLogger(Faulty(), good)
+    logger.tap(walk, logger.init(7))(0.0)
+    with pytest.raises(OSError, match="disk full") as raised:
+        logger.flush()
+    assert any("Faulty()" in note for note in raised.value.__notes__)
+    assert_array(good["0000000000000007"]["x"], [0.0, 1.0, 2.0])
+    logger.flush()
+
+
+def test_flush_of_lox_waits_for_loggers_too():
+    logger = MemoryLogger()
+    logger.tap(walk, logger.init(7))(0.0)
+    lox.flush()
+    assert_array(logger["0000000000000007"]["x"], [0.0, 1.0, 2.0])
+
+
+def test_an_error_inside_of_with_is_the_one_that_is_raised():
+    with pytest.raises(KeyError, match="mine") as raised, Faulty() as logger:
+        logger.tap(walk, logger.init(7))(0.0)
+        raise KeyError("mine")
+    assert any("disk full" in note for note in raised.value.__notes__)
+
+
+def test_threads_log_to_runs_of_their_own_in_order():
+    logger = MemoryLogger()
+
+    def run(seed):
+        f = jax.jit(
+            logger.tap(
+                lambda x: lax.scan(lambda x, _: (lox.log({"x": x})["x"] + 1, None), x, length=50)[0], logger.init(seed)
+            )
+        )
+        f(float(seed * 100))
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    logger.flush()
+    for seed in range(4):
+        assert_array(logger[f"{seed:016x}"]["x"], seed * 100 + np.arange(50.0, dtype=np.float32))
+
+
+def test_what_waits_at_the_end_of_the_process_is_written():
+    program = """
+import time, jax.numpy as jnp, lox
+class Printer(lox.loggers.Logger):
+    def write(self, run, logs):
+        time.sleep(0.05)
+        print(logs["x"].tolist(), flush=True)
+    def finish(self, run):
+        print("finished", run.name, flush=True)
+logger = Printer()
+for i in range(5):
+    logger.tap(lambda x: lox.log({"x": x}), logger.init(7))(jnp.float32(i))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split("\n") == ["[0.0]", "[1.0]", "[2.0]", "[3.0]", "[4.0]", "finished 0000000000000007", ""]

@@ -1,0 +1,330 @@
+"""Logs on disk: what is written can be read, at any moment, whatever happens to the process, the disk or the files."""
+
+import contextlib
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from numpy.testing import assert_array_equal
+
+import lox
+from lox.loggers import MultiLogger, SaveLogger
+
+RUN = "0000000000000007"
+
+
+def logs_of(values, **steps):
+    values = {key: np.asarray(value) for key, value in values.items()}
+    return lox.logdict(values, {name: {key: np.asarray(step) for key in values} for name, step in steps.items()})
+
+
+def write(path, *parts, **options):
+    with SaveLogger(path, **options) as logger:
+        for part in parts:
+            logger.log(logger.init(7), part)
+
+
+def assert_plain_files(path):
+    """Every column is an array that NumPy reads without pickle."""
+    for file in pathlib.Path(path).rglob("*.npy"):
+        np.load(file, mmap_mode="r" if file.stat().st_size > 128 else None, allow_pickle=False)
+
+
+# -- what is written is read ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["bool", "int8", "uint32", "int32", "float16", "bfloat16", "float32", "complex64", "float8_e4m3fn", "int4"],
+)
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3), (0,), (3, 0, 2)])
+def test_every_dtype_and_shape_comes_back(tmp_path, dtype, shape):
+    values = jnp.arange(5 * int(np.prod(shape))).reshape(5, *shape).astype(dtype)
+    lox.save(lox.logdict({"x": values}, {"step": {"x": jnp.arange(5)}}), tmp_path / "run")
+    logs = lox.load(tmp_path / "run")
+    assert logs["x"].dtype == values.dtype
+    assert_array_equal(logs["x"], np.asarray(values))
+    assert_array_equal(logs.steps["step"]["x"], np.arange(5, dtype=np.int32))
+    assert_plain_files(tmp_path)
+
+
+def test_masks_and_counters_come_back(tmp_path):
+    def f(xs):
+        def each(x):
+            lax.cond(x > 1, lambda: lox.log({"x": x}, step=3, episode=x)["x"], lambda: x)
+
+        jax.vmap(each)(xs)
+
+    _, logs = lox.spool(f, unify=True)(jnp.arange(4.0))
+    lox.save(logs, tmp_path / "run", lr=0.5, name="Ada", layers=[8, 4], nothing=None)
+    loaded = lox.load(tmp_path / "run")
+    assert_array_equal(loaded["x"], logs["x"])
+    assert_array_equal(loaded.mask["x"], logs.mask["x"])
+    for name in ("step", "episode"):
+        assert_array_equal(loaded.steps[name]["x"], logs.steps[name]["x"])
+    config = json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]
+    assert config == {"lr": 0.5, "name": "Ada", "layers": [8, 4], "nothing": None}
+
+
+def test_typed_keys_are_saved_as_their_data(tmp_path):
+    keys = jax.random.split(jax.random.key(0), 3)
+    lox.save(lox.logdict({"key": keys}), tmp_path / "run")
+    assert_array_equal(lox.load(tmp_path / "run")["key"], jax.random.key_data(keys))
+
+
+def test_arrays_are_mapped_from_disk(tmp_path):
+    write(tmp_path, logs_of({"x": np.arange(1000.0)}))
+    assert isinstance(lox.load(tmp_path)[RUN]["x"], np.memmap)
+
+
+def test_parts_are_one_after_the_other_also_after_a_restart(tmp_path):
+    for start in range(3):
+        write(tmp_path, logs_of({"x": [float(start)]}, step=[start]), logs_of({"x": [start + 0.5]}, step=[start]))
+    logs = lox.load(tmp_path)[RUN]
+    assert_array_equal(logs["x"], np.arange(0, 3, 0.5))
+    assert_array_equal(logs.steps["step"]["x"], [0, 0, 1, 1, 2, 2])
+
+
+def test_a_run_that_exists_is_an_error_when_asked(tmp_path):
+    write(tmp_path, logs_of({"x": [1.0]}))
+    with pytest.raises(lox.StorageError, match="is a run already"):
+        write(tmp_path, logs_of({"x": [2.0]}), existing="error")
+    assert_array_equal(lox.load(tmp_path)[RUN]["x"], [1.0])
+    with pytest.raises(lox.StorageError, match="is a run already"):
+        lox.save(logs_of({"x": [2.0]}), tmp_path / RUN)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [logs_of({"x": [[1.0]]}), logs_of({"x": [1]}), logs_of({"x": [1.0]}, epoch=[1]), logs_of({"x": np.float32([1])})],
+    ids=["shape", "dtype", "counters", "precision"],
+)
+def test_a_key_that_changes_goes_on_in_another_segment(tmp_path, other):
+    write(tmp_path, logs_of({"x": [0.5, 0.25]}), other, logs_of({"x": [0.125]}))
+    logs = lox.load(tmp_path)[RUN]
+    assert_array_equal(logs["x"], [0.5, 0.25, 0.125])
+    assert_array_equal(logs["x#2"], other["x"])
+    assert logs["x#2"].dtype == other["x"].dtype
+    assert_plain_files(tmp_path)
+
+
+def test_one_directory_for_each_lane(tmp_path):
+    with SaveLogger(tmp_path) as logger:
+
+        def run(key, x):
+            def f(x):
+                return lax.scan(lambda x, i: (lox.log({"x": x}, step=i)["x"] + 1, None), x, jnp.arange(4))[0]
+
+            return logger.tap(f, logger.init(key, start=x), buffer=3)(x)
+
+        keys = jax.random.split(jax.random.key(0), 64)
+        jax.jit(jax.vmap(run))(keys, jnp.arange(64.0))
+    loaded = lox.load(tmp_path)
+    assert len(loaded) == 64
+    for lane, key in enumerate(keys):
+        name = "".join(f"{word:08x}" for word in jax.random.key_data(key).tolist())
+        assert_array_equal(loaded[name]["x"], lane + np.arange(4.0, dtype=np.float32))
+        manifest = json.loads((tmp_path / name / "manifest.json").read_text())
+        assert manifest["config"] == {"start": lane} and manifest["key"] == jax.random.key_data(key).tolist()
+
+
+NAMES = r"""a/b .. ../../up /etc/x é 日本 Case case CASE a\b nul % %25 x@step x#2 x.0 - ~""".split()
+NAMES += [" ", "a b", "x" * 500]
+
+
+def test_keys_of_any_name_stay_in_the_directory_of_the_run(tmp_path):
+    write(tmp_path / "runs", logs_of({key: [float(place)] for place, key in enumerate(NAMES)}, step=[1]))
+    logs = lox.load(tmp_path / "runs")[RUN]
+    assert {key: logs[key].tolist() for key in logs} == {key: [float(place)] for place, key in enumerate(NAMES)}
+    assert {path.name for path in tmp_path.iterdir()} == {"runs"}
+    files = [path.name for path in (tmp_path / "runs" / RUN).iterdir()]
+    assert len({name.lower() for name in files}) == len(files) == 2 * len(NAMES) + 1
+    assert max(map(len, files)) < 200
+
+
+def test_ten_thousand_keys(tmp_path):
+    write(tmp_path, logs_of({f"key{place}": [float(place)] for place in range(10_000)}))
+    logs = lox.load(tmp_path)[RUN]
+    assert len(logs) == 10_000 and logs["key9999"].tolist() == [9999.0]
+
+
+def test_nan_and_infinity(tmp_path):
+    values = [np.nan, np.inf, -np.inf]
+    write(tmp_path, logs_of({"x": values}))
+    assert_array_equal(lox.load(tmp_path)[RUN]["x"], values)
+
+
+# -- faults --------------------------------------------------------------------------------------------------------
+
+WRITER = """
+import sys
+import numpy as np
+import lox
+logger = lox.loggers.SaveLogger(sys.argv[1])
+state = logger.init(7)
+for i in range(10**9):
+    values = {"x": np.float32([i]), "wide": np.full((1, 64), i)}
+    logger.log(state, lox.logdict(values, {"step": {key: np.int32([i]) for key in values}}))
+    if i % 10 == 9:
+        logger.flush()
+        print(i + 1, flush=True)  # So many are acknowledged.
+"""
+
+
+@contextlib.contextmanager
+def writing(path):
+    """A process that writes and writes, as soon as it has written something."""
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_killed_process_loses_nothing_that_was_acknowledged(tmp_path):
+    rng = np.random.default_rng(0)
+    acknowledged = 0
+    for kill in range(5):
+        with writing(tmp_path) as process:
+            time.sleep(rng.uniform(0, 0.05))
+            process.send_signal(signal.SIGKILL)
+            rest = process.stdout.read().split()
+        acknowledged += int(rest[-1]) if rest else 10
+        assert_plain_files(tmp_path)
+        logs = lox.load(tmp_path)[RUN]
+        assert len(logs["x"]) >= acknowledged and len(logs["wide"]) >= acknowledged
+        for key in ("x", "wide"):
+            values = logs[key].reshape(len(logs[key]), -1)[:, 0]
+            assert_array_equal(values.astype(np.int32), logs.steps["step"][key])
+            starts = np.flatnonzero(values == 0)
+            assert len(starts) == kill + 1
+            assert set(np.diff(values)[np.setdiff1d(np.arange(len(values) - 1), starts - 1)]) <= {1}
+        acknowledged = min(len(logs["x"]), len(logs["wide"]))
+
+
+def test_a_full_disk_is_an_error_and_leaves_whole_events(tmp_path):
+    program = f"""
+import resource, signal, numpy as np, lox
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+logger = lox.loggers.SaveLogger({str(tmp_path)!r})
+for i in range(1000):
+    logger.log(logger.init(7), lox.logdict({{"x": np.full((1, 10), float(i))}}, {{"step": {{"x": np.int64([i])}}}}))
+try:
+    logger.flush()
+except OSError as error:
+    print(type(error).__name__, error.__notes__)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+logger.log(logger.init(7), lox.logdict({{"x": np.full((1, 10), -1.0)}}, {{"step": {{"x": np.int64([-1])}}}}))
+logger.close()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert "SaveLogger" in done.stdout and "OSError" in done.stdout
+    logs = lox.load(tmp_path)[RUN]
+    assert_array_equal(logs["x"][:, 0], logs.steps["step"]["x"].astype(float))
+    assert logs["x"][-1, 0] == -1
+    assert_plain_files(tmp_path)
+
+
+def test_a_place_that_cannot_be_written_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError) as raised:
+        write(tmp_path / "file", logs_of({"x": [1.0]}))
+    assert any("SaveLogger" in note for note in raised.value.__notes__)
+
+
+def test_a_directory_that_is_deleted_underneath_is_an_error_and_other_runs_go_on(tmp_path):
+    logger = SaveLogger(tmp_path)
+    for seed in (7, 8):
+        logger.log(logger.init(seed), logs_of({"x": [1.0]}))
+    logger.flush()
+    shutil.rmtree(tmp_path / RUN)
+    for seed in (7, 8):
+        logger.log(logger.init(seed), logs_of({"x": [2.0]}))
+    with pytest.raises(FileNotFoundError):
+        logger.flush()
+    logger.close()
+    assert_array_equal(lox.load(tmp_path)["0000000000000008"]["x"], [1.0, 2.0])
+
+
+def test_two_processes_do_not_write_one_run(tmp_path):
+    with writing(tmp_path) as process:
+        with pytest.raises(lox.StorageError, match=f"is written by process {process.pid}"):
+            write(tmp_path, logs_of({"x": [1.0]}))
+        with SaveLogger(tmp_path) as logger:  # Another run is no matter.
+            logger.log(logger.init(8), logs_of({"x": [1.0]}))
+    write(tmp_path, logs_of({"x": np.float32([-1])}, step=np.int32([-1])))
+    assert lox.load(tmp_path)[RUN]["x"][-1] == -1
+
+
+def test_two_loggers_do_not_write_one_run(tmp_path):
+    with SaveLogger(tmp_path) as logger:
+        logger.log(logger.init(7), logs_of({"x": [1.0]}))
+        logger.flush()
+        with pytest.raises(lox.StorageError, match="is written by"):
+            write(tmp_path, logs_of({"x": [2.0]}))
+    assert_array_equal(lox.load(tmp_path)[RUN]["x"], [1.0])
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 99, "columns": {}}'])
+def test_a_damaged_manifest_is_an_error_that_names_it(tmp_path, text):
+    write(tmp_path, logs_of({"x": [1.0]}))
+    (tmp_path / RUN / "manifest.json").write_text(text)
+    with pytest.raises(lox.StorageError, match="manifest.json"):
+        lox.load(tmp_path)
+    with pytest.raises(lox.StorageError, match="manifest.json"):
+        write(tmp_path, logs_of({"x": [1.0]}))
+
+
+def test_what_is_no_directory_of_logs(tmp_path):
+    with pytest.raises(lox.StorageError, match="has no run of lox in it"):
+        lox.load(tmp_path)
+    with pytest.raises(lox.StorageError, match="no directory"):
+        lox.load(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("logs", [{"x": 1}, None])
+def test_what_is_no_logs(tmp_path, logs):
+    with pytest.raises(lox.LogDataError, match="writes a lox.logdict"):
+        lox.save(logs, tmp_path / "run")
+
+
+def test_logs_inside_of_jit_are_not_saved_at_once(tmp_path):
+    def f(x):
+        lox.save(lox.spool(lambda x: lox.log({"x": x}))(x)[1], tmp_path / "run")
+
+    with pytest.raises(lox.LogDataError, match="these are traced"):
+        jax.jit(f)(1.0)
+
+
+def test_a_sink_that_fails_leaves_the_files_whole(tmp_path):
+    class Faulty(lox.loggers.Logger):
+        def write(self, run, logs):
+            raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"), MultiLogger(Faulty(), SaveLogger(tmp_path)) as logger:
+        logger.log(logger.init(7), logs_of({"x": [1.0]}))
+    assert_array_equal(lox.load(tmp_path)[RUN]["x"], [1.0])
+
+
+def test_no_file_stays_open(tmp_path):
+    before = len(os.listdir("/proc/self/fd"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with SaveLogger(tmp_path) as logger:
+        for seed in range(50):
+            logger.log(logger.init(seed), logs_of({f"key{place}": [1.0] for place in range(10)}))
+        logger.flush()
+        assert len(os.listdir("/proc/self/fd")) <= before + 1
+    assert (soft, hard) == resource.getrlimit(resource.RLIMIT_NOFILE)
