@@ -369,10 +369,28 @@ def test_one_logger_that_fails_keeps_nothing_from_the_others():
 
 
 def test_flush_of_lox_waits_for_loggers_too():
-    logger = MemoryLogger()
-    logger.tap(walk, logger.init(7))(0.0)
+    logger = Slow()
+    logger.tap(counting(3), logger.init(7))(0.0)
+    threading.Timer(0.3, logger.go_on.set).start()
     lox.flush()
-    assert_array(logger["0000000000000007"]["x"], [0.0, 1.0, 2.0])
+    assert logger.values == [0.0, 1.0, 2.0]
+
+
+def test_a_buffer_of_several_keys_arrives_whole():
+    def f(x):
+        def step(x, i):
+            lox.log({"x": x}, step=i)
+            lox.log({"y": jnp.stack([x, x])})
+            return x + 1, None
+
+        return lax.scan(step, x, jnp.arange(5))[0]
+
+    logger = MemoryLogger()
+    jax.jit(logger.tap(f, logger.init(7), buffer=4))(0.0)
+    logger.flush()
+    logs = logger["0000000000000007"]
+    assert_array(logs["x"], np.arange(5.0))
+    assert_array(logs["y"], np.stack([np.arange(5.0)] * 2, 1))
 
 
 def test_an_error_inside_of_with_is_the_one_that_is_raised():

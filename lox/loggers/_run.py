@@ -108,7 +108,7 @@ def labels(words: Any) -> dict[str, Any]:
 def by_run(logs: logdict) -> Iterator[tuple[Key, logdict]]:
     """Takes logs with labels apart into those of each run.
 
-    An event of a run has no axes of batches around its logger, and is there only if it happened in the run's lane.
+    An event of a run has no axes of batches around its logger, and a mask that says whether it happened in the lane.
 
     Raises:
         LogDataError: Two lanes are of one run. A `TypeError`.
@@ -137,13 +137,9 @@ def by_run(logs: logdict) -> Iterator[tuple[Key, logdict]]:
             data, steps, mask = runs.setdefault(run, ({}, {}, {}))
             if key in logs.mask:
                 happened = logs.mask[key][here]
-                there = happened.reshape(len(happened), -1).any(1)
-                if not there.any():
+                if not happened.any():
                     continue
-                of_value, happened = of_value[there], happened[there]
-                of_steps = {name: step[there] for name, step in of_steps.items()}
-                if not happened.all():
-                    mask[key] = happened
+                mask[key] = happened
             data[key] = of_value
             for name, step in of_steps.items():
                 steps.setdefault(name, {})[key] = step
