@@ -473,7 +473,7 @@ def tap(
     """
     return labelled_tap(
         fun,
-        callback or show,
+        show if callback is None else callback,
         {},
         argnames=argnames,
         tags=tags,

@@ -754,6 +754,7 @@ def test_without_a_callback_logs_are_printed(capfd):
         ({"prefix": 3}, "prefix must be a string, got 3 of type int."),
         ({"on_error": "stop"}, "on_error must be one of 'raise', 'warn', got 'stop'."),
         ({"callback": 3}, "The callback of lox.tap must be callable, got 3."),
+        ({"callback": 0}, "The callback of lox.tap must be callable, got 0."),
     ],
     ids=str,
 )
