@@ -123,6 +123,11 @@ def strongly_typed(array: Any) -> Any:
     return jax.lax.convert_element_type(array, array.dtype) if jax.typeof(array).weak_type else array
 
 
+def untyped(array: Any) -> Any:
+    """The array; of typed PRNG keys, their data."""
+    return jax.random.key_data(array) if jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key) else array
+
+
 def _describe(value: Any) -> str:
     text = repr(value)
     return f"{text if len(text) <= 60 else text[:57] + '...'} of type {type(value).__name__}"

@@ -13,6 +13,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from lox import _compat
+from lox._arguments import untyped
 from lox._channel import Channel, failed, find
 from lox._effect import Layout, log_p, received
 from lox._events import Destination, Event, Loop, Node, events, with_depths
@@ -74,7 +75,7 @@ def _send(*leaves: Any, layout: Layout) -> list[Any]:
     nodes, to = received(leaves, {"layout": layout})
     if to is None or all(0 in event.lengths(depth + event.lanes)[depth:] for event, depth in with_depths(nodes)):
         return []
-    arrays = [jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf for leaf in leaves]
+    arrays = [untyped(leaf) for leaf in leaves]
     if _is_plain(nodes, to):
         count = len(jax.tree.leaves(nodes))
         arrays = [*(jax.lax.expand_dims(array, (0,)) for array in arrays[:count]), *arrays[count:]]

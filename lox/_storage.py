@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lox._arguments import untyped
 from lox._exceptions import LogDataError, LogValueError, StorageError
 from lox._logdict import logdict
 
@@ -137,12 +138,12 @@ class Segment:
     lanes: tuple[int, ...] | None
 
     @classmethod
-    def of(cls, logs: logdict, key: str, number: int = 0) -> Segment:
-        """The segment that events of a key belong to."""
+    def of(cls, logs: logdict, key: str) -> Segment:
+        """The segment that events of a key belong to, as if it were the first."""
         value = logs.data[key]
         steps = [(name, of[key].dtype, of[key].shape[1:]) for name, of in logs.steps.items() if key in of]
         lanes = logs.mask[key].shape[1:] if key in logs.mask else None
-        return _segment(key, number, value.dtype, value.shape[1:], tuple(steps), lanes)
+        return _segment(key, value.dtype, value.shape[1:], tuple(steps), lanes)
 
     def columns(self) -> Iterator[tuple[str, str, np.dtype, tuple[int, ...], Callable[[logdict, str], Any]]]:
         """For each column: its part, the name of its file, its dtype on disk, its shape, and its entries in logs."""
@@ -173,9 +174,9 @@ class Segment:
 
 
 @functools.lru_cache(100_000)  # One is asked for at every event.
-def _segment(key: str, number: int, dtype: Any, shape: Any, steps: tuple[Any, ...], lanes: Any) -> Segment:
+def _segment(key: str, dtype: Any, shape: Any, steps: tuple[Any, ...], lanes: Any) -> Segment:
     named = tuple(sorted((name, of.name, of_shape) for name, of, of_shape in steps))
-    return Segment(file_name(key), number, dtype.name, shape, named, lanes)
+    return Segment(file_name(key), 0, dtype.name, shape, named, lanes)
 
 
 def _counter(name: str, logs: logdict, key: str) -> Any:
@@ -483,15 +484,9 @@ def save(logs: logdict, path: str | Path, **config: Any) -> None:
         raise LogDataError("lox.save writes arrays, and these are traced: call it outside of jit, or use a SaveLogger.")
     writer = RunWriter(Path(path), (), config, must_be_new=True)
     try:
-        writer.append([jax.tree.map(_on_host, logs)])
+        writer.append([jax.tree.map(lambda array: np.asarray(untyped(array)), logs)])
     finally:
         writer.close()
-
-
-def _on_host(array: Any) -> np.ndarray:
-    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        array = jax.random.key_data(array)
-    return np.asarray(array)
 
 
 def load(path: str | Path) -> Any:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox import _channel, _transform
+from lox._arguments import untyped
 from lox._exceptions import LogDataError, LogValueError, SpoolWarning
 from lox._log import log
 from lox._logdict import logdict
@@ -162,7 +163,7 @@ class Logger:
             self._latest = (state, on_host)
             self.deliver(functools.partial(_write_now, on_host, logs))
             return
-        logs = jax.tree.map(_plain, logs)
+        logs = jax.tree.map(untyped, logs)
         parts = {"data": logs.data, "steps": logs.steps, "mask": logs.mask, "dropped": logs.dropped}
         strip(self._tapped(lambda: log(parts), state, {}, self._take_packed))()
 
@@ -318,12 +319,8 @@ def _arrays(logs: logdict) -> Iterator[Any]:
         yield from part.values()
 
 
-def _plain(array: Any) -> Any:
-    return jax.random.key_data(array) if jnp.issubdtype(array.dtype, jax.dtypes.prng_key) else array
-
-
 def _on_host(array: Any) -> np.ndarray:
-    return array if type(array) is np.ndarray else np.asarray(_plain(jnp.asarray(array)))
+    return array if type(array) is np.ndarray else np.asarray(untyped(jnp.asarray(array)))
 
 
 def _unpacked(packed: logdict) -> logdict:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lox._arguments import untyped
 from lox._logdict import logdict
 
 Lane = tuple[int, ...]
@@ -73,9 +74,7 @@ def events(logs: logdict, depths: Mapping[str, int]) -> dict[str, dict[Lane, lis
 
 def on_host(value: Any) -> np.ndarray:
     """An array of NumPy; of typed PRNG keys, their data."""
-    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-        value = jax.random.key_data(value)
-    return np.asarray(value)
+    return np.asarray(untyped(value) if isinstance(value, jax.Array) else value)
 
 
 def difference(expected: Events, got: Events, tolerance: float) -> str | None:
