@@ -91,7 +91,7 @@ class Column:
         # Without a buffer, each write is one call of the system: the header is there as a whole or not at all.
         with open(self.path, "r+b", buffering=0) as file:
             file.seek(HEADER + self.count * self._entry_bytes())
-            _write(file, memoryview(data).cast("B") if data.size else b"")
+            _write(file, data.reshape(-1).view(np.uint8).data)
             self.count += len(data)
             file.seek(0)
             _write(file, self._header())
