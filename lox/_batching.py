@@ -83,7 +83,7 @@ def _batch_cond(original: Batcher) -> Batcher:
             return original(axis_data, args, dims, branches=branches, **params)
         index, *ops = args
         index_dim, *op_dims = dims
-        pure, consts, structure = discharge_branches(Collect(), branches)
+        pure, consts, structure = discharge_branches(Collect(), branches, index)
         args = [index, *consts, *ops]
         dims = [index_dim, *[None] * len(consts), *op_dims]
         outs, out_dims = original(axis_data, args, dims, branches=pure, **params)

@@ -396,3 +396,37 @@ def test_lanes_on_shards_that_branch_apart_arrive_where_they_branch(mesh, check_
     transform(lox.tap(f, arrived.append))(XS)
     lox.flush()
     assert sorted(value for logs in arrived for value in logs["x"][logs.mask["x"]]) == XS[XS > 2].tolist()
+
+
+def in_a_branch(x, log):
+    return lax.cond(x > 2, lambda: (log(), x)[1], lambda: x)
+
+
+def in_a_branch_of_a_branch(x, log):
+    return lax.switch(jnp.int32(1), [lambda: x, lambda: in_a_branch(x, log)])
+
+
+def in_a_loop(x, log):
+    return lax.while_loop(lambda i: i > 2, lambda i: (log(), i - 10)[1], x)
+
+
+@transforms
+@pytest.mark.parametrize("program", [in_a_branch, in_a_branch_of_a_branch, in_a_loop])
+@pytest.mark.parametrize("batched", [False, True])
+def test_shards_that_alone_reach_a_log_of_a_value_they_share_are_heard(mesh, program, batched, transform):
+    def body(x):
+        program(x.max(), lambda: lox.log({"one": jnp.float32(1)}, step=0))
+        return x
+
+    f, xs = sharded(mesh, body), jnp.arange(4.0)
+    if batched:
+        f, xs = jax.vmap(f), jnp.stack([xs, xs - 1])
+    _, logs = transform(lox.spool(f, unify=True, max_iters=3))(xs)
+    arrived = []
+    transform(lox.tap(f, arrived.append))(xs)
+    lox.flush()
+    for each in [logs, *arrived]:
+        happened = np.asarray(each.mask["one"])
+        assert np.argwhere(happened.any(0)).tolist() == ([[0, 3]] if batched else [[3]])
+        assert np.asarray(each["one"])[happened].tolist() == [1]
+    assert len(arrived) == 1

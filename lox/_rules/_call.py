@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,8 @@ import jax
 import jax.extend as jex
 
 from lox import _compat
-from lox._handler import Handler, rule, under
+from lox._events import Node
+from lox._handler import Handler, InPlace, has_log, rule, under
 
 primitives = jex.core.primitives
 
@@ -51,6 +53,22 @@ def split_nodes(outs: Sequence[Any], structure: Any) -> tuple[list[Any], tuple[A
     """Splits the outputs of a discharged jaxpr into those of the original one and the nodes."""
     count = len(outs) - structure.num_leaves
     return list(outs[:count]), jax.tree.unflatten(structure, outs[count:])
+
+
+@dataclasses.dataclass(frozen=True)
+class Varied(InPlace):
+    """Marks logs as varying over the shards along some axes of the mesh."""
+
+    axes: tuple[Any, ...]
+
+    def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        return jax.tree.map(lambda leaf: _compat.vary(leaf, self.axes), nodes)
+
+
+def varied(jaxpr: Any, predicate: Any) -> Any:
+    """A jaxpr that runs where a predicate says so: over shards that the predicate tells apart, its logs vary."""
+    axes = _compat.varying_axes(predicate)
+    return _discharge_cached(jaxpr, Varied(tuple(sorted(axes))), 0)[0] if axes and has_log(jaxpr) else jaxpr
 
 
 def _call_rule(key: str, extend: Callable[[dict[str, Any], Any, int, int], dict[str, Any]]) -> Any:

@@ -10,7 +10,7 @@ import jax.extend as jex
 
 from lox import _compat
 from lox._handler import Handler, rule
-from lox._rules._call import discharge, split_nodes
+from lox._rules._call import discharge, split_nodes, varied
 
 cond_p = jex.core.primitives.cond_p
 
@@ -21,19 +21,26 @@ def cond(
     handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], tuple[Any, ...]]:
     index, *ops = args
-    branches, consts, structure = discharge_branches(handler, params["branches"])
+    branches, consts, structure = discharge_branches(handler, params["branches"], index)
     outs = primitive.bind(index, *consts, *ops, **params | {"branches": branches})
     return split_nodes(outs, structure)
 
 
-def discharge_branches(handler: Handler, branches: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any], Any]:
+def discharge_branches(
+    handler: Handler, branches: Sequence[Any], index: Any
+) -> tuple[tuple[Any, ...], list[Any], Any]:
     """The branches with their logs as further outputs, of one structure in all of them.
+
+    Args:
+        handler: The handler of the logs.
+        branches: The branches.
+        index: What tells which of them runs.
 
     Returns:
         The branches, the values to pass for their new leading inputs, and the structure of the nodes.
     """
     handler = handler.inside()
-    discharged = [discharge(handler, branch) for branch in branches]
+    discharged = [discharge(handler, varied(branch, index)) for branch in branches]
     shapes = [split_nodes(_compat.out_avals(jaxpr), structure)[1] for jaxpr, _, structure in discharged]
     makers = handler.branches(shapes)
     consts = [value for _, captured, _ in discharged for value in captured]
@@ -49,7 +56,27 @@ def discharge_branches(handler: Handler, branches: Sequence[Any]) -> tuple[tuple
         new, _ = _compat.trace(branch, [*avals, *_compat.in_avals(jaxpr)[len(captured) :]], "lox")
         aligned.append(new)
         structure = branch.structure
-    return tuple(aligned), consts, structure
+    return _varying_alike(aligned, structure.num_leaves, index), consts, structure
+
+
+def _varying_alike(branches: Sequence[Any], count: int, index: Any) -> tuple[Any, ...]:
+    """The branches, whose last `count` outputs vary over the shards over which the index, or one of them, does."""
+    varying = [[_compat.varying_axes(aval) for aval in _compat.out_avals(branch)] for branch in branches]
+    first = len(varying[0]) - count
+    together = [axes.union(_compat.varying_axes(index), *others) for axes, *others in zip(*varying, strict=True)]
+
+    def vary(branch: Any) -> Any:
+        def with_axes(*args: Any) -> list[Any]:
+            outs = _compat.as_fun(branch)(*args)
+            nodes = zip(outs[first:], together[first:], strict=True)
+            return [*outs[:first], *(_compat.vary(leaf, sorted(axes)) for leaf, axes in nodes)]
+
+        return _compat.trace(with_axes, _compat.in_avals(branch), "lox")[0]
+
+    return tuple(
+        branch if axes[first:] == together[first:] else vary(branch)
+        for branch, axes in zip(branches, varying, strict=True)
+    )
 
 
 class _Branch:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from lox import _compat
 from lox._handler import Handler, events_in, has_log, rule, under
 from lox._lanes import where
-from lox._rules._call import discharge, split_nodes
+from lox._rules._call import discharge, split_nodes, varied
 
 while_p = jex.core.primitives.while_p
 
@@ -27,7 +27,8 @@ def while_loop(
 ) -> tuple[list[Any], tuple[Any, ...]]:
     del primitive
     cond_consts, body_consts, init = split_args(args, params)
-    cond_jaxpr, body_jaxpr = params["cond_jaxpr"], params["body_jaxpr"]
+    (again,) = _compat.out_avals(params["cond_jaxpr"])
+    cond_jaxpr, body_jaxpr = varied(params["cond_jaxpr"], again), varied(params["body_jaxpr"], again)
     chosen = handler.while_loops([*events_in(cond_jaxpr), *events_in(body_jaxpr)])
     loops = None if isinstance(chosen, Handler) else chosen
     handler = chosen if isinstance(chosen, Handler) else handler.inside()
