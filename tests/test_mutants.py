@@ -38,7 +38,7 @@ from lox import (
     testing,
 )
 from lox._log_grad import log_grad_p
-from lox._rules import _scan, _shard_map
+from lox._rules import _cond, _scan, _shard_map
 from lox.testing import Branch, Log, Scan, Update, Vmap
 
 primitives = jax.extend.core.primitives
@@ -285,6 +285,11 @@ MUTANTS = {
     "vmap loses logs": (entry(batching.fancy_primitive_batchers, lost), "vmap", []),
     "vmap mixes lanes": (entry(batching.fancy_primitive_batchers, in_other_lanes), "vmap", []),
     "shard_map mixes shards": (name(_shard_map, "_expand", from_other_shards), "jit", ["shard_map"]),
+    "shards share what only some of them log": (
+        name(_cond, "varied", instead(lambda branch, index: branch)),
+        "tap_and_spool",
+        testing.Program((Vmap(3, (Branch(((), (Log("a", "constant"),)), on="n"),), sharded=True),)),
+    ),
     "lanes log in branches not taken": (name(_batching, "logs_in", instead(lambda params: False)), "vmap", ["cond"]),
     "lanes log after they finished": (
         name(_batching, "_predicate_is_batched", instead(lambda *args: False)),

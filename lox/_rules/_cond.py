@@ -26,9 +26,7 @@ def cond(
     return split_nodes(outs, structure)
 
 
-def discharge_branches(
-    handler: Handler, branches: Sequence[Any], index: Any
-) -> tuple[tuple[Any, ...], list[Any], Any]:
+def discharge_branches(handler: Handler, branches: Sequence[Any], index: Any) -> tuple[tuple[Any, ...], list[Any], Any]:
     """The branches with their logs as further outputs, of one structure in all of them.
 
     Args:
@@ -45,7 +43,7 @@ def discharge_branches(
     makers = handler.branches(shapes)
     consts = [value for _, captured, _ in discharged for value in captured]
     avals = [jax.typeof(value) for value in consts]
-    structure = None
+    structure: Any = None
     aligned = []
     position = 0
     for (jaxpr, captured, own), make in zip(discharged, makers, strict=True):
