@@ -33,8 +33,8 @@ from lox import (
     _select,
     _sites,
     _spool,
+    _stream,
     _strip,
-    _tap,
     testing,
 )
 from lox._log_grad import log_grad_p
@@ -371,7 +371,7 @@ MUTANTS = {
     ),
     # How tap delivers.
     "a buffer is not emptied at the end": (
-        name(_tap.Tap, "_flushed", instead(lambda self: self)),
+        name(_stream.Tap, "_flushed", instead(lambda self: self)),
         "tap_and_spool",
         [],
     ),
@@ -380,9 +380,13 @@ MUTANTS = {
         "tap_and_spool",
         testing.Program((Scan(2, (Log("a", "x"), STEP, Log("a", "x"), STEP)),)),
     ),
-    "a tap skips what did happen": (name(_tap, "_happened", instead(lambda nodes: jnp.int32(0))), "tap_and_spool", []),
+    "a tap skips what did happen": (
+        name(_stream, "_happened", instead(lambda nodes: jnp.int32(0))),
+        "tap_and_spool",
+        [],
+    ),
     "a tap skips one too many": (
-        name(_tap, "_thinned", lambda thin: lambda nodes, counts, interval: thin(nodes, counts, interval + 1)),
+        name(_stream, "_thinned", lambda thin: lambda nodes, counts, interval: thin(nodes, counts, interval + 1)),
         "tap_and_spool",
         THREE,
     ),

@@ -1,0 +1,369 @@
+"""The handler that sends logs to the host as they happen: one by one, or as many at a time as a buffer holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.extend as jex
+import jax.numpy as jnp
+
+from lox import _compat, _transform
+from lox._blocks import blocks, with_event_axis
+from lox._channel import Channel
+from lox._deliver import INNER, ORDER, channel_p
+from lox._effect import emit
+from lox._events import Destination, Event, Loop, Node, events, map_events, masked, with_depths, with_values
+from lox._exceptions import TapWarning
+from lox._handler import Handler, InPlace, logs_of
+from lox._select import Selection
+from lox._thin import as_loop
+
+Kind = tuple[Any, tuple[Any, ...]]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Slots:
+    """The logs of one kind that have not been sent yet.
+
+    Attributes:
+        nodes: What was logged, along a new first axis.
+        order: The place of each among all that have not been sent, shape `(buffer,)`. None for logs of the only kind.
+        used: How many there are. None for logs of the only kind: all that wait.
+    """
+
+    nodes: tuple[Node, ...]
+    order: Any = None
+    used: Any = None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What a tap carries through a program.
+
+    Attributes:
+        channel: What the host knows it as: a number, or itself where that saves the number's way.
+        counts: For the keys that are thinned out, how many events there were, per lane.
+        waiting: How many logs have not been sent yet.
+        slots: These logs, by kind.
+        labels: Counters that what is sent has besides its own, each of shape `()`, by name.
+    """
+
+    channel: Any
+    counts: dict[str, Any]
+    waiting: Any
+    slots: tuple[Slots, ...]
+    labels: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tap(InPlace):
+    """Sends the selected logs to the host, and leaves all for a handler further out.
+
+    Attributes:
+        selection: Which logs.
+        passes_on: Whether a handler further out wants logs.
+        ordered: Whether they arrive in the order in which they happen.
+        interval: Every how many events of a key one is sent.
+        buffer: How many logs are sent at a time.
+        leaves: What it carries, a flattened `State`.
+        structure: The structure of that.
+        kinds: The kinds of logs that have slots.
+        whole: Whether it runs the whole function, rather than a part of it, where nothing can be added to the state.
+    """
+
+    selection: Selection
+    passes_on: bool
+    ordered: bool
+    interval: int
+    buffer: int
+    leaves: tuple[Any, ...]
+    structure: Any
+    kinds: tuple[Kind, ...] = ()
+    whole: bool = True
+
+    @property
+    def state(self) -> State:
+        return jax.tree.unflatten(self.structure, self.leaves)
+
+    def _with(self, state: State, **changes: Any) -> Tap:
+        leaves, structure = jax.tree.flatten(state)
+        return dataclasses.replace(self, leaves=tuple(leaves), structure=structure, **changes)
+
+    @property
+    def carries(self) -> bool:  # type: ignore[override]
+        return self.interval > 1 or self.buffer > 1
+
+    def arrays(self) -> tuple[Any, ...]:
+        return self.leaves
+
+    def holding(self, arrays: Sequence[Any]) -> Tap:
+        return dataclasses.replace(self, leaves=tuple(arrays))
+
+    def shared(self) -> Tap:
+        channel, labels = self.state.channel, self.state.labels
+        return self._with(start(channel_p.bind(channel=channel), labels)) if isinstance(channel, Channel) else self
+
+    def detached(self) -> Tap:
+        return self._with(start(self.state.channel, self.state.labels), interval=1, buffer=1, kinds=())
+
+    def backward(self) -> Handler:
+        return self.detached()
+
+    def join(self, nodes: Sequence[Any]) -> tuple[Any, ...]:
+        if not self.carries:
+            return ()
+        return self._flushed().leaves if self.whole else self.leaves
+
+    def meet(self, nodes: tuple[Node, ...]) -> tuple[Handler, tuple[Any, ...]]:
+        selected, _ = self.selection.split(nodes)
+        handler = self._prepared([selected])._one_by_one(selected) if selected else self
+        if self.passes_on:
+            emit(nodes)
+        return handler, ()
+
+    def _one_by_one(self, nodes: Sequence[Node]) -> Tap:
+        """Takes the logs as they happened, also those that come with all iterations of a loop."""
+        handler = self
+        for node in nodes:
+            if isinstance(node, Event):
+                handler = handler._taken((node,))
+            elif node.length:
+                held, _ = jax.lax.scan(handler._iteration, handler.arrays(), node.body)
+                handler = handler.holding(held)
+        return handler
+
+    def _iteration(self, held: Sequence[Any], body: tuple[Node, ...]) -> tuple[tuple[Any, ...], None]:
+        return self.holding(held)._one_by_one(body).arrays(), None
+
+    def before(self, jaxprs: Sequence[Any]) -> Handler:
+        if not self.carries:
+            return self
+        found = [with_values(nodes) for jaxpr in jaxprs for nodes, to in logs_of(jaxpr) if to is None]
+        return self._prepared([nodes for all_nodes in found if (nodes := self.selection.split(all_nodes)[0])])
+
+    def after(self, nodes: list[Any]) -> tuple[Handler, list[Any]]:
+        return dataclasses.replace(self, whole=False), nodes
+
+    def _prepared(self, logs: Sequence[tuple[Node, ...]]) -> Tap:
+        """The same with a place in its state for these logs, as far as it can have a new one."""
+        if not self.carries or not self.whole or _manual_axes():
+            return self
+        counts, kinds, slots = dict(self.state.counts), list(self.kinds), list(self.state.slots)
+        for event in (event for nodes in logs for event in _single_events(nodes)):
+            if any(map(_compat.varying_axes, jax.tree.leaves(event))):  # Logs of shards are sent as they come.
+                continue
+            nodes: tuple[Node, ...] = (event,)
+            if self.interval > 1:
+                for key, block in _compat.abstract(_with_event_axes, nodes).items():
+                    lanes = block.value.shape[1 : 1 + block.lanes]
+                    counts.setdefault(key, jnp.zeros(lanes, jnp.int32))
+                nodes, _ = _compat.abstract(functools.partial(_thinned, counts=dict(counts), interval=2), nodes)
+            if self.buffer > 1 and (kind := _kind(nodes)) not in kinds and not _conflict(nodes, slots):
+                kinds.append(kind)
+                slots.append(Slots(jax.tree.map(self._empty, nodes)))
+        if len(slots) > 1:
+            slots = [self._numbered(each, first=place == 0) for place, each in enumerate(slots)]
+        return self._with(dataclasses.replace(self.state, counts=counts, slots=tuple(slots)), kinds=tuple(kinds))
+
+    def _numbered(self, slots: Slots, first: bool) -> Slots:
+        """The slots of the first kind, or new ones, when they are those of one kind among several."""
+        if slots.used is not None:
+            return slots
+        used = self.state.waiting if first else jnp.int32(0)
+        return Slots(slots.nodes, jnp.arange(self.buffer, dtype=jnp.int32), used)
+
+    def _empty(self, aval: Any) -> Any:
+        return _compat.zeros_like_aval(jex.core.unmapped_aval(self.buffer, 0, aval))
+
+    def _taken(self, nodes: tuple[Node, ...]) -> Tap:
+        handler = self
+        if self.interval > 1 and _manual_axes():
+            _warn_that_nothing_is_skipped(nodes)
+        elif self.interval > 1:
+            nodes, counts = _thinned(nodes, self.state.counts, self.interval)
+            handler = self._with(dataclasses.replace(self.state, counts=counts))
+        kind = _kind(nodes)
+        if kind in self.kinds and not _manual_axes():
+            return handler._buffered(nodes, self.kinds.index(kind))
+        if self.buffer > 1:
+            handler = handler._flushed()
+        handler._send(nodes)
+        return handler
+
+    def _buffered(self, nodes: tuple[Node, ...], place: int) -> Tap:
+        state, slots = self.state, self.state.slots[place]
+        nodes = jax.lax.stop_gradient(nodes)
+        happened = _happened(nodes)
+        at = state.waiting if slots.used is None else slots.used
+
+        def put(buffer: Any, array: Any) -> Any:
+            return jax.lax.dynamic_update_index_in_dim(buffer, array, at, 0)
+
+        new = Slots(jax.tree.map(put, slots.nodes, nodes))
+        if slots.used is not None:
+            new = Slots(new.nodes, put(slots.order, state.waiting), slots.used + happened)
+        all_slots = (*state.slots[:place], new, *state.slots[place + 1 :])
+        waiting = state.waiting + happened
+        return self._with(dataclasses.replace(state, waiting=waiting, slots=all_slots))._emptied(waiting >= self.buffer)
+
+    def _flushed(self) -> Tap:
+        return self._emptied(self.state.waiting > 0) if self.kinds else self
+
+    def _emptied(self, when: Any) -> Tap:
+        """The same after all that waits was sent, if `when`."""
+        state = self.state
+        used = [slots.used for slots in state.slots]
+
+        def send() -> Any:
+            self._send(tuple(self._waiting()))
+            return jax.tree.map(lambda count: jnp.int32(0), (state.waiting, used))
+
+        waiting, used = jax.lax.cond(when, send, lambda: (state.waiting, used))
+        slots = tuple(dataclasses.replace(slots, used=count) for slots, count in zip(state.slots, used, strict=True))
+        return self._with(dataclasses.replace(state, waiting=waiting, slots=slots))
+
+    def _waiting(self) -> Iterator[Node]:
+        for slots in self.state.slots:
+            used = self.state.waiting if slots.used is None else slots.used
+            here = jnp.arange(self.buffer, dtype=jnp.int32) < used
+
+            def narrow(event: Event, depth: int, here: Any = here, slots: Slots = slots) -> Event:
+                value = next(iter(event.values.values()))
+                shape = jnp.shape(value)[: depth + event.lanes]
+                mask = jax.lax.broadcast_in_dim(here, shape, (0,))
+                steps = dict(event.steps)
+                if slots.order is not None:
+                    steps[ORDER] = jax.lax.broadcast_in_dim(slots.order, shape, (0,))
+                mask = mask if event.mask is None else event.mask & mask
+                return dataclasses.replace(event, mask=mask, steps=steps)
+
+            (loop,) = map_events(narrow, [Loop(slots.nodes, {}, self.buffer)])
+            yield loop
+
+    def _labelled(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        if not self.state.labels:
+            return nodes
+
+        def label(event: Event, depth: int) -> Event:
+            labels = {name: jnp.asarray(value) for name, value in self.state.labels.items()}
+            labels[INNER] = jnp.int32(event.lanes)
+            shape = event.lengths(depth + event.lanes)
+            steps = {name: jnp.broadcast_to(value, shape) for name, value in labels.items()}
+            return dataclasses.replace(event, steps=event.steps | steps)
+
+        return map_events(label, nodes)
+
+    def _send(self, nodes: tuple[Node, ...]) -> None:
+        nodes = self._labelled(nodes)
+        axes = _manual_axes()
+        if not axes:
+            emit(nodes, Destination(self.state.channel, None, 1, self.ordered))
+            return
+        tracked = all(name in _compat.varying_axes(jax.lax.axis_index(name)) for name in axes)
+
+        def varies(node: Any) -> frozenset[Any]:
+            leaves = jax.tree.leaves(node)
+            return frozenset[Any]().union(*map(_compat.varying_axes, leaves)) if tracked else frozenset(axes)
+
+        for node in _split_by(varies, nodes):
+            varying = varies(node)
+            over = tuple(name for name in axes if name in varying)
+            first = functools.reduce(
+                jnp.logical_and,
+                [jax.lax.axis_index(name) == 0 for name in axes if name not in varying],
+                jnp.array(True),
+            )
+            shard = jax.lax.axis_index(over) if over else None
+            shards = jax.lax.axis_size(over) if over else 1
+            emit(masked([node], first), Destination(self.state.channel, shard, shards, self.ordered))
+
+
+def _split_by(group: Callable[[Event], Any], nodes: Sequence[Node]) -> Iterator[Node]:
+    """The nodes, an event being split into those of its keys for which `group` is the same."""
+    for node in nodes:
+        if isinstance(node, Loop):
+            yield node
+            continue
+        of = {key: group(dataclasses.replace(node, values={key: value})) for key, value in node.values.items()}
+        for each in dict.fromkeys(of.values()):
+            yield dataclasses.replace(node, values={key: node.values[key] for key in of if of[key] == each})
+
+
+def start(channel: Any, labels: dict[str, Any]) -> State:
+    """The state of a tap before it has met a log."""
+    return State(channel, {}, jnp.int32(0), (), labels)
+
+
+def _aval(value: Any) -> Any:
+    return value if isinstance(value, jax.core.ShapedArray) else jax.typeof(value)
+
+
+def _warn_that_nothing_is_skipped(nodes: Sequence[Node]) -> None:
+    for event in events(nodes):
+        message = (
+            "interval= of lox.tap skips nothing inside of a shard_map, where shards do not count together: every event "
+            f"of {', '.join(map(repr, event.values))} arrives. Log every k-th one with lax.cond, or outside of it."
+        )
+        _transform.warn_once(message, TapWarning, event.site)
+
+
+def _single_events(nodes: Sequence[Node]) -> Iterator[Event]:
+    """The events as they are in one iteration of the loops around them, with abstract values."""
+    for event, depth in with_depths(nodes):
+        for _ in range(depth):
+            event = jax.tree.map(lambda aval: jex.core.mapped_aval(aval.shape[0], 0, _aval(aval)), event)
+        yield jax.tree.map(_aval, event)
+
+
+def _conflict(nodes: Sequence[Node], slots: Sequence[Slots]) -> bool:
+    """Whether a key is in the slots with another shape, dtype or counters, so that one array cannot hold both."""
+    found = {key: layout for each in slots for key, layout in _layouts(each.nodes, 1)}
+    return any(found.get(key, layout) != layout for key, layout in _layouts(nodes, 0))
+
+
+def _layouts(nodes: Sequence[Node], depth: int) -> Iterator[tuple[str, Any]]:
+    for event, inside in with_depths(nodes, depth):
+        steps = {name: step.dtype for name, step in event.steps.items()}
+        for key, value in event.values.items():
+            yield key, (value.shape[inside:], value.dtype, event.lanes, steps)
+
+
+def _manual_axes() -> tuple[Any, ...]:
+    """The axes of the shards that the program runs on one by one."""
+    return tuple(jax.sharding.get_abstract_mesh().manual_axes)
+
+
+def _kind(nodes: tuple[Node, ...]) -> Kind:
+    leaves, structure = jax.tree.flatten(nodes)
+    return structure, tuple((aval.shape, aval.dtype) for aval in map(_aval, leaves))
+
+
+def _happened(nodes: Sequence[Node]) -> Any:
+    masks = [event.mask for event in events(nodes)]
+    if any(mask is None for mask in masks):
+        return jnp.int32(1)
+    return functools.reduce(jnp.logical_or, [jnp.any(mask) for mask in masks]).astype(jnp.int32)
+
+
+def _with_event_axes(nodes: tuple[Node, ...]) -> dict[str, Any]:
+    return {key: with_event_axis(block) for key, block in blocks(nodes).items()}
+
+
+def _thinned(nodes: tuple[Node, ...], counts: dict[str, Any], interval: int) -> tuple[tuple[Node, ...], dict[str, Any]]:
+    """Masks all but every `interval`-th event of a key, of which there were `counts` before."""
+    kept, counts = [], dict(counts)
+    for key, block in _with_event_axes(nodes).items():
+        if key in counts:
+            shape = jnp.shape(block.value)[: 1 + block.lanes]
+            mask = jnp.ones(shape, bool) if block.mask is None else block.mask
+            number = counts[key] + jnp.cumsum(mask, axis=0, dtype=jnp.int32) - 1
+            counts[key] = counts[key] + jnp.sum(mask, axis=0, dtype=jnp.int32)
+            block = dataclasses.replace(block, mask=mask & (number % interval == 0))
+        kept.append(as_loop(key, block))
+    return tuple(kept), counts
