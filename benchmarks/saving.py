@@ -109,29 +109,43 @@ def _growth(folder: Path) -> Table:
 
 
 def _streaming(folder: Path) -> Table:
+    rows: list[tuple[Any, ...]] = []
+    for name, width, target in (
+        ("adds a number", 0, ""),
+        ("a layer of 128, 1 us", 128, ""),
+        ("of 512, 10 us", 512, 1.5),
+    ):
+        streamed, collected = _scan_saved(folder / f"streaming{width}", width)
+        over = Figure.of(streamed / collected, target or None)
+        rows.append((name, Figure.of(streamed * 1e3), Figure.of(collected * 1e3), over, target))
+    columns = ("each step", "tap(buffer=256), ms", "spool, ms", "tap over spool", "target")
+    return Table(f"A scan of {STEPS:,} steps, saved", columns, rows)
+
+
+def _scan_saved(path: Path, width: int) -> Any:
+    weights = jnp.eye(width)
+
+    def step(x: Any, i: Any) -> tuple[Any, None]:
+        x = jnp.tanh(x @ weights) if width else x + 1
+        lox.log({"loss": x.sum()}, step=i)
+        return x, None
+
     def scan(x: Any) -> Any:
-        return jax.lax.scan(lambda c, i: (lox.log({"loss": c}, step=i)["loss"] + 1, None), x, jnp.arange(STEPS))[0]
+        return jax.lax.scan(step, x, jnp.arange(STEPS))[0]
 
-    logger = lox.loggers.SaveLogger(folder / "streaming")
-    state = logger.init(0)
-    tapped = jax.jit(logger.tap(scan, state, buffer=256))
-    spooled = jax.jit(logger.spool(scan, state))
+    start = jnp.ones(width) if width else jnp.float32(0)
+    with lox.loggers.SaveLogger(path) as logger:
+        state = logger.init(0)
 
-    def done(function: Callable[[Any], Any]) -> Callable[[], None]:
-        def run() -> None:
-            jax.block_until_ready(function(0.0))
-            logger.flush()
+        def done(function: Callable[[Any], Any]) -> Callable[[], None]:
+            def run() -> None:
+                jax.block_until_ready(function(start))
+                logger.flush()
 
-        return run
+            return run
 
-    as_it_runs, at_the_end = alternate([done(tapped), done(spooled)], rounds=10, sample=1e-3).T
-    logger.close()
-    rows = [
-        ("tap(buffer=256), ms", Figure.of(as_it_runs * 1e3), ""),
-        ("spool, ms", Figure.of(at_the_end * 1e3), ""),
-        ("tap over spool", Figure.of(as_it_runs / at_the_end, 1.5), 1.5),
-    ]
-    return Table(f"A scan of {STEPS:,} steps, saved", ("what", "figure", "target"), rows)
+        tapped, spooled = jax.jit(logger.tap(scan, state, buffer=256)), jax.jit(logger.spool(scan, state))
+        return alternate([done(tapped), done(spooled)], rounds=5, sample=1e-3).T
 
 
 def _saved(path: Path, logs: list[lox.logdict]) -> Callable[[], None]:

@@ -181,24 +181,29 @@ def _logs(layout: Layout) -> Callable[[Sequence[Any]], logdict]:
 def _lay_out(nodes: Sequence[Node], to: Destination) -> logdict:
     data, mask = {}, {}
     steps: dict[str, dict[str, Any]] = {}
-    outside = {key: event.outside for event in events(nodes) for key in event.values}
-    for key, (value, of_steps, happened) in _flat(nodes, 0).items():
+    lanes = {key: (event.lanes, event.outside) for event in events(nodes) for key in event.values}
+    with_masks = to.shard is not None or any(event.mask is not None for event in events(nodes))
+    for key, (value, of_steps, happened) in _flat(nodes, 0, with_masks).items():
+        num_lanes, outside = lanes[key]
+        if 0 in value.shape[: 1 + num_lanes]:
+            continue
         order = of_steps.pop(ORDER, None)
         if order is not None:
             first = np.argsort(order, axis=0, kind="stable")
             value, happened = _ordered(value, first), _ordered(happened, first)
             of_steps = {name: _ordered(step, first) for name, step in of_steps.items()}
-        arrived = happened.any(axis=tuple(range(1, happened.ndim)))
-        if not arrived.any():
-            continue
-        value, happened = value[arrived], happened[arrived]
-        of_steps = {name: step[arrived] for name, step in of_steps.items()}
+        if with_masks:
+            arrived = happened.any(axis=tuple(range(1, happened.ndim)))
+            if not arrived.any():
+                continue
+            value, happened = value[arrived], happened[arrived]
+            of_steps = {name: step[arrived] for name, step in of_steps.items()}
         labels = _labels(of_steps)
         if to.shard is not None:
-            spread = functools.partial(_of_shard, to=to, axis=1 + outside[key])
+            spread = functools.partial(_of_shard, to=to, axis=1 + outside)
             value, happened = spread(value), spread(happened)
             of_steps = {name: spread(step) for name, step in of_steps.items()}
-        if not happened.all():
+        if with_masks and not happened.all():
             value = _blanked(value, happened)
             of_steps = {name: _blanked(step, happened) for name, step in of_steps.items()}
             mask[key] = happened
@@ -219,34 +224,43 @@ def _labels(steps: dict[str, Any]) -> dict[str, Any]:
     return {name: label[(..., *[0] * int(inner.flat[0]))] for name, label in labels.items()}
 
 
-def _flat(nodes: Sequence[Node], depth: int) -> dict[str, tuple[Any, dict[str, Any], Any]]:
-    """By key the values, counters and masks; the event axis follows the axes of `depth` loops."""
-    parts: dict[str, list[tuple[Any, dict[str, Any], Any]]] = {}
+Part = tuple[Any, dict[str, Any], Any]
+"""Values, counters by name, and masks, if any."""
+
+
+def _flat(nodes: Sequence[Node], depth: int, with_masks: bool) -> dict[str, Part]:
+    """The events by key; their axis follows the axes of `depth` loops."""
+    parts: dict[str, list[Part]] = {}
     for node in nodes:
         if isinstance(node, Loop):
-            for key, (value, steps, happened) in _flat(node.body, depth + 1).items():
-                steps = {name: _merged(step, depth) for name, step in steps.items()}
-                parts.setdefault(key, []).append((_merged(value, depth), steps, _merged(happened, depth)))
+            for key, part in _flat(node.body, depth + 1, with_masks).items():
+                parts.setdefault(key, []).append(_each(_merged, part, depth))
         else:
             for key, value in node.values.items():
-                happened = np.ones(value.shape[: depth + node.lanes], bool) if node.mask is None else node.mask
-                steps = {name: np.expand_dims(step, depth) for name, step in node.steps.items()}
-                found = (np.expand_dims(value, depth), steps, np.expand_dims(happened, depth))
-                parts.setdefault(key, []).append(found)
+                happened = node.mask
+                if with_masks and happened is None:
+                    happened = np.ones(value.shape[: depth + node.lanes], bool)
+                parts.setdefault(key, []).append(_each(_with_axis, (value, node.steps, happened), depth))
     return {key: found[0] if len(found) == 1 else _joined(found, depth) for key, found in parts.items()}
 
 
-def _joined(parts: Sequence[tuple[Any, dict[str, Any], Any]], axis: int) -> tuple[Any, dict[str, Any], Any]:
+def _each(function: Callable[[Any, int], Any], part: Part, axis: int) -> Part:
+    value, steps, happened = part
+    steps = {name: function(step, axis) for name, step in steps.items()}
+    return function(value, axis), steps, None if happened is None else function(happened, axis)
+
+
+def _joined(parts: Sequence[Part], axis: int) -> Part:
     values, steps, masks = zip(*parts, strict=True)
     joined = {name: np.concatenate([step[name] for step in steps], axis) for name in steps[0]}
-    return np.concatenate(values, axis), joined, np.concatenate(masks, axis)
+    return np.concatenate(values, axis), joined, None if masks[0] is None else np.concatenate(masks, axis)
+
+
+def _with_axis(array: Any, axis: int) -> Any:
+    return array.reshape(*array.shape[:axis], 1, *array.shape[axis:])  # np.expand_dims takes ten times as long.
 
 
 def _merged(array: Any, axis: int) -> Any:
-    return array.reshape(*array.shape[:axis], -1, *array.shape[axis + 2 :]) if array.size else _empty(array, axis)
-
-
-def _empty(array: Any, axis: int) -> Any:
     return array.reshape(*array.shape[:axis], array.shape[axis] * array.shape[axis + 1], *array.shape[axis + 2 :])
 
 

@@ -34,6 +34,30 @@ class Loops(Protocol):
         """The nodes of the whole loop, after `trips` iterations (an int when known)."""
 
 
+class Chunks(Protocol):
+    """How a handler meets the logs of many iterations of a loop at a time.
+
+    Attributes:
+        size: The number of iterations.
+        collect: The handler of these, whose nodes are their logs.
+    """
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def collect(self) -> Handler: ...
+
+    def begin(self) -> Chunks:
+        """The same after what waits from before the loop was met."""
+
+    def take(self, nodes: tuple[Any, ...]) -> None:
+        """Meets the logs of so many iterations, or of those that are left."""
+
+    def arrays(self) -> tuple[Any, ...]:
+        """What the handler holds after the loop."""
+
+
 class Handler:
     """What becomes of logs. A handler that returns no nodes leaves or drops each log in its place.
 
@@ -115,9 +139,13 @@ class Handler:
         """The handler of what comes after these nodes, and the nodes as far as they are settled by then."""
         return self, nodes
 
-    def before(self, jaxprs: Sequence[Any]) -> Handler:
-        """The handler before a primitive that runs these jaxprs."""
+    def before(self, primitive: Any, params: dict[str, Any]) -> Handler:
+        """The handler before a primitive with these parameters."""
         return self
+
+    def chunks(self, jaxpr: Any, length: Any) -> Chunks | None:
+        """How to meet the logs of a scan's body many iterations at a time; None to meet each as it happens."""
+        return None
 
     def scan_loops(self, length: int) -> Loops | None:
         """How to collect over a loop whose length is known; None to stack each iteration's nodes."""
@@ -219,13 +247,13 @@ class HandlerTrace(jax.core.Trace):
             if self.handler.carries:
                 jaxpr, _ = _compat.trace(_compat.renewed(fun), [jax.typeof(arg) for arg in args], "lox")
                 _compat.renew(fun)
-                self.handler = self.handler.before([jaxpr])
+                self.handler = self.handler.before(primitive, {"fun": jaxpr})
             return self.apply(primitive, args, {"fun": fun, **params})
 
     def apply(self, primitive: Any, args: Any, params: Any) -> Any:
         if primitive not in rules:
             raise UnsupportedPrimitiveError(unsupported(primitive, params))
-        self.handler = self.handler.before(list(jaxprs_in(params)))
+        self.handler = self.handler.before(primitive, params)
         handler, self.nodes = self.handler.after(self.nodes)
         outs, nodes = rules[primitive](handler, primitive, args, dict(params))
         if self.handler.carries:

@@ -14,15 +14,17 @@ import jax.numpy as jnp
 from lox import _compat, _transform
 from lox._blocks import blocks, with_event_axis
 from lox._channel import Channel
+from lox._chunks import CollectSelected, chunk_size
 from lox._deliver import INNER, ORDER, channel_p
-from lox._effect import emit
+from lox._effect import emit, log_p, received
 from lox._events import Destination, Event, Loop, Node, events, map_events, masked, with_depths, with_values
 from lox._exceptions import TapWarning
-from lox._handler import Handler, InPlace, logs_of
+from lox._handler import Chunks, Handler, InPlace, jaxprs_in
 from lox._select import Selection
 from lox._thin import as_loop
 
 Kind = tuple[Any, tuple[Any, ...]]
+primitives = jex.core.primitives
 
 
 @jax.tree_util.register_dataclass
@@ -141,11 +143,30 @@ class Tap(InPlace):
     def _iteration(self, held: Sequence[Any], body: tuple[Node, ...]) -> tuple[tuple[Any, ...], None]:
         return self.holding(held)._one_by_one(body).arrays(), None
 
-    def before(self, jaxprs: Sequence[Any]) -> Handler:
+    def before(self, primitive: Any, params: dict[str, Any]) -> Handler:
         if not self.carries:
             return self
-        found = [with_values(nodes) for jaxpr in jaxprs for nodes, to in logs_of(jaxpr) if to is None]
+        found = map(with_values, self._met_one_by_one(primitive, params))
         return self._prepared([nodes for all_nodes in found if (nodes := self.selection.split(all_nodes)[0])])
+
+    def _met_one_by_one(self, primitive: Any, params: dict[str, Any]) -> Iterator[tuple[Node, ...]]:
+        """The logs inside of a primitive that are not those of chunks, with abstract values in place of arrays."""
+        if primitive is primitives.scan_p and self.chunks(params["jaxpr"], params["length"]):
+            return
+        for jaxpr in jaxprs_in(params):
+            for eqn in _compat.open_jaxpr(jaxpr).eqns:
+                if eqn.primitive is log_p:
+                    nodes, to = received([var.aval for var in eqn.invars], eqn.params)
+                    yield from [nodes] if to is None else []
+                else:
+                    yield from self._met_one_by_one(eqn.primitive, eqn.params)
+
+    def chunks(self, jaxpr: Any, length: Any) -> Chunks | None:
+        # Without an interval each log is sent, so that nothing has to be counted on the way.
+        if self.buffer == 1 or self.interval > 1 or self.passes_on or _manual_axes():
+            return None
+        size = chunk_size(jaxpr, length, self.selection, self.buffer)
+        return None if size is None else TapChunks(self, size)
 
     def after(self, nodes: list[Any]) -> tuple[Handler, list[Any]]:
         return dataclasses.replace(self, whole=False), nodes
@@ -282,6 +303,27 @@ class Tap(InPlace):
             shard = jax.lax.axis_index(over) if over else None
             shards = jax.lax.axis_size(over) if over else 1
             emit(masked([node], first), Destination(self.state.channel, shard, shards, self.ordered))
+
+
+@dataclasses.dataclass(frozen=True)
+class TapChunks:
+    """A tap on a scan whose logs fill the buffer in so many iterations: what these have collected is sent as it is."""
+
+    tap: Tap
+    size: int
+
+    @property
+    def collect(self) -> Handler:
+        return CollectSelected(self.tap.selection)
+
+    def begin(self) -> Chunks:
+        return dataclasses.replace(self, tap=self.tap._flushed())
+
+    def take(self, nodes: tuple[Any, ...]) -> None:
+        self.tap._send(jax.lax.stop_gradient(nodes))
+
+    def arrays(self) -> tuple[Any, ...]:
+        return self.tap.arrays()
 
 
 def _split_by(group: Callable[[Event], Any], nodes: Sequence[Node]) -> Iterator[Node]:

@@ -375,6 +375,11 @@ MUTANTS = {
         "tap_and_spool",
         [],
     ),
+    "what a scan sends overtakes what waits": (
+        name(_stream.TapChunks, "begin", instead(lambda self: self)),
+        "tap_and_spool",
+        testing.Program((Log("a", "x"), STEP, Scan(5, (Log("a", "x"), STEP)))),
+    ),
     "a buffer hands over sites one by one": (
         name(_deliver, "_ordered", instead(lambda array, first: array)),
         "tap_and_spool",

@@ -430,3 +430,17 @@ def test_shards_that_alone_reach_a_log_of_a_value_they_share_are_heard(mesh, pro
         assert np.argwhere(happened.any(0)).tolist() == ([[0, 3]] if batched else [[3]])
         assert np.asarray(each["one"])[happened].tolist() == [1]
     assert len(arrived) == 1
+
+
+@transforms
+@pytest.mark.parametrize("program", [in_a_branch, in_a_branch_of_a_branch, in_a_loop])
+def test_shards_that_alone_reach_a_log_leave_what_waits_in_a_buffer_alone(mesh, program, transform):
+    def f(xs):
+        lox.log({"before": xs})
+        sharded(mesh, lambda x: [program(x.max(), lambda: lox.log({"one": jnp.float32(1)})), x][1])(xs)
+        lox.log({"after": xs})
+
+    arrived = []
+    transform(lox.tap(f, arrived.append, buffer=10))(jnp.arange(4.0))
+    lox.flush()
+    assert sorted(key for logs in arrived for key in logs) == ["after", "before", "one"]

@@ -19,6 +19,7 @@ from jax.sharding import Mesh, PartitionSpec
 from reference import Journal, assert_array
 
 import lox
+from lox._handler import equations
 
 P = PartitionSpec
 X = 0.7
@@ -228,6 +229,101 @@ def test_a_buffer_hands_over_so_many_logs_at_a_time():
     assert [logs["x"].tolist() for logs in arrived] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     _, arrived = tapped(lambda tap: tap(lambda xs: jax.vmap(f)(xs))(jnp.arange(6.0).reshape(2, 3)), buffer=2)
     assert [logs["x"].tolist() for logs in arrived] == [[[0, 3], [1, 4]], [[2, 5]]]
+
+
+def two_scans(x):
+    lox.log({"a": x})
+
+    def inner(c, y):
+        lox.log({"b": c + y}, step=y)
+        lox.log({"other": y}, tags="unheard")
+        lox.log({"a": c})
+        return c + y, (c, y)
+
+    def outer(c, ys):
+        c, inside = lax.scan(inner, c, ys, reverse=True)
+        return c / 2, (lox.log({"c": c})["c"], inside)
+
+    x, out = lax.scan(outer, x, jnp.arange(33.0).reshape(11, 3))
+    x, _ = jax.jit(lambda x: lax.scan(lambda c, _: (lox.log({"a": c})["a"] + 1, None), x, length=7))(x)
+    return lox.log({"c": x})["c"], out
+
+
+@pytest.mark.parametrize("buffer", [2, 3, 7, 14, 20, 30, 1000])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_is_sent_many_iterations_at_a_time(buffer, reverse):
+    scan = functools.partial(lax.scan, reverse=reverse)
+
+    def f(x):
+        return scan(lambda c, y: (two_scans(c + y)[0] / 100, y), x, jnp.arange(5.0))
+
+    expected, one_by_one = tapped(lambda tap: tap(f)(1.0), argnames=["a", "b", "c"])
+    out, arrived = tapped(lambda tap: jax.jit(tap(f))(1.0), argnames=["a", "b", "c"], buffer=buffer)
+    for got, want in zip(jax.tree.leaves(out), jax.tree.leaves(expected), strict=True):
+        assert_array(got, want, 1e-6)
+    for key in ("a", "b", "c"):
+        values, wanted = ([logs[key] for logs in each if key in logs] for each in (arrived, one_by_one))
+        assert_array(np.concatenate(values), np.concatenate(wanted), 1e-6)
+    steps, wanted = ([logs.steps["step"]["b"] for logs in each if "b" in logs] for each in (arrived, one_by_one))
+    assert_array(np.concatenate(steps), np.concatenate(wanted))
+    assert max(sum(map(len, logs.values())) for logs in arrived) <= buffer
+    assert len(arrived) < len(one_by_one) / max(buffer / 3, 1.2) + 2
+
+
+@pytest.mark.parametrize("unroll", [1, 3, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("length", [8, 11])
+def test_what_a_scan_takes_and_returns_is_cut_like_its_logs(length, reverse, unroll):
+    def f(x, ys, keys):
+        def step(c, inputs):
+            y, key = inputs
+            lox.log({"x": c + y, "bits": jax.random.bits(key)})
+            return c + y, (c, key)
+
+        return lax.scan(step, x, (ys, keys), reverse=reverse, unroll=unroll)
+
+    args = 1.0, jnp.arange(1.0, length + 1), jax.random.split(jax.random.key(0), length)
+    (c, (before, keys)), arrived = tapped(lambda tap: tap(f)(*args), buffer=4)
+    expected, (all_before, all_keys) = lox.strip(f)(*args)
+    assert c == expected
+    assert_array(before, all_before)
+    assert (keys == all_keys).all()
+    logs = lox.spool(f)(*args)[1]
+    assert [len(each["x"]) for each in arrived] == [4] * (length // 4) + [3] * (length % 4 > 0)
+    for key in logs:
+        assert_array(np.concatenate([each[key] for each in arrived]), logs[key])
+
+
+@pytest.mark.parametrize("length, sizes", [(1000, [250] * 4), (1023, [256, 256, 256, 255]), (512, [256] * 2)])
+def test_a_long_scan_asks_for_nothing_at_each_iteration(length, sizes):
+    def f(x):
+        return lax.scan(lambda c, _: (lox.log({"x": c})["x"] + 1, None), x, length=length)[0]
+
+    def conditions(jaxpr):
+        return [eqn for eqn in equations(jaxpr) if eqn.primitive.name == "cond"]
+
+    _, arrived = tapped(lambda tap: tap(f)(0.0), buffer=256)
+    assert [len(logs["x"]) for logs in arrived] == sizes
+    assert conditions(jax.make_jaxpr(lox.tap(f, print, buffer=256))(0.0)) == []
+    # What may not happen is counted at each iteration, so that the buffer is full when it is sent.
+    g = lambda x: lax.cond(x > 0, f, lambda x: x, x)  # noqa: E731
+    maybe = lambda x: lax.scan(lambda c, _: (g(c), None), x, length=length)[0]  # noqa: E731
+    assert conditions(jax.make_jaxpr(lox.tap(maybe, print, buffer=256 * length))(0.0))
+
+
+@pytest.mark.parametrize("around", [jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: jax.grad(jax.checkpoint(f))])
+def test_a_scan_sent_in_chunks_keeps_its_derivative(around):
+    def f(x):
+        return lax.scan(lambda c, y: (lox.log({"x": jnp.sin(c) * y})["x"], None), x, jnp.arange(1.0, 24.0))[0]
+
+    slope, arrived = tapped(lambda tap: around(tap(f))(0.5), buffer=5)
+    assert_array(slope, jax.grad(lox.strip(f))(0.5), 1e-6)
+    assert_array(np.concatenate([logs["x"] for logs in arrived]), lox.spool(f)(0.5)[1]["x"], 1e-6)
+    lanes, arrived = tapped(lambda tap: jax.vmap(around(tap(f)))(jnp.array([0.5, 0.7])), buffer=5)
+    assert_array(
+        np.concatenate([logs["x"] for logs in arrived]), lox.spool(jax.vmap(f))(jnp.array([0.5, 0.7]))[1]["x"], 1e-6
+    )
+    assert_array(lanes[0], slope, 1e-6)
 
 
 def test_logs_are_selected_and_prefixed():

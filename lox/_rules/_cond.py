@@ -54,6 +54,8 @@ def discharge_branches(handler: Handler, branches: Sequence[Any], index: Any) ->
         new, _ = _compat.trace(branch, [*avals, *_compat.in_avals(jaxpr)[len(captured) :]], "lox")
         aligned.append(new)
         structure = branch.structure
+    if handler.carries:  # What it holds is the same on all shards: that of the first one.
+        return tuple(aligned), consts, structure
     return _varying_alike(aligned, structure.num_leaves, index), consts, structure
 
 

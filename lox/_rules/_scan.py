@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._events import Loop
-from lox._handler import Handler, rule, under
+from lox._handler import Chunks, Handler, rule, under
 from lox._rules._call import discharge, split_nodes
 
 scan_p = jex.core.primitives.scan_p
@@ -55,6 +55,11 @@ def run_scan(
             (carry, state, _), (ys, stacked) = jax.lax.scan(folding, start, list(xs), **options)
             return [*carry, *ys], loops.finish(state, _in_order(stacked, options), length)
 
+    chunks = handler.chunks(jaxpr, length)
+    if chunks is not None:
+        chunks = chunks.begin()
+        return _in_chunks(chunks, jaxpr, consts, init, xs, **options | {"length": length}), chunks.arrays()
+
     if handler.carries:
 
         def carrying(carry: Any, x: Any) -> Any:
@@ -76,6 +81,32 @@ def run_scan(
     carry, (ys, nodes) = jax.lax.scan(body, list(init), (list(xs), indices), **options)
     nodes = _in_order(nodes, options)
     return [*carry, *ys], (Loop(nodes, {}, length),) if nodes else ()
+
+
+# A scan becomes a scan of scans, each of which stacks the logs of a chunk, and a scan of the iterations left over.
+def _in_chunks(
+    chunks: Chunks, jaxpr: Any, consts: Sequence[Any], init: Sequence[Any], xs: Sequence[Any], **options: Any
+) -> list[Any]:
+    def run(carry: Any, x: Any, length: int) -> tuple[list[Any], list[Any]]:
+        each = options | {"length": length, "unroll": min(options["unroll"], length)}
+        outs, nodes = run_scan(chunks.collect, jaxpr, consts, carry, x, **each)
+        chunks.take(nodes)
+        return outs[: len(init)], outs[len(init) :]
+
+    length, reverse = options["length"], options["reverse"]
+    count, left = divmod(length, chunks.size)
+    whole = slice(left, None) if reverse else slice(length - left)
+    rest = slice(left) if reverse else slice(length - left, None)
+    parts = [x[whole].reshape(count, chunks.size, *x.shape[1:]) for x in xs]
+    carry, ys = jax.lax.scan(
+        lambda carry, x: run(carry, x, chunks.size), list(init), parts, length=count, reverse=reverse
+    )
+    ys = [y.reshape(count * chunks.size, *y.shape[2:]) for y in ys]
+    if left:
+        carry, last = run(carry, [x[rest] for x in xs], left)
+        pairs = zip(last, ys, strict=True) if reverse else zip(ys, last, strict=True)
+        ys = [jnp.concatenate(pair) for pair in pairs]
+    return [*carry, *ys]
 
 
 def _in_order(nodes: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
