@@ -1,5 +1,6 @@
 """Where logs go: loggers keep the logs of each run apart, and write them on threads of their own."""
 
+from lox.loggers._console import ConsoleLogger as ConsoleLogger
 from lox.loggers._logger import Logger as Logger
 from lox.loggers._memory import MemoryLogger as MemoryLogger
 from lox.loggers._multi import MultiLogger as MultiLogger

@@ -1,0 +1,250 @@
+"""A logger for people who watch."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lox._exceptions import LogDataError, LogValueError
+from lox._logdict import logdict
+from lox._text import number, sparkline
+from lox.loggers._logger import Logger
+from lox.loggers._run import Key, Run
+from lox.loggers._statistics import BARS, Statistics, numbers_of
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.progress import Task
+
+HELD = 4096
+"""How many deliveries are held at most before they are taken in together."""
+
+ON_A_LINE = 8
+"""How many keys a line of text shows."""
+
+
+class ConsoleLogger(Logger):
+    """Shows the last values of each key and what they were so far. Needs the extra `console`.
+
+    On a terminal it is a table that is drawn anew ten times a second at most, below what the program prints: for each
+    key the last value, mean, smallest and largest value, and a line of all values. Values of several runs are shown as
+    mean ± standard deviation of the runs' last ones, arrays as the mean of their elements. What is not finite is
+    counted, shown in red, and left out of the mean and the range. In a notebook the table is an output of the cell that
+    first logs. Elsewhere, as in a file, a line of text is printed every few seconds.
+
+    Args:
+        progress: For counters, such as ``{"step": 10_000}``, how many steps there are to do: each gets a bar, with the
+            time it took, the time that is left and the steps a second. Of several runs, it is the mean.
+        every: How many seconds pass between two lines of text.
+        console: Where to show it; by default, rich's own.
+        **options: As for `Logger`.
+
+    Raises:
+        ImportError: rich is not installed.
+        LogDataError: `progress` is no mapping, or `every` no number. A `TypeError`.
+        LogValueError: A number of steps, or `every`, is not positive. A `ValueError`.
+
+    >>> import sys
+    >>> import jax.numpy as jnp
+    >>> import rich.console
+    >>> import lox
+    >>> console = rich.console.Console(file=sys.stdout, force_terminal=False)
+    >>> with lox.loggers.ConsoleLogger(console=console) as logger:
+    ...     logger.log(logger.init(7), lox.logdict({"loss": jnp.array([2.0, 1.0, 0.5])}))
+    loss 0.5
+    """
+
+    def __init__(
+        self,
+        progress: Mapping[str, int] | None = None,
+        *,
+        every: float = 5.0,
+        console: Console | None = None,
+        **options: Any,
+    ):
+        try:
+            import rich
+
+            from lox.loggers import _screen
+        except ImportError as error:
+            error.add_note("ConsoleLogger needs rich: pip install 'jax-lox[console]'.")
+            raise
+        _check(progress, every)
+        self._console = console or rich.get_console()
+        self._screen = _screen.screen_of(self._console, every)
+        self._totals = dict(progress or {})
+        self._held: list[tuple[Key, logdict]] = []
+        self._at: dict[str, dict[Key, float]] = {name: {} for name in self._totals}
+        self._bars: Any = None
+        self._shown = False
+        self._statistics: dict[str, Statistics] = {}
+        self._lock = threading.Lock()
+        super().__init__(**options)
+
+    # -- On the logger's thread -----------------------------------------------------------------------------------
+
+    def start(self, run: Run) -> None:
+        """See `Logger`."""
+        if not self._shown:
+            self._bars = _bars(self._console, self._totals)  # The time begins.
+            self._shown = True
+            self._screen.add(self)
+
+    def write(self, run: Run, logs: logdict) -> None:
+        """See `Logger`."""
+        with self._lock:
+            self._held.append((run.key, logs))
+            if len(self._held) >= HELD:
+                self._digest()
+        self._screen.changed(self)
+
+    def close(self) -> None:
+        """See `Logger`."""
+        try:
+            super().close()
+        finally:
+            if self._shown:
+                self._shown = False
+                self._screen.remove(self)
+
+    # -- What is shown --------------------------------------------------------------------------------------------
+
+    def table(self, height: int) -> RenderableType:
+        """The bars, and a row for each key, as many as a height has room for."""
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        with self._lock:
+            self._digest()
+            self._advance()
+            bars = [self._bars.make_tasks_table(self._bars.tasks)] if self._totals else []
+            table = Table("", "last", "mean", "min", "max", "", box=None, header_style="dim", pad_edge=False)
+            groups: dict[str, list[str]] = {}
+            for key in self._statistics:
+                groups.setdefault(key.rpartition("/")[0], []).append(key)
+            room = max(height - len(self._totals) - 2, 1)
+            left = len(self._statistics)
+            for group, keys in groups.items():
+                if room < 2:
+                    break
+                if group:
+                    table.add_row(Text(group, style="bold"))
+                    room -= 1
+                for key in keys[:room]:
+                    name = key.removeprefix(f"{group}/")
+                    table.add_row(Text(f"  {name}" if group else name), *self._cells(self._statistics[key]))
+                left -= len(keys[:room])
+                room -= len(keys[:room])
+            if left:
+                table.add_row(Text(f"and {left:,} keys more", style="dim"))
+            return Group(*bars, table)
+
+    def line(self) -> str:
+        """The progress, and the last value of the first few keys."""
+        with self._lock:
+            self._digest()
+            self._advance()
+            parts = [_progress(task) for task in (self._bars.tasks if self._totals else ())]
+            keys = list(self._statistics)[:ON_A_LINE]
+            parts += [f"{key} {_last(self._statistics[key])}" for key in keys]
+            if len(self._statistics) > len(keys):
+                parts.append(f"and {len(self._statistics) - len(keys):,} keys more")
+            return "  ".join(parts)
+
+    def _digest(self) -> None:
+        """Takes in what was held: many small logs at a time cost a fraction of what they cost one by one."""
+        held, self._held = self._held, []
+        parts: dict[tuple[Key, str], list[logdict]] = {}
+        for run, logs in held:
+            for key in logs:
+                parts.setdefault((run, key), []).append(logs)
+            for name, at in self._at.items():
+                for counter in logs.steps.get(name, {}).values():
+                    at[run] = max(float(np.max(counter, initial=-1)) + 1, at.get(run, 0.0))
+        for (run, key), having in parts.items():
+            statistics = self._statistics.setdefault(key, Statistics())
+            for numbers in numbers_of(key, having):
+                statistics.add(run, numbers)
+
+    def _advance(self) -> None:
+        for task, at in zip(self._bars.tasks, self._at.values(), strict=True):
+            completed = sum(at.values()) / len(at) if at else 0
+            self._bars.update(task.id, completed=min(completed, task.total), rate=_rate(task))
+
+    def _cells(self, statistics: Statistics) -> Iterable[RenderableType]:
+        from rich.text import Text
+
+        finite = np.isfinite(list(statistics.last.values())).all()
+        last = Text(_last(statistics), style="" if finite else "bold red")
+        if statistics.not_finite:
+            last.append(f" ({statistics.not_finite:,} not finite)", style="red")
+        range_of = (statistics.mean, statistics.low, statistics.high) if statistics.count else ()
+        return [last, *map(number, range_of), *[""] * (3 - len(range_of)), sparkline(statistics.series.means(), BARS)]
+
+    def __repr__(self) -> str:
+        return f"ConsoleLogger({self._totals})" if self._totals else "ConsoleLogger()"
+
+
+def _check(progress: Mapping[str, int] | None, every: Any) -> None:
+    if progress is not None and not isinstance(progress, Mapping):
+        raise LogDataError(f'progress= of ConsoleLogger is a mapping such as {{"step": 10_000}}, got {progress!r}.')
+    for name, total in (progress or {}).items():
+        if isinstance(total, bool) or not isinstance(total, (int, np.integer)) or total < 1:
+            raise LogValueError(f"progress= of ConsoleLogger needs a positive number of {name!r}, got {total!r}.")
+    if isinstance(every, bool) or not isinstance(every, (int, float)):
+        raise LogDataError(f"every= of ConsoleLogger is a number of seconds, got {every!r}.")
+    if not every > 0:
+        raise LogValueError(f"every= of ConsoleLogger must be positive, got {every!r}.")
+
+
+def _bars(console: Console, totals: Mapping[str, int]) -> Any:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    bars = Progress(*columns, console=console, auto_refresh=False)
+    for name, total in totals.items():
+        bars.add_task(name, total=int(total), rate="")
+    return bars
+
+
+def _progress(task: Task) -> str:
+    parts = [f"{task.description} {task.completed:.0f}/{task.total:.0f} ({task.percentage:.0f}%)"]
+    if rate := _rate(task):
+        parts.append(rate)
+    if task.time_remaining is not None:
+        parts.append(f"{datetime.timedelta(seconds=int(task.time_remaining))} left")
+    return ", ".join(parts)
+
+
+def _rate(task: Task) -> str:
+    speed = task.finished_speed or task.speed
+    return f"{number(speed)}/s" if speed else ""
+
+
+def _last(statistics: Statistics) -> str:
+    values = np.array(list(statistics.last.values()))
+    if not len(values):
+        return "empty"
+    if len(values) == 1:
+        return number(values[0])
+    with np.errstate(invalid="ignore", over="ignore"):
+        return f"{number(values.mean())} ± {number(values.std())}"

@@ -1,0 +1,294 @@
+"""`lox.loggers.ConsoleLogger` on a terminal, off it, and in a notebook."""
+
+import io
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+import lox
+from lox.loggers._statistics import BARS, Series
+
+
+def terminal(**options):
+    return Console(file=io.StringIO(), force_terminal=True, width=100, legacy_windows=False, **options)
+
+
+def pipe():
+    return Console(file=io.StringIO(), force_terminal=False)
+
+
+def printed(console):
+    """What was printed, without colours and movements of the cursor."""
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", console.file.getvalue()).replace("\r", "\n")
+
+
+def last_table(console):
+    return [line.split() for line in printed(console).split("last   ")[-1].splitlines() if line.strip()]
+
+
+def logs_of(**values):
+    return lox.logdict({key.replace("_", "/"): np.asarray(value) for key, value in values.items()})
+
+
+def test_a_line_says_how_far_it_is_and_what_was_last():
+    console = pipe()
+    with lox.loggers.ConsoleLogger({"step": 4}, every=1000, console=console) as logger:
+        for key, scale in ((1, 1.0), (2, 3.0)):
+            values = np.arange(3) * scale
+            logs = lox.logdict({"loss": values, "v": np.ones((3, 2))}, {"step": {"loss": np.arange(3)}})
+            logger.log(logger.init(key), logs)
+            logger.flush()
+    first, last = printed(console).splitlines()
+    assert re.match(r"step 3/4 \(75%\).*  loss 2  v 1$", first)
+    assert re.match(r"step 3/4 \(75%\).*  loss 4 ± 2  v 1 ± 0$", last)
+
+
+def test_lines_come_every_so_many_seconds_whatever_the_number_of_events():
+    console = pipe()
+    with lox.loggers.ConsoleLogger(every=0.2, console=console) as logger:
+        state, start = logger.init(0), time.monotonic()
+        for i in range(3000):
+            logger.log(state, logs_of(x=[float(i)]))
+            time.sleep(1e-4)
+    lines = printed(console).splitlines()
+    assert 2 <= len(lines) <= (time.monotonic() - start) / 0.2 + 2
+    assert lines[-1] == "x 2999"
+
+
+def test_a_line_names_a_few_of_many_keys():
+    console = pipe()
+    with lox.loggers.ConsoleLogger(console=console) as logger:
+        logger.log(logger.init(0), lox.logdict({f"k{place}": np.zeros(1) for place in range(10_000)}))
+    assert printed(console).splitlines()[0].endswith("  k1003 0  and 9,992 keys more")
+
+
+def test_nothing_is_shown_of_a_logger_that_logs_nothing():
+    for console in (terminal(), pipe()):
+        with lox.loggers.ConsoleLogger({"step": 3}, console=console):
+            pass
+        assert console.file.getvalue() == ""
+
+
+def test_a_table_shows_runs_groups_statistics_and_what_is_not_finite():
+    console = terminal(height=30)
+
+    def train(key, rate):
+        def step(w, i):
+            lox.log({"loss": jnp.where(i == 3, jnp.nan, w), "flat": 1e-20}, prefix="train/", step=i)
+            lox.log({"huge": 1e30 * jnp.ones((2, 2))})
+            return w - rate, None
+
+        return logger.tap(lambda w: jax.lax.scan(step, w, jnp.arange(10))[0], logger.init(key))(10.0)
+
+    with lox.loggers.ConsoleLogger({"step": 20}, console=console) as logger:
+        jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 2), jnp.array([1.0, 0.5]))
+    rows = {row[0]: row[1:] for row in last_table(console)}
+    assert rows["train"] == []
+    # The last values are 1 and 5.5; of 0 to 9 losses 1, 1.5 ... , those at step 3 are NaN.
+    assert rows["loss"][:6] == ["3.25", "±", "2.25", "(2", "not", "finite)"]
+    expected = np.array([10.0 - np.arange(10), 10.0 - np.arange(10) / 2])
+    expected = np.delete(expected, 3, axis=1)
+    assert [float(cell) for cell in rows["loss"][6:9]] == pytest.approx([expected.mean(), 1, 10], rel=1e-3)
+    assert rows["loss"][9] == "█▇▆×▅▄▃▃▂▁"
+    assert rows["flat"][:4] == ["1e-20", "±", "0", "1e-20"]
+    assert rows["huge"][:4] == ["1e+30", "±", "0", "1e+30"]
+    assert "10/20" in printed(console)
+
+
+def test_a_table_shows_as_many_keys_as_there_is_room_for():
+    console = terminal(height=12)
+    with lox.loggers.ConsoleLogger(console=console) as logger:
+        logger.log(logger.init(0), lox.logdict({f"k{place:05}": np.zeros(1) for place in range(10_000)}))
+    rows = last_table(console)
+    assert rows[-1] == ["and", "9,991", "keys", "more"]
+    assert len(printed(console).strip().splitlines()) % 12 == 11
+
+
+@pytest.mark.parametrize("value", [np.zeros((1, 0)), np.zeros((1, 0), bool), np.zeros((1, 3, 0), np.int8)])
+def test_events_without_elements_are_named(value):
+    for console in (terminal(), pipe()):
+        with lox.loggers.ConsoleLogger(console=console) as logger:
+            logger.log(logger.init(0), logs_of(empty=value, there=[1.0]))
+        assert "empty" in printed(console) and "there" in printed(console)
+
+
+@pytest.mark.parametrize(
+    "value, shown",
+    [
+        (jnp.bfloat16(1.5), "1.5"),
+        (jnp.bool_(True), "1"),
+        (jnp.complex64(3 + 4j), "5"),
+        (jnp.float32(jnp.inf), "inf"),
+        (jnp.float16(-jnp.inf), "-inf"),
+        (jnp.array([jnp.inf, -jnp.inf]), "nan"),
+        (jnp.uint8(200), "200"),
+        (np.float64(-1e300), "-1e+300"),
+    ],
+)
+def test_values_of_every_kind(value, shown):
+    for console in (terminal(), pipe()):
+        with lox.loggers.ConsoleLogger(console=console) as logger:
+            logger.log(logger.init(0), logs_of(x=np.asarray(value)[None]))
+        assert re.search(rf"\bx +{re.escape(shown)}\b", printed(console))
+
+
+def test_lanes_in_which_nothing_happened_are_left_out():
+    def f(x):
+        return jax.lax.cond(x > 1, lambda: (lox.log({"x": x}), x)[1], lambda: x)
+
+    console = pipe()
+    with lox.loggers.ConsoleLogger(console=console) as logger:
+        logger.tap(jax.vmap(f), logger.init(0))(jnp.array([1.0, 2.0, 4.0]))
+    assert printed(console).splitlines() == ["x 3"]
+
+
+def test_the_table_is_drawn_ten_times_a_second_at_most():
+    console = terminal()
+    with lox.loggers.ConsoleLogger(console=console) as logger:
+        state, start = logger.init(0), time.monotonic()
+        while time.monotonic() - start < 1:
+            logger.log(state, logs_of(x=[1.0]))
+        logger.flush()
+        seconds = time.monotonic() - start
+    assert 2 <= printed(console).count("last") <= 10 * seconds + 3
+
+
+def test_several_loggers_share_a_terminal():
+    console = terminal(height=40)
+    first, second = (lox.loggers.ConsoleLogger({name: 5}, console=console) for name in ("one", "two"))
+    for logger, value in ((first, 111), (second, 222)):
+        logger.log(logger.init(0), logs_of(x=[value]))
+        logger.flush()
+    time.sleep(0.3)
+    together = printed(console)
+    assert re.search(r"one.*\n(.*\n)+x +111.*\n(two).*\n(.*\n)+x +222", together)
+    first.log(first.init(0), logs_of(x=[333]))
+    first.close()
+    second.close()
+    assert "333" in printed(console)
+    assert console.file.getvalue().endswith("\x1b[?25h")  # The cursor is there again.
+    with lox.loggers.ConsoleLogger(console=console) as third:
+        third.log(third.init(0), logs_of(x=[444]))
+    assert "444" in printed(console)
+
+
+CHILD = """
+import jax
+import lox
+
+logger = lox.loggers.ConsoleLogger({"step": 1000})
+
+def loop(x):
+    def step(c):
+        lox.log({"x": c}, step=c)
+        return c + 1
+    return jax.lax.while_loop(lambda c: c < LIMIT, step, x)
+
+"""
+RUN = "logger.tap(loop, logger.init(0))(0); logger.flush()\n"
+ENDINGS = {
+    "close": (f"LIMIT = 20\nwith logger:\n    {RUN}", 0),
+    "no close": (f"LIMIT = 20\n{RUN}", 0),
+    "exception": (f"LIMIT = 20\n{RUN}raise OSError", 1),
+    "exception within": (f"LIMIT = 20\nwith logger:\n    {RUN}    raise OSError", 1),
+    "interrupt": (f"LIMIT = 10**9\n{RUN}", -signal.SIGINT),
+    "interrupt within": (f"LIMIT = 10**9\nwith logger:\n    {RUN}", -signal.SIGINT),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_terminal_is_restored(ending):
+    code, status = ENDINGS[ending]
+    parent, child = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD + code], stdin=child, stdout=child, stderr=subprocess.DEVNULL, env=environment
+    )
+    os.close(child)
+    shown, interrupted, deadline = b"", False, time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if select.select([parent], [], [], 0.1)[0]:
+            try:
+                shown += os.read(parent, 1 << 16)
+            except OSError:  # The other end is closed.
+                break
+        if "interrupt" in ending and not interrupted and shown.count(b"last") > 3:
+            interrupted = True
+            process.send_signal(signal.SIGINT)
+    assert process.wait(30) == status
+    os.close(parent)
+    assert b"\x1b[?25l" in shown, "it was drawn in place"
+    assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l"), "the cursor is there again"
+
+
+def test_a_notebook_has_a_display_that_changes():
+    from jupyter_client.manager import start_new_kernel
+
+    code = """
+import time, jax, jax.numpy as jnp, lox
+logger = lox.loggers.ConsoleLogger({"step": 100})
+state = logger.init(0)
+for i in range(2000):
+    logger.log(state, lox.logdict({"loss": jnp.ones(1) * i}, {"step": {"loss": jnp.arange(i, i + 1)}}))
+logger.close()
+print("done")
+"""
+    manager, client = start_new_kernel(kernel_name="python3")
+    try:
+        messages, start = [], time.monotonic()
+        reply = client.execute_interactive(code, output_hook=messages.append, timeout=60)
+        seconds = time.monotonic() - start
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert reply["content"]["status"] == "ok", reply["content"]
+    of = {kind: [m["content"] for m in messages if m["msg_type"] == kind] for kind in ("display_data", "stream")}
+    updates = [m["content"] for m in messages if m["msg_type"] == "update_display_data"]
+    assert len(of["display_data"]) == 1
+    assert 1 <= len(updates) <= 10 * seconds + 2
+    assert "1999" in updates[-1]["data"]["text/plain"] and "100/100" in updates[-1]["data"]["text/plain"]
+    assert "<pre" in updates[-1]["data"]["text/html"]
+    assert [each["text"] for each in of["stream"]] == ["done\n"]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_series_is_that_of_means(reverse):
+    values = np.sin(np.arange(1000.0))
+    series = Series()
+    for start in range(0, 1000, 7):
+        series.add(start, values[start : start + 7])
+        series.add(start, -values[start : start + 7] if reverse else values[start : start + 7])
+    means = series.means()
+    assert BARS <= len(means) <= 2 * BARS
+    each = 32
+    wanted = [0 if reverse else values[start : start + each].mean() for start in range(0, 1000, each)]
+    np.testing.assert_allclose(means, wanted, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        ({"progress": 100}, lox.LogDataError, 'is a mapping such as {"step": 10_000}, got 100'),
+        ({"progress": {"step": 0}}, lox.LogValueError, "needs a positive number of 'step', got 0"),
+        ({"progress": {"step": 1.5}}, lox.LogValueError, "needs a positive number of 'step', got 1.5"),
+        ({"progress": {"step": True}}, lox.LogValueError, "needs a positive number of 'step', got True"),
+        ({"every": "1"}, lox.LogDataError, "is a number of seconds, got '1'"),
+        ({"every": 0}, lox.LogValueError, "must be positive, got 0"),
+        ({"every": float("nan")}, lox.LogValueError, "must be positive, got nan"),
+        ({"room": 0}, lox.LogValueError, "room"),
+    ],
+)
+def test_options_that_mean_nothing_are_errors(options, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        lox.loggers.ConsoleLogger(**options)
