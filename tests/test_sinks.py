@@ -1,16 +1,38 @@
 """TensorBoard and Weights & Biases, as their own readers and files have it."""
 
+import threading
+
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from jax import lax
+from sinks import TensorBoard, Wandb
 
 import lox
-from lox.loggers import MultiLogger, TensorBoardLogger, WandbLogger
+from lox.loggers import MemoryLogger, MultiLogger, WandbLogger
 
 KEYS = jax.random.key_data(jax.random.split(jax.random.key(0), 2))
 NAMES = ["".join(f"{word:08x}" for word in words) for words in KEYS.tolist()]
+NAME = "0000000000000007"  # Of the seed 7.
+
+
+@pytest.fixture
+def tensorboard(tmp_path):
+    return TensorBoard(tmp_path)
+
+
+@pytest.fixture
+def wandb(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_CONSOLE", "off")
+    return Wandb(tmp_path)
+
+
+@pytest.fixture(params=["tensorboard", "wandb"])
+def sink(request):
+    return request.getfixturevalue(request.param)
 
 
 def train(x):
@@ -30,28 +52,171 @@ def run(logger):
     jax.jit(jax.vmap(one))(KEYS, jnp.arange(2.0))
 
 
+def logged(sink, *parts, **options):
+    """What a sink has of one run that logs these."""
+    with sink.logger(**options) as logger:
+        for part in parts:
+            logger.log(logger.init(7), part if isinstance(part, lox.logdict) else lox.logdict(part))
+    return sink
+
+
+# -- all of them ---------------------------------------------------------------------------------------------------
+
+
+def test_each_lane_has_a_run_of_its_own(sink):
+    with sink.logger() as logger:
+        run(logger)
+    found = sink.numbers()
+    assert set(found) == set(NAMES)
+    for lane, name in enumerate(NAMES):
+        assert found[name]["train/loss"] == [(2 * i, lane + i) for i in range(3)]
+        assert found[name]["accuracy"] == [(2 * i, -(lane + i)) for i in range(3)]
+        assert found[name]["epoch"] == [(2 * i, i // 2) for i in range(3)]
+        assert found[name]["end"] == [(0, lane + 3)]
+
+
+def test_a_run_goes_on_where_it_was(sink):
+    for start in (0, 10):
+        steps = {"step": {"x": np.arange(start, start + 2)}}
+        logged(sink, lox.logdict({"x": np.arange(2.0) + start}, steps))
+    assert sink.numbers() == {NAME: {"x": [(0, 0), (1, 1), (10, 10), (11, 11)]}}
+
+
+ODD = ["a b", "a_b", "a*b", "a//b", "a/", "/a", "//a", "a", "A", "..", "../a", "a/./b", "..a", "é", "模型", "a\nb"]
+ODD += ["%61", "_x2a-", "a_x2a-b", "_x4*", "x.mean", "step", "time_", "x" * 300, "x" * 301, "a:b", "a b ", "."]
+
+
+def test_every_key_is_kept_apart_from_the_others(sink):
+    logged(sink, {key: np.float32([place]) for place, key in enumerate(ODD)})
+    (found,) = sink.numbers().values()
+    assert sorted(value for events in found.values() for _, value in events) == list(range(len(ODD)))
+    assert len(found) == len(ODD)
+
+
+def test_what_is_not_finite(sink):
+    logged(sink, {"x": np.float32([np.nan, np.inf, -np.inf, 1])})
+    largest = np.inf
+    np.testing.assert_equal(sink.numbers()[NAME]["x"], [(0, np.nan), (1, largest), (2, -largest), (3, 1)])
+
+
+def test_a_key_whose_dtype_and_shape_change(sink):
+    values = [np.int8([-3]), np.float16([0.5]), np.array([True]), np.ones((1, 2)), np.zeros((1, 0))]
+    values += [np.full((1, 2), np.nan), np.float32([[[7]]]), np.ones(1, ml_dtypes.bfloat16)]
+    logged(sink, *[{"x": value} for value in values])
+    assert sink.numbers()[NAME]["x"] == [(0, -3), (1, 0.5), (2, 1), (6, 7), (7, 1)]
+
+
+def test_arrays_without_a_number_are_nothing(sink):
+    logged(sink, {"empty": np.zeros((1, 0, 3)), "none": np.full((2, 3), np.nan)})
+    logged(sink, {"x": np.ones(1)})
+    assert sink.numbers() == {NAME: {"x": [(0, 1)]}}
+
+
+def test_steps_that_are_no_integers(sink):
+    logged(sink, lox.logdict({"x": np.arange(2.0)}, {"step": {"x": np.float32([0.5, 2])}}))
+    found = sink.numbers()[NAME]
+    if isinstance(sink, Wandb):
+        assert found == {"x": [(0.5, 0), (2, 1)]}
+    else:
+        assert found == {"x": [(0, 0), (1, 1)], "step": [(0, 0.5), (1, 2)]}
+
+
+def test_steps_that_go_backwards(sink):
+    logged(sink, lox.logdict({"x": np.arange(3.0)}, {"step": {"x": np.array([5, 3, 4])}}))
+    assert sorted(sink.numbers()[NAME]["x"]) == [(3, 1), (4, 2), (5, 0)]
+
+
+def test_complex_numbers_are_an_error_that_says_what_to_log(sink):
+    with pytest.raises(lox.LogDataError, match="'z' is complex") as raised:
+        logged(sink, {"z": np.complex64([1j])})
+    assert any(type(sink).__name__ in note for note in raised.value.__notes__)
+
+
+def test_threads_log_to_one_run_and_to_others(sink):
+    with sink.logger() as logger:
+
+        def log(seed):
+            for i in range(10):
+                logger.log(logger.init(seed), lox.logdict({"mine": np.float32([i])}))
+                logger.log(logger.init(7), lox.logdict({f"of {seed}": np.float32([i])}))
+
+        threads = [threading.Thread(target=log, args=(seed,)) for seed in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = sink.numbers()
+    events = [(i, i) for i in range(10)]
+    assert [found[f"{seed:016x}"]["mine"] for seed in (1, 2)] == [events, events]
+    assert list(found[NAME].values()) == [events, events]
+
+
+# -- images --------------------------------------------------------------------------------------------------------
+
+
+def test_images_are_written_where_asked(sink):
+    gray = np.linspace(0, 1, 12).reshape(1, 3, 4)
+    color = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 4)).astype(np.uint8)
+    data = {
+        "gray": gray.astype(np.float32),
+        "in/one": gray[..., None].astype(ml_dtypes.bfloat16),
+        "rgb": color[..., :3],
+        "rgba": color,
+        "wild": np.float32([[[-1, np.nan, 2, 0.5]]]),
+        "mask": gray > 0.5,
+        "none": gray,
+    }
+    found = logged(sink, data, images=[key for key in data if key != "none"]).images()[NAME]
+    assert set(found) == data.keys() - {"none"}
+
+    def opaque(levels):
+        levels = levels.reshape(*levels.shape[:2], -1)
+        return np.concatenate([np.broadcast_to(levels, (*levels.shape[:2], 3)), np.full_like(levels[..., :1], 255)], 2)
+
+    expected = {
+        "gray": [np.round(gray[0] * 255)],
+        "in/one": [np.round(data["in/one"][0].astype(np.float32) * 255)],
+        "rgb": color[..., :3],
+        "wild": [np.array([[0, 0, 255, 128]])],
+        "mask": [(gray[0] > 0.5) * 255],
+    }
+    for key, arrays in expected.items():
+        np.testing.assert_array_equal([image for _, image in found[key]], [opaque(array) for array in arrays])
+    np.testing.assert_array_equal([image for _, image in found["rgba"]], color)
+    assert [step for step, _ in found["rgb"]] == [0, 1]
+
+
+def test_images_of_odd_keys_are_kept_apart(sink):
+    odd = ["a*b", "a b", "a_x2a-b", "é", "../a", "a/b", "a//b", "x" * 200, "x" * 201]
+    data = {key: np.full((1, 2, 2), place, np.uint8) for place, key in enumerate(odd)}
+    found = logged(sink, data, images=odd).images()[NAME]
+    assert sorted(image[0, 0, 0] for ((_, image),) in found.values()) == list(range(len(odd)))
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3, 2), (2, 2, 3, 3), (0, 3), (2, 0, 3)])
+def test_what_is_no_image_is_an_error(tensorboard, shape):
+    with pytest.raises(lox.LogDataError, match=r"'x' must have the shape \(H, W\) or \(H, W, C\)"):
+        logged(tensorboard, {"x": np.zeros((1, *shape))}, images="x")
+
+
+def test_an_image_of_other_integers_is_an_error(tensorboard):
+    with pytest.raises(lox.LogDataError, match="'x' must be of uint8, or of floats from 0 to 1, got int32"):
+        logged(tensorboard, {"x": np.zeros((1, 2, 2), np.int32)}, images="x")
+
+
+def test_the_names_of_images_are_names(sink):
+    with pytest.raises(lox.LogDataError, match="images must be a string or an iterable of strings"):
+        sink.logger(images=3)
+
+
 # -- TensorBoard ---------------------------------------------------------------------------------------------------
 
 
-def read_tensorboard(path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(path), size_guidance={"scalars": 0, "histograms": 0, "tensors": 0})
-    events.Reload()
-    return events
-
-
-def test_tensorboard_has_a_directory_for_each_lane(tmp_path):
-    with TensorBoardLogger(tmp_path) as logger:
+def test_tensorboard_has_histograms_and_what_describes_the_run(tensorboard):
+    with tensorboard.logger() as logger:
         run(logger)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(NAMES)
     for lane, name in enumerate(NAMES):
-        events = read_tensorboard(tmp_path / name)
-        assert set(events.Tags()["scalars"]) == {"train/loss", "accuracy", "end"}
-        assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [
-            (2 * i, lane + i) for i in range(3)
-        ]
-        assert [(event.step, event.value) for event in events.Scalars("end")] == [(0, lane + 3)]
+        events = tensorboard.read(name)
         histograms = events.Histograms("weights")
         assert [event.step for event in histograms] == [0, 1, 2]
         assert [event.histogram_value.num for event in histograms] == [2, 2, 2]  # What is finite.
@@ -60,95 +225,13 @@ def test_tensorboard_has_a_directory_for_each_lane(tmp_path):
         assert f"| rate | {float(lane)} |" in text and "| name | Ada |" in text
 
 
-def test_tensorboard_goes_on_where_a_run_was(tmp_path):
-    for start in (0, 10):
-        with TensorBoardLogger(tmp_path) as logger:
-            steps = {"step": {"x": np.arange(start, start + 2)}}
-            logger.log(logger.init(7), lox.logdict({"x": np.arange(2.0) + start}, steps))
-    events = read_tensorboard(tmp_path / "0000000000000007")
-    assert [(event.step, event.value) for event in events.Scalars("x")] == [(0, 0), (1, 1), (10, 10), (11, 11)]
-
-
-def test_tensorboard_takes_what_is_odd(tmp_path):
-    with TensorBoardLogger(tmp_path) as logger:
-        state = logger.init(7)
-        logger.log(
-            state, lox.logdict({"nan": np.float32([np.nan]), "true": np.array([True]), "empty": np.zeros((1, 0))})
-        )
-        logger.log(state, lox.logdict({"all nan": np.full((1, 3), np.nan), "int": np.int8([-3])}))
-    events = read_tensorboard(tmp_path / "0000000000000007")
-    values = {tag: events.Scalars(tag)[0].value for tag in events.Tags()["scalars"]}
-    assert np.isnan(values.pop("nan")) and values == {"true": 1, "int": -3}
-
-
-@pytest.mark.parametrize("make", [TensorBoardLogger, lambda path: WandbLogger(mode="offline", dir=path)])
-def test_complex_numbers_are_an_error_that_says_what_to_log(tmp_path, make, monkeypatch):
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    logger = make(tmp_path)
-    logger.log(logger.init(7), lox.logdict({"z": np.complex64([1j])}))
-    with pytest.raises(lox.LogDataError, match="'z' is complex"):
-        logger.close()
-
-
 # -- Weights & Biases ----------------------------------------------------------------------------------------------
 
 
-def records(path):
-    """The records of a run's file, whose format is that of LevelDB's log."""
-    from wandb.proto import wandb_internal_pb2
-
-    data, place, parts = path.read_bytes(), 7, b""
-    assert data[:4] == b":W&B"
-    while place < len(data):
-        left = 32768 - place % 32768
-        if left < 7:
-            place += left
-            continue
-        length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
-        part = data[place + 7 : place + 7 + length]
-        place += 7 + length
-        parts = part if kind in (1, 2) else parts + part  # A whole record, or the first part of one.
-        if kind in (1, 4):
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(parts)
-            yield record
-
-
-def read_wandb(path):
-    """By run: what describes it, its group, the axes of its metrics, and its rows."""
-    import json
-
-    found = {}
-    for file in path.glob("wandb/*/*.wandb"):
-        config, axes, rows, name, group = {}, {}, [], "", ""
-        for record in records(file):
-            kind = record.WhichOneof("record_type")
-            if kind == "run":
-                name, group = record.run.run_id, record.run.run_group
-                config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
-            elif kind == "config":
-                config |= {item.key: json.loads(item.value_json) for item in record.config.update}
-            elif kind == "metric":
-                axes[record.metric.name] = record.metric.step_metric
-            elif kind == "history":
-                items = {
-                    item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item
-                }
-                rows.append({key: value for key, value in items.items() if not key.startswith("_")})
-        found[name] = (config, group, axes, rows)
-    return found
-
-
-@pytest.fixture
-def quiet(monkeypatch):
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    monkeypatch.setenv("WANDB_CONSOLE", "off")
-
-
-def test_wandb_has_a_run_for_each_lane(tmp_path, quiet):
-    with WandbLogger(mode="offline", dir=tmp_path, project="p", group="g", config={"model": "small"}) as logger:
+def test_wandb_has_histograms_axes_and_what_describes_the_run(wandb):
+    with wandb.logger(project="p", group="g", config={"model": "small"}) as logger:
         run(logger)
-    found = read_wandb(tmp_path)
+    found = wandb.read()
     assert set(found) == set(NAMES)
     for lane, name in enumerate(NAMES):
         config, group, axes, rows = found[name]
@@ -160,35 +243,35 @@ def test_wandb_has_a_run_for_each_lane(tmp_path, quiet):
         assert of_loss == [
             {"step": 2 * i, "epoch": i // 2, "train/loss": lane + i, "accuracy": -(lane + i)} for i in range(3)
         ]
-        assert [row["event"] for row in rows if "weights/bins" in row] == [0, 1, 2]
+        assert [row["event"] for row in rows if "bins" in row.get("weights", {})] == [0, 1, 2]
         assert [row for row in rows if "end" in row] == [{"event": 0, "end": lane + 3}]
 
 
-def test_wandb_keeps_steps_that_go_backwards(tmp_path, quiet):
-    with WandbLogger(mode="offline", dir=tmp_path) as logger:
-        steps = {"step": {"x": np.array([5, 3, 4])}}
-        logger.log(logger.init(7), lox.logdict({"x": np.arange(3.0)}, steps))
-    ((_, _, _, rows),) = read_wandb(tmp_path).values()
-    assert [(row["step"], row["x"]) for row in rows] == [(5, 0), (3, 1), (4, 2)]
+def test_wandb_has_steps_of_several_dtypes(wandb):
+    steps = {"x": np.int32([1065353216]), "y": np.float32([1])}  # The same bits.
+    logged(wandb, lox.logdict({"x": np.ones(1), "y": np.ones(1)}, {"step": steps}))
+    assert wandb.numbers()[NAME] == {"x": [(1065353216, 1)], "y": [(1, 1)]}
 
 
-def test_a_wandb_run_that_is_finished_underneath_is_an_error_and_other_sinks_go_on(tmp_path, quiet):
-    wandb_logger = WandbLogger(mode="offline", dir=tmp_path / "w")
-    (tmp_path / "w").mkdir()
-    logger = MultiLogger(wandb_logger, TensorBoardLogger(tmp_path / "t"))
-    state = logger.init(7)
-    logger.log(state, lox.logdict({"x": np.arange(2.0)}))
+@pytest.mark.parametrize("name", ["id", "resume", "reinit"])
+def test_keywords_that_are_those_of_the_logger_for_wandb(name):
+    with pytest.raises(lox.LogValueError, match=f"its {name}= itself"):
+        WandbLogger(**{name: "mine"})
+
+
+# -- runs that end underneath -----------------------------------------------------------------
+
+
+def test_a_wandb_run_that_is_finished_underneath_is_an_error_and_other_sinks_go_on(wandb):
+    first, memory = wandb.logger(), MemoryLogger()
+    logger = MultiLogger(first, memory)
+    logger.log(logger.init(7), lox.logdict({"x": np.arange(2.0)}))
     logger.flush()
-    for each in wandb_logger._wandb_runs.values():
+    for each in first._wandb_runs.values():
         each.finish()
-    logger.log(state, lox.logdict({"x": np.arange(2.0)}))
+    logger.log(logger.init(7), lox.logdict({"x": np.arange(2.0)}))
     with pytest.raises(Exception, match="finished") as raised:
         logger.flush()
     assert any("WandbLogger" in note for note in raised.value.__notes__)
     logger.close()
-    assert len(read_tensorboard(tmp_path / "t" / "0000000000000007").Scalars("x")) == 4
-
-
-def test_keywords_that_are_the_loggers():
-    with pytest.raises(lox.LogValueError, match="its id= itself"):
-        WandbLogger(id="mine")
+    assert memory[NAME]["x"].tolist() == [0, 1, 0, 1]
