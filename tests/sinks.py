@@ -2,12 +2,14 @@
 
 import io
 import json
+import sqlite3
 import time
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 
-from lox.loggers import TensorBoardLogger, WandbLogger
+from lox.loggers import MlflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
 
 
 class TensorBoard:
@@ -138,6 +140,89 @@ class Wandb:
                 record = wandb_internal_pb2.Record()
                 record.ParseFromString(parts)
                 yield record
+
+
+class Mlflow:
+    """An experiment in a store that all share, for it takes seconds to make one."""
+
+    def __init__(self, path, store):
+        from mlflow.tracking import MlflowClient
+
+        self.path, self.uri, self.experiment = path, f"sqlite:///{store}", str(path)
+        self.client = MlflowClient(self.uri)
+        self.id = self.client.create_experiment(self.experiment, artifact_location=str(path / "artifacts"))
+
+    def logger(self, **options):
+        return MlflowLogger(self.uri, self.experiment, **options)
+
+    def runs(self):
+        return {run.info.run_name: run for run in self.client.search_runs([self.id], max_results=1000)}
+
+    def numbers(self):
+        return {
+            name: {key: self._history(run.info.run_id, key) for key in run.data.metrics}
+            for name, run in self.runs().items()
+        }
+
+    def _history(self, run_id, key):
+        events = self.client.get_metric_history(run_id, key)
+        return [(event.step, event.value) for event in sorted(events, key=lambda event: (event.timestamp, event.step))]
+
+    def images(self):
+        found = defaultdict(lambda: defaultdict(list))
+        for name, run in self.runs().items():
+            for file in sorted(Path(run.info.artifact_uri).glob("images/*.png")):
+                key, _, step, *_ = file.name.replace("~", "/").split("+")
+                found[name][key].append((int(step), pixels(file)))
+        return found
+
+
+class Trackio:
+    """A project in the directory that TRACKIO_DIR says."""
+
+    def __init__(self, path, folder):
+        self.folder, self.project = folder, "".join(part for part in str(path) if part.isalnum())
+
+    def logger(self, **options):
+        return TrackioLogger(self.project, **options)
+
+    def numbers(self):
+        from trackio.utils import deserialize_values
+
+        def read(value):
+            value = deserialize_values({"value": value})["value"]
+            return value if isinstance(value, (int, float)) else None
+
+        return self._rows(read)
+
+    def images(self):
+        def read(value):
+            if isinstance(value, dict) and value.get("_type") == "trackio.image":
+                return pixels(self.folder / "media" / value["file_path"])
+
+        return self._rows(read)
+
+    def rows(self, name):
+        rows = self._select("SELECT step, metrics FROM metrics WHERE run_name = ? ORDER BY id", name)
+        return [(step, json.loads(metrics)) for step, metrics in rows]
+
+    def configs(self):
+        return {name: json.loads(config) for name, config in self._select("SELECT run_name, config FROM configs")}
+
+    def _rows(self, read):
+        found = defaultdict(lambda: defaultdict(list))
+        for (name,) in self._select("SELECT DISTINCT run_name FROM metrics"):
+            for step, row in self.rows(name):
+                for key, value in row.items():
+                    if (number := read(value)) is not None:
+                        found[name][key].append((step, number))
+        return found
+
+    def _select(self, command, *values):
+        with sqlite3.connect(self.folder / f"{self.project}.db") as connection:
+            rows = connection.execute(command, values).fetchall()
+        connection.close()
+        return rows
 
 
 def pixels(file):

@@ -1,5 +1,10 @@
-"""TensorBoard and Weights & Biases, as their own readers and files have it."""
+"""TensorBoard, Weights & Biases, MLflow and Trackio, as their own readers and files have it."""
 
+import json
+import socket
+import sqlite3
+import subprocess
+import sys
 import threading
 
 import jax
@@ -8,14 +13,32 @@ import ml_dtypes
 import numpy as np
 import pytest
 from jax import lax
-from sinks import TensorBoard, Wandb
+from sinks import Mlflow, TensorBoard, Trackio, Wandb
 
 import lox
-from lox.loggers import MemoryLogger, MultiLogger, WandbLogger
+from lox.loggers import MemoryLogger, MlflowLogger, MultiLogger, TrackioLogger, WandbLogger
+
+# MLflow's own, of SQLAlchemy.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning")
 
 KEYS = jax.random.key_data(jax.random.split(jax.random.key(0), 2))
 NAMES = ["".join(f"{word:08x}" for word in words) for words in KEYS.tolist()]
 NAME = "0000000000000007"  # Of the seed 7.
+
+
+@pytest.fixture(scope="module")
+def mlflow_store(tmp_path_factory):
+    return tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+
+
+@pytest.fixture(scope="module")
+def trackio_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trackio")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACKIO_DIR", str(folder))
+        import trackio  # noqa: F401  (it reads the variable once)
+
+        yield folder
 
 
 @pytest.fixture
@@ -30,7 +53,30 @@ def wandb(tmp_path, monkeypatch):
     return Wandb(tmp_path)
 
 
-@pytest.fixture(params=["tensorboard", "wandb"])
+@pytest.fixture
+def no_network(monkeypatch):
+    asked = []
+
+    def getaddrinfo(*args, **kwargs):
+        asked.append(args)
+        raise OSError("there is no network")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    yield
+    assert asked == []
+
+
+@pytest.fixture
+def mlflow(tmp_path, mlflow_store, no_network):
+    return Mlflow(tmp_path, mlflow_store)
+
+
+@pytest.fixture
+def trackio(tmp_path, trackio_folder, no_network):
+    return Trackio(tmp_path, trackio_folder)
+
+
+@pytest.fixture(params=["tensorboard", "wandb", "mlflow", "trackio"])
 def sink(request):
     return request.getfixturevalue(request.param)
 
@@ -95,7 +141,7 @@ def test_every_key_is_kept_apart_from_the_others(sink):
 
 def test_what_is_not_finite(sink):
     logged(sink, {"x": np.float32([np.nan, np.inf, -np.inf, 1])})
-    largest = np.inf
+    largest = np.finfo(np.float64).max if isinstance(sink, Mlflow) else np.inf
     np.testing.assert_equal(sink.numbers()[NAME]["x"], [(0, np.nan), (1, largest), (2, -largest), (3, 1)])
 
 
@@ -118,7 +164,8 @@ def test_steps_that_are_no_integers(sink):
     if isinstance(sink, Wandb):
         assert found == {"x": [(0.5, 0), (2, 1)]}
     else:
-        assert found == {"x": [(0, 0), (1, 1)], "step": [(0, 0.5), (1, 2)]}
+        name = "step_" if isinstance(sink, Trackio) else "step"
+        assert found == {"x": [(0, 0), (1, 1)], name: [(0, 0.5), (1, 2)]}
 
 
 def test_steps_that_go_backwards(sink):
@@ -259,7 +306,202 @@ def test_keywords_that_are_those_of_the_logger_for_wandb(name):
         WandbLogger(**{name: "mine"})
 
 
-# -- runs that end underneath -----------------------------------------------------------------
+# -- MLflow --------------------------------------------------------------------------------------------------------
+
+
+def test_mlflow_has_statistics_of_arrays_and_what_describes_the_run(mlflow):
+    with mlflow.logger(tags={"team": "red"}) as logger:
+        run(logger)
+    for lane, name in enumerate(NAMES):
+        found = mlflow.runs()[name]
+        assert found.data.params == {"rate": str(float(lane)), "name": "Ada"}
+        tags = {key: found.data.tags[key] for key in ("lox.run", "key", "team")}
+        assert tags == {"lox.run": name, "key": json.dumps(KEYS[lane].tolist()), "team": "red"}
+        assert found.info.status == "FINISHED"
+        numbers = mlflow.numbers()[name]
+        of_weights = {key: events for key, events in numbers.items() if key.startswith("weights")}
+        values = [np.array([lane + i, lane + i + 1]) for i in range(3)]
+        assert of_weights == {
+            "weights.mean": [(i, value.mean()) for i, value in enumerate(values)],
+            "weights.std": [(i, value.std()) for i, value in enumerate(values)],
+            "weights.min": [(i, value.min()) for i, value in enumerate(values)],
+            "weights.max": [(i, value.max()) for i, value in enumerate(values)],
+        }
+
+
+def test_mlflow_keeps_statistics_apart_from_keys_that_end_like_them(mlflow):
+    long = "x" * 250
+    logged(mlflow, {"x": np.array([[1, 3]]), "x.mean": np.array([7]), long: np.array([[1, 3]])})
+    found = mlflow.numbers()[NAME]
+    assert (found["x.mean"], found["x_x2e-mean"]) == ([(0, 2)], [(0, 7)])
+    assert len(found) == 9
+
+
+def test_mlflow_gets_many_metrics_and_params_in_several_calls(mlflow):
+    with mlflow.logger() as logger:
+        state = logger.init(7, **{f"p{i}": i for i in range(150)})
+        logger.log(state, lox.logdict({"x": np.arange(2500.0)}))
+    assert mlflow.numbers()[NAME]["x"] == [(i, i) for i in range(2500)]
+    assert mlflow.runs()[NAME].data.params == {f"p{i}": str(i) for i in range(150)}
+
+
+def test_mlflow_keeps_events_that_are_equal(mlflow):
+    logged(mlflow, lox.logdict({"x": np.ones(5)}, {"step": {"x": np.zeros(5, np.int32)}}))
+    assert mlflow.numbers()[NAME]["x"] == [(0, 1)] * 5
+
+
+def test_what_params_of_mlflow_cannot_hold_is_in_an_artifact(mlflow):
+    text = "long " * 2000
+    first = {"text": text, "note*": "x"}
+    for config in (first, {"rate": 0.5}, {"rate": 0.25}, {"rate": 0.5}):
+        with mlflow.logger() as logger:
+            logger.log(logger.init(7, **config), lox.logdict({"x": np.ones(1)}))
+            logger.log(logger.init(7, later=1), lox.logdict({"x": np.ones(1)}))
+        found = mlflow.runs()[NAME]
+        file = mlflow.path / "artifacts" / found.info.run_id / "artifacts" / found.data.tags["lox.config"]
+        assert json.loads(file.read_text()) == {**config, "later": 1}
+    assert json.loads(min(file.parent.iterdir()).read_text()) == first
+    assert found.data.params == {"text": text[:5999] + "…", "note_x2a-": "x", "rate": "0.5", "later": "1"}
+
+
+def test_what_describes_an_mlflow_run_now_is_in_its_newest_artifact(mlflow):
+    with mlflow.logger() as logger:
+        for rate in (0.5, 0.25, 0.5):
+            logger.log(logger.init(7, rate=rate), lox.logdict({"x": np.ones(1)}))
+    found = mlflow.runs()[NAME]
+    file = mlflow.path / "artifacts" / found.info.run_id / "artifacts" / found.data.tags["lox.config"]
+    assert json.loads(file.read_text()) == {"rate": 0.5}
+
+
+def test_an_mlflow_run_whose_params_hold_everything_has_no_artifact(mlflow):
+    for _ in range(2):
+        with mlflow.logger() as logger:
+            logger.log(logger.init(7, rate=0.5), lox.logdict({"x": np.ones(1)}))
+    assert not (mlflow.path / "artifacts").exists()
+
+
+def test_an_mlflow_run_that_is_deleted_underneath_is_an_error_and_other_loggers_go_on(mlflow):
+    memory = MemoryLogger()
+    logger = MultiLogger(mlflow.logger(), memory)
+    for place in range(2):
+        logger.log(logger.init(7), lox.logdict({"x": np.arange(2.0)}))
+        if not place:
+            logger.flush()
+            mlflow.client.delete_run(mlflow.runs()[NAME].info.run_id)
+    with pytest.raises(Exception, match="must be in the 'active' state") as raised:
+        logger.flush()
+    assert any("MlflowLogger" in note for note in raised.value.__notes__)
+    with pytest.raises(Exception, match="must be in the 'active' state"):
+        logger.close()
+    assert memory[NAME]["x"].tolist() == [0, 1, 0, 1]
+
+
+def test_mlflow_gets_the_metrics_of_one_run_when_the_others_are_deleted(mlflow):
+    words = jnp.stack([jnp.zeros(6, jnp.uint32), jnp.arange(6, dtype=jnp.uint32)], 1)
+    logger = mlflow.logger()
+
+    def log():
+        jax.vmap(lambda words: logger.log(logger.init(words), lox.logdict({"x": jnp.ones(1)})))(words)
+        logger.flush()
+
+    log()
+    for name, found in mlflow.runs().items():
+        if name != f"{5:016x}":
+            mlflow.client.delete_run(found.info.run_id)
+    with pytest.raises(Exception, match="must be in the 'active' state"):
+        log()
+    assert mlflow.numbers() == {f"{5:016x}": {"x": [(0, 1), (1, 1)]}}
+    with pytest.raises(Exception, match="must be in the 'active' state"):
+        logger.close()
+
+
+def test_the_active_run_of_mlflow_is_the_users(mlflow, monkeypatch):
+    import mlflow as module
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.uri)
+    mine = module.start_run(experiment_id=mlflow.id)
+    same_store = mlflow.uri.replace("mlflow.db", "./mlflow.db")
+    with MlflowLogger(same_store, mlflow.experiment) as logger:
+        logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))
+    assert module.get_tracking_uri() == mlflow.uri
+    assert module.active_run().info.run_id == mine.info.run_id
+    module.log_metric("my own", 3)
+    module.end_run()
+    assert mlflow.client.get_run(mine.info.run_id).data.metrics == {"my own": 3}
+    assert set(mlflow.numbers()[NAME]) == {"x"}
+
+
+# -- Trackio -------------------------------------------------------------------------------------------------------
+
+
+def test_trackio_has_histograms_and_what_describes_the_run(trackio):
+    with trackio.logger(group="g", config={"model": "small"}) as logger:
+        run(logger)
+    for lane, name in enumerate(NAMES):
+        config = trackio.configs()[name]
+        described = {key: config[key] for key in ("key", "rate", "name", "model", "_Group")}
+        assert described == {"key": KEYS[lane].tolist(), "rate": lane, "name": "Ada", "model": "small", "_Group": "g"}
+        of_weights = [(step, row["weights"]) for step, row in trackio.rows(name) if "weights" in row]
+        assert [step for step, _ in of_weights] == [0, 1, 2]
+        assert [sum(histogram["values"]) for _, histogram in of_weights] == [2, 2, 2]  # What is finite.
+
+
+def test_trackio_is_told_what_describes_a_run_later(trackio):
+    with trackio.logger() as logger:
+        for rate in (0.5, 0.25, 0.25):
+            logger.log(logger.init(7, rate=np.float64(rate)), lox.logdict({"x": np.ones(1)}))
+    assert trackio.configs()[NAME]["rate"] == 0.25
+    assert trackio.numbers()[NAME]["x"] == [(0, 1), (1, 1), (2, 1)]
+
+
+def test_the_run_of_trackio_is_the_users(trackio):
+    import trackio as module
+
+    before = set(threading.enumerate())
+    mine = module.init(project=trackio.project, name="mine", config={"a": 1}, embed=False, auto_log_cpu=False)
+    of_trackio = set(threading.enumerate()) - before
+    with trackio.logger() as logger:
+        logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))
+        logger.flush()
+        assert {thread.name for thread in set(threading.enumerate()) - before - of_trackio} == {"TrackioLogger"}
+    module.log({"my own": 3})
+    assert module.config["a"] == 1
+    module.finish()
+    assert mine.name == "mine"
+    numbers = trackio.numbers()
+    assert (dict(numbers["mine"]), dict(numbers[NAME])) == ({"my own": [(0, 3)]}, {"x": [(0, 1)]})
+
+
+def test_trackio_has_written_when_flush_returns(trackio):
+    with trackio.logger() as logger:
+        for seed in range(64):
+            logger.log(logger.init(seed), lox.logdict({"x": np.arange(3.0)}))
+        logger.flush()
+        assert [events["x"] for events in trackio.numbers().values()] == [[(0, 0), (1, 1), (2, 2)]] * 64
+
+
+def test_a_database_of_trackio_that_is_locked_is_an_error_and_other_loggers_go_on(trackio):
+    memory = MemoryLogger()
+    logger = MultiLogger(trackio.logger(), memory)
+    logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))
+    logger.flush()
+    database = trackio.folder / f"{trackio.project}.db"
+    database.rename(database.with_suffix(".away"))
+    database.mkdir()
+    logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))
+    with pytest.raises(sqlite3.OperationalError) as raised:
+        logger.flush()
+    assert any("TrackioLogger" in note for note in raised.value.__notes__)
+    logger.close()
+    assert memory[NAME]["x"].tolist() == [1, 1]
+
+
+def test_a_name_that_trackio_does_not_take(trackio_folder):
+    with pytest.raises(ValueError, match="not allowed"):
+        TrackioLogger("registry-mine")
+
+
+# -- runs that end underneath, and other processes -----------------------------------------------------------------
 
 
 def test_a_wandb_run_that_is_finished_underneath_is_an_error_and_other_sinks_go_on(wandb):
@@ -275,3 +517,36 @@ def test_a_wandb_run_that_is_finished_underneath_is_an_error_and_other_sinks_go_
     assert any("WandbLogger" in note for note in raised.value.__notes__)
     logger.close()
     assert memory[NAME]["x"].tolist() == [0, 1, 0, 1]
+
+
+def test_an_mlflow_run_that_is_ended_underneath_goes_on(mlflow):
+    with mlflow.logger() as logger:
+        logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))
+        logger.flush()
+        mlflow.client.set_terminated(mlflow.runs()[NAME].info.run_id)
+        logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))
+    assert mlflow.numbers()[NAME]["x"] == [(0, 1), (1, 1)]
+
+
+def test_a_trackio_run_that_is_deleted_underneath_begins_again(trackio):
+    import trackio as module
+
+    with trackio.logger() as logger:
+        logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))
+        logger.flush()
+        (run,) = module.Api().runs(trackio.project)
+        assert run.delete()
+        logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))
+    assert trackio.numbers()[NAME]["x"] == [(1, 1)]
+
+
+def test_another_process_continues_the_runs(mlflow, trackio):
+    program = f"""
+import numpy as np, lox
+from lox.loggers import MlflowLogger, MultiLogger, TrackioLogger
+logger = MultiLogger(MlflowLogger({mlflow.uri!r}, {mlflow.experiment!r}), TrackioLogger({trackio.project!r}))
+logger.log(logger.init(7), lox.logdict({{"x": np.array([5.0])}}, {{"step": {{"x": np.array([10])}}}}))
+"""
+    both = [logged(each, {"x": np.ones(1)}) for each in (mlflow, trackio)]
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    assert [dict(each.numbers()) for each in both] == [{NAME: {"x": [(0, 1), (10, 5)]}}] * 2
