@@ -1,16 +1,84 @@
-"""TensorBoard and Weights & Biases, as their own readers and files have it."""
+"""TensorBoard, Weights & Biases, MLflow and Trackio, as their own readers and files have it."""
+
+import json
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from jax import lax
+from sinks import Mlflow, TensorBoard, Trackio, Wandb
 
 import lox
-from lox.loggers import MultiLogger, TensorBoardLogger, WandbLogger
+from lox.loggers import MemoryLogger, MlflowLogger, MultiLogger, TrackioLogger, WandbLogger
+
+# MLflow's own, of SQLAlchemy.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning")
 
 KEYS = jax.random.key_data(jax.random.split(jax.random.key(0), 2))
 NAMES = ["".join(f"{word:08x}" for word in words) for words in KEYS.tolist()]
+NAME = "0000000000000007"  # Of the seed 7.
+
+
+@pytest.fixture(scope="module")
+def mlflow_store(tmp_path_factory):
+    return tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+
+
+@pytest.fixture(scope="module")
+def trackio_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trackio")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACKIO_DIR", str(folder))
+        import trackio  # noqa: F401  (it reads the variable once)
+
+        yield folder
+
+
+@pytest.fixture
+def tensorboard(tmp_path):
+    return TensorBoard(tmp_path)
+
+
+@pytest.fixture
+def wandb(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_CONSOLE", "off")
+    return Wandb(tmp_path)
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    asked = []
+
+    def getaddrinfo(*args, **kwargs):
+        asked.append(args)
+        raise OSError("there is no network")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    yield
+    assert asked == []
+
+
+@pytest.fixture
+def mlflow(tmp_path, mlflow_store, no_network):
+    return Mlflow(tmp_path, mlflow_store)
+
+
+@pytest.fixture
+def trackio(tmp_path, trackio_folder, no_network):
+    return Trackio(tmp_path, trackio_folder)
+
+
+@pytest.fixture(params=["tensorboard", "wandb", "mlflow", "trackio"])
+def sink(request):
+    return request.getfixturevalue(request.param)
 
 
 def train(x):
@@ -30,28 +98,172 @@ def run(logger):
     jax.jit(jax.vmap(one))(KEYS, jnp.arange(2.0))
 
 
+def logged(sink, *parts, **options):
+    """What a sink has of one run that logs these."""
+    with sink.logger(**options) as logger:
+        for part in parts:
+            logger.log(logger.init(7), part if isinstance(part, lox.logdict) else lox.logdict(part))
+    return sink
+
+
+# -- all of them ---------------------------------------------------------------------------------------------------
+
+
+def test_each_lane_has_a_run_of_its_own(sink):
+    with sink.logger() as logger:
+        run(logger)
+    found = sink.numbers()
+    assert set(found) == set(NAMES)
+    for lane, name in enumerate(NAMES):
+        assert found[name]["train/loss"] == [(2 * i, lane + i) for i in range(3)]
+        assert found[name]["accuracy"] == [(2 * i, -(lane + i)) for i in range(3)]
+        assert found[name]["epoch"] == [(2 * i, i // 2) for i in range(3)]
+        assert found[name]["end"] == [(0, lane + 3)]
+
+
+def test_a_run_goes_on_where_it_was(sink):
+    for start in (0, 10):
+        steps = {"step": {"x": np.arange(start, start + 2)}}
+        logged(sink, lox.logdict({"x": np.arange(2.0) + start}, steps))
+    assert sink.numbers() == {NAME: {"x": [(0, 0), (1, 1), (10, 10), (11, 11)]}}
+
+
+ODD = ["a b", "a_b", "a*b", "a//b", "a/", "/a", "//a", "a", "A", "..", "../a", "a/./b", "..a", "é", "模型", "a\nb"]
+ODD += ["%61", "_x2a-", "a_x2a-b", "_x4*", "x.mean", "step", "time_", "x" * 300, "x" * 301, "a:b", "a b ", "."]
+
+
+def test_every_key_is_kept_apart_from_the_others(sink):
+    logged(sink, {key: np.float32([place]) for place, key in enumerate(ODD)})
+    (found,) = sink.numbers().values()
+    assert sorted(value for events in found.values() for _, value in events) == list(range(len(ODD)))
+    assert len(found) == len(ODD)
+
+
+def test_what_is_not_finite(sink):
+    logged(sink, {"x": np.float32([np.nan, np.inf, -np.inf, 1])})
+    largest = np.finfo(np.float64).max if isinstance(sink, Mlflow) else np.inf
+    np.testing.assert_equal(sink.numbers()[NAME]["x"], [(0, np.nan), (1, largest), (2, -largest), (3, 1)])
+
+
+def test_a_key_whose_dtype_and_shape_change(sink):
+    values = [np.int8([-3]), np.float16([0.5]), np.array([True]), np.ones((1, 2)), np.zeros((1, 0))]
+    values += [np.full((1, 2), np.nan), np.float32([[[7]]]), np.ones(1, ml_dtypes.bfloat16)]
+    logged(sink, *[{"x": value} for value in values])
+    assert sink.numbers()[NAME]["x"] == [(0, -3), (1, 0.5), (2, 1), (6, 7), (7, 1)]
+
+
+def test_arrays_without_a_number_are_nothing(sink):
+    logged(sink, {"empty": np.zeros((1, 0, 3)), "none": np.full((2, 3), np.nan)})
+    logged(sink, {"x": np.ones(1)})
+    assert sink.numbers() == {NAME: {"x": [(0, 1)]}}
+
+
+def test_steps_that_are_no_integers(sink):
+    logged(sink, lox.logdict({"x": np.arange(2.0)}, {"step": {"x": np.float32([0.5, 2])}}))
+    found = sink.numbers()[NAME]
+    if isinstance(sink, Wandb):
+        assert found == {"x": [(0.5, 0), (2, 1)]}
+    else:
+        name = "step_" if isinstance(sink, Trackio) else "step"
+        assert found == {"x": [(0, 0), (1, 1)], name: [(0, 0.5), (1, 2)]}
+
+
+def test_steps_that_go_backwards(sink):
+    logged(sink, lox.logdict({"x": np.arange(3.0)}, {"step": {"x": np.array([5, 3, 4])}}))
+    assert sorted(sink.numbers()[NAME]["x"]) == [(3, 1), (4, 2), (5, 0)]
+
+
+def test_complex_numbers_are_an_error_that_says_what_to_log(sink):
+    with pytest.raises(lox.LogDataError, match="'z' is complex") as raised:
+        logged(sink, {"z": np.complex64([1j])})
+    assert any(type(sink).__name__ in note for note in raised.value.__notes__)
+
+
+def test_threads_log_to_one_run_and_to_others(sink):
+    with sink.logger() as logger:
+
+        def log(seed):
+            for i in range(10):
+                logger.log(logger.init(seed), lox.logdict({"mine": np.float32([i])}))
+                logger.log(logger.init(7), lox.logdict({f"of {seed}": np.float32([i])}))
+
+        threads = [threading.Thread(target=log, args=(seed,)) for seed in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = sink.numbers()
+    events = [(i, i) for i in range(10)]
+    assert [found[f"{seed:016x}"]["mine"] for seed in (1, 2)] == [events, events]
+    assert list(found[NAME].values()) == [events, events]
+
+
+# -- images --------------------------------------------------------------------------------------------------------
+
+
+def test_images_are_written_where_asked(sink):
+    gray = np.linspace(0, 1, 12).reshape(1, 3, 4)
+    color = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 4)).astype(np.uint8)
+    data = {
+        "gray": gray.astype(np.float32),
+        "in/one": gray[..., None].astype(ml_dtypes.bfloat16),
+        "rgb": color[..., :3],
+        "rgba": color,
+        "wild": np.float32([[[-1, np.nan, 2, 0.5]]]),
+        "mask": gray > 0.5,
+        "none": gray,
+    }
+    found = logged(sink, data, images=[key for key in data if key != "none"]).images()[NAME]
+    assert set(found) == data.keys() - {"none"}
+
+    def opaque(levels):
+        levels = levels.reshape(*levels.shape[:2], -1)
+        return np.concatenate([np.broadcast_to(levels, (*levels.shape[:2], 3)), np.full_like(levels[..., :1], 255)], 2)
+
+    expected = {
+        "gray": [np.round(gray[0] * 255)],
+        "in/one": [np.round(data["in/one"][0].astype(np.float32) * 255)],
+        "rgb": color[..., :3],
+        "wild": [np.array([[0, 0, 255, 128]])],
+        "mask": [(gray[0] > 0.5) * 255],
+    }
+    for key, arrays in expected.items():
+        np.testing.assert_array_equal([image for _, image in found[key]], [opaque(array) for array in arrays])
+    np.testing.assert_array_equal([image for _, image in found["rgba"]], color)
+    assert [step for step, _ in found["rgb"]] == [0, 1]
+
+
+def test_images_of_odd_keys_are_kept_apart(sink):
+    odd = ["a*b", "a b", "a_x2a-b", "é", "../a", "a/b", "a//b", "x" * 200, "x" * 201]
+    data = {key: np.full((1, 2, 2), place, np.uint8) for place, key in enumerate(odd)}
+    found = logged(sink, data, images=odd).images()[NAME]
+    assert sorted(image[0, 0, 0] for ((_, image),) in found.values()) == list(range(len(odd)))
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3, 2), (2, 2, 3, 3), (0, 3), (2, 0, 3)])
+def test_what_is_no_image_is_an_error(tensorboard, shape):
+    with pytest.raises(lox.LogDataError, match=r"'x' must have the shape \(H, W\) or \(H, W, C\)"):
+        logged(tensorboard, {"x": np.zeros((1, *shape))}, images="x")
+
+
+def test_an_image_of_other_integers_is_an_error(tensorboard):
+    with pytest.raises(lox.LogDataError, match="'x' must be of uint8, or of floats from 0 to 1, got int32"):
+        logged(tensorboard, {"x": np.zeros((1, 2, 2), np.int32)}, images="x")
+
+
+def test_the_names_of_images_are_names(sink):
+    with pytest.raises(lox.LogDataError, match="images must be a string or an iterable of strings"):
+        sink.logger(images=3)
+
+
 # -- TensorBoard ---------------------------------------------------------------------------------------------------
 
 
-def read_tensorboard(path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(path), size_guidance={"scalars": 0, "histograms": 0, "tensors": 0})
-    events.Reload()
-    return events
-
-
-def test_tensorboard_has_a_directory_for_each_lane(tmp_path):
-    with TensorBoardLogger(tmp_path) as logger:
+def test_tensorboard_has_histograms_and_what_describes_the_run(tensorboard):
+    with tensorboard.logger() as logger:
         run(logger)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(NAMES)
     for lane, name in enumerate(NAMES):
-        events = read_tensorboard(tmp_path / name)
-        assert set(events.Tags()["scalars"]) == {"train/loss", "accuracy", "end"}
-        assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [
-            (2 * i, lane + i) for i in range(3)
-        ]
-        assert [(event.step, event.value) for event in events.Scalars("end")] == [(0, lane + 3)]
+        events = tensorboard.read(name)
         histograms = events.Histograms("weights")
         assert [event.step for event in histograms] == [0, 1, 2]
         assert [event.histogram_value.num for event in histograms] == [2, 2, 2]  # What is finite.
@@ -60,95 +272,13 @@ def test_tensorboard_has_a_directory_for_each_lane(tmp_path):
         assert f"| rate | {float(lane)} |" in text and "| name | Ada |" in text
 
 
-def test_tensorboard_goes_on_where_a_run_was(tmp_path):
-    for start in (0, 10):
-        with TensorBoardLogger(tmp_path) as logger:
-            steps = {"step": {"x": np.arange(start, start + 2)}}
-            logger.log(logger.init(7), lox.logdict({"x": np.arange(2.0) + start}, steps))
-    events = read_tensorboard(tmp_path / "0000000000000007")
-    assert [(event.step, event.value) for event in events.Scalars("x")] == [(0, 0), (1, 1), (10, 10), (11, 11)]
-
-
-def test_tensorboard_takes_what_is_odd(tmp_path):
-    with TensorBoardLogger(tmp_path) as logger:
-        state = logger.init(7)
-        logger.log(
-            state, lox.logdict({"nan": np.float32([np.nan]), "true": np.array([True]), "empty": np.zeros((1, 0))})
-        )
-        logger.log(state, lox.logdict({"all nan": np.full((1, 3), np.nan), "int": np.int8([-3])}))
-    events = read_tensorboard(tmp_path / "0000000000000007")
-    values = {tag: events.Scalars(tag)[0].value for tag in events.Tags()["scalars"]}
-    assert np.isnan(values.pop("nan")) and values == {"true": 1, "int": -3}
-
-
-@pytest.mark.parametrize("make", [TensorBoardLogger, lambda path: WandbLogger(mode="offline", dir=path)])
-def test_complex_numbers_are_an_error_that_says_what_to_log(tmp_path, make, monkeypatch):
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    logger = make(tmp_path)
-    logger.log(logger.init(7), lox.logdict({"z": np.complex64([1j])}))
-    with pytest.raises(lox.LogDataError, match="'z' is complex"):
-        logger.close()
-
-
 # -- Weights & Biases ----------------------------------------------------------------------------------------------
 
 
-def records(path):
-    """The records of a run's file, whose format is that of LevelDB's log."""
-    from wandb.proto import wandb_internal_pb2
-
-    data, place, parts = path.read_bytes(), 7, b""
-    assert data[:4] == b":W&B"
-    while place < len(data):
-        left = 32768 - place % 32768
-        if left < 7:
-            place += left
-            continue
-        length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
-        part = data[place + 7 : place + 7 + length]
-        place += 7 + length
-        parts = part if kind in (1, 2) else parts + part  # A whole record, or the first part of one.
-        if kind in (1, 4):
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(parts)
-            yield record
-
-
-def read_wandb(path):
-    """By run: what describes it, its group, the axes of its metrics, and its rows."""
-    import json
-
-    found = {}
-    for file in path.glob("wandb/*/*.wandb"):
-        config, axes, rows, name, group = {}, {}, [], "", ""
-        for record in records(file):
-            kind = record.WhichOneof("record_type")
-            if kind == "run":
-                name, group = record.run.run_id, record.run.run_group
-                config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
-            elif kind == "config":
-                config |= {item.key: json.loads(item.value_json) for item in record.config.update}
-            elif kind == "metric":
-                axes[record.metric.name] = record.metric.step_metric
-            elif kind == "history":
-                items = {
-                    item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item
-                }
-                rows.append({key: value for key, value in items.items() if not key.startswith("_")})
-        found[name] = (config, group, axes, rows)
-    return found
-
-
-@pytest.fixture
-def quiet(monkeypatch):
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    monkeypatch.setenv("WANDB_CONSOLE", "off")
-
-
-def test_wandb_has_a_run_for_each_lane(tmp_path, quiet):
-    with WandbLogger(mode="offline", dir=tmp_path, project="p", group="g", config={"model": "small"}) as logger:
+def test_wandb_has_histograms_axes_and_what_describes_the_run(wandb):
+    with wandb.logger(project="p", group="g", config={"model": "small"}) as logger:
         run(logger)
-    found = read_wandb(tmp_path)
+    found = wandb.read()
     assert set(found) == set(NAMES)
     for lane, name in enumerate(NAMES):
         config, group, axes, rows = found[name]
@@ -160,35 +290,263 @@ def test_wandb_has_a_run_for_each_lane(tmp_path, quiet):
         assert of_loss == [
             {"step": 2 * i, "epoch": i // 2, "train/loss": lane + i, "accuracy": -(lane + i)} for i in range(3)
         ]
-        assert [row["event"] for row in rows if "weights/bins" in row] == [0, 1, 2]
+        assert [row["event"] for row in rows if "bins" in row.get("weights", {})] == [0, 1, 2]
         assert [row for row in rows if "end" in row] == [{"event": 0, "end": lane + 3}]
 
 
-def test_wandb_keeps_steps_that_go_backwards(tmp_path, quiet):
-    with WandbLogger(mode="offline", dir=tmp_path) as logger:
-        steps = {"step": {"x": np.array([5, 3, 4])}}
-        logger.log(logger.init(7), lox.logdict({"x": np.arange(3.0)}, steps))
-    ((_, _, _, rows),) = read_wandb(tmp_path).values()
-    assert [(row["step"], row["x"]) for row in rows] == [(5, 0), (3, 1), (4, 2)]
+def test_wandb_has_steps_of_several_dtypes(wandb):
+    steps = {"x": np.int32([1065353216]), "y": np.float32([1])}  # The same bits.
+    logged(wandb, lox.logdict({"x": np.ones(1), "y": np.ones(1)}, {"step": steps}))
+    assert wandb.numbers()[NAME] == {"x": [(1065353216, 1)], "y": [(1, 1)]}
 
 
-def test_a_wandb_run_that_is_finished_underneath_is_an_error_and_other_sinks_go_on(tmp_path, quiet):
-    wandb_logger = WandbLogger(mode="offline", dir=tmp_path / "w")
-    (tmp_path / "w").mkdir()
-    logger = MultiLogger(wandb_logger, TensorBoardLogger(tmp_path / "t"))
-    state = logger.init(7)
-    logger.log(state, lox.logdict({"x": np.arange(2.0)}))
+@pytest.mark.parametrize("name", ["id", "resume", "reinit"])
+def test_keywords_that_are_those_of_the_logger_for_wandb(name):
+    with pytest.raises(lox.LogValueError, match=f"its {name}= itself"):
+        WandbLogger(**{name: "mine"})
+
+
+# -- MLflow --------------------------------------------------------------------------------------------------------
+
+
+def test_mlflow_has_statistics_of_arrays_and_what_describes_the_run(mlflow):
+    with mlflow.logger(tags={"team": "red"}) as logger:
+        run(logger)
+    for lane, name in enumerate(NAMES):
+        found = mlflow.runs()[name]
+        assert found.data.params == {"rate": str(float(lane)), "name": "Ada"}
+        tags = {key: found.data.tags[key] for key in ("lox.run", "key", "team")}
+        assert tags == {"lox.run": name, "key": json.dumps(KEYS[lane].tolist()), "team": "red"}
+        assert found.info.status == "FINISHED"
+        numbers = mlflow.numbers()[name]
+        of_weights = {key: events for key, events in numbers.items() if key.startswith("weights")}
+        values = [np.array([lane + i, lane + i + 1]) for i in range(3)]
+        assert of_weights == {
+            "weights.mean": [(i, value.mean()) for i, value in enumerate(values)],
+            "weights.std": [(i, value.std()) for i, value in enumerate(values)],
+            "weights.min": [(i, value.min()) for i, value in enumerate(values)],
+            "weights.max": [(i, value.max()) for i, value in enumerate(values)],
+        }
+
+
+def test_mlflow_keeps_statistics_apart_from_keys_that_end_like_them(mlflow):
+    long = "x" * 250
+    logged(mlflow, {"x": np.array([[1, 3]]), "x.mean": np.array([7]), long: np.array([[1, 3]])})
+    found = mlflow.numbers()[NAME]
+    assert (found["x.mean"], found["x_x2e-mean"]) == ([(0, 2)], [(0, 7)])
+    assert len(found) == 9
+
+
+def test_mlflow_gets_many_metrics_and_params_in_several_calls(mlflow):
+    with mlflow.logger() as logger:
+        state = logger.init(7, **{f"p{i}": i for i in range(150)})
+        logger.log(state, lox.logdict({"x": np.arange(2500.0)}))
+    assert mlflow.numbers()[NAME]["x"] == [(i, i) for i in range(2500)]
+    assert mlflow.runs()[NAME].data.params == {f"p{i}": str(i) for i in range(150)}
+
+
+def test_mlflow_keeps_events_that_are_equal(mlflow):
+    logged(mlflow, lox.logdict({"x": np.ones(5)}, {"step": {"x": np.zeros(5, np.int32)}}))
+    assert mlflow.numbers()[NAME]["x"] == [(0, 1)] * 5
+
+
+def test_what_params_of_mlflow_cannot_hold_is_in_an_artifact(mlflow):
+    text = "long " * 2000
+    first = {"text": text, "note*": "x"}
+    for config in (first, {"rate": 0.5}, {"rate": 0.25}, {"rate": 0.5}):
+        with mlflow.logger() as logger:
+            logger.log(logger.init(7, **config), lox.logdict({"x": np.ones(1)}))
+            logger.log(logger.init(7, later=1), lox.logdict({"x": np.ones(1)}))
+        found = mlflow.runs()[NAME]
+        file = mlflow.path / "artifacts" / found.info.run_id / "artifacts" / found.data.tags["lox.config"]
+        assert json.loads(file.read_text()) == {**config, "later": 1}
+    assert json.loads(min(file.parent.iterdir()).read_text()) == first
+    assert found.data.params == {"text": text[:5999] + "…", "note_x2a-": "x", "rate": "0.5", "later": "1"}
+
+
+def test_what_describes_an_mlflow_run_now_is_in_its_newest_artifact(mlflow):
+    with mlflow.logger() as logger:
+        for rate in (0.5, 0.25, 0.5):
+            logger.log(logger.init(7, rate=rate), lox.logdict({"x": np.ones(1)}))
+    found = mlflow.runs()[NAME]
+    file = mlflow.path / "artifacts" / found.info.run_id / "artifacts" / found.data.tags["lox.config"]
+    assert json.loads(file.read_text()) == {"rate": 0.5}
+
+
+def test_an_mlflow_run_whose_params_hold_everything_has_no_artifact(mlflow):
+    for _ in range(2):
+        with mlflow.logger() as logger:
+            logger.log(logger.init(7, rate=0.5), lox.logdict({"x": np.ones(1)}))
+    assert not (mlflow.path / "artifacts").exists()
+
+
+def test_an_mlflow_run_that_is_deleted_underneath_is_an_error_and_other_loggers_go_on(mlflow):
+    memory = MemoryLogger()
+    logger = MultiLogger(mlflow.logger(), memory)
+    for place in range(2):
+        logger.log(logger.init(7), lox.logdict({"x": np.arange(2.0)}))
+        if not place:
+            logger.flush()
+            mlflow.client.delete_run(mlflow.runs()[NAME].info.run_id)
+    with pytest.raises(Exception, match="must be in the 'active' state") as raised:
+        logger.flush()
+    assert any("MlflowLogger" in note for note in raised.value.__notes__)
+    with pytest.raises(Exception, match="must be in the 'active' state"):
+        logger.close()
+    assert memory[NAME]["x"].tolist() == [0, 1, 0, 1]
+
+
+def test_mlflow_gets_the_metrics_of_one_run_when_the_others_are_deleted(mlflow):
+    words = jnp.stack([jnp.zeros(6, jnp.uint32), jnp.arange(6, dtype=jnp.uint32)], 1)
+    logger = mlflow.logger()
+
+    def log():
+        jax.vmap(lambda words: logger.log(logger.init(words), lox.logdict({"x": jnp.ones(1)})))(words)
+        logger.flush()
+
+    log()
+    for name, found in mlflow.runs().items():
+        if name != f"{5:016x}":
+            mlflow.client.delete_run(found.info.run_id)
+    with pytest.raises(Exception, match="must be in the 'active' state"):
+        log()
+    assert mlflow.numbers() == {f"{5:016x}": {"x": [(0, 1), (1, 1)]}}
+    with pytest.raises(Exception, match="must be in the 'active' state"):
+        logger.close()
+
+
+def test_the_active_run_of_mlflow_is_the_users(mlflow, monkeypatch):
+    import mlflow as module
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.uri)
+    mine = module.start_run(experiment_id=mlflow.id)
+    same_store = mlflow.uri.replace("mlflow.db", "./mlflow.db")
+    with MlflowLogger(same_store, mlflow.experiment) as logger:
+        logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))
+    assert module.get_tracking_uri() == mlflow.uri
+    assert module.active_run().info.run_id == mine.info.run_id
+    module.log_metric("my own", 3)
+    module.end_run()
+    assert mlflow.client.get_run(mine.info.run_id).data.metrics == {"my own": 3}
+    assert set(mlflow.numbers()[NAME]) == {"x"}
+
+
+# -- Trackio -------------------------------------------------------------------------------------------------------
+
+
+def test_trackio_has_histograms_and_what_describes_the_run(trackio):
+    with trackio.logger(group="g", config={"model": "small"}) as logger:
+        run(logger)
+    for lane, name in enumerate(NAMES):
+        config = trackio.configs()[name]
+        described = {key: config[key] for key in ("key", "rate", "name", "model", "_Group")}
+        assert described == {"key": KEYS[lane].tolist(), "rate": lane, "name": "Ada", "model": "small", "_Group": "g"}
+        of_weights = [(step, row["weights"]) for step, row in trackio.rows(name) if "weights" in row]
+        assert [step for step, _ in of_weights] == [0, 1, 2]
+        assert [sum(histogram["values"]) for _, histogram in of_weights] == [2, 2, 2]  # What is finite.
+
+
+def test_trackio_is_told_what_describes_a_run_later(trackio):
+    with trackio.logger() as logger:
+        for rate in (0.5, 0.25, 0.25):
+            logger.log(logger.init(7, rate=np.float64(rate)), lox.logdict({"x": np.ones(1)}))
+    assert trackio.configs()[NAME]["rate"] == 0.25
+    assert trackio.numbers()[NAME]["x"] == [(0, 1), (1, 1), (2, 1)]
+
+
+def test_the_run_of_trackio_is_the_users(trackio):
+    import trackio as module
+
+    before = set(threading.enumerate())
+    mine = module.init(project=trackio.project, name="mine", config={"a": 1}, embed=False, auto_log_cpu=False)
+    of_trackio = set(threading.enumerate()) - before
+    with trackio.logger() as logger:
+        logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))
+        logger.flush()
+        assert {thread.name for thread in set(threading.enumerate()) - before - of_trackio} == {"TrackioLogger"}
+    module.log({"my own": 3})
+    assert module.config["a"] == 1
+    module.finish()
+    assert mine.name == "mine"
+    numbers = trackio.numbers()
+    assert (dict(numbers["mine"]), dict(numbers[NAME])) == ({"my own": [(0, 3)]}, {"x": [(0, 1)]})
+
+
+def test_trackio_has_written_when_flush_returns(trackio):
+    with trackio.logger() as logger:
+        for seed in range(64):
+            logger.log(logger.init(seed), lox.logdict({"x": np.arange(3.0)}))
+        logger.flush()
+        assert [events["x"] for events in trackio.numbers().values()] == [[(0, 0), (1, 1), (2, 2)]] * 64
+
+
+def test_a_database_of_trackio_that_is_locked_is_an_error_and_other_loggers_go_on(trackio):
+    memory = MemoryLogger()
+    logger = MultiLogger(trackio.logger(), memory)
+    logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))
     logger.flush()
-    for each in wandb_logger._wandb_runs.values():
+    database = trackio.folder / f"{trackio.project}.db"
+    database.rename(database.with_suffix(".away"))
+    database.mkdir()
+    logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))
+    with pytest.raises(sqlite3.OperationalError) as raised:
+        logger.flush()
+    assert any("TrackioLogger" in note for note in raised.value.__notes__)
+    logger.close()
+    assert memory[NAME]["x"].tolist() == [1, 1]
+
+
+def test_a_name_that_trackio_does_not_take(trackio_folder):
+    with pytest.raises(ValueError, match="not allowed"):
+        TrackioLogger("registry-mine")
+
+
+# -- runs that end underneath, and other processes -----------------------------------------------------------------
+
+
+def test_a_wandb_run_that_is_finished_underneath_is_an_error_and_other_sinks_go_on(wandb):
+    first, memory = wandb.logger(), MemoryLogger()
+    logger = MultiLogger(first, memory)
+    logger.log(logger.init(7), lox.logdict({"x": np.arange(2.0)}))
+    logger.flush()
+    for each in first._wandb_runs.values():
         each.finish()
-    logger.log(state, lox.logdict({"x": np.arange(2.0)}))
+    logger.log(logger.init(7), lox.logdict({"x": np.arange(2.0)}))
     with pytest.raises(Exception, match="finished") as raised:
         logger.flush()
     assert any("WandbLogger" in note for note in raised.value.__notes__)
     logger.close()
-    assert len(read_tensorboard(tmp_path / "t" / "0000000000000007").Scalars("x")) == 4
+    assert memory[NAME]["x"].tolist() == [0, 1, 0, 1]
 
 
-def test_keywords_that_are_the_loggers():
-    with pytest.raises(lox.LogValueError, match="its id= itself"):
-        WandbLogger(id="mine")
+def test_an_mlflow_run_that_is_ended_underneath_goes_on(mlflow):
+    with mlflow.logger() as logger:
+        logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))
+        logger.flush()
+        mlflow.client.set_terminated(mlflow.runs()[NAME].info.run_id)
+        logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))
+    assert mlflow.numbers()[NAME]["x"] == [(0, 1), (1, 1)]
+
+
+def test_a_trackio_run_that_is_deleted_underneath_begins_again(trackio):
+    import trackio as module
+
+    with trackio.logger() as logger:
+        logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))
+        logger.flush()
+        (run,) = module.Api().runs(trackio.project)
+        assert run.delete()
+        logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))
+    assert trackio.numbers()[NAME]["x"] == [(1, 1)]
+
+
+def test_another_process_continues_the_runs(mlflow, trackio):
+    program = f"""
+import numpy as np, lox
+from lox.loggers import MlflowLogger, MultiLogger, TrackioLogger
+logger = MultiLogger(MlflowLogger({mlflow.uri!r}, {mlflow.experiment!r}), TrackioLogger({trackio.project!r}))
+logger.log(logger.init(7), lox.logdict({{"x": np.array([5.0])}}, {{"step": {{"x": np.array([10])}}}}))
+"""
+    both = [logged(each, {"x": np.ones(1)}) for each in (mlflow, trackio)]
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    assert [dict(each.numbers()) for each in both] == [{NAME: {"x": [(0, 1), (10, 5)]}}] * 2

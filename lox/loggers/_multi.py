@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from lox import _channel
 from lox._exceptions import LogDataError
+from lox.loggers._each import each
 from lox.loggers._logger import Logger
 
 
@@ -48,24 +49,12 @@ class MultiLogger(Logger):
 
     def flush(self) -> None:
         """See `Logger`."""
-        self._each(lambda logger: logger.flush())
+        each(lambda logger: logger.flush(), self.loggers)
 
     def close(self) -> None:
         """See `Logger`."""
-        self._each(lambda logger: logger.close())
+        each(lambda logger: logger.close(), self.loggers)
         super().close()
-
-    def _each(self, act: Callable[[Logger], None]) -> None:
-        errors = []
-        for logger in self.loggers:
-            try:
-                act(logger)
-            except Exception as error:  # noqa: BLE001  (the next one is flushed as well)
-                errors.append(error)
-        for later in errors[1:]:
-            errors[0].add_note(f"Another logger raised {type(later).__name__}: {later}")
-        for first in errors[:1]:
-            raise first
 
     @property
     def dropped(self) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 
 from lox._exceptions import LogDataError
 from lox._logdict import logdict
+from lox.loggers._images import image
 from lox.loggers._run import Run
 
 
@@ -20,21 +21,31 @@ class Row:
     Attributes:
         step: The counter `step`, or the number of the event.
         counted: Whether it is the counter.
-        values: What was logged, by key: real numbers and arrays of them.
         counters: The other counters, by name.
+        numbers: What was logged and is one number, by key.
+        arrays: What is finite in the arrays of another size, by key; a key is absent when nothing is.
+        images: The values that are images, as `image` makes them, by key.
     """
 
     step: int | float
     counted: bool
-    values: dict[str, Any]
-    counters: dict[str, Any]
+    counters: dict[str, int | float]
+    numbers: dict[str, int | float] = dataclasses.field(default_factory=dict)
+    arrays: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    images: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
-def rows(run: Run, logs: logdict) -> Iterator[Row]:
+def rows(run: Run, logs: logdict, images: frozenset[str] = frozenset(), whole: bool = False) -> Iterator[Row]:
     """The events of logs, those of keys with the same counters together, each key's in their order.
 
+    Args:
+        run: The run.
+        logs: Its logs.
+        images: The keys of images.
+        whole: Whether the sink knows whole steps only. A counter `step` of another dtype is then like other counters.
+
     Raises:
-        LogDataError: A value is complex. A `TypeError`.
+        LogDataError: A value is complex, or is no image where it should be. A `TypeError`.
     """
     groups: dict[Any, list[str]] = {}
     counters: dict[str, dict[str, np.ndarray]] = {}
@@ -42,27 +53,31 @@ def rows(run: Run, logs: logdict) -> Iterator[Row]:
         if np.iscomplexobj(values):
             raise LogDataError(f"{key!r} is complex; log its real and imaginary part, or its absolute value.")
         own = {name: _first_lane(of[key]) for name, of in logs.steps.items() if key in of}
-        if "step" not in own:
-            own[""] = run.steps(logs, key)
+        if "step" not in own or (whole and own["step"].dtype.kind not in "iu"):
+            own[""] = run.seen.get(key, 0) + np.arange(len(values))
         counters[key] = own
-        alike = tuple((name, array.tobytes()) for name, array in sorted(own.items()))
+        alike = tuple((name, array.dtype, array.tobytes()) for name, array in sorted(own.items()))
         groups.setdefault((len(values), alike), []).append(key)
     for (count, _), keys in groups.items():
         own = dict(counters[keys[0]])
-        counted = "step" in own
+        counted = "" not in own
         steps = own.pop("step" if counted else "")
         for event in range(count):
-            yield Row(
-                steps[event].item(),
-                counted,
-                {key: _plain(logs[key][event]) for key in keys},
-                {name: array[event].item() for name, array in own.items()},
-            )
+            row = Row(steps[event].item(), counted, {name: array[event].item() for name, array in own.items()})
+            for key in keys:
+                value = _plain(logs[key][event])
+                if key in images:
+                    row.images[key] = image(key, value)
+                elif value.size == 1:
+                    row.numbers[key] = value.item()
+                elif len(numbers := _finite(value)):
+                    row.arrays[key] = numbers
+            yield row
 
 
 def _first_lane(counter: np.ndarray) -> np.ndarray:
     """A counter as one number for each event; lanes of a batch inside of the run share it."""
-    return np.asarray(counter).reshape(len(counter), -1)[:, 0]
+    return _plain(counter).reshape(len(counter), -1)[:, 0]
 
 
 def _plain(value: Any) -> np.ndarray:
@@ -71,8 +86,7 @@ def _plain(value: Any) -> np.ndarray:
     return value if value.dtype.kind in "biuf" else value.astype(np.float32)
 
 
-def finite(value: Any) -> np.ndarray:
-    """The finite numbers in an array."""
+def _finite(value: np.ndarray) -> np.ndarray:
     flat = np.ravel(value)
     return flat[np.isfinite(flat)] if flat.dtype.kind == "f" else flat
 

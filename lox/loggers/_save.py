@@ -8,6 +8,7 @@ from typing import Any, Literal
 from lox import _transform
 from lox._logdict import logdict
 from lox._storage import RunWriter
+from lox.loggers._each import each
 from lox.loggers._logger import Logger
 from lox.loggers._run import Run
 
@@ -64,14 +65,7 @@ class SaveLogger(Logger):
     def sync(self) -> None:
         """See `Logger`."""
         held, self._held, self._count = self._held, {}, 0
-        errors: list[OSError] = []
-        for name, parts in held.items():
-            try:
-                self._writers[name].append(parts)
-            except OSError as error:  # The other runs go on.
-                errors.append(error)
-        for first in errors:
-            raise first
+        each(lambda name: self._writers[name].append(held[name]), held)
 
     def finish(self, run: Run) -> None:
         """See `Logger`."""

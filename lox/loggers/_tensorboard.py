@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lox._logdict import logdict
+from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
-from lox.loggers._rows import described, finite, rows
+from lox.loggers._names import escaped
+from lox.loggers._rows import described, rows
 from lox.loggers._run import Run
+
+REFUSED = r"[^-/\w.]|\A/+"
+"""What is another character in a tag than in the key, or none: tensorboardX makes it so."""
 
 
 class TensorBoardLogger(Logger):
     """Writes each run to a directory of its own, as TensorBoard reads it. Needs the extra `tensorboard`.
 
     Numbers become scalars and arrays histograms of what is finite in them. The step is the counter `step`, or the
-    number of the event where none was logged.
+    number of the event where none was logged or it is of floats; other counters are scalars as well. A character that
+    tags cannot have, as a space, is written as its code point: `_x20-`.
 
     Args:
         logdir: The directory for those of the runs.
+        images: Keys whose values are images: shape `(H, W)` or `(H, W, C)` with 1, 3 or 4 channels, of `uint8`, or of
+            floats from 0 to 1.
         **options: As for `Logger`.
 
     Raises:
         ImportError: tensorboardX is not installed.
+        LogDataError: `images` is not a name or an iterable of names. A `TypeError`.
 
     >>> import tempfile
     >>> import jax, jax.numpy as jnp
@@ -38,13 +46,14 @@ class TensorBoardLogger(Logger):
     ...         _ = logger.tap(f, logger.init(jax.random.key(7)))(jnp.float32(1))
     """
 
-    def __init__(self, logdir: str | Path, **options: Any):
+    def __init__(self, logdir: str | Path, *, images: str | Iterable[str] = (), **options: Any):
         try:
             import tensorboardX
         except ImportError as error:
             error.add_note("TensorBoardLogger needs tensorboardX: pip install 'jax-lox[tensorboard]'.")
             raise
         self.logdir = Path(logdir)
+        self._images = keys_of_images(images)
         self._open = tensorboardX.SummaryWriter
         self._writers: dict[str, Any] = {}
         super().__init__(**options)
@@ -64,12 +73,13 @@ class TensorBoardLogger(Logger):
     def write(self, run: Run, logs: logdict) -> None:
         """See `Logger`."""
         writer = self._writers[run.name]
-        for row in rows(run, logs):
-            for key, value in row.values.items():
-                if np.size(value) == 1:
-                    writer.add_scalar(key, float(np.reshape(value, ())), row.step)
-                elif len(values := finite(value)):
-                    writer.add_histogram(key, values, row.step)
+        for row in rows(run, logs, self._images, whole=True):
+            for key, number in (row.counters | row.numbers).items():
+                writer.add_scalar(escaped(key, REFUSED), float(number), row.step)
+            for key, array in row.arrays.items():
+                writer.add_histogram(escaped(key, REFUSED), array, row.step)
+            for key, image in row.images.items():
+                writer.add_image(escaped(key, REFUSED), image, row.step, dataformats="HWC"[: image.ndim])
 
     def sync(self) -> None:
         """See `Logger`."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any
-
-import numpy as np
 
 from lox._exceptions import LogValueError
 from lox._logdict import logdict
+from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
-from lox.loggers._rows import described, finite, rows
+from lox.loggers._rows import described, rows
 from lox.loggers._run import Run
 
 _starting = threading.Lock()
@@ -25,6 +25,8 @@ class WandbLogger(Logger):
     where none was logged; other counters are metrics as well. Arrays become histograms of what is finite in them.
 
     Args:
+        images: Keys whose values are images: shape `(H, W)` or `(H, W, C)` with 1, 3 or 4 channels, of `uint8`, or of
+            floats from 0 to 1.
         room: As for `Logger`.
         overflow: As for `Logger`.
         **init: Keywords of `wandb.init`, such as `project`, `group` and `mode`. Its `id`, `resume` and `reinit` are
@@ -32,10 +34,11 @@ class WandbLogger(Logger):
 
     Raises:
         ImportError: wandb is not installed.
+        LogDataError: `images` is not a name or an iterable of names. A `TypeError`.
         LogValueError: `init` has a keyword that is the logger's. A `ValueError`.
     """
 
-    def __init__(self, *, room: int = 1024, overflow: Any = "wait", **init: Any):
+    def __init__(self, *, images: str | Iterable[str] = (), room: int = 1024, overflow: Any = "wait", **init: Any):
         try:
             import wandb
         except ImportError as error:
@@ -44,7 +47,7 @@ class WandbLogger(Logger):
         for name in ("id", "resume", "reinit"):
             if name in init:
                 raise LogValueError(f"WandbLogger gives each run its {name}= itself.")
-        self._wandb, self._init = wandb, init
+        self._wandb, self._init, self._images = wandb, init, keys_of_images(images)
         self._wandb_runs: dict[str, Any] = {}
         self._defined: set[tuple[str, str]] = set()
         super().__init__(room=room, overflow=overflow)
@@ -63,17 +66,15 @@ class WandbLogger(Logger):
     def write(self, run: Run, logs: logdict) -> None:
         """See `Logger`."""
         wandb_run = self._wandb_runs[run.name]
-        for row in rows(run, logs):
+        for row in rows(run, logs, self._images):
             axis = "step" if row.counted else "event"
-            values = {}
-            for key, value in row.values.items():
-                if (run.name, key) not in self._defined:
+            values: dict[str, Any] = dict(row.numbers)
+            values |= {key: self._wandb.Histogram(array.tolist()) for key, array in row.arrays.items()}
+            values |= {key: self._wandb.Image(image) for key, image in row.images.items()}
+            for key in values:
+                if (run.name, key) not in self._defined and "*" not in key:  # Which stands for other keys in W&B.
                     self._defined.add((run.name, key))
                     wandb_run.define_metric(key, step_metric=axis)
-                if np.size(value) == 1:
-                    values[key] = np.reshape(value, ()).item()
-                elif len(numbers := finite(value)):
-                    values[key] = self._wandb.Histogram(numbers.tolist())
             if values:
                 wandb_run.log({axis: row.step, **row.counters, **values})
 

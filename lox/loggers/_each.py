@@ -1,0 +1,20 @@
+"""Several things of which one may fail without harm to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+def each(act: Callable[[Any], None], items: Iterable[Any]) -> None:
+    """Does something with all items, and then raises what was raised first, with notes of the rest."""
+    errors = []
+    for item in items:
+        try:
+            act(item)
+        except Exception as error:  # noqa: BLE001  (whatever it is, the next item has its turn)
+            errors.append(error)
+    for later in errors[1:]:
+        errors[0].add_note(f"Another one raised {type(later).__name__}: {later}")
+    for first in errors[:1]:
+        raise first

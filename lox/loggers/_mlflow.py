@@ -1,0 +1,189 @@
+"""A logger for MLflow."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from lox._logdict import logdict
+from lox.loggers._each import each
+from lox.loggers._images import keys_of_images
+from lox.loggers._logger import Logger
+from lox.loggers._names import escaped
+from lox.loggers._rows import described, rows
+from lox.loggers._run import Run
+
+TAG = "lox.run"
+"""The tag of an MLflow run that holds the name of the run."""
+
+TAG_OF_CONFIG = "lox.config"
+"""The tag of an MLflow run that names the newest artifact with what describes the run, where there is one."""
+
+HELD = 1000
+"""How many metrics of a run are held at most before they are written together."""
+
+# Of how many characters names and values may be.
+NAME = 250
+VALUE = 6000
+
+STATISTICS: dict[str, Callable[[Any], Any]] = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
+REFUSED = (
+    r"[^/\w.\- ]"  # Characters,
+    r"|(?<![^/])/|/\Z|(?<![^/])\.(?=\.?(?:/|\Z))|\A\.(?=\.)"  # what is no name of a file,
+    rf"|\.(?=(?:{'|'.join(STATISTICS)})\Z)"  # and what the statistics of another key end with.
+)
+REFUSED_OF_IMAGES = r"[^/A-Za-z0-9_.\- ]"
+NAME_OF_IMAGE = 120
+
+_starting = threading.Lock()
+"""Two threads do not begin runs at once."""
+
+
+class MlflowLogger(Logger):
+    """Logs each run to an MLflow run of its own. Needs the extra `mlflow`.
+
+    The MLflow run has the run's name, also as the tag `lox.run` by which the same key finds it again and continues it,
+    and its key as the tag `key`. What describes the run becomes its params. Where they cannot hold it, for being
+    longer than 6000 characters or for having changed since, an artifact does, which the tag `lox.config` names.
+
+    Numbers become metrics. An array becomes four metrics of what is finite in it: `KEY.mean`, `KEY.std`, `KEY.min` and
+    `KEY.max`. The step is the counter `step`, or the number of the event where none was logged or it is of floats;
+    other counters are metrics as well. A character that names of metrics cannot have is written as its code point,
+    `*` as `_x2a-`, and a name of more than 250 characters ends with a hash instead. MLflow keeps NaN, and infinities as
+    the largest float.
+
+    The active run and the tracking URI of the module `mlflow` are neither used nor changed. MLflow itself sends usage
+    statistics, unless the environment has `MLFLOW_DISABLE_TELEMETRY=true`.
+
+    Args:
+        tracking_uri: The URI of a server, or of a store as in `"sqlite:///mlflow.db"`. Without it, MLflow's own.
+        experiment: The name of the experiment, which is made when there is none.
+        tags: More tags of the runs.
+        images: Keys whose values are images: shape `(H, W)` or `(H, W, C)` with 1, 3 or 4 channels, of `uint8`, or of
+            floats from 0 to 1.
+        **options: As for `Logger`.
+
+    Raises:
+        ImportError: mlflow-skinny, or mlflow, is not installed.
+        LogDataError: `images` is not a name or an iterable of names. A `TypeError`.
+        mlflow.exceptions.MlflowException: There is no such server or store.
+    """
+
+    def __init__(
+        self,
+        tracking_uri: str | None = None,
+        experiment: str = "Default",
+        *,
+        tags: Mapping[str, str] | None = None,
+        images: str | Iterable[str] = (),
+        **options: Any,
+    ):
+        try:
+            from mlflow import entities
+            from mlflow.exceptions import MlflowException
+            from mlflow.tracking import MlflowClient
+        except ImportError as error:
+            error.add_note("MlflowLogger needs mlflow-skinny: pip install 'jax-lox[mlflow]'.")
+            raise
+        self._images = keys_of_images(images)
+        self._entities, self._tags = entities, dict(tags or {})
+        self._client = MlflowClient(tracking_uri)
+        found = self._client.get_experiment_by_name(experiment)
+        if found is None:
+            try:
+                self._client.create_experiment(experiment)
+            except MlflowException:  # Another process may have made it since.
+                if self._client.get_experiment_by_name(experiment) is None:
+                    raise
+            found = self._client.get_experiment_by_name(experiment)
+        self._experiment = found.experiment_id
+        self._ids: dict[str, str] = {}
+        self._params: dict[str, dict[str, str]] = {}
+        self._config: dict[str, dict[str, str]] = {}
+        self._exceeding: set[str] = set()
+        self._held: dict[str, list[tuple[str, float, int]]] = {}
+        self._time = 0
+        super().__init__(**options)
+
+    def start(self, run: Run) -> None:
+        """See `Logger`."""
+        with _starting:
+            mine = self._client.search_runs(
+                [self._experiment],
+                f"tags.`{TAG}` = '{run.name}'",
+                order_by=["attributes.start_time ASC"],
+                max_results=1,
+            )
+            if mine:
+                self._client.update_run(mine[0].info.run_id, status="RUNNING")
+            else:
+                tags = self._tags | {TAG: run.name, "key": json.dumps(run.key)}
+                mine = [self._client.create_run(self._experiment, tags=tags, run_name=run.name)]
+        self._ids[run.name] = mine[0].info.run_id
+        self._params[run.name] = dict(mine[0].data.params)
+        if TAG_OF_CONFIG in mine[0].data.tags:
+            self._exceeding.add(run.name)
+        self.describe(run)
+
+    def describe(self, run: Run) -> None:
+        """See `Logger`."""
+        config = {name: str(value) for name, value in described(run).items()}
+        if config == self._config.get(run.name, {}):
+            return
+        texts = {escaped(name, REFUSED, NAME): text for name, text in config.items()}
+        params = {name: text if len(text) <= VALUE else f"{text[: VALUE - 1]}…" for name, text in texts.items()}
+        new = {name: text for name, text in params.items() if name not in self._params[run.name]}
+        if new:
+            self._client.log_batch(self._ids[run.name], params=[self._entities.Param(*param) for param in new.items()])
+        self._params[run.name] |= new
+        if run.name in self._exceeding or any(self._params[run.name][name] != text for name, text in texts.items()):
+            file = f"config/{time.time_ns()}.json"
+            self._client.log_text(self._ids[run.name], json.dumps(described(run), default=str), file)
+            self._client.set_tag(self._ids[run.name], TAG_OF_CONFIG, file)
+            self._exceeding.add(run.name)
+        self._config[run.name] = config
+
+    def write(self, run: Run, logs: logdict) -> None:
+        """See `Logger`."""
+        held = self._held.setdefault(run.name, [])
+        for row in rows(run, logs, self._images, whole=True):
+            step = int(row.step)
+            for key, number in (row.counters | row.numbers).items():
+                held.append((escaped(key, REFUSED, NAME), float(number), step))
+            for key, array in row.arrays.items():
+                name = escaped(key, REFUSED, NAME - len(".mean"))
+                with np.errstate(over="ignore", invalid="ignore"):
+                    found = {statistic: float(of(array.astype(np.float64))) for statistic, of in STATISTICS.items()}
+                held += [(f"{name}.{statistic}", number, step) for statistic, number in found.items()]
+            for key, image in row.images.items():
+                name = escaped(key, REFUSED_OF_IMAGES, NAME_OF_IMAGE)
+                self._client.log_image(self._ids[run.name], image, key=name, step=step)
+        if len(held) >= HELD:
+            self._send(run.name)
+
+    def sync(self) -> None:
+        """See `Logger`."""
+        each(self._send, list(self._held))
+
+    def finish(self, run: Run) -> None:
+        """See `Logger`."""
+        if run.name in self._ids:
+            self._client.set_terminated(self._ids.pop(run.name))
+
+    def _send(self, name: str) -> None:
+        # MLflow keeps one of several equal metrics of one millisecond: those of one step are of later ones.
+        now = self._time = max(time.time_ns() // 1_000_000, self._time + 1)
+        count: Counter[tuple[str, int]] = Counter()
+        metrics = []
+        for metric, value, step in self._held.pop(name, []):
+            metrics.append(self._entities.Metric(metric, value, now + count[metric, step], step))
+            count[metric, step] += 1
+        self._time += max(count.values(), default=0)
+        if metrics:
+            self._client.log_batch(self._ids[name], metrics=metrics)  # Which takes any number, in several calls.

@@ -1,0 +1,29 @@
+"""Keys of logs as names that a sink takes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+
+def escaped(key: str, refused: str, longest: int | None = None) -> str:
+    r"""A key as a name that a sink takes; different keys have different names.
+
+    Args:
+        key: The key.
+        refused: A regular expression for the characters that the sink refuses. Each becomes `_x`, its code point in
+            hexadecimal digits, and `-`, none of which may be refused.
+        longest: How long a name may be. One that is longer ends with a hash of the key instead.
+
+    >>> escaped("loss (train)", r"[^\w-]"), escaped("max_x", r"[^\w-]"), escaped("_x20-", r"[^\w-]")
+    ('loss_x20-_x28-train_x29-', 'max_x', '_x5f-x20-')
+    """
+
+    def escape(found: re.Match[str]) -> str:
+        return "".join(f"_x{ord(character):x}-" for character in found[0])
+
+    name = re.sub(rf"{refused}|_(?=x[0-9a-f]*-)", escape, key) or "_x-"
+    if longest is not None and len(name) > longest:
+        digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+        name = f"{name[: longest - 27]}_x{digest}-"  # No code point has so many digits.
+    return name

@@ -1,0 +1,233 @@
+"""What sinks have written, as their own readers and files have it: by run and key, pairs of a step and a value."""
+
+import io
+import json
+import sqlite3
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from lox.loggers import MlflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
+
+
+class TensorBoard:
+    """A directory."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def logger(self, **options):
+        return TensorBoardLogger(self.path, **options)
+
+    def numbers(self):
+        return {name: self._events(name, "scalars", lambda event: event.value) for name in self.runs()}
+
+    def images(self):
+        return {
+            name: self._events(name, "images", lambda event: pixels(io.BytesIO(event.encoded_image_string)))
+            for name in self.runs()
+        }
+
+    def runs(self):
+        return [path.name for path in self.path.iterdir()]
+
+    def read(self, name):
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        events = EventAccumulator(
+            str(self.path / name), size_guidance={"scalars": 0, "histograms": 0, "tensors": 0, "images": 0}
+        )
+        events.Reload()
+        return events
+
+    def _events(self, name, kind, value):
+        events = self.read(name)
+        read = {"scalars": events.Scalars, "images": events.Images}[kind]
+        return {tag: [(event.step, value(event)) for event in read(tag)] for tag in events.Tags()[kind]}
+
+
+class Wandb:
+    """A directory of runs that were offline."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def logger(self, **options):
+        return WandbLogger(mode="offline", dir=self.path, **options)
+
+    def numbers(self):
+        return self._rows(lambda folder, value: value if isinstance(value, (int, float)) else None)
+
+    def images(self):
+        def image(folder, value):
+            if isinstance(value, dict) and value.get("_type") == "image-file":
+                return pixels(folder / "files" / value["path"])
+
+        return self._rows(image)
+
+    def files(self):
+        """Those of the runs, in the order in which they were begun; a run that goes on has another one."""
+        return sorted(self.path.glob("wandb/offline-run-*/*.wandb"))
+
+    def read(self):
+        """By run: what describes it, its group, the axes of its metrics, and its rows."""
+        found = {}
+        for file in self.files():
+            config, axes, name, group = {}, {}, "", ""
+            for record in self._written(file):
+                kind = record.WhichOneof("record_type")
+                if kind == "run":
+                    name, group = record.run.run_id, record.run.run_group
+                    config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
+                elif kind == "config":
+                    config |= {item.key: json.loads(item.value_json) for item in record.config.update}
+                elif kind == "metric":
+                    axes[record.metric.name] = record.metric.step_metric
+            found[name] = (config, group, axes, self.rows(file))
+        return found
+
+    def rows(self, file):
+        rows = []
+        for record in self._written(file):
+            row = {}
+            for item in record.history.item:
+                path, inner = [*item.nested_key] or [item.key], row
+                for part in path[:-1]:
+                    inner = inner.setdefault(part, {})
+                inner[path[-1]] = json.loads(item.value_json)
+            rows.append({key: value for key, value in row.items() if key not in ("_step", "_timestamp", "_runtime")})
+        return [row for row in rows if row]
+
+    def _rows(self, read):
+        found = defaultdict(lambda: defaultdict(list))
+        for file in self.files():
+            name = file.stem.removeprefix("run-")
+            for row in self.rows(file):
+                axis = "event" if "event" in row else "step"
+                for key, value in row.items():
+                    if key != axis and (number := read(file.parent, value)) is not None:
+                        found[name][key].append((row[axis], number))
+        return found
+
+    def _written(self, file):
+        """The records of a file. W&B goes on writing after a run has ended, up to the record that says so."""
+        for _ in range(600):
+            records = list(self._records(file))
+            if any(record.WhichOneof("record_type") == "exit" for record in records):
+                return records
+            time.sleep(0.05)
+        raise TimeoutError(f"{file} has no end")
+
+    @staticmethod
+    def _records(file):
+        """The records of a file, whose format is that of LevelDB's log."""
+        from wandb.proto import wandb_internal_pb2
+
+        data, place, parts = file.read_bytes(), 7, b""
+        assert data[:4] == b":W&B"
+        while place < len(data):
+            left = 32768 - place % 32768
+            if left < 7:
+                place += left
+                continue
+            length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+            part = data[place + 7 : place + 7 + length]
+            place += 7 + length
+            parts = part if kind in (1, 2) else parts + part  # A whole record, or the first part of one.
+            if kind in (1, 4):
+                record = wandb_internal_pb2.Record()
+                record.ParseFromString(parts)
+                yield record
+
+
+class Mlflow:
+    """An experiment in a store that all share, for it takes seconds to make one."""
+
+    def __init__(self, path, store):
+        from mlflow.tracking import MlflowClient
+
+        self.path, self.uri, self.experiment = path, f"sqlite:///{store}", str(path)
+        self.client = MlflowClient(self.uri)
+        self.id = self.client.create_experiment(self.experiment, artifact_location=str(path / "artifacts"))
+
+    def logger(self, **options):
+        return MlflowLogger(self.uri, self.experiment, **options)
+
+    def runs(self):
+        return {run.info.run_name: run for run in self.client.search_runs([self.id], max_results=1000)}
+
+    def numbers(self):
+        return {
+            name: {key: self._history(run.info.run_id, key) for key in run.data.metrics}
+            for name, run in self.runs().items()
+        }
+
+    def _history(self, run_id, key):
+        events = self.client.get_metric_history(run_id, key)
+        return [(event.step, event.value) for event in sorted(events, key=lambda event: (event.timestamp, event.step))]
+
+    def images(self):
+        found = defaultdict(lambda: defaultdict(list))
+        for name, run in self.runs().items():
+            for file in sorted(Path(run.info.artifact_uri).glob("images/*.png")):
+                key, _, step, *_ = file.name.replace("~", "/").split("+")
+                found[name][key].append((int(step), pixels(file)))
+        return found
+
+
+class Trackio:
+    """A project in the directory that TRACKIO_DIR says."""
+
+    def __init__(self, path, folder):
+        self.folder, self.project = folder, "".join(part for part in str(path) if part.isalnum())
+
+    def logger(self, **options):
+        return TrackioLogger(self.project, **options)
+
+    def numbers(self):
+        from trackio.utils import deserialize_values
+
+        def read(value):
+            value = deserialize_values({"value": value})["value"]
+            return value if isinstance(value, (int, float)) else None
+
+        return self._rows(read)
+
+    def images(self):
+        def read(value):
+            if isinstance(value, dict) and value.get("_type") == "trackio.image":
+                return pixels(self.folder / "media" / value["file_path"])
+
+        return self._rows(read)
+
+    def rows(self, name):
+        rows = self._select("SELECT step, metrics FROM metrics WHERE run_name = ? ORDER BY id", name)
+        return [(step, json.loads(metrics)) for step, metrics in rows]
+
+    def configs(self):
+        return {name: json.loads(config) for name, config in self._select("SELECT run_name, config FROM configs")}
+
+    def _rows(self, read):
+        found = defaultdict(lambda: defaultdict(list))
+        for (name,) in self._select("SELECT DISTINCT run_name FROM metrics"):
+            for step, row in self.rows(name):
+                for key, value in row.items():
+                    if (number := read(value)) is not None:
+                        found[name][key].append((step, number))
+        return found
+
+    def _select(self, command, *values):
+        with sqlite3.connect(self.folder / f"{self.project}.db") as connection:
+            rows = connection.execute(command, values).fetchall()
+        connection.close()
+        return rows
+
+
+def pixels(file):
+    """An image as RGBA."""
+    from PIL import Image
+
+    with Image.open(file) as image:
+        return np.asarray(image.convert("RGBA"))
