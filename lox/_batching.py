@@ -184,7 +184,25 @@ class Leave(InPlace):
 
 @dataclasses.dataclass(frozen=True)
 class CollectBounded(Collect):
-    """Collects every log but those of loops of unknown length and of rules, which stay where they are."""
+    """Collects every log but those of loops of unknown length and of rules, which stay where they are.
+
+    What was collected before a primitive with such a loop inside is left before it, so that all keep their order.
+
+    Attributes:
+        leaves: Whether the next primitive is one.
+    """
+
+    leaves: bool = False
+
+    def before(self, primitive: Any, params: dict[str, Any]) -> Handler:
+        inside = logs_in(params) if primitive is while_p else any(map(_has_unbounded_logs, jaxprs_in(params)))
+        return dataclasses.replace(self, leaves=inside)
+
+    def after(self, nodes: list[Any]) -> tuple[Handler, list[Any]]:
+        if not self.leaves:
+            return self, nodes
+        emit(nodes)
+        return Leave(), []
 
     def while_loops(self, found: Sequence[Event]) -> Handler:
         return Leave()

@@ -71,6 +71,8 @@ class Kind:
     site: Site
     lanes: int
     optional: str
+    split: tuple[tuple[Any, ...], ...]
+    outside: int
 
     def __str__(self) -> str:
         return describe(self.aval.dtype, self.aval.shape, self.lanes)
@@ -229,6 +231,8 @@ def _kinds(nodes: Sequence[Node], lengths: tuple[int, ...] = ()) -> dict[str, Ki
                     site=node.site,
                     lanes=node.lanes,
                     optional=node.optional,
+                    split=node.split,
+                    outside=node.outside,
                 ),
             )
     return found
@@ -291,7 +295,7 @@ def _filled(own: dict[str, Block], keys: list[str], kinds: Sequence[dict[str, Ki
             dropped[key] = jax.lax.broadcast_in_dim(beyond, shape, range(jnp.ndim(beyond)))
         optional = reason if uncertain else next((kind.optional for kind in known if kind.optional), "")
         value = pad(block.value if block else None, kind.aval)
-        event = Event({key: value}, steps, mask, (), kind.site, kind.lanes, optional)
+        event = Event({key: value}, steps, mask, (), kind.site, kind.lanes, optional, kind.split, kind.outside)
         nodes.append(Loop((event,), dropped, count))
     return tuple(nodes)
 

@@ -286,6 +286,16 @@ def vary(value: Any, axes: Sequence[Any]) -> Any:
     return jax.lax.pvary(value, missing)
 
 
+def vary_in_branch(value: Any, axes: Sequence[Any]) -> Any:
+    """The same in a branch of a `cond`.
+
+    JAX runs all branches when it batches the predicate, with operands that vary like it, which `pvary` refuses.
+    """
+    here = jax.sharding.get_abstract_mesh().manual_axes  # None where JAX lowers what was traced on shards.
+    missing = [name for name in axes if name in here and name not in varying_axes(value)]
+    return vary_p.bind(value, axes=tuple(missing)) if missing else value
+
+
 def unvary(value: Any, axes: frozenset[Any]) -> Any:
     """The value, marked as varying over no more than these axes, although it does.
 
@@ -295,19 +305,34 @@ def unvary(value: Any, axes: frozenset[Any]) -> Any:
     return value if varying_axes(value) <= axes else unvary_p.bind(value, axes=axes)
 
 
-def _without_axes(aval: Any, *, axes: frozenset[Any]) -> Any:
-    axes = varying_axes(aval) & axes
+def _varying_over(aval: Any, axes: frozenset[Any]) -> Any:
+    sharding = aval.sharding.update(mesh=jax.sharding.get_abstract_mesh())
     if hasattr(aval, "mat"):
-        return aval.update(manual_axis_type=aval.mat.update(varying=axes))
-    return aval.update(vma=axes)
+        return aval.update(sharding=sharding, manual_axis_type=aval.mat.update(varying=axes))
+    return aval.update(sharding=sharding, vma=axes)
 
 
-unvary_p = jex.core.Primitive("lox_unvary")
-unvary_p.def_impl(lambda value, *, axes: value)
-unvary_p.def_abstract_eval(_without_axes)
-_mlir.register_lowering(unvary_p, lambda ctx, value, *, axes: [value])
-batching.defvectorized(unvary_p)
-ad.deflinear2(unvary_p, lambda cotangent, _, *, axes: [cotangent])
+def _sum_over_new(cotangent: Any, value: Any, *, axes: tuple[Any, ...]) -> list[Any]:
+    return [jax.lax.psum(cotangent, tuple(frozenset(axes) - varying_axes(value.aval)))]
+
+
+def _identity(name: str, type_of: Callable[..., Any], transpose: Callable[..., Any]) -> Any:
+    """A primitive that changes nothing but the type of a value."""
+    primitive = jex.core.Primitive(name)
+    primitive.def_impl(lambda value, **params: value)
+    primitive.def_abstract_eval(type_of)
+    _mlir.register_lowering(primitive, lambda ctx, value, **params: [value])
+    batching.defvectorized(primitive)
+    ad.deflinear2(primitive, transpose)
+    return primitive
+
+
+vary_p = _identity("lox_vary", lambda aval, *, axes: _varying_over(aval, varying_axes(aval).union(axes)), _sum_over_new)
+unvary_p = _identity(
+    "lox_unvary",
+    lambda aval, *, axes: _varying_over(aval, varying_axes(aval) & axes),
+    lambda cotangent, value, *, axes: [cotangent],
+)
 
 
 # -- flat functions of custom rules ----------------------------------------------------------------------------------

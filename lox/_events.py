@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from lox import _compat
 from lox._lanes import where
 
 
@@ -160,10 +161,15 @@ def masked(nodes: Sequence[Node], mask: Any) -> tuple[Node, ...]:
     def narrow(event: Event, depth: int) -> Event:
         shape = event.lengths(depth + event.lanes)
         new = jax.lax.broadcast_in_dim(mask, shape, range(depth, depth + jnp.ndim(mask)))
-        return dataclasses.replace(event, mask=new if event.mask is None else event.mask & new)
+        return dataclasses.replace(event, mask=new if event.mask is None else _both(event.mask, new))
 
     narrowed = map_events(narrow, nodes)
     return tuple(_mask_dropped(node, mask) for node in narrowed)
+
+
+def _both(first: Any, second: Any) -> Any:
+    axes = sorted(_compat.varying_axes(first) | _compat.varying_axes(second))
+    return _compat.vary_in_branch(first, axes) & _compat.vary_in_branch(second, axes)
 
 
 def _mask_dropped(node: Node, mask: Any) -> Node:

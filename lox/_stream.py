@@ -295,14 +295,11 @@ class Tap(InPlace):
         for node in _split_by(varies, nodes):
             varying = varies(node)
             over = tuple(name for name in axes if name in varying)
-            first = functools.reduce(
-                jnp.logical_and,
-                [jax.lax.axis_index(name) == 0 for name in axes if name not in varying],
-                jnp.array(True),
-            )
+            for name in (name for name in axes if name not in varying):  # Where all are alike, the first one speaks.
+                (node,) = masked([node], jax.lax.axis_index(name) == 0)
             shard = jax.lax.axis_index(over) if over else None
             shards = jax.lax.axis_size(over) if over else 1
-            emit(masked([node], first), Destination(self.state.channel, shard, shards, self.ordered))
+            emit([node], Destination(self.state.channel, shard, shards, self.ordered))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -444,3 +444,66 @@ def test_shards_that_alone_reach_a_log_leave_what_waits_in_a_buffer_alone(mesh, 
     transform(lox.tap(f, arrived.append, buffer=10))(jnp.arange(4.0))
     lox.flush()
     assert sorted(key for logs in arrived for key in logs) == ["after", "before", "one"]
+
+
+def alternating(x):
+    lox.log({"x": x})
+
+    def go_on(c):
+        lox.log({"x": c[1]})
+        return c[0] < 2
+
+    _, x = lax.while_loop(go_on, lambda c: (c[0] + 1, c[1] * 2), (0, lox.log({"x": x + 1})["x"]))
+    return lox.log({"x": x + 1})["x"]
+
+
+@transforms
+@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize(
+    "around", [lambda f: f, lambda f: lambda x: lax.scan(lambda x, _: (f(x), None), x, length=2)[0]]
+)
+def test_logs_before_in_and_after_a_loop_on_shards_of_a_batch_keep_their_order(mesh, around, batches, transform):
+    def expected(x):
+        rounds = 1 if around(alternating) is alternating else 2
+        events = []
+        for _ in range(rounds):
+            events += [x, x + 1, x + 1, 2 * (x + 1), 4 * (x + 1), 4 * (x + 1) + 1]
+            x = events[-1]
+        return np.stack(events)
+
+    f = sharded(mesh, around(alternating))
+    xs = np.arange(8.0, dtype=np.float32)
+    for _ in range(batches):
+        f, xs = jax.vmap(f), np.stack([xs, xs + 10])
+    _, logs = transform(lox.spool(f, unify=True, max_iters=3))(xs)
+    values = expected(xs)
+    shards = (*xs.shape[:-1], 4, 2)
+    for lane in np.ndindex(shards[:-1]):
+        happened = logs["x"][:, *lane][logs.mask["x"][:, *lane]]
+        assert_array(happened, values.reshape(-1, *shards)[:, *lane])
+    arrived = []
+    transform(lox.tap(f, arrived.append))(xs)
+    lox.flush()
+    for lane in np.ndindex(shards[:-1]):
+        all_there = np.ones((1, *shards[:-1]), bool)
+        parts = [each["x"][:, *lane][each.mask.get("x", all_there)[:, *lane]] for each in arrived]
+        assert_array(np.concatenate(parts), values.reshape(-1, *shards)[:, *lane])
+
+
+def test_a_branch_on_shards_in_a_loop_whose_lanes_end_apart(mesh):
+    def body(x, i):
+        return lax.cond(x[0] % 2 == 1, lambda: lox.log({"x": x}, step=i)["x"], lambda: x)
+
+    def f(x, trips):
+        def step(carry):
+            i, x = carry
+            return i + 1, sharded(mesh, lambda x: body(x, i))(x)
+
+        return lax.while_loop(lambda carry: carry[0] < trips, step, (0, x))
+
+    arrived = []
+    jax.vmap(lox.tap(f, arrived.append))(jnp.arange(8.0).reshape(2, 4), jnp.array([1, 2]))
+    lox.flush()
+    events = [(logs["x"][where], logs.steps["step"]["x"][where]) for logs in arrived for where in [logs.mask["x"]]]
+    values = sorted(pair for value, step in events for pair in zip(value.ravel(), step.ravel(), strict=True))
+    assert values == [(1, 0), (3, 0), (5, 0), (5, 1), (7, 0), (7, 1)]

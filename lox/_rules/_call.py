@@ -62,7 +62,7 @@ class Varied(InPlace):
     axes: tuple[Any, ...]
 
     def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        return jax.tree.map(lambda leaf: _compat.vary(leaf, self.axes), nodes)
+        return jax.tree.map(lambda leaf: _compat.vary_in_branch(leaf, self.axes), nodes)
 
 
 def varied(jaxpr: Any, predicate: Any) -> Any:

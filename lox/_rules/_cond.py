@@ -69,7 +69,7 @@ def _varying_alike(branches: Sequence[Any], count: int, index: Any) -> tuple[Any
         def with_axes(*args: Any) -> list[Any]:
             outs = _compat.as_fun(branch)(*args)
             nodes = zip(outs[first:], together[first:], strict=True)
-            return [*outs[:first], *(_compat.vary(leaf, sorted(axes)) for leaf, axes in nodes)]
+            return [*outs[:first], *(_compat.vary_in_branch(leaf, sorted(axes)) for leaf, axes in nodes)]
 
         return _compat.trace(with_axes, _compat.in_avals(branch), "lox")[0]
 
