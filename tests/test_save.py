@@ -77,10 +77,41 @@ def test_masks_and_counters_come_back(tmp_path):
     assert config == {"lr": 0.5, "name": "Ada", "layers": [8, 4], "nothing": None}
 
 
-def test_typed_keys_are_saved_as_their_data(tmp_path):
-    keys = jax.random.split(jax.random.key(0), 3)
-    lox.save(lox.logdict({"key": keys}), tmp_path / "run")
-    assert_array_equal(lox.load(tmp_path / "run")["key"], jax.random.key_data(keys))
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+@pytest.mark.parametrize("way", ["save", "log", "log in jit", "tap", "tap(buffer=2)", "tap in vmap"])
+def test_typed_keys_come_back_as_their_data_and_implementation(tmp_path, way, impl):
+    keys = jax.random.split(jax.random.key(0, impl=impl), 3)
+
+    def f(keys):
+        return lax.scan(lambda c, key: (c, lox.log({"key": key}, step=c)["key"]), 0, keys)[1]
+
+    with SaveLogger(tmp_path) as logger:
+        state = logger.init(7)
+        if way == "save":
+            lox.save(lox.logdict({"key": keys}), tmp_path / RUN)
+        elif way == "log":
+            logger.log(state, lox.logdict({"key": keys}))
+        elif way == "log in jit":
+            jax.jit(lambda keys: logger.log(state, lox.logdict({"key": keys})))(keys)
+        elif way == "tap in vmap":
+            jax.vmap(lambda seed, key: logger.tap(f, logger.init(seed))(key), (0, None))(
+                jax.random.key_data(jax.random.split(jax.random.key(1), 2)), keys
+            )
+        else:
+            logger.tap(f, state, buffer=2 if "buffer" in way else 1)(keys)
+    for logs in lox.load(tmp_path).values():
+        assert_array_equal(logs["key"], jax.random.key_data(keys))
+        again = jax.random.wrap_key_data(logs["key"], impl=logs["key"].impl)
+        assert again.dtype == keys.dtype and logs["key"][1:].impl == impl
+        assert isinstance(logs["key"], np.memmap) or isinstance(logs["key"].base, np.memmap)
+
+
+def test_words_that_are_no_keys_are_told_from_keys(tmp_path):
+    words = np.uint32([[1, 2]])
+    write(tmp_path, logs_of({"x": words}), lox.logdict({"x": jax.random.wrap_key_data(words)}))
+    logs = lox.load(tmp_path)[RUN]
+    assert type(logs["x"]) is np.memmap and logs["x#2"].impl == "threefry2x32"
+    assert_array_equal(logs["x"], logs["x#2"])
 
 
 def test_arrays_are_mapped_from_disk(tmp_path):
@@ -286,6 +317,20 @@ def test_a_damaged_manifest_is_an_error_that_names_it(tmp_path, text):
         lox.load(tmp_path)
     with pytest.raises(lox.StorageError, match="manifest.json"):
         write(tmp_path, logs_of({"x": [1.0]}))
+
+
+def test_damaged_files_are_errors_that_name_them(tmp_path):
+    write(tmp_path, logs_of({"x": [1.0]}))
+    column, manifest = tmp_path / RUN / "x.0.npy", tmp_path / RUN / "manifest.json"
+    whole = column.read_bytes()
+    for damaged in (b"", whole[:100], whole[:130], b"PK" + whole):
+        column.write_bytes(damaged)
+        with pytest.raises(lox.StorageError, match="x.0.npy is damaged"):
+            lox.load(tmp_path)
+    column.write_bytes(whole)
+    manifest.write_text(manifest.read_text().replace('"shape"', '"form"'))
+    with pytest.raises(lox.StorageError, match="manifest.json is damaged"):
+        lox.load(tmp_path)
 
 
 def test_what_is_no_directory_of_logs(tmp_path):
