@@ -196,6 +196,96 @@ def test_nan_and_infinity(tmp_path):
     assert_array_equal(lox.load(tmp_path)[RUN]["x"], values)
 
 
+# -- several runs in one -------------------------------------------------------------------------------------------
+
+
+def test_stacked_runs_are_those_of_a_vmap(tmp_path):
+    def f(x):
+        def step(x, i):
+            lox.log({"x": x, "pair": jnp.stack([x, -x])}, step=2 * i)
+            return x + 1, None
+
+        return lax.scan(step, x, jnp.arange(3))[0]
+
+    xs = jnp.arange(4.0)
+    with SaveLogger(tmp_path) as logger:
+        keys = jax.random.key_data(jax.random.split(jax.random.key(0), 4))
+        jax.vmap(lambda key, x: logger.tap(f, logger.init(key))(x))(keys, xs)
+    names = ["".join(f"{word:08x}" for word in words) for words in keys.tolist()]
+    stacked = lox.load(tmp_path, stack=True)
+    _, spooled = lox.spool(jax.vmap(f))(xs[np.argsort(names)])
+    assert jax.tree.structure(stacked) == jax.tree.structure(spooled)
+    jax.tree.map(assert_array_equal, stacked, jax.tree.map(np.asarray, spooled))
+
+
+def test_runs_with_fewer_events_are_masked_out_where_they_have_none(tmp_path):
+    for run, count in (("a", 1), ("b", 3), ("c", 2)):
+        values = {"x": np.arange(count) + 0.5, "n": np.arange(count), "true": np.ones(count, bool)}
+        values["half"] = jnp.ones((count, 2), jnp.bfloat16)
+        values["key"] = jax.random.split(jax.random.key(1), count)
+        steps = {"step": dict.fromkeys(("x", "n"), 10 * np.arange(count))}
+        only = {f"only {run}": np.zeros(1)} if run != "c" else {}
+        lox.save(lox.logdict(values | only, steps), tmp_path / run)
+    lox.save(lox.logdict(), tmp_path / "d")
+    logs = lox.load(tmp_path, stack=True)
+    happened = np.array([[1, 1, 1, 0], [0, 1, 1, 0], [0, 1, 0, 0]], bool)
+    for key in ("x", "n", "true", "half", "key"):
+        assert_array_equal(logs.mask[key], happened)
+    assert_array_equal(logs["x"], np.where(happened, [[0.5], [1.5], [2.5]], np.nan))
+    assert_array_equal(logs["n"], np.where(happened, [[0], [1], [2]], 0))
+    assert_array_equal(logs.steps["step"]["x"], np.where(happened, [[0], [10], [20]], 0))
+    assert_array_equal(logs["true"], happened)
+    assert logs["half"].dtype == jnp.bfloat16 and np.isnan(logs["half"][0, 3].astype(np.float32)).all()
+    assert logs["key"].shape == (3, 4, 2) and logs["key"].impl == "threefry2x32"
+    assert_array_equal(logs["only a"], [[0, np.nan, np.nan, np.nan]])
+    assert_array_equal(logs.mask["only b"], [[False, True, False, False]])
+
+
+def test_masks_of_lanes_stack_with_runs_that_have_none(tmp_path):
+    mask = np.array([[True, False]])
+    lox.save(lox.logdict({"x": np.ones((1, 2, 3))}, {}, {"x": mask}), tmp_path / "a")
+    lox.save(lox.logdict({"x": np.ones((2, 2, 3))}), tmp_path / "b")
+    logs = lox.load(tmp_path, stack=True)
+    assert logs["x"].shape == (2, 2, 2, 3)
+    assert_array_equal(logs.mask["x"], [[[True, False], [True, True]], [[False, False], [True, True]]])
+
+
+def test_one_run_is_stacked_as_one_lane(tmp_path):
+    write(tmp_path, logs_of({"x": [1.0, 2.0]}))
+    for path in (tmp_path, tmp_path / RUN):
+        logs = lox.load(path, stack=True)
+        assert_array_equal(logs["x"], [[1.0], [2.0]])
+        assert not logs.mask
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        logs_of({"x": [[1.0]]}, step=[0]),
+        logs_of({"x": [1]}, step=[0]),
+        logs_of({"x": np.float32([1])}, step=[0]),
+        logs_of({"x": [1.0]}),
+        logs_of({"x": [1.0]}, step=[0], epoch=[0]),
+        logs_of({"x": [1.0]}, step=[0.5]),
+    ],
+    ids=["shape", "dtype", "precision", "no counters", "counters", "counter's dtype"],
+)
+def test_runs_that_differ_in_a_key_do_not_stack_and_are_named(tmp_path, other):
+    lox.save(logs_of({"x": [1.0]}, step=[0]), tmp_path / "first")
+    lox.save(logs_of({"x": [2.0]}, step=[0]), tmp_path / "second")
+    lox.save(other, tmp_path / "third")
+    with pytest.raises(lox.StructureError) as raised:
+        lox.load(tmp_path, stack=True)
+    assert all(name in str(raised.value) for name in ("'x'", "'first'", "'third'", "float64[]"))
+
+
+def test_keys_of_another_implementation_do_not_stack(tmp_path):
+    lox.save(lox.logdict({"x": jax.random.split(jax.random.key(0, impl="rbg"), 1)}), tmp_path / "first")
+    lox.save(lox.logdict({"x": np.zeros((1, 4), np.uint32)}), tmp_path / "second")
+    with pytest.raises(lox.StructureError, match="data of rbg keys"):
+        lox.load(tmp_path, stack=True)
+
+
 # -- faults --------------------------------------------------------------------------------------------------------
 
 WRITER = """

@@ -13,28 +13,45 @@ from lox._logdict import logdict
 from lox._storage._column import HEADER
 from lox._storage._manifest import MANIFEST, read_manifest
 from lox._storage._segment import Segment, from_stored
+from lox._storage._stack import stacked
 
 
-def load(path: str | Path) -> Any:
+def load(path: str | Path, *, stack: bool = False) -> Any:
     """Reads saved logs, also while they are written.
 
     Args:
         path: The directory of a run, or one with runs in it.
+        stack: Whether the runs become one `lox.logdict`, laid out as under `spool(vmap(f))`: an axis of runs, sorted
+            by name, follows that of events. Events that a run has not got are masked out, with NaN or 0 in their
+            place; those of a key count from the first that each run has.
 
     Returns:
         The `lox.logdict` of a run, whose arrays are mapped from disk and read when they are used; or a mapping from
-        the names of runs to such. A key whose shape, dtype or counters changed goes on as ``"key#2"``. Typed PRNG keys
-        are their data, so that reading needs no device: `jax.random.wrap_key_data(data, impl=data.impl)`.
+        the names of runs to such; or, with `stack`, one that holds all runs in memory. A key whose shape, dtype or
+        counters changed goes on as ``"key#2"``. Typed PRNG keys are their data, so that reading needs no device:
+        `jax.random.wrap_key_data(data, impl=data.impl)`.
 
     Raises:
         StorageError: There are no logs, or they are damaged. An `OSError`.
+        StructureError: The runs to be stacked differ in the shape, dtype or counters of a key. A `ValueError`.
+
+    >>> import pathlib, tempfile
+    >>> import jax.numpy as jnp
+    >>> import lox
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     lox.save(lox.logdict({"loss": jnp.array([3.0, 2.0])}), pathlib.Path(folder) / "first")
+    ...     lox.save(lox.logdict({"loss": jnp.array([5.0])}), pathlib.Path(folder) / "second")
+    ...     logs = lox.load(folder, stack=True)
+    >>> logs["loss"].tolist(), logs.mask["loss"].tolist()
+    ([[3.0, 5.0], [2.0, nan]], [[True, True], [True, False]])
     """
-    path = Path(path)
-    if (path / MANIFEST).exists():
-        return read_run(path)
     found = runs(path)
     if not found:
         raise StorageError(f"{path} has no run of lox in it: there is no {MANIFEST}.")
+    if stack:
+        return stacked({name: read_run(run) for name, run in found.items()})
+    if (Path(path) / MANIFEST).exists():
+        return read_run(Path(path))
     return {name: read_run(run) for name, run in found.items()}
 
 
