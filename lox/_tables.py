@@ -33,18 +33,16 @@ def long(logs: Logs) -> pandas.DataFrame:
         _check_names([*part, "value", *events.steps])
         part |= {name: along(step, values.shape)[happened] for name, step in events.steps.items()}
         parts.append(part | {"value": values[happened]})
+    if not parts:
+        return pandas.DataFrame({"key": [], "event": [], "value": []})
     names = dict.fromkeys(name for part in parts for name in part if name != "value")
-    columns = {name: _joined(parts, name) for name in (names or ("key", "event"))}
-    return pandas.DataFrame(columns | {"value": _joined(parts, "value")})
+    return pandas.DataFrame({name: _joined(parts, name) for name in (*names, "value")})
 
 
-def _joined(parts: Sequence[dict[str, np.ndarray]], name: str) -> np.ndarray:
-    """A column of all parts, with NaN where one has none."""
-    dtype = np.result_type(*(part[name] for part in parts if name in part)) if parts else np.dtype(np.float64)
-    if dtype.kind in "biu" and any(name not in part and len(part["event"]) for part in parts):
-        dtype = np.dtype(np.float64)
-    columns = [part[name] if name in part else np.full(len(part["event"]), np.nan) for part in parts]
-    return np.concatenate([column.astype(dtype) for column in columns]) if parts else np.zeros(0, dtype)
+def _joined(parts: Sequence[dict[str, np.ndarray]], name: str) -> Any:
+    """A column of all parts, with gaps where one has none."""
+    there = np.concatenate([np.full(len(part["event"]), name in part) for part in parts])
+    return _with_gaps(np.concatenate([part[name] for part in parts if name in part]), np.flatnonzero(there), len(there))
 
 
 def wide(logs: Logs) -> pandas.DataFrame:

@@ -27,7 +27,7 @@ LAYERS = (
     {"lox._rules", "lox._autodiff", "lox._batching", "lox._transform", "lox._channel", "lox._deliver"},
     HANDLERS | {"lox._storage", "lox._tap"},
     {"lox.loggers"},
-    {"lox", "lox.__main__", "lox.demo", "lox.testing"},
+    {"lox", "lox.__main__", "lox.commands", "lox.demo", "lox.testing"},
 )
 
 

@@ -262,11 +262,11 @@ class Logger:
 
     # -- On the logger's thread -----------------------------------------------------------------------------------
 
-    def run(self, key: Key, config: Mapping[str, Any]) -> Run:
-        """The run of a key, which is started when it is new."""
+    def run(self, key: Key, config: Mapping[str, Any], title: str = "") -> Run:
+        """The run of a key, which is started when it is new, by another name where a title is given."""
         run = self._runs.get(key)
         if run is None:
-            run = Run(key, dict(config))
+            run = Run(key, dict(config), title=title)
             self.start(run)
             self._runs[key] = run
         elif config:
