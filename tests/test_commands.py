@@ -19,6 +19,8 @@ from lox.commands._series import Series
 from lox.commands.plot import over_runs
 from lox.commands.tail import Follower
 
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
 
 @pytest.fixture
 def lox_main(capsys):
@@ -200,15 +202,17 @@ def test_on_a_terminal_tables_are_aligned_under_a_header(runs):
     assert lines[1] == "a    train/loss  4       30    3     float64[]"
 
 
-def test_a_reader_that_goes_away_is_no_traceback(many):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lox", "ls", str(many)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    process.stdout.readline()
-    process.stdout.close()
-    error = process.stderr.read()
-    process.stderr.close()
-    assert process.wait() == 141 and error == b""
+def test_a_reader_that_goes_away_is_no_traceback(many, runs):
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": BUFFERED}
+    with (
+        subprocess.Popen([sys.executable, "-m", "lox", "ls", str(many)], **pipe) as after_a_line,
+        subprocess.Popen([sys.executable, "-m", "lox", "ls", str(runs)], **pipe) as at_once,
+    ):
+        at_once.stdout.close()
+        after_a_line.stdout.readline()
+        after_a_line.stdout.close()
+        for process in (after_a_line, at_once):
+            assert process.stderr.read() == b"" and process.wait() == 141
 
 
 # -- plot ----------------------------------------------------------------------------------------------------------
@@ -216,9 +220,9 @@ def test_a_reader_that_goes_away_is_no_traceback(many):
 
 @pytest.mark.parametrize("lines", [[], ["--lines"]])
 def test_plot_draws_keys_of_runs_to_a_file(lox_main, runs, tmp_path, lines):
-    save(runs / "d", {"odd $x_{": jnp.array([1, np.nan], jnp.bfloat16), "train/loss": jnp.array([7.0])})
+    save(runs / "d", {"odd $x_{$": jnp.array([1, np.nan], jnp.bfloat16), "train/loss": jnp.array([7.0])})
     code, _, error = lox_main("plot", runs, "train/loss", "odd*", "-o", tmp_path / "plot.png", *lines)
-    assert code == 0 and error == "lox: 1 values of 'odd $x_{' are not finite, and are left out\n"
+    assert code == 0 and error == "lox: 1 values of 'odd $x_{$' are not finite, and are left out\n"
     with Image.open(tmp_path / "plot.png") as image:
         assert image.format == "PNG" and len(image.convert("L").getcolors()) > 10
     assert lox_main("plot", runs, "train/loss", "-o", tmp_path / "plot.svg", *lines)[0] == 0
@@ -228,7 +232,7 @@ def test_plot_draws_keys_of_runs_to_a_file(lox_main, runs, tmp_path, lines):
 def test_the_band_is_that_of_the_runs_that_have_a_step():
     series = [
         Series("step", np.array([0, 10, 20]), np.array([1.0, 2.0, np.nan])),
-        Series("step", np.array([10, 0]), np.array([4.0, 3.0])),
+        Series("step", np.array([10, 0, 10]), np.array([4.0, 3.0, np.inf])),
     ]
     steps, mean, deviation = over_runs(series)
     assert steps.tolist() == [0, 10, 20]
@@ -318,13 +322,26 @@ def test_follow_what_comes_of_known_and_new_runs_and_keys(tmp_path):
         assert list(follower.new()) == []
         log(7, {"y": 5, "x": 6.0}, 3)
         log(7, {"y": 7}, 4)
+        log(7, {"x": 8.0}, 5)
         log(8, {"z": 0}, 0)
         assert list(follower.new()) == [
             (run, "x", "step 3", "6"),
             (run, "y", "step 3", "5"),
             (run, "y", "step 4", "7"),
+            (run, "x", "step 5", "8"),
             (other, "z", "step 0", "0"),
         ]
+
+
+def test_events_without_steps_are_numbered_from_where_they_were(tmp_path):
+    with lox.loggers.SaveLogger(tmp_path) as logger:
+        logger.log(logger.init(7), lox.logdict({"x": np.arange(3.0)}))
+        logger.flush()
+        follower = Follower(tmp_path)
+        assert [row[2] for row in follower.new(1)] == ["event 2"]
+        logger.log(logger.init(7), lox.logdict({"x": np.arange(2.0)}))
+        logger.flush()
+        assert [row[2] for row in follower.new()] == ["event 3", "event 4"]
 
 
 def test_follow_past_a_damaged_run_and_one_that_is_made_anew(tmp_path, capsys):
@@ -356,7 +373,13 @@ for i, line in enumerate(sys.stdin):
 
 
 def test_tail_prints_what_another_process_writes_until_it_is_interrupted(tmp_path):
-    pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipe = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "env": BUFFERED,
+    }
     tail = [sys.executable, "-m", "lox", "tail", str(tmp_path), "--interval", "0.05"]
     with (
         subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], **pipe) as writer,
