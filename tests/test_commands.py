@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -286,7 +287,10 @@ def test_export_to_wandb_has_a_run_for_each(lox_main, runs, tmp_path, monkeypatc
     assert code == 0
     files = list((tmp_path / "wandb").glob("wandb/offline-run-*/*.wandb"))
     assert sorted(file.stem for file in files) == ["run-a", "run-b", "run-b-c"]
-    assert all(b"train/loss" in file.read_bytes() for file in files)
+    deadline = time.monotonic() + 30  # The process of W&B writes the end of a file after `finish` has returned.
+    while not all(b"train/loss" in file.read_bytes() for file in files):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("to", ["csv", "parquet", "tensorboard"])
