@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-DEMO_MODULES = ("matplotlib", "optax", "rich", "sklearn")
+from lox._exceptions import LoxError
+from lox.commands import demo, export, ls, plot, show, tail
+from lox.commands._arguments import output_file, positive, whole
+from lox.commands._output import Failure, complain
+
+INTERRUPTED, READER_GONE = 130, 141
+"""What a shell says of programs that SIGINT and SIGPIPE end."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -17,68 +24,163 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments after the program's name; those of this process by default.
 
     Returns:
-        The exit code: 0 when the command did its work, 1 when it could not.
+        The exit code: 0 when the command did its work, 1 when it could not, or not all of it; 130 when it was
+        interrupted, 141 when nobody reads its output any longer.
 
     Raises:
         SystemExit: With code 2 for arguments that are wrong, with 0 after ``--help``.
     """
     args = _parser().parse_args(argv)
-    return args.command(args)
+    try:
+        code = args.command(args)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends.
+        return READER_GONE
+    except (Failure, LoxError, OSError) as error:
+        complain(str(error))
+    except ModuleNotFoundError as error:
+        if not hasattr(error, "__notes__"):  # It is a mistake of lox, not a package that is not installed.
+            raise
+        complain(" ".join(error.__notes__))
+    return 1
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="lox", description="Logging for JAX.")
+    parser = argparse.ArgumentParser(
+        prog="lox",
+        description="Logging for JAX: what to do with saved logs.",
+        epilog="Exit codes: 0 done, 1 not or not all done, 2 wrong usage, 130 interrupted. On a terminal, tables are "
+        "aligned and have a header; elsewhere they are lines of fields with tabs between. PATH is the directory of a "
+        "run, as lox.save makes it, or one with runs in it, as SaveLogger does; it may be written meanwhile.",
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_ls(commands)
+    _add_show(commands)
+    _add_plot(commands)
+    _add_tail(commands)
+    _add_export(commands)
+    _add_demo(commands)
+    return parser
 
-    demo_parser = commands.add_parser(
+
+def _add_ls(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser(
+        "ls",
+        help="list runs and their keys",
+        description="Lists the runs of a directory and their keys: how many events each has, the step and the value of "
+        "the last one, and its type. Of an array it is the mean of its numbers.",
+    )
+    _add_path(parser)
+    parser.set_defaults(command=lambda args: ls.ls(args.path))
+
+
+def _add_show(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser(
+        "show",
+        help="show statistics of keys",
+        description="Shows keys as statistics of their finite numbers, the last value, how many numbers are not "
+        "finite, and a line over time, with a cross where it is not finite.",
+    )
+    _add_path(parser)
+    _add_keys(parser, "*")
+    parser.set_defaults(command=lambda args: show.show(args.path, args.keys))
+
+
+def _add_plot(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser(
+        "plot",
+        help="draw keys over steps",
+        description="Draws each key over the counter 'step', or over the number of the event where none was logged. "
+        "Several runs are their mean in a band of one standard deviation. Of arrays the mean is drawn.",
+    )
+    _add_path(parser)
+    _add_keys(parser, "+")
+    parser.add_argument(
+        "-o", dest="out", metavar="FILE", type=output_file(".png", ".svg"), required=True, help="a .png or .svg"
+    )
+    parser.add_argument("--lines", action="store_true", help="a line for each run")
+    parser.set_defaults(command=lambda args: plot.plot(args.path, args.keys, args.out, args.lines))
+
+
+def _add_tail(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser(
+        "tail",
+        help="follow runs that are written",
+        description="Prints the latest events of each key, and then each event as it is written, also of runs and "
+        "keys that come later, until it is interrupted.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    _add_path(parser)
+    parser.add_argument("--events", "-n", type=whole, default=1, metavar="N", help="how many of each key to begin with")
+    parser.add_argument("--interval", type=positive, default=1.0, metavar="SECONDS", help="how often to look")
+    parser.set_defaults(command=lambda args: tail.tail(args.path, args.events, args.interval))
+
+
+def _add_export(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser(
+        "export",
+        help="write logs for other programs",
+        description="Writes all runs to a table, with a column that names the run, or to TensorBoard or W&B, a run "
+        "for each.",
+    )
+    _add_path(parser)
+    parser.add_argument("--to", choices=("csv", "parquet", "tensorboard", "wandb"), required=True, help="what")
+    parser.add_argument(
+        "-o",
+        dest="out",
+        metavar="OUT",
+        type=Path,
+        help="the file of a table, by default the standard output for CSV; the folder for TensorBoard; the folder for "
+        "the files of W&B, by default this one",
+    )
+    parser.add_argument("--wide", action="store_true", help="a column for each key, for tables")
+    parser.add_argument("--offline", action="store_true", help="write files for 'wandb sync', for W&B")
+    parser.add_argument("--project", metavar="NAME", help="the project, for W&B")
+
+    def run(args: argparse.Namespace) -> int:
+        if args.wide and args.to not in ("csv", "parquet"):
+            parser.error("--wide is for tables, --to csv or parquet")
+        if (args.offline or args.project) and args.to != "wandb":
+            parser.error("--offline and --project are for --to wandb")
+        if args.out is None and args.to in ("parquet", "tensorboard"):
+            parser.error(f"--to {args.to} needs -o OUT")
+        if args.to == "csv":
+            return export.to_csv(args.path, args.out, args.wide)
+        if args.to == "parquet":
+            return export.to_parquet(args.path, args.out, args.wide)
+        if args.to == "tensorboard":
+            return export.to_tensorboard(args.path, args.out)
+        return export.to_wandb(args.path, args.out, args.offline, args.project)
+
+    parser.set_defaults(command=run)
+
+
+def _add_demo(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser(
         "demo",
         help="train on handwritten digits and show the logs",
         description="Trains small networks on scikit-learn's handwritten digits, all seeds and steps in one jitted "
         "program, shows what was logged as tables and plots it.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    demo_parser.add_argument("--steps", type=_positive, default=1000, metavar="N", help="training steps")
-    demo_parser.add_argument("--seeds", type=_positive, default=4, metavar="N", help="networks trained side by side")
-    demo_parser.add_argument(
-        "--out", type=_png_path, default="lox-demo.png", metavar="PATH", help="where the plot goes (PNG)"
+    parser.add_argument("--steps", type=whole, default=1000, metavar="N", help="training steps")
+    parser.add_argument("--seeds", type=whole, default=4, metavar="N", help="networks trained side by side")
+    parser.add_argument(
+        "--out", type=output_file(), default="lox-demo.png", metavar="PATH", help="where the plot goes (PNG)"
     )
-    demo_parser.set_defaults(command=_run_demo)
-    return parser
+    parser.set_defaults(command=lambda args: demo.demo(args.steps, args.seeds, args.out))
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-    return int(text)
+def _add_path(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="PATH", type=Path, help="a run, or a directory with runs in it")
 
 
-def _png_path(text: str) -> Path:
-    # Found out here rather than after the training that the file is for.
-    path = Path(text)
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text} is a folder")
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"the folder {path.parent} does not exist")
-    return path
-
-
-def _run_demo(args: argparse.Namespace) -> int:
-    try:
-        from lox import demo
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in DEMO_MODULES:
-            raise
-        return _fail(f"demo needs {error.name}, which the extra 'demo' installs: pip install 'jax-lox[demo]'")
-    try:
-        demo.run(steps=args.steps, seeds=args.seeds, out=args.out)
-    except OSError as error:
-        return _fail(f"demo could not write {args.out}: {error.strerror or error}")
-    return 0
-
-
-def _fail(message: str) -> int:
-    print(f"lox: {message}", file=sys.stderr)
-    return 1
+def _add_keys(parser: argparse.ArgumentParser, count: str) -> None:
+    parser.add_argument("keys", metavar="KEY", nargs=count, help="a key, or a pattern such as 'train/*'")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from lox._arguments import untyped
 from lox._channel import Channel, failed, find
 from lox._effect import Layout, log_p, received
 from lox._events import Destination, Event, Loop, Node, events, with_depths
+from lox._keys import impl_of, key_data
 from lox._logdict import logdict
 
 ORDER = ""
@@ -52,19 +53,22 @@ def _lower_channel(ctx: Any, *, channel: Channel) -> Any:
 
 mlir.register_lowering(channel_p, _lower_channel)
 
+Keys = tuple[tuple[str, str], ...]
+"""Under which keys typed PRNG keys are logged, and of which implementation: what of them arrives is their data."""
+
 call_p = jex.core.Primitive("lox_call")
 """Calls the host."""
 call_p.multiple_results = True
 
 
 @call_p.def_effectful_abstract_eval
-def _has_effect(*arrays: Any, layout: Layout) -> tuple[list[Any], set[Any]]:
-    del arrays
+def _has_effect(*arrays: Any, layout: Layout, keys: Keys) -> tuple[list[Any], set[Any]]:
+    del arrays, keys
     return [], {layout.effect}
 
 
-def _lower_call(ctx: Any, *arrays: Any, layout: Layout) -> Any:
-    _compat.emit_callback(ctx, receiver(layout), arrays, layout.effect)
+def _lower_call(ctx: Any, *arrays: Any, layout: Layout, keys: Keys) -> Any:
+    _compat.emit_callback(ctx, receiver(layout, keys), arrays, layout.effect)
     return []
 
 
@@ -79,12 +83,18 @@ def _send(*leaves: Any, layout: Layout) -> list[Any]:
     if _is_plain(nodes, to):
         count = len(jax.tree.leaves(nodes))
         arrays = [*(jax.lax.expand_dims(array, (0,)) for array in arrays[:count]), *arrays[count:]]
+    keys = tuple(
+        (key, impl)
+        for event in events(nodes)
+        for key, value in event.values.items()
+        if (impl := impl_of(value)) is not None
+    )
     masks = [event.mask for event in events(nodes)]
     if any(mask is None for mask in masks):
-        call_p.bind(*arrays, layout=layout)
+        call_p.bind(*arrays, layout=layout, keys=keys)
     else:
         reached = functools.reduce(jnp.logical_or, [jnp.any(mask) for mask in masks])
-        jax.lax.cond(reached, lambda: call_p.bind(*arrays, layout=layout), lambda: [])
+        jax.lax.cond(reached, lambda: call_p.bind(*arrays, layout=layout, keys=keys), lambda: [])
     return []
 
 
@@ -119,7 +129,7 @@ def _run(*leaves: Any, layout: Layout) -> list[Any]:
 # -- on the host, where nothing is computed by JAX ------------------------------------------------------------------
 
 
-def receiver(layout: Layout) -> Callable[..., tuple[Any, ...]]:
+def receiver(layout: Layout, keys: Keys) -> Callable[..., tuple[Any, ...]]:
     """What a compiled program calls: builds the logs and hands them to their channel.
 
     Its arguments are the arrays of the layout, after what it returns: the tokens by which JAX keeps calls in order.
@@ -131,8 +141,8 @@ def receiver(layout: Layout) -> Callable[..., tuple[Any, ...]]:
     where = ", ".join(dict.fromkeys(str(event.site) for event in events(nodes)))
     known = to.channel if isinstance(to.channel, Channel) else None
 
-    if not _is_plain(nodes, to) or len(nodes[0].values) > 1 or nodes[0].steps:
-        logs = _logs(layout)
+    if keys or not _is_plain(nodes, to) or len(nodes[0].values) > 1 or nodes[0].steps:
+        logs = _logs(layout, keys)
 
         def receive(*operands: Any) -> tuple[Any, ...]:
             channel = known
@@ -161,12 +171,12 @@ def receiver(layout: Layout) -> Callable[..., tuple[Any, ...]]:
     return receive_value
 
 
-def _logs(layout: Layout) -> Callable[[Sequence[Any]], logdict]:
+def _logs(layout: Layout, keys: Keys) -> Callable[[Sequence[Any]], logdict]:
     count = layout.tree.num_leaves
     nodes, to = layout.tree.unflatten(range(count))
     plain = _is_plain(nodes, to)
 
-    def logs(operands: Sequence[Any]) -> logdict:
+    def laid_out(operands: Sequence[Any]) -> logdict:
         arrays = [array if array.base is None else array.copy() for array in operands[-count:]]
         if not plain:
             return _lay_out(*layout.tree.unflatten(arrays))
@@ -175,7 +185,12 @@ def _logs(layout: Layout) -> Callable[[Sequence[Any]], logdict]:
         steps = {name: dict.fromkeys(data, arrays[place]) for name, place in event.steps.items()}
         return logdict(data, steps, {}, {})
 
-    return logs
+    def logs(operands: Sequence[Any]) -> logdict:
+        found = laid_out(operands)
+        data = {key: key_data(found[key], impl) for key, impl in keys if key in found}
+        return logdict(found.data | data, found.steps, found.mask, found.dropped)
+
+    return logs if keys else laid_out
 
 
 def _lay_out(nodes: Sequence[Node], to: Destination) -> logdict:

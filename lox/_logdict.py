@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import jax_dataclasses as jdc
 import numpy as np
 
+from lox import _datasets, _tables
 from lox._arguments import names
 from lox._events import NOWHERE
 from lox._exceptions import StructureError
@@ -17,6 +19,7 @@ from lox._reduce import Reduction, check_reduction, fold, result
 
 if TYPE_CHECKING:
     import pandas
+    import xarray
 
 
 @jdc.pytree_dataclass
@@ -207,36 +210,70 @@ class logdict(Mapping[str, Any]):
         mask = self.mask.get(key)
         return value if mask is None else value[np.asarray(mask)]
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """The events that happened as a long table: a row for each number.
+    def to_pandas(self, *, wide: bool = False) -> pandas.DataFrame:
+        """The events that happened as a table. Needs the extra `pandas`.
 
-        The columns are `key`, `event`, `axis_0` ... for the further axes of the events (empty where an event has
-        fewer), the counters, and `value`. Needs pandas.
+        The long table has a row for each number. Its columns are `key`, `event`, `axis_0` ... for the further axes of
+        the events (missing where an event has fewer), the counters (missing where a key has none), and `value`, in a
+        dtype that holds all.
+
+        The wide table has a row for each step, and a column for each key, so that it plots and joins as it is. The
+        index is the counter `step`, or `event`, the number of the event, when no key has it. Rows are sorted by it;
+        events of a key without steps among others with steps come last, where the index is missing. When a key
+        logs more than once in a step, the step has several rows. The lanes of batches have rows of their own,
+        with the levels `lane`, or `lane_0`, `lane_1`, ..., of the index; they are told from other axes by the counters
+        or the mask that have them too. A value with axes has a column for each number, such as `grads[0]` and
+        `weights[2, 3]`. Further counters are columns. Where a key has no event in a row, numbers are NaN, and
+        integers and truth values are missing in a dtype of pandas that knows this.
+
+        In both, small floats such as bfloat16 become float32, and typed PRNG keys their words.
+
+        Args:
+            wide: Whether it is the wide table.
+
+        Raises:
+            LogValueError: Two columns would have one name. A `ValueError`.
+            StructureError: Keys differ in another counter at one step, for which the wide table has one cell. A
+                `ValueError`.
+
+        >>> import jax.numpy as jnp
+        >>> import lox
+        >>> steps = {"step": {"loss": jnp.array([0, 10, 20]), "accuracy": jnp.array([10])}}
+        >>> logs = lox.logdict({"loss": jnp.array([3.0, 2.0, 1.0]), "accuracy": jnp.array([0.5])}, steps)
+        >>> print(logs.to_pandas(wide=True))
+              loss  accuracy
+        step
+        0      3.0       NaN
+        10     2.0       0.5
+        20     1.0       NaN
         """
-        import pandas
+        return _tables.wide(self) if wide else _tables.long(self)
 
-        frames = []
-        for key, value in self.data.items():
-            array = np.asarray(value)
-            places = np.indices(array.shape).reshape(array.ndim, -1)
-            columns: dict[str, Any] = {"key": key, "event": places[0]}
-            columns |= {f"axis_{axis}": place for axis, place in enumerate(places[1:])}
-            for name, values in self.steps.items():
-                if key in values:
-                    columns[name] = _spread(values[key], array.shape)
-            columns["value"] = array.reshape(-1)
-            frame = pandas.DataFrame(columns, index=range(array.size))
-            if key in self.mask:
-                frame = frame[_spread(self.mask[key], array.shape)]
-            frames.append(frame)
-        if not frames:
-            return pandas.DataFrame({"key": [], "event": [], "value": []})
-        return pandas.concat(frames, ignore_index=True)
+    def to_parquet(self, path: str | Path, *, wide: bool = False) -> None:
+        """Writes the table of `to_pandas` to a file of Parquet. Needs the extra `parquet`.
 
+        Args:
+            path: The file, which is replaced when it is there.
+            wide: Whether it is the wide table.
 
-def _spread(leading: Any, shape: tuple[int, ...]) -> Any:
-    array = np.asarray(leading)
-    return np.broadcast_to(array.reshape(array.shape + (1,) * (len(shape) - array.ndim)), shape).reshape(-1)
+        Raises:
+            LogDataError: A key is complex, which Parquet has no type for. A `TypeError`.
+        """
+        _tables.write_parquet(self, path, wide)
+
+    def to_xarray(self) -> xarray.Dataset:
+        """The logs as a dataset with a variable for each key. Needs the extra `xarray`.
+
+        The dimensions of a variable are `event`, `lane` (or `lane_0`, `lane_1`, ...) for the axes of batches, told as
+        in `to_pandas`, and ``"KEY_axis_0"`` ... for those of its values. The counters are coordinates, along `event`
+        alone where the lanes agree, so that `dataset.swap_dims(event="step")` works. Where keys differ in their
+        counters or their number of events, those that are alike share `event_KEY`, `step_KEY` and so on, named after
+        the first of them. An event that did not happen is NaN, for which integers and truth values become float64.
+
+        Raises:
+            LogValueError: Two variables would have one name. A `ValueError`.
+        """
+        return _datasets.dataset(self)
 
 
 def one_event(array: Any) -> Any:

@@ -20,13 +20,14 @@ MODULES = {
 HANDLERS = {"lox._spool", "lox._strip", "lox._sites", "lox._stream"}
 # From the bottom: a module imports none of a later layer.
 LAYERS = (
-    {"lox._exceptions", "lox._compat", "lox._events", "lox._lanes", "lox._probe", "lox._text"},
-    {"lox._arguments", "lox._effect", "lox._select", "lox._blocks", "lox._log", "lox._log_grad"},
+    {"lox._exceptions", "lox._compat", "lox._events", "lox._lanes", "lox._probe", "lox._text", "lox._extras"},
+    {"lox._arguments", "lox._effect", "lox._select", "lox._blocks", "lox._log", "lox._log_grad"}
+    | {"lox._keys", "lox._plain", "lox._tables", "lox._datasets"},
     {"lox._handler", "lox._logdict", "lox._collect", "lox._reduce", "lox._thin", "lox._loops", "lox._chunks"},
     {"lox._rules", "lox._autodiff", "lox._batching", "lox._transform", "lox._channel", "lox._deliver"},
     HANDLERS | {"lox._storage", "lox._tap"},
     {"lox.loggers"},
-    {"lox", "lox.__main__", "lox.demo", "lox.testing"},
+    {"lox", "lox.__main__", "lox.commands", "lox.demo", "lox.testing"},
 )
 
 
@@ -147,7 +148,7 @@ def test_importing_lox_imports_nothing_heavy_and_starts_no_device():
         "import lox\n"
         "new = set(sys.modules) - before\n"
         "heavy = {'pandas', 'flax', 'equinox', 'optax', 'matplotlib', 'sklearn', 'rich'}\n"
-        "heavy |= {'wandb', 'tensorboardX', 'mlflow', 'trackio', 'PIL'}\n"
+        "heavy |= {'wandb', 'tensorboardX', 'mlflow', 'trackio', 'PIL', 'pyarrow', 'xarray'}\n"
         "heavy &= new\n"
         "from jax._src import xla_bridge\n"
         "print(sorted(heavy), xla_bridge.backends_are_initialized())"

@@ -77,10 +77,41 @@ def test_masks_and_counters_come_back(tmp_path):
     assert config == {"lr": 0.5, "name": "Ada", "layers": [8, 4], "nothing": None}
 
 
-def test_typed_keys_are_saved_as_their_data(tmp_path):
-    keys = jax.random.split(jax.random.key(0), 3)
-    lox.save(lox.logdict({"key": keys}), tmp_path / "run")
-    assert_array_equal(lox.load(tmp_path / "run")["key"], jax.random.key_data(keys))
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+@pytest.mark.parametrize("way", ["save", "log", "log in jit", "tap", "tap(buffer=2)", "tap in vmap"])
+def test_typed_keys_come_back_as_their_data_and_implementation(tmp_path, way, impl):
+    keys = jax.random.split(jax.random.key(0, impl=impl), 3)
+
+    def f(keys):
+        return lax.scan(lambda c, key: (c, lox.log({"key": key}, step=c)["key"]), 0, keys)[1]
+
+    with SaveLogger(tmp_path) as logger:
+        state = logger.init(7)
+        if way == "save":
+            lox.save(lox.logdict({"key": keys}), tmp_path / RUN)
+        elif way == "log":
+            logger.log(state, lox.logdict({"key": keys}))
+        elif way == "log in jit":
+            jax.jit(lambda keys: logger.log(state, lox.logdict({"key": keys})))(keys)
+        elif way == "tap in vmap":
+            jax.vmap(lambda seed, key: logger.tap(f, logger.init(seed))(key), (0, None))(
+                jax.random.key_data(jax.random.split(jax.random.key(1), 2)), keys
+            )
+        else:
+            logger.tap(f, state, buffer=2 if "buffer" in way else 1)(keys)
+    for logs in lox.load(tmp_path).values():
+        assert_array_equal(logs["key"], jax.random.key_data(keys))
+        again = jax.random.wrap_key_data(logs["key"], impl=logs["key"].impl)
+        assert again.dtype == keys.dtype and logs["key"][1:].impl == impl
+        assert isinstance(logs["key"], np.memmap) or isinstance(logs["key"].base, np.memmap)
+
+
+def test_words_that_are_no_keys_are_told_from_keys(tmp_path):
+    words = np.uint32([[1, 2]])
+    write(tmp_path, logs_of({"x": words}), lox.logdict({"x": jax.random.wrap_key_data(words)}))
+    logs = lox.load(tmp_path)[RUN]
+    assert type(logs["x"]) is np.memmap and logs["x#2"].impl == "threefry2x32"
+    assert_array_equal(logs["x"], logs["x#2"])
 
 
 def test_arrays_are_mapped_from_disk(tmp_path):
@@ -163,6 +194,96 @@ def test_nan_and_infinity(tmp_path):
     values = [np.nan, np.inf, -np.inf]
     write(tmp_path, logs_of({"x": values}))
     assert_array_equal(lox.load(tmp_path)[RUN]["x"], values)
+
+
+# -- several runs in one -------------------------------------------------------------------------------------------
+
+
+def test_stacked_runs_are_those_of_a_vmap(tmp_path):
+    def f(x):
+        def step(x, i):
+            lox.log({"x": x, "pair": jnp.stack([x, -x])}, step=2 * i)
+            return x + 1, None
+
+        return lax.scan(step, x, jnp.arange(3))[0]
+
+    xs = jnp.arange(4.0)
+    with SaveLogger(tmp_path) as logger:
+        keys = jax.random.key_data(jax.random.split(jax.random.key(0), 4))
+        jax.vmap(lambda key, x: logger.tap(f, logger.init(key))(x))(keys, xs)
+    names = ["".join(f"{word:08x}" for word in words) for words in keys.tolist()]
+    stacked = lox.load(tmp_path, stack=True)
+    _, spooled = lox.spool(jax.vmap(f))(xs[np.argsort(names)])
+    assert jax.tree.structure(stacked) == jax.tree.structure(spooled)
+    jax.tree.map(assert_array_equal, stacked, jax.tree.map(np.asarray, spooled))
+
+
+def test_runs_with_fewer_events_are_masked_out_where_they_have_none(tmp_path):
+    for run, count in (("a", 1), ("b", 3), ("c", 2)):
+        values = {"x": np.arange(count) + 0.5, "n": np.arange(count), "true": np.ones(count, bool)}
+        values["half"] = jnp.ones((count, 2), jnp.bfloat16)
+        values["key"] = jax.random.split(jax.random.key(1), count)
+        steps = {"step": dict.fromkeys(("x", "n"), 10 * np.arange(count))}
+        only = {f"only {run}": np.zeros(1)} if run != "c" else {}
+        lox.save(lox.logdict(values | only, steps), tmp_path / run)
+    lox.save(lox.logdict(), tmp_path / "d")
+    logs = lox.load(tmp_path, stack=True)
+    happened = np.array([[1, 1, 1, 0], [0, 1, 1, 0], [0, 1, 0, 0]], bool)
+    for key in ("x", "n", "true", "half", "key"):
+        assert_array_equal(logs.mask[key], happened)
+    assert_array_equal(logs["x"], np.where(happened, [[0.5], [1.5], [2.5]], np.nan))
+    assert_array_equal(logs["n"], np.where(happened, [[0], [1], [2]], 0))
+    assert_array_equal(logs.steps["step"]["x"], np.where(happened, [[0], [10], [20]], 0))
+    assert_array_equal(logs["true"], happened)
+    assert logs["half"].dtype == jnp.bfloat16 and np.isnan(logs["half"][0, 3].astype(np.float32)).all()
+    assert logs["key"].shape == (3, 4, 2) and logs["key"].impl == "threefry2x32"
+    assert_array_equal(logs["only a"], [[0, np.nan, np.nan, np.nan]])
+    assert_array_equal(logs.mask["only b"], [[False, True, False, False]])
+
+
+def test_masks_of_lanes_stack_with_runs_that_have_none(tmp_path):
+    mask = np.array([[True, False]])
+    lox.save(lox.logdict({"x": np.ones((1, 2, 3))}, {}, {"x": mask}), tmp_path / "a")
+    lox.save(lox.logdict({"x": np.ones((2, 2, 3))}), tmp_path / "b")
+    logs = lox.load(tmp_path, stack=True)
+    assert logs["x"].shape == (2, 2, 2, 3)
+    assert_array_equal(logs.mask["x"], [[[True, False], [True, True]], [[False, False], [True, True]]])
+
+
+def test_one_run_is_stacked_as_one_lane(tmp_path):
+    write(tmp_path, logs_of({"x": [1.0, 2.0]}))
+    for path in (tmp_path, tmp_path / RUN):
+        logs = lox.load(path, stack=True)
+        assert_array_equal(logs["x"], [[1.0], [2.0]])
+        assert not logs.mask
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        logs_of({"x": [[1.0]]}, step=[0]),
+        logs_of({"x": [1]}, step=[0]),
+        logs_of({"x": np.float32([1])}, step=[0]),
+        logs_of({"x": [1.0]}),
+        logs_of({"x": [1.0]}, step=[0], epoch=[0]),
+        logs_of({"x": [1.0]}, step=[0.5]),
+    ],
+    ids=["shape", "dtype", "precision", "no counters", "counters", "counter's dtype"],
+)
+def test_runs_that_differ_in_a_key_do_not_stack_and_are_named(tmp_path, other):
+    lox.save(logs_of({"x": [1.0]}, step=[0]), tmp_path / "first")
+    lox.save(logs_of({"x": [2.0]}, step=[0]), tmp_path / "second")
+    lox.save(other, tmp_path / "third")
+    with pytest.raises(lox.StructureError) as raised:
+        lox.load(tmp_path, stack=True)
+    assert all(name in str(raised.value) for name in ("'x'", "'first'", "'third'", "float64[]"))
+
+
+def test_keys_of_another_implementation_do_not_stack(tmp_path):
+    lox.save(lox.logdict({"x": jax.random.split(jax.random.key(0, impl="rbg"), 1)}), tmp_path / "first")
+    lox.save(lox.logdict({"x": np.zeros((1, 4), np.uint32)}), tmp_path / "second")
+    with pytest.raises(lox.StructureError, match="data of rbg keys"):
+        lox.load(tmp_path, stack=True)
 
 
 # -- faults --------------------------------------------------------------------------------------------------------
@@ -286,6 +407,20 @@ def test_a_damaged_manifest_is_an_error_that_names_it(tmp_path, text):
         lox.load(tmp_path)
     with pytest.raises(lox.StorageError, match="manifest.json"):
         write(tmp_path, logs_of({"x": [1.0]}))
+
+
+def test_damaged_files_are_errors_that_name_them(tmp_path):
+    write(tmp_path, logs_of({"x": [1.0]}))
+    column, manifest = tmp_path / RUN / "x.0.npy", tmp_path / RUN / "manifest.json"
+    whole = column.read_bytes()
+    for damaged in (b"", whole[:100], whole[:130], b"PK" + whole):
+        column.write_bytes(damaged)
+        with pytest.raises(lox.StorageError, match="x.0.npy is damaged"):
+            lox.load(tmp_path)
+    column.write_bytes(whole)
+    manifest.write_text(manifest.read_text().replace('"shape"', '"form"'))
+    with pytest.raises(lox.StorageError, match="manifest.json is damaged"):
+        lox.load(tmp_path)
 
 
 def test_what_is_no_directory_of_logs(tmp_path):

@@ -11,12 +11,11 @@ from types import TracebackType
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from lox import _channel, _transform
-from lox._arguments import untyped
 from lox._exceptions import LogDataError, LogValueError, SpoolWarning
+from lox._keys import on_host
 from lox._log import log
 from lox._logdict import logdict
 from lox._spool import spool
@@ -159,11 +158,10 @@ class Logger:
             self.deliver(functools.partial(_write_now, self._latest[1], logs))  # It was so the last time.
             return
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((state, logs))):
-            on_host, logs = jax.tree.map(_on_host, (state, logs))
-            self._latest = (state, on_host)
-            self.deliver(functools.partial(_write_now, on_host, logs))
+            arrived, logs = jax.tree.map(on_host, (state, logs))
+            self._latest = (state, arrived)
+            self.deliver(functools.partial(_write_now, arrived, logs))
             return
-        logs = jax.tree.map(untyped, logs)
         parts = {"data": logs.data, "steps": logs.steps, "mask": logs.mask, "dropped": logs.dropped}
         strip(self._tapped(lambda: log(parts), state, {}, self._take_packed))()
 
@@ -264,11 +262,11 @@ class Logger:
 
     # -- On the logger's thread -----------------------------------------------------------------------------------
 
-    def run(self, key: Key, config: Mapping[str, Any]) -> Run:
-        """The run of a key, which is started when it is new."""
+    def run(self, key: Key, config: Mapping[str, Any], title: str = "") -> Run:
+        """The run of a key, which is started when it is new, by another name where a title is given."""
         run = self._runs.get(key)
         if run is None:
-            run = Run(key, dict(config))
+            run = Run(key, dict(config), title=title)
             self.start(run)
             self._runs[key] = run
         elif config:
@@ -317,10 +315,6 @@ def _write_packed(packed: logdict, logger: Logger) -> None:
 def _arrays(logs: logdict) -> Iterator[Any]:
     for part in (logs.data, logs.mask, logs.dropped, *logs.steps.values()):
         yield from part.values()
-
-
-def _on_host(array: Any) -> np.ndarray:
-    return array if type(array) is np.ndarray else np.asarray(untyped(jnp.asarray(array)))
 
 
 def _unpacked(packed: logdict) -> logdict:

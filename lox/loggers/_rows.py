@@ -10,6 +10,7 @@ import numpy as np
 
 from lox._exceptions import LogDataError
 from lox._logdict import logdict
+from lox._plain import plain
 from lox.loggers._images import image
 from lox.loggers._run import Run
 
@@ -93,4 +94,4 @@ def _finite(value: np.ndarray) -> np.ndarray:
 
 def described(run: Run) -> dict[str, Any]:
     """What describes a run, as numbers, lists and text."""
-    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in run.config.items()}
+    return {name: plain(value) for name, value in run.config.items()}

@@ -41,18 +41,20 @@ class Run:
 
     Attributes:
         key: The words of its PRNG key.
-        name: The same as hexadecimal digits, eight for each.
+        name: The same as hexadecimal digits, eight for each, unless it has a title.
         config: What describes it: numbers, arrays and text, by name.
         seen: How many events of each key were written by this process.
+        title: Another name for it.
     """
 
     key: Key
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     seen: dict[str, int] = dataclasses.field(default_factory=dict)
+    title: str = ""
 
     @property
     def name(self) -> str:
-        return "".join(f"{word:08x}" for word in self.key)
+        return self.title or "".join(f"{word:08x}" for word in self.key)
 
     def steps(self, logs: logdict, key: str, first: int | None = None) -> np.ndarray:
         """The number of each event of a key: its `step` counter, or, when it has none, its place in the run."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import jax
 
 from lox import testing
+from lox.commands._arguments import positive, whole
 
 DEVICES = 4
 
@@ -30,11 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Checks the laws of lox on random programs, and stores those that break one.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--minutes", type=_positive, default=10.0, metavar="N", help="how long")
+    parser.add_argument("--minutes", type=positive, default=10.0, metavar="N", help="how long")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="where to begin")
-    parser.add_argument("--depth", type=_whole, default=3, metavar="N", help="how deep statements nest")
+    parser.add_argument("--depth", type=whole, default=3, metavar="N", help="how deep statements nest")
     parser.add_argument(
-        "--length", type=_whole, default=3, metavar="N", help="the length of sequences, loops and batches"
+        "--length", type=whole, default=3, metavar="N", help="the length of sequences, loops and batches"
     )
     parser.add_argument("--laws", nargs="+", choices=_LAWS, default=list(_LAWS), metavar="LAW", help="which laws")
     parser.add_argument("--out", default="lox-fuzz", metavar="FOLDER", help="where programs that break one go")
@@ -61,22 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 _LAWS = {law.__name__: law for law in testing.LAWS}
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number of more than 0, got {text!r}")
-    return value
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-    return int(text)
 
 
 def _print(line: str) -> None:

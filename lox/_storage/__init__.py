@@ -1,0 +1,17 @@
+"""Runs on disk: a directory each, with a column of `.npy` for each key and counter, and a manifest.
+
+    RUN/manifest.json       what the run is, and of each column its key, its part and its logical dtype
+    RUN/COLUMN.SEGMENT.npy  the events, appended
+    RUN/owner.json          the process that writes it
+
+A column is written data first and header after, so that every file is a complete array at any moment. What a killed
+process left behind the end of the array is overwritten by the next event. Readers cut the columns of a key to the
+shortest of them, which are those of events that were written in full.
+"""
+
+from lox._storage._manifest import read_manifest as read_manifest
+from lox._storage._reader import load as load
+from lox._storage._reader import read_run as read_run
+from lox._storage._reader import runs as runs
+from lox._storage._writer import RunWriter as RunWriter
+from lox._storage._writer import save as save

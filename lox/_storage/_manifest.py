@@ -1,0 +1,62 @@
+"""What a run says of itself."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lox._exceptions import StorageError
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a run.
+
+    Raises:
+        StorageError: There is none, or it is damaged, or of a later format.
+    """
+    file = path / MANIFEST
+    try:
+        manifest = json.loads(file.read_text())
+    except FileNotFoundError:
+        raise StorageError(f"{path} is no run of lox: it has no {MANIFEST}.") from None
+    except ValueError as error:
+        raise StorageError(f"{file} is damaged: {error}. The columns beside it are arrays of NumPy.") from error
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("columns"), dict):
+        raise StorageError(f"{file} is no manifest of lox.")
+    if manifest.get("format", 0) > FORMAT:
+        raise StorageError(f"{file} is of format {manifest['format']}, and this lox reads up to {FORMAT}.")
+    return manifest
+
+
+def write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Replaces the manifest of a run. Readers see the old one or the new one."""
+    new = path / f"{MANIFEST}.{uuid.uuid4().hex}"
+    try:
+        new.write_text(json.dumps(manifest, indent=1, default=str))
+        os.replace(new, path / MANIFEST)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def new_manifest(key: Sequence[int]) -> dict[str, Any]:
+    """The manifest of a run that begins, of the PRNG key with these words."""
+    return {"format": FORMAT, "versions": _versions(), "key": list(key), "config": {}, "columns": {}}
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for name, package in (("lox", "jax-lox"), ("jax", "jax"), ("numpy", "numpy")):
+        try:
+            versions[name] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:  # It runs from a checkout.
+            versions[name] = "unknown"
+    return versions

@@ -1,0 +1,111 @@
+"""Which columns the events of a key are in."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from lox._keys import impl_of, key_data
+from lox._logdict import logdict
+
+
+def file_name(key: str) -> str:
+    """A key as the name of a file, on any file system: what is not a lowercase letter or a digit is escaped."""
+    name = re.sub(rb"[^a-z0-9_-]", lambda found: b"%%%02x" % found[0][0], key.encode("utf-8", "surrogatepass")).decode()
+    if len(name) > 120:
+        name = f"{name[:80]}~{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
+    return name or "%"
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """Events of one key that are alike.
+
+    Attributes:
+        stem: What the names of its files begin with.
+        number: Which segment of the key it is.
+        dtype: The name of the dtype of the values, which NumPy need not know; ``"key<rbg>"`` of the data of keys.
+        shape: The shape of a value.
+        steps: The dtypes of the counters, by name.
+        lanes: The shape of the mask of an event, or None when all lanes are there.
+    """
+
+    stem: str
+    number: int
+    dtype: str
+    shape: tuple[int, ...]
+    steps: tuple[tuple[str, str, tuple[int, ...]], ...]
+    lanes: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, logs: logdict, key: str) -> Segment:
+        """The segment that events of a key belong to, as if it were the first."""
+        value = logs.data[key]
+        steps = [(name, of[key].dtype, of[key].shape[1:]) for name, of in logs.steps.items() if key in of]
+        lanes = logs.mask[key].shape[1:] if key in logs.mask else None
+        impl = None if type(value) is np.ndarray else impl_of(value)
+        return _segment(key, value.dtype, impl, value.shape[1:], tuple(steps), lanes)
+
+    def columns(self) -> Iterator[tuple[str, str, np.dtype, tuple[int, ...], Callable[[logdict, str], Any]]]:
+        """For each column: its part, the name of its file, its dtype on disk, its shape, and its entries in logs."""
+        for name, dtype, shape in self.steps:
+            file = f"{self.stem}@{file_name(name)}.{self.number}.npy"
+            yield name, file, stored_dtype(dtype), shape, functools.partial(_counter, name)
+        if self.lanes is not None:
+            file = f"{self.stem}@@mask.{self.number}.npy"
+            yield "@mask", file, np.dtype(bool), self.lanes, lambda logs, key: logs.mask[key]
+        file = f"{self.stem}.{self.number}.npy"
+        yield "", file, stored_dtype(self.dtype), self.shape, lambda logs, key: logs[key]
+
+    def to_json(self) -> dict[str, Any]:
+        """What the manifest says of it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Segment:
+        """What the manifest says of it."""
+        return cls(
+            found["stem"],
+            found["number"],
+            found["dtype"],
+            tuple(found["shape"]),
+            tuple((name, dtype, tuple(shape)) for name, dtype, shape in found["steps"]),
+            None if found["lanes"] is None else tuple(found["lanes"]),
+        )
+
+
+@functools.lru_cache(100_000)  # One is asked for at every event.
+def _segment(key: str, dtype: Any, impl: str | None, shape: Any, steps: tuple[Any, ...], lanes: Any) -> Segment:
+    named = tuple(sorted((name, of.name, of_shape) for name, of, of_shape in steps))
+    return Segment(file_name(key), 0, dtype.name if impl is None else f"key<{impl}>", shape, named, lanes)
+
+
+def _counter(name: str, logs: logdict, key: str) -> Any:
+    return logs.steps[name][key]
+
+
+def stored_dtype(name: str) -> np.dtype:
+    """The dtype on disk of a dtype by name: that of NumPy, or for those it does not know, bits of the same size."""
+    if _impl(name) is not None:
+        return np.dtype(np.uint32)
+    dtype = jnp.dtype(name)
+    if dtype.kind in "biufc":
+        return dtype
+    return np.dtype(f"u{dtype.itemsize}")
+
+
+def from_stored(array: np.ndarray, name: str) -> np.ndarray:
+    """What was stored as an array of this dtype."""
+    impl = _impl(name)
+    return array.view(jnp.dtype(name)) if impl is None else key_data(array, impl)
+
+
+def _impl(name: str) -> str | None:
+    return name[4:-1] if name.startswith("key<") else None

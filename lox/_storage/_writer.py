@@ -1,0 +1,157 @@
+"""Appending to runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from lox._exceptions import LogDataError, StorageError
+from lox._keys import on_host
+from lox._logdict import logdict
+from lox._plain import plain
+from lox._storage._column import Column
+from lox._storage._manifest import MANIFEST, new_manifest, read_manifest, write_manifest
+from lox._storage._owner import claim, release
+from lox._storage._segment import Segment
+
+
+class RunWriter:
+    """Appends to one run.
+
+    Args:
+        path: The directory of the run. It is made, or continued.
+        key: The words of the PRNG key that the run is of.
+        config: What describes it.
+        must_be_new: Whether it is an error that the run exists.
+
+    Raises:
+        StorageError: The run exists and must not; another process writes it; or the directory is no run.
+    """
+
+    def __init__(self, path: Path, key: Sequence[int], config: Mapping[str, Any], must_be_new: bool = False):
+        self.path = path
+        self._columns: dict[tuple[str, int], list[Column]] = {}
+        path.mkdir(parents=True, exist_ok=True)
+        self._claim = claim(path)
+        try:
+            exists = (path / MANIFEST).exists()
+            if exists and must_be_new:
+                raise StorageError(f"{path} is a run already. Give it another key or path, or continue it.")
+            self._manifest = read_manifest(path) if exists else new_manifest(key)
+            self._segments = {
+                name: [Segment.from_json(each) for each in segments]
+                for name, segments in self._manifest["columns"].items()
+            }
+            self._changed = not exists
+            self.describe(config)
+        except BaseException:
+            self.close()
+            raise
+
+    def describe(self, config: Mapping[str, Any]) -> None:
+        """Adds to what describes the run."""
+        new = self._manifest["config"] | {name: plain(value) for name, value in config.items()}
+        self._changed |= new != self._manifest["config"]
+        self._manifest["config"] = new
+        self._write_manifest()
+
+    def append(self, parts: Sequence[logdict]) -> None:
+        """Adds logs, each with at least one event of each of its keys, of arrays of NumPy."""
+        batches: dict[str, list[tuple[Segment, list[logdict]]]] = {}
+        for logs in parts:
+            for key in logs.data:
+                runs = batches.setdefault(key, [])
+                segment = Segment.of(logs, key)
+                if runs and (runs[-1][0] is segment or runs[-1][0] == segment):
+                    runs[-1][1].append(logs)
+                else:
+                    runs.append((segment, [logs]))
+        placed = [
+            (key, self._placed(key, segment), having) for key, runs in batches.items() for segment, having in runs
+        ]
+        self._write_manifest()
+        for key, segment, having in placed:
+            self._append(key, segment, having)
+
+    def _placed(self, key: str, like: Segment) -> Segment:
+        """The segment for events like these: the last one, or a new one."""
+        known = self._segments.setdefault(key, [])
+        if known and dataclasses.replace(known[-1], number=0, stem=like.stem) == like:
+            return known[-1]
+        segment = dataclasses.replace(like, number=len(known))
+        known.append(segment)
+        self._changed = True
+        return segment
+
+    def _append(self, key: str, segment: Segment, parts: Sequence[logdict]) -> None:
+        columns = self._columns.get((key, segment.number))
+        if columns is None:
+            columns = self._columns[key, segment.number] = self._opened(segment)
+        count = columns[0].count
+        try:
+            for column, (_, _, dtype, _, entries) in zip(columns, segment.columns(), strict=True):
+                arrays = [np.asarray(entries(logs, key)) for logs in parts]
+                array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+                column.append(array if array.dtype == dtype else array.view(dtype))
+        except BaseException:
+            for column in columns:  # What was not written in full was not written.
+                column.count = count
+            raise
+
+    def _opened(self, segment: Segment) -> list[Column]:
+        columns = []
+        for _, file, dtype, shape, _ in segment.columns():
+            path = self.path / file
+            columns.append(Column.open(path) if path.exists() else Column.create(path, dtype, shape))
+        count = min(column.count for column in columns)
+        for column in columns:
+            column.count = count
+        return columns
+
+    def _write_manifest(self) -> None:
+        if self._changed:
+            self._manifest["columns"] = {
+                key: [segment.to_json() for segment in segments] for key, segments in self._segments.items()
+            }
+            write_manifest(self.path, self._manifest)
+            self._changed = False
+
+    def close(self) -> None:
+        """Lets another process write the run."""
+        release(self.path, self._claim)
+
+
+def save(logs: logdict, path: str | Path, **config: Any) -> None:
+    """Writes logs to a directory, which must not be one of saved logs yet.
+
+    Args:
+        logs: What `lox.spool` returned.
+        path: The directory. It is made.
+        **config: What describes the logs, for the manifest.
+
+    Raises:
+        LogDataError: The logs are no `lox.logdict`. A `TypeError`.
+        StorageError: The directory has logs already, or cannot be written. An `OSError`.
+
+    >>> import pathlib, tempfile
+    >>> import jax.numpy as jnp
+    >>> import lox
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     lox.save(lox.logdict({"loss": jnp.array([3.0, 2.0])}), pathlib.Path(folder) / "run")
+    ...     lox.load(pathlib.Path(folder) / "run")["loss"].tolist()
+    [3.0, 2.0]
+    """
+    if not isinstance(logs, logdict):
+        raise LogDataError(f"lox.save writes a lox.logdict, got {type(logs).__name__}.")
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(logs)):
+        raise LogDataError("lox.save writes arrays, and these are traced: call it outside of jit, or use a SaveLogger.")
+    writer = RunWriter(Path(path), (), config, must_be_new=True)
+    try:
+        writer.append([jax.tree.map(on_host, logs)])
+    finally:
+        writer.close()

@@ -1,0 +1,1 @@
+"""The commands of ``lox``, a module each; `lox.__main__` parses their arguments."""

@@ -1,0 +1,44 @@
+"""Kinds of arguments of command lines."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+
+def whole(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def positive(text: str) -> float:
+    """A number of more than 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of more than 0, got {text!r}")
+    return value
+
+
+def output_file(*suffixes: str) -> Callable[[str], Path]:
+    """A file that can be written, of a name that ends in one of these, or in anything.
+
+    That it cannot is found out here rather than after the work that the file is for.
+    """
+
+    def parse(text: str) -> Path:
+        path = Path(text)
+        if path.is_dir():
+            raise argparse.ArgumentTypeError(f"{text} is a folder")
+        if not path.parent.is_dir():
+            raise argparse.ArgumentTypeError(f"the folder {path.parent} does not exist")
+        if suffixes and path.suffix.lower() not in suffixes:
+            raise argparse.ArgumentTypeError(f"must end in {' or '.join(suffixes)}, got {text!r}")
+        return path
+
+    return parse

@@ -1,0 +1,98 @@
+"""The events of a key as one number each."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from lox._keys import impl_of
+from lox._logdict import logdict
+from lox._plain import PlainEvents, along
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """The events of a key that happened, one number each.
+
+    Attributes:
+        counter: What they are numbered by: "step", or "event" where no step was logged.
+        steps: The steps, or the numbers of the events.
+        values: The numbers: of an array the mean, over lanes as well; of complex ones the absolute value; NaN where
+            there is none. None for PRNG keys.
+    """
+
+    counter: str
+    steps: np.ndarray
+    values: np.ndarray | None
+
+    @classmethod
+    def of(cls, logs: logdict, key: str, start: int = 0) -> Series:
+        """The events of a key of logs, from one on."""
+        events = PlainEvents.of(_part(logs, key, slice(start, None)), key)
+        happened = events.happened.reshape(len(events.happened), math.prod(events.lanes))
+        there = happened.any(1)
+        steps = start + np.arange(len(happened))
+        if "step" in events.steps and happened.shape[1]:
+            first = happened.argmax(1)[:, None]
+            steps = np.take_along_axis(events.steps["step"].reshape(happened.shape), first, 1)[:, 0]
+        values = None if events.impl is not None else _means(events)[there]
+        return cls("step" if "step" in events.steps else "event", steps[there], values)
+
+    @property
+    def not_finite(self) -> int:
+        """How many of the numbers are not finite."""
+        return 0 if self.values is None else int((~np.isfinite(self.values)).sum())
+
+
+def numbers(logs: logdict, key: str) -> np.ndarray:
+    """All numbers of the events of a key that happened; those of complex ones are absolute values."""
+    events = PlainEvents.of(logs, key)
+    return _real(events.values[events.happened]).reshape(-1)
+
+
+def kind(logs: logdict, key: str) -> str:
+    """The dtype and shape of an event."""
+    value = logs[key]
+    impl = impl_of(value)
+    if impl is not None:
+        return f"key<{impl}>{list(value.shape[1:-1])}"
+    return f"{value.dtype.name}{list(value.shape[1:])}"
+
+
+def last(logs: logdict, key: str) -> Series:
+    """The last event of a key that happened, without reading the others."""
+    count = len(logs[key])
+    if key in logs.mask:
+        count = int(np.flatnonzero(_in_some_lane(logs.mask[key])).max(initial=-1)) + 1
+    return Series.of(_part(logs, key, slice(count)), key, max(count - 1, 0))
+
+
+def count(logs: logdict, key: str) -> int:
+    """How many events of a key happened."""
+    return int(_in_some_lane(logs.mask[key]).sum()) if key in logs.mask else len(logs[key])
+
+
+def _in_some_lane(mask: Any) -> np.ndarray:
+    return np.any(mask, axis=tuple(range(1, np.ndim(mask))))
+
+
+def _part(logs: logdict, key: str, part: slice) -> logdict:
+    steps = {name: {key: of[key][part]} for name, of in logs.steps.items() if key in of}
+    return logdict({key: logs[key][part]}, steps, {key: logs.mask[key][part]} if key in logs.mask else {})
+
+
+def _means(events: PlainEvents) -> np.ndarray:
+    values = _real(events.values)
+    if values.size == len(values):
+        return values.reshape(-1)
+    axes = tuple(range(1, values.ndim))
+    happened = along(events.happened, values.shape)
+    with np.errstate(all="ignore"):
+        return np.sum(values, axes, np.float64, where=happened) / np.sum(happened, axes)
+
+
+def _real(values: np.ndarray) -> np.ndarray:
+    return np.abs(values) if values.dtype.kind == "c" else values

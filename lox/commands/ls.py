@@ -1,0 +1,31 @@
+"""``lox ls``: what was saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from lox._text import number
+from lox.commands._output import table
+from lox.commands._runs import Runs
+from lox.commands._series import count, kind, last
+
+HEADER = ("RUN", "KEY", "EVENTS", "STEP", "LAST", "TYPE")
+
+
+def ls(path: Path) -> int:
+    """Lists runs, their keys, how many events each has, and the last one."""
+    runs = Runs(path)
+    table(HEADER, _rows(runs))
+    return runs.exit_code
+
+
+def _rows(runs: Runs) -> Iterator[tuple[str, ...]]:
+    for run, logs in runs:
+        for key in logs:
+            latest = last(logs, key)
+            step = number(latest.steps[-1]) if len(latest.steps) and latest.counter == "step" else "-"
+            value = "-" if latest.values is None or not len(latest.values) else number(latest.values[-1])
+            yield run, key, str(count(logs, key)), step, value, kind(logs, key)
+        if not logs:
+            yield run, "-", "0", "-", "-", "-"

@@ -1,0 +1,459 @@
+"""The commands for saved logs: what they print and write, how they exit, and runs that are damaged or being written."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas
+import pytest
+from PIL import Image
+
+import lox
+from lox.__main__ import main
+from lox.commands._series import Series
+from lox.commands.plot import over_runs
+from lox.commands.tail import Follower
+
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
+@pytest.fixture
+def lox_main(capsys):
+    """Runs a command; returns its exit code, the fields of the lines that it printed, and what it complained of."""
+
+    def run(*argv):
+        try:
+            code = main([str(arg) for arg in argv])
+        except SystemExit as ended:
+            code = ended.code
+        printed = capsys.readouterr()
+        return code, [line.split("\t") for line in printed.out.splitlines()], printed.err
+
+    return run
+
+
+def save(path, values, config=None, mask=None, **steps):
+    values = {key: value if hasattr(value, "dtype") else np.asarray(value) for key, value in values.items()}
+    steps = {name: {key: np.asarray(step) for key in values} for name, step in steps.items()}
+    lox.save(lox.logdict(values, steps, mask or {}), path, **(config or {}))
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Three runs, of which the last has fewer events."""
+    for place, name in enumerate("abc"):
+        values = place + np.arange(4.0)[: 2 if name == "c" else 4]
+        save(tmp_path / "runs" / name, {"train/loss": values}, {"lr": 0.5}, step=10 * np.arange(len(values)))
+    return tmp_path / "runs"
+
+
+def damage(runs):
+    (runs / "b" / "manifest.json").write_text("{")
+
+
+# -- ls ------------------------------------------------------------------------------------------------------------
+
+
+def test_ls_lists_runs_keys_and_last_values(lox_main, runs):
+    assert lox_main("ls", runs) == (
+        0,
+        [
+            ["a", "train/loss", "4", "30", "3", "float64[]"],
+            ["b", "train/loss", "4", "30", "4", "float64[]"],
+            ["c", "train/loss", "2", "10", "3", "float64[]"],
+        ],
+        "",
+    )
+    assert lox_main("ls", runs / "a")[1] == [["a", "train/loss", "4", "30", "3", "float64[]"]]
+
+
+ODD = {
+    "bfloat16": (jnp.array([1, 0.5], jnp.bfloat16), "0.5", "bfloat16[]"),
+    "nan": (jnp.array([1, np.nan]), "nan", "float32[]"),
+    "inf": (jnp.array([1, -np.inf]), "-inf", "float32[]"),
+    "bool": (jnp.array([False, True]), "True", "bool[]"),
+    "complex": (jnp.array([0, 3 + 4j]), "5", "complex64[]"),
+    "key": (jax.random.split(jax.random.key(0), 2), "-", "key<threefry2x32>[]"),
+    "array": (jnp.array([[1, 1], [2, 4]]), "3", "int32[2]"),
+    "zero size": (jnp.zeros((2, 0)), "nan", "float32[0]"),
+    "tab\tand\nline \x1b[31m": (jnp.arange(2), "1", "int32[]"),
+    "é 日本 $ % [0] %d": (jnp.arange(2), "1", "int32[]"),
+    "\udc80": (jnp.arange(2), "1", "int32[]"),
+    "": (jnp.arange(2), "1", "int32[]"),
+}
+
+
+@pytest.mark.parametrize("key", ODD)
+def test_odd_keys_and_values_are_listed_shown_and_followed(lox_main, tmp_path, key):
+    value, last, kind = ODD[key]
+    save(tmp_path / "run", {key: value})
+    code, ((_, name, events, step, found, found_kind),), _ = lox_main("ls", tmp_path)
+    assert (code, events, step, found, found_kind) == (0, "2", "-", last, kind)
+    assert name == key if key.isprintable() else key not in name and name.isprintable()
+    code, ((*_, shown, not_finite, _),), _ = lox_main("show", tmp_path, key)
+    assert (code, shown) == (0, last)
+    if key != "key":
+        assert not_finite == str(int(key in ("nan", "inf")))
+    assert [row[3] for row in Follower(tmp_path).new(1)] == [last]
+
+
+def test_events_that_did_not_happen_do_not_count(lox_main, tmp_path):
+    mask = {"x": np.array([[True, False], [False, True], [False, False]])}
+    values = {"x": np.array([[1, np.nan], [np.nan, 3], [np.nan, np.nan]])}
+    save(tmp_path / "run", values, mask=mask, step=np.array([[5, 0], [0, 7], [0, 0]]))
+    assert lox_main("ls", tmp_path)[1] == [["run", "x", "2", "7", "3", "float64[2]"]]
+    assert lox_main("show", tmp_path)[1][0][2:9] == ["2", "2", "1", "1", "3", "3", "0"]
+    assert [row[2:] for row in Follower(tmp_path).new()] == [("step 5", "1"), ("step 7", "3")]
+
+
+def test_runs_without_keys_and_keys_without_events(lox_main, tmp_path):
+    save(tmp_path / "nothing", {})
+    save(tmp_path / "some", {"x": np.zeros((0, 3)), "masked": np.zeros(1)}, mask={"masked": np.array([False])})
+    assert lox_main("ls", tmp_path) == (
+        0,
+        [
+            ["nothing", "-", "0", "-", "-", "-"],
+            ["some", "masked", "0", "-", "-", "float64[]"],
+            ["some", "x", "0", "-", "-", "float64[3]"],
+        ],
+        "",
+    )
+    code, rows, _ = lox_main("show", tmp_path)
+    assert code == 0 and [row[2] for row in rows] == ["0", "0"]
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """A run of ten thousand keys."""
+    path = tmp_path_factory.mktemp("many")
+    save(path / "run", {f"key{place}": np.float32([place]) for place in range(10_000)})
+    return path
+
+
+def test_ten_thousand_keys(lox_main, many):
+    code, rows, _ = lox_main("ls", many)
+    assert code == 0 and len(rows) == 10_000 and rows[-1] == ["run", "key9999", "1", "-", "9999", "float32[]"]
+
+
+@pytest.mark.parametrize("command", [["ls"], ["show"], ["plot", "*"], ["export", "--to", "csv"], ["tail"]])
+def test_a_path_without_runs_is_an_error(lox_main, tmp_path, command):
+    out = ["-o", tmp_path / "plot.png"] if command[0] == "plot" else []
+    name, *rest = command
+    code, printed, error = lox_main(name, tmp_path / "absent", *rest, *out)
+    assert (code, printed) == (1, []) and "is no directory of runs" in error
+    if name != "tail":  # It waits for runs.
+        code, printed, error = lox_main(name, tmp_path, *rest, *out)
+        assert (code, printed) == (1, []) and error == f"lox: {tmp_path} has no run of lox in it\n"
+
+
+def test_a_damaged_run_is_named_and_the_others_go_on(lox_main, runs, tmp_path):
+    damage(runs)
+    for command in (["ls", runs], ["show", runs], ["export", runs, "--to", "csv"]):
+        code, rows, error = lox_main(*command)
+        assert code == 1 and f"{runs / 'b' / 'manifest.json'} is damaged" in error and error.count("\n") == 1
+        assert {row[0].partition(",")[0] for row in rows} - {"run"} == {"a", "c"}
+    code, _, error = lox_main("plot", runs, "*", "-o", tmp_path / "plot.png")
+    assert code == 1 and "is damaged" in error and (tmp_path / "plot.png").exists()
+    (runs / "a" / "train%2floss.0.npy").write_bytes(b"nonsense")
+    code, rows, error = lox_main("ls", runs)
+    assert code == 1 and "train%2floss.0.npy is damaged" in error and [row[0] for row in rows] == ["c"]
+
+
+# -- show ----------------------------------------------------------------------------------------------------------
+
+
+def test_show_has_statistics_of_what_is_finite_and_a_line(lox_main, tmp_path):
+    save(tmp_path / "run", {"x": [1.0, np.nan, 5.0, np.inf, 3.0]})
+    assert lox_main("show", tmp_path)[1] == [["run", "x", "5", "3", "1.633", "1", "5", "3", "2", "▁×█×▅"]]
+
+
+def test_show_takes_names_and_patterns_of_keys(lox_main, tmp_path):
+    save(tmp_path / "run", dict.fromkeys(["train/loss", "train/acc", "test/loss", "x[0]"], np.zeros(1)))
+
+    def keys(*patterns):
+        code, rows, error = lox_main("show", tmp_path, *patterns)
+        return code, [row[1] for row in rows], error
+
+    assert keys("train/*") == (0, ["train/acc", "train/loss"], "")
+    assert keys("x[0]", "*loss", "train/loss") == (0, ["x[0]", "test/loss", "train/loss"], "")
+    assert keys("test/loss", "absent") == (1, ["test/loss"], "lox: no run has the key 'absent'\n")
+
+
+def test_on_a_terminal_tables_are_aligned_under_a_header(runs):
+    import pty
+
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "lox", "ls", str(runs)]
+    with subprocess.Popen(command, stdout=follower, stdin=subprocess.DEVNULL) as process:
+        os.close(follower)
+        text = b""
+        with contextlib.suppress(OSError):  # Its end.
+            while part := os.read(leader, 4096):
+                text += part
+        assert process.wait() == 0
+    os.close(leader)
+    lines = text.decode().splitlines()
+    assert lines[0] == "RUN  KEY         EVENTS  STEP  LAST  TYPE"
+    assert lines[1] == "a    train/loss  4       30    3     float64[]"
+
+
+def test_a_reader_that_goes_away_is_no_traceback(many, runs):
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": BUFFERED}
+    with (
+        subprocess.Popen([sys.executable, "-m", "lox", "ls", str(many)], **pipe) as after_a_line,
+        subprocess.Popen([sys.executable, "-m", "lox", "ls", str(runs)], **pipe) as at_once,
+    ):
+        at_once.stdout.close()
+        after_a_line.stdout.readline()
+        after_a_line.stdout.close()
+        for process in (after_a_line, at_once):
+            assert process.stderr.read() == b"" and process.wait() == 141
+
+
+# -- plot ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lines", [[], ["--lines"]])
+def test_plot_draws_keys_of_runs_to_a_file(lox_main, runs, tmp_path, lines):
+    save(runs / "d", {"odd $x_{$": jnp.array([1, np.nan], jnp.bfloat16), "train/loss": jnp.array([7.0])})
+    code, _, error = lox_main("plot", runs, "train/loss", "odd*", "-o", tmp_path / "plot.png", *lines)
+    assert code == 0 and error == "lox: 1 values of 'odd $x_{$' are not finite, and are left out\n"
+    with Image.open(tmp_path / "plot.png") as image:
+        assert image.format == "PNG" and len(image.convert("L").getcolors()) > 10
+    assert lox_main("plot", runs, "train/loss", "-o", tmp_path / "plot.svg", *lines)[0] == 0
+    assert "<svg" in (tmp_path / "plot.svg").read_text()
+
+
+def test_the_band_is_that_of_the_runs_that_have_a_step():
+    series = [
+        Series("step", np.array([0, 10, 20]), np.array([1.0, 2.0, np.nan])),
+        Series("step", np.array([10, 0, 10]), np.array([4.0, 3.0, np.inf])),
+    ]
+    steps, mean, deviation = over_runs(series)
+    assert steps.tolist() == [0, 10, 20]
+    np.testing.assert_array_equal(mean, [2, 3, np.nan])
+    np.testing.assert_array_equal(deviation, [1, 1, np.nan])
+
+
+def test_what_cannot_be_drawn(lox_main, tmp_path):
+    save(tmp_path / "run", {"key": jax.random.split(jax.random.key(0), 2), "empty": np.zeros(0)})
+    for key, message in [("key", "'key' of run are PRNG keys"), ("empty", "nothing to draw"), ("x", "has the key 'x'")]:
+        code, _, error = lox_main("plot", tmp_path, key, "-o", tmp_path / "plot.png")
+        assert code == 1 and message in error and not (tmp_path / "plot.png").exists()
+
+
+# -- export --------------------------------------------------------------------------------------------------------
+
+
+def test_export_to_csv_and_parquet_is_a_table_of_all_runs(lox_main, runs, tmp_path):
+    code, rows, _ = lox_main("export", runs, "--to", "csv")
+    assert code == 0 and rows[:2] == [["run,key,event,step,value"], ["a,train/loss,0,0,0.0"]] and len(rows) == 11
+    code, rows, _ = lox_main("export", runs, "--to", "csv", "--wide")
+    assert code == 0 and rows[0] == ["run,step,train/loss"] and rows[-1] == ["c,10,3.0"]
+    for to, read in (("csv", pandas.read_csv), ("parquet", pandas.read_parquet)):
+        assert lox_main("export", runs, "--to", to, "-o", tmp_path / "file", "--wide") == (0, [], "")
+        table = read(tmp_path / "file")
+        assert table["run"].tolist() == list("aaaabbbbcc") and table["train/loss"].tolist()[-3:] == [4, 2, 3]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "runs"]
+
+
+def test_export_to_tensorboard_is_what_its_reader_reads(lox_main, runs, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with lox.loggers.SaveLogger(runs) as logger:
+        logger.log(logger.init(7, rate=0.5), lox.logdict({"x": np.arange(2.0)}))
+    assert lox_main("export", runs, "--to", "tensorboard", "-o", tmp_path / "tb") == (0, [], "")
+    for name, key, values in [("b", "train/loss", [1, 2, 3, 4]), ("0000000000000007", "x", [0, 1])]:
+        events = EventAccumulator(str(tmp_path / "tb" / name))
+        events.Reload()
+        assert [event.value for event in events.Scalars(key)] == values
+        (config,) = events.Tensors("config/text_summary")
+        assert b"0.5" in config.tensor_proto.string_val[0]
+    code, _, error = lox_main("export", runs, "--to", "tensorboard", "-o", tmp_path / "tb")
+    assert code == 1 and error.count("has something in it already") == 4
+
+
+def test_export_to_wandb_has_a_run_for_each(lox_main, runs, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_CONSOLE", "off")
+    (runs / "c").rename(runs / "b" / "c")
+    code, _, _ = lox_main("export", runs, "--to", "wandb", "--offline", "--project", "p", "-o", tmp_path / "wandb")
+    assert code == 0
+    files = list((tmp_path / "wandb").glob("wandb/offline-run-*/*.wandb"))
+    assert sorted(file.stem for file in files) == ["run-a", "run-b", "run-b-c"]
+    deadline = time.monotonic() + 30  # The process of W&B writes the end of a file after `finish` has returned.
+    while not all(b"train/loss" in file.read_bytes() for file in files):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("to", ["csv", "parquet", "tensorboard"])
+def test_complex_keys_are_left_out_and_named(lox_main, tmp_path, to):
+    save(tmp_path / "runs" / "a", {"z": jnp.array([1j]), "x": jnp.array([1.0])})
+    code, _, error = lox_main("export", tmp_path / "runs", "--to", to, "-o", tmp_path / "out")
+    assert code == 1 and error == "lox: 'z' of a is complex, and is left out\n" and (tmp_path / "out").exists()
+
+
+def test_a_file_that_cannot_be_written_is_an_error_and_leaves_nothing(lox_main, runs, tmp_path):
+    code, _, error = lox_main("export", runs, "--to", "csv", "-o", tmp_path / "absent" / "file.csv")
+    assert code == 1 and "absent" in error and "Traceback" not in error
+    code, _, error = lox_main("export", runs, "--to", "csv", "-o", runs)
+    assert code == 1 and error and [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+# -- tail ----------------------------------------------------------------------------------------------------------
+
+
+def test_follow_what_comes_of_known_and_new_runs_and_keys(tmp_path):
+    with lox.loggers.SaveLogger(tmp_path) as logger:
+
+        def log(seed, values, step):
+            steps = {"step": {key: np.array([step]) for key in values}}
+            logger.log(logger.init(seed), lox.logdict({key: np.array([v]) for key, v in values.items()}, steps))
+            logger.flush()
+
+        for step in range(3):
+            log(7, {"x": step / 2}, step)
+        follower = Follower(tmp_path)
+        run, other = "0000000000000007", "0000000000000008"
+        assert list(follower.new(2)) == [(run, "x", "step 1", "0.5"), (run, "x", "step 2", "1")]
+        assert list(follower.new()) == []
+        log(7, {"y": 5, "x": 6.0}, 3)
+        log(7, {"y": 7}, 4)
+        log(7, {"x": 8.0}, 5)
+        log(8, {"z": 0}, 0)
+        assert list(follower.new()) == [
+            (run, "x", "step 3", "6"),
+            (run, "y", "step 3", "5"),
+            (run, "y", "step 4", "7"),
+            (run, "x", "step 5", "8"),
+            (other, "z", "step 0", "0"),
+        ]
+
+
+def test_events_without_steps_are_numbered_from_where_they_were(tmp_path):
+    with lox.loggers.SaveLogger(tmp_path) as logger:
+        logger.log(logger.init(7), lox.logdict({"x": np.arange(3.0)}))
+        logger.flush()
+        follower = Follower(tmp_path)
+        assert [row[2] for row in follower.new(1)] == ["event 2"]
+        logger.log(logger.init(7), lox.logdict({"x": np.arange(2.0)}))
+        logger.flush()
+        assert [row[2] for row in follower.new()] == ["event 3", "event 4"]
+
+
+def test_follow_past_a_damaged_run_and_one_that_is_made_anew(tmp_path, capsys):
+    save(tmp_path / "a", {"x": [1, 2]})
+    save(tmp_path / "b", {"x": [3]})
+    whole = (tmp_path / "a" / "manifest.json").read_text()
+    follower = Follower(tmp_path)
+    (tmp_path / "a" / "manifest.json").write_text("{")
+    assert [row[3] for row in follower.new()] == ["3"]
+    assert list(follower.new()) == []
+    assert capsys.readouterr().err.count("is damaged") == 1
+    (tmp_path / "a" / "manifest.json").write_text(whole)
+    assert [row[3] for row in follower.new()] == ["1", "2"]
+    for file in (tmp_path / "a").iterdir():
+        file.unlink()
+    save(tmp_path / "a", {"x": [9]})
+    assert [row[3] for row in follower.new()] == ["9"]
+
+
+WRITER = """
+import sys
+import numpy as np
+import lox
+logger = lox.loggers.SaveLogger(sys.argv[1])
+for i, line in enumerate(sys.stdin):
+    logger.log(logger.init(int(line)), lox.logdict({"x": np.array([i])}, {"step": {"x": np.array([10 * i])}}))
+    logger.flush()
+"""
+
+
+def test_tail_prints_what_another_process_writes_until_it_is_interrupted(tmp_path):
+    pipe = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "env": BUFFERED,
+    }
+    tail = [sys.executable, "-m", "lox", "tail", str(tmp_path), "--interval", "0.05"]
+    with (
+        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], **pipe) as writer,
+        subprocess.Popen(tail, **pipe) as reader,
+    ):
+        for place, seed in enumerate((7, 7, 8)):
+            print(seed, file=writer.stdin, flush=True)
+            assert reader.stdout.readline() == f"{seed:016x}\tx\tstep {10 * place}\t{place}\n"
+        reader.send_signal(signal.SIGINT)
+        out, error = reader.communicate(timeout=60)
+        assert (reader.returncode, out, error) == (130, "", "")
+        writer.stdin.close()
+
+
+# -- use -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["plot", ".", "x", "-o", "plot.gif"], "must end in .png or .svg, got 'plot.gif'"),
+        (["plot", ".", "x"], "required: -o"),
+        (["plot", ".", "-o", "plot.png"], "required: KEY"),
+        (["tail", ".", "--interval", "0"], "must be a number of more than 0"),
+        (["tail", ".", "-n", "0"], "must be a whole number of at least 1"),
+        (["export", "."], "required: --to"),
+        (["export", ".", "--to", "xml"], "invalid choice: 'xml'"),
+        (["export", ".", "--to", "parquet"], "--to parquet needs -o OUT"),
+        (["export", ".", "--to", "tensorboard"], "--to tensorboard needs -o OUT"),
+        (["export", ".", "--to", "csv", "--offline"], "--offline and --project are for --to wandb"),
+        (["export", ".", "--to", "wandb", "--wide"], "--wide is for tables"),
+    ],
+)
+def test_wrong_use_is_said_before_anything_is_done(lox_main, argv, message):
+    code, printed, error = lox_main(*argv)
+    assert (code, printed) == (2, []) and message in error
+
+
+@pytest.mark.parametrize(
+    ("argv", "module", "extra"),
+    [
+        (["plot", "*", "-o", "plot.png"], "matplotlib.figure", "plot"),
+        (["export", "--to", "csv"], "pandas", "pandas"),
+        (["export", "--to", "parquet", "-o", "x"], "pyarrow", "parquet"),
+        (["export", "--to", "tensorboard", "-o", "x"], "tensorboardX", "tensorboard"),
+        (["export", "--to", "wandb"], "wandb", "wandb"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_with_its_extra(lox_main, runs, monkeypatch, argv, module, extra):
+    monkeypatch.chdir(runs.parent)
+    monkeypatch.setitem(sys.modules, module, None)
+    code, _, error = lox_main(argv[0], runs, *argv[1:])
+    assert code == 1 and f"the extra {extra!r} installs: pip install 'jax-lox[{extra}]'" in error
+    assert [path.name for path in runs.parent.iterdir()] == ["runs"]
+
+
+def test_output_that_cannot_be_encoded_is_escaped(runs):
+    command = [sys.executable, "-m", "lox", "show", str(runs)]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, "") and r"\u2581" in done.stdout
+
+
+def test_listing_imports_nothing_heavy_and_starts_no_device(runs):
+    program = f"""
+import sys
+from lox.__main__ import main
+assert main(["show", {str(runs)!r}]) == 0
+from jax._src import xla_bridge
+print(sorted({{"pandas", "matplotlib", "wandb", "xarray"}} & set(sys.modules)), xla_bridge.backends_are_initialized())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[] False"

@@ -1,0 +1,306 @@
+"""Logs as tables of pandas, files of Parquet and datasets of xarray."""
+
+import re
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas
+import pytest
+import xarray
+from jax import lax
+from numpy.testing import assert_array_equal
+
+import lox
+
+
+def logs_of(values, **steps):
+    """Logs with counters that all keys share, or that are given by key."""
+    values = {key: jnp.asarray(value) for key, value in values.items()}
+    by_key = {name: step if isinstance(step, dict) else dict.fromkeys(values, step) for name, step in steps.items()}
+    return lox.logdict(values, {name: {key: jnp.asarray(s) for key, s in of.items()} for name, of in by_key.items()})
+
+
+def train(x):
+    """Logs a loss at each step, an accuracy at each second one, and a number at the end."""
+
+    def step(x, i):
+        lox.log({"loss": x, "grads": jnp.stack([x, -x])}, step=10 * i, epoch=i // 2)
+        lax.cond(i % 2 == 0, lambda: lox.log({"accuracy": i}, step=10 * i)["accuracy"], lambda: i)
+        return x + 1, None
+
+    x = lax.scan(step, x, jnp.arange(3))[0]
+    return lox.log({"end": x})["end"]
+
+
+def spooled(f, *args):
+    return lox.spool(f, unify=True)(*args)[1]
+
+
+# -- the wide table ------------------------------------------------------------------------------------------------
+
+
+def test_the_wide_table_has_a_row_for_each_step_and_a_column_for_each_key():
+    table = spooled(train, 1.0).to_pandas(wide=True)
+    assert list(table.columns) == ["epoch", "grads[0]", "grads[1]", "loss", "accuracy", "end"]
+    assert (
+        table.index.name == "step"
+        and table.index[:3].tolist() == [0, 10, 20]
+        and table.index[3:].isna().tolist() == [True]
+    )
+    assert table["loss"].tolist()[:3] == [1.0, 2.0, 3.0] and table["loss"].isna().tolist() == [False] * 3 + [True]
+    assert table["grads[1]"].tolist()[:3] == [-1.0, -2.0, -3.0]
+    assert table["accuracy"].dropna().tolist() == [0, 2] and table["accuracy"].isna().tolist() == [
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert table["accuracy"].dtype == "Int32" and table["epoch"].tolist()[:3] == [0, 0, 1]
+    assert table["end"].tolist()[3] == 4.0 and table["end"].isna().sum() == 3
+
+
+def test_lanes_have_rows_of_their_own():
+    table = spooled(jax.vmap(train), jnp.array([1.0, 5.0])).filter(["loss", "accuracy"]).to_pandas(wide=True)
+    assert list(table.index.names) == ["step", "lane"]
+    assert table["loss"].unstack("lane").to_numpy().tolist() == [[1, 5], [2, 6], [3, 7]]
+    assert table.groupby("step")["loss"].mean().tolist() == [3, 4, 5]
+    assert table.loc[(10, 1), "accuracy"] is pandas.NA
+
+
+def test_lanes_in_which_an_event_did_not_happen_have_no_row():
+    def f(x):
+        return lax.cond(x > 1, lambda: lox.log({"x": x}, step=7)["x"], lambda: x)
+
+    table = spooled(jax.vmap(f), jnp.arange(4.0)).to_pandas(wide=True)
+    assert table.index.tolist() == [(7, 2), (7, 3)] and table["x"].tolist() == [2.0, 3.0]
+
+
+def test_nested_batches_have_a_level_each():
+    f = jax.vmap(jax.vmap(lambda x: lox.log({"x": x}, step=0)["x"]))
+    table = spooled(f, jnp.arange(6.0).reshape(2, 3)).to_pandas(wide=True)
+    assert list(table.index.names) == ["step", "lane_0", "lane_1"]
+    assert table["x"].unstack("lane_1").to_numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_a_key_outside_of_the_batch_has_rows_without_a_lane():
+    def f(xs):
+        lox.log({"mean": xs.mean()}, step=0)
+        return jax.vmap(lambda x: lox.log({"x": x}, step=0)["x"])(xs)
+
+    table = spooled(f, jnp.array([1.0, 3.0])).to_pandas(wide=True).reset_index()
+    assert table["lane"].isna().tolist() == [True, False, False]
+    assert table["mean"].tolist()[0] == 2.0 and table["x"].tolist()[1:] == [1.0, 3.0]
+
+
+def test_several_events_of_a_step_are_several_rows():
+    logs = logs_of({"x": [1.0, 2.0, 3.0], "y": [4.0, 5.0, 6.0]}, step={"x": [0, 0, 1], "y": [1, 0, 1]})
+    table = logs.to_pandas(wide=True)
+    assert table.index.tolist() == [0, 0, 1, 1]
+    assert_array_equal(table["x"], [1.0, 2.0, 3.0, np.nan])
+    assert_array_equal(table["y"], [5.0, np.nan, 4.0, 6.0])
+
+
+def test_without_steps_rows_are_numbered():
+    table = logs_of({"x": [1.0, 2.0], "flag": [True]}).to_pandas(wide=True)
+    assert table.index.name == "event" and table.index.tolist() == [0, 1]
+    assert table["flag"].dtype == "boolean" and table["flag"].isna().tolist() == [False, True]
+
+
+def test_large_integers_with_gaps_are_exact():
+    steps = {"step": {"n": np.array([0]), "x": np.array([0, 1])}}
+    table = lox.logdict({"n": np.array([2**63 - 1]), "x": np.zeros(2)}, steps).to_pandas(wide=True)
+    assert table["n"][0] == 2**63 - 1
+
+
+def test_a_counter_in_which_keys_differ_at_one_step_is_refused():
+    logs = logs_of({"x": [1.0], "y": [2.0]}, step=[3], epoch={"x": [0], "y": [1]})
+    with pytest.raises(lox.StructureError, match="The counter 'epoch' of 'y' differs .* at step 3"):
+        logs.to_pandas(wide=True)
+    assert logs.filter("y").to_pandas(wide=True)["epoch"].tolist() == [1]
+
+
+@pytest.mark.parametrize("step", [[0.5, 0.25], np.float16([0.5, 0.25]), np.array([0.5, 0.25], jnp.bfloat16)])
+def test_steps_that_are_no_integers(step):
+    table = lox.logdict({"x": np.arange(2)}, {"step": {"x": np.asarray(step)}}).to_pandas(wide=True)
+    assert table.index.tolist() == [0.25, 0.5] and table["x"].tolist() == [1, 0]
+
+
+# -- what values can be --------------------------------------------------------------------------------------------
+
+ODD = {
+    "bfloat16": jnp.array([0.5, 2], jnp.bfloat16),
+    "float8": jnp.array([0.5, 2], jnp.float8_e4m3fn),
+    "float16": jnp.array([0.5, 2], jnp.float16),
+    "bool": jnp.array([True, False]),
+    "int4": jnp.array([-3, 2], jnp.int4),
+    "uint4": jnp.array([13, 2], jnp.uint4),
+    "key": jax.random.split(jax.random.key(0), 2),
+    "empty": jnp.zeros((2, 0)),
+    "events": jnp.zeros((0, 3)),
+    "nan": jnp.array([np.nan, np.inf]),
+    "a/b é 日本 [0] %": jnp.arange(2.0),
+}
+
+
+def numbers(value):
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return np.asarray(jax.random.key_data(value))
+    return np.asarray(value).astype(float)
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("to", ["long", "wide", "parquet", "wide parquet", "xarray"])
+def test_odd_values_are_converted(name, to, tmp_path):
+    value = ODD[name]
+    logs = lox.logdict({name: value})
+    expected = numbers(value)
+    if to == "xarray":
+        assert_array_equal(logs.to_xarray()[name], expected)
+        return
+    wide = "wide" in to
+    table = logs.to_pandas(wide=wide)
+    if "parquet" in to:
+        logs.to_parquet(tmp_path / "logs.parquet", wide=wide)
+        read = pandas.read_parquet(tmp_path / "logs.parquet")
+        pandas.testing.assert_frame_equal(read, table, check_column_type=False)
+        table = read
+    found = table.to_numpy() if wide else table["value"].to_numpy()
+    assert_array_equal(np.asarray(found, float).reshape(-1), expected.reshape(-1))
+
+
+def test_complex_numbers_are_in_tables_but_not_in_files(tmp_path):
+    logs = lox.logdict({"z": jnp.array([1j, 2])})
+    assert logs.to_pandas()["value"].tolist() == logs.to_pandas(wide=True)["z"].tolist() == [1j, 2]
+    assert logs.to_xarray()["z"].values.tolist() == [1j, 2]
+    with pytest.raises(lox.LogDataError, match="'z' is complex"):
+        logs.to_parquet(tmp_path / "logs.parquet")
+    assert not list(tmp_path.iterdir())
+
+
+def test_values_of_several_kinds_are_in_one_long_column(tmp_path):
+    logs = lox.logdict(
+        {"x": jnp.array([0.5]), "flag": jnp.array([True]), "n": jnp.array([3]), "none": jnp.zeros((1, 0))}
+    )
+    logs.to_parquet(tmp_path / "logs.parquet")
+    table = pandas.read_parquet(tmp_path / "logs.parquet")
+    assert table["value"].tolist() == [0.5, 1, 3] and table["key"].tolist() == ["x", "flag", "n"]
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_no_logs(wide, tmp_path):
+    logs = lox.logdict()
+    assert len(logs.to_pandas(wide=wide)) == 0
+    logs.to_parquet(tmp_path / "logs.parquet", wide=wide)
+    assert len(pandas.read_parquet(tmp_path / "logs.parquet")) == 0
+    assert not logs.to_xarray().variables
+
+
+def test_saved_keys_are_converted_as_those_that_were_logged(tmp_path):
+    logs = lox.logdict({"key": jax.random.split(jax.random.key(0), 2)})
+    lox.save(logs, tmp_path / "run")
+    loaded = lox.load(tmp_path / "run")
+    pandas.testing.assert_frame_equal(loaded.to_pandas(), logs.to_pandas())
+    for each in (logs, loaded):
+        assert each.to_xarray()["key"].attrs == {"impl": "threefry2x32"}
+
+
+@pytest.mark.parametrize("name", ["value", "key", "event", "axis_0"])
+def test_counters_that_are_named_as_columns_are_refused(name):
+    with pytest.raises(lox.LogValueError, match=f"two columns '{name}'"):
+        logs_of({"x": [[1.0]]}, **{name: {"x": [1]}}).to_pandas()
+
+
+def test_columns_of_one_name_are_refused():
+    with pytest.raises(lox.LogValueError, match=r"two columns 'x\[0\]'"):
+        logs_of({"x": [[1.0]], "x[0]": [1.0]}).to_pandas(wide=True)
+    with pytest.raises(lox.LogValueError, match="two columns 'epoch'"):
+        logs_of({"epoch": [1.0]}, epoch=[1]).to_pandas(wide=True)
+
+
+def test_ten_thousand_keys():
+    table = logs_of({f"key{place}": np.float32([place]) for place in range(10_000)}, step=np.int32([3]))
+    assert table.to_pandas(wide=True).to_numpy().tolist() == [list(range(10_000))]
+
+
+# -- datasets ------------------------------------------------------------------------------------------------------
+
+
+def test_a_dataset_has_dimensions_of_events_lanes_and_values():
+    f = jax.vmap(
+        lambda x: lax.scan(lambda c, i: (c, lox.log({"x": c, "v": jnp.stack([c, i])}, step=2 * i)), x, jnp.arange(3))
+    )
+    dataset = spooled(f, jnp.array([1, 5])).to_xarray()
+    assert dataset["x"].dims == ("event", "lane") and dataset["v"].dims == ("event", "lane", "v_axis_0")
+    assert dataset["step"].dims == ("event",) and dataset["step"].values.tolist() == [0, 2, 4]
+    assert dataset.swap_dims(event="step")["x"].sel(step=4).values.tolist() == [1, 5]
+    assert dataset["v"].values[2].tolist() == [[1, 2], [5, 2]]
+
+
+def test_counters_in_which_lanes_differ_keep_the_axis_of_lanes():
+    f = jax.vmap(lambda i: lox.log({"x": i}, step=i)["x"])
+    dataset = spooled(f, jnp.arange(3)).to_xarray()
+    assert dataset["step"].dims == ("event", "lane") and dataset["step"].values.tolist() == [[0, 1, 2]]
+
+
+def test_keys_with_other_events_have_axes_of_their_own():
+    dataset = spooled(train, 1.0).to_xarray()
+    assert dataset["loss"].dims == ("event_grads",) and dataset["grads"].dims == ("event_grads", "grads_axis_0")
+    assert dataset["step_grads"].values.tolist() == [0, 10, 20] and dataset["epoch_grads"].values.tolist() == [0, 0, 1]
+    assert dataset["end"].dims == ("event_end",)
+    accuracy = dataset["accuracy"].dropna("event_accuracy")
+    assert accuracy.values.tolist() == [0, 2]
+
+
+def test_events_that_did_not_happen_are_nan():
+    def f(x):
+        values = {"x": x, "n": x.astype(int), "flag": x > 2, "half": x.astype(jnp.bfloat16), "z": x.astype(complex)}
+        lax.cond(x > 1, lambda: lox.log(values, step=7)["x"], lambda: x)
+
+    dataset = spooled(jax.vmap(f), jnp.arange(4.0)).to_xarray()
+    for key in ("x", "n", "half", "z"):
+        assert_array_equal(dataset[key], [[np.nan, np.nan, 2, 3]])
+    assert_array_equal(dataset["flag"], [[np.nan, np.nan, 0, 1]])
+    assert dataset["step"].values.tolist() == [7]
+    assert (dataset["n"].dtype, dataset["half"].dtype) == (np.float64, np.float32)
+
+
+def test_batches_of_several_lengths_have_several_lanes():
+    def f(xs, ys):
+        jax.vmap(lambda x: lox.log({"x": x}, step=0)["x"])(xs)
+        jax.vmap(lambda y: lox.log({"y": y}, step=0)["y"])(ys)
+
+    dataset = spooled(f, jnp.arange(2.0), jnp.arange(3.0)).to_xarray()
+    assert (dataset["x"].dims, dataset["y"].dims) == (("event_x", "lane_x"), ("event_y", "lane_y"))
+
+
+def test_variables_of_one_name_are_refused():
+    with pytest.raises(lox.LogValueError, match="two variables 'step'"):
+        logs_of({"step": [1.0]}, step=[1]).to_xarray()
+    with pytest.raises(lox.LogValueError, match="two variables 'event'"):
+        logs_of({"event": [1.0]}).to_xarray()
+    with pytest.raises(lox.LogValueError, match="a counter and an axis 'lane'"):
+        lox.logdict({"x": np.ones((1, 2))}, {"lane": {"x": np.ones((1, 2))}}).to_xarray()
+
+
+def test_a_dataset_survives_a_file(tmp_path):
+    dataset = spooled(jax.vmap(train), jnp.array([1.0, 5.0])).to_xarray()
+    again = xarray.Dataset.from_dict(dataset.to_dict())
+    xarray.testing.assert_identical(again, dataset)
+
+
+@pytest.mark.parametrize(
+    ("call", "module", "message"),
+    [
+        (lambda logs: logs.to_pandas(), "pandas", "to_pandas needs pandas, .*jax-lox.pandas"),
+        (lambda logs: logs.to_pandas(wide=True), "pandas", "to_pandas needs pandas, .*jax-lox.pandas"),
+        (lambda logs: logs.to_xarray(), "xarray", "to_xarray needs xarray, .*jax-lox.xarray"),
+        (lambda logs: logs.to_parquet("x"), "pyarrow", "to_parquet needs pyarrow, .*jax-lox.parquet"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch, call, module, message):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError) as raised:
+        call(logs_of({"x": [1.0]}))
+    assert re.search(message, raised.value.__notes__[0])
