@@ -12,7 +12,7 @@ from jax import lax
 
 import lox
 from lox import _handler, testing
-from lox.testing import Derivative, Log, Scan, Update
+from lox.testing import Derivative, Log, Scan, Update, While
 from lox.testing.__main__ import main
 
 X, N = np.float32([0.3, -0.5]), 4
@@ -317,3 +317,10 @@ def test_arguments_of_the_command_that_are_wrong(arguments):
     with pytest.raises(SystemExit) as raised:
         main(arguments)
     assert raised.value.code == 2
+
+
+def test_a_loop_in_the_condition_of_a_loop_has_its_own_number_of_iterations():
+    test = (Log("a", "n"), While(1, (), fori=True), While(2, (Log("a", "n"),)))
+    program = testing.Program((While(3, (Log("b", "n"),), test=test),))
+    for n in range(7):
+        testing.check(program, np.float32([0.5, 1.0]), np.int32(n), laws=[testing.jit, testing.while_loop])

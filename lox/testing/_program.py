@@ -293,14 +293,15 @@ class _Source:
 
     def _while(self, loop: While) -> list[str]:
         start = "jax.lax.stop_gradient(x)" if loop.cut else "x"
-        before = [f"trips, start = n % {loop.bound}, {start}"]
         if loop.fori:
             name, lines = self._function("i, carry", ["x, n = carry"], loop.body, "x, n")
-            return [*before, *lines, f"looped, n = jax.lax.fori_loop(0, trips, {name}, (start, n))", "x = x + looped"]
-        test, test_lines = self._function("carry", ["i, x, n = carry"], loop.test, "i < trips")
+            run = f"looped, n = jax.lax.fori_loop(0, n % {loop.bound}, {name}, ({start}, n))"
+            return [*lines, run, "x = x + looped"]
         name, lines = self._function("carry", ["i, x, n = carry"], loop.body, "i + 1, x, n")
-        run = f"_, looped, n = jax.lax.while_loop({test}, {name}, (0, start, n))"
-        return [*before, *test_lines, *lines, run, "x = x + looped"]
+        trips = f"{name}_trips"  # A name of its own: loops in the condition have some as well.
+        test, test_lines = self._function("carry", ["i, x, n = carry"], loop.test, f"i < {trips}")
+        run = f"_, looped, n = jax.lax.while_loop({test}, {name}, (0, {start}, n))"
+        return [*lines, f"{trips} = n % {loop.bound}", *test_lines, run, "x = x + looped"]
 
     def _vmap(self, lanes: Vmap) -> list[str]:
         size, axis = lanes.size, lanes.axis
