@@ -66,7 +66,12 @@ def _chunks(folder: Path) -> Table:
             if len(found) % 10 == 0:
                 (folder / "chunks.pickle").write_bytes(pickle.dumps(found))
 
-    savers = {"SaveLogger": _saved(folder / "chunks", chunks), "pickle, rewritten every 10": pickled}
+    savers = {
+        "SaveLogger": _saved(folder / "chunks", chunks),
+        "tensorboardX, as histograms": _tensorboard_histograms(folder / "tensorboard-chunks", values),
+        "W&B offline, as histograms": _wandb_histograms(folder / "wandb-chunks", values),
+        "pickle, rewritten every 10": pickled,
+    }
     seconds = alternate(list(savers.values()), rounds=5, sample=1e-3).T
     rows = [
         (name, Figure.of(CHUNKS / each, digits=0), Figure.of(CHUNKS * MEGABYTES / each, digits=0))
@@ -173,16 +178,46 @@ def _tensorboard(path: Path) -> Callable[[], None]:
     return run
 
 
-def _wandb(path: Path) -> Callable[[], None]:
+def _tensorboard_histograms(path: Path, values: dict[str, np.ndarray]) -> Callable[[], None]:
+    import tensorboardX
+
+    writer = tensorboardX.SummaryWriter(str(path))
+
+    def run() -> None:
+        for i in range(CHUNKS):
+            for key, array in values.items():
+                writer.add_histogram(key, array, i)
+        writer.flush()
+
+    return run
+
+
+def _wandb_run(path: Path) -> Any:
     os.environ["WANDB_SILENT"] = "true"
     import wandb
 
     path.mkdir()
-    run = wandb.init(mode="offline", dir=path)
+    return wandb.init(mode="offline", dir=path, reinit="create_new")
+
+
+def _wandb(path: Path) -> Callable[[], None]:
+    run = _wandb_run(path)
 
     def log() -> None:
         for i in range(EVENTS):
             run.log({"loss": float(i), "step": i})
+
+    return log
+
+
+def _wandb_histograms(path: Path, values: dict[str, np.ndarray]) -> Callable[[], None]:
+    import wandb
+
+    run = _wandb_run(path)
+
+    def log() -> None:
+        for i in range(CHUNKS):
+            run.log({key: wandb.Histogram(array) for key, array in values.items()} | {"step": i})
 
     return log
 

@@ -288,51 +288,74 @@ def test_keys_of_another_implementation_do_not_stack(tmp_path):
 
 # -- faults --------------------------------------------------------------------------------------------------------
 
-WRITER = """
-import sys
+NURSERY = """
+import os, signal, sys, warnings
 import numpy as np
 import lox
-logger = lox.loggers.SaveLogger(sys.argv[1])
+warnings.simplefilter("ignore")  # Those of JAX, which the children alone use, of the fork.
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for line in sys.stdin:
+    if os.fork() == 0:
+        break
+else:
+    sys.exit()
+runs, acknowledged = line.split()
+acknowledged = os.open(acknowledged, os.O_WRONLY | os.O_CREAT)
+logger = lox.loggers.SaveLogger(runs)
 state = logger.init(7)
 for i in range(10**9):
     values = {"x": np.float32([i]), "wide": np.full((1, 64), i)}
     logger.log(state, lox.logdict(values, {"step": {key: np.int32([i]) for key in values}}))
     if i % 10 == 9:
         logger.flush()
-        print(i + 1, flush=True)  # So many are acknowledged.
+        os.pwrite(acknowledged, b"%09d" % (i + 1), 0)
+        if i == 9:
+            print(os.getpid(), flush=True)
 """
 
 
 @contextlib.contextmanager
-def writing(path):
-    """A process that writes and writes, as soon as it has written something."""
-    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True) as process:
-        process.stdout.readline()
-        try:
-            yield process
-        finally:
-            process.kill()
+def writers(path):
+    """What starts a process that writes and writes, and returns it when it has written something."""
+    with subprocess.Popen(
+        [sys.executable, "-c", NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as nursery:
+
+        def start():
+            nursery.stdin.write(f"{path / 'runs'} {path / 'acknowledged'}\n")
+            nursery.stdin.flush()
+            return int(nursery.stdout.readline())
+
+        yield start
 
 
-def test_a_killed_process_loses_nothing_that_was_acknowledged(tmp_path):
+def kill(process):
+    os.kill(process, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        while True:
+            os.kill(process, 0)
+            time.sleep(1e-3)
+
+
+def test_killed_processes_lose_nothing_that_was_acknowledged(tmp_path):
     rng = np.random.default_rng(0)
-    acknowledged = 0
-    for kill in range(5):
-        with writing(tmp_path) as process:
-            time.sleep(rng.uniform(0, 0.05))
-            process.send_signal(signal.SIGKILL)
-            rest = process.stdout.read().split()
-        acknowledged += int(rest[-1]) if rest else 10
-        assert_plain_files(tmp_path)
-        logs = lox.load(tmp_path)[RUN]
-        assert len(logs["x"]) >= acknowledged and len(logs["wide"]) >= acknowledged
-        for key in ("x", "wide"):
-            values = logs[key].reshape(len(logs[key]), -1)[:, 0]
-            assert_array_equal(values.astype(np.int32), logs.steps["step"][key])
-            starts = np.flatnonzero(values == 0)
-            assert len(starts) == kill + 1
-            assert set(np.diff(values)[np.setdiff1d(np.arange(len(values) - 1), starts - 1)]) <= {1}
-        acknowledged = min(len(logs["x"]), len(logs["wide"]))
+    runs, acknowledged = tmp_path / "runs", 0
+    with writers(tmp_path) as start:
+        for killed in range(50):
+            process = start()
+            time.sleep(rng.uniform(0, 0.03))
+            kill(process)
+            acknowledged += int((tmp_path / "acknowledged").read_text())
+            assert_plain_files(runs)
+            logs = lox.load(runs)[RUN]
+            assert len(logs["x"]) >= acknowledged and len(logs["wide"]) >= acknowledged
+            for key in ("x", "wide"):
+                values = logs[key].reshape(len(logs[key]), -1)[:, 0]
+                assert_array_equal(values.astype(np.int32), logs.steps["step"][key])
+                starts = np.flatnonzero(values == 0)
+                assert len(starts) == killed + 1
+                assert set(np.diff(values)[np.setdiff1d(np.arange(len(values) - 1), starts - 1)]) <= {1}
+            acknowledged = min(len(logs["x"]), len(logs["wide"]))
 
 
 def test_a_full_disk_is_an_error_and_leaves_whole_events(tmp_path):
@@ -381,13 +404,16 @@ def test_a_directory_that_is_deleted_underneath_is_an_error_and_other_runs_go_on
 
 
 def test_two_processes_do_not_write_one_run(tmp_path):
-    with writing(tmp_path) as process:
-        with pytest.raises(lox.StorageError, match=f"is written by process {process.pid}"):
-            write(tmp_path, logs_of({"x": [1.0]}))
-        with SaveLogger(tmp_path) as logger:  # Another run is no matter.
+    runs = tmp_path / "runs"
+    with writers(tmp_path) as start:
+        process = start()
+        with pytest.raises(lox.StorageError, match=f"is written by process {process}"):
+            write(runs, logs_of({"x": [1.0]}))
+        with SaveLogger(runs) as logger:  # Another run is no matter.
             logger.log(logger.init(8), logs_of({"x": [1.0]}))
-    write(tmp_path, logs_of({"x": np.float32([-1])}, step=np.int32([-1])))
-    assert lox.load(tmp_path)[RUN]["x"][-1] == -1
+        kill(process)
+    write(runs, logs_of({"x": np.float32([-1])}, step=np.int32([-1])))
+    assert lox.load(runs)[RUN]["x"][-1] == -1
 
 
 def test_two_loggers_do_not_write_one_run(tmp_path):
