@@ -507,3 +507,13 @@ def test_a_branch_on_shards_in_a_loop_whose_lanes_end_apart(mesh):
     events = [(logs["x"][where], logs.steps["step"]["x"][where]) for logs in arrived for where in [logs.mask["x"]]]
     values = sorted(pair for value, step in events for pair in zip(value.ravel(), step.ravel(), strict=True))
     assert values == [(1, 0), (3, 0), (5, 0), (5, 1), (7, 0), (7, 1)]
+
+
+@transforms
+def test_a_scan_of_nothing_on_shards_has_no_events(mesh, transform):
+    def body(x):
+        return lax.scan(lambda x, i: (lox.log({"x": x}, step=i)["x"], None), x, jnp.arange(0))[0]
+
+    _, logs = transform(lox.spool(sharded(mesh, body)))(XS)
+    assert np.asarray(logs["x"]).shape == (0, 4, 2)
+    assert np.asarray(logs.steps["step"]["x"]).shape == (0, 4)

@@ -43,6 +43,8 @@ def shard_map(
 
     results = primitive.bind(*args, subfuns=(with_nodes,), **params)
     outs, leaves = _compat.split_outputs(results)
+    # Of an empty array, jax 0.10 may give what it returned eagerly the shape of the whole on each shard.
+    leaves = [_compat.zeros_like_aval(jax.typeof(leaf)) if 0 in leaf.shape else leaf for leaf in leaves]
     return outs, jax.tree.unflatten(structure, leaves)
 
 
