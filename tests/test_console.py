@@ -115,6 +115,23 @@ def test_a_table_shows_as_many_keys_as_there_is_room_for():
     assert len(printed(console).strip().splitlines()) % 12 == 11
 
 
+def test_a_table_shows_as_many_groups_as_there_is_room_for():
+    console = terminal(height=12)
+    with lox.loggers.ConsoleLogger(console=console) as logger:
+        logger.log(logger.init(0), lox.logdict({f"g{place}/{key}": np.zeros(1) for place in range(30) for key in "ab"}))
+    rows = last_table(console)
+    assert len(rows) <= 11
+    assert rows[-1] == ["and", "54", "keys", "more"]
+
+
+def test_what_is_not_finite_does_not_count_in_the_range():
+    console = terminal()
+    with lox.loggers.ConsoleLogger(console=console) as logger:
+        logger.log(logger.init(0), logs_of(x=[1.0, np.inf, 3.0, -np.inf, np.nan, 2.0]))
+    (row,) = (row for row in last_table(console) if row[0] == "x")
+    assert row[1:8] == ["2", "(3", "not", "finite)", "2", "1", "3"]
+
+
 @pytest.mark.parametrize("value", [np.zeros((1, 0)), np.zeros((1, 0), bool), np.zeros((1, 3, 0), np.int8)])
 def test_events_without_elements_are_named(value):
     for console in (terminal(), pipe()):
