@@ -192,6 +192,7 @@ class CollectBounded(Collect):
         leaves: Whether the next primitive is one.
     """
 
+    foresees = True
     leaves: bool = False
 
     def before(self, primitive: Any, params: dict[str, Any]) -> Handler:

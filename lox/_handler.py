@@ -67,6 +67,7 @@ class Handler:
         collects: Whether `receive` returns nodes at all.
         carries: Whether the nodes of a program are the arrays that the handler holds after it.
         mends: Whether it mends what JAX does to a program, and so acts on what taps have taken as well.
+        foresees: Whether `before` needs the jaxpr of a function that a custom rule is for.
     """
 
     forward: bool = False
@@ -74,6 +75,7 @@ class Handler:
     collects: bool = False
     carries: bool = False
     mends: bool = False
+    foresees: bool = False
 
     def receive(self, nodes: tuple[Node, ...]) -> tuple[Any, ...]:
         """Meets logs; returns the nodes that it collects, and emits those that it leaves."""
@@ -244,16 +246,17 @@ class HandlerTrace(jax.core.Trace):
             with jex.core.set_current_trace(self):
                 return fun.call_wrapped(*args)
         with jex.core.set_current_trace(self.parent):
-            if self.handler.carries:
+            foreseen = None
+            if self.handler.foresees:
                 jaxpr, _ = _compat.trace(_compat.renewed(fun), [jax.typeof(arg) for arg in args], "lox")
                 _compat.renew(fun)
-                self.handler = self.handler.before(primitive, {"fun": jaxpr})
-            return self.apply(primitive, args, {"fun": fun, **params})
+                foreseen = {"fun": jaxpr}
+            return self.apply(primitive, args, {"fun": fun, **params}, foreseen)
 
-    def apply(self, primitive: Any, args: Any, params: Any) -> Any:
+    def apply(self, primitive: Any, args: Any, params: Any, foreseen: dict[str, Any] | None = None) -> Any:
         if primitive not in rules:
             raise UnsupportedPrimitiveError(unsupported(primitive, params))
-        self.handler = self.handler.before(primitive, params)
+        self.handler = self.handler.before(primitive, foreseen or params)
         handler, self.nodes = self.handler.after(self.nodes)
         outs, nodes = rules[primitive](handler, primitive, args, dict(params))
         if self.handler.carries:

@@ -101,6 +101,10 @@ class Tap(InPlace):
     def carries(self) -> bool:  # type: ignore[override]
         return self.interval > 1 or self.buffer > 1
 
+    @property
+    def foresees(self) -> bool:  # type: ignore[override]
+        return self.carries
+
     def arrays(self) -> tuple[Any, ...]:
         return self.leaves
 

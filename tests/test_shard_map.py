@@ -446,14 +446,29 @@ def test_shards_that_alone_reach_a_log_leave_what_waits_in_a_buffer_alone(mesh, 
     assert sorted(key for logs in arrived for key in logs) == ["after", "before", "one"]
 
 
-def alternating(x):
-    lox.log({"x": x})
-
+def doubling(x):
     def go_on(c):
         lox.log({"x": c[1]})
         return c[0] < 2
 
-    _, x = lax.while_loop(go_on, lambda c: (c[0] + 1, c[1] * 2), (0, lox.log({"x": x + 1})["x"]))
+    return lax.while_loop(go_on, lambda c: (c[0] + 1, c[1] * 2), (0, x))[1]
+
+
+def with_jvp(f):
+    g = jax.custom_jvp(f)
+    g.defjvp(lambda primals, tangents: (g(*primals), tangents[0]))
+    return g
+
+
+def with_vjp(f):
+    g = jax.custom_vjp(f)
+    g.defvjp(lambda x: (f(x), None), lambda _, cotangent: (cotangent,))
+    return g
+
+
+def alternating(x, loop=doubling):
+    lox.log({"x": x})
+    x = loop(lox.log({"x": x + 1})["x"])
     return lox.log({"x": x + 1})["x"]
 
 
@@ -462,7 +477,8 @@ def alternating(x):
 @pytest.mark.parametrize(
     "around", [lambda f: f, lambda f: lambda x: lax.scan(lambda x, _: (f(x), None), x, length=2)[0]]
 )
-def test_logs_before_in_and_after_a_loop_on_shards_of_a_batch_keep_their_order(mesh, around, batches, transform):
+@pytest.mark.parametrize("loop", [doubling, with_jvp(doubling), with_vjp(doubling)], ids=["loop", "jvp", "vjp"])
+def test_logs_before_in_and_after_a_loop_on_shards_of_a_batch_keep_their_order(mesh, loop, around, batches, transform):
     def expected(x):
         rounds = 1 if around(alternating) is alternating else 2
         events = []
@@ -471,7 +487,7 @@ def test_logs_before_in_and_after_a_loop_on_shards_of_a_batch_keep_their_order(m
             x = events[-1]
         return np.stack(events)
 
-    f = sharded(mesh, around(alternating))
+    f = sharded(mesh, around(functools.partial(alternating, loop=loop)))
     xs = np.arange(8.0, dtype=np.float32)
     for _ in range(batches):
         f, xs = jax.vmap(f), np.stack([xs, xs + 10])
