@@ -436,3 +436,12 @@ for i in range(5):
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split("\n") == ["[0.0]", "[1.0]", "[2.0]", "[3.0]", "[4.0]", "finished 0000000000000007", ""]
+
+
+def test_a_closed_logger_has_no_thread():
+    before = set(threading.enumerate())
+    first, second = lox.loggers.MemoryLogger(), lox.loggers.MemoryLogger()
+    with lox.loggers.MultiLogger(first, second) as logger:
+        logger.log(logger.init(7), lox.logdict({"x": np.zeros(1)}))
+    first.flush()
+    assert set(threading.enumerate()) <= before

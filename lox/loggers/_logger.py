@@ -174,8 +174,9 @@ class Logger:
         try:
             _channel.flush()
         finally:
-            self._worker.do(self.sync)
-            self._worker.wait()
+            if not self._closed:  # Else all is written, and its thread has ended.
+                self._worker.do(self.sync)
+                self._worker.wait()
         _channel.flush()
 
     def close(self) -> None:
