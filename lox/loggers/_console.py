@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lox._exceptions import LogDataError, LogValueError
+from lox._extras import extra
 from lox._logdict import logdict
 from lox._text import number, sparkline
 from lox.loggers._logger import Logger
@@ -66,13 +67,10 @@ class ConsoleLogger(Logger):
         console: Console | None = None,
         **options: Any,
     ):
-        try:
+        with extra("console", "ConsoleLogger"):
             import rich
 
             from lox.loggers import _screen
-        except ImportError as error:
-            error.add_note("ConsoleLogger needs rich: pip install 'jax-lox[console]'.")
-            raise
         _check(progress, every)
         self._console = console or rich.get_console()
         self._screen = _screen.screen_of(self._console, every)

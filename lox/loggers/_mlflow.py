@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from lox._extras import extra
 from lox._logdict import logdict
 from lox.loggers._each import each
 from lox.loggers._images import keys_of_images
@@ -84,13 +85,10 @@ class MlflowLogger(Logger):
         images: str | Iterable[str] = (),
         **options: Any,
     ):
-        try:
+        with extra("mlflow", "MlflowLogger"):
             from mlflow import entities
             from mlflow.exceptions import MlflowException
             from mlflow.tracking import MlflowClient
-        except ImportError as error:
-            error.add_note("MlflowLogger needs mlflow-skinny: pip install 'jax-lox[mlflow]'.")
-            raise
         self._images = keys_of_images(images)
         self._entities, self._tags = entities, dict(tags or {})
         self._client = MlflowClient(tracking_uri)

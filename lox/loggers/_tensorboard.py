@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from lox._extras import extra
 from lox._logdict import logdict
 from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
@@ -47,11 +48,8 @@ class TensorBoardLogger(Logger):
     """
 
     def __init__(self, logdir: str | Path, *, images: str | Iterable[str] = (), **options: Any):
-        try:
+        with extra("tensorboard", "TensorBoardLogger"):
             import tensorboardX
-        except ImportError as error:
-            error.add_note("TensorBoardLogger needs tensorboardX: pip install 'jax-lox[tensorboard]'.")
-            raise
         self.logdir = Path(logdir)
         self._images = keys_of_images(images)
         self._open = tensorboardX.SummaryWriter

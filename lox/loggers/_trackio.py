@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from lox._extras import extra
 from lox._logdict import logdict
 from lox.loggers._each import each
 from lox.loggers._images import keys_of_images
@@ -58,12 +59,9 @@ class TrackioLogger(Logger):
         images: str | Iterable[str] = (),
         **options: Any,
     ):
-        try:
+        with extra("trackio", "TrackioLogger"):
             import trackio
             from trackio.sqlite_storage import SQLiteStorage
-        except ImportError as error:
-            error.add_note("TrackioLogger needs trackio: pip install 'jax-lox[trackio]'.")
-            raise
         SQLiteStorage.validate_project_name(project)
         # A run of trackio.init has a thread of its own: those of hundreds of runs wait for one lock, and give up. Nor
         # does its log raise what goes wrong.

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from lox._exceptions import LogValueError
+from lox._extras import extra
 from lox._logdict import logdict
 from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
@@ -39,11 +40,8 @@ class WandbLogger(Logger):
     """
 
     def __init__(self, *, images: str | Iterable[str] = (), room: int = 1024, overflow: Any = "wait", **init: Any):
-        try:
+        with extra("wandb", "WandbLogger"):
             import wandb
-        except ImportError as error:
-            error.add_note("WandbLogger needs wandb: pip install 'jax-lox[wandb]'.")
-            raise
         for name in ("id", "resume", "reinit"):
             if name in init:
                 raise LogValueError(f"WandbLogger gives each run its {name}= itself.")
