@@ -1,6 +1,7 @@
 """Several CPU devices, strict dtype promotion. Both must be set before the tests use JAX. No library calls home."""
 
 import os
+import signal
 
 DEVICES = 4
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
@@ -8,6 +9,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["WANDB_ERROR_REPORTING"] = "false"
+# A job that a shell started in the background ignores interrupts, and so would the programs that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import jax  # noqa: E402
 
