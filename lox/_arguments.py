@@ -99,7 +99,7 @@ class _Call:
         if not array_like and not hasattr(value, "__jax_array__"):
             raise LogDataError(f"{self.function} takes array-likes, got {_describe(value)} for {what}, at {self.site}.")
         try:
-            return strongly_typed(jnp.asarray(value))
+            return strongly_typed(value if isinstance(value, jax.Array) else jnp.asarray(value))
         except (TypeError, ValueError, OverflowError) as error:
             raise LogDataError(f"{self.function} got {_describe(value)} for {what}, at {self.site}: {error}") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -64,8 +65,16 @@ def blocks(nodes: Sequence[Node], depth: int = 0) -> dict[str, Block]:
     return {key: _in_sequence(key, found, depth) for key, found in parts.items()}
 
 
+@functools.partial(jax.jit, inline=True)  # Which an eager call dispatches at once, and a traced one does not show.
+def one_event(array: Any) -> Any:
+    """An array with an event axis of length one."""
+    return jax.lax.expand_dims(array, (0,))
+
+
 def with_event_axis(block: Block, depth: int = 0) -> Block:
-    return block.map(lambda array: jax.lax.expand_dims(array, (depth,)), single=False) if block.single else block
+    if not block.single:
+        return block
+    return block.map(lambda array: jax.lax.expand_dims(array, (depth,)) if depth else one_event(array), single=False)
 
 
 def _unroll(block: Block, dropped: Any, depth: int) -> Block:

@@ -470,6 +470,26 @@ def batched_outputs(jaxpr: Any, axis_data: Any, batched: Sequence[bool]) -> list
 # -- the dispatch of jitted functions ------------------------------------------------------------------------------
 
 
+def share_fast_dispatch(runs_plainly: Callable[[Any, dict[str, Any]], bool]) -> None:
+    """Lets JAX dispatch jitted functions as it does at top level where a trace of ours changes nothing.
+
+    JAX keeps an executable for its fast path only if the eager trace itself was current at the first call. There is no
+    public way to say that another one, which counts as the same level, is as good.
+
+    Args:
+        runs_plainly: Says of the current trace and the parameters of a `jit` whether it runs eagerly and unchanged.
+    """
+    run = _pjit._run_python_pjit
+
+    def dispatch(inferred: Any, *args: Any) -> Any:
+        if not runs_plainly(_core.trace_ctx.trace, inferred.params):
+            return run(inferred, *args)
+        with jex.core.set_current_trace(_core.eval_trace):
+            return run(inferred, *args)
+
+    _pjit._run_python_pjit = dispatch
+
+
 def is_top_level() -> bool:
     """Whether no transformation of JAX is in progress; the check has no public name."""
     return _core.trace_state_clean()

@@ -13,6 +13,7 @@ import numpy as np
 
 from lox import _datasets, _tables
 from lox._arguments import names
+from lox._blocks import one_event
 from lox._events import NOWHERE
 from lox._exceptions import StructureError
 from lox._reduce import Reduction, check_reduction, fold, result
@@ -274,8 +275,3 @@ class logdict(Mapping[str, Any]):
             LogValueError: Two variables would have one name. A `ValueError`.
         """
         return _datasets.dataset(self)
-
-
-def one_event(array: Any) -> Any:
-    """An array with an event axis of length one."""
-    return jax.lax.expand_dims(array, (0,))

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, overload
 
 from lox import _compat, _transform
-from lox._blocks import blocks, with_event_axis
+from lox._blocks import blocks, one_event, with_event_axis
 from lox._collect import Collect, Maker, align, blanked, difference
 from lox._effect import emit, recording
 from lox._events import Event, Node, Site, events, map_events, restrict
 from lox._exceptions import LogValueError, SpoolError, SpoolWarning, StructureError
 from lox._handler import Handler, InPlace
-from lox._logdict import logdict, one_event
+from lox._logdict import logdict
 from lox._loops import Reduced, ScanLoops, WhileLoops, align_reduced, merge_reduced, split_reduced
 from lox._reduce import Reduction, check_reduction, fold, lift, result
 from lox._select import Selection

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dispatch import slow_calls
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from reference import assert_logs
 
@@ -103,6 +104,52 @@ def test_a_jitted_function_inside_a_spooled_one_is_not_traced_again():
     for value in (1.0, 2.0, 3.0):
         assert_logs(spooled(jnp.float32(value))[1], {"x": [value], "y": [2 * value]}, steps=STEPS)
     assert len(traced) == 1
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        lox.spool,
+        lox.strip,
+        lambda f: lox.spool(lox.strip(f)),
+        lambda f: lox.spool(lox.spool(f, argnames="other")),
+        lambda f: lox.spool(f, interval=2),
+        lambda f: lox.tap(f, lambda logs: None, argnames="none"),
+        lambda f: lox.spool(jax.tree_util.Partial(f)),
+    ],
+)
+def test_eager_operations_are_dispatched_at_once_while_a_handler_listens(handler):
+    helper = jax.jit(lambda x: x * 2 + 1)
+
+    def quiet(x):
+        for _ in range(10):
+            x = jnp.sin(helper(x)) + x
+        return x
+
+    def logs(x):
+        lox.log({"x": x})
+        return jnp.cos(quiet(x))
+
+    x = jnp.float32(1)
+    nothing = slow_calls(handler(lambda x: x), x)
+    assert slow_calls(quiet, x) == 0
+    assert slow_calls(handler(quiet), x) == nothing
+    assert slow_calls(handler(logs), x) == nothing
+
+
+def test_a_jitted_function_that_logs_is_heard_at_every_call_between_eager_operations():
+    helper, inner = jax.jit(lambda x: x * 2), jax.jit(f)
+
+    def loop(x):
+        for _ in range(3):
+            x = jnp.sin(helper(inner(helper(x))))
+        return x
+
+    spooled = lox.spool(loop)
+    for _ in range(3):
+        out, logs = spooled(jnp.float32(0.5))
+        assert len(logs["x"]) == len(logs["y"]) == 3
+    np.testing.assert_allclose(out, loop(jnp.float32(0.5)))
 
 
 def test_a_jitted_function_is_traced_once_with_logs_and_once_without():
