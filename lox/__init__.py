@@ -1,5 +1,8 @@
 """lox: logging for JAX."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from lox._channel import flush as flush
 from lox._exceptions import LogDataError as LogDataError
 from lox._exceptions import LogValueError as LogValueError
@@ -16,10 +19,24 @@ from lox._logdict import logdict as logdict
 from lox._sites import LogSite as LogSite
 from lox._sites import sites as sites
 from lox._spool import spool as spool
-from lox._storage import load as load
-from lox._storage import save as save
 from lox._strip import keep as keep
 from lox._strip import strip as strip
 from lox._tap import tap as tap
 
-from lox import loggers as loggers  # isort: skip
+if TYPE_CHECKING:
+    from lox import loggers as loggers
+    from lox._storage import load as load
+    from lox._storage import save as save
+
+_AT_FIRST_USE = {"loggers": "lox.loggers", "load": "lox._storage", "save": "lox._storage"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _AT_FIRST_USE:
+        raise AttributeError(f"module 'lox' has no attribute {name!r}")
+    module = importlib.import_module(_AT_FIRST_USE[name])
+    return module if module.__name__ == f"lox.{name}" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_AT_FIRST_USE} - {"importlib", "Any", "TYPE_CHECKING"})

@@ -481,11 +481,11 @@ def share_fast_dispatch(runs_plainly: Callable[[Any, dict[str, Any]], bool]) -> 
     """
     run = _pjit._run_python_pjit
 
-    def dispatch(inferred: Any, *args: Any) -> Any:
-        if not runs_plainly(_core.trace_ctx.trace, inferred.params):
-            return run(inferred, *args)
+    def dispatch(p: Any, args_flat: Any, fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if not runs_plainly(_core.trace_ctx.trace, p.params):
+            return run(p, args_flat, fun, args, kwargs)
         with jex.core.set_current_trace(_core.eval_trace):
-            return run(inferred, *args)
+            return run(p, args_flat, fun, args, kwargs)
 
     _pjit._run_python_pjit = dispatch
 

@@ -122,7 +122,9 @@ def map_events(
 def restrict(event: Event, wanted: Callable[[str], Any]) -> Event | None:
     """The event with the values of the wanted keys only."""
     values = {key: value for key, value in event.values.items() if wanted(key)}
-    return dataclasses.replace(event, values=values) if values else None
+    if not values:
+        return None
+    return event if len(values) == len(event.values) else dataclasses.replace(event, values=values)
 
 
 def with_depths(nodes: Sequence[Node], depth: int = 0) -> Iterator[tuple[Event, int]]:

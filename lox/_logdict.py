@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import jax_dataclasses as jdc
 import numpy as np
 
 from lox import _datasets, _tables
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import xarray
 
 
-@jdc.pytree_dataclass
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class logdict(Mapping[str, Any]):
     """A frozen mapping from key to the events that were logged under it, and a pytree.
 

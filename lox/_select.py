@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from lox._arguments import names
-from lox._events import Event, Node, map_events
+from lox._events import Node, map_events, restrict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +39,4 @@ class Selection:
         return self._restrict(nodes, True), self._restrict(nodes, False)
 
     def _restrict(self, nodes: Sequence[Node], wanted: bool) -> tuple[Node, ...]:
-        def restrict(event: Event, depth: int) -> Event | None:
-            values = {key: value for key, value in event.values.items() if self.has(key, event.site.tags) == wanted}
-            return dataclasses.replace(event, values=values) if values else None
-
-        return map_events(restrict, nodes)
+        return map_events(lambda event, _: restrict(event, lambda key: self.has(key, event.site.tags) == wanted), nodes)

@@ -131,7 +131,7 @@ EXPORTS = {
 
 
 def test_the_public_names_are_these():
-    public = {name for name in vars(lox) if not name.startswith("_")}
+    public = {name for name in dir(lox) if not name.startswith("_")}
     modules = {name for name in public if isinstance(getattr(lox, name), type(sys))}
     assert public - modules == EXPORTS
 
@@ -143,7 +143,7 @@ def test_a_public_name_is_documented(name):
 
 def test_importing_lox_imports_nothing_heavy_and_starts_no_device():
     code = (
-        "import sys, jax, jax_dataclasses\n"
+        "import sys, jax\n"
         "before = set(sys.modules)\n"
         "import lox\n"
         "new = set(sys.modules) - before\n"
@@ -155,6 +155,19 @@ def test_importing_lox_imports_nothing_heavy_and_starts_no_device():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[] False"
+
+
+def test_what_is_imported_at_its_first_use_is_there_like_the_rest():
+    code = (
+        "import lox\n"
+        "assert 'loggers' not in vars(lox)\n"
+        "from lox import load, loggers, save\n"
+        "assert lox.loggers is loggers and lox.load is load and lox.save is save\n"
+        "assert not hasattr(lox, 'nothing')\n"
+        "lox.nothing"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.endswith("AttributeError: module 'lox' has no attribute 'nothing'\n")
 
 
 def test_a_second_rule_for_a_primitive_is_refused():
