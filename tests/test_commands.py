@@ -263,6 +263,19 @@ def test_export_to_csv_and_parquet_is_a_table_of_all_runs(lox_main, runs, tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "runs"]
 
 
+def test_export_writes_through_links_and_into_pipes(lox_main, runs, tmp_path):
+    target, link, pipe = tmp_path / "file.csv", tmp_path / "link.csv", tmp_path / "pipe"
+    target.write_text("old")
+    link.symlink_to(target)
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as reader:
+        for out in (link, pipe):
+            assert lox_main("export", runs, "--to", "csv", "-o", out) == (0, [], "")
+        from_pipe = reader.communicate(timeout=60)[0]
+    assert link.is_symlink() and pipe.is_fifo()
+    assert from_pipe == target.read_text() and from_pipe.startswith("run,key,event,step,value")
+
+
 def test_export_to_tensorboard_is_what_its_reader_reads(lox_main, runs, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

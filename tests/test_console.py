@@ -66,6 +66,28 @@ def test_lines_come_every_so_many_seconds_whatever_the_number_of_events():
     assert lines[-1] == "x 2999"
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint32, np.int32, np.float32])
+def test_a_counter_of_any_dtype_makes_progress(dtype):
+    console = pipe()
+    with lox.loggers.ConsoleLogger({"step": 4}, console=console) as logger:
+        for steps in (np.arange(3), np.zeros((2, 0))):
+            logs = lox.logdict({"x": np.ones(steps.shape)}, {"step": {"x": steps.astype(dtype)}})
+            logger.log(logger.init(0), logs)
+            logger.flush()
+    assert printed(console).startswith("step 3/4 (75%)")
+
+
+@pytest.mark.parametrize("console", [terminal(), pipe()], ids=["table", "lines"])
+def test_what_was_dropped_is_said(console):
+    with lox.loggers.ConsoleLogger(console=console, room=1, overflow="drop") as logger:
+        with logger._lock:  # Nothing is drawn, and of what comes one delivery waits at most.
+            for place in range(10):
+                logger.log(logger.init(0), lox.logdict({f"k{place}": np.ones(1)}))
+    shown = 10 - logger.dropped
+    assert 1 <= shown <= 3
+    assert f"{logger.dropped} deliveries dropped" in printed(console).splitlines()[-1]
+
+
 def test_a_line_names_a_few_of_many_keys():
     console = pipe()
     with lox.loggers.ConsoleLogger(console=console) as logger:

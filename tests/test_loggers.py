@@ -1,5 +1,6 @@
 """Loggers: the runs that logs belong to, and how they get to the thread that writes them."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -366,6 +367,49 @@ def test_one_logger_that_fails_keeps_nothing_from_the_others():
     assert any("Faulty()" in note for note in raised.value.__notes__)
     assert_array(good["0000000000000007"]["x"], [0.0, 1.0, 2.0])
     logger.flush()
+
+
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt])
+def test_what_ends_a_thread_does_not_end_that_of_a_logger(raised):
+    values = []
+
+    class Quitter(Logger):
+        def write(self, run, logs):
+            if logs["x"] == 1:
+                raise raised("disk full")
+            values.extend(logs["x"])
+
+    logger = Quitter()
+    for i in range(3):
+        logger.log(logger.init(0), lox.logdict({"x": np.float32([i])}))
+    with pytest.raises(raised, match="disk full"):
+        logger.flush()
+    assert values == [0.0, 2.0]
+    logger.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_exits_without_what_its_parent_logs(tmp_path):
+    code = (
+        "import os, sys, time\n"
+        "import numpy as np, lox\n"
+        "class Slow(lox.loggers.Logger):\n"
+        "    def write(self, run, logs):\n"
+        "        time.sleep(0.5)\n"
+        "        print(os.getpid() == parent, logs['x'].tolist(), flush=True)\n"
+        "    def finish(self, run):\n"
+        "        print(os.getpid() == parent, 'finished', flush=True)\n"
+        "parent, logger = os.getpid(), Slow()\n"
+        "state = logger.init(np.zeros(2, np.uint32))\n"
+        "logger.log(state, lox.logdict({'x': np.arange(2)}))\n"
+        "if not os.fork():\n"
+        "    logger.log(state, lox.logdict({'x': np.arange(3)}))\n"
+        "    logger.flush()\n"
+        "    sys.exit()\n"
+        "os.wait()\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60)
+    assert sorted(done.stdout.splitlines()) == ["False [0, 1, 2]", "True [0, 1]", "True finished"], done.stderr
 
 
 def test_flush_of_lox_waits_for_loggers_too():

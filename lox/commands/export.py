@@ -96,7 +96,11 @@ def _table(runs: Runs, wide: bool) -> pandas.DataFrame:
 
 
 def _replace(out: Path, write: Callable[[Path], None]) -> None:
-    """Writes a file that is there as a whole or not at all."""
+    """Writes a file that is there as a whole or not at all, or into what is there and is none, such as a pipe."""
+    out = out.resolve()  # What a link leads to is written, and the link stays.
+    if out.exists() and not out.is_file():
+        write(out)
+        return
     new = out.with_name(f"{out.name}.{uuid.uuid4().hex}")
     try:
         write(new)

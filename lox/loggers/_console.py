@@ -34,8 +34,9 @@ class ConsoleLogger(Logger):
     On a terminal it is a table that is drawn anew ten times a second at most, below what the program prints: for each
     key the last value, mean, smallest and largest value, and a line of all values. Values of several runs are shown as
     mean ± standard deviation of the runs' last ones, arrays as the mean of their elements. What is not finite is
-    counted, shown in red, and left out of the mean and the range. In a notebook the table is an output of the cell that
-    first logs. Elsewhere, as in a file, a line of text is printed every few seconds.
+    counted, shown in red, and left out of the mean and the range. With ``overflow="drop"`` it says how many deliveries
+    were dropped. In a notebook the table is an output of the cell that first logs. Elsewhere, as in a file, a line of
+    text is printed every few seconds.
 
     Args:
         progress: For counters, such as ``{"step": 10_000}``, how many steps there are to do: each gets a bar, with the
@@ -125,7 +126,8 @@ class ConsoleLogger(Logger):
             groups: dict[str, list[str]] = {}
             for key in self._statistics:
                 groups.setdefault(key.rpartition("/")[0], []).append(key)
-            room = max(height - len(self._totals) - 2, 1)
+            lost = self._lost()
+            room = max(height - len(self._totals) - 2 - len(lost), 1)
             left = len(self._statistics)
             for group, keys in groups.items():
                 if room < 2:
@@ -140,6 +142,8 @@ class ConsoleLogger(Logger):
                 room -= len(keys[:room])
             if left:
                 table.add_row(Text(f"and {left:,} keys more", style="dim"))
+            for text in lost:
+                table.add_row(Text(text, style="red"))
             return Group(*bars, table)
 
     def line(self) -> str:
@@ -152,7 +156,10 @@ class ConsoleLogger(Logger):
             parts += [f"{key} {_last(self._statistics[key])}" for key in keys]
             if len(self._statistics) > len(keys):
                 parts.append(f"and {len(self._statistics) - len(keys):,} keys more")
-            return "  ".join(parts)
+            return "  ".join([*parts, *self._lost()])
+
+    def _lost(self) -> list[str]:
+        return [f"{self.dropped:,} deliveries dropped"] if self.dropped else []
 
     def _digest(self) -> None:
         """Takes in what was held: many small logs at a time cost a fraction of what they cost one by one."""
@@ -163,7 +170,8 @@ class ConsoleLogger(Logger):
                 parts.setdefault((run, key), []).append(logs)
             for name, at in self._at.items():
                 for counter in logs.steps.get(name, {}).values():
-                    at[run] = max(float(np.max(counter, initial=-1)) + 1, at.get(run, 0.0))
+                    if counter.size:
+                        at[run] = max(float(np.max(counter)) + 1, at.get(run, 0.0))
         for (run, key), having in parts.items():
             statistics = self._statistics.setdefault(key, Statistics())
             for numbers in numbers_of(key, having):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +41,9 @@ class Logger:
 
     Raises:
         LogValueError: An argument is none of the above. A `ValueError`.
+
+    Loggers that are open when the interpreter exits are closed. A forked process has none of its parent's logs that
+    wait, and closes no logger of its parent.
 
     >>> import jax, jax.numpy as jnp
     >>> import lox
@@ -287,7 +291,7 @@ class Logger:
             for key, values in logs.items():
                 run.seen[key] = run.seen.get(key, 0) + len(values)
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: BaseException) -> None:
         error.add_note(f"The error was raised by {self!r}.")
         _channel.keep(error)
 
@@ -358,8 +362,10 @@ def _close_all() -> None:
     for logger in list(_open):
         try:
             logger.close()
-        except Exception as error:  # noqa: BLE001  (the next logger is closed as well)
+        except BaseException as error:  # noqa: BLE001  (the next logger is closed as well)
             _channel.keep(error)  # which is printed when lox itself ends
 
 
 atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):  # Windows does not fork.
+    os.register_at_fork(after_in_child=_open.clear)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 
 from lox import _channel
@@ -18,7 +20,7 @@ class Worker:
         dropped: How many tasks found no room.
     """
 
-    def __init__(self, name: str, room: int, drops: bool, idle: Task, failed: Callable[[Exception], None]):
+    def __init__(self, name: str, room: int, drops: bool, idle: Task, failed: Callable[[BaseException], None]):
         """Starts no thread yet.
 
         Args:
@@ -29,11 +31,16 @@ class Worker:
             failed: What to do with what a task raised.
         """
         self.dropped = 0
-        self._name, self._drops, self._idle, self._failed = name, drops, idle, failed
-        self._tasks: queue.Queue[Task | None] = queue.Queue(room)
+        self._name, self._room, self._drops, self._idle, self._failed = name, room, drops, idle, failed
+        self.forget()
+        _channel.waiting.add(self)
+        _workers.add(self)
+
+    def forget(self) -> None:
+        """Begins anew without a thread, as a forked process must: it has none, and the tasks are its parent's."""
+        self._tasks: queue.Queue[Task | None] = queue.Queue(self._room)
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
-        _channel.waiting.add(self)
 
     def do(self, task: Task) -> None:
         """Does something later. Without room it waits, or drops the task."""
@@ -75,5 +82,17 @@ class Worker:
     def _attempt(self, task: Task) -> None:
         try:
             task()
-        except Exception as error:  # noqa: BLE001  (whatever a sink raises)
+        except BaseException as error:  # noqa: BLE001  (whatever a sink raises: the next task runs all the same)
             self._failed(error)
+
+
+_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+def _forget() -> None:
+    for worker in list(_workers):
+        worker.forget()
+
+
+if hasattr(os, "register_at_fork"):  # Windows does not fork.
+    os.register_at_fork(after_in_child=_forget)
