@@ -31,6 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: With code 2 for arguments that are wrong, with 0 after ``--help``.
     """
     args = _parser().parse_args(argv)
+    if sys.stdout is None:
+        complain("the standard output is closed")
+        return 1
     try:
         code = args.command(args)
         sys.stdout.flush()

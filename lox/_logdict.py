@@ -216,8 +216,8 @@ class logdict(Mapping[str, Any]):
         """The events that happened as a table. Needs the extra `pandas`.
 
         The long table has a row for each number. Its columns are `key`, `event`, `axis_0` ... for the further axes of
-        the events (missing where an event has fewer), the counters (missing where a key has none), and `value`, in a
-        dtype that holds all.
+        the events (missing where an event has fewer), the counters (missing where a key has none), and `value`, in
+        the dtype to which NumPy promotes those of all keys: beside floats, integers beyond 2**53 are rounded.
 
         The wide table has a row for each step, and a column for each key, so that it plots and joins as it is. The
         index is the counter `step`, or `event`, the number of the event, when no key has it. Rows are sorted by it;

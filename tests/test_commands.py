@@ -242,8 +242,14 @@ def test_the_band_is_that_of_the_runs_that_have_a_step():
 
 
 def test_what_cannot_be_drawn(lox_main, tmp_path):
-    save(tmp_path / "run", {"key": jax.random.split(jax.random.key(0), 2), "empty": np.zeros(0)})
-    for key, message in [("key", "'key' of run are PRNG keys"), ("empty", "nothing to draw"), ("x", "has the key 'x'")]:
+    values = {"empty": np.zeros(0), "huge": np.array([1e308, -1e308, 1e308])}
+    save(tmp_path / "run", {"key": jax.random.split(jax.random.key(0), 2), **values})
+    for key, message in [
+        ("key", "'key' of run are PRNG keys"),
+        ("empty", "nothing to draw"),
+        ("x", "has the key 'x'"),
+        ("huge", "matplotlib cannot draw these values"),
+    ]:
         code, _, error = lox_main("plot", tmp_path, key, "-o", tmp_path / "plot.png")
         assert code == 1 and message in error and not (tmp_path / "plot.png").exists()
 
@@ -300,6 +306,9 @@ def test_export_to_wandb_has_a_run_for_each(lox_main, runs, tmp_path, monkeypatc
     assert code == 0
     files = list((tmp_path / "wandb").glob("wandb/offline-run-*/*.wandb"))
     assert sorted(file.stem for file in files) == ["run-a", "run-b", "run-b-c"]
+    code, _, error = lox_main("export", runs, "--to", "wandb", "--offline", "--project", "p", "-o", tmp_path / "wandb")
+    assert code == 1 and error.count("is this run already") == 3
+    assert len(list((tmp_path / "wandb").glob("wandb/offline-run-*"))) == 3
     deadline = time.monotonic() + 30  # The process of W&B writes the end of a file after `finish` has returned.
     while not all(b"train/loss" in file.read_bytes() for file in files):
         assert time.monotonic() < deadline
@@ -409,6 +418,13 @@ def test_tail_prints_what_another_process_writes_until_it_is_interrupted(tmp_pat
         out, error = reader.communicate(timeout=60)
         assert (reader.returncode, out, error) == (130, "", "")
         writer.stdin.close()
+
+
+def test_without_a_standard_output_commands_say_so(tmp_path):
+    save(tmp_path / "run", {"x": np.arange(3)})
+    command = [sys.executable, "-m", "lox", "show", str(tmp_path)]
+    done = subprocess.run(["bash", "-c", '"$@" >&-', "_", *command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "lox: the standard output is closed\n")
 
 
 # -- use -----------------------------------------------------------------------------------------------------------

@@ -145,12 +145,21 @@ def test_init_touches_no_host_and_is_a_pytree():
     assert_array(jax.vmap(logger.init)(keys()).words, jax.random.key_data(keys()))
 
 
-@pytest.mark.parametrize("key", [7, np.int64(7), jax.random.key(7), jax.random.PRNGKey(7), np.uint32([0, 7])])
+@pytest.mark.parametrize(
+    "key", [7, np.int64(7), np.array(7), jnp.int32(7), jax.random.key(7), jax.random.PRNGKey(7), np.uint32([0, 7])]
+)
 def test_a_run_is_named_by_a_key_or_a_seed(key):
     logger = MemoryLogger()
     logger.log(logger.init(key), lox.logdict({"x": np.arange(2)}))
     logger.flush()
     assert list(logger.runs) == ["0000000000000007"]
+
+
+def test_seeds_may_be_traced():
+    logger = MemoryLogger()
+    jax.jit(jax.vmap(lambda seed: logger.tap(walk, logger.init(seed))(0.0)))(jnp.arange(7, 9))
+    logger.flush()
+    assert sorted(logger.runs) == ["0000000000000007", "0000000000000008"]
 
 
 def test_a_key_of_another_implementation_names_a_run():
@@ -261,6 +270,12 @@ def test_a_key_logged_once_more_in_every_event_of_a_batch_of_many_runs():
 def test_what_is_no_key(key):
     with pytest.raises(lox.LogDataError, match="named by a PRNG key"):
         MemoryLogger().init(key)
+
+
+@pytest.mark.parametrize("seed", [2**32, -(2**31) - 1])
+def test_a_seed_that_jax_would_cut(seed):
+    with pytest.raises(lox.LogDataError, match=f"32 bits unless jax_enable_x64 is set, got {seed}"):
+        MemoryLogger().init(seed)
 
 
 def test_several_keys_at_once():

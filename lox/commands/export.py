@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 import sys
 import uuid
@@ -69,6 +70,9 @@ def to_wandb(path: Path, out: Path | None, offline: bool, project: str | None) -
         out.mkdir(parents=True, exist_ok=True)
     for name, logs in runs:
         title = re.sub(r"[^A-Za-z0-9_.-]", "-", name)  # A path cannot be the id of a W&B run.
+        if there := next((out or Path()).glob(f"wandb/offline-run-*-{glob.escape(title)}"), None):
+            runs.fail(f"{there} is this run already, to which its events would be added: delete it")
+            continue
         _write(runs, name, title, logs, lambda: WandbLogger(**given))
     return runs.exit_code
 

@@ -39,7 +39,11 @@ def plot(path: Path, keys: Sequence[str], out: Path, lines: bool) -> int:
         missing = sum(series.not_finite for series in of_runs.values())
         if missing:
             complain(f"{missing} values of {key!r} are not finite, and are left out")
-    figure.savefig(out)
+    try:
+        with np.errstate(all="ignore"):
+            figure.savefig(out)
+    except (ValueError, OverflowError) as error:
+        raise Failure(f"matplotlib cannot draw these values: {error}") from error
     return runs.exit_code
 
 

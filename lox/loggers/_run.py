@@ -83,8 +83,8 @@ def state_of(key: Any, config: Mapping[str, Any]) -> State:
 
 
 def _words(key: Any) -> Any:
-    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
-        key = jax.random.key(int(key))
+    if _is_seed(key):
+        key = jax.random.key(key)
     if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         words, shape = jax.random.key_data(key), key.shape
     elif hasattr(key, "dtype") and key.dtype == np.uint32 and np.ndim(key) > 0:
@@ -100,6 +100,21 @@ def _words(key: Any) -> Any:
             "that vmap maps: vmap(lambda key, x: logger.tap(f, logger.init(key))(x))(keys, xs)."
         )
     return words
+
+
+def _is_seed(key: Any) -> bool:
+    """Whether a key is an integer, traced or not.
+
+    Raises:
+        LogDataError: It is one that JAX would cut.
+    """
+    if isinstance(key, bool) or not isinstance(key, (int, np.integer, np.ndarray, jax.Array)):
+        return False
+    if not isinstance(key, int):
+        return jnp.issubdtype(key.dtype, np.integer) and key.ndim == 0
+    if not jax.config.jax_enable_x64 and not -(2**31) <= key < 2**32:
+        raise LogDataError(f"A seed has 32 bits unless jax_enable_x64 is set, got {key}.")
+    return True
 
 
 def labels(words: Any) -> dict[str, Any]:
