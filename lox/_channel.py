@@ -63,6 +63,16 @@ _closed: list[Channel] = []
 waiting: weakref.WeakSet[Any] = weakref.WeakSet()
 """What takes logs on from callbacks; its `wait` returns when all that it got has arrived."""
 
+
+def members(found: weakref.WeakSet[Any]) -> list[Any]:
+    """The members of a set, to which other threads may add some meanwhile."""
+    while True:
+        try:
+            return list(found)
+        except RuntimeError:  # It changed while it was read.
+            continue
+
+
 _errors: list[BaseException] = []
 _later_errors = 0
 _lock = threading.RLock()  # Garbage collection may close a channel while this thread holds it.
@@ -131,8 +141,8 @@ def _wait() -> None:
         _closed.clear()
     with interruptible():
         jax.effects_barrier()
-    for wait in list(waiting):
-        wait.wait()
+    for each in members(waiting):
+        each.wait()
     del closed  # No sooner: what is on its way finds its channel.
 
 

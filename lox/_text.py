@@ -1,4 +1,4 @@
-"""Numbers as short text, for tables and lines of a terminal."""
+"""Short text, for tables and lines of a terminal."""
 
 from __future__ import annotations
 
@@ -22,6 +22,25 @@ def number(value: Any) -> str:
     if value.dtype.kind != "c":
         value = value.astype(np.float64)
     return f"{value.item():.4g}"
+
+
+def visible(text: str) -> str:
+    r"""Text on one line: characters that control terminals or separate are escaped.
+
+    >>> visible("a\tb"), visible("loss")
+    ('a\\tb', 'loss')
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def encodable(text: str, encoding: str | None) -> str:
+    r"""Text in which the characters that an encoding has not got are escaped.
+
+    >>> encodable("1 ± 2", "ascii")
+    '1 \\xb1 2'
+    """
+    encoding = encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def sparkline(values: Any, width: int = 20) -> str:

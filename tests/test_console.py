@@ -77,6 +77,87 @@ def test_a_counter_of_any_dtype_makes_progress(dtype):
     assert printed(console).startswith("step 3/4 (75%)")
 
 
+def test_a_counter_that_is_not_finite_makes_no_progress():
+    console = pipe()
+    with lox.loggers.ConsoleLogger({"step": 4}, console=console) as logger:
+        steps = np.array([0.0, np.nan, 1.0, np.inf])
+        logger.log(logger.init(0), lox.logdict({"x": np.ones(4)}, {"step": {"x": steps}}))
+    assert printed(console).startswith("step 2/4 (50%)")
+
+
+def test_names_are_text_on_one_line():
+    name, key = "[red]a[/red]\n[/b]", "[red]k\x1b[2J"
+    for console in (terminal(), pipe()):
+        with lox.loggers.ConsoleLogger({name: 4}, console=console) as logger:
+            logger.log(logger.init(0), lox.logdict({key: np.ones(1)}, {name: {key: np.ones(1)}}))
+        assert r"[red]a[/red]\n[/b] " in printed(console) and r"[red]k\x1b[2J " in printed(console)
+
+
+def test_the_time_of_a_bar_goes_on_when_another_run_begins(monkeypatch):
+    console, now = terminal(), [0.0]
+    monkeypatch.setattr(console, "get_time", lambda: now[0])
+    with lox.loggers.ConsoleLogger({"step": 2}, console=console) as logger:
+        for run, steps in ((1, [0, 1]), (2, [0])):
+            logger.log(logger.init(run), lox.logdict({"x": np.ones(len(steps))}, {"step": {"x": np.array(steps)}}))
+            logger.flush()
+            logger.table(10)
+            now[0] += 3600.0
+        table = terminal()
+        table.print(logger.table(10))
+    assert "2:00:00" in printed(table)
+
+
+def test_a_file_that_has_no_such_characters():
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    with lox.loggers.ConsoleLogger(console=Console(file=file, force_terminal=False)) as logger:
+        for run in (1, 2):
+            logger.log(logger.init(run), logs_of(x=[float(run)]))
+    assert rb"x 1.5 \xb1 0.5" in file.buffer.getvalue()
+
+
+def test_a_reader_that_is_gone_ends_nothing():
+    code = (
+        "import time, numpy as np, lox\n"
+        "logger = lox.loggers.ConsoleLogger(every=1e-3)\n"
+        "for i in range(100):\n"
+        "    logger.log(logger.init(np.zeros(2, np.uint32)), lox.logdict({'x': np.ones(1)}))\n"
+        "    time.sleep(2e-3)\n"
+        "logger.flush()\n"
+        "open(0, 'w').write('to the end')\n"
+    )
+    ours, theirs = os.pipe()
+    with subprocess.Popen(["bash", "-c", '"$@" | true', "_", sys.executable, "-c", code], stdin=theirs) as process:
+        assert process.wait(60) == 0
+    os.close(theirs)
+    with os.fdopen(ours) as reader:
+        assert reader.read() == "to the end"
+
+
+def test_what_cannot_be_drawn_is_an_error_of_the_logger_and_the_next_table_is_there():
+    console = terminal()
+    logger = lox.loggers.ConsoleLogger(console=console)
+    logger.log(logger.init(0), lox.logdict({"x": np.array(["text"])}))
+    with pytest.raises(ValueError, match="text") as raised:
+        for _ in range(100):
+            logger.flush()
+            time.sleep(0.02)
+    assert any("ConsoleLogger" in note for note in raised.value.__notes__)
+    logger.log(logger.init(0), logs_of(y=[5.0]))
+    logger.close()
+    assert last_table(console)[-1][:2] == ["y", "5"]
+
+
+def test_consoles_on_one_terminal_share_a_table():
+    primary, secondary = pty.openpty()
+    with os.fdopen(primary, "rb", 0), os.fdopen(secondary, "w") as tty:
+        consoles = [Console(file=tty, force_terminal=True) for _ in range(2)]
+        with (
+            lox.loggers.ConsoleLogger(console=consoles[0]) as first,
+            lox.loggers.ConsoleLogger(console=consoles[1]) as second,
+        ):
+            assert first._screen is second._screen
+
+
 @pytest.mark.parametrize("console", [terminal(), pipe()], ids=["table", "lines"])
 def test_what_was_dropped_is_said(console):
     with lox.loggers.ConsoleLogger(console=console, room=1, overflow="drop") as logger:
@@ -92,7 +173,7 @@ def test_a_line_names_a_few_of_many_keys():
     console = pipe()
     with lox.loggers.ConsoleLogger(console=console) as logger:
         logger.log(logger.init(0), lox.logdict({f"k{place}": np.zeros(1) for place in range(10_000)}))
-    assert printed(console).splitlines()[0].endswith("  k1003 0  and 9,992 keys more")
+    assert printed(console).splitlines()[0].endswith("  k7 0  and 9,992 keys more")
 
 
 def test_nothing_is_shown_of_a_logger_that_logs_nothing():
@@ -319,9 +400,11 @@ def test_a_series_is_that_of_means(reverse):
     "options, error, message",
     [
         ({"progress": 100}, lox.LogDataError, 'is a mapping such as {"step": 10_000}, got 100'),
-        ({"progress": {"step": 0}}, lox.LogValueError, "needs a positive number of 'step', got 0"),
-        ({"progress": {"step": 1.5}}, lox.LogValueError, "needs a positive number of 'step', got 1.5"),
-        ({"progress": {"step": True}}, lox.LogValueError, "needs a positive number of 'step', got True"),
+        ({"progress": {3: 10}}, lox.LogDataError, "maps the names of counters, got 3"),
+        ({"console": 7}, lox.LogDataError, "is a rich.console.Console, got 7"),
+        ({"progress": {"step": 0}}, lox.LogValueError, "needs a positive integer for 'step', got 0"),
+        ({"progress": {"step": 1.5}}, lox.LogValueError, "needs a positive integer for 'step', got 1.5"),
+        ({"progress": {"step": True}}, lox.LogValueError, "needs a positive integer for 'step', got True"),
         ({"every": "1"}, lox.LogDataError, "is a number of seconds, got '1'"),
         ({"every": 0}, lox.LogValueError, "must be positive, got 0"),
         ({"every": float("nan")}, lox.LogValueError, "must be positive, got nan"),

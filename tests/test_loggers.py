@@ -15,6 +15,7 @@ from jax.sharding import Mesh, PartitionSpec
 from reference import assert_array
 
 import lox
+from lox import _channel
 from lox.loggers import Logger, MemoryLogger, MultiLogger
 
 jits = pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])
@@ -283,6 +284,32 @@ def test_several_keys_at_once():
         MemoryLogger().init(keys())
 
 
+@ways
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_state_of_several_keys(way, count):
+    logger = MemoryLogger()
+    states = jax.vmap(logger.init)(keys(count))
+    with pytest.raises(lox.LogDataError, match=f"an array of keys of shape \\({count},\\)"):
+        getattr(logger, way)(jax.vmap(walk), states)
+    with pytest.raises(lox.LogDataError, match="an array of keys of shape"):
+        logger.log(states, lox.logdict({"x": np.zeros(1)}))
+
+
+def test_values_without_an_axis_of_events():
+    logger = MemoryLogger()
+    with pytest.raises(lox.LogDataError, match="first axis, and the values of 'x' have none"):
+        logger.log(logger.init(0), lox.logdict({"x": np.float32(1)}))
+
+
+def test_a_logger_that_was_not_initialized():
+    class Mine(Logger):
+        def __init__(self):
+            self.mine = 1
+
+    with pytest.raises(lox.LogValueError, match=r"Mine.__init__ must call super\(\).__init__\(\)"):
+        Mine().tap(walk, Mine().init(0))
+
+
 def test_without_a_state():
     with pytest.raises(lox.LogDataError, match="needs the state of a run"):
         MemoryLogger().tap(walk)
@@ -401,6 +428,117 @@ def test_what_ends_a_thread_does_not_end_that_of_a_logger(raised):
         logger.flush()
     assert values == [0.0, 2.0]
     logger.close()
+
+
+def test_two_threads_each_log_to_their_run():
+    logger, switches = MemoryLogger(), sys.getswitchinterval()
+    states = [logger.init(np.uint32([0, run])) for run in (1, 2)]
+
+    def work(run):
+        for _ in range(500):
+            logger.log(states[run - 1], lox.logdict({"x": np.float32([run])}))
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(run,)) for run in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switches)
+    logger.flush()
+    for run in (1, 2):
+        assert_array(logger[f"{run:016x}"]["x"], np.full(500, float(run)))
+
+
+def test_what_was_logged_may_be_written_over():
+    logger, values, steps = MemoryLogger(), np.zeros(1), np.zeros(1, int)
+    state = logger.init(np.uint32([0, 7]))
+    for i in range(5):
+        values[:], steps[:] = i, 10 * i
+        logger.log(state, lox.logdict({"x": values}, {"step": {"x": steps}}))
+    logger.flush()
+    logs = logger["0000000000000007"]
+    np.testing.assert_array_equal(logs["x"], np.arange(5))
+    np.testing.assert_array_equal(logs.steps["step"]["x"], 10 * np.arange(5))
+
+
+@pytest.mark.parametrize("end", ["flush", "close"])
+def test_flush_and_close_end_while_other_threads_log(end):
+    finished = []
+
+    class Counting(Logger):
+        def __init__(self):
+            super().__init__(room=2)
+            self.count = 0
+
+        def write(self, run, logs):
+            assert not finished
+            self.count += 1
+            time.sleep(1e-3)
+
+        def finish(self, run):
+            finished.append(run.name)
+
+    logger, accepted, gone_on = Counting(), [], threading.Event()
+    state = logger.init(np.uint32([0, 7]))
+
+    def work():
+        try:
+            while not gone_on.is_set() or end == "close":
+                logger.log(state, lox.logdict({"x": np.ones(1)}))
+                accepted.append(1)
+        except lox.LogValueError:
+            assert logger._worker.stopped
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.05)
+    closers = [threading.Thread(target=getattr(logger, end), daemon=True) for _ in range(3)]
+    for thread in closers:
+        thread.start()
+    for thread in closers:
+        thread.join(30)
+        assert not thread.is_alive()
+    gone_on.set()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    logger.close()
+    assert logger.count == len(accepted) and finished == ["0000000000000007"]
+
+
+def test_a_logger_may_log_to_itself_without_room():
+    class Echo(Logger):
+        def __init__(self):
+            super().__init__(room=1)
+            self.values = []
+
+        def write(self, run, logs):
+            self.values.extend(logs["x"].tolist())
+            for value in logs["x"]:
+                if value < 3:
+                    self.log(state, lox.logdict({"x": np.array([value + 1, 10.0])}))
+
+    logger = Echo()
+    state = logger.init(np.uint32([0, 7]))
+    logger.log(state, lox.logdict({"x": np.zeros(1)}))
+    logger.close()
+    assert logger.values == [0, 1, 10, 2, 10, 3, 10]
+
+
+def test_waiting_for_all_loggers_while_others_are_made():
+    class Changing(list):
+        def __iter__(self):
+            if not attempts:
+                attempts.append(1)
+                raise RuntimeError("Set changed size during iteration")
+            return super().__iter__()
+
+    attempts = []
+    assert _channel.members(Changing([1, 2])) == [1, 2] and attempts
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

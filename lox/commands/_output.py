@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
+from lox._text import encodable, visible
+
 
 class Failure(Exception):
     """Why a command could not do its work, in words for its user."""
@@ -12,16 +14,16 @@ class Failure(Exception):
 
 def complain(message: str) -> None:
     """Says what went wrong."""
-    print(f"lox: {_visible(message)}", file=sys.stderr, flush=True)
+    print(f"lox: {visible(message)}", file=sys.stderr, flush=True)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Prints rows: aligned and under a header on a terminal, as they come and with tabs between elsewhere."""
     if not sys.stdout.isatty():
         for row in rows:
-            _print("\t".join(map(_visible, row)))
+            _print("\t".join(map(visible, row)))
         return
-    lines = [header, *([_visible(field) for field in row] for row in rows)]
+    lines = [header, *([visible(field) for field in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         _print(aligned(line, widths))
@@ -41,7 +43,7 @@ class Stream:
     def write(self, rows: Iterable[Sequence[str]]) -> None:
         """Prints rows at once."""
         for row in rows:
-            fields = [_visible(field) for field in row]
+            fields = [visible(field) for field in row]
             if sys.stdout.isatty():
                 widths = self._widths or [0] * len(fields)
                 self._widths = [max(width, len(field)) for width, field in zip(widths, fields, strict=True)]
@@ -51,11 +53,5 @@ class Stream:
         sys.stdout.flush()
 
 
-def _visible(text: str) -> str:
-    """Text on one line and in one field: characters that control terminals or separate are escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def _print(line: str) -> None:
-    encoding = sys.stdout.encoding or "utf-8"
-    print(line.encode(encoding, "backslashreplace").decode(encoding))
+    print(encodable(line, sys.stdout.encoding))

@@ -12,7 +12,7 @@ import numpy as np
 from lox._exceptions import LogDataError, LogValueError
 from lox._extras import extra
 from lox._logdict import logdict
-from lox._text import number, sparkline
+from lox._text import number, sparkline, visible
 from lox.loggers._logger import Logger
 from lox.loggers._run import Key, Run
 from lox.loggers._statistics import BARS, Statistics, numbers_of
@@ -33,10 +33,12 @@ class ConsoleLogger(Logger):
 
     On a terminal it is a table that is drawn anew ten times a second at most, below what the program prints: for each
     key the last value, mean, smallest and largest value, and a line of all values. Values of several runs are shown as
-    mean ± standard deviation of the runs' last ones, arrays as the mean of their elements. What is not finite is
-    counted, shown in red, and left out of the mean and the range. With ``overflow="drop"`` it says how many deliveries
-    were dropped. In a notebook the table is an output of the cell that first logs. Elsewhere, as in a file, a line of
-    text is printed every few seconds.
+    mean ± standard deviation of the runs' last ones, arrays as the mean of their elements, complex numbers as their
+    absolute values. What is not finite is counted, shown in red, and left out of the mean and the range. With
+    ``overflow="drop"`` it says how many deliveries were dropped. In a notebook the table is an output of the cell that
+    first logs. Elsewhere, as in a file, a line of text is printed every few seconds.
+
+    What a program prints without a newline at its end may be overwritten by the table.
 
     Args:
         progress: For counters, such as ``{"step": 10_000}``, how many steps there are to do: each gets a bar, with the
@@ -47,7 +49,7 @@ class ConsoleLogger(Logger):
 
     Raises:
         ImportError: rich is not installed.
-        LogDataError: `progress` is no mapping, or `every` no number. A `TypeError`.
+        LogDataError: `progress` is no mapping of names, `every` no number, or `console` no console. A `TypeError`.
         LogValueError: A number of steps, or `every`, is not positive. A `ValueError`.
 
     >>> import sys
@@ -69,10 +71,12 @@ class ConsoleLogger(Logger):
         **options: Any,
     ):
         with extra("console", "ConsoleLogger"):
-            import rich
+            import rich.console
 
             from lox.loggers import _screen
         _check(progress, every)
+        if not isinstance(console, (rich.console.Console, type(None))):
+            raise LogDataError(f"console= of ConsoleLogger is a rich.console.Console, got {console!r}.")
         self._console = console or rich.get_console()
         self._screen = _screen.screen_of(self._console, every)
         self._totals = dict(progress or {})
@@ -114,6 +118,15 @@ class ConsoleLogger(Logger):
 
     def table(self, height: int) -> RenderableType:
         """The bars, and a row for each key, as many as a height has room for."""
+        from rich.text import Text
+
+        try:
+            return self._table(height)
+        except Exception as error:  # noqa: BLE001  (the thread that draws goes on)
+            self._failed(error)
+            return Text("")
+
+    def _table(self, height: int) -> RenderableType:
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text
@@ -133,10 +146,10 @@ class ConsoleLogger(Logger):
                 if room < 2:
                     break
                 if group:
-                    table.add_row(Text(group, style="bold"))
+                    table.add_row(Text(visible(group), style="bold"))
                     room -= 1
                 for key in keys[:room]:
-                    name = key.removeprefix(f"{group}/")
+                    name = visible(key.removeprefix(f"{group}/"))
                     table.add_row(Text(f"  {name}" if group else name), *self._cells(self._statistics[key]))
                 left -= len(keys[:room])
                 room -= len(keys[:room])
@@ -153,7 +166,7 @@ class ConsoleLogger(Logger):
             self._advance()
             parts = [_progress(task) for task in (self._bars.tasks if self._totals else ())]
             keys = list(self._statistics)[:ON_A_LINE]
-            parts += [f"{key} {_last(self._statistics[key])}" for key in keys]
+            parts += [f"{visible(key)} {_last(self._statistics[key])}" for key in keys]
             if len(self._statistics) > len(keys):
                 parts.append(f"and {len(self._statistics) - len(keys):,} keys more")
             return "  ".join([*parts, *self._lost()])
@@ -170,8 +183,9 @@ class ConsoleLogger(Logger):
                 parts.setdefault((run, key), []).append(logs)
             for name, at in self._at.items():
                 for counter in logs.steps.get(name, {}).values():
-                    if counter.size:
-                        at[run] = max(float(np.max(counter)) + 1, at.get(run, 0.0))
+                    steps = counter[np.isfinite(counter)]
+                    if len(steps):
+                        at[run] = max(float(steps.max()) + 1, at.get(run, 0.0))
         for (run, key), having in parts.items():
             statistics = self._statistics.setdefault(key, Statistics())
             for numbers in numbers_of(key, having):
@@ -181,6 +195,8 @@ class ConsoleLogger(Logger):
         for task, at in zip(self._bars.tasks, self._at.values(), strict=True):
             completed = sum(at.values()) / len(at) if at else 0
             self._bars.update(task.id, completed=min(completed, task.total), rate=_rate(task))
+            if completed < task.total:  # Another run has begun since all were done.
+                task.finished_time = task.finished_speed = None
 
     def _cells(self, statistics: Statistics) -> Iterable[RenderableType]:
         from rich.text import Text
@@ -200,8 +216,10 @@ def _check(progress: Mapping[str, int] | None, every: Any) -> None:
     if progress is not None and not isinstance(progress, Mapping):
         raise LogDataError(f'progress= of ConsoleLogger is a mapping such as {{"step": 10_000}}, got {progress!r}.')
     for name, total in (progress or {}).items():
+        if not isinstance(name, str):
+            raise LogDataError(f"progress= of ConsoleLogger maps the names of counters, got {name!r}.")
         if isinstance(total, bool) or not isinstance(total, (int, np.integer)) or total < 1:
-            raise LogValueError(f"progress= of ConsoleLogger needs a positive number of {name!r}, got {total!r}.")
+            raise LogValueError(f"progress= of ConsoleLogger needs a positive integer for {name!r}, got {total!r}.")
     if isinstance(every, bool) or not isinstance(every, (int, float)):
         raise LogDataError(f"every= of ConsoleLogger is a number of seconds, got {every!r}.")
     if not every > 0:
@@ -219,16 +237,16 @@ def _bars(console: Console, totals: Mapping[str, int]) -> Any:
     )
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
+        TextColumn("{task.fields[rate]}", markup=False),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     bars = Progress(*columns, console=console, auto_refresh=False)
     for name, total in totals.items():
-        bars.add_task(name, total=int(total), rate="")
+        bars.add_task(visible(name), total=int(total), rate="")
     return bars
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 def each(act: Callable[[Any], None], items: Iterable[Any]) -> None:
     """Does something with all items, and then raises what was raised first, with notes of the rest."""
-    errors = []
+    errors: list[BaseException] = []
     for item in items:
         try:
             act(item)
-        except Exception as error:  # noqa: BLE001  (whatever it is, the next item has its turn)
+        except BaseException as error:  # noqa: BLE001  (whatever it is, the next item has its turn)
             errors.append(error)
     for later in errors[1:]:
         errors[0].add_note(f"Another one raised {type(later).__name__}: {later}")

@@ -7,14 +7,14 @@ import functools
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Literal
 
 import jax
 import numpy as np
 
-from lox import _channel, _transform
+from lox import _channel, _compat, _transform
 from lox._exceptions import LogDataError, LogValueError, SpoolWarning
 from lox._keys import on_host
 from lox._log import log
@@ -22,7 +22,8 @@ from lox._logdict import logdict
 from lox._spool import spool
 from lox._strip import strip
 from lox._tap import labelled_tap
-from lox.loggers._run import Key, Run, State, by_run, labels, state_of
+from lox.loggers._each import each
+from lox.loggers._run import Key, Run, State, by_run, labels, refuse_several, state_of
 from lox.loggers._worker import Worker
 
 Function = Callable[..., Any]
@@ -61,7 +62,6 @@ class Logger:
     def __init__(self, *, room: int = 1024, overflow: Literal["wait", "drop"] = "wait"):
         drops = _transform.choice("overflow", overflow, ("wait", "drop")) == "drop"
         self._runs: dict[Key, Run] = {}
-        self._closed = False
         self._latest: tuple[Any, Any] = (None, None)
         name = type(self).__name__
         self._worker = Worker(name, _transform.positive("room", room) or 1, drops, self.sync, self._failed)
@@ -158,16 +158,20 @@ class Logger:
         state = self._checked(state)
         if not isinstance(logs, logdict):
             raise LogDataError(f"A logger writes a lox.logdict, got {type(logs).__name__}.")
-        if state is self._latest[0] and all(type(array) is np.ndarray for array in _arrays(logs)):
-            self.deliver(functools.partial(_write_now, self._latest[1], logs))  # It was so the last time.
+        for key, values in logs.data.items():
+            if np.ndim(values) == 0:
+                raise LogDataError(
+                    f"A lox.logdict holds events along a first axis, and the values of {key!r} have none."
+                )
+        if not _compat.is_top_level():
+            parts = {"data": logs.data, "steps": logs.steps, "mask": logs.mask, "dropped": logs.dropped}
+            strip(self._tapped(lambda: log(parts), state, {}, self._take_packed))()
             return
-        if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((state, logs))):
-            arrived, logs = jax.tree.map(on_host, (state, logs))
+        known, arrived = self._latest
+        if state is not known:
+            arrived = jax.tree.map(on_host, state)
             self._latest = (state, arrived)
-            self.deliver(functools.partial(_write_now, arrived, logs))
-            return
-        parts = {"data": logs.data, "steps": logs.steps, "mask": logs.mask, "dropped": logs.dropped}
-        strip(self._tapped(lambda: log(parts), state, {}, self._take_packed))()
+        self.deliver(functools.partial(_write_now, arrived, _kept(logs)))
 
     def flush(self) -> None:
         """Waits until all is written that was logged before, and raises what was raised meanwhile.
@@ -178,9 +182,7 @@ class Logger:
         try:
             _channel.flush()
         finally:
-            if not self._closed:  # Else all is written, and its thread has ended.
-                self._worker.do(self.sync)
-                self._worker.wait()
+            self._worker.wait(self.sync)
         _channel.flush()
 
     def close(self) -> None:
@@ -189,15 +191,13 @@ class Logger:
         Raises:
             Exception: As `flush`.
         """
-        if self._closed:
+        if self._worker.stopped:
+            self._worker.wait()
             return
         try:
             self.flush()
         finally:
-            self._closed = True
-            for run in self._runs.values():
-                self._worker.do(functools.partial(self.finish, run))
-            self._worker.stop()
+            self._worker.stop(self._finish)
             _open.discard(self)
         _channel.flush()
 
@@ -225,11 +225,15 @@ class Logger:
     # -- On the way -----------------------------------------------------------------------------------------------
 
     def _checked(self, state: State | None) -> State:
+        if not hasattr(self, "_worker"):
+            raise LogValueError(f"{type(self).__name__}.__init__ must call super().__init__(), which makes its thread.")
         if not isinstance(state, State):
             raise LogDataError(
                 f"A logger needs the state of a run, as {type(self).__name__}.init(key) gives it; got "
                 f"{type(state).__name__}."
             )
+        if state is not self._latest[0]:
+            refuse_several(np.shape(state.words)[:-1])
         return state
 
     def _tapped(
@@ -261,9 +265,8 @@ class Logger:
 
     def deliver(self, task: Callable[[Logger], None]) -> None:
         """Has the logger's thread do something with it, after all that was delivered before."""
-        if self._closed:
+        if not self._worker.do(functools.partial(task, self)):
             raise LogValueError(f"{self!r} was closed, and gets logs.")
-        self._worker.do(functools.partial(task, self))
 
     # -- On the logger's thread -----------------------------------------------------------------------------------
 
@@ -291,6 +294,9 @@ class Logger:
             for key, values in logs.items():
                 run.seen[key] = run.seen.get(key, 0) + len(values)
 
+    def _finish(self) -> None:
+        each(self.finish, self._runs.values())
+
     def _failed(self, error: BaseException) -> None:
         error.add_note(f"The error was raised by {self!r}.")
         _channel.keep(error)
@@ -317,9 +323,16 @@ def _write_packed(packed: logdict, logger: Logger) -> None:
         logger.write_happened(logger.run(key, {}), _unpacked(of_run))
 
 
-def _arrays(logs: logdict) -> Iterator[Any]:
-    for part in (logs.data, logs.mask, logs.dropped, *logs.steps.values()):
-        yield from part.values()
+def _kept(logs: logdict) -> logdict:
+    """The logs as arrays of NumPy that nobody else can change."""
+    steps = {name: _keep(of) for name, of in logs.steps.items()}
+    return logdict(_keep(logs.data), steps, _keep(logs.mask), _keep(logs.dropped))
+
+
+def _keep(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    if not arrays:
+        return {}
+    return {key: array.copy() if isinstance(array, np.ndarray) else on_host(array) for key, array in arrays.items()}
 
 
 def _unpacked(packed: logdict) -> logdict:
@@ -359,7 +372,7 @@ _open: weakref.WeakSet[Logger] = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    for logger in list(_open):
+    for logger in _channel.members(_open):
         try:
             logger.close()
         except BaseException as error:  # noqa: BLE001  (the next logger is closed as well)
@@ -367,5 +380,13 @@ def _close_all() -> None:
 
 
 atexit.register(_close_all)
+
+
+def _forget() -> None:
+    for logger in _open:
+        logger._worker.forget()
+    _open.clear()
+
+
 if hasattr(os, "register_at_fork"):  # Windows does not fork.
-    os.register_at_fork(after_in_child=_open.clear)
+    os.register_at_fork(after_in_child=_forget)

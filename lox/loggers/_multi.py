@@ -53,8 +53,10 @@ class MultiLogger(Logger):
 
     def close(self) -> None:
         """See `Logger`."""
-        each(lambda logger: logger.close(), self.loggers)
-        super().close()
+        try:
+            each(lambda logger: logger.close(), self.loggers)
+        finally:
+            super().close()
 
     @property
     def dropped(self) -> int:

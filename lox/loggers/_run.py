@@ -94,12 +94,21 @@ def _words(key: Any) -> Any:
             f"A logger's run is named by a PRNG key, as of jax.random.key, or by a seed; got {key!r} of type "
             f"{type(key).__name__}."
         )
+    refuse_several(shape)
+    return words
+
+
+def refuse_several(shape: tuple[int, ...]) -> None:
+    """Refuses an array of keys.
+
+    Raises:
+        LogDataError: The shape is that of an array. A `TypeError`.
+    """
     if shape:
         raise LogDataError(
             f"A logger's state is of one run; got an array of keys of shape {shape}. Make it inside of the function "
             "that vmap maps: vmap(lambda key, x: logger.tap(f, logger.init(key))(x))(keys, xs)."
         )
-    return words
 
 
 def _is_seed(key: Any) -> bool:
@@ -145,7 +154,7 @@ def by_run(logs: logdict) -> Iterator[tuple[Key, logdict]]:
             run: Key = tuple(words[(0, *lane)].tolist())
             if run in found:
                 raise LogDataError(
-                    f"Two lanes of a batch log {key!r} to one run. Give each a key of its own: "
+                    "Two lanes of a batch log to one run. Give each a key of its own: "
                     "vmap(lambda key, x: logger.tap(f, logger.init(key))(x))(jax.random.split(key, n), xs)."
                 )
             found.add(run)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
 import weakref
@@ -10,6 +12,8 @@ from typing import Any, Protocol
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
+
+from lox._text import encodable
 
 REFRESHES = 10
 """How often a second what is shown in place is drawn again, at most."""
@@ -143,14 +147,16 @@ class Lines:
             del self._next[id(part)]
 
     def _print(self, part: Part) -> None:
-        self._console.print(part.line(), soft_wrap=True, highlight=False, markup=False, emoji=False)
-        self._console.file.flush()
+        line = encodable(part.line(), self._console.encoding)
+        with contextlib.suppress(SystemExit):  # So says rich that nobody reads any longer; what follows goes nowhere.
+            self._console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
+            self._console.file.flush()
         self._unsaid.discard(id(part))
         self._next[id(part)] = time.monotonic() + self._every
 
 
-_terminals: weakref.WeakValueDictionary[int, Terminal] = weakref.WeakValueDictionary()
-"""By the identity of their consoles, which they keep alive."""
+_terminals: weakref.WeakValueDictionary[tuple[str, int], Terminal] = weakref.WeakValueDictionary()
+"""By the number of their device, or by the identity of their consoles, which they keep alive."""
 
 
 def screen_of(console: Console, every: float) -> Screen:
@@ -164,4 +170,11 @@ def screen_of(console: Console, every: float) -> Screen:
         return Notebook()
     if not console.is_terminal or console.is_dumb_terminal:
         return Lines(console, every)
-    return _terminals.setdefault(id(console), Terminal(console))
+    return _terminals.setdefault(_device(console), Terminal(console))
+
+
+def _device(console: Console) -> tuple[str, int]:
+    try:
+        return "device", os.fstat(console.file.fileno()).st_rdev
+    except (OSError, ValueError, AttributeError):  # It is no file of the system.
+        return "console", id(console)
