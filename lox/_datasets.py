@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -51,15 +50,13 @@ def dataset(logs: Logs) -> xarray.Dataset:
 
 def _counters(events: PlainEvents) -> dict[str, np.ndarray]:
     """The counters; one that all lanes share has the axis of events only."""
-    happened = events.happened.reshape(len(events.happened), math.prod(events.lanes))
-    if not happened.shape[1]:
+    if 0 in events.lanes:
         return events.steps
-    first = happened.argmax(1)[:, None]
     found = {}
     for name, step in events.steps.items():
-        flat = step.reshape(happened.shape)
-        shared = np.take_along_axis(flat, first, 1)
-        found[name] = shared[:, 0] if ((flat == shared) | ~happened).all() else step
+        shared = events.counter(name)
+        same = (step == shared.reshape(-1, *[1] * len(events.lanes))) | ~events.happened
+        found[name] = shared if same.all() else step
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -89,7 +90,37 @@ class PlainEvents:
         """The shape of a value."""
         return self.values.shape[self.happened.ndim :]
 
+    def counter(self, name: str) -> np.ndarray:
+        """A counter as one number for each event, shape `(events,)`: that of the first lane in which it happened."""
+        steps = self.steps[name]
+        if not self.lanes:
+            return steps
+        if 0 in self.lanes:  # It happened in none.
+            return np.zeros(len(steps), steps.dtype)
+        happened = self.happened.reshape(len(steps), -1)
+        return np.take_along_axis(steps.reshape(happened.shape), happened.argmax(1)[:, None], 1)[:, 0]
+
+    def numbers(self) -> np.ndarray:
+        """Each event as one number, shape `(events,)`: the mean of its elements in the lanes in which it happened.
+
+        Complex elements count by their absolute value. Where there are no elements, it is NaN.
+        """
+        values = real(self.values)
+        if values.size == len(values):
+            return values.reshape(-1)
+        size, axes = math.prod(self.shape), tuple(range(1, self.happened.ndim))
+        with np.errstate(all="ignore"):
+            of_lanes = values.reshape(*self.happened.shape, size).sum(-1, np.float64)
+            return of_lanes.sum(axes, where=self.happened) / (self.happened.sum(axes) * size)
+
+
+def real(values: np.ndarray) -> np.ndarray:
+    """Complex numbers as their absolute values, and others as they are."""
+    return np.abs(values) if values.dtype.kind == "c" else values
+
 
 def along(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """An array repeated along further axes, to a shape that begins with its own."""
+    if array.shape == shape:
+        return array
     return np.broadcast_to(array.reshape(array.shape + (1,) * (len(shape) - array.ndim)), shape)

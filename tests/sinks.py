@@ -24,6 +24,12 @@ class TensorBoard:
     def numbers(self):
         return {name: self._events(name, "scalars", lambda event: event.value) for name in self.runs()}
 
+    def ranges(self):
+        def ends(event):
+            return (event.histogram_value.min, event.histogram_value.max)
+
+        return {name: self._events(name, "histograms", ends) for name in self.runs()}
+
     def images(self):
         return {
             name: self._events(name, "images", lambda event: pixels(io.BytesIO(event.encoded_image_string)))
@@ -39,12 +45,13 @@ class TensorBoard:
         events = EventAccumulator(
             str(self.path / name), size_guidance={"scalars": 0, "histograms": 0, "tensors": 0, "images": 0}
         )
-        events.Reload()
+        with np.errstate(over="ignore"):  # Of what it makes of histograms, for its page of distributions.
+            events.Reload()
         return events
 
     def _events(self, name, kind, value):
         events = self.read(name)
-        read = {"scalars": events.Scalars, "images": events.Images}[kind]
+        read = {"scalars": events.Scalars, "histograms": events.Histograms, "images": events.Images}[kind]
         return {tag: [(event.step, value(event)) for event in read(tag)] for tag in events.Tags()[kind]}
 
 
@@ -59,6 +66,9 @@ class Wandb:
 
     def numbers(self):
         return self._rows(lambda folder, value: value if isinstance(value, (int, float)) else None)
+
+    def ranges(self):
+        return self._rows(lambda folder, value: ends(value))
 
     def images(self):
         def image(folder, value):
@@ -164,6 +174,19 @@ class Mlflow:
             for name, run in self.runs().items()
         }
 
+    def ranges(self):
+        return {
+            name: {
+                key.removesuffix(".min"): [
+                    (step, (low, high))
+                    for (step, low), (_, high) in zip(events, numbers[f"{key[:-4]}.max"], strict=True)
+                ]
+                for key, events in numbers.items()
+                if key.endswith(".min")
+            }
+            for name, numbers in self.numbers().items()
+        }
+
     def _history(self, run_id, key):
         events = self.client.get_metric_history(run_id, key)
         return [(event.step, event.value) for event in sorted(events, key=lambda event: (event.timestamp, event.step))]
@@ -195,6 +218,9 @@ class Trackio:
 
         return self._rows(read)
 
+    def ranges(self):
+        return self._rows(ends)
+
     def images(self):
         def read(value):
             if isinstance(value, dict) and value.get("_type") == "trackio.image":
@@ -223,6 +249,12 @@ class Trackio:
             rows = connection.execute(command, values).fetchall()
         connection.close()
         return rows
+
+
+def ends(value):
+    """Those of a histogram, as W&B and Trackio have it, in which all numbers are."""
+    if isinstance(value, dict) and "bins" in value:
+        return (value["bins"][0], value["bins"][-1])
 
 
 def pixels(file):

@@ -118,6 +118,26 @@ def test_a_batch_inside_of_a_run_is_an_axis_of_its_values(jit, way):
     assert not second.mask
 
 
+def test_a_step_is_that_of_the_first_lane_in_which_the_event_happened():
+    steps = []
+
+    class Steps(Logger):
+        def write(self, run, logs):
+            steps.append((run.steps(logs, "x").tolist(), run.steps(logs, "y").tolist()))
+
+    def f(xs, i):
+        def log_one(x):
+            lax.cond(x > 1, lambda: lox.log({"x": x}, step=i + x), lambda: {"x": x})
+            lox.log({"y": x})
+
+        jax.vmap(log_one)(xs)
+
+    with Steps() as logger:
+        for i in range(2):
+            logger.tap(f, logger.init(7), buffer=2)(jnp.array([0, 2, 3]), 10 * i)
+    assert steps == [([2], [0]), ([12], [1])]
+
+
 def logger_name(key):
     return "".join(f"{word:08x}" for word in np.asarray(jax.random.key_data(key)).tolist())
 

@@ -152,6 +152,37 @@ def test_a_key_whose_dtype_and_shape_change(sink):
     assert sink.numbers()[NAME]["x"] == [(0, -3), (1, 0.5), (2, 1), (6, 7), (7, 1)]
 
 
+def test_lanes_in_which_an_event_did_not_happen_are_no_part_of_it(sink):
+    def log_if_positive(x, i):
+        lax.cond(x > 0, lambda: (lox.log({"x": x, "two": jnp.array([x, -x])}, step=i), None)[1], lambda: None)
+
+    def program(xs):
+        def step(xs, i):
+            jax.vmap(lambda x: log_if_positive(x, i))(xs)
+            return xs - 5, None
+
+        lax.scan(step, xs, jnp.arange(10, 13))
+
+    with sink.logger() as logger:
+        logger.tap(program, logger.init(7))(jnp.array([0, 5, 12]))
+    found = sink.ranges()[NAME]
+    assert found["two"] == [(10, (-12, 12)), (11, (-7, 7)), (12, (-2, 2))]
+    assert [step for step, _ in found["x"]] == [10, 11, 12]
+    assert found["x"][0] == (10, (5, 12))
+    assert "x" not in sink.numbers()[NAME]  # One lane of several is no number.
+
+
+def test_a_batch_without_lanes_is_nothing(sink):
+    def log(xs):
+        jax.vmap(lambda x: lox.log({"x": x, "two": jnp.stack([x, x])}, step=x, epoch=3))(xs)
+        lox.log({"y": jnp.sum(xs)})
+
+    with sink.logger() as logger:
+        logger.spool(log, logger.init(7))(jnp.zeros(0, jnp.int32))
+    assert sink.numbers()[NAME] == {"y": [(0, 0)]}
+    assert not any(sink.ranges().values())
+
+
 def test_arrays_without_a_number_are_nothing(sink):
     logged(sink, {"empty": np.zeros((1, 0, 3)), "none": np.full((2, 3), np.nan)})
     logged(sink, {"x": np.ones(1)})

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
 
 from lox._keys import impl_of
 from lox._logdict import logdict
-from lox._plain import PlainEvents, along
+from lox._plain import PlainEvents, real
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,14 +31,11 @@ class Series:
     def of(cls, logs: logdict, key: str, start: int = 0) -> Series:
         """The events of a key of logs, from one on."""
         events = PlainEvents.of(_part(logs, key, slice(start, None)), key)
-        happened = events.happened.reshape(len(events.happened), math.prod(events.lanes))
-        there = happened.any(1)
-        steps = start + np.arange(len(happened))
-        if "step" in events.steps and happened.shape[1]:
-            first = happened.argmax(1)[:, None]
-            steps = np.take_along_axis(events.steps["step"].reshape(happened.shape), first, 1)[:, 0]
-        values = None if events.impl is not None else _means(events)[there]
-        return cls("step" if "step" in events.steps else "event", steps[there], values)
+        there = _in_some_lane(events.happened)
+        counted = "step" in events.steps
+        steps = events.counter("step") if counted else start + np.arange(len(there))
+        values = None if events.impl is not None else events.numbers()[there]
+        return cls("step" if counted else "event", steps[there], values)
 
     @property
     def not_finite(self) -> int:
@@ -50,7 +46,7 @@ class Series:
 def numbers(logs: logdict, key: str) -> np.ndarray:
     """All numbers of the events of a key that happened; those of complex ones are absolute values."""
     events = PlainEvents.of(logs, key)
-    return _real(events.values[events.happened]).reshape(-1)
+    return real(events.values[events.happened]).reshape(-1)
 
 
 def kind(logs: logdict, key: str) -> str:
@@ -82,17 +78,3 @@ def _in_some_lane(mask: Any) -> np.ndarray:
 def _part(logs: logdict, key: str, part: slice) -> logdict:
     steps = {name: {key: of[key][part]} for name, of in logs.steps.items() if key in of}
     return logdict({key: logs[key][part]}, steps, {key: logs.mask[key][part]} if key in logs.mask else {})
-
-
-def _means(events: PlainEvents) -> np.ndarray:
-    values = _real(events.values)
-    if values.size == len(values):
-        return values.reshape(-1)
-    axes = tuple(range(1, values.ndim))
-    happened = along(events.happened, values.shape)
-    with np.errstate(all="ignore"):
-        return np.sum(values, axes, np.float64, where=happened) / np.sum(happened, axes)
-
-
-def _real(values: np.ndarray) -> np.ndarray:
-    return np.abs(values) if values.dtype.kind == "c" else values

@@ -10,7 +10,7 @@ import numpy as np
 
 from lox._exceptions import LogDataError
 from lox._logdict import logdict
-from lox._plain import plain
+from lox._plain import PlainEvents, plain
 from lox.loggers._images import image
 from lox.loggers._run import Run
 
@@ -39,6 +39,8 @@ class Row:
 def rows(run: Run, logs: logdict, images: frozenset[str] = frozenset(), whole: bool = False) -> Iterator[Row]:
     """The events of logs, those of keys with the same counters together, each key's in their order.
 
+    Lanes of a batch inside of the run are a part of the value, as far as the event happened in them.
+
     Args:
         run: The run.
         logs: Its logs.
@@ -50,15 +52,18 @@ def rows(run: Run, logs: logdict, images: frozenset[str] = frozenset(), whole: b
     """
     groups: dict[Any, list[str]] = {}
     counters: dict[str, dict[str, np.ndarray]] = {}
-    for key, values in logs.items():
-        if np.iscomplexobj(values):
+    events = {key: PlainEvents.of(logs, key) for key in logs}
+    for key, of_key in events.items():
+        if of_key.values.dtype.kind == "c":
             raise LogDataError(f"{key!r} is complex; log its real and imaginary part, or its absolute value.")
-        own = {name: _first_lane(of[key]) for name, of in logs.steps.items() if key in of}
+        if 0 in of_key.lanes:  # It happened in none.
+            continue
+        own = {name: of_key.counter(name) for name in of_key.steps}
         if "step" not in own or (whole and own["step"].dtype.kind not in "iu"):
-            own[""] = run.seen.get(key, 0) + np.arange(len(values))
+            own[""] = run.seen.get(key, 0) + np.arange(len(of_key.values))
         counters[key] = own
         alike = tuple((name, array.dtype, array.tobytes()) for name, array in sorted(own.items()))
-        groups.setdefault((len(values), alike), []).append(key)
+        groups.setdefault((len(of_key.values), alike), []).append(key)
     for (count, _), keys in groups.items():
         own = dict(counters[keys[0]])
         counted = "" not in own
@@ -66,25 +71,14 @@ def rows(run: Run, logs: logdict, images: frozenset[str] = frozenset(), whole: b
         for event in range(count):
             row = Row(steps[event].item(), counted, {name: array[event].item() for name, array in own.items()})
             for key in keys:
-                value = _plain(logs[key][event])
+                value = events[key].values[event]
                 if key in images:
                     row.images[key] = image(key, value)
                 elif value.size == 1:
                     row.numbers[key] = value.item()
-                elif len(numbers := _finite(value)):
+                elif len(numbers := _finite(value[events[key].happened[event]])):
                     row.arrays[key] = numbers
             yield row
-
-
-def _first_lane(counter: np.ndarray) -> np.ndarray:
-    """A counter as one number for each event; lanes of a batch inside of the run share it."""
-    return _plain(counter).reshape(len(counter), -1)[:, 0]
-
-
-def _plain(value: Any) -> np.ndarray:
-    """A value in a dtype that sinks know."""
-    value = np.asarray(value)
-    return value if value.dtype.kind in "biuf" else value.astype(np.float32)
 
 
 def _finite(value: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ from lox._arguments import path_name
 from lox._deliver import LABEL
 from lox._exceptions import LogDataError
 from lox._logdict import logdict
+from lox._plain import PlainEvents
 
 Key = tuple[int, ...]
 """The words of a PRNG key."""
@@ -57,10 +58,12 @@ class Run:
         return self.title or "".join(f"{word:08x}" for word in self.key)
 
     def steps(self, logs: logdict, key: str, first: int | None = None) -> np.ndarray:
-        """The number of each event of a key: its `step` counter, or, when it has none, its place in the run."""
-        counters = logs.steps.get("step", {})
-        if key in counters:
-            return np.asarray(counters[key]).reshape(len(logs[key]), -1)[:, 0]
+        """The number of each event of a key: its `step` counter, or, when it has none, its place in the run.
+
+        Lanes of a batch inside of the run share it: it is that of the first lane in which the event happened.
+        """
+        if key in logs.steps.get("step", {}):
+            return PlainEvents.of(logs, key).counter("step")
         first = self.seen.get(key, 0) if first is None else first
         return np.arange(first, first + len(logs[key]))
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from lox._logdict import logdict
+from lox._plain import PlainEvents
 from lox.loggers._run import Key
 
 BARS = 24
@@ -85,9 +86,7 @@ class Statistics:
 
 
 def numbers_of(key: str, parts: Sequence[logdict]) -> Iterator[np.ndarray]:
-    """The events of a key, each as one number: the mean of its elements, without the lanes it did not happen in.
-
-    Complex elements count by their absolute value. An event without elements has no number.
+    """The events of a key, each as one number, as `PlainEvents` has them. An event without elements has none.
 
     Args:
         key: The key.
@@ -100,11 +99,6 @@ def numbers_of(key: str, parts: Sequence[logdict]) -> Iterator[np.ndarray]:
         if 0 in shape:
             continue
         having = list(alike)
-        values = np.concatenate([logs[key] for logs in having])
-        values = (np.abs(values) if np.iscomplexobj(values) else values).astype(np.float64)
-        with np.errstate(invalid="ignore", over="ignore"):
-            if masked:
-                mask = np.concatenate([logs.mask[key] for logs in having])
-                yield np.array([event[happened].mean() for event, happened in zip(values, mask, strict=True)])
-            else:
-                yield values.reshape(len(values), -1).mean(1)
+        values = {key: np.concatenate([logs[key] for logs in having])}
+        mask = {key: np.concatenate([logs.mask[key] for logs in having])} if masked else {}
+        yield PlainEvents.of(logdict(values, {}, mask), key).numbers().astype(np.float64)
