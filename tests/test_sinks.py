@@ -183,6 +183,37 @@ def test_a_batch_without_lanes_is_nothing(sink):
     assert not any(sink.ranges().values())
 
 
+LARGEST = np.finfo(np.float64).max
+ARRAYS = {
+    "nearly equal": np.array([1, 1 + 2e-16]),
+    "nearly equal float32": np.float32([1, 1.0000001]),
+    "exploded": np.float32([1e25, -2e25]),
+    "exploded and equal": np.full(2, 1e25, np.float32),
+    "all floats": np.array([LARGEST, -LARGEST, 0]),
+    "the largest float": np.full(3, LARGEST),
+    "the smallest float": np.full(3, -LARGEST),
+    "float16": np.full(3, 60000, np.float16),
+    "bfloat16": np.full(3, 3e38, ml_dtypes.bfloat16),
+    "subnormal": np.array([0, 5e-324]),
+    "zeros": np.zeros(3),
+    "large integers": np.array([2**63 - 1, -(2**63)]),
+    "larger integers": np.array([2**64 - 1, 2**64 - 2], np.uint64),
+    "booleans": np.array([True, True]),
+    "some not finite": np.array([np.inf, 3e38, -np.inf, np.nan]),
+}
+
+
+def test_arrays_of_any_numbers_are_written_and_what_is_beside_them(sink):
+    nothing = {"nothing finite": np.array([np.inf, np.nan])}
+    logged(sink, *[{name: array[None], "loss": np.ones(1)} for name, array in (ARRAYS | nothing).items()])
+    (found,) = sink.ranges().values()
+    assert len(found) == len(ARRAYS)
+    for array, [(step, (low, high))] in zip(ARRAYS.values(), found.values(), strict=True):
+        finite = array[np.isfinite(array)].astype(np.float64)
+        assert step == 0 and -LARGEST <= low <= finite.min() <= finite.max() <= high <= LARGEST
+    assert sink.numbers()[NAME]["loss"] == [(i, 1) for i in range(len(ARRAYS) + 1)]
+
+
 def test_arrays_without_a_number_are_nothing(sink):
     logged(sink, {"empty": np.zeros((1, 0, 3)), "none": np.full((2, 3), np.nan)})
     logged(sink, {"x": np.ones(1)})

@@ -157,7 +157,7 @@ class MlflowLogger(Logger):
             for key, array in row.arrays.items():
                 name = escaped(key, REFUSED, NAME - len(".mean"))
                 with np.errstate(over="ignore", invalid="ignore"):
-                    found = {statistic: float(of(array.astype(np.float64))) for statistic, of in STATISTICS.items()}
+                    found = {statistic: float(of(array)) for statistic, of in STATISTICS.items()}
                 held += [(f"{name}.{statistic}", number, step) for statistic, number in found.items()]
             for key, image in row.images.items():
                 name = escaped(key, REFUSED_OF_IMAGES, NAME_OF_IMAGE)

@@ -24,7 +24,8 @@ class Row:
         counted: Whether it is the counter.
         counters: The other counters, by name.
         numbers: What was logged and is one number, by key.
-        arrays: What is finite in the arrays of another size, by key; a key is absent when nothing is.
+        arrays: What is finite in the arrays of another size, as `float64` of shape `(numbers,)`, by key; a key is
+            absent when nothing is.
         images: The values that are images, as `image` makes them, by key.
     """
 
@@ -82,8 +83,8 @@ def rows(run: Run, logs: logdict, images: frozenset[str] = frozenset(), whole: b
 
 
 def _finite(value: np.ndarray) -> np.ndarray:
-    flat = np.ravel(value)
-    return flat[np.isfinite(flat)] if flat.dtype.kind == "f" else flat
+    numbers = np.ravel(value).astype(np.float64)
+    return numbers[np.isfinite(numbers)]
 
 
 def described(run: Run) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lox._extras import extra
 from lox._logdict import logdict
 from lox.loggers._images import keys_of_images
@@ -18,6 +20,10 @@ from lox.loggers._run import Run
 
 REFUSED = r"[^-/\w.]|\A/+"
 """What is another character in a tag than in the key, or none: tensorboardX makes it so."""
+
+_POSITIVE = [*1e-12 * 1.1 ** np.arange(774), np.finfo(np.float64).max]
+LIMITS = np.array([*np.negative(_POSITIVE[::-1]), 0, *_POSITIVE])
+"""Those of the bins of histograms: TensorFlow's, of which tensorboardX leaves out the last one."""
 
 
 class TensorBoardLogger(Logger):
@@ -75,7 +81,8 @@ class TensorBoardLogger(Logger):
             for key, number in (row.counters | row.numbers).items():
                 writer.add_scalar(escaped(key, REFUSED), float(number), row.step)
             for key, array in row.arrays.items():
-                writer.add_histogram(escaped(key, REFUSED), array, row.step)
+                with np.errstate(over="ignore", invalid="ignore"):  # Of their sum and their squares.
+                    writer.add_histogram(escaped(key, REFUSED), array, row.step, bins=LIMITS)
             for key, image in row.images.items():
                 writer.add_image(escaped(key, REFUSED), image, row.step, dataformats="HWC"[: image.ndim])
 

@@ -10,6 +10,7 @@ from typing import Any
 from lox._extras import extra
 from lox._logdict import logdict
 from lox.loggers._each import each
+from lox.loggers._histogram import histogram
 from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
 from lox.loggers._rows import described, rows
@@ -87,7 +88,8 @@ class TrackioLogger(Logger):
         for row in rows(run, logs, self._images, whole=True):
             step = int(row.step)
             values: dict[str, Any] = row.counters | row.numbers
-            values |= {key: self._trackio.Histogram(array)._to_dict() for key, array in row.arrays.items()}
+            for key, array in row.arrays.items():
+                values[key] = self._trackio.Histogram(np_histogram=histogram(array))._to_dict()
             for key, array in row.images.items():
                 image = self._trackio.Image(array)
                 image._save(self._project, run.name, step)

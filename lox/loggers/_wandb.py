@@ -9,6 +9,7 @@ from typing import Any
 from lox._exceptions import LogValueError
 from lox._extras import extra
 from lox._logdict import logdict
+from lox.loggers._histogram import histogram
 from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
 from lox.loggers._rows import described, rows
@@ -67,7 +68,7 @@ class WandbLogger(Logger):
         for row in rows(run, logs, self._images):
             axis = "step" if row.counted else "event"
             values: dict[str, Any] = dict(row.numbers)
-            values |= {key: self._wandb.Histogram(array.tolist()) for key, array in row.arrays.items()}
+            values |= {key: self._wandb.Histogram(np_histogram=histogram(array)) for key, array in row.arrays.items()}
             values |= {key: self._wandb.Image(image) for key, image in row.images.items()}
             for key in values:
                 if (run.name, key) not in self._defined and "*" not in key:  # Which stands for other keys in W&B.
