@@ -214,6 +214,25 @@ def test_arrays_of_any_numbers_are_written_and_what_is_beside_them(sink):
     assert sink.numbers()[NAME]["loss"] == [(i, 1) for i in range(len(ARRAYS) + 1)]
 
 
+def test_a_value_that_cannot_be_written_is_an_error_of_its_key_alone(sink):
+    def log(x):
+        row = jnp.stack([x, x])
+        lox.log({"no image": row, "a": x, "z": lax.complex(x, x), "another": row, "b": row})
+        lox.log({"c": x})
+
+    with sink.logger(images=["no image", "another"]) as logger:
+        for _ in range(2):
+            jax.vmap(lambda words, x: logger.tap(log, logger.init(words))(x))(KEYS, jnp.arange(2.0))
+            with pytest.raises(lox.LogDataError, match="'z' is complex") as raised:
+                logger.flush()
+            notes = "".join(raised.value.__notes__)
+            assert "The image 'no image' must have the shape" in notes and "The image 'another'" in notes
+    numbers, ranges = sink.numbers(), sink.ranges()
+    for lane, name in enumerate(NAMES):
+        assert numbers[name]["a"] == numbers[name]["c"] == [(0, lane), (1, lane)]
+        assert [step for step, _ in ranges[name]["b"]] == [0, 1]
+
+
 def test_arrays_without_a_number_are_nothing(sink):
     logged(sink, {"empty": np.zeros((1, 0, 3)), "none": np.full((2, 3), np.nan)})
     logged(sink, {"x": np.ones(1)})

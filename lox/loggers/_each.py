@@ -14,7 +14,13 @@ def each(act: Callable[[Any], None], items: Iterable[Any]) -> None:
             act(item)
         except BaseException as error:  # noqa: BLE001  (whatever it is, the next item has its turn)
             errors.append(error)
-    for later in errors[1:]:
-        errors[0].add_note(f"Another one raised {type(later).__name__}: {later}")
-    for first in errors[:1]:
+    raise_first(errors)
+
+
+def raise_first(errors: Iterable[Exception]) -> None:
+    """Raises the first of several errors, if there is one, with notes of the rest."""
+    raised = list(errors)
+    for later in raised[1:]:
+        raised[0].add_note(f"Another one raised {type(later).__name__}: {later}")
+    for first in raised[:1]:
         raise first

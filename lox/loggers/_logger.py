@@ -290,9 +290,11 @@ class Logger:
                 warnings.warn(message + "spool is too small.", SpoolWarning, stacklevel=2)
         logs = _happened(logs)
         if logs.data:
-            self.write(run, logs)
-            for key, values in logs.items():
-                run.seen[key] = run.seen.get(key, 0) + len(values)
+            try:
+                self.write(run, logs)
+            finally:  # It may have written some of them.
+                for key, values in logs.items():
+                    run.seen[key] = run.seen.get(key, 0) + len(values)
 
     def _finish(self) -> None:
         each(self.finish, self._runs.values())
@@ -309,8 +311,7 @@ def _describe(logs: logdict, notes: dict[str, Any], logger: Logger) -> None:
 
 
 def _write_all(logs: logdict, logger: Logger) -> None:
-    for key, of_run in by_run(logs):
-        logger.write_happened(logger.run(key, {}), of_run)
+    each(lambda run: logger.write_happened(logger.run(run[0], {}), run[1]), by_run(logs))
 
 
 def _write_now(state: State, logs: logdict, logger: Logger) -> None:
@@ -319,8 +320,7 @@ def _write_now(state: State, logs: logdict, logger: Logger) -> None:
 
 
 def _write_packed(packed: logdict, logger: Logger) -> None:
-    for key, of_run in by_run(packed):
-        logger.write_happened(logger.run(key, {}), _unpacked(of_run))
+    each(lambda run: logger.write_happened(logger.run(run[0], {}), _unpacked(run[1])), by_run(packed))
 
 
 def _kept(logs: logdict) -> logdict:

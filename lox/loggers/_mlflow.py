@@ -150,20 +150,22 @@ class MlflowLogger(Logger):
     def write(self, run: Run, logs: logdict) -> None:
         """See `Logger`."""
         held = self._held.setdefault(run.name, [])
-        for row in rows(run, logs, self._images, whole=True):
-            step = int(row.step)
-            for key, number in (row.counters | row.numbers).items():
-                held.append((escaped(key, REFUSED, NAME), float(number), step))
-            for key, array in row.arrays.items():
-                name = escaped(key, REFUSED, NAME - len(".mean"))
-                with np.errstate(over="ignore", invalid="ignore"):
-                    found = {statistic: float(of(array)) for statistic, of in STATISTICS.items()}
-                held += [(f"{name}.{statistic}", number, step) for statistic, number in found.items()]
-            for key, image in row.images.items():
-                name = escaped(key, REFUSED_OF_IMAGES, NAME_OF_IMAGE)
-                self._client.log_image(self._ids[run.name], image, key=name, step=step)
-        if len(held) >= HELD:
-            self._send(run.name)
+        try:
+            for row in rows(run, logs, self._images, whole=True):
+                step = int(row.step)
+                for key, number in (row.counters | row.numbers).items():
+                    held.append((escaped(key, REFUSED, NAME), float(number), step))
+                for key, array in row.arrays.items():
+                    name = escaped(key, REFUSED, NAME - len(".mean"))
+                    with np.errstate(over="ignore", invalid="ignore"):
+                        found = {statistic: float(of(array)) for statistic, of in STATISTICS.items()}
+                    held += [(f"{name}.{statistic}", number, step) for statistic, number in found.items()]
+                for key, image in row.images.items():
+                    name = escaped(key, REFUSED_OF_IMAGES, NAME_OF_IMAGE)
+                    self._client.log_image(self._ids[run.name], image, key=name, step=step)
+        finally:
+            if len(held) >= HELD:
+                self._send(run.name)
 
     def sync(self) -> None:
         """See `Logger`."""

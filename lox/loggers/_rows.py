@@ -11,6 +11,7 @@ import numpy as np
 from lox._exceptions import LogDataError
 from lox._logdict import logdict
 from lox._plain import PlainEvents, plain
+from lox.loggers._each import raise_first
 from lox.loggers._images import image
 from lox.loggers._run import Run
 
@@ -49,14 +50,16 @@ def rows(run: Run, logs: logdict, images: frozenset[str] = frozenset(), whole: b
         whole: Whether the sink knows whole steps only. A counter `step` of another dtype is then like other counters.
 
     Raises:
-        LogDataError: A value is complex, or is no image where it should be. A `TypeError`.
+        LogDataError: A value is complex, or is no image where it should be. All else is yielded before. A `TypeError`.
     """
     groups: dict[Any, list[str]] = {}
     counters: dict[str, dict[str, np.ndarray]] = {}
     events = {key: PlainEvents.of(logs, key) for key in logs}
+    errors: dict[str, LogDataError] = {}
     for key, of_key in events.items():
         if of_key.values.dtype.kind == "c":
-            raise LogDataError(f"{key!r} is complex; log its real and imaginary part, or its absolute value.")
+            errors[key] = LogDataError(f"{key!r} is complex; log its real and imaginary part, or its absolute value.")
+            continue
         if 0 in of_key.lanes:  # It happened in none.
             continue
         own = {name: of_key.counter(name) for name in of_key.steps}
@@ -74,12 +77,16 @@ def rows(run: Run, logs: logdict, images: frozenset[str] = frozenset(), whole: b
             for key in keys:
                 value = events[key].values[event]
                 if key in images:
-                    row.images[key] = image(key, value)
+                    try:
+                        row.images[key] = image(key, value)
+                    except LogDataError as error:
+                        errors.setdefault(key, error)
                 elif value.size == 1:
                     row.numbers[key] = value.item()
                 elif len(numbers := _finite(value[events[key].happened[event]])):
                     row.arrays[key] = numbers
             yield row
+    raise_first(errors.values())
 
 
 def _finite(value: np.ndarray) -> np.ndarray:

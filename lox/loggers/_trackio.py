@@ -85,19 +85,21 @@ class TrackioLogger(Logger):
     def write(self, run: Run, logs: logdict) -> None:
         """See `Logger`."""
         held = self._held.setdefault(run.name, [])
-        for row in rows(run, logs, self._images, whole=True):
-            step = int(row.step)
-            values: dict[str, Any] = row.counters | row.numbers
-            for key, array in row.arrays.items():
-                values[key] = self._trackio.Histogram(np_histogram=histogram(array))._to_dict()
-            for key, array in row.images.items():
-                image = self._trackio.Image(array)
-                image._save(self._project, run.name, step)
-                values[key] = image._to_dict()
-            if values:
-                held.append(({_name(key): value for key, value in values.items()}, step, _now()))
-        if len(held) >= HELD:
-            self._send(run.name)
+        try:
+            for row in rows(run, logs, self._images, whole=True):
+                step = int(row.step)
+                values: dict[str, Any] = row.counters | row.numbers
+                for key, array in row.arrays.items():
+                    values[key] = self._trackio.Histogram(np_histogram=histogram(array))._to_dict()
+                for key, array in row.images.items():
+                    image = self._trackio.Image(array)
+                    image._save(self._project, run.name, step)
+                    values[key] = image._to_dict()
+                if values:
+                    held.append(({_name(key): value for key, value in values.items()}, step, _now()))
+        finally:
+            if len(held) >= HELD:
+                self._send(run.name)
 
     def sync(self) -> None:
         """See `Logger`."""
