@@ -130,6 +130,7 @@ def test_a_run_goes_on_where_it_was(sink):
 
 ODD = ["a b", "a_b", "a*b", "a//b", "a/", "/a", "//a", "a", "A", "..", "../a", "a/./b", "..a", "é", "模型", "a\nb"]
 ODD += ["%61", "_x2a-", "a_x2a-b", "_x4*", "x.mean", "step", "time_", "x" * 300, "x" * 301, "a:b", "a b ", "."]
+ODD += ["", "_x-", "event", "event_x-", "time", "_step", "_runtime", "_timestamp", "_wandb", "\ud800", "_x-_x-"]
 
 
 def test_every_key_is_kept_apart_from_the_others(sink):
@@ -137,6 +138,16 @@ def test_every_key_is_kept_apart_from_the_others(sink):
     (found,) = sink.numbers().values()
     assert sorted(value for events in found.values() for _, value in events) == list(range(len(ODD)))
     assert len(found) == len(ODD)
+
+
+def test_a_key_and_a_counter_of_one_name_are_both_kept(sink):
+    names = ["epoch", "event", "time"]
+    data = {name: np.array([place]) for place, name in enumerate(["step", *names])}
+    steps = {"step": np.array([10]), **{name: np.array([20 + place]) for place, name in enumerate(names)}}
+    logged(sink, lox.logdict(data, {name: dict.fromkeys(data, step) for name, step in steps.items()}))
+    found = sink.numbers()[NAME]
+    assert sorted(events for (events,) in found.values()) == [(10, i) for i in (0, 1, 2, 3, 20, 21, 22)]
+    assert found["epoch"] == [(10, 20)]
 
 
 def test_what_is_not_finite(sink):
@@ -245,7 +256,7 @@ def test_steps_that_are_no_integers(sink):
     if isinstance(sink, Wandb):
         assert found == {"x": [(0.5, 0), (2, 1)]}
     else:
-        name = "step_" if isinstance(sink, Trackio) else "step"
+        name = "step_x-" if isinstance(sink, Trackio) else "step"
         assert found == {"x": [(0, 0), (1, 1)], name: [(0, 0.5), (1, 2)]}
 
 
@@ -353,6 +364,13 @@ def test_tensorboard_has_histograms_and_what_describes_the_run(tensorboard):
         assert f"| rate | {float(lane)} |" in text and "| name | Ada |" in text
 
 
+def test_tensorboard_keeps_what_describes_the_run_apart_from_keys(tensorboard):
+    with tensorboard.logger() as logger:
+        logger.log(logger.init(7, rate=0.5), lox.logdict({"config/text_summary": np.ones(1)}))
+    tags = tensorboard.read(NAME).Tags()
+    assert (tags["tensors"], tags["scalars"]) == (["config/text_summary"], ["config/text_summary_x-"])
+
+
 # -- Weights & Biases ----------------------------------------------------------------------------------------------
 
 
@@ -379,6 +397,19 @@ def test_wandb_has_steps_of_several_dtypes(wandb):
     steps = {"x": np.int32([1065353216]), "y": np.float32([1])}  # The same bits.
     logged(wandb, lox.logdict({"x": np.ones(1), "y": np.ones(1)}, {"step": steps}))
     assert wandb.numbers()[NAME] == {"x": [(1065353216, 1)], "y": [(1, 1)]}
+
+
+def test_wandb_has_an_axis_for_every_key(wandb):
+    logged(wandb, {key: np.ones(1) for key in ODD})
+    ((_, _, axes, rows),) = wandb.read().values()
+    assert set().union(*rows) - set(axes) == {"event"} and set(axes.values()) == {"event"}
+
+
+def test_what_describes_a_wandb_run_is_kept_apart_from_what_wandb_says_of_it(wandb):
+    with wandb.logger() as logger:
+        logger.log(logger.init(7, _wandb=1), lox.logdict({"x": np.ones(1)}))
+    config = wandb.read()[NAME][0]
+    assert config["_wandb_x"] == 1 and config["_wandb"] != 1  # W&B strips hyphens.
 
 
 @pytest.mark.parametrize("name", ["id", "resume", "reinit"])
@@ -525,6 +556,22 @@ def test_trackio_has_histograms_and_what_describes_the_run(trackio):
         of_weights = [(step, row["weights"]) for step, row in trackio.rows(name) if "weights" in row]
         assert [step for step, _ in of_weights] == [0, 1, 2]
         assert [sum(histogram["values"]) for _, histogram in of_weights] == [2, 2, 2]  # What is finite.
+
+
+def test_keys_that_are_columns_of_trackio_are_kept_apart_from_them(trackio):
+    logged(trackio, {"x": np.zeros(1)})
+    columns = [name for _, name, *_ in trackio._select("PRAGMA table_info(metrics)")]
+    logged(trackio, {name: np.array([place + 1]) for place, name in enumerate(columns)})
+    found = trackio.numbers()[NAME]
+    assert not set(columns) & set(found)
+    assert sorted(value for ((_, value),) in found.values()) == list(range(len(columns) + 1))
+
+
+def test_what_describes_a_trackio_run_is_kept_apart_from_what_trackio_says_of_it(trackio):
+    with trackio.logger(group="g") as logger:
+        logger.log(logger.init(7, _Group=1, _Created=2), lox.logdict({"x": np.ones(1)}))
+    config = trackio.configs()[NAME]
+    assert (config["_Group"], config["_Group_x-"], config["_Created_x-"]) == ("g", 1, 2)
 
 
 def test_trackio_is_told_what_describes_a_run_later(trackio):

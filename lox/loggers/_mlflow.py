@@ -17,7 +17,7 @@ from lox.loggers._each import each
 from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
 from lox.loggers._names import escaped
-from lox.loggers._rows import described, rows
+from lox.loggers._rows import Row, described, rows
 from lox.loggers._run import Run
 
 TAG = "lox.run"
@@ -53,11 +53,11 @@ class MlflowLogger(Logger):
     and its key as the tag `key`. What describes the run becomes its params. Where they cannot hold it, for being
     longer than 6000 characters or for having changed since, an artifact does, which the tag `lox.config` names.
 
-    Numbers become metrics. An array becomes four metrics of what is finite in it: `KEY.mean`, `KEY.std`, `KEY.min` and
-    `KEY.max`. The step is the counter `step`, or the number of the event where none was logged or it is of floats;
-    other counters are metrics as well. A character that names of metrics cannot have is written as its code point,
-    `*` as `_x2a-`, and a name of more than 250 characters ends with a hash instead. MLflow keeps NaN, and infinities as
-    the largest float.
+    Numbers become metrics. An array becomes four metrics of what is finite in it, unless nothing is: `KEY.mean`,
+    `KEY.std`, `KEY.min` and `KEY.max`. The step is the counter `step`, or the number of the event where none was logged
+    or it is of floats; other counters are metrics as well. A character that names of metrics cannot have is written as
+    its code point, `*` as `_x2a-`, and a name of more than 250 characters ends with a hash instead. A key that is the
+    name of one of its counters gets `_x-` at its end. MLflow keeps NaN, and infinities as the largest float.
 
     The active run and the tracking URI of the module `mlflow` are neither used nor changed. MLflow itself sends usage
     statistics, unless the environment has `MLFLOW_DISABLE_TELEMETRY=true`.
@@ -152,17 +152,7 @@ class MlflowLogger(Logger):
         held = self._held.setdefault(run.name, [])
         try:
             for row in rows(run, logs, self._images, whole=True):
-                step = int(row.step)
-                for key, number in (row.counters | row.numbers).items():
-                    held.append((escaped(key, REFUSED, NAME), float(number), step))
-                for key, array in row.arrays.items():
-                    name = escaped(key, REFUSED, NAME - len(".mean"))
-                    with np.errstate(over="ignore", invalid="ignore"):
-                        found = {statistic: float(of(array)) for statistic, of in STATISTICS.items()}
-                    held += [(f"{name}.{statistic}", number, step) for statistic, number in found.items()]
-                for key, image in row.images.items():
-                    name = escaped(key, REFUSED_OF_IMAGES, NAME_OF_IMAGE)
-                    self._client.log_image(self._ids[run.name], image, key=name, step=step)
+                self._write_row(run, row, held)
         finally:
             if len(held) >= HELD:
                 self._send(run.name)
@@ -175,6 +165,20 @@ class MlflowLogger(Logger):
         """See `Logger`."""
         if run.name in self._ids:
             self._client.set_terminated(self._ids.pop(run.name))
+
+    def _write_row(self, run: Run, row: Row, held: list[tuple[str, float, int]]) -> None:
+        step = int(row.step)
+        counters = {escaped(name, REFUSED, NAME): number for name, number in row.counters.items()}
+        numbers = {escaped(key, REFUSED, NAME, counters): number for key, number in row.numbers.items()}
+        held += [(name, float(number), step) for name, number in (counters | numbers).items()]
+        for key, array in row.arrays.items():
+            name = escaped(key, REFUSED, NAME - len(".mean"))
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = {statistic: float(of(array)) for statistic, of in STATISTICS.items()}
+            held += [(f"{name}.{statistic}", number, step) for statistic, number in found.items()]
+        for key, image in row.images.items():
+            name = escaped(key, REFUSED_OF_IMAGES, NAME_OF_IMAGE)
+            self._client.log_image(self._ids[run.name], image, key=name, step=step)
 
     def _send(self, name: str) -> None:
         # MLflow keeps one of several equal metrics of one millisecond: those of one step are of later ones.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from lox.loggers._run import Run
 
 REFUSED = r"[^-/\w.]|\A/+"
 """What is another character in a tag than in the key, or none: tensorboardX makes it so."""
+RESERVED = ("config/text_summary",)
+"""The tag of what describes the run, as tensorboardX makes it of "config"."""
 
 _POSITIVE = [*1e-12 * 1.1 ** np.arange(774), np.finfo(np.float64).max]
 LIMITS = np.array([*np.negative(_POSITIVE[::-1]), 0, *_POSITIVE])
@@ -29,9 +31,10 @@ LIMITS = np.array([*np.negative(_POSITIVE[::-1]), 0, *_POSITIVE])
 class TensorBoardLogger(Logger):
     """Writes each run to a directory of its own, as TensorBoard reads it. Needs the extra `tensorboard`.
 
-    Numbers become scalars and arrays histograms of what is finite in them. The step is the counter `step`, or the
-    number of the event where none was logged or it is of floats; other counters are scalars as well. A character that
-    tags cannot have, as a space, is written as its code point: `_x20-`.
+    Numbers become scalars and arrays histograms of what is finite in them, unless nothing is. The step is the counter
+    `step`, or the number of the event where none was logged or it is of floats; other counters are scalars as well. A
+    character that tags cannot have, as a space, is written as its code point: `_x20-`. A key that is the name of one of
+    its counters, or the tag "config/text_summary" of what describes the run, gets `_x-` at its end.
 
     Args:
         logdir: The directory for those of the runs.
@@ -78,13 +81,15 @@ class TensorBoardLogger(Logger):
         """See `Logger`."""
         writer = self._writers[run.name]
         for row in rows(run, logs, self._images, whole=True):
-            for key, number in (row.counters | row.numbers).items():
-                writer.add_scalar(escaped(key, REFUSED), float(number), row.step)
+            counters = {_tag(name): number for name, number in row.counters.items()}
+            numbers = {_tag(key, counters): number for key, number in row.numbers.items()}
+            for tag, number in (counters | numbers).items():
+                writer.add_scalar(tag, float(number), row.step)
             for key, array in row.arrays.items():
                 with np.errstate(over="ignore", invalid="ignore"):  # Of their sum and their squares.
-                    writer.add_histogram(escaped(key, REFUSED), array, row.step, bins=LIMITS)
+                    writer.add_histogram(_tag(key, counters), array, row.step, bins=LIMITS)
             for key, image in row.images.items():
-                writer.add_image(escaped(key, REFUSED), image, row.step, dataformats="HWC"[: image.ndim])
+                writer.add_image(_tag(key, counters), image, row.step, dataformats="HWC"[: image.ndim])
 
     def sync(self) -> None:
         """See `Logger`."""
@@ -104,3 +109,7 @@ class TensorBoardLogger(Logger):
 
     def __repr__(self) -> str:
         return f"TensorBoardLogger({str(self.logdir)!r})"
+
+
+def _tag(key: str, counters: Collection[str] = ()) -> str:
+    return escaped(key, REFUSED, reserved={*RESERVED, *counters})

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,13 +12,15 @@ from lox.loggers._each import each
 from lox.loggers._histogram import histogram
 from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
+from lox.loggers._names import UNWRITABLE, escaped
 from lox.loggers._rows import described, rows
 from lox.loggers._run import Run
 
 HELD = 1000
 """How many rows of a run are held at most before they are written together."""
-RESERVED = re.compile("(project|run|timestamp|step|time|metrics)_*")
-"""Keys that Trackio has a use of its own for, and those that take their place."""
+RESERVED = "project run timestamp step time metrics id run_id run_name log_id space_id created_at".split()
+"""Metrics that Trackio loses, from its database or from the tables that it publishes."""
+RESERVED_OF_CONFIG = ("_Created", "_Group", "_Username")
 
 Written = tuple[dict[str, Any], int, str]
 """Metrics, their step, and when they were logged."""
@@ -29,9 +30,10 @@ class TrackioLogger(Logger):
     """Logs each run to a Trackio run of its own. Needs the extra `trackio`.
 
     The Trackio run has the run's name, so that the same key continues it, and what describes the run as its config.
-    Numbers become metrics and arrays histograms of what is finite in them. The step is the counter `step`, or the
-    number of the event where none was logged or it is of floats; other counters are metrics as well. A key that Trackio
-    has a use of its own for, as "step", gets an underscore at its end.
+    Numbers become metrics and arrays histograms of what is finite in them, unless nothing is. The step is the counter
+    `step`, or the number of the event where none was logged or it is of floats; other counters are metrics as well. A
+    key that Trackio has a use of its own for, as "time", or that is the name of one of its counters, gets `_x-` at its
+    end.
 
     Everything is written to Trackio's database of the project, in the directory that the environment variable
     `TRACKIO_DIR` says. `trackio show` shows it, and `trackio.sync` takes it to a server; the logger itself starts no
@@ -80,7 +82,7 @@ class TrackioLogger(Logger):
     def describe(self, run: Run) -> None:
         """See `Logger`."""
         of_trackio = {"_Created": _now(), "_Group": self._group}
-        self._untold[run.name] = self._config | {"key": list(run.key)} | described(run) | of_trackio
+        self._untold[run.name] = self._config | {"key": list(run.key)} | _config(run) | of_trackio
 
     def write(self, run: Run, logs: logdict) -> None:
         """See `Logger`."""
@@ -88,15 +90,17 @@ class TrackioLogger(Logger):
         try:
             for row in rows(run, logs, self._images, whole=True):
                 step = int(row.step)
-                values: dict[str, Any] = row.counters | row.numbers
+                counters = {_name(name): number for name, number in row.counters.items()}
+                of_keys: dict[str, Any] = dict(row.numbers)
                 for key, array in row.arrays.items():
-                    values[key] = self._trackio.Histogram(np_histogram=histogram(array))._to_dict()
+                    of_keys[key] = self._trackio.Histogram(np_histogram=histogram(array))._to_dict()
                 for key, array in row.images.items():
                     image = self._trackio.Image(array)
                     image._save(self._project, run.name, step)
-                    values[key] = image._to_dict()
+                    of_keys[key] = image._to_dict()
+                values = counters | {_name(key, counters): value for key, value in of_keys.items()}
                 if values:
-                    held.append(({_name(key): value for key, value in values.items()}, step, _now()))
+                    held.append((values, step, _now()))
         finally:
             if len(held) >= HELD:
                 self._send(run.name)
@@ -114,8 +118,13 @@ class TrackioLogger(Logger):
         return f"TrackioLogger({self._project!r})"
 
 
-def _name(key: str) -> str:
-    return f"{key}_" if RESERVED.fullmatch(key) else key
+def _name(key: str, counters: Collection[str] = ()) -> str:
+    return escaped(key, UNWRITABLE, reserved={*RESERVED, *counters})
+
+
+def _config(run: Run) -> dict[str, Any]:
+    config = described(run)
+    return {escaped(name, UNWRITABLE, reserved=RESERVED_OF_CONFIG): value for name, value in config.items()}
 
 
 def _now() -> str:

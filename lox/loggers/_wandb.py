@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from lox._exceptions import LogValueError
@@ -12,8 +12,15 @@ from lox._logdict import logdict
 from lox.loggers._histogram import histogram
 from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
+from lox.loggers._names import UNWRITABLE, escaped
 from lox.loggers._rows import described, rows
 from lox.loggers._run import Run
+
+REFUSED = rf"{UNWRITABLE}|\*"
+"""What W&B cannot write, and what stands for other keys in it."""
+RESERVED = ("step", "event", "_step", "_runtime", "_timestamp", "_wandb")
+"""The axes, and what W&B writes itself."""
+RESERVED_OF_CONFIG = ("_wandb",)
 
 _starting = threading.Lock()
 """Two threads do not begin runs at once."""
@@ -24,7 +31,9 @@ class WandbLogger(Logger):
 
     The W&B run has the run's name as its id, so that the same key continues it, and what describes the run as its
     config. Numbers become metrics over the counter `step`, in whatever order they come, or over `event`, their number,
-    where none was logged; other counters are metrics as well. Arrays become histograms of what is finite in them.
+    where none was logged; other counters are metrics as well. Arrays become histograms of what is finite in them,
+    unless nothing is. The character `*` is written as its code point: `_x2a-`. A key that W&B or the logger has a use
+    of its own for, as "_step" and "event", or that is the name of one of its counters, gets `_x-` at its end.
 
     Args:
         images: Keys whose values are images: shape `(H, W)` or `(H, W, C)` with 1, 3 or 4 channels, of `uint8`, or of
@@ -53,31 +62,42 @@ class WandbLogger(Logger):
 
     def start(self, run: Run) -> None:
         """See `Logger`."""
-        config = self._init.get("config") or {}
-        options = {"name": run.name} | self._init | {"config": {**config, "key": list(run.key), **described(run)}}
+        config = {**(self._init.get("config") or {}), "key": list(run.key), **_config(run)}
+        options = {"name": run.name} | self._init | {"config": config}
         with _starting:
             self._wandb_runs[run.name] = self._wandb.init(id=run.name, resume="allow", reinit="create_new", **options)
 
     def describe(self, run: Run) -> None:
         """See `Logger`."""
-        self._wandb_runs[run.name].config.update(described(run), allow_val_change=True)
+        self._wandb_runs[run.name].config.update(_config(run), allow_val_change=True)
 
     def write(self, run: Run, logs: logdict) -> None:
         """See `Logger`."""
         wandb_run = self._wandb_runs[run.name]
         for row in rows(run, logs, self._images):
             axis = "step" if row.counted else "event"
-            values: dict[str, Any] = dict(row.numbers)
-            values |= {key: self._wandb.Histogram(np_histogram=histogram(array)) for key, array in row.arrays.items()}
-            values |= {key: self._wandb.Image(image) for key, image in row.images.items()}
-            for key in values:
-                if (run.name, key) not in self._defined and "*" not in key:  # Which stands for other keys in W&B.
-                    self._defined.add((run.name, key))
-                    wandb_run.define_metric(key, step_metric=axis)
+            counters = {_name(name): number for name, number in row.counters.items()}
+            of_keys: dict[str, Any] = dict(row.numbers)
+            of_keys |= {key: self._wandb.Histogram(np_histogram=histogram(array)) for key, array in row.arrays.items()}
+            of_keys |= {key: self._wandb.Image(image) for key, image in row.images.items()}
+            values = {_name(key, counters): value for key, value in of_keys.items()}
+            for name in values:
+                if (run.name, name) not in self._defined:
+                    self._defined.add((run.name, name))
+                    wandb_run.define_metric(name, step_metric=axis)
             if values:
-                wandb_run.log({axis: row.step, **row.counters, **values})
+                wandb_run.log({axis: row.step, **counters, **values})
 
     def finish(self, run: Run) -> None:
         """See `Logger`."""
         if run.name in self._wandb_runs:
             self._wandb_runs.pop(run.name).finish()
+
+
+def _name(key: str, counters: Collection[str] = ()) -> str:
+    return escaped(key, REFUSED, reserved={*RESERVED, *counters})
+
+
+def _config(run: Run) -> dict[str, Any]:
+    config = described(run)
+    return {escaped(name, UNWRITABLE, reserved=RESERVED_OF_CONFIG): value for name, value in config.items()}
