@@ -364,6 +364,30 @@ def test_tensorboard_has_histograms_and_what_describes_the_run(tensorboard):
         assert f"| rate | {float(lane)} |" in text and "| name | Ada |" in text
 
 
+def test_tensorboard_goes_on_in_another_file_when_a_full_disk_has_room_again(tensorboard):
+    code = (
+        "import resource, signal, sys\n"
+        "import numpy as np, lox\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
+        "logger = lox.loggers.TensorBoardLogger(sys.argv[1])\n"
+        "state = logger.init(np.uint32([0, 7]))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, unlimited[1]))\n"
+        "logger.log(state, lox.logdict({'x': np.arange(2000.0)}))\n"
+        "try:\n"
+        "    logger.flush()\n"
+        "except OSError as error:\n"
+        "    print(error.strerror)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)\n"
+        "logger.log(state, lox.logdict({'x': np.arange(2.0)}))\n"
+        "logger.close()\n"
+    )
+    command = [sys.executable, "-c", code, str(tensorboard.path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "File too large\n", done.stderr
+    assert [(event.step, event.value) for event in tensorboard.read(NAME).Scalars("x")][-2:] == [(2000, 0), (2001, 1)]
+
+
 def test_tensorboard_keeps_what_describes_the_run_apart_from_keys(tensorboard):
     with tensorboard.logger() as logger:
         logger.log(logger.init(7, rate=0.5), lox.logdict({"config/text_summary": np.ones(1)}))

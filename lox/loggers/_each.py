@@ -17,7 +17,7 @@ def each(act: Callable[[Any], None], items: Iterable[Any]) -> None:
     raise_first(errors)
 
 
-def raise_first(errors: Iterable[Exception]) -> None:
+def raise_first(errors: Iterable[BaseException]) -> None:
     """Raises the first of several errors, if there is one, with notes of the rest."""
     raised = list(errors)
     for later in raised[1:]:

@@ -124,7 +124,7 @@ def _is_seed(key: Any) -> bool:
         return False
     if not isinstance(key, int):
         return jnp.issubdtype(key.dtype, np.integer) and key.ndim == 0
-    if not jax.config.jax_enable_x64 and not -(2**31) <= key < 2**32:
+    if jax.dtypes.canonicalize_dtype(np.int64) == np.int32 and not -(2**31) <= key < 2**32:
         raise LogDataError(f"A seed has 32 bits unless jax_enable_x64 is set, got {key}.")
     return True
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from lox._extras import extra
 from lox._logdict import logdict
+from lox.loggers._each import each
 from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
 from lox.loggers._names import escaped
@@ -58,57 +60,97 @@ class TensorBoardLogger(Logger):
 
     def __init__(self, logdir: str | Path, *, images: str | Iterable[str] = (), **options: Any):
         with extra("tensorboard", "TensorBoardLogger"):
-            import tensorboardX
+            import tensorboardX  # noqa: F401  (each run imports it)
         self.logdir = Path(logdir)
         self._images = keys_of_images(images)
-        self._open = tensorboardX.SummaryWriter
-        self._writers: dict[str, Any] = {}
+        self._files: dict[str, _Events] = {}
         super().__init__(**options)
 
     def start(self, run: Run) -> None:
         """See `Logger`."""
-        # The names of its files tell the second and the host only: a file of the same second would replace another,
-        # and TensorBoard reads them in the order of their names.
-        suffix = f".{time.time_ns()}.{os.getpid()}"
-        writer = self._writers[run.name] = self._open(str(self.logdir / run.name), filename_suffix=suffix)
-        self._describe(writer, run)
+        self._files[run.name] = _Events(self.logdir / run.name)
+        self.describe(run)
 
     def describe(self, run: Run) -> None:
         """See `Logger`."""
-        self._describe(self._writers[run.name], run)
+        if run.config:
+            lines = [f"| {name} | {value} |" for name, value in described(run).items()]
+            text = "\n".join(["| name | value |", "|---|---|", *lines])
+            self._files[run.name].add("text", 0, "config", text)
 
     def write(self, run: Run, logs: logdict) -> None:
         """See `Logger`."""
-        writer = self._writers[run.name]
+        add = self._files[run.name].add
         for row in rows(run, logs, self._images, whole=True):
             counters = {_tag(name): number for name, number in row.counters.items()}
             numbers = {_tag(key, counters): number for key, number in row.numbers.items()}
             for tag, number in (counters | numbers).items():
-                writer.add_scalar(tag, float(number), row.step)
+                add("scalar", row.step, tag, float(number))
             for key, array in row.arrays.items():
                 with np.errstate(over="ignore", invalid="ignore"):  # Of their sum and their squares.
-                    writer.add_histogram(_tag(key, counters), array, row.step, bins=LIMITS)
+                    add("histogram", row.step, _tag(key, counters), array, LIMITS)
             for key, image in row.images.items():
-                writer.add_image(_tag(key, counters), image, row.step, dataformats="HWC"[: image.ndim])
+                add("image", row.step, _tag(key, counters), image, dataformats="HWC"[: image.ndim])
 
     def sync(self) -> None:
         """See `Logger`."""
-        for writer in self._writers.values():
-            writer.flush()
+        each(lambda file: file.flush(), self._files.values())
 
     def finish(self, run: Run) -> None:
         """See `Logger`."""
-        if run.name in self._writers:
-            self._writers.pop(run.name).close()
-
-    @staticmethod
-    def _describe(writer: Any, run: Run) -> None:
-        if run.config:
-            lines = [f"| {name} | {value} |" for name, value in described(run).items()]
-            writer.add_text("config", "\n".join(["| name | value |", "|---|---|", *lines]))
+        if run.name in self._files:
+            self._files.pop(run.name).close()
 
     def __repr__(self) -> str:
         return f"TensorBoardLogger({str(self.logdir)!r})"
+
+
+class _Events:
+    """The files of a run: what cannot be written in full is the end of one.
+
+    `tensorboardX.SummaryWriter` has a thread and a queue of its own, and waits for ever once a full disk ends that.
+    """
+
+    def __init__(self, folder: Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._file: Any = None
+
+    def add(self, kind: str, step: float, *args: Any, **options: Any) -> None:
+        """Writes a summary, as the function of `tensorboardX.summary` that is called so makes it."""
+        from tensorboardX import event_file_writer, summary
+        from tensorboardX.proto import event_pb2
+
+        made = getattr(summary, kind)(*args, **options)
+        event = event_pb2.Event(wall_time=time.time(), step=int(step), summary=made)
+        with self._written():
+            if self._file is None:
+                # Their names tell the second and the host only: a file of the same second would replace another, and
+                # TensorBoard reads them in the order of their names.
+                suffix = f".{time.time_ns()}.{os.getpid()}"
+                self._file = event_file_writer.EventsWriter(str(self._folder / "events"), suffix)
+            self._file.write_event(event)
+
+    def flush(self) -> None:
+        """Has all on the disk."""
+        if self._file is not None:
+            with self._written():
+                self._file.flush()
+
+    def close(self) -> None:
+        """The same, and lets go of the file."""
+        if self._file is not None:
+            with self._written():
+                self._file.close()
+            self._file = None
+
+    @contextlib.contextmanager
+    def _written(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self._file = None
+            raise
 
 
 def _tag(key: str, counters: Collection[str] = ()) -> str:
