@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from lox import _channel, _compat, _transform
+from lox._each import each
 from lox._exceptions import LogDataError, LogValueError, SpoolWarning
 from lox._keys import on_host
 from lox._log import log
@@ -22,7 +23,6 @@ from lox._logdict import logdict
 from lox._spool import spool
 from lox._strip import strip
 from lox._tap import labelled_tap
-from lox.loggers._each import each
 from lox.loggers._run import Key, Run, State, by_run, labels, refuse_several, state_of
 from lox.loggers._worker import Worker
 

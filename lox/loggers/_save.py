@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lox import _transform
+from lox._each import each
 from lox._logdict import logdict
 from lox._storage import RunWriter
-from lox.loggers._each import each
 from lox.loggers._logger import Logger
 from lox.loggers._run import Run
 
