@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ def standard(array: Any) -> np.ndarray:
     array([0.5, 2. ], dtype=float32)
     """
     array = np.asarray(on_host(array) if isinstance(array, jax.Array) else array)
-    if array.dtype.kind in "biufc":
+    if array.dtype.kind in "biufc" and array.dtype.isbuiltin != 2:  # float8_e5m2 says that it is of the kind "f".
         return array
     if dtypes.issubdtype(array.dtype, np.signedinteger):
         return array.astype(np.int8)
@@ -30,8 +31,30 @@ def standard(array: Any) -> np.ndarray:
 
 
 def plain(value: Any) -> Any:
-    """An array as numbers and lists of Python; what is none stays as it is."""
-    return standard(value).tolist() if hasattr(value, "dtype") else value
+    """A value as numbers, text, lists and mappings of Python, dtypes by name; what is none of these stays as it is.
+
+    >>> import jax.numpy as jnp
+    >>> plain({"rate": np.float32(0.5), "shape": (2, 3), "dtype": jnp.bfloat16})
+    {'rate': 0.5, 'shape': [2, 3], 'dtype': 'bfloat16'}
+    """
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, (jax.Array, np.ndarray, np.generic)):
+        return value.tolist() if value.dtype.kind in "SUOMm" else standard(value).tolist()
+    dtype = dtype_of(value)
+    return value if dtype is None else dtype.name
+
+
+def dtype_of(value: Any) -> np.dtype | None:
+    """The dtype that `jnp.float32`, `np.float32` and `np.dtype("float32")` are; None of what is no dtype."""
+    if isinstance(value, type) and (issubclass(value, np.generic) or isinstance(vars(value).get("dtype"), np.dtype)):
+        with contextlib.suppress(TypeError):  # Such as np.floating is the type of several.
+            return np.dtype(value)
+    return value if isinstance(value, np.dtype) else None
 
 
 class Logs(Protocol):

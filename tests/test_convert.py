@@ -132,6 +132,7 @@ def test_steps_that_are_no_integers(step):
 ODD = {
     "bfloat16": jnp.array([0.5, 2], jnp.bfloat16),
     "float8": jnp.array([0.5, 2], jnp.float8_e4m3fn),
+    "float8_e5m2": jnp.array([0.5, 2], jnp.float8_e5m2),
     "float16": jnp.array([0.5, 2], jnp.float16),
     "bool": jnp.array([True, False]),
     "int4": jnp.array([-3, 2], jnp.int4),
