@@ -161,9 +161,63 @@ def test_what_describes_a_run_may_differ_by_lane_and_be_traced(jit):
 def test_init_touches_no_host_and_is_a_pytree():
     logger = MemoryLogger()
     state = jax.jit(lambda key: logger.init(key, lr=0.5))(jax.random.key(0))
-    assert [leaf.shape for leaf in jax.tree.leaves(state)] == [(2,), ()]
+    assert [leaf.shape for leaf in jax.tree.leaves(state)] == [(2,), (2,)]
     assert not logger.runs
     assert_array(jax.vmap(logger.init)(keys()).words, jax.random.key_data(keys()))
+
+
+def test_states_of_different_numbers_are_of_one_structure():
+    logger, traced = MemoryLogger(), []
+
+    @jax.jit
+    def train(state, x):
+        traced.append(x)
+        return logger.tap(walk, state)(x)
+
+    states = [logger.init(seed, lr=lr, name="a") for seed, lr in ((0, 0.1), (1, 1e-300))]
+    assert len({jax.tree.structure(state) for state in states}) == 1
+    assert hash(jax.tree.structure(states[0])) == hash(jax.tree.structure(states[1]))
+    assert jax.tree.structure(logger.init(0, lr=0.1, name="b")) != jax.tree.structure(states[0])
+    for state in states:
+        train(state, 1.0)
+    assert len(traced) == 1
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    jax.vmap(train)(stacked, jnp.ones(2))
+    _, (carried, _) = lax.scan(lambda state, x: (state, (state, train(state, x))), states[0], jnp.ones(2))
+    assert jax.tree.structure(carried) == jax.tree.structure(states[0])
+    lax.cond(True, lambda: states[0], lambda: states[1])
+    logger.flush()
+    assert [run.config["lr"].item() for run in logger.runs.values()] == [0.1, 1e-300]
+    assert [len(logger[name]["x"]) for name in logger.runs] == [12, 6]
+
+
+@jits
+def test_numbers_that_describe_a_run_are_kept_or_traced(jit):
+    logger = MemoryLogger()
+    jit(jax.vmap(lambda key, lr: logging(logger, "tap", walk, lr=lr, decay=0.1)(key, lr)))(
+        keys(2), jnp.float32([0.1, 0.2])
+    )
+    logger.flush()
+    found = [(run.config["lr"].item(), run.config["decay"].item()) for run in logger.runs.values()]
+    assert found == [(np.float32(0.1).item(), 0.1), (np.float32(0.2).item(), 0.1)]
+
+
+@jits
+def test_what_describes_a_run_in_64_bits_of_jax_is_kept(jit):
+    logger = MemoryLogger()
+    with jax.enable_x64(True):
+        jit(jax.vmap(lambda key, lr: logging(logger, "tap", walk, lr=lr, decay=0.1)(key, lr)))(
+            keys(1), jnp.array([0.3])
+        )
+        logger.flush()
+    (run,) = logger.runs.values()
+    assert (run.config["lr"], run.config["decay"]) == (0.3, 0.1)
+
+
+@pytest.mark.parametrize("config", [{"a/b": 1, "a": {"b": 2}}, {"a/b": "text", "a": {"b": 2}}])
+def test_two_values_of_one_name_that_describe_a_run_are_an_error(config):
+    with pytest.raises(lox.LogValueError, match="called 'a/b' after"):
+        MemoryLogger().init(7, **config)
 
 
 @pytest.mark.parametrize(

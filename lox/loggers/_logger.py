@@ -23,7 +23,7 @@ from lox._logdict import logdict
 from lox._spool import spool
 from lox._strip import strip
 from lox._tap import labelled_tap
-from lox.loggers._run import Key, Run, State, by_run, labels, refuse_several, state_of
+from lox.loggers._run import Key, Run, State, by_run, describer, labels, refuse_several, state_of
 from lox.loggers._worker import Worker
 
 Function = Callable[..., Any]
@@ -98,10 +98,13 @@ class Logger:
 
         Args:
             key: A PRNG key, or a seed. Logs under the same key are of the same run, also in another process.
-            **config: What describes the run: numbers, arrays, text, nested mappings of them.
+            **config: What describes the run: numbers, arrays, text, nested mappings of them. Numbers of Python and
+                NumPy keep their 64 bits, also in `jit`.
 
         Raises:
             LogDataError: The key is none, or is several. A `TypeError`.
+            LogValueError: Two values that describe the run have one name when nested ones are flattened. A
+                `ValueError`.
         """
         return state_of(key, config)
 
@@ -167,11 +170,12 @@ class Logger:
             parts = {"data": logs.data, "steps": logs.steps, "mask": logs.mask, "dropped": logs.dropped}
             strip(self._tapped(lambda: log(parts), state, {}, self._take_packed))()
             return
-        known, arrived = self._latest
+        known, of_run = self._latest
         if state is not known:
             arrived = jax.tree.map(on_host, state)
-            self._latest = (state, arrived)
-        self.deliver(functools.partial(_write_now, arrived, _kept(logs)))
+            of_run = (tuple(arrived.words.tolist()), describer(state)(arrived.config))
+            self._latest = (state, of_run)
+        self.deliver(functools.partial(_write_now, of_run, _kept(logs)))
 
     def flush(self) -> None:
         """Waits until all is written that was logged before, and raises what was raised meanwhile.
@@ -243,10 +247,10 @@ class Logger:
         tapped = labelled_tap(fun, take or self._take, of_run, **options)
         if not state.config and not state.notes:
             return tapped
-        notes = dict(state.notes)
+        described = describer(state)
 
         def take_config(logs: logdict) -> None:
-            self.deliver(functools.partial(_describe, logs, notes))
+            self.deliver(functools.partial(_describe, logs, described))
 
         describe = strip(labelled_tap(lambda: log({"config": state.config, "run": 0}), take_config, of_run))
 
@@ -304,19 +308,18 @@ class Logger:
         _channel.keep(error)
 
 
-def _describe(logs: logdict, notes: dict[str, Any], logger: Logger) -> None:
+def _describe(logs: logdict, described: Callable[[Mapping[str, Any]], dict[str, Any]], logger: Logger) -> None:
     for key, values in by_run(logs):
         config = {name.removeprefix("config/"): value[0] for name, value in values.items() if name != "run"}
-        logger.run(key, config | notes)
+        logger.run(key, described(config))
 
 
 def _write_all(logs: logdict, logger: Logger) -> None:
     each(lambda run: logger.write_happened(logger.run(run[0], {}), run[1]), by_run(logs))
 
 
-def _write_now(state: State, logs: logdict, logger: Logger) -> None:
-    run = logger.run(tuple(state.words.tolist()), state.config | dict(state.notes))
-    logger.write_happened(run, logs)
+def _write_now(of_run: tuple[Key, dict[str, Any]], logs: logdict, logger: Logger) -> None:
+    logger.write_happened(logger.run(*of_run), logs)
 
 
 def _write_packed(packed: logdict, logger: Logger) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -13,12 +13,15 @@ import numpy as np
 
 from lox._arguments import path_name
 from lox._deliver import LABEL
-from lox._exceptions import LogDataError
+from lox._exceptions import LogDataError, LogValueError
 from lox._logdict import logdict
-from lox._plain import PlainEvents
+from lox._plain import PlainEvents, plain
 
 Key = tuple[int, ...]
 """The words of a PRNG key."""
+
+WIDE = ("int64", "uint64", "float64", "complex128")
+"""The dtypes that JAX has only when it is told so."""
 
 
 @jdc.pytree_dataclass
@@ -28,12 +31,26 @@ class State:
     Attributes:
         words: The data of the run's PRNG key, shape `(words,)`.
         config: The numbers and arrays that describe the run, by name; nested ones have names like "optimizer/lr".
-        notes: What describes it and is no array, by name.
+        wide: The dtypes of those of 64 or 128 bits, by name, which JAX would shorten. They are in `config` as words of
+            32 bits along a last axis.
+        notes: What describes the run and is no array, by name.
     """
 
     words: Any
     config: dict[str, Any]
+    wide: jdc.Static[tuple[tuple[str, str], ...]] = ()
     notes: jdc.Static[tuple[tuple[str, Any], ...]] = ()
+
+
+def describer(state: State) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """What makes of the `config` of a state, in arrays of NumPy, what describes the run; it holds no arrays itself."""
+    wide, notes = state.wide, dict(state.notes)
+
+    def described(config: Mapping[str, Any]) -> dict[str, Any]:
+        whole = {name: np.ascontiguousarray(config[name]).view(dtype)[..., 0] for name, dtype in wide}
+        return {**config, **whole, **notes}
+
+    return described
 
 
 @dataclasses.dataclass
@@ -43,7 +60,7 @@ class Run:
     Attributes:
         key: The words of its PRNG key.
         name: The same as hexadecimal digits, eight for each, unless it has a title.
-        config: What describes it: numbers, arrays and text, by name.
+        config: What describes it, by name: numbers and arrays as arrays of NumPy, and text.
         seen: How many events of each key were written by this process.
         title: Another name for it.
     """
@@ -73,16 +90,39 @@ def state_of(key: Any, config: Mapping[str, Any]) -> State:
 
     Raises:
         LogDataError: The key is none. A `TypeError`.
+        LogValueError: Two values have one name. A `ValueError`.
     """
     words = _words(key)
-    arrays, notes = {}, []
+    arrays: dict[str, Any] = {}
+    wide, notes = [], []
     leaves, _ = jax.tree_util.tree_flatten_with_path(dict(config), is_leaf=lambda leaf: leaf is None)
+    named: dict[str, Any] = {}
     for path, leaf in leaves:
-        if isinstance(leaf, (bool, int, float, complex, np.generic, np.ndarray, jax.Array)):
-            arrays[path_name(path)] = leaf
+        if path_name(path) in named:
+            raise LogValueError(f"Two values that describe a run are called {path_name(path)!r} after flattening.")
+        named[path_name(path)] = leaf
+    for name, leaf in named.items():
+        array = _array(leaf)
+        if array is None:
+            note = plain(leaf)
+            notes.append((name, note if isinstance(note, (str, int, type(None))) else repr(note)))
+        elif array.dtype.name in WIDE and not isinstance(array, jax.Array):
+            wide.append((name, array.dtype.name))
+            arrays[name] = np.array(array, array.dtype.name)[..., None].view(np.uint32)
         else:
-            notes.append((path_name(path), leaf if isinstance(leaf, str) or leaf is None else repr(leaf)))
-    return State(words, arrays, tuple(notes))  # type: ignore[arg-type]
+            arrays[name] = array
+    return State(words, arrays, tuple(wide), tuple(notes))  # type: ignore[arg-type]
+
+
+def _array(leaf: Any) -> Any:
+    """What describes a run as an array, which may be traced; None of what JAX has no arrays of."""
+    if isinstance(leaf, jax.Array):
+        return leaf
+    if not isinstance(leaf, (bool, int, float, complex, np.generic, np.ndarray)):
+        return None
+    array = np.asarray(leaf)
+    known = array.dtype.name in WIDE or jnp.issubdtype(array.dtype, np.number) or array.dtype == bool
+    return array if known and array.dtype.name not in ("longdouble", "clongdouble") else None
 
 
 def _words(key: Any) -> Any:
