@@ -5,8 +5,9 @@
     RUN/owner.json          the process that writes it
 
 A column is written data first and header after, so that every file is a complete array at any moment. What a killed
-process left behind the end of the array is overwritten by the next event. Readers cut the columns of a key to the
-shortest of them, which are those of events that were written in full.
+process left behind the end of the array is overwritten by the next event. Columns of a key are cut to the shortest of
+them, by readers and by who goes on with them: these are the events that were written in full. All columns of a key are
+made before its first event, so that one that is gone, or shorter than its header says, is damaged.
 """
 
 from lox._storage._manifest import read_manifest as read_manifest

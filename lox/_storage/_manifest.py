@@ -29,7 +29,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise StorageError(f"{path} is no run of lox: it has no {MANIFEST}.") from None
     except ValueError as error:
         raise StorageError(f"{file} is damaged: {error}. The columns beside it are arrays of NumPy.") from error
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("columns"), dict):
+    if not isinstance(manifest, dict) or not all(
+        isinstance(manifest.get(part), dict) for part in ("columns", "config")
+    ):
         raise StorageError(f"{file} is no manifest of lox.")
     if manifest.get("format", 0) > FORMAT:
         raise StorageError(f"{file} is of format {manifest['format']}, and this lox reads up to {FORMAT}.")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ import numpy as np
 
 from lox._exceptions import StorageError
 from lox._logdict import logdict
-from lox._storage._column import HEADER
+from lox._storage._column import Column, lost
 from lox._storage._manifest import MANIFEST, read_manifest
-from lox._storage._segment import Segment, from_stored
+from lox._storage._segment import Segment, from_stored, segments_of
 from lox._storage._stack import stacked
 
 
@@ -26,10 +27,11 @@ def load(path: str | Path, *, stack: bool = False) -> Any:
             place; those of a key count from the first that each run has.
 
     Returns:
-        The `lox.logdict` of a run, whose arrays are mapped from disk and read when they are used; or a mapping from
-        the names of runs to such; or, with `stack`, one that holds all runs in memory. A key whose shape, dtype or
-        counters changed goes on as ``"key#2"``. Typed PRNG keys are their data, so that reading needs no device:
-        `jax.random.wrap_key_data(data, impl=data.impl)`.
+        The `lox.logdict` of a run; or a mapping from the names of runs to such; or, with `stack`, one that holds all
+        runs in memory. Arrays of more than 64 KiB are mapped from disk, and read when they are used. Before Python
+        3.13, each that is mapped keeps a file descriptor, and those are that have more than 1 MiB. A key whose shape,
+        dtype or counters changed goes on as ``"key#2"``, or the next number that is no other key. Typed PRNG keys are
+        their data, so that reading needs no device: `jax.random.wrap_key_data(data, impl=data.impl)`.
 
     Raises:
         StorageError: There are no logs, or they are damaged. An `OSError`.
@@ -70,7 +72,7 @@ def runs(path: str | Path) -> dict[str, Path]:
 
 
 def read_run(path: Path) -> logdict:
-    """The logs of one run, mapped from disk where a key has one segment.
+    """The logs of one run.
 
     Raises:
         StorageError: It is no run, or damaged.
@@ -78,56 +80,48 @@ def read_run(path: Path) -> logdict:
     data: dict[str, Any] = {}
     mask: dict[str, Any] = {}
     steps: dict[str, dict[str, Any]] = {}
-    columns = _columns(path)
+    columns = segments_of(read_manifest(path), path)
+    names = set(columns)
     for key, segments in columns.items():
         groups: dict[Any, list[Segment]] = {}
         for segment in segments:
-            alike = (segment.dtype, segment.shape, tuple(name for name, _, _ in segment.steps))
-            groups.setdefault(alike, []).append(segment)
+            groups.setdefault((segment.dtype, segment.shape, segment.steps), []).append(segment)
         for place, group in enumerate(groups.values()):
-            name = key
-            while place and name in columns:
-                place += 1
-                name = f"{key}#{place}"
+            name = _free(key, names) if place else key
+            names.add(name)
             parts = [part for part in (_read_segment(path, segment) for segment in group) if part is not None]
             if not parts:
                 continue
             data[name] = from_stored(_joined([part[""] for part in parts]), group[0].dtype)
-            for counter, _, _ in group[0].steps:
-                steps.setdefault(counter, {})[name] = _joined([part[counter] for part in parts])
+            for counter, dtype, _ in group[0].steps:
+                steps.setdefault(counter, {})[name] = from_stored(_joined([part[counter] for part in parts]), dtype)
             if any("@mask" in part for part in parts):
                 lanes = next(part["@mask"].shape[1:] for part in parts if "@mask" in part)
                 mask[name] = _joined([part.get("@mask", np.ones((len(part[""]), *lanes), bool)) for part in parts])
     return logdict(data, steps, mask)
 
 
-def _columns(path: Path) -> dict[str, list[Segment]]:
-    try:
-        return {
-            key: [Segment.from_json(found) for found in segments]
-            for key, segments in read_manifest(path)["columns"].items()
-        }
-    except (KeyError, TypeError, ValueError) as error:
-        raise StorageError(f"{path / MANIFEST} is damaged: {error!r} in its columns.") from error
+def _free(key: str, taken: Container[str]) -> str:
+    """The name of the next segment of a key, which is that of no other key."""
+    return next(name for name in (f"{key}#{place}" for place in itertools.count(2)) if name not in taken)
 
 
 def _read_segment(path: Path, segment: Segment) -> dict[str, Any] | None:
-    arrays = {}
-    for part, file, _, _, _ in segment.columns():
+    arrays: dict[str, Any] = {}
+    absent = []
+    for part, file, dtype, shape, _ in segment.columns():
         try:
-            arrays[part] = _mapped(path / file)
+            arrays[part] = Column.read(path / file, dtype, shape)
         except FileNotFoundError:  # The manifest names a column before it is there.
-            return None
-        except (ValueError, EOFError) as error:
-            raise StorageError(f"{path / file} is damaged: {error}") from error
+            absent.append(path / file)
+    if any(map(len, arrays.values())):
+        for gone in absent:
+            if not gone.exists():  # It was not made meanwhile either.
+                raise lost(gone)
+    if absent:
+        return None
     count = min(map(len, arrays.values()))
     return {part: array[:count] for part, array in arrays.items()}
-
-
-def _mapped(path: Path) -> np.ndarray:
-    if path.stat().st_size <= HEADER:  # There is nothing to map.
-        return np.load(path, allow_pickle=False)
-    return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -7,13 +7,16 @@ import functools
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from lox._exceptions import LogDataError, StorageError
 from lox._keys import impl_of, key_data
 from lox._logdict import logdict
+from lox._storage._manifest import MANIFEST
 
 
 def file_name(key: str) -> str:
@@ -46,7 +49,11 @@ class Segment:
 
     @classmethod
     def of(cls, logs: logdict, key: str) -> Segment:
-        """The segment that events of a key belong to, as if it were the first."""
+        """The segment that events of a key belong to, as if it were the first.
+
+        Raises:
+            LogDataError: Their dtype, or that of a counter, cannot be saved.
+        """
         value = logs.data[key]
         steps = [(name, of[key].dtype, of[key].shape[1:]) for name, of in logs.steps.items() if key in of]
         lanes = logs.mask[key].shape[1:] if key in logs.mask else None
@@ -71,7 +78,7 @@ class Segment:
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Segment:
         """What the manifest says of it."""
-        return cls(
+        segment = cls(
             found["stem"],
             found["number"],
             found["dtype"],
@@ -79,26 +86,53 @@ class Segment:
             tuple((name, dtype, tuple(shape)) for name, dtype, shape in found["steps"]),
             None if found["lanes"] is None else tuple(found["lanes"]),
         )
+        for dtype in (segment.dtype, *(dtype for _, dtype, _ in segment.steps)):
+            stored_dtype(dtype)
+        return segment
 
 
 @functools.lru_cache(100_000)  # One is asked for at every event.
 def _segment(key: str, dtype: Any, impl: str | None, shape: Any, steps: tuple[Any, ...], lanes: Any) -> Segment:
     named = tuple(sorted((name, of.name, of_shape) for name, of, of_shape in steps))
-    return Segment(file_name(key), 0, dtype.name if impl is None else f"key<{impl}>", shape, named, lanes)
+    segment = Segment(file_name(key), 0, dtype.name if impl is None else f"key<{impl}>", shape, named, lanes)
+    for each in (dtype, *(of for _, of, _ in steps)):
+        if not is_of_bits(each) and each.kind not in "biufc":
+            raise LogDataError(f"{key!r} cannot be saved: {each} is no dtype of numbers, truth values or PRNG keys.")
+    return segment
+
+
+def segments_of(manifest: Mapping[str, Any], path: Path) -> dict[str, list[Segment]]:
+    """The segments of each key, by the manifest of the run in a directory.
+
+    Raises:
+        StorageError: The manifest is damaged.
+    """
+    try:
+        return {key: [Segment.from_json(each) for each in found] for key, found in manifest["columns"].items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise StorageError(f"{path / MANIFEST} is damaged: {error!r} in its columns.") from error
 
 
 def _counter(name: str, logs: logdict, key: str) -> Any:
     return logs.steps[name][key]
 
 
+def is_of_bits(dtype: np.dtype) -> bool:
+    """Whether a dtype is not NumPy's own, so that files have its bits as integers of the same size."""
+    return dtype.isbuiltin == 2
+
+
 def stored_dtype(name: str) -> np.dtype:
-    """The dtype on disk of a dtype by name: that of NumPy, or for those it does not know, bits of the same size."""
+    """The dtype on disk of a dtype by name."""
     if _impl(name) is not None:
         return np.dtype(np.uint32)
     dtype = jnp.dtype(name)
-    if dtype.kind in "biufc":
-        return dtype
-    return np.dtype(f"u{dtype.itemsize}")
+    return np.dtype(f"u{dtype.itemsize}") if is_of_bits(dtype) else dtype
+
+
+def as_stored(array: np.ndarray) -> np.ndarray:
+    """An array as an array of the dtype on disk."""
+    return array.view(f"u{array.dtype.itemsize}") if is_of_bits(array.dtype) else array
 
 
 def from_stored(array: np.ndarray, name: str) -> np.ndarray:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from lox._each import each
 from lox._exceptions import LogDataError, StorageError
 from lox._keys import on_host
 from lox._logdict import logdict
 from lox._plain import plain
-from lox._storage._column import Column
+from lox._storage._column import Column, lost
 from lox._storage._manifest import MANIFEST, new_manifest, read_manifest, write_manifest
 from lox._storage._owner import claim, release
-from lox._storage._segment import Segment
+from lox._storage._segment import Segment, as_stored, segments_of
 
 
 class RunWriter:
@@ -43,10 +44,7 @@ class RunWriter:
             if exists and must_be_new:
                 raise StorageError(f"{path} is a run already. Give it another key or path, or continue it.")
             self._manifest = read_manifest(path) if exists else new_manifest(key)
-            self._segments = {
-                name: [Segment.from_json(each) for each in segments]
-                for name, segments in self._manifest["columns"].items()
-            }
+            self._segments = segments_of(self._manifest, path)
             self._changed = not exists
             self.describe(config)
         except BaseException:
@@ -61,30 +59,46 @@ class RunWriter:
         self._write_manifest()
 
     def append(self, parts: Sequence[logdict]) -> None:
-        """Adds logs, each with at least one event of each of its keys, of arrays of NumPy."""
+        """Adds logs, each with at least one event of each of its keys, of arrays of NumPy.
+
+        A key that cannot be written does not keep the others from being written.
+
+        Raises:
+            LogDataError: A dtype cannot be saved.
+            StorageError: The columns of a key are damaged, or there are other files by their names.
+        """
         batches: dict[str, list[tuple[Segment, list[logdict]]]] = {}
-        for logs in parts:
-            for key in logs.data:
-                runs = batches.setdefault(key, [])
-                segment = Segment.of(logs, key)
-                if runs and (runs[-1][0] is segment or runs[-1][0] == segment):
-                    runs[-1][1].append(logs)
-                else:
-                    runs.append((segment, [logs]))
-        placed = [
-            (key, self._placed(key, segment), having) for key, runs in batches.items() for segment, having in runs
-        ]
-        self._write_manifest()
-        for key, segment, having in placed:
-            self._append(key, segment, having)
+
+        def sort(event: tuple[str, logdict]) -> None:
+            key, logs = event
+            segment = Segment.of(logs, key)
+            runs = batches.setdefault(key, [])
+            if runs and (runs[-1][0] is segment or runs[-1][0] == segment):
+                runs[-1][1].append(logs)
+            else:
+                runs.append((segment, [logs]))
+
+        try:
+            each(sort, ((key, logs) for logs in parts for key in logs.data))
+        finally:
+            self._append_all([(key, segment, having) for key, runs in batches.items() for segment, having in runs])
+
+    def _append_all(self, batches: Sequence[tuple[str, Segment, list[logdict]]]) -> None:
+        placed = []
+        try:
+            each(lambda batch: placed.append((batch[0], self._placed(*batch[:2]), batch[2])), batches)
+        finally:
+            self._write_manifest()
+            each(lambda batch: self._append(*batch), placed)
 
     def _placed(self, key: str, like: Segment) -> Segment:
         """The segment for events like these: the last one, or a new one."""
-        known = self._segments.setdefault(key, [])
+        known = self._segments.get(key, [])
         if known and dataclasses.replace(known[-1], number=0, stem=like.stem) == like:
             return known[-1]
         segment = dataclasses.replace(like, number=len(known))
-        known.append(segment)
+        absent(self.path / file for _, file, *_ in segment.columns())
+        self._segments[key] = [*known, segment]
         self._changed = True
         return segment
 
@@ -94,20 +108,23 @@ class RunWriter:
             columns = self._columns[key, segment.number] = self._opened(segment)
         count = columns[0].count
         try:
-            for column, (_, _, dtype, _, entries) in zip(columns, segment.columns(), strict=True):
+            for column, (*_, entries) in zip(columns, segment.columns(), strict=True):
                 arrays = [np.asarray(entries(logs, key)) for logs in parts]
-                array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-                column.append(array if array.dtype == dtype else array.view(dtype))
+                column.append(as_stored(arrays[0] if len(arrays) == 1 else np.concatenate(arrays)))
         except BaseException:
             for column in columns:  # What was not written in full was not written.
                 column.count = count
             raise
 
     def _opened(self, segment: Segment) -> list[Column]:
-        columns = []
-        for _, file, dtype, shape, _ in segment.columns():
-            path = self.path / file
-            columns.append(Column.open(path) if path.exists() else Column.create(path, dtype, shape))
+        """The columns of a segment, cut to the events that were written in full; those are made that are not there."""
+        files = [(self.path / file, dtype, shape) for _, file, dtype, shape, _ in segment.columns()]
+        there = {path: Column.open(path, dtype, shape) for path, dtype, shape in files if path.exists()}
+        if any(column.count for column in there.values()):
+            for path, *_ in files:
+                if path not in there:
+                    raise lost(path)
+        columns = [there.get(file[0]) or Column.create(*file) for file in files]
         count = min(column.count for column in columns)
         for column in columns:
             column.count = count
@@ -124,6 +141,17 @@ class RunWriter:
     def close(self) -> None:
         """Lets another process write the run."""
         release(self.path, self._claim)
+
+
+def absent(files: Iterable[Path]) -> None:
+    """Checks that there are no files yet where columns are to be.
+
+    Raises:
+        StorageError: There is one.
+    """
+    for file in files:
+        if file.exists():
+            raise StorageError(f"{file} is in the way of a column, and is of no run. Move it, or give another path.")
 
 
 def save(logs: logdict, path: str | Path, **config: Any) -> None:

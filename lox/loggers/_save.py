@@ -25,7 +25,9 @@ class SaveLogger(Logger):
         **options: As for `Logger`.
 
     Raises:
-        StorageError: By `flush`: a directory is no run, or another process writes it. An `OSError`.
+        LogDataError: By `flush`: the dtype of a key cannot be saved. Other keys are. A `TypeError`.
+        StorageError: By `flush`: a directory is no run, another process writes it, or the files of a key are damaged.
+            An `OSError`.
 
     >>> import tempfile
     >>> import jax, jax.numpy as jnp
