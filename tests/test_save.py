@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -95,6 +96,34 @@ def test_arrays_of_the_other_byte_order_come_back(tmp_path):
     write(tmp_path, logs_of({"x": np.arange(3, dtype=">f8")}, step=np.arange(3, dtype=">i4")))
     logs = lox.load(tmp_path)[RUN]
     assert logs["x"].tolist() == logs.steps["step"]["x"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("max_iters", [3, 6])
+def test_how_many_events_were_dropped_comes_back(tmp_path, max_iters):
+    def halve(x):
+        def body(x):
+            lox.log({"x": x})
+            return x / 2
+
+        return lax.while_loop(lambda x: x > 1, body, x)
+
+    for name, start in (("a", 50.0), ("b", 3.0)):
+        with warnings.catch_warnings(action="ignore", category=lox.SpoolWarning):
+            logs = lox.spool(halve, max_iters=max_iters)(start)[1]
+        lox.save(logs, tmp_path / name)
+    lox.save(logs_of({"x": np.float32([1.0])}), tmp_path / "c")
+    runs = lox.load(tmp_path)
+    dropped = {3: [3, 0], 6: [0, 0]}[max_iters]
+    assert [runs[name].dropped["x"].item() for name in "ab"] == dropped and not runs["c"].dropped
+    stacked = lox.load(tmp_path, stack=True)
+    assert_array_equal(stacked.dropped["x"], np.int32([*dropped, 0]))
+
+
+def test_how_many_events_of_each_lane_were_dropped_comes_back(tmp_path):
+    dropped = np.int32([[1, 2, 3]])
+    lox.save(lox.logdict({"x": np.ones((2, 1, 3))}, dropped={"x": dropped}), tmp_path / "a")
+    assert_array_equal(lox.load(tmp_path / "a").dropped["x"], dropped)
+    assert_array_equal(lox.load(tmp_path, stack=True).dropped["x"], dropped[None])
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
@@ -574,6 +603,159 @@ def test_a_run_killed_between_columns_is_continued_after_its_last_whole_event(tm
     logs = lox.load(tmp_path)[RUN]
     assert_array_equal(logs["x"], [1.0, 4.0])
     assert_array_equal(logs.steps["step"]["x"], [1, 4])
+
+
+# -- saving as a whole ---------------------------------------------------------------------------------------------
+
+
+def files_of(path):
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def test_other_files_in_the_directory_are_neither_changed_nor_in_the_way(tmp_path):
+    np.save(tmp_path / "y.0.npy", np.arange(3.0))
+    (tmp_path / "notes.txt").write_text("mine")
+    before = files_of(tmp_path)
+    lox.save(logs_of({"x": [1.0]}), tmp_path)
+    assert lox.load(tmp_path)["x"].tolist() == [1.0]
+    after = files_of(tmp_path)
+    assert before.items() <= after.items()
+    assert set(after) - set(before) == {"x.0.npy", "manifest.json"}
+
+
+@pytest.mark.parametrize("way", ["save", "log"])
+def test_files_by_the_name_of_a_column_are_not_appended_to(tmp_path, way):
+    run = tmp_path / RUN
+    run.mkdir()
+    np.save(run / "x.0.npy", np.arange(3.0))
+    before = files_of(run)
+    with pytest.raises(lox.StorageError, match=r"x\.0\.npy is in the way"):
+        if way == "save":
+            lox.save(logs_of({"x": [1.0], "y": [1.0]}), run)
+        else:
+            write(tmp_path, logs_of({"x": [1.0], "y": [1.0]}))
+    assert before.items() <= files_of(run).items()
+    if way == "save":
+        assert before == files_of(run)
+    else:
+        assert {key: value.tolist() for key, value in lox.load(run).items()} == {"y": [1.0]}
+
+
+NOT_SAVED = [np.array(["a"]), np.array([None]), np.array(["2026-01-01"], "M8[D]"), np.zeros(1, "i4,f4")]
+
+
+@pytest.mark.parametrize("values", NOT_SAVED, ids=["text", "objects", "dates", "records"])
+@pytest.mark.parametrize("part", ["value", "counter"])
+def test_what_cannot_be_saved_is_an_error_before_anything_is_written(tmp_path, values, part):
+    logs = lox.logdict({"loss": np.ones(1), "note": values if part == "value" else np.ones(1)})
+    if part == "counter":
+        logs.steps["step"] = {"note": values}
+    with pytest.raises(lox.LogDataError, match="'note' cannot be saved"):
+        lox.save(logs, tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(lox.LogDataError, match="'note' cannot be saved") as raised:
+        write(tmp_path, logs_of({"note": [0.5]}), logs, logs, logs_of({"note": [0.25]}))
+    assert any("SaveLogger" in note for note in raised.value.__notes__)
+    assert {key: array.tolist() for key, array in lox.load(tmp_path)[RUN].items()} == {
+        "note": [0.5, 0.25],
+        "loss": [1.0, 1.0],
+    }
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_saving_that_fails_leaves_nothing(tmp_path, there):
+    run = tmp_path / "run"
+    if there:
+        run.mkdir()
+        (run / "mine").write_text("")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            lox.save(logs_of({"x": np.arange(3.0), "y": np.arange(10_000.0)}), run)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert [path.name for path in tmp_path.rglob("*")] == (["run", "mine"] if there else [])
+    lox.save(logs_of({"x": np.arange(3.0)}), run)
+    assert_array_equal(lox.load(run)["x"], np.arange(3.0))
+
+
+def test_saving_that_is_killed_leaves_no_run_and_is_done_again(tmp_path):
+    program = f"""
+import os, signal, numpy as np, lox
+from lox._storage import _column
+write = _column.Column.append
+def killed(column, entries):
+    if "y.0" in str(column.path):
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(column, entries)
+_column.Column.append = killed
+lox.save(lox.logdict({{"x": np.arange(3.0), "y": np.arange(3.0)}}), {str(tmp_path / "run")!r})
+"""
+    assert subprocess.run([sys.executable, "-c", program]).returncode == -signal.SIGKILL
+    with pytest.raises(lox.StorageError, match="has no run of lox"):
+        lox.load(tmp_path)
+    lox.save(logs_of({"x": [1.0], "y": [2.0]}), tmp_path / "run")
+    assert {key: value.tolist() for key, value in lox.load(tmp_path / "run").items()} == {"x": [1.0], "y": [2.0]}
+
+
+# -- what describes a run ------------------------------------------------------------------------------------------
+
+DESCRIBED = {
+    "time": (1795323536.0314765, 1795323536.0314765),
+    "tokens": (10_000_000_000, 10_000_000_000),
+    "huge": (2**100, 2**100),
+    "int64": (np.int64(-(2**40)), -(2**40)),
+    "uint64": (np.uint64(2**64 - 1), 2**64 - 1),
+    "float64": (np.float64(0.1), 0.1),
+    "float32": (np.float32(0.5), 0.5),
+    "truth": (True, True),
+    "numbers": (np.array([[0.1], [0.2]]), [[0.1], [0.2]]),
+    "swapped": (np.array([0.1, 0.2], ">f8"), [0.1, 0.2]),
+    "none of them": (np.zeros((0, 2)), []),
+    "text": (np.str_("adam"), "adam"),
+    "infinite": (float("inf"), float("inf")),
+    "dtype": (jnp.bfloat16, "bfloat16"),
+    "dtype of NumPy": (np.float32, "float32"),
+    "instance of dtype": (np.dtype("int8"), "int8"),
+    "nothing": (None, None),
+}
+
+
+@pytest.mark.parametrize("way", ["save", "log", "log in jit", "tap", "tap in jit", "tap in vmap"])
+def test_what_describes_a_run_is_saved_as_given(tmp_path, way):
+    given = {name: value for name, (value, _) in DESCRIBED.items()}
+    logs = logs_of({"x": np.float32([1.0])})
+
+    def tapped(seed):
+        return logger.tap(lambda: lox.log({"x": 1.0}), logger.init(seed, **given))()
+
+    with SaveLogger(tmp_path) as logger:
+        if way == "save":
+            lox.save(logs, tmp_path / RUN, **given)
+        elif way == "log":
+            logger.log(logger.init(7, **given), logs)
+        elif way == "log in jit":
+            jax.jit(lambda: logger.log(logger.init(7, **given), logs))()
+        elif way == "tap":
+            tapped(7)
+        elif way == "tap in jit":
+            jax.jit(tapped)(jax.random.key(7))
+        else:
+            jax.vmap(tapped)(jax.random.split(jax.random.key(7), 2))
+    manifests = list(tmp_path.rglob("manifest.json"))
+    assert len(manifests) == (2 if way == "tap in vmap" else 1)
+    for manifest in manifests:
+        config = json.loads(manifest.read_text())["config"]
+        assert config == {name: expected for name, (_, expected) in DESCRIBED.items()}
+
+
+def test_what_describes_saved_logs_may_be_nested(tmp_path):
+    lox.save(lox.logdict(), tmp_path / "run", optimizer={"lr": np.float32(0.5), "shapes": [(1, np.int64(2))]})
+    config = json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]
+    assert config == {"optimizer": {"lr": 0.5, "shapes": [[1, 2]]}}
 
 
 @pytest.mark.parametrize("logs", [{"x": 1}, None])

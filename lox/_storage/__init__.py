@@ -1,6 +1,6 @@
 """Runs on disk: a directory each, with a column of `.npy` for each key and counter, and a manifest.
 
-    RUN/manifest.json       what the run is, and of each column its key, its part and its logical dtype
+    RUN/manifest.json       what the run is, of each column its key, part and logical dtype, and what was dropped
     RUN/COLUMN.SEGMENT.npy  the events, appended
     RUN/owner.json          the process that writes it
 
@@ -14,5 +14,5 @@ from lox._storage._manifest import read_manifest as read_manifest
 from lox._storage._reader import load as load
 from lox._storage._reader import read_run as read_run
 from lox._storage._reader import runs as runs
+from lox._storage._save import save as save
 from lox._storage._writer import RunWriter as RunWriter
-from lox._storage._writer import save as save

@@ -51,7 +51,7 @@ def write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
 
 def new_manifest(key: Sequence[int]) -> dict[str, Any]:
     """The manifest of a run that begins, of the PRNG key with these words."""
-    return {"format": FORMAT, "versions": _versions(), "key": list(key), "config": {}, "columns": {}}
+    return {"format": FORMAT, "versions": _versions(), "key": list(key), "config": {}, "columns": {}, "dropped": {}}
 
 
 def _versions() -> dict[str, str]:

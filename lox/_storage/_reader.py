@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,8 @@ def read_run(path: Path) -> logdict:
     data: dict[str, Any] = {}
     mask: dict[str, Any] = {}
     steps: dict[str, dict[str, Any]] = {}
-    columns = segments_of(read_manifest(path), path)
+    manifest = read_manifest(path)
+    columns = segments_of(manifest, path)
     names = set(columns)
     for key, segments in columns.items():
         groups: dict[Any, list[Segment]] = {}
@@ -98,7 +99,14 @@ def read_run(path: Path) -> logdict:
             if any("@mask" in part for part in parts):
                 lanes = next(part["@mask"].shape[1:] for part in parts if "@mask" in part)
                 mask[name] = _joined([part.get("@mask", np.ones((len(part[""]), *lanes), bool)) for part in parts])
-    return logdict(data, steps, mask)
+    return logdict(data, steps, mask, _dropped(manifest, path))
+
+
+def _dropped(manifest: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    try:
+        return {key: np.array(count, np.int32) for key, count in manifest.get("dropped", {}).items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise StorageError(f"{path / MANIFEST} is damaged: {error!r} in what was dropped.") from error
 
 
 def _free(key: str, taken: Container[str]) -> str:

@@ -22,7 +22,7 @@ def stacked(runs: Mapping[str, logdict]) -> logdict:
     Raises:
         StructureError: Runs differ in the shape, dtype, counters or lanes of a key.
     """
-    data, mask = {}, {}
+    data, mask, dropped = {}, {}, {}
     steps: dict[str, dict[str, Any]] = {}
     for key in dict.fromkeys(key for logs in runs.values() for key in logs):
         layout = _layout(runs, key)
@@ -38,7 +38,10 @@ def stacked(runs: Mapping[str, logdict]) -> logdict:
             mask[key] = _side_by_side(
                 [logs.mask.get(key, there) for logs, there in zip(runs.values(), all_there, strict=True)], max(counts)
             )
-    return logdict(data, steps, mask)
+        if any(key in logs.dropped for logs in runs.values()):
+            of_runs = [logs.dropped[key][None] if key in logs.dropped else None for logs in runs.values()]
+            dropped[key] = _side_by_side(of_runs, 1)[0]
+    return logdict(data, steps, mask, dropped)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,12 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from lox._each import each
-from lox._exceptions import LogDataError, StorageError
-from lox._keys import on_host
+from lox._exceptions import StorageError
 from lox._logdict import logdict
 from lox._plain import plain
 from lox._storage._column import Column, lost
@@ -152,34 +150,3 @@ def absent(files: Iterable[Path]) -> None:
     for file in files:
         if file.exists():
             raise StorageError(f"{file} is in the way of a column, and is of no run. Move it, or give another path.")
-
-
-def save(logs: logdict, path: str | Path, **config: Any) -> None:
-    """Writes logs to a directory, which must not be one of saved logs yet.
-
-    Args:
-        logs: What `lox.spool` returned.
-        path: The directory. It is made.
-        **config: What describes the logs, for the manifest.
-
-    Raises:
-        LogDataError: The logs are no `lox.logdict`. A `TypeError`.
-        StorageError: The directory has logs already, or cannot be written. An `OSError`.
-
-    >>> import pathlib, tempfile
-    >>> import jax.numpy as jnp
-    >>> import lox
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     lox.save(lox.logdict({"loss": jnp.array([3.0, 2.0])}), pathlib.Path(folder) / "run")
-    ...     lox.load(pathlib.Path(folder) / "run")["loss"].tolist()
-    [3.0, 2.0]
-    """
-    if not isinstance(logs, logdict):
-        raise LogDataError(f"lox.save writes a lox.logdict, got {type(logs).__name__}.")
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(logs)):
-        raise LogDataError("lox.save writes arrays, and these are traced: call it outside of jit, or use a SaveLogger.")
-    writer = RunWriter(Path(path), (), config, must_be_new=True)
-    try:
-        writer.append([jax.tree.map(on_host, logs)])
-    finally:
-        writer.close()
