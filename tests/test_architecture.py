@@ -24,7 +24,16 @@ LAYERS = (
     | {"lox._each"},
     {"lox._arguments", "lox._effect", "lox._select", "lox._blocks", "lox._log", "lox._log_grad"}
     | {"lox._keys", "lox._plain", "lox._tables", "lox._datasets"},
-    {"lox._handler", "lox._logdict", "lox._collect", "lox._reduce", "lox._thin", "lox._loops", "lox._chunks"},
+    {
+        "lox._handler",
+        "lox._logdict",
+        "lox._concatenate",
+        "lox._collect",
+        "lox._reduce",
+        "lox._thin",
+        "lox._loops",
+        "lox._chunks",
+    },
     {"lox._rules", "lox._autodiff", "lox._batching", "lox._transform", "lox._channel", "lox._deliver"},
     HANDLERS | {"lox._storage", "lox._tap"},
     {"lox.loggers"},

@@ -230,6 +230,29 @@ def test_a_run_is_named_by_a_key_or_a_seed(key):
     assert list(logger.runs) == ["0000000000000007"]
 
 
+def test_memory_keeps_events_of_one_key_that_differ_apart():
+    logger = MemoryLogger()
+    parts = [
+        lox.logdict({"x": np.float32([1]), "y": np.float32([5])}),
+        lox.logdict({"x": np.float32([2])}, {"step": {"x": np.int32([20])}}),
+        lox.logdict({"x": np.ones((1, 2), np.float32), "x#2": np.float32([6])}),
+        lox.logdict({"x": np.float32([3])}),
+        lox.logdict({"x": np.float32([4])}, {"step": {"x": np.int32([40])}}),
+    ]
+    for part in parts:
+        logger.log(logger.init(7), part)
+    logger.flush()
+    logs = logger["0000000000000007"]
+    assert {key: values.tolist() for key, values in logs.items()} == {
+        "x": [1, 3],
+        "y": [5],
+        "x#2": [6],
+        "x#3": [2, 4],
+        "x#4": [[1, 1]],
+    }
+    assert logs.steps["step"].keys() == {"x#3"} and logs.steps["step"]["x#3"].tolist() == [20, 40]
+
+
 def test_seeds_may_be_traced():
     logger = MemoryLogger()
     jax.jit(jax.vmap(lambda seed: logger.tap(walk, logger.init(seed))(0.0)))(jnp.arange(7, 9))

@@ -506,7 +506,7 @@ def test_two_loggers_do_not_write_one_run(tmp_path):
     assert_array_equal(lox.load(tmp_path)[RUN]["x"], [1.0])
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 99, "columns": {}}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, '{"format": 99, "columns": {}}'])
 def test_a_damaged_manifest_is_an_error_that_names_it(tmp_path, text):
     write(tmp_path, logs_of({"x": [1.0]}))
     (tmp_path / RUN / "manifest.json").write_text(text)
@@ -535,6 +535,44 @@ def test_what_is_no_directory_of_logs(tmp_path):
         lox.load(tmp_path)
     with pytest.raises(lox.StorageError, match="no directory"):
         lox.load(tmp_path / "absent")
+
+
+def test_logs_beside_runs_would_hide_them(tmp_path):
+    write(tmp_path, logs_of({"x": [1.0]}))
+    with pytest.raises(lox.StorageError, match=f"has runs in it, such as .*{RUN}"):
+        lox.save(logs_of({"x": [1.0]}), tmp_path)
+    assert list(lox.load(tmp_path)) == [RUN]
+
+
+@pytest.mark.parametrize("part", ["steps", "mask"])
+def test_logs_that_do_not_fit_together_are_not_saved(tmp_path, part):
+    values = {"steps": {"step": {"x": np.arange(2)}}, "mask": {"x": np.ones(2, bool)}}
+    with pytest.raises(lox.LogDataError, match=r"of 'x' are not as many: \[2, 3\]"):
+        lox.save(lox.logdict({"x": np.zeros(3)}, **{part: values[part]}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_stands_in_the_place_of_a_column_is_an_error(tmp_path):
+    lox.save(logs_of({"x": [1.0]}), tmp_path / "run")
+    column = tmp_path / "run" / "x.0.npy"
+    np.save(column, np.float32(1))
+    with pytest.raises(lox.StorageError, match=r"x.0.npy is damaged: it is no column of float"):
+        lox.load(tmp_path)
+    column.unlink()
+    os.mkfifo(column)
+    with pytest.raises(lox.StorageError, match="x.0.npy is damaged: it is no file"):
+        lox.load(tmp_path)
+
+
+def test_a_manifest_names_no_files_elsewhere(tmp_path):
+    write(tmp_path / "runs", logs_of({"x": [1.0]}))
+    manifest = tmp_path / "runs" / RUN / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"stem": "x"', '"stem": "../../x"'))
+    with pytest.raises(lox.StorageError, match="no file of 'x' begins with '../../x'"):
+        lox.load(tmp_path / "runs")
+    with pytest.raises(lox.StorageError, match="no file of 'x' begins with"):
+        write(tmp_path / "runs", logs_of({"x": [2.0]}))
+    assert not list(tmp_path.glob("*.npy"))
 
 
 @pytest.mark.parametrize(

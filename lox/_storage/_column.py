@@ -55,7 +55,7 @@ class Column:
         Raises:
             StorageError: It is damaged: it is no array of this dtype and shape, or shorter than it says.
         """
-        with open(path, "rb") as file:
+        with _file(path) as file:
             return cls._opened(file, path, dtype, shape)
 
     @classmethod
@@ -65,7 +65,7 @@ class Column:
         Raises:
             StorageError: As `open`.
         """
-        with open(path, "rb") as file:
+        with _file(path) as file:
             column = cls._opened(file, path, dtype, shape)
             size = column.count * column._entry_bytes()
             whole = (column.count, *shape)
@@ -82,7 +82,7 @@ class Column:
             if version != (1, 0):
                 raise ValueError(f"it is of version {version} of the format of NumPy")
             whole, by_columns, found = np.lib.format.read_array_header_1_0(file)
-            if by_columns or (found, whole[1:], file.tell()) != (dtype, shape, HEADER):
+            if by_columns or not whole or (found, whole[1:], file.tell()) != (dtype, shape, HEADER):
                 raise ValueError(f"it is no column of {dtype.name}{list(shape)}")
             column = cls(path, dtype, shape, whole[0])
             end, there = HEADER + column.count * column._entry_bytes(), os.fstat(file.fileno()).st_size
@@ -118,6 +118,12 @@ class Column:
 def lost(path: Path) -> StorageError:
     """The error of a column that is gone: there are no events in others before all columns are there."""
     return StorageError(f"{path} is damaged: it is gone, and events of its key are in the files beside it.")
+
+
+def _file(path: Path) -> Any:
+    if path.exists() and not path.is_file():  # Opening a pipe would wait for someone to write into it.
+        raise StorageError(f"{path} is damaged: it is no file.")
+    return open(path, "rb")
 
 
 def _write(file: Any, data: Any) -> None:

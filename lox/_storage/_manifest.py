@@ -27,7 +27,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         manifest = json.loads(file.read_text())
     except FileNotFoundError:
         raise StorageError(f"{path} is no run of lox: it has no {MANIFEST}.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StorageError(f"{file} is damaged: {error}. The columns beside it are arrays of NumPy.") from error
     if not isinstance(manifest, dict) or not all(
         isinstance(manifest.get(part), dict) for part in ("columns", "config")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lox._concatenate import concatenated
 from lox._exceptions import StorageError
 from lox._logdict import logdict
 from lox._storage._column import Column, lost
@@ -77,29 +77,15 @@ def read_run(path: Path) -> logdict:
     Raises:
         StorageError: It is no run, or damaged.
     """
-    data: dict[str, Any] = {}
-    mask: dict[str, Any] = {}
-    steps: dict[str, dict[str, Any]] = {}
     manifest = read_manifest(path)
-    columns = segments_of(manifest, path)
-    names = set(columns)
-    for key, segments in columns.items():
-        groups: dict[Any, list[Segment]] = {}
+    parts = []
+    for key, segments in segments_of(manifest, path).items():
         for segment in segments:
-            groups.setdefault((segment.dtype, segment.shape, segment.steps), []).append(segment)
-        for place, group in enumerate(groups.values()):
-            name = _free(key, names) if place else key
-            names.add(name)
-            parts = [part for part in (_read_segment(path, segment) for segment in group) if part is not None]
-            if not parts:
-                continue
-            data[name] = from_stored(_joined([part[""] for part in parts]), group[0].dtype)
-            for counter, dtype, _ in group[0].steps:
-                steps.setdefault(counter, {})[name] = from_stored(_joined([part[counter] for part in parts]), dtype)
-            if any("@mask" in part for part in parts):
-                lanes = next(part["@mask"].shape[1:] for part in parts if "@mask" in part)
-                mask[name] = _joined([part.get("@mask", np.ones((len(part[""]), *lanes), bool)) for part in parts])
-    return logdict(data, steps, mask, _dropped(manifest, path))
+            part = _read_segment(path, key, segment)
+            if part is not None:
+                parts.append(part)
+    logs = concatenated(parts)
+    return logdict(logs.data, logs.steps, logs.mask, _dropped(manifest, path))
 
 
 def _dropped(manifest: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -109,12 +95,7 @@ def _dropped(manifest: Mapping[str, Any], path: Path) -> dict[str, Any]:
         raise StorageError(f"{path / MANIFEST} is damaged: {error!r} in what was dropped.") from error
 
 
-def _free(key: str, taken: Container[str]) -> str:
-    """The name of the next segment of a key, which is that of no other key."""
-    return next(name for name in (f"{key}#{place}" for place in itertools.count(2)) if name not in taken)
-
-
-def _read_segment(path: Path, segment: Segment) -> dict[str, Any] | None:
+def _read_segment(path: Path, key: str, segment: Segment) -> logdict | None:
     arrays: dict[str, Any] = {}
     absent = []
     for part, file, dtype, shape, _ in segment.columns():
@@ -129,8 +110,6 @@ def _read_segment(path: Path, segment: Segment) -> dict[str, Any] | None:
     if absent:
         return None
     count = min(map(len, arrays.values()))
-    return {part: array[:count] for part, array in arrays.items()}
-
-
-def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    steps = {name: {key: from_stored(arrays[name][:count], dtype)} for name, dtype, _ in segment.steps}
+    mask = {key: arrays["@mask"][:count]} if "@mask" in arrays else {}
+    return logdict({key: from_stored(arrays[""][:count], segment.dtype)}, steps, mask)

@@ -31,8 +31,9 @@ def save(logs: logdict, path: str | Path, **config: Any) -> None:
         **config: What describes the logs, for the manifest.
 
     Raises:
-        LogDataError: The logs are no `lox.logdict`, or have a dtype that cannot be saved, such as text. A `TypeError`.
-        StorageError: The directory has logs already, or a file where one would be written. An `OSError`.
+        LogDataError: The logs are no `lox.logdict`, have a dtype that cannot be saved, such as text, or
+            a key with more events than counters. A `TypeError`.
+        StorageError: The directory has logs or runs already, or a file where one would be written. An `OSError`.
         OSError: It cannot be written.
 
     >>> import pathlib, tempfile
@@ -48,6 +49,10 @@ def save(logs: logdict, path: str | Path, **config: Any) -> None:
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(logs)):
         raise LogDataError("lox.save writes arrays, and these are traced: call it outside of jit, or use a SaveLogger.")
     logs = jax.tree.map(on_host, logs)
+    for key in logs:
+        counts = {len(of[key]) for of in (logs.data, *logs.steps.values(), logs.mask) if key in of}
+        if len(counts) > 1:
+            raise LogDataError(f"The events, counters and mask of {key!r} are not as many: {sorted(counts)}.")
     segments = {key: Segment.of(logs, key) for key in logs}
     manifest = new_manifest(()) | {
         "config": plain(config),
@@ -74,6 +79,10 @@ def _write(logs: logdict, segments: dict[str, Segment], manifest: dict[str, Any]
     """Writes the columns out of the way, moves them to their places, and makes a run of them by the manifest."""
     if (path / MANIFEST).exists():
         raise StorageError(f"{path} is a run already. Give it another key or path, or continue it.")
+    if inside := next(path.rglob(MANIFEST), None):
+        raise StorageError(
+            f"{path} has runs in it, such as {inside.parent}, which logs there would hide. Save them apart."
+        )
     files = [path / file for segment in segments.values() for _, file, *_ in segment.columns()]
     absent(files)
     scratch = path / f".{uuid.uuid4().hex}"

@@ -76,11 +76,13 @@ class Segment:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Segment:
-        """What the manifest says of it."""
+    def from_json(cls, key: str, found: Mapping[str, Any]) -> Segment:
+        """What the manifest says of a segment of a key."""
+        if found["stem"] != file_name(key):
+            raise ValueError(f"no file of {key!r} begins with {found['stem']!r}")
         segment = cls(
             found["stem"],
-            found["number"],
+            int(found["number"]),
             found["dtype"],
             tuple(found["shape"]),
             tuple((name, dtype, tuple(shape)) for name, dtype, shape in found["steps"]),
@@ -108,7 +110,7 @@ def segments_of(manifest: Mapping[str, Any], path: Path) -> dict[str, list[Segme
         StorageError: The manifest is damaged.
     """
     try:
-        return {key: [Segment.from_json(each) for each in found] for key, found in manifest["columns"].items()}
+        return {key: [Segment.from_json(key, each) for each in found] for key, found in manifest["columns"].items()}
     except (KeyError, TypeError, ValueError) as error:
         raise StorageError(f"{path / MANIFEST} is damaged: {error!r} in its columns.") from error
 

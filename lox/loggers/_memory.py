@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from lox._concatenate import concatenated
 from lox._logdict import logdict
 from lox.loggers._logger import Logger
 from lox.loggers._run import Run
@@ -46,22 +45,8 @@ class MemoryLogger(Logger):
         self._logs[run.name].append(logs)
 
     def __getitem__(self, run: str) -> logdict:
-        """The logs of a run so far, laid out as `lox.spool` does."""
+        """The logs of a run so far, laid out as `lox.spool` does.
+
+        Events of a key that have another shape, dtype or other counters than the first ones go on as ``"key#2"``.
+        """
         return concatenated(list(self._logs[run]))
-
-
-def concatenated(parts: list[logdict]) -> logdict:
-    """Logs one after the other."""
-    data, mask = {}, {}
-    steps: dict[str, dict[str, Any]] = {}
-    for key in dict.fromkeys(key for part in parts for key in part):
-        having = [part for part in parts if key in part]
-        data[key] = np.concatenate([part[key] for part in having])
-        if any(key in part.mask for part in having):
-            lanes = next(part.mask[key].shape[1:] for part in having if key in part.mask)
-            all_there = [part.mask.get(key, np.ones((len(part[key]), *lanes), bool)) for part in having]
-            mask[key] = np.concatenate(all_there)
-        for name in having[0].steps:
-            if key in having[0].steps[name]:
-                steps.setdefault(name, {})[key] = np.concatenate([part.steps[name][key] for part in having])
-    return logdict(data, steps, mask)

@@ -1,0 +1,57 @@
+"""Logs one after the other."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Container, Sequence
+from typing import Any
+
+import numpy as np
+
+from lox._keys import impl_of, key_data
+from lox._logdict import logdict
+
+
+def concatenated(parts: Sequence[logdict]) -> logdict:
+    """Logs of arrays of NumPy one after the other.
+
+    Events of a key that have another shape, dtype or other counters than the first ones go on as ``"key#2"``.
+    """
+    data: dict[str, Any] = {}
+    mask: dict[str, Any] = {}
+    steps: dict[str, dict[str, Any]] = {}
+    groups: dict[str, dict[Any, list[logdict]]] = {}
+    for part in parts:
+        for key in part:
+            groups.setdefault(key, {}).setdefault(_layout(part, key), []).append(part)
+    names = set(groups)
+    for key, layouts in groups.items():
+        for place, having in enumerate(layouts.values()):
+            name = _free(key, names) if place else key
+            names.add(name)
+            data[name] = _joined([part[key] for part in having])
+            for counter, of in having[0].steps.items():
+                if key in of:
+                    steps.setdefault(counter, {})[name] = _joined([part.steps[counter][key] for part in having])
+            if any(key in part.mask for part in having):
+                lanes = next(part.mask[key].shape[1:] for part in having if key in part.mask)
+                there = [part.mask.get(key, np.ones((len(part[key]), *lanes), bool)) for part in having]
+                mask[name] = _joined(there)
+    return logdict(data, steps, mask)
+
+
+def _layout(logs: logdict, key: str) -> Any:
+    counters = [(name, of[key].dtype, of[key].shape[1:]) for name, of in logs.steps.items() if key in of]
+    return logs[key].dtype, impl_of(logs[key]), logs[key].shape[1:], tuple(sorted(counters, key=lambda each: each[0]))
+
+
+def _free(key: str, taken: Container[str]) -> str:
+    """The name of the next part of a key, which is that of no other key."""
+    return next(name for name in (f"{key}#{place}" for place in itertools.count(2)) if name not in taken)
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    if len(arrays) == 1:
+        return arrays[0]
+    impl, joined = impl_of(arrays[0]), np.concatenate(arrays)
+    return joined if impl is None else key_data(joined, impl)
