@@ -92,10 +92,12 @@ class Table:
 
     def as_json(self) -> dict[str, Any]:
         def cell(value: Any) -> Any:
-            return dataclasses.asdict(value) | {"missed": value.missed} if isinstance(value, Figure) else value
+            if not isinstance(value, Figure):
+                return value
+            return dataclasses.asdict(value) | {"missed": value.missed, "text": str(value)}
 
-        rows = [dict(zip(self.columns, map(cell, row), strict=True)) for row in self.rows]
-        return {"title": self.title, "rows": rows, "note": self.note}
+        rows = [list(map(cell, row)) for row in self.rows]
+        return {"title": self.title, "columns": self.columns, "rows": rows, "note": self.note}
 
 
 Benchmark = Callable[[], Iterable[Table]]
@@ -114,16 +116,27 @@ def main(benchmarks: Mapping[str, Benchmark]) -> None:
         "device": jax.devices()[0].device_kind,
     }
     print(", ".join(f"{name} {value}" for name, value in machine.items()), flush=True)
-    tables = []
+    tables: dict[str, list[Table]] = {}
     for name in getattr(options, "names", None) or benchmarks:
         for table in benchmarks[name]():
-            tables.append(table)
+            tables.setdefault(name, []).append(table)
             print(f"\n{table}", flush=True)
-    missed = [(table.title, *found) for table in tables for found in table.figures() if found[-1].missed]
+        if options.json is not None:
+            _store(options.json, machine, tables)
+    all_tables = [table for found in tables.values() for table in found]
+    missed = [(table.title, *found) for table in all_tables for found in table.figures() if found[-1].missed]
     print(f"\n{len(missed)} figures miss their targets")
     for title, row, column, figure in missed:
         print(f"  {title}: {row}, {column}: {figure} (target {figure.target:g})")
-    if options.json is not None:
-        options.json.write_text(
-            json.dumps({**machine, "tables": [table.as_json() for table in tables]}, indent=2) + "\n"
-        )
+
+
+def _store(path: Path, machine: Mapping[str, str], tables: Mapping[str, Sequence[Table]]) -> None:
+    """Adds tables to a file, in the place of those of the same benchmarks that are there of the same machine."""
+    stored = json.loads(path.read_text()) if path.exists() else {}
+    if {name: stored.get(name) for name in machine} != machine:
+        stored = {}
+    benchmarks = stored.get("benchmarks", {}) | {
+        name: [table.as_json() for table in found] for name, found in tables.items()
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**machine, "benchmarks": benchmarks}, indent=1) + "\n")

@@ -1,15 +1,15 @@
 """Programs that log, each beside the one that returns the same arrays and was written by hand.
 
 What is written by hand is what one writes who knows JAX well: values leave a scan as its `ys`, a differentiated
-function through `has_aux`, a vmap by `out_axes`. Both return `(out, logs)`, where the logs by hand are a tuple of dicts:
-the events by key and the counters, and, where there are any, the masks and the counts of what was dropped, as
+function through `has_aux`, a vmap by `out_axes`. Both return `(out, logs)`, where the logs by hand are a tuple of
+dicts: the events by key and the counters, and, where there are any, the masks and the counts of what was dropped, as
 `lox.logdict` has them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -21,12 +21,17 @@ import lox
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A function under `lox.spool` and the one written by hand, with the arguments of both."""
+    """A function that logs and the one written by hand, with the arguments of both and keywords of `lox.spool`."""
 
     name: str
-    spooled: Callable[..., Any]
+    logging: Callable[..., Any]
     by_hand: Callable[..., Any]
     args: tuple[Any, ...]
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def spooled(self) -> Callable[..., Any]:
+        return lox.spool(self.logging, **self.options)
 
     def check(self) -> None:
         """Raises an AssertionError unless both return the same arrays."""
@@ -62,7 +67,7 @@ def straight_line() -> Program:
         return x, ({"norm": jnp.stack(norms), "mean": jnp.stack(means)}, {"layer": {"norm": layers, "mean": layers}})
 
     x, *ws = jax.random.normal(jax.random.key(0), (9, 64, 64))
-    return Program("straight line", lox.spool(f), by_hand, (x, [w / 8 for w in ws]))
+    return Program("straight line", f, by_hand, (x, [w / 8 for w in ws]))
 
 
 def scan() -> Program:
@@ -87,7 +92,7 @@ def scan() -> Program:
         out, (totals, steps) = jax.lax.scan(step, 0.0, (jnp.arange(xs.size), xs))
         return out, ({"total": totals}, {"step": {"total": steps}})
 
-    return Program("scan of 100,000", lox.spool(f), by_hand, (jnp.linspace(0, 1, 100_000),))
+    return Program("scan of 100,000", f, by_hand, (jnp.linspace(0, 1, 100_000),))
 
 
 def scan_of_vectors() -> Program:
@@ -109,7 +114,7 @@ def scan_of_vectors() -> Program:
         x, xs = jax.lax.scan(step, x, length=10_000)
         return x, ({"x": xs}, {})
 
-    return Program("vectors", lox.spool(f), by_hand, (jnp.linspace(0, 1, 256), 0.1))
+    return Program("vectors", f, by_hand, (jnp.linspace(0, 1, 256), 0.1))
 
 
 def nested_scans() -> Program:
@@ -140,7 +145,7 @@ def nested_scans() -> Program:
         out, (totals, rows) = jax.lax.scan(outer, 0.0, xs)
         return out, ({"total": totals.reshape(-1), "row": rows}, {})
 
-    return Program("nested scans", lox.spool(f), by_hand, (jnp.linspace(0, 1, 10_000).reshape(100, 100),))
+    return Program("nested scans", f, by_hand, (jnp.linspace(0, 1, 10_000).reshape(100, 100),))
 
 
 def reduced_nested_scans() -> Program:
@@ -173,8 +178,8 @@ def reduced_nested_scans() -> Program:
         (out, largest, sofar), _ = jax.lax.scan(outer, (0.0, -jnp.inf, 0.0), xs)
         return out, ({"total": largest[None], "row": (sofar / len(xs))[None]}, {})
 
-    spooled = lox.spool(f, reduce={"total": "max", "row": "mean"})
-    return Program("nested scans, reduced", spooled, by_hand, (jnp.linspace(0, 1, 10_000).reshape(100, 100),))
+    args = (jnp.linspace(0, 1, 10_000).reshape(100, 100),)
+    return Program("nested scans, reduced", f, by_hand, args, {"reduce": {"total": "max", "row": "mean"}})
 
 
 def hundred_sites() -> Program:
@@ -193,7 +198,7 @@ def hundred_sites() -> Program:
             means[f"mean{i}"] = x.mean()[None]
         return x, (means, {})
 
-    return Program("100 sites", lox.spool(f), by_hand, tuple(jax.random.normal(jax.random.key(0), (2, 32, 32)) / 5))
+    return Program("100 sites", f, by_hand, tuple(jax.random.normal(jax.random.key(0), (2, 32, 32)) / 5))
 
 
 def vmap_of_scan() -> Program:
@@ -218,7 +223,7 @@ def vmap_of_scan() -> Program:
     args = jnp.linspace(-1, 1, 64), 0.1
     return Program(
         "vmap of scan",
-        lox.spool(jax.vmap(f, in_axes=(0, None))),
+        jax.vmap(f, in_axes=(0, None)),
         jax.vmap(by_hand, in_axes=(0, None), out_axes=(0, 1)),
         args,
     )
@@ -276,7 +281,7 @@ def grad_in_scan() -> Program:
         weights, (logs, steps) = jax.lax.scan(update, weights, (jnp.arange(300), batches))
         return weights, (logs, {"step": {"grad_norm": steps}})
 
-    return Program("grad in scan", lox.spool(f), by_hand, _network())
+    return Program("grad in scan", f, by_hand, _network())
 
 
 def grad_of_scan() -> Program:
@@ -307,7 +312,7 @@ def grad_of_scan() -> Program:
         jax.random.normal(keys[1], (16, 32)),
         jax.random.normal(keys[2], (300, 16, 32)),
     )
-    return Program("grad of scan", lox.spool(jax.grad(f)), jax.grad(by_hand, has_aux=True), args)
+    return Program("grad of scan", jax.grad(f), jax.grad(by_hand, has_aux=True), args)
 
 
 def reduced_scan() -> Program:
@@ -330,7 +335,7 @@ def reduced_scan() -> Program:
         (out, sofar), _ = jax.lax.scan(step, (0.0, 0.0), xs)
         return out, ({"total": (sofar / xs.size)[None]}, {})
 
-    return Program("mean over scan", lox.spool(f, reduce="mean"), by_hand, (jnp.linspace(0, 1, 10_000),))
+    return Program("mean over scan", f, by_hand, (jnp.linspace(0, 1, 10_000),), {"reduce": "mean"})
 
 
 def solver() -> Program:
@@ -362,7 +367,7 @@ def solver() -> Program:
         happened, dropped = jnp.arange(64) < trips, jnp.maximum(trips - 64, 0)
         return x, ({"error": errors}, {"step": {"error": steps}}, {"error": happened}, {"error": dropped})
 
-    return Program("while_loop solver", lox.spool(f, max_iters=64), by_hand, (jnp.float32(1e30),))
+    return Program("while_loop solver", f, by_hand, (jnp.float32(1e30),), {"max_iters": 64})
 
 
 ALL = (

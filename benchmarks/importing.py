@@ -1,0 +1,40 @@
+"""What `import lox` adds to `import jax`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+
+from benchmarks._report import Figure, Table, main
+
+ROUNDS = 15
+
+
+def measure() -> Iterator[Table]:
+    rows = [
+        ("import lox after import jax", *milliseconds("import jax", "import lox")),
+        ("lox.loggers after that", *milliseconds("import lox", "lox.loggers")),
+    ]
+    yield Table(
+        "Importing", ("what", "ms", "before it, ms"), rows, "Target: 60. Processor time, of a new process each."
+    )
+
+
+def milliseconds(before: str, measured: str) -> tuple[Figure, Figure]:
+    """How long a process takes for one thing after another, and for the one before."""
+    clock = "time.process_time()"
+    code = f"import time; a = {clock}; {before}; b = {clock}; {measured}; print(b - a, {clock} - b)"
+    command = [sys.executable, "-c", code]
+    times = []
+    for _ in range(ROUNDS + 1):  # The first one may write what the others read, and is not counted.
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        times.append([1e3 * float(seconds) for seconds in done.stdout.split()])
+    first, then = np.array(times[1:]).T
+    return Figure.of(then, target=60 if measured == "import lox" else None, digits=0), Figure.of(first, digits=0)
+
+
+if __name__ == "__main__":
+    main({"importing": measure})

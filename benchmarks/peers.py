@@ -1,0 +1,122 @@
+"""Ways of getting values out of a program, each over the function that returns them and was written by hand."""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen
+from jax.experimental import io_callback
+
+import lox
+from benchmarks import programs, training
+from benchmarks._report import Figure, Table, main
+from benchmarks._timing import alternate, stopwatch
+
+take = collections.deque[Any](maxlen=1).append
+WAYS: dict[str, tuple[Callable[..., Any] | None, Callable[[Any], Any]]] = {
+    "nothing": (lambda data: None, lambda f: f),
+    "lox.tap": (None, lambda f: lox.tap(f, take)),
+    "lox.tap, buffer=256": (None, lambda f: lox.tap(f, take, buffer=256)),
+    "debug.callback": (lambda data: jax.debug.callback(take, data), lambda f: f),
+    "ordered": (lambda data: jax.debug.callback(take, data, ordered=True), lambda f: f),
+    "io_callback": (lambda data: io_callback(take, None, data), lambda f: f),
+    "ordered ": (lambda data: io_callback(take, None, data, ordered=True), lambda f: f),
+}
+"""What is called in place of `lox.log`, and how the function is transformed."""
+
+
+def measure() -> Iterator[Table]:
+    cases = [make() for make in (*programs.ALL, *training.ALL)]
+    yield Table(
+        "Ways of logging over the function that returns the same values and was written by hand: run time",
+        ("program", "lox.spool", *WAYS, "by hand, us"),
+        [row(case) for case in cases],
+        "Of jitted functions, until all has arrived. JAX orders no callbacks under vmap, and has none with effects in\n"
+        "what it differentiates unless they are of jax.debug.",
+    )
+    yield Table(
+        "A flax network of four layers that logs its activations, over the one that returns them: run time",
+        ("lox.spool", "sow", "noise", "returned, us"),
+        [sown()],
+    )
+
+
+def row(case: programs.Program) -> tuple[Any, ...]:
+    found: dict[str, Callable[[], None]] = {}
+    calls = {
+        "by hand": arrived(jax.jit(case.by_hand), case.args),
+        "lox.spool": arrived(jax.jit(case.spooled), case.args),
+    }
+    for name, (emit, transform) in WAYS.items():
+        # A function of its own for each: JAX traces one once.
+        call = arrived(jax.jit(transform(functools.partial(case.logging))), case.args)
+        try:
+            with mock.patch("lox.log", _logging(emit)) if emit else mock.patch("lox.log", lox.log):
+                call()  # It is traced here.
+        except (NotImplementedError, ValueError):
+            continue
+        found[name] = call
+    functions = [*calls.values(), *found.values()]
+    slowest = max(stopwatch(function)[0] for function in functions)
+    seconds = alternate(functions, rounds=int(np.clip(2 / slowest, 2, 12)), sample=1e-3).T
+    ratios = dict(zip([*calls, *found], seconds / seconds[0], strict=True))
+    cells = [Figure.of(ratios[name]) if name in ratios else "-" for name in ("lox.spool", *WAYS)]
+    return case.name, *cells, f"{1e6 * float(np.median(seconds[0])):,.0f}"
+
+
+def _logging(emit: Callable[..., Any]) -> Callable[..., Any]:
+    def log(data: Any, *, prefix: str = "", tags: Any = (), **steps: Any) -> Any:
+        emit({**data, **steps})
+        return data
+
+    return log
+
+
+def arrived(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], None]:
+    def call() -> None:
+        jax.block_until_ready(function(*args))
+        jax.effects_barrier()
+
+    return call
+
+
+class Layers(linen.Module):
+    """Four layers, of which each has its activations go somewhere."""
+
+    way: str
+
+    @linen.compact
+    def __call__(self, x: Any) -> Any:
+        returned = {}
+        for layer in range(4):
+            x = linen.relu(linen.Dense(64)(x))
+            name = f"layer{layer}"
+            if self.way == "sow":
+                self.sow("intermediates", name, x)
+            elif self.way == "log":
+                lox.log({name: x})
+            else:
+                returned[name] = x[None]
+        return x, returned
+
+
+def sown() -> tuple[Any, ...]:
+    x = jnp.ones((32, 64))
+    params = Layers("").init(jax.random.key(0), x)
+    returned, again = (jax.jit(Layers("").apply) for _ in range(2))
+    spooled = jax.jit(lox.spool(Layers("log").apply))
+    sow = jax.jit(lambda params, x: Layers("sow").apply(params, x, mutable=["intermediates"]))
+    functions = (returned, again, spooled, sow)
+    base, noise, *others = alternate([arrived(function, (params, x)) for function in functions], rounds=50).T
+    return *(Figure.of(column / base) for column in (*others, noise)), f"{1e6 * float(np.median(base)):,.0f}"
+
+
+if __name__ == "__main__":
+    main({"peers": measure})
