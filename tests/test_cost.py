@@ -1,0 +1,74 @@
+"""What lox costs where no clock is needed to tell: instructions, memory, calls of the host."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import lox
+from benchmarks import programs, training
+
+MORE = {
+    "nested scans, reduced": (25, 192),
+    "mean over scan": (1, 0),
+    "while_loop solver": (50, 381),
+}
+"""How many instructions and bytes lox needs beyond those of what is written by hand, where it is more than 2 %."""
+
+
+@pytest.fixture(autouse=True)
+def promotion():
+    with jax.numpy_dtype_promotion("standard"):  # The programs are written as people write them.
+        yield
+
+
+@pytest.mark.parametrize("make", [*programs.ALL, *training.ALL], ids=lambda make: make.__name__)
+def test_a_spooled_program_is_as_large_as_the_one_written_by_hand(make):
+    case = make()
+    case.check()
+    spooled, by_hand = (jax.jit(fun).lower(*case.args).compile() for fun in (case.spooled, case.by_hand))
+    instructions = [compiled.as_text().count(" = ") for compiled in (spooled, by_hand)]
+    temporary = [compiled.memory_analysis().temp_size_in_bytes for compiled in (spooled, by_hand)]
+    for (ours, theirs), more in zip((instructions, temporary), MORE.get(case.name, (0, 0)), strict=True):
+        assert ours <= max(1.02 * theirs, theirs + more)
+
+
+def space(length, options):
+    """The bytes of temporaries and outputs of a spooled scan."""
+
+    def step(x, _):
+        x = jnp.sin(x) + 1
+        lox.log({"x": x})
+        return x, None
+
+    spooled = lox.spool(lambda x: jax.lax.scan(step, x, length=length)[0], **options)
+    analysis = jax.jit(spooled).lower(1.0).compile().memory_analysis()
+    return analysis.temp_size_in_bytes + analysis.output_size_in_bytes
+
+
+@pytest.mark.parametrize("how", [{"reduce": "mean"}, {"reduce": "max"}, {"reduce": "last"}])
+def test_memory_does_not_grow_with_the_length_of_a_loop(how):
+    assert space(1_000_000, how) == space(10_000, how)
+
+
+def test_memory_grows_with_the_events_that_are_kept():
+    assert space(1_000_000, {"interval": 10_000}) == space(10_000, {"interval": 100})
+    assert space(1_000_000, {"interval": 100}) > 10 * space(10_000, {"interval": 100})
+
+
+@pytest.mark.parametrize("buffer", [1, 7, 64, 1000])
+def test_a_tap_calls_the_host_once_for_each_full_buffer(buffer):
+    calls = []
+
+    def f(x):
+        def step(x, _):
+            lox.log({"x": x})
+            return x + 1, None
+
+        return jax.lax.scan(step, x, length=500)[0]
+
+    jax.jit(lox.tap(f, calls.append, buffer=buffer))(0.0)
+    lox.flush()
+    assert sum(len(logs["x"]) for logs in calls) == 500
+    assert len(calls) <= math.ceil(1.1 * math.ceil(500 / buffer))
