@@ -617,7 +617,8 @@ def test_a_logger_may_log_to_itself_without_room():
             self.values.extend(logs["x"].tolist())
             for value in logs["x"]:
                 if value < 3:
-                    self.log(state, lox.logdict({"x": np.array([value + 1, 10.0])}))
+                    self.log(state, lox.logdict({"x": np.array([value + 1])}))
+                    self.log(state, lox.logdict({"x": np.array([10.0])}))
 
     logger = Echo()
     state = logger.init(np.uint32([0, 7]))
