@@ -86,14 +86,20 @@ def result(how: str, sofar, length: int):
     return (sofar / length if how == "mean" else sofar)[None]
 
 
-def scan_by_hand(length: int, how: str) -> Function:
+def folding(how: str) -> Callable[..., Any]:
+    """The step of a scan that carries an accumulator."""
+
     def step(carry, _):
         x, sofar = carry
         x = advance(x)
         return (x, accumulate(how, sofar, x)), None
 
+    return step
+
+
+def scan_by_hand(length: int, how: str) -> Function:
     def f(x):
-        (x, sofar), _ = jax.lax.scan(step, (x, start(how)), length=length)
+        (x, sofar), _ = jax.lax.scan(folding(how), (x, start(how)), length=length)
         return x, result(how, sofar, length)
 
     return f
@@ -113,13 +119,8 @@ def while_by_hand(length: int, how: str) -> Function:
 
 
 def nested_by_hand(length: int, how: str) -> Function:
-    def step(carry, _):
-        x, sofar = carry
-        x = advance(x)
-        return (x, accumulate(how, sofar, x)), None
-
     def f(x):
-        inner = lambda carry, _: (jax.lax.scan(step, carry, length=2)[0], None)  # noqa: E731
+        inner = lambda carry, _: (jax.lax.scan(folding(how), carry, length=2)[0], None)  # noqa: E731
         (x, sofar), _ = jax.lax.scan(inner, (x, start(how)), length=length // 2)
         return x, result(how, sofar, length)
 

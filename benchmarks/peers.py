@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,16 +17,16 @@ import lox
 from benchmarks import programs, training
 from benchmarks._report import Figure, Table, main
 from benchmarks._timing import alternate, stopwatch
+from benchmarks.streaming import arrived, take
 
-take = collections.deque[Any](maxlen=1).append
 WAYS: dict[str, tuple[Callable[..., Any] | None, Callable[[Any], Any]]] = {
     "nothing": (lambda data: None, lambda f: f),
     "lox.tap": (None, lambda f: lox.tap(f, take)),
     "lox.tap, buffer=256": (None, lambda f: lox.tap(f, take, buffer=256)),
     "debug.callback": (lambda data: jax.debug.callback(take, data), lambda f: f),
-    "ordered": (lambda data: jax.debug.callback(take, data, ordered=True), lambda f: f),
+    "debug.callback, ordered": (lambda data: jax.debug.callback(take, data, ordered=True), lambda f: f),
     "io_callback": (lambda data: io_callback(take, None, data), lambda f: f),
-    "ordered ": (lambda data: io_callback(take, None, data, ordered=True), lambda f: f),
+    "io_callback, ordered": (lambda data: io_callback(take, None, data, ordered=True), lambda f: f),
 }
 """What is called in place of `lox.log`, and how the function is transformed."""
 
@@ -51,12 +50,12 @@ def measure() -> Iterator[Table]:
 def row(case: programs.Program) -> tuple[Any, ...]:
     found: dict[str, Callable[[], None]] = {}
     calls = {
-        "by hand": arrived(jax.jit(case.by_hand), case.args),
-        "lox.spool": arrived(jax.jit(case.spooled), case.args),
+        "by hand": arrived(jax.jit(case.by_hand), *case.args),
+        "lox.spool": arrived(jax.jit(case.spooled), *case.args),
     }
     for name, (emit, transform) in WAYS.items():
         # A function of its own for each: JAX traces one once.
-        call = arrived(jax.jit(transform(functools.partial(case.logging))), case.args)
+        call = arrived(jax.jit(transform(functools.partial(case.logging))), *case.args)
         try:
             with mock.patch("lox.log", _logging(emit)) if emit else mock.patch("lox.log", lox.log):
                 call()  # It is traced here.
@@ -77,14 +76,6 @@ def _logging(emit: Callable[..., Any]) -> Callable[..., Any]:
         return data
 
     return log
-
-
-def arrived(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], None]:
-    def call() -> None:
-        jax.block_until_ready(function(*args))
-        jax.effects_barrier()
-
-    return call
 
 
 class Layers(linen.Module):
@@ -114,7 +105,7 @@ def sown() -> tuple[Any, ...]:
     spooled = jax.jit(lox.spool(Layers("log").apply))
     sow = jax.jit(lambda params, x: Layers("sow").apply(params, x, mutable=["intermediates"]))
     functions = (returned, again, spooled, sow)
-    base, noise, *others = alternate([arrived(function, (params, x)) for function in functions], rounds=50).T
+    base, noise, *others = alternate([arrived(function, params, x) for function in functions], rounds=50).T
     return *(Figure.of(column / base) for column in (*others, noise)), f"{1e6 * float(np.median(base)):,.0f}"
 
 

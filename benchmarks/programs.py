@@ -117,21 +117,24 @@ def scan_of_vectors() -> Program:
     return Program("vectors", f, by_hand, (jnp.linspace(0, 1, 256), 0.1))
 
 
+def _nested(xs):
+    """A scan around a scan, both of which log."""
+
+    def inner(total, x):
+        total = jnp.sin(total) + x
+        lox.log({"total": total})
+        return total, None
+
+    def outer(total, row):
+        total, _ = jax.lax.scan(inner, total, row)
+        lox.log({"row": total})
+        return total, None
+
+    return jax.lax.scan(outer, 0.0, xs)[0]
+
+
 def nested_scans() -> Program:
     """A scan of 100 around a scan of 100, both of which log."""
-
-    def f(xs):
-        def inner(total, x):
-            total = jnp.sin(total) + x
-            lox.log({"total": total})
-            return total, None
-
-        def outer(total, row):
-            total, _ = jax.lax.scan(inner, total, row)
-            lox.log({"row": total})
-            return total, None
-
-        return jax.lax.scan(outer, 0.0, xs)[0]
 
     def by_hand(xs):
         def inner(total, x):
@@ -145,24 +148,11 @@ def nested_scans() -> Program:
         out, (totals, rows) = jax.lax.scan(outer, 0.0, xs)
         return out, ({"total": totals.reshape(-1), "row": rows}, {})
 
-    return Program("nested scans", f, by_hand, (jnp.linspace(0, 1, 10_000).reshape(100, 100),))
+    return Program("nested scans", _nested, by_hand, (jnp.linspace(0, 1, 10_000).reshape(100, 100),))
 
 
 def reduced_nested_scans() -> Program:
     """The same, of which the largest and the mean of what each key logs are kept."""
-
-    def f(xs):
-        def inner(total, x):
-            total = jnp.sin(total) + x
-            lox.log({"total": total})
-            return total, None
-
-        def outer(total, row):
-            total, _ = jax.lax.scan(inner, total, row)
-            lox.log({"row": total})
-            return total, None
-
-        return jax.lax.scan(outer, 0.0, xs)[0]
 
     def by_hand(xs):
         def inner(carry, x):
@@ -179,7 +169,7 @@ def reduced_nested_scans() -> Program:
         return out, ({"total": largest[None], "row": (sofar / len(xs))[None]}, {})
 
     args = (jnp.linspace(0, 1, 10_000).reshape(100, 100),)
-    return Program("nested scans, reduced", f, by_hand, args, {"reduce": {"total": "max", "row": "mean"}})
+    return Program("nested scans, reduced", _nested, by_hand, args, {"reduce": {"total": "max", "row": "mean"}})
 
 
 def hundred_sites() -> Program:

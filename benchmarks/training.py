@@ -15,10 +15,6 @@ from benchmarks.programs import Program
 STEPS = 20
 
 
-def _norm(tree: Any) -> Any:
-    return optax.tree.norm(tree)
-
-
 # -- a network with a hidden layer on handwritten digits -------------------------------------------------------------
 
 
@@ -55,7 +51,7 @@ def digits() -> Program:
             step, images, labels = batch
             grads = jax.grad(loss_of)(params, images, labels)
             updates, state = optimizer.update(grads, state)
-            lox.log({"grad_norm": _norm(grads), "update_norm": _norm(updates)}, step=step)
+            lox.log({"grad_norm": optax.tree.norm(grads), "update_norm": optax.tree.norm(updates)}, step=step)
             return (optax.apply_updates(params, updates), state), None
 
         return jax.lax.scan(update, (params, optimizer.init(params)), batches)[0][0]
@@ -66,7 +62,7 @@ def digits() -> Program:
             step, images, labels = batch
             grads, metrics = jax.grad(_classify, has_aux=True)(params, images, labels)
             updates, state = optimizer.update(grads, state)
-            norms = {"grad_norm": _norm(grads), "update_norm": _norm(updates)}
+            norms = {"grad_norm": optax.tree.norm(grads), "update_norm": optax.tree.norm(updates)}
             return (optax.apply_updates(params, updates), state), (metrics | norms, step)
 
         (params, _), (logs, steps) = jax.lax.scan(update, (params, optimizer.init(params)), batches)
@@ -124,7 +120,7 @@ def transformer() -> Program:
             step, tokens = batch
             grads = jax.grad(loss_of)(params, tokens)
             updates, state = optimizer.update(grads, state, params)
-            lox.log({name: _norm(grad) for name, grad in grads.items()}, prefix="grads/", step=step)
+            lox.log({name: optax.tree.norm(grad) for name, grad in grads.items()}, prefix="grads/", step=step)
             return (optax.apply_updates(params, updates), state), None
 
         return jax.lax.scan(update, (params, optimizer.init(params)), batches)[0][0]
@@ -140,7 +136,7 @@ def transformer() -> Program:
             step, tokens = batch
             grads, logs = jax.grad(loss_by_hand, has_aux=True)(params, tokens)
             updates, state = optimizer.update(grads, state, params)
-            norms = {f"grads/{name}": _norm(grad) for name, grad in grads.items()}
+            norms = {f"grads/{name}": optax.tree.norm(grad) for name, grad in grads.items()}
             return (optax.apply_updates(params, updates), state), (logs | norms, step)
 
         (params, _), (logs, steps) = jax.lax.scan(update, (params, optimizer.init(params)), batches)
@@ -237,7 +233,7 @@ def ppo() -> Program:
             params, state = carry
             grads = jax.grad(loss_of)(params, batch)
             updates, state = optimizer.update(grads, state)
-            lox.log({"grad_norm": _norm(grads)})
+            lox.log({"grad_norm": optax.tree.norm(grads)})
             return (optax.apply_updates(params, updates), state), None
 
         def iterate(carry, step_key):
@@ -267,7 +263,7 @@ def ppo() -> Program:
             params, state = carry
             grads, metrics = jax.grad(_ppo_loss, has_aux=True)(params, batch)
             updates, state = optimizer.update(grads, state)
-            return (optax.apply_updates(params, updates), state), metrics | {"grad_norm": _norm(grads)}
+            return (optax.apply_updates(params, updates), state), metrics | {"grad_norm": optax.tree.norm(grads)}
 
         def iterate(carry, step_key):
             (params, state, states), (step, key) = carry, step_key

@@ -60,7 +60,8 @@ class TensorBoardLogger(Logger):
 
     def __init__(self, logdir: str | Path, *, images: str | Iterable[str] = (), **options: Any):
         with extra("tensorboard", "TensorBoardLogger"):
-            import tensorboardX  # noqa: F401  (each run imports it)
+            from tensorboardX import summary
+        self._summary = summary
         self.logdir = Path(logdir)
         self._images = keys_of_images(images)
         self._files: dict[str, _Events] = {}
@@ -76,21 +77,21 @@ class TensorBoardLogger(Logger):
         if run.config:
             lines = [f"| {name} | {value} |" for name, value in described(run).items()]
             text = "\n".join(["| name | value |", "|---|---|", *lines])
-            self._files[run.name].add("text", 0, "config", text)
+            self._files[run.name].add(0, self._summary.text("config", text))
 
     def write(self, run: Run, logs: logdict) -> None:
         """See `Logger`."""
-        add = self._files[run.name].add
+        add, summary = self._files[run.name].add, self._summary
         for row in rows(run, logs, self._images, whole=True):
             counters = {_tag(name): number for name, number in row.counters.items()}
             numbers = {_tag(key, counters): number for key, number in row.numbers.items()}
             for tag, number in (counters | numbers).items():
-                add("scalar", row.step, tag, float(number))
+                add(row.step, summary.scalar(tag, float(number)))
             for key, array in row.arrays.items():
                 with np.errstate(over="ignore", invalid="ignore"):  # Of their sum and their squares.
-                    add("histogram", row.step, _tag(key, counters), array, LIMITS)
+                    add(row.step, summary.histogram(_tag(key, counters), array, LIMITS))
             for key, image in row.images.items():
-                add("image", row.step, _tag(key, counters), image, dataformats="HWC"[: image.ndim])
+                add(row.step, summary.image(_tag(key, counters), image, dataformats="HWC"[: image.ndim]))
 
     def sync(self) -> None:
         """See `Logger`."""
@@ -112,23 +113,22 @@ class _Events:
     """
 
     def __init__(self, folder: Path):
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event
+
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
+        self._folder, self._open, self._event = folder, EventsWriter, Event
         self._file: Any = None
 
-    def add(self, kind: str, step: float, *args: Any, **options: Any) -> None:
-        """Writes a summary, as the function of `tensorboardX.summary` that is called so makes it."""
-        from tensorboardX import event_file_writer, summary
-        from tensorboardX.proto import event_pb2
-
-        made = getattr(summary, kind)(*args, **options)
-        event = event_pb2.Event(wall_time=time.time(), step=int(step), summary=made)
+    def add(self, step: float, summary: Any) -> None:
+        """Writes a summary of `tensorboardX.summary`."""
+        event = self._event(wall_time=time.time(), step=int(step), summary=summary)
         with self._written():
             if self._file is None:
                 # Their names tell the second and the host only: a file of the same second would replace another, and
                 # TensorBoard reads them in the order of their names.
                 suffix = f".{time.time_ns()}.{os.getpid()}"
-                self._file = event_file_writer.EventsWriter(str(self._folder / "events"), suffix)
+                self._file = self._open(str(self._folder / "events"), suffix)
             self._file.write_event(event)
 
     def flush(self) -> None:
