@@ -200,8 +200,9 @@ class logdict(Mapping[str, Any]):
         lanes = 0 if mask is None else mask.ndim - 1
         accumulator = fold(reduction, value, mask, steps, NOWHERE, lanes)
         of_steps = {name: {key: one_event(step)} for name, step in accumulator.steps.items()}
-        happened = {} if accumulator.certain else {key: one_event(accumulator.count > 0)}
-        return logdict({key: one_event(result(accumulator))}, of_steps, happened)
+        happened = accumulator.mask()
+        of_mask = {} if happened is None else {key: one_event(happened)}
+        return logdict({key: one_event(result(accumulator))}, of_steps, of_mask)
 
     def valid(self, key: str) -> np.ndarray[Any, Any]:
         """The events of a key that happened, as a NumPy array of shape `(happened, *shape)`.

@@ -14,8 +14,7 @@ from lox import _compat
 from lox._blocks import Block, blocks, describe, with_event_axis
 from lox._events import Event, Loop, Node, events, map_events, restrict
 from lox._exceptions import StructureError
-from lox._lanes import where
-from lox._reduce import Accumulator, empty, merge
+from lox._reduce import Accumulator, alike, count, empty, end_of_loop, merge, next_of_loop, result
 from lox._thin import Seen, ThinningScan
 
 
@@ -47,7 +46,10 @@ def merge_reduced(first: Reduced, second: Reduced) -> Reduced:
 
 
 def _check_alike(key: str, first: Accumulator, other: Accumulator) -> None:
-    kinds = [(describe(a.dtype, jnp.shape(a.value), jnp.ndim(a.count)), sorted(a.steps)) for a in (first, other)]
+    kinds = []
+    for accumulator in (first, other):
+        shape = accumulator.lanes if accumulator.value is None else jnp.shape(accumulator.value)
+        kinds.append((describe(accumulator.dtype, shape, len(accumulator.lanes)), sorted(accumulator.steps)))
     if kinds[0] != kinds[1]:
         (here, steps), (there, other_steps) = kinds
         raise StructureError(
@@ -62,26 +64,16 @@ def align_reduced(branches: Sequence[Reduced]) -> list[Callable[[Reduced], Reduc
     Args:
         branches: The reduced events of each branch, with abstract values in place of arrays.
     """
-    like: dict[str, Accumulator] = {}
-    for branch in branches:
+    found: dict[str, list[Accumulator | None]] = {}
+    for index, branch in enumerate(branches):
         for key, accumulator in branch.accumulators.items():
-            first = like.setdefault(key, accumulator)
-            _check_alike(key, first, accumulator)
-    for key, accumulator in like.items():
-        certain = all(key in branch.accumulators and branch.accumulators[key].certain for branch in branches)
-        like[key] = dataclasses.replace(accumulator, certain=certain)
+            others = found.setdefault(key, [None] * len(branches))
+            others[index] = accumulator
+            _check_alike(key, next(other for other in others if other is not None), accumulator)
+    changes = {key: alike(accumulators) for key, accumulators in found.items()}
 
     def complete(reduced: Reduced) -> Reduced:
-        return Reduced(
-            {
-                key: dataclasses.replace(
-                    reduced.accumulators.get(key) or empty(accumulator),
-                    certain=accumulator.certain,
-                    site=accumulator.site,
-                )
-                for key, accumulator in like.items()
-            }
-        )
+        return Reduced({key: change(reduced.accumulators.get(key)) for key, change in changes.items()})
 
     return [complete] * len(branches)
 
@@ -97,18 +89,16 @@ def split_reduced(nodes: Sequence[Any]) -> tuple[Reduced, tuple[Node, ...]]:
     return (found[0] if found else Reduced({})), tuple(node for node in nodes if not isinstance(node, Reduced))
 
 
-def _certain(reduced: Reduced, like: Reduced, ran: bool) -> Reduced:
-    """What a loop folded: certain where an iteration is, if one surely ran."""
-    return Reduced(
-        {
-            key: dataclasses.replace(accumulator, certain=ran and like.accumulators[key].certain)
-            for key, accumulator in reduced.accumulators.items()
-        }
-    )
+def _next(sofar: Reduced, iteration: Reduced, index: Any) -> Reduced:
+    """What a loop folded after one more iteration."""
+    new = iteration.accumulators
+    return Reduced({key: next_of_loop(before, new[key], index) for key, before in sofar.accumulators.items()})
 
 
-def _uncertain(reduced: Reduced) -> Reduced:
-    return _certain(reduced, reduced, False)
+def _end(sofar: Reduced, iteration: Reduced, trips: Any) -> Reduced:
+    """What a loop folded, at its end."""
+    like = iteration.accumulators
+    return Reduced({key: end_of_loop(before, like[key], trips) for key, before in sofar.accumulators.items()})
 
 
 @dataclasses.dataclass
@@ -130,14 +120,14 @@ class ScanLoops:
         thinned, _ = self._split(others)
         self.shapes = _compat.abstract(lambda nodes: _with_event_axes(blocks(nodes)), thinned)
         self.thinning = ThinningScan(self.interval or 1, dict(self.seen.counts), self.length)
-        return _uncertain(empty_reduced(self.like)), self.thinning.start(self.shapes)
+        return empty_reduced(self.like), self.thinning.start(self.shapes)
 
     def step(self, carry: Any, index: Any, nodes: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
         reduced, buffers = carry
         new, others = split_reduced(nodes)
         thinned, stacked = self._split(others)
         buffers = self.thinning.step(buffers, index, _with_event_axes(blocks(thinned)))
-        return (_uncertain(merge_reduced(reduced, new)), buffers), stacked
+        return (_next(reduced, new, index), buffers), stacked
 
     def finish(self, carry: Any, stacked: tuple[Any, ...], trips: Any) -> tuple[Any, ...]:
         reduced, buffers = carry
@@ -147,7 +137,7 @@ class ScanLoops:
         if self.interval is not None:
             nodes.append(self._seen_after(stacked))
         if reduced.accumulators:
-            nodes.append(_certain(reduced, self.like, self.length > 0))
+            nodes.append(_end(reduced, self.like, self.length))
         return tuple(nodes)
 
     def _split(self, nodes: Sequence[Node]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
@@ -180,28 +170,22 @@ class WhileLoops:
         def buffer(aval: Any) -> Any:
             return _compat.zeros_like_aval(jex.core.unmapped_aval(self.bound or 0, 0, aval))
 
-        counts = jax.tree.map(_compat.zeros_like_aval, _compat.abstract(_happened, others))
-        return _uncertain(empty_reduced(self.like)), jax.tree.map(buffer, others), counts
+        self.counts = _compat.abstract(_counts, others)
+        return empty_reduced(self.like), jax.tree.map(buffer, others), empty_reduced(self.counts)
 
     def step(self, carry: Any, index: Any, nodes: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
         reduced, buffers, dropped = carry
         new, others = split_reduced(nodes)
         bound = self.bound or 0  # Without a bound, every event is reduced.
-        within = index < bound
-        slot = jnp.minimum(index, bound - 1)
-
-        def put(buffer: Any, array: Any) -> Any:
-            old = jax.lax.dynamic_index_in_dim(buffer, slot, keepdims=False)
-            return jax.lax.dynamic_update_index_in_dim(buffer, where(within, array, old), slot, 0)
-
-        happened = _happened(others)
-        dropped = {key: count + jnp.where(within, 0, happened[key]) for key, count in dropped.items()}
-        return (_uncertain(merge_reduced(reduced, new)), jax.tree.map(put, buffers, others), dropped), ()
+        buffers = jax.tree.map(lambda buffer, array: buffer.at[index].set(array, mode="drop"), buffers, others)
+        beyond = jax.tree.map(lambda count: jnp.where(index < bound, 0, count), _counts(others))
+        return (_next(reduced, new, index), buffers, _next(dropped, beyond, index)), ()
 
     def finish(self, carry: Any, stacked: tuple[Any, ...], trips: Any) -> tuple[Any, ...]:
         reduced, buffers, dropped = carry
         nodes: list[Any] = []
-        if self.bound is not None and dropped:
+        if self.bound is not None and dropped.accumulators:
+            dropped = _end(dropped, self.counts, jnp.maximum(trips - self.bound, 0))
             ran = jnp.arange(self.bound, dtype=jnp.int32) < trips
 
             def narrow(event: Event, depth: int) -> Event:
@@ -210,9 +194,10 @@ class WhileLoops:
                 mask = jax.lax.broadcast_in_dim(ran, shape, (0,))
                 return dataclasses.replace(event, mask=mask if event.mask is None else event.mask & mask)
 
-            nodes.append(Loop(map_events(narrow, buffers), dropped, self.bound))
+            counts = {key: result(count) for key, count in dropped.accumulators.items()}
+            nodes.append(Loop(map_events(narrow, buffers), counts, self.bound))
         if reduced.accumulators:
-            nodes.append(_uncertain(reduced))
+            nodes.append(_end(reduced, self.like, trips))
         return tuple(nodes)
 
 
@@ -225,13 +210,14 @@ def _lanes(event: Event, depth: int) -> tuple[int, ...]:
     return jnp.shape(value)[depth : depth + event.lanes]
 
 
-def _happened(nodes: Sequence[Node]) -> dict[str, Any]:
+def _counts(nodes: Sequence[Node]) -> Reduced:
     """How many events of each key happened in an iteration, per lane, also beyond the bounds of loops inside."""
-    counts: dict[str, Any] = {}
+    counts = {}
     for key, block in _with_event_axes(blocks(nodes)).items():
-        shape = jnp.shape(block.value)[: 1 + block.lanes]
-        mask = jnp.ones(shape, bool) if block.mask is None else block.mask
-        counts[key] = jnp.sum(mask, axis=0, dtype=jnp.int32)
+        length, *shape = jnp.shape(block.value)
+        maybe = None if block.mask is None else jnp.sum(block.mask, axis=0, dtype=jnp.int32)
         if block.dropped is not None:
-            counts[key] = counts[key] + block.dropped
-    return counts
+            maybe = block.dropped if maybe is None else maybe + block.dropped
+        certain = length if block.mask is None else 0
+        counts[key] = count(maybe, certain, tuple(shape[: block.lanes]), block.site)
+    return Reduced(counts)

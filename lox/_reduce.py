@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import jax
 import jax.extend as jex
 import jax.numpy as jnp
+import numpy as np
 
 from lox import _compat
 from lox._collect import fill
@@ -27,22 +28,40 @@ class Accumulator:
     """The events of one key so far.
 
     Attributes:
-        value: The sum for "mean" and "sum"; the smallest, largest, first or last value; shape `(*lanes, *shape)`.
-        count: How many events happened, shape `lanes`.
+        value: The sum for "mean" and "sum"; the smallest, largest, first or last value; None for "count". Its shape is
+            `(*lanes, *shape)`. Before the first event it is the identity of the reduction, where that has one.
+        lost: What rounding has taken from a sum of floats, or None for nothing.
+        maybe: How many events happened of those that might not have, shape `lanes`; None if there are none such.
         steps: The counters of the last event, or of the first for "first".
         reduction: Which one.
         dtype: The dtype of the events.
-        certain: Whether at least one event surely happened.
+        lanes: The sizes of the axes of lanes.
+        certain: How many other events happened.
         site: The first log call.
     """
 
     value: Any
-    count: Any
+    lost: Any
+    maybe: Any
     steps: dict[str, Any]
     reduction: str = dataclasses.field(metadata={"static": True})
     dtype: Any = dataclasses.field(metadata={"static": True})
-    certain: bool = dataclasses.field(metadata={"static": True})
+    lanes: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+    certain: Any = dataclasses.field(metadata={"static": True})
     site: Site = dataclasses.field(metadata={"static": True})
+
+    def happened(self) -> Any:
+        """Whether there was an event, shape `lanes`, or True or False where that is known."""
+        if self.certain > 0 or self.maybe is None:
+            return bool(self.certain > 0)
+        return self.maybe > 0
+
+    def mask(self) -> Any:
+        """Which lanes had an event, or None if all surely did."""
+        happened = self.happened()
+        if happened is True:
+            return None
+        return jnp.zeros(self.lanes, bool) if happened is False else happened
 
 
 def check_reduction(name: Any) -> str:
@@ -61,78 +80,195 @@ def lift(reduction: str, value: Any, mask: Any, steps: Mapping[str, Any], site: 
     """
     if jnp.issubdtype(value.dtype, jax.dtypes.extended) and reduction not in ("first", "last", "count"):
         raise LogValueError(f"reduce={reduction!r} takes numbers, got {value.dtype.name} logged at {site}.")
-    count = jnp.ones(value.shape[:lanes], jnp.int32) if mask is None else mask.astype(jnp.int32)
-    dtype = value.dtype
+    dtype, shape = value.dtype, value.shape[:lanes]
     if reduction in ("mean", "sum"):
         value = value.astype(_sum_dtype(reduction, dtype))
-        if mask is not None:
-            value = where(mask, value, jnp.zeros_like(value))
-    elif reduction == "count":
-        value = count
-    return Accumulator(value, count, dict(steps), reduction, dtype, mask is None, site)
+    if mask is not None and reduction not in ("first", "last", "count"):
+        value = where(mask, value, _identity(reduction, jax.typeof(value)))
+    maybe, certain = (None, 1) if mask is None else (mask.astype(jnp.int32), 0)
+    kept = None if reduction == "count" else value
+    return Accumulator(kept, None, maybe, dict(steps), reduction, dtype, shape, certain, site)
+
+
+def count(maybe: Any, certain: int, lanes: tuple[int, ...], site: Site) -> Accumulator:
+    """The accumulator of "count" that has counted so many events."""
+    return Accumulator(None, None, maybe, {}, "count", None, lanes, certain, site)
 
 
 def fold(reduction: str, value: Any, mask: Any, steps: Mapping[str, Any], site: Site, lanes: int) -> Accumulator:
     """Events, stacked along their first axis, as an accumulator."""
-    if reduction in ("mean", "sum", "count") and mask is None and value.shape[0]:
-        first = lift(reduction, value[0], None, {name: step[-1] for name, step in steps.items()}, site, lanes)
-        if reduction == "count":
-            total = first.value * value.shape[0]
-        else:
-            total = jnp.sum(value, axis=0, dtype=first.value.dtype)
-        return dataclasses.replace(first, value=total, count=first.count * value.shape[0])
+    length = value.shape[0]
+    if mask is None and length:
+        place = 0 if reduction == "first" else -1
+        one = lift(reduction, value[place], None, {name: step[place] for name, step in steps.items()}, site, lanes)
+        total = one.value
+        if reduction in ("mean", "sum"):
+            total = jnp.sum(value, axis=0, dtype=total.dtype)
+        elif reduction in ("min", "max"):
+            total = getattr(jnp, reduction)(value, axis=0)
+        return dataclasses.replace(one, value=total, certain=length)
 
     def of_event(event: Any) -> Accumulator:
         value, mask, steps = event
-        return dataclasses.replace(lift(reduction, value, mask, steps, site, lanes), certain=False)
+        return lift(reduction, value, mask, steps, site, lanes)
 
     stacked = (value, mask, dict(steps))
     of_one = jax.tree.map(lambda array: jex.core.mapped_aval(array.shape[0], 0, jax.typeof(array)), stacked)
-    zero = jax.tree.map(_compat.zeros_like_aval, _compat.abstract(of_event, of_one))
-    total, _ = jax.lax.scan(lambda sofar, event: (merge(sofar, of_event(event)), None), zero, stacked)
-    return dataclasses.replace(total, certain=mask is None and value.shape[0] > 0)
+    none = empty(_compat.abstract(of_event, of_one))
+    return jax.lax.scan(lambda sofar, event: (merge(sofar, of_event(event)), None), none, stacked)[0]
 
 
 def empty(like: Accumulator) -> Accumulator:
     """An accumulator of no events, from the abstract values of one."""
-    return dataclasses.replace(jax.tree.map(_compat.zeros_like_aval, like), certain=False)
+    zeros = jax.tree.map(_compat.zeros_like_aval, like)
+    value, lost = zeros.value, zeros.lost
+    if value is not None:
+        value = _identity(like.reduction, like.value)
+        lost = _compat.zeros_like_aval(like.value) if _compensated(like) else None
+    return dataclasses.replace(zeros, value=value, lost=lost, certain=0)
 
 
 def merge(first: Accumulator, second: Accumulator) -> Accumulator:
     """The events of `first`, then those of `second`."""
-    if first.reduction in ("mean", "sum", "count"):
+    value, lost = first.value, None
+    if first.reduction in ("mean", "sum"):
         value = first.value + second.value
+        if _compensated(first):
+            lost = _rounded(first.value, second.value, value)
+            lost = _plus(_plus(first.lost, second.lost), lost)
+    elif first.reduction in ("min", "max"):
+        value = (jnp.minimum if first.reduction == "min" else jnp.maximum)(first.value, second.value)
     elif first.reduction == "first":
-        value = where(first.count > 0, first.value, second.value)
+        value = _choose(first.happened(), first.value, second.value)
     elif first.reduction == "last":
-        value = where(second.count > 0, second.value, first.value)
-    else:
-        better = jnp.minimum if first.reduction == "min" else jnp.maximum
-        both = where(first.count > 0, better(first.value, second.value), second.value)
-        value = where(second.count > 0, both, first.value)
+        value = _choose(second.happened(), second.value, first.value)
     steps = {}
     for name, step in first.steps.items():
         if first.reduction == "first":
-            steps[name] = where(first.count > 0, step, second.steps[name])
+            steps[name] = _choose(first.happened(), step, second.steps[name])
         else:
-            steps[name] = where(second.count > 0, second.steps[name], step)
-    count = first.count + second.count
-    return dataclasses.replace(first, value=value, count=count, steps=steps, certain=first.certain or second.certain)
+            steps[name] = _choose(second.happened(), second.steps[name], step)
+    maybe, certain = _plus(first.maybe, second.maybe), first.certain + second.certain
+    return dataclasses.replace(first, value=value, lost=lost, maybe=maybe, steps=steps, certain=certain)
+
+
+def next_of_loop(sofar: Accumulator, iteration: Accumulator, index: Any) -> Accumulator:
+    """The events of a loop after one more iteration, without those that each iteration surely has.
+
+    Args:
+        sofar: Those of the iterations before.
+        iteration: Those of this one.
+        index: How many iterations were before.
+    """
+    total = merge(_after(sofar, iteration, index), iteration)
+    return dataclasses.replace(total, maybe=_plus(sofar.maybe, iteration.maybe), certain=0)
+
+
+def end_of_loop(sofar: Accumulator, iteration: Accumulator, trips: Any) -> Accumulator:
+    """The events of a loop, with those that each iteration surely has.
+
+    Args:
+        sofar: The result of `next_of_loop` for the last iteration.
+        iteration: What is like each of them.
+        trips: How many iterations there were; not an array if that is known.
+    """
+    if isinstance(trips, jax.Array):
+        return _after(sofar, iteration, trips)
+    return dataclasses.replace(sofar, certain=iteration.certain * trips)
+
+
+def _after(sofar: Accumulator, iteration: Accumulator, trips: Any) -> Accumulator:
+    if not iteration.certain:
+        return sofar
+    surely = jnp.full(sofar.lanes, iteration.certain * trips)
+    return dataclasses.replace(sofar, maybe=_plus(sofar.maybe, surely))
+
+
+def alike(accumulators: Sequence[Accumulator | None]) -> Callable[[Accumulator | None], Accumulator]:
+    """How to bring accumulators of one key, where None has no events, into one structure without changing them.
+
+    Args:
+        accumulators: All of them, with abstract values in place of arrays.
+    """
+    found = [accumulator for accumulator in accumulators if accumulator is not None]
+    certain = min(0 if accumulator is None else accumulator.certain for accumulator in accumulators)
+    masked = any(a is None or a.certain != certain or a.maybe is not None for a in accumulators)
+    rounded = any(accumulator.lost is not None for accumulator in found) or len(found) < len(accumulators)
+
+    def change(accumulator: Accumulator | None) -> Accumulator:
+        accumulator = accumulator or empty(found[0])
+        lost, maybe = accumulator.lost, accumulator.maybe
+        if rounded and lost is None and _compensated(accumulator):
+            lost = jnp.zeros_like(accumulator.value)
+        if masked:
+            maybe = _plus(maybe, jnp.full(accumulator.lanes, accumulator.certain - certain, jnp.int32))
+        return dataclasses.replace(accumulator, lost=lost, maybe=maybe, certain=certain, site=found[0].site)
+
+    return change
 
 
 def result(accumulator: Accumulator) -> Any:
     """The reduced value; of no events, 0 for "sum" and "count", else NaN, 0 or False."""
-    value, count, reduction = accumulator.value, accumulator.count, accumulator.reduction
-    if reduction == "mean":
-        some = count if accumulator.certain else jnp.maximum(count, 1)
-        each = jax.lax.expand_dims(some, range(count.ndim, value.ndim)).astype(value.dtype)
-        value = (value / each).astype(_result_dtype("mean", accumulator.dtype))
-        return value if accumulator.certain else where(count > 0, value, fill(jax.typeof(value)))
+    reduction, mask = accumulator.reduction, accumulator.mask()
+    value = _plus(accumulator.value, accumulator.lost)
+    if reduction == "count":
+        if accumulator.certain > jnp.iinfo(jnp.int32).max:
+            raise LogValueError(
+                f"reduce='count' counts {accumulator.certain:,} events of the log at {accumulator.site}, which is more "
+                "than an int32 holds. Leave it out of reduce=: the number is known before the program runs."
+            )
+        return _plus(accumulator.maybe, jnp.full(accumulator.lanes, accumulator.certain, jnp.int32))
     if reduction == "sum":
         return value.astype(_result_dtype("sum", accumulator.dtype))
-    if reduction == "count" or accumulator.certain:
-        return value
-    return where(count > 0, value, fill(jax.typeof(value)))
+    if reduction == "mean":
+        count = jnp.asarray(accumulator.certain, value.dtype)
+        if accumulator.maybe is not None:
+            count = accumulator.maybe.astype(value.dtype) + count
+            count = jax.lax.expand_dims(count, range(count.ndim, value.ndim))
+        count = count if mask is None else jnp.maximum(count, 1)
+        value = (value / count).astype(_result_dtype("mean", accumulator.dtype))
+    return value if mask is None else where(mask, value, fill(jax.typeof(value)))
+
+
+def _identity(reduction: str, aval: Any) -> Any:
+    """The value of no events: what leaves others as they are in a sum, a minimum and a maximum; else zeros."""
+    zeros = _compat.zeros_like_aval(aval)
+    if reduction not in ("min", "max"):
+        return zeros
+    if aval.dtype == bool:
+        return ~zeros if reduction == "min" else zeros
+    integer = jnp.issubdtype(aval.dtype, jnp.integer)
+    limits: Any = jnp.iinfo(aval.dtype) if integer else jnp.finfo(aval.dtype)
+    most, least = limits.max, limits.min
+    if not integer and np.isinf(np.asarray(np.inf, limits.dtype)):  # Some floats of 8 bits have no infinity.
+        most, least = np.inf, -np.inf
+    return zeros + jnp.asarray(most if reduction == "min" else least, aval.dtype)
+
+
+def _compensated(accumulator: Accumulator) -> bool:
+    return accumulator.reduction in ("mean", "sum") and jnp.issubdtype(accumulator.value.dtype, jnp.inexact)
+
+
+# What is added is exact (Knuth, The Art of Computer Programming 2, 4.2.2, theorem B). Derivatives are those of the sum.
+@functools.partial(jax.jit, inline=True)  # Which an eager call dispatches at once.
+def _rounded(first: Any, second: Any, total: Any) -> Any:
+    """What rounding took from the sum of two floats; 0 where the sum is not finite."""
+    added = total - first
+    error = (first - (total - added)) + (second - added)
+    return jax.lax.stop_gradient(jnp.where(jnp.isfinite(total), error, jnp.zeros_like(error)))
+
+
+def _plus(first: Any, second: Any) -> Any:
+    """The sum, where None stands for nothing."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second
+
+
+def _choose(mask: Any, first: Any, second: Any) -> Any:
+    if isinstance(mask, bool):
+        return first if mask else second
+    return where(mask, first, second)
 
 
 def _result_dtype(reduction: str, dtype: Any) -> Any:

@@ -160,8 +160,9 @@ class Spool(Collect):
                 dropped[key] = block.dropped
         for key, accumulator in reduced.accumulators.items():
             data[key] = one_event(result(accumulator))
-            if not accumulator.certain:
-                mask[key] = one_event(accumulator.count > 0)
+            happened = accumulator.mask()
+            if happened is not None:
+                mask[key] = one_event(happened)
             for name, step in accumulator.steps.items():
                 steps.setdefault(name, {})[key] = one_event(step)
         logs = logdict(data, steps, mask, dropped)
@@ -255,8 +256,9 @@ def spool(
         argnames: A key or keys to collect. None does not restrict; an empty iterable selects nothing.
         tags: A tag or tags; a log call is selected when it carries any of them. With `argnames`, both must match.
         reduce: "mean", "sum", "min", "max", "first", "last" or "count", or a mapping from key to one of them: the
-            events of a key become one, as they happen, so that memory does not grow with their number. Keys that
-            are not in the mapping are not reduced.
+            events of a key become one, as they happen, so that memory does not grow with their number. Floats are
+            added with compensation: the sum of a million is as precise as one of them. Keys that are not in the
+            mapping are not reduced.
         interval: Of each key every `interval`-th event is kept, the first one first; n events take the memory of
             ceil(n / interval), plus those of one iteration of an outer loop.
         prefix: Put before every key.

@@ -30,6 +30,7 @@ from lox import (
     _handler,
     _log,
     _loops,
+    _reduce,
     _select,
     _sites,
     _spool,
@@ -360,12 +361,23 @@ MUTANTS = {
     ),
     "reduce counts what did not happen": (unmasked, "filters", BRANCHES_OF_LANES),
     "reduce forgets earlier iterations": (
-        name(_loops, "merge_reduced", instead(lambda first, second: second)),
+        name(
+            _loops,
+            "next_of_loop",
+            lambda add: (
+                lambda sofar, iteration, index: add(_reduce.empty(jax.tree.map(jax.typeof, sofar)), iteration, index)
+            ),
+        ),
+        "filters",
+        SCANS,
+    ),
+    "reduce forgets what each iteration surely has": (
+        name(_loops, "end_of_loop", instead(lambda sofar, iteration, trips: sofar)),
         "filters",
         SCANS,
     ),
     "reduce prefers the latter": (
-        name(_loops, "merge", lambda merge: lambda first, second: merge(second, first)),
+        name(_reduce, "merge", lambda merge: lambda first, second: merge(second, first)),
         "filters",
         SCANS,
     ),

@@ -41,8 +41,8 @@ def run_scan(
     if loops is not None:
         handler = handler.inside()
         discharged, captured, structure = discharge(handler, jaxpr)
-        if structure.num_leaves:
-            shapes = jax.tree.unflatten(structure, _compat.out_avals(discharged)[-structure.num_leaves :])
+        _, shapes = split_nodes(_compat.out_avals(discharged), structure)
+        if shapes:
 
             def folding(carry: Any, x: Any) -> Any:
                 values, state, index = carry

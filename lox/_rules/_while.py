@@ -18,9 +18,9 @@ while_p = jex.core.primitives.while_p
 
 
 # while: (cond_consts, body_consts, carry) -> carry
-#     becomes  (..., (carry, predicate, state, index)) -> (carry, predicate, state, index)
-# The predicate of the next iteration is computed at the end of this one, so that what the condition logs is
-# collected as well. A predicate with axes belongs to a batched loop, in which finished lanes stand still.
+#     becomes  (..., ((carry, predicate), state, index)) -> ((carry, predicate), state, index)
+# Where the condition logs, the predicate of the next iteration is computed at the end of this one, so that this is
+# collected as well. So is a predicate with axes: it belongs to a batched loop, in which finished lanes stand still.
 @rule(while_p)
 def while_loop(
     handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
@@ -32,72 +32,62 @@ def while_loop(
     chosen = handler.while_loops([*events_in(cond_jaxpr), *events_in(body_jaxpr)])
     loops = None if isinstance(chosen, Handler) else chosen
     handler = chosen if isinstance(chosen, Handler) else handler.inside()
-    condition = under(handler, _compat.as_fun(cond_jaxpr))
-    cond_logs = has_log(cond_jaxpr)
-
+    condition = _compat.as_fun(cond_jaxpr)
     types = [_compat.varying_axes(value) for value in init]
 
     def typed(values: Sequence[Any]) -> list[Any]:
         return [_compat.unvary(value, axes) for value, axes in zip(values, types, strict=True)]
 
-    def iterate(*args: Any) -> list[Any]:
-        carry, predicate = args[:-1], args[-1]
-        new = _compat.as_fun(body_jaxpr)(*body_consts, *typed(carry))
-        if predicate.shape:
-            new = [where(predicate, vary(a), b) for a, b in zip(new, carry, strict=True)]
-        (again,) = _compat.as_fun(cond_jaxpr)(*cond_consts, *typed(new))
-        return [*new, again & predicate]
-
-    if loops is None and not handler.carries and not cond_logs and not _compat.out_avals(cond_jaxpr)[0].shape:
-        body = under(handler, _compat.as_fun(body_jaxpr))
-        outs = jax.lax.while_loop(
-            lambda carry: _compat.as_fun(cond_jaxpr)(*cond_consts, *carry)[0],
-            lambda carry: list(body(*body_consts, *carry)[0]),
-            list(init),
-        )
-        return list(outs), ()
-
-    (predicate,), before = condition(*cond_consts, *init)
-
     def vary(value: Any) -> Any:  # What is selected by a predicate that varies over shards varies as well.
         return _compat.vary(value, sorted(_compat.varying_axes(predicate)))
 
-    if predicate.shape:
-        init = [vary(value) for value in init]
+    def iterate(*args: Any) -> list[Any]:
+        carry, carried = args[: len(types)], args[len(types) :]
+        new = _compat.as_fun(body_jaxpr)(*body_consts, *typed(carry))
+        if not carried:
+            return list(new)
+        (predicate,) = carried
+        if predicate.shape:
+            new = [where(predicate, vary(a), b) for a, b in zip(new, carry, strict=True)]
+        (again,) = condition(*cond_consts, *typed(new))
+        return [*new, again & predicate]
+
+    def goes_on(carry: Any) -> Any:
+        values, predicate = carry[0][: len(types)], carry[0][len(types) :]
+        return jnp.any(*predicate) if predicate else condition(*cond_consts, *typed(values))[0]
+
+    start, before = list(init), handler.arrays() if handler.carries else ()
+    if has_log(cond_jaxpr) or again.shape:
+        (predicate,), before = under(handler, condition)(*cond_consts, *init)
+        if predicate.shape:
+            start = [vary(value) for value in start]
+        start.append(predicate)
     if handler.carries:
 
         def carrying(carry: Any) -> Any:
-            values, predicate, held = carry
-            (*values, predicate), held = under(handler.holding(held), iterate)(*values, predicate)
-            return values, predicate, held
+            values, held = carry
+            return under(handler.holding(held), iterate)(*values)
 
-        outs, _, held = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), carrying, (list(init), predicate, before))
-        return typed(outs), held
+        outs, held = jax.lax.while_loop(goes_on, carrying, (start, before))
+        return typed(outs[: len(types)]), held
     if loops is None:
+        (outs,) = jax.lax.while_loop(goes_on, lambda carry: (under(handler, iterate)(*carry[0])[0],), (start,))
+        return typed(outs[: len(types)]), before
 
-        def plain(carry: Any) -> Any:
-            *values, predicate = under(handler, iterate)(*carry[0], carry[1])[0]
-            return values, predicate
-
-        outs, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), plain, (list(init), predicate))
-        return typed(outs), before
-
-    avals = [jax.typeof(value) for value in (*init, predicate)]
+    avals = [jax.typeof(value) for value in start]
     closed, captured = _compat.trace(iterate, avals, "lox")
     discharged, more, structure = discharge(handler, closed)
     captured = [*more, *captured]
-    shapes = jax.tree.unflatten(structure, _compat.out_avals(discharged)[len(avals) :])
+    _, shapes = split_nodes(_compat.out_avals(discharged), structure)
 
     def folding(carry: Any) -> Any:
-        values, predicate, state, index = carry
-        outs = _compat.as_fun(discharged)(*captured, *values, predicate)
-        (*values, again), nodes = split_nodes(outs, structure)
+        values, state, index = carry
+        values, nodes = split_nodes(_compat.as_fun(discharged)(*captured, *values), structure)
         state, _ = loops.step(state, index, nodes)
-        return values, again, state, index + 1
+        return values, state, index + 1
 
-    start = (list(init), predicate, loops.start(shapes), jnp.int32(0))
-    outs, _, state, trips = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), folding, start)
-    return typed(outs), handler.join([*before, *loops.finish(state, (), trips)])
+    outs, state, trips = jax.lax.while_loop(goes_on, folding, (start, loops.start(shapes), jnp.int32(0)))
+    return typed(outs[: len(types)]), handler.join([*before, *loops.finish(state, (), trips)])
 
 
 def split_args(args: Sequence[Any], params: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:

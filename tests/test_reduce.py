@@ -1,0 +1,151 @@
+"""Reductions: what they compute, to the precision of their dtype, over any loop and any dtype."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import lox
+
+REDUCTIONS = ("mean", "sum", "min", "max", "first", "last", "count")
+DTYPES = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint32", "bool", "complex64")
+
+
+def over_scan(xs):
+    lax.scan(lambda c, x: (lox.log({"x": x}) and c, None), 0, xs)
+
+
+def over_scans(xs):
+    lax.scan(lambda c, row: (over_scan(row), None), None, xs.reshape(4, -1))
+
+
+def over_while(xs):
+    lax.fori_loop(0, jnp.int32(len(xs)), lambda i, c: lox.log({"x": xs[i]}) and c, 0)
+
+
+def over_steps(xs):
+    for x in xs:
+        lox.log({"x": x})
+
+
+def over_branches(xs):
+    """Some surely happen, some do not at all."""
+
+    def step(carry, x):
+        lox.log({"x": x})
+        lax.cond(x == x, lambda: None, lambda: lox.log({"x": x}) and None)
+        return carry, None
+
+    lax.scan(step, 0, xs)
+
+
+LOOPS = (over_scan, over_scans, over_while, over_steps, over_branches)
+loops = pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+
+
+def reduced(loop, how, xs, transform=jax.jit):
+    return transform(lox.spool(loop, reduce=how, unify=True))(xs)[1]["x"][0]
+
+
+@pytest.mark.parametrize("loop", [over_scan, over_scans, over_while])
+@pytest.mark.parametrize("how", ["mean", "sum"])
+def test_a_million_events_are_added_as_precisely_as_they_are_logged(loop, how):
+    xs = np.random.default_rng(0).normal(1.9, 0.1, 1_000_000).astype(np.float32)
+    want = getattr(np, how)(xs, dtype=np.float64)
+    assert np.float32(reduced(loop, how, jnp.asarray(xs))) == pytest.approx(want, rel=1e-6)
+
+
+@loops
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_reductions_of_every_dtype_are_those_of_the_full_logs(loop, dtype):
+    xs = jnp.asarray(np.random.default_rng(1).integers(0, 2 if dtype == "bool" else 4, 12)).astype(dtype)
+    full = jax.jit(lox.spool(over_scan))(xs)[1]
+    for how in REDUCTIONS:
+        got, want = reduced(loop, how, xs), full.reduce(how)["x"][0]
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(*(np.asarray(x).astype(np.complex64) for x in (got, want)), rtol=1e-6)
+
+
+@loops
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("how", ["min", "max"])
+def test_the_least_of_a_dtype_is_its_own_maximum(loop, dtype, how):
+    least, most = -np.inf, np.inf
+    if dtype == "bool":
+        least, most = False, True
+    elif jnp.issubdtype(dtype, jnp.integer):
+        least, most = jnp.iinfo(dtype).min, jnp.iinfo(dtype).max
+    elif dtype == "float8_e4m3fn":  # Has no infinity.
+        least, most = jnp.finfo(dtype).min, jnp.finfo(dtype).max
+    xs = jnp.full(4, least if how == "max" else most, dtype)
+    assert reduced(loop, how, xs) == xs[0]
+
+
+@loops
+@pytest.mark.parametrize(
+    "values",
+    [[1, np.inf, 2, 3], [1, np.nan, 2, 3], [np.inf, -np.inf, 1, 2], [-np.inf, 1, 2, 3], [3e38, 3e38, -3e38, 1]],
+    ids=str,
+)
+def test_what_is_not_finite_reduces_as_numpy_reduces_it(loop, values):
+    xs = np.asarray(values, np.float32)
+    with np.errstate(all="ignore"):
+        for how in ("mean", "sum", "min", "max"):
+            want = functools.reduce(np.add, xs) if how in ("mean", "sum") else getattr(np, how)(xs)
+            got = reduced(loop, how, jnp.asarray(xs))
+            np.testing.assert_array_equal(got, want / 4 if how == "mean" else want)
+
+
+@pytest.mark.parametrize("transform", [jax.jit, lambda f: f])
+def test_an_infinite_sum_is_no_nan(transform):
+    with jax.debug_nans(True):
+        assert reduced(over_scan, "mean", jnp.array([1.0, np.inf]), transform) == np.inf
+        assert reduced(over_steps, "sum", jnp.array([1.0, np.inf]), transform) == np.inf
+
+
+@loops
+@pytest.mark.parametrize("how", ["mean", "sum", "min", "max", "first", "last"])
+def test_the_derivative_of_a_reduction_is_that_of_the_same_of_the_full_logs(loop, how):
+    xs = jnp.array([1.0, 3.0, 2.0, -1.0])
+    full = jax.grad(lambda xs: lox.spool(over_scan)(xs)[1].reduce(how)["x"][0])(xs)
+    if loop is not over_while:  # Which has no reverse mode.
+        assert jax.grad(functools.partial(reduced, loop, how))(xs).tolist() == full.tolist()
+    assert jax.jacfwd(functools.partial(reduced, loop, how))(xs).tolist() == full.tolist()
+
+
+def test_events_that_surely_and_that_maybe_happen_are_counted_together():
+    def f(xs):
+        def step(carry, x):
+            lox.log({"x": x}, step=carry)
+            lax.cond(x > 1, lambda: lox.log({"x": -x}, step=-carry) and None, lambda: None)
+            return carry + 1, None
+
+        lax.scan(step, 0, xs)
+
+    events = [0.0, 1.0, 2.0, -2.0, 3.0, -3.0]
+    wants = {"mean": 1 / 6, "sum": 1.0, "min": -3.0, "max": 3.0, "first": events[0], "last": events[-1], "count": 6}
+    for how, want in wants.items():
+        logs = jax.jit(lox.spool(f, reduce=how, unify=True))(jnp.arange(4.0))[1]
+        assert logs["x"].tolist() == [pytest.approx(want)]
+        assert logs.steps["step"]["x"].tolist() == [0 if how == "first" else -3]
+        assert not logs.mask
+
+
+@pytest.mark.parametrize("how", REDUCTIONS)
+def test_a_loop_of_no_iterations_has_no_event(how):
+    logs = jax.jit(lox.spool(over_scan, reduce=how))(jnp.zeros((0, 2)))[1]
+    assert logs.mask["x"].tolist() == [False]
+    zeros = how in ("sum", "count")
+    assert np.array_equal(logs["x"], np.zeros((1,) if how == "count" else (1, 2)) + (0 if zeros else np.nan), True)
+
+
+def test_more_events_than_fit_into_the_dtype_of_a_count_are_refused():
+    def f():
+        lax.scan(lambda c, _: (over_scan(jnp.zeros(2**16)), None), None, length=2**16)
+
+    assert jax.eval_shape(lox.spool(f, reduce="mean"))[1]["x"].shape == (1,)
+    with pytest.raises(lox.LogValueError, match="4,294,967,296 events"):
+        jax.eval_shape(lox.spool(f, reduce="count"))
