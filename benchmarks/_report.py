@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
+RESULTS = Path(__file__).parent / "results"
+
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
@@ -67,6 +69,21 @@ def slope(sizes: Sequence[float], costs: Sequence[float], target: float | None =
 
 
 @dataclasses.dataclass(frozen=True)
+class Curve:
+    """What the columns of a table after the first are measured at: it is drawn, with a line for each row.
+
+    Attributes:
+        sizes: The sizes, of the first columns after that.
+        x: What has these sizes.
+        y: What the figures are.
+    """
+
+    sizes: Sequence[float]
+    x: str
+    y: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Table:
     """Rows of cells under columns; the first cell of a row is its name."""
 
@@ -74,6 +91,7 @@ class Table:
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
     note: str = ""
+    curve: Curve | None = None
 
     def figures(self) -> Iterator[tuple[str, str, Figure]]:
         """All figures, each with the names of its row and its column."""
@@ -97,7 +115,8 @@ class Table:
             return dataclasses.asdict(value) | {"missed": value.missed, "text": str(value)}
 
         rows = [list(map(cell, row)) for row in self.rows]
-        return {"title": self.title, "columns": self.columns, "rows": rows, "note": self.note}
+        curve = None if self.curve is None else dataclasses.asdict(self.curve)
+        return {"title": self.title, "columns": self.columns, "rows": rows, "note": self.note, "curve": curve}
 
 
 Benchmark = Callable[[], Iterable[Table]]
@@ -109,20 +128,29 @@ def main(benchmarks: Mapping[str, Benchmark]) -> None:
     if len(benchmarks) > 1:
         parser.add_argument("names", nargs="*", metavar="name", help=", ".join(benchmarks))
     parser.add_argument("--json", type=Path, metavar="PATH", help="also write the figures to this file")
+    help = "also write the figures to benchmarks/results, and docs/performance.md from all that is there"
+    parser.add_argument("--record", action="store_true", help=help)
     options = parser.parse_args()
     machine = {
         "jax": jax.__version__,
         "python": platform.python_version(),
         "device": jax.devices()[0].device_kind,
     }
+    paths = [] if options.json is None else [options.json]
+    if options.record:
+        paths.append(RESULTS / f"{machine['device'].lower().replace(' ', '-')}.json")
     print(", ".join(f"{name} {value}" for name, value in machine.items()), flush=True)
     tables: dict[str, list[Table]] = {}
     for name in getattr(options, "names", None) or benchmarks:
         for table in benchmarks[name]():
             tables.setdefault(name, []).append(table)
             print(f"\n{table}", flush=True)
-        if options.json is not None:
-            _store(options.json, machine, tables)
+        for path in paths:
+            _store(path, machine, tables)
+    if options.record:
+        from benchmarks import document
+
+        document.write()
     all_tables = [table for found in tables.values() for table in found]
     missed = [(table.title, *found) for table in all_tables for found in table.figures() if found[-1].missed]
     print(f"\n{len(missed)} figures miss their targets")

@@ -22,7 +22,7 @@ def measure() -> Iterator[Table]:
         "Target: 1.00 within noise, which is the function with its logs deleted over another jit of it. The texts\n"
         "are compared as they are; that of the optimized HLO, in which source lines stand, without them.",
     )
-    yield Table("An eager lox.log without a handler", ("call", "nanoseconds"), list(eager()))
+    yield Table("An eager lox.log without a handler", ("call", "nanoseconds"), list(eager()), "Target: 1,000.")
 
 
 def one_operation(log: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -98,7 +98,8 @@ def eager() -> Iterator[tuple]:
     }
     seconds = alternate(list(calls.values()), rounds=100)
     for name, column in zip(calls, seconds.T, strict=True):
-        yield name, Figure.of(column * 1e9, digits=0)
+        target = 1_000 if name.startswith("lox.log") else None
+        yield name, Figure.of(column * 1e9, target, digits=0)
 
 
 if __name__ == "__main__":

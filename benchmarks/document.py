@@ -1,21 +1,26 @@
-"""Writes docs/performance.md from stored figures: `python -m benchmarks.document benchmarks/results/*.json`."""
+"""Writes docs/performance.md from the figures that are stored: `python -m benchmarks.document`."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-OUT = Path(__file__).parent.parent / "docs" / "performance.md"
+import matplotlib
+from matplotlib.figure import Figure
+
+from benchmarks._report import RESULTS
+
+PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+IMAGES = PAGE.parent / "images"
 
 START = """# Performance
 
-What lox costs, measured by `python -m benchmarks --json benchmarks/results/NAME.json`, from which
-`python -m benchmarks.document` makes this page. The functions of a comparison run in turns in one process; a figure is
-the median of their ratios, with the first and the third quartile in brackets. Times are processor time of the process,
-over all its threads, without compilation unless a table says so. `!` marks a figure that misses its target.
+What lox costs, measured by `python -m benchmarks --record`, which runs all benchmarks and makes this page of them. The
+functions of a comparison run in turns in one process; a figure is the median of their ratios, with the first and the
+third quartile in brackets. Times are processor time of the process, over all its threads, without compilation unless a
+table says so. `!` marks a figure that misses its target. [Where the time goes](internals/performance.md) says why.
 """
 
 CHAPTERS = {
@@ -27,20 +32,31 @@ CHAPTERS = {
     "tracing": "How tracing grows",
     "streaming": "`lox.tap`",
     "saving": "Loggers and files",
+    "growth": "How cost grows",
     "importing": "Importing",
 }
 
 
-def page(results: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The lines of the page."""
+def write() -> None:
+    """Writes the page and its plots."""
+    PAGE.write_text("\n".join(_lines()).rstrip() + "\n")
+
+
+def _lines() -> Iterator[str]:
     yield START
-    for result in results:
+    for path in sorted(RESULTS.glob("*.json")):
+        result = json.loads(path.read_text())
         yield f"## {result['device']}, jax {result['jax']}, Python {result['python']}\n"
         for name, chapter in CHAPTERS.items():
-            if name in result["benchmarks"]:
+            tables = result["benchmarks"].get(name, [])
+            if tables:
                 yield f"### {chapter}\n"
-                for table in result["benchmarks"][name]:
-                    yield from _table(table)
+            for index, table in enumerate(tables):
+                yield from _table(table)
+                if table["curve"]:
+                    image = IMAGES / f"performance-{path.stem}-{name}-{index}.svg"
+                    _draw(table, image)
+                    yield f"![{table['title']}]({image.relative_to(PAGE.parent)})\n"
 
 
 def _table(table: dict[str, Any]) -> Iterator[str]:
@@ -58,5 +74,22 @@ def _row(cells: Any) -> str:
     return "| " + " | ".join(cell.strip().replace("|", "\\|") for cell in cells) + " |"
 
 
+def _draw(table: dict[str, Any], path: Path) -> None:
+    """Draws the rows of a table as lines, both axes logarithmic."""
+    curve = table["curve"]
+    with matplotlib.rc_context({"svg.hashsalt": path.stem, "font.size": 8}):  # The same file for the same figures.
+        figure = Figure(figsize=(7, 3.2), layout="constrained")
+        axes = figure.subplots()
+        for name, *cells in table["rows"]:
+            figures = [cell for cell in cells[: len(curve["sizes"])] if isinstance(cell, dict)]
+            sizes = curve["sizes"][: len(figures)]
+            axes.plot(sizes, [cell["value"] for cell in figures], marker=".", label=name)
+        axes.set(xscale="log", yscale="log", xlabel=curve["x"], ylabel=curve["y"])
+        axes.grid(alpha=0.3)
+        figure.legend(loc="outside right upper")
+        path.parent.mkdir(exist_ok=True)
+        figure.savefig(path, metadata={"Date": None})
+
+
 if __name__ == "__main__":
-    OUT.write_text("\n".join(page([json.loads(Path(path).read_text()) for path in sys.argv[1:]])).rstrip() + "\n")
+    write()

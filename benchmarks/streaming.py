@@ -20,6 +20,8 @@ from benchmarks._timing import alternate
 THEIR_EVENTS = 2_000
 EVENTS = 20_000
 LANES = 64
+STEPS = 10_000
+BUFFERS = (1, 64, 512)
 
 
 def measure() -> Iterator[Table]:
@@ -61,6 +63,12 @@ def measure() -> Iterator[Table]:
         f"An event of jax.debug.callback costs {np.median(theirs) * 1e6:.1f} us. It cannot be ordered under vmap, and\n"
         "is compared there as it is outside. Processor time of all threads, until all has arrived.",
     )
+    yield Table(
+        "lox.tap over lox.spool: a scan of 10,000 steps",
+        ("each step", *(f"buffer={size}" for size in BUFFERS), "by lox.spool, us a step"),
+        [over_spool(name, width) for name, width in (("adds a number", 0), ("a layer of 512", 512))],
+        "Target: 1.5 with buffer=512, of steps that take 10 us or more.",
+    )
     nothing = jax.jit(lox.tap(small, take, argnames="no such key"))
     plain, selected, again = alternate([lambda f=f: f(1.0) for f in (jax.jit(small), nothing, jax.jit(small))], 200).T
     yield Table(
@@ -75,6 +83,27 @@ def measure() -> Iterator[Table]:
         [_long_run(256, 10_000_000), _long_run(1, 1_000_000)],
         "Of all that the process holds, from after a tenth as many events.",
     )
+
+
+def over_spool(name: str, width: int) -> tuple[Any, ...]:
+    weights = jnp.eye(width)
+
+    def step(x: Any, _: Any) -> tuple[Any, None]:
+        x = jnp.tanh(x @ weights) if width else x + 1
+        lox.log({"loss": x.sum()})
+        return x, None
+
+    def f(x: Any) -> Any:
+        return jax.lax.scan(step, x, length=STEPS)[0]
+
+    functions = [lox.spool(f), *(lox.tap(f, take, buffer=size) for size in BUFFERS)]
+    x = jnp.ones(width) if width else jnp.float32(0)
+    spooled, *tapped = alternate([arrived(jax.jit(function), x) for function in functions], rounds=10).T
+    figures = [
+        Figure.of(each / spooled, 1.5 if width and size == 512 else None)
+        for size, each in zip(BUFFERS, tapped, strict=True)
+    ]
+    return name, *figures, Figure.of(1e6 * spooled / STEPS, digits=3)
 
 
 def _long_run(buffer: int, events: int) -> tuple[Any, ...]:

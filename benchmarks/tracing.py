@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 import lox
-from benchmarks._report import Figure, Table, main, slope
+from benchmarks._report import Curve, Figure, Table, main, slope
 from benchmarks._timing import alternate_cold, stopwatch
 
 SITES = (10, 100, 1000)
@@ -39,12 +39,14 @@ def measure() -> Iterator[Table]:
             growing("a key each, under grad", SITES, lambda n: (lox.spool(jax.grad(_sites(n))), jax.grad(_sites(n)))),
         ],
         _note("n"),
+        Curve(SITES, "log calls", "us per log call"),
     )
     yield Table(
         "Tracing jit(spool(f)) with a log d levels deep, less tracing f without a handler: microseconds per level",
         ("levels", *[f"d = {depth}" for depth in DEPTHS], "exponent", "of f", "over f"),
         [growing(name, DEPTHS, make) for name, make in _nestings()],
         _note("d"),
+        Curve(DEPTHS, "levels", "us per level"),
     )
 
 

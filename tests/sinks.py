@@ -12,14 +12,26 @@ import numpy as np
 from lox.loggers import MlflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
 
 
-class TensorBoard:
+class Sink:
+    """Where a logger of the type `of` writes.
+
+    Attributes:
+        arguments: Those of the logger: the positional ones, and the others by name.
+    """
+
+    def logger(self, **options):
+        positional, named = self.arguments
+        return self.of(*positional, **named, **options)
+
+
+class TensorBoard(Sink):
     """A directory."""
+
+    of = TensorBoardLogger
 
     def __init__(self, path):
         self.path = path
-
-    def logger(self, **options):
-        return TensorBoardLogger(self.path, **options)
+        self.arguments = [str(path)], {}
 
     def numbers(self):
         return {name: self._events(name, "scalars", lambda event: event.value) for name in self.runs()}
@@ -55,14 +67,14 @@ class TensorBoard:
         return {tag: [(event.step, value(event)) for event in read(tag)] for tag in events.Tags()[kind]}
 
 
-class Wandb:
+class Wandb(Sink):
     """A directory of runs that were offline."""
+
+    of = WandbLogger
 
     def __init__(self, path):
         self.path = path
-
-    def logger(self, **options):
-        return WandbLogger(mode="offline", dir=self.path, **options)
+        self.arguments = [], {"mode": "offline", "dir": str(path)}
 
     def numbers(self):
         return self._rows(lambda folder, value: value if isinstance(value, (int, float)) else None)
@@ -152,8 +164,10 @@ class Wandb:
                 yield record
 
 
-class Mlflow:
+class Mlflow(Sink):
     """An experiment in a store that all share, for it takes seconds to make one."""
+
+    of = MlflowLogger
 
     def __init__(self, path, store):
         from mlflow.tracking import MlflowClient
@@ -161,9 +175,7 @@ class Mlflow:
         self.path, self.uri, self.experiment = path, f"sqlite:///{store}", str(path)
         self.client = MlflowClient(self.uri)
         self.id = self.client.create_experiment(self.experiment, artifact_location=str(path / "artifacts"))
-
-    def logger(self, **options):
-        return MlflowLogger(self.uri, self.experiment, **options)
+        self.arguments = [self.uri, self.experiment], {}
 
     def runs(self):
         return {run.info.run_name: run for run in self.client.search_runs([self.id], max_results=1000)}
@@ -200,14 +212,14 @@ class Mlflow:
         return found
 
 
-class Trackio:
+class Trackio(Sink):
     """A project in the directory that TRACKIO_DIR says."""
+
+    of = TrackioLogger
 
     def __init__(self, path, folder):
         self.folder, self.project = folder, "".join(part for part in str(path) if part.isalnum())
-
-    def logger(self, **options):
-        return TrackioLogger(self.project, **options)
+        self.arguments = [self.project], {}
 
     def numbers(self):
         from trackio.utils import deserialize_values

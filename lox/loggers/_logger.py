@@ -281,6 +281,7 @@ class Logger:
             run = Run(key, dict(config), title=title)
             self.start(run)
             self._runs[key] = run
+            _close_first_at_exit()
         elif config:
             run.config.update(config)
             self.describe(run)
@@ -382,7 +383,13 @@ def _close_all() -> None:
             _channel.keep(error)  # which is printed when lox itself ends
 
 
-atexit.register(_close_all)
+def _close_first_at_exit() -> None:
+    # What a sink needs until it is closed may end at the exit as well, and the last to register is the first to run.
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)
+
+
+_close_first_at_exit()
 
 
 def _forget() -> None:
