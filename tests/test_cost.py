@@ -71,3 +71,56 @@ def test_a_tap_calls_the_host_once_for_each_full_buffer(buffer):
     lox.flush()
     assert sum(len(logs["x"]) for logs in calls) == 500
     assert len(calls) <= math.ceil(1.1 * math.ceil(500 / buffer))
+
+
+@pytest.mark.parametrize("buffer", [1, 100])
+def test_a_logger_gets_all_lanes_in_one_call(buffer):
+    calls = []
+
+    class Counting(lox.loggers.MemoryLogger):
+        def deliver(self, task):
+            calls.append(task)
+            super().deliver(task)
+
+    def run(key, x):
+        def step(x, _):
+            lox.log({"x": x})
+            return x + 1, None
+
+        return logger.tap(lambda x: jax.lax.scan(step, x, length=500)[0], logger.init(key), buffer=buffer)(x)
+
+    with Counting() as logger:
+        jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), 64), jnp.arange(64.0))
+        lox.flush()
+        assert len(calls) == 500 / buffer
+        logger.flush()
+        assert [len(logger[run]["x"]) for run in logger.runs] == [500] * 64
+
+
+def operations(jaxpr):
+    """How many there are in a program, those in its loops and branches included."""
+    params = jax.tree.leaves([equation.params for equation in jaxpr.eqns], is_leaf=lambda value: hasattr(value, "eqns"))
+    return len(jaxpr.eqns) + sum(operations(value) for value in params if hasattr(value, "eqns"))
+
+
+@pytest.mark.parametrize("how", [{}, {"reduce": "mean"}, {"interval": 3}, {"argnames": ()}], ids=str)
+@pytest.mark.parametrize("one_key", [True, False])
+@pytest.mark.parametrize("around", ["nothing", "scan", "cond", "vmap of cond", "grad of scan"])
+def test_each_further_log_call_adds_as_many_operations_as_the_one_before(how, one_key, around):
+    def added(sites):
+        def f(x):
+            for site in range(sites):
+                lox.log({f"x{0 if one_key else site}": x})
+            return x + 1
+
+        wrapped = {
+            "nothing": f,
+            "scan": lambda x: jax.lax.scan(lambda x, _: (f(x), None), x, length=10)[0],
+            "cond": lambda x: jax.lax.cond(x > 0, f, f, x),
+            "vmap of cond": lambda x: jax.vmap(lambda x: jax.lax.cond(x > 0, f, f, x))(jnp.full(3, x)),
+            "grad of scan": jax.grad(lambda x: jax.lax.scan(lambda x, _: (f(x) * x, None), x, length=10)[0]),
+        }[around]
+        return operations(jax.make_jaxpr(lox.spool(wrapped, **how))(1.0).jaxpr)
+
+    few, some, many = added(9), added(18), added(36)
+    assert many - some == 2 * (some - few)
