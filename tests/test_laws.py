@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from lox import testing
@@ -59,9 +59,8 @@ def test_random_programs_keep_the_law(law):
                 lanes=lanes[1:],
                 choose=lambda claims: [claims[number % len(claims)]],
             )
-        except ValueError as error:  # A filter leaves no log, or the claim says nothing of the program.
-            assume("There is nothing to check" not in str(error))
-            raise
+        except testing.NothingToCheck:  # A filter leaves no log, or the claim says nothing of the program.
+            reject()
         checked += 1
         if checked % 50 == 0:  # What was compiled takes gigabytes.
             jax.clear_caches()

@@ -43,4 +43,5 @@ from lox.testing._strategy import programs as programs
 from lox.testing._subject import BrokenLaw as BrokenLaw
 from lox.testing._subject import Claim as Claim
 from lox.testing._subject import DoesNotApply as DoesNotApply
+from lox.testing._subject import NothingToCheck as NothingToCheck
 from lox.testing._subject import Subject as Subject

@@ -16,7 +16,7 @@ from lox._effect import recording
 from lox.testing._compare import same
 from lox.testing._laws import LAWS, Law
 from lox.testing._program import Program
-from lox.testing._subject import BrokenLaw, Claim, DoesNotApply, Function, Subject
+from lox.testing._subject import BrokenLaw, Claim, DoesNotApply, Function, NothingToCheck, Subject
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +64,9 @@ def check(
     Raises:
         BrokenLaw: A law does not hold. The message names the first difference: key, event, lane, what was expected
             and what was found. An `AssertionError`.
-        ValueError: There is nothing to check: the function logs nothing, it returns something else each time, no law
-            was given or none applies, or a loop runs longer than `max_iters`. Or an argument is not as above.
+        NothingToCheck: The function logs nothing, or no law was given or applies. A `ValueError`.
+        ValueError: The function returns something else each time, or a loop runs longer than `max_iters`. Or an
+            argument is not as above.
 
     >>> import jax, jax.numpy as jnp
     >>> import lox
@@ -106,7 +107,7 @@ def check(
             broken.add_note(f"The law is {law.__name__}. {law.__doc__}")
             raise
     if not kept:
-        raise ValueError(f"There is nothing to check: no law applies. {not_applicable}")
+        raise NothingToCheck(f"There is nothing to check: no law applies. {not_applicable}")
     left = {name: why for name, why in not_applicable.items() if name not in kept}
     return Report(tuple(kept), left, sum(kept.values()))
 
@@ -130,7 +131,7 @@ def _laws(laws: Any) -> tuple[Law, ...]:
         raise ValueError(f"laws must be a list of laws, of lox.testing.LAWS, got {laws!r}.")
     laws = tuple(dict.fromkeys(laws))
     if not laws:
-        raise ValueError("There is nothing to check: no law was given.")
+        raise NothingToCheck("There is nothing to check: no law was given.")
     for law in laws:
         if not callable(law):
             raise ValueError(f"laws must be laws, of lox.testing.LAWS, got {law!r}.")
@@ -188,7 +189,7 @@ def _is_fit(subject: Subject) -> None:
     changes = ValueError("The function cannot be checked: it does something else when it is called again.")
     if isinstance(subject.fun, Program):  # It is deterministic.
         if not subject.keys and not subject.alone.events:
-            raise ValueError("There is nothing to check: the program logs nothing.")
+            raise NothingToCheck("There is nothing to check: the program logs nothing.")
         return
     (out, logs), again = (subject.spool(subject.fun)(*subject.args) for _ in range(2))
     for path, leaf in jax.tree_util.tree_leaves_with_path(out):
@@ -200,7 +201,7 @@ def _is_fit(subject: Subject) -> None:
     if jax.tree.structure((out, logs)) != jax.tree.structure(again) or set(logs) != subject.keys:
         raise changes
     if not logs.data:
-        raise ValueError(
+        raise NothingToCheck(
             "There is nothing to check: the function logs nothing for these arguments. What lox.log_grad watches is "
             "logged by a derivative: check jax.grad(f)."
         )

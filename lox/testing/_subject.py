@@ -28,6 +28,10 @@ class DoesNotApply(Exception):
     """A law says nothing of a function, for a reason."""
 
 
+class NothingToCheck(ValueError):
+    """A function logs nothing, or no law says anything of it."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Claim:
     """What a law claims of one composition of transformations.
