@@ -115,6 +115,8 @@ def fold(reduction: str, value: Any, mask: Any, steps: Mapping[str, Any], site: 
     stacked = (value, mask, dict(steps))
     of_one = jax.tree.map(lambda array: jex.core.mapped_aval(array.shape[0], 0, jax.typeof(array)), stacked)
     none = empty(_compat.abstract(of_event, of_one))
+    if mask is None:
+        return none
     return jax.lax.scan(lambda sofar, event: (merge(sofar, of_event(event)), None), none, stacked)[0]
 
 
