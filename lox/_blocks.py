@@ -19,7 +19,8 @@ from lox._exceptions import StructureError, UnsupportedPrimitiveError
 class Block:
     """The events of one key. Arrays have the axes of the loops around, then the event axis.
 
-    The event axis is left out while `single` says that there is one event, so that stacking costs nothing.
+    The event axis is left out while `single` says that there is one event, so that stacking costs nothing. `blank` is
+    as for `Event`.
     """
 
     value: Any
@@ -30,6 +31,7 @@ class Block:
     lanes: int = dataclasses.field(metadata={"static": True})
     optional: str = dataclasses.field(metadata={"static": True})
     single: bool = dataclasses.field(default=False, metadata={"static": True})
+    blank: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def map(self, function: Callable[[Any], Any], **changes: Any) -> Block:
         steps = {name: function(step) for name, step in self.steps.items()}
@@ -60,7 +62,8 @@ def blocks(nodes: Sequence[Node], depth: int = 0) -> dict[str, Block]:
                     "lox.spool inside the vmap, as in vmap(spool(f), spmd_axis_name=...)."
                 )
             for key, value in node.values.items():
-                block = Block(value, node.steps, node.mask, None, node.site, node.lanes, node.optional, single=True)
+                fixed = (node.site, node.lanes, node.optional)
+                block = Block(value, node.steps, node.mask, None, *fixed, single=True, blank=node.blank)
                 parts.setdefault(key, []).append(block)
     return {key: _in_sequence(key, found, depth) for key, found in parts.items()}
 
@@ -115,6 +118,7 @@ def _in_sequence(key: str, parts: list[Block], depth: int) -> Block:
         site=first.site,
         lanes=first.lanes,
         optional=next((part.optional for part in parts if part.optional), ""),
+        blank=all(part.blank or part.mask is None for part in parts),
     )
 
 

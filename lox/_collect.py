@@ -310,6 +310,8 @@ def fill(aval: Any) -> Any:
 
 def blanked(block: Block) -> Block:
     """The block, with nothing left of what lanes computed for events that did not happen."""
+    if block.blank:
+        return block
 
     def blank(array: Any) -> Any:
         return where(block.mask, array, fill(jax.typeof(array)))

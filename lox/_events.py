@@ -52,6 +52,7 @@ class Event:
             does not.
         split: Inside a `shard_map`, for the first batch axes, the mesh axes over which each is split.
         outside: Inside a `shard_map`, how many of the first batch axes are of a `vmap` around it.
+        blank: Whether the arrays are NaN, 0 or False already where the event did not happen.
     """
 
     values: dict[str, Any]
@@ -63,6 +64,7 @@ class Event:
     optional: str = dataclasses.field(default="", metadata={"static": True})
     split: tuple[tuple[Any, ...], ...] = dataclasses.field(default=(), metadata={"static": True})
     outside: int = dataclasses.field(default=0, metadata={"static": True})
+    blank: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def lengths(self, depth: int) -> tuple[int, ...]:
         """The lengths of the `depth` loops around the event."""
@@ -163,7 +165,7 @@ def masked(nodes: Sequence[Node], mask: Any) -> tuple[Node, ...]:
     def narrow(event: Event, depth: int) -> Event:
         shape = event.lengths(depth + event.lanes)
         new = jax.lax.broadcast_in_dim(mask, shape, range(depth, depth + jnp.ndim(mask)))
-        return dataclasses.replace(event, mask=new if event.mask is None else _both(event.mask, new))
+        return dataclasses.replace(event, mask=new if event.mask is None else _both(event.mask, new), blank=False)
 
     narrowed = map_events(narrow, nodes)
     return tuple(_mask_dropped(node, mask) for node in narrowed)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._blocks import Block, blocks, describe, with_event_axis
+from lox._collect import fill
 from lox._events import Event, Loop, Node, events, map_events, restrict
 from lox._exceptions import StructureError
 from lox._reduce import Accumulator, alike, count, empty, end_of_loop, merge, next_of_loop, result
@@ -168,7 +169,7 @@ class WhileLoops:
         self.like, others = split_reduced(nodes)
 
         def buffer(aval: Any) -> Any:
-            return _compat.zeros_like_aval(jex.core.unmapped_aval(self.bound or 0, 0, aval))
+            return fill(jex.core.unmapped_aval(self.bound or 0, 0, aval))
 
         self.counts = _compat.abstract(_counts, others)
         return empty_reduced(self.like), jax.tree.map(buffer, others), empty_reduced(self.counts)
@@ -192,7 +193,8 @@ class WhileLoops:
                 # Loops inside of the loop are stacked after its own axis, which is the first.
                 shape = (*event.lengths(depth + 1), *_lanes(event, depth + 1))
                 mask = jax.lax.broadcast_in_dim(ran, shape, (0,))
-                return dataclasses.replace(event, mask=mask if event.mask is None else event.mask & mask)
+                blank, mask = event.mask is None, mask if event.mask is None else event.mask & mask
+                return dataclasses.replace(event, mask=mask, blank=blank)
 
             counts = {key: result(count) for key, count in dropped.accumulators.items()}
             nodes.append(Loop(map_events(narrow, buffers), counts, self.bound))

@@ -266,7 +266,7 @@ class Tap(InPlace):
                 if slots.order is not None:
                     steps[ORDER] = jax.lax.broadcast_in_dim(slots.order, shape, (0,))
                 mask = mask if event.mask is None else event.mask & mask
-                return dataclasses.replace(event, mask=mask, steps=steps)
+                return dataclasses.replace(event, mask=mask, steps=steps, blank=False)
 
             (loop,) = map_events(narrow, [Loop(slots.nodes, {}, self.buffer)])
             yield loop
@@ -407,6 +407,6 @@ def _thinned(nodes: tuple[Node, ...], counts: dict[str, Any], interval: int) -> 
             mask = jnp.ones(shape, bool) if block.mask is None else block.mask
             number = counts[key] + jnp.cumsum(mask, axis=0, dtype=jnp.int32) - 1
             counts[key] = counts[key] + jnp.sum(mask, axis=0, dtype=jnp.int32)
-            block = dataclasses.replace(block, mask=mask & (number % interval == 0))
+            block = dataclasses.replace(block, mask=mask & (number % interval == 0), blank=False)
         kept.append(as_loop(key, block))
     return tuple(kept), counts

@@ -76,7 +76,8 @@ def _every(array: Any, interval: int, first: int) -> Any:
 
 def as_loop(key: str, block: Block) -> Loop:
     """A block with an event axis as a node."""
-    event = Event({key: block.value}, block.steps, block.mask, (), block.site, block.lanes, block.optional)
+    fixed = (block.site, block.lanes, block.optional)
+    event = Event({key: block.value}, block.steps, block.mask, (), *fixed, blank=block.blank)
     dropped = {} if block.dropped is None else {key: block.dropped}
     return Loop((event,), dropped, jnp.shape(block.value)[0])
 
@@ -151,4 +152,4 @@ def compact(block: Block, interval: int, offset: int) -> Block:
             one = jax.vmap(one, in_axes=1, out_axes=1)
         return one(sharded_as(block.value, empty), sharded_as(block.value, array), slot)
 
-    return dataclasses.replace(block.map(scatter), mask=scatter(mask))
+    return dataclasses.replace(block.map(scatter), mask=scatter(mask), blank=True)

@@ -11,7 +11,6 @@ from benchmarks import programs, training
 
 MORE = {
     "nested scans, reduced": (6, 64),
-    "while_loop solver": (21, 0),
 }
 """How many instructions and bytes lox needs beyond those of what is written by hand, where it is more than 2 %."""
 
