@@ -7,6 +7,7 @@ others ran in between.
 from __future__ import annotations
 
 import gc
+import random
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,8 +22,8 @@ def alternate(functions: Sequence[Call], rounds: int, sample: float = 2e-3) -> n
     """Seconds per call, shape `(rounds, functions)`.
 
     A round times a sample of each function, then of each in reverse order, and takes the mean: a machine that slows
-    down steadily slows all of them alike. A call before each sample brings the function back into the processor's
-    caches.
+    down steadily slows all of them alike. Each round has another order: what comes first has been seen to run faster.
+    A call before each sample brings the function back into the processor's caches.
 
     Args:
         functions: What to call. They return when their work is done.
@@ -30,11 +31,12 @@ def alternate(functions: Sequence[Call], rounds: int, sample: float = 2e-3) -> n
         sample: How many seconds one sample is to take.
     """
     calls = [_calls_within(function, sample) for function in functions]
-    order = [*range(len(functions)), *reversed(range(len(functions)))]
+    shuffle = random.Random(0).sample
     seconds = np.zeros((rounds, len(functions)))
     with _no_collection():
         for each in range(rounds):
-            for which in order:
+            order = shuffle(range(len(functions)), len(functions))
+            for which in [*order, *reversed(order)]:
                 function, count = functions[which], calls[which]
                 function()
                 started = time.process_time()

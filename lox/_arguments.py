@@ -14,6 +14,9 @@ import numpy as np
 from lox._events import Event, Site
 from lox._exceptions import LogDataError, LogValueError
 
+_SCALARS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}
+_ARRAY_LIKE = (*_SCALARS, np.ndarray, np.generic)
+
 
 def names(value: str | Iterable[str], what: str, where: str) -> tuple[str, ...]:
     """A name or an iterable of names as a tuple; a bare string is one name."""
@@ -82,6 +85,9 @@ class _Call:
                 raise LogDataError(
                     f"{self.function} got None for key {name!r}, at {self.site}. Leave the key out instead."
                 )
+            if isinstance(value, jax.Array):
+                yield name, value
+                continue
             if isinstance(value, Mapping):
                 yield from self._flatten(value, f"{name}/")
                 continue
@@ -95,11 +101,14 @@ class _Call:
                     yield full, leaf
 
     def array(self, value: Any, what: str) -> Any:
-        array_like = isinstance(value, (jax.Array, np.ndarray, np.generic, bool, int, float, complex))
-        if not array_like and not hasattr(value, "__jax_array__"):
+        if isinstance(value, jax.Array):
+            return strongly_typed(value)
+        if not isinstance(value, _ARRAY_LIKE) and not hasattr(value, "__jax_array__"):
             raise LogDataError(f"{self.function} takes array-likes, got {_describe(value)} for {what}, at {self.site}.")
         try:
-            return strongly_typed(value if isinstance(value, jax.Array) else jnp.asarray(value))
+            if type(value) in _SCALARS:
+                return _scalar(value)
+            return strongly_typed(jnp.asarray(value))
         except (TypeError, ValueError, OverflowError) as error:
             raise LogDataError(f"{self.function} got {_describe(value)} for {what}, at {self.site}: {error}") from error
 
@@ -111,6 +120,12 @@ class _Call:
                 f"{counter.dtype.name}{list(counter.shape)}, at {self.site}."
             )
         return counter
+
+
+def _scalar(value: Any) -> np.ndarray[Any, Any]:
+    """A Python number in the dtype that `jax.numpy` gives it. It stays on the host, which takes no dispatch."""
+    with np.errstate(over="ignore"):
+        return np.asarray(value, jax.dtypes.canonicalize_dtype(_SCALARS[type(value)]))
 
 
 def path_name(path: Any) -> str:

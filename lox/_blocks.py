@@ -101,11 +101,7 @@ def _in_sequence(key: str, parts: list[Block], depth: int) -> Block:
         _check_alike(key, first, other, depth)
     if len(parts) == 1:
         return first
-    parts = [with_event_axis(part, depth) for part in parts]
-
-    def join(arrays: list[Any]) -> Any:
-        return jax.lax.concatenate(arrays, depth)
-
+    join = functools.partial(_joined, single=tuple(part.single for part in parts), depth=depth)
     mask = None
     if any(part.mask is not None for part in parts):
         mask = join([_mask_of(part, depth) for part in parts])
@@ -122,32 +118,41 @@ def _in_sequence(key: str, parts: list[Block], depth: int) -> Block:
     )
 
 
+@functools.partial(jax.jit, static_argnames=("single", "depth"), inline=True)
+def _joined(arrays: list[Any], single: tuple[bool, ...], depth: int) -> Any:
+    """Arrays one after the other along the event axis, which single events do not have yet."""
+    parts = [jax.lax.expand_dims(a, (depth,)) if one else a for a, one in zip(arrays, single, strict=True)]
+    return jax.lax.concatenate(parts, depth)
+
+
 def _mask_of(part: Block, depth: int) -> Any:
     if part.mask is not None:
         return part.mask
-    return jnp.ones(jnp.shape(part.value)[: depth + 1 + part.lanes], bool)
+    axes = depth + part.lanes + (not part.single)
+    return jnp.ones(jnp.shape(part.value)[:axes], bool)
 
 
 def _check_alike(key: str, first: Block, other: Block, depth: int) -> None:
     kinds = [_kind(block, depth) for block in (first, other)]
     if kinds[0] != kinds[1]:
+        logged, others = (describe(*kind) for kind in kinds)
         advice = "give one of them another key or a prefix"
         if first.site == other.site and first.lanes == other.lanes:
             advice = "make the batches equal, as with a batch_size of lax.map that divides the length, or leave it out"
         raise StructureError(
-            f"The key {key!r} is logged as {kinds[0]} at {first.site} and as {kinds[1]} at {other.site}. "
+            f"The key {key!r} is logged as {logged} at {first.site} and as {others} at {other.site}. "
             f"Events of one key must be alike: {advice}."
         )
-    if set(first.steps) != set(other.steps):
+    if first.steps.keys() != other.steps.keys():
         raise StructureError(
             f"The key {key!r} is logged with {_counters(first)} at {first.site} and with {_counters(other)} at "
             f"{other.site}. Events of one key must have the same counters: give one of them another key or a prefix."
         )
 
 
-def _kind(block: Block, depth: int) -> str:
-    aval = jax.typeof(block.value)
-    return describe(aval.dtype, aval.shape[depth if block.single else depth + 1 :], block.lanes)
+def _kind(block: Block, depth: int) -> tuple[Any, tuple[int, ...], int]:
+    value = block.value
+    return value.dtype, value.shape[depth if block.single else depth + 1 :], block.lanes
 
 
 def describe(dtype: Any, shape: Sequence[int], lanes: int) -> str:

@@ -192,9 +192,24 @@ ad.primitive_transposes[log_p] = _transpose
 ad.primitive_jvps[log_p] = _jvp
 
 
+class Listener(jax.core.Trace):
+    """A trace that hears of logs."""
+
+    __slots__ = ()
+
+    def hear(self, nodes: tuple[Node, ...], to: Destination | None) -> None:
+        """Does what an equation of the primitive with these nodes means."""
+        raise NotImplementedError
+
+
 def emit(nodes: Sequence[Node], to: Destination | None = None) -> None:
     """Binds the primitive: `nodes` happen now, for whichever handler comes next, or on their way to a tap."""
-    if nodes:
+    if not nodes:
+        return
+    trace = _compat.current_trace()
+    if isinstance(trace, Listener):  # What binding leads to, at once.
+        trace.hear(tuple(nodes), to)
+    else:
         leaves, tree = jax.tree.flatten((tuple(nodes), to))
         with _compat.staged():  # A log of constants happens when the program runs, not when it is traced.
             log_p.bind(*leaves, layout=Layout(tree, nodes, to))

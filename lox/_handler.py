@@ -16,8 +16,8 @@ import jax.extend as jex
 import jax.numpy as jnp
 
 from lox import _compat
-from lox._effect import LogEffect, TapEffect, emit, log_p, received
-from lox._events import Event, Node, Site, events, with_values
+from lox._effect import Listener, LogEffect, TapEffect, emit, log_p, received
+from lox._events import Destination, Event, Node, Site, events, with_values
 from lox._exceptions import UnsupportedPrimitiveError
 
 
@@ -186,7 +186,7 @@ def rule(*primitives: Any) -> Callable[[Rule], Rule]:
     return register
 
 
-class HandlerTrace(jax.core.Trace):
+class HandlerTrace(Listener):
     """Runs primitives in the trace around it, and logs through a handler."""
 
     __slots__ = ("parent", "handler", "nodes")
@@ -202,25 +202,25 @@ class HandlerTrace(jax.core.Trace):
         return self.parent.stage_value(val)
 
     def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
+        if primitive is log_p:
+            self.hear(*received(args, params))
+            return []
         with jex.core.set_current_trace(self.parent):
-            if primitive is log_p:
-                self.log(args, params)
-                return []
             if not logs_in(params):
                 return primitive.bind(*args, **params)
             return self.apply(primitive, args, params)
 
-    def log(self, args: Sequence[Any], params: dict[str, Any]) -> None:
-        if self.handler.collects and self.is_eager():  # What is logged may be donated later.
-            args = [_copy(value) if isinstance(value, jax.Array) else value for value in args]
-        nodes, to = received(args, params)
-        if not self.handler.mends:
-            nodes = with_values(nodes)
-        if to is None:
-            self.handler, collected = self.handler.meet(nodes)
-            self.collect(collected)
-        else:
-            emit(self.handler.replace(nodes) if self.handler.mends else nodes, to)
+    def hear(self, nodes: tuple[Node, ...], to: Destination | None) -> None:
+        with jex.core.set_current_trace(self.parent):
+            if self.handler.collects and self.is_eager():  # What is logged may be donated later.
+                nodes = jax.tree.map(lambda value: _copy(value) if isinstance(value, jax.Array) else value, nodes)
+            if not self.handler.mends:
+                nodes = with_values(nodes)
+            if to is None:
+                self.handler, collected = self.handler.meet(nodes)
+                self.collect(collected)
+            else:
+                emit(self.handler.replace(nodes) if self.handler.mends else nodes, to)
 
     def process_custom_jvp_call(self, primitive: Any, fun: Any, jvp: Any, args: Any, /, *, symbolic_zeros: bool) -> Any:
         return self.call(primitive, fun, args, {"jvp": jvp, "symbolic_zeros": symbolic_zeros})

@@ -144,18 +144,18 @@ class Spool(Collect):
         reduced, others = split_reduced(nodes)
         seen = next((node for node in others if isinstance(node, Seen)), Seen())
         found = blocks([node for node in others if not isinstance(node, Seen)])
+        uncertain = dict(seen.uncertain)
         data, mask, dropped = {}, {}, {}
         steps: dict[str, dict[str, Any]] = {}
         for key, block in found.items():
-            block = with_event_axis(block)
-            if key in dict(seen.uncertain):
-                block = compact(block, self.interval or 1, dict(seen.uncertain)[key])
+            if key in uncertain:
+                block = compact(with_event_axis(block), self.interval or 1, uncertain[key])
             if block.mask is not None:
-                block = blanked(block)
+                block = blanked(with_event_axis(block))
                 mask[key] = block.mask
-            data[key] = block.value
+            data[key] = one_event(block.value) if block.single else block.value
             for name, step in block.steps.items():
-                steps.setdefault(name, {})[key] = step
+                steps.setdefault(name, {})[key] = one_event(step) if block.single else step
             if block.dropped is not None:
                 dropped[key] = block.dropped
         for key, accumulator in reduced.accumulators.items():
