@@ -29,6 +29,7 @@ WAYS: dict[str, tuple[Callable[..., Any] | None, Callable[[Any], Any]]] = {
     "io_callback, ordered": (lambda data: io_callback(take, None, data, ordered=True), lambda f: f),
 }
 """What is called in place of `lox.log`, and how the function is transformed."""
+PATIENCE = 0.3  # Seconds: what takes longer is timed once.
 
 
 def measure() -> Iterator[Table]:
@@ -37,8 +38,8 @@ def measure() -> Iterator[Table]:
         "Ways of logging over the function that returns the same values and was written by hand: run time",
         ("program", "lox.spool", *WAYS, "by hand, us"),
         [row(case) for case in cases],
-        "Of jitted functions, until all has arrived. JAX orders no callbacks under vmap, and has none with effects in\n"
-        "what it differentiates unless they are of jax.debug.",
+        "Of jitted functions, until all has arrived; what takes long was timed once. JAX orders no callbacks under\n"
+        "vmap, and has none with effects in what it differentiates unless they are of jax.debug.",
     )
     yield Table(
         "A flax network of four layers that logs its activations, over the one that returns them: run time",
@@ -48,7 +49,7 @@ def measure() -> Iterator[Table]:
 
 
 def row(case: programs.Program) -> tuple[Any, ...]:
-    found: dict[str, Callable[[], None]] = {}
+    slow: dict[str, float] = {}
     calls = {
         "by hand": arrived(jax.jit(case.by_hand), *case.args),
         "lox.spool": arrived(jax.jit(case.spooled), *case.args),
@@ -61,13 +62,16 @@ def row(case: programs.Program) -> tuple[Any, ...]:
                 call()  # It is traced here.
         except (NotImplementedError, ValueError):
             continue
-        found[name] = call
-    functions = [*calls.values(), *found.values()]
-    slowest = max(stopwatch(function)[0] for function in functions)
-    seconds = alternate(functions, rounds=int(np.clip(2 / slowest, 2, 12)), sample=1e-3).T
-    ratios = dict(zip([*calls, *found], seconds / seconds[0], strict=True))
-    cells = [Figure.of(ratios[name]) if name in ratios else "-" for name in ("lox.spool", *WAYS)]
-    return case.name, *cells, f"{1e6 * float(np.median(seconds[0])):,.0f}"
+        once, _ = stopwatch(call)
+        if once > PATIENCE:
+            slow[name] = once
+        else:
+            calls[name] = call
+    seconds = alternate(list(calls.values()), rounds=10, sample=1e-3).T
+    base = float(np.median(seconds[0]))
+    figures = {name: Figure.of(each / seconds[0]) for name, each in zip(calls, seconds, strict=True)}
+    figures |= {name: Figure(once / base) for name, once in slow.items()}
+    return case.name, *(figures.get(name, "-") for name in ("lox.spool", *WAYS)), f"{1e6 * base:,.0f}"
 
 
 def _logging(emit: Callable[..., Any]) -> Callable[..., Any]:

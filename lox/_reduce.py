@@ -162,7 +162,9 @@ def next_of_loop(sofar: Accumulator, iteration: Accumulator, index: Any) -> Accu
         iteration: Those of this one.
         index: How many iterations were before.
     """
-    total = merge(_after(sofar, iteration, index), iteration)
+    # All that `merge` asks is whether there were any, and as many as there were may not fit into an int32.
+    before = _with_more(sofar, jnp.minimum(index, 1)) if iteration.certain else sofar
+    total = merge(before, iteration)
     return dataclasses.replace(total, maybe=_plus(sofar.maybe, iteration.maybe), certain=0)
 
 
@@ -174,16 +176,14 @@ def end_of_loop(sofar: Accumulator, iteration: Accumulator, trips: Any) -> Accum
         iteration: What is like each of them.
         trips: How many iterations there were; not an array if that is known.
     """
-    if isinstance(trips, jax.Array):
-        return _after(sofar, iteration, trips)
-    return dataclasses.replace(sofar, certain=iteration.certain * trips)
+    if not isinstance(trips, jax.Array):
+        return dataclasses.replace(sofar, certain=iteration.certain * trips)
+    return _with_more(sofar, iteration.certain * trips) if iteration.certain else sofar
 
 
-def _after(sofar: Accumulator, iteration: Accumulator, trips: Any) -> Accumulator:
-    if not iteration.certain:
-        return sofar
-    surely = jnp.full(sofar.lanes, iteration.certain * trips)
-    return dataclasses.replace(sofar, maybe=_plus(sofar.maybe, surely))
+def _with_more(accumulator: Accumulator, number: Any) -> Accumulator:
+    maybe = _plus(accumulator.maybe, jnp.full(accumulator.lanes, number))
+    return dataclasses.replace(accumulator, maybe=maybe)
 
 
 def alike(accumulators: Sequence[Accumulator | None]) -> Callable[[Accumulator | None], Accumulator]:

@@ -53,11 +53,14 @@ class Spool(Collect):
         selected, others = self.selection.split(nodes)
         if self.forward:
             emit(nodes if self.keep_logs else others)
-        stacked = map_events(lambda event, _: restrict(event, lambda key: self.reduction(key) is None), selected)
-        for event in events(stacked):
-            if event.optional and not self.unify:
-                raise StructureError(event.optional)
-        folded = map_events(lambda event, _: restrict(event, self.reduction), selected)
+        stacked, folded = selected, ()
+        if self.reduce:
+            stacked = map_events(lambda event, _: restrict(event, lambda key: self.reduction(key) is None), selected)
+            folded = map_events(lambda event, _: restrict(event, self.reduction), selected)
+        if not self.unify:
+            for event in events(stacked):
+                if event.optional:
+                    raise StructureError(event.optional)
         return (*stacked, *self._reduced(folded))
 
     def reduction(self, key: str) -> str | None:
@@ -345,12 +348,17 @@ class _Options:
     prefix: str
 
     def call(self, fun: Function, args: Any, kwargs: Any) -> tuple[Any, logdict]:
-        handler = Spool(**dict(self.make), forward=recording.value)
+        handler = _handler(self, recording.value)
         out, nodes = _transform.run(handler, fun, args, kwargs)
         return out, handler.result(nodes, self.prefix)
 
 
 _options_of = functools.lru_cache(maxsize=128)(_Options)
+
+
+@functools.lru_cache(maxsize=128)
+def _handler(options: _Options, forward: bool) -> Spool:
+    return Spool(**dict(options.make), forward=forward)
 
 
 def _spooled(fun: Function, options: _Options) -> Callable[..., tuple[Any, logdict]]:

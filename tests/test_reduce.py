@@ -1,5 +1,6 @@
 """Reductions: what they compute, to the precision of their dtype, over any loop and any dtype."""
 
+import dataclasses
 import functools
 
 import jax
@@ -9,6 +10,8 @@ import pytest
 from jax import lax
 
 import lox
+from lox import _reduce
+from lox._events import NOWHERE
 
 REDUCTIONS = ("mean", "sum", "min", "max", "first", "last", "count")
 DTYPES = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint32", "bool", "complex64")
@@ -149,3 +152,11 @@ def test_more_events_than_fit_into_the_dtype_of_a_count_are_refused():
     assert jax.eval_shape(lox.spool(f, reduce="mean"))[1]["x"].shape == (1,)
     with pytest.raises(lox.LogValueError, match="4,294,967,296 events"):
         jax.eval_shape(lox.spool(f, reduce="count"))
+
+
+def test_the_first_of_more_events_than_an_int32_counts_is_the_first():
+    """A loop of 2**16 iterations, seen from its last one, in which it wraps around to a negative number."""
+    one = _reduce.lift("first", jnp.float32(1), None, {}, NOWHERE, 0)
+    iteration = dataclasses.replace(one, value=jnp.float32(2), certain=2**16)
+    sofar = dataclasses.replace(one, certain=0)
+    assert _reduce.next_of_loop(sofar, iteration, jnp.int32(2**16 - 1)).value == 1
