@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,10 +81,11 @@ def _draw(table: dict[str, Any], path: Path) -> None:
     with matplotlib.rc_context({"svg.hashsalt": path.stem, "font.size": 8}):  # The same file for the same figures.
         figure = Figure(figsize=(7, 3.2), layout="constrained")
         axes = figure.subplots()
-        for name, *cells in table["rows"]:
+        for row, (name, *cells) in enumerate(table["rows"]):
             figures = [cell for cell in cells[: len(curve["sizes"])] if isinstance(cell, dict)]
             sizes = curve["sizes"][: len(figures)]
-            axes.plot(sizes, [cell["value"] for cell in figures], marker=".", label=name)
+            values = [cell["value"] if cell["value"] > 0 else math.nan for cell in figures]
+            axes.plot(sizes, values, marker=".", linestyle="-" if row < 10 else "--", label=name)
         axes.set(xscale="log", yscale="log", xlabel=curve["x"], ylabel=curve["y"])
         axes.grid(alpha=0.3)
         figure.legend(loc="outside right upper")
