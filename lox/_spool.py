@@ -53,7 +53,7 @@ class Spool(Collect):
         selected, others = self.selection.split(nodes)
         if self.forward:
             emit(nodes if self.keep_logs else others)
-        stacked, folded = selected, ()
+        stacked, folded = selected, selected[:0]
         if self.reduce:
             stacked = map_events(lambda event, _: restrict(event, lambda key: self.reduction(key) is None), selected)
             folded = map_events(lambda event, _: restrict(event, self.reduction), selected)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -77,6 +77,7 @@ class Tap(InPlace):
         structure: The structure of that.
         kinds: The kinds of logs that have slots.
         whole: Whether it runs the whole function, rather than a part of it, where nothing can be added to the state.
+        pending: Logs that surely happened, before any that takes a slot: how many there are is known.
     """
 
     selection: Selection
@@ -88,6 +89,7 @@ class Tap(InPlace):
     structure: Any
     kinds: tuple[Kind, ...] = ()
     whole: bool = True
+    pending: tuple[Event, ...] = ()
 
     @property
     def state(self) -> State:
@@ -124,14 +126,44 @@ class Tap(InPlace):
     def join(self, nodes: Sequence[Any]) -> tuple[Any, ...]:
         if not self.carries:
             return ()
-        return self._flushed().leaves if self.whole else self.leaves
+        return self._all_sent().leaves if self.whole else self.leaves
 
     def meet(self, nodes: tuple[Node, ...]) -> tuple[Handler, tuple[Any, ...]]:
         selected, _ = self.selection.split(nodes)
-        handler = self._prepared([selected])._one_by_one(selected) if selected else self
+        handler = self
+        if selected:
+            handler = self._pended(selected) if self._pends(selected) else self._settled()._met(selected)
         if self.passes_on:
             emit(nodes)
         return handler, ()
+
+    def _pends(self, nodes: Sequence[Node]) -> bool:
+        # Once there are slots, what they hold and what comes next is sent together.
+        if self.buffer == 1 or self.interval > 1 or self.kinds or not self.whole or _manual_axes():
+            return False
+        if _compat.is_eager(_compat.current_trace()):  # What is logged may be donated later.
+            return False
+        if not all(isinstance(node, Event) and node.mask is None for node in nodes):
+            return False
+        return not _conflict(nodes, _layouts(self.pending, 0))
+
+    def _pended(self, nodes: Sequence[Any]) -> Tap:
+        handler = dataclasses.replace(self, pending=(*self.pending, *jax.lax.stop_gradient(tuple(nodes))))
+        return handler if len(handler.pending) < self.buffer else handler._all_sent()
+
+    def _all_sent(self) -> Tap:
+        """The same after all was sent that waits or is pending."""
+        if not self.pending:
+            return self._flushed()
+        self._send(self.pending)
+        return dataclasses.replace(self, pending=())
+
+    def _settled(self) -> Tap:
+        """The same, with what is pending in slots."""
+        return dataclasses.replace(self, pending=())._met(self.pending) if self.pending else self
+
+    def _met(self, nodes: tuple[Node, ...]) -> Tap:
+        return self._prepared([nodes])._one_by_one(nodes)
 
     def _one_by_one(self, nodes: Sequence[Node]) -> Tap:
         """Takes the logs as they happened, also those that come with all iterations of a loop."""
@@ -151,7 +183,8 @@ class Tap(InPlace):
         if not self.carries:
             return self
         found = map(with_values, self._met_one_by_one(primitive, params))
-        return self._prepared([nodes for all_nodes in found if (nodes := self.selection.split(all_nodes)[0])])
+        selected = [nodes for all_nodes in found if (nodes := self.selection.split(all_nodes)[0])]
+        return self._settled()._prepared(selected)
 
     def _met_one_by_one(self, primitive: Any, params: dict[str, Any]) -> Iterator[tuple[Node, ...]]:
         """The logs inside of a primitive that are not those of chunks, with abstract values in place of arrays."""
@@ -180,6 +213,10 @@ class Tap(InPlace):
         if not self.carries or not self.whole or _manual_axes():
             return self
         counts, kinds, slots = dict(self.state.counts), list(self.kinds), list(self.state.slots)
+
+        def in_slots() -> Iterator[tuple[str, Any]]:
+            return (found for each in slots for found in _layouts(each.nodes, 1))
+
         for event in (event for nodes in logs for event in _single_events(nodes)):
             if any(map(_compat.varying_axes, jax.tree.leaves(event))):  # Logs of shards are sent as they come.
                 continue
@@ -189,7 +226,7 @@ class Tap(InPlace):
                     lanes = block.value.shape[1 : 1 + block.lanes]
                     counts.setdefault(key, jnp.zeros(lanes, jnp.int32))
                 nodes, _ = _compat.abstract(functools.partial(_thinned, counts=dict(counts), interval=2), nodes)
-            if self.buffer > 1 and (kind := _kind(nodes)) not in kinds and not _conflict(nodes, slots):
+            if self.buffer > 1 and (kind := _kind(nodes)) not in kinds and not _conflict(nodes, in_slots()):
                 kinds.append(kind)
                 slots.append(Slots(jax.tree.map(self._empty, nodes)))
         if len(slots) > 1:
@@ -364,10 +401,10 @@ def _single_events(nodes: Sequence[Node]) -> Iterator[Event]:
         yield jax.tree.map(_aval, event)
 
 
-def _conflict(nodes: Sequence[Node], slots: Sequence[Slots]) -> bool:
-    """Whether a key is in the slots with another shape, dtype or counters, so that one array cannot hold both."""
-    found = {key: layout for each in slots for key, layout in _layouts(each.nodes, 1)}
-    return any(found.get(key, layout) != layout for key, layout in _layouts(nodes, 0))
+def _conflict(nodes: Sequence[Node], held: Iterable[tuple[str, Any]]) -> bool:
+    """Whether a key is held with another shape, dtype or counters, so that one array cannot have both."""
+    layouts = dict(held)
+    return any(layouts.get(key, layout) != layout for key, layout in _layouts(nodes, 0))
 
 
 def _layouts(nodes: Sequence[Node], depth: int) -> Iterator[tuple[str, Any]]:

@@ -881,3 +881,58 @@ def test_tap_is_a_decorator_and_keeps_the_name():
 
     assert (f.__name__, f.__doc__) == ("f", "Doc.")
     assert f(1.0) == 1.0
+
+
+def in_sequence(end):
+    def f(x):
+        for i in range(8):
+            lox.log({"a" if i % 3 else "b": x + i}, step=i)
+        lox.log({"c": jnp.stack([x, x])})
+        if end == "scan":
+            lax.scan(lambda c, i: (lox.log({"a": x - 1}, step=i) and c, None), 0, jnp.arange(8, 11))
+        elif end == "cond":
+            lax.cond(x >= 0, lambda: lox.log({"a": x + 8}, step=8) and None, lambda: None)
+        elif end == "other type":
+            lox.log({"a": jnp.stack([x, x])})
+        return x
+
+    return f
+
+
+SEQUENCES = {
+    "eager": lambda tap, f: tap(f)(X),
+    "tap of jit": lambda tap, f: tap(jax.jit(f))(X),
+    "jit of tap": lambda tap, f: jax.jit(tap(f))(X),
+    "grad of tap": lambda tap, f: jax.grad(tap(f))(X),
+    "tap of grad": lambda tap, f: tap(jax.grad(f))(X),
+    "vmap of tap": lambda tap, f: jax.vmap(tap(f))(XS),
+    "tap of vmap": lambda tap, f: tap(jax.vmap(f))(XS),
+}
+
+
+@pytest.mark.parametrize("composition", SEQUENCES)
+@pytest.mark.parametrize("end", ["nothing", "scan", "cond", "other type"])
+@pytest.mark.parametrize("buffer", [2, 3, 8, 100])
+def test_logs_in_sequence_wait_for_each_other(buffer, end, composition):
+    def run(buffer):
+        arrived = []
+        SEQUENCES[composition](lambda f: lox.tap(f, arrived.append, buffer=buffer), in_sequence(end))
+        lox.flush()
+        found = {}
+        for logs in arrived:
+            for key, values in logs.items():
+                counters = logs.steps.get("step", {}).get(key, [None] * len(values))
+                mask = logs.mask.get(key, np.ones(len(values), bool))
+                events = zip(values, counters, mask, strict=True)
+                found.setdefault(key, []).extend(str(event) for event in events)
+        return found, len(arrived)
+
+    (one_by_one, most), (events, calls) = run(1), run(buffer)
+    assert events == one_by_one
+    if end in ("nothing", "cond") and composition != "grad of tap":
+        assert calls == -(-most // buffer)
+
+
+def test_what_surely_happens_in_sequence_takes_no_branch():
+    jaxpr = jax.make_jaxpr(lox.tap(in_sequence("nothing"), lambda logs: None, buffer=4))(X)
+    assert "cond" not in str(jaxpr) and str(jaxpr).count("lox_log") == 3
