@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,9 +29,10 @@ def milliseconds(before: str, measured: str) -> tuple[Figure, Figure]:
     clock = "time.process_time()"
     code = f"import time; a = {clock}; {before}; b = {clock}; {measured}; print(b - a, {clock} - b)"
     command = [sys.executable, "-c", code]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     times = []
     for _ in range(ROUNDS + 1):  # The first one may write what the others read, and is not counted.
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
         times.append([1e3 * float(seconds) for seconds in done.stdout.split()])
     first, then = np.array(times[1:]).T
     return Figure.of(then, target=60 if measured == "import lox" else None, digits=0), Figure.of(first, digits=0)
