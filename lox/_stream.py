@@ -141,14 +141,16 @@ class Tap(InPlace):
         # Once there are slots, what they hold and what comes next is sent together.
         if self.buffer == 1 or self.interval > 1 or self.kinds or not self.whole or _manual_axes():
             return False
-        if _compat.is_eager(_compat.current_trace()):  # What is logged may be donated later.
+        if _compat.is_eager(_compat.current_trace()):  # Copies take longer than slots, which are compiled once.
             return False
         if not all(isinstance(node, Event) and node.mask is None for node in nodes):
             return False
         return not _conflict(nodes, _layouts(self.pending, 0))
 
     def _pended(self, nodes: Sequence[Any]) -> Tap:
-        handler = dataclasses.replace(self, pending=(*self.pending, *jax.lax.stop_gradient(tuple(nodes))))
+        # What is logged may be donated later, as slots are not. In a compiled program, a copy is nothing.
+        new = jax.tree.map(jnp.copy, jax.lax.stop_gradient(tuple(nodes)))
+        handler = dataclasses.replace(self, pending=(*self.pending, *new))
         return handler if len(handler.pending) < self.buffer else handler._all_sent()
 
     def _all_sent(self) -> Tap:

@@ -933,6 +933,20 @@ def test_logs_in_sequence_wait_for_each_other(buffer, end, composition):
         assert calls == -(-most // buffer)
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, jax.vmap, lambda f: lambda xs: jax.jvp(f, (xs,), (xs,))[0]])
+def test_what_waits_may_be_donated_meanwhile(transform):
+    double = jax.jit(lambda x: x * 2, donate_argnums=0)
+    arrived = []
+
+    def f(x):
+        x = lox.log({"x": x + 1})["x"]
+        return double(x)
+
+    assert transform(lox.tap(f, arrived.append, buffer=4))(XS).tolist() == ((XS + 1) * 2).tolist()
+    lox.flush()
+    assert arrived[0]["x"].tolist() == [(XS + 1).tolist()]
+
+
 def test_what_surely_happens_in_sequence_takes_no_branch():
     jaxpr = jax.make_jaxpr(lox.tap(in_sequence("nothing"), lambda logs: None, buffer=4))(X)
     assert "cond" not in str(jaxpr) and str(jaxpr).count("lox_log") == 3
