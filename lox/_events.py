@@ -165,10 +165,23 @@ def masked(nodes: Sequence[Node], mask: Any) -> tuple[Node, ...]:
     def narrow(event: Event, depth: int) -> Event:
         shape = event.lengths(depth + event.lanes)
         new = jax.lax.broadcast_in_dim(mask, shape, range(depth, depth + jnp.ndim(mask)))
-        return dataclasses.replace(event, mask=new if event.mask is None else _both(event.mask, new), blank=False)
+        return narrow_mask(event, new)
 
     narrowed = map_events(narrow, nodes)
     return tuple(_mask_dropped(node, mask) for node in narrowed)
+
+
+def narrow_mask(event: Event, mask: Any, blank: bool = False) -> Event:
+    """The event, which did not happen either where the mask, of the axes of its own, is False.
+
+    Args:
+        event: The event.
+        mask: The mask.
+        blank: Whether the arrays are blank there.
+    """
+    if event.mask is None:
+        return dataclasses.replace(event, mask=mask, blank=blank)
+    return dataclasses.replace(event, mask=_both(event.mask, mask), blank=blank and event.blank)
 
 
 def _both(first: Any, second: Any) -> Any:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from lox import _compat
 from lox._blocks import Block, blocks, describe, with_event_axis
 from lox._collect import fill
-from lox._events import Event, Loop, Node, events, map_events, restrict
+from lox._events import Event, Loop, Node, events, map_events, narrow_mask, restrict
 from lox._exceptions import StructureError
 from lox._reduce import Accumulator, alike, count, empty, end_of_loop, merge, next_of_loop, result
 from lox._thin import Seen, ThinningScan
@@ -179,7 +179,7 @@ class WhileLoops:
         new, others = split_reduced(nodes)
         bound = self.bound or 0  # Without a bound, every event is reduced.
         buffers = jax.tree.map(lambda buffer, array: buffer.at[index].set(array, mode="drop"), buffers, others)
-        beyond = jax.tree.map(lambda count: jnp.where(index < bound, 0, count), _counts(others))
+        beyond = jax.tree.map(lambda number: jnp.where(index < bound, 0, number), _counts(others))
         return (_next(reduced, new, index), buffers, _next(dropped, beyond, index)), ()
 
     def finish(self, carry: Any, stacked: tuple[Any, ...], trips: Any) -> tuple[Any, ...]:
@@ -192,11 +192,9 @@ class WhileLoops:
             def narrow(event: Event, depth: int) -> Event:
                 # Loops inside of the loop are stacked after its own axis, which is the first.
                 shape = (*event.lengths(depth + 1), *_lanes(event, depth + 1))
-                mask = jax.lax.broadcast_in_dim(ran, shape, (0,))
-                blank, mask = event.mask is None, mask if event.mask is None else event.mask & mask
-                return dataclasses.replace(event, mask=mask, blank=blank)
+                return narrow_mask(event, jax.lax.broadcast_in_dim(ran, shape, (0,)), blank=True)
 
-            counts = {key: result(count) for key, count in dropped.accumulators.items()}
+            counts = {key: result(accumulator) for key, accumulator in dropped.accumulators.items()}
             nodes.append(Loop(map_events(narrow, buffers), counts, self.bound))
         if reduced.accumulators:
             nodes.append(_end(reduced, self.like, trips))

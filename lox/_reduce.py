@@ -223,12 +223,12 @@ def result(accumulator: Accumulator) -> Any:
     if reduction == "sum":
         return value.astype(_result_dtype("sum", accumulator.dtype))
     if reduction == "mean":
-        count = jnp.asarray(accumulator.certain, value.dtype)
+        number = jnp.asarray(accumulator.certain, value.dtype)
         if accumulator.maybe is not None:
-            count = accumulator.maybe.astype(value.dtype) + count
-            count = jax.lax.expand_dims(count, range(count.ndim, value.ndim))
-        count = count if mask is None else jnp.maximum(count, 1)
-        value = (value / count).astype(_result_dtype("mean", accumulator.dtype))
+            number = accumulator.maybe.astype(value.dtype) + number
+            number = jax.lax.expand_dims(number, range(number.ndim, value.ndim))
+        number = number if mask is None else jnp.maximum(number, 1)
+        value = (value / number).astype(_result_dtype("mean", accumulator.dtype))
     return value if mask is None else where(mask, value, fill(jax.typeof(value)))
 
 

@@ -53,14 +53,14 @@ class Spool(Collect):
         selected, others = self.selection.split(nodes)
         if self.forward:
             emit(nodes if self.keep_logs else others)
-        stacked, folded = selected, selected[:0]
+        stacked = selected
+        folded: tuple[Node, ...] = ()
         if self.reduce:
             stacked = map_events(lambda event, _: restrict(event, lambda key: self.reduction(key) is None), selected)
             folded = map_events(lambda event, _: restrict(event, self.reduction), selected)
-        if not self.unify:
-            for event in events(stacked):
-                if event.optional:
-                    raise StructureError(event.optional)
+        for event in events(stacked):
+            if event.optional and not self.unify:
+                raise StructureError(event.optional)
         return (*stacked, *self._reduced(folded))
 
     def reduction(self, key: str) -> str | None:
@@ -151,14 +151,15 @@ class Spool(Collect):
         data, mask, dropped = {}, {}, {}
         steps: dict[str, dict[str, Any]] = {}
         for key, block in found.items():
+            block = with_event_axis(block)
             if key in uncertain:
-                block = compact(with_event_axis(block), self.interval or 1, uncertain[key])
+                block = compact(block, self.interval or 1, uncertain[key])
             if block.mask is not None:
-                block = blanked(with_event_axis(block))
+                block = blanked(block)
                 mask[key] = block.mask
-            data[key] = one_event(block.value) if block.single else block.value
+            data[key] = block.value
             for name, step in block.steps.items():
-                steps.setdefault(name, {})[key] = one_event(step) if block.single else step
+                steps.setdefault(name, {})[key] = step
             if block.dropped is not None:
                 dropped[key] = block.dropped
         for key, accumulator in reduced.accumulators.items():

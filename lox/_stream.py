@@ -17,7 +17,18 @@ from lox._channel import Channel
 from lox._chunks import CollectSelected, chunk_size
 from lox._deliver import INNER, ORDER, channel_p
 from lox._effect import emit, log_p, received
-from lox._events import Destination, Event, Loop, Node, events, map_events, masked, with_depths, with_values
+from lox._events import (
+    Destination,
+    Event,
+    Loop,
+    Node,
+    events,
+    map_events,
+    masked,
+    narrow_mask,
+    with_depths,
+    with_values,
+)
 from lox._exceptions import TapWarning
 from lox._handler import Chunks, Handler, InPlace, jaxprs_in
 from lox._select import Selection
@@ -215,10 +226,6 @@ class Tap(InPlace):
         if not self.carries or not self.whole or _manual_axes():
             return self
         counts, kinds, slots = dict(self.state.counts), list(self.kinds), list(self.state.slots)
-
-        def in_slots() -> Iterator[tuple[str, Any]]:
-            return (found for each in slots for found in _layouts(each.nodes, 1))
-
         for event in (event for nodes in logs for event in _single_events(nodes)):
             if any(map(_compat.varying_axes, jax.tree.leaves(event))):  # Logs of shards are sent as they come.
                 continue
@@ -228,7 +235,7 @@ class Tap(InPlace):
                     lanes = block.value.shape[1 : 1 + block.lanes]
                     counts.setdefault(key, jnp.zeros(lanes, jnp.int32))
                 nodes, _ = _compat.abstract(functools.partial(_thinned, counts=dict(counts), interval=2), nodes)
-            if self.buffer > 1 and (kind := _kind(nodes)) not in kinds and not _conflict(nodes, in_slots()):
+            if self.buffer > 1 and (kind := _kind(nodes)) not in kinds and not _conflict(nodes, _in_slots(slots)):
                 kinds.append(kind)
                 slots.append(Slots(jax.tree.map(self._empty, nodes)))
         if len(slots) > 1:
@@ -304,8 +311,7 @@ class Tap(InPlace):
                 steps = dict(event.steps)
                 if slots.order is not None:
                     steps[ORDER] = jax.lax.broadcast_in_dim(slots.order, shape, (0,))
-                mask = mask if event.mask is None else event.mask & mask
-                return dataclasses.replace(event, mask=mask, steps=steps, blank=False)
+                return dataclasses.replace(narrow_mask(event, mask), steps=steps)
 
             (loop,) = map_events(narrow, [Loop(slots.nodes, {}, self.buffer)])
             yield loop
@@ -407,6 +413,10 @@ def _conflict(nodes: Sequence[Node], held: Iterable[tuple[str, Any]]) -> bool:
     """Whether a key is held with another shape, dtype or counters, so that one array cannot have both."""
     layouts = dict(held)
     return any(layouts.get(key, layout) != layout for key, layout in _layouts(nodes, 0))
+
+
+def _in_slots(slots: Sequence[Slots]) -> Iterator[tuple[str, Any]]:
+    return (layout for each in slots for layout in _layouts(each.nodes, 1))
 
 
 def _layouts(nodes: Sequence[Node], depth: int) -> Iterator[tuple[str, Any]]:

@@ -38,11 +38,15 @@ def while_loop(
     def typed(values: Sequence[Any]) -> list[Any]:
         return [_compat.unvary(value, axes) for value, axes in zip(values, types, strict=True)]
 
+    def split(values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """The carry, and the predicate where it is carried."""
+        return values[: len(types)], values[len(types) :]
+
     def vary(value: Any) -> Any:  # What is selected by a predicate that varies over shards varies as well.
         return _compat.vary(value, sorted(_compat.varying_axes(predicate)))
 
     def iterate(*args: Any) -> list[Any]:
-        carry, carried = args[: len(types)], args[len(types) :]
+        carry, carried = split(args)
         new = _compat.as_fun(body_jaxpr)(*body_consts, *typed(carry))
         if not carried:
             return list(new)
@@ -53,7 +57,7 @@ def while_loop(
         return [*new, again & predicate]
 
     def goes_on(carry: Any) -> Any:
-        values, predicate = carry[0][: len(types)], carry[0][len(types) :]
+        values, predicate = split(carry[0])
         return jnp.any(*predicate) if predicate else condition(*cond_consts, *typed(values))[0]
 
     start, before = list(init), handler.arrays() if handler.carries else ()
@@ -69,10 +73,10 @@ def while_loop(
             return under(handler.holding(held), iterate)(*values)
 
         outs, held = jax.lax.while_loop(goes_on, carrying, (start, before))
-        return typed(outs[: len(types)]), held
+        return typed(split(outs)[0]), held
     if loops is None:
         (outs,) = jax.lax.while_loop(goes_on, lambda carry: (under(handler, iterate)(*carry[0])[0],), (start,))
-        return typed(outs[: len(types)]), before
+        return typed(split(outs)[0]), before
 
     avals = [jax.typeof(value) for value in start]
     closed, captured = _compat.trace(iterate, avals, "lox")
@@ -87,7 +91,7 @@ def while_loop(
         return values, state, index + 1
 
     outs, state, trips = jax.lax.while_loop(goes_on, folding, (start, loops.start(shapes), jnp.int32(0)))
-    return typed(outs[: len(types)]), handler.join([*before, *loops.finish(state, (), trips)])
+    return typed(split(outs)[0]), handler.join([*before, *loops.finish(state, (), trips)])
 
 
 def split_args(args: Sequence[Any], params: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
