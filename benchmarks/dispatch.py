@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 
 import lox
-from benchmarks import programs
+from benchmarks import programs, training
 from benchmarks._report import Figure, Table, main
 from benchmarks._timing import alternate, done
 
 
 def measure() -> Iterator[Table]:
+    trained = [training.digits(), training.transformer()]
     layers, sites = programs.straight_line(), programs.hundred_sites()
     yield Table(
         "Eager calls of a spooled function, over the function without a handler",
@@ -28,6 +29,8 @@ def measure() -> Iterator[Table]:
         "Eager calls of a spooled function that is not jitted, over the function without a handler",
         ("program", "spool(f)(x)", "noise", "more per log, us", "f(x), us"),
         [
+            *(unjitted(f"{case.name}, a step", case.step.logging, case.step.args, 2) for case in trained),
+            *(unjitted(f"{case.name}, a scan", case.logging, case.args, 2) for case in trained),
             unjitted("100 operations, which log once", a_hundred, (jnp.float32(1),), 1, target=1.15),
             unjitted("8 layers, which log 2 keys and a step each", layers.logging, layers.args, 8),
             unjitted("100 operations, each of which logs", sites.logging, sites.args, 100),

@@ -20,6 +20,14 @@ import lox
 
 
 @dataclasses.dataclass(frozen=True)
+class Step:
+    """One step of a program that logs, to be called eagerly, with its arguments."""
+
+    logging: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Program:
     """A function that logs and the one written by hand, with the arguments of both and keywords of `lox.spool`."""
 
@@ -28,6 +36,7 @@ class Program:
     by_hand: Callable[..., Any]
     args: tuple[Any, ...]
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    step: Step | None = None
 
     @property
     def spooled(self) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ import optax
 from sklearn.datasets import load_digits
 
 import lox
-from benchmarks.programs import Program
+from benchmarks.programs import Program, Step
 
 STEPS = 20
 
@@ -45,15 +45,15 @@ def digits() -> Program:
         lox.log(metrics)
         return loss
 
-    def f(params, batches):
-        def update(carry, batch):
-            params, state = carry
-            step, images, labels = batch
-            grads = jax.grad(loss_of)(params, images, labels)
-            updates, state = optimizer.update(grads, state)
-            lox.log({"grad_norm": optax.tree.norm(grads), "update_norm": optax.tree.norm(updates)}, step=step)
-            return (optax.apply_updates(params, updates), state), None
+    def update(carry, batch):
+        params, state = carry
+        step, images, labels = batch
+        grads = jax.grad(loss_of)(params, images, labels)
+        updates, state = optimizer.update(grads, state)
+        lox.log({"grad_norm": optax.tree.norm(grads), "update_norm": optax.tree.norm(updates)}, step=step)
+        return (optax.apply_updates(params, updates), state), None
 
+    def f(params, batches):
         return jax.lax.scan(update, (params, optimizer.init(params)), batches)[0][0]
 
     def by_hand(params, batches):
@@ -70,7 +70,9 @@ def digits() -> Program:
 
     keys = jax.random.split(jax.random.key(1))
     params = {"in": jax.random.normal(keys[0], (64, 128)) / 8, "out": jax.random.normal(keys[1], (128, 10)) / 11}
-    return Program("MLP on digits", f, by_hand, (params, (jnp.arange(STEPS), *_digits())))
+    batches = (jnp.arange(STEPS), *_digits())
+    step = Step(update, ((params, optimizer.init(params)), [batch[0] for batch in batches]))
+    return Program("MLP on digits", f, by_hand, (params, batches), step=step)
 
 
 # -- a block of a transformer ----------------------------------------------------------------------------------------
@@ -114,15 +116,15 @@ def transformer() -> Program:
         lox.log({"loss": loss})
         return loss
 
-    def f(params, batches):
-        def update(carry, batch):
-            params, state = carry
-            step, tokens = batch
-            grads = jax.grad(loss_of)(params, tokens)
-            updates, state = optimizer.update(grads, state, params)
-            lox.log({name: optax.tree.norm(grad) for name, grad in grads.items()}, prefix="grads/", step=step)
-            return (optax.apply_updates(params, updates), state), None
+    def update(carry, batch):
+        params, state = carry
+        step, tokens = batch
+        grads = jax.grad(loss_of)(params, tokens)
+        updates, state = optimizer.update(grads, state, params)
+        lox.log({name: optax.tree.norm(grad) for name, grad in grads.items()}, prefix="grads/", step=step)
+        return (optax.apply_updates(params, updates), state), None
 
+    def f(params, batches):
         return jax.lax.scan(update, (params, optimizer.init(params)), batches)[0][0]
 
     def loss_by_hand(params, tokens):
@@ -152,7 +154,9 @@ def transformer() -> Program:
     keys = jax.random.split(jax.random.key(2), len(shapes) + 1)
     params = {name: jax.random.normal(key, of) / 8 for (name, of), key in zip(shapes.items(), keys[1:], strict=True)}
     tokens = jax.random.randint(keys[0], (STEPS, BATCH, LENGTH), 0, VOCABULARY)
-    return Program("transformer block", f, by_hand, (params, (jnp.arange(STEPS), tokens)))
+    batches = (jnp.arange(STEPS), tokens)
+    step = Step(update, ((params, optimizer.init(params)), [batch[0] for batch in batches]))
+    return Program("transformer block", f, by_hand, (params, batches), step=step)
 
 
 # -- proximal policy optimization of a pole on a cart ----------------------------------------------------------------

@@ -17,6 +17,7 @@ import numpy as np
 from jax._src import callback as _callback  # The sharding of a callback.
 from jax._src import config as _config  # The switch of constant folding.
 from jax._src import core as _core  # eval_trace (the eager trace) has no public name.
+from jax._src import dispatch as _dispatch  # The jitted functions that stand for primitives in eager calls.
 from jax._src import effects as _effects  # The sets of effect types that JAX's transformations allow.
 from jax._src import pjit as _pjit  # Marker for an output whose sharding the compiler chooses.
 from jax._src import util as _util  # weakref_lru_cache: a cache keyed by a jaxpr and the trace context.
@@ -107,6 +108,17 @@ def current_trace() -> Any:
 def is_eager(trace: Any) -> bool:
     """Whether operations bound under `trace` run at once, with nothing to differentiate, batch or stage them."""
     return trace is _core.eval_trace
+
+
+def runs_at_once(trace: Any) -> bool:
+    """Whether operations bound under `trace` run at once, batched or differentiated or not, rather than being staged.
+
+    That a trace refers to the one around it by this name is not documented.
+    """
+    staged = (_pe.DynamicJaxprTrace, type(None))
+    while not is_eager(trace) and not isinstance(trace, staged):
+        trace = getattr(trace, "parent_trace", None)
+    return is_eager(trace)
 
 
 def emit_callback(ctx: Any, callback: Callable[..., Any], operands: Sequence[Any], effect: Any) -> None:
@@ -493,6 +505,14 @@ def share_fast_dispatch(runs_plainly: Callable[[Any, dict[str, Any]], bool]) -> 
             return run(p, args_flat, fun, args, kwargs)
 
     _pjit._run_python_pjit = dispatch
+
+
+def compiled(primitive: Any, params: dict[str, Any]) -> Callable[..., Any]:
+    """The jitted function that JAX runs where a primitive is bound eagerly, the same for the same parameters.
+
+    There is no public way to get at JAX's cache of them.
+    """
+    return _dispatch.xla_primitive_callable(primitive, **params)
 
 
 def is_top_level() -> bool:

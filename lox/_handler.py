@@ -13,11 +13,10 @@ from typing import Any, Protocol
 
 import jax
 import jax.extend as jex
-import jax.numpy as jnp
 
 from lox import _compat
 from lox._effect import Listener, LogEffect, TapEffect, emit, log_p, received
-from lox._events import Destination, Event, Node, Site, events, with_values
+from lox._events import Destination, Event, Loop, Node, Site, events, with_values
 from lox._exceptions import UnsupportedPrimitiveError
 
 
@@ -172,6 +171,9 @@ class Rule(Protocol):
 
 rules: dict[Any, Rule] = {}
 
+_compiled = {jex.core.primitives.scan_p, jex.core.primitives.while_p, jex.core.primitives.cond_p}
+"""The primitives that JAX compiles where they are bound eagerly, once for the same jaxpr."""
+
 
 def rule(*primitives: Any) -> Callable[[Rule], Rule]:
     """Registers the rule of one or several primitives."""
@@ -189,31 +191,31 @@ def rule(*primitives: Any) -> Callable[[Rule], Rule]:
 class HandlerTrace(Listener):
     """Runs primitives in the trace around it, and logs through a handler."""
 
-    __slots__ = ("parent", "handler", "nodes")
+    __slots__ = ("parent_trace", "handler", "nodes")
 
     def __init__(self, parent: Any, handler: Handler):
         super().__init__()
         _compat.adopt_level(self, parent)
-        self.parent = parent
+        self.parent_trace = parent
         self.handler = handler
         self.nodes: list[Any] = []
 
     def stage_value(self, val: Any) -> Any:
-        return self.parent.stage_value(val)
+        return self.parent_trace.stage_value(val)
 
     def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
         if primitive is log_p:
             self.hear(*received(args, params))
             return []
-        with jex.core.set_current_trace(self.parent):
+        with jex.core.set_current_trace(self.parent_trace):
             if not logs_in(params):
                 return primitive.bind(*args, **params)
             return self.apply(primitive, args, params)
 
     def hear(self, nodes: tuple[Node, ...], to: Destination | None) -> None:
-        with jex.core.set_current_trace(self.parent):
-            if self.handler.collects and self.is_eager():  # What is logged may be donated later.
-                nodes = jax.tree.map(lambda value: _copy(value) if isinstance(value, jax.Array) else value, nodes)
+        with jex.core.set_current_trace(self.parent_trace):
+            if self.handler.collects and _compat.runs_at_once(self):  # What is logged may be donated later.
+                nodes = _kept(nodes)
             if not self.handler.mends:
                 nodes = with_values(nodes)
             if to is None:
@@ -232,7 +234,7 @@ class HandlerTrace(Listener):
         return self.call(primitive, fun, args, params)
 
     def process_shard_map(self, primitive: Any, fun: Any, args: Any, /, **params: Any) -> Any:
-        with jex.core.set_current_trace(self.parent):
+        with jex.core.set_current_trace(self.parent_trace):
             return self.apply(primitive, args, {"fun": fun, **params})
 
     def process_call(self, primitive: Any, fun: Any, args: Any, params: Any, /) -> Any:
@@ -242,10 +244,10 @@ class HandlerTrace(Listener):
             return fun.call_wrapped(*args)
 
     def call(self, primitive: Any, fun: Any, args: Any, params: dict[str, Any]) -> Any:
-        if _compat.is_eager(self.parent):  # Nothing can differentiate this call: its rules will not be asked for.
+        if _compat.is_eager(self.parent_trace):  # Nothing can differentiate this call: its rules will not be asked for.
             with jex.core.set_current_trace(self):
                 return fun.call_wrapped(*args)
-        with jex.core.set_current_trace(self.parent):
+        with jex.core.set_current_trace(self.parent_trace):
             foreseen = None
             if self.handler.foresees:
                 jaxpr, _ = _compat.trace(_compat.renewed(fun), [jax.typeof(arg) for arg in args], "lox")
@@ -256,6 +258,9 @@ class HandlerTrace(Listener):
     def apply(self, primitive: Any, args: Any, params: Any, foreseen: dict[str, Any] | None = None) -> Any:
         if primitive not in rules:
             raise UnsupportedPrimitiveError(unsupported(primitive, params))
+        if primitive in _compiled and _compat.runs_at_once(self):  # A rule makes of it what is new at each call.
+            with jex.core.set_current_trace(self):
+                return _compat.compiled(primitive, params)(*args)
         self.handler = self.handler.before(primitive, foreseen or params)
         handler, self.nodes = self.handler.after(self.nodes)
         outs, nodes = rules[primitive](handler, primitive, args, dict(params))
@@ -267,17 +272,26 @@ class HandlerTrace(Listener):
 
     def is_eager(self) -> bool:
         """Whether operations run at once, with nothing but handlers around."""
-        return _compat.is_eager(self.parent) or (isinstance(self.parent, HandlerTrace) and self.parent.is_eager())
+        around = self.parent_trace
+        return _compat.is_eager(around) or (isinstance(around, HandlerTrace) and around.is_eager())
 
     def close(self) -> None:
         """Lets go of all values: rules of differentiation outlive the trace they were made in, and refer to it."""
-        self.parent, self.nodes = None, []
+        self.parent_trace, self.nodes = None, []
 
     def collect(self, nodes: tuple[Any, ...]) -> None:
         self.handler.append(self.nodes, nodes)
 
 
-_copy = jax.jit(jnp.copy)  # An eager copy takes ten times as long to dispatch.
+def _kept(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The nodes with arrays of their own, as a loop of one iteration, whose axis they are to get anyway."""
+    leaves, structure = jax.tree.flatten(nodes)
+    return (Loop(jax.tree.unflatten(structure, _of_one_iteration(leaves)), {}, 1),)
+
+
+@jax.jit  # One dispatch, of all at once.
+def _of_one_iteration(arrays: list[Any]) -> list[Any]:
+    return [jax.lax.expand_dims(array, (0,)) for array in arrays]
 
 
 def _runs_plainly(trace: Any, params: dict[str, Any]) -> bool:

@@ -98,6 +98,9 @@ def count(maybe: Any, certain: int, lanes: tuple[int, ...], site: Site) -> Accum
 def fold(reduction: str, value: Any, mask: Any, steps: Mapping[str, Any], site: Site, lanes: int) -> Accumulator:
     """Events, stacked along their first axis, as an accumulator."""
     length = value.shape[0]
+    if length == 1:
+        value, mask, steps = jax.tree.map(lambda array: jax.lax.squeeze(array, (0,)), (value, mask, dict(steps)))
+        return lift(reduction, value, mask, steps, site, lanes)
     if mask is None and length:
         place = 0 if reduction == "first" else -1
         one = lift(reduction, value[place], None, {name: step[place] for name, step in steps.items()}, site, lanes)

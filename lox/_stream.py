@@ -152,22 +152,21 @@ class Tap(InPlace):
         # Once there are slots, what they hold and what comes next is sent together.
         if self.buffer == 1 or self.interval > 1 or self.kinds or not self.whole or _manual_axes():
             return False
-        if _compat.is_eager(_compat.current_trace()):  # Copies take longer than slots, which are compiled once.
-            return False
         if not all(isinstance(node, Event) and node.mask is None for node in nodes):
             return False
         return not _conflict(nodes, _layouts(self.pending, 0))
 
     def _pended(self, nodes: Sequence[Any]) -> Tap:
         # What is logged may be donated later, as slots are not. In a compiled program, a copy is nothing.
-        new = jax.tree.map(jnp.copy, jax.lax.stop_gradient(tuple(nodes)))
+        leaves, structure = jax.tree.flatten(jax.lax.stop_gradient(tuple(nodes)))
+        new = jax.tree.unflatten(structure, _copied(leaves))
         handler = dataclasses.replace(self, pending=(*self.pending, *new))
         return handler if len(handler.pending) < self.buffer else handler._all_sent()
 
     def _all_sent(self) -> Tap:
         """The same after all was sent that waits or is pending."""
         if not self.pending:
-            return self._flushed()
+            return self._stepped(Tap._flushed) if self.kinds else self
         self._send(self.pending)
         return dataclasses.replace(self, pending=())
 
@@ -176,7 +175,16 @@ class Tap(InPlace):
         return dataclasses.replace(self, pending=())._met(self.pending) if self.pending else self
 
     def _met(self, nodes: tuple[Node, ...]) -> Tap:
-        return self._prepared([nodes])._one_by_one(nodes)
+        tap = self._prepared([nodes])
+        return tap._stepped(Tap._one_by_one, nodes) if tap.carries else tap._one_by_one(nodes)
+
+    def _stepped(self, step: Step, nodes: tuple[Node, ...] = ()) -> Tap:
+        """The same after a step, which is compiled, once for all that is alike, where operations run at once."""
+        if not _compat.runs_at_once(_compat.current_trace()):
+            return step(self, nodes)
+        leaves, structure = jax.tree.flatten(nodes)
+        alike = self.holding([_aval(leaf) for leaf in self.leaves])
+        return self.holding(_compiled(self.leaves, leaves, tap=alike, step=step, structure=structure))
 
     def _one_by_one(self, nodes: Sequence[Node]) -> Tap:
         """Takes the logs as they happened, also those that come with all iterations of a loop."""
@@ -231,9 +239,10 @@ class Tap(InPlace):
                 continue
             nodes: tuple[Node, ...] = (event,)
             if self.interval > 1:
-                for key, block in _compat.abstract(_with_event_axes, nodes).items():
-                    lanes = block.value.shape[1 : 1 + block.lanes]
-                    counts.setdefault(key, jnp.zeros(lanes, jnp.int32))
+                for key, value in event.values.items():
+                    if key not in counts:
+                        counts[key] = jnp.zeros(value.shape[: event.lanes], jnp.int32)
+            if self.interval > 1 and self.buffer > 1:
                 nodes, _ = _compat.abstract(functools.partial(_thinned, counts=dict(counts), interval=2), nodes)
             if self.buffer > 1 and (kind := _kind(nodes)) not in kinds and not _conflict(nodes, _in_slots(slots)):
                 kinds.append(kind)
@@ -283,7 +292,8 @@ class Tap(InPlace):
         waiting = state.waiting + happened
         return self._with(dataclasses.replace(state, waiting=waiting, slots=all_slots))._emptied(waiting >= self.buffer)
 
-    def _flushed(self) -> Tap:
+    def _flushed(self, nodes: tuple[Node, ...] = ()) -> Tap:
+        del nodes
         return self._emptied(self.state.waiting > 0) if self.kinds else self
 
     def _emptied(self, when: Any) -> Tap:
@@ -349,6 +359,19 @@ class Tap(InPlace):
             shard = jax.lax.axis_index(over) if over else None
             shards = jax.lax.axis_size(over) if over else 1
             emit([node], Destination(self.state.channel, shard, shards, self.ordered))
+
+
+Step = Callable[[Tap, tuple[Node, ...]], Tap]
+
+
+@functools.partial(jax.jit, static_argnames=("tap", "step", "structure"))
+def _compiled(held: Sequence[Any], leaves: Sequence[Any], tap: Tap, step: Step, structure: Any) -> Sequence[Any]:
+    return step(tap.holding(held), jax.tree.unflatten(structure, leaves)).arrays()
+
+
+@functools.partial(jax.jit, inline=True)  # One dispatch where it is eager, which alone takes as long for one array.
+def _copied(arrays: list[Any]) -> list[Any]:
+    return [jnp.copy(array) for array in arrays]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import warnings
@@ -37,7 +38,8 @@ def decorate(fun: Function | None, transform: Callable[[Function], Function]) ->
 def run(handler: Handler, fun: Function, args: Any, kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
     """Calls `fun` under a handler; returns its result and the nodes that were collected."""
     stays = not handler.collects and (in_place.value or not recording.value)
-    with recording(True), in_place(stays):
+    # A context that is not set costs nothing at each dispatch.
+    with recording(True), in_place(stays) if stays != in_place.value else contextlib.nullcontext():
         return under(handler, fun)(*args, **kwargs)
 
 

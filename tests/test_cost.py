@@ -96,6 +96,72 @@ def test_a_logger_gets_all_lanes_in_one_call(buffer):
         assert [len(logger[run]["x"]) for run in logger.runs] == [500] * 64
 
 
+def step(x, _):
+    lox.log({"x": x})
+    return x + 1, None
+
+
+def log_of(x):
+    lox.log({"x": x})
+    return x + 1
+
+
+def log_before(x):
+    lox.log({"x": x - 1})
+    return x + 1
+
+
+def below_ten(x):
+    return x < 10
+
+
+EAGER = {
+    "logs": lambda x: log_of(log_before(log_of(x))),
+    "scan": lambda x: jax.lax.scan(step, x, length=10)[0],
+    "reverse scan": lambda x: jax.lax.scan(step, x, length=10, reverse=True)[0],
+    "while_loop": lambda x: jax.lax.while_loop(below_ten, log_of, x),
+    "cond": lambda x: jax.lax.cond(x > 0, log_of, log_before, x),
+    "scan and logs": lambda x: log_of(jax.lax.scan(step, log_of(x), length=10)[0]),
+}
+
+
+@pytest.mark.parametrize("program", EAGER)
+@pytest.mark.parametrize(
+    "handled",
+    [
+        lambda f: lambda x: lox.spool(f, max_iters=10)(x[0]),
+        lambda f: lambda x: lox.spool(f, reduce="mean")(x[0]),
+        lambda f: lambda x: lox.tap(f, print_nothing)(x[0]),
+        lambda f: lambda x: lox.tap(f, print_nothing, buffer=4)(x[0]),
+        lambda f: lambda x: lox.tap(f, print_nothing, interval=2)(x[0]),
+        lambda f: lambda x: lox.tap(f, print_nothing, interval=2, buffer=4)(x[0]),
+        lambda f: lambda x: lox.keep(lox.spool(lox.tap(f, print_nothing), max_iters=10), tags="none")(x[0]),
+        lambda f: jax.vmap(lox.spool(f, max_iters=10)),
+        lambda f: lox.spool(jax.vmap(f), max_iters=10),
+        lambda f: jax.vmap(lox.tap(f, print_nothing)),
+        lambda f: jax.vmap(lox.tap(f, print_nothing, interval=2, buffer=4)),
+        lambda f: lambda x: jax.jvp(lox.spool(f, max_iters=10), [x[0]], [x[0]]),
+    ],
+)
+def test_what_is_compiled_for_an_eager_call_serves_the_next_one(program, handled, caplog):
+    function, x = handled(EAGER[program]), jnp.arange(1.0, 4.0)
+
+    def compiled():
+        caplog.clear()
+        with jax.log_compiles():
+            jax.block_until_ready(function(x))
+            lox.flush()
+        return [record.message for record in caplog.records if "XLA compilation" in record.message]
+
+    jax.clear_caches()
+    assert compiled()
+    assert not compiled()
+
+
+def print_nothing(*_):
+    """A callback."""
+
+
 def operations(jaxpr):
     """How many there are in a program, those in its loops and branches included."""
     params = jax.tree.leaves([equation.params for equation in jaxpr.eqns], is_leaf=lambda value: hasattr(value, "eqns"))

@@ -337,7 +337,8 @@ def test_refs_are_written_once():
 
 @pytest.mark.parametrize("options", [{}, {"reduce": "max"}, {"interval": 2}], ids=str)
 @pytest.mark.parametrize("between", [lambda f: f, lox.keep, lambda f: jax.vmap(f, axis_size=1, in_axes=None)])
-def test_what_was_logged_may_be_donated(options, between):
+@pytest.mark.parametrize("around", [lambda f: f, jax.vmap])
+def test_what_was_logged_may_be_donated(options, between, around):
     halve = jax.jit(lambda x: x / 2, donate_argnums=0)
 
     def f(x):
@@ -346,7 +347,7 @@ def test_what_was_logged_may_be_donated(options, between):
             x = halve(x)
         return x
 
-    _, logs = lox.spool(between(f), **options)(jnp.full(2, 8.0))
+    _, logs = around(lox.spool(between(f), **options))(jnp.full((1, 2), 8.0))
     expected = {"": [8.0, 4.0, 2.0], "reduce": [8.0], "interval": [8.0, 2.0]}["".join(options)]
     assert np.ravel(logs["x"]).tolist() == np.repeat(expected, 2).tolist()
 
