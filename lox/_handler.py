@@ -26,6 +26,9 @@ class Loops(Protocol):
     def start(self, nodes: Any) -> Any:
         """The carry before the first iteration, from the shapes of one iteration's nodes."""
 
+    def within(self, handler: Any, carry: Any) -> Handler:
+        """The handler of an iteration, before which the carry is this."""
+
     def step(self, carry: Any, index: Any, nodes: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
         """The carry after iteration `index`, and what a scan is to stack of the nodes."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,18 @@ from lox._blocks import Block, blocks, describe, with_event_axis
 from lox._collect import fill
 from lox._events import Event, Loop, Node, events, map_events, narrow_mask, restrict
 from lox._exceptions import StructureError
-from lox._reduce import Accumulator, alike, count, empty, end_of_loop, merge, next_of_loop, result
+from lox._reduce import (
+    Accumulator,
+    alike,
+    continuing,
+    count,
+    empty,
+    end_of_loop,
+    merge,
+    next_of_loop,
+    of_scan,
+    result,
+)
 from lox._thin import Seen, ThinningScan
 
 
@@ -27,8 +38,9 @@ class Reduced:
     accumulators: dict[str, Accumulator]
 
     def parts(self) -> list[Reduced]:
-        """A node for each key."""
-        return [Reduced({key: accumulator}) for key, accumulator in self.accumulators.items()]
+        """A node for each key, of which nothing else is known."""
+        alone = {key: dataclasses.replace(each, direct=False) for key, each in self.accumulators.items()}
+        return [Reduced({key: accumulator}) for key, accumulator in alone.items()]
 
 
 def merge_reduced(first: Reduced, second: Reduced) -> Reduced:
@@ -110,18 +122,29 @@ class ScanLoops:
         length: The number of iterations.
         interval: Which events are kept, or None for all.
         seen: The events before the loop.
+        sofar: Reduced events before the loop, by key, that it may begin with.
     """
 
     length: int
     interval: int | None
     seen: Seen
+    sofar: Mapping[str, Accumulator]
 
     def start(self, nodes: Any) -> Any:
         self.like, others = split_reduced(nodes)
         thinned, _ = self._split(others)
         self.shapes = _compat.abstract(lambda nodes: _with_event_axes(blocks(nodes)), thinned)
         self.thinning = ThinningScan(self.interval or 1, dict(self.seen.counts), self.length)
-        return empty_reduced(self.like), self.thinning.start(self.shapes)
+        start = {
+            key: continuing(none, self.sofar[key]) if key in self.sofar else none
+            for key, none in empty_reduced(self.like).accumulators.items()
+        }
+        return Reduced(start), self.thinning.start(self.shapes)
+
+    def within(self, handler: Any, carry: Any) -> Any:
+        sofar, like = carry[0].accumulators, self.like.accumulators
+        direct = {key: accumulator for key, accumulator in sofar.items() if like[key].direct}
+        return handler.continuing(direct) if direct else handler
 
     def step(self, carry: Any, index: Any, nodes: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
         reduced, buffers = carry
@@ -138,7 +161,8 @@ class ScanLoops:
         if self.interval is not None:
             nodes.append(self._seen_after(stacked))
         if reduced.accumulators:
-            nodes.append(_end(reduced, self.like, self.length))
+            ended = _end(reduced, self.like, self.length).accumulators
+            nodes.append(Reduced({key: of_scan(each, continued=key in self.sofar) for key, each in ended.items()}))
         return tuple(nodes)
 
     def _split(self, nodes: Sequence[Node]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:

@@ -38,6 +38,8 @@ class Accumulator:
         lanes: The sizes of the axes of lanes.
         certain: How many other events happened.
         site: The first log call.
+        direct: Whether a single scan folded them, which may as well begin with what was before.
+        continued: Whether it did, so that what was before is part of them.
     """
 
     value: Any
@@ -49,6 +51,8 @@ class Accumulator:
     lanes: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     certain: Any = dataclasses.field(metadata={"static": True})
     site: Site = dataclasses.field(metadata={"static": True})
+    direct: bool = dataclasses.field(default=False, metadata={"static": True})
+    continued: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def happened(self) -> Any:
         """Whether there was an event, shape `lanes`, or True or False where that is known."""
@@ -130,7 +134,7 @@ def empty(like: Accumulator) -> Accumulator:
     if value is not None:
         value = _identity(like.reduction, like.value)
         lost = _compat.zeros_like_aval(like.value) if _compensated(like) else None
-    return dataclasses.replace(zeros, value=value, lost=lost, certain=0)
+    return dataclasses.replace(zeros, value=value, lost=lost, certain=0, direct=False, continued=False)
 
 
 def merge(first: Accumulator, second: Accumulator) -> Accumulator:
@@ -154,7 +158,8 @@ def merge(first: Accumulator, second: Accumulator) -> Accumulator:
         else:
             steps[name] = _choose(second.happened(), second.steps[name], step)
     maybe, certain = _plus(first.maybe, second.maybe), first.certain + second.certain
-    return dataclasses.replace(first, value=value, lost=lost, maybe=maybe, steps=steps, certain=certain)
+    changes = {"certain": certain, "direct": False, "continued": first.continued or second.continued}
+    return dataclasses.replace(first, value=value, lost=lost, maybe=maybe, steps=steps, **changes)
 
 
 def next_of_loop(sofar: Accumulator, iteration: Accumulator, index: Any) -> Accumulator:
@@ -165,6 +170,8 @@ def next_of_loop(sofar: Accumulator, iteration: Accumulator, index: Any) -> Accu
         iteration: Those of this one.
         index: How many iterations were before.
     """
+    if iteration.continued:
+        return dataclasses.replace(iteration, certain=0, direct=False, continued=False)
     # All that `merge` asks is whether there were any, and as many as there were may not fit into an int32.
     before = _with_more(sofar, jnp.minimum(index, 1)) if iteration.certain else sofar
     total = merge(before, iteration)
@@ -182,6 +189,17 @@ def end_of_loop(sofar: Accumulator, iteration: Accumulator, trips: Any) -> Accum
     if not isinstance(trips, jax.Array):
         return dataclasses.replace(sofar, certain=iteration.certain * trips)
     return _with_more(sofar, iteration.certain * trips) if iteration.certain else sofar
+
+
+def of_scan(accumulator: Accumulator, continued: bool) -> Accumulator:
+    """What a scan folded, at its end; `continued` says whether it began with what was before."""
+    direct = accumulator.maybe is None and accumulator.reduction in ("mean", "sum", "min", "max")
+    return dataclasses.replace(accumulator, direct=direct, continued=continued)
+
+
+def continuing(none: Accumulator, sofar: Accumulator) -> Accumulator:
+    """What a scan begins with that continues after the events so far, from what it would begin with otherwise."""
+    return dataclasses.replace(none, value=sofar.value, lost=sofar.lost, steps=sofar.steps)
 
 
 def _with_more(accumulator: Accumulator, number: Any) -> Accumulator:

@@ -7,6 +7,8 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, overload
 
+import jax
+
 from lox import _compat, _transform
 from lox._blocks import blocks, one_event, with_event_axis
 from lox._collect import Collect, Maker, align, blanked, difference
@@ -16,7 +18,7 @@ from lox._exceptions import LogValueError, SpoolError, SpoolWarning, StructureEr
 from lox._handler import Handler, InPlace
 from lox._logdict import logdict
 from lox._loops import Reduced, ScanLoops, WhileLoops, align_reduced, merge_reduced, split_reduced
-from lox._reduce import Reduction, check_reduction, fold, lift, result
+from lox._reduce import Accumulator, Reduction, check_reduction, fold, lift, result
 from lox._select import Selection
 from lox._thin import Seen, compact, thin
 
@@ -37,6 +39,8 @@ class Spool(Collect):
         unify: Whether events that may not happen are masked rather than refused.
         warn: Whether logs in a `while_loop` are left out with a warning rather than refused.
         max_iters: How many iterations of a `while_loop` are collected.
+        held: What a scan may begin with that reduces the events of some keys, a flattened mapping of accumulators.
+        structure: The structure of that.
     """
 
     selection: Selection
@@ -48,6 +52,8 @@ class Spool(Collect):
     unify: bool
     warn: bool
     max_iters: int | None
+    held: tuple[Any, ...] = ()
+    structure: Any = dataclasses.field(default_factory=lambda: jax.tree.structure({}))
 
     def receive(self, nodes: tuple[Node, ...]) -> tuple[Any, ...]:
         selected, others = self.selection.split(nodes)
@@ -101,7 +107,18 @@ class Spool(Collect):
         return Pass(self.selection, self.keep_logs, self.forward, sites)
 
     def inside(self) -> Handler:
-        return dataclasses.replace(self, seen=None)
+        return self.continuing({}, seen=None)
+
+    def continuing(self, sofar: Mapping[str, Accumulator], **changes: Any) -> Handler:
+        """The handler of what comes after these events, if it is a scan."""
+        held, structure = jax.tree.flatten(dict(sofar))
+        return dataclasses.replace(self, held=tuple(held), structure=structure, **changes)
+
+    def arrays(self) -> tuple[Any, ...]:
+        return self.held
+
+    def holding(self, arrays: Sequence[Any]) -> Handler:
+        return dataclasses.replace(self, held=tuple(arrays))
 
     def after(self, nodes: list[Any]) -> tuple[Handler, list[Any]]:
         if self.seen is None:
@@ -113,7 +130,8 @@ class Spool(Collect):
     def scan_loops(self, length: int) -> Any:
         if not self.reduce and self.seen is None:
             return None
-        return ScanLoops(length, None if self.seen is None else self.interval, self.seen or Seen())
+        sofar = jax.tree.unflatten(self.structure, self.held)
+        return ScanLoops(length, None if self.seen is None else self.interval, self.seen or Seen(), sofar)
 
     def while_loops(self, found: Sequence[Event]) -> Any:
         selected = [(key, event) for event in found for key in event.values if self.selection.has(key, event.site.tags)]

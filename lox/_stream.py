@@ -178,11 +178,11 @@ class Tap(InPlace):
         tap = self._prepared([nodes])
         return tap._stepped(Tap._one_by_one, nodes) if tap.carries else tap._one_by_one(nodes)
 
-    def _stepped(self, step: Step, nodes: tuple[Node, ...] = ()) -> Tap:
+    def _stepped(self, step: Callable[..., Tap], *logs: tuple[Node, ...]) -> Tap:
         """The same after a step, which is compiled, once for all that is alike, where operations run at once."""
         if not _compat.runs_at_once(_compat.current_trace()):
-            return step(self, nodes)
-        leaves, structure = jax.tree.flatten(nodes)
+            return step(self, *logs)
+        leaves, structure = jax.tree.flatten(logs)
         alike = self.holding([_aval(leaf) for leaf in self.leaves])
         return self.holding(_compiled(self.leaves, leaves, tap=alike, step=step, structure=structure))
 
@@ -292,8 +292,7 @@ class Tap(InPlace):
         waiting = state.waiting + happened
         return self._with(dataclasses.replace(state, waiting=waiting, slots=all_slots))._emptied(waiting >= self.buffer)
 
-    def _flushed(self, nodes: tuple[Node, ...] = ()) -> Tap:
-        del nodes
+    def _flushed(self) -> Tap:
         return self._emptied(self.state.waiting > 0) if self.kinds else self
 
     def _emptied(self, when: Any) -> Tap:
@@ -361,12 +360,11 @@ class Tap(InPlace):
             emit([node], Destination(self.state.channel, shard, shards, self.ordered))
 
 
-Step = Callable[[Tap, tuple[Node, ...]], Tap]
-
-
 @functools.partial(jax.jit, static_argnames=("tap", "step", "structure"))
-def _compiled(held: Sequence[Any], leaves: Sequence[Any], tap: Tap, step: Step, structure: Any) -> Sequence[Any]:
-    return step(tap.holding(held), jax.tree.unflatten(structure, leaves)).arrays()
+def _compiled(
+    held: Sequence[Any], leaves: Sequence[Any], tap: Tap, step: Callable[..., Tap], structure: Any
+) -> Sequence[Any]:
+    return step(tap.holding(held), *jax.tree.unflatten(structure, leaves)).arrays()
 
 
 @functools.partial(jax.jit, inline=True)  # One dispatch where it is eager, which alone takes as long for one array.

@@ -382,6 +382,15 @@ MUTANTS = {
         "filters",
         SCANS,
     ),
+    "a scan counts twice what it continues": (
+        name(
+            _loops,
+            "next_of_loop",
+            lambda add: lambda sofar, new, at: add(sofar, dataclasses.replace(new, continued=False), at),
+        ),
+        "filters",
+        testing.Program((Scan(2, (Scan(3, (Log("a", "x"), STEP)),)),)),
+    ),
     # How tap delivers.
     "a buffer is not emptied at the end": (
         name(_stream.Tap, "_flushed", instead(lambda self: self)),

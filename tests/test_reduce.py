@@ -160,3 +160,70 @@ def test_the_first_of_more_events_than_an_int32_counts_is_the_first():
     iteration = dataclasses.replace(one, value=jnp.float32(2), certain=2**16)
     sofar = dataclasses.replace(one, certain=0)
     assert _reduce.next_of_loop(sofar, iteration, jnp.int32(2**16 - 1)).value == 1
+
+
+def rows(inner):
+    """A scan, in each iteration of which `inner` logs the values of a row, and may have others as well."""
+    return lambda xs: lax.scan(lambda c, row: (inner(row), None), None, xs)[0]
+
+
+@jax.custom_jvp
+def customized(row):
+    over_scan(row)
+    return 1.0
+
+
+customized.defjvp(lambda primals, _: (customized(*primals), 0.0))
+
+
+def shards(fun):
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    return jax.shard_map(fun, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P())
+
+
+NESTS = {
+    "a scan": rows(over_scan),
+    "a reverse scan": rows(
+        lambda row: lax.scan(lambda c, x: (lox.log({"x": x}) and c, None), 0, row, reverse=True) and None
+    ),
+    "a scan of scans": rows(lambda row: rows(over_scan)(row.reshape(2, -1))),
+    "two scans": rows(lambda row: (over_scan(row[:1]), over_scan(row[1:])) and None),
+    "a scan among logs": rows(lambda row: (over_steps(row[:1]), over_scan(row[1:3]), over_steps(row[3:])) and None),
+    "no iterations": rows(lambda row: (over_scan(row[:0]), over_steps(row)) and None),
+    "other keys": rows(lambda row: (over_scan(row), lox.log({"y": row[0]})) and None),
+    "two keys in two scans": rows(
+        lambda row: (over_scan(row), lax.map(lambda x: lox.log({"y": x})["y"], row)) and None
+    ),
+    "a jitted scan": rows(jax.jit(over_scan)),
+    "a checkpointed scan": rows(jax.checkpoint(over_scan)),
+    "a scan in a custom rule": rows(lambda row: [customized(row)] and None),
+    "a scan in a branch": rows(lambda row: lax.cond(row[0] > 0, over_scan, over_scan, row)),
+    "a scan in one branch": rows(lambda row: lax.cond(row[0] > 0, over_scan, lambda row: None, row)),
+    "a while_loop": rows(over_while),
+    "a scan in a while_loop": lambda xs: lax.fori_loop(0, jnp.int32(len(xs)), lambda i, c: over_scan(xs[i]), None),
+    "a scan in a while_loop in a scan": rows(
+        lambda row: lax.fori_loop(0, row[0].astype(int), lambda i, c: over_scan(row), None)
+    ),
+    "lanes": rows(jax.vmap(over_scan, axis_size=4)),
+    "a scan on shards": rows(shards(lambda row: (over_scan(row), None)[1])),
+    "on shards": shards(lambda xs: rows(over_scan)(xs)),
+}
+
+
+@pytest.mark.parametrize("how", REDUCTIONS)
+@pytest.mark.parametrize("nest", NESTS)
+@pytest.mark.parametrize("transform", [jax.jit, jax.vmap, lambda f: jax.jit(jax.vmap(f))])
+def test_loops_in_loops_reduce_as_all_their_events_do(nest, how, transform):
+    xs = jnp.asarray(np.random.default_rng(1).integers(-3, 4, (6, 4)), jnp.float32)
+    if nest == "lanes":
+        xs = jnp.stack([xs, -xs, xs + 1], -1).reshape(6, 4, 3)
+    if transform is not jax.jit:
+        xs = jnp.stack([xs, xs[::-1]])
+    logs = transform(lox.spool(NESTS[nest], reduce=how, unify=True))(xs)[1]
+    full = transform(lambda xs: lox.spool(NESTS[nest], max_iters=6, unify=True)(xs)[1].reduce(how))(xs)
+    assert set(logs) == set(full)
+    for key in logs:
+        values = logs[key], full[key]
+        if how == "count":  # Of which each lane of the program has its own.
+            values = np.unique(values[0]), np.unique(values[1])
+        np.testing.assert_allclose(*values, rtol=1e-6)

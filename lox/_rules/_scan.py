@@ -40,12 +40,13 @@ def run_scan(
     loops = handler.scan_loops(length)
     if loops is not None:
         handler = handler.inside()
-        discharged, captured, structure = discharge(handler, jaxpr)
+        discharged, _, structure = discharge(handler, jaxpr)
         _, shapes = split_nodes(_compat.out_avals(discharged), structure)
         if shapes:
 
             def folding(carry: Any, x: Any) -> Any:
                 values, state, index = carry
+                discharged, captured, structure = discharge(loops.within(handler, state), jaxpr)
                 outs = _compat.as_fun(discharged)(*captured, *consts, *values, *x)
                 outs, nodes = split_nodes(outs, structure)
                 state, stacked = loops.step(state, index, nodes)
