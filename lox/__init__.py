@@ -16,8 +16,6 @@ from lox._exceptions import UnsupportedPrimitiveError as UnsupportedPrimitiveErr
 from lox._log import log as log
 from lox._log_grad import log_grad as log_grad
 from lox._logdict import logdict as logdict
-from lox._sites import LogSite as LogSite
-from lox._sites import sites as sites
 from lox._spool import spool as spool
 from lox._strip import keep as keep
 from lox._strip import strip as strip
@@ -25,10 +23,18 @@ from lox._tap import tap as tap
 
 if TYPE_CHECKING:
     from lox import loggers as loggers
+    from lox._sites import LogSite as LogSite
+    from lox._sites import sites as sites
     from lox._storage import load as load
     from lox._storage import save as save
 
-_AT_FIRST_USE = {"loggers": "lox.loggers", "load": "lox._storage", "save": "lox._storage"}
+_AT_FIRST_USE = {
+    "LogSite": "lox._sites",
+    "load": "lox._storage",
+    "loggers": "lox.loggers",
+    "save": "lox._storage",
+    "sites": "lox._sites",
+}
 
 
 def __getattr__(name: str) -> Any:
