@@ -128,8 +128,8 @@ def main(benchmarks: Mapping[str, Benchmark]) -> None:
     if len(benchmarks) > 1:
         parser.add_argument("names", nargs="*", metavar="name", help=", ".join(benchmarks))
     parser.add_argument("--json", type=Path, metavar="PATH", help="also write the figures to this file")
-    help = "also write the figures to benchmarks/results, and docs/performance.md from all that is there"
-    parser.add_argument("--record", action="store_true", help=help)
+    recorded = "also write the figures to benchmarks/results, and docs/performance.md from all that is there"
+    parser.add_argument("--record", action="store_true", help=recorded)
     options = parser.parse_args()
     machine = {
         "jax": jax.__version__,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,9 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import lox
+from benchmarks import memory
 from benchmarks._report import Curve, Figure, Table, main
 from benchmarks._timing import alternate
-from benchmarks.streaming import arrived, take
+from benchmarks.saving import logged, wandb_run
+from benchmarks.streaming import arrived, scan, take
 
 EVENTS = (100, 1_000, 10_000, 100_000, 1_000_000)
 LANES = (1, 4, 16, 64, 256, 1024)
@@ -30,9 +31,9 @@ def measure() -> Iterator[Table]:
         ("events", *[f"{events:,}" for events in EVENTS]),
         [
             ("by hand", *map(_bytes, map(_by_hand, EVENTS))),
-            ("lox.spool", *(_bytes(lox.spool(_scan(events))) for events in EVENTS)),
-            ("lox.spool, interval=100", *(_bytes(lox.spool(_scan(events), interval=100)) for events in EVENTS)),
-            ("lox.spool, reduce='mean'", *(_bytes(lox.spool(_scan(events), reduce="mean")) for events in EVENTS)),
+            ("lox.spool", *(_bytes(lox.spool(memory.scan(events))) for events in EVENTS)),
+            ("lox.spool, interval=100", *(_bytes(lox.spool(memory.scan(events), interval=100)) for events in EVENTS)),
+            ("lox.spool, reduce='mean'", *(_bytes(lox.spool(memory.scan(events), reduce="mean")) for events in EVENTS)),
         ],
         curve=Curve(EVENTS, "events", "bytes"),
     )
@@ -65,20 +66,10 @@ def _by_size(sizes: Sequence[int], make: Callable[[int], dict[str, tuple[Call, i
     return [(name, *figures) for name, figures in rows.items()]
 
 
-def _step(carry: Any, x: Any) -> tuple[Any, None]:
-    carry = jnp.sin(carry) + x
-    lox.log({"carry": carry})
-    return carry, None
-
-
-def _scan(events: int) -> Callable[[Any], Any]:
-    return lambda start: jax.lax.scan(lambda carry, _: _step(carry, 1.0), start, length=events)[0]
-
-
 def _by_hand(events: int) -> Callable[[Any], Any]:
-    def step(carry: Any, _: Any) -> tuple[Any, Any]:
-        carry = jnp.sin(carry) + 1.0
-        return carry, carry
+    def step(x: Any, _: Any) -> tuple[Any, Any]:
+        x = memory.advance(x)
+        return x, x
 
     return lambda start: jax.lax.scan(step, start, length=events)
 
@@ -89,26 +80,20 @@ def _bytes(f: Callable[[Any], Any]) -> Figure:
 
 
 def _over_lanes(lanes: int) -> dict[str, tuple[Call, int]]:
-    def called(carry: Any, x: Any) -> tuple[Any, None]:
-        carry = jnp.sin(carry) + x
-        jax.debug.callback(lambda c: take({"carry": c}), carry)
-        return carry, None
+    def over(f: Callable[[Any], Any], steps: int) -> tuple[Call, int]:
+        return arrived(jax.jit(jax.vmap(f)), jnp.ones((lanes, steps))), lanes * steps
 
-    def over(step: Any, steps: int, transform: Callable[[Any], Any]) -> tuple[Call, int]:
-        mapped = jax.vmap(transform(lambda xs: jax.lax.scan(step, 0.0, xs)[0]))
-        return arrived(jax.jit(mapped), jnp.ones((lanes, steps))), lanes * steps
-
+    logging = scan(lambda c: lox.log({"c": c}))
+    calling = scan(lambda c: jax.debug.callback(lambda c: take({"c": c}), c))
     return {
-        "lox.tap": over(_step, 1_000, lambda f: lox.tap(f, take)),
-        "lox.tap, buffer=256": over(_step, 10_000, lambda f: lox.tap(f, take, buffer=256)),
-        "jax.debug.callback": over(called, max(4, 200 // lanes), lambda f: f),
+        "lox.tap": over(lox.tap(logging, take), 1_000),
+        "lox.tap, buffer=256": over(lox.tap(logging, take, buffer=256), 10_000),
+        "jax.debug.callback": over(calling, max(4, 200 // lanes)),
     }
 
 
 def _over_keys(folder: Path, keys: int) -> dict[str, tuple[Call, int]]:
-    os.environ["WANDB_SILENT"] = "true"
     import tensorboardX
-    import wandb
 
     folder.mkdir()
     events = max(2, 500 // keys)
@@ -116,17 +101,10 @@ def _over_keys(folder: Path, keys: int) -> dict[str, tuple[Call, int]]:
     step = {"step": dict.fromkeys(names, np.zeros(1, np.int32))}
     logs = lox.logdict({name: np.ones(1, np.float32) for name in names}, step)
     writer = tensorboardX.SummaryWriter(str(folder / "tensorboardX"))
-    run = wandb.init(mode="offline", dir=folder, reinit="create_new")
+    run = wandb_run(folder / "run")
 
     def through(logger: lox.loggers.Logger) -> Call:
-        state = logger.init(keys)  # A run of its own: W&B has one of each name in a process.
-
-        def call() -> None:
-            for _ in range(events):
-                logger.log(state, logs)
-            logger.flush()
-
-        return call
+        return logged(logger, [logs] * events, key=keys)  # A run of its own: W&B has one of each name in a process.
 
     def tensorboard() -> None:
         for _ in range(events):

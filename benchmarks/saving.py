@@ -6,7 +6,7 @@ import os
 import pickle
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def _scalars(folder: Path) -> Table:
         lox.logdict({"loss": np.float32([i])}, {"step": {"loss": np.array([i], np.int32)}}) for i in range(EVENTS)
     ]
     savers = {
-        "SaveLogger": _saved(folder / "scalars", events),
+        "SaveLogger": logged(lox.loggers.SaveLogger(folder / "scalars"), events),
         "tensorboardX": _tensorboard(folder / "tensorboard"),
         "W&B offline": _wandb(folder / "wandb"),
         "pickle, rewritten every 100": _pickled(folder / "scalars.pickle"),
@@ -67,7 +67,7 @@ def _chunks(folder: Path) -> Table:
                 (folder / "chunks.pickle").write_bytes(pickle.dumps(found))
 
     savers = {
-        "SaveLogger": _saved(folder / "chunks", chunks),
+        "SaveLogger": logged(lox.loggers.SaveLogger(folder / "chunks"), chunks),
         "tensorboardX, as histograms": _tensorboard_histograms(folder / "tensorboard-chunks", values),
         "W&B offline, as histograms": _wandb_histograms(folder / "wandb-chunks", values),
         "pickle, rewritten every 10": pickled,
@@ -83,20 +83,8 @@ def _chunks(folder: Path) -> Table:
 def _growth(folder: Path) -> Table:
     events = [lox.logdict({"loss": np.float32([i])}) for i in range(EVENTS)]
     short, long = (lox.loggers.SaveLogger(folder / name) for name in ("short", "long"))
-    states = [short.init(0), long.init(0)]
-    for _ in range(5):
-        long.log(states[1], lox.logdict({"loss": np.arange(200_000, dtype=np.float32)}))
-    long.flush()
-
-    def append(logger: lox.loggers.SaveLogger, state: Any) -> Callable[[], None]:
-        def run() -> None:
-            for event in events:
-                logger.log(state, event)
-            logger.flush()
-
-        return run
-
-    few, many = alternate([append(short, states[0]), append(long, states[1])], rounds=10, sample=1e-3).T
+    logged(long, [lox.logdict({"loss": np.arange(200_000, dtype=np.float32)})] * 5)()
+    few, many = alternate([logged(short, events), logged(long, events)], rounds=10, sample=1e-3).T
     short.close()
     long.close()
     path = folder / "long"
@@ -153,9 +141,9 @@ def _scan_saved(path: Path, width: int) -> Any:
         return alternate([done(tapped), done(spooled)], rounds=5, sample=1e-3).T
 
 
-def _saved(path: Path, logs: list[lox.logdict]) -> Callable[[], None]:
-    logger = lox.loggers.SaveLogger(path)
-    state = logger.init(0)
+def logged(logger: lox.loggers.Logger, logs: Sequence[lox.logdict], key: int = 0) -> Callable[[], None]:
+    """Hands all logs to a logger, as those of one run, and waits until they are written."""
+    state = logger.init(key)
 
     def run() -> None:
         for each in logs:
@@ -192,7 +180,8 @@ def _tensorboard_histograms(path: Path, values: dict[str, np.ndarray]) -> Callab
     return run
 
 
-def _wandb_run(path: Path) -> Any:
+def wandb_run(path: Path) -> Any:
+    """A run of W&B's own, offline."""
     os.environ["WANDB_SILENT"] = "true"
     import wandb
 
@@ -201,7 +190,7 @@ def _wandb_run(path: Path) -> Any:
 
 
 def _wandb(path: Path) -> Callable[[], None]:
-    run = _wandb_run(path)
+    run = wandb_run(path)
 
     def log() -> None:
         for i in range(EVENTS):
@@ -213,7 +202,7 @@ def _wandb(path: Path) -> Callable[[], None]:
 def _wandb_histograms(path: Path, values: dict[str, np.ndarray]) -> Callable[[], None]:
     import wandb
 
-    run = _wandb_run(path)
+    run = wandb_run(path)
 
     def log() -> None:
         for i in range(CHUNKS):

@@ -507,12 +507,13 @@ def share_fast_dispatch(runs_plainly: Callable[[Any, dict[str, Any]], bool]) -> 
     _pjit._run_python_pjit = dispatch
 
 
-def compiled(primitive: Any, params: dict[str, Any]) -> Callable[..., Any]:
-    """The jitted function that JAX runs where a primitive is bound eagerly, the same for the same parameters.
+def run_compiled(primitive: Any, args: Sequence[Any], params: dict[str, Any]) -> Any:
+    """Runs the jitted function that JAX keeps for a primitive that is bound eagerly with these parameters.
 
-    There is no public way to get at JAX's cache of them.
+    There is no public way to get at JAX's cache of them. They are jitted under `jax.disable_jit` as well.
     """
-    return _dispatch.xla_primitive_callable(primitive, **params)
+    with jax.disable_jit(False):
+        return _dispatch.xla_primitive_callable(primitive, **params)(*args)
 
 
 def is_top_level() -> bool:

@@ -263,7 +263,7 @@ class HandlerTrace(Listener):
             raise UnsupportedPrimitiveError(unsupported(primitive, params))
         if primitive in _compiled and _compat.runs_at_once(self):  # A rule makes of it what is new at each call.
             with jex.core.set_current_trace(self):
-                return _compat.compiled(primitive, params)(*args)
+                return _compat.run_compiled(primitive, args, params)
         self.handler = self.handler.before(primitive, foreseen or params)
         handler, self.nodes = self.handler.after(self.nodes)
         outs, nodes = rules[primitive](handler, primitive, args, dict(params))

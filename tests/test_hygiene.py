@@ -143,6 +143,23 @@ def test_options_of_jax_are_respected():
         lox.spool(jax.jit(program))(jnp.float32(0.5))
 
 
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f: lox.spool(jax.vmap(f), max_iters=4, unify=True),
+        lambda f: jax.vmap(lox.spool(f, max_iters=4, unify=True)),
+    ],
+)
+def test_loops_of_lanes_are_compiled_and_log_without_jit_too(transform):
+    def f(x):
+        x = lax.while_loop(lambda x: x < 3, lambda x: lox.log({"x": x})["x"] + 1, x)
+        return lax.cond(x > 0, lambda x: lox.log({"end": x})["end"], lambda x: x, x)
+
+    expected = transform(f)(jnp.arange(3.0))
+    with jax.disable_jit():
+        jax.tree.map(assert_array, transform(f)(jnp.arange(3.0)), expected)
+
+
 def test_half_precision_values_stay_so_under_strict_promotion():
     def f(x):
         lox.log({"x": x, "n": jnp.int8(1)}, i=jnp.uint8(3))

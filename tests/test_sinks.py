@@ -290,6 +290,24 @@ def test_threads_log_to_one_run_and_to_others(sink):
     assert list(found[NAME].values()) == [events, events]
 
 
+@pytest.mark.parametrize("end", ["lox.flush()", "lox.flush(); 1 / 0"])
+def test_a_program_that_never_closes_its_logger_ends_in_peace(sink, end):
+    """What a library does at the exit comes after what lox does."""
+    positional, named = sink.arguments
+    code = (
+        "import numpy as np, lox\n"
+        f"logger = lox.loggers.{sink.of.__name__}(*{positional}, **{named})\n"
+        "logger.log(logger.init(7), lox.logdict({'x': np.ones(3)}))\n"
+        f"{end}\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == ("1" in end)
+    if "1 /" not in end:
+        assert "Error" not in done.stderr, done.stderr
+    assert "lox" not in done.stderr.split("ZeroDivisionError")[-1]
+    assert sink.numbers()[NAME]["x"] == [(0, 1), (1, 1), (2, 1)]
+
+
 # -- images --------------------------------------------------------------------------------------------------------
 
 
@@ -396,24 +414,6 @@ def test_tensorboard_keeps_what_describes_the_run_apart_from_keys(tensorboard):
 
 
 # -- Weights & Biases ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("end", ["lox.flush()", "lox.flush(); 1 / 0"])
-def test_a_program_that_never_closes_its_logger_ends_in_peace(sink, end):
-    """What a library does at the exit comes after what lox does."""
-    positional, named = sink.arguments
-    code = (
-        "import numpy as np, lox\n"
-        f"logger = lox.loggers.{sink.of.__name__}(*{positional}, **{named})\n"
-        "logger.log(logger.init(7), lox.logdict({'x': np.ones(3)}))\n"
-        f"{end}\n"
-    )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == ("1" in end)
-    if "1 /" not in end:
-        assert "Error" not in done.stderr, done.stderr
-    assert "lox" not in done.stderr.split("ZeroDivisionError")[-1]
-    assert sink.numbers()[NAME]["x"] == [(0, 1), (1, 1), (2, 1)]
 
 
 def test_wandb_has_histograms_axes_and_what_describes_the_run(wandb):
