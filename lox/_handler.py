@@ -127,6 +127,9 @@ class Handler:
         """The same handler with these values instead of its own."""
         return self
 
+    def abandon(self) -> None:
+        """Does what is still to be done for logs that have happened when an exception ends the function."""
+
     def private(self) -> Handler:
         """The same handler, of whose logs no handler further out hears."""
         return self
@@ -315,6 +318,11 @@ def under(handler: Handler, fun: Callable[..., Any]) -> Callable[..., tuple[Any,
                     outs = fun(*args, **kwargs)
                 with jex.core.set_current_trace(parent):
                     return outs, trace.handler.join(trace.nodes)
+            except BaseException:
+                if _compat.runs_at_once(parent):
+                    with jex.core.set_current_trace(parent):
+                        trace.handler.abandon()
+                raise
             finally:
                 trace.close()
 

@@ -175,7 +175,7 @@ class logdict(Mapping[str, Any]):
         """Reduces the events of each key that happened to one.
 
         The counters become those of the last event, or of the first for "first". A key of which no event happened
-        in some lane is masked out there.
+        in some lane is masked out there. Of events without a mask, all lanes have as many: "count" is one number.
 
         Args:
             reduction: "mean", "sum", "min", "max", "first", "last" or "count", or a mapping from key to one of them;

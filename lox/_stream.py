@@ -139,6 +139,10 @@ class Tap(InPlace):
             return ()
         return self._all_sent().leaves if self.whole else self.leaves
 
+    def abandon(self) -> None:
+        if self.carries and self.whole:
+            self._all_sent()
+
     def meet(self, nodes: tuple[Node, ...]) -> tuple[Handler, tuple[Any, ...]]:
         selected, _ = self.selection.split(nodes)
         handler = self

@@ -93,9 +93,10 @@ def tap(
             Inside a `shard_map`, where a `TapWarning` says so, and in rules of differentiation nothing is skipped.
         prefix: Put before every key.
         buffer: How many logs the device collects at most for one call of the callback. What is left at the end of the
-            function is handed over then. A scan that logs the same at each iteration hands over whole iterations, and
-            what is left of them at its end. Inside a `shard_map` and in rules of differentiation nothing waits, nor do
-            events of a key that has events of other shapes, dtypes or counters.
+            function, also if an exception ends it while it runs eagerly, is handed over then. A scan that logs the
+            same at each iteration hands over whole iterations, and what is left of them at its end. Inside a
+            `shard_map` and in rules of differentiation nothing waits, nor do events of a key that has events of other
+            shapes, dtypes or counters.
         ordered: Whether the logs of a device arrive in the order in which they happen. Without it they may arrive in
             any order.
         on_error: What to do with an exception of the callback. The program finishes either way. With "raise",

@@ -950,3 +950,23 @@ def test_what_waits_may_be_donated_meanwhile(transform):
 def test_what_surely_happens_in_sequence_takes_no_branch():
     jaxpr = jax.make_jaxpr(lox.tap(in_sequence("nothing"), lambda logs: None, buffer=4))(X)
     assert "cond" not in str(jaxpr) and str(jaxpr).count("lox_log") == 3
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, lambda f: lambda x: jax.vmap(f)(x[None]), lox.keep])
+@pytest.mark.parametrize("options", [{}, {"buffer": 2}, {"buffer": 5}, {"interval": 1, "buffer": 4}])
+@pytest.mark.parametrize("loop", [0, 3])
+def test_what_was_logged_eagerly_before_an_exception_arrives(transform, options, loop):
+    arrived = []
+
+    def f(x):
+        if loop:
+            lax.scan(lambda x, _: (lox.log({"x": x})["x"], None), x, length=loop)
+        for i in range(3):
+            lox.log({"x": x + i})
+        raise KeyError("the function's own")
+
+    with pytest.raises(KeyError, match="the function's own"):
+        transform(lox.tap(f, arrived.append, **options))(jnp.float32(1))
+    lox.flush()
+    values = [value for logs in arrived for value in np.ravel(logs["x"]).tolist()]
+    assert values == [1.0] * loop + [1.0, 2.0, 3.0]
