@@ -15,7 +15,7 @@ from lox._events import Event, Site
 from lox._exceptions import LogDataError, LogValueError
 
 _SCALARS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}
-_ARRAY_LIKE = (*_SCALARS, np.ndarray, np.generic)
+ARRAY_LIKE = (*_SCALARS, np.ndarray, np.generic)
 
 
 def names(value: str | Iterable[str], what: str, where: str) -> tuple[str, ...]:
@@ -103,7 +103,7 @@ class _Call:
     def array(self, value: Any, what: str) -> Any:
         if isinstance(value, jax.Array):
             return strongly_typed(value)
-        if not isinstance(value, _ARRAY_LIKE) and not hasattr(value, "__jax_array__"):
+        if not isinstance(value, ARRAY_LIKE) and not hasattr(value, "__jax_array__"):
             raise LogDataError(f"{self.function} takes array-likes, got {_describe(value)} for {what}, at {self.site}.")
         try:
             if type(value) in _SCALARS:

@@ -28,6 +28,7 @@ from jax._src.custom_batching import custom_vmap_p as custom_vmap_p  # The primi
 from jax._src.interpreters import ad as _ad  # primitive_linearizations and its fallback rule.
 from jax._src.interpreters import batching as _batching  # batch_jaxpr, matchaxis.
 from jax._src.interpreters import partial_eval as _pe  # dceable_effects, the rules of partial evaluation.
+from jax._src.lax import lax as _lax  # Primitives that jax.extend does not list.
 from jax._src.shard_map import shard_map_p as shard_map_p  # The primitive is not in jax.extend.
 from jax.api_util import debug_info as _debug_info
 from jax.extend.linear_util import wrap_init as _wrap_init
@@ -44,6 +45,9 @@ else:
     _flatten, _pack = _flattree.flatten, _flattree.pack
 
 Effect = jex.core.Effect
+unlisted_primitives = {name: getattr(_lax, f"{name}_p") for name in ("split", "stack") if hasattr(_lax, f"{name}_p")}
+"""Primitives of `jax.lax` that `jax.extend.core.primitives` does not list, by name."""
+
 _PjitFunction = type(jax.jit(lambda: None))
 weakref_lru_cache = _util.weakref_lru_cache
 cached_by_function = partial(_util.weakref_lru_cache, trace_context_in_key=False)

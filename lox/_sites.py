@@ -10,9 +10,9 @@ from typing import Any
 
 import jax
 import jax.extend as jex
-import numpy as np
 
 from lox import _compat, _transform
+from lox._abstract import abstractly
 from lox._effect import log_p, received, recording
 from lox._events import Event, Loop, Site
 from lox._handler import jaxprs_in
@@ -129,25 +129,16 @@ def sites(fun: Callable[..., Any]) -> Callable[..., Sites]:
 
     @functools.wraps(fun, updated=())
     def found(*args: Any, **kwargs: Any) -> Sites:
-        leaves, structure = jax.tree.flatten((args, kwargs))
-        traced = [place for place, leaf in enumerate(leaves) if _is_array(leaf)]
+        flat, _, arrays = abstractly(fun, args, kwargs)
 
-        def flat(*arrays: Any) -> Any:
-            filled = list(leaves)
-            for place, array in zip(traced, arrays, strict=True):
-                filled[place] = array
-            args, kwargs = jax.tree.unflatten(structure, filled)
-            fun(*args, **kwargs)
+        def without_results(*arrays: Any) -> None:
+            flat(*arrays)
 
         with recording(True):
-            jaxpr = jax.make_jaxpr(flat)(*(leaves[place] for place in traced))
+            jaxpr = jax.make_jaxpr(without_results)(*arrays)
         return Sites(_walk(jaxpr, _Place()))
 
     return _transform.decorate(fun, lambda _: found)
-
-
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct))
 
 
 def _walk(jaxpr: Any, place: _Place) -> Iterator[LogSite]:

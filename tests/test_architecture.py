@@ -21,7 +21,7 @@ HANDLERS = {"lox._spool", "lox._strip", "lox._sites", "lox._stream"}
 # From the bottom: a module imports none of a later layer.
 LAYERS = (
     {"lox._exceptions", "lox._compat", "lox._events", "lox._lanes", "lox._probe", "lox._text", "lox._extras"}
-    | {"lox._each"},
+    | {"lox._each", "lox._abstract"},
     {"lox._arguments", "lox._effect", "lox._select", "lox._blocks", "lox._log", "lox._log_grad"}
     | {"lox._keys", "lox._plain", "lox._tables", "lox._datasets"},
     {
@@ -36,7 +36,7 @@ LAYERS = (
     },
     {"lox._rules", "lox._autodiff", "lox._batching", "lox._transform", "lox._channel", "lox._deliver"},
     HANDLERS | {"lox._storage", "lox._tap"},
-    {"lox.loggers"},
+    {"lox.loggers", "lox._audit"},
     {"lox", "lox.__main__", "lox.commands", "lox.demo", "lox.testing"},
 )
 

@@ -1,0 +1,90 @@
+"""What an audit knows of a value: what its axes mean, and between which numbers it lies."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Labels = tuple[str | None, ...]
+"""The meaning of each axis, or None where it is unknown."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """The numbers from `low` to `high`, both included."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def __contains__(self, number: float) -> bool:
+        return self.low <= number <= self.high
+
+    def __str__(self) -> str:
+        return "" if self == ANY else f"[{self.low:.4g}, {self.high:.4g}]"
+
+
+ANY = Interval()
+
+
+def hull(intervals: Iterable[Interval]) -> Interval:
+    """The least interval that has all of these in it."""
+    found = list(intervals)
+    return Interval(min(each.low for each in found), max(each.high for each in found))
+
+
+@dataclasses.dataclass(frozen=True)
+class Fact:
+    """What is known of a value.
+
+    Attributes:
+        labels: What its axes mean, as many as it has.
+        range: Between which numbers all its elements lie; NaN may be among them.
+    """
+
+    labels: Labels
+    range: Interval = ANY
+
+
+def unknown(aval: Any) -> Fact:
+    """What the type of a value tells of it."""
+    return Fact((None,) * aval.ndim, of_dtype(aval.dtype))
+
+
+def of_dtype(dtype: Any) -> Interval:
+    """The range of a dtype that is small enough to tell something."""
+    if jnp.issubdtype(dtype, jnp.bool_):
+        return Interval(0, 1)
+    if jnp.issubdtype(dtype, jnp.integer) and jax.dtypes.iinfo(dtype).bits <= 16:
+        info = jax.dtypes.iinfo(dtype)
+        return Interval(float(info.min), float(info.max))
+    if jnp.issubdtype(dtype, jnp.unsignedinteger):
+        return Interval(0, math.inf)
+    return ANY
+
+
+def of_constant(value: Any) -> Fact:
+    """What is known of a constant: its numbers."""
+    aval = jax.typeof(value)
+    if isinstance(value, jax.core.Tracer) or jnp.issubdtype(aval.dtype, jax.dtypes.extended) or not aval.size:
+        return unknown(aval)
+    numbers = np.asarray(value)
+    if numbers.dtype.kind in "biu" or jnp.issubdtype(numbers.dtype, jnp.floating):
+        low, high = float(numbers.min()), float(numbers.max())
+        return Fact((None,) * aval.ndim, ANY if math.isnan(low) else Interval(low, high))
+    return unknown(aval)
+
+
+def join(facts: Sequence[Fact]) -> Fact:
+    """What is known of a value that is one of several."""
+    return Fact(agreeing([fact.labels for fact in facts]), hull(fact.range for fact in facts))
+
+
+def agreeing(labels: Sequence[Labels]) -> Labels:
+    """The labels that all have."""
+    return tuple(axis[0] if all(label == axis[0] for label in axis) else None for axis in zip(*labels, strict=True))

@@ -1,0 +1,141 @@
+"""The data flow of a program as rows of text: folded by line of source, call and loop."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, get_args
+
+from lox._audit._location import NOWHERE, Location, locate
+from lox._audit._program import Block, Step, Value
+from lox._effect import log_p, received
+from lox._events import events
+
+Detail = Literal["calls", "lines", "equations"]
+DETAILS: tuple[str, ...] = get_args(Detail)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A line of the data flow.
+
+    Attributes:
+        depth: How many calls, loops and branches it is in.
+        what: What happens: the line of source, or the operations.
+        values: What comes out, one text each.
+        sources: The names of what goes in: of arguments and of rows.
+        name: What other rows call it.
+        notes: What else is to be said, such as that a value is dropped.
+        location: Where it comes from.
+    """
+
+    depth: int
+    what: str
+    values: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    name: str = ""
+    notes: tuple[str, ...] = ()
+    location: Location = NOWHERE
+
+
+def describe(value: Value) -> str:
+    """The type of a value with the labels of its axes, and its range, as in ``float32[32 time, 64] in [0, 1]``."""
+    aval = value.aval
+    if not hasattr(aval, "shape") or not hasattr(aval, "dtype"):
+        return str(aval)
+    axes = [
+        f"{size} {label}" if label else str(size) for size, label in zip(aval.shape, value.fact.labels, strict=True)
+    ]
+    known = str(value.fact.range) if aval.dtype.name != "bool" else ""
+    return f"{aval.dtype.name}[{', '.join(axes)}]{f' in {known}' if known else ''}"
+
+
+def rows(block: Block, detail: Detail) -> list[Row]:
+    """The data flow of a program.
+
+    Args:
+        block: The program.
+        detail: Whether there is a row for each call, loop, branch and log; for each line of source as well; or for
+            each equation.
+    """
+    return list(_Rows(detail).of_block(block, 0))
+
+
+class _Rows:
+    def __init__(self, detail: Detail):
+        self.detail = detail
+        self.names: dict[Value, str] = {}
+        self.numbers = itertools.count(1)
+
+    def of_block(self, block: Block, depth: int) -> Iterator[Row]:
+        for value in block.inputs:
+            self.names[value] = value.name
+            if value.name or not depth:
+                notes = () if value.uses else ("never used",)
+                yield Row(depth, value.name, (describe(value),), name=value.name, notes=notes)
+        for _, steps in itertools.groupby(block.steps, self._group()):
+            yield from self._of_steps(list(steps), depth)
+
+    def _group(self) -> Any:
+        """What is equal for neighbouring steps that share a row."""
+        alone = itertools.count()
+
+        def group(step: Step) -> Any:
+            if self.detail == "equations" or self._opens(step) or step.equation.primitive is log_p:
+                return next(alone)
+            return locate(step.equation)
+
+        return group
+
+    def _opens(self, step: Step) -> bool:
+        """Whether what a step runs is shown."""
+        if self.detail == "equations":
+            return bool(step.blocks)
+        here = locate(step.equation)
+        inner = (each.equation for block in step.blocks for each in block.all_steps())
+        return any(each.primitive is log_p or locate(each) not in (here, NOWHERE) for each in inner)
+
+    def _of_steps(self, steps: list[Step], depth: int) -> Iterator[Row]:
+        first, location = steps[0], locate(steps[0].equation)
+        made = {value for step in steps for value in step.outputs}
+        taken = [value for step in steps for value in step.inputs]
+        sources = tuple(dict.fromkeys(self.names[value] for value in taken if self.names.get(value)))
+        if first.equation.primitive is log_p:
+            nodes, _ = received(first.inputs, first.equation.params)
+            for event in events(nodes):
+                values = tuple(f"{key}: {describe(value)}" for key, value in event.values.items())
+                yield Row(depth, "lox.log", values, sources, location=location)
+            return
+        results = [value for step in steps for value in step.outputs if value.uses > taken.count(value)]
+        opens = self._opens(first)
+        if self.detail == "calls" and not opens:
+            self.names.update((value, ", ".join(sources)) for value in made)
+            return
+        name = f"#{next(self.numbers)}"
+        self.names.update(dict.fromkeys(made, name))
+        what = location.code if self.detail == "lines" else ""
+        if opens:
+            what = first.blocks[0].kind if len(first.blocks) == 1 else first.equation.primitive.name
+        what = what or ", ".join(dict.fromkeys(step.equation.primitive.name for step in steps))
+        notes = () if results else ("dropped",)
+        yield Row(depth, what, tuple(map(describe, results)), sources, name, notes, location)
+        for block in first.blocks if opens else ():
+            several = len(first.blocks) > 1
+            if several:
+                yield Row(depth + 1, block.kind)
+            yield from self.of_block(block, depth + 1 + several)
+
+
+def table(found: Sequence[Row]) -> str:
+    """Rows as aligned text."""
+    cells = []
+    for row in found:
+        name = f"{row.name} " if row.name not in ("", row.what) else ""
+        notes = [f"from {', '.join(row.sources)}"] if row.sources else []
+        cells.append(("  " * row.depth + name + row.what, "; ".join(row.values), ", ".join([*notes, *row.notes])))
+    widths = [min(60, max((len(cell[column]) for cell in cells), default=0)) for column in range(3)]
+    return "\n".join(
+        "  ".join([*(text.ljust(width) for text, width in zip(cell, widths, strict=True)), str(row.location)]).rstrip()
+        for cell, row in zip(cells, found, strict=True)
+    )

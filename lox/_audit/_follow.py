@@ -1,0 +1,46 @@
+"""From a function to its program with what is known of each value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lox import _compat
+from lox._audit._capture import Capture
+from lox._audit._facts import Fact, unknown
+from lox._audit._program import Block
+from lox._audit._walk import Walk
+from lox._exceptions import LogValueError
+
+Axes = Mapping[str, Sequence[str | None]]
+
+
+def follow(captured: Capture, axes: Axes) -> Block:
+    """The program of a captured function.
+
+    Args:
+        captured: The function.
+        axes: What the axes of arguments mean, by the name of the argument, as in ``{"obs": ("time", "batch", None)}``,
+            or of an array in it, as in ``{"batch/obs": ("time", "batch", None)}``.
+
+    Raises:
+        LogValueError: There is no such argument, or it has another number of axes.
+    """
+    avals = _compat.in_avals(captured.jaxpr)
+    unused = set(axes) - set(captured.arguments)
+    if unused:
+        known = ", ".join(map(repr, captured.arguments)) or "none"
+        raise LogValueError(
+            f"axes= names {', '.join(map(repr, sorted(unused)))}, but the arrays among the arguments of "
+            f"{captured.name} are {known}."
+        )
+    facts = []
+    for name, aval in zip(captured.arguments, avals, strict=True):
+        labels = axes.get(name)
+        if labels is not None and len(labels) != aval.ndim:
+            raise LogValueError(
+                f"axes= gives {name!r} {len(labels)} labels, {tuple(labels)}, but its shape is {aval.shape}: "
+                f"{aval.ndim} axes."
+            )
+        fact = unknown(aval)
+        facts.append(fact if labels is None else Fact(tuple(labels), fact.range))
+    return Walk().block(captured.name, captured.jaxpr, facts, captured.arguments)

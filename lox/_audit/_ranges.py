@@ -1,0 +1,286 @@
+"""Between which numbers the results of an operation lie, by interval arithmetic."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lox._audit._facts import ANY, Interval, hull, of_dtype
+from lox._audit._program import Step, Value
+from lox._audit._rules import Rules, primitives
+
+Rule = Callable[..., Interval]
+_rule = Rules[Rule]()
+BOOL = Interval(0, 1)
+
+
+def range_of(step: Step) -> list[Interval]:
+    """The ranges of what comes out of a step; what its dtype tells where the step has no rule."""
+    known = [of_dtype(var.aval.dtype) if hasattr(var.aval, "dtype") else ANY for var in step.equation.outvars]
+    if step.equation.primitive in _same:
+        return [value.fact.range for value in step.inputs[: len(known)]]
+    if step.equation.primitive in _parts:
+        return [step.inputs[0].fact.range] * len(known)
+    rule = _rule[step.equation.primitive]
+    if rule is None or len(known) != 1:
+        return known
+    found = rule(step, *(value.fact.range for value in step.inputs))
+    return [_within(found, step.equation.outvars[0].aval.dtype, known[0])]
+
+
+def _within(found: Interval, dtype: Any, known: Interval) -> Interval:
+    if math.isnan(found.low) or math.isnan(found.high):
+        return known
+    if jnp.issubdtype(dtype, jnp.integer):
+        info = jax.dtypes.iinfo(dtype)
+        if found != known and not (float(info.min) <= found.low and found.high <= float(info.max)):
+            return known  # It may wrap around.
+    if jnp.issubdtype(dtype, jnp.floating):
+        with np.errstate(over="ignore"):
+            found = Interval(*(float(np.asarray(end).astype(dtype)) for end in (found.low, found.high)))
+        if math.isnan(found.low) or math.isnan(found.high):  # Of a dtype that has no infinity.
+            return known
+    return Interval(max(found.low, known.low), min(found.high, known.high))
+
+
+_same = primitives("sort")
+"""Each output has the elements of its input."""
+
+_parts = primitives("split")
+"""Each output has some of the elements of the input."""
+
+
+@_rule("broadcast_in_dim", "reshape", "transpose", "squeeze", "slice", "dynamic_slice", "rev")
+@_rule("copy", "stop_gradient", "reduce_max", "reduce_min", "cummax", "cummin", "sharding_constraint")
+@_rule("pmax", "pmin", "name", "all_gather", "ppermute", "all_to_all")
+def _first(step: Step, first: Interval, *_: Interval) -> Interval:
+    return first if step.inputs[0].aval.size else ANY
+
+
+@_rule("gather")
+def _gather(step: Step, first: Interval, *_: Interval) -> Interval:
+    fill = step.equation.params["fill_value"]
+    fill = 0.0 if fill is None else float(fill)
+    return first if math.isnan(fill) else hull([first, Interval(fill, fill)])
+
+
+@_rule("concatenate", "stack")
+def _together(step: Step, *parts: Interval) -> Interval:
+    return hull(parts)
+
+
+@_rule("pad", "dynamic_update_slice")
+def _put(step: Step, first: Interval, second: Interval, *_: Interval) -> Interval:
+    return hull([first, second])
+
+
+@_rule("select_n")
+def _select(step: Step, which: Interval, *cases: Interval) -> Interval:
+    return hull(cases)
+
+
+@_rule("convert_element_type")
+def _convert(step: Step, first: Interval) -> Interval:
+    new, old = step.equation.params["new_dtype"], step.inputs[0].aval.dtype
+    if any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in (new, old)) or jnp.issubdtype(new, jnp.bool_):
+        return ANY
+    if jnp.issubdtype(new, jnp.integer) and not jnp.issubdtype(old, jnp.integer):
+        return Interval(_rounded(math.trunc, first.low), _rounded(math.trunc, first.high))
+    return first
+
+
+def _rounded(how: Callable[[float], float], number: float) -> float:
+    return number if math.isinf(number) else float(how(number))
+
+
+def _monotone(function: Callable[[Any], Any]) -> Rule:
+    def rule(step: Step, first: Interval) -> Interval:
+        with np.errstate(all="ignore"):
+            low, high = (float(function(np.float64(end))) for end in (first.low, first.high))
+        return Interval(-math.inf if math.isnan(low) else low, math.inf if math.isnan(high) else high)
+
+    return rule
+
+
+_MONOTONE: dict[str, Callable[[Any], Any]] = {
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "expm1": np.expm1,
+    "log": np.log,
+    "log1p": np.log1p,
+    "tanh": np.tanh,
+    "sinh": np.sinh,
+    "asinh": np.arcsinh,
+    "atan": np.arctan,
+    "cbrt": np.cbrt,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.round,
+    "sign": np.sign,
+    "erf": math.erf,
+    "logistic": lambda x: 1 / (1 + np.exp(-x)),
+    "sqrt": lambda x: np.sqrt(np.maximum(x, 0)),
+}
+for _name, _function in _MONOTONE.items():
+    _rule(_name)(_monotone(_function))
+
+
+@_rule("sin", "cos")
+def _wave(step: Step, first: Interval) -> Interval:
+    return Interval(-1, 1)
+
+
+@_rule("neg")
+def _neg(step: Step, first: Interval) -> Interval:
+    return Interval(-first.high, -first.low)
+
+
+@_rule("abs")
+def _abs(step: Step, first: Interval) -> Interval:
+    high = max(abs(first.low), abs(first.high))
+    return Interval(0 if 0 in first else min(abs(first.low), abs(first.high)), high)
+
+
+@_rule("square")
+def _square(step: Step, first: Interval) -> Interval:
+    size = _abs(step, first)
+    return Interval(size.low**2, size.high**2)
+
+
+@_rule("one_minus_square")
+def _one_minus_square(step: Step, first: Interval) -> Interval:
+    square = _square(step, first)
+    return Interval(1 - square.high, 1 - square.low)
+
+
+@_rule("integer_pow")
+def _integer_pow(step: Step, first: Interval) -> Interval:
+    power = step.equation.params["y"]
+    if power < 0 and 0 in first:
+        return Interval(0 if power % 2 == 0 else -math.inf, math.inf)
+    ends = [_power(first.low, power), _power(first.high, power)]
+    if power % 2 == 0 and 0 in first:
+        ends.append(0.0)
+    return Interval(min(ends), max(ends))
+
+
+def _power(base: float, power: int) -> float:
+    with np.errstate(all="ignore"):
+        return float(np.float64(base) ** power)
+
+
+@_rule("add")
+def _add(step: Step, first: Interval, second: Interval) -> Interval:
+    return Interval(first.low + second.low, first.high + second.high)
+
+
+@_rule("sub")
+def _sub(step: Step, first: Interval, second: Interval) -> Interval:
+    if _is_reduction("reduce_max", step.inputs[1], step.inputs[0]):
+        return Interval(first.low - second.high, 0)
+    return Interval(first.low - second.high, first.high - second.low)
+
+
+@_rule("mul")
+def _mul(step: Step, first: Interval, second: Interval) -> Interval:
+    if step.inputs[0] is step.inputs[1]:
+        return _square(step, first)
+    return _product(first, second)
+
+
+def _product(first: Interval, second: Interval) -> Interval:
+    ends = [_times(a, b) for a, b in itertools.product((first.low, first.high), (second.low, second.high))]
+    return Interval(min(ends), max(ends))
+
+
+def _times(a: float, b: float) -> float:
+    return 0.0 if a == 0 or b == 0 else a * b
+
+
+@_rule("div")
+def _div(step: Step, first: Interval, second: Interval) -> Interval:
+    if first.low >= 0 and _is_reduction("reduce_sum", step.inputs[1], step.inputs[0]):
+        return Interval(0, 1)
+    integers = jnp.issubdtype(step.inputs[0].aval.dtype, jnp.integer)
+    if second.low <= 0 <= second.high:
+        positive = first.low >= 0 and second.low >= 0
+        return Interval(0, math.inf) if positive and not integers else ANY
+    with np.errstate(all="ignore"):
+        ends = [
+            float(np.float64(a) / np.float64(b))
+            for a, b in itertools.product((first.low, first.high), (second.low, second.high))
+        ]
+    if any(map(math.isnan, ends)):
+        return ANY
+    return Interval(*(_rounded(math.trunc, end) if integers else end for end in (min(ends), max(ends))))
+
+
+def _is_reduction(name: str, whole: Value, part: Value) -> bool:
+    """Whether a value is the reduction of another over some axes, at most broadcast since."""
+    while whole.maker is not None and whole.maker.equation.primitive in _passing:
+        arrays = [value for value in whole.maker.inputs if value.maker is not None]
+        if len(arrays) != 1:
+            return False
+        (whole,) = arrays
+    maker = whole.maker
+    return maker is not None and maker.equation.primitive in primitives(name) and maker.inputs[0] is part
+
+
+_passing = primitives("broadcast_in_dim", "reshape", "stop_gradient", "max")
+"""What comes between a reduction and its use where a library normalizes; a maximum only with a constant."""
+
+
+@_rule("max")
+def _max(step: Step, first: Interval, second: Interval) -> Interval:
+    return Interval(max(first.low, second.low), max(first.high, second.high))
+
+
+@_rule("min")
+def _min(step: Step, first: Interval, second: Interval) -> Interval:
+    return Interval(min(first.low, second.low), min(first.high, second.high))
+
+
+@_rule("clamp")
+def _clamp(step: Step, low: Interval, first: Interval, high: Interval) -> Interval:
+    return _min(step, _max(step, first, low), high)
+
+
+@_rule("rem")
+def _rem(step: Step, first: Interval, second: Interval) -> Interval:
+    size = max(abs(second.low), abs(second.high))
+    if second.low <= 0 <= second.high or math.isinf(size):
+        return ANY
+    return Interval(0 if first.low >= 0 else -size, 0 if first.high <= 0 else size)
+
+
+@_rule("reduce_sum", "cumsum")
+def _sum(step: Step, first: Interval) -> Interval:
+    params, shape = step.equation.params, step.inputs[0].aval.shape
+    axes = params["axes"] if "axes" in params else (params["axis"],)
+    count = math.prod(shape[axis] for axis in axes)
+    total = Interval(_times(count, first.low), _times(count, first.high))
+    return total if "axes" in params else hull([first, total])
+
+
+@_rule("argmax", "argmin")
+def _arg(step: Step, first: Interval) -> Interval:
+    return Interval(0, max(0, step.inputs[0].aval.shape[step.equation.params["axes"][0]] - 1))
+
+
+@_rule("iota")
+def _iota(step: Step, *_: Interval) -> Interval:
+    return Interval(0, max(0, step.equation.params["shape"][step.equation.params["dimension"]] - 1))
+
+
+@_rule("dot_general")
+def _dot(step: Step, first: Interval, second: Interval) -> Interval:
+    (axes, _), _ = step.equation.params["dimension_numbers"]
+    count = math.prod(step.inputs[0].aval.shape[axis] for axis in axes)
+    each = _product(first, second)
+    return Interval(_times(count, each.low), _times(count, each.high))

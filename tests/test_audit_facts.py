@@ -1,0 +1,176 @@
+"""What an audit knows of values: never more than is so, and as much as people rely on."""
+
+import math
+
+import jax
+import jax.extend as jex
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from jax import lax
+
+from lox import _compat, testing
+from lox._audit._capture import capture
+from lox._audit._facts import ANY, Interval, of_constant, unknown
+from lox._audit._walk import Walk
+from lox._effect import log_p
+from lox._handler import jaxprs_in
+
+P = jex.core.primitives
+RNG = np.random.default_rng(0)
+
+
+def block_of(fun, args, facts):
+    found = capture(fun, args, {})
+    assert found.error is None, found.error
+    return Walk().block(found.name, found.jaxpr, facts, found.arguments), found.jaxpr
+
+
+def check_holds(value, array):
+    """What is known of a value is so of what it is."""
+    assert len(value.fact.labels) == np.ndim(array)
+    if jnp.issubdtype(jax.typeof(array).dtype, jax.dtypes.extended):
+        return
+    numbers = np.asarray(array)
+    if numbers.dtype.kind == "c" or numbers.dtype == jax.dtypes.float0:  # Of tangents of integers.
+        assert value.fact.range == ANY
+        return
+    numbers = numbers.astype(float)
+    numbers = numbers[~np.isnan(numbers)]
+    slack = 1e-5 * max(
+        [1.0, *(abs(end) for end in (value.fact.range.low, value.fact.range.high) if math.isfinite(end))]
+    )
+    assert np.all(numbers >= value.fact.range.low - slack), (value.maker, value.fact, numbers.min())
+    assert np.all(numbers <= value.fact.range.high + slack), (value.maker, value.fact, numbers.max())
+
+
+def run(block, jaxpr, arrays):
+    """Runs a block step by step, and checks at each what is known of its values."""
+    known = dict(zip(block.inputs, arrays, strict=True))
+    opened = _compat.open_jaxpr(jaxpr)
+    consts = dict(zip(opened.constvars, getattr(jaxpr, "consts", ()), strict=True))
+    environment = {**consts, **dict(zip(opened.invars, arrays, strict=True))}
+
+    def read(atom):
+        return atom.val if isinstance(atom, jex.core.Literal) else environment[atom]
+
+    for value, array in known.items():
+        check_holds(value, array)
+    for step in block.steps:
+        equation = step.equation
+        inputs = [read(atom) for atom in equation.invars]
+        for value, array in zip(step.inputs, inputs, strict=True):
+            check_holds(value, array)
+        if equation.primitive is log_p:
+            continue
+        outputs = run_inside(step, inputs)
+        if outputs is None:
+            outputs = alone(equation, opened, inputs)
+        for var, value, array in zip(equation.outvars, step.outputs, outputs, strict=True):
+            environment[var] = array
+            check_holds(value, array)
+    return [read(atom) for atom in opened.outvars]
+
+
+def alone(equation, jaxpr, inputs):
+    """What an equation of a jaxpr gives."""
+    if not list(jaxprs_in(equation.params)):
+        outputs = equation.primitive.bind(*inputs, **equation.params)
+        return outputs if equation.primitive.multiple_results else [outputs]
+    pairs = zip(equation.invars, inputs, strict=True)
+    given = {atom: array for atom, array in pairs if not isinstance(atom, jex.core.Literal)}
+    jaxpr = jaxpr.replace(constvars=[], invars=[*given], outvars=equation.outvars, eqns=[equation])
+    return jax.jit(_compat.as_fun(jex.core.ClosedJaxpr(jaxpr, [])))(*given.values())
+
+
+def run_inside(step, inputs):
+    """Runs what a step runs, so that it is checked as well; the results of a call."""
+    params, primitive = step.equation.params, step.equation.primitive
+    if primitive is P.cond_p:
+        index = int(np.clip(inputs[0], 0, len(params["branches"]) - 1))
+        return run(step.blocks[index], params["branches"][index], inputs[1:])
+    inner = list(jaxprs_in(params))
+    if primitive not in (P.scan_p, P.while_p, _compat.shard_map_p) and len(inner) == 1:
+        return run(step.blocks[0], inner[0], inputs)
+    if primitive is P.scan_p:
+        consts, carries = _compat.scan_counts(params)
+        carry, xs = inputs[consts : consts + carries], inputs[consts + carries :]
+        for i in reversed(range(params["length"])) if params["reverse"] else range(params["length"]):
+            arrays = [*inputs[:consts], *carry, *(x[i] for x in xs)]
+            run(step.blocks[0], params["jaxpr"], arrays)
+            carry = _compat.as_fun(params["jaxpr"])(*arrays)[:carries]
+    if primitive is P.while_p:
+        first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        carry = inputs[second:]
+        while jnp.any(_compat.as_fun(params["cond_jaxpr"])(*inputs[:first], *carry)[0]):
+            arrays = [*inputs[first:second], *carry]
+            run(step.blocks[1], params["body_jaxpr"], arrays)
+            carry = _compat.as_fun(params["body_jaxpr"])(*arrays)
+    return None
+
+
+def check(fun, *args):
+    """Runs a function both with arguments of which all is known and with others of which nothing is."""
+    arrays = [jnp.asarray(arg) for arg in args]
+    exact = [of_constant(array) for array in arrays]
+    for facts in (exact, [unknown(jax.typeof(array)) for array in arrays]):
+        block, jaxpr = block_of(fun, args, facts)
+        run(block, jaxpr, arrays)
+
+
+UNARY = (
+    *(jnp.exp, jnp.log, jnp.log1p, jnp.tanh, jnp.sinh, jnp.cosh, jnp.arctan, jnp.cbrt, jnp.floor, jnp.ceil, jnp.round),
+    *(jnp.sign, lax.erf, lax.logistic, jnp.sqrt, lax.rsqrt, jnp.sin, jnp.cos, jnp.abs, jnp.square, jnp.negative),
+    *(lambda x: x**3, lambda x: x**-2, lambda x: x**-1, lambda x: x**4, jnp.cumsum, jnp.cumprod, lax.cummax, jnp.sum),
+    *(jnp.max, jnp.argmax, jnp.mean, jnp.var, jnp.sort, jnp.argsort, jnp.diff, jnp.median, jnp.isnan, jnp.bool_),
+    *(jnp.int8, jnp.uint8, jnp.int32, jnp.float16, lambda x: jnp.clip(x, -1, 1), lambda x: x[::-1], lambda x: x[1:3]),
+    *(lambda x: x[jnp.array([0, 2, 99])], lambda x: x.at[1].set(9.0), lambda x: jnp.pad(x, 2), jnp.fft.fft),
+    *(lambda x: x.reshape(2, 3).T, lambda x: x[:, None] * x, lambda x: x @ x, lambda x: jnp.where(x > 0, x, 0)),
+    *(jax.nn.softmax, jax.nn.log_softmax, jax.nn.relu, jax.nn.gelu, jax.nn.silu, jax.nn.softplus, jax.nn.standardize),
+    *(lambda x: jax.nn.one_hot(jnp.argmax(x), 3), jax.nn.logsumexp, lambda x: jax.lax.top_k(x, 2), lambda x: x % 1.5),
+    *(lambda x: x - x.max(), lambda x: x / x.sum(), lambda x: jnp.exp(x) / jnp.exp(x).sum(), lambda x: x // 2),
+    *(lambda x: jnp.maximum(x, 0) - jnp.minimum(x, 3), lambda x: jnp.concatenate([x, x + 5]), lambda x: x * x - 2 * x),
+)
+
+
+@pytest.mark.parametrize("place", range(len(UNARY)))
+def test_ranges_hold_whatever_a_function_does(place):
+    with jax.numpy_dtype_promotion("standard"):
+        for x in (RNG.normal(size=6), np.arange(6.0) - 2, np.zeros(6), 50 * RNG.normal(size=6), RNG.uniform(0, 1, 6)):
+            check(UNARY[place], np.float32(x))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "bool"])
+@pytest.mark.parametrize(
+    "operate", [lambda x: x + x, lambda x: x * x, lambda x: -x, lambda x: x // 3, lambda x: x.sum()]
+)
+def test_ranges_of_integers_hold_where_they_wrap_around(dtype, operate):
+    with jax.numpy_dtype_promotion("standard"):
+        if dtype == "bool":
+            check(lambda x: operate(x.astype(int)), np.array([True, False]))
+        else:
+            info = np.iinfo(dtype)
+            check(operate, np.array([info.min, info.max, 0, 1, info.max // 2], dtype))
+
+
+@settings(max_examples=20, deadline=None)
+@given(testing.programs(depth=2, length=3))
+def test_ranges_hold_in_random_programs(program):
+    with jax.numpy_dtype_promotion("standard"):
+        check(program, np.float32(0.5), np.int32(3))
+
+
+def test_what_people_rely_on_is_known():
+    def facts_of(fun, *args):
+        block, _ = block_of(fun, args, [unknown(jax.typeof(arg)) for arg in args])
+        return [value.fact.range for value in block.outputs]
+
+    x = np.zeros((4, 3), np.float32)
+    assert facts_of(jax.nn.sigmoid, x) == facts_of(jax.nn.softmax, x) == [Interval(0, 1)]
+    assert facts_of(lambda x: jax.nn.softmax(x, axis=0), x) == [Interval(0, 1)]
+    assert facts_of(jnp.tanh, x) == facts_of(lambda x: jnp.clip(x, -1, 1), x) == [Interval(-1, 1)]
+    assert facts_of(jax.nn.relu, x) == [Interval(0, math.inf)]
+    assert facts_of(lambda x: jax.nn.one_hot(x.argmax(-1), 3), x) == [Interval(0, 1)]
+    assert facts_of(lambda x: x.argmax(-1), x) == [Interval(0, 2)]
+    assert facts_of(lambda x: x.astype(jnp.float32) / 255, np.zeros(3, np.uint8)) == [Interval(0, 1)]

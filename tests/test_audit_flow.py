@@ -1,0 +1,136 @@
+"""The data flow of a program as an audit shows it."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import lox
+from lox._audit._capture import capture
+from lox._audit._flow import DETAILS, rows, table
+from lox._audit._follow import follow
+from lox._audit._location import transformations
+
+
+def cell(params, h, x):
+    return jnp.tanh(h @ params["u"] + x @ params["w"])
+
+
+def policy(params, obs, done, unused):
+    def step(h, x):
+        obs, done = x
+        h = jnp.where(done[:, None], 0.0, h)
+        h = cell(params, h, obs)
+        lox.log({"norm": jnp.abs(h).mean()})
+        return h, h
+
+    _, hs = lax.scan(step, jnp.zeros((16, 8)), (obs, done))
+    jnp.exp(hs)
+    return jax.nn.softmax(hs @ params["out"])
+
+
+PARAMS = {"u": jnp.ones((8, 8)), "w": jnp.ones((4, 8)), "out": jnp.ones((8, 3))}
+ARGS = (PARAMS, jax.ShapeDtypeStruct((32, 16, 4), jnp.float32), jax.ShapeDtypeStruct((32, 16), bool), jnp.uint8(1))
+AXES = {"obs": ("time", "batch", "feature"), "done": ("time", "batch")}
+
+
+def flow(detail="lines", fun=policy, args=ARGS, axes=AXES):
+    return rows(follow(capture(fun, args, {}), axes), detail)
+
+
+def test_arguments_come_first_with_what_is_known_of_them():
+    found = {row.what: row.values for row in flow()}
+    assert found["obs"] == ("float32[32 time, 16 batch, 4 feature]",)
+    assert found["unused"] == ("uint8[] in [0, 255]",)
+    assert found["params/out"] == ("float32[8, 3]",)
+    assert [row.what for row in flow() if "never used" in row.notes] == ["unused"]
+
+
+def test_a_row_is_a_line_of_source_with_what_comes_out_of_it():
+    found = {row.what: row for row in flow()}
+    line = found['return jnp.tanh(h @ params["u"] + x @ params["w"])']
+    assert line.values == ("float32[16 batch, 8] in [-1, 1]",)
+    assert (line.location.file, line.location.line) == (__file__, cell.__code__.co_firstlineno + 1)
+    assert line.location.function == "cell"
+    result = found['return jax.nn.softmax(hs @ params["out"])']
+    assert result.values == ("float32[32 time, 16 batch, 3] in [0, 1]",)
+    assert "params/out" in result.sources
+
+
+def test_a_scan_says_over_what_it_goes_and_what_is_in_it_is_indented():
+    found = flow()
+    (place,) = (i for i, row in enumerate(found) if row.what == "scan[32 time]")
+    assert found[place].depth == 0 and {"obs", "done"} <= set(found[place].sources)
+    assert {row.depth for row in found[place + 1 : place + 4]} == {1}
+    assert found[place].values[-1] == "float32[32 time, 16 batch, 8] in [-1, 1]"
+
+
+def test_logs_are_waypoints():
+    (log,) = (row for row in flow() if row.what == "lox.log")
+    assert log.values == ("norm: float32[] in [0, 1]",) and log.depth == 1
+
+
+def test_what_is_computed_and_goes_nowhere_is_said_to_be_dropped():
+    dropped = [row.what for row in flow() if "dropped" in row.notes]
+    assert dropped == ["jnp.exp(hs)"]
+
+
+def test_more_detail_has_more_rows():
+    counts = [len(flow(detail)) for detail in DETAILS]
+    assert counts == sorted(counts) and len(set(counts)) == len(DETAILS)
+    assert {"lox.log", "scan[32 time]"} <= {row.what for row in flow("calls")}
+    assert "tanh" in {row.what for row in flow("equations")}
+
+
+def test_what_a_library_does_is_not_opened():
+    def f(x):
+        return jnp.std(jnp.where(x > 0, x, 1))
+
+    assert [row.what for row in flow(fun=f, args=(jnp.ones(3),), axes={})] == [
+        "x",
+        "return jnp.std(jnp.where(x > 0, x, 1))",
+    ]
+
+
+def test_branches_are_shown_one_after_the_other():
+    def f(x):
+        def small(x):
+            return jnp.sin(x)
+
+        def large(x):
+            return jnp.cos(x)
+
+        return lax.cond(x > 0, large, small, x)
+
+    whats = [row.what for row in flow(fun=f, args=(jnp.float32(1),), axes={})]
+    first, second = whats.index("branch 0"), whats.index("branch 1")
+    assert whats.index("return jnp.sin(x)") in range(first, second) and whats.index("return jnp.cos(x)") > second
+
+
+def test_the_table_aligns():
+    text = table(flow())
+    assert "scan[32 time]" in text and "test_audit_flow.py:" in text
+    assert max(map(len, text.splitlines())) < 260
+
+
+def test_a_function_that_raises_is_shown_as_far_as_it_came():
+    def f(x):
+        y = jnp.sin(x)
+        if y > 0:
+            return y
+        return x
+
+    found = capture(f, (jnp.float32(1),), {})
+    assert isinstance(found.error, jax.errors.TracerBoolConversionError)
+    whats = [row.what for row in rows(follow(found, {}), "lines")]
+    assert "y = jnp.sin(x)" in whats
+
+
+@pytest.mark.parametrize(
+    ("transform", "expected"),
+    [(jax.vmap, ("vmap",)), (lambda f: jax.vmap(jax.grad(f)), ("vmap", "jvp")), (lambda f: f, ())],
+)
+def test_transformations_around_an_equation_are_known(transform, expected):
+    found = capture(transform(jnp.sin), (jnp.ones(3) if expected else jnp.float32(1),), {})
+    names = [transformations(equation) for equation in found.jaxpr.eqns]
+    assert any(name[: len(expected)] == expected for name in names) if expected else set(names) == {()}
