@@ -26,14 +26,18 @@ class Loops(Protocol):
     def start(self, nodes: Any) -> Any:
         """The carry before the first iteration, from the shapes of one iteration's nodes."""
 
-    def within(self, handler: Any, carry: Any) -> Handler:
-        """The handler of an iteration, before which the carry is this."""
-
     def step(self, carry: Any, index: Any, nodes: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
         """The carry after iteration `index`, and what a scan is to stack of the nodes."""
 
     def finish(self, carry: Any, stacked: tuple[Any, ...], trips: Any) -> tuple[Any, ...]:
         """The nodes of the whole loop, after `trips` iterations (an int when known)."""
+
+
+class ScannedLoops(Loops, Protocol):
+    """The same for a scan."""
+
+    def within(self, handler: Any, carry: Any) -> Handler:
+        """The handler of an iteration, before which the carry is this."""
 
 
 class Chunks(Protocol):
@@ -154,7 +158,7 @@ class Handler:
         """How to meet the logs of a scan's body many iterations at a time; None to meet each as it happens."""
         return None
 
-    def scan_loops(self, length: int) -> Loops | None:
+    def scan_loops(self, length: int) -> ScannedLoops | None:
         """How to collect over a loop whose length is known; None to stack each iteration's nodes."""
         return None
 

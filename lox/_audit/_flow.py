@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from lox._audit._location import NOWHERE, Location, locate
+from lox._audit._location import NOWHERE, Location, locate, located
 from lox._audit._program import Block, Step, Value
 from lox._effect import log_p, received
 from lox._events import events
@@ -44,11 +44,8 @@ def describe(value: Value) -> str:
     aval = value.aval
     if not hasattr(aval, "shape") or not hasattr(aval, "dtype"):
         return str(aval)
-    axes = [
-        f"{size} {label}" if label else str(size) for size, label in zip(aval.shape, value.fact.labels, strict=True)
-    ]
     known = str(value.fact.range) if aval.dtype.name != "bool" else ""
-    return f"{aval.dtype.name}[{', '.join(axes)}]{f' in {known}' if known else ''}"
+    return f"{aval.dtype.name}[{value.axes}]{f' in {known}' if known else ''}"
 
 
 def rows(block: Block, detail: Detail) -> list[Row]:
@@ -74,30 +71,27 @@ class _Rows:
             if value.name or not depth:
                 notes = () if value.uses else ("never used",)
                 yield Row(depth, value.name, (describe(value),), name=value.name, notes=notes)
-        for _, steps in itertools.groupby(block.steps, self._group()):
-            yield from self._of_steps(list(steps), depth)
+        alone = itertools.count(1)
 
-    def _group(self) -> Any:
-        """What is equal for neighbouring steps that share a row."""
-        alone = itertools.count()
+        def group(step: Step) -> tuple[bool, Location, int]:
+            """What is equal for neighbouring steps that share a row."""
+            opens = self._opens(step)
+            single = opens or self.detail == "equations" or step.equation.primitive is log_p
+            return opens, locate(step.equation), next(alone) if single else 0
 
-        def group(step: Step) -> Any:
-            if self.detail == "equations" or self._opens(step) or step.equation.primitive is log_p:
-                return next(alone)
-            return locate(step.equation)
-
-        return group
+        for (opens, location, _), steps in itertools.groupby(block.steps, group):
+            yield from self._of_steps(list(steps), depth, opens, location)
 
     def _opens(self, step: Step) -> bool:
         """Whether what a step runs is shown."""
         if self.detail == "equations":
             return bool(step.blocks)
         here = locate(step.equation)
-        inner = (each.equation for block in step.blocks for each in block.all_steps())
-        return any(each.primitive is log_p or locate(each) not in (here, NOWHERE) for each in inner)
+        inner = (found for block in step.blocks for found in located(block, here))
+        return any(each.equation.primitive is log_p or location != here for each, location in inner)
 
-    def _of_steps(self, steps: list[Step], depth: int) -> Iterator[Row]:
-        first, location = steps[0], locate(steps[0].equation)
+    def _of_steps(self, steps: list[Step], depth: int, opens: bool, location: Location) -> Iterator[Row]:
+        first = steps[0]
         made = {value for step in steps for value in step.outputs}
         taken = [value for step in steps for value in step.inputs]
         sources = tuple(dict.fromkeys(self.names[value] for value in taken if self.names.get(value)))
@@ -108,7 +102,6 @@ class _Rows:
                 yield Row(depth, "lox.log", values, sources, location=location)
             return
         results = [value for step in steps for value in step.outputs if value.uses > taken.count(value)]
-        opens = self._opens(first)
         if self.detail == "calls" and not opens:
             self.names.update((value, ", ".join(sources)) for value in made)
             return

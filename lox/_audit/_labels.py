@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lox._audit._facts import Labels
@@ -39,7 +39,7 @@ def has_rule(primitive: Any) -> bool:
 
 def _in(step: Step, place: int = 0) -> tuple[tuple[int, ...], Labels]:
     value = step.inputs[place]
-    return tuple(value.aval.shape), value.fact.labels
+    return value.shape, value.fact.labels
 
 
 def _shapes(step: Step) -> list[tuple[int, ...]]:
@@ -53,7 +53,7 @@ def _elementwise(step: Step) -> Sequence[Labels]:
 def _of_shape(step: Step, shape: tuple[int, ...]) -> Labels:
     found: list[Any] = [None] * len(shape)
     for value in step.inputs:
-        own = tuple(getattr(value.aval, "shape", ()))
+        own = value.shape
         if not own:
             continue
         if len(own) != len(shape) or any(size not in (1, out) for size, out in zip(own, shape, strict=True)):
@@ -103,18 +103,28 @@ def _without(labels: Labels, axes: Sequence[int]) -> Labels:
 
 @_rule("reshape")
 def _reshape(step: Step) -> Sequence[Labels]:
-    (shape,), (own, labels) = _shapes(step), _in(step)
+    (shape,) = _shapes(step)
     found: list[Any] = [None] * len(shape)
-    for before, after in groups(own, shape):
-        parts, sizes = [labels[axis] for axis in before], [own[axis] for axis in before]
-        if len(before) == 1 and isinstance(parts[0], Merged):
-            parts, sizes = list(parts[0].parts), list(parts[0].sizes)
+    for parts, sizes, after in regrouped(step):
         if [shape[axis] for axis in after] == sizes:
             for axis, label in zip(after, parts, strict=True):
                 found[axis] = label
         elif len(after) == 1 and all(parts):
             found[after[0]] = Merged(tuple(parts), tuple(sizes))
     return [tuple(found)]
+
+
+def regrouped(step: Step) -> Iterator[tuple[list[Any], list[int], list[int]]]:
+    """What a reshape makes of what: the labels and sizes of some axes, and the axes that take their elements.
+
+    An axis that was made of several stands for these.
+    """
+    (shape,), (own, labels) = _shapes(step), _in(step)
+    for before, after in groups(own, shape):
+        parts, sizes = [labels[axis] for axis in before], [own[axis] for axis in before]
+        if len(before) == 1 and isinstance(parts[0], Merged):
+            parts, sizes = list(parts[0].parts), list(parts[0].sizes)
+        yield parts, sizes, after
 
 
 def groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:

@@ -39,13 +39,13 @@ class Location:
 NOWHERE = Location()
 
 
-def locate(equation: Any) -> Location:
-    """The innermost line outside of JAX, lox and Python's own library that led to an equation."""
+def locate(equation: Any, around: Location = NOWHERE) -> Location:
+    """The innermost line outside of JAX, lox and Python's own library that led to an equation; `around` for none."""
     traceback = equation.source_info.traceback
     for frame in traceback.frames if traceback is not None else ():
         if not is_internal(frame.file_name):
             return Location(frame.file_name, frame.line_num, frame.function_name)
-    return NOWHERE
+    return around
 
 
 def call(equation: Any) -> tuple[Any, ...]:
@@ -71,8 +71,7 @@ def is_internal(file: str) -> bool:
 def located(block: Block, around: Location = NOWHERE) -> Iterator[tuple[Step, Location]]:
     """The steps of a block and of all inside of it, each with its line, or that of what runs it where it has none."""
     for step in block.steps:
-        location = locate(step.equation)
-        location = location if location.file else around
+        location = locate(step.equation, around)
         yield step, location
         for inner in step.blocks:
             yield from located(inner, location)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 from lox._audit._facts import Fact
@@ -26,6 +25,17 @@ class Value:
     name: str = ""
     maker: Step | None = None
     uses: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape; of what is no array, `()`."""
+        return tuple(getattr(self.aval, "shape", ()))
+
+    @property
+    def axes(self) -> str:
+        """The sizes of its axes with their labels, as in ``"32 time, 64"``."""
+        labelled = zip(self.shape, self.fact.labels, strict=True)
+        return ", ".join(f"{size} {label}" if label else str(size) for size, label in labelled)
 
 
 @dataclasses.dataclass(eq=False)
@@ -60,10 +70,3 @@ class Block:
     inputs: tuple[Value, ...]
     steps: tuple[Step, ...]
     outputs: tuple[Value, ...]
-
-    def all_steps(self) -> Iterator[Step]:
-        """The steps of this block and of all inside of it."""
-        for step in self.steps:
-            yield step
-            for block in step.blocks:
-                yield from block.all_steps()

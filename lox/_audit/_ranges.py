@@ -17,7 +17,6 @@ from lox._audit._rules import Rules, primitives
 
 Rule = Callable[..., Interval]
 _rule = Rules[Rule]()
-BOOL = Interval(0, 1)
 
 
 def range_of(step: Step) -> list[Interval]:
@@ -91,12 +90,12 @@ def _convert(step: Step, first: Interval) -> Interval:
     if any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in (new, old)) or jnp.issubdtype(new, jnp.bool_):
         return ANY
     if jnp.issubdtype(new, jnp.integer) and not jnp.issubdtype(old, jnp.integer):
-        return Interval(_rounded(math.trunc, first.low), _rounded(math.trunc, first.high))
+        return Interval(_truncated(first.low), _truncated(first.high))
     return first
 
 
-def _rounded(how: Callable[[float], float], number: float) -> float:
-    return number if math.isinf(number) else float(how(number))
+def _truncated(number: float) -> float:
+    return number if math.isinf(number) else float(math.trunc(number))
 
 
 def _monotone(function: Callable[[Any], Any]) -> Rule:
@@ -218,7 +217,7 @@ def _div(step: Step, first: Interval, second: Interval) -> Interval:
         ]
     if any(map(math.isnan, ends)):
         return ANY
-    return Interval(*(_rounded(math.trunc, end) if integers else end for end in (min(ends), max(ends))))
+    return Interval(*(_truncated(end) if integers else end for end in (min(ends), max(ends))))
 
 
 def _is_reduction(name: str, whole: Value, part: Value) -> bool:

@@ -56,15 +56,13 @@ def levels(block: Block, depth: int = 0, location: Location = NOWHERE) -> Iterat
     yield Level(depth, block.kind, tuple(found), len(block.steps), location)
     for step in block.steps:
         for inner in step.blocks:
-            where = locate(step.equation)
-            yield from levels(inner, depth + 1, where if where.file else location)
+            yield from levels(inner, depth + 1, locate(step.equation, location))
 
 
 def crossings(block: Block, around: Location = NOWHERE) -> Iterator[Crossing]:
     """What goes into and comes out of every loop, branch and call, outermost first."""
     for step in block.steps:
-        where = locate(step.equation)
-        where = where if where.file else around
+        where = locate(step.equation, around)
         for inner in step.blocks:
             for outside, inside, role in _pairs(step, inner):
                 yield Crossing(inner.kind, describe(outside), describe(inside), role, where)

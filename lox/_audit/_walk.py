@@ -17,7 +17,6 @@ from lox._handler import jaxprs_in
 
 P = jex.core.primitives
 
-
 _CALLED = {P.remat_p: "checkpoint", _compat.shard_map_p: "shard_map"}
 """What people call a primitive, where that is another name."""
 
@@ -59,9 +58,9 @@ class Walk:
             step = Step(equation, tuple(map(read, equation.invars)))
             for value in step.inputs:
                 value.uses += 1
-            facts, step.blocks = self._through(step)
+            results, step.blocks = self._through(step)
             step.outputs = tuple(
-                Value(var.aval, fact, maker=step) for var, fact in zip(equation.outvars, facts, strict=True)
+                Value(var.aval, fact, maker=step) for var, fact in zip(equation.outvars, results, strict=True)
             )
             values.update(zip(equation.outvars, step.outputs, strict=True))
             steps.append(step)

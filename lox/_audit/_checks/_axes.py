@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lox._audit._findings import Finding, Kind
-from lox._audit._labels import Merged, groups, has_rule
+from lox._audit._labels import has_rule, regrouped
 from lox._audit._location import Location, call, located
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
@@ -37,25 +37,20 @@ CROSSED = Kind(
     "Give both operands the same shape before, such as with x[:, None] or jnp.squeeze; for all pairs, use jnp.outer.",
 )
 
-
-_ALONGSIDE = primitives("concatenate", "stack")
+_ALONGSIDE = primitives("concatenate")
 """What has a rule of its own for axes, and yet takes operands side by side."""
 
 
 def meeting(program: Block) -> Iterator[Finding]:
     """LOX101: in an operation on elements, an axis of one operand meets another axis of the other."""
     for step, location in located(program):
-        if (
-            step.blocks
-            or has_rule(step.equation.primitive)
-            and step.equation.primitive not in primitives("concatenate")
-        ):
+        if step.blocks or (has_rule(step.equation.primitive) and step.equation.primitive not in _ALONGSIDE):
             continue
-        for first, second in itertools.combinations([value for value in step.inputs if _shape(value)], 2):
-            if len(_shape(first)) != len(_shape(second)):
+        for first, second in itertools.combinations([value for value in step.inputs if value.shape], 2):
+            if len(first.shape) != len(second.shape):
                 continue
             for axis, (one, other) in enumerate(zip(first.fact.labels, second.fact.labels, strict=True)):
-                if one and other and one != other and _shape(first)[axis] == _shape(second)[axis]:
+                if _differ(one, other) and first.shape[axis] == second.shape[axis]:
                     yield MEETING.at(
                         location,
                         f"Axis {axis} of {_text(first)} is {one}, that of {_text(second)} is {other}, and "
@@ -71,7 +66,7 @@ def contracted(program: Block) -> Iterator[Finding]:
         for what, axes in (("sums over", over), ("goes along", batch)):
             for a, b in zip(*axes, strict=True):
                 one, other = left.fact.labels[a], right.fact.labels[b]
-                if one and other and one != other:
+                if _differ(one, other):
                     yield CONTRACTED.at(
                         location,
                         f"A product of {_text(left)} and {_text(right)} {what} {one} of the first, which is axis {a}, "
@@ -82,13 +77,8 @@ def contracted(program: Block) -> Iterator[Finding]:
 def reshaped(program: Block) -> Iterator[Finding]:
     """LOX103: a reshape exchanges the sizes of axes, and not their elements."""
     for step, location in _of(program, "reshape"):
-        (value,), shape = step.inputs[:1], _shape(step.outputs[0])
-        for before, after in groups(_shape(value), shape):
-            labels = [value.fact.labels[axis] for axis in before]
-            sizes = [_shape(value)[axis] for axis in before]
-            if len(before) == 1 and isinstance(labels[0], Merged):
-                labels, sizes = list(labels[0].parts), list(labels[0].sizes)
-            new = [shape[axis] for axis in after]
+        for labels, sizes, after in regrouped(step):
+            new = [step.outputs[0].shape[axis] for axis in after]
             if len(new) > 1 and all(labels) and new != sizes and sorted(new) == sorted(sizes):
                 yield RESHAPED.at(
                     location,
@@ -102,7 +92,7 @@ def crossed(program: Block) -> Iterator[Finding]:
     for step, location in located(program):
         if step.blocks or has_rule(step.equation.primitive):
             continue
-        arrays = [value for value in step.inputs if _shape(value)]
+        arrays = [value for value in step.inputs if value.shape]
         raised = [value for value in arrays if _is_raised(value, step)]
         others = [value for value in arrays if value not in raised]
         for one, other in itertools.product(raised, others):
@@ -119,18 +109,16 @@ def _is_raised(value: Value, step: Step) -> bool:
     maker = value.maker
     if maker is None or maker.equation.primitive not in primitives("broadcast_in_dim", "reshape"):
         return False
-    return len(_shape(maker.inputs[0])) < len(_shape(value)) and call(maker.equation) == call(step.equation)
+    return len(maker.inputs[0].shape) < len(value.shape) and call(maker.equation) == call(step.equation)
 
 
 def _of(program: Block, name: str) -> Iterator[tuple[Step, Location]]:
     return ((step, location) for step, location in located(program) if step.equation.primitive in primitives(name))
 
 
-def _shape(value: Any) -> tuple[int, ...]:
-    return tuple(getattr(value.aval, "shape", ()))
+def _differ(one: Any, other: Any) -> bool:
+    return one is not None and other is not None and one != other
 
 
-def _text(value: Any) -> str:
-    labelled = zip(_shape(value), value.fact.labels, strict=True)
-    axes = ", ".join(f"{size} {label}" if label else str(size) for size, label in labelled)
-    return f"{value.name or 'a value'} of shape ({axes})"
+def _text(value: Value) -> str:
+    return f"{value.name or 'a value'} of shape ({value.axes})"

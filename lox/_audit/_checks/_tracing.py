@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import jax
 
 from lox._audit._findings import Finding, Kind
-from lox._audit._location import Location, is_internal
+from lox._audit._location import NOWHERE, Location, is_internal
 
 _CURES = (
     "Choose with jnp.where or jax.lax.cond (jax.lax.while_loop for a loop), or make the argument that it depends on "
@@ -58,5 +58,5 @@ def _where(error: Exception) -> Location:
     """The innermost line of the user's program that an exception came through."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_internal(frame.filename)]
     if not frames:
-        return Location()
+        return NOWHERE
     return Location(frames[-1].filename, frames[-1].lineno or 0, frames[-1].name)
