@@ -1,4 +1,4 @@
-"""Functions as programs of their arrays alone, to be traced without being run."""
+"""The program of a function: it is traced with abstract arguments, and nothing is computed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from lox._effect import recording
 
-def abstractly(
-    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Callable[..., Any], list[int], list[Any]]:
-    """Of a function and its arguments, what `jax.make_jaxpr` takes.
+
+def trace(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[int]]:
+    """The program of a function, log calls included.
 
     Args:
         fun: The function.
@@ -20,8 +20,8 @@ def abstractly(
         kwargs: Its keyword arguments.
 
     Returns:
-        The function of the arrays among the leaves of the arguments, whose other leaves are passed on as they are; the
-        places of the arrays among the leaves; and the arrays.
+        The jaxpr, whose inputs are the arrays among the leaves of the arguments, while other leaves are passed on as
+        they are; and the places of the arrays among the leaves.
     """
     leaves, structure = jax.tree.flatten((args, kwargs))
     traced = [place for place, leaf in enumerate(leaves) if _is_array(leaf)]
@@ -33,7 +33,8 @@ def abstractly(
         args, kwargs = jax.tree.unflatten(structure, filled)
         return fun(*args, **kwargs)
 
-    return flat, traced, [leaves[place] for place in traced]
+    with recording(True):
+        return jax.make_jaxpr(flat)(*(leaves[place] for place in traced)), traced
 
 
 def _is_array(leaf: Any) -> bool:

@@ -8,12 +8,11 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
 import jax.extend as jex
 
 from lox import _compat, _transform
-from lox._abstract import abstractly
-from lox._effect import log_p, received, recording
+from lox._abstract import trace
+from lox._effect import log_p, received
 from lox._events import Event, Loop, Site
 from lox._handler import jaxprs_in
 
@@ -129,13 +128,10 @@ def sites(fun: Callable[..., Any]) -> Callable[..., Sites]:
 
     @functools.wraps(fun, updated=())
     def found(*args: Any, **kwargs: Any) -> Sites:
-        flat, _, arrays = abstractly(fun, args, kwargs)
+        def without_results(*args: Any, **kwargs: Any) -> None:
+            fun(*args, **kwargs)
 
-        def without_results(*arrays: Any) -> None:
-            flat(*arrays)
-
-        with recording(True):
-            jaxpr = jax.make_jaxpr(without_results)(*arrays)
+        jaxpr, _ = trace(without_results, args, kwargs)
         return Sites(_walk(jaxpr, _Place()))
 
     return _transform.decorate(fun, lambda _: found)

@@ -9,9 +9,8 @@ from typing import Any
 
 import jax
 
-from lox._abstract import abstractly
+from lox._abstract import trace
 from lox._arguments import ARRAY_LIKE, path_name
-from lox._effect import recording
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,9 +50,7 @@ def capture(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
         return [leaf for _, leaf in found]
 
     names = _names(fun, args, kwargs)
-    flat, traced, arrays = abstractly(guarded, args, kwargs)
-    with recording(True):
-        jaxpr = jax.make_jaxpr(flat)(*arrays)
+    jaxpr, traced = trace(guarded, args, kwargs)
     name = getattr(fun, "__name__", type(fun).__name__)
     return Capture(name, jaxpr, tuple(names[place] for place in traced), results, error)
 
