@@ -19,7 +19,6 @@ from lox._logdict import logdict as logdict
 from lox._spool import spool as spool
 from lox._strip import keep as keep
 from lox._strip import strip as strip
-from lox._tap import tap as tap
 
 if TYPE_CHECKING:
     from lox import loggers as loggers
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from lox._sites import sites as sites
     from lox._storage import load as load
     from lox._storage import save as save
+    from lox._tap import tap as tap
 
 _AT_FIRST_USE = {
     "LogSite": "lox._sites",
@@ -34,6 +34,7 @@ _AT_FIRST_USE = {
     "loggers": "lox.loggers",
     "save": "lox._storage",
     "sites": "lox._sites",
+    "tap": "lox._tap",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -46,8 +47,12 @@ def _calling_site(tags: str | Iterable[str]) -> Site:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("lox._"):
         frame = frame.f_back
     code = frame.f_code
-    where = f", at {code.co_filename}:{frame.f_lineno} ({code.co_name})"
-    return Site(code.co_filename, frame.f_lineno, code.co_name, names(tags, "tags", where))
+    if type(tags) is not tuple or tags:
+        tags = names(tags, "tags", f", at {code.co_filename}:{frame.f_lineno} ({code.co_name})")
+    return _site(code.co_filename, frame.f_lineno, code.co_name, tags)
+
+
+_site = functools.lru_cache(maxsize=4096)(Site)  # An eager program gets there at each call.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from lox._exceptions import StructureError, UnsupportedPrimitiveError
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(slots=True)
 class Block:
     """The events of one key. Arrays have the axes of the loops around, then the event axis.
 
