@@ -1,6 +1,18 @@
-from benchmarks import absence, dispatch, growth, importing, memory, overhead, peers, saving, streaming, tracing
+from benchmarks import (
+    absence,
+    auditing,
+    dispatch,
+    growth,
+    importing,
+    memory,
+    overhead,
+    peers,
+    saving,
+    streaming,
+    tracing,
+)
 from benchmarks._report import main
 
 if __name__ == "__main__":
-    modules = (importing, absence, overhead, peers, dispatch, tracing, memory, streaming, saving, growth)
+    modules = (importing, absence, overhead, peers, dispatch, tracing, memory, streaming, saving, growth, auditing)
     main({module.__name__.removeprefix("benchmarks."): module.measure for module in modules})

@@ -35,6 +35,7 @@ CHAPTERS = {
     "saving": "Loggers and files",
     "growth": "How cost grows",
     "importing": "Importing",
+    "auditing": "`lox.audit`",
 }
 
 

@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from lox._channel import flush as flush
+from lox._exceptions import AuditError as AuditError
 from lox._exceptions import LogDataError as LogDataError
 from lox._exceptions import LogValueError as LogValueError
 from lox._exceptions import LoxError as LoxError
@@ -22,6 +23,7 @@ from lox._strip import strip as strip
 
 if TYPE_CHECKING:
     from lox import loggers as loggers
+    from lox._audit import audit as audit
     from lox._sites import LogSite as LogSite
     from lox._sites import sites as sites
     from lox._storage import load as load
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 _AT_FIRST_USE = {
     "LogSite": "lox._sites",
+    "audit": "lox._audit",
     "load": "lox._storage",
     "loggers": "lox.loggers",
     "save": "lox._storage",

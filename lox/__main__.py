@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lox._exceptions import LoxError
-from lox.commands import demo, export, ls, plot, show, tail
-from lox.commands._arguments import output_file, positive, whole
+from lox.commands import audit, demo, export, ls, plot, show, tail
+from lox.commands._arguments import axes, function, output_file, positive, whole
 from lox.commands._output import Failure, complain
 
 INTERRUPTED, READER_GONE = 130, 141
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lox",
-        description="Logging for JAX: what to do with saved logs.",
+        description="Logging for JAX: what to do with saved logs, and what a function will do.",
         epilog="Exit codes: 0 done, 1 not or not all done, 2 wrong usage, 130 interrupted. On a terminal, tables are "
         "aligned and have a header; elsewhere they are lines of fields with tabs between. PATH is the directory of a "
         "run, as lox.save makes it, or one with runs in it, as SaveLogger does; it may be written meanwhile.",
@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_plot(commands)
     _add_tail(commands)
     _add_export(commands)
+    _add_audit(commands)
     _add_demo(commands)
     return parser
 
@@ -160,6 +161,57 @@ def _add_export(commands: argparse._SubParsersAction) -> None:
         return export.to_wandb(args.path, args.out, args.offline, args.project)
 
     parser.set_defaults(command=run)
+
+
+def _add_audit(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser(
+        "audit",
+        help="say what in a function will bite",
+        description="Follows the data through a function, without computing anything, and prints a report. The exit "
+        "code is 1 when something is found that is as bad as --fail-on.",
+    )
+    parser.add_argument("function", metavar="MODULE:FUNCTION", type=function, help="as in package.module:name")
+    parser.add_argument(
+        "--args",
+        metavar="MODULE:FACTORY",
+        type=function,
+        help="what returns arguments for it, a tuple or a dict; arrays may be jax.ShapeDtypeStructs",
+    )
+    parser.add_argument(
+        "--axes",
+        metavar="NAME=LABELS",
+        type=axes,
+        action="append",
+        default=[],
+        help="what the axes of an argument mean, as in obs=time,batch,_",
+    )
+    parser.add_argument("--differentiate", metavar="NAME", action="append", default=[], help="an argument")
+    parser.add_argument("--ignore", metavar="CODE", action="append", default=[], help="what is not to be reported")
+    parser.add_argument(
+        "--detail", choices=("calls", "lines", "equations"), default="lines", help="of the data flow; lines by default"
+    )
+    parser.add_argument(
+        "--fail-on",
+        choices=("error", "warning", "info"),
+        default="error",
+        help="from when on the exit code is 1; error by default",
+    )
+    form = parser.add_mutually_exclusive_group()
+    for name in ("json", "markdown", "mermaid"):
+        form.add_argument(f"--{name}", dest="write", action="store_const", const=name, help=f"print it as {name}")
+    parser.set_defaults(
+        write="text",
+        command=lambda args: audit.audit(
+            args.function,
+            args.args,
+            dict(args.axes),
+            args.differentiate,
+            args.ignore,
+            args.write,
+            args.detail,
+            args.fail_on,
+        ),
+    )
 
 
 def _add_demo(commands: argparse._SubParsersAction) -> None:

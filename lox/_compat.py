@@ -14,9 +14,10 @@ from typing import Any
 import jax
 import jax.extend as jex
 import numpy as np
-from jax._src import callback as _callback  # The sharding of a callback.
+from jax._src import callback as _callback  # The sharding of a callback, and its primitives.
 from jax._src import config as _config  # The switch of constant folding.
 from jax._src import core as _core  # eval_trace (the eager trace) has no public name.
+from jax._src import debugging as _debugging  # The primitives of jax.debug are not in jax.extend.
 from jax._src import dispatch as _dispatch  # The jitted functions that stand for primitives in eager calls.
 from jax._src import effects as _effects  # The sets of effect types that JAX's transformations allow.
 from jax._src import pjit as _pjit  # Marker for an output whose sharding the compiler chooses.
@@ -29,6 +30,8 @@ from jax._src.interpreters import ad as _ad  # primitive_linearizations and its 
 from jax._src.interpreters import batching as _batching  # batch_jaxpr, matchaxis.
 from jax._src.interpreters import partial_eval as _pe  # dceable_effects, the rules of partial evaluation.
 from jax._src.lax import lax as _lax  # Primitives that jax.extend does not list.
+from jax._src.lax import parallel as _parallel  # The same.
+from jax._src.random import prng as _prng  # The same.
 from jax._src.shard_map import shard_map_p as shard_map_p  # The primitive is not in jax.extend.
 from jax.api_util import debug_info as _debug_info
 from jax.extend.linear_util import wrap_init as _wrap_init
@@ -45,8 +48,26 @@ else:
     _flatten, _pack = _flattree.flatten, _flattree.pack
 
 Effect = jex.core.Effect
-unlisted_primitives = {name: getattr(_lax, f"{name}_p") for name in ("split", "stack") if hasattr(_lax, f"{name}_p")}
-"""Primitives of `jax.lax` that `jax.extend.core.primitives` does not list, by name."""
+_UNLISTED = {
+    "split": _lax,
+    "stack": _lax,
+    "unstack": _lax,
+    "optimization_barrier": _lax,
+    "random_wrap": _prng,
+    "random_unwrap": _prng,
+    "pure_callback": _callback,
+    "io_callback": _callback,
+    "debug_callback": _debugging,
+    "debug_print": _debugging,
+    "psum_invariant": _parallel,
+    "all_gather_invariant": _parallel,
+    "reduce_scatter": _parallel,
+    "pvary": _core,
+}
+unlisted_primitives = {
+    name: getattr(module, f"{name}_p") for name, module in _UNLISTED.items() if hasattr(module, f"{name}_p")
+}
+"""Primitives that `jax.extend.core.primitives` does not list, by name."""
 
 _PjitFunction = type(jax.jit(lambda: None))
 weakref_lru_cache = _util.weakref_lru_cache

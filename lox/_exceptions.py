@@ -29,6 +29,10 @@ class UnsupportedPrimitiveError(LoxError, NotImplementedError):
     """A log sits inside a JAX primitive that lox has no rule for."""
 
 
+class AuditError(LoxError, ValueError):
+    """An audit found something that is at least as bad as it must not be."""
+
+
 class SpoolWarning(UserWarning):
     """Logs were left out of what `lox.spool` returns, because the caller asked for a warning only."""
 

@@ -132,9 +132,14 @@ def sites(fun: Callable[..., Any]) -> Callable[..., Sites]:
             fun(*args, **kwargs)
 
         jaxpr, _ = trace(without_results, args, kwargs)
-        return Sites(_walk(jaxpr, _Place()))
+        return sites_of(jaxpr)
 
     return _transform.decorate(fun, lambda _: found)
+
+
+def sites_of(jaxpr: Any) -> Sites:
+    """The sites of a program that was traced with its log calls."""
+    return Sites(_walk(jaxpr, _Place()))
 
 
 def _walk(jaxpr: Any, place: _Place) -> Iterator[LogSite]:

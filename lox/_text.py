@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -68,3 +69,18 @@ def sparkline(values: Any, width: int = 20) -> str:
         LEVELS[round((mean / 2 - low / 2) / span * (len(LEVELS) - 1))] if np.isfinite(mean) else NOT_FINITE
         for mean in means
     )
+
+
+def aligned(fields: Sequence[str], widths: Sequence[int]) -> str:
+    """Fields in columns."""
+    return "  ".join(field.ljust(width) for field, width in zip(fields, widths, strict=True)).rstrip()
+
+
+def columns(rows: Sequence[Sequence[str]], widest: int = 60) -> list[str]:
+    """Rows as lines with aligned columns, of which longer fields stick out.
+
+    >>> columns([("a", "bcd"), ("ef", "g")])
+    ['a   bcd', 'ef  g']
+    """
+    widths = [min(widest, max(map(len, column))) for column in zip(*rows, strict=True)]
+    return [aligned(row, widths) for row in rows]

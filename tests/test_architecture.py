@@ -116,6 +116,8 @@ def test_exceptions_import_nothing_of_lox():
 
 
 EXPORTS = {
+    "audit",
+    "AuditError",
     "log",
     "log_grad",
     "load",

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import lox
 from lox._audit._capture import capture
-from lox._audit._checks._tracing import raised
 
 
 def decides(x):
@@ -59,7 +59,7 @@ def divides(x):
     ],
 )
 def test_what_a_function_raises_while_traced_is_found_at_its_line(fun, code, line):
-    (finding,) = raised(capture(fun, (jnp.ones(3),), {}).error)
+    (finding,) = lox.audit(fun)(jnp.ones(3)).issues
     assert finding.code == code or (code is None and finding.code in ("LOX400", "LOX402", "LOX405"))
     assert (finding.file, finding.line) == (__file__, fun.__code__.co_firstlineno + line)
     assert finding.severity == "error" and finding.suggestion
@@ -69,12 +69,13 @@ def test_the_line_is_the_innermost_one_of_the_user():
     def calls(x):
         return jax.jit(jax.vmap(decides))(x[None])
 
-    (finding,) = raised(capture(calls, (jnp.ones(3),), {}).error)
+    (finding,) = lox.audit(calls)(jnp.ones(3)).issues
     assert finding.line == decides.__code__.co_firstlineno + 1
 
 
 def test_of_a_function_that_raises_nothing_nothing_is_found():
-    assert not list(raised(capture(jnp.sin, (jnp.ones(3),), {}).error))
+    report = lox.audit(jnp.sin)(jnp.ones(3))
+    assert not report.issues and "LOX400" in [finding.code for finding in report.verified]
 
 
 def test_with_static_arguments_the_same_function_is_fine():

@@ -11,6 +11,7 @@ import jax
 
 from lox._abstract import trace
 from lox._arguments import ARRAY_LIKE, path_name
+from lox._audit._expect import auditing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Capture:
         arguments: The names of the program's inputs, such as ``"params/w"``.
         results: The names of its outputs, such as ``"out/0"``.
         error: What the function raised.
+        structure: The structure of what it returned, or None.
     """
 
     name: str
@@ -30,29 +32,31 @@ class Capture:
     arguments: tuple[str, ...]
     results: tuple[str, ...]
     error: Exception | None
+    structure: Any = None
 
 
 def capture(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Capture:
     """Traces a function with arguments, of which arrays may be `jax.ShapeDtypeStruct`s."""
     error: Exception | None = None
     results: tuple[str, ...] = ()
+    structure: Any = None
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        nonlocal error, results
+        nonlocal error, results, structure
         try:
-            out = fun(*args, **kwargs)
+            found, structure = jax.tree_util.tree_flatten_with_path(fun(*args, **kwargs))
         except Exception as raised:  # noqa: BLE001  (whatever it is, what was seen before is worth a report)
             error = raised
             return ()
-        found = jax.tree_util.tree_flatten_with_path(out)[0]
         found = [(path, leaf) for path, leaf in found if isinstance(leaf, (jax.Array, *ARRAY_LIKE))]
         results = tuple(f"out/{path_name(path)}" if path else "out" for path, _ in found)
         return [leaf for _, leaf in found]
 
     names = _names(fun, args, kwargs)
-    jaxpr, traced = trace(guarded, args, kwargs)
+    with auditing(True):
+        jaxpr, traced = trace(guarded, args, kwargs)
     name = getattr(fun, "__name__", type(fun).__name__)
-    return Capture(name, jaxpr, tuple(names[place] for place in traced), results, error)
+    return Capture(name, jaxpr, tuple(names[place] for place in traced), results, error, structure)
 
 
 def _names(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:

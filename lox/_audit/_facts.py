@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ Labels = tuple[str | None, ...]
 """The meaning of each axis, or None where it is unknown."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Interval:
     """The numbers from `low` to `high`, both included."""
 
@@ -38,7 +39,7 @@ def hull(intervals: Iterable[Interval]) -> Interval:
     return Interval(min(each.low for each in found), max(each.high for each in found))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Fact:
     """What is known of a value.
 
@@ -53,9 +54,15 @@ class Fact:
 
 def unknown(aval: Any) -> Fact:
     """What the type of a value tells of it."""
-    return Fact((None,) * aval.ndim, of_dtype(aval.dtype))
+    return _unknown(getattr(aval, "ndim", 0), getattr(aval, "dtype", None))
 
 
+@functools.lru_cache(maxsize=1024)
+def _unknown(axes: int, dtype: Any) -> Fact:
+    return Fact((None,) * axes, ANY if dtype is None else of_dtype(dtype))
+
+
+@functools.lru_cache(maxsize=1024)
 def of_dtype(dtype: Any) -> Interval:
     """The range of a dtype that is small enough to tell something."""
     if jnp.issubdtype(dtype, jnp.bool_):
@@ -70,14 +77,23 @@ def of_dtype(dtype: Any) -> Interval:
 
 def of_constant(value: Any) -> Fact:
     """What is known of a constant: its numbers."""
+    if isinstance(value, (float, int)):
+        return Fact((), ANY if math.isnan(value) else Interval(float(value), float(value)))
     aval = jax.typeof(value)
-    if isinstance(value, jax.core.Tracer) or jnp.issubdtype(aval.dtype, jax.dtypes.extended) or not aval.size:
+    if not isinstance(aval, jax.core.ShapedArray) or isinstance(value, jax.core.Tracer):
+        return unknown(aval)  # Such as a reference.
+    if jnp.issubdtype(aval.dtype, jax.dtypes.extended) or not aval.size or not _is_here(value):
         return unknown(aval)
     numbers = np.asarray(value)
     if numbers.dtype.kind in "biu" or jnp.issubdtype(numbers.dtype, jnp.floating):
         low, high = float(numbers.min()), float(numbers.max())
         return Fact((None,) * aval.ndim, ANY if math.isnan(low) else Interval(low, high))
     return unknown(aval)
+
+
+def _is_here(value: Any) -> bool:
+    """Whether the numbers of a constant can be read by this process."""
+    return not isinstance(value, jax.Array) or (value.is_fully_addressable and not value.is_deleted())
 
 
 def join(facts: Sequence[Fact]) -> Fact:

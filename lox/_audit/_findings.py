@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from lox._audit._location import Location
 
 Severity = Literal["error", "warning", "info"]
+SEVERITIES: tuple[str, ...] = get_args(Severity)
+"""The worst first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,20 +18,34 @@ class Kind:
 
     Attributes:
         code: Its stable name, such as ``"LOX101"``.
-        severity: How bad it is: "error" for what is wrong, "warning" for what is likely to become so, "info" for what
-            is to be known.
+        severity: How bad it is: "error" for what is wrong, "warning" for what is likely to be or to become so, "info"
+            for what is to be known.
         title: What it is about, in a few words.
         suggestion: What to do about it.
+        holds: What is so at the places that were looked at where nothing is found, in a few words.
     """
 
     code: str
     severity: Severity
     title: str
     suggestion: str
+    holds: str = ""
 
     def at(self, location: Location, message: str) -> Finding:
         """A finding of this kind."""
         return Finding(self.code, self.severity, message, location.file, location.line, self.suggestion)
+
+    def fine(self, location: Location) -> Held:
+        """A place that was looked at, and where nothing of this kind is."""
+        return Held(self, location)
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """A place at which what a kind of finding is about was looked at, and is right."""
+
+    kind: Kind
+    location: Location
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +70,14 @@ class Finding:
 
     @property
     def where(self) -> str:
+        """The place as ``"file:line"``, or empty."""
         return f"{self.file}:{self.line}" if self.file else ""
 
-    def as_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+    @property
+    def page(self) -> str:
+        """The page of its kind in the documentation."""
+        return f"docs/audit/{self.code}.md"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that there is, as JSON has it."""
+        return {**dataclasses.asdict(self), "page": self.page}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Literal, get_args
 
 from lox._audit._location import NOWHERE, Location, locate, located
@@ -62,12 +62,13 @@ def rows(block: Block, detail: Detail) -> list[Row]:
 class _Rows:
     def __init__(self, detail: Detail):
         self.detail = detail
-        self.names: dict[Value, str] = {}
+        self.names: dict[Value, tuple[str, ...]] = {}
         self.numbers = itertools.count(1)
+        self.shown: set[Block] = set()
 
     def of_block(self, block: Block, depth: int) -> Iterator[Row]:
         for value in block.inputs:
-            self.names[value] = value.name
+            self.names[value] = (value.name,) if value.name else ()
             if value.name or not depth:
                 notes = () if value.uses else ("never used",)
                 yield Row(depth, value.name, (describe(value),), name=value.name, notes=notes)
@@ -94,7 +95,7 @@ class _Rows:
         first = steps[0]
         made = {value for step in steps for value in step.outputs}
         taken = [value for step in steps for value in step.inputs]
-        sources = tuple(dict.fromkeys(self.names[value] for value in taken if self.names.get(value)))
+        sources = tuple(dict.fromkeys(name for value in taken for name in self.names.get(value, ())))
         if first.equation.primitive is log_p:
             nodes, _ = received(first.inputs, first.equation.params)
             for event in events(nodes):
@@ -103,32 +104,20 @@ class _Rows:
             return
         results = [value for step in steps for value in step.outputs if value.uses > taken.count(value)]
         if self.detail == "calls" and not opens:
-            self.names.update((value, ", ".join(sources)) for value in made)
+            self.names.update(dict.fromkeys(made, sources))
             return
         name = f"#{next(self.numbers)}"
-        self.names.update(dict.fromkeys(made, name))
+        self.names.update(dict.fromkeys(made, (name,)))
         what = location.code if self.detail == "lines" else ""
         if opens:
             what = first.blocks[0].kind if len(first.blocks) == 1 else first.equation.primitive.name
         what = what or ", ".join(dict.fromkeys(step.equation.primitive.name for step in steps))
-        notes = () if results else ("dropped",)
+        blocks = [block for block in first.blocks if block not in self.shown] if opens else []
+        self.shown.update(blocks)
+        notes = (*(() if results else ("dropped",)), *(("as above",) if opens and not blocks else ()))
         yield Row(depth, what, tuple(map(describe, results)), sources, name, notes, location)
-        for block in first.blocks if opens else ():
-            several = len(first.blocks) > 1
+        several = len(first.blocks) > 1
+        for block in blocks:
             if several:
                 yield Row(depth + 1, block.kind)
             yield from self.of_block(block, depth + 1 + several)
-
-
-def table(found: Sequence[Row]) -> str:
-    """Rows as aligned text."""
-    cells = []
-    for row in found:
-        name = f"{row.name} " if row.name not in ("", row.what) else ""
-        notes = [f"from {', '.join(row.sources)}"] if row.sources else []
-        cells.append(("  " * row.depth + name + row.what, "; ".join(row.values), ", ".join([*notes, *row.notes])))
-    widths = [min(60, max((len(cell[column]) for cell in cells), default=0)) for column in range(3)]
-    return "\n".join(
-        "  ".join([*(text.ljust(width) for text, width in zip(cell, widths, strict=True)), str(row.location)]).rstrip()
-        for cell, row in zip(cells, found, strict=True)
-    )

@@ -29,6 +29,8 @@ _rule = Rules[Rule]()
 
 def labels_of(step: Step) -> Sequence[Labels]:
     """The labels of what comes out of a step; of one that has no rule, those of what is as it is shaped."""
+    if not any(any(value.fact.labels) for value in step.inputs):
+        return [(None,) * len(shape) for shape in _shapes(step)]
     return (_rule[step.equation.primitive] or _elementwise)(step)
 
 
@@ -94,6 +96,7 @@ def _reduce(name: str) -> Rule:
 
 _rule("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor")(_reduce("axes"))
 _rule("argmax", "argmin")(_reduce("axes"))
+_rule("psum", "pmax", "pmin")(_reduce("axes"))  # Under vmap the axis with a name is one of the array.
 _rule("reduce")(_reduce("dimensions"))
 
 

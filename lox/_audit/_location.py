@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import linecache
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import CodeType
+from typing import Any, NamedTuple
 
 import jax
 
@@ -39,13 +41,40 @@ class Location:
 NOWHERE = Location()
 
 
+class Frame(NamedTuple):
+    """A call that led to an equation: its code, and how far it was in it."""
+
+    code: CodeType
+    instruction: int
+
+    @property
+    def file(self) -> str:
+        """The file of the code."""
+        return self.code.co_filename
+
+
+def frames(equation: Any) -> tuple[Frame, ...]:
+    """The calls that led to an equation, the innermost first."""
+    return _frames(equation.source_info.traceback)
+
+
+# Tracebacks are equal when they are of the same calls, as those of a loop of Python are.
+@functools.lru_cache(maxsize=4096)
+def _frames(traceback: Any) -> tuple[Frame, ...]:
+    return tuple(map(Frame, *traceback.raw_frames())) if traceback is not None else ()
+
+
 def locate(equation: Any, around: Location = NOWHERE) -> Location:
     """The innermost line outside of JAX, lox and Python's own library that led to an equation; `around` for none."""
-    traceback = equation.source_info.traceback
-    for frame in traceback.frames if traceback is not None else ():
-        if not is_internal(frame.file_name):
-            return Location(frame.file_name, frame.line_num, frame.function_name)
-    return around
+    return _own_line(equation.source_info.traceback) or around
+
+
+@functools.lru_cache(maxsize=4096)
+def _own_line(traceback: Any) -> Location | None:
+    for code, instruction in _frames(traceback):
+        if not is_internal(code.co_filename):
+            return Location(code.co_filename, traceback.code_addr2line(code, instruction), code.co_qualname)
+    return None
 
 
 def call(equation: Any) -> tuple[Any, ...]:
@@ -53,14 +82,14 @@ def call(equation: Any) -> tuple[Any, ...]:
 
     An operator is called through a function that all operators share, so that this is two functions deep.
     """
-    traceback = equation.source_info.traceback
-    frames = traceback.frames if traceback is not None else ()
-    inside = list(itertools.takewhile(lambda frame: is_internal(frame.file_name), frames))
+    called = frames(equation)
+    inside = [code.co_qualname for code, _ in itertools.takewhile(lambda frame: is_internal(frame.file), called)]
     # What a library has jitted may have been traced for another call before: nothing is around it.
-    deep = 2 if len(inside) < len(frames) else 1
-    return locate(equation), *(frame.function_name for frame in inside[-deep:])
+    deep = 2 if len(inside) < len(called) else 1
+    return locate(equation), *inside[-deep:]
 
 
+@functools.lru_cache(maxsize=4096)
 def is_internal(file: str) -> bool:
     """Whether a file is of JAX, of lox or of Python's own library."""
     if file.startswith((f"{_JAX}/", f"{_LOX}/_", f"{_LOX}/loggers/")):
@@ -69,15 +98,26 @@ def is_internal(file: str) -> bool:
 
 
 def located(block: Block, around: Location = NOWHERE) -> Iterator[tuple[Step, Location]]:
-    """The steps of a block and of all inside of it, each with its line, or that of what runs it where it has none."""
-    for step in block.steps:
-        location = locate(step.equation, around)
-        yield step, location
-        for inner in step.blocks:
-            yield from located(inner, location)
+    """The steps of a block and of all inside of it, each with its line, or that of what runs it where it has none.
+
+    What several steps run, such as a jitted function, is there once.
+    """
+    seen: set[Block] = set()
+
+    def inside(block: Block, around: Location) -> Iterator[tuple[Step, Location]]:
+        if block in seen:
+            return
+        seen.add(block)
+        for step in block.steps:
+            location = locate(step.equation, around)
+            yield step, location
+            for inner in step.blocks:
+                yield from inside(inner, location)
+
+    return inside(block, around)
 
 
 def transformations(equation: Any) -> tuple[str, ...]:
     """The transformations of JAX that an equation went through, the outermost first, such as ``("jvp", "vmap")``."""
     stack = equation.source_info.name_stack.stack
-    return tuple(each.name for each in stack if type(each).__name__ == "Transform")
+    return tuple(each.name for each in stack if type(each).__name__ == "Transform") if stack else ()

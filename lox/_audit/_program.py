@@ -8,7 +8,7 @@ from typing import Any
 from lox._audit._facts import Fact
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Value:
     """A value of a program.
 
@@ -38,7 +38,7 @@ class Value:
         return ", ".join(f"{size} {label}" if label else str(size) for size, label in labelled)
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Step:
     """An equation of a program.
 
@@ -70,3 +70,22 @@ class Block:
     inputs: tuple[Value, ...]
     steps: tuple[Step, ...]
     outputs: tuple[Value, ...]
+
+
+def live(program: Block) -> set[Value]:
+    """The values that have a part in what comes out of a program, or in what it does besides."""
+    found = set(program.outputs)
+
+    def visit(block: Block) -> None:
+        for step in reversed(block.steps):
+            if not step.equation.effects and found.isdisjoint(step.outputs):
+                continue
+            found.update(step.inputs)
+            for inner in step.blocks:
+                alike = len(step.blocks) == 1 and len(inner.outputs) == len(step.outputs)
+                pairs = zip(inner.outputs, step.outputs if alike else inner.outputs, strict=True)
+                found.update(own for own, outside in pairs if not alike or outside in found)
+                visit(inner)
+
+    visit(program)
+    return found

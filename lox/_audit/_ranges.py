@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -29,23 +30,47 @@ def range_of(step: Step) -> list[Interval]:
     rule = _rule[step.equation.primitive]
     if rule is None or len(known) != 1:
         return known
-    found = rule(step, *(value.fact.range for value in step.inputs))
-    return [_within(found, step.equation.outvars[0].aval.dtype, known[0])]
+    dtype = step.equation.outvars[0].aval.dtype
+    if getattr(dtype, "kind", "") == "c":  # Keys have none.
+        return known
+    return [_within(rule(step, *[value.fact.range for value in step.inputs]), dtype, known[0])]
+
+
+def exact_range(step: Step) -> Interval | None:
+    """The range of the one thing that comes out of a step if its dtype had no end; None of a step without a rule."""
+    rule = _rule[step.equation.primitive]
+    if rule is None or len(step.equation.outvars) != 1:
+        return None
+    return rule(step, *(value.fact.range for value in step.inputs))
 
 
 def _within(found: Interval, dtype: Any, known: Interval) -> Interval:
-    if math.isnan(found.low) or math.isnan(found.high):
+    """What a value of a dtype may be, of which the dtype tells something, and interval arithmetic the rest."""
+    low, high = found.low, found.high
+    least, most, floating = _limits(dtype)
+    if floating:
+        low, high = _rounded(low, dtype), _rounded(high, dtype)
+    if math.isnan(low) or math.isnan(high):  # Also of a dtype that has no infinity.
         return known
+    if not (least <= low and high <= most) and found != known:
+        return known  # It may wrap around.
+    low, high = max(low, known.low), min(high, known.high)
+    return found if low == found.low and high == found.high else Interval(low, high)
+
+
+@functools.lru_cache(maxsize=1024)
+def _limits(dtype: Any) -> tuple[float, float, bool]:
+    """The least and the greatest number of a dtype, infinite but for integers, and whether it rounds."""
     if jnp.issubdtype(dtype, jnp.integer):
         info = jax.dtypes.iinfo(dtype)
-        if found != known and not (float(info.min) <= found.low and found.high <= float(info.max)):
-            return known  # It may wrap around.
-    if jnp.issubdtype(dtype, jnp.floating):
-        with np.errstate(over="ignore"):
-            found = Interval(*(float(np.asarray(end).astype(dtype)) for end in (found.low, found.high)))
-        if math.isnan(found.low) or math.isnan(found.high):  # Of a dtype that has no infinity.
-            return known
-    return Interval(max(found.low, known.low), min(found.high, known.high))
+        return float(info.min), float(info.max), False
+    return -math.inf, math.inf, bool(jnp.issubdtype(dtype, jnp.floating))
+
+
+@functools.lru_cache(maxsize=4096)
+def _rounded(number: float, dtype: Any) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.asarray(number).astype(dtype))
 
 
 _same = primitives("sort")
@@ -81,7 +106,27 @@ def _put(step: Step, first: Interval, second: Interval, *_: Interval) -> Interva
 
 @_rule("select_n")
 def _select(step: Step, which: Interval, *cases: Interval) -> Interval:
-    return hull(cases)
+    modulus = _modulus(step)
+    if modulus is None:
+        return hull(cases)
+    return Interval(0, modulus.high - 1) if modulus.low > 0 else Interval(modulus.low + 1, 0)
+
+
+def _modulus(step: Step) -> Interval | None:
+    """The range of what integers are divided by, all of one sign, if a step makes remainders of that sign.
+
+    So does Python's `%`, as `jnp.remainder` has it: the divisor is added where the remainder has the other sign.
+    """
+    rest, moved = step.inputs[1].maker, step.inputs[-1].maker
+    if len(step.inputs) != 3 or rest is None or moved is None or rest.equation.primitive not in primitives("rem"):
+        return None
+    by = rest.inputs[1]
+    if moved.equation.primitive not in primitives("add") or step.inputs[1] not in moved.inputs:
+        return None
+    added = moved.inputs[moved.inputs[0] is step.inputs[1]]
+    if added is not by or not jnp.issubdtype(by.aval.dtype, jnp.integer) or 0 in by.fact.range:
+        return None
+    return by.fact.range
 
 
 @_rule("convert_element_type")
@@ -99,9 +144,13 @@ def _truncated(number: float) -> float:
 
 
 def _monotone(function: Callable[[Any], Any]) -> Rule:
-    def rule(step: Step, first: Interval) -> Interval:
+    @functools.lru_cache(maxsize=1024)
+    def at(end: float) -> float:
         with np.errstate(all="ignore"):
-            low, high = (float(function(np.float64(end))) for end in (first.low, first.high))
+            return float(function(np.float64(end)))
+
+    def rule(step: Step, first: Interval) -> Interval:
+        low, high = at(first.low), at(first.high)
         return Interval(-math.inf if math.isnan(low) else low, math.inf if math.isnan(high) else high)
 
     return rule
@@ -149,7 +198,7 @@ def _abs(step: Step, first: Interval) -> Interval:
 @_rule("square")
 def _square(step: Step, first: Interval) -> Interval:
     size = _abs(step, first)
-    return Interval(size.low**2, size.high**2)
+    return Interval(size.low * size.low, size.high * size.high)  # The square of a float raises an OverflowError.
 
 
 @_rule("one_minus_square")

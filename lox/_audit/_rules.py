@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -32,8 +33,9 @@ class Rules(Generic[Rule]):
         return self.of.get(primitive, self.default)
 
 
-def primitives(*names: str) -> set[Any]:
+@functools.cache
+def primitives(*names: str) -> frozenset[Any]:
     """The primitives of these names that this JAX has."""
     listed = jex.core.primitives
     found = (getattr(listed, f"{name}_p", _compat.unlisted_primitives.get(name)) for name in names)
-    return {primitive for primitive in found if primitive is not None}
+    return frozenset(primitive for primitive in found if primitive is not None)

@@ -50,23 +50,37 @@ class Crossing:
     location: Location
 
 
-def levels(block: Block, depth: int = 0, location: Location = NOWHERE) -> Iterator[Level]:
-    """A program and what it runs, outermost first."""
+def levels(block: Block) -> Iterator[Level]:
+    """A program and what it runs, outermost first; what several steps run is there once."""
+    return _levels(block, 0, NOWHERE, set())
+
+
+def _levels(block: Block, depth: int, location: Location, seen: set[Block]) -> Iterator[Level]:
+    if block in seen:
+        return
+    seen.add(block)
     found = dict.fromkeys(name for step in block.steps for name in transformations(step.equation))
     yield Level(depth, block.kind, tuple(found), len(block.steps), location)
     for step in block.steps:
         for inner in step.blocks:
-            yield from levels(inner, depth + 1, locate(step.equation, location))
+            yield from _levels(inner, depth + 1, locate(step.equation, location), seen)
 
 
-def crossings(block: Block, around: Location = NOWHERE) -> Iterator[Crossing]:
-    """What goes into and comes out of every loop, branch and call, outermost first."""
+def crossings(block: Block) -> Iterator[Crossing]:
+    """What goes into and comes out of every loop, branch and call, outermost first; inside of each once."""
+    return _crossings(block, NOWHERE, set())
+
+
+def _crossings(block: Block, around: Location, seen: set[Block]) -> Iterator[Crossing]:
+    if block in seen:
+        return
+    seen.add(block)
     for step in block.steps:
         where = locate(step.equation, around)
         for inner in step.blocks:
             for outside, inside, role in _pairs(step, inner):
                 yield Crossing(inner.kind, describe(outside), describe(inside), role, where)
-            yield from crossings(inner, where)
+            yield from _crossings(inner, where, seen)
 
 
 def _pairs(step: Step, inner: Block) -> Iterator[tuple[Value, Value, str]]:

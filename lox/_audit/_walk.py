@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,24 +22,38 @@ _CALLED = {P.remat_p: "checkpoint", _compat.shard_map_p: "shard_map"}
 """What people call a primitive, where that is another name."""
 
 
+MOST_FACTS = 64
+"""With how many facts a jaxpr is looked at, before it is with none: what calls itself twice is called very often."""
+
+MOST_ITERATIONS = 8
+"""How many iterations of a loop are looked at until the facts do not change any more, before it is with none."""
+
+
 class Walk:
     """Goes through programs. What was seen of a jaxpr with the same facts is not looked at again."""
 
     def __init__(self) -> None:
         self._seen: dict[Any, Block] = {}
+        self._times: Counter[Any] = Counter()
+        self._constants: dict[int, Fact] = {}  # By identity: the jaxprs keep them.
 
     def block(self, kind: str, jaxpr: Any, facts: Sequence[Fact], names: Sequence[str] = ()) -> Block:
         """What a jaxpr does with inputs of which so much is known."""
         opened = _compat.open_jaxpr(jaxpr)
+        if self._times[opened] >= MOST_FACTS:
+            facts = [unknown(var.aval) for var in opened.invars]
         key = (kind, opened, tuple(facts), tuple(names))
         if key not in self._seen:
+            self._times[opened] += 1
             self._seen[key] = self._block(kind, jaxpr, opened, facts, names)
         return self._seen[key]
 
     def _block(self, kind: str, jaxpr: Any, opened: Any, facts: Sequence[Fact], names: Sequence[str]) -> Block:
         values: dict[Any, Value] = {}
         for var, constant in zip(opened.constvars, getattr(jaxpr, "consts", ()), strict=False):
-            values[var] = Value(var.aval, of_constant(constant))
+            if id(constant) not in self._constants:
+                self._constants[id(constant)] = of_constant(constant)
+            values[var] = Value(var.aval, self._constants[id(constant)])
         names = names or opened.debug_info.arg_names or ()
         names = [*names, *[""] * len(facts)][: len(facts)]
         inputs = tuple(
@@ -49,20 +64,20 @@ class Walk:
         def read(atom: Any) -> Value:
             if isinstance(atom, jex.core.Literal):
                 return Value(atom.aval, of_constant(atom.val))
-            if atom not in values:
-                values[atom] = Value(atom.aval, unknown(atom.aval))
-            return values[atom]
+            found = values.get(atom)
+            if found is None:
+                found = values[atom] = Value(atom.aval, unknown(atom.aval))
+            return found
 
         steps = []
         for equation in opened.eqns:
-            step = Step(equation, tuple(map(read, equation.invars)))
+            step = Step(equation, tuple([read(atom) for atom in equation.invars]))
             for value in step.inputs:
                 value.uses += 1
             results, step.blocks = self._through(step)
-            step.outputs = tuple(
-                Value(var.aval, fact, maker=step) for var, fact in zip(equation.outvars, results, strict=True)
-            )
-            values.update(zip(equation.outvars, step.outputs, strict=True))
+            made = [Value(var.aval, fact, "", step) for var, fact in zip(equation.outvars, results, strict=True)]
+            step.outputs = tuple(made)
+            values.update(zip(equation.outvars, made, strict=True))
             steps.append(step)
         outputs = tuple(map(read, opened.outvars))
         for value in outputs:
@@ -84,12 +99,11 @@ class Walk:
             outputs = zip(*([value.fact for value in block.outputs] for block in blocks), strict=True)
             return [join(each) for each in outputs], tuple(blocks)
         inner = list(jaxprs_in(params))
-        if len(inner) == 1 and len(_compat.in_avals(inner[0])) == len(facts):
+        if len(inner) == 1 and _is_call(step.equation, inner[0]):
             name = params.get("name", "")
             called = _CALLED.get(primitive, primitive.name)
             block = self.block(f"{called}:{name}" if name else called, inner[0], facts)
-            if len(block.outputs) == len(step.equation.outvars):
-                return [value.fact for value in block.outputs], (block,)
+            return [value.fact for value in block.outputs], (block,)
         blocks = [
             self.block(primitive.name, jaxpr, [unknown(aval) for aval in _compat.in_avals(jaxpr)]) for jaxpr in inner
         ]
@@ -121,16 +135,30 @@ class Walk:
         self, kind: str, jaxpr: Any, consts: Sequence[Fact], carry: Sequence[Fact], xs: Sequence[Fact]
     ) -> tuple[Block, list[Fact]]:
         """The block of a loop, and what is known of its carry in whichever iteration."""
-        before, first = list(carry), True
-        while True:
+        before = list(carry)
+        for times in range(MOST_ITERATIONS):
             block = self.block(kind, jaxpr, [*consts, *before, *xs])
             after = [join([old, new.fact]) for old, new in zip(before, block.outputs, strict=False)]
             if after == before:
                 return block, before
-            if not first:  # What grows again may grow without bound.
+            if times:  # What grows again may grow without bound.
                 pairs = zip(before, after, strict=True)
                 after = [dataclasses.replace(new, range=_widened(old.range, new.range)) for old, new in pairs]
-            before, first = after, False
+            before = after
+        carried = _compat.in_avals(jaxpr)[len(consts) :]
+        before = [unknown(aval) for aval, _ in zip(carried, carry, strict=False)]
+        return self.block(kind, jaxpr, [*consts, *before, *xs]), before
+
+
+def _is_call(equation: Any, jaxpr: Any) -> bool:
+    """Whether what an equation runs takes its operands and returns its results, other than that of a reduction does."""
+    outside = [[var.aval for var in each] for each in (equation.invars, equation.outvars)]
+    inside = [_compat.in_avals(jaxpr), _compat.out_avals(jaxpr)]
+    return [list(map(_axes, each)) for each in outside] == [list(map(_axes, each)) for each in inside]
+
+
+def _axes(aval: Any) -> int:
+    return getattr(aval, "ndim", 0)
 
 
 def _widened(old: Interval, new: Interval) -> Interval:

@@ -42,3 +42,19 @@ def output_file(*suffixes: str) -> Callable[[str], Path]:
         return path
 
     return parse
+
+
+def function(text: str) -> str:
+    """The place of a function, as in ``package.module:name``."""
+    module, _, name = text.partition(":")
+    if not all(part.isidentifier() for path in (module, name) for part in path.split(".")):
+        raise argparse.ArgumentTypeError(f"must be as in package.module:name, got {text!r}")
+    return text
+
+
+def axes(text: str) -> tuple[str, tuple[str | None, ...]]:
+    """What the axes of an array mean, as in ``obs=time,batch,_``, where the last one has no name."""
+    name, equals, labels = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"must be as in obs=time,batch,_, got {text!r}")
+    return name, tuple(None if label in ("", "_") else label for label in labels.split(",")) if labels else ()

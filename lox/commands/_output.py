@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
-from lox._text import encodable, visible
+from lox._text import aligned, encodable, visible
 
 
 class Failure(Exception):
@@ -27,11 +27,6 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         _print(aligned(line, widths))
-
-
-def aligned(fields: Sequence[str], widths: Sequence[int]) -> str:
-    """Fields in columns."""
-    return "  ".join(field.ljust(width) for field, width in zip(fields, widths, strict=True)).rstrip()
 
 
 class Stream:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lox._audit._findings import Finding, Kind
+from lox import _compat
+from lox._audit._audited import Audited
+from lox._audit._expect import OPERATIONS, declared_at, is_declared
+from lox._audit._findings import Finding, Held, Kind
 from lox._audit._labels import has_rule, regrouped
-from lox._audit._location import Location, call, located
+from lox._audit._location import Location, call
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
 
@@ -17,18 +20,21 @@ MEETING = Kind(
     "error",
     "Two axes of different meaning meet",
     "Bring the axes into one order first, with jnp.transpose, jnp.moveaxis or x[:, None]; or mend the labels in axes=.",
+    "Axes that meet element by element mean the same.",
 )
 CONTRACTED = Kind(
     "LOX102",
     "error",
     "A product sums over axes of different meaning",
     "Name the axes with jnp.einsum, and transpose the operand whose axis is another one.",
+    "Products go along axes that mean the same.",
 )
 RESHAPED = Kind(
     "LOX103",
     "error",
     "A reshape takes the elements of one axis for those of another",
     "Reshape to the axes in the order in which they are, then transpose: x.reshape(time, batch).swapaxes(0, 1).",
+    "Reshapes keep the order of the axes that they merge or split.",
 )
 CROSSED = Kind(
     "LOX104",
@@ -37,36 +43,53 @@ CROSSED = Kind(
     "Give both operands the same shape before, such as with x[:, None] or jnp.squeeze; for all pairs, use jnp.outer.",
 )
 
-_ALONGSIDE = primitives("concatenate")
+DECLARED = Kind(
+    "LOX105",
+    "error",
+    "An operation goes over another axis than was declared",
+    "Give the operation the axis that is meant, or bring that axis first for a scan: jnp.swapaxes(x, 0, 1).",
+    "What is declared with lox.audit.expect is so.",
+)
+
+_ALONGSIDE = primitives("concatenate", "stack")
 """What has a rule of its own for axes, and yet takes operands side by side."""
 
 
-def meeting(program: Block) -> Iterator[Finding]:
+def meeting(audited: Audited) -> Iterator[Finding | Held]:
     """LOX101: in an operation on elements, an axis of one operand meets another axis of the other."""
-    for step, location in located(program):
+    for step, location in audited.steps:
         if step.blocks or (has_rule(step.equation.primitive) and step.equation.primitive not in _ALONGSIDE):
             continue
-        for first, second in itertools.combinations([value for value in step.inputs if value.shape], 2):
-            if len(first.shape) != len(second.shape):
-                continue
-            for axis, (one, other) in enumerate(zip(first.fact.labels, second.fact.labels, strict=True)):
-                if _differ(one, other) and first.shape[axis] == second.shape[axis]:
-                    yield MEETING.at(
-                        location,
-                        f"Axis {axis} of {_text(first)} is {one}, that of {_text(second)} is {other}, and "
-                        f"'{step.equation.primitive.name}' takes them element by element.",
-                    )
+        arrays = [value for value in step.inputs if value.shape]
+        if len(arrays) < 2 or len({len(value.shape) for value in arrays}) > 1:
+            continue
+        for axis in range(len(arrays[0].shape)):
+            labelled = [value for value in arrays if value.fact.labels[axis] is not None]
+            others = [value for value in labelled if value.shape[axis] == labelled[0].shape[axis]][1:]
+            differ = [value for value in others if value.fact.labels[axis] != labelled[0].fact.labels[axis]]
+            if differ:
+                one, other = (value.fact.labels[axis] for value in (labelled[0], differ[0]))
+                yield MEETING.at(
+                    location,
+                    f"Axis {axis} of {_text(labelled[0])} is {one}, that of {_text(differ[0])} is {other}, and "
+                    f"'{step.equation.primitive.name}' takes them element by element.",
+                )
+                break
+            if others:
+                yield MEETING.fine(location)
 
 
-def contracted(program: Block) -> Iterator[Finding]:
+def contracted(audited: Audited) -> Iterator[Finding | Held]:
     """LOX102: a product sums over an axis of one operand and another axis of the other."""
-    for step, location in _of(program, "dot_general"):
+    for step, location in audited.of("dot_general"):
         left, right = step.inputs[:2]
         (over, batch) = step.equation.params["dimension_numbers"]
         for what, axes in (("sums over", over), ("goes along", batch)):
             for a, b in zip(*axes, strict=True):
                 one, other = left.fact.labels[a], right.fact.labels[b]
-                if _differ(one, other):
+                if one is not None and one == other:
+                    yield CONTRACTED.fine(location)
+                if one is not None and other is not None and one != other:
                     yield CONTRACTED.at(
                         location,
                         f"A product of {_text(left)} and {_text(right)} {what} {one} of the first, which is axis {a}, "
@@ -74,12 +97,16 @@ def contracted(program: Block) -> Iterator[Finding]:
                     )
 
 
-def reshaped(program: Block) -> Iterator[Finding]:
+def reshaped(audited: Audited) -> Iterator[Finding | Held]:
     """LOX103: a reshape exchanges the sizes of axes, and not their elements."""
-    for step, location in _of(program, "reshape"):
+    for step, location in audited.of("reshape"):
         for labels, sizes, after in regrouped(step):
             new = [step.outputs[0].shape[axis] for axis in after]
-            if len(new) > 1 and all(labels) and new != sizes and sorted(new) == sorted(sizes):
+            if len(labels) < 2 or not all(labels):
+                continue
+            if len(new) == 1 or new == sizes:
+                yield RESHAPED.fine(location)
+            elif sorted(new) == sorted(sizes):
                 yield RESHAPED.at(
                     location,
                     f"The axes {', '.join(map(str, labels))} of sizes {sizes} are reshaped to {new}: what was one "
@@ -87,14 +114,15 @@ def reshaped(program: Block) -> Iterator[Finding]:
                 )
 
 
-def crossed(program: Block) -> Iterator[Finding]:
+def crossed(audited: Audited) -> Iterator[Finding | Held]:
     """LOX104: by broadcasting that nobody wrote, an axis of one operand is crossed with the same axis of the other."""
-    for step, location in located(program):
+    for step, location in audited.steps:
         if step.blocks or has_rule(step.equation.primitive):
             continue
         arrays = [value for value in step.inputs if value.shape]
-        raised = [value for value in arrays if _is_raised(value, step)]
-        others = [value for value in arrays if value not in raised]
+        made = [value for value in arrays if _is_made_for(value, step)]
+        raised = made if all(map(_is_raised, made)) else []  # The axes of vmap are also between others.
+        others = [value for value in arrays if value not in made]
         for one, other in itertools.product(raised, others):
             for label in set(one.fact.labels) & set(other.fact.labels) - {None}:
                 if one.fact.labels.index(label) != other.fact.labels.index(label):
@@ -104,21 +132,71 @@ def crossed(program: Block) -> Iterator[Finding]:
                     )
 
 
-def _is_raised(value: Value, step: Step) -> bool:
-    """Whether an operand of a step got its first axes in the very call that the step comes from."""
+def declared(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX105: an operation goes over another axis than `lox.audit.expect` declares."""
+    if any(is_declared(step.equation) for step, _ in audited.steps):
+        yield from _declared(audited.program, {}, audited.lines, set())
+
+
+def _declared(
+    block: Block, around: dict[str, frozenset[str]], lines: Mapping[Step, Location], seen: set[Any]
+) -> Iterator[Finding | Held]:
+    here = (block, frozenset(around.items()))
+    if here in seen:
+        return
+    seen.add(here)
+    for step in block.steps:
+        expected = {**around, **declared_at(step.equation)}
+        for name, labels in expected.items():
+            if step.equation.primitive in primitives(*OPERATIONS[name]):
+                for label in _gone_over(step):
+                    if label in labels:
+                        yield DECLARED.fine(lines[step])
+                    else:
+                        said = " and ".join(sorted(labels))
+                        yield DECLARED.at(
+                            lines[step], f"'{name}' goes over {label} here, and is declared to go over {said}."
+                        )
+        for inner in step.blocks:
+            yield from _declared(inner, expected, lines, seen)
+
+
+def _gone_over(step: Step) -> list[str]:
+    """The labels, as far as there are any, of the axes that a reduction, a loop or a sort goes over."""
+    params = step.equation.params
+    if step.equation.primitive in primitives("scan"):
+        consts, carry = _compat.scan_counts(params)
+        scanned = [(value, (0,)) for value in step.inputs[consts + carry :]]
+    else:
+        axes = params["axes"] if "axes" in params else (params.get("axis", params.get("dimension")),)
+        scanned = [(step.inputs[0], axes)]
+    found = (value.fact.labels[axis] for value, axes in scanned for axis in axes)
+    return list(dict.fromkeys(str(label) for label in found if label is not None))
+
+
+def _is_made_for(value: Value, step: Step) -> bool:
+    """Whether an operand of a step got axes in the very call that the step comes from."""
     maker = value.maker
     if maker is None or maker.equation.primitive not in primitives("broadcast_in_dim", "reshape"):
         return False
-    return len(maker.inputs[0].shape) < len(value.shape) and call(maker.equation) == call(step.equation)
+    return len(value.shape) > len(maker.inputs[0].shape) and call(maker.equation) == call(step.equation)
 
 
-def _of(program: Block, name: str) -> Iterator[tuple[Step, Location]]:
-    return ((step, location) for step, location in located(program) if step.equation.primitive in primitives(name))
-
-
-def _differ(one: Any, other: Any) -> bool:
-    return one is not None and other is not None and one != other
+def _is_raised(value: Value) -> bool:
+    """Whether the axes that an operand got are its first ones."""
+    if value.maker is None:
+        return False
+    shape, before = value.shape, value.maker.inputs[0].shape
+    new = len(shape) - len(before)
+    kept = value.maker.equation.params.get(
+        "broadcast_dimensions", range(new, len(shape)) if shape[new:] == before else ()
+    )
+    return [*kept] == [*range(new, len(shape))]
 
 
 def _text(value: Value) -> str:
     return f"{value.name or 'a value'} of shape ({value.axes})"
+
+
+KINDS = (MEETING, CONTRACTED, RESHAPED, CROSSED, DECLARED)
+CHECKS = (meeting, contracted, reshaped, crossed, declared)

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import jax
 
-from lox._audit._findings import Finding, Kind
+from lox._audit._audited import Audited
+from lox._audit._checks import _carry, _refused
+from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE, Location, is_internal
 
 _CURES = (
@@ -15,9 +17,13 @@ _CURES = (
     "static, as with jax.jit(f, static_argnames=...)."
 )
 RAISED = Kind(
-    "LOX400", "error", "The function raises while it is traced", "Mend what the message says, and audit again."
+    "LOX400",
+    "error",
+    "The function raises while it is traced",
+    "Mend what the message says, and audit again.",
+    "JAX traces the function.",
 )
-KINDS = {
+_BY_ERROR = {
     jax.errors.TracerBoolConversionError: Kind(
         "LOX401", "error", "Python decides on a value that is not known while tracing", _CURES
     ),
@@ -45,11 +51,18 @@ KINDS = {
 }
 
 
-def raised(error: Exception | None) -> Iterator[Finding]:
-    """LOX400 to LOX405: what the function raised."""
+def raised(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX400 to LOX405, or what another family has for it: what the function raised."""
+    error = audited.captured.error
     if error is None:
+        yield RAISED.fine(NOWHERE)
         return
-    kind = next((kind for of, kind in KINDS.items() if isinstance(error, of)), RAISED)
+    explained = _carry.explain(error) or _refused.explain(error)
+    if explained is not None:
+        known, message = explained
+        yield known.at(_where(error), message)
+        return
+    kind = next((kind for of, kind in _BY_ERROR.items() if isinstance(error, of)), RAISED)
     first = str(error).strip().split("\n")[0]
     yield kind.at(_where(error), f"{kind.title}: {type(error).__name__}: {first}")
 
@@ -60,3 +73,7 @@ def _where(error: Exception) -> Location:
     if not frames:
         return NOWHERE
     return Location(frames[-1].filename, frames[-1].lineno or 0, frames[-1].name)
+
+
+KINDS = (RAISED, *_BY_ERROR.values())
+CHECKS = (raised,)

@@ -1,0 +1,95 @@
+"""Small programs with a mistake each that an audit is to find, and programs that look like them and are right.
+
+A module for each family of checks. The arguments of a program are arrays or, where their numbers do not matter,
+shapes: `f32(4, 3)` is a `jax.ShapeDtypeStruct`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import lox
+
+Function = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A program of the corpus.
+
+    Attributes:
+        family: The family of checks that it is for.
+        name: Its name.
+        code: What an audit is to find in it; for a program that is right, what it resembles.
+        wrong: Whether there is a mistake in it.
+        fun: The program.
+        args: Its arguments.
+        options: The keywords of `lox.audit`.
+    """
+
+    family: str
+    name: str
+    code: str
+    wrong: bool
+    fun: Function
+    args: tuple[Any, ...]
+    options: Mapping[str, Any]
+
+    def report(self) -> Any:
+        return lox.audit(self.fun, **self.options)(*self.args)
+
+    @property
+    def found(self) -> set[str]:
+        """The codes of what an audit says is wrong, or likely to be."""
+        return {finding.code for finding in self.report().at_least("warning")}
+
+
+_cases: list[Case] = []
+
+
+def cases() -> list[Case]:
+    """All programs of the corpus."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return sorted(_cases, key=lambda case: case.code)
+
+
+def wrong(code: str, *args: Any, **options: Any) -> Callable[[Function], Function]:
+    """A program with a mistake that has this code, its arguments, and the keywords of its audit."""
+    return _case(code, True, args, options)
+
+
+def right(code: str, *args: Any, **options: Any) -> Callable[[Function], Function]:
+    """A program that looks like one with this mistake, and is right."""
+    return _case(code, False, args, options)
+
+
+def _case(code: str, wrong: bool, args: tuple[Any, ...], options: dict[str, Any]) -> Callable[[Function], Function]:
+    def register(fun: Function) -> Function:
+        family = fun.__module__.rpartition(".")[2]
+        _cases.append(Case(family, fun.__name__, code, wrong, fun, args, options))
+        return fun
+
+    return register
+
+
+def f32(*shape: int) -> jax.ShapeDtypeStruct:
+    """An argument of 32-bit floats."""
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def i32(*shape: int) -> jax.ShapeDtypeStruct:
+    """An argument of 32-bit integers."""
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+def flags(*shape: int) -> jax.ShapeDtypeStruct:
+    """An argument of booleans."""
+    return jax.ShapeDtypeStruct(shape, jnp.bool_)

@@ -1,0 +1,731 @@
+"""What a derivative of the function would be."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from benchmarks.corpus import f32, flags, i32, right, wrong
+
+NETWORK = {"hidden": f32(4, 16), "bias": f32(16), "out": f32(16, 3)}
+KEY = jax.eval_shape(lambda: jax.random.key(0))
+
+
+def _network(params, x):
+    return jax.nn.relu(x @ params["hidden"] + params["bias"]) @ params["out"]
+
+
+# -- LOX600: what is differentiated is no scalar -----------------------------------------------------------------------
+
+
+@wrong("LOX600", NETWORK, f32(32, 4), f32(32, 3), differentiate="params")
+def squared_error_of_each_example(params, x, y):
+    return ((_network(params, x) - y) ** 2).sum(axis=-1)
+
+
+@right("LOX600", NETWORK, f32(32, 4), f32(32, 3), differentiate="params")
+def squared_error_of_the_batch(params, x, y):
+    return ((_network(params, x) - y) ** 2).sum(axis=-1).mean()
+
+
+@wrong("LOX600", NETWORK, f32(32, 4), i32(32), differentiate="params")
+def predictions_before_the_loss(params, x, labels):
+    logits = _network(params, x)
+    loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+    return logits, loss
+
+
+@right("LOX600", NETWORK, f32(32, 4), i32(32), differentiate="params")
+def loss_before_the_predictions(params, x, labels):
+    logits = _network(params, x)
+    loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+    return loss, logits
+
+
+@wrong("LOX600", NETWORK, f32(32, 4), i32(32), differentiate="params")
+def number_of_errors_as_a_loss(params, x, labels):
+    return (_network(params, x).argmax(axis=-1) != labels).sum()
+
+
+@wrong("LOX600", f32(3), f32(3), f32(100), differentiate="position")
+def energy_of_each_step_of_a_flight(position, velocity, gusts):
+    def step(state, gust):
+        position, velocity = state
+        velocity = velocity - 0.01 * jnp.array([0.0, 0.0, 9.81]) + 0.01 * gust
+        return (position + 0.01 * velocity, velocity), 0.5 * (velocity @ velocity) + 9.81 * position[2]
+
+    return jax.lax.scan(step, (position, velocity), gusts)[1]
+
+
+@right("LOX600", f32(3), f32(3), f32(100), differentiate="position")
+def final_height_of_a_flight(position, velocity, gusts):
+    def step(state, gust):
+        position, velocity = state
+        velocity = velocity - 0.01 * jnp.array([0.0, 0.0, 9.81]) + 0.01 * gust
+        return (position + 0.01 * velocity, velocity), position
+
+    (position, _), path = jax.lax.scan(step, (position, velocity), gusts)
+    return position[2], path
+
+
+# -- LOX601: what it is differentiated by is not real ------------------------------------------------------------------
+
+
+@wrong("LOX601", i32(8, 12), f32(100, 16), differentiate="tokens")
+def saliency_of_tokens(tokens, embedding):
+    return jnp.tanh(embedding[tokens].mean(axis=1)).sum()
+
+
+@right("LOX601", i32(8, 12), f32(100, 16), differentiate="embedding")
+def gradient_of_an_embedding(tokens, embedding):
+    return jnp.tanh(embedding[tokens].mean(axis=1)).sum()
+
+
+@wrong("LOX601", jax.ShapeDtypeStruct((28, 28), jnp.uint8), NETWORK, differentiate="image")
+def adversarial_loss_of_a_byte_image(image, params):
+    pixels = image.astype(jnp.float32) / 255
+    return jax.nn.logsumexp(_network(params, pixels.reshape(-1, 4)).mean(axis=0))
+
+
+@right("LOX601", f32(28, 28), NETWORK, differentiate="image")
+def adversarial_loss_of_a_float_image(image, params):
+    return jax.nn.logsumexp(_network(params, image.reshape(-1, 4)).mean(axis=0))
+
+
+@right("LOX601", {"net": NETWORK, "step": i32()}, f32(32, 4), differentiate="state")
+def state_with_a_counter_of_which_the_floats_are_trained(state, x):
+    return (_network(state["net"], x) ** 2).mean() * 0.99 ** state["step"].astype(jnp.float32)
+
+
+# -- LOX602: every path is cut -----------------------------------------------------------------------------------------
+
+
+@wrong("LOX602", NETWORK, f32(32, 4), f32(32, 3), differentiate="params")
+def expected_return_of_greedy_actions(params, obs, values):
+    actions = jnp.argmax(_network(params, obs), axis=-1)
+    return -jnp.take_along_axis(values, actions[:, None], axis=-1).mean()
+
+
+@right("LOX602", NETWORK, f32(32, 4), f32(32, 3), differentiate="params")
+def expected_return_of_soft_actions(params, obs, values):
+    return -(jax.nn.softmax(_network(params, obs)) * values).sum(axis=-1).mean()
+
+
+@wrong("LOX602", NETWORK, f32(32, 4), f32(32, 3), KEY, differentiate="params")
+def policy_loss_without_the_log_probability(params, obs, advantages, key):
+    actions = jax.random.categorical(key, _network(params, obs))
+    return -jnp.take_along_axis(advantages, actions[:, None], axis=-1).mean()
+
+
+@right("LOX602", NETWORK, f32(32, 4), f32(32, 3), KEY, differentiate="params")
+def policy_loss_with_the_log_probability(params, obs, advantages, key):
+    logits = _network(params, obs)
+    actions = jax.random.categorical(key, logits)[:, None]
+    log_probability = jnp.take_along_axis(jax.nn.log_softmax(logits), actions, axis=-1)
+    return -(log_probability * jnp.take_along_axis(advantages, actions, axis=-1)).mean()
+
+
+@wrong("LOX602", f32(64, 8), f32(512, 8), differentiate="encoded")
+def codebook_loss_without_straight_through(encoded, codebook):
+    distance = ((encoded[:, None] - codebook) ** 2).sum(axis=-1)
+    quantized = codebook[jnp.argmin(distance, axis=-1)]
+    return jnp.mean((quantized - jnp.tanh(quantized)) ** 2)
+
+
+@right("LOX602", f32(64, 8), f32(512, 8), differentiate=("encoded", "codebook"))
+def codebook_loss_with_straight_through(encoded, codebook):
+    distance = ((encoded[:, None] - codebook) ** 2).sum(axis=-1)
+    code = codebook[jnp.argmin(distance, axis=-1)]
+    quantized = encoded + jax.lax.stop_gradient(code - encoded)
+    commitment = jnp.mean((jax.lax.stop_gradient(code) - encoded) ** 2)
+    learned = jnp.mean((code - jax.lax.stop_gradient(encoded)) ** 2)
+    return jnp.mean((quantized - jnp.tanh(quantized)) ** 2) + learned + 0.25 * commitment
+
+
+@wrong("LOX602", f32(16), f32(100, 16), differentiate="weights")
+def quantized_weights(weights, x):
+    scale = 127.0
+
+    @jax.jit
+    def quantize(w):
+        return jnp.round(w * scale) / scale
+
+    return jnp.mean(jnp.square(x @ quantize(weights) - 1.0))
+
+
+@right("LOX602", f32(16), f32(100, 16), differentiate="weights")
+def quantized_weights_with_straight_through(weights, x):
+    scale = 127.0
+
+    @jax.jit
+    def quantize(w):
+        return w + jax.lax.stop_gradient(jnp.round(w * scale) / scale - w)
+
+    return jnp.mean(jnp.square(x @ quantize(weights) - 1.0))
+
+
+@wrong("LOX602", NETWORK, NETWORK, f32(32, 4), f32(32), i32(32), differentiate="params")
+def q_loss_with_the_wrong_side_stopped(params, target_params, obs, targets, actions):
+    values = jnp.take_along_axis(_network(params, obs), actions[:, None], axis=-1)[:, 0]
+    return jnp.mean((jax.lax.stop_gradient(values) - targets - _network(target_params, obs).max(axis=-1)) ** 2)
+
+
+@right("LOX602", NETWORK, NETWORK, f32(32, 4), f32(32), i32(32), differentiate="params")
+def q_loss_with_the_target_stopped(params, target_params, obs, rewards, actions):
+    values = jnp.take_along_axis(_network(params, obs), actions[:, None], axis=-1)[:, 0]
+    target = rewards + 0.99 * _network(target_params, obs).max(axis=-1)
+    return jnp.mean((values - jax.lax.stop_gradient(target)) ** 2)
+
+
+@wrong("LOX602", f32(), f32(50), differentiate="threshold")
+def number_of_steps_above_a_threshold(threshold, rewards):
+    def step(total, reward):
+        return total + jnp.where(reward > threshold, 1.0, 0.0), None
+
+    return jax.lax.scan(step, 0.0, rewards)[0]
+
+
+@right("LOX602", f32(), f32(50), differentiate="threshold")
+def soft_number_of_steps_above_a_threshold(threshold, rewards):
+    def step(total, reward):
+        return total + jax.nn.sigmoid(reward - threshold), None
+
+    return jax.lax.scan(step, 0.0, rewards)[0]
+
+
+# -- LOX603: an argument that nothing depends on -----------------------------------------------------------------------
+
+
+@wrong("LOX603", NETWORK, NETWORK, f32(32, 4), f32(32, 3), differentiate="params")
+def loss_of_the_averaged_parameters(params, averaged, x, y):
+    return jnp.mean((_network(averaged, x) - y) ** 2)
+
+
+@right("LOX603", NETWORK, NETWORK, f32(32, 4), f32(32, 3), differentiate="params")
+def loss_of_the_parameters(params, averaged, x, y):
+    drift = optax.tree.sub(params, averaged)
+    return jnp.mean((_network(params, x) - y) ** 2) + 1e-3 * optax.tree.norm(drift, squared=True)
+
+
+@wrong("LOX603", f32(4, 3), f32(), f32(32, 4), f32(32, 3), differentiate=("mean", "log_std"))
+def behaviour_cloning_that_forgets_the_spread(mean, log_std, obs, actions):
+    return jnp.mean(0.5 * jnp.sum((actions - obs @ mean) ** 2, axis=-1))
+
+
+@right("LOX603", f32(4, 3), f32(), f32(32, 4), f32(32, 3), differentiate=("mean", "log_std"))
+def behaviour_cloning(mean, log_std, obs, actions):
+    scaled = (actions - obs @ mean) * jnp.exp(-log_std)
+    return jnp.mean(0.5 * jnp.sum(scaled**2, axis=-1)) + 3 * log_std
+
+
+@right("LOX603", {"actor": NETWORK, "critic": NETWORK}, f32(32, 4), differentiate="params")
+def loss_of_one_of_two_networks(params, obs):
+    return -jnp.mean(jax.nn.log_softmax(_network(params["actor"], obs))[:, 0])
+
+
+# -- LOX604: one array of several is cut off ---------------------------------------------------------------------------
+
+
+@wrong("LOX604", {"w": f32(4), "threshold": f32()}, f32(32, 4), f32(32), differentiate="params")
+def classifier_with_a_hard_threshold(params, x, y):
+    score = x @ params["w"]
+    prediction = jnp.where(score > params["threshold"], score, 0.1 * score)
+    return jnp.mean((prediction - y) ** 2)
+
+
+@right("LOX604", {"w": f32(4), "threshold": f32()}, f32(32, 4), f32(32), differentiate="params")
+def classifier_with_a_soft_threshold(params, x, y):
+    score = x @ params["w"]
+    gate = jax.nn.sigmoid(score - params["threshold"])
+    return jnp.mean((gate * score + (1 - gate) * 0.1 * score - y) ** 2)
+
+
+@wrong("LOX604", {"slope": f32(), "levels": f32()}, f32(200), differentiate="params")
+def quantizer_with_a_learned_number_of_levels(params, signal):
+    levels = jnp.floor(params["levels"])
+    bounded = jnp.tanh(params["slope"] * signal)
+    rounded = bounded + jax.lax.stop_gradient(jnp.round(bounded * levels) / levels - bounded)
+    return jnp.mean((rounded - signal) ** 2)
+
+
+@right("LOX604", {"slope": f32(), "levels": f32()}, f32(200), differentiate="params")
+def quantizer_with_a_stopped_number_of_levels(params, signal):
+    levels = jax.lax.stop_gradient(params["levels"])
+    bounded = jnp.tanh(params["slope"] * signal)
+    rounded = bounded + jax.lax.stop_gradient(jnp.round(bounded * levels) / levels - bounded)
+    return jnp.mean((rounded - signal) ** 2)
+
+
+@right("LOX604", {"online": NETWORK, "target": NETWORK}, f32(32, 4), f32(32, 3), differentiate="params")
+def loss_with_the_target_network_among_the_parameters(params, obs, rewards):
+    target = jax.lax.stop_gradient(rewards + 0.99 * _network(params["target"], obs))
+    return jnp.mean((_network(params["online"], obs) - target) ** 2)
+
+
+# -- LOX605: what has no reverse-mode derivative -----------------------------------------------------------------------
+
+
+@wrong("LOX605", f32(2), differentiate="velocity")
+def where_a_ball_lands(velocity):
+    def falling(state):
+        return state[0][1] >= 0
+
+    def step(state):
+        position, velocity = state
+        return position + 0.01 * velocity, velocity - 0.01 * jnp.array([0.0, 9.81])
+
+    position, _ = jax.lax.while_loop(falling, step, (jnp.array([0.0, 1.0]), velocity))
+    return (position[0] - 10.0) ** 2
+
+
+@right("LOX605", f32(2), differentiate="velocity")
+def where_a_ball_lands_within_a_number_of_steps(velocity):
+    def step(state, _):
+        position, velocity = state
+        moved = position + 0.01 * velocity, velocity - 0.01 * jnp.array([0.0, 9.81])
+        return jax.tree.map(lambda new, old: jnp.where(position[1] >= 0, new, old), moved, state), None
+
+    (position, _), _ = jax.lax.scan(step, (jnp.array([0.0, 1.0]), velocity), length=300)
+    return (position[0] - 10.0) ** 2
+
+
+@wrong("LOX605", f32(3), i32(), differentiate="x")
+def rounds_of_relaxation(x, rounds):
+    return jax.lax.fori_loop(0, rounds, lambda _, x: 0.5 * (x + jnp.roll(x, 1)), x)[0]
+
+
+@right("LOX605", f32(3), differentiate="x")
+def fixed_rounds_of_relaxation(x):
+    return jax.lax.fori_loop(0, 10, lambda _, x: 0.5 * (x + jnp.roll(x, 1)), x)[0]
+
+
+@right("LOX605", f32(3), i32(), differentiate="x")
+def search_beside_the_derivative(x, rounds):
+    scale = jax.lax.fori_loop(0, rounds, lambda _, s: 0.5 * s, jax.lax.stop_gradient(jnp.abs(x).max()) + 1.0)
+    return jnp.sum(jnp.tanh(x / scale))
+
+
+@wrong("LOX605", f32(8, 3), differentiate="state")
+def reward_of_a_simulator_on_the_host(state):
+    def simulate(state):
+        return state.sum(axis=-1)
+
+    rewards = jax.pure_callback(simulate, jax.ShapeDtypeStruct((8,), jnp.float32), state)
+    return -rewards.mean()
+
+
+# -- LOX606: derivatives that are infinite where values get ------------------------------------------------------------
+
+
+@wrong("LOX606", f32(10, 3), f32(10, 3), differentiate="position")
+def mean_distance_to_targets(position, target):
+    return jnp.linalg.norm(position - target, axis=-1).mean()
+
+
+@right("LOX606", f32(10, 3), f32(10, 3), differentiate="position")
+def mean_distance_to_targets_with_an_epsilon(position, target):
+    return jnp.sqrt(jnp.sum((position - target) ** 2, axis=-1) + 1e-8).mean()
+
+
+@right("LOX606", f32(10, 3), f32(10, 3), differentiate="position")
+def mean_distance_to_targets_by_safe_norm(position, target):
+    return optax.safe_norm(position - target, 1e-6, axis=-1).mean()
+
+
+@wrong("LOX606", f32(2), f32(2), differentiate=("one", "other"))
+def spring_between_two_bodies(one, other):
+    across, along = one[0] - other[0], one[1] - other[1]
+    stretch = jnp.sqrt(across**2 + along**2) - 1.0
+    return 0.5 * 100.0 * stretch**2
+
+
+@right("LOX606", f32(5), differentiate="angles")
+def length_that_is_never_zero(angles):
+    return jnp.sqrt(jnp.cos(angles) ** 2 + 4.0 * jnp.sin(angles) ** 2).sum()
+
+
+@wrong("LOX606", f32(4, 2), f32(32, 4), KEY, differentiate="w")
+def squashed_gaussian_policy(w, obs, key):
+    raw = obs @ w + jax.random.normal(key, (32, 2))
+    action = jnp.tanh(raw)
+    log_probability = -0.5 * (raw - obs @ w) ** 2 - jnp.log(1 - action**2)
+    return log_probability.sum(axis=-1).mean()
+
+
+@right("LOX606", f32(4, 2), f32(32, 4), KEY, differentiate="w")
+def squashed_gaussian_policy_by_softplus(w, obs, key):
+    raw = obs @ w + jax.random.normal(key, (32, 2))
+    correction = 2 * (jnp.log(2.0) - raw - jax.nn.softplus(-2 * raw))
+    return (-0.5 * (raw - obs @ w) ** 2 - correction).sum(axis=-1).mean()
+
+
+@wrong("LOX606", f32(8), f32(64, 8), flags(64), differentiate="w")
+def cross_entropy_of_probabilities(w, x, y):
+    probability = jax.nn.sigmoid(x @ w)
+    return -jnp.mean(jnp.where(y, jnp.log(probability), jnp.log(1 - probability)))
+
+
+@right("LOX606", f32(8), f32(64, 8), flags(64), differentiate="w")
+def cross_entropy_of_clipped_probabilities(w, x, y):
+    probability = jnp.clip(jax.nn.sigmoid(x @ w), 1e-6, 1 - 1e-6)
+    return -jnp.mean(jnp.where(y, jnp.log(probability), jnp.log(1 - probability)))
+
+
+@wrong("LOX606", NETWORK, f32(32, 4), i32(32), differentiate="params")
+def likelihood_of_labels_by_softmax(params, x, labels):
+    probabilities = jax.nn.softmax(_network(params, x))
+    chosen = jax.vmap(lambda p, label: p[label])(probabilities, labels)
+    return -jnp.log(chosen).mean()
+
+
+@right("LOX606", NETWORK, f32(32, 4), i32(32), differentiate="params")
+def likelihood_of_labels_by_log_softmax(params, x, labels):
+    logs = jax.nn.log_softmax(_network(params, x))
+    return -jax.vmap(lambda p, label: p[label])(logs, labels).mean()
+
+
+@wrong("LOX606", f32(16, 3), f32(16, 3), differentiate="heading")
+def angle_between_directions(heading, goal):
+    cosine = jnp.clip(jnp.sum(heading * goal, axis=-1), -1.0, 1.0)
+    return jnp.arccos(cosine).mean()
+
+
+@right("LOX606", f32(16, 3), f32(16, 3), differentiate="heading")
+def angle_between_directions_short_of_the_ends(heading, goal):
+    cosine = jnp.clip(jnp.sum(heading * goal, axis=-1), -1 + 1e-6, 1 - 1e-6)
+    return jnp.arccos(cosine).mean()
+
+
+@wrong("LOX606", f32(20), differentiate="pressure")
+def flow_through_valves(pressure):
+    def flow(p):
+        return jnp.maximum(p, 0.0) ** 0.5
+
+    return jax.vmap(flow)(pressure).sum()
+
+
+@right("LOX606", f32(20), differentiate="pressure")
+def flow_through_valves_that_leak(pressure):
+    def flow(p):
+        return jnp.maximum(p, 1e-4) ** 0.5
+
+    return jax.vmap(flow)(pressure).sum()
+
+
+@right("LOX606", f32(10, 3), differentiate="x")
+def norm_that_is_only_measured(x):
+    return jnp.mean(x**2), {"norm": jnp.linalg.norm(x)}
+
+
+@right("LOX606", f32(10, 3), differentiate="rate")
+def logarithm_of_an_argument(rate):
+    return jnp.log(rate).sum() + jnp.sqrt(rate).sum()
+
+
+# -- LOX607: jnp.where and what it leaves out --------------------------------------------------------------------------
+
+
+@wrong("LOX607", f32(100), differentiate="x")
+def logarithm_where_it_is_positive(x):
+    return jnp.where(x > 0, jnp.log(x), 0.0).sum()
+
+
+@right("LOX607", f32(100), differentiate="x")
+def logarithm_of_what_is_made_positive(x):
+    safe = jnp.where(x > 0, x, 1.0)
+    return jnp.where(x > 0, jnp.log(safe), 0.0).sum()
+
+
+@wrong("LOX607", f32(20, 50), flags(20, 50), differentiate="values")
+def mean_over_steps_that_are_valid(values, valid):
+    count = valid.sum(axis=1)
+    total = (values * valid).sum(axis=1)
+    return jnp.where(count > 0, total / count, 0.0).mean()
+
+
+@right("LOX607", f32(20, 50), flags(20, 50), differentiate="values")
+def mean_over_steps_that_are_chosen(values, valid):
+    count = valid.sum(axis=1)
+    total = jnp.where(valid, values, 0.0).sum(axis=1)
+    return jnp.where(count > 0, total / count, 0.0).mean()
+
+
+@right("LOX607", f32(20, 50), flags(20, 50), differentiate="values")
+def mean_over_at_least_one_step(values, valid):
+    count = valid.sum(axis=1)
+    total = (values * valid).sum(axis=1)
+    return jnp.where(count > 0, total / jnp.maximum(count, 1), 0.0).mean()
+
+
+@wrong("LOX607", f32(6, 3), differentiate="positions")
+def repulsion_between_other_particles(positions):
+    apart = positions[:, None] - positions[None, :]
+    squared = jnp.sum(apart**2, axis=-1)
+    return jnp.where(squared > 0, 1.0 / jnp.sqrt(squared), 0.0).sum()
+
+
+@right("LOX607", f32(6, 3), differentiate="positions")
+def repulsion_between_others_chosen_before(positions):
+    apart = positions[:, None] - positions[None, :]
+    squared = jnp.sum(apart**2, axis=-1)
+    other = squared > 0
+    return jnp.where(other, 1.0 / jnp.sqrt(jnp.where(other, squared, 1.0)), 0.0).sum()
+
+
+@wrong("LOX607", f32(32, 10), f32(32, 10), differentiate="logits")
+def divergence_with_nan_taken_for_zero(logits, target):
+    p = jax.nn.softmax(logits)
+    ratio = target / p
+    return jnp.where(jnp.isfinite(ratio), ratio, 0.0).sum(axis=-1).mean()
+
+
+@wrong("LOX607", f32(64), differentiate="angle")
+def sinc_of_an_angle(angle):
+    @jax.vmap
+    def sinc(x):
+        return jnp.where(jnp.abs(x) < 1e-3, 1.0 - x**2 / 6, jnp.sin(x) / x)
+
+    return sinc(angle).sum()
+
+
+@right("LOX607", f32(64), differentiate="angle")
+def sinc_of_a_safe_angle(angle):
+    @jax.vmap
+    def sinc(x):
+        small = jnp.abs(x) < 1e-3
+        safe = jnp.where(small, 1.0, x)
+        return jnp.where(small, 1.0 - x**2 / 6, jnp.sin(safe) / safe)
+
+    return sinc(angle).sum()
+
+
+@right("LOX607", f32(64), differentiate="x")
+def huber_loss_by_hand(x):
+    size = jnp.abs(x)
+    return jnp.where(size <= 1.0, 0.5 * x**2, size - 0.5).mean()
+
+
+@right("LOX607", f32(64), f32(64), differentiate="x")
+def where_over_data_that_is_missing(x, data):
+    error = x - jnp.where(jnp.isnan(data), 0.0, data)
+    return jnp.where(jnp.isnan(data), 0.0, error**2).mean()
+
+
+# -- LOX608 and LOX609: custom rules -----------------------------------------------------------------------------------
+
+
+@jax.custom_vjp
+def _smooth_l1(x):
+    return jnp.sqrt(1.0 + x**2) - 1.0
+
+
+_smooth_l1.defvjp(lambda x: (_smooth_l1(x), x), lambda x, bar: (bar * x / (1.0 + x**2),))
+
+
+@wrong("LOX608", f32(32), f32(32), differentiate="prediction")
+def loss_whose_rule_forgets_the_root(prediction, target):
+    return _smooth_l1(prediction - target).mean()
+
+
+@jax.custom_vjp
+def _pseudo_huber(x):
+    return jnp.sqrt(1.0 + x**2) - 1.0
+
+
+_pseudo_huber.defvjp(lambda x: (_pseudo_huber(x), x), lambda x, bar: (bar * x / jnp.sqrt(1.0 + x**2),))
+
+
+@right("LOX608", f32(32), f32(32), differentiate="prediction")
+def loss_whose_rule_is_right(prediction, target):
+    return _pseudo_huber(prediction - target).mean()
+
+
+@jax.custom_jvp
+def _swish(x, sharpness):
+    return x * jax.nn.sigmoid(sharpness * x)
+
+
+@_swish.defjvp
+def _swish_tangent(primals, tangents):
+    x, sharpness = primals
+    gate = jax.nn.sigmoid(sharpness * x)
+    slope = gate + x * gate * (1 - gate)
+    return x * gate, slope * tangents[0] + x**2 * gate * (1 - gate) * tangents[1]
+
+
+@wrong("LOX608", NETWORK, f32(32, 4), f32())
+def activation_whose_rule_forgets_the_chain(params, x, sharpness):
+    @jax.vmap
+    def layer(x):
+        return _swish(x @ params["hidden"] + params["bias"], sharpness) @ params["out"]
+
+    return layer(x).sum()
+
+
+@jax.custom_jvp
+def _scaled_swish(x, sharpness):
+    return x * jax.nn.sigmoid(sharpness * x)
+
+
+@_scaled_swish.defjvp
+def _scaled_swish_tangent(primals, tangents):
+    x, sharpness = primals
+    gate = jax.nn.sigmoid(sharpness * x)
+    slope = gate + sharpness * x * gate * (1 - gate)
+    return x * gate, slope * tangents[0] + x**2 * gate * (1 - gate) * tangents[1]
+
+
+@right("LOX608", NETWORK, f32(32, 4), f32())
+def activation_whose_rule_has_the_chain(params, x, sharpness):
+    @jax.vmap
+    def layer(x):
+        return _scaled_swish(x @ params["hidden"] + params["bias"], sharpness) @ params["out"]
+
+    return layer(x).sum()
+
+
+def _dense(backward):
+    @jax.custom_vjp
+    def dense(x, w):
+        return x @ w
+
+    dense.defvjp(lambda x, w: (x @ w, (x, w)), backward)
+    return dense
+
+
+_wrong_dense = _dense(lambda kept, bar: (bar @ kept[1], kept[0].T @ bar))
+_right_dense = _dense(lambda kept, bar: (bar @ kept[1].T, kept[0].T @ bar))
+_short_dense = _dense(lambda kept, bar: (bar @ kept[1].T,))
+_transposed_dense = _dense(lambda kept, bar: (bar @ kept[1].T, bar.T @ kept[0]))
+
+
+@wrong("LOX608", f32(32, 8), f32(8, 8), f32(32, 8), differentiate="w")
+def product_whose_rule_forgets_to_transpose(x, w, y):
+    def layer(x, _):
+        return _wrong_dense(x, w), None
+
+    return jnp.mean((jax.lax.scan(layer, x, length=3)[0] - y) ** 2)
+
+
+@right("LOX608", f32(32, 8), f32(8, 8), f32(32, 8), differentiate="w")
+def product_whose_rule_transposes(x, w, y):
+    def layer(x, _):
+        return _right_dense(x, w), None
+
+    return jnp.mean((jax.lax.scan(layer, x, length=3)[0] - y) ** 2)
+
+
+@jax.custom_vjp
+def _clip_gradient(x):
+    return x
+
+
+_clip_gradient.defvjp(lambda x: (x, None), lambda _, bar: (jnp.clip(bar, -1.0, 1.0),))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _reverse_gradient(x, strength):
+    return x
+
+
+_reverse_gradient.defvjp(lambda x, strength: (x, None), lambda strength, _, bar: (-strength * bar,))
+
+
+@right("LOX608", NETWORK, f32(32, 4), differentiate="params")
+def gradients_that_are_clipped_and_reversed(params, x):
+    features = _clip_gradient(jax.nn.relu(x @ params["hidden"] + params["bias"]))
+    return jax.nn.logsumexp(_reverse_gradient(features, 0.5) @ params["out"])
+
+
+@jax.custom_vjp
+def _sign(x):
+    return jnp.where(x >= 0, 1.0, -1.0)
+
+
+_sign.defvjp(lambda x: (_sign(x), x), lambda x, bar: (jnp.where(jnp.abs(x) <= 1, bar, 0.0),))
+
+
+@jax.custom_jvp
+def _spike(voltage):
+    return (voltage > 1.0).astype(jnp.float32)
+
+
+@_spike.defjvp
+def _spike_tangent(primals, tangents):
+    return _spike(*primals), tangents[0] / (1.0 + 10.0 * jnp.abs(primals[0] - 1.0)) ** 2
+
+
+@right("LOX608", f32(32, 4), f32(4, 16), differentiate="w")
+def estimators_of_binary_and_spiking_units(x, w):
+    def step(voltage, x):
+        voltage = 0.9 * voltage + x @ _sign(w)
+        spikes = _spike(voltage)
+        return voltage - spikes, spikes
+
+    return jnp.mean(jax.lax.scan(step, jnp.zeros(16), x)[1])
+
+
+@jax.custom_vjp
+def _clamp(x):
+    return jnp.clip(x, -1.0, 1.0)
+
+
+_clamp.defvjp(lambda x: (_clamp(x), None), lambda _, bar: (bar,))
+
+
+@right("LOX608", f32(32), differentiate="action")
+def clip_that_lets_gradients_through(action):
+    return jnp.sum((_clamp(action) - 0.5) ** 2)
+
+
+@jax.custom_vjp
+def _cross_entropy(logits, labels):
+    return -jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1)
+
+
+_cross_entropy.defvjp(
+    lambda logits, labels: (_cross_entropy(logits, labels), (logits, labels)),
+    lambda kept, bar: (bar[:, None] * (jax.nn.softmax(kept[0]) - kept[1]), None),
+)
+
+
+@right("LOX608", f32(16, 5), f32(16, 5), differentiate="logits")
+def rule_that_holds_for_labels_that_sum_to_one(logits, labels):
+    return _cross_entropy(logits, labels).mean()
+
+
+@wrong("LOX609", f32(32, 8), f32(8, 4), differentiate="w")
+def rule_with_too_few_cotangents(x, w):
+    return _short_dense(x, w).mean()
+
+
+@wrong("LOX609", f32(32, 8), f32(8, 4), differentiate="w")
+def rule_with_a_cotangent_of_another_shape(x, w):
+    @jax.jit
+    def layer(x):
+        return _transposed_dense(x, w)
+
+    return layer(x).mean()
+
+
+@jax.custom_jvp
+def _energy(position):
+    return 0.5 * jnp.sum(position**2)
+
+
+@_energy.defjvp
+def _energy_tangent(primals, tangents):
+    return _energy(*primals), primals[0] * tangents[0]
+
+
+@wrong("LOX609", f32(6, 3), differentiate="position")
+def rule_with_a_tangent_of_another_shape(position):
+    return _energy(position)
+
+
+@right("LOX609", f32(32, 8), f32(8, 4), differentiate="w")
+def rule_with_cotangents_for_all(x, w):
+    return _right_dense(x, w).mean()

@@ -1,0 +1,512 @@
+"""What happens only while tracing, what forces tracing again, and what does not belong into a compiled program."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import lox
+from benchmarks.corpus import f32, flags, i32, right, wrong
+
+logger = logging.getLogger(__name__)
+HISTORY: list[jax.Array] = []
+BY_NAME: dict[str, jax.Array] = {}
+LAYERS: list[tuple[int, ...]] = []
+CACHE: dict[int, np.ndarray] = {}
+UPDATES = 0
+GENERATOR = np.random.default_rng(0)
+DATASET = np.zeros((512, 128 * 128), np.float32)
+PROTOTYPES = np.zeros((16, 128), np.float32)
+
+
+def _loss(params, x, y):
+    return ((x @ params - y) ** 2).mean()
+
+
+@wrong("LOX410", f32(8), f32(32, 8), f32(32))
+def a_train_step_that_prints_its_loss(params, x, y):
+    loss, gradient = jax.value_and_grad(_loss)(params, x, y)
+    print("loss", loss)
+    return params - 0.1 * gradient
+
+
+@wrong("LOX410", f32(4), f32(100, 4))
+def a_rollout_that_logs_each_state_with_logging(state, actions):
+    def step(state, action):
+        state = 0.9 * state + action
+        logger.info("state is %s", state)
+        return state, state.sum()
+
+    return jax.lax.scan(step, state, actions)[1]
+
+
+@wrong("LOX410", f32(32))
+@jax.jit
+def a_jitted_step_that_writes_to_a_file(x):
+    loss = (x**2).mean()
+    with open("/dev/null", "a") as file:
+        file.write(f"{loss}\n")
+    return loss
+
+
+@right("LOX410", f32(8), f32(32, 8), f32(32))
+def a_train_step_that_prints_with_jax(params, x, y):
+    loss, gradient = jax.value_and_grad(_loss)(params, x, y)
+    jax.debug.print("loss {}", loss)
+    lox.log({"loss": loss})
+    return params - 0.1 * gradient
+
+
+@right("LOX410", f32(8, 3), f32(3, 2))
+def a_layer_that_prints_shapes_while_traced(x, w):
+    batch = x.shape[0]
+    print(f"tracing with {x.shape} and {w.dtype}, {batch} rows")
+    return jnp.tanh(x @ w)
+
+
+@right("LOX410", f32(8), False)
+def a_step_that_would_print_if_asked_to(x, verbose):
+    y = x * 2
+    if verbose:
+        print("y", y)
+    return y
+
+
+@right("LOX410", f32(8))
+def a_step_with_a_callback_that_prints(x):
+    def show(total):
+        print("total", total)
+
+    jax.debug.callback(show, x.sum())
+    return x * 2
+
+
+@jax.jit
+def _train_step(params, x, y):
+    loss, gradient = jax.value_and_grad(_loss)(params, x, y)
+    return params - 0.1 * gradient, loss
+
+
+@right("LOX410", f32(8), f32(32, 8), f32(32))
+def a_training_loop_in_python_that_prints(params, x, y):
+    losses = []
+    start = time.perf_counter()
+    for epoch in range(3):
+        params, loss = _train_step(params, x, y)
+        losses.append(loss)
+        print("epoch", epoch, loss, time.perf_counter() - start)
+    return params, losses
+
+
+@wrong("LOX411", f32(32, 8))
+def dropout_with_numpy(x):
+    keep = np.random.uniform(size=x.shape) > 0.1
+    return jnp.where(keep, x, 0) / 0.9
+
+
+@wrong("LOX411", f32(4), f32(50, 4))
+def exploration_with_random_in_a_scan(state, drift):
+    def step(state, drift):
+        state = state + drift + random.gauss(0.0, 0.1)
+        return state, state
+
+    return jax.lax.scan(step, state, drift)[1]
+
+
+@wrong("LOX411", f32(16))
+def noise_of_a_global_generator(x):
+    noise = GENERATOR.normal(size=16).astype(np.float32)
+    return jax.vmap(lambda x, noise: x + noise)(x, noise)
+
+
+@right("LOX411", f32(32, 8))
+def a_fixed_projection_of_numpy(x):
+    projection = np.random.default_rng(7).normal(size=(8, 4)).astype(np.float32)
+    return x @ projection
+
+
+@right("LOX411", f32(32, 8), jax.random.key(0))
+def dropout_with_a_key(x, key):
+    return jnp.where(jax.random.bernoulli(key, 0.9, x.shape), x, 0) / 0.9
+
+
+@wrong("LOX412", f32(64, 64))
+def a_product_that_times_itself(x):
+    start = time.perf_counter()
+    y = x @ x
+    return y, jnp.float32(time.perf_counter() - start)
+
+
+@wrong("LOX412", f32(16))
+@jax.jit
+def a_step_that_stamps_its_time(x):
+    return {"x": x + 1.0, "at": jnp.float32(time.time())}
+
+
+@right("LOX412", f32(16), f32())
+def a_step_that_is_given_the_time(x, now):
+    return {"x": x + 1.0, "at": now}
+
+
+@wrong("LOX413", f32(8))
+def an_update_that_counts_itself_in_a_global(params):
+    global UPDATES
+    UPDATES += 1
+    return params * 0.99 ** jnp.float32(UPDATES)
+
+
+@wrong("LOX413", f32(4), f32(30, 4))
+def a_rollout_that_collects_rewards_in_a_list(state, actions):
+    rewards = []
+
+    def step(state, action):
+        state = state + action
+        rewards.append(state.sum())
+        return state, None
+
+    return jax.lax.scan(step, state, actions)[0], len(rewards)
+
+
+@wrong("LOX413", f32(16, 4))
+def a_vmapped_norm_that_collects_what_it_sees(rows):
+    seen = []
+
+    def norm(row):
+        squared = (row**2).sum()
+        seen.append(squared)
+        return jnp.sqrt(squared + 1e-6)
+
+    return jax.vmap(norm)(rows)
+
+
+@wrong("LOX413", f32(10))
+def a_scan_with_a_nonlocal_total(x):
+    total = jnp.float32(0)
+
+    def body(carry, x):
+        nonlocal total
+        total = total + x
+        return carry, None
+
+    jax.lax.scan(body, None, x)
+    return x
+
+
+@right("LOX413", f32(8), f32(3, 8, 8))
+def layers_that_are_collected_in_a_list(x, weights):
+    activations = []
+    for w in weights:
+        x = jnp.tanh(x @ w)
+        activations.append(x)
+    return jnp.stack(activations)
+
+
+@right("LOX413", f32(8), f32(8, 8))
+def a_layer_that_appends_to_the_list_of_the_model_around_it(x, w):
+    activations = []
+    calls = 0
+
+    def layer(x):
+        nonlocal calls
+        calls += 1
+        x = jnp.tanh(x @ w)
+        activations.append(x)
+        return x
+
+    layer(layer(x))
+    return jnp.stack(activations), calls
+
+
+@right("LOX413", {"w": f32(8, 4), "b": f32(4)})
+def norms_that_are_collected_over_a_tree(params):
+    norms = []
+    jax.tree.map(lambda leaf: norms.append(jnp.linalg.norm(leaf)), params)
+    return jnp.stack(norms)
+
+
+@right("LOX413", f32(16, 4))
+def a_table_that_is_kept_by_its_length(x):
+    length = x.shape[0]
+    LAYERS.append(x.shape)
+    if length not in CACHE:
+        CACHE[length] = np.linspace(0, 1, length, dtype=np.float32)
+    return x * CACHE[length][:, None]
+
+
+@wrong("LOX414", f32(32))
+def a_loss_that_is_appended_to_a_global_history(errors):
+    loss = (errors**2).mean()
+    HISTORY.append(loss)
+    return loss
+
+
+@wrong("LOX414", f32(16, 4))
+def metrics_that_a_vmapped_function_puts_into_a_global_dict(x):
+    def norm(row):
+        BY_NAME["norm"] = jnp.linalg.norm(row)
+        return row * 2
+
+    return jax.vmap(norm)(x)
+
+
+@wrong("LOX414", f32(4), f32(30, 4))
+def rewards_of_a_scan_that_are_stacked_from_a_list(state, actions):
+    rewards = []
+
+    def step(state, action):
+        state = state + action
+        rewards.append(state.sum())
+        return state, None
+
+    state, _ = jax.lax.scan(step, state, actions)
+    return state, jnp.stack(rewards)
+
+
+class _Agent:
+    def __init__(self):
+        self.loss = None
+
+    def update(self, params, x):
+        self.loss = (params * x).sum()
+        return params - 0.1 * jax.grad(lambda params: (params * x).sum())(params)
+
+    def update_and_tell(self, params, x):
+        loss, gradient = jax.value_and_grad(lambda params: (params * x).sum())(params)
+        return params - 0.1 * gradient, loss
+
+
+wrong("LOX414", f32(8), f32(8))(jax.jit(_Agent().update))
+right("LOX414", f32(8), f32(8))(jax.jit(_Agent().update_and_tell))
+
+
+@right("LOX414", f32(4), f32(30, 4))
+def rewards_that_a_scan_returns(state, actions):
+    def step(state, action):
+        state = state + action
+        return state, state.sum()
+
+    return jax.lax.scan(step, state, actions)
+
+
+@wrong("LOX415", f32(4), f32(1000, 4))
+def a_simulation_that_calls_numpy_at_each_step(state, forces):
+    def step(state, force):
+        force = jax.pure_callback(np.tanh, jax.ShapeDtypeStruct(force.shape, force.dtype), force)
+        return state + 0.01 * force, None
+
+    return jax.lax.scan(step, state, forces)[0]
+
+
+@wrong("LOX415", f32())
+def a_search_that_prints_in_a_while_loop(x):
+    def body(x):
+        jax.debug.print("x {}", x)
+        return x * 0.5
+
+    return jax.lax.while_loop(lambda x: x > 1e-3, body, x)
+
+
+@right("LOX415", f32(4), f32(1000, 4))
+def a_simulation_that_prints_now_and_then(state, forces):
+    def step(carry, force):
+        count, state = carry
+        state = state + 0.01 * force
+        jax.lax.cond(count % 200 == 0, lambda: jax.debug.print("state {}", state), lambda: None)
+        return (count + 1, state), None
+
+    return jax.lax.scan(step, (jnp.int32(0), state), forces)[0]
+
+
+@right("LOX415", f32(4), f32(5, 4))
+def a_few_epochs_that_print(state, epochs):
+    def epoch(state, x):
+        state = state + x
+        jax.debug.print("state {}", state)
+        return state, None
+
+    return jax.lax.scan(epoch, state, epochs)[0]
+
+
+@wrong("LOX416", f32(128 * 128), i32(32))
+def a_batch_of_a_dataset_that_is_closed_over(w, index):
+    return (jnp.asarray(DATASET)[index] @ w).mean()
+
+
+@wrong("LOX416", f32(128 * 128))
+def a_scan_over_a_dataset_that_is_closed_over(w):
+    @jax.jit
+    def epoch(w):
+        return jax.lax.scan(lambda w, x: (w - 1e-3 * x * (w @ x), None), w, DATASET)[0]
+
+    return epoch(w)
+
+
+@right("LOX416", f32(128 * 128), i32(32), f32(512, 128 * 128))
+def a_batch_of_a_dataset_that_is_passed(w, index, dataset):
+    return (dataset[index] @ w).mean()
+
+
+@right("LOX416", f32(32, 128))
+def distances_to_a_few_constant_prototypes(x):
+    return ((x[:, None] - PROTOTYPES) ** 2).sum(-1).argmin(-1)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _donating_step(params, gradient):
+    return params - 0.1 * gradient
+
+
+@wrong("LOX417", f32(64), f32(64))
+def a_difference_to_donated_parameters(params, gradient):
+    new = _donating_step(params, gradient)
+    return new, jnp.linalg.norm(new - params)
+
+
+@wrong("LOX417", f32(64), f32(3, 64))
+def a_loop_that_forgets_the_new_parameters(params, gradients):
+    for gradient in gradients:
+        new = _donating_step(params, gradient)
+    return new
+
+
+@wrong("LOX417", f32(64))
+def a_donated_array_that_is_passed_twice(params):
+    return _donating_step(params, params)
+
+
+@wrong("LOX417", f32(64), f32(64))
+def donated_parameters_that_are_returned_too(params, gradient):
+    return {"old": params, "new": _donating_step(params, gradient)}
+
+
+@right("LOX417", f32(64), f32(3, 64))
+def a_loop_that_goes_on_with_the_new_parameters(params, gradients):
+    for gradient in gradients:
+        params = _donating_step(params, gradient)
+    return params
+
+
+def _predict(w, x):
+    return jax.nn.sigmoid(x @ w)
+
+
+WEIGHTS = f32(8)
+
+
+@wrong("LOX420", WEIGHTS, f32(32, 8), calls=[(WEIGHTS, f32(32, 8)), (WEIGHTS, f32(20, 8))])
+def a_prediction_whose_last_batch_is_smaller(w, x):
+    return _predict(w, x)
+
+
+@wrong("LOX420", {"obs": f32(10, 4)}, calls=[({"obs": f32(11, 4)},), ({"obs": f32(12, 4)},)])
+@jax.jit
+def a_model_of_a_history_that_grows(batch):
+    return batch["obs"].mean(axis=0)
+
+
+@right("LOX420", WEIGHTS, f32(32, 8), flags(32), calls=[(WEIGHTS, f32(32, 8), flags(32))])
+def a_prediction_of_padded_batches(w, x, mask):
+    return jnp.where(mask, _predict(w, x), 0)
+
+
+@wrong("LOX421", f32(8), 0.1, calls=[(f32(8), jnp.float32(0.05))])
+@jax.jit
+def a_step_with_a_number_and_then_an_array(params, learning_rate):
+    return params * (1 - learning_rate)
+
+
+@wrong("LOX421", i32(32), calls=[(f32(32),)])
+def a_sum_of_integers_and_then_of_floats(x):
+    return x.sum()
+
+
+@right("LOX421", f32(8), 0.1, calls=[(f32(8), 0.05), (f32(8), 0.01)])
+@jax.jit
+def a_step_with_a_number_each_time(params, learning_rate):
+    return params * (1 - learning_rate)
+
+
+@wrong("LOX422", {"obs": f32(32, 8)}, calls=[({"obs": f32(32, 8), "mask": flags(32)},)])
+def a_batch_that_has_a_mask_at_times(batch):
+    x = batch["obs"].mean(axis=-1)
+    return jnp.where(batch["mask"], x, 0) if "mask" in batch else x
+
+
+@wrong("LOX422", f32(8), None, calls=[(f32(8), f32(8))])
+def a_state_without_momentum_at_first(params, momentum):
+    return params - 0.1 * (params if momentum is None else momentum)
+
+
+@right("LOX422", f32(8), f32(8), calls=[(f32(8), f32(8))])
+def a_state_with_momentum_from_the_start(params, momentum):
+    return params - 0.1 * momentum
+
+
+@wrong("LOX423", f32(8), 1, calls=[(f32(8), 2), (f32(8), 3)])
+@functools.partial(jax.jit, static_argnames="step")
+def a_schedule_by_a_static_step(params, step):
+    return params * 0.99**step
+
+
+@wrong("LOX423", f32(8), lambda x: x * 2, calls=[(f32(8), lambda x: x * 2)])
+def an_update_by_a_new_lambda_each_time(params, transform):
+    return transform(params)
+
+
+@right("LOX423", f32(8), "relu", calls=[(f32(8), "relu")])
+@functools.partial(jax.jit, static_argnames="activation")
+def a_layer_whose_activation_stays(x, activation):
+    return getattr(jax.nn, activation)(x)
+
+
+@wrong("LOX424", f32(32, 8))
+def a_jitted_layer_that_is_given_its_activation_by_name(x):
+    @jax.jit
+    def layer(x, activation):
+        return getattr(jax.nn, activation)(x)
+
+    return layer(x, "relu")
+
+
+@wrong("LOX424", f32(16), f32(16))
+def a_scan_that_returns_a_name(x, y):
+    return jax.lax.scan(lambda carry, at: (carry, {"sum": at[0] + at[1], "name": "sum"}), None, (x, y))[1]
+
+
+@wrong("LOX424", f32(16), ["mean", "max"])
+@jax.jit
+def statistics_by_a_list_of_names(x, names):
+    return [getattr(jnp, name)(x) for name in names]
+
+
+@right("LOX424", f32(16), ("mean", "max"))
+@functools.partial(jax.jit, static_argnames="names")
+def statistics_by_static_names(x, names):
+    return [getattr(jnp, name)(x) for name in names]
+
+
+@wrong("LOX425", f32(16), [8, 4])
+@functools.partial(jax.jit, static_argnames="sizes")
+def a_network_whose_static_sizes_are_a_list(x, sizes):
+    return [jnp.ones((size, 16)) @ x for size in sizes]
+
+
+@wrong("LOX425", f32(16), i32())
+def a_window_whose_static_size_is_traced(x, size):
+    @functools.partial(jax.jit, static_argnums=1)
+    def window(x, size):
+        return x[:size]
+
+    return window(x, size)
+
+
+@right("LOX425", f32(16), (8, 4))
+@functools.partial(jax.jit, static_argnames="sizes")
+def a_network_whose_static_sizes_are_a_tuple(x, sizes):
+    return [jnp.ones((size, 16)) @ x for size in sizes]

@@ -1,0 +1,572 @@
+"""What runs for many lanes or shards at once: vmap, pmap and shard_map."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+
+from benchmarks.corpus import f32, flags, i32, right, wrong
+
+P = PartitionSpec
+MESH = AbstractMesh((4,), ("data",), axis_types=(AxisType.Auto,))
+GRID = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+
+PARAMS = {"w": f32(8, 3), "b": f32(3)}
+X, Y = f32(32, 8), f32(32, 3)
+
+
+def _predict(params, x):
+    return jnp.tanh(x @ params["w"] + params["b"])
+
+
+def _loss(params, x, y):
+    return ((_predict(params, x) - y) ** 2).mean()
+
+
+def _descend(params, grads, rate=0.1):
+    return jax.tree.map(lambda p, g: p - rate * g, params, grads)
+
+
+def _sharded(fun, in_specs, out_specs, mesh=MESH, check=False):
+    return jax.shard_map(fun, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=check)
+
+
+DATA = (P(), P("data"), P("data"))
+
+
+# LOX300: a result that is declared the same on all shards.
+
+
+@wrong("LOX300", PARAMS, X, Y)
+def a_data_parallel_step_that_forgets_to_average_the_gradients(params, x, y):
+    def step(params, x, y):
+        loss, grads = jax.value_and_grad(_loss)(params, x, y)
+        return _descend(params, grads), lax.pmean(loss, "data")
+
+    return _sharded(step, DATA, (P(), P()))(params, x, y)
+
+
+@right("LOX300", PARAMS, X, Y)
+def a_data_parallel_step(params, x, y):
+    def step(params, x, y):
+        loss, grads = jax.value_and_grad(_loss)(params, x, y)
+        return _descend(params, lax.pmean(grads, "data")), lax.pmean(loss, "data")
+
+    return _sharded(step, DATA, (P(), P()))(params, x, y)
+
+
+@right("LOX300", PARAMS, X, Y)
+def a_data_parallel_step_whose_types_are_checked(params, x, y):
+    def step(params, x, y):
+        def mean_loss(params):
+            return lax.pmean(_loss(params, x, y), "data")
+
+        loss, grads = jax.value_and_grad(mean_loss)(params)
+        return _descend(params, grads), loss
+
+    return _sharded(step, DATA, (P(), P()), check=True)(params, x, y)
+
+
+@wrong("LOX300", PARAMS, X, Y)
+def epochs_on_shards_that_average_the_loss_alone(params, x, y):
+    @jax.jit
+    def train(params, x, y):
+        def epoch(params, _):
+            def mean_loss(params):
+                return lax.pmean(_loss(params, x, y), "data")
+
+            loss, grads = jax.value_and_grad(mean_loss)(params)
+            return _descend(params, grads), loss
+
+        return lax.scan(epoch, params, length=3)
+
+    return _sharded(train, DATA, (P(), P()))(params, x, y)
+
+
+@right("LOX300", PARAMS, X, Y)
+def epochs_on_shards(params, x, y):
+    @jax.jit
+    def train(params, x, y):
+        def epoch(params, _):
+            loss, grads = jax.value_and_grad(_loss)(params, x, y)
+            grads, loss = lax.pmean((grads, loss), axis_name="data")
+            return _descend(params, grads), loss
+
+        return lax.scan(epoch, params, length=3)
+
+    return _sharded(train, DATA, (P(), P()))(params, x, y)
+
+
+@wrong("LOX300", X)
+def statistics_of_observations_on_one_shard(obs):
+    return _sharded(lambda obs: (obs.mean(axis=0), obs.std(axis=0)), P("data"), P())(obs)
+
+
+@right("LOX300", X)
+def statistics_of_observations_on_all_shards(obs):
+    def statistics(obs):
+        mean = lax.pmean(obs.mean(axis=0), "data")
+        return mean, jnp.sqrt(lax.pmean(((obs - mean) ** 2).mean(axis=0), "data"))
+
+    return _sharded(statistics, P("data"), P())(obs)
+
+
+@right("LOX300", X)
+def statistics_of_observations_by_shard(obs):
+    return _sharded(lambda obs: obs.mean(axis=0, keepdims=True), P("data"), P("data"))(obs)
+
+
+@right("LOX300", X)
+def the_best_of_gathered_scores(obs):
+    def best(obs):
+        scores = lax.all_gather(obs.sum(axis=1), "data", tiled=True)
+        return jnp.argmax(scores)
+
+    return _sharded(best, P("data"), P())(obs)
+
+
+@right("LOX300", X)
+def a_sum_that_goes_round_the_ring(x):
+    def ring(x):
+        def hop(_, carry):
+            total, passed = carry
+            passed = lax.ppermute(passed, "data", [(shard, (shard + 1) % 4) for shard in range(4)])
+            return total + passed, passed
+
+        return lax.fori_loop(0, 3, hop, (x.sum(), x.sum()))[0]
+
+    return _sharded(ring, P("data"), P())(x)
+
+
+@wrong("LOX300", PARAMS, X, Y)
+def gradients_that_are_averaged_over_the_wrong_axis_of_the_mesh(params, x, y):
+    def step(params, x, y):
+        grads = jax.grad(_loss)(params, x, y)
+        return _descend(params, lax.pmean(grads, "model"))
+
+    return _sharded(step, DATA, P(), mesh=GRID)(params, x, y)
+
+
+@right("LOX300", PARAMS, X, Y)
+def gradients_that_are_averaged_over_all_axes_of_the_mesh(params, x, y):
+    def step(params, x, y):
+        grads = jax.grad(_loss)(params, x, y)
+        return _descend(params, lax.pmean(grads, ("data", "model")))
+
+    return _sharded(step, DATA, P(), mesh=GRID)(params, x, y)
+
+
+@right("LOX300", f32(32, 8), f32(8, 16), f32(16, 3))
+def a_network_whose_hidden_units_are_on_shards(x, inner, outer):
+    def forward(x, inner, outer):
+        return lax.psum(jax.nn.relu(x @ inner) @ outer, "model")
+
+    specs = (P("data"), P(None, "model"), P("model", None))
+    return _sharded(forward, specs, P("data"), mesh=GRID)(x, inner, outer)
+
+
+# LOX301: a sum of what is the same everywhere.
+
+
+@wrong("LOX301", PARAMS, X, Y)
+def a_penalty_that_is_summed_over_shards(params, x, y):
+    def loss(params, x, y):
+        error = lax.pmean(_loss(params, x, y), "data")
+        penalty = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(params))
+        return error + 1e-3 * lax.psum(penalty, "data")
+
+    return _sharded(loss, DATA, P())(params, x, y)
+
+
+@right("LOX301", PARAMS, X, Y)
+def a_penalty_that_is_added_once(params, x, y):
+    def loss(params, x, y):
+        error = lax.pmean(_loss(params, x, y), "data")
+        return error + 1e-3 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(params))
+
+    return _sharded(loss, DATA, P())(params, x, y)
+
+
+@wrong("LOX301", PARAMS, X, Y)
+def gradients_that_are_summed_by_differentiation_and_again(params, x, y):
+    def step(params, x, y):
+        def total(params):
+            return ((_predict(params, x) - y) ** 2).sum() / 96
+
+        return _descend(params, lax.psum(jax.grad(total)(params), "data"))
+
+    return _sharded(step, DATA, P(), check=True)(params, x, y)
+
+
+@right("LOX301", PARAMS, X, Y)
+def gradients_that_are_summed_by_differentiation(params, x, y):
+    def step(params, x, y):
+        def total(params):
+            return ((_predict(params, x) - y) ** 2).sum() / 96
+
+        return _descend(params, jax.grad(total)(params))
+
+    return _sharded(step, DATA, P(), check=True)(params, x, y)
+
+
+@wrong("LOX301", f32(16, 8), f32(8))
+def rewards_of_agents_that_count_a_shared_bonus_for_each(actions, bonus):
+    def reward(action):
+        return (action**2).sum() + lax.psum((bonus**2).sum(), "agent")
+
+    return jax.vmap(reward, axis_name="agent")(actions)
+
+
+@right("LOX301", f32(16, 8), f32(8))
+def rewards_of_agents_that_share_what_all_do(actions, bonus):
+    def reward(action):
+        return lax.psum((action * bonus).sum(), "agent") / lax.psum(1, "agent") + (bonus**2).sum()
+
+    return jax.vmap(reward, axis_name="agent")(actions)
+
+
+@right("LOX301", X)
+def a_count_of_examples_over_shards(x):
+    def mean(x):
+        return lax.psum(x.sum(axis=0), "data") / lax.psum(jnp.asarray(x.shape[0], x.dtype), "data")
+
+    return _sharded(mean, P("data"), P())(x)
+
+
+# LOX302: gradients that differentiation has summed.
+
+
+@wrong("LOX302", PARAMS, X, Y)
+def a_mean_of_gradients_that_were_summed_by_differentiation(params, x, y):
+    def step(params, x, y):
+        grads = jax.grad(_loss)(params, x, y)
+        return _descend(params, lax.pmean(grads, "data"))
+
+    return _sharded(step, DATA, P(), check=True)(params, x, y)
+
+
+@wrong("LOX302", PARAMS, f32(5, 32, 8), f32(5, 32, 3))
+def batches_whose_gradients_were_summed_by_differentiation(params, xs, ys):
+    def train(params, xs, ys):
+        def step(params, batch):
+            loss, grads = jax.value_and_grad(jax.jit(_loss))(params, *batch)
+            grads, loss = lax.pmean((grads, loss), "data")
+            return _descend(params, grads), loss
+
+        return lax.scan(step, params, (xs, ys))
+
+    return _sharded(train, (P(), P(None, "data"), P(None, "data")), P(), check=True)(params, xs, ys)
+
+
+@right("LOX302", PARAMS, X, Y)
+def gradients_of_a_mean_loss_and_a_mean_of_their_norm(params, x, y):
+    def step(params, x, y):
+        def mean_loss(params):
+            return lax.pmean(_loss(params, x, y), "data")
+
+        loss, grads = jax.value_and_grad(mean_loss)(params)
+        norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(grads)))
+        return _descend(params, grads), lax.pmean({"loss": loss, "norm": norm}, "data")
+
+    return _sharded(step, DATA, P(), check=True)(params, x, y)
+
+
+@right("LOX302", PARAMS, X, Y)
+def gradients_that_are_summed_by_differentiation_and_a_mean_of_their_norm(params, x, y):
+    def step(params, x, y):
+        def total(params):
+            return ((_predict(params, x) - y) ** 2).sum() / 96
+
+        grads = jax.grad(total)(params)
+        norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(grads)))
+        return _descend(params, grads), lax.pmean(norm, "data")
+
+    return _sharded(step, DATA, P(), check=True)(params, x, y)
+
+
+@right("LOX302", PARAMS, X, Y)
+def gradients_of_each_shard_and_their_mean(params, x, y):
+    def step(params, x, y):
+        own = lax.pcast(params, "data", to="varying")
+        grads = jax.grad(_loss)(own, x, y)
+        return _descend(params, lax.pmean(grads, "data"))
+
+    return _sharded(step, DATA, P(), check=True)(params, x, y)
+
+
+# LOX303: gradients through a collective.
+
+
+@wrong("LOX303", PARAMS, X, Y)
+def a_sum_of_gradients_of_a_loss_of_all_shards(params, x, y):
+    def step(params, x, y):
+        def total(params):
+            return lax.psum(((_predict(params, x) - y) ** 2).sum(), "data") / 96
+
+        return _descend(params, lax.psum(jax.grad(total)(params), "data"))
+
+    return _sharded(step, DATA, P())(params, x, y)
+
+
+@wrong("LOX303", PARAMS, X, Y)
+def clipped_gradients_of_a_mean_loss_that_are_summed(params, x, y):
+    @jax.jit
+    def step(params, x, y):
+        loss, grads = jax.value_and_grad(lambda params: lax.pmean(_loss(params, x, y), "data"))(params)
+        grads = jax.tree.map(lambda leaf: lax.psum(0.5 * leaf, "data"), grads)
+        return _descend(params, grads), loss
+
+    return _sharded(step, DATA, P())(params, x, y)
+
+
+@right("LOX303", PARAMS, X, Y)
+def a_mean_of_gradients_of_a_loss_of_all_shards(params, x, y):
+    def step(params, x, y):
+        def total(params):
+            return lax.psum(((_predict(params, x) - y) ** 2).sum(), "data") / 96
+
+        return _descend(params, lax.pmean(jax.grad(total)(params), "data"))
+
+    return _sharded(step, DATA, P())(params, x, y)
+
+
+@right("LOX303", PARAMS, X, Y)
+def a_sum_of_gradients_of_the_losses_of_shards(params, x, y):
+    def step(params, x, y):
+        def part(params):
+            return ((_predict(params, x) - y) ** 2).sum() / 96
+
+        return _descend(params, lax.psum(jax.grad(part)(params), "data"))
+
+    return _sharded(step, DATA, P())(params, x, y)
+
+
+@right("LOX303", PARAMS, X, Y)
+def a_sum_of_gradients_through_batch_normalization_over_shards(params, x, y):
+    def step(params, x, y):
+        def part(params):
+            hidden = _predict(params, x)
+            hidden = hidden - lax.pmean(hidden.mean(axis=0), "data")
+            return ((hidden - y) ** 2).sum() / 96
+
+        return _descend(params, lax.psum(jax.grad(part)(params), "data"))
+
+    return _sharded(step, DATA, P())(params, x, y)
+
+
+# LOX304: a collective whose result is dropped.
+
+
+@wrong("LOX304", PARAMS, f32(4, 8, 8), f32(4, 8, 3))
+def a_step_that_averages_gradients_and_takes_its_own(params, x, y):
+    @functools.partial(jax.vmap, in_axes=(None, 0, 0), axis_name="data")
+    def step(params, x, y):
+        grads = jax.grad(_loss)(params, x, y)
+        jax.lax.pmean(grads, "data")
+        return _descend(params, grads)
+
+    return step(params, x, y)
+
+
+@wrong("LOX304", X)
+def a_mean_that_is_taken_by_name_and_not_used(x):
+    def center(x):
+        mean = x.mean(axis=0)
+        overall = lax.pmean(mean, "data")  # noqa: F841
+        return x - mean
+
+    return _sharded(center, P("data"), P("data"))(x)
+
+
+@right("LOX304", X)
+def a_mean_that_is_taken_over_shards(x):
+    def center(x):
+        mean = x.mean(axis=0)
+        overall = lax.pmean(mean, "data")
+        return x - overall
+
+    return _sharded(center, P("data"), P("data"))(x)
+
+
+@right("LOX304", PARAMS, f32(4, 8, 8), f32(4, 8, 3))
+def a_step_that_drops_the_loss(params, x, y):
+    @functools.partial(jax.vmap, in_axes=(None, 0, 0), axis_name="data")
+    def step(params, x, y):
+        loss, grads = jax.value_and_grad(_loss)(params, x, y)
+        metrics = {"loss": lax.pmean(loss, "data"), "norm": lax.pmean(jnp.abs(grads["w"]).max(), "data")}
+        return _descend(params, lax.pmean(grads, "data")), metrics["loss"]
+
+    return step(params, x, y)
+
+
+# LOX305: means of quotients.
+
+
+@wrong("LOX305", f32(32, 10), f32(32, 10))
+def a_masked_loss_that_is_averaged_over_shards(errors, mask):
+    def loss(errors, mask):
+        return lax.pmean((errors * mask).sum() / jnp.maximum(mask.sum(), 1.0), "data")
+
+    return _sharded(loss, P("data"), P())(errors, mask)
+
+
+@wrong("LOX305", f32(32, 10), flags(32, 10))
+def the_accuracy_on_valid_tokens_averaged_over_shards(right_ones, valid):
+    def accuracy(right_ones, valid):
+        correct = jnp.where(valid, right_ones, 0.0)
+        return lax.psum(correct.sum() / valid.sum(), "data") / 4
+
+    return _sharded(accuracy, P("data"), P(), check=True)(right_ones, valid)
+
+
+@right("LOX305", f32(32, 10), f32(32, 10))
+def a_masked_loss_over_shards(errors, mask):
+    def loss(errors, mask):
+        total, count = lax.psum(((errors * mask).sum(), mask.sum()), "data")
+        return total / jnp.maximum(count, 1.0)
+
+    return _sharded(loss, P("data"), P())(errors, mask)
+
+
+@right("LOX305", f32(32, 10), f32(10))
+def a_loss_that_is_weighted_alike_on_all_shards(errors, weights):
+    def loss(errors, weights):
+        return lax.pmean((errors.mean(axis=0) * weights).sum() / weights.sum(), "data")
+
+    return _sharded(loss, (P("data"), P()), P())(errors, weights)
+
+
+@right("LOX305", f32(32, 10))
+def a_mean_of_normalized_rows_over_shards(x):
+    def mean(x):
+        return lax.pmean((x / jnp.linalg.norm(x, axis=1, keepdims=True)).mean(axis=0), "data")
+
+    return _sharded(mean, P("data"), P())(x)
+
+
+# LOX310: lanes that are all alike.
+
+
+@wrong("LOX310", {"w": f32(8, 3), "b": f32(3)}, f32(8), f32(64, 8))
+def predictions_for_one_observation_in_all_lanes(params, example, observations):
+    return jax.vmap(lambda obs: _predict(params, example))(observations)
+
+
+@wrong("LOX310", f32(2), f32(20, 2), f32(16, 20, 2))
+def costs_of_candidates_that_all_follow_the_nominal_plan(state, nominal, candidates):
+    def cost(plan):
+        def step(state, action):
+            state = state + 0.1 * action
+            return state, (state**2).sum()
+
+        return lax.scan(step, state, nominal)[1].sum()
+
+    return nominal, jax.vmap(cost)(candidates)
+
+
+@right("LOX310", f32(2), f32(16, 20, 2))
+def costs_of_candidates(state, candidates):
+    def cost(plan):
+        def step(state, action):
+            state = state + 0.1 * action
+            return state, (state**2).sum()
+
+        return lax.scan(step, state, plan)[1].sum()
+
+    return jax.vmap(cost)(candidates)
+
+
+@right("LOX310", {"w": f32(8, 3), "b": f32(3)}, f32(64, 8))
+def predictions_for_an_observation_in_each_lane(params, observations):
+    return jax.vmap(lambda obs: _predict(params, obs))(observations)
+
+
+@right("LOX310", f32(8), jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 16)))
+def resets_of_environments_that_need_no_randomness(start, keys):
+    def reset(key):
+        return {"position": start * 2, "time": jnp.zeros(())}
+
+    return jax.vmap(reset)(keys)
+
+
+@right("LOX310", f32(8, 3), f32(64, 8))
+def predictions_with_a_penalty_that_is_one_for_all_lanes(w, observations):
+    def lane(obs):
+        return obs @ w, (w**2).sum()
+
+    return jax.vmap(lane)(observations)
+
+
+# LOX311: lookups that pair lanes.
+
+
+@wrong("LOX311", f32(8, 8), i32(8), axes={"values": ("env", "action"), "chosen": ("agent",)})
+def values_of_actions_of_agents_by_environment(values, chosen):
+    return jax.vmap(lambda q, a: q[a])(values, chosen)
+
+
+@wrong("LOX311", f32(8, 8, 4), i32(8, 8), axes={"values": ("time", "batch", "action"), "taken": ("batch", "time")})
+def values_of_actions_that_were_recorded_batch_first(values, taken):
+    return jnp.take_along_axis(values, taken[..., None], axis=-1)[..., 0]
+
+
+@wrong("LOX311", f32(8, 16), i32(8), f32(8), axes={"buffer": ("slot", "env"), "at": ("env",)})
+def a_buffer_that_is_written_by_slot(buffer, at, reward):
+    return jax.vmap(lambda row, place, value: row.at[place].set(value))(buffer, at, reward)
+
+
+@right("LOX311", f32(16, 8), i32(8), f32(8), axes={"buffer": ("slot", "env"), "at": ("env",)})
+def a_buffer_that_is_written_by_environment(buffer, at, reward):
+    return jax.vmap(lambda row, place, value: row.at[place].set(value), in_axes=(1, 0, 0), out_axes=1)(
+        buffer, at, reward
+    )
+
+
+@right("LOX311", f32(8, 8, 4), i32(8, 8), axes={"values": ("time", "batch", "action"), "taken": ("batch", "time")})
+def values_of_actions_that_are_turned(values, taken):
+    return jnp.take_along_axis(values, taken.T[..., None], axis=-1)[..., 0]
+
+
+# LOX101 and LOX102: axes that vmap zips.
+
+
+@wrong("LOX101", f32(8, 8), f32(8, 8, 3), axes={"energy": ("env", "agent"), "actions": ("agent", "env", None)})
+def costs_of_agents_in_environments_in_another_order(energy, actions):
+    def cost(energy, action):
+        return energy - (action**2).sum()
+
+    return jax.vmap(jax.vmap(cost))(energy, actions)
+
+
+@right("LOX101", f32(8, 8), f32(8, 8, 3), axes={"energy": ("env", "agent"), "actions": ("agent", "env", None)})
+def costs_of_agents_in_environments(energy, actions):
+    def cost(energy, action):
+        return energy - (action**2).sum()
+
+    return jax.vmap(jax.vmap(cost), in_axes=(0, 1))(energy, actions)
+
+
+@wrong("LOX101", f32(8, 8), axes={"x": ("env", "agent")})
+def what_differs_from_the_mean_over_the_wrong_lanes(x):
+    baseline = jax.vmap(lambda lane: lax.pmean(lane, "lane"), axis_name="lane", out_axes=None)(x)
+    return x.T - baseline
+
+
+@right("LOX101", f32(8, 8), axes={"x": ("env", "agent")})
+def what_differs_from_the_mean_over_the_lanes(x):
+    baseline = jax.vmap(lambda lane: lax.pmean(lane, "lane"), axis_name="lane", out_axes=None)(x)
+    return x - baseline
+
+
+@wrong("LOX102", f32(8, 8, 4), f32(8, 8), axes={"w": ("hidden", "feature", None), "obs": ("batch", "feature")})
+def a_layer_whose_weights_are_mapped_like_a_batch(w, obs):
+    return jax.vmap(lambda w, obs: obs @ w)(w, obs)
+
+
+@right("LOX102", f32(8, 8, 4), f32(8, 8), axes={"w": ("member", "feature", None), "obs": ("batch", "feature")})
+def an_ensemble_whose_members_see_the_whole_batch(w, obs):
+    return jax.vmap(lambda w, obs: obs @ w, in_axes=(0, None))(w, obs)

@@ -1,0 +1,506 @@
+"""Dtypes: where precision or range is lost."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.corpus import f32, flags, i32, right, wrong
+
+
+def _of(dtype, *shape):
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def image(*shape):
+    return _of(jnp.uint8, *shape)
+
+
+# -- LOX800: arguments of 64 bits ----------------------------------------------------------------------------------
+
+SECONDS = 1.7e9 + 0.05 * np.arange(200)
+USERS = 9_000_000_000 + np.arange(64)
+
+
+@wrong("LOX800", SECONDS, f32(200))
+def speed_by_unix_timestamps(times, positions):
+    return jnp.diff(positions) / jnp.diff(times)
+
+
+@right("LOX800", SECONDS - SECONDS[0], f32(200))
+def speed_by_seconds_since_the_start(times, positions):
+    return jnp.diff(positions) / jnp.diff(times)
+
+
+@wrong("LOX800", {"user": USERS, "rating": np.linspace(1.0, 5.0, 64)})
+def mean_rating_of_users_with_long_ids(batch):
+    same = batch["user"][:, None] == batch["user"][None, :]
+    return (same * batch["rating"]).sum(1) / same.sum(1)
+
+
+@right("LOX800", {"user": np.arange(64), "rating": np.linspace(1.0, 5.0, 64)})
+def mean_rating_of_numbered_users(batch):
+    same = batch["user"][:, None] == batch["user"][None, :]
+    return (same * batch["rating"]).sum(1) / same.sum(1)
+
+
+@wrong("LOX800", np.array([1e-3, 2.5, 1e300]))
+def logarithm_of_likelihoods_of_long_sequences(likelihoods):
+    return jnp.log(likelihoods).sum()
+
+
+@right("LOX800", np.random.default_rng(0).normal(size=(32, 4)), np.array([0.5, 0.25, 0.125, 1e-30]))
+def a_layer_on_observations_of_numpy(obs, w):
+    return jnp.tanh(obs @ w)
+
+
+# -- LOX801: integers that wrap around -----------------------------------------------------------------------------
+
+
+@wrong("LOX801", image(32, 32, 3), image(32, 32, 3))
+def average_of_two_frames(frame, last_frame):
+    return (frame + last_frame) // 2
+
+
+@right("LOX801", image(32, 32, 3), image(32, 32, 3))
+def average_of_two_frames_in_more_bits(frame, last_frame):
+    return ((frame.astype(jnp.uint16) + last_frame) // 2).astype(jnp.uint8)
+
+
+@wrong("LOX801", image(4, 32, 32))
+def motion_between_frames(frames):
+    return jax.vmap(lambda now, before: jnp.abs(now - before))(frames[1:], frames[:-1]).mean()
+
+
+@right("LOX801", image(4, 32, 32))
+def motion_between_frames_as_floats(frames):
+    frames = frames.astype(jnp.float32) / 255
+    return jnp.abs(frames[1:] - frames[:-1]).mean()
+
+
+@wrong("LOX801", image(8, 16, 16), f32())
+def brighter_images(images, chance):
+    @jax.jit
+    def brighten(image):
+        return image + 60
+
+    return jax.vmap(lambda image: jnp.where(chance > 0.5, brighten(image), image))(images)
+
+
+@right("LOX801", image(8, 16, 16), f32())
+def negatives_of_images(images, chance):
+    return jax.vmap(lambda image: jnp.where(chance > 0.5, 255 - image, image))(images)
+
+
+@wrong("LOX801", f32(60_000, 8))
+def keys_of_all_pairs_of_particles(positions):
+    number = jnp.arange(len(positions))
+    nearest = jnp.argmin(positions @ positions[:5].T, axis=1)
+    return number * len(positions) + nearest
+
+
+@right("LOX801", f32(600, 8))
+def keys_of_pairs_of_a_few_particles(positions):
+    number = jnp.arange(len(positions))
+    nearest = jnp.argmin(positions @ positions[:5].T, axis=1)
+    return number * len(positions) + nearest
+
+
+@wrong("LOX801", flags(1000, 8))
+def number_of_the_episode_in_8_bits(dones):
+    return jnp.cumsum(dones.astype(jnp.int8), axis=0)
+
+
+@right("LOX801", flags(1000, 8), _of(jnp.uint8, 1000, 8))
+def number_of_the_episode(dones, truncations):
+    discounts = 1 - truncations
+    return jnp.cumsum(dones, axis=0), discounts
+
+
+@right("LOX801", jax.random.key(0), _of(jnp.int8, 9, 9), i32(4))
+def random_moves_on_a_board_of_small_integers(key, board, moves):
+    key_of_place, key_of_stones = jax.random.split(key)
+    row, column = jnp.divmod(jax.random.randint(key_of_place, (), 0, 100_000) % 81, 9)
+    stones = jax.random.randint(key_of_stones, (9,), 0, 200, dtype=jnp.uint8)
+    hashed = (jnp.arange(81, dtype=jnp.uint32) * jnp.uint32(2654435761)).sum()
+    return board.at[row, column].add(jnp.int8(1)) * -board, stones[moves], hashed
+
+
+# -- LOX802: conversions to integers -------------------------------------------------------------------------------
+
+
+@wrong("LOX802", f32(64, 512))
+def actions_stored_in_8_bits(logits):
+    return jnp.argmax(logits, axis=-1).astype(jnp.int8)
+
+
+@right("LOX802", f32(64, 18))
+def few_actions_stored_in_8_bits(logits):
+    return jnp.argmax(logits, axis=-1).astype(jnp.int8)
+
+
+@wrong("LOX802", f32(28, 28))
+def image_of_probabilities(logits):
+    return (jax.nn.sigmoid(logits) * 256).astype(jnp.uint8)
+
+
+@right("LOX802", f32(28, 28))
+def image_of_probabilities_up_to_255(logits):
+    return (jax.nn.sigmoid(logits) * 255).round().astype(jnp.uint8)
+
+
+@wrong("LOX802", f32(100))
+def audio_of_a_generator(x):
+    return jnp.int16(jnp.tanh(x) * 2**15)
+
+
+@right("LOX802", f32(100))
+def clipped_audio_of_a_generator(x):
+    return jnp.int16(jnp.tanh(x) * (2**15 - 1))
+
+
+# -- LOX803: integers as floats ------------------------------------------------------------------------------------
+
+
+@wrong("LOX803", _of(jnp.bfloat16, 4096, 64))
+def positions_of_a_long_context_in_bfloat16(queries):
+    frequencies = 10000 ** (-jnp.arange(32, dtype=jnp.bfloat16) / 32)
+    angles = jnp.arange(queries.shape[0], dtype=jnp.bfloat16)[:, None] * frequencies
+    one, other = jnp.split(queries, 2, axis=-1)
+    return jnp.concatenate(
+        [one * jnp.cos(angles) - other * jnp.sin(angles), other * jnp.cos(angles) + one * jnp.sin(angles)], axis=-1
+    )
+
+
+@right("LOX803", _of(jnp.bfloat16, 4096, 64))
+def positions_of_a_long_context_in_float32(queries):
+    frequencies = 10000 ** (-jnp.arange(32) / 32)
+    angles = (jnp.arange(queries.shape[0])[:, None] * frequencies).astype(jnp.float32)
+    cos, sin = jnp.cos(angles).astype(queries.dtype), jnp.sin(angles).astype(queries.dtype)
+    one, other = jnp.split(queries, 2, axis=-1)
+    return jnp.concatenate([one * cos - other * sin, other * cos + one * sin], axis=-1)
+
+
+@wrong("LOX803", f32(8))
+def spectrum_at_samples_of_a_long_recording(frequencies):
+    sample = jnp.arange(50_000_000)
+    return jax.vmap(lambda frequency: jnp.sin(frequency * sample.astype(jnp.float32)).mean())(frequencies)
+
+
+@right("LOX803", f32(8), i32(), i32(16))
+def a_learning_rate_by_the_number_of_the_step(params, step, counts):
+    rate = 1e-3 / jnp.sqrt(1.0 + step)
+    return params - rate * counts.mean() * jnp.arange(8).astype(jnp.bfloat16)
+
+
+@wrong("LOX803", _of(jnp.float16, 10, 4), _of(jnp.float16, 4, 5000))
+def class_with_the_highest_score_as_a_float(features, weights):
+    best = jnp.argmax(features @ weights, axis=-1)
+    return jnp.stack([best.astype(features.dtype), features.max(-1)])
+
+
+@right("LOX803", _of(jnp.float16, 10, 4), _of(jnp.float16, 4, 1000))
+def class_of_a_few_with_the_highest_score_as_a_float(features, weights):
+    best = jnp.argmax(features @ weights, axis=-1)
+    return jnp.stack([best.astype(features.dtype), features.max(-1)])
+
+
+# -- LOX804: floats that become infinite ---------------------------------------------------------------------------
+
+
+@wrong("LOX804", image(64, 64), _of(jnp.float16, 64, 64))
+def energy_of_an_image_in_float16(picture, noise):
+    pixels = picture.astype(jnp.float16) * 2
+    return (pixels**2).mean() + noise.mean()
+
+
+@right("LOX804", image(64, 64), _of(jnp.float16, 64, 64))
+def energy_of_a_scaled_image_in_float16(picture, noise):
+    pixels = picture.astype(jnp.float16) / 255
+    return (pixels**2).mean() + noise.mean()
+
+
+@wrong("LOX804", _of(jnp.float16, 16), _of(jnp.float16, 16), _of(jnp.float16, 16))
+def clipped_ratio_of_probabilities_in_float16(log_probs, old_log_probs, advantages):
+    def loss(log_prob, old, advantage):
+        return jnp.exp(jnp.clip(log_prob - old, -20, 20)) * advantage
+
+    return jax.vmap(loss)(log_probs, old_log_probs, advantages).mean()
+
+
+@right("LOX804", _of(jnp.float16, 16), _of(jnp.float16, 16), _of(jnp.float16, 16))
+def closely_clipped_ratio_of_probabilities_in_float16(log_probs, old_log_probs, advantages):
+    def loss(log_prob, old, advantage):
+        return jnp.exp(jnp.clip(log_prob - old, -10, 10)) * advantage
+
+    return jax.vmap(loss)(log_probs, old_log_probs, advantages).mean()
+
+
+@wrong("LOX804", image(512, 512), jax.random.key(0))
+def total_of_an_image_in_float16(picture, key):
+    pixels = picture.astype(jnp.float16)
+    return jax.random.normal(key) * pixels.sum()
+
+
+@right("LOX804", image(512, 512), f32(4, 4), flags(4, 4))
+def mean_of_an_image_in_float16_and_masked_scores(picture, scores, mask):
+    capped = 50 * jnp.tanh(scores / 50) + jnp.where(mask, 0, jnp.finfo(jnp.float32).min)
+    bias = jnp.where(mask, 0.0, -1e9).astype(jnp.float16)
+    return picture.astype(jnp.float16).mean(), jax.nn.softmax(capped), bias
+
+
+# -- LOX805: running sums ------------------------------------------------------------------------------------------
+
+
+@wrong("LOX805", f32(1000, 8))
+def return_of_an_episode_in_bfloat16(rewards):
+    def step(total, reward):
+        return total + reward.astype(jnp.bfloat16), total
+
+    return jax.lax.scan(step, jnp.zeros(8, jnp.bfloat16), rewards)[0]
+
+
+@right("LOX805", f32(1000, 8))
+def return_of_an_episode_in_float32(rewards):
+    def step(carry, reward):
+        total, average = carry
+        average = 0.9 * average + reward.astype(jnp.bfloat16)
+        return (total + reward, average.astype(jnp.bfloat16)), total
+
+    return jax.lax.scan(step, (jnp.zeros(8), jnp.zeros(8, jnp.bfloat16)), rewards)[0]
+
+
+@wrong("LOX805", f32(500, 4), flags(500, 4))
+def return_since_the_last_reset_in_float16(rewards, dones):
+    @jax.jit
+    def add(total, reward):
+        return (total.astype(jnp.float32) + reward).astype(jnp.float16)
+
+    def step(total, at):
+        reward, done = at
+        return jnp.where(done, 0, add(total, reward)).astype(jnp.float16), total
+
+    return jax.lax.scan(step, jnp.zeros(4, jnp.float16), (rewards, dones))[1]
+
+
+@right("LOX805", _of(jnp.bfloat16, 24, 8, 8), _of(jnp.bfloat16, 4, 8))
+def residual_stream_over_a_few_layers(weights, x):
+    return jax.lax.scan(lambda x, w: (x + jax.nn.relu(x @ w), None), x, weights)[0]
+
+
+@wrong("LOX805", _of(jnp.bfloat16, 4, 32000), f32())
+def nucleus_of_a_vocabulary_in_bfloat16(logits, top_p):
+    probs = jnp.sort(jax.nn.softmax(logits), descending=True)
+    return (jnp.cumsum(probs, axis=-1) < top_p).sum(-1)
+
+
+@right("LOX805", _of(jnp.bfloat16, 4, 32000), f32())
+def nucleus_of_a_vocabulary_in_float32(logits, top_p):
+    probs = jnp.sort(jax.nn.softmax(logits), descending=True)
+    return (jnp.cumsum(probs, axis=-1, dtype=jnp.float32) < top_p).sum(-1)
+
+
+@wrong("LOX805", _of(jnp.bfloat16, 8), f32(16, 8), f32(16))
+def descent_on_weights_in_bfloat16(weights, x, y):
+    def loss(weights):
+        return jnp.mean((x @ weights.astype(jnp.float32) - y) ** 2)
+
+    def step(_, weights):
+        return weights - (1e-3 * jax.grad(loss)(weights)).astype(jnp.bfloat16)
+
+    return jax.lax.fori_loop(0, 2000, step, weights)
+
+
+@right("LOX805", _of(jnp.bfloat16, 8), f32(16, 8), f32(16))
+def descent_on_a_copy_of_the_weights_in_float32(weights, x, y):
+    def loss(weights):
+        return jnp.mean((x @ weights - y) ** 2)
+
+    def step(_, weights):
+        return weights - 1e-3 * jax.grad(loss)(weights)
+
+    return jax.lax.fori_loop(0, 2000, step, weights.astype(jnp.float32)).astype(jnp.bfloat16)
+
+
+@wrong("LOX805", f32(3))
+def time_of_a_long_simulation(state):
+    def step(_, at):
+        state, time = at
+        return state + 1e-3 * jnp.sin(time * state), time + 1e-3
+
+    return jax.lax.fori_loop(0, 50_000_000, step, (state, 0.0))
+
+
+@right("LOX805", f32(3))
+def time_of_a_long_simulation_by_the_number_of_the_step(state):
+    def step(count, state):
+        return 0.999 * state + 1e-3 * jnp.sin(1e-3 * count * state)
+
+    return jax.lax.fori_loop(0, 50_000_000, step, state)
+
+
+# -- LOX810: softmax -----------------------------------------------------------------------------------------------
+
+
+@wrong("LOX810", f32(8, 16), f32(16, 4))
+def attention_weights_by_hand(queries, keys):
+    scores = queries @ keys / 4.0
+    return jnp.exp(scores) / jnp.sum(jnp.exp(scores), axis=-1, keepdims=True)
+
+
+@right("LOX810", f32(8, 16), f32(16, 4))
+def attention_weights_by_hand_without_the_largest(queries, keys):
+    scores = queries @ keys / 4.0
+    scores = scores - jnp.max(scores, axis=-1, keepdims=True)
+    return jnp.exp(scores) / jnp.sum(jnp.exp(scores), axis=-1, keepdims=True)
+
+
+@wrong("LOX810", f32(8, 4), f32(8, 4))
+def policy_gradient_through_a_softmax_by_hand(logits, advantages):
+    @jax.jit
+    def softmax(logits):
+        powers = jnp.exp(logits)
+        return powers / (powers.sum() + 1e-8)
+
+    return jax.grad(lambda logits: (jax.vmap(softmax)(logits) * advantages).sum())(logits)
+
+
+@right("LOX810", f32(8, 4), f32(8, 4))
+def policy_gradient_through_a_softmax_of_shifted_logits(logits, advantages):
+    @jax.jit
+    def softmax(logits):
+        powers = jnp.exp(logits)
+        return powers / (powers.sum() + 1e-8)
+
+    def loss(logits):
+        shifted = (logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True))) / 0.5
+        return (jax.vmap(softmax)(shifted) * advantages).sum()
+
+    return jax.grad(loss)(logits)
+
+
+@right("LOX810", f32(8, 16), f32())
+def weights_of_logits_below_the_second_largest(logits, temperature):
+    second = jax.lax.top_k(logits, 2)[0][:, 1:]
+    powers = jnp.exp(jnp.where(logits > second, 0.0, (logits - second) / temperature))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+@right("LOX810", f32(10, 3), f32(3), f32(10))
+def weights_of_a_kernel(points, center, logits):
+    near = jnp.exp(-jnp.sum((points - center) ** 2, axis=-1))
+    capped = jnp.exp(10 * jnp.tanh(logits))
+    return near / near.sum() + capped / capped.sum() + jax.nn.softmax(logits, where=logits > 0)
+
+
+# -- LOX811: logarithms of exponentials ----------------------------------------------------------------------------
+
+
+@wrong("LOX811", f32(8, 10), i32(8))
+def cross_entropy_by_hand(logits, labels):
+    chosen = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+    return (jnp.log(jnp.exp(logits).sum(axis=1)) - chosen).mean()
+
+
+@right("LOX811", f32(8, 10), i32(8))
+def cross_entropy_by_logsumexp(logits, labels):
+    chosen = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+    return (jax.nn.logsumexp(logits, axis=1) - chosen).mean()
+
+
+@wrong("LOX811", f32(8, 3), f32(3, 2))
+def scale_of_a_policy_by_a_softplus_by_hand(obs, weights):
+    return jax.vmap(lambda obs: jnp.log(1 + jnp.exp(obs @ weights)))(obs) + 1e-3
+
+
+@right("LOX811", f32(8, 3), f32(3, 2))
+def scale_of_a_policy_by_softplus(obs, weights):
+    return jax.vmap(lambda obs: jax.nn.softplus(obs @ weights))(obs) + 1e-3
+
+
+@wrong("LOX811", f32(8), flags(8))
+def logistic_loss_by_hand(logits, labels):
+    signs = jnp.where(labels, 1.0, -1.0)
+    return jnp.log1p(jnp.exp(-signs * logits)).mean()
+
+
+@right("LOX811", f32(8), flags(8))
+def logistic_loss_by_hand_without_overflow(logits, labels):
+    signs = jnp.where(labels, 1.0, -1.0)
+    margin = signs * logits
+    softplus = jnp.where(logits > 20, logits, jnp.log1p(jnp.exp(logits)))
+    return (jnp.maximum(-margin, 0) + jnp.log1p(jnp.exp(-jnp.abs(margin)))).mean() + softplus.mean()
+
+
+@wrong("LOX811", f32(100, 6))
+def evidence_by_the_mean_of_likelihoods(log_likelihoods):
+    return jnp.log(jnp.mean(jnp.exp(log_likelihoods), axis=0)).sum()
+
+
+@right("LOX811", f32(100, 6))
+def evidence_by_logsumexp(log_likelihoods):
+    largest = log_likelihoods.max(axis=0)
+    return (largest + jnp.log(jnp.mean(jnp.exp(log_likelihoods - largest), axis=0))).sum()
+
+
+# -- LOX812: the logarithm of a softmax ----------------------------------------------------------------------------
+
+
+@wrong("LOX812", f32(8, 10), i32(8))
+def likelihood_by_the_logarithm_of_a_softmax(logits, labels):
+    log_probs = jnp.log(jax.nn.softmax(logits))
+    return -jnp.take_along_axis(log_probs, labels[:, None], axis=1).mean()
+
+
+@right("LOX812", f32(8, 10), i32(8))
+def likelihood_by_log_softmax(logits, labels):
+    log_probs = jax.nn.log_softmax(logits)
+    return -jnp.take_along_axis(log_probs, labels[:, None], axis=1).mean()
+
+
+@wrong("LOX812", f32(8, 10), i32(8), f32(8))
+def policy_gradient_by_the_probabilities_of_actions(logits, actions, advantages):
+    def loss(logits):
+        probs = jax.nn.softmax(logits, axis=-1)
+        return -(jnp.log(probs[jnp.arange(8), actions]) * advantages).mean()
+
+    return jax.value_and_grad(loss)(logits)
+
+
+@right("LOX812", f32(8, 10), f32(8, 10))
+def entropies_by_functions_that_know_of_zero(logits, others):
+    probs = jax.nn.softmax(logits)
+    cross = jnp.where(probs > 0, probs * jnp.log(probs), 0.0)
+    return jax.scipy.special.entr(probs).sum() + jax.scipy.special.rel_entr(probs, jax.nn.softmax(others)).sum(), cross
+
+
+@wrong("LOX812", f32(8, 10))
+def entropy_of_a_policy(logits):
+    def entropy(logits):
+        probs = jax.nn.softmax(logits)
+        return -(probs * jnp.log(probs)).sum()
+
+    return jax.grad(lambda logits: jax.vmap(entropy)(logits).mean())(logits)
+
+
+@right("LOX812", f32(8, 10))
+def entropy_of_a_policy_that_may_be_certain(logits):
+    def entropy(logits):
+        probs = jax.nn.softmax(logits)
+        return -(probs * jnp.log(probs + 1e-8)).sum()
+
+    return jax.grad(lambda logits: jax.vmap(entropy)(logits).mean())(logits)
+
+
+# -- LOX806: digits of arguments -----------------------------------------------------------------------------------
+
+
+@wrong("LOX806", np.linspace(0.0, 1.0, 50))
+def an_integral_over_a_grid_of_numpy(grid):
+    return jnp.trapezoid(jnp.sin(grid), grid)
+
+
+@right("LOX806", np.linspace(0.0, 1.0, 50, dtype=np.float32), np.arange(50))
+def an_integral_over_a_grid_of_floats_of_32_bits(grid, places):
+    return jnp.trapezoid(jnp.sin(grid), grid) * places[-1]

@@ -1,0 +1,489 @@
+"""Random keys that are used twice, or that iterations, lanes and calls share."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.corpus import f32, flags, right, wrong
+
+KEY = jax.eval_shape(lambda: jax.random.key(0))
+OLD_KEY = jax.eval_shape(lambda: jax.random.PRNGKey(0))
+
+
+def _dropout(key, x, rate=0.1):
+    return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0)
+
+
+@jax.jit
+def _explored(key, action):
+    return action + 0.1 * jax.random.normal(key, action.shape)
+
+
+def _step(key, state, action):
+    """A step of a simulation with noise."""
+    return state + 0.1 * action + 0.01 * jax.random.normal(key, state.shape)
+
+
+# One key for two things.
+
+
+@wrong("LOX700", KEY)
+def weights_and_biases_from_one_key(key):
+    return {"w": jax.random.normal(key, (4, 8)), "b": jax.random.normal(key, (8,))}
+
+
+@wrong("LOX700", OLD_KEY)
+def weights_and_biases_from_one_old_key(key):
+    w = jax.random.normal(key, (4, 8))
+    b = jax.random.uniform(key, (8,))
+    return w, b
+
+
+@right("LOX700", KEY)
+def weights_and_biases_from_a_split_key(key):
+    for_w, for_b = jax.random.split(key)
+    return {"w": jax.random.normal(for_w, (4, 8)), "b": jax.random.normal(for_b, (8,))}
+
+
+@right("LOX700", OLD_KEY)
+def weights_from_rows_of_old_keys(key):
+    keys = jax.random.split(key, 4)
+    first = jax.random.normal(keys[0], (4, 8))
+    second = jax.random.normal(keys[-1], (8, 8))
+    rest = [jax.random.normal(each, (8,)) for each in keys[1:3]]
+    return first, second, rest
+
+
+@wrong("LOX700", KEY, f32(16, 2))
+def an_action_is_sampled_and_then_the_key_is_split(key, logits):
+    action = jax.random.categorical(key, logits)
+    key, for_reset = jax.random.split(key)
+    return action, jax.random.uniform(for_reset, (16,)), key
+
+
+@right("LOX700", KEY, f32(16, 2))
+def the_key_is_split_and_then_an_action_is_sampled(key, logits):
+    key, for_action, for_reset = jax.random.split(key, 3)
+    action = jax.random.categorical(for_action, logits)
+    return action, jax.random.uniform(for_reset, (16,)), key
+
+
+@wrong("LOX700", KEY, f32(8, 3), f32(8, 3))
+def policy_and_simulation_get_the_same_key(key, state, action):
+    action = _explored(key, action)
+    return _step(key, state, action)
+
+
+@right("LOX700", KEY, f32(8, 3), f32(8, 3))
+def policy_and_simulation_get_keys_by_fold_in(key, state, action):
+    action = _explored(jax.random.fold_in(key, 0), action)
+    return _step(jax.random.fold_in(key, 1), state, action)
+
+
+@wrong("LOX700", KEY, f32(8, 3), f32(8, 3))
+def policy_and_simulation_fold_the_same_number_into_the_key(key, state, action):
+    action = _explored(jax.random.fold_in(key, 0), action)
+    return _step(jax.random.fold_in(key, 0), state, action)
+
+
+@wrong("LOX700", KEY, f32(8, 3))
+def a_row_of_the_keys_that_were_mapped_over_is_used_again(key, x):
+    keys = jax.random.split(key, 8)
+    noisy = jax.vmap(_explored)(keys, x)
+    return noisy, jax.random.permutation(keys[0], 8)
+
+
+@right("LOX700", KEY, f32(8, 3))
+def more_keys_than_are_mapped_over(key, x):
+    keys = jax.random.split(key, 9)
+    noisy = jax.vmap(_explored)(keys[:8], x)
+    return noisy, jax.random.permutation(keys[8], 8)
+
+
+@wrong("LOX700", KEY, f32(4))
+def a_random_walk_that_carries_the_key_it_has_drawn_from(key, x):
+    def step(carry, _):
+        key, x = carry
+        key, _ = jax.random.split(key)
+        x = x + jax.random.normal(key, x.shape)
+        return (key, x), x
+
+    return jax.lax.scan(step, (key, x), None, length=10)[1]
+
+
+@right("LOX700", KEY, f32(4))
+def a_random_walk_that_carries_a_new_key(key, x):
+    def step(carry, _):
+        key, x = carry
+        key, now = jax.random.split(key)
+        x = x + jax.random.normal(now, x.shape)
+        return (key, x), x
+
+    return jax.lax.scan(step, (key, x), None, length=10)[1]
+
+
+@wrong("LOX700", KEY, flags(), f32(4))
+def a_branch_uses_the_key_that_is_used_after_it(key, done, state):
+    def reset(state):
+        return jax.random.uniform(key, state.shape)
+
+    state = jax.lax.cond(done, reset, lambda state: state, state)
+    return state + jax.random.normal(key, state.shape)
+
+
+@right("LOX700", KEY, flags(16), f32(16, 4))
+def each_branch_uses_the_key_in_its_way(key, done, state):
+    def reset(key, state):
+        return jax.random.uniform(key, state.shape)
+
+    def go_on(key, state):
+        return state + jax.random.normal(key, state.shape)
+
+    def one(key, done, state):
+        return jax.lax.cond(done, reset, go_on, key, state)
+
+    return jax.vmap(one)(jax.random.split(key, 16), done, state)
+
+
+@right("LOX700", KEY, f32(8), f32(4, 8))
+def a_gradient_through_a_layer_that_is_computed_again(key, w, x):
+    @jax.checkpoint
+    def layer(w, x, key):
+        return _dropout(key, jnp.tanh(x * w))
+
+    def loss(w):
+        first, second = jax.random.split(key)
+        return jnp.square(layer(w, layer(w, x, first), second)).mean()
+
+    return jax.grad(loss)(w)
+
+
+# One key, twice for the same.
+
+
+@wrong("LOX701", KEY, f32(32, 8), f32(8, 8), f32(8, 8))
+def two_layers_with_the_same_dropout(key, x, first, second):
+    x = _dropout(key, jax.nn.relu(x @ first))
+    x = _dropout(key, jax.nn.relu(x @ second))
+    return x.mean()
+
+
+@right("LOX701", KEY, f32(32, 8), f32(8, 8), f32(8, 8))
+def two_layers_with_dropouts_of_their_own(key, x, first, second):
+    keys = iter(jax.random.split(key))
+    x = _dropout(next(keys), jax.nn.relu(x @ first))
+    x = _dropout(next(keys), jax.nn.relu(x @ second))
+    return x.mean()
+
+
+@wrong("LOX701", KEY, {"w": f32(3, 4), "v": f32(4, 3)})
+def the_same_noise_on_each_parameter(key, params):
+    return jax.tree.map(lambda p: p + 0.01 * jax.random.normal(key, p.shape), params)
+
+
+@right("LOX701", KEY, {"w": f32(3, 4), "v": f32(4, 3)})
+def noise_of_its_own_on_each_parameter(key, params):
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(key, len(leaves))
+    noisy = [p + 0.01 * jax.random.normal(each, p.shape) for p, each in zip(leaves, keys, strict=True)]
+    return jax.tree.unflatten(structure, noisy)
+
+
+@wrong("LOX701", OLD_KEY, f32(8, 3))
+def two_steps_of_a_simulation_with_one_key(key, state):
+    state = _step(key, state, jnp.ones((8, 3)))
+    return _step(key, state, -jnp.ones((8, 3)))
+
+
+@right("LOX701", KEY, f32(8, 3))
+def two_evaluations_with_the_same_noise_on_purpose(key, state):
+    up = _step(jax.random.clone(key), state, jnp.ones((8, 3)))
+    down = _step(key, state, -jnp.ones((8, 3)))
+    return up - down
+
+
+@right("LOX701", KEY, f32(8), f32(4, 8))
+def a_loss_and_its_gradient_with_the_same_dropout(key, w, x):
+    def loss(w):
+        return _dropout(key, x * w).mean()
+
+    before = loss(w)
+    gradient = jax.grad(loss)(w)
+    return before, gradient
+
+
+# One key for all iterations.
+
+
+@wrong("LOX702", KEY, f32(4))
+def a_random_walk_with_the_same_steps(key, x):
+    def step(x, _):
+        x = x + jax.random.normal(key, x.shape)
+        return x, x
+
+    return jax.lax.scan(step, x, None, length=10)[1]
+
+
+@wrong("LOX702", KEY, f32(4))
+def a_random_walk_that_forgets_to_carry_the_new_key(key, x):
+    def step(carry, _):
+        key, x = carry
+        _, now = jax.random.split(key)
+        return (key, x + jax.random.normal(now, x.shape)), x
+
+    return jax.lax.scan(step, (key, x), None, length=10)[1]
+
+
+@wrong("LOX702", OLD_KEY, f32(8, 3))
+def a_simulation_whose_steps_fold_the_same_number_into_the_key(key, state):
+    def body(_, state):
+        return _step(jax.random.fold_in(key, 7), state, jnp.ones((8, 3)))
+
+    return jax.lax.fori_loop(0, 20, body, state)
+
+
+@wrong("LOX702", f32(8, 3))
+def a_simulation_whose_steps_make_a_key_of_a_constant(state):
+    def body(state, _):
+        return _step(jax.random.key(1), state, jnp.ones((8, 3))), None
+
+    return jax.lax.scan(body, state, None, length=5)[0]
+
+
+@wrong("LOX702", KEY, f32(8, 3))
+def a_search_that_samples_the_same_candidate(key, start):
+    def worse(best):
+        return jnp.sum(best**2) > 1e-3
+
+    def body(best):
+        candidate = _explored(key, best)
+        return jnp.where(jnp.sum(candidate**2) < jnp.sum(best**2), candidate, best)
+
+    return jax.lax.while_loop(worse, body, start)
+
+
+@right("LOX702", KEY, f32(4))
+def a_random_walk_over_keys(key, x):
+    def step(x, key):
+        x = x + jax.random.normal(key, x.shape)
+        return x, x
+
+    return jax.lax.scan(step, x, jax.random.split(key, 10))[1]
+
+
+@right("LOX702", OLD_KEY, f32(8, 3))
+def a_simulation_whose_steps_fold_the_time_into_the_key(key, state):
+    def body(time, state):
+        return _step(jax.random.fold_in(key, time), state, jnp.ones((8, 3)))
+
+    return jax.lax.fori_loop(0, 20, body, state)
+
+
+@right("LOX702", KEY, f32(64, 8), f32(8))
+def epochs_of_shuffled_batches(key, data, w):
+    def loss(w, batch, key):
+        return jnp.square(_dropout(key, batch * w)).mean()
+
+    def epoch(carry, _):
+        key, w = carry
+        key, for_order, for_noise = jax.random.split(key, 3)
+        batches = data[jax.random.permutation(for_order, 64)].reshape(4, 16, 8)
+
+        def update(w, at):
+            batch, key = at
+            return w - 0.1 * jax.grad(loss)(w, batch, key), None
+
+        w, _ = jax.lax.scan(update, w, (batches, jax.random.split(for_noise, 4)))
+        return (key, w), None
+
+    return jax.lax.scan(epoch, (key, w), None, length=3)[0]
+
+
+@right("LOX702", KEY, f32(16, 4), f32(16))
+def keys_that_are_indexed_by_the_time(key, state, reward):
+    keys = jax.random.split(key, 20)
+
+    def body(time, carry):
+        state, reward = carry
+        state = _step(keys[time], state, jnp.ones((16, 4)))
+        return state, reward + state.sum(axis=1)
+
+    return jax.lax.fori_loop(0, 20, body, (state, reward))
+
+
+# One key for all lanes.
+
+
+@wrong("LOX703", KEY, f32(32, 8))
+def a_dropout_that_is_the_same_for_each_example(key, x):
+    return jax.vmap(lambda row: _dropout(key, row))(x).mean()
+
+
+@wrong("LOX703", KEY, f32(16, 4))
+def agents_that_explore_alike(key, logits):
+    act = partial(jax.vmap, in_axes=(None, 0))(jax.random.categorical)
+    return act(key, logits)
+
+
+@wrong("LOX703", OLD_KEY, f32(16, 3), f32(16, 3))
+def environments_with_the_same_noise(key, state, action):
+    return jax.jit(jax.vmap(_step, in_axes=(None, 0, 0)))(key, state, action)
+
+
+@wrong("LOX703", KEY, f32(16, 3), f32(16, 3))
+def environments_with_copies_of_a_key(key, state, action):
+    keys = jnp.broadcast_to(key, (16,))
+    return jax.vmap(_step)(keys, state, action)
+
+
+@wrong("LOX703", KEY, f32(16, 3))
+def environments_that_scan_with_one_key(key, state):
+    def rollout(state):
+        def body(carry, _):
+            key, state = carry
+            key, now = jax.random.split(key)
+            return (key, _step(now, state, jnp.ones(3))), None
+
+        return jax.lax.scan(body, (key, state), None, length=5)[0][1]
+
+    return jax.vmap(rollout)(state)
+
+
+@right("LOX703", KEY, f32(16, 3), f32(16, 3))
+def environments_with_keys_of_their_own(key, state, action):
+    return jax.vmap(_step)(jax.random.split(key, 16), state, action)
+
+
+@right("LOX703", OLD_KEY, f32(32, 8))
+def a_dropout_of_a_batch(key, x):
+    return jax.vmap(lambda key, row: _dropout(key, row))(jax.random.split(key, 32), x).mean()
+
+
+@right("LOX703", KEY, f32(32, 8))
+def a_random_projection_that_all_examples_share(key, x):
+    def layer(row):
+        return row + jnp.tanh(row @ jax.random.normal(key, (8, 8)))
+
+    return jax.vmap(layer)(x)
+
+
+@right("LOX703", KEY, f32(16, 3))
+def environments_that_are_moved_by_one_number_each(key, state):
+    def gust(key, state):
+        return state + 0.1 * jax.random.normal(key)
+
+    return jax.vmap(gust)(jax.random.split(key, 16), state)
+
+
+@right("LOX703", KEY, f32(32, 8))
+def noise_that_is_drawn_for_all_lanes_before(key, x):
+    noise = jax.random.normal(key, (8,))
+    return jax.vmap(lambda row: row + noise)(x)
+
+
+@right("LOX703", KEY, f32(4, 16, 3))
+def seeds_with_environments_each(key, state):
+    def seed(key, state):
+        return jax.vmap(_step, in_axes=(0, 0, None))(jax.random.split(key, 16), state, jnp.ones(3))
+
+    return jax.vmap(seed)(jax.random.split(key, 4), state)
+
+
+# One key for all calls.
+
+
+@wrong("LOX704", f32(32, 8), f32(8, 8))
+def a_layer_with_the_same_dropout_in_each_call(x, w):
+    return _dropout(jax.random.key(0), x @ w)
+
+
+@wrong("LOX704", f32(8, 3), f32(8, 3))
+def a_step_of_a_simulation_with_a_constant_seed(state, action):
+    key = jax.random.PRNGKey(42)
+    return jax.jit(_step)(key, state, action)
+
+
+@wrong("LOX704", f32(16, 4))
+def an_action_that_is_sampled_with_a_constant_seed(logits):
+    return jax.random.categorical(jax.random.key(3), logits, axis=-1)
+
+
+@right("LOX704", KEY, f32(32, 8), f32(8, 8))
+def a_layer_with_a_dropout_by_its_key(key, x, w):
+    return _dropout(key, x @ w)
+
+
+@right("LOX704", KEY, f32(32, 8))
+def a_dropout_of_features_with_signs_that_never_change(key, x):
+    signs = jax.random.rademacher(jax.random.key(0), (8,))
+    return _dropout(key, x * signs)
+
+
+@right("LOX704", f32(32, 8), f32(8))
+def an_evaluation_with_the_same_seeds_in_each_call(x, w):
+    keys = jax.random.split(jax.random.key(0), 3)
+    return jax.vmap(lambda key: (_explored(key, x) * w).mean())(keys).mean()
+
+
+@right("LOX704", f32(32, 8), f32(32))
+def a_regression_that_starts_at_a_constant_seed(x, y):
+    def loss(w):
+        return jnp.square(x @ w - y).mean()
+
+    w = 0.1 * jax.random.normal(jax.random.key(0), (8,))
+    return jax.lax.fori_loop(0, 100, lambda _, w: w - 0.1 * jax.grad(loss)(w), w)
+
+
+@right("LOX704", f32(32, 8), f32(8))
+def training_that_makes_its_keys_of_one_seed(data, w):
+    def loss(w, key):
+        return jnp.square(_dropout(key, data * w)).mean()
+
+    def update(w, key):
+        return w - 0.1 * jax.grad(loss)(w, key), None
+
+    return jax.lax.scan(update, w, jax.random.split(jax.random.key(0), 100))[0]
+
+
+# A used key is returned.
+
+
+@wrong("LOX705", {"key": KEY, "w": f32(8)}, f32(32, 8))
+def a_training_step_that_forgets_to_renew_its_key(state, x):
+    _, for_noise = jax.random.split(state["key"])
+
+    def loss(w):
+        return jnp.square(_dropout(for_noise, x * w)).mean()
+
+    return {**state, "w": state["w"] - 0.1 * jax.grad(loss)(state["w"])}
+
+
+@wrong("LOX705", OLD_KEY, f32(8, 3), f32(8, 3))
+def a_simulation_that_returns_the_key_it_has_drawn_from(key, state, action):
+    key, other = jax.random.split(key)
+    state = _step(key, state, action) + _explored(other, action)
+    return key, state
+
+
+@right("LOX705", {"key": KEY, "w": f32(8)}, f32(32, 8))
+def a_training_step_that_renews_its_key(state, x):
+    key, for_noise = jax.random.split(state["key"])
+
+    def loss(w):
+        return jnp.square(_dropout(for_noise, x * w)).mean()
+
+    return {**state, "key": key, "w": state["w"] - 0.1 * jax.grad(loss)(state["w"])}
+
+
+@right("LOX705", {"key": OLD_KEY, "step": jax.ShapeDtypeStruct((), jnp.int32), "w": f32(8)}, f32(32, 8))
+def a_training_step_that_folds_its_number_into_the_key(state, x):
+    key = jax.random.fold_in(state["key"], state["step"])
+
+    def loss(w):
+        return jnp.square(_dropout(key, x * w)).mean()
+
+    gradient = jax.grad(loss)(state["w"])
+    return {**state, "step": state["step"] + 1, "w": state["w"] - 0.1 * gradient}

@@ -1,0 +1,464 @@
+"""Loops: what they carry, what they go over, and what they should not do."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.corpus import f32, flags, i32, right, wrong
+
+
+class Transition(NamedTuple):
+    obs: Any
+    action: Any
+    reward: Any
+    value: Any
+    done: Any
+
+
+def transitions(*shape):
+    return Transition(f32(*shape, 6), i32(*shape), f32(*shape), f32(*shape), flags(*shape))
+
+
+# A carry that changes its type.
+
+
+@wrong("LOX200", f32(100, 3))
+def running_total_that_starts_as_integers(measurements):
+    def add(total, measurement):
+        return total + measurement, total
+
+    return jax.lax.scan(add, jnp.zeros(3, int), measurements)
+
+
+@wrong("LOX200", f32(20, 4, 8), f32(8, 16), f32(16, 16))
+def recurrent_state_that_starts_without_its_batch(tokens, into, onward):
+    def cell(state, token):
+        hidden = jnp.tanh(token @ into + state["hidden"] @ onward)
+        return {"hidden": hidden, "count": state["count"] + 1}, hidden
+
+    @jax.jit
+    def encode(tokens):
+        return jax.lax.scan(cell, {"hidden": jnp.zeros(16), "count": 0}, tokens)[1]
+
+    return jax.grad(lambda tokens: encode(tokens).sum())(tokens)
+
+
+@wrong("LOX200", f32(5), f32(5, 5))
+def power_iteration_whose_eigenvalue_is_a_vector(vector, matrix):
+    def advance(state):
+        steps, vector, _ = state
+        product = matrix @ vector
+        return steps + 1, product / jnp.linalg.norm(product), vector * product
+
+    return jax.lax.while_loop(lambda state: state[0] < 50, advance, (0, vector, 0.0))[2]
+
+
+@wrong("LOX200", f32(4))
+def decay_of_half_precision_by_full_rates(state):
+    rates = jnp.linspace(0.9, 1.0, 4)
+
+    def substep(_, state):
+        return state * rates
+
+    return jax.lax.fori_loop(0, 10, substep, state.astype(jnp.bfloat16))
+
+
+@right("LOX200", f32(100, 3))
+def running_total_that_starts_like_what_it_adds(measurements):
+    def add(total, measurement):
+        return total + measurement, total
+
+    return jax.lax.scan(add, jnp.zeros(3), measurements)
+
+
+@right("LOX200", f32(100, 3))
+def running_total_that_starts_as_a_python_number(measurements):
+    total, count = 0, 0
+    return jax.lax.scan(lambda c, x: ((c[0] + x.sum(), c[1] + 1), None), (total, count), measurements)
+
+
+@right("LOX200", f32(4))
+def decay_of_half_precision_that_is_cast_back(state):
+    rates = jnp.linspace(0.9, 1.0, 4)
+
+    def substep(_, state):
+        return (state * rates).astype(state.dtype)
+
+    return jax.lax.fori_loop(0, 10, substep, state.astype(jnp.bfloat16))
+
+
+# A body that returns another structure.
+
+
+@wrong("LOX201", f32(50), f32(2))
+def simulation_whose_step_forgets_the_velocity(forces, start):
+    def step(state, force):
+        position, velocity = state
+        velocity = velocity + 0.1 * force
+        return position + 0.1 * velocity, position
+
+    return jax.lax.scan(step, (start, jnp.zeros(2)), forces)
+
+
+@wrong("LOX201", f32(50), f32(2))
+def simulation_whose_step_adds_a_key(forces, start):
+    def step(state, force):
+        velocity = state["velocity"] + 0.1 * force
+        return {"position": state["position"] + 0.1 * velocity, "velocity": velocity, "force": force}, None
+
+    return jax.lax.scan(step, {"position": start, "velocity": jnp.zeros(2)}, forces)[0]
+
+
+@wrong("LOX201", f32(50))
+def moving_average_whose_body_returns_one_value(prices):
+    return jax.lax.scan(lambda mean, price: 0.9 * mean + 0.1 * price, 0.0, prices)
+
+
+@right("LOX201", f32(50), f32(2))
+def simulation_whose_step_returns_its_state(forces, start):
+    def step(state, force):
+        position, velocity = state
+        velocity = velocity + 0.1 * force
+        return (position + 0.1 * velocity, velocity), position
+
+    return jax.lax.scan(step, (start, jnp.zeros(2)), forces)
+
+
+# Arrays of different lengths.
+
+
+@wrong("LOX202", f32(128, 8), f32(129, 8))
+def returns_over_one_value_too_many(rewards, values):
+    def back(following, at):
+        reward, value = at
+        following = reward + 0.99 * following
+        return following, following - value
+
+    return jax.lax.scan(back, jnp.zeros(8), (rewards, values), reverse=True)[1]
+
+
+@wrong("LOX202", f32(64, 10))
+def updates_over_more_steps_than_there_are_batches(batches):
+    def update(weights, batch):
+        return weights - 0.1 * jax.grad(lambda w: ((batch @ w) ** 2).mean())(weights), None
+
+    return jax.lax.scan(update, jnp.ones(10), batches, length=100)[0]
+
+
+@right("LOX202", f32(128, 8), f32(129, 8))
+def returns_with_the_last_value_to_start_from(rewards, values):
+    def back(following, at):
+        reward, value = at
+        following = reward + 0.99 * following
+        return following, following - value
+
+    return jax.lax.scan(back, values[-1], (rewards, values[:-1]), reverse=True)[1]
+
+
+# Axes of different meaning.
+
+
+@wrong("LOX203", f32(32, 32), f32(32, 32), axes={"rewards": ("time", "batch"), "resets": ("batch", "time")})
+def counts_since_a_reset_of_another_batch(rewards, resets):
+    def step(counts, at):
+        reward, reset = at
+        counts = jnp.where(reset.mean() > 0, 0, counts + 1)
+        return counts, reward.max()
+
+    return jax.lax.scan(step, 0, (rewards, resets))
+
+
+@wrong("LOX203", f32(16, 16, 4), f32(16, 3), axes={"frames": ("batch", "time", None), "commands": ("time", None)})
+def commands_in_step_with_the_batch(frames, commands):
+    return jax.lax.map(lambda pair: pair[0].mean() + pair[1].sum(), (frames, commands))
+
+
+@right("LOX203", f32(16, 16, 4), f32(16, 3), axes={"frames": ("batch", "time", None), "commands": ("time", None)})
+def commands_in_step_with_the_frames(frames, commands):
+    return jax.lax.map(lambda pair: pair[0].mean() + pair[1].sum(), (frames.swapaxes(0, 1), commands))
+
+
+@right("LOX203", f32(16, 16, 4), f32(16), axes={"frames": ("time", "batch", None)})
+def frames_with_numbers_that_nobody_labelled(frames, weights):
+    return jax.lax.map(lambda pair: pair[0].mean() * pair[1], (frames, weights))
+
+
+# The whole array, where its slice is meant.
+
+
+@wrong("LOX204", f32(100))
+def discounted_return_of_all_rewards_in_each_step(rewards):
+    def step(total, reward):
+        return 0.99 * total + rewards.sum(), total
+
+    return jax.lax.scan(step, 0.0, rewards, reverse=True)
+
+
+@wrong("LOX204", f32(10, 32, 4), f32(10, 32))
+def training_on_all_batches_in_each_step(inputs, targets):
+    def loss(weights, x, y):
+        return ((x @ weights - y) ** 2).mean()
+
+    @jax.jit
+    def train(inputs, targets):
+        def step(weights, batch):
+            x, y = batch
+            gradient = jax.grad(loss)(weights, inputs, targets)
+            return weights - 0.1 * gradient, loss(weights, inputs[0], y)
+
+        return jax.lax.scan(step, jnp.zeros(4), (inputs, targets))
+
+    return train(inputs, targets)
+
+
+@right("LOX204", f32(100))
+def discounted_return_of_one_reward_in_each_step(rewards):
+    def step(total, reward):
+        return 0.99 * total + reward / (1 + rewards.std()), total
+
+    return jax.lax.scan(step, 0.0, rewards, reverse=True)
+
+
+@right("LOX204", f32(40, 3))
+def distances_of_each_point_to_all(points):
+    return jax.lax.map(lambda point: jnp.linalg.norm(points - point, axis=-1), points)
+
+
+@right("LOX204", f32(12, 16), f32(16, 16))
+def attention_of_each_token_to_all(tokens, weights):
+    def attend(_, token):
+        scores = jax.nn.softmax(tokens @ (weights @ token))
+        return None, scores @ tokens
+
+    return jax.lax.scan(attend, None, tokens)[1]
+
+
+@right("LOX204", f32(10, 32, 4))
+def training_that_reports_the_loss_on_the_first_batch(inputs):
+    def step(weights, batch):
+        return weights - 0.1 * batch.mean(axis=0), (inputs[0] @ weights).mean()
+
+    return jax.lax.scan(step, jnp.zeros(4), inputs)
+
+
+# Over the end of an episode.
+
+
+def _advantages(trajectory, last_value, goes_on):
+    """Advantages of a rollout, (time, batch)."""
+
+    def back(carry, step):
+        advantage, next_value = carry
+        on = goes_on(step)
+        delta = step.reward + 0.99 * next_value * on - step.value
+        advantage = delta + 0.99 * 0.95 * on * advantage
+        return (advantage, step.value), advantage
+
+    return jax.lax.scan(back, (jnp.zeros_like(last_value), last_value), trajectory, reverse=True)[1]
+
+
+@wrong("LOX205", transitions(128, 8), f32(8))
+def gae_without_the_ends_of_episodes(trajectory, last_value):
+    return _advantages(trajectory, last_value, lambda step: 1.0)
+
+
+@wrong("LOX205", f32(128), f32(128), flags(128))
+def returns_of_one_environment_without_its_ends(rewards, values, dones):
+    @jax.jit
+    def returns(rewards, dones):
+        def back(following, at):
+            reward, _ = at
+            following = reward + 0.99 * following
+            return following, following
+
+        return jax.lax.scan(back, 0.0, (rewards, dones), reverse=True)[1]
+
+    return returns(rewards, dones) - values
+
+
+@wrong("LOX205", f32(20, 4, 6), flags(20, 4), f32(6, 16), f32(16, 16))
+def recurrent_policy_that_is_never_reset(obs, resets, into, onward):
+    def cell(hidden, at):
+        x, reset = at
+        hidden = jnp.tanh(x @ into + hidden @ onward)
+        return hidden, hidden
+
+    def loss(into):
+        return (jax.lax.scan(cell, jnp.zeros((4, 16)), (obs, resets))[1] ** 2).mean()
+
+    return jax.value_and_grad(loss)(into)
+
+
+@wrong("LOX205", {"reward": f32(8, 128), "terminated": flags(8, 128)})
+def returns_of_each_environment_without_its_ends(batch):
+    def returns(batch):
+        def back(following, step):
+            following = step["reward"] + 0.99 * following
+            return following, following
+
+        return jax.lax.scan(back, jnp.float32(0), batch, reverse=True)[1]
+
+    return jax.vmap(returns)(batch)
+
+
+@right("LOX205", transitions(128, 8), f32(8))
+def gae_that_stops_at_the_ends_of_episodes(trajectory, last_value):
+    return _advantages(trajectory, last_value, lambda step: 1.0 - step.done)
+
+
+@right("LOX205", f32(20, 4, 6), flags(20, 4), f32(6, 16), f32(16, 16))
+def recurrent_policy_that_is_reset(obs, resets, into, onward):
+    def cell(hidden, at):
+        x, reset = at
+        hidden = jnp.where(reset[:, None], 0.0, hidden)
+        hidden = jnp.tanh(x @ into + hidden @ onward)
+        return hidden, hidden
+
+    def loss(into):
+        return (jax.lax.scan(cell, jnp.zeros((4, 16)), (obs, resets))[1] ** 2).mean()
+
+    return jax.value_and_grad(loss)(into)
+
+
+@right("LOX205", transitions(4, 32), f32(4, 32), f32(6, 32), f32(32))
+def updates_over_minibatches_that_hold_more_than_is_needed(minibatches, advantages, weights, bias):
+    def loss(params, batch, advantages):
+        weights, bias = params
+        return (jnp.tanh(batch.obs @ weights + bias).mean(axis=-1) * advantages).mean()
+
+    def update(params, minibatch):
+        gradient = jax.grad(loss)(params, *minibatch)
+        return jax.tree.map(lambda p, g: p - 1e-3 * g, params, gradient), None
+
+    return jax.lax.scan(update, (weights, bias), (minibatches, advantages))[0]
+
+
+@right("LOX205", transitions(128, 8))
+def reward_of_a_rollout_whatever_its_episodes(trajectory):
+    return jax.lax.scan(lambda total, step: (total + step.reward, None), jnp.zeros(8), trajectory)[0]
+
+
+@right("LOX205", transitions(128, 8), f32(8))
+def returns_with_discounts_that_are_zero_at_the_ends(trajectory, last_value):
+    on = 0.99 * (1.0 - trajectory.done)
+
+    def back(following, at):
+        step, on = at
+        following = step.reward + on * following
+        return following, following
+
+    return jax.lax.scan(back, last_value, (trajectory, on), reverse=True)[1]
+
+
+# A loop that does not end.
+
+
+@wrong("LOX206", f32(3))
+def gradient_descent_that_does_not_count(x):
+    def step(state):
+        i, x = state
+        return i, x - 0.1 * jax.grad(lambda x: (x**2).sum())(x)
+
+    return jax.lax.while_loop(lambda state: state[0] < 100, step, (0, x))[1]
+
+
+@wrong("LOX206", f32(3), f32())
+def bisection_that_asks_for_the_first_error(x, error):
+    @jax.jit
+    def solve(x):
+        return jax.lax.while_loop(lambda x: error > 1e-3, lambda x: x / 2, x)
+
+    return solve(x)
+
+
+@right("LOX206", f32(3))
+def gradient_descent_that_counts(x):
+    def step(state):
+        i, x = state
+        return i + 1, x - 0.1 * jax.grad(lambda x: (x**2).sum())(x)
+
+    return jax.lax.while_loop(lambda state: state[0] < 100, step, (0, x))[1]
+
+
+@right("LOX206", f32(3), f32())
+def halving_until_it_is_small(x, limit):
+    return jax.vmap(lambda x: jax.lax.while_loop(lambda x: x > limit, lambda x: x / 2, x))(x)
+
+
+# Loops of Python.
+
+
+@wrong("LOX207", f32(64, 8, 6), f32(6, 16), f32(16, 16))
+def recurrent_network_in_a_loop_of_python(inputs, into, onward):
+    hidden, states = jnp.zeros((8, 16)), []
+    for t in range(inputs.shape[0]):
+        hidden = jnp.tanh(inputs[t] @ into + hidden @ onward)
+        states.append(hidden)
+    return jnp.stack(states)
+
+
+def _cell(hidden, x, into, onward):
+    return jnp.tanh(x @ into + hidden @ onward)
+
+
+@wrong("LOX207", f32(64, 8, 6), f32(6, 16), f32(16, 16))
+def recurrent_network_whose_cell_is_called_from_a_loop(inputs, into, onward):
+    hidden = jnp.zeros((8, 16))
+    for x in inputs:
+        hidden = _cell(hidden, x, into, onward)
+    return hidden
+
+
+@wrong("LOX207", f32(2), f32(2))
+def simulation_in_a_loop_of_python(position, velocity):
+    @jax.jit
+    def simulate(position, velocity):
+        for _ in range(100):
+            velocity = velocity - 0.01 * position
+            position = position + 0.01 * velocity
+        return position
+
+    return jax.grad(lambda p: simulate(p, velocity).sum())(position)
+
+
+@right("LOX207", f32(64, 8, 6), f32(6, 16), f32(16, 16))
+def recurrent_network_in_a_scan(inputs, into, onward):
+    def cell(hidden, x):
+        hidden = _cell(hidden, x, into, onward)
+        return hidden, hidden
+
+    return jax.lax.scan(cell, jnp.zeros((8, 16)), inputs)[1]
+
+
+@right("LOX207", [(f32(16, 16), f32(16))] * 24, f32(8, 16))
+def network_of_many_layers(layers, x):
+    for weights, bias in layers:
+        x = x + jax.nn.relu(x @ weights + bias) / (1 + jnp.abs(x).mean())
+    return x
+
+
+@right("LOX207", jax.random.key(0))
+def parameters_of_many_layers(key):
+    layers = []
+    for _ in range(20):
+        key, of_layer = jax.random.split(key)
+        layers.append({"weights": jax.random.normal(of_layer, (16, 16)) / 4, "bias": jnp.zeros(16)})
+    return layers
+
+
+@right("LOX207", [f32(16, 16)] * 40, [f32(16, 16)] * 40)
+def momentum_of_many_parameters(params, gradients):
+    for _ in range(3):
+        params = jax.tree.map(lambda p, g: p - 0.1 * g / (1 + jnp.abs(g)), params, gradients)
+    return params
+
+
+@right("LOX207", f32(2), f32(2))
+def a_few_substeps_in_a_loop_of_python(position, velocity):
+    for _ in range(4):
+        velocity = velocity - 0.01 * position
+        position = position + 0.01 * velocity
+    return position, velocity

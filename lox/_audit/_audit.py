@@ -1,0 +1,101 @@
+"""`lox.audit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from lox._arguments import names
+from lox._audit._audited import Audited
+from lox._audit._capture import Capture, capture
+from lox._audit._checks import ALL, KINDS
+from lox._audit._expect import expect
+from lox._audit._findings import Finding, Held
+from lox._audit._follow import Axes, follow
+from lox._audit._report import Report, report_of
+from lox._exceptions import LogValueError
+
+
+class Audit:
+    """The type of `lox.audit`, which is called, and has `expect`."""
+
+    expect = staticmethod(expect)
+
+    def __call__(
+        self,
+        fun: Callable[..., Any],
+        *,
+        axes: Axes | None = None,
+        differentiate: str | Iterable[str] | None = None,
+        calls: Iterable[tuple[Any, ...]] = (),
+        ignore: str | Iterable[str] = (),
+    ) -> Callable[..., Report]:
+        """Follows the data through a function, and says what will bite.
+
+        The function is traced, with the log calls in it, and nothing is computed.
+
+        Args:
+            fun: The function.
+            axes: What the axes of arguments mean, by the name of the argument, as in
+                ``{"obs": ("time", "batch", None)}``, or of an array in it, as in ``{"batch/obs": ("time", None)}``.
+            differentiate: The name or names of arguments, or of arrays in them, that the result is to be
+                differentiated by.
+            calls: Further tuples of arguments, for what changes from call to call.
+            ignore: The code or codes of what is not to be reported, such as ``"LOX104"``.
+
+        Returns:
+            A function of the arguments of `fun`, where arrays may be `jax.ShapeDtypeStruct`s, that returns a report:
+            `issues`, `warnings` and `verified` are tuples of findings with `code`, `severity`, `message`, `file`,
+            `line` and `suggestion`; `str` of it is all of it as text, and it has `to_markdown`, `to_json`,
+            `to_mermaid` and `raise_for`. What the function raises is an issue of the report.
+
+        Raises:
+            LogValueError: `axes` or `differentiate` names no argument, `axes` has another number of labels than the
+                argument has axes, or `ignore` has an unknown code. A `ValueError`.
+
+        >>> import jax.numpy as jnp
+        >>> import lox
+        >>> def advantages(returns, values):
+        ...     return returns - values
+        >>> labels = {"returns": ("time", "batch"), "values": ("batch", "time")}
+        >>> report = lox.audit(advantages, axes=labels)(jnp.ones((8, 8)), jnp.ones((8, 8)))
+        >>> [finding.code for finding in report.issues]
+        ['LOX101']
+        """
+        if not callable(fun):
+            raise TypeError(f"lox.audit takes a function, got {fun!r} of type {type(fun).__name__}.")
+        ignored = set(names(ignore, "ignore=", " of lox.audit"))
+        if ignored - KINDS.keys():
+            raise LogValueError(f"lox.audit knows no {', '.join(sorted(ignored - KINDS.keys()))}.")
+        by = () if differentiate is None else names(differentiate, "differentiate=", " of lox.audit")
+        more: list[tuple[tuple[Any, ...], dict[str, Any]]] = [(tuple(each), {}) for each in calls]
+
+        def audited(*args: Any, **kwargs: Any) -> Report:
+            captured = capture(fun, args, kwargs)
+            program = follow(captured, axes or {})
+            seen = Audited(
+                fun=fun,
+                arguments=((args, kwargs), *more),
+                captured=captured,
+                program=program,
+                differentiate=_arrays(by, captured),
+                others=tuple(capture(fun, *each) for each in more),
+            )
+            found: list[Finding | Held] = [each for check in ALL for each in check(seen)]
+            return report_of(captured.name, program, found, ignored)
+
+        return audited
+
+
+def _arrays(by: tuple[str, ...], captured: Capture) -> tuple[str, ...]:
+    """The arrays among the arguments that are meant by names of arguments."""
+    for name in by:
+        if not any(each == name or each.startswith(f"{name}/") for each in captured.arguments):
+            known = ", ".join(map(repr, captured.arguments)) or "none"
+            raise LogValueError(
+                f"differentiate= names {name!r}, but the arrays among the arguments of {captured.name} are {known}."
+            )
+    return tuple(each for each in captured.arguments if any(each == name or each.startswith(f"{name}/") for name in by))
+
+
+audit = Audit()

@@ -1,0 +1,76 @@
+"""Recurrences that go over another axis than that of time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import jax.numpy as jnp
+
+from lox._audit._audited import Audited
+from lox._audit._findings import Finding, Held, Kind
+from lox._audit._loops import Scan, reached, scans
+from lox._audit._program import Value
+from lox._audit._rules import primitives
+
+RECURRENCE = Kind(
+    "LOX106",
+    "warning",
+    "A recurrence goes over the batch, and not over time",
+    "Bring the axis of time first for a scan, as with jnp.swapaxes(x, 0, 1), or give cumsum and its like its axis; for "
+    "a function of one sequence, take jax.vmap over the other axis.",
+    "Recurrences go over time.",
+)
+
+_TIME = re.compile(r"t|(num_?)?(time_?)?steps?|times?", re.IGNORECASE)
+_BATCH = re.compile(r"b|batch(es)?|batch_?size|(num_?)?(env(ironment)?|actor|worker)s?", re.IGNORECASE)
+_CUMULATIVE = primitives("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+
+
+def recurrence(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX106: what is computed for an element of the batch depends on other elements, each step of time by itself."""
+    for scan, location in scans(audited):
+        scanned = [value.fact.labels[0] for value, _ in scan.xs if value.shape]
+        if any(_is(label, _TIME) for label in scanned):
+            yield RECURRENCE.fine(location)
+        elif any(_is(label, _BATCH) for label in scanned) and (carried := _mixes(scan)) is not None:
+            label = next(label for label in scanned if _is(label, _BATCH))
+            yield RECURRENCE.at(
+                location,
+                f"A scan goes over {label}, and carries a value of shape ({carried.axes}): what is computed for one "
+                f"element of {label} depends on those before it.",
+            )
+    for step, location in audited.steps:
+        if step.equation.primitive in _CUMULATIVE:
+            (value, *_), axis = step.inputs, step.equation.params["axis"]
+            labels = value.fact.labels
+            if _is(labels[axis], _TIME):
+                yield RECURRENCE.fine(location)
+            elif _is(labels[axis], _BATCH) and any(_is(label, _TIME) for label in labels):
+                yield RECURRENCE.at(
+                    location,
+                    f"'{step.equation.primitive.name}' goes over {labels[axis]} of a value of shape ({value.axes}).",
+                )
+
+
+def _mixes(scan: Scan) -> Value | None:
+    """What a scan carries that has an axis of time, like its slices and its results, which depend on it."""
+    timed = reached(scan.body, [slice_ for _, slice_ in scan.xs if _has_time(slice_)])
+    for _, before, new in scan.carry:
+        if _has_time(new) and new in timed and jnp.issubdtype(new.aval.dtype, jnp.floating):
+            after = reached(scan.body, [before])
+            if new in after and any(_has_time(result) and result in after for result in scan.ys):
+                return new
+    return None
+
+
+def _has_time(value: Value) -> bool:
+    return any(_is(label, _TIME) for label in value.fact.labels)
+
+
+def _is(label: object, meaning: re.Pattern[str]) -> bool:
+    return isinstance(label, str) and meaning.fullmatch(label) is not None
+
+
+KINDS = (RECURRENCE,)
+CHECKS = (recurrence,)

@@ -1,0 +1,302 @@
+"""Rules of `jax.custom_jvp` and `jax.custom_vjp` that give another derivative than that of their function.
+
+This is the one check that computes: small functions that have a rule, and nothing else, on numbers of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lox import _compat
+from lox._audit._audited import Audited
+from lox._audit._dependence import CONSTANT
+from lox._audit._findings import Finding, Held, Kind
+from lox._audit._location import Location, is_internal
+from lox._audit._rules import primitives
+from lox._handler import jaxprs_in
+
+DIFFERS = Kind(
+    "LOX608",
+    "warning",
+    "A custom derivative rule gives another derivative than that of its function",
+    "Mend the rule, and check it with jax.test_util.check_grads, or against jax.grad of the function without the rule.",
+    "Custom derivative rules agree with their functions.",
+)
+RAISES = Kind(
+    "LOX609",
+    "error",
+    "A custom derivative rule raises",
+    "Return from bwd a tuple with a cotangent for each argument, of its shape and dtype (None for zero); from a jvp "
+    "rule the result and its tangent, of equal shapes and dtypes.",
+    "Custom derivative rules can be traced.",
+)
+
+_RULES = primitives("custom_jvp_call", "custom_vjp_call")
+_LOOPS = primitives("while", "scan", "pure_callback", "io_callback", "debug_callback", "debug_print")
+"""What a function may not contain to be run: it may run long, or have the derivative of its rule only nearly."""
+
+_ROUNDING = CONSTANT - primitives("stop_gradient") | primitives("argmax", "argmin")
+"""What makes a rule that gives another derivative an estimator by intent."""
+
+_MOST_ELEMENTS = 4096
+_MOST_EQUATIONS = 300
+
+_TOLERANCE = 0.02
+"""By how much of the largest element a derivative may differ."""
+
+_STEP = 1e-2
+_COTANGENT = 1e-3
+"""How large cotangents are: a rule that clips is to let them pass."""
+
+_ROUNDS = 3
+"""How many arguments of each family are tried."""
+
+Point = list[Any]
+Flat = Callable[..., Sequence[Any]]
+
+
+def rules(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX608 and LOX609: a custom rule is not that of its function, or raises."""
+    seen = set()
+    for step, location in audited.steps:
+        if step.equation.primitive not in _RULES:
+            continue
+        jaxpr = step.equation.params["call_jaxpr"]
+        info = _compat.open_jaxpr(jaxpr).debug_info
+        file, line = info.func_filename or "", info.func_lineno
+        if not file or is_internal(file) or "site-packages" in file or not _is_small(jaxpr):
+            continue
+        key = (file, line, tuple(map(str, _compat.in_avals(jaxpr))))
+        if key not in seen:
+            seen.add(key)
+            with jax.ensure_compile_time_eval():
+                yield from _judged(step.equation, location, info.func_name or "a function")
+
+
+def _judged(equation: Any, location: Location, name: str) -> Iterator[Finding | Held]:
+    rule = _Ruled(equation)
+    try:
+        only_computes = rule.try_out()
+    except jax.errors.JAXTypeError:  # It needs what is only there where it is called.
+        return
+    except (TypeError, ValueError) as error:
+        first = str(error).strip().split("\n")[0]
+        yield RAISES.at(location, f"The derivative rule of '{name}' raises {type(error).__name__}: {first}")
+        return
+    except Exception:  # noqa: BLE001  (such as for the name of an axis, which is only there where it is called)
+        return
+    yield RAISES.fine(location)
+    if not only_computes or _is_estimated(rule.jaxpr):
+        return
+    try:
+        found = rule.compared()
+    except Exception:  # noqa: BLE001  (JAX has no derivative of the function to compare with)
+        return
+    if len(found) >= _ROUNDS and all(found):
+        yield DIFFERS.at(
+            location,
+            f"The derivative rule of '{name}' gives another derivative than that of the function at all "
+            f"{len(found)} points that were tried, by up to {max(found):.2g} times its largest element.",
+        )
+    elif found:
+        yield DIFFERS.fine(location)
+
+
+class _Ruled:
+    """A function with a custom rule, of which only what is made of real numbers has a derivative."""
+
+    def __init__(self, equation: Any):
+        self.equation = equation
+        self.jaxpr = equation.params["call_jaxpr"]
+        self.avals = _compat.in_avals(self.jaxpr)
+        self.results = _compat.out_avals(self.jaxpr)
+        self.families = _families(self.jaxpr)
+        self.real = [place for place, aval in enumerate(self.avals) if _is_real(aval)]
+
+    def with_rule(self, *args: Any) -> Sequence[Any]:
+        primitive, params = self.equation.primitive, self.equation.params
+        found: Sequence[Any] = primitive.bind(*args, **primitive.get_bind_params(params))
+        return found
+
+    def of_real(self, fun: Flat, args: Point) -> tuple[Callable[[Point], Point], Point]:
+        """A function as one of its real arguments, with real results, and these arguments."""
+
+        def restricted(values: Point) -> Point:
+            filled = dict(zip(self.real, values, strict=True))
+            outs = fun(*(filled.get(place, arg) for place, arg in enumerate(args)))
+            return [out for out, aval in zip(outs, self.results, strict=True) if _is_real(aval)]
+
+        return restricted, [args[place] for place in self.real]
+
+    def try_out(self) -> bool:
+        """Traces the rule.
+
+        Returns:
+            Whether it does nothing but compute.
+
+        Raises:
+            Exception: What the rule raises.
+        """
+
+        def derived(args: Point) -> Any:
+            fun, values = self.of_real(self.with_rule, args)
+            if self.equation.primitive in primitives("custom_jvp_call"):
+                return jax.jvp(fun, (values,), (values,))
+            outs, pull = jax.vjp(fun, values)
+            return pull(outs)
+
+        traced = jax.make_jaxpr(derived)([jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in self.avals])
+        return bool(self.real) and not traced.effects and not any(e.primitive in _LOOPS for e in _equations(traced))
+
+    def compared(self) -> list[float]:
+        """By how much the derivative by the rule differs from that of the function, at points where that is sure."""
+
+        @jax.jit
+        def both(args: Point, direction: Point, cotangents: Point) -> Any:
+            fun, values = self.of_real(_compat.as_fun(self.jaxpr), args)
+            results, pull = jax.vjp(fun, values)
+            ahead, behind = (
+                fun([value + sign * move for value, move in zip(values, direction, strict=True)]) for sign in (1, -1)
+            )
+            change = [(one - other) / 2 for one, other in zip(ahead, behind, strict=True)]
+            ruled, _ = self.of_real(self.with_rule, args)
+            return jax.vjp(ruled, values)[1](cotangents)[0], pull(cotangents)[0], _dot(cotangents, change), results
+
+        random = np.random.default_rng(0)
+        found = []
+        for point in (self.point(number, random) for number in range(len(self.families) * _ROUNDS)):
+            values = [point[place] for place in self.real]
+            direction = [(_STEP * random.normal(size=value.shape)).astype(value.dtype) for value in values]
+            cotangents = [
+                (_COTANGENT * random.normal(size=aval.shape)).astype(aval.dtype)
+                for aval in self.results
+                if _is_real(aval)
+            ]
+            by_rule, by_jax, change, results = jax.tree.map(np.asarray, both(point, direction, cotangents))
+            largest = sum(np.abs(one * two).sum() for one, two in zip(by_jax, direction, strict=True))
+            sure = abs(_dot(by_jax, direction) - change) <= _TOLERANCE * largest
+            if sure and all(np.isfinite(each).all() for each in (*by_jax, *by_rule)):
+                same = all(any(np.array_equal(result, value) for value in values) for result in results)
+                found.append(0.0 if same else max(map(_difference, by_rule, by_jax)))
+        return found
+
+    def point(self, number: int, random: np.random.Generator) -> Point:
+        """Arguments: any numbers, or those of a family.
+
+        A rule that is only right for some of these is not wrong: it may be meant for them.
+        """
+        family = self.families[number % len(self.families)]
+        point = []
+        for aval in self.avals:
+            values = family(random.normal(size=aval.shape)) if _is_real(aval) else random.integers(0, 2, aval.shape)
+            point.append(np.asarray(values, aval.dtype))
+        return point
+
+
+def _unit(values: Any) -> Any:
+    return values / np.linalg.norm(values, axis=-1, keepdims=True) if np.ndim(values) else values
+
+
+def _weights(values: Any) -> Any:
+    return np.exp(values) / np.exp(values).sum(axis=-1, keepdims=True) if np.ndim(values) else np.exp(values)
+
+
+def _symmetric(values: Any) -> Any:
+    square = np.ndim(values) > 1 and values.shape[-1] == values.shape[-2]
+    return values @ values.swapaxes(-1, -2) + np.eye(values.shape[-1]) if square else values
+
+
+_OF_ELEMENTS = (np.asarray, np.exp, np.tanh, lambda values: np.tanh(values) ** 2)
+"""Any numbers, positive ones, those from -1 to 1 and those from 0 to 1."""
+
+_OF_VECTORS = (np.asarray, np.exp, _unit, _weights)
+"""Any numbers, positive ones, vectors of length one, and those that sum to one."""
+
+_DECOMPOSED = primitives("cholesky", "eigh", "lu", "svd", "qr", "triangular_solve", "linear_solve")
+"""What is often applied to symmetric matrices alone."""
+
+_PLAIN_PARAMETERS = {"accuracy", "y", "new_dtype", "weak_type", "sharding", "rounding_method"}
+"""The parameters that primitives may have which treat elements apart."""
+
+
+def _families(jaxpr: Any) -> tuple[Callable[[Any], Any], ...]:
+    """The families of arguments that a function may be meant for, as maps of any numbers to some of a family."""
+    equations = [equation for equation in _equations(jaxpr) if not list(jaxprs_in(equation.params))]
+    if all(
+        equation.params.keys() <= _PLAIN_PARAMETERS
+        or (equation.primitive in primitives("broadcast_in_dim") and not equation.invars[0].aval.shape)
+        for equation in equations
+    ):
+        return _OF_ELEMENTS
+    if any(equation.primitive in _DECOMPOSED for equation in equations):
+        return (*_OF_VECTORS, _symmetric)
+    return _OF_VECTORS
+
+
+def _difference(by_rule: Any, by_jax: Any) -> float:
+    """By how much a derivative differs from another one, in parts of its largest element; 0 for what is near enough.
+
+    Where the function is flat a rule may give anything, such as a straight-through estimator does; and if it gives zero
+    everywhere, the argument is meant to be a constant.
+    """
+    largest = float(np.abs(by_jax).max(initial=0))
+    off = np.where(by_jax == 0, 0, np.abs(by_rule - by_jax))
+    if largest == 0 or not by_rule.any() or off.max(initial=0) <= _TOLERANCE * largest:
+        return 0.0
+    return float(off.max()) / largest
+
+
+def _dot(left: Point, right: Point) -> Any:
+    return sum(((one * two).sum() for one, two in zip(left, right, strict=True)), start=0.0)
+
+
+def _is_small(jaxpr: Any) -> bool:
+    """Whether a function takes and computes so little, and so plainly, that it may be run."""
+    if _compat.open_jaxpr(jaxpr).effects or getattr(_compat.open_jaxpr(jaxpr), "constvars", ()):
+        return False
+    equations = list(_equations(jaxpr))
+    avals = [var.aval for equation in equations for var in equation.outvars] + _compat.in_avals(jaxpr)
+    loops = any(equation.primitive in _LOOPS for equation in equations)
+    return not loops and len(equations) <= _MOST_EQUATIONS and all(map(_is_plain, avals))
+
+
+def _is_estimated(jaxpr: Any) -> bool:
+    """Whether a function rounds, so that a rule that gives a derivative other than zero is an estimator."""
+    return any(
+        equation.primitive in _ROUNDING
+        or (
+            equation.primitive in primitives("convert_element_type")
+            and (equation.invars[0].aval.dtype == jnp.bool_ or _is_real(equation.invars[0].aval))
+            and not (_is_real(equation.invars[0].aval) and _is_real(equation.outvars[0].aval))
+        )
+        for equation in _equations(jaxpr)
+    )
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    for equation in _compat.open_jaxpr(jaxpr).eqns:
+        yield equation
+        for inner in jaxprs_in(equation.params):
+            yield from _equations(inner)
+
+
+def _is_plain(aval: Any) -> bool:
+    """Whether a type is that of a small array, on no mesh, of numbers that are exact enough to compare."""
+    dtype = getattr(aval, "dtype", None)
+    if dtype is None or math.prod(aval.shape) > _MOST_ELEMENTS or not aval.sharding.mesh.empty:
+        return False
+    return dtype in (jnp.float32, jnp.float64, jnp.bool_) or jnp.issubdtype(dtype, jnp.integer)
+
+
+def _is_real(aval: Any) -> bool:
+    return bool(jnp.issubdtype(aval.dtype, jnp.floating))
+
+
+KINDS = (DIFFERS, RAISES)
+CHECKS = (rules,)

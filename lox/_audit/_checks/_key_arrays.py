@@ -1,0 +1,138 @@
+"""Arrays of random keys as arrays of numbers: what is in slices, stacks and reshapes of keys and of their data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lox._audit._program import Step
+from lox._audit._rules import Rules, primitives
+
+DRAWS = primitives("random_bits", "random_gamma")
+USES = DRAWS | primitives("random_split")
+FOLDED = primitives("random_fold_in")
+SEEDED = primitives("random_seed")
+
+_LARGEST = 4096
+"""Of larger arrays, keys are not told apart."""
+_WORDS = 4
+"""The data of a key has no more words than this."""
+
+Rule = Callable[[Step, Sequence[Any]], Iterable[Any]]
+RULES: Rules[Rule] = Rules()
+"""From the numbers of the elements of the inputs of a step to those of its outputs."""
+
+
+def is_key(aval: Any) -> bool:
+    """Whether a type is that of keys."""
+    return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)
+
+
+def is_small(aval: Any) -> bool:
+    """Whether a type is that of an array that is small enough to look at each of its elements."""
+    if not isinstance(aval, jax.core.ShapedArray) or not all(isinstance(size, int) for size in aval.shape):
+        return False
+    return aval.size <= _LARGEST
+
+
+def is_tracked(aval: Any) -> bool:
+    """Whether a type is that of keys or of their data, and of no more than are told apart."""
+    return is_small(aval) and (is_key(aval) or (aval.dtype == jnp.uint32 and aval.shape[-1:] in ((2,), (4,))))
+
+
+def key_shape(aval: Any) -> tuple[int, ...]:
+    """The shape of the keys that a type has, or has the data of."""
+    return tuple(aval.shape if is_key(aval) else aval.shape[:-1])
+
+
+def elements_of(aval: Any, keys: Any) -> Any:
+    """The numbers of the elements of an array that is of these keys, or of their data."""
+    keys = np.asarray(keys).reshape(key_shape(aval))
+    return keys if is_key(aval) else keys[..., None] * _WORDS + np.arange(aval.shape[-1])
+
+
+def keys_of(aval: Any, elements: Any) -> Any:
+    """The keys that an array is of, or is the data of; None where its elements are not the data of keys."""
+    if is_key(aval):
+        return elements
+    keys = elements // _WORDS
+    whole = (elements % _WORDS == np.arange(elements.shape[-1])).all() and (keys == keys[..., :1]).all()
+    return keys[..., 0] if whole else None
+
+
+@RULES("random_wrap")
+def _wrap(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
+    found = keys_of(step.inputs[0].aval, elements[0])
+    return [] if found is None else [found]
+
+
+@RULES("random_unwrap")
+def _unwrap(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
+    return [elements_of(step.outputs[0].aval, elements[0])]
+
+
+@RULES("copy", "copy_p", "convert_element_type", "optimization_barrier", "device_put", "sharding_constraint", "pvary")
+def _same(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
+    return elements
+
+
+@RULES("squeeze", "reshape")
+def _reshaped(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
+    return [elements[0].reshape(step.outputs[0].shape)]
+
+
+@RULES("transpose")
+def _transposed(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
+    return [elements[0].transpose(step.equation.params["permutation"])]
+
+
+@RULES("broadcast_in_dim")
+def _broadcast(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
+    params = step.equation.params
+    shape = [1] * len(params["shape"])
+    for size, axis in zip(elements[0].shape, params["broadcast_dimensions"], strict=True):
+        shape[axis] = size
+    return [np.broadcast_to(elements[0].reshape(shape), params["shape"])]
+
+
+@RULES("slice")
+def _sliced(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
+    params = step.equation.params
+    strides = params["strides"] or [1] * elements[0].ndim
+    return [elements[0][tuple(map(slice, params["start_indices"], params["limit_indices"], strides))]]
+
+
+@RULES("rev")
+def _reversed(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
+    return [np.flip(elements[0], step.equation.params["dimensions"])]
+
+
+@RULES("concatenate")
+def _concatenated(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
+    return [np.concatenate(elements, step.equation.params["dimension"])]
+
+
+@RULES("stack")
+def _stacked(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
+    return [np.stack(elements, step.equation.params["axis"])]
+
+
+@RULES("unstack")
+def _unstacked(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
+    return list(np.moveaxis(elements[0], step.equation.params["axis"], 0))
+
+
+@RULES("split")
+def _split(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
+    params = step.equation.params
+    return np.split(elements[0], np.cumsum(params["sizes"])[:-1], params["axis"])
+
+
+@RULES("select_n")
+def _selected(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
+    cases = elements[1:]
+    return cases[:1] if all(np.array_equal(each, cases[0]) for each in cases) else []

@@ -1,0 +1,101 @@
+"""What is known of random keys: where each comes from, what uses it, and what goes into the blocks that a step runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from lox import _compat
+from lox._audit._program import Block, Step, Value
+from lox._audit._rules import primitives
+
+LOOPS = primitives("scan", "while")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Origin:
+    """Where a key of a block comes from.
+
+    Attributes:
+        place: The input of the block that it is of, or None.
+        index: Which of the keys of that input it is.
+        parent: The key that something was folded into to make it, or None.
+        data: What was folded in.
+        constant: Whether it is made of a constant.
+    """
+
+    place: int | None = None
+    index: int = 0
+    parent: int | None = None
+    data: Any = None
+    constant: bool = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Use:
+    """A step that draws from keys or splits them, itself or in what it runs.
+
+    Attributes:
+        step: The step.
+        groups: The keys by what is drawn or split at once.
+        told: Whether it was said of them that each iteration of a loop that the step runs uses the same ones.
+    """
+
+    step: Step
+    groups: tuple[frozenset[int], ...]
+    told: bool = False
+
+    @property
+    def keys(self) -> frozenset[int]:
+        """The numbers of the keys."""
+        return frozenset().union(*self.groups)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reuse:
+    """A key that two steps of a block use; the second one in the next iteration if `loop` runs the block."""
+
+    block: Block
+    first: Use
+    second: Use
+    name: str
+    loop: str = ""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Repetition:
+    """A key that each iteration of a loop uses."""
+
+    loop: str
+    use: Use
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sharing:
+    """A step that uses an array of keys that are all the same."""
+
+    step: Step
+    lanes: int
+
+
+def paired(step: Step, block: Block) -> Iterator[tuple[Value, str]]:
+    """What each input of a block that a step runs is outside, and its role: "in", "carry" or "each".
+
+    Nothing where that is not known.
+    """
+    params, primitive = step.equation.params, step.equation.primitive
+    values, roles = step.inputs, ["in"] * len(step.inputs)
+    if primitive in primitives("scan"):
+        consts, carry = _compat.scan_counts(params)
+        roles = ["in"] * consts + ["carry"] * carry + ["each"] * (len(values) - consts - carry)
+    elif primitive in primitives("cond"):
+        values, roles = values[1:], roles[1:]
+    elif primitive in primitives("while"):
+        first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        kept = values[:first] if block is step.blocks[0] else values[first:second]
+        values = (*kept, *values[second:])
+        roles = ["in"] * len(kept) + ["carry"] * (len(values) - len(kept))
+    if len(values) == len(block.inputs):
+        yield from zip(values, roles, strict=True)

@@ -1,0 +1,323 @@
+"""Follows random keys through a program: which values are the same key, and which step uses each up.
+
+Every key has a number in the block where it is, and an array of keys is an array of numbers. What is not known to be a
+key that was there before gets new numbers, so that what is not understood is never taken for a key that is used again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import jax.extend as jex
+import numpy as np
+
+from lox._audit._checks._key_arrays import (
+    FOLDED,
+    SEEDED,
+    USES,
+    elements_of,
+    is_key,
+    is_small,
+    is_tracked,
+    key_shape,
+    keys_of,
+)
+from lox._audit._checks._key_arrays import RULES as ARRAY_RULES
+from lox._audit._checks._key_uses import LOOPS, Origin, Repetition, Reuse, Sharing, Use, paired
+from lox._audit._location import transformations
+from lox._audit._program import Block, Step, Value
+from lox._audit._rules import primitives
+
+_SAME = primitives("convert_element_type", "copy", "squeeze", "reshape")
+"""What changes nothing about a number that is folded into a key."""
+
+
+class KeyFlow:
+    """What becomes of the keys of a program: the mistakes, and the keys of each block."""
+
+    def __init__(self, program: Block) -> None:
+        self.reuses: list[Reuse] = []
+        self.repetitions: list[Repetition] = []
+        self.sharings: list[Sharing] = []
+        self._blocks: dict[Block, Keys] = {}
+        self.program = self.of(program)
+
+    def of(self, block: Block) -> Keys:
+        """The keys of a block, which is looked at once."""
+        if block not in self._blocks:
+            self._blocks[block] = Keys(block, self)
+        return self._blocks[block]
+
+
+class Keys:
+    """The keys of a block.
+
+    Attributes:
+        origins: Where each key comes from, by its number.
+        first: What used each key first, by its number.
+        uses: All that uses keys.
+    """
+
+    def __init__(self, block: Block, flow: KeyFlow) -> None:
+        self.block, self.flow = block, flow
+        self.origins: list[Origin] = []
+        self.first: dict[int, Use] = {}
+        self.uses: list[Use] = []
+        self._elements: dict[Value, Any] = {}
+        self._folded: dict[Any, int] = {}
+        for place, value in enumerate(block.inputs):
+            if is_tracked(value.aval):
+                self._number(value, [Origin(place=place, index=index) for index in range(_count(value))])
+        for step in block.steps:
+            if "transpose" not in transformations(step.equation):  # There, noise of the forward pass is drawn again.
+                self._follow(step)
+
+    def of(self, value: Value) -> list[int]:
+        """The keys that a value is, or has the data of."""
+        found = keys_of(value.aval, self.elements(value)) if is_tracked(value.aval) else None
+        return [] if found is None else found.ravel().tolist()
+
+    def name(self, key: int) -> str:
+        """What to call a key."""
+        root = self.root(key)
+        name = "" if root.place is None else self.block.inputs[root.place].name
+        which = f"the key {name!r}" if name else "a key that is a constant" if root.constant else "a key"
+        return which if root is self.origins[key] else f"the same fold_in of {which}"
+
+    def is_given(self, key: int) -> bool:
+        """Whether a key comes from outside of the block, or is a constant."""
+        root = self.root(key)
+        return root.place is not None or root.constant
+
+    def root(self, key: int) -> Origin:
+        """Where the key comes from that others were made of by folding."""
+        origin = self.origins[key]
+        while origin.parent is not None:
+            origin = self.origins[origin.parent]
+        return origin
+
+    def fold(self, key: int, data: Any) -> int:
+        """The key that folding something into a key makes."""
+        if (key, data) not in self._folded:
+            self._folded[key, data] = self.new(Origin(parent=key, data=data))
+        return self._folded[key, data]
+
+    def new(self, origin: Origin) -> int:
+        """The number of a new key."""
+        self.origins.append(origin)
+        return len(self.origins) - 1
+
+    def elements(self, value: Value) -> Any:
+        """The numbers of the keys in a value, or of the words of their data."""
+        if value not in self._elements:
+            self._number(value, [Origin(constant=value.maker is None)] * _count(value))
+        return self._elements[value]
+
+    def _number(self, value: Value, origins: Sequence[Origin]) -> None:
+        self._elements[value] = elements_of(value.aval, np.array([self.new(each) for each in origins], int))
+
+    def _use(self, step: Step, groups: Iterable[frozenset[int]], told: bool = False) -> None:
+        use = Use(step, tuple(dict.fromkeys(groups)), told)
+        before: dict[Use, int] = {}
+        for key in sorted(use.keys):
+            first = self.first.setdefault(key, use)
+            if first is not use:
+                before.setdefault(first, key)
+        self.flow.reuses += [Reuse(self.block, first, use, self.name(key)) for first, key in before.items()]
+        self.uses.append(use)
+
+    def _follow(self, step: Step) -> None:
+        primitive = step.equation.primitive
+        if step.blocks:
+            self._run(step)
+        elif primitive in USES:
+            lanes = self.of(step.inputs[0])
+            if lanes:
+                self._use(step, [self._group(step, lanes)])
+        elif primitive in FOLDED:
+            self._fold(step)
+        elif primitive in SEEDED and is_tracked(step.outputs[0].aval):
+            constant = step.inputs[0].maker is None and step.inputs[0] not in self.block.inputs
+            self._number(step.outputs[0], [Origin(constant=constant)] * _count(step.outputs[0]))
+        elif (rule := ARRAY_RULES[primitive]) is not None and _moves_keys(step):
+            given = [self.elements(v) if is_tracked(v.aval) else np.full(v.shape, -1) for v in step.inputs]
+            for value, found in zip(step.outputs, rule(step, given), strict=False):
+                if found.shape == value.shape and (found >= 0).all():
+                    self._elements[value] = found
+
+    def _group(self, step: Step, lanes: Sequence[int]) -> frozenset[int]:
+        """The keys that are used at once, of which each is to be another one."""
+        different = frozenset(lanes)
+        if len(different) == 1 < len(lanes):  # Several keys for more lanes may well be meant.
+            self.flow.sharings.append(Sharing(step, len(lanes)))
+        return different
+
+    def _fold(self, step: Step) -> None:
+        (keys, data), made = step.inputs, step.outputs[0]
+        if not (is_tracked(keys.aval) and is_tracked(made.aval)) or keys.shape not in ((), made.shape):
+            return
+        literal = step.equation.invars[1]
+        what = int(literal.val) if isinstance(literal, jex.core.Literal) and not data.shape else _same(data)
+        given = np.broadcast_to(self.elements(keys), made.shape)
+        folded = [self.fold(key, (what, lane * bool(data.shape))) for lane, key in enumerate(given.ravel().tolist())]
+        self._elements[made] = np.array(folded, int).reshape(made.shape)
+
+    def _run(self, step: Step) -> None:
+        groups: dict[bool, list[frozenset[int]]] = {False: [], True: []}
+        results: list[list[Any]] = []
+        for block in step.blocks:
+            inner, pairs = self.flow.of(block), list(paired(step, block))
+            outside, loop = _Outside(self, step, inner, pairs), _Loop(step, block, inner, pairs)
+            told: set[int] = set()
+            for use, keys in loop.repeated():
+                name = self.name(outside.keys(min(keys))[0])
+                self.flow.repetitions.append(Repetition(block.kind, use, name))
+                told |= keys
+            self.flow.reuses += loop.reused()
+            returned = {key for value in block.outputs for key in inner.of(value)}
+            seen: dict[int, frozenset[int]] = {}
+            for use in inner.uses:
+                for group in use.groups:
+                    kept = sorted(key for key in group if key in returned or inner.is_given(key))
+                    found = self._group(step, [each for key in kept for each in outside.keys(key)])
+                    if found:
+                        groups[use.told or not told.isdisjoint(group)].append(found)
+                    twice = {key for key in found if seen.setdefault(key, group).isdisjoint(group)}
+                    if twice:  # The same key is given twice, and both are used inside.
+                        again = Use(step, (found,))
+                        self.flow.reuses.append(Reuse(self.block, again, again, self.name(min(twice))))
+            results.append([outside.result(loop.source(place)) for place in range(len(block.outputs))])
+        if step.equation.primitive in primitives("while"):
+            results = results[1:]
+        for place, value in enumerate(step.outputs):
+            ways = [each[place] for each in results if place < len(each)]
+            if ways and all(each is not None and np.array_equal(each, ways[0]) for each in ways):
+                if ways[0].shape == value.shape:
+                    self._elements[value] = ways[0]
+        for was_told, used in groups.items():
+            if used:
+                self._use(step, used, was_told)
+
+
+class _Loop:
+    """What the iterations of a loop have in common; of what is no loop, nothing."""
+
+    def __init__(self, step: Step, block: Block, inner: Keys, pairs: Sequence[tuple[Value, str]]) -> None:
+        self.block, self.inner = block, inner
+        self.runs = step.equation.primitive in LOOPS and step.equation.params.get("length") not in (0, 1)
+        self.is_loop = step.equation.primitive in LOOPS
+        roles = [role for _, role in pairs]
+        is_body = len(block.outputs) >= roles.count("carry") and block is step.blocks[-1]
+        places = [place for place, role in enumerate(roles) if role == "carry"] if is_body else []
+        self.carried = dict(enumerate(places))
+        kept = {place for result, place in self.carried.items() if self._is_kept(result, place)}
+        self.fixed = {place for place, role in enumerate(roles) if role == "in"} | kept
+        self.kept = kept
+
+    def source(self, place: int) -> Value | None:
+        """The value whose keys an output of the step has, if that is known."""
+        if not self.is_loop:
+            return self.block.outputs[place]
+        return self.block.outputs[place] if self.carried.get(place) in self.kept else None
+
+    def repeated(self) -> Iterator[tuple[Use, set[int]]]:
+        """The keys that each iteration uses."""
+        for use in self.inner.uses if self.runs else ():
+            same = {key for key in use.keys if not use.told and self._is_fixed(key)}
+            if same:
+                yield use, same
+
+    def reused(self) -> Iterator[Reuse]:
+        """The keys that one iteration uses and passes to the next one, which uses them again."""
+        first = self.inner.first
+        told: set[Use] = set()
+        for result, place in self.carried.items() if self.runs else ():
+            before, after = self.inner.of(self.block.inputs[place]), self.inner.of(self.block.outputs[result])
+            for one, other in zip(before, after, strict=False):
+                again = one in first and other in first and one != other and not self._is_fixed(other)
+                if again and first[one] not in told:
+                    told.add(first[one])
+                    yield Reuse(self.block, first[other], first[one], self.inner.name(one), self.block.kind)
+
+    def _is_kept(self, result: int, place: int) -> bool:
+        before, after = self.block.inputs[place], self.block.outputs[result]
+        keys = self.inner.of(before)
+        return before is after or (bool(keys) and keys == self.inner.of(after))
+
+    def _is_fixed(self, key: int) -> bool:
+        """Whether a key is the same in each iteration."""
+        origin = self.inner.origins[key]
+        if origin.parent is None:
+            return origin.constant or origin.place in self.fixed
+        what, _ = origin.data
+        is_fixed = isinstance(what, int) or any(self.block.inputs[place] is what for place in self.fixed)
+        return is_fixed and self._is_fixed(origin.parent)
+
+
+class _Outside:
+    """The keys of a block as the block around it has them."""
+
+    def __init__(self, outer: Keys, step: Step, inner: Keys, pairs: Sequence[tuple[Value, str]]) -> None:
+        self.outer, self.step, self.inner, self.pairs = outer, step, inner, pairs
+        self._known: dict[int, tuple[int, ...]] = {}
+        self._inputs: dict[int, tuple[list[int], int]] = {}
+
+    def keys(self, key: int) -> tuple[int, ...]:
+        """What a key is outside: of what is scanned, the keys of all iterations."""
+        if key not in self._known:
+            origin = self.inner.origins[key]
+            found = self._of_input(origin) or self._of_fold(origin)
+            self._known[key] = found or (self.outer.new(Origin(constant=origin.constant)),)
+        return self._known[key]
+
+    def result(self, value: Value | None) -> Any:
+        """The elements outside of a value of the block."""
+        if value is None or not is_tracked(value.aval):
+            return None
+        keys = keys_of(value.aval, self.inner.elements(value))
+        if keys is None:
+            return None
+        return elements_of(value.aval, np.array([self.keys(key)[0] for key in keys.ravel().tolist()], int))
+
+    def _of_input(self, origin: Origin) -> tuple[int, ...]:
+        if origin.place is None or origin.place >= len(self.pairs):
+            return ()
+        value, role = self.pairs[origin.place]
+        if origin.place not in self._inputs:
+            self._inputs[origin.place] = self.outer.of(value), _count(self.inner.block.inputs[origin.place])
+        keys, count = self._inputs[origin.place]
+        if role == "each" and len(keys) == count * value.shape[0]:
+            return tuple(keys[origin.index :: count])
+        return (keys[origin.index],) if role != "each" and len(keys) == count else ()
+
+    def _of_fold(self, origin: Origin) -> tuple[int, ...]:
+        if origin.parent is None:
+            return ()
+        parents, (what, lane) = self.keys(origin.parent), origin.data
+        for value, (outside, role) in zip(self.inner.block.inputs, self.pairs, strict=False):
+            if value is what and role == "in":
+                what = _same(outside)
+                break
+        else:
+            what = what if isinstance(what, int) else (self.step, what)
+        return (self.outer.fold(parents[0], (what, lane)),) if len(parents) == 1 else ()
+
+
+def _moves_keys(step: Step) -> bool:
+    """Whether a step may have keys or their data in its results, and is small enough to look at each of them."""
+    if not all(is_small(value.aval) for value in (*step.inputs, *step.outputs)):
+        return False
+    return any(is_key(value.aval) or value.aval.dtype == np.uint32 for value in step.outputs)
+
+
+def _count(value: Value) -> int:
+    return math.prod(key_shape(value.aval))
+
+
+def _same(value: Value) -> Value:
+    """The value that is the same number, as early as it is there."""
+    while value.maker is not None and value.maker.equation.primitive in _SAME:
+        value = value.maker.inputs[0]
+    return value

@@ -1,0 +1,181 @@
+"""What runs for many lanes at once: vmap; and for many shards."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lox._audit._audited import Audited
+from lox._audit._checks import _shards
+from lox._audit._checks._shards import MULTIPLIED
+from lox._audit._findings import Finding, Held, Kind
+from lox._audit._location import is_internal, transformations
+from lox._audit._program import Block, Step, Value
+from lox._audit._rules import primitives
+
+ALIKE = Kind(
+    "LOX310",
+    "warning",
+    "All lanes of a vmap give the same",
+    "Use the argument of the function that vmap maps, and not one from outside of it; for a result that is one for all "
+    "lanes, call the function once without vmap, or give it out_axes=None.",
+)
+PAIRED = Kind(
+    "LOX311",
+    "error",
+    "A lookup takes the lanes of one axis for those of another",
+    "Map both over the axis that means the same: give each argument its own entry in in_axes=.",
+    "Lookups pair lanes that mean the same.",
+)
+
+_LOOKUPS = primitives("gather", "scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max")
+_PARALLEL = inspect.getsourcefile(jax.lax.psum) or ""
+
+
+def multiplied(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX301: a psum in a vmap with an axis name of what is the same for all lanes."""
+    divided = {
+        step.inputs[0]
+        for step, _ in audited.steps
+        if step.equation.primitive in primitives("div") and _is_in_vmap(step)
+    }
+    for step, location in audited.steps:
+        if step.equation.primitive not in primitives("mul") or step.outputs[0] in divided:
+            continue
+        lanes, value = _sum_of_alike(step)
+        if value is not None and _is_of_arguments(value, audited):
+            yield MULTIPLIED.at(
+                location,
+                f"What is summed over the {lanes} lanes of vmap is the same for all of them: {_text(value)}. The "
+                f"result is {lanes} times that.",
+            )
+
+
+def alike(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX310: a vmapped function gives the same for all lanes, and an argument with that many is used nowhere."""
+    arguments = zip(audited.program.inputs, _used(audited.program, {}), strict=True)
+    unused = [value for value, used in arguments if not used and value.shape and not _is_key(value)]
+    if not unused:
+        return
+    for step, location in audited.steps:
+        lanes = _repeats(step)
+        mapped = [value for value in unused if lanes in value.shape]
+        if lanes and mapped and _is_of_arguments(step.inputs[0], audited):
+            yield ALIKE.at(
+                location,
+                f"A result of shape {step.inputs[0].shape} is the same for all {lanes} lanes of vmap, and "
+                f"{_text(mapped[0])} is used nowhere.",
+            )
+
+
+def paired(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX311: a lookup or an update at indices pairs an axis of the array with another axis of the indices."""
+    for step, location in audited.steps:
+        if step.equation.primitive not in _LOOKUPS:
+            continue
+        numbers = step.equation.params["dimension_numbers"]
+        places = _batched(numbers)
+        array, indices = step.inputs[:2]
+        for axis, place in zip(numbers.operand_batching_dims, places, strict=True):
+            one, other = array.fact.labels[axis], indices.fact.labels[place]
+            if one is None or other is None:
+                continue
+            if one == other:
+                yield PAIRED.fine(location)
+            else:
+                yield PAIRED.at(
+                    location,
+                    f"Axis {axis} of {_text(array)} is {one}, and the indices that are taken for it go along {other}: "
+                    f"each {other} gets the elements of the {one} of the same number.",
+                )
+
+
+def _batched(numbers: Any) -> tuple[int, ...]:
+    """The axes of indices that go along with axes of the array, of a lookup or of an update."""
+    name = "start" if isinstance(numbers, jax.lax.GatherDimensionNumbers) else "scatter"
+    return tuple(getattr(numbers, f"{name}_indices_batching_dims"))
+
+
+def _sum_of_alike(step: Step) -> tuple[int, Value | None]:
+    """How many times a psum takes a value that is the same for all lanes, and this value; for other steps, None.
+
+    Such a psum is a product with the number of lanes.
+    """
+    lanes, value = step.inputs
+    size, through = lanes.fact.range.low, transformations(step.equation)
+    if lanes.shape or size != lanes.fact.range.high or "vmap" not in through or "transpose" in through:
+        return 0, None
+    if not any(file == _PARALLEL for file, _ in _inside(step)):
+        return 0, None
+    return int(size), value
+
+
+def _repeats(step: Step) -> int:
+    """How many lanes get a result of vmap that is the same for all; of another step, 0."""
+    if step.equation.primitive not in primitives("broadcast_in_dim") or not _is_in_vmap(step):
+        return 0
+    maker = step.inputs[0].maker
+    if maker is None or not _is_in_vmap(maker) or ("matchaxis" not in {name for _, name in _inside(step)}):
+        return 0
+    kept = step.equation.params["broadcast_dimensions"]
+    added = [size for axis, size in enumerate(step.outputs[0].shape) if axis not in kept]
+    return added[0] if len(added) == 1 else 0
+
+
+def _is_in_vmap(step: Step) -> bool:
+    return "vmap" in transformations(step.equation)
+
+
+def _inside(step: Step) -> list[tuple[str, str]]:
+    """The files and functions of JAX that a step comes from, below the user's line."""
+    traceback = step.equation.source_info.traceback
+    frames = traceback.frames if traceback is not None else ()
+    inner = itertools.takewhile(lambda frame: is_internal(frame.file_name), frames)
+    return [(frame.file_name, frame.function_name.rpartition(".")[2]) for frame in inner]
+
+
+def _used(block: Block, known: dict[Block, list[bool]]) -> list[bool]:
+    """Which inputs of a block go into an operation or a result."""
+    if block not in known:
+        found = set(block.outputs)
+        for step in block.steps:
+            inside = step.blocks[0] if len(step.blocks) == 1 else None
+            if inside is not None and len(inside.inputs) == len(step.inputs):
+                found.update(itertools.compress(step.inputs, _used(inside, known)))
+            else:
+                found.update(step.inputs)
+        known[block] = [value in found for value in block.inputs]
+    return known[block]
+
+
+def _is_of_arguments(value: Value, audited: Audited) -> bool:
+    """Whether a value is computed from an input of a block, and not from constants alone."""
+    inputs = {audited.program, *(block for step, _ in audited.steps for block in step.blocks)}
+    given = {each for block in inputs for each in block.inputs}
+    seen, left = set(), [value]
+    while left:
+        each = left.pop()
+        if each in given:
+            return True
+        if each not in seen and each.maker is not None:
+            seen.add(each)
+            left += each.maker.inputs
+    return False
+
+
+def _is_key(value: Value) -> bool:
+    dtype = value.aval.dtype
+    return bool(jnp.issubdtype(dtype, jax.dtypes.extended) or (dtype == jnp.uint32 and value.shape[-1] == 2))
+
+
+def _text(value: Value) -> str:
+    return f"{value.name or 'a value'} of shape ({value.axes})"
+
+
+KINDS = (*_shards.KINDS, ALIKE, PAIRED)
+CHECKS = (*_shards.CHECKS, multiplied, alike, paired)

@@ -1,0 +1,179 @@
+"""Which names in a function may stand for traced values, and which of its parts are run."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from lox._audit._sources import Function
+
+_STATIC_ATTRIBUTES = {
+    *("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "aval", "sharding", "weak_type"),
+    *("__name__", "__class__", "__doc__", "name"),
+}
+_STATIC_FUNCTIONS = {
+    *("len", "type", "isinstance", "id", "hasattr", "range", "callable", "typeof", "shape", "ndim", "result_type"),
+    *("eval_shape", "keys", "structure", "tree_structure", "dtype"),
+}
+_STATIC_TYPES = {"str", "bool", "int", "bytes", "Path"}
+
+
+class Names:
+    """The names of a function.
+
+    Attributes:
+        outer: The names that it declares global or nonlocal.
+        declared_global: Those that it declares global.
+    """
+
+    def __init__(self, node: Function, names: Iterable[str]) -> None:
+        self._node = node
+        self._body: list[ast.stmt] | list[ast.expr] = node.body if isinstance(node.body, list) else [node.body]
+        own = list(_own(self._body))
+        self.declared_global = {name for each in own if isinstance(each, ast.Global) for name in each.names}
+        nonlocals = {name for each in own if isinstance(each, ast.Nonlocal) for name in each.names}
+        self.outer = self.declared_global | nonlocals
+        looped = {name for each in own if isinstance(each, ast.comprehension) for name in _bound_by(each.target)}
+        self._traced = {name for name in (*names, *looped) if name not in ("self", "cls")} - self._static_parameters()
+        self._settle(own)
+
+    def may_be_traced(self, node: ast.AST, computed: bool = False) -> bool:
+        """Whether an expression may have a value that is traced: a local name goes into it, and not only its shape.
+
+        Args:
+            node: The expression.
+            computed: Whether what a function returns may be so as well, whatever it is called with.
+        """
+        if isinstance(node, ast.Name):
+            return node.id in self._traced
+        if isinstance(node, ast.Lambda) or (isinstance(node, ast.Attribute) and node.attr in _STATIC_ATTRIBUTES):
+            return False
+        if isinstance(node, ast.Compare) and all(isinstance(each, (ast.Is, ast.IsNot)) for each in node.ops):
+            return False
+        if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
+            return self.may_be_traced(node.elt, computed)
+        if isinstance(node, ast.DictComp):
+            return self.may_be_traced(node.value, computed)
+        if isinstance(node, ast.Call):
+            called = _called(node)
+            maps = called in ("map", "tree_map") and bool(node.args)
+            if called in _STATIC_FUNCTIONS or (maps and self._is_static_function(node.args[0])):
+                return False
+            if computed:
+                return True
+        return any(self.may_be_traced(child, computed) for child in ast.iter_child_nodes(node))
+
+    def executed(self, lines: frozenset[int]) -> Iterator[ast.AST]:
+        """The parts of it that are run, as far as can be told: of what is chosen, where there are these lines."""
+        yield from self._executed(self._body, lines)
+
+    def _executed(self, nodes: Iterable[ast.AST], lines: frozenset[int]) -> Iterator[ast.AST]:
+        for node in nodes:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+                continue
+            yield node
+            if isinstance(node, (ast.If, ast.While)):
+                yield from self._executed([node.test], lines)
+                for branch in (node.body, node.orelse):
+                    if _has(branch, lines):
+                        yield from self._executed(branch, lines)
+            elif isinstance(node, ast.Match):
+                yield from self._executed([node.subject], lines)
+                yield from self._executed(
+                    [each for case in node.cases if _has(case.body, lines) for each in case.body], lines
+                )
+            elif isinstance(node, ast.Try):
+                yield from self._executed([*node.body, *node.orelse, *node.finalbody], lines)
+            elif isinstance(node, ast.IfExp):
+                yield from self._executed([node.test], lines)
+            elif isinstance(node, ast.BoolOp):
+                yield from self._executed(node.values[:1], lines)
+            elif not isinstance(node, ast.Assert):
+                yield from self._executed(ast.iter_child_nodes(node), lines)
+            if isinstance(node, (ast.Return, ast.Raise)):
+                return
+
+    def _static_parameters(self) -> set[str]:
+        arguments = self._node.args
+        found = set()
+        positional = [*arguments.posonlyargs, *arguments.args]
+        defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
+        pairs = [
+            *zip(positional, defaults, strict=True),
+            *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+        ]
+        for argument, default in pairs:
+            annotation = ast.unparse(argument.annotation) if argument.annotation is not None else ""
+            is_static = isinstance(default, ast.Constant) and isinstance(default.value, (str, bool))
+            if annotation in _STATIC_TYPES or is_static:
+                found.add(argument.arg)
+        return found
+
+    def _settle(self, own: list[ast.AST]) -> None:
+        """Takes out the names that only get what is static."""
+        bound: dict[str, list[ast.expr]] = {}
+        for node in own:
+            if isinstance(node, ast.Assign):
+                pairs = [(target, node.value) for target in node.targets]
+            elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+                pairs = [(node.target, node.value)]
+            elif isinstance(node, (ast.For, ast.comprehension)):
+                pairs = list(_looped(node.target, node.iter))
+            elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+                pairs = [(node.optional_vars, node.context_expr)]
+            else:
+                continue
+            for target, value in pairs:
+                for name in _bound_by(target):
+                    bound.setdefault(name, []).append(value)
+        changed = True
+        parameters = {each.arg for each in ast.walk(self._node.args) if isinstance(each, ast.arg)}
+        while changed:
+            static = {
+                name
+                for name, values in bound.items()
+                if name in self._traced - parameters
+                and not any(self.may_be_traced(value, computed=True) for value in values)
+            }
+            self._traced -= static
+            changed = bool(static)
+
+    def _is_static_function(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.Lambda):
+            return not Names(node, {each.arg for each in node.args.args}).may_be_traced(node.body)
+        return ast.unparse(node).rpartition(".")[2] in _STATIC_FUNCTIONS
+
+
+def _own(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """All parts but those of functions and classes inside."""
+    for node in nodes:
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            yield from _own(ast.iter_child_nodes(node))
+
+
+def _bound_by(target: ast.expr) -> Iterator[str]:
+    """The names in the target of an assignment."""
+    return (each.id for each in ast.walk(target) if isinstance(each, ast.Name))
+
+
+def _looped(target: ast.expr, over: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What the names of a loop get: of `enumerate` and `items`, the first is static."""
+    called = _called(over) if isinstance(over, ast.Call) else ""
+    if called in ("enumerate", "items") and isinstance(target, ast.Tuple) and len(target.elts) == 2:
+        yield target.elts[0], ast.Constant(0)
+        if isinstance(over, ast.Call) and called == "enumerate" and over.args:
+            yield from _looped(target.elts[1], over.args[0])
+        else:
+            yield target.elts[1], over
+    else:
+        yield target, over
+
+
+def _called(call: ast.Call) -> str:
+    """The last part of the name of what is called."""
+    return ast.unparse(call.func).rpartition(".")[2]
+
+
+def _has(nodes: Iterable[ast.stmt], lines: frozenset[int]) -> bool:
+    return any(node.lineno <= line <= (node.end_lineno or node.lineno) for node in nodes for line in lines)

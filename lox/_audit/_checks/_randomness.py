@@ -1,0 +1,236 @@
+"""Keys that are used again, or that all share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lox import _compat
+from lox._audit._audited import Audited
+from lox._audit._checks._draws import Draws
+from lox._audit._checks._key_arrays import USES, is_key
+from lox._audit._checks._key_uses import Reuse
+from lox._audit._checks._keys import KeyFlow, Keys
+from lox._audit._findings import Finding, Held, Kind
+from lox._audit._location import NOWHERE, Location, is_internal, transformations
+from lox._audit._program import Block, Step
+from lox._audit._rules import primitives
+
+REUSED = Kind(
+    "LOX700",
+    "error",
+    "A random key is used twice",
+    "Split it first, and use each of the keys once: key, other = jax.random.split(key).",
+    "Each random key is used once.",
+)
+AGAIN = Kind(
+    "LOX701",
+    "warning",
+    "A random key is used again in the same way",
+    "Give each call a key of its own, as in first, second = jax.random.split(key); where the same numbers are meant, "
+    "say so with jax.random.clone(key).",
+    "No function gets a random key that it had before.",
+)
+REPEATED = Kind(
+    "LOX702",
+    "warning",
+    "Each iteration of a loop uses the same random key",
+    "Carry the key and split it in each iteration, scan over jax.random.split(key, length), or use "
+    "jax.random.fold_in(key, iteration); draw before the loop what is to be the same in all iterations.",
+    "Each iteration of a loop has random keys of its own.",
+)
+SHARED = Kind(
+    "LOX703",
+    "warning",
+    "All lanes of a vmap use the same random key",
+    "Split the key, and map over the keys: jax.vmap(f)(jax.random.split(key, lanes), x); draw before the vmap what is "
+    "to be the same for all lanes.",
+    "Each lane of a vmap has a random key of its own.",
+)
+CONSTANT = Kind(
+    "LOX704",
+    "warning",
+    "Random numbers are the same in each call",
+    "Make the key an argument of the function, and pass another one in each call.",
+    "The random numbers depend on the arguments.",
+)
+RETURNED = Kind(
+    "LOX705",
+    "warning",
+    "A random key that was used is returned",
+    "Return a key that nothing was drawn from: key, used = jax.random.split(key), and draw with `used`.",
+    "The random keys that are returned are new.",
+)
+
+
+class _Frame(NamedTuple):
+    """Where a function was when it called the next one."""
+
+    code: Any
+    instruction: int
+    location: Location
+
+    @property
+    def is_internal(self) -> bool:
+        return is_internal(self.location.file)
+
+
+def used(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX700 to LOX703, LOX705: a key is used twice, in each iteration, by several lanes, or before it is returned."""
+    flow, locations = KeyFlow(audited.program), audited.lines
+    yield from _reused(flow, locations)
+    for repetition in flow.repetitions:
+        own = [frame.location for frame in _frames(repetition.use.step) if _is_own(frame)]
+        yield REPEATED.at(
+            own[0] if own else locations[repetition.use.step],
+            f"Each iteration of {repetition.loop} uses {repetition.name}, and so has the same random numbers.",
+        )
+    for sharing in flow.sharings:
+        yield SHARED.at(
+            locations[sharing.step], f"{sharing.lanes} lanes use the same key, and so have the same random numbers."
+        )
+    yield from _returned(audited, flow.program, locations)
+
+
+def drawn(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX703 and LOX704: what is drawn for one lane of a vmap or for one call is drawn for all."""
+    draws = Draws(audited.program, audited.lines)
+    for draw in draws.shared:
+        yield SHARED.at(
+            draw.location,
+            "What is drawn here inside of a vmap comes from one key for all of its lanes, and meets data that each "
+            "lane has of its own.",
+        )
+    if not any(_may_be_key(value.aval) for value in audited.program.inputs):
+        for draw in draws.constant:
+            yield CONSTANT.at(
+                draw.location,
+                f"{audited.captured.name} takes no key, and draws here from a key that is a constant: each call has "
+                f"the same random numbers.",
+            )
+
+
+def _reused(flow: KeyFlow, locations: dict[Step, Location]) -> Iterator[Finding | Held]:
+    bad = set()
+    for reuse in flow.reuses:
+        if reuse.loop:
+            first, second = (locations[use.step] for use in (reuse.first, reuse.second))
+            bad.add(second)
+            yield REUSED.at(
+                second,
+                f"Each iteration of {reuse.loop} uses here a key that the one before has used{_line(first, second)}: "
+                f"the key that it carries on is no new one.",
+            )
+        elif found := _compared(reuse):
+            kind, first, second = found
+            bad.add(second)
+            again = "again as it was" if kind is AGAIN else "and was used before"
+            yield kind.at(
+                second, f"{reuse.name[0].upper()}{reuse.name[1:]} is used here {again}{_line(first, second)}."
+            )
+    for step, location in locations.items():
+        if step.equation.primitive in USES and location not in bad:
+            yield REUSED.fine(location)
+
+
+def _returned(audited: Audited, keys: Keys, locations: dict[Step, Location]) -> Iterator[Finding | Held]:
+    for name, value in zip(audited.captured.results, audited.program.outputs, strict=False):
+        found = keys.of(value)
+        uses = [use for use in map(keys.first.get, found) if use is not None]
+        if uses and len(uses) == len(found) and not uses[0].told:
+            yield RETURNED.at(
+                locations[uses[0].step],
+                f"{audited.captured.name} uses {keys.name(found[0])} here, and returns it as {name!r}.",
+            )
+        elif found and is_key(value.aval):
+            yield RETURNED.fine(NOWHERE)
+
+
+def _compared(reuse: Reuse) -> tuple[Kind, Location, Location] | None:
+    """What two uses of a key are, by where the calls part that led to them, and the lines where they do."""
+    one, other = (_frames(use.step) for use in (reuse.first, reuse.second))
+    place = next((place for place, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
+    if place is None:  # A loop of Python, or the branches of a cond that vmap runs both.
+        user = [frame for frame in other if not frame.is_internal]
+        if not user or other[0].code is not _root(reuse.block):
+            return None
+        if _is_of_jax(reuse):
+            return None
+        return AGAIN, user[-1].location, user[-1].location
+    first, second = one[place], other[place]
+    if first.code is not second.code:
+        outside = other[place - 1] if place else None
+        if outside is None or outside.is_internal:  # JAX calls both, such as the branches of a cond.
+            return None
+        return REUSED, outside.location, outside.location
+    if second.is_internal:
+        return None
+    called = [_called(use.step, frames[place + 1 :]) for use, frames in ((reuse.first, one), (reuse.second, other))]
+    if called[0] is None or called[0] != called[1]:
+        return REUSED, first.location, second.location
+    differentiated = ["jvp" in transformations(use.step.equation) for use in (reuse.first, reuse.second)]
+    if differentiated[0] != differentiated[1]:  # A loss and its gradient, with the same noise.
+        return None
+    return AGAIN, first.location, second.location
+
+
+def _is_of_jax(reuse: Reuse) -> bool:
+    """Whether a function of JAX has used a key twice, of which no more can be told than who called it."""
+    if reuse.first is reuse.second:
+        return _called(reuse.first.step, []) is None
+    if reuse.second.step.equation.primitive in primitives("jit"):
+        return False
+    # What a jit was inlined to has the frames of the call, and none of what was called.
+    return any(
+        Path(frame.location.file).name == "pjit.py" and frame.is_internal for frame in _frames(reuse.second.step)
+    )
+
+
+def _called(step: Step, inside: list[_Frame]) -> Any:
+    """Which function of the user's led to a step, of those that were called in a frame."""
+    for frame in inside:
+        if not frame.is_internal:
+            return frame.code
+    jaxpr = step.equation.params.get("jaxpr")
+    if not step.blocks or jaxpr is None:
+        return None
+    info = _compat.open_jaxpr(jaxpr).debug_info
+    return None if not info.func_filename or is_internal(info.func_filename) else (info.func_filename, info.func_name)
+
+
+def _frames(step: Step) -> list[_Frame]:
+    """The frames that led to a step, the outermost first."""
+    traceback = step.equation.source_info.traceback
+    if traceback is None:
+        return []
+    locations = [Location(frame.file_name, frame.line_num, frame.function_name) for frame in traceback.frames]
+    return [_Frame(*each) for each in zip(*traceback.raw_frames(), locations, strict=False)][::-1]
+
+
+def _root(block: Block) -> Any:
+    """Where most of the steps of a block come from: the outermost function."""
+    found: dict[Any, int] = {}
+    for step in block.steps:
+        for frame in _frames(step)[:1]:
+            found[frame.code] = found.get(frame.code, 0) + 1
+    return max(found, key=lambda root: found[root], default=None)
+
+
+def _is_own(frame: _Frame) -> bool:
+    """Whether a function is the user's own, and of no library."""
+    return not frame.is_internal and "site-packages" not in frame.location.file
+
+
+def _line(first: Location, second: Location) -> str:
+    if first == second:
+        return " on the same line"
+    return f" in line {first.line}" if first.file == second.file else f" at {first}"
+
+
+def _may_be_key(aval: Any) -> bool:
+    return is_key(aval) or (str(getattr(aval, "dtype", "")) == "uint32" and aval.shape[-1:] in ((2,), (4,)))
+
+
+KINDS = (REUSED, AGAIN, REPEATED, SHARED, CONSTANT, RETURNED)
+CHECKS = (used, drawn)

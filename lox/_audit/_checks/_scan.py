@@ -1,0 +1,171 @@
+"""Loops: what they go over, what of it they read, and whether they end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jax.numpy as jnp
+
+from lox._audit._audited import Audited
+from lox._audit._findings import Finding, Held, Kind
+from lox._audit._loops import Scan, origins, reached, read, scans
+from lox._audit._program import Value
+from lox._audit._rules import primitives
+
+ALONG = Kind(
+    "LOX203",
+    "error",
+    "A scan goes over axes of different meaning",
+    "Bring the same axis first in all that is scanned, as with jnp.swapaxes(x, 0, 1); or mend the labels in axes=.",
+    "What is scanned together is scanned along one axis.",
+)
+WHOLE = Kind(
+    "LOX204",
+    "warning",
+    "The body of a scan reads an array and not the slice of it that it gets",
+    "Use the slice that the body gets in place of the array around it; if all of it is meant, do not scan it.",
+)
+ENDS = Kind(
+    "LOX205",
+    "warning",
+    "A scan carries a value over the end of an episode",
+    "Start anew where an episode ended, as with jnp.where(done, initial, carry), or multiply what goes on by "
+    "(1 - done).",
+    "Scans over the ends of episodes read them.",
+)
+FOREVER = Kind(
+    "LOX206",
+    "error",
+    "The condition of a while loop never changes",
+    "Let the body change what the condition reads, such as by returning i + 1 for i.",
+    "The body of each while loop changes what its condition reads.",
+)
+
+_END = re.compile(
+    r"(is_)?(done|terminal|terminated|termination|truncated|truncation|episode_end|reset)s?", re.IGNORECASE
+)
+_GOES_ON = re.compile(r"discount|mask|not_|non_|nonterm|contin|first|start|alive|valid|weight|gamma", re.IGNORECASE)
+_SAME_ELEMENTS = primitives(
+    "convert_element_type", "copy", "reshape", "rev", "sharding_constraint", "slice", "squeeze", "transpose"
+)
+
+
+def along(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX203: the axes that a scan goes over have different labels."""
+    for scan, location in scans(audited):
+        labelled = [(value, value.fact.labels[0]) for value, _ in scan.xs if value.shape and value.fact.labels[0]]
+        differ = [(value, label) for value, label in labelled if label != labelled[0][1]]
+        for other, label in differ[:1]:
+            one, first = labelled[0]
+            yield ALONG.at(location, f"A scan goes over {first} of {_text(one)}, and over {label} of {_text(other)}.")
+        if len(labelled) > 1 and not differ:
+            yield ALONG.fine(location)
+
+
+def whole(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX204: the body closes over an array that is also scanned, and never reads its slice."""
+    for scan, location in scans(audited):
+        outside = {value: inside for value, inside in scan.consts if value.shape}
+        both = [(value, slice_) for value, slice_ in scan.xs if value in outside]
+        used = read(scan.body) if both else set()
+        for value, slice_ in both:
+            if slice_ not in used and outside[value] in used:
+                yield WHOLE.at(
+                    location,
+                    f"The body of a scan over {_text(value)} reads all of it in each iteration, and never the slice of "
+                    f"shape {slice_.shape} that it gets.",
+                )
+
+
+def ends(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX205: where episodes end is scanned together with what a recurrence reads, and is not read itself."""
+    for scan, location in scans(audited):
+        marks = [(value, slice_) for value, slice_ in scan.xs if any(map(_is_end, _names(value, slice_)))]
+        if not marks:
+            continue
+        used = read(scan.body)
+        if any(slice_ in used for _, slice_ in marks):
+            yield ENDS.fine(location)
+            continue
+        value, slice_ = marks[0]
+        if not _masked_otherwise(scan, marks, used) and _is_recurrence_of(scan, slice_, used):
+            name = next(name for name in _names(value, slice_) if _is_end(name))
+            yield ENDS.at(
+                location,
+                f"A scan gets {name} with each step and does not read it: what it carries goes on from one episode "
+                "into the next.",
+            )
+
+
+def _names(outside: Value, inside: Value) -> list[str]:
+    """The names that an array which is scanned has in the body and around it, the last part of each."""
+    while not outside.name and outside.maker and outside.maker.equation.primitive in _SAME_ELEMENTS:
+        outside = outside.maker.inputs[0]
+    parts = (re.findall(r"\w+", value.name) for value in (inside, outside))
+    return [found[-1] for found in parts if found]
+
+
+def _is_end(name: str) -> bool:
+    return _END.fullmatch(name) is not None
+
+
+def _masked_otherwise(scan: Scan, marks: list[tuple[Value, Value]], used: set[Value]) -> bool:
+    """Whether something else that the body reads may tell it where an episode ends."""
+    others = [(value, inside) for value, inside, *_ in (*scan.consts, *scan.carry, *scan.xs) if inside in used]
+    if any(_dtype(inside, jnp.bool_) for _, inside in others):
+        return True
+    scanned = [pair for pair in scan.xs if pair[1] in used]
+    if any(_GOES_ON.search(name) for value, inside in scanned for name in _names(value, inside)):
+        return True
+    sources = {source for source in origins(value for value, _ in marks) if source.shape}
+    return not sources.isdisjoint(origins(value for value, _ in others))
+
+
+def _is_recurrence_of(scan: Scan, mark: Value, used: set[Value]) -> bool:
+    """Whether all that a scan carries is of each episode, as its shape tells, and more than a sum of what there was."""
+    carried = [(inside, new) for _, inside, new in scan.carry if _dtype(inside, jnp.floating) and inside in used]
+    if not carried or any(inside.shape[: len(mark.shape)] != mark.shape for inside, _ in carried):
+        return False
+    if not mark.shape and any(inside.shape for inside, _ in carried):
+        return False
+    stepwise = reached(scan.body, [slice_ for _, slice_ in scan.xs])
+    for inside, new in carried:
+        after = reached(scan.body, [inside])
+        summed = new.maker and new.maker.equation.primitive in primitives("add") and inside in new.maker.inputs
+        if new in after and new in stepwise and not (summed and after.isdisjoint(scan.ys)):
+            return True
+    return False
+
+
+def forever(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX206: the body of a while loop passes on untouched all that the condition reads."""
+    for step, location in audited.steps:
+        if step.equation.primitive not in primitives("while"):
+            continue
+        condition, body = step.blocks
+        used, params = read(condition), step.equation.params
+        asked = [place for place, value in enumerate(condition.inputs) if value in used]
+        if any(inner.equation.effects for inner in condition.steps):  # Such as reading a ref.
+            continue
+        carried = [place - params["cond_nconsts"] for place in asked if place >= params["cond_nconsts"]]
+        if all(body.outputs[place] is body.inputs[params["body_nconsts"] + place] for place in carried):
+            yield FOREVER.at(
+                location,
+                "The body of a while loop returns unchanged what its condition reads: it runs forever or not at all.",
+            )
+        else:
+            yield FOREVER.fine(location)
+
+
+def _dtype(value: Value, kind: Any) -> bool:
+    return hasattr(value.aval, "dtype") and jnp.issubdtype(value.aval.dtype, kind)
+
+
+def _text(value: Value) -> str:
+    return f"{value.name or 'a value'} of shape ({value.axes})"
+
+
+KINDS = (ALONG, WHOLE, ENDS, FOREVER)
+CHECKS = (along, whole, ends, forever)

@@ -1,0 +1,233 @@
+"""Derivatives that are infinite or NaN at values that are there to be reached."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from lox._audit._attained import End, attains, end_of, is_constant, is_softmax, is_square_product, plain, resolved
+from lox._audit._audited import Audited
+from lox._audit._checks._autodiff import differentiated, loss_of
+from lox._audit._dependence import Node, Place, downstream, upstream
+from lox._audit._findings import Finding, Held, Kind
+from lox._audit._rules import primitives
+
+SINGULAR = Kind(
+    "LOX606",
+    "warning",
+    "A derivative is infinite or NaN at a value that is reached",
+    "Keep the value away from there: jnp.sqrt(x + eps), jnp.log(jnp.maximum(x, eps)), jnp.clip(x, -1 + eps, 1 - eps); "
+    "or use a function that is made for it, such as optax.safe_norm, jax.nn.log_softmax or jax.nn.log_sigmoid.",
+    "Where a derivative would be infinite, values do not get.",
+)
+GUARDED = Kind(
+    "LOX607",
+    "warning",
+    "jnp.where hides a value that is infinite or NaN, and not its derivative, which becomes NaN",
+    "Choose before the operation as well: safe = jnp.where(ok, x, 1.0); jnp.where(ok, jnp.log(safe), 0.0).",
+    "What jnp.where keeps out is kept out before the operation.",
+)
+
+_POLES: dict[str, tuple[tuple[float, End], ...]] = {
+    "sqrt": ((0.0, "low"),),
+    "rsqrt": ((0.0, "low"),),
+    "log": ((0.0, "low"),),
+    "log1p": ((-1.0, "low"),),
+    "asin": ((-1.0, "low"), (1.0, "high")),
+    "acos": ((-1.0, "low"), (1.0, "high")),
+    "atanh": ((-1.0, "low"), (1.0, "high")),
+    "acosh": ((1.0, "low"),),
+}
+"""Where derivatives are infinite: a number, and at which end of the range of the operand that counts."""
+
+_BY_PRIMITIVE = {primitive: ends for name, ends in _POLES.items() for primitive in primitives(name)}
+_LOGARITHMS = primitives("log", "log1p")
+_DIVISIONS = primitives("div")
+
+
+def singular(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX606 and LOX607: an operation has no finite derivative at a value that it gets."""
+    if not audited.differentiate or not audited.captured.results:
+        return
+    dependence = audited.dependence
+    after = downstream(differentiated(audited, dependence).values())
+    before = upstream(loss_of(audited, dependence))
+    way = after & before
+    places = [place for place in dependence.places if "site-packages" not in place.location.file]
+    hidden: set[Place] = set()
+    for place in places:
+        if place.step.equation.primitive in primitives("select_n") and place.outputs[0] in way:
+            found = _hidden(place, after)
+            hidden.update(found)
+            for inner in found:
+                yield GUARDED.at(
+                    inner.location,
+                    f"jnp.where leaves out '{inner.step.equation.primitive.name}' where it is not finite, but its "
+                    "derivative is taken everywhere, and is multiplied by zero there: infinity times zero is NaN.",
+                )
+    for place in places:
+        if place in hidden or before.isdisjoint(place.outputs):
+            continue
+        poles = _poles(place)
+        if not poles or place.inputs[0] not in after:
+            continue
+        operand = place.inputs[0]
+        maker = plain(operand).place
+        if maker is not None and is_softmax(maker):
+            continue  # Which is wrong also for what does not differentiate, and is said there.
+        logarithm = place.step.equation.primitive in _LOGARITHMS
+        reached = [number for number, end in poles if _at(operand, number, end) and attains(operand, end, logarithm)]
+        if reached:
+            yield SINGULAR.at(
+                place.location,
+                f"The operand of '{place.step.equation.primitive.name}' can be {reached[0]:g}, where its derivative is "
+                f"infinite{_range(operand)}; times a derivative of zero before it, that is NaN.",
+            )
+        elif any(math.isfinite(getattr(operand.value.fact.range, end)) for _, end in poles):
+            yield SINGULAR.fine(place.location)
+
+
+def _range(operand: Node) -> str:
+    text = str(operand.value.fact.range)
+    return f", as it is in {text}" if text else ""
+
+
+def _poles(place: Place) -> tuple[tuple[float, End], ...]:
+    """Where the derivative of an operation by its first operand is infinite."""
+    primitive = place.step.equation.primitive
+    if primitive in primitives("pow"):
+        exponent = place.inputs[1].value.fact.range
+        return ((0.0, "low"),) if exponent.low == exponent.high and 0 < exponent.low < 1 else ()
+    return _BY_PRIMITIVE.get(primitive, ())
+
+
+def _at(node: Node, number: float, end: End) -> bool:
+    """Whether a number is this end of the range of a value."""
+    return bool(getattr(node.value.fact.range, end) == number) or is_square_product(resolved(node))
+
+
+_COMPARED: dict[Any, Callable[[float, float], bool]] = {
+    primitive: getattr(operator, name)
+    for name in ("gt", "ge", "lt", "le", "eq", "ne")
+    for primitive in primitives(name)
+}
+_NEAR = 0.01
+"""How near to where a derivative is infinite a comparison is about that."""
+
+_NEARBY = 64
+"""How many operations before a jnp.where are looked at."""
+
+Excludes = Callable[[float], bool]
+
+
+def _hidden(select: Place, after: set[Node]) -> list[Place]:
+    """The operations without a finite derivative at values for which a choice leaves their results out."""
+    which, *cases = select.inputs
+    if len(cases) != 2:
+        return []
+    found: dict[Place, None] = {}
+    for truth, (case, other) in ((False, cases), (True, cases[::-1])):
+        if _is_nan(other):
+            continue
+        conditions = list(_conditions(which, truth))
+        if not conditions:
+            continue
+        for place in _nearby(case):
+            operand, pole = _pole(place)
+            if operand is None or pole not in operand.value.fact.range:
+                continue
+            if operand not in after and not _is_open(place.inputs[0], after):
+                continue
+            for compared, excludes in conditions:
+                about = plain(operand) in ((compared, _unsigned(compared)) if pole == 0 else (compared,))
+                if (about and excludes(pole)) or (compared is plain(place.outputs[0]) and excludes(math.nan)):
+                    found[place] = None
+    return list(found)
+
+
+def _is_open(node: Node, after: set[Node]) -> bool:
+    """Whether a derivative gets from a value to what is differentiated by without another choice on the way.
+
+    What is kept out of a sum by a choice gets no derivative from it, be it NaN.
+    """
+    seen, left = {node}, [node]
+    while left:
+        node = left.pop()
+        if node in after and not node.sources:
+            return True
+        if node.place is None or node.place.step.equation.primitive not in primitives("select_n"):
+            found = {source for source, smooth in node.sources if smooth and source in after} - seen
+            seen |= found
+            left += found
+    return False
+
+
+def _unsigned(node: Node) -> Node:
+    """A value of which another one is the size."""
+    if node.place is not None and node.place.step.equation.primitive in primitives("abs", "square"):
+        return plain(node.place.inputs[0])
+    return node
+
+
+def _pole(place: Place) -> tuple[Node | None, float]:
+    """The operand and the number at which an operation has no finite derivative, the number that people keep out."""
+    if place.step.equation.primitive in _DIVISIONS:
+        return place.inputs[1], 0.0
+    poles = _poles(place)
+    return (place.inputs[0], poles[-1][0]) if poles else (None, 0.0)
+
+
+def _nearby(node: Node) -> Iterator[Place]:
+    """The operations that a value comes out of, the last ones first."""
+    seen, left = {node}, [node]
+    while left and len(seen) < _NEARBY:
+        node = left.pop(0)
+        if node.place is not None:
+            yield node.place
+        for source, smooth in node.sources:
+            if smooth and source not in seen:
+                seen.add(source)
+                left.append(source)
+
+
+def _conditions(which: Node, truth: bool) -> Iterator[tuple[Node, Excludes]]:
+    """The values that a condition is about, and what it says that they are not when it has this truth.
+
+    What a value is not is asked by a number, or by NaN for whatever is not finite.
+    """
+    place = plain(which).place
+    if place is None:
+        return
+    primitive = place.step.equation.primitive
+    if primitive in primitives("not"):
+        yield from _conditions(place.inputs[0], not truth)
+    elif primitive in (primitives("and") if truth else primitives("or")):
+        for each in place.inputs:
+            yield from _conditions(each, truth)
+    elif primitive in primitives("is_finite"):
+        yield plain(place.inputs[0]), lambda number: truth and math.isnan(number)
+    elif primitive in _COMPARED:
+        one, two = place.inputs
+        if plain(one) is plain(two) and primitive in primitives("ne", "eq"):
+            finite = truth is (primitive in primitives("eq"))
+            yield plain(one), lambda number: finite and math.isnan(number)
+        holds = _COMPARED[primitive]
+        if is_constant(two):
+            constant = end_of(two, "low")
+            yield plain(one), lambda number: abs(constant - number) <= _NEAR and holds(number, constant) is not truth
+        elif is_constant(one):
+            constant = end_of(one, "low")
+            yield plain(two), lambda number: abs(constant - number) <= _NEAR and holds(constant, number) is not truth
+
+
+def _is_nan(node: Node) -> bool:
+    literal = plain(node).literal
+    return literal is not None and np.ndim(literal) == 0 and bool(np.isnan(literal))
+
+
+KINDS = (SINGULAR, GUARDED)
+CHECKS = (singular,)

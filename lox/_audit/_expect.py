@@ -1,0 +1,80 @@
+"""What people declare of a part of a program, for audits to check."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+
+from lox._arguments import names
+from lox._exceptions import LogValueError
+
+auditing = jax.make_user_context(False)
+"""Whether an audit traces, so that declarations leave their mark."""
+
+_MARK = "lox.audit.expect"
+
+OPERATIONS: dict[str, tuple[str, ...]] = {
+    "scan": ("scan",),
+    "sum": ("reduce_sum",),
+    "mean": ("reduce_sum",),
+    "max": ("reduce_max", "argmax"),
+    "min": ("reduce_min", "argmin"),
+    "prod": ("reduce_prod",),
+    "cumsum": ("cumsum",),
+    "sort": ("sort",),
+}
+"""The primitives that each declaration is about."""
+
+
+@contextlib.contextmanager
+def expect(**axes: str | Sequence[str]) -> Iterator[None]:
+    """Declares over which axes operations go, for `lox.audit` to check. It does nothing else.
+
+    A context manager, which can be a decorator too.
+
+    Args:
+        **axes: For "scan", "sum", "mean", "max", "min", "prod", "cumsum" or "sort" the label of the axis that all
+            such operations in this part of the program go over, or several. An axis without a label is not checked.
+
+    Raises:
+        LogValueError: There is no such operation. A `ValueError`.
+
+    >>> import jax.numpy as jnp
+    >>> import lox
+    >>> def normalize(x):
+    ...     with lox.audit.expect(mean="batch"):
+    ...         return x - x.mean(axis=0)
+    >>> [finding] = lox.audit(normalize, axes={"x": ("time", "batch")})(jnp.ones((5, 7))).issues
+    >>> finding.code, finding.message
+    ('LOX105', "'mean' goes over time here, and is declared to go over batch.")
+    """
+    for name in axes:
+        if name not in OPERATIONS:
+            raise LogValueError(f"lox.audit.expect knows {', '.join(OPERATIONS)}, and not {name!r}.")
+    declared = {name: names(labels, f"{name}=", " of lox.audit.expect") for name, labels in axes.items()}
+    if not auditing.value:
+        yield
+        return
+    text = ";".join(f"{name}={','.join(labels)}" for name, labels in declared.items())
+    with jax.named_scope(f"{_MARK}({text})"):
+        yield
+
+
+def is_declared(equation: Any) -> bool:
+    """Whether something is declared around an equation, in the function that it is in."""
+    return any(entry.name.startswith(f"{_MARK}(") for entry in equation.source_info.name_stack.stack)
+
+
+def declared_at(equation: Any) -> dict[str, frozenset[str]]:
+    """What is declared around an equation, in the function that it is in."""
+    found: dict[str, frozenset[str]] = {}
+    for entry in equation.source_info.name_stack.stack:
+        if entry.name.startswith(f"{_MARK}("):
+            for part in entry.name[len(_MARK) + 1 : -1].split(";"):
+                name, _, labels = part.partition("=")
+                if name:
+                    found[name] = frozenset(labels.split(","))
+    return found

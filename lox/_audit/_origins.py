@@ -1,0 +1,49 @@
+"""Where a value comes from, through calls and through what passes it on as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from typing import Any
+
+from lox._audit._location import Location
+from lox._audit._program import Step, Value
+from lox._audit._rules import primitives
+
+PASSING = primitives("broadcast_in_dim", "reshape", "squeeze", "transpose", "copy", "sharding_constraint", "name")
+"""What only lays out the elements of its first operand."""
+
+_LOOPS = primitives("scan", "while", "cond")
+
+
+class Origins:
+    """What the values of a program are outside or inside of the calls that they go through."""
+
+    def __init__(self, steps: Iterable[tuple[Step, Location]]) -> None:
+        self._outside: dict[Value, Value] = {}
+        for step, _ in steps:
+            if _is_call(step):
+                for inner, outer in zip(step.blocks[0].inputs, step.inputs, strict=True):
+                    self._outside.setdefault(inner, outer)
+
+    def of(self, value: Value, through: Set[Any] = PASSING) -> Value:
+        """The value that one is, before the calls and the operations of these primitives that it went through."""
+        while True:
+            maker = value.maker
+            if maker is None:
+                if value not in self._outside:
+                    return value
+                value = self._outside[value]
+            elif _is_call(maker):
+                value = maker.blocks[0].outputs[maker.outputs.index(value)]
+            elif maker.equation.primitive in through and maker.inputs:
+                value = maker.inputs[0]
+            else:
+                return value
+
+
+def _is_call(step: Step) -> bool:
+    """Whether a step does nothing but what is inside."""
+    if len(step.blocks) != 1 or step.equation.primitive in _LOOPS:
+        return False
+    (block,) = step.blocks
+    return len(block.inputs) == len(step.inputs) and len(block.outputs) == len(step.outputs)

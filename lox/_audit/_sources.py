@@ -1,0 +1,194 @@
+"""The functions of the user's program that were traced, as code and as source."""
+
+from __future__ import annotations
+
+import ast
+import bisect
+import dataclasses
+import functools
+import inspect
+import linecache
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePath
+from types import CodeType
+from typing import Any
+
+import jax
+
+from lox import _compat
+from lox._audit._audited import Audited
+from lox._audit._location import Location, frames, is_internal
+from lox._audit._program import Step
+from lox._audit._rules import primitives
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+_JAX = f"{PurePath(jax.__file__).parent}/"
+_NO_TRANSFORMATION = {"tree_util.py", "tree.py", "traceback_util.py"}
+"""Files of JAX that call a function without transforming it."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Source:
+    """A function that was traced.
+
+    Attributes:
+        code: Its code.
+        node: Its syntax.
+        parents: What it is written in, the innermost first.
+        lines: Lines of it that led to equations.
+        within: The code of what called it, up to the innermost transformation of JAX around it.
+        names: The global names that it sees.
+    """
+
+    code: CodeType
+    node: Function
+    parents: tuple[Function, ...]
+    lines: frozenset[int]
+    within: frozenset[CodeType]
+    names: Mapping[str, Any]
+
+    def at(self, node: ast.AST) -> Location:
+        """The place of a part of it."""
+        return Location(self.code.co_filename, getattr(node, "lineno", 0), self.code.co_name)
+
+    @property
+    def locals(self) -> frozenset[str]:
+        """The names that it binds itself."""
+        return frozenset(self.code.co_varnames) | frozenset(self.code.co_cellvars)
+
+
+def sources(audited: Audited) -> list[Source]:
+    """The functions that were traced, of the user's program, that JAX is likely to run compiled.
+
+    A function that calls what is jitted by itself, and is not inside of a transformation, runs as Python.
+    """
+    seen: dict[CodeType, set[int]] = {}
+    within: dict[CodeType, set[CodeType]] = {}
+    python, outside = drivers(audited), set(audited.program.steps)
+    for is_outside, equation in _distinct(audited.steps, outside):
+        stretches = [stretch for stretch in _stretches(equation) if stretch]
+        if is_outside and stretches and any(code in python for code, _ in stretches[-1]):
+            stretches.pop()
+        for stretch in stretches:
+            around: set[CodeType] = set()
+            for code, instruction in reversed(stretch):
+                seen.setdefault(code, set()).add(instruction)
+                within.setdefault(code, set()).update(around)
+                around.add(code)
+    fun = plain(audited.fun)
+    if fun is not None and fun.__code__ not in python and is_users(fun.__code__.co_filename):
+        seen.setdefault(fun.__code__, set())
+    modules = functools.cache(_modules)
+    found = []
+    for code, instructions in seen.items():
+        is_here = fun is not None and fun.__code__.co_filename == code.co_filename
+        known = fun.__globals__ if is_here else modules().get(code.co_filename, {})
+        written = functions(code.co_filename).get((code.co_firstlineno, code.co_name), [])
+        if len(written) == 1:
+            node, parents = written[0]
+            lines = frozenset(_lines(code, instructions))
+            found.append(Source(code, node, parents, lines, frozenset(within.get(code, ())), known))
+    return found
+
+
+def _distinct(steps: Iterable[tuple[Step, Location]], outside: set[Step]) -> Iterator[tuple[bool, Any]]:
+    """One equation for each traceback, and whether it is of the program itself."""
+    seen = set()
+    for step, _ in steps:
+        here = (step in outside, step.equation.source_info.traceback)
+        if here not in seen:
+            seen.add(here)
+            yield step in outside, step.equation
+
+
+def plain(fun: Any) -> Any:
+    """The Python function of a callable, or None."""
+    while isinstance(fun := inspect.unwrap(fun), functools.partial):
+        fun = fun.func
+    if not isinstance(getattr(fun, "__code__", None), CodeType):
+        fun = type(fun).__call__
+    fun = getattr(fun, "__func__", fun)
+    return fun if isinstance(getattr(fun, "__code__", None), CodeType) else None
+
+
+@functools.lru_cache(maxsize=4096)
+def is_users(file: str) -> bool:
+    """Whether a file is neither of JAX, of lox or of Python, nor of what is installed."""
+    return not is_internal(file) and not {"site-packages", "dist-packages"} & set(PurePath(file).parts)
+
+
+def drivers(audited: Audited) -> frozenset[CodeType]:
+    """The code of functions that call what the user jitted while no transformation is around them."""
+    found: set[CodeType] = set()
+    for step in audited.program.steps:
+        if step.equation.primitive in primitives("jit") and _is_users_function(step.equation):
+            outermost = [stretch for stretch in _stretches(step.equation) if stretch][-1:]
+            found.update(code for stretch in outermost for code, _ in stretch)
+    return frozenset(found)
+
+
+def _is_users_function(equation: Any) -> bool:
+    file = _compat.open_jaxpr(equation.params["jaxpr"]).debug_info.func_filename
+    return bool(file) and is_users(file)
+
+
+def _stretches(equation: Any) -> list[list[tuple[CodeType, int]]]:
+    """The user's functions that led to an equation, the innermost first, a list for each level of transformation."""
+    found: list[list[tuple[CodeType, int]]] = [[]]
+    for code, instruction in frames(equation):
+        if is_users(code.co_filename):
+            found[-1].append((code, instruction))
+        elif found[-1] and _transforms(code.co_filename):
+            found.append([])
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _transforms(file: str) -> bool:
+    return file.startswith(_JAX) and PurePath(file).name not in _NO_TRANSFORMATION
+
+
+def _lines(code: CodeType, instructions: set[int]) -> Iterator[int]:
+    ordered = sorted(instructions)
+    for first, last, line in code.co_lines():
+        place = bisect.bisect_left(ordered, first)
+        if line is not None and place < len(ordered) and ordered[place] < last:
+            yield line
+
+
+def _modules() -> dict[str, Mapping[str, Any]]:
+    """The names of each module by its file; of what is typed in, those of the main module."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for module in [*sys.modules.values()]:
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str):
+            found.setdefault(file, vars(module))
+    return found
+
+
+def functions(file: str) -> dict[tuple[int, str], list[tuple[Function, tuple[Function, ...]]]]:
+    """The functions that are written in a file, by their first line and name, each with those that it is inside of."""
+    return _parsed("".join(linecache.getlines(file)))
+
+
+@functools.lru_cache(maxsize=32)
+def _parsed(text: str) -> dict[tuple[int, str], list[tuple[Function, tuple[Function, ...]]]]:
+    found: dict[tuple[int, str], list[tuple[Function, tuple[Function, ...]]]] = {}
+
+    def visit(node: ast.AST, parents: tuple[Function, ...]) -> None:
+        for child in ast.iter_child_nodes(node):
+            inner = parents
+            if isinstance(child, Function):
+                decorators = getattr(child, "decorator_list", ())
+                first = min(each.lineno for each in (child, *decorators))
+                found.setdefault((first, getattr(child, "name", "<lambda>")), []).append((child, parents))
+                inner = (child, *parents)
+            visit(child, inner)
+
+    try:
+        visit(ast.parse(text), ())
+    except SyntaxError:  # What is typed into a notebook may have magic in it.
+        return {}
+    return found

@@ -1,0 +1,290 @@
+"""Which values differ between the shards of a `shard_map`, and what collectives are applied to them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax.extend as jex
+
+from lox import _compat
+from lox._audit._location import transformations
+from lox._audit._program import Block, Step, Value
+from lox._audit._rules import primitives
+
+Axes = frozenset[str]
+_NO: Axes = frozenset()
+
+SUMS = primitives("psum", "psum_invariant")
+_REDUCTIONS = primitives("psum", "psum_invariant", "pmax", "pmin", "all_gather", "all_gather_invariant")
+"""What is the same on all shards afterwards."""
+_VARYING = primitives("reduce_scatter", "axis_index")
+"""What gives each shard its own."""
+_CASTS = primitives("pvary")
+"""What only tells JAX that a value is to count as one that differs."""
+_OPAQUE = primitives("pure_callback", "io_callback", "ffi_call", "pallas_call")
+_LINEAR = primitives(
+    *("add", "sub", "neg", "mul", "div", "add_any", "dot_general", "reduce_sum", "select_n", "convert_element_type"),
+    *("broadcast_in_dim", "reshape", "squeeze", "transpose", "concatenate", "stack", "slice", "split", "copy", "pvary"),
+    *("sharding_constraint", "optimization_barrier"),
+)
+"""What makes a scaled gradient from a gradient."""
+_P = jex.core.primitives
+
+
+class State(NamedTuple):
+    """What is known of a value on the shards.
+
+    Attributes:
+        varies: The axes of the mesh along which it differs.
+        hidden: Those along which it may differ or not: it went from shard to shard, or where nobody can follow.
+        given: Whether it depends on an argument of the program.
+        gradient: Whether it depends on what was computed backward.
+        crossed: The axes along which it is a gradient of what a collective gave, as the same on all shards.
+        summed: The axes over which it is a gradient that differentiation has summed.
+    """
+
+    varies: Axes = _NO
+    hidden: Axes = _NO
+    given: bool = False
+    gradient: bool = False
+    crossed: Axes = _NO
+    summed: Axes = _NO
+
+    def differs(self, axis: str) -> bool:
+        """Whether it is known to differ along an axis."""
+        return axis in self.varies and axis not in self.hidden
+
+    def same(self, axis: str) -> bool:
+        """Whether it is known to be the same along an axis."""
+        return axis not in self.varies and axis not in self.hidden
+
+
+NOTHING = State()
+"""The state of a constant."""
+
+
+def _join(states: Sequence[State]) -> State:
+    if not states:
+        return NOTHING
+    varies, hidden, given, gradient, crossed, summed = zip(*states, strict=True)
+    return State(
+        _NO.union(*varies),
+        _NO.union(*hidden),
+        any(given),
+        any(gradient),
+        _NO.union(*crossed),
+        _NO.union(*summed),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Around:
+    """Where a block runs: the sizes of the axes, whether JAX tracks what varies, whether it is a backward pass."""
+
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    tracked: bool = False
+    backward: bool = False
+
+    @property
+    def key(self) -> Any:
+        return tuple(self.sizes.items()), self.tracked, self.backward
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Seen:
+    """A step, what goes in and out, and where it runs.
+
+    Attributes:
+        step: The step.
+        inputs: The states of what goes in.
+        outputs: The states of what comes out; of a `shard_map`, inside of it.
+        around: Where it runs.
+        of: The states of the values of its block, as far as they are not constants.
+        users: The steps of its block that take each value.
+        leaves: Whether what comes out leaves its block for another one on the shards.
+    """
+
+    step: Step
+    inputs: Sequence[State]
+    outputs: Sequence[State]
+    around: Around
+    of: Mapping[Value, State]
+    users: Mapping[Value, Sequence[Step]]
+    leaves: bool
+
+
+class Shards:
+    """Follows what differs between shards through a program.
+
+    Args:
+        look: Is called with each step that is a collective sum or a `shard_map`.
+    """
+
+    def __init__(self, look: Callable[[Seen], None]) -> None:
+        self._look = look
+        self._known: dict[Any, list[State]] = {}
+        self._users: dict[Block, dict[Value, list[Step]]] = {}
+
+    def run(self, block: Block, states: Sequence[State], around: Around, quiet: bool = False) -> list[State]:
+        """The states of the results of a block."""
+        key = (block, tuple(states), around.key, quiet)
+        if key not in self._known:
+            self._known[key] = self._run(block, states, around, quiet)
+        return self._known[key]
+
+    def _run(self, block: Block, states: Sequence[State], around: Around, quiet: bool) -> list[State]:
+        of: dict[Value, State] = dict(zip(block.inputs, states, strict=False))
+        results = set() if block.kind.startswith("shard_map") else set(block.outputs)
+        back = dataclasses.replace(around, backward=True)
+        for step in block.steps:
+            inputs = [of.get(value, NOTHING) for value in step.inputs]
+            outside = back if around.backward or "transpose" in transformations(step.equation) else around
+            outputs, inside = self._through(step, inputs, outside, quiet)
+            of.update(zip(step.outputs, outputs, strict=False))
+            if not quiet and (step.equation.primitive in SUMS or step.equation.primitive is _compat.shard_map_p):
+                leaves = any(value in results for value in step.outputs)
+                self._look(Seen(step, inputs, inside, outside, of, self._users_of(block), leaves))
+        return [of.get(value, NOTHING) for value in block.outputs]
+
+    def _users_of(self, block: Block) -> dict[Value, list[Step]]:
+        if block not in self._users:
+            found: dict[Value, list[Step]] = {}
+            for step in block.steps:
+                for value in step.inputs:
+                    found.setdefault(value, []).append(step)
+            self._users[block] = found
+        return self._users[block]
+
+    def _through(
+        self, step: Step, inputs: list[State], around: Around, quiet: bool
+    ) -> tuple[Sequence[State], Sequence[State]]:
+        """The states of what comes out of a step, outside and, of a `shard_map`, inside of it."""
+        primitive, count = step.equation.primitive, len(step.equation.outvars)
+        if primitive is _compat.shard_map_p and step.blocks:
+            return self._shard_map(step, inputs, around, quiet)
+        blocks = step.blocks
+        if primitive is _P.scan_p:
+            counts = _compat.scan_counts(step.equation.params)
+            outputs = self._loop(blocks[0], inputs, counts, around, quiet)
+        elif primitive is _P.while_p:
+            outputs = self._while(step, inputs, around, quiet)
+        elif primitive is _P.cond_p:
+            branches = [self.run(block, inputs[1:], around, quiet) for block in blocks]
+            outputs = [_join([inputs[0], *each]) for each in zip(*branches, strict=True)]
+        elif len(blocks) == 1 and len(blocks[0].inputs) == len(inputs) and len(blocks[0].outputs) == count:
+            outputs = self.run(blocks[0], inputs, around, quiet)
+        else:
+            outputs = self._plain(step, inputs, around)
+        return outputs, outputs
+
+    def _plain(self, step: Step, inputs: list[State], around: Around) -> list[State]:
+        primitive, count = step.equation.primitive, len(step.equation.outvars)
+        if primitive in SUMS:
+            return [_reduced(step, state, around) for state in inputs]
+        state = _join(inputs)
+        axes = named_axes(step.equation, around)
+        if around.backward:
+            state = state._replace(gradient=True)
+        elif primitive not in _LINEAR or _is_product_of_gradients(primitive, inputs):
+            state = state._replace(crossed=_NO, summed=_NO)
+        if primitive in _REDUCTIONS:
+            state = _without(state, axes)
+        elif primitive in _VARYING:
+            state = state._replace(varies=state.varies | axes, hidden=state.hidden - axes)
+        elif primitive in _CASTS:
+            if around.backward:  # What was summed over these axes gets its cotangent back.
+                state = state._replace(crossed=state.crossed | {axis for axis in axes if state.same(axis)})
+        elif axes:
+            state = state._replace(hidden=state.hidden | axes)
+        if any(hasattr(value.aval, "inner_aval") for value in step.inputs):  # What else is in the memory is not known.
+            state = state._replace(hidden=frozenset(around.sizes))
+        elif step.blocks or primitive in _OPAQUE:
+            state = state._replace(hidden=state.hidden | state.varies)
+        return [state] * count
+
+    # scan: (consts, carry, xs) -> (carry, ys)
+    def _loop(
+        self, block: Block, inputs: list[State], counts: tuple[int, int], around: Around, quiet: bool
+    ) -> list[State]:
+        consts, carried = counts
+        before = inputs[consts : consts + carried]
+        while True:
+            states = [*inputs[:consts], *before, *inputs[consts + carried :]]
+            outputs = self.run(block, states, around, True)
+            after = [_join(pair) for pair in zip(before, outputs, strict=False)]
+            if after == before:
+                break
+            before = after
+        return outputs if quiet else self.run(block, states, around, quiet)
+
+    # while: (cond consts, body consts, carry) -> carry
+    def _while(self, step: Step, inputs: list[State], around: Around, quiet: bool) -> list[State]:
+        again, body = step.blocks
+        num_cond, num_body = (step.equation.params[name] for name in ("cond_nconsts", "body_nconsts"))
+        carried = len(inputs) - num_cond - num_body
+        outputs = self._loop(body, inputs[num_cond:], (num_body, carried), around, quiet)
+        carry = [_join(pair) for pair in zip(outputs, inputs[num_cond + num_body :], strict=True)]
+        (decided,) = self.run(again, [*inputs[:num_cond], *carry], around, quiet)
+        return [_join([state, decided._replace(given=False)]) for state in carry]
+
+    def _shard_map(
+        self, step: Step, inputs: list[State], around: Around, quiet: bool
+    ) -> tuple[Sequence[State], Sequence[State]]:
+        params, (block,) = step.equation.params, step.blocks
+        axes = manual_axes(step.equation)
+        sizes = {**around.sizes, **{axis: dict(params["mesh"].shape)[axis] for axis in sorted(axes)}}
+        inner = Around(sizes, bool(params.get("check_vma")), around.backward)
+        states = [
+            state._replace(varies=state.varies | axes & axes_of(spec))
+            for state, spec in zip(inputs, params["in_specs"], strict=True)
+        ]
+        inside = self.run(block, states, inner, quiet)
+        return [_without(state, axes) for state in inside], inside
+
+
+def named_axes(equation: Any, around: Around) -> Axes:
+    """The axes of the mesh that a collective goes over."""
+    names = [equation.params.get(name) for name in ("axes", "axis_name", "axis")]
+    flat = [each for name in names for each in (name if isinstance(name, (tuple, list)) else (name,))]
+    return frozenset(each for each in flat if isinstance(each, str) and each in around.sizes)
+
+
+def manual_axes(equation: Any) -> Axes:
+    """The axes along which a `shard_map` gives each shard its own program."""
+    return frozenset(equation.params["newly_manual_axes"])
+
+
+def axes_of(spec: Any) -> Axes:
+    """The axes of the mesh in a `PartitionSpec`."""
+    names = [each for part in spec for each in (part if isinstance(part, tuple) else (part,))]
+    return frozenset(each for each in (*names, *getattr(spec, "unreduced", ())) if isinstance(each, str))
+
+
+def _without(state: State, axes: Axes) -> State:
+    return state._replace(
+        varies=state.varies - axes,
+        hidden=state.hidden - axes,
+        crossed=state.crossed - axes,
+        summed=state.summed - axes,
+    )
+
+
+def _reduced(step: Step, state: State, around: Around) -> State:
+    """What a sum over shards makes of a value."""
+    axes = named_axes(step.equation, around)
+    if step.equation.params.get("axis_index_groups") is not None:
+        return state._replace(hidden=state.hidden | axes)
+    found = _without(state, axes)
+    if not around.backward:
+        return found
+    if around.tracked:
+        return found._replace(summed=found.summed | {axis for axis in axes - state.crossed if state.differs(axis)})
+    return found._replace(crossed=found.crossed | {axis for axis in axes if state.same(axis)})
+
+
+def _is_product_of_gradients(primitive: Any, inputs: Sequence[State]) -> bool:
+    if primitive not in primitives("mul", "dot_general"):
+        return primitive in primitives("div") and bool(inputs[1].crossed | inputs[1].summed)
+    return all(state.crossed | state.summed for state in inputs)

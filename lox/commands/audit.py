@@ -1,0 +1,75 @@
+"""``lox audit``: what a function does with data, and what in it will bite."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lox import _audit
+from lox._text import encodable
+from lox.commands._output import Failure
+
+
+def audit(
+    function: str,
+    factory: str | None,
+    axes: Mapping[str, Sequence[str | None]],
+    differentiate: Sequence[str],
+    ignore: Sequence[str],
+    write: str,
+    detail: Any,
+    fail_on: Any,
+) -> int:
+    """Prints the report of a function.
+
+    Args:
+        function: The function as ``package.module:name``.
+        factory: What makes its arguments, likewise; without one, it is called without arguments.
+        axes: As for `lox.audit`.
+        differentiate: As for `lox.audit`.
+        ignore: As for `lox.audit`.
+        write: "text", "markdown", "json" or "mermaid".
+        detail: How detailed the data flow is.
+        fail_on: The severity from which on a finding makes the exit code 1.
+
+    Returns:
+        The exit code.
+    """
+    fun = _find(function)
+    args, kwargs = ((), {}) if factory is None else _arguments(factory, _find(factory)())
+    report = _audit.audit(fun, axes=axes, differentiate=differentiate, ignore=ignore)(*args, **kwargs)
+    text = getattr(report, f"to_{write}")(detail)
+    print(encodable(text.rstrip("\n"), sys.stdout.encoding))
+    return 1 if report.at_least(fail_on) else 0
+
+
+def _find(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise Failure(f"importing {module} needs {error.name}, which is not installed") from error
+        raise Failure(f"there is no module {error.name} here or among what is installed") from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise Failure(f"{module} has no {name}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise Failure(f"{path} is no function but {type(found).__name__}")
+    return found  # type: ignore[no-any-return]
+
+
+def _arguments(factory: str, made: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    if isinstance(made, tuple):
+        return made, {}
+    if isinstance(made, dict):
+        return (), made
+    raise Failure(
+        f"{factory} must return a tuple of positional or a dict of keyword arguments, got {type(made).__name__}"
+    )

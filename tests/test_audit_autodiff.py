@@ -1,0 +1,365 @@
+"""What an audit says of derivatives is what JAX does; and where it says nothing, nothing was computed or known."""
+
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import lox
+from benchmarks.corpus import cases
+
+CASES = {code: [case for case in cases() if case.code == code] for code in (f"LOX{n}" for n in range(600, 610))}
+X = jax.ShapeDtypeStruct((3,), jnp.float32)
+
+
+@pytest.fixture(autouse=True)
+def promotion():
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def of(code, wrong):
+    return [pytest.param(case, id=case.name) for case in CASES[code] if case.wrong is wrong]
+
+
+def arrays(case, fill):
+    """Arguments for a program: floats by a function of their shape, other numbers zeros and keys of any seed."""
+
+    def array(like):
+        if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+            return jax.random.key(0)
+        real = jnp.issubdtype(like.dtype, jnp.floating)
+        return jnp.asarray(fill(like.shape) if real else np.zeros(like.shape), like.dtype)
+
+    return jax.tree.map(array, case.args)
+
+
+def gradient(case, fill, transform=lambda fun: fun):
+    """The derivative by what the program is audited for."""
+    names = case.options.get("differentiate", ())
+    names = (names,) if isinstance(names, str) else names
+    places = [list(inspect.signature(case.fun).parameters).index(name) for name in names]
+
+    def loss(*args):
+        result = case.fun(*args)
+        return result[0] if isinstance(result, tuple) else result
+
+    return jax.tree.leaves(transform(jax.grad(loss, tuple(places) or 0))(*arrays(case, fill)))
+
+
+def normal(shape):
+    return np.random.default_rng(shape).normal(size=shape)
+
+
+FILLS = [
+    normal,
+    lambda shape: 1000 * normal(shape),
+    *(functools.partial(np.full, fill_value=value) for value in (0, 1, -1, 30, -300)),
+]
+
+
+@pytest.mark.parametrize("case", [*of("LOX600", True), *of("LOX601", True)])
+def test_jax_refuses_to_differentiate_what_is_no_scalar_or_by_what_is_not_real(case):
+    with pytest.raises(TypeError):
+        gradient(case, normal)
+
+
+@pytest.mark.parametrize("case", [*of("LOX602", True), *of("LOX603", True)])
+def test_derivatives_that_are_cut_off_are_zero(case):
+    assert not all(np.any(each) for each in gradient(case, normal))
+
+
+@pytest.mark.parametrize("case", of("LOX602", False))
+def test_derivatives_that_are_not_cut_off_are_not_zero(case):
+    assert all(np.any(each) for each in gradient(case, normal))
+
+
+@pytest.mark.parametrize("case", [*of("LOX605", True), *of("LOX609", True)])
+def test_jax_raises_where_a_step_has_no_derivative_or_its_rule_is_wrong(case):
+    with pytest.raises((TypeError, ValueError)):
+        gradient(case, normal, jax.jit)
+
+
+@pytest.mark.parametrize("case", [*of("LOX605", False), *of("LOX609", False)])
+def test_jax_differentiates_what_has_derivatives(case):
+    assert gradient(case, normal)
+
+
+@pytest.mark.parametrize("case", [*of("LOX606", True), *of("LOX607", True)])
+def test_derivatives_that_are_said_to_be_infinite_are(case):
+    assert any(not np.isfinite(each).all() for fill in FILLS for each in gradient(case, fill))
+
+
+KEPT_FINITE = [
+    case
+    for case in (*of("LOX606", False), *of("LOX607", False))
+    if "logarithm_of_an_argument" not in case.id  # Infinite at zero, and nothing says that it gets there.
+]
+
+
+@pytest.mark.parametrize("case", KEPT_FINITE)
+def test_derivatives_that_are_kept_finite_are(case):
+    assert all(np.isfinite(each).all() for fill in FILLS for each in gradient(case, fill))
+
+
+def findings(fun, *args, differentiate="x"):
+    return lox.audit(fun, differentiate=differentiate)(*args).at_least("warning")
+
+
+def codes(fun, *args, **kwargs):
+    return {finding.code for finding in findings(fun, *args, **kwargs)}
+
+
+def test_a_cut_is_named_with_its_line():
+    def loss(x, y):
+        chosen = jnp.argmax(x)
+        return y[chosen]
+
+    (finding,) = findings(loss, X, X)
+    assert finding.code == "LOX602" and "'x'" in finding.message and "'argmax'" in finding.message
+    assert finding.line == inspect.getsourcelines(loss)[1] + 1
+
+
+def test_a_cut_is_followed_through_loops_branches_and_calls():
+    def stop(x):
+        return lax.stop_gradient(x)
+
+    wraps = {
+        "jit": jax.jit,
+        "checkpoint": jax.checkpoint,
+        "vmap": jax.vmap,
+        "scan": lambda f: lambda x: lax.scan(lambda c, y: (c + f(y).sum(), None), 0.0, x)[0],
+        "carry": lambda f: lambda x: lax.scan(lambda c, _: (jax.tree.map(f, c), None), x, length=2)[0],
+        "while": lambda f: lambda x: lax.while_loop(lambda c: c.sum() > 1, lambda c: f(c), f(x)),
+        "cond": lambda f: lambda x: lax.cond(x[0] > 0, f, lambda x: f(-x), x),
+    }
+    for name, wrap in wraps.items():
+        expected = set() if name == "carry" else {"LOX602"}  # A scan of no steps would return what it got.
+        assert codes(lambda x, wrap=wrap: jnp.sum(wrap(stop)(x)), X) == expected, name
+        smooth = codes(lambda x, wrap=wrap: jnp.sum(wrap(lambda x: jnp.sin(x))(x)), X)
+        assert smooth == ({"LOX605"} if name == "while" else set()), name
+
+
+@pytest.mark.parametrize("loop", ["scan", "while"])
+def test_what_a_loop_carries_is_followed_from_one_round_to_the_next(loop):
+    def moved(carry):
+        return carry[0], carry[0], carry[1], carry[3] + 1
+
+    def loss(x):
+        carry = x, jnp.zeros(3), jnp.zeros(3), 0
+        if loop == "scan":
+            carry, _ = lax.scan(lambda carry, _: (moved(carry), None), carry, length=3)
+        else:
+            carry = lax.while_loop(lambda carry: carry[3] < 3, moved, carry)
+        return jnp.sum(carry[2])
+
+    assert codes(loss, X) == (set() if loop == "scan" else {"LOX605"})
+
+
+def test_what_one_call_of_a_function_gets_is_not_what_another_gets():
+    @jax.jit
+    def twice(x):
+        return 2 * x
+
+    def loss(x, y):
+        return jnp.sum(twice(y)) + 0 * jnp.sum(jnp.round(twice(x)))
+
+    assert codes(loss, X, X) == {"LOX602"}
+    assert codes(loss, X, X, differentiate="y") == set()
+
+
+def test_a_straight_through_estimator_is_said_to_be_right():
+    report = lox.audit(lambda x: jnp.sum(x + lax.stop_gradient(jnp.round(x) - x)), differentiate="x")(X)
+    assert not report.at_least("warning")
+    assert "LOX602" in {each.code for each in report.verified}
+
+
+def test_of_a_function_that_raises_nothing_is_said_about_derivatives():
+    def loss(x):
+        raise ValueError("no")
+
+    assert codes(loss, X) == {"LOX400"}
+
+
+def test_a_result_with_names_may_be_differentiated_by_any_of_them():
+    def losses(actor, critic, x):
+        return {"actor": jnp.sum(actor * x), "critic": jnp.sum(critic * x)}
+
+    assert codes(losses, X, X, X, differentiate=("actor", "critic")) == set()
+
+
+def test_arguments_beside_are_not_looked_at():
+    assert codes(lambda x, y: jnp.sum(x) + jnp.linalg.norm(y) + jnp.sum(jnp.round(y)), X, X) == set()
+    assert codes(lambda x, y: jnp.sum(x) + jnp.linalg.norm(y), X, X, differentiate="y") == {"LOX606"}
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x: jnp.sqrt(jnp.sum(x / jnp.sqrt(jnp.sum(x**2) + 1.0)) ** 2 + 1e-6),
+        lambda x: jnp.sqrt(jnp.sum(jnp.concatenate([jnp.cos(x), jnp.sin(x)]) ** 2)),
+        lambda x: jnp.sqrt(jnp.sum(jax.nn.softmax(x) ** 2)),
+        lambda x: jnp.sqrt(x[0] ** 2 + (1 - x[0]) ** 2),
+        lambda x: jnp.sqrt(jnp.sum((x / optax_norm(x)) ** 2)),
+        lambda x: jnp.sqrt(jax.nn.relu(x)).sum(),
+        lambda x: jnp.sqrt(jax.nn.sigmoid(x)).sum(),
+        lambda x: jnp.log(jnp.sum(jnp.abs(x))),
+        lambda x: jnp.log(jnp.sum(jnp.exp(x - x.max()))),
+        lambda x: (jnp.maximum(x, 0) ** 1.5).sum(),
+        lambda x: jnp.arcsin(x).sum() + jnp.sqrt(1 - x**2).sum(),
+    ],
+    ids=range(11),
+)
+def test_of_values_that_may_not_get_where_a_derivative_is_infinite_nothing_is_said(fun):
+    assert not codes(fun, X) & {"LOX606", "LOX607"}
+
+
+def optax_norm(x):
+    return jnp.sqrt(jnp.maximum(jnp.sum(x**2), 1e-9))
+
+
+def test_ends_are_seen_through_calls_and_changes_of_shape():
+    @jax.jit
+    def squares(x):
+        return (x**2)[:, None]
+
+    assert codes(lambda x: jnp.sqrt(squares(x).T.reshape(-1)).sum(), X) == {"LOX606"}
+    assert codes(lambda x: jnp.sqrt(x @ x), X) == {"LOX606"}
+    assert codes(lambda x: jnp.arctanh(jnp.clip(x, -1, 1)).sum(), X) == {"LOX606"}
+    assert codes(lambda x: jnp.log(1 - jax.nn.sigmoid(x)).sum(), X) == {"LOX606"}
+
+
+@pytest.mark.parametrize("condition", ["x > 0", "0 < x", "~(x <= 0)", "(x > 0) & (x < 9)", "x >= 1e-6", "x != 0"])
+def test_a_guard_is_known_by_what_it_keeps_out(condition):
+    def loss(x):
+        return jnp.where(eval(condition), jnp.log(x), 0.0).sum()
+
+    def turned(x):
+        return jnp.where(~(eval(condition)), 0.0, jnp.log(x)).sum()
+
+    assert codes(loss, X) == codes(turned, X) == {"LOX607"}
+
+
+@pytest.mark.parametrize("condition", ["x >= 0", "x > 5", "jnp.roll(x, 1) > 0", "(x > 0) | (x < -9)"])
+def test_a_condition_on_something_else_is_no_guard(condition):
+    assert codes(lambda x: jnp.where(eval(condition), jnp.log(x), 0.0).sum(), X) == set()
+
+
+def test_a_choice_of_nan_hides_nothing():
+    count = jax.ShapeDtypeStruct((), jnp.int32)
+    assert codes(lambda x, n: jnp.where(n > 0, jnp.sum(x) / n, jnp.nan), X, count) == set()
+    assert codes(lambda x, n: jnp.where(n > 0, jnp.sum(x) / n, 0.0), X, count) == {"LOX607"}
+
+
+def ruled(primal, backward):
+    fun = jax.custom_vjp(primal)
+    fun.defvjp(lambda *args: (primal(*args), args), backward)
+    return fun
+
+
+def test_a_rule_is_not_run_where_its_function_or_the_rule_does_more_than_compute():
+    ran = []
+
+    def callback(x):
+        ran.append(x)
+        return x
+
+    def hosted(x):
+        return 2 * jax.pure_callback(callback, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    def logged(kept, bar):
+        jax.debug.callback(ran.append, bar[0])
+        return (3 * bar,)
+
+    assert codes(ruled(hosted, lambda kept, bar: (3 * bar,)), X, differentiate=None) == set()
+    assert codes(ruled(lambda x: 2 * x, logged), X, differentiate=None) == set()
+    assert not ran
+
+
+def test_a_log_in_a_rule_is_not_made():
+    def primal(x):
+        return 2 * x
+
+    def backward(kept, bar):
+        lox.log({"bar": bar[0]})
+        return (3 * bar,)
+
+    fun = ruled(primal, backward)
+    _, logs = lox.spool(lambda: codes(fun, X, differentiate=None))()
+    assert not logs
+
+
+def test_a_rule_of_a_library_is_not_run():
+    source = "import jax\nran = []\n@jax.custom_jvp\ndef double(x):\n    return 2 * x\n"
+    source += "@double.defjvp\ndef rule(p, t):\n    ran.append(1)\n    return 2 * p[0], 3 * t[0]\n"
+    for file, expected in (("/a/site-packages/library.py", set()), ("/a/program.py", {"LOX608"})):
+        names = {}
+        exec(compile(source, file, "exec"), names)
+        assert codes(names["double"], X, differentiate=None) == expected
+        assert bool(names["ran"]) is bool(expected)
+
+
+def test_a_rule_that_needs_what_is_around_it_is_left_alone():
+    def outer(x, scale):
+        @jax.custom_jvp
+        def scaled(x):
+            return 2 * x
+
+        @scaled.defjvp
+        def rule(primals, tangents):
+            return scaled(*primals), scale * tangents[0]
+
+        return jnp.sum(scaled(x))
+
+    assert codes(outer, X, jax.ShapeDtypeStruct((), jnp.float32)) == set()
+    named = ruled(lambda x: 2 * x, lambda kept, bar: (lax.psum(bar, "shards"),))
+    mesh, spec = jax.sharding.Mesh(jax.devices()[:1], ("shards",)), jax.P("shards")
+    sharded = jax.shard_map(named, mesh=mesh, in_specs=spec, out_specs=spec)
+    assert codes(sharded, X, differentiate=None) == set()
+
+
+def test_a_rule_of_a_function_that_is_too_large_or_loops_is_not_tried():
+    def loops(x):
+        return lax.fori_loop(0, 3, lambda _, x: jnp.sin(x), x)
+
+    large = jax.ShapeDtypeStruct((5000,), jnp.float32)
+    wrong = ruled(lambda x: jnp.sin(x), lambda kept, bar: (bar * 2,))
+    assert codes(wrong, X, differentiate=None) == {"LOX608"}
+    assert codes(wrong, large, differentiate=None) == set()
+    assert codes(ruled(loops, lambda kept, bar: (bar * 2,)), X, differentiate=None) == set()
+
+
+@pytest.mark.parametrize(
+    ("primal", "backward"),
+    [
+        (lambda x, y: x * y, lambda kept, bar: (bar * kept[1], bar * kept[0])),
+        (lambda x, y: x * y, lambda kept, bar: (bar * kept[1], None)),
+        (lambda x, y: jnp.sign(x) * y * 2, lambda kept, bar: (2 * bar * kept[1], 2 * bar * kept[0])),
+        (lambda x, y: jnp.where(x >= x.max(), x, 0.0) + y, lambda kept, bar: (bar, bar)),
+        (lambda x, y: (x, y)[0], lambda kept, bar: (0.1 * bar, bar * 0)),
+        (lambda x, y: jnp.linalg.norm(x) * y, lambda kept, bar: ((bar * kept[1]).sum() * kept[0], None)),
+    ],
+    ids=["right", "by one argument", "estimator", "largest", "identity", "for vectors of length one"],
+)
+def test_rules_that_are_right_or_meant_so_are_not_reported(primal, backward):
+    wide = jax.ShapeDtypeStruct((16,), jnp.float32)
+    assert codes(ruled(primal, backward), wide, wide, differentiate=None) == set()
+
+
+def test_what_calls_contain_beyond_a_number_of_operations_is_taken_as_differentiable(monkeypatch):
+    monkeypatch.setattr("lox._audit._dependence._MOST", 0)
+    assert codes(lambda x: jnp.sum(jax.jit(lax.stop_gradient)(x)), X) == set()
+
+
+def test_odd_arguments_are_passed_over():
+    def loss(x, key, ref):
+        return jnp.sum(x * jax.random.normal(key, x.shape) + ref[...])
+
+    def run(x, key):
+        return loss(x, key, jax.new_ref(jnp.zeros(3)))
+
+    assert codes(run, X, jax.eval_shape(lambda: jax.random.key(0))) == set()

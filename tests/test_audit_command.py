@@ -1,0 +1,114 @@
+"""The command `lox audit`: what it prints, and how it exits."""
+
+import json
+import sys
+
+import pytest
+
+from lox.__main__ import main
+
+PROGRAM = """
+import jax, jax.numpy as jnp
+
+class steps:
+    def update(obs, w):
+        return obs.T + obs * w
+
+def positional():
+    return jax.ShapeDtypeStruct((8, 8), jnp.float32), jnp.ones(8)
+
+def named():
+    return {"obs": jnp.ones((8, 8)), "w": jnp.ones(8)}
+
+def nothing():
+    return jnp.zeros(3)
+
+def listed():
+    return [1]
+
+number = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def program(tmp_path, monkeypatch):
+    (tmp_path / "auditedprogram.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    yield
+    sys.modules.pop("auditedprogram", None)
+    sys.path[:] = [path for path in sys.path if path != str(tmp_path)]
+
+
+@pytest.fixture
+def audit(capsys):
+    def run(*argv):
+        try:
+            code = main(["audit", *argv])
+        except SystemExit as ended:
+            code = ended.code
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+SQUARE = ("auditedprogram:steps.update", "--axes", "obs=time,batch", "--args")
+
+
+@pytest.mark.parametrize("factory", ["positional", "named"])
+def test_the_report_is_printed_and_an_issue_is_exit_code_1(audit, factory):
+    code, out, err = audit(*SQUARE, f"auditedprogram:{factory}")
+    assert code == 1 and not err
+    assert "Audit of update: 1 issue" in out and "LOX101 error" in out and "auditedprogram.py:6" in out
+
+
+def test_json_is_an_object(audit):
+    code, out, _ = audit(*SQUARE, "auditedprogram:positional", "--json")
+    assert code == 1 and [issue["code"] for issue in json.loads(out)["issues"]] == ["LOX101"]
+
+
+@pytest.mark.parametrize(("write", "start"), [("markdown", "# Audit of `update`"), ("mermaid", "flowchart TD")])
+def test_other_forms(audit, write, start):
+    assert audit(*SQUARE, "auditedprogram:positional", f"--{write}", "--detail", "equations")[1].startswith(start)
+
+
+def test_what_is_ignored_is_no_failure(audit):
+    assert audit(*SQUARE, "auditedprogram:positional", "--ignore", "LOX101", "--fail-on", "warning")[0] == 0
+
+
+def test_a_function_without_arguments_needs_no_factory(audit):
+    code, out, _ = audit("auditedprogram:nothing")
+    assert code == 0 and "Audit of nothing: 0 issues" in out
+
+
+def test_a_function_that_raises_is_an_issue(audit):
+    code, out, _ = audit("auditedprogram:steps.update")
+    assert code == 1 and "LOX400 error" in out and "TypeError" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["missing.program:f"], "there is no module missing here or among what is installed"),
+        (["auditedprogram:missing"], "auditedprogram has no missing"),
+        (["auditedprogram:number"], "auditedprogram:number is no function but int"),
+        (["auditedprogram:nothing", "--args", "auditedprogram:listed"], "must return a tuple of positional or a dict"),
+        (["auditedprogram:nothing", "--axes", "obs=time"], "axes= names 'obs'"),
+        (["auditedprogram:nothing", "--ignore", "LOX1"], "lox.audit knows no LOX1"),
+        (["auditedprogram:nothing", "--differentiate", "w"], "differentiate= names 'w'"),
+    ],
+)
+def test_what_cannot_be_audited_is_said(audit, argv, message):
+    code, out, err = audit(*argv)
+    assert code == 1 and not out and message in err
+
+
+def test_a_module_that_needs_another_says_which(audit, tmp_path):
+    (tmp_path / "needing.py").write_text("import notinstalled\n")
+    code, _, err = audit("needing:f")
+    assert code == 1 and "importing needing needs notinstalled, which is not installed" in err
+
+
+@pytest.mark.parametrize("argv", [["module.f"], ["a:b:c"], ["m:f", "--axes", "time"], ["m:f", "--json", "--markdown"]])
+def test_wrong_usage_is_exit_code_2(audit, argv):
+    assert audit(*argv)[0] == 2

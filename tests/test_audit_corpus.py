@@ -1,0 +1,54 @@
+"""An audit finds the mistakes of the corpus, at their line, and nothing in the programs that are right."""
+
+import inspect
+import re
+
+import jax
+import pytest
+
+import lox
+from benchmarks.corpus import cases
+from benchmarks.pages import FOLDER, pages
+from lox._audit._checks import KINDS
+
+CASES = cases()
+
+
+@pytest.fixture(autouse=True)
+def promotion():
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.wrong], ids=lambda case: f"{case.code}-{case.name}")
+def test_a_mistake_is_found_in_the_file_where_it_is(case):
+    found = [finding for finding in case.report().at_least("info") if finding.code == case.code]
+    assert found
+    assert {finding.file for finding in found} <= {inspect.getsourcefile(inspect.unwrap(case.fun)), ""}
+    assert all(finding.message and finding.suggestion for finding in found)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if not c.wrong], ids=lambda case: f"{case.code}-{case.name}")
+def test_in_a_program_that_is_right_nothing_is_found(case):
+    assert not case.report().at_least("warning")
+
+
+@pytest.mark.parametrize("case", {case.code: case for case in CASES if case.wrong}.values(), ids=lambda case: case.code)
+def test_what_is_ignored_is_not_found(case):
+    report = lox.audit(case.fun, **case.options, ignore=case.code)(*case.args)
+    assert case.code not in {finding.code for finding in (*report.issues, *report.warnings, *report.verified)}
+
+
+@pytest.mark.parametrize("code", sorted(KINDS))
+def test_of_each_code_there_is_a_mistake_and_a_near_miss(code):
+    assert {case.wrong for case in CASES if case.code == code} == {True, False}
+
+
+def test_the_pages_of_the_documentation_are_those_of_the_checks():
+    """`python -m benchmarks.pages` writes them. Addresses differ, and numbers of operations between versions of JAX."""
+    written = {page.name: page.read_text(encoding="utf-8") for page in FOLDER.glob("*.md")}
+    assert _without_numbers(written) == _without_numbers(pages())
+
+
+def _without_numbers(texts):
+    return {name: re.sub(r"0x[0-9a-f]+|\d+", "#", text) for name, text in texts.items()}

@@ -1,0 +1,210 @@
+"""Lanes and shards: `pmap`, what the types of JAX track, and what an audit does not claim."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
+
+import lox
+from benchmarks.corpus import f32
+
+P = PartitionSpec
+MESH = AbstractMesh((4,), ("data",), axis_types=(AxisType.Auto,))
+W, X = f32(3), f32(8, 3)
+
+
+@pytest.fixture(autouse=True)
+def promotion():
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def codes(fun, *args, **options):
+    return [finding.code for finding in lox.audit(fun, **options)(*args).at_least("warning")]
+
+
+def sharded(fun, in_specs=(P(), P("data")), out_specs=P(), check=False, mesh=MESH):
+    return jax.shard_map(fun, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=check)
+
+
+def loss(w, x):
+    return ((x @ w) ** 2).mean()
+
+
+def mean_loss(w, x):
+    return lax.pmean(loss(w, x), "data")
+
+
+def test_of_pmap_a_result_without_an_axis_is_the_same_on_all_devices():
+    def step(w, x, average):
+        grads = jax.grad(loss)(w, x)
+        return w - 0.1 * (lax.pmean(grads, "data") if average else grads)
+
+    def train(w, x, average):
+        parallel = jax.pmap(lambda w, x: step(w, x, average), axis_name="data", in_axes=(None, 0), out_axes=None)
+        return parallel(w, x)
+
+    assert codes(lambda w, x: train(w, x, False), W, f32(4, 8, 3)) == ["LOX300"]
+    assert codes(lambda w, x: train(w, x, True), W, f32(4, 8, 3)) == []
+
+
+def test_in_pmap_gradients_through_a_collective_are_not_summed_again():
+    def gradient(w, x, reduce):
+        step = lambda w, x: reduce(jax.grad(mean_loss)(w, x), "data")  # noqa: E731
+        return jax.pmap(step, axis_name="data", in_axes=(None, 0), out_axes=None)(w, x)
+
+    assert codes(lambda w, x: gradient(w, x, lax.psum), W, f32(4, 8, 3)) == ["LOX303"]
+    assert codes(lambda w, x: gradient(w, x, lax.pmean), W, f32(4, 8, 3)) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "check", "times", "gradient"),
+    [
+        ("LOX302", True, 4, lambda w, x: lax.pmean(jax.grad(loss)(w, x), "data")),
+        ("LOX303", False, 4, lambda w, x: lax.psum(jax.grad(mean_loss)(w, x), "data")),
+        ("LOX301", True, 4, lambda w, x: lax.psum(jax.grad(mean_loss)(w, x), "data")),
+        ("", True, 1, lambda w, x: jax.grad(mean_loss)(w, x)),
+        ("", True, 1, lambda w, x: lax.pmean(jax.grad(mean_loss)(w, x), "data")),
+        ("", False, 1, lambda w, x: lax.pmean(jax.grad(loss)(w, x), "data")),
+        ("", False, 1, lambda w, x: lax.pmean(jax.grad(mean_loss)(w, x), "data")),
+    ],
+)
+def test_gradients_that_are_found_are_as_many_times_too_large_as_there_are_shards(code, check, times, gradient):
+    mesh = Mesh(np.array(jax.devices()[:4]), ("data",), axis_types=(AxisType.Auto,))
+    w, x = jnp.arange(3.0), jnp.sin(jnp.arange(24.0)).reshape(8, 3)
+    fun = sharded(gradient, check=check, mesh=mesh)
+    assert codes(fun, w, x) == ([code] if code else [])
+    np.testing.assert_allclose(fun(w, x), times * jax.grad(loss)(w, x), rtol=1e-5)
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("reduce", [lax.psum, lax.pmean])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f: f,
+        jax.grad,
+        jax.hessian,
+        lambda f: jax.jit(jax.value_and_grad(f)),
+        lambda f: lambda w, x: jax.vmap(f, in_axes=(0, None))(jnp.stack([w, w]), x),
+        lambda f: lambda w, x: lax.scan(lambda w, _: (w - jax.grad(f)(w, x), None), w, length=3)[0],
+        lambda f: lambda w, x: jax.jvp(f, (w, x), (w, x)),
+    ],
+    ids=["plain", "grad", "hessian", "jit", "vmap", "scan", "jvp"],
+)
+def test_transformations_of_a_sharded_function_are_right(transform, reduce, check):
+    fun = sharded(lambda w, x: reduce(loss(w, x), "data"), check=check)
+    assert codes(transform(fun), W, X) == []
+
+
+@pytest.mark.parametrize(
+    "total",
+    [
+        lambda x: lax.all_gather(lax.psum_scatter(jnp.ones(4) * x.sum(), "data", tiled=True), "data", tiled=True),
+        lambda x: lax.fori_loop(0, 3, lambda _, t: t + lax.psum(x.sum() * t, "data"), 0.0),
+        lambda x: lax.while_loop(lambda t: t < 9, lambda t: t + lax.pmax(x.max(), "data"), 0.0),
+        lambda x: lax.cond(lax.psum(x.sum(), "data") > 0, lambda: 1.0, lambda: 2.0),
+        lambda x: lax.all_to_all(jnp.ones(4) * x.sum(), "data", 0, 0, tiled=True).sum(),
+        lambda x: lax.psum(jnp.where(lax.axis_index("data") == 0, x.sum(), 0.0), "data"),
+    ],
+)
+def test_what_was_reduced_in_other_ways_is_not_said_to_differ(total):
+    assert codes(sharded(total, P("data")), X) == []
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda x: lax.fori_loop(0, 3, lambda _, t: t + x.sum(), 0.0),
+        lambda x: lax.while_loop(lambda t: t < x.max(), lambda t: t + 1, 0.0),
+        lambda x: lax.cond(x.sum() > 0, lambda: 1.0, lambda: 2.0),
+        lambda x: lax.fori_loop(0, 3, lambda _, carry: (carry[1], x.sum()), (0.0, 0.0))[0],
+        lambda x: jax.checkpoint(jnp.sum)(jnp.tanh(x)),
+        lambda x: lax.psum(x.sum(), "data") + lax.axis_index("data"),
+    ],
+)
+def test_what_differs_is_followed_through_control_flow(part):
+    assert codes(sharded(part, P("data")), X) == ["LOX300"]
+
+
+def test_what_a_reference_holds_is_not_known():
+    def total(w, x):
+        ref = jax.new_ref(w)
+        ref[...] += x.mean(axis=0)
+        return lax.psum(ref[...], "data")
+
+    assert codes(sharded(total), W, X) == []
+
+
+def test_a_carry_that_differs_after_the_first_iteration_is_summed_with_right():
+    def run(w, x):
+        def step(carry, row):
+            return carry + row, 2 * lax.psum(carry, "data")
+
+        return lax.scan(step, w, x)[1]
+
+    assert codes(sharded(run), W, X) == []
+
+
+def test_a_sum_within_a_jitted_function_may_be_divided_outside():
+    total = jax.jit(lambda w: lax.psum(w, "data"))
+    assert codes(sharded(lambda w, x: total(w) / 4 + lax.pmean(x.sum(), "data")), W, X) == []
+
+
+def test_a_metric_of_a_loss_that_is_dropped_is_no_mistake():
+    def step(w, x):
+        def with_metrics(w):
+            value = loss(w, x)
+            return value, lax.pmean(value, "data")
+
+        (value, _), grads = jax.value_and_grad(with_metrics, has_aux=True)(w)
+        return w - lax.pmean(grads, "data"), lax.pmax(value, "data")
+
+    assert codes(sharded(step), W, X) == []
+
+
+def test_a_quotient_is_of_two_sums():
+    assert codes(sharded(lambda x: lax.pmean(x.max() / x.sum(), "data"), P("data")), X) == []
+    assert codes(sharded(lambda x: lax.pmean(x.sum() / (x**2).sum(), "data"), P("data")), X) == ["LOX305"]
+
+
+@pytest.mark.parametrize(
+    "lane",
+    [
+        lambda w, x: lax.pmean(w, "lane") * x,
+        lambda w, x: lax.psum(jnp.ones(3), "lane") * x,
+        lambda w, x: lax.psum(x, "lane") * w,
+        lambda w, x: lax.pmax(w, "lane") * x,
+        lambda w, x: jax.grad(lambda x: lax.psum(w * x, "lane").sum())(x),
+    ],
+)
+def test_what_is_summed_over_lanes_is_not_always_multiplied(lane):
+    assert codes(lambda w, xs: jax.vmap(lambda x: lane(w, x), axis_name="lane")(xs), W, f32(5, 3)) == []
+
+
+def test_lanes_that_are_alike_by_constants_or_passed_through_are_no_mistake():
+    assert codes(lambda w, xs: (w, jax.vmap(lambda x: jnp.ones(3) * 2 + jnp.cos(1.0))(xs)), W, f32(5, 3)) == []
+
+    def passed(w, xs):
+        scale = jnp.exp(w)
+        return jax.vmap(lambda x: scale)(xs)
+
+    assert codes(passed, W, f32(5, 3)) == []
+
+
+def test_lanes_that_are_alike_are_no_matter_where_all_arguments_are_used():
+    def rollout(config, states, actions):
+        def step(state, action):
+            return {"state": state + action, "config": config, "bound": 2 * config, "time": 0.0}
+
+        return jax.vmap(step)(states, actions)
+
+    assert codes(rollout, f32(16), f32(16, 3), f32(16, 3)) == []
+    assert codes(lambda spare, *args: rollout(*args), f32(16), f32(16), f32(16, 3), f32(16, 3)) == ["LOX310"]
+
+
+def test_a_mapped_argument_that_reaches_only_an_unused_argument_of_a_jitted_function_is_unused():
+    lane = jax.jit(lambda x, w: (w**2).sum(), keep_unused=True)
+    assert codes(lambda w, xs: jax.vmap(lane, in_axes=(0, None))(xs, w), W, f32(16, 3)) == ["LOX310"]

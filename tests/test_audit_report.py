@@ -1,0 +1,187 @@
+"""What an audit returns: findings, the sections of the report, and how it is written."""
+
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from rich.console import Console
+
+import lox
+from lox._audit._findings import SEVERITIES
+
+
+def standardized(obs):
+    with lox.audit.expect(mean="batch"):
+        return obs - obs.mean(0)
+
+
+def policy(params, obs, done):
+    def step(h, x):
+        obs, done = x
+        h = jnp.where(done[:, None], 0.0, h)
+        h = jnp.tanh(h @ params["u"] + obs @ params["w"])
+        lox.log({"norm": jnp.abs(h).mean()})
+        return h, h
+
+    _, hs = lax.scan(step, jnp.zeros((16, 8)), (standardized(obs), done))
+    return jax.nn.softmax(hs @ params["out"])
+
+
+PARAMS = {"u": jnp.ones((8, 8)), "w": jnp.ones((4, 8)), "out": jnp.ones((8, 3))}
+ARGS = (PARAMS, jax.ShapeDtypeStruct((32, 16, 4), jnp.float32), jax.ShapeDtypeStruct((32, 16), bool))
+AXES = {"obs": ("time", "batch", "feature"), "done": ("time", "batch")}
+SECTIONS = [
+    "End-to-end data flow",
+    "Transformation stack",
+    "Shape trace at boundaries",
+    "Issues found",
+    "Verified correct",
+    "Warnings",
+]
+
+
+@pytest.fixture(scope="module")
+def report():
+    return lox.audit(policy, axes=AXES)(*ARGS)
+
+
+def test_issues_say_what_is_where_and_what_to_do(report):
+    (issue,) = report.issues
+    assert (issue.code, issue.severity, issue.file) == ("LOX105", "error", __file__)
+    assert issue.line == standardized.__code__.co_firstlineno + 2
+    assert issue.message == "'mean' goes over time here, and is declared to go over batch."
+    assert "swapaxes" in issue.suggestion and issue.page == "docs/audit/LOX105.md"
+
+
+def test_what_was_checked_and_holds_is_there_with_its_reason(report):
+    held = {finding.code: finding for finding in report.verified}
+    assert held["LOX101"].message.startswith("Axes that meet element by element mean the same.")
+    assert held["LOX101"].severity == "info" and "LOX105" not in held
+
+
+@pytest.mark.parametrize("write", ["to_text", "to_markdown"])
+def test_the_sections_are_in_order(report, write):
+    text = getattr(report, write)()
+    titles = re.findall(r"(?m)^(?:\d\.|##) (.*)$", text)
+    assert titles == SECTIONS
+    assert str(report) == report.to_text()
+
+
+def test_the_text_has_the_data_flow_and_the_finding(report):
+    text = report.to_text()
+    assert "scan[32 time]" in text and "norm: float32[] in [0, 1]" in text
+    assert f"LOX105 error {__file__}:" in text and "Audit of policy: 1 issue, 0 warnings" in text
+    assert "float32[32 time, 16 batch, 3] in [0, 1]" in text
+
+
+def test_tables_of_markdown_have_as_many_cells_in_each_row(report):
+    for table in re.findall(r"(?m)(?:^\|.*\n)+", report.to_markdown("equations")):
+        assert len({line.count("|") for line in table.splitlines()}) == 1
+
+
+def test_json_has_all_sections_as_objects(report):
+    found = json.loads(report.to_json())
+    assert list(found) == ["name", "flow", "stack", "boundaries", "issues", "verified", "warnings"]
+    assert found["issues"] == [report.issues[0].to_dict()]
+    assert {"code", "severity", "message", "file", "line", "suggestion", "page"} == set(found["issues"][0])
+    (scan,) = (row for row in found["flow"] if row["what"] == "scan[32 time]")
+    assert {"obs", "done"} & set(scan["sources"]) and scan["file"] == __file__
+
+
+def test_the_picture_has_an_edge_for_each_source(report):
+    lines = report.to_mermaid().splitlines()
+    assert lines[0] == "flowchart TD"
+    nodes = dict(re.findall(r'^    (n\d+)\["([^<"]*)', line)[0] for line in lines if "[" in line)
+    edges = {(nodes[a], nodes[b]) for a, b in re.findall(r"(n\d+) --> (n\d+)", "\n".join(lines))}
+    assert ("done", "scan[32 time]") in edges
+    assert ("params/out", "return jax.nn.softmax(hs @ params['out'])") in edges
+
+
+@pytest.mark.parametrize("write", ["to_text", "to_markdown", "to_json", "to_mermaid"])
+def test_the_data_flow_has_more_rows_the_more_detail_is_asked_for(report, write):
+    calls, lines, equations = (len(getattr(report, write)(detail)) for detail in ("calls", "lines", "equations"))
+    assert calls < lines < equations
+    with pytest.raises(lox.LogValueError, match="detail is one of 'calls', 'lines', 'equations', got 'all'"):
+        getattr(report, write)("all")
+
+
+def test_rich_prints_the_whole_report(report):
+    console = Console(record=True, width=300)
+    console.print(report)
+    printed = [line.rstrip() for line in console.export_text().splitlines()]
+    assert printed == [line.rstrip() for line in str(report).splitlines()]
+
+
+def test_raise_for_raises_for_what_is_as_bad(report):
+    for severity in SEVERITIES:
+        with pytest.raises(lox.AuditError, match=r"(?s)The audit of policy found 1:.*LOX105 error .*goes over time"):
+            report.raise_for(severity)
+    with pytest.raises(lox.LogValueError, match="A severity is one of 'error', 'warning', 'info', got 'bad'"):
+        report.raise_for("bad")
+    lox.audit(jnp.sin)(1.0).raise_for("info")
+
+
+def test_what_is_ignored_is_in_no_section():
+    report = lox.audit(policy, axes=AXES, ignore=["LOX105", "LOX101"])(*ARGS)
+    assert not report.issues
+    assert {"LOX105", "LOX101"}.isdisjoint(finding.code for finding in report.verified)
+    with pytest.raises(lox.LogValueError, match="lox.audit knows no LOX9999"):
+        lox.audit(policy, ignore="LOX9999")
+
+
+def test_a_function_that_raises_is_reported_as_far_as_it_came():
+    def f(x):
+        return jnp.sin(x) + PARAMS["weights"]
+
+    report = lox.audit(f)(1.0)
+    (issue,) = report.issues
+    assert issue.code == "LOX400" and "weights" in issue.message and issue.line == f.__code__.co_firstlineno + 1
+    assert "jnp.sin(x)" in report.to_text()
+
+
+@pytest.mark.parametrize("name", ["action", "par"])
+def test_differentiate_names_an_argument(name):
+    with pytest.raises(lox.LogValueError, match=f"differentiate= names {name!r}, but .* 'params/out'"):
+        lox.audit(policy, differentiate=name)(*ARGS)
+
+
+def test_only_functions_are_audited():
+    with pytest.raises(TypeError, match="lox.audit takes a function, got 3 of type int"):
+        lox.audit(3)
+
+
+def test_expectations_mean_nothing_without_an_audit():
+    x = jnp.ones((5, 7))
+    assert str(jax.make_jaxpr(standardized)(x)) == str(jax.make_jaxpr(lambda obs: obs - obs.mean(0))(x))
+    plain = jax.jit(standardized).lower(x).as_text(debug_info=True)
+    assert "lox.audit.expect(" not in plain
+
+
+def test_expectations_decorate_and_hold_in_what_is_called_under_jit():
+    @jax.jit
+    def scaled(x):
+        return x / x.sum(1, keepdims=True)
+
+    @lox.audit.expect(sum=("batch", "feature"))
+    def outer(x):
+        return scaled(x)
+
+    scaled(jnp.ones((4, 4)))  # What was traced before has no declaration around.
+    assert [f.code for f in lox.audit(outer, axes={"x": ("batch", "time")})(jnp.ones((4, 4))).issues] == ["LOX105"]
+    assert not lox.audit(outer, axes={"x": ("time", "batch")})(jnp.ones((4, 4))).issues
+    with pytest.raises(lox.LogValueError, match="lox.audit.expect knows scan, .* and not 'median'"):
+        lox.audit.expect(median="time").__enter__()
+
+
+def test_a_scan_over_another_axis_than_declared_is_found():
+    def returns(rewards):
+        with lox.audit.expect(scan="time"):
+            return lax.scan(lambda c, r: (r + 0.9 * c, c), jnp.zeros(rewards.shape[1]), rewards, reverse=True)[1]
+
+    (issue,) = lox.audit(returns, axes={"rewards": ("env", "time")})(jnp.ones((4, 9))).issues
+    assert issue.code == "LOX105" and issue.message.startswith("'scan' goes over env here")
+    report = lox.audit(returns, axes={"rewards": ("time", "env")})(jnp.ones((4, 9)))
+    assert not report.issues and "LOX105" in [finding.code for finding in report.verified]
