@@ -92,6 +92,17 @@ def test_what_a_library_does_is_not_opened():
     ]
 
 
+def test_what_is_called_again_is_shown_once():
+    @jax.jit
+    def layer(x):
+        y = jnp.sin(x)
+        return y + x
+
+    found = flow(fun=lambda x: layer(layer(x)), args=(jnp.ones(3),), axes={})
+    assert [row.what for row in found].count("y = jnp.sin(x)") == 1
+    assert [row.notes for row in found if row.what == "jit:layer"] == [(), ("as above",)]
+
+
 def test_branches_are_shown_one_after_the_other():
     def f(x):
         def small(x):

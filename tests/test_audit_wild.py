@@ -767,6 +767,16 @@ NNX = {
 PROGRAMS |= {f"nnx {name}": make for name, make in NNX.items()}
 
 
+@program
+def nnx_gradients():
+    structure, state = nnx.split(nnx.eval_shape(lambda: Layers(nnx.Rngs(0))))
+
+    def gradients(state, x):
+        return nnx.value_and_grad(lambda model: jnp.mean(model(x) ** 2))(nnx.merge(structure, state))
+
+    return gradients, (state, IMAGES), {"axes": {"x": ("batch", "height", "width", "channel")}}
+
+
 # -- equinox -------------------------------------------------------------------------------------------------------
 
 
@@ -850,6 +860,28 @@ EQUINOX = {
     "attention": lambda: equinox_update(Attending, f32(4, 12, 6), ("batch", "time", "feature")),
 }
 PROGRAMS |= {f"equinox {name}": make for name, make in EQUINOX.items()}
+
+
+@program
+def equinox_gradients():
+    def make(key):
+        first, second = jax.random.split(key)
+        return eqx.nn.Sequential(
+            [
+                eqx.nn.Linear(8, 4, key=first),
+                eqx.nn.Dropout(0.1),
+                eqx.nn.Lambda(jnp.tanh),
+                eqx.nn.Linear(4, 3, key=second),
+            ]
+        )
+
+    @eqx.filter_jit
+    @eqx.filter_grad
+    def gradients(model, x, key):
+        return jnp.mean(jax.vmap(lambda x, key: model(x, key=key))(x, jax.random.split(key, len(x))) ** 2)
+
+    model = eqx.filter_eval_shape(make, jax.random.key(0))
+    return gradients, (model, f32(32, 8), KEY), {"axes": {"x": ("batch", "feature")}}
 
 
 @program

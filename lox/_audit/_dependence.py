@@ -17,7 +17,7 @@ from lox._audit._rules import primitives
 _MOST = 50_000
 """How many operations are looked at; what calls contain beyond is taken as one operation."""
 
-CONSTANT = primitives("sign", "floor", "ceil", "round", "stop_gradient", "nextafter")
+CONSTANT = primitives("sign", "floor", "ceil", "round", "stop_gradient")
 """What takes numbers to numbers and has no derivative but zero."""
 
 _CALLS = {*primitives("jit", "remat", "call", "closed_call"), _compat.shard_map_p, _compat.custom_vmap_p}

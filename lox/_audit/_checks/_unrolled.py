@@ -7,6 +7,7 @@ import collections
 import functools
 import linecache
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import jax.extend as jex
 
@@ -89,15 +90,18 @@ def _blocks(block: Block, runs: Step | None, seen: set[Block]) -> Iterator[tuple
 
 def _traced(steps: Iterable[Step]) -> Iterator[tuple[Loop, int, list[Step]]]:
     """The loops that led to the steps of a line, how many times each was traced, and the steps."""
+    # What a derivative takes from inside of a jitted function has the stack of its call, hence the operation.
     by_traceback = collections.defaultdict(list)
     for step in steps:
-        by_traceback[step.equation.source_info.traceback].append(step)
-    by_stack: dict[tuple[tuple[str, int, str], ...], list[Step]] = collections.defaultdict(list)
-    for traceback, own in by_traceback.items():
+        shapes = tuple(value.shape for value in step.outputs)
+        by_traceback[step.equation.source_info.traceback, step.equation.primitive, shapes].append(step)
+    by_stack: dict[Any, list[Step]] = collections.defaultdict(list)
+    for (traceback, primitive, shapes), own in by_traceback.items():
         frames = traceback.frames if traceback is not None else ()
-        by_stack[tuple((each.file_name, each.line_num, each.function_name) for each in frames)] += own
+        stack = tuple((each.file_name, each.line_num, each.function_name) for each in frames)
+        by_stack[stack, primitive, shapes] += own
     by_loop = collections.defaultdict(list)
-    for stack, own in by_stack.items():
+    for (stack, _, _), own in by_stack.items():
         loop = _loop_of(stack)
         if loop is not None:
             by_loop[loop].append(own)
