@@ -9,7 +9,7 @@ import functools
 import inspect
 import linecache
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import PurePath
 from types import CodeType
 from typing import Any
@@ -80,11 +80,12 @@ def sources(audited: Audited) -> list[Source]:
     fun = plain(audited.fun)
     if fun is not None and fun.__code__ not in python and is_users(fun.__code__.co_filename):
         seen.setdefault(fun.__code__, set())
-    modules = functools.cache(_modules)
+    here = fun.__code__.co_filename if fun is not None else ""
+    others = {code.co_filename for code in seen} - {here}
+    modules = _modules(others) if others else {}
     found = []
     for code, instructions in seen.items():
-        is_here = fun is not None and fun.__code__.co_filename == code.co_filename
-        known = fun.__globals__ if is_here else modules().get(code.co_filename, {})
+        known = fun.__globals__ if code.co_filename == here else modules.get(code.co_filename, {})
         written = functions(code.co_filename).get((code.co_firstlineno, code.co_name), [])
         if len(written) == 1:
             node, parents = written[0]
@@ -158,13 +159,14 @@ def _lines(code: CodeType, instructions: set[int]) -> Iterator[int]:
             yield line
 
 
-def _modules() -> dict[str, Mapping[str, Any]]:
-    """The names of each module by its file; of what is typed in, those of the main module."""
+def _modules(files: Container[str]) -> dict[str, Mapping[str, Any]]:
+    """The names of the modules that are in files."""
     found: dict[str, Mapping[str, Any]] = {}
     for module in [*sys.modules.values()]:
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str):
-            found.setdefault(file, vars(module))
+        names = getattr(module, "__dict__", {})
+        file = names.get("__file__")
+        if isinstance(file, str) and file in files:
+            found.setdefault(file, names)
     return found
 
 
