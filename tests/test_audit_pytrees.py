@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lox
-from lox._audit._checks._refused import explain
+from lox._audit._checks._jit._refused import explain
 
 
 class State(NamedTuple):

@@ -8,7 +8,7 @@ import pytest
 
 import lox
 from benchmarks.corpus import cases
-from lox._audit._checks._keys import KeyFlow
+from lox._audit._checks._randomness._keys import KeyFlow
 
 KEY = jax.random.key(0)
 USED_TWICE = [case for case in cases() if case.code in ("LOX700", "LOX701")]

@@ -11,9 +11,9 @@ import numpy as np
 
 from lox._arguments import path_name
 from lox._audit._audited import Audited
-from lox._audit._checks._signature import bound, definition, static_arguments
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE
+from lox._audit._signature import bound, definition, static_arguments
 
 SHAPE = Kind(
     "LOX420",

@@ -1,4 +1,4 @@
-"""What runs for many lanes at once: vmap; and for many shards."""
+"""What runs for many lanes at once: vmap."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from lox._audit._audited import Audited
-from lox._audit._checks import _shards
-from lox._audit._checks._shards import MULTIPLIED
+from lox._audit._checks._lanes._shards import MULTIPLIED
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import is_internal, transformations
 from lox._audit._program import Block, Step, Value
@@ -177,5 +176,5 @@ def _text(value: Value) -> str:
     return f"{value.name or 'a value'} of shape ({value.axes})"
 
 
-KINDS = (*_shards.KINDS, ALIKE, PAIRED)
-CHECKS = (*_shards.CHECKS, multiplied, alike, paired)
+KINDS = (ALIKE, PAIRED)
+CHECKS = (multiplied, alike, paired)

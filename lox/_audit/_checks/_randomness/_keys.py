@@ -13,7 +13,7 @@ from typing import Any
 import jax.extend as jex
 import numpy as np
 
-from lox._audit._checks._key_arrays import (
+from lox._audit._checks._randomness._key_arrays import (
     FOLDED,
     SEEDED,
     USES,
@@ -24,8 +24,8 @@ from lox._audit._checks._key_arrays import (
     key_shape,
     keys_of,
 )
-from lox._audit._checks._key_arrays import RULES as ARRAY_RULES
-from lox._audit._checks._key_uses import LOOPS, Origin, Repetition, Reuse, Sharing, Use, paired
+from lox._audit._checks._randomness._key_arrays import RULES as ARRAY_RULES
+from lox._audit._checks._randomness._key_uses import LOOPS, Origin, Repetition, Reuse, Sharing, Use, paired
 from lox._audit._location import transformations
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from lox import _compat
 from lox._audit._audited import Audited
-from lox._audit._checks._draws import Draws
-from lox._audit._checks._key_arrays import USES, is_key
-from lox._audit._checks._key_uses import Reuse
-from lox._audit._checks._keys import KeyFlow, Keys
+from lox._audit._checks._randomness._draws import Draws
+from lox._audit._checks._randomness._key_arrays import USES, is_key
+from lox._audit._checks._randomness._key_uses import Reuse
+from lox._audit._checks._randomness._keys import KeyFlow, Keys
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE, Location, is_internal, transformations
 from lox._audit._program import Block, Step

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from lox._audit._audited import Audited
-from lox._audit._checks._names import Names
+from lox._audit._checks._jit._names import Names
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE, Location
 from lox._audit._sources import Source, plain, sources

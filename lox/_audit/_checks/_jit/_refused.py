@@ -7,7 +7,7 @@ import sys
 
 import jax
 
-from lox._audit._checks._effects import LEAKED
+from lox._audit._checks._jit._effects import LEAKED
 from lox._audit._findings import Kind
 
 NOT_AN_ARRAY = Kind(

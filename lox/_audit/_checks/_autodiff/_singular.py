@@ -11,7 +11,7 @@ import numpy as np
 
 from lox._audit._attained import End, attains, end_of, is_constant, is_softmax, is_square_product, plain, resolved
 from lox._audit._audited import Audited
-from lox._audit._checks._autodiff import differentiated, loss_of
+from lox._audit._checks._autodiff._paths import differentiated, loss_of
 from lox._audit._dependence import Node, Place, downstream, upstream
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._rules import primitives

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import jax
 
 from lox._audit._audited import Audited
-from lox._audit._checks import _carry, _refused
+from lox._audit._checks._jit import _refused
+from lox._audit._checks._loops import _carry
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE, Location, is_internal
 

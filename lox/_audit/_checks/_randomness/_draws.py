@@ -8,8 +8,8 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 
-from lox._audit._checks._key_arrays import DRAWS, FOLDED, SEEDED, is_key
-from lox._audit._checks._key_uses import LOOPS, paired
+from lox._audit._checks._randomness._key_arrays import DRAWS, FOLDED, SEEDED, is_key
+from lox._audit._checks._randomness._key_uses import LOOPS, paired
 from lox._audit._location import Location, transformations
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives

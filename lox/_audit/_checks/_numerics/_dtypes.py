@@ -11,8 +11,7 @@ import numpy as np
 
 from lox import _compat
 from lox._audit._audited import Audited
-from lox._audit._checks import _exponentials, _integers
-from lox._audit._checks._integers import is_finite, is_float
+from lox._audit._checks._numerics._integers import is_finite, is_float
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE, Location, locate, transformations
 from lox._audit._origins import Origins
@@ -184,5 +183,5 @@ def _added(result: Value, target: Value, origins: Origins) -> Step | None:
     return None
 
 
-KINDS = (TRUNCATED, NARROWED, OVERFLOW, STALLS, *_integers.KINDS, *_exponentials.KINDS)
-CHECKS = (truncated, overflow, stalls, *_integers.CHECKS, *_exponentials.CHECKS)
+KINDS = (TRUNCATED, NARROWED, OVERFLOW, STALLS)
+CHECKS = (truncated, overflow, stalls)

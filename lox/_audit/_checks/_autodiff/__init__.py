@@ -1,0 +1,8 @@
+"""Derivatives: of what and by what, where they are lost, infinite or wrong."""
+
+from __future__ import annotations
+
+from lox._audit._checks._autodiff import _paths, _rules, _singular
+
+KINDS = (*_paths.KINDS, *_singular.KINDS, *_rules.KINDS)
+CHECKS = (*_paths.CHECKS, *_singular.CHECKS, *_rules.CHECKS)

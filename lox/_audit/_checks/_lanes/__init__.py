@@ -1,0 +1,8 @@
+"""What runs for many lanes or shards at once."""
+
+from __future__ import annotations
+
+from lox._audit._checks._lanes import _shards, _vmap
+
+KINDS = (*_shards.KINDS, *_vmap.KINDS)
+CHECKS = (*_shards.CHECKS, *_vmap.CHECKS)

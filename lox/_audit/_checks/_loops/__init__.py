@@ -1,0 +1,8 @@
+"""Loops: what they carry, what they go over, and whether they end."""
+
+from __future__ import annotations
+
+from lox._audit._checks._loops import _carry, _scan, _unrolled
+
+KINDS = (*_carry.KINDS, *_scan.KINDS, *_unrolled.KINDS)
+CHECKS = (*_carry.CHECKS, *_scan.CHECKS, *_unrolled.CHECKS)

@@ -1,0 +1,8 @@
+"""Dtypes: where precision or range is lost."""
+
+from __future__ import annotations
+
+from lox._audit._checks._numerics import _dtypes, _exponentials, _integers
+
+KINDS = (*_dtypes.KINDS, *_integers.KINDS, *_exponentials.KINDS)
+CHECKS = (*_dtypes.CHECKS, *_integers.CHECKS, *_exponentials.CHECKS)
