@@ -1,5 +1,6 @@
 """`lox.tap`: what arrives on the host is what happens, in the order in which it happens."""
 
+import contextlib
 import functools
 import gc
 import signal
@@ -804,9 +805,18 @@ def test_ctrl_c_ends_a_long_loop(wrap, options):
     ) as it:
         for _ in range(3):
             assert it.stdout.readline() == ".\n"
-        it.send_signal(signal.SIGINT)
-        out, err = it.communicate(timeout=120)
+        out, err = interrupted(it)
     assert it.returncode == 0 and out.endswith("interrupted\n"), err
+
+
+def interrupted(process):
+    """What a process still says that is interrupted: again, if it was while JAX is called by the garbage collector."""
+    for _ in range(5):
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=30)
+    process.kill()
+    return process.communicate()
 
 
 def test_a_slow_callback_loses_nothing():
