@@ -129,6 +129,14 @@ def gae(reward, value):
         (lambda a, b: jnp.where(a > 0, a, b[:T]), {"a": TB, "b": TB}, []),
         (lambda a, b: jnp.concatenate([a[:B], b.T[:, :B]]), {"a": TB, "b": TB}, ["LOX101"]),
         (lambda a, b: jnp.concatenate([a, b]), {"a": TB, "b": TB}, []),
+        (lambda a, b: jnp.concatenate([a, b[:B]]), {"a": ("batch", "feature"), "b": ("time", "feature")}, []),
+        (lambda a, b: jnp.hstack([a, b]), {"a": ("batch", "feature"), "b": ("batch", "time")}, []),
+        (lambda a, b: jnp.stack([a, b[:B]]), {"a": ("batch", "feature"), "b": ("time", "feature")}, ["LOX101"]),
+        (lambda a, b: jnp.concatenate([a, b], 1) + a[:, :1], {"a": ("batch", "feature"), "b": ("batch", "time")}, []),
+        (lambda a: a.reshape(T, B, F).reshape(B, T, F), {"a": TBF}, ["LOX103"]),
+        (lambda a: a.reshape(2, T, B // 2, F), {"a": TBF}, ["LOX103"]),
+        (lambda a: a.reshape(T, 2, B // 2, F), {"a": TBF}, []),
+        (lambda a: a.reshape(T // 3, 3 * B, F), {"a": TBF}, []),
         (lambda a, b: a @ b, {"a": ("feature", "batch"), "b": ("time", "feature")}, ["LOX400"]),
         (lambda a, b: a[:, :3] @ b[:3], {"a": TB, "b": ("feature", None)}, ["LOX102"]),
         (lambda a, b: a @ b, {"a": ("batch", "feature"), "b": ("feature", None)}, []),
@@ -158,6 +166,53 @@ def test_mistakes_are_found_and_what_looks_like_them_is_not(fun, axes, expected)
     assert codes(fun, **axes) == expected
 
 
+def test_features_of_two_kinds_have_no_label_together():
+    axes = {"a": ("batch", "feature"), "b": ("batch", "time")}
+    assert labels(lambda a, b: jnp.concatenate([a, b], 1), **axes) == [("batch", None)]
+    assert labels(lambda a: jnp.concatenate([a, jnp.ones((B, 2))], 1), a=("batch", "feature")) == [("batch", "feature")]
+
+
+DECLARATIONS = (
+    ("sum", lambda x: x.sum(0), True),
+    ("sum", lambda x: jnp.nansum(x, 0), True),
+    ("sum", lambda x: x.mean(0), False),
+    ("sum", lambda x: x - x.std(0), False),
+    ("mean", lambda x: jnp.mean(x, axis=0), True),
+    ("mean", lambda x: x.mean(0), True),
+    ("mean", lambda x: x.std(0), True),
+    ("mean", lambda x: jax.jit(jnp.var, static_argnums=1)(x, 0), True),
+    ("mean", lambda x: x.sum(0), False),
+    ("mean", lambda x: jax.grad(lambda y: (x * y).sum())(jnp.ones(B)), False),
+    ("max", lambda x: x.max(0), True),
+    ("max", lambda x: jnp.argmax(x, 0), True),
+    ("max", lambda x: jax.nn.softmax(x, 0), False),
+    ("max", lambda x: jax.nn.logsumexp(x, 0), False),
+    ("sum", lambda x: jax.nn.logsumexp(x, 0), False),
+    ("min", lambda x: jnp.min(x, 0), True),
+    ("prod", lambda x: jnp.prod(x, 0), True),
+    ("cumsum", lambda x: jnp.cumsum(x, 0), True),
+    ("sort", lambda x: jnp.sort(x, 0), True),
+    ("sort", lambda x: jnp.argsort(x, 0), True),
+    ("sort", lambda x: jnp.median(x, 0), False),
+    ("scan", lambda x: lax.scan(lambda c, y: (c + y, c), x[0], x), True),
+    ("scan", lambda x: lax.map(jnp.sin, x), False),
+)
+
+
+@pytest.mark.parametrize("place", range(len(DECLARATIONS)))
+def test_a_declaration_is_about_calls_of_its_name(place):
+    name, operation, found = DECLARATIONS[place]
+
+    def fun(x):
+        with lox.audit.expect(**{name: "other"}):
+            return operation(x)
+
+    assert codes(fun, x=TB) == (["LOX105"] if found else [])
+    assert codes(jax.vmap(fun), x=("feature", *TB)) == (["LOX105"] if found else [])
+    with lox.audit.expect(**{name: "time"}):
+        assert codes(operation, x=TB) == []
+
+
 def test_a_finding_says_what_is_where():
     def scale(a, b):
         return a[:B] * b.T[:, :B]
@@ -176,3 +231,130 @@ def test_labels_that_do_not_fit_are_refused_by_name():
     with pytest.raises(lox.LogValueError, match=r"axes= names 'observations', but .* are 'obs', 'params/w'"):
         follow(captured, {"observations": ("time", "batch")})
     assert follow(captured, {"params/w": ("feature",)}).inputs[1].fact.labels == ("feature",)
+
+
+def gaussian(x):
+    low = x - jnp.max(x, 1, keepdims=True)
+    return jnp.exp(low)
+
+
+SQUARE = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+STATISTICS = {"LOX107", "LOX108"}
+
+
+def statistics(fun, *args):
+    report = lox.audit(fun)(*args or (SQUARE,))
+    said = [*report.issues, *report.warnings], report.verified
+    return [sorted({finding.code for finding in findings} & STATISTICS) for findings in said]
+
+
+@pytest.mark.parametrize(
+    ("fun", "wrong", "right"),
+    [
+        (lambda x: x / x.sum(1), ["LOX107"], []),
+        (lambda x: x / x.sum(0), [], ["LOX107"]),
+        (lambda x: x - x.max(1), ["LOX107"], []),
+        (lambda x: x / (jnp.abs(x).sum(1) + 1e-6), ["LOX107"], []),
+        (lambda x: x / jnp.linalg.norm(x, axis=1), ["LOX107"], []),
+        (lambda x: x / jnp.linalg.norm(x, axis=1)[:, None], [], ["LOX107"]),
+        (lambda x: x / x.sum(1)[None], [], []),  # Somebody wrote which axis it meets.
+        (lambda x: x - jax.nn.logsumexp(x, 1), [], []),
+        (lambda x: gaussian(x) / gaussian(x).sum(1), ["LOX107"], ["LOX108"]),
+        (lambda x: x / x.T.sum(1), [], []),
+        (lambda x: x.sum(0) / x.sum(1), [], []),
+        (lambda x: x / (x.sum(1) + x.sum(0)), [], []),
+        (lambda x: x / (x * jnp.cumsum(x, 0)).sum(1), [], []),
+        (lambda x: x - (x.sum(1)[:, None] + x.sum(1)[None]), [], []),
+        (lambda x: x / lax.stop_gradient(x.sum(1)), ["LOX107"], []),
+        (lambda x: x / x.astype(jnp.bfloat16).sum(1).astype(jnp.float32), ["LOX107"], []),
+        (lambda x: x / jax.jit(lambda x: x.sum(1))(x), ["LOX107"], []),
+        (lambda x: x / x.mean(), [], []),
+        (lambda x: jax.vmap(lambda row: row / row.sum())(x), [], ["LOX107"]),
+        (lambda x: lax.map(lambda m: m - m.mean(1), jnp.stack([x, x])), ["LOX107"], []),
+        (lambda x: x.reshape(8, 1, 8) / x.sum(1).reshape(1, 8, 1), [], []),
+        (lambda x: (x - x.mean(0)) / x.std(0), [], ["LOX107", "LOX108"]),
+        (lambda x: (x - x.mean(0)) / x.std(1, keepdims=True), ["LOX108"], ["LOX107"]),
+        (lambda x: (x - x.mean(0)) / x.std(1), ["LOX107", "LOX108"], []),
+        (lambda x: (x - x.mean(0)) / jnp.sqrt(x.var(1, keepdims=True) + 1e-5), ["LOX108"], ["LOX107"]),
+        (lambda x: (x - x.mean(0)) / (x.max(1, keepdims=True) - x.min(1, keepdims=True)), ["LOX108"], ["LOX107"]),
+        (lambda x: (x - x.mean(0)) / jnp.abs(x).max(1, keepdims=True), [], ["LOX107"]),  # A scale, and no deviation.
+        (lambda x: (x - x.mean(0)) / x.std(), [], ["LOX107"]),
+        (lambda x: (x - x.mean()) / x.std(0), [], ["LOX107"]),
+        (lambda x: jax.nn.standardize(x), [], ["LOX107"]),
+        (lambda x: jax.nn.softmax(x), [], ["LOX107", "LOX108"]),
+    ],
+)
+def test_reductions_meet_the_axes_that_they_are_of(fun, wrong, right):
+    assert statistics(fun) == [wrong, right]
+
+
+def test_statistics_say_which_axes_they_are_of():
+    def normalized(obs):
+        return (obs - obs.mean(0)) / obs.std(1, keepdims=True)
+
+    (finding,) = lox.audit(normalized, axes={"obs": TB})(jnp.ones((T, B))).warnings
+    assert finding.line == normalized.__code__.co_firstlineno + 1
+    assert finding.message == (
+        "An array of shape (6 time, 4 batch) is centered over axis 0 (time), and divided by its deviation over "
+        "axis 1 (batch)."
+    )
+    (finding,) = lox.audit(lambda weights: weights / weights.sum((0, 2)))(jnp.ones((3, 3, 3))).warnings
+    assert finding.message == (
+        "weights of shape (3, 3, 3) meets its own reduction over axes 0 and 2, of which axis 1 is left: that meets "
+        "axis 2."
+    )
+
+
+def test_a_reshape_keeps_the_axes_in_their_order():
+    cube = jax.ShapeDtypeStruct((8, 8, 8), jnp.float32)
+    assert statistics(lambda x: x / x.sum(0).reshape(1, 8, 8), cube) == [[], ["LOX107"]]
+    assert statistics(lambda x: x / x.sum(2).reshape(8, 8, 1), cube) == [[], ["LOX107"]]
+    assert statistics(lambda x: x / x.sum(2).reshape(1, 8, 8), cube) == [[], []]  # Somebody wrote it.
+
+
+def test_long_chains_of_statistics_are_followed_for_so_long_and_no_longer():
+    def fun(x):
+        scale = x.sum(1)
+        for _ in range(3000):
+            scale = scale + 1
+        for _ in range(3000):
+            x = x * 2
+        return x / scale
+
+    assert statistics(fun) == [[], []]
+
+
+INDEXED = (
+    (lambda x: x[0], "time"),
+    (lambda x: x[:, -1], "batch"),
+    (lambda x: x[:, :, 1], "feature"),
+    (lambda x: x[x.astype(int)[0, 0, 0]], "time"),
+    (lambda x: lax.dynamic_index_in_dim(x, 2, 1), "batch"),
+    (lambda x: jnp.take(x, 1, axis=2), "feature"),
+)
+
+
+@pytest.mark.parametrize("wrap", [lambda fun: fun, jax.jit])
+@pytest.mark.parametrize(("index", "label"), INDEXED, ids=range(len(INDEXED)))
+def test_an_index_into_another_axis_than_declared_is_found(index, label, wrap):
+    def expecting(label):
+        def fun(x):
+            with lox.audit.expect(index=label):
+                return wrap(index)(x)
+
+        return fun
+
+    assert codes(expecting("other"), x=TBF) == ["LOX105"]
+    if index is not INDEXED[3][0]:  # That has an index of each axis.
+        assert codes(expecting(label), x=TBF) == []
+
+
+@pytest.mark.parametrize(
+    "slices", [lambda x: x[1:], lambda x: x[:, ::2], lambda x: x[jnp.array([0, 2])], lambda x: x[..., None]]
+)
+def test_slices_are_no_indices(slices):
+    def fun(x):
+        with lox.audit.expect(index="other"):
+            return slices(x)
+
+    assert codes(fun, x=TBF) == []

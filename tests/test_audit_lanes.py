@@ -208,3 +208,76 @@ def test_lanes_that_are_alike_are_no_matter_where_all_arguments_are_used():
 def test_a_mapped_argument_that_reaches_only_an_unused_argument_of_a_jitted_function_is_unused():
     lane = jax.jit(lambda x, w: (w**2).sum(), keep_unused=True)
     assert codes(lambda w, xs: jax.vmap(lane, in_axes=(0, None))(xs, w), W, f32(16, 3)) == ["LOX310"]
+
+
+def total(x):
+    return x.sum(0)
+
+
+def moved(fun, **axes):
+    sizes = {"batch": 4, "time": 5, None: 3}
+    args = {name: f32(*map(sizes.get, labels)) for name, labels in axes.items()}
+    report = lox.audit(fun, axes=axes)(**args)
+    said = (report.at_least("info"), report.verified)
+    return tuple([finding.message for finding in findings if finding.code == "LOX312"] for findings in said)
+
+
+def test_a_line_that_goes_over_another_axis_under_vmap_is_told():
+    found, _ = moved(lambda x, y: (total(x), jax.vmap(total)(y)), x=("batch",), y=("batch", "time"))
+    assert found == [
+        "'sum' goes over batch in a direct call, and over time in a call under vmap, to which batch is the axis "
+        "of lanes."
+    ]
+    by_two = lambda x, y: (total(x), jax.vmap(total, 1)(y))  # noqa: E731
+    assert moved(by_two, x=("batch",), y=("batch", "time"))[0] == []
+    assert moved(by_two, x=("batch",), y=("batch", "time"))[1]
+    assert moved(lambda x, y: (x.sum(0), jax.vmap(total)(y)), x=("batch",), y=("batch", "time"))[0] == []
+    assert moved(lambda x, y: (total(x), total(y.T)), x=("batch",), y=("batch", "time"))[0] == []
+    assert moved(lambda x, y: (total(x), jax.vmap(total)(y)), x=("batch",), y=(None, "time"))[0] == []
+    assert moved(lambda x, y: (total(x), jax.vmap(total)(y)), x=(None,), y=("batch", "time"))[0] == []
+
+
+def paired(fun, *labels):
+    sizes = {"env": 4, "action": 4, "other": 4, "step": 3}
+    args = [
+        jax.ShapeDtypeStruct(tuple(map(sizes.get, each)), jnp.float32 if place == 0 else jnp.int32)
+        for place, each in enumerate(labels)
+    ]
+    report = lox.audit(fun, axes=dict(zip("vab", labels, strict=False)))(*args)
+    return tuple("LOX311" in [finding.code for finding in found] for found in (report.issues, report.verified))
+
+
+EA, E = ("env", "action"), ("env",)
+
+
+@pytest.mark.parametrize(
+    ("fun", "right", "wrong"),
+    [
+        (lambda v, a: v[jnp.arange(4), a], EA, ("action", "env")),
+        (lambda v, a: v[a, jnp.arange(4)], ("action", "env"), EA),
+        (lambda v, a: v[jnp.arange(4, dtype=jnp.int16), a.astype(jnp.int8)], EA, ("action", "env")),
+        (lambda v, a: v[jax.lax.iota(jnp.int32, 4), a + 1], EA, ("action", "env")),
+        (lambda v, a: v[jnp.arange(4)[:, None], a[:, None]], EA, ("action", "env")),
+        (lambda v, a: v.at[jnp.arange(4), a].add(1), EA, ("action", "env")),
+        (lambda v, a: v.at[jnp.arange(4), a].set(0), EA, ("action", "env")),
+    ],
+)
+def test_indices_that_count_pair_axes(fun, right, wrong):
+    assert paired(fun, right, E) == (False, True)
+    assert paired(fun, wrong, E) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda v, a: v[jnp.arange(4) + 1, a],
+        lambda v, a: v[jnp.arange(4)[::-1], a],
+        lambda v, a: v[jnp.arange(3), a[:3]],
+        lambda v, a: v[jnp.where(a > 0, jnp.arange(4), 0), a],
+        lambda v, a: v[jnp.zeros(4, int), a],
+        lambda v, a: v[a, a],
+        lambda v, a: v[jnp.arange(4)[:, None], a[None]],  # Each element with each index.
+    ],
+)
+def test_other_indices_pair_nothing(fun):
+    assert paired(fun, ("action", "other"), E) == (False, False)

@@ -52,7 +52,7 @@ def test_issues_say_what_is_where_and_what_to_do(report):
     (issue,) = report.issues
     assert (issue.code, issue.severity, issue.file) == ("LOX105", "error", __file__)
     assert issue.line == standardized.__code__.co_firstlineno + 2
-    assert issue.message == "'mean' goes over time here, and is declared to go over batch."
+    assert issue.message == "'mean' goes over time here, and expect(mean=...) says batch."
     assert "swapaxes" in issue.suggestion and issue.page == "docs/audit/LOX105.md"
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import inspect
 
 import flax.linen as nn
 import jax
@@ -9,12 +10,15 @@ import jax.numpy as jnp
 import pytest
 
 import lox
+from benchmarks.corpus import cases
 from lox._audit._audited import Audited
 from lox._audit._capture import capture
 from lox._audit._follow import follow
 from lox._audit._loops import origins, reached, read, scans
 
 CODES = {f"LOX2{number:02}" for number in range(20)} | {"LOX106"}
+
+NEW = {f"LOX{number}" for number in range(208, 213)}
 
 
 @pytest.fixture(autouse=True)
@@ -283,3 +287,284 @@ def test_a_recurrence_is_found_over_what_is_labelled_as_a_batch_of_times(labels,
 
     axes = {} if labels is None else {"rewards": labels}
     assert [each.code for each in found(returns, jnp.ones((5, 7)), axes=axes)] == codes
+
+
+def codes(fun, *args, **options):
+    return [each.code for each in found(fun, *args, **options)]
+
+
+@pytest.mark.parametrize("case", [c for c in cases() if c.code in NEW and not c.wrong], ids=lambda case: case.name)
+def test_in_a_right_program_there_is_not_even_a_note_of_the_code_that_it_resembles(case):
+    assert case.code not in {finding.code for finding in case.report().at_least("info")}
+
+
+def recurrence(x, weights):
+    def step(carry, each):
+        hidden, fixed = carry
+        return (jnp.tanh(hidden @ fixed + each), fixed), None
+
+    return jax.lax.scan(step, (x[0], weights), x)[0][0]
+
+
+@pytest.mark.parametrize(
+    "around",
+    [lambda f: f, jax.jit, lambda f: lambda x, w: jax.vmap(f, (0, None))(x[None], w)],
+    ids=["alone", "jit", "vmap"],
+)
+def test_what_a_loop_returns_as_it_got_it_is_named_at_the_line_of_the_loop(around):
+    (finding,) = found(around(recurrence), jnp.ones((5, 3)), jnp.eye(3))
+    assert (finding.code, finding.line) == ("LOX208", recurrence.__code__.co_firstlineno + 5)
+    assert finding.message == "The body of a loop returns carry[1] of its carry as it got it."
+
+
+def test_what_is_returned_through_a_checkpoint_is_returned_as_it_was():
+    body = jax.checkpoint(lambda c, each: ((jnp.tanh(c[0] @ c[1] + each), c[1]), None))
+    assert codes(lambda x, w: jax.lax.scan(body, (x[0], w), x)[0][0], jnp.ones((5, 3)), jnp.eye(3)) == ["LOX208"]
+
+
+def test_a_whole_carry_that_stays_is_found_only_where_it_is_read():
+    outputs = lambda x, w: jax.lax.scan(lambda c, each: (c, c @ each), w, x)[1]  # noqa: E731
+    nothing = lambda x, w: jax.lax.scan(lambda c, each: (c, w @ each), x[0], x)[1]  # noqa: E731
+    assert codes(outputs, jnp.ones((5, 3)), jnp.eye(3)) == ["LOX208"]
+    assert codes(nothing, jnp.ones((5, 3)), jnp.eye(3)) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "step"),
+    [
+        ({"h": 0.0, "w": 2.0}, lambda c, each: {"h": c["h"] * c["w"] + each, "w": c["w"]}),
+        ((0.0, {"h": 0.0, "w": 2.0}), lambda c, each: (c[0] + each, {"h": c[1]["h"] + each, "w": c[1]["w"]})),
+        ((0.0, jax.random.key(0)), lambda c, each: (c[0] + jax.random.uniform(c[1]), c[1])),
+        ((0.0, jax.random.PRNGKey(0)), lambda c, each: (c[0] + jax.random.uniform(c[1]), c[1])),
+    ],
+    ids=["dict", "part of a tuple", "key", "old key"],
+)
+def test_parts_of_a_structure_and_keys_may_stay(start, step):
+    assert not found(lambda x: jax.lax.scan(lambda c, each: (step(c, each), None), start, x)[0], jnp.ones(5))
+
+
+def test_a_loop_of_a_batch_that_ends_at_different_times_is_left_alone():
+    def power(x, times):
+        def double(i, x):
+            lox.log({"x": x}, step=i)
+            return x * 2
+
+        return jax.lax.fori_loop(0, times, double, x)
+
+    assert not found(jax.vmap(power), jnp.ones(4), jnp.arange(4))
+
+
+def both(x):
+    def step(state, each):
+        total, average, count = state
+        return (total + each, 0.9 * average + each, count + 1), total
+
+    return jax.lax.scan(step, (0.0, 0.0, 0), x)
+
+
+@pytest.mark.parametrize(
+    ("use", "expected"),
+    [
+        (lambda carry, ys: ys, ["state[1]"]),
+        (lambda carry, ys: carry[0], ["state[1]"]),
+        (lambda carry, ys: carry[1], ["state[0]"]),
+        (lambda carry, ys: carry[2], ["state[0] and state[1]"]),
+        (lambda carry, ys: (carry[0], carry[1]), []),
+        (lambda carry, ys: 0, []),
+    ],
+    ids=["outputs", "total", "average", "count", "both", "nothing"],
+)
+def test_what_is_carried_for_nothing_is_found_by_what_is_used_of_the_loop(use, expected):
+    findings = found(lambda x: use(*both(x)), jnp.ones(5))
+    assert [each.code for each in findings] == ["LOX209"] * len(expected)
+    assert all(f"computes {name} of its carry" in each.message for each, name in zip(findings, expected, strict=True))
+
+
+def test_two_values_that_only_read_each_other_are_read_by_nothing():
+    def step(c, each):
+        return (c[0] + each, c[1] + c[2], c[2] - c[1]), None
+
+    (finding,) = found(lambda x: jax.lax.scan(step, (0.0, 1.0, 2.0), x)[0][0], jnp.ones(5))
+    assert "computes c[1] and c[2] of its carry" in finding.message
+
+
+def test_what_a_ref_is_set_to_is_read():
+    def total(x):
+        seen = jax.new_ref(jnp.float32(0))
+
+        def step(c, each):
+            seen[...] = c[1]
+            return (c[0] + each, c[1] * 2), None
+
+        return jax.lax.scan(step, (0.0, 1.0), x)[0][0] + seen[...]
+
+    assert not found(total, jnp.ones(5))
+
+
+def counting(x):
+    def step(total, t):
+        return total + x[t], None
+
+    return jax.lax.scan(step, jnp.zeros(3), jnp.arange(5))[0]
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda f: f,
+        jax.jit,
+        lambda f: lambda x: jax.vmap(f)(x[None]),
+        lambda f: jax.grad(lambda x: f(x).sum()),
+        lambda f: jax.grad(lambda x: jax.vmap(jax.jit(f))(x[None]).sum()),
+    ],
+    ids=["alone", "jit", "vmap", "grad", "grad of vmap of jit"],
+)
+def test_an_array_that_is_read_at_the_counter_is_found_once_at_the_line_of_the_scan(around):
+    (finding,) = found(around(counting), jnp.ones((5, 3)))
+    assert (finding.code, finding.line) == ("LOX210", counting.__code__.co_firstlineno + 4)
+
+
+@pytest.mark.parametrize(
+    ("read", "times"),
+    [
+        (lambda x, t: x[t] + x[t - 1], 5),
+        (lambda x, t: x[t] + x.sum(), 5),
+        (lambda x, t: x[:, t], 3),
+        (lambda x, t: x[t, 0], 5),
+        (lambda x, t: x[2 * t // 2], 5),
+    ],
+    ids=["two", "all", "second axis", "part", "computed"],
+)
+def test_an_array_that_cannot_be_scanned_as_it_is_is_left_alone(read, times):
+    def total(x):
+        return jax.lax.scan(lambda c, t: (c + read(x, t).sum(), None), 0.0, jnp.arange(times))[0]
+
+    assert codes(total, jnp.ones((5, 3))) == []
+
+
+@pytest.mark.parametrize(
+    ("counter", "expected"),
+    [
+        (lambda: jnp.arange(5), ["LOX210"]),
+        (lambda: jnp.arange(5).astype(jnp.int16), ["LOX210"]),
+        (lambda: jnp.arange(1, 5), []),
+        (lambda: jnp.arange(1, 6), ["LOX212"]),
+        (lambda: jnp.arange(4), []),
+        (lambda: jnp.arange(5)[::-1], []),
+    ],
+    ids=["all", "another type", "late", "too late", "shorter", "backwards"],
+)
+def test_the_counter_has_to_go_over_all_of_the_array_in_order(counter, expected):
+    total = lambda x: jax.lax.scan(lambda c, t: (c + x[t], None), 0.0, counter())[0]  # noqa: E731
+    assert codes(total, jnp.ones(5)) == expected
+    assert "LOX210" not in codes(total, jnp.ones(5, int))
+
+
+def test_windows_of_an_array_are_no_slices_of_it():
+    def total(x):
+        step = lambda c, t: (c + jax.lax.dynamic_slice_in_dim(x, t, 2).sum(), None)  # noqa: E731
+        return jax.lax.scan(step, 0.0, jnp.arange(5))[0]
+
+    assert codes(total, jnp.ones(5)) == ["LOX212"]
+
+
+@pytest.mark.parametrize(("is_reversed", "expected"), [(False, ["LOX210"]), (True, [])])
+def test_a_carried_counter_of_a_scan_that_goes_backwards_does_not_go_backwards(is_reversed, expected):
+    def total(x):
+        step = lambda c, _: ((c[0] + x[c[1]], c[1] + 1), None)  # noqa: E731
+        return jax.lax.scan(step, (0.0, 0), None, length=5, reverse=is_reversed)[0][0]
+
+    assert codes(total, jnp.ones(5)) == expected
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"), [(128, 0), (127, 0), (129, 0), (64, 0), (16, 1), (17, 1), (100, 1), (256, 1)]
+)
+def test_a_scan_that_is_declared_to_go_over_time_is_about_as_long_or_goes_over_parts_of_it(length, expected):
+    def decay(x):
+        with lox.audit.expect(scan="time"):
+            return jax.lax.scan(lambda c, _: (0.9 * c, c), x[0], None, length=length)[1]
+
+    findings = found(decay, jnp.ones((128, 16)), axes={"x": ("time", "env")})
+    assert [each.code for each in findings] == ["LOX211"] * expected
+    assert all(f"has {length} iterations" in each.message and "128" in each.message for each in findings)
+    assert all(("as many as env" in each.message) == (length == 16) for each in findings)
+    assert not found(decay, jnp.ones((128, 16)), axes={"x": (None, "env")})
+
+
+def test_a_scan_over_what_may_be_anything_is_not_compared_with_its_declaration():
+    def total(x, parts):
+        with lox.audit.expect(scan="time"):
+            return jax.lax.scan(lambda c, part: (c + part, None), x[0], parts)[0]
+
+    assert not found(total, jnp.ones((128, 16)), jnp.ones((50, 16)), axes={"x": ("time", "env")})
+
+
+@pytest.mark.parametrize(
+    ("times", "read", "words"),
+    [
+        (6, lambda x, i: x[i], "6 iterations reads up to element 5 along axis 0 of x of shape (5, 3)"),
+        (5, lambda x, i: x[i + 1], "element 5"),
+        (5, lambda x, i: jax.lax.dynamic_index_in_dim(x, i + 1, keepdims=False), "element 5"),
+        (4, lambda x, i: x[0, i], "element 3 along axis 1"),
+        (5, lambda x, i: jax.lax.dynamic_slice_in_dim(x, i, 2), "elements 4 to 5"),
+        (6, jax.jit(lambda x, i: x[i]), "element 5"),
+        (5, lambda x, i: x[i], ""),
+        (4, lambda x, i: x[i + 1], ""),
+        (4, lambda x, i: jax.lax.dynamic_slice_in_dim(x, i, 2), ""),
+        (9, lambda x, i: x[jnp.clip(i, 0, 4)], ""),
+        (9, lambda x, i: x[i // 2], ""),
+        (9, lambda x, i: jax.lax.cond(i < 5, lambda: x[i], lambda: x[0]), ""),
+        (9, lambda x, i: jnp.where(i < 5, x[i], 0), ""),
+        (9, lambda x, i: x.at[i].get(mode="clip"), ""),
+        (9, lambda x, i: jnp.take(x, i, axis=0, mode="clip"), ""),
+        (5, lambda x, i: x[i - 1], ""),
+    ],
+)
+@pytest.mark.parametrize("batched", [False, True])
+def test_what_is_read_beyond_the_end_is_found_at_its_line(times, read, words, batched):
+    def total(x):
+        return jax.lax.fori_loop(0, times, lambda i, c: c + read(x, i).sum(), 0.0)
+
+    findings = found(jax.vmap(total) if batched else total, jnp.ones((2, 5, 3)) if batched else jnp.ones((5, 3)))
+    assert [each.code for each in findings] == ["LOX212"] * bool(words)
+    assert batched or all(words in each.message for each in findings)
+    lines = {total.__code__.co_firstlineno + 1, inspect.unwrap(read).__code__.co_firstlineno} if findings else set()
+    assert {each.line for each in findings} <= lines
+
+
+def test_a_loop_with_a_mask_may_read_beyond_the_end():
+    def total(x, mask):
+        step = lambda c, at: (c + jnp.where(at[1], x[at[0]], 0), None)  # noqa: E731
+        return jax.lax.scan(step, 0.0, (jnp.arange(8), mask))[0]
+
+    assert not found(total, jnp.ones(5), jnp.ones(8, bool))
+    assert codes(total, jnp.ones(5), jnp.ones(8, int)) == ["LOX212"]
+
+
+def test_loops_that_a_library_makes_are_left_alone():
+    def several(x):
+        return jax.lax.map(lambda i: x[i], jnp.arange(8)), jnp.searchsorted(x, x), jax.lax.associative_scan(jnp.add, x)
+
+    assert not found(several, jnp.ones(5))
+
+
+@pytest.mark.parametrize("function", [counting, recurrence])
+def test_loops_in_what_is_installed_are_left_alone(function):
+    installed = {"jax": jax, "jnp": jnp}
+    exec(compile(inspect.getsource(function), "/python/site-packages/library/loops.py", "exec"), installed)
+    args = (jnp.ones((5, 3)), jnp.eye(3))[: function.__code__.co_argcount]
+    assert found(function, *args) and not found(installed[function.__name__], *args)
+
+
+def test_what_is_read_leaves_out_what_only_a_dropped_result_of_a_function_needs():
+    @jax.jit
+    def two(a, b):
+        return a * 2, b * 2
+
+    def step(total, at):
+        used, _ = two(*at)
+        return total + used, None
+
+    scan = first_scan(lambda x: jax.lax.scan(step, 0.0, (x, x + 1)), jnp.ones(5))
+    assert [slice_ in read(scan.body) for _, slice_ in scan.xs] == [True, False]

@@ -64,6 +64,31 @@ def batch_first_by_swapping_axes(obs):
     return obs.swapaxes(0, 1).mean(axis=1)
 
 
+@wrong("LOX103", f32(4, 6, 8), axes={"x": ("batch", "time", "feature")})
+def heads_that_are_split_in_the_wrong_place(x):
+    return x.reshape(4, 2, 6, 4)
+
+
+@wrong("LOX103", f32(2, 32, 32, 3), axes={"pictures": ("batch", "row", "column", "channel")})
+def channels_first_by_reshape(pictures):
+    return pictures.reshape(2, 3, 32, 32)
+
+
+@right("LOX103", f32(4, 6, 8), axes={"x": ("batch", "time", "feature")})
+def heads_that_are_split_and_brought_first(x):
+    return x.reshape(4, 6, 2, 4).swapaxes(1, 2)
+
+
+@right("LOX103", f32(16, 5, 6), axes={"obs": (*TIME_BATCH, "feature")})
+def observations_of_two_steps_together(obs):
+    return obs.reshape(8, 2 * 5, 6).mean(axis=-1)
+
+
+@right("LOX101", f32(32, 4), f32(32, 4), axes={"obs": ("batch", "observation"), "action": ("batch", "action")})
+def a_critic_of_observations_and_actions(obs, action):
+    return jnp.concatenate([obs, action], axis=-1) @ jnp.ones((8, 1))
+
+
 @wrong("LOX104", f32(32), f32(32, 1), axes={"target": ("batch",), "prediction": ("batch", None)})
 def squared_error_of_a_column(target, prediction):
     return ((target - prediction) ** 2).mean()
@@ -98,3 +123,140 @@ def normalization_over_time(obs):
 def normalization_over_the_batch(obs):
     with lox.audit.expect(mean="batch"):
         return obs - obs.mean(axis=1, keepdims=True)
+
+
+@wrong("LOX105", f32(8, 20, 4), axes={"obs": ("batch", "time", None)})
+def the_first_observation_of_a_function_that_is_mapped_already(obs):
+    def start(obs):
+        with lox.audit.expect(index="batch"):
+            return obs[0].mean()
+
+    return jax.vmap(start)(obs)
+
+
+@right("LOX105", f32(8, 20, 4), axes={"obs": ("batch", "time", None)})
+def the_first_observation_of_each_sequence(obs):
+    def start(obs):
+        with lox.audit.expect(index="time"):
+            return obs[0].mean()
+
+    return jax.vmap(start)(obs)
+
+
+@wrong("LOX105", f32(32, 32), f32(32, 32), axes={"rewards": ("env", "time"), "values": ("env", "time")})
+def discounted_returns_over_environments(rewards, values):
+    def back(later, at):
+        now = at[0] + 0.99 * later
+        return now, now - at[1]
+
+    with lox.audit.expect(scan="time"):
+        return jax.lax.scan(back, jnp.zeros(32), (rewards, values), reverse=True)[1]
+
+
+@right("LOX105", f32(32, 32), f32(32, 32), axes={"rewards": ("env", "time"), "values": ("env", "time")})
+def discounted_returns_over_time(rewards, values):
+    def back(later, at):
+        now = at[0] + 0.99 * later
+        return now, now - at[1]
+
+    with lox.audit.expect(scan="time"):
+        return jax.lax.scan(back, jnp.zeros(32), (rewards.T, values.T), reverse=True)[1].T
+
+
+# What an array is reduced to, and meets again.
+
+
+@wrong("LOX107", f32(16, 16))
+def attention_that_is_normalized_over_queries(scores):
+    weights = jnp.exp(scores - scores.max())
+    return weights / weights.sum(axis=-1)
+
+
+@right("LOX107", f32(16, 16))
+def attention_that_is_normalized_over_keys(scores):
+    weights = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+@wrong("LOX107", f32(64, 64), f32(64, 8))
+def a_random_walk_that_leaves_by_the_wrong_degree(adjacency, features):
+    degree = jnp.maximum(adjacency.sum(axis=1), 1.0)
+    for _ in range(2):
+        features = (adjacency / degree) @ features
+    return features
+
+
+@right("LOX107", f32(64, 64), f32(64, 8))
+def a_random_walk(adjacency, features):
+    degree = jnp.maximum(adjacency.sum(axis=1, keepdims=True), 1.0)
+    for _ in range(2):
+        features = (adjacency / degree) @ features
+    return features
+
+
+@wrong("LOX107", f32(4, 12, 12))
+def pictures_that_are_each_centered_by_row_and_not_by_column(pictures):
+    return jax.vmap(lambda picture: picture - picture.mean(axis=1))(pictures)
+
+
+@right("LOX107", f32(4, 12, 12))
+def pictures_that_are_each_centered_by_column(pictures):
+    return jax.vmap(lambda picture: picture - picture.mean(axis=0))(pictures)
+
+
+@right("LOX107", f32(20, 20))
+def distances_that_are_centered_twice(distances):
+    squared = distances**2
+    return squared - squared.mean(axis=0) - squared.mean(axis=0)[:, None] + squared.mean()
+
+
+@right("LOX107", f32(20, 20))
+def doubly_stochastic_costs(logits):
+    plan = jnp.exp(logits)
+
+    def normalize(plan, _):
+        plan = plan / plan.sum(axis=1, keepdims=True)
+        return plan / plan.sum(axis=0), None
+
+    return jax.lax.scan(normalize, plan, length=10)[0]
+
+
+@wrong("LOX108", f32(128, 16))
+def observations_whose_deviation_is_of_each_row(obs):
+    return (obs - obs.mean(axis=0)) / (obs.std(axis=1, keepdims=True) + 1e-8)
+
+
+@wrong("LOX108", f32(32, 20, 8))
+def a_batch_normalization_with_the_variance_of_layer_normalization(x):
+    mean = x.mean(axis=(0, 1), keepdims=True)
+    variance = jnp.mean((x - x.mean(axis=-1, keepdims=True)) ** 2, axis=-1, keepdims=True)
+    return (x - mean) * 0.9 / jnp.sqrt(variance + 1e-5)
+
+
+@wrong("LOX108", f32(50, 6))
+def features_between_zero_and_one_of_two_axes(x):
+    low, high = x.min(axis=1, keepdims=True), x.max(axis=1, keepdims=True)
+    return (x - x.min(axis=0)) / (high - low)
+
+
+@right("LOX108", f32(128, 16))
+def observations_that_are_normalized(obs):
+    return (obs - obs.mean(axis=0)) / (obs.std(axis=0) + 1e-8)
+
+
+@right("LOX108", f32(32, 100, 3))
+def clouds_of_points_with_one_scale_for_all_axes(points):
+    centered = points - points.mean(axis=1, keepdims=True)
+    return centered / (centered.std(axis=(1, 2), keepdims=True) + 1e-6)
+
+
+@right("LOX108", f32(256, 32))
+def embeddings_that_are_centered_and_have_length_one(x):
+    centered = x - x.mean(axis=0)
+    return centered / jnp.linalg.norm(centered + 1e-6, axis=1, keepdims=True)
+
+
+@right("LOX108", f32(32, 20, 8), f32(8), f32(8))
+def a_layer_normalization(x, scale, offset):
+    mean, variance = x.mean(axis=-1, keepdims=True), x.var(axis=-1, keepdims=True)
+    return (x - mean) / jnp.sqrt(variance + 1e-5) * scale + offset

@@ -73,3 +73,13 @@ def mean_over_the_batch_one_by_one(returns):
         return mean + (sequence - mean) / (number + 1), None
 
     return jax.lax.scan(add, jnp.zeros(128), (jnp.arange(64.0), returns))[0]
+
+
+@wrong("LOX106", f32(8, 128), axes={"inputs": ("agent", "time")})
+def states_before_each_step_of_which_agents_come_first(inputs):
+    return jax.lax.scan(lambda state, now: (0.9 * state + now, state), jnp.zeros(128), inputs)[1]
+
+
+@right("LOX106", f32(128, 8), axes={"inputs": ("time", "agent")})
+def states_before_each_step(inputs):
+    return jax.lax.scan(lambda state, now: (0.9 * state + now, state), jnp.zeros(8), inputs)[1]

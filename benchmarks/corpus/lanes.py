@@ -531,6 +531,31 @@ def values_of_actions_that_are_turned(values, taken):
     return jnp.take_along_axis(values, taken.T[..., None], axis=-1)[..., 0]
 
 
+@wrong("LOX311", f32(8, 8), i32(8), axes={"values": ("action", "env"), "chosen": ("env",)})
+def values_of_chosen_actions_by_two_indices(values, chosen):
+    return values[jnp.arange(8), chosen]
+
+
+@wrong("LOX311", f32(16, 16, 5), i32(16, 16), axes={"logits": ("batch", "time", "token"), "target": ("time", "batch")})
+def logits_of_targets_by_three_indices(logits, target):
+    return logits[jnp.arange(16)[:, None], jnp.arange(16)[None], target].mean()
+
+
+@right("LOX311", f32(8, 8), i32(8), axes={"values": ("env", "action"), "chosen": ("env",)})
+def values_of_chosen_actions(values, chosen):
+    return values[jnp.arange(8), chosen]
+
+
+@right("LOX311", f32(16, 16, 5), i32(16, 16), axes={"logits": ("batch", "time", "token"), "target": ("time", "batch")})
+def logits_of_targets_that_are_turned(logits, target):
+    return logits[jnp.arange(16)[:, None], jnp.arange(16)[None], target.T].mean()
+
+
+@right("LOX311", f32(9, 8), i32(8), axes={"table": ("kind", "env"), "kinds": ("env",)})
+def a_table_that_is_read_at_kinds(table, kinds):
+    return table[kinds, jnp.arange(8)] + table[kinds - 1, jnp.arange(8)]
+
+
 # LOX101 and LOX102: axes that vmap zips.
 
 
@@ -570,3 +595,34 @@ def a_layer_whose_weights_are_mapped_like_a_batch(w, obs):
 @right("LOX102", f32(8, 8, 4), f32(8, 8), axes={"w": ("member", "feature", None), "obs": ("batch", "feature")})
 def an_ensemble_whose_members_see_the_whole_batch(w, obs):
     return jax.vmap(lambda w, obs: obs @ w, in_axes=(0, None))(w, obs)
+
+
+# Axes that are known by their number.
+
+
+def _standardized(x):
+    return (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-6)
+
+
+@wrong("LOX312", f32(8, 4), f32(8, 50, 4), axes={"start": ("env", None), "rollout": ("env", "time", None)})
+def observations_whose_statistics_are_of_the_batch_and_then_of_time(start, rollout):
+    return _standardized(start), jax.vmap(_standardized)(rollout)
+
+
+def _best(scores, actions):
+    return actions[jnp.argmax(scores, axis=0)]
+
+
+@wrong("LOX312", f32(16), f32(16), f32(16, 5), f32(16, 5), axes={"scores": ("batch",), "values": ("batch", "action")})
+def a_choice_in_the_batch_that_becomes_one_of_actions(scores, options, values, actions):
+    return _best(scores, options), jax.vmap(_best)(values, actions)
+
+
+@right("LOX312", f32(8, 4), f32(8, 50, 4), axes={"start": ("env", None), "rollout": ("env", "time", None)})
+def observations_whose_statistics_are_of_the_batch(start, rollout):
+    return _standardized(start), jax.vmap(_standardized, in_axes=1, out_axes=1)(rollout)
+
+
+@right("LOX312", f32(50, 4), f32(8, 50, 4), axes={"sequence": ("time", None), "rollout": ("env", "time", None)})
+def sequences_whose_statistics_are_of_time(sequence, rollout):
+    return _standardized(sequence), jax.vmap(_standardized)(rollout)

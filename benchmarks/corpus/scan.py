@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+import lox
 from benchmarks.corpus import f32, flags, i32, right, wrong
 
 
@@ -462,3 +463,399 @@ def a_few_substeps_in_a_loop_of_python(position, velocity):
         velocity = velocity - 0.01 * position
         position = position + 0.01 * velocity
     return position, velocity
+
+
+# A carry that never changes.
+
+
+@wrong("LOX208", f32(50, 32, 4), f32(50, 32))
+def momentum_that_is_never_updated(inputs, targets):
+    def step(state, batch):
+        weights, momentum = state
+        x, y = batch
+        gradient = jax.grad(lambda w: ((x @ w - y) ** 2).mean())(weights)
+        weights = weights - 0.1 * (0.9 * momentum + gradient)
+        return (weights, momentum), None
+
+    return jax.lax.scan(step, (jnp.zeros(4), jnp.zeros(4)), (inputs, targets))[0][0]
+
+
+@wrong("LOX208", f32(), f32(), f32())
+def oscillator_that_carries_its_stiffness(position, velocity, stiffness):
+    @jax.jit
+    def simulate(position, velocity):
+        def substep(_, state):
+            position, velocity, stiffness = state
+            velocity = velocity - 0.01 * stiffness * position
+            return position + 0.01 * velocity, velocity, stiffness
+
+        return jax.lax.fori_loop(0, 100, substep, (position, velocity, stiffness))[:2]
+
+    return simulate(position, velocity)
+
+
+@wrong("LOX208", f32(6), f32(6, 6))
+def power_iteration_that_returns_the_old_vector(vector, matrix):
+    def advance(state):
+        steps, vector, value = state
+        product = matrix @ vector
+        return steps + 1, vector, jnp.linalg.norm(product)
+
+    return jax.lax.while_loop(lambda state: state[0] < 50, advance, (0, vector, jnp.float32(0)))
+
+
+@right("LOX208", f32(50, 32, 4), f32(50, 32))
+def momentum_that_is_updated(inputs, targets):
+    def step(state, batch):
+        weights, momentum = state
+        x, y = batch
+        momentum = 0.9 * momentum + jax.grad(lambda w: ((x @ w - y) ** 2).mean())(weights)
+        return (weights - 0.1 * momentum, momentum), None
+
+    return jax.lax.scan(step, (jnp.zeros(4), jnp.zeros(4)), (inputs, targets))[0][0]
+
+
+@right("LOX208", f32(), f32(), f32())
+def oscillator_that_closes_over_its_stiffness(position, velocity, stiffness):
+    def substep(_, state):
+        position, velocity = state
+        velocity = velocity - 0.01 * stiffness * position
+        return position + 0.01 * velocity, velocity
+
+    return jax.lax.fori_loop(0, 100, substep, (position, velocity))
+
+
+class Learner(NamedTuple):
+    weights: Any
+    rate: Any
+
+
+@right("LOX208", Learner(f32(4), f32()), f32(50, 32, 4))
+def learner_whose_rate_is_a_part_of_it(learner, inputs):
+    def step(learner, x):
+        gradient = jax.grad(lambda w: ((x @ w) ** 2).mean())(learner.weights)
+        return learner._replace(weights=learner.weights - learner.rate * gradient), None
+
+    return jax.lax.scan(step, learner, inputs)[0]
+
+
+@right("LOX208", f32(50, 4), f32(4, 4))
+def outputs_for_which_nothing_is_carried(inputs, weights):
+    return jax.lax.scan(lambda nothing, x: (nothing, jnp.tanh(x @ weights)), 0, inputs)[1]
+
+
+@right("LOX208", f32(50), f32(4))
+def best_so_far_that_changes_at_times(scores, start):
+    def step(state, score):
+        best, at = state
+        return (jnp.maximum(best, score), jnp.where(score > best, at + 1, at)), None
+
+    return jax.lax.scan(step, (-jnp.inf, start), scores)[0]
+
+
+# A carry that nothing reads.
+
+
+@wrong("LOX209", f32(50, 32, 4), f32(50, 32))
+def training_that_averages_its_loss_for_nobody(inputs, targets):
+    def step(state, batch):
+        weights, average = state
+        x, y = batch
+        loss, gradient = jax.value_and_grad(lambda w: ((x @ w - y) ** 2).mean())(weights)
+        return (weights - 0.1 * gradient, 0.9 * average + 0.1 * loss), None
+
+    weights, _ = jax.lax.scan(step, (jnp.zeros(4), jnp.float32(0)), (inputs, targets))[0]
+    return weights
+
+
+@wrong("LOX209", f32(), f32())
+def oscillator_whose_energy_is_summed_and_dropped(position, velocity):
+    def substep(_, state):
+        position, velocity, energy = state
+        velocity = velocity - 0.01 * position
+        return position + 0.01 * velocity, velocity, energy + velocity**2 + position**2
+
+    return jax.lax.fori_loop(0, 100, substep, (position, velocity, jnp.float32(0)))[:2]
+
+
+@wrong("LOX209", f32(6), f32(6, 6))
+def power_iteration_that_does_not_ask_for_its_error(vector, matrix):
+    @jax.jit
+    def solve(vector):
+        def advance(state):
+            steps, vector, error = state
+            product = matrix @ vector
+            new = product / (1 + jnp.abs(product).max())
+            return steps + 1, new, jnp.abs(new - vector).max()
+
+        return jax.lax.while_loop(lambda state: state[0] < 50, advance, (0, vector, jnp.float32(jnp.inf)))[1]
+
+    return solve(vector)
+
+
+@right("LOX209", f32(50, 32, 4), f32(50, 32))
+def training_that_logs_its_average_loss(inputs, targets):
+    def step(state, batch):
+        weights, average = state
+        x, y = batch
+        loss, gradient = jax.value_and_grad(lambda w: ((x @ w - y) ** 2).mean())(weights)
+        average = 0.9 * average + 0.1 * loss
+        lox.log({"loss": average})
+        return (weights - 0.1 * gradient, average), None
+
+    return jax.lax.scan(step, (jnp.zeros(4), jnp.float32(0)), (inputs, targets))[0][0]
+
+
+@right("LOX209", f32(), f32())
+def oscillator_whose_energy_is_returned(position, velocity):
+    def substep(_, state):
+        position, velocity, energy = state
+        velocity = velocity - 0.01 * position
+        return position + 0.01 * velocity, velocity, energy + velocity**2 + position**2
+
+    return jax.lax.fori_loop(0, 100, substep, (position, velocity, jnp.float32(0)))
+
+
+@right("LOX209", f32(6), f32(6, 6))
+def power_iteration_that_asks_for_its_error(vector, matrix):
+    def advance(state):
+        vector, error = state
+        product = matrix @ vector
+        new = product / (1 + jnp.abs(product).max())
+        return new, jnp.abs(new - vector).max()
+
+    return jax.lax.while_loop(lambda state: state[1] > 1e-3, advance, (vector, jnp.float32(jnp.inf)))[0]
+
+
+@right("LOX209", f32(50, 3))
+def sums_with_a_count_of_steps(inputs):
+    def step(state, x):
+        total, count = state
+        return (total + x, count + 1), None
+
+    return jax.lax.scan(step, (jnp.zeros(3), 0), inputs)[0][0]
+
+
+@right("LOX209", f32(50, 3))
+def velocity_that_moves_what_is_put_out(forces):
+    def step(state, force):
+        position, velocity = state
+        velocity = velocity + 0.1 * force
+        return (position + 0.1 * velocity, velocity), position
+
+    return jax.lax.scan(step, (jnp.zeros(3), jnp.zeros(3)), forces)[1]
+
+
+# An array that is read at the counter.
+
+
+@wrong("LOX210", f32(64, 8, 6), f32(6, 16), f32(16, 16))
+def recurrent_network_that_counts_its_inputs(inputs, into, onward):
+    def loss(into):
+        def step(hidden, t):
+            return _cell(hidden, inputs[t] * 2, into, onward), None
+
+        return jax.lax.scan(step, jnp.zeros((8, 16)), jnp.arange(inputs.shape[0]))[0].sum()
+
+    return jax.grad(loss)(into)
+
+
+@wrong("LOX210", f32(100, 2), f32(2))
+def simulation_that_counts_its_forces(forces, start):
+    def step(state, _):
+        position, velocity, t = state
+        velocity = velocity + 0.1 * jax.lax.dynamic_index_in_dim(forces, t, keepdims=False)
+        return (position + 0.1 * velocity, velocity, t + 1), position
+
+    return jax.lax.scan(step, (start, jnp.zeros(2), 0), None, length=100)
+
+
+@wrong("LOX210", f32(4, 100))
+def returns_of_each_environment_that_count_its_rewards(rewards):
+    def returns(rewards):
+        def back(following, t):
+            following = rewards[t] + 0.99 * following
+            return following, following
+
+        return jax.lax.scan(back, 0.0, jnp.arange(100), reverse=True)[1]
+
+    return jax.vmap(returns)(rewards)
+
+
+@right("LOX210", f32(64, 8, 6), f32(6, 16), f32(16, 16))
+def recurrent_network_that_scans_its_inputs(inputs, into, onward):
+    step = lambda hidden, x: (_cell(hidden, x, into, onward), None)  # noqa: E731
+    return jax.lax.scan(step, jnp.zeros((8, 16)), inputs)[0]
+
+
+@right("LOX210", f32(100))
+def differences_of_one_element_and_the_next(prices):
+    def step(total, t):
+        return total + (prices[t + 1] - prices[t]) ** 2, total
+
+    return jax.lax.scan(step, 0.0, jnp.arange(99))
+
+
+@right("LOX210", f32(100, 3), i32(100))
+def gradient_steps_in_an_order(samples, order):
+    return jax.lax.scan(lambda mean, t: (0.9 * mean + 0.1 * samples[t], None), jnp.zeros(3), order)[0]
+
+
+@right("LOX210", f32(100, 3))
+def sum_in_a_loop_without_results(samples):
+    return jax.lax.fori_loop(0, 100, lambda i, total: total + samples[i], jnp.zeros(3))
+
+
+@right("LOX210", f32(40, 3))
+def distances_of_the_points_to_each(points):
+    def step(nearest, i):
+        return nearest, jnp.linalg.norm(points - points[i], axis=-1).sum()
+
+    return jax.lax.scan(step, None, jnp.arange(40))[1]
+
+
+# A scan over a counter that is declared to go over time.
+
+
+@wrong("LOX211", f32(128, 16), axes={"rewards": ("time", "env")})
+def returns_over_as_many_steps_as_there_are_environments(rewards):
+    def back(state, _):
+        following, t = state
+        following = rewards[t] + 0.99 * following
+        return (following, t - 1), following
+
+    with lox.audit.expect(scan="time"):
+        return jax.lax.scan(back, (jnp.zeros(16), 127), None, length=rewards.shape[1])
+
+
+@wrong("LOX211", f32(16, 16), axes={"rewards": ("env", "time")})
+def returns_that_count_environments(rewards):
+    def back(following, t):
+        following = rewards[t] + 0.99 * following
+        return following, following
+
+    with lox.audit.expect(scan="time"):
+        return jax.lax.scan(back, jnp.zeros(16), jnp.arange(16), reverse=True)[1]
+
+
+@wrong("LOX211", f32(200, 3), f32(3), jax.random.key(0), axes={"observed": ("time", None)})
+@lox.audit.expect(scan="time")
+def simulation_of_another_length_than_what_was_observed(observed, start, key):
+    def step(state, key):
+        state = 0.9 * state + jax.random.normal(key, (3,))
+        return state, state
+
+    states = jax.lax.scan(step, start, jax.random.split(key, 120))[1]
+    return states.mean(), observed.mean()
+
+
+@right("LOX211", f32(128, 16), axes={"rewards": ("time", "env")})
+def returns_over_as_many_steps_as_there_are(rewards):
+    def back(following, t):
+        following = rewards[t] + 0.99 * following
+        return following, following
+
+    with lox.audit.expect(scan="time"):
+        return jax.lax.scan(back, jnp.zeros(16), jnp.arange(rewards.shape[0]), reverse=True)[1]
+
+
+@right("LOX211", f32(128, 16), axes={"rewards": ("time", "env")})
+def steps_over_time_in_substeps(rewards):
+    def step(state, reward):
+        state = jax.lax.scan(lambda state, _: (0.9 * state + reward, None), state, None, length=5)[0]
+        return state, state
+
+    with lox.audit.expect(scan="time"):
+        return jax.lax.scan(step, jnp.zeros(16), rewards)[1]
+
+
+@right("LOX211", f32(128, 16), axes={"prices": ("time", "asset")})
+def returns_between_the_prices(prices):
+    def step(wealth, t):
+        wealth = wealth * prices[t + 1] / prices[t]
+        return wealth, wealth
+
+    with lox.audit.expect(scan="time"):
+        return jax.lax.scan(step, jnp.ones(16), jnp.arange(127))[1]
+
+
+@right("LOX211", f32(200, 3), f32(3), axes={"observed": ("time", None)})
+def simulation_of_a_length_of_its_own(observed, start):
+    states = jax.lax.scan(lambda state, _: (0.9 * state, state), start, None, length=120)[1]
+    return states.mean(), observed.mean()
+
+
+@right("LOX211", f32(128, 16), axes={"rewards": ("time", "env")})
+def means_of_parts_of_time(rewards):
+    def step(total, part):
+        return total + jax.lax.dynamic_slice_in_dim(rewards, 16 * part, 16).mean(axis=0), None
+
+    with lox.audit.expect(scan="time"):
+        return jax.lax.scan(step, jnp.zeros(16), jnp.arange(8))[0]
+
+
+# Beyond the end of an array.
+
+
+@wrong("LOX212", f32(128), f32(128))
+def errors_with_the_next_value_of_the_last_step(rewards, values):
+    def step(total, t):
+        error = rewards[t] + 0.99 * values[t + 1] - values[t]
+        return total + error**2, error
+
+    return jax.lax.scan(step, 0.0, jnp.arange(128))
+
+
+@wrong("LOX212", f32(64, 3), f32(3))
+def simulation_of_more_steps_than_there_are_forces(forces, state):
+    return jax.lax.fori_loop(0, 100, lambda i, state: 0.9 * state + forces[i], state)
+
+
+@wrong("LOX212", f32(8, 100), f32(5))
+def moving_average_with_windows_over_the_end(series, weights):
+    def smooth(series):
+        def step(t, _):
+            return t + 1, jax.lax.dynamic_slice_in_dim(series, t, 5) @ weights
+
+        return jax.lax.scan(step, 0, None, length=series.shape[0])[1]
+
+    return jax.vmap(smooth)(series)
+
+
+@right("LOX212", f32(128), f32(129))
+def errors_with_one_value_more(rewards, values):
+    def step(total, t):
+        error = rewards[t] + 0.99 * values[t + 1] - values[t]
+        return total + error**2, error
+
+    return jax.lax.scan(step, 0.0, jnp.arange(128))
+
+
+@right("LOX212", f32(64, 3), f32(3))
+def simulation_that_goes_on_with_the_last_force(forces, state):
+    return jax.lax.fori_loop(0, 100, lambda i, state: 0.9 * state + forces[jnp.minimum(i, 63)], state)
+
+
+@right("LOX212", f32(64, 3), f32(3))
+def simulation_whose_forces_begin_again(forces, state):
+    return jax.lax.fori_loop(0, 100, lambda i, state: 0.9 * state + forces[i % 64], state)
+
+
+@right("LOX212", f32(64, 3), f32(3))
+def simulation_without_forces_at_the_end(forces, state):
+    return jax.lax.fori_loop(0, 100, lambda i, s: 0.9 * s + jnp.where(i < 64, forces[i], 0), state)
+
+
+@right("LOX212", f32(64, 3), f32(3))
+def simulation_that_fills_in_forces(forces, state):
+    return jax.lax.fori_loop(0, 100, lambda i, s: 0.9 * s + forces.at[i].get(mode="fill", fill_value=0), state)
+
+
+@right("LOX212", f32(8, 100), f32(5))
+def moving_average_of_what_is_padded(series, weights):
+    def smooth(series):
+        padded = jnp.pad(series, (0, 4))
+        step = lambda t, _: (t + 1, jax.lax.dynamic_slice_in_dim(padded, t, 5) @ weights)  # noqa: E731
+        return jax.lax.scan(step, 0, None, length=series.shape[0])[1]
+
+    return jax.vmap(smooth)(series)

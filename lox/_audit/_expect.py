@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -16,17 +16,28 @@ auditing = jax.make_user_context(False)
 
 _MARK = "lox.audit.expect"
 
-OPERATIONS: dict[str, tuple[str, ...]] = {
-    "scan": ("scan",),
-    "sum": ("reduce_sum",),
-    "mean": ("reduce_sum",),
-    "max": ("reduce_max", "argmax"),
-    "min": ("reduce_min", "argmin"),
-    "prod": ("reduce_prod",),
-    "cumsum": ("cumsum",),
-    "sort": ("sort",),
+
+class Operation(NamedTuple):
+    """What a declaration is about: primitives, as far as they come from calls of these functions."""
+
+    primitives: tuple[str, ...]
+    functions: tuple[str, ...]
+
+
+OPERATIONS = {
+    "scan": Operation(("scan",), ("scan",)),
+    "sum": Operation(("reduce_sum",), ("sum", "nansum", "reduce_sum")),
+    "mean": Operation(("reduce_sum",), ("mean", "nanmean", "average", "var", "nanvar", "std", "nanstd")),
+    "max": Operation(("reduce_max", "argmax"), ("max", "amax", "nanmax", "reduce_max", "argmax", "nanargmax")),
+    "min": Operation(("reduce_min", "argmin"), ("min", "amin", "nanmin", "reduce_min", "argmin", "nanargmin")),
+    "prod": Operation(("reduce_prod",), ("prod", "nanprod", "reduce_prod")),
+    "cumsum": Operation(("cumsum",), ("cumsum", "nancumsum")),
+    "sort": Operation(("sort",), ("sort", "argsort", "lexsort", "sort_key_val")),
+    "index": Operation(
+        ("slice", "dynamic_slice", "gather"), ("getitem", "take", "index_in_dim", "dynamic_index_in_dim")
+    ),
 }
-"""The primitives that each declaration is about."""
+"""The operations that can be declared."""
 
 
 @contextlib.contextmanager
@@ -36,8 +47,9 @@ def expect(**axes: str | Sequence[str]) -> Iterator[None]:
     A context manager, which can be a decorator too.
 
     Args:
-        **axes: For "scan", "sum", "mean", "max", "min", "prod", "cumsum" or "sort" the label of the axis that all
-            such operations in this part of the program go over, or several. An axis without a label is not checked.
+        **axes: For "scan", "sum", "mean", "max", "min", "prod", "cumsum", "sort" or "index" (as in ``x[0]``) the label
+            of the axis that all such operations in this part of the program go over, or several. An axis without a
+            label is not checked.
 
     Raises:
         LogValueError: There is no such operation. A `ValueError`.
@@ -49,7 +61,7 @@ def expect(**axes: str | Sequence[str]) -> Iterator[None]:
     ...         return x - x.mean(axis=0)
     >>> [finding] = lox.audit(normalize, axes={"x": ("time", "batch")})(jnp.ones((5, 7))).issues
     >>> finding.code, finding.message
-    ('LOX105', "'mean' goes over time here, and is declared to go over batch.")
+    ('LOX105', "'mean' goes over time here, and expect(mean=...) says batch.")
     """
     for name in axes:
         if name not in OPERATIONS:

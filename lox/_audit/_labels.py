@@ -190,7 +190,11 @@ def _of_first(step: Step) -> Sequence[Labels]:
 @_rule("concatenate")
 def _concatenate(step: Step) -> Sequence[Labels]:
     axes = zip(*(value.fact.labels for value in step.inputs), strict=True)
-    return [tuple(next((label for label in axis if label is not None), None) for axis in axes)]
+    found = [[label for label in axis if label is not None] for axis in axes]
+    joined = step.equation.params.get("dimension")
+    if joined is not None and len(set(found[joined])) > 1:  # Such as features of one kind and of another.
+        found[joined] = []
+    return [tuple(next(iter(labels), None) for labels in found)]
 
 
 @_rule("stack")

@@ -89,6 +89,12 @@ def call(equation: Any) -> tuple[Any, ...]:
     return locate(equation), *inside[-deep:]
 
 
+def called(equation: Any) -> str:
+    """The name of the function that the user's program called for an equation, such as ``"mean"`` for ``x.mean()``."""
+    names = [name for name in call(equation)[1:] if "<locals>" not in name]  # Those are of what forwards calls.
+    return names[-1].rpartition(".")[2].strip("_") if names else ""
+
+
 @functools.lru_cache(maxsize=4096)
 def is_internal(file: str) -> bool:
     """Whether a file is of JAX, of lox or of Python's own library."""

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 
 from lox import _compat
 from lox._audit._audited import Audited
-from lox._audit._location import Location
+from lox._audit._location import Location, call, locate
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
+from lox._audit._sources import is_users
 
 _BRANCHED_OR_REPEATED = primitives("cond", "scan", "while")
 
@@ -57,19 +58,44 @@ def _scan(step: Step) -> Scan:
     )
 
 
-def read(block: Block) -> set[Value]:
-    """The values of a block that have a part in what comes out of it, or in what it does besides."""
-    found = set(block.outputs)
-    for step in reversed(block.steps):
-        if not step.equation.effects and found.isdisjoint(step.outputs):
-            continue
-        if len(step.blocks) == 1 and len(step.blocks[0].inputs) == len(step.inputs):
-            (inner,) = step.blocks
-            inside = read(inner)
-            found.update(value for value, own in zip(step.inputs, inner.inputs, strict=True) if own in inside)
-        else:
-            found.update(step.inputs)
-    return found
+def is_called(step: Step, *names: str) -> bool:
+    """Whether the user wrote a call of one of these functions of JAX that a step comes from, such as ``"scan"``."""
+    return is_users(locate(step.equation).file) and not set(names).isdisjoint(call(step.equation)[1:])
+
+
+def is_call(step: Step) -> bool:
+    """Whether a step does nothing but what is inside, once."""
+    if len(step.blocks) != 1 or step.equation.primitive in _BRANCHED_OR_REPEATED:
+        return False
+    (block,) = step.blocks
+    return len(block.inputs) == len(step.inputs) and len(block.outputs) == len(step.outputs)
+
+
+def read(block: Block, results: Iterable[Value] | None = None) -> set[Value]:
+    """The values of a block that have a part in these results of it, or in all, or in what it does besides."""
+    known: dict[tuple[Block, frozenset[Value]], set[Value]] = {}  # What calls itself twice is called very often.
+
+    def inside(block: Block, results: frozenset[Value]) -> set[Value]:
+        if (block, results) in known:
+            return known[block, results]
+        found = set(results)
+        for step in reversed(block.steps):
+            if not step.equation.effects and found.isdisjoint(step.outputs):
+                continue
+            if len(step.blocks) == 1 and len(step.blocks[0].inputs) == len(step.inputs):
+                (inner,) = step.blocks
+                wanted = inner.outputs
+                if is_call(step):
+                    pairs = zip(inner.outputs, step.outputs, strict=True)
+                    wanted = tuple(own for own, outside in pairs if outside in found)
+                of_inner = inside(inner, frozenset(wanted))
+                found.update(value for value, own in zip(step.inputs, inner.inputs, strict=True) if own in of_inner)
+            else:
+                found.update(step.inputs)
+        known[block, results] = found
+        return found
+
+    return inside(block, frozenset(block.outputs if results is None else results))
 
 
 def reached(block: Block, start: Iterable[Value]) -> set[Value]:

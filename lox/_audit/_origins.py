@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from lox._audit._location import Location
@@ -11,6 +11,9 @@ from lox._audit._rules import primitives
 
 PASSING = primitives("broadcast_in_dim", "reshape", "squeeze", "transpose", "copy", "sharding_constraint", "name")
 """What only lays out the elements of its first operand."""
+
+LAID_OUT = primitives("broadcast_in_dim", "reshape", "squeeze")
+"""What puts the elements of its operand into other axes, in their order."""
 
 _LOOPS = primitives("scan", "while", "cond")
 
@@ -47,3 +50,16 @@ def _is_call(step: Step) -> bool:
         return False
     (block,) = step.blocks
     return len(block.inputs) == len(step.inputs) and len(block.outputs) == len(step.outputs)
+
+
+def axes_before(step: Step) -> Sequence[int | None] | None:
+    """Which axis of its operand each axis is of what a step lays out; None for all if that is not known."""
+    (operand, *_), (result,) = step.inputs, step.outputs
+    kept = step.equation.params.get("broadcast_dimensions")
+    if kept is not None:
+        return [kept.index(axis) if axis in kept else None for axis in range(len(result.shape))]
+    long = [axis for axis, size in enumerate(operand.shape) if size != 1]
+    if [operand.shape[axis] for axis in long] != [size for size in result.shape if size != 1]:
+        return None
+    left = iter(long)
+    return [None if size == 1 else next(left) for size in result.shape]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lox._audit._checks._axes import _meaning, _recurrences
+from lox._audit._checks._axes import _meaning, _recurrences, _statistics
 
-KINDS = (*_meaning.KINDS, *_recurrences.KINDS)
-CHECKS = (*_meaning.CHECKS, *_recurrences.CHECKS)
+KINDS = (*_meaning.KINDS, *_recurrences.KINDS, *_statistics.KINDS)
+CHECKS = (*_meaning.CHECKS, *_recurrences.CHECKS, *_statistics.CHECKS)

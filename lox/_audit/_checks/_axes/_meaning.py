@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._expect import OPERATIONS, declared_at, is_declared
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._labels import has_rule, regrouped
-from lox._audit._location import Location, call
+from lox._audit._location import Location, call, called
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
 
@@ -63,7 +64,8 @@ def meeting(audited: Audited) -> Iterator[Finding | Held]:
         arrays = [value for value in step.inputs if value.shape]
         if len(arrays) < 2 or len({len(value.shape) for value in arrays}) > 1:
             continue
-        for axis in range(len(arrays[0].shape)):
+        joined = step.equation.params.get("dimension") if step.equation.primitive in primitives("concatenate") else None
+        for axis in set(range(len(arrays[0].shape))) - {joined}:
             labelled = [value for value in arrays if value.fact.labels[axis] is not None]
             others = [value for value in labelled if value.shape[axis] == labelled[0].shape[axis]][1:]
             differ = [value for value in others if value.fact.labels[axis] != labelled[0].fact.labels[axis]]
@@ -104,14 +106,28 @@ def reshaped(audited: Audited) -> Iterator[Finding | Held]:
             new = [step.outputs[0].shape[axis] for axis in after]
             if len(labels) < 2 or not all(labels):
                 continue
-            if len(new) == 1 or new == sizes:
-                yield RESHAPED.fine(location)
-            elif sorted(new) == sorted(sizes):
+            places, axes = _places(new), _places(sizes)
+            moved = [place for place, axis in enumerate(axes) if axis not in places and axis.size in new]
+            if moved:
+                text = " and ".join(map(str, labels))
                 yield RESHAPED.at(
                     location,
-                    f"The axes {', '.join(map(str, labels))} of sizes {sizes} are reshaped to {new}: what was one "
-                    f"after the other along {labels[-1]} is now spread over both axes.",
+                    f"The axes {text} of sizes {sizes} are reshaped to {new}: the axis of size {sizes[moved[0]]} in "
+                    f"that is not {labels[moved[0]]}, but has elements of {text} in turn.",
                 )
+            elif len(new) == 1 or new == sizes:
+                yield RESHAPED.fine(location)
+
+
+class _Place(NamedTuple):
+    """Where an axis is among others: how many elements there are of those before it, and of its own."""
+
+    before: int
+    size: int
+
+
+def _places(sizes: Sequence[int]) -> list[_Place]:
+    return [_Place(math.prod(sizes[:axis]), size) for axis, size in enumerate(sizes)]
 
 
 def crossed(audited: Audited) -> Iterator[Finding | Held]:
@@ -120,7 +136,7 @@ def crossed(audited: Audited) -> Iterator[Finding | Held]:
         if step.blocks or has_rule(step.equation.primitive):
             continue
         arrays = [value for value in step.inputs if value.shape]
-        made = [value for value in arrays if _is_made_for(value, step)]
+        made = [value for value in arrays if is_made_for(value, step)]
         raised = made if all(map(_is_raised, made)) else []  # The axes of vmap are also between others.
         others = [value for value in arrays if value not in made]
         for one, other in itertools.product(raised, others):
@@ -148,25 +164,34 @@ def _declared(
     for step in block.steps:
         expected = {**around, **declared_at(step.equation)}
         for name, labels in expected.items():
-            if step.equation.primitive in primitives(*OPERATIONS[name]):
-                for label in _gone_over(step):
+            if _is(name, step):
+                for label in gone_over(step):
                     if label in labels:
                         yield DECLARED.fine(lines[step])
                     else:
                         said = " and ".join(sorted(labels))
                         yield DECLARED.at(
-                            lines[step], f"'{name}' goes over {label} here, and is declared to go over {said}."
+                            lines[step],
+                            f"'{called(step.equation)}' goes over {label} here, and expect({name}=...) says {said}.",
                         )
         for inner in step.blocks:
             yield from _declared(inner, expected, lines, seen)
 
 
-def _gone_over(step: Step) -> list[str]:
-    """The labels, as far as there are any, of the axes that a reduction, a loop or a sort goes over."""
-    params = step.equation.params
-    if step.equation.primitive in primitives("scan"):
+def _is(name: str, step: Step) -> bool:
+    """Whether a step comes from an operation of this name."""
+    operation = OPERATIONS[name]
+    return step.equation.primitive in primitives(*operation.primitives) and called(step.equation) in operation.functions
+
+
+def gone_over(step: Step) -> list[str]:
+    """The labels, as far as there are any, of the axes that a reduction, a loop, a sort or an index goes over."""
+    params, primitive = step.equation.params, step.equation.primitive
+    if primitive in primitives("scan"):
         consts, carry = _compat.scan_counts(params)
-        scanned = [(value, (0,)) for value in step.inputs[consts + carry :]]
+        scanned: list[tuple[Value, tuple[int, ...]]] = [(value, (0,)) for value in step.inputs[consts + carry :]]
+    elif primitive in primitives(*OPERATIONS["index"].primitives):
+        scanned = [(step.inputs[0], _indexed(step))]
     else:
         axes = params["axes"] if "axes" in params else (params.get("axis", params.get("dimension")),)
         scanned = [(step.inputs[0], axes)]
@@ -174,7 +199,18 @@ def _gone_over(step: Step) -> list[str]:
     return list(dict.fromkeys(str(label) for label in found if label is not None))
 
 
-def _is_made_for(value: Value, step: Step) -> bool:
+def _indexed(step: Step) -> tuple[int, ...]:
+    """The axes of an array of which a step takes the element at one index."""
+    shape, params = step.inputs[0].shape, step.equation.params
+    numbers = params.get("dimension_numbers")
+    if numbers is not None and len(step.inputs[1].shape) > 1 + len(numbers.start_indices_batching_dims):
+        return ()  # At several indices.
+    taken = params["slice_sizes"] if "slice_sizes" in params else step.outputs[0].shape
+    looked = range(len(shape)) if numbers is None else numbers.start_index_map
+    return tuple(axis for axis in looked if taken[axis] == 1 != shape[axis])
+
+
+def is_made_for(value: Value, step: Step) -> bool:
     """Whether an operand of a step got axes in the very call that the step comes from."""
     maker = value.maker
     if maker is None or maker.equation.primitive not in primitives("broadcast_in_dim", "reshape"):

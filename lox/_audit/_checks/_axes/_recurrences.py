@@ -23,7 +23,7 @@ RECURRENCE = Kind(
 )
 
 _TIME = re.compile(r"t|(num_?)?(time_?)?steps?|times?", re.IGNORECASE)
-_BATCH = re.compile(r"b|batch(es)?|batch_?size|(num_?)?(env(ironment)?|actor|worker)s?", re.IGNORECASE)
+_BATCH = re.compile(r"b|batch(es)?|batch_?size|(num_?)?(env(ironment)?|actor|agent|worker|lane)s?", re.IGNORECASE)
 _CUMULATIVE = primitives("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 
 
@@ -59,7 +59,7 @@ def _mixes(scan: Scan) -> Value | None:
     for _, before, new in scan.carry:
         if _has_time(new) and new in timed and jnp.issubdtype(new.aval.dtype, jnp.floating):
             after = reached(scan.body, [before])
-            if new in after and any(_has_time(result) and result in after for result in scan.ys):
+            if new in after and any((_has_time(y) and y in after) or y is before for y in scan.ys):
                 return new
     return None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,7 @@ from lox._audit._audited import Audited
 from lox._audit._checks._lanes._shards import MULTIPLIED
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import is_internal, transformations
+from lox._audit._origins import LAID_OUT, axes_before
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
 
@@ -77,10 +77,8 @@ def paired(audited: Audited) -> Iterator[Finding | Held]:
     for step, location in audited.steps:
         if step.equation.primitive not in _LOOKUPS:
             continue
-        numbers = step.equation.params["dimension_numbers"]
-        places = _batched(numbers)
         array, indices = step.inputs[:2]
-        for axis, place in zip(numbers.operand_batching_dims, places, strict=True):
+        for axis, place in _pairs(step):
             one, other = array.fact.labels[axis], indices.fact.labels[place]
             if one is None or other is None:
                 continue
@@ -94,10 +92,53 @@ def paired(audited: Audited) -> Iterator[Finding | Held]:
                 )
 
 
-def _batched(numbers: Any) -> tuple[int, ...]:
-    """The axes of indices that go along with axes of the array, of a lookup or of an update."""
-    name = "start" if isinstance(numbers, jax.lax.GatherDimensionNumbers) else "scatter"
-    return tuple(getattr(numbers, f"{name}_indices_batching_dims"))
+def _pairs(step: Step) -> Iterator[tuple[int, int]]:
+    """The axes of an array and of its indices of which a lookup or an update takes the elements one by one.
+
+    They are batched by vmap, or one of the indices counts: `x[jnp.arange(n), i]`.
+    """
+    numbers, (array, indices) = step.equation.params["dimension_numbers"], step.inputs[:2]
+    if isinstance(numbers, jax.lax.GatherDimensionNumbers):
+        batched, indexed = numbers.start_indices_batching_dims, numbers.start_index_map
+    else:
+        batched, indexed = numbers.scatter_indices_batching_dims, numbers.scatter_dims_to_operand_dims
+    yield from zip(numbers.operand_batching_dims, batched, strict=True)
+    if indices.maker is not None and indices.maker.equation.primitive in primitives("concatenate"):
+        columns = indices.maker.inputs
+        for axis, column in zip(indexed, columns, strict=True) if len(indexed) == len(columns) else ():
+            place = _counted(column)
+            if place is not None and column.shape[place] == array.shape[axis]:
+                yield axis, place
+
+
+def _counted(value: Value) -> int | None:
+    """The axis along which a value counts from 0, such as `jnp.arange(n)[:, None]`."""
+    axes: list[int | None] = list(range(len(value.shape)))
+    while value.maker is not None:
+        maker = value.maker
+        if maker.equation.primitive in primitives("iota"):
+            counted = maker.equation.params["dimension"]
+            return axes.index(counted) if counted in axes else None
+        if maker.equation.primitive in LAID_OUT:
+            before = axes_before(maker)
+            if before is None:
+                return None
+            axes = [None if axis is None else before[axis] for axis in axes]
+            value = maker.inputs[0]
+        elif maker.equation.primitive in primitives("convert_element_type"):
+            value = maker.inputs[0]
+        elif maker.equation.primitive in primitives("select_n") and _is_from_the_end(maker):
+            value = maker.inputs[1]
+        else:
+            return None
+    return None
+
+
+def _is_from_the_end(step: Step) -> bool:
+    """Whether a step does no more than to count negative indices from the end."""
+    _, index, other = step.inputs
+    made = other.maker
+    return made is not None and made.equation.primitive in primitives("add") and index in made.inputs
 
 
 def _sum_of_alike(step: Step) -> tuple[int, Value | None]:
