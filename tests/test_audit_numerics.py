@@ -170,3 +170,173 @@ def test_training_with_optax_and_flax_is_not_mentioned():
     report = lox.audit(train)(jax.random.key(0), tokens, tokens)
     assert not report.issues
     assert not found(train, jax.random.key(0), tokens, tokens)
+
+
+def messages(code, fun, *args):
+    return [each.message for each in lox.audit(fun)(*args).warnings if each.code == code]
+
+
+def adds(places, indices, updates, **options):
+    """A function that adds updates to zeros of a shape, at indices of a shape, and its arguments."""
+
+    def fun(at, values):
+        return jnp.zeros(places, values.dtype).at[at].add(values, **options)
+
+    return fun, of(jnp.int32, *indices), of(jnp.bfloat16, *updates)
+
+
+ROWS = jax.lax.ScatterDimensionNumbers((1,), (), (0,))
+SCATTERED = {
+    "255 into one place": (adds((1,), (255,), (255,)), None),
+    "256 into one place": (adds((1,), (256,), (256,)), "of 256 numbers into 1 place is in bfloat16: "),
+    "512 into two places": (adds((2,), (512,), (512,)), "512 numbers into 2 places is in bfloat16, and 256 or more"),
+    "510 into two places": (adds((2,), (510,), (510,)), None),
+    "511 into two places": (adds((2,), (511,), (511,)), "511 numbers into 2 places is in bfloat16, and 256 or more"),
+    "rows": (adds((2, 9), (512,), (512, 9)), "512 numbers into 2 places"),
+    "all at other places": (adds((2,), (512,), (512,), unique_indices=True), None),
+    "a large row at one place": (adds((5, 999), (), (999,)), None),
+    "as a batch": ((jax.vmap(adds((2,), (), ())[0]), of(jnp.int32, 9, 512), of(jnp.bfloat16, 9, 512)), "512 numbers"),
+    "a large batch": ((jax.vmap(adds((2,), (), ())[0]), of(jnp.int32, 999, 9), of(jnp.bfloat16, 999, 9)), None),
+    "windows": (
+        (
+            lambda at, values: jax.lax.scatter_add(jnp.zeros(10, values.dtype), at, values, ROWS),
+            of(jnp.int32, 300, 1),
+            of(jnp.bfloat16, 300, 10),
+        ),
+        "300 numbers into 1 place is",
+    ),
+    "counts of integers": ((lambda at: jnp.zeros(1, jnp.int32).at[at].add(1), of(jnp.int32, 999)), None),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERED)
+def test_how_many_numbers_are_added_at_one_place(name):
+    (fun, *args), expected = SCATTERED[name]
+    found = messages("LOX805", fun, *args)
+    assert [expected in message for message in found] == ([True] if expected else [])
+
+
+@pytest.mark.parametrize(("dtype", "end"), [(jnp.bfloat16, 256), (jnp.float16, 2048)])
+def test_sums_that_are_said_to_stall_do(dtype, end):
+    """What is not said to stall, such as a sum, a product or a cumsum, has float32 inside or adds up in pairs."""
+    ones = jnp.ones(8192, dtype)
+    nowhere = jnp.zeros(8192, jnp.int32)
+    window = (1, 64, 64, 1)
+
+    def scattered(x):
+        return jnp.zeros(1, dtype).at[nowhere].add(x)[0]
+
+    def shared(x):
+        return jax.grad(lambda w: jax.lax.scan(lambda c, x: (c, w * x), None, x)[1].sum())(jnp.ones((), dtype))
+
+    def pooled(x):
+        return jax.lax.reduce_window(x[:4096].reshape(window), 0.0, jax.lax.add, window, window, "VALID")[0, 0, 0, 0]
+
+    for fun in (scattered, shared, pooled):
+        assert jax.jit(fun)(ones) == end
+        (message,) = messages("LOX805", fun, ones)
+        assert message.endswith(f"a count stops at {end}.")
+    for fun in (jnp.sum, lambda x: jax.lax.reduce_sum(x, (0,)), lambda x: x @ x):
+        assert jax.jit(fun)(ones) == 8192
+        assert not messages("LOX805", fun, ones)
+    (message,) = messages("LOX805", lambda x: jnp.cumsum(x), ones)
+    assert jax.jit(jnp.cumsum)(ones)[-1] == 8192 and "stops" not in message
+    assert (jnp.diff(jax.jit(jnp.cumsum)(ones)) == 0).any() and message.endswith("neighbours become equal.")
+
+
+BF16, TWO = of(jnp.bfloat16, 4, 3), np.float32(2)
+WIDENING = {
+    "times": lambda x: x * TWO,
+    "times, from the left": lambda x: TWO * x,
+    "over": lambda x: x / np.sqrt(8),
+    "under": lambda x: 1 / TWO / x,
+    "power": lambda x: x**TWO,
+    "base": lambda x: TWO**x,
+    "multiply": lambda x: jnp.multiply(x, TWO),
+    "maximum": lambda x: jnp.maximum(x, TWO),
+    "where": lambda x: jnp.where(x > 0, x, TWO),
+    "clip": lambda x: jnp.clip(x, -TWO, TWO),
+    "a number of jax": lambda x: x + jnp.float32(0.5),
+    "an array without axes": lambda x: x + jnp.zeros(()),
+    "a root of a number of jax": lambda x: x / jnp.sqrt(jnp.float32(8)),
+    "vmap": jax.vmap(lambda x: x * TWO),
+    "where in vmap": jax.vmap(lambda x: jnp.where(x > 0, x, TWO)),
+    "jit": jax.jit(lambda x: x * TWO),
+    "checkpoint": jax.checkpoint(lambda x: x * TWO),
+    "jvp": lambda x: jax.jvp(lambda x: x * TWO, (x,), (x,)),
+    "grad": jax.grad(lambda x: (x * TWO).sum().astype(jnp.float32)),
+    "scan": lambda x: jax.lax.map(lambda row: row * TWO, x),
+}
+NOT_WIDENING = {
+    "a number of Python": lambda x: x * 2.0,
+    "a number of Python in where": lambda x: jnp.where(x > 0, x, -1e9),
+    "an item": lambda x: x * TWO.item(),
+    "astype": lambda x: x.astype(jnp.float32) * TWO,
+    "convert_element_type": lambda x: jax.lax.convert_element_type(x, jnp.float32) * TWO,
+    "asarray": lambda x: jnp.asarray(x, jnp.float32) * TWO,
+    "converted back": lambda x: (x * TWO).astype(jnp.bfloat16),
+    "where that is converted back": lambda x: jnp.where(x > 0, x, TWO).astype(jnp.bfloat16),
+    "compared": lambda x: x > TWO,
+    "an array": lambda x: x * jnp.ones(3),
+    "one number of an array": lambda x: x[0, 0] * TWO,
+    "integers": lambda x: x * (jnp.arange(3) * TWO).astype(x.dtype),
+    "an argument": jax.jit(lambda x, scale: x * scale),
+    "mean and variance": lambda x: (x.mean(), x.var(), jnp.std(x), jax.nn.standardize(x)),
+}
+
+
+@pytest.mark.parametrize("name", WIDENING)
+def test_a_scalar_that_widens_an_array(name):
+    (message,) = messages("LOX807", WIDENING[name], BF16)
+    assert "is a float32 here, and makes float32[" in message and " of bfloat16[" in message
+    if name != "grad":
+        assert jax.tree.leaves(jax.eval_shape(WIDENING[name], BF16))[0].dtype == jnp.float32
+
+
+@pytest.mark.parametrize("name", NOT_WIDENING)
+def test_what_widens_nothing_or_on_purpose(name):
+    args = (BF16, of(jnp.float32)) if name == "an argument" else (BF16,)
+    assert not messages("LOX807", NOT_WIDENING[name], *args)
+
+
+def test_what_widens_is_told_at_its_line_and_once():
+    def fun(x):
+        x = x + 1.0
+        return jnp.where(x > 0, x / np.sqrt(8), TWO)
+
+    (finding,) = lox.audit(fun)(BF16).warnings
+    assert (finding.code, finding.line) == ("LOX807", fun.__code__.co_firstlineno + 2)
+    assert finding.message.startswith("2.828 is a float32 here, and makes float32[4,3] of bfloat16[4,3]: ")
+
+
+def test_numbers_that_leave_an_array_its_type_are_verified():
+    assert "LOX807" in {each.code for each in lox.audit(lambda x: x * jnp.bfloat16(2))(BF16).verified}
+
+
+def test_with_64_bits_a_scalar_of_numpy_widens_32():
+    with jax.enable_x64(True):
+        (message,) = messages("LOX807", lambda x: x * np.sqrt(8), FLOATS)
+        assert "makes float64[4] of float32[4]" in message
+        assert not messages("LOX807", lambda x: x * 2.5 * jnp.pi, FLOATS)
+
+
+WRITTEN = """
+def times(x):
+    return x * np.float32(2)
+
+def chosen(x):
+    return jnp.where(x > 0, x, np.float32(2))
+"""
+
+
+@pytest.mark.parametrize("module", [jax, pytest])
+@pytest.mark.parametrize("name", ["times", "chosen"])
+def test_what_jax_and_libraries_widen_is_theirs(name, module):
+    def written(file):
+        names = {"np": np, "jnp": jnp}
+        exec(compile(WRITTEN, file, "exec"), names)
+        return names[name]
+
+    library, own = written(module.__file__), written("own.py")
+    assert not messages("LOX807", lambda x: library(x) + 1, BF16)
+    assert messages("LOX807", lambda x: own(x) + 1, BF16)

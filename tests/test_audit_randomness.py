@@ -241,3 +241,280 @@ def test_what_was_looked_at_and_is_right_is_told():
         return key, normal(now)
 
     assert {each.code for each in lox.audit(fun)(KEY).verified} >= {"LOX700", "LOX705"}
+
+
+def told(code, fun, *args):
+    """The messages with a code, of which an audit has all severities."""
+    return [each.message for each in lox.audit(fun)(*args).at_least("info") if each.code == code]
+
+
+def unused(fun, *args):
+    """The keys that an audit says nothing uses, or what else it says."""
+    messages = told("LOX706", fun, *args)
+    return [text.removeprefix("Nothing uses ").removesuffix(" that this split makes.") for text in messages]
+
+
+def deterministic(key, x):
+    return x + 1
+
+
+def one_of_four(key):
+    one, _, three, four = jax.random.split(key, 4)
+    return normal(one), uniform(three), normal(four)
+
+
+def two_of_four(key):
+    keys = jax.random.split(key, 4)
+    return normal(keys[0]), normal(keys[-1])
+
+
+def in_a_loop_of_python(key):
+    first, second, third = jax.random.split(key, 3)
+    return [normal(each) for each in (first, second)]
+
+
+def in_a_scan(key):
+    def step(key, _):
+        key, now, _ = jax.random.split(key, 3)
+        return key, normal(now)
+
+    return jax.lax.scan(step, key, length=3)
+
+
+def of_each_lane(keys):
+    return jax.vmap(lambda key: normal(jax.random.split(key, 3)[1]))(keys)
+
+
+def assigned_again(key):
+    key, now = jax.random.split(key)
+    x = normal(now)
+    key, now = jax.random.split(key)
+    return x, normal(key)
+
+
+def overwritten(key):
+    key, now = jax.random.split(key)
+    x = normal(key)
+    key, now = jax.random.split(key)
+    return x, normal(now)
+
+
+def all_of_them(key):
+    jax.random.split(key)
+    return normal(key)
+
+
+def the_only_one(key):
+    jax.random.split(key, 1)
+    return normal(key)
+
+
+@pytest.mark.parametrize(
+    ("fun", "expected"),
+    [
+        (one_of_four, "[1] of the 4 keys"),
+        (two_of_four, "[1], [2] of the 4 keys"),
+        (in_a_loop_of_python, "[2] of the 3 keys"),
+        (in_a_scan, "[2] of the 3 keys"),
+        (of_each_lane, "[2] of the 3 keys"),
+        (assigned_again, "[1] of the 2 keys"),
+        (overwritten, "[1] of the 2 keys"),
+        (all_of_them, "any of the 2 keys"),
+        (the_only_one, "the key"),
+    ],
+)
+@pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey], ids=["typed", "old"])
+def test_keys_that_nothing_uses_are_named(fun, expected, make):
+    key = jax.random.split(make(0), 4) if fun is of_each_lane else make(0)
+    assert unused(fun, key) == [expected]
+
+
+def carried_on(key):
+    for _ in range(3):
+        key, now = jax.random.split(key)
+        yield normal(now)
+
+
+def last_carried_on(key):
+    now, key = jax.random.split(key)
+    again, key = jax.random.split(key)
+    return normal(now), normal(again)
+
+
+def returned(key):
+    key, now = jax.random.split(key)
+    return key, now
+
+
+def at_a_place_that_is_computed(key, place):
+    return normal(jax.random.split(key, 8)[place])
+
+
+def in_a_dict(key):
+    keys = {}
+    keys["weights"], keys["noise"] = jax.random.split(key)
+    return normal(keys["weights"])
+
+
+def handed_to_what_draws_nothing(key):
+    key, now = jax.random.split(key)
+    return key, deterministic(now, 1.0)
+
+
+def handed_to_lanes_that_draw_nothing(key):
+    return jax.vmap(deterministic)(jax.random.split(key, 3), jnp.ones(3))
+
+
+def handed_on_in_a_loop(key):
+    x, now = 0.0, key
+    for _ in range(3):
+        x = deterministic(now, x)
+        key, now = jax.random.split(key)
+    return x
+
+
+def read_by_a_function_before(key):
+    def move(x):
+        return deterministic(now, x)
+
+    key, now = jax.random.split(key)
+    return move(normal(key))
+
+
+def sliced(key):
+    keys = jax.random.split(key, 4)
+    return jax.vmap(normal)(keys[1:-1])
+
+
+def used_at_the_second_call(key):
+    def first_or_second(key, place):
+        one, other = jax.random.split(key)
+        return normal([one, other][place])
+
+    one, other = jax.random.split(key)
+    return first_or_second(one, 0), first_or_second(other, 1)
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda key: list(carried_on(key)),
+        last_carried_on,
+        returned,
+        partial(at_a_place_that_is_computed, place=jnp.argmax(jnp.arange(3))),
+        in_a_dict,
+        handed_to_what_draws_nothing,
+        handed_to_lanes_that_draw_nothing,
+        handed_on_in_a_loop,
+        read_by_a_function_before,
+        sliced,
+        used_at_the_second_call,
+        lambda key: jax.vmap(normal)(jax.random.split(key, 4)),
+        lambda key: [normal(each) for each in jax.random.split(key, 4)],
+        lambda key: jax.lax.map(normal, jax.random.split(key, 4)),
+        lambda key: jax.random.choice(key, 10, (3,), replace=False),
+        lambda key: jnp.stack(list(jax.random.split(key, 3))),
+    ],
+)
+@pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey], ids=["typed", "old"])
+def test_keys_that_something_uses_or_may_use_are_not_named(fun, make):
+    assert not unused(fun, make(0))
+
+
+def test_what_is_not_traced_to_its_end_has_no_unused_keys():
+    def fun(key):
+        key, now = jax.random.split(key)
+        raise ValueError(now)
+
+    assert not unused(fun, KEY)
+
+
+WRITTEN = """
+from jax.random import normal, split
+
+def one_of_two(key):
+    one, two = split(key)
+    return normal(one)
+
+def both_returned(key):
+    return split(key)
+
+def row_of_lanes(key):
+    return vmap(lambda key: normal(split(key, 3)[1]))(split(key, 5))
+
+def each_in_another_call(key):
+    def either(key, place):
+        one, other = split(key)
+        return normal([one, other][place])
+
+    first, second, third = split(key, 3)
+    return either(first, 0), either(second, 1), normal(third)
+
+def raises(key):
+    one, other = split(key)
+    raise ValueError(normal(one))
+"""
+
+
+def written(name, file="<stdin>"):
+    """A function whose source is not to be had, as if it were in a file."""
+    names = {"vmap": jax.vmap}
+    exec(compile(WRITTEN, file, "exec"), names)
+    return names[name]
+
+
+@pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey], ids=["typed", "old"])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("one_of_two", ["[1] of the 2 keys"]),
+        ("both_returned", []),
+        ("row_of_lanes", ["[2] of the 3 keys"]),
+        ("each_in_another_call", []),
+        ("raises", []),
+    ],
+)
+def test_without_source_what_uses_keys_is_told_by_the_program_alone(name, expected, make):
+    assert unused(written(name), make(0)) == expected
+
+
+def test_what_jax_does_with_an_old_key_is_not_told_of():
+    assert not told("LOX707", lambda key: jax.nn.initializers.normal()(key, (3,)), jax.random.PRNGKey(0))
+
+
+def test_keys_of_a_library_are_its_own_matter():
+    key = jax.random.PRNGKey(0)
+    assert not unused(written("one_of_two", pytest.__file__), key)
+    assert not told("LOX707", written("one_of_two", pytest.__file__), key)
+    assert told("LOX707", written("one_of_two"), key)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_typed_keys_are_not_old_ones_and_unused_keys_of_jax_are_not_named(name):
+    assert not told("LOX707", SAMPLERS[name], KEY)
+    assert not told("LOX706", SAMPLERS[name], KEY)
+    assert len(told("LOX707", SAMPLERS[name], jax.random.PRNGKey(0))) == 1
+
+
+def test_old_keys_are_told_of_once_and_at_the_first_line():
+    def fun(key, x):
+        first = jax.random.normal(key, x.shape)
+        second = jax.random.normal(jax.random.PRNGKey(3), x.shape)
+        return first + second
+
+    (finding,) = (each for each in lox.audit(fun)(jax.random.PRNGKey(0), jnp.ones(3)).at_least("info"))
+    assert (finding.code, finding.line) == ("LOX707", fun.__code__.co_firstlineno + 1)
+    assert finding.message.startswith("jax.random.normal takes a key here that is an array, uint32[2]")
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda key, data: jax.random.key_data(key) + data,
+        lambda key, data: normal(jax.random.wrap_key_data(data)),
+        lambda key, data: normal(jax.random.key(data[0])),
+        lambda key, data: data + 1,
+    ],
+)
+def test_keys_that_are_taken_from_numbers_on_purpose_are_not_old(fun):
+    assert not told("LOX707", fun, KEY, jnp.zeros(2, jnp.uint32))

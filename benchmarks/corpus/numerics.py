@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -338,6 +340,143 @@ def time_of_a_long_simulation_by_the_number_of_the_step(state):
         return 0.999 * state + 1e-3 * jnp.sin(1e-3 * count * state)
 
     return jax.lax.fori_loop(0, 50_000_000, step, state)
+
+
+@wrong("LOX805", _of(jnp.bfloat16, 8192, 32), i32(8192))
+def load_of_experts_by_tokens(tokens, experts):
+    return jax.ops.segment_sum(tokens, experts, num_segments=8) / len(tokens)
+
+
+@right("LOX805", _of(jnp.bfloat16, 8192, 32), i32(8192))
+def load_of_experts_by_tokens_in_float32(tokens, experts):
+    total = jax.ops.segment_sum(tokens.astype(jnp.float32), experts, num_segments=8)
+    return (total / len(tokens)).astype(tokens.dtype)
+
+
+@right("LOX805", _of(jnp.bfloat16, 8192, 32), i32(8192))
+def messages_between_the_nodes_of_a_graph(messages, receivers):
+    return jax.ops.segment_sum(messages, receivers, num_segments=1024)
+
+
+@wrong("LOX805", _of(jnp.bfloat16, 2, 64), i32(16, 512), f32(64))
+def gradient_of_an_embedding_of_two_kinds_of_tokens(table, kinds, w):
+    def loss(table):
+        return jnp.mean(table[kinds].astype(jnp.float32) @ w)
+
+    return jax.grad(loss)(table)
+
+
+@right("LOX805", f32(2, 64), i32(16, 512), f32(64))
+def gradient_of_an_embedding_in_float32(table, kinds, w):
+    def loss(table):
+        return jnp.mean(table[kinds] @ w)
+
+    return jax.grad(loss)(table)
+
+
+@wrong("LOX805", _of(jnp.bfloat16, 4, 32, 32, 8))
+def pooling_over_a_whole_image_by_windows(image):
+    window = (1, 32, 32, 1)
+    return jax.lax.reduce_window(image, 0.0, jax.lax.add, window, window, "VALID") / 1024
+
+
+@right("LOX805", _of(jnp.bfloat16, 4, 32, 32, 8))
+def pooling_over_small_windows_and_then_by_the_mean(image):
+    window = (1, 4, 4, 1)
+    pooled = jax.lax.reduce_window(image, 0.0, jax.lax.add, window, window, "VALID") / 16
+    return pooled.mean((1, 2)), image.sum((1, 2))
+
+
+@wrong("LOX805", _of(jnp.bfloat16, 8), _of(jnp.bfloat16, 1000, 8))
+def gradient_of_weights_that_all_steps_share(w, xs):
+    def loss(w):
+        def step(h, x):
+            h = jnp.tanh(w * h + x)
+            return h, h
+
+        return jax.lax.scan(step, jnp.zeros_like(w), xs)[1].astype(jnp.float32).mean()
+
+    return jax.grad(loss)(w)
+
+
+@right("LOX805", f32(8), _of(jnp.bfloat16, 1000, 8))
+def gradient_of_weights_that_each_step_converts(w, xs):
+    def loss(w):
+        def step(h, x):
+            h = jnp.tanh(w.astype(jnp.bfloat16) * h + x)
+            return h, h
+
+        return jax.lax.scan(step, jnp.zeros(8, jnp.bfloat16), xs)[1].astype(jnp.float32).mean()
+
+    return jax.grad(loss)(w)
+
+
+# -- LOX807: scalars that widen --------------------------------------------------------------------------------------
+
+HEADS = _of(jnp.bfloat16, 4, 16, 8)
+
+
+@wrong("LOX807", HEADS, HEADS)
+def attention_scores_by_a_scale_of_numpy(queries, keys):
+    return jnp.einsum("bqd,bkd->bqk", queries, keys) / np.sqrt(queries.shape[-1])
+
+
+@right("LOX807", HEADS, HEADS)
+def attention_scores_by_a_scale_of_python(queries, keys):
+    return jnp.einsum("bqd,bkd->bqk", queries, keys) / math.sqrt(queries.shape[-1])
+
+
+@wrong("LOX807", HEADS, flags(4, 16, 8))
+def scores_that_are_masked_with_the_least_float(scores, mask):
+    return jnp.where(mask, scores, jnp.finfo(jnp.float32).min)
+
+
+@right("LOX807", HEADS, flags(4, 16, 8))
+def scores_that_are_masked_with_the_least_float_of_their_type(scores, mask):
+    return jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
+
+
+@wrong("LOX807", _of(jnp.float16, 8, 16), _of(jnp.float16, 16))
+def a_layer_with_a_temperature_of_jax(x, w):
+    temperature = jnp.float32(0.7)
+    return jax.nn.softmax(jax.jit(lambda x: x * w * temperature)(x))
+
+
+@right("LOX807", _of(jnp.float16, 8, 16), f32())
+def a_layer_with_a_temperature_that_is_learned(x, temperature):
+    return jax.nn.softmax(x * temperature)
+
+
+@wrong("LOX807", _of(jnp.bfloat16, 100, 8))
+def a_filter_with_a_rate_of_numpy(xs):
+    rate = np.float64(0.9)
+
+    def step(last, x):
+        return last, x - rate * last
+
+    return jax.lax.scan(step, xs[0], xs)[1]
+
+
+@right("LOX807", HEADS)
+def a_normalization_in_float32_on_purpose(x):
+    wide = x.astype(jnp.float32)
+    scaled = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + np.float32(1e-6))
+    return (scaled * np.float32(0.5)).astype(x.dtype)
+
+
+@right("LOX807", HEADS)
+def a_scale_of_numpy_whose_result_is_converted_back(x):
+    return (x * np.float32(0.125)).astype(x.dtype)
+
+
+@right("LOX807", HEADS, f32(8, 8), f32(8))
+def activations_in_bfloat16_and_weights_in_float32(x, w, b):
+    return jnp.where(x > np.float32(0.5), x, 0) @ w + b
+
+
+@right("LOX807", HEADS)
+def a_scale_by_a_root_of_a_number_of_python(x):
+    return x / jnp.sqrt(x.shape[-1]) + 2 * jnp.pi
 
 
 # -- LOX810: softmax -----------------------------------------------------------------------------------------------

@@ -487,3 +487,123 @@ def a_training_step_that_folds_its_number_into_the_key(state, x):
 
     gradient = jax.grad(loss)(state["w"])
     return {**state, "step": state["step"] + 1, "w": state["w"] - 0.1 * gradient}
+
+
+# Keys that nothing uses.
+
+
+@wrong("LOX706", KEY, f32(32, 8), f32(8, 8))
+def a_layer_that_forgets_the_noise_of_its_input(key, x, w):
+    for_noise, for_dropout = jax.random.split(key)
+    return _dropout(for_noise, x @ w)
+
+
+@wrong("LOX706", KEY, f32(8, 3), f32(8, 3))
+def a_step_of_a_simulation_with_two_of_four_keys(key, state, action):
+    keys = jax.random.split(key, 4)
+    state = _step(keys[0], state, action)
+    return _step(keys[2], state, action)
+
+
+@wrong("LOX706", OLD_KEY, f32(8, 3))
+def an_exploration_that_splits_its_key_and_forgets_it(key, action):
+    jax.random.split(key, 8)
+    return _explored(key, action)
+
+
+@wrong("LOX706", KEY, f32(20, 8, 3))
+def a_rollout_with_a_key_in_each_step_for_nothing(key, actions):
+    def step(carry, action):
+        key, state = carry
+        key, for_step, for_reset = jax.random.split(key, 3)
+        state = _step(for_step, state, action)
+        return (key, state), state
+
+    return jax.lax.scan(step, (key, jnp.zeros((8, 3))), actions)[1]
+
+
+@right("LOX706", KEY, f32(4, 8))
+def layers_that_carry_the_key_on_and_drop_it_after_the_last_one(key, x):
+    for _ in range(3):
+        key, now = jax.random.split(key)
+        x = _dropout(now, x)
+    return x
+
+
+@right("LOX706", KEY, f32(4, 8))
+def layers_that_carry_the_last_key_on(key, x):
+    first, key = jax.random.split(key)
+    x = _dropout(first, x)
+    second, key = jax.random.split(key)
+    return _dropout(second, x)
+
+
+@right("LOX706", KEY, f32(16, 3))
+def environments_with_a_key_each(key, state):
+    keys = jax.random.split(key, 16)
+    return jax.vmap(_step, in_axes=(0, 0, None))(keys, state, jnp.ones(3))
+
+
+@right("LOX706", KEY, f32(3), f32(3))
+def an_environment_that_takes_a_key_and_needs_none(key, state, action):
+    def step(key, state, action):
+        return state + 0.1 * action
+
+    key, for_step = jax.random.split(key)
+    return key, step(for_step, state, action)
+
+
+@right("LOX706", OLD_KEY, f32(4, 8))
+def old_keys_that_a_loop_takes_out_of_an_array(key, x):
+    for row in jax.random.split(key, 3):
+        x = _dropout(row, x)
+    return x
+
+
+@right("LOX706", KEY, jax.ShapeDtypeStruct((), jnp.int32), f32(4, 8))
+def one_of_several_keys_by_the_number_of_the_device(key, device, x):
+    return _dropout(jax.random.split(key, 8)[device], x)
+
+
+# Keys of the old kind.
+
+
+@wrong("LOX707", f32(32, 8))
+def a_regression_that_starts_at_an_old_key(x):
+    return x @ jax.random.normal(jax.random.PRNGKey(0), (8,))
+
+
+@wrong("LOX707", OLD_KEY, f32(4, 8))
+def a_dropout_by_an_old_key(key, x):
+    return _dropout(key, x)
+
+
+@wrong("LOX707", {"key": OLD_KEY, "w": f32(8)}, f32(32, 8))
+def a_training_step_with_an_old_key_in_its_state(state, x):
+    key, now = jax.random.split(state["key"])
+    return {"key": key, "w": state["w"] - 0.1 * _dropout(now, x).mean(0)}
+
+
+@right("LOX707", KEY, f32(4, 8))
+def a_dropout_by_a_new_key(key, x):
+    return _dropout(key, x)
+
+
+@right("LOX707", KEY, jax.ShapeDtypeStruct((), jnp.int32))
+def a_key_of_a_seed(key, seed):
+    return jax.random.fold_in(key, seed), jax.random.key(seed)
+
+
+@right("LOX707", KEY)
+def the_data_of_a_key_for_a_checkpoint(key):
+    return jax.random.key_data(key)
+
+
+@right("LOX707", OLD_KEY, f32(4, 8))
+def a_key_of_what_a_checkpoint_has(data, x):
+    return _dropout(jax.random.wrap_key_data(data), x)
+
+
+@right("LOX707", jax.ShapeDtypeStruct((2,), jnp.uint32))
+def a_hash_of_two_words(words):
+    return words[0] ^ (words[1] << 3)

@@ -13,9 +13,7 @@ from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._checks._numerics._integers import is_finite, is_float
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._location import NOWHERE, Location, locate, transformations
-from lox._audit._origins import Origins
-from lox._audit._program import Step, Value
+from lox._audit._location import NOWHERE, locate, transformations
 from lox._audit._ranges import exact_range
 from lox._audit._rules import primitives
 
@@ -40,22 +38,12 @@ OVERFLOW = Kind(
     "Compute in jnp.float32, or rescale or clip before.",
     "Floats of known range stay finite.",
 )
-STALLS = Kind(
-    "LOX805",
-    "warning",
-    "A running sum in too few digits",
-    "Keep the sum in jnp.float32, as with jnp.zeros((), jnp.float32) or jnp.cumsum(x, dtype=jnp.float32), and convert "
-    "the result; count with integers.",
-    "Running sums have the digits for their length.",
-)
-
 _MANY = 1_000_000
 """How many numbers of an argument are looked at."""
 
 _CONVERSION = primitives("convert_element_type")
 _LINEAR = primitives("add", "sub")
 _POWERS = primitives("square", "integer_pow")
-_FLOWS = primitives("convert_element_type", "copy", "reshape", "broadcast_in_dim", "squeeze")
 
 
 def truncated(audited: Audited) -> Iterator[Finding | Held]:
@@ -129,59 +117,5 @@ def overflow(audited: Audited) -> Iterator[Finding | Held]:
             )
 
 
-def stalls(audited: Audited) -> Iterator[Finding | Held]:
-    """LOX805: so much is added up, one after the other, that what is added gets lost."""
-    origins = Origins(audited.steps)
-    where = audited.lines
-    for step, location in audited.steps:
-        if step.equation.primitive in primitives("cumsum") and is_float(step.outputs[0]):
-            length = step.inputs[0].shape[step.equation.params["axis"]]
-            yield from _stalls(step.outputs[0], length, location, "cumsum")
-        if step.equation.primitive not in primitives("scan"):
-            continue
-        consts, carry = _compat.scan_counts(step.equation.params)
-        (body,) = step.blocks
-        for before, after in zip(body.inputs[consts : consts + carry], body.outputs[:carry], strict=True):
-            added = _added(after, before, origins) if is_float(before) else None
-            if added is not None:
-                length = step.equation.params["length"]
-                yield from _stalls(before, length, where.get(added, location), "carry of a scan")
-
-
-def _stalls(total: Value, length: int, location: Location, what: str) -> Iterator[Finding | Held]:
-    dtype = total.aval.dtype
-    enough = 2 ** (jax.dtypes.finfo(dtype).nmant + 1)
-    if length < (256 if dtype.itemsize < 4 else enough):
-        yield STALLS.fine(location)
-        return
-    yield STALLS.at(
-        location,
-        f"A {what} adds up {length} numbers in {dtype}: what is less than 1/{enough} of the sum is lost when it is "
-        f"added, and a count stops at {enough}.",
-    )
-
-
-def _added(result: Value, target: Value, origins: Origins) -> Step | None:
-    """The step in which something is added to a value, if that is how a result comes of it."""
-    waiting: list[tuple[Value, Step | None]] = [(result, None)]
-    seen: set[tuple[Value, bool]] = set()
-    while waiting:
-        value, added = waiting.pop()
-        value = origins.of(value, _FLOWS)
-        if value is target and added is not None:
-            return added
-        step = value.maker
-        if step is None or (value, added is None) in seen:
-            continue
-        seen.add((value, added is None))
-        if step.equation.primitive in primitives("select_n"):
-            waiting += [(case, added) for case in step.inputs[1:]]
-        elif step.equation.primitive in primitives("add"):
-            waiting += [(operand, step) for operand in step.inputs]
-        elif step.equation.primitive in primitives("sub"):
-            waiting.append((step.inputs[0], step))
-    return None
-
-
-KINDS = (TRUNCATED, NARROWED, OVERFLOW, STALLS)
-CHECKS = (truncated, overflow, stalls)
+KINDS = (TRUNCATED, NARROWED, OVERFLOW)
+CHECKS = (truncated, overflow)

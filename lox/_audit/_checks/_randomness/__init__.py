@@ -1,8 +1,8 @@
-"""Random keys that are used again, or shared."""
+"""Random keys that are used again, shared, never used, or of the old kind."""
 
 from __future__ import annotations
 
-from lox._audit._checks._randomness import _reuse
+from lox._audit._checks._randomness import _old_keys, _reuse, _unused
 
-KINDS = _reuse.KINDS
-CHECKS = _reuse.CHECKS
+KINDS = (*_reuse.KINDS, *_unused.KINDS, *_old_keys.KINDS)
+CHECKS = (*_reuse.CHECKS, *_unused.CHECKS, *_old_keys.CHECKS)

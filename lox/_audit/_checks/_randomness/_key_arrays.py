@@ -64,6 +64,11 @@ def keys_of(aval: Any, elements: Any) -> Any:
     return keys[..., 0] if whole else None
 
 
+def in_keys(aval: Any, elements: Any) -> Any:
+    """The key that each element of an array is, or is of."""
+    return elements if is_key(aval) else elements // _WORDS
+
+
 @RULES("random_wrap")
 def _wrap(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
     found = keys_of(step.inputs[0].aval, elements[0])

@@ -13,11 +13,13 @@ from typing import Any
 import jax.extend as jex
 import numpy as np
 
+from lox._audit._audited import Audited
 from lox._audit._checks._randomness._key_arrays import (
     FOLDED,
     SEEDED,
     USES,
     elements_of,
+    in_keys,
     is_key,
     is_small,
     is_tracked,
@@ -50,6 +52,16 @@ class KeyFlow:
             self._blocks[block] = Keys(block, self)
         return self._blocks[block]
 
+    @property
+    def blocks(self) -> Iterable[Keys]:
+        """The keys of each block."""
+        return self._blocks.values()
+
+
+def flow_of(audited: Audited) -> KeyFlow:
+    """What becomes of the keys of a function."""
+    return KeyFlow(audited.program)
+
 
 class Keys:
     """The keys of a block.
@@ -58,6 +70,7 @@ class Keys:
         origins: Where each key comes from, by its number.
         first: What used each key first, by its number.
         uses: All that uses keys.
+        moves: The steps that only pass keys on, or their data.
     """
 
     def __init__(self, block: Block, flow: KeyFlow) -> None:
@@ -65,6 +78,7 @@ class Keys:
         self.origins: list[Origin] = []
         self.first: dict[int, Use] = {}
         self.uses: list[Use] = []
+        self.moves: set[Step] = set()
         self._elements: dict[Value, Any] = {}
         self._folded: dict[Any, int] = {}
         for place, value in enumerate(block.inputs):
@@ -78,6 +92,11 @@ class Keys:
         """The keys that a value is, or has the data of."""
         found = keys_of(value.aval, self.elements(value)) if is_tracked(value.aval) else None
         return [] if found is None else found.ravel().tolist()
+
+    def parts(self, value: Value) -> set[int]:
+        """The keys that a value has anything of, as far as it was met."""
+        found = self._elements.get(value)
+        return set() if found is None else set(in_keys(value.aval, found).ravel().tolist())
 
     def name(self, key: int) -> str:
         """What to call a key."""
@@ -146,6 +165,8 @@ class Keys:
             for value, found in zip(step.outputs, rule(step, given), strict=False):
                 if found.shape == value.shape and (found >= 0).all():
                     self._elements[value] = found
+            if all(value in self._elements for value in step.outputs):
+                self.moves.add(step)
 
     def _group(self, step: Step, lanes: Sequence[int]) -> frozenset[int]:
         """The keys that are used at once, of which each is to be another one."""

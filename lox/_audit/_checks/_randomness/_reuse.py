@@ -11,7 +11,7 @@ from lox._audit._audited import Audited
 from lox._audit._checks._randomness._draws import Draws
 from lox._audit._checks._randomness._key_arrays import USES, is_key
 from lox._audit._checks._randomness._key_uses import Reuse
-from lox._audit._checks._randomness._keys import KeyFlow, Keys
+from lox._audit._checks._randomness._keys import KeyFlow, Keys, flow_of
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE, Location, is_internal, transformations
 from lox._audit._program import Block, Step
@@ -78,7 +78,7 @@ class _Frame(NamedTuple):
 
 def used(audited: Audited) -> Iterator[Finding | Held]:
     """LOX700 to LOX703, LOX705: a key is used twice, in each iteration, by several lanes, or before it is returned."""
-    flow, locations = KeyFlow(audited.program), audited.lines
+    flow, locations = audited.once(flow_of), audited.lines
     yield from _reused(flow, locations)
     for repetition in flow.repetitions:
         own = [frame.location for frame in _frames(repetition.use.step) if _is_own(frame)]
