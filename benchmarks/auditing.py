@@ -33,10 +33,11 @@ Function = Callable[..., Any]
 def measure() -> Iterator[Table]:
     yield Table(
         "lox.audit(f)(x) of straight programs over jax.make_jaxpr(f)(x)",
-        ("equations", *[f"{count:,}" for count in EQUATIONS], "exponent", "of tracing"),
+        ("equations", *[f"{count:,}" for count in EQUATIONS], "exponent", "with the text", "of tracing"),
         [_growing(name, make) for name, make in STRAIGHT.items()],
         "Each time a function that JAX has not traced before. The exponent k is that of cost = c * equations**k\n"
-        f"between the two larger sizes: up to {LINEAR} passes for linear. Beside it is that of tracing, JAX's own.",
+        f"between the two larger sizes: up to {LINEAR} passes for linear. Beside it is that of str(lox.audit(f)(x)), and that\n"
+        "of tracing, JAX's own.",
         Curve(EQUATIONS, "equations", "of the time of tracing"),
     )
     yield Table(
@@ -78,12 +79,19 @@ def compare(actions: Sequence[Function], make: Callable[[], tuple[Function, Sequ
 def _growing(name: str, make: Callable[[int], Function]) -> tuple[Any, ...]:
     x = jnp.ones(8)
     measured = [
-        compare((jax.make_jaxpr, lox.audit), lambda count=count: (make(count), [x]), ROUNDS if count < 10_000 else 5)
+        compare(
+            (jax.make_jaxpr, lox.audit, _text), lambda count=count: (make(count), [x]), ROUNDS if count < 10_000 else 5
+        )
         for count in EQUATIONS
     ]
     ratios = [Figure.of(seconds[:, 1] / seconds[:, 0], MOST) for seconds in measured]
-    tracing, auditing = np.transpose([np.min(seconds, 0) for seconds in measured])
-    return name, *ratios, slope(EQUATIONS[1:], auditing[1:], LINEAR), slope(EQUATIONS[1:], tracing[1:])
+    tracing, auditing, texts = np.transpose([np.min(seconds, 0) for seconds in measured[1:]])
+    larger = EQUATIONS[1:]
+    return name, *ratios, slope(larger, auditing, LINEAR), slope(larger, texts, LINEAR), slope(larger, tracing)
+
+
+def _text(fun: Function) -> Function:
+    return lambda *args: str(lox.audit(fun)(*args))
 
 
 def _program(make: Callable[[], programs.Program]) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 from pathlib import Path
 
@@ -86,7 +87,8 @@ def _asked(case: Case) -> str:
 
 
 def _filled(text: str) -> str:
-    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+    """A paragraph; addresses, which are others in each process, are left out."""
+    return textwrap.fill(re.sub(r"0x[0-9a-f]+", "0x...", text), 120, break_long_words=False, break_on_hyphens=False)
 
 
 if __name__ == "__main__":

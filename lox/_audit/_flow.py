@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from typing import Literal, get_args
 
@@ -102,7 +103,8 @@ class _Rows:
                 values = tuple(f"{key}: {describe(value)}" for key, value in event.values.items())
                 yield Row(depth, "lox.log", values, sources, location=location)
             return
-        results = [value for step in steps for value in step.outputs if value.uses > taken.count(value)]
+        uses_here = Counter(taken)
+        results = [value for step in steps for value in step.outputs if value.uses > uses_here[value]]
         if self.detail == "calls" and not opens:
             self.names.update(dict.fromkeys(made, sources))
             return
