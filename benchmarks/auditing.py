@@ -36,8 +36,8 @@ def measure() -> Iterator[Table]:
         ("equations", *[f"{count:,}" for count in EQUATIONS], "exponent", "with the text", "of tracing"),
         [_growing(name, make) for name, make in STRAIGHT.items()],
         "Each time a function that JAX has not traced before. The exponent k is that of cost = c * equations**k\n"
-        f"between the two larger sizes: up to {LINEAR} passes for linear. Beside it is that of str(lox.audit(f)(x)), and that\n"
-        "of tracing, JAX's own.",
+        f"between the two larger sizes: up to {LINEAR} passes for linear. Beside it is that of str(lox.audit(f)(x)),\n"
+        "and that of tracing, JAX's own.",
         Curve(EQUATIONS, "equations", "of the time of tracing"),
     )
     yield Table(
@@ -77,12 +77,9 @@ def compare(actions: Sequence[Function], make: Callable[[], tuple[Function, Sequ
 
 
 def _growing(name: str, make: Callable[[int], Function]) -> tuple[Any, ...]:
-    x = jnp.ones(8)
+    x, actions = jnp.ones(8), (jax.make_jaxpr, lox.audit, _text)
     measured = [
-        compare(
-            (jax.make_jaxpr, lox.audit, _text), lambda count=count: (make(count), [x]), ROUNDS if count < 10_000 else 5
-        )
-        for count in EQUATIONS
+        compare(actions, lambda count=count: (make(count), [x]), ROUNDS if count < 10_000 else 5) for count in EQUATIONS
     ]
     ratios = [Figure.of(seconds[:, 1] / seconds[:, 0], MOST) for seconds in measured]
     tracing, auditing, texts = np.transpose([np.min(seconds, 0) for seconds in measured[1:]])
