@@ -130,6 +130,9 @@ UNARY = (
     *(jax.nn.softmax, jax.nn.log_softmax, jax.nn.relu, jax.nn.gelu, jax.nn.silu, jax.nn.softplus, jax.nn.standardize),
     *(lambda x: jax.nn.one_hot(jnp.argmax(x), 3), jax.nn.logsumexp, lambda x: jax.lax.top_k(x, 2), lambda x: x % 1.5),
     *(lambda x: x - x.max(), lambda x: x / x.sum(), lambda x: jnp.exp(x) / jnp.exp(x).sum(), lambda x: x // 2),
+    *(lambda x: x[jnp.clip(jnp.int32(x), 0, 5)], lambda x: jnp.where(jnp.arange(6) < 6, x, 9), lambda x: x.std()),
+    *(lambda x: jnp.where(jnp.sum(x * 0) >= 0, jnp.tanh(x), 5), lambda x: jnp.where(jnp.arange(6) > 2, x, 9)),
+    *(lambda x: (x - 1) * (x - 1), lambda x: (x * jnp.exp(x)) * (x * jnp.exp(x)), lambda x: (x - 1) * (x + 1)),
     *(lambda x: jnp.maximum(x, 0) - jnp.minimum(x, 3), lambda x: jnp.concatenate([x, x + 5]), lambda x: x * x - 2 * x),
 )
 
@@ -174,3 +177,19 @@ def test_what_people_rely_on_is_known():
     assert facts_of(lambda x: jax.nn.one_hot(x.argmax(-1), 3), x) == [Interval(0, 1)]
     assert facts_of(lambda x: x.argmax(-1), x) == [Interval(0, 2)]
     assert facts_of(lambda x: x.astype(jnp.float32) / 255, np.zeros(3, np.uint8)) == [Interval(0, 1)]
+
+
+def test_what_is_compared_is_known_where_it_is_sure():
+    def range_of(fun, *args):
+        block, _ = block_of(fun, args, [unknown(jax.typeof(arg)) for arg in args])
+        return block.outputs[0].fact.range
+
+    x, n = np.zeros(4, np.float32), np.zeros(4, np.uint8)
+    assert [range_of(fun, n) for fun in (lambda n: n < 255, lambda n: n <= 255)] == [Interval(0, 1), Interval(1, 1)]
+    assert range_of(lambda n: n.astype(int) >= 300, n) == Interval(0, 0)
+    assert range_of(lambda n: n.astype(int) > 7, n) == Interval(0, 1)
+    assert range_of(lambda x: jnp.tanh(x) <= 1, x) == Interval(0, 1)  # Not if it is NaN.
+    assert range_of(lambda x: jnp.where(jnp.int32(3) > 2, jnp.tanh(x), x), x) == Interval(-1, 1)
+    assert range_of(lambda x: x.var(), x).low == 0
+    assert range_of(lambda x: (x - 1) * (x - 1), x) == Interval(0, math.inf)
+    assert range_of(lambda x: (x - 1) * (x - 2), x) == ANY

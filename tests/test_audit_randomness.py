@@ -15,7 +15,11 @@ USED_TWICE = [case for case in cases() if case.code in ("LOX700", "LOX701")]
 # JAX takes what fold_in makes for a new key always, and both branches that vmap runs for uses of a key; whether it
 # looks at what a loop carries depends on its version.
 SEEN_BY_LOX_ONLY = {"policy_and_simulation_fold_the_same_number_into_the_key"}
-SEEN_BY_JAX_ONLY = {"a_loss_and_its_gradient_with_the_same_dropout", "each_branch_uses_the_key_in_its_way"}
+SEEN_BY_JAX_ONLY = {
+    "a_batch_that_is_shuffled_with_its_labels",
+    "a_loss_and_its_gradient_with_the_same_dropout",
+    "each_branch_uses_the_key_in_its_way",
+}
 UNSETTLED = {"a_random_walk_that_carries_the_key_it_has_drawn_from"}
 
 

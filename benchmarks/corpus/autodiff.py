@@ -335,6 +335,23 @@ def mean_distance_to_targets_by_safe_norm(position, target):
     return optax.safe_norm(position - target, 1e-6, axis=-1).mean()
 
 
+@wrong("LOX606", f32(16, 8), f32(32, 16), differentiate="w")
+def spread_of_embeddings_that_may_all_be_equal(w, x):
+    embeddings = jax.nn.relu(x @ w)
+    return jax.nn.relu(1 - embeddings.std(axis=0)).mean()
+
+
+@right("LOX606", f32(16, 8), f32(32, 16), differentiate="w")
+def spread_of_embeddings_with_an_epsilon(w, x):
+    embeddings = jax.nn.relu(x @ w)
+    return jax.nn.relu(1 - jnp.sqrt(embeddings.var(axis=0) + 1e-4)).mean()
+
+
+@wrong("LOX606", f32(6, 3), f32(6, 3), differentiate="position")
+def distances_by_products(position, target):
+    return jnp.sqrt(((position - target) * (position - target)).sum(axis=-1)).mean()
+
+
 @wrong("LOX606", f32(2), f32(2), differentiate=("one", "other"))
 def spring_between_two_bodies(one, other):
     across, along = one[0] - other[0], one[1] - other[1]

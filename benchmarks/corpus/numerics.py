@@ -81,6 +81,12 @@ def motion_between_frames_as_floats(frames):
     return jnp.abs(frames[1:] - frames[:-1]).mean()
 
 
+@right("LOX801", image(32, 32), image(32, 32))
+def motion_between_frames_that_are_ordered_first(now, before):
+    larger = jnp.maximum(now, before) - jnp.minimum(now, before)
+    return larger, jnp.where(now > before, now - before, before - now)
+
+
 @wrong("LOX801", image(8, 16, 16), f32())
 def brighter_images(images, chance):
     @jax.jit

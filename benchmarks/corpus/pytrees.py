@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.corpus import f32, right, wrong
+from benchmarks.corpus import f32, i32, right, wrong
 
 
 @dataclasses.dataclass
@@ -284,6 +284,18 @@ def a_train_step_that_widens_its_parameters(params, x):
 
     value, gradient = jax.value_and_grad(loss)(params)
     return jax.tree.map(lambda p, g: p.astype(jnp.float32) - 0.1 * g.astype(jnp.float32), params, gradient), value
+
+
+@wrong("LOX504", {"w": f32(8, 2), "step": i32()}, f32(32, 8))
+def a_train_step_that_halves_its_counter(state, x):
+    gradient = jax.grad(lambda w: ((x @ w) ** 2).mean())(state["w"])
+    return {**state, "w": state["w"] - 0.1 * gradient, "step": (state["step"] + 1) / 2}, gradient
+
+
+@right("LOX504", {"w": f32(8, 2), "step": i32()}, f32(32, 8))
+def a_train_step_that_counts(state, x):
+    gradient = jax.grad(lambda w: ((x @ w) ** 2).mean())(state["w"])
+    return {**state, "w": state["w"] - 0.1 * gradient, "step": state["step"] + 1}, gradient
 
 
 @wrong("LOX504", _Particle(f32(3), f32()), f32(3))

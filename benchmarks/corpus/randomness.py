@@ -7,7 +7,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from benchmarks.corpus import f32, flags, right, wrong
+from benchmarks.corpus import f32, flags, i32, right, wrong
 
 KEY = jax.eval_shape(lambda: jax.random.key(0))
 OLD_KEY = jax.eval_shape(lambda: jax.random.PRNGKey(0))
@@ -213,6 +213,26 @@ def a_loss_and_its_gradient_with_the_same_dropout(key, w, x):
     before = loss(w)
     gradient = jax.grad(loss)(w)
     return before, gradient
+
+
+@right("LOX700", KEY, f32(64, 8), i32(64))
+def a_batch_that_is_shuffled_with_its_labels(key, x, y):
+    return jax.random.permutation(key, x), jax.random.permutation(key, y)
+
+
+@wrong("LOX700", KEY, f32(64, 8), f32(64))
+def a_batch_that_is_shuffled_and_gets_noise_by_one_key(key, x, y):
+    shuffled = jax.random.permutation(key, x)
+    return shuffled + 0.1 * jax.random.normal(key, x.shape), y
+
+
+@wrong("LOX701", KEY, f32(8), f32(4, 8))
+def a_gradient_and_its_product_with_the_hessian_with_one_dropout(key, w, x):
+    def gradient(w):
+        return jax.grad(lambda w: _dropout(key, x * w).mean())(w)
+
+    first = gradient(w)
+    return first, jax.jvp(gradient, (w,), (first,))[1]
 
 
 # One key for all iterations.

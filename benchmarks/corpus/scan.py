@@ -342,6 +342,11 @@ def reward_of_a_rollout_whatever_its_episodes(trajectory):
     return jax.lax.scan(lambda total, step: (total + step.reward, None), jnp.zeros(8), trajectory)[0]
 
 
+@right("LOX205", transitions(128, 8))
+def the_best_reward_of_a_rollout_whatever_its_episodes(trajectory):
+    return jax.lax.scan(lambda best, step: (jnp.maximum(best, step.reward), None), jnp.zeros(8), trajectory)[0]
+
+
 @right("LOX205", transitions(128, 8), f32(8))
 def returns_with_discounts_that_are_zero_at_the_ends(trajectory, last_value):
     on = 0.99 * (1.0 - trajectory.done)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from lox._audit._dependence import Node, Place, upstream
+from lox._audit._program import alike
 from lox._audit._rules import Rules, primitives
 
 End = Literal["low", "high"]
@@ -83,6 +84,12 @@ for _primitive in _SHAPES | _ELEMENTS | primitives("convert_element_type", "cumm
     _reached.of[_primitive] = _first
 
 
+@_reached("select_n")
+def _select(place: Place, end: End, logarithm: bool, depth: int) -> bool:
+    which, *cases = place.inputs
+    return is_constant(which) and attains(cases[int(end_of(which, "low"))], end, logarithm, depth)
+
+
 @_reached("max", "min")
 def _extreme(place: Place, end: End, logarithm: bool, depth: int) -> bool:
     side: End = "low" if place.step.equation.primitive in primitives("max") else "high"
@@ -130,7 +137,7 @@ def _of_even(base: Node, end: End, logarithm: bool, depth: int) -> bool:
 @_reached("mul")
 def _mul(place: Place, end: End, logarithm: bool, depth: int) -> bool:
     one, two = place.inputs
-    if resolved(one) is resolved(two):
+    if alike(resolved(one).value, resolved(two).value):
         return _of_even(one, end, logarithm, depth)
     for constant, other in ((one, two), (two, one)):
         if is_constant(constant):
@@ -249,7 +256,7 @@ def _is_free_square(node: Node, depth: int) -> bool:
         scaled = [each for each in inputs if not is_constant(each)]
         if len(scaled) == 1:
             return _is_free_square(scaled[0], depth - 1)
-        return resolved(inputs[0]) is resolved(inputs[1]) and _is_linear(inputs[0], depth - 1)
+        return alike(resolved(inputs[0]).value, resolved(inputs[1]).value) and _is_linear(inputs[0], depth - 1)
     return primitive in primitives("square", "integer_pow", "abs") and _is_linear(inputs[0], depth - 1)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._location import Location, call, locate
-from lox._audit._program import Block, Step, Value
+from lox._audit._program import Block, Step, Value, is_call
 from lox._audit._rules import primitives
 from lox._audit._sources import is_users
 
@@ -61,14 +61,6 @@ def _scan(step: Step) -> Scan:
 def is_called(step: Step, *names: str) -> bool:
     """Whether the user wrote a call of one of these functions of JAX that a step comes from, such as ``"scan"``."""
     return is_users(locate(step.equation).file) and not set(names).isdisjoint(call(step.equation)[1:])
-
-
-def is_call(step: Step) -> bool:
-    """Whether a step does nothing but what is inside, once."""
-    if len(step.blocks) != 1 or step.equation.primitive in _BRANCHED_OR_REPEATED:
-        return False
-    (block,) = step.blocks
-    return len(block.inputs) == len(step.inputs) and len(block.outputs) == len(step.outputs)
 
 
 def read(block: Block, results: Iterable[Value] | None = None) -> set[Value]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from lox._audit._location import Location
-from lox._audit._program import Step, Value
+from lox._audit._program import Step, Value, is_call
 from lox._audit._rules import primitives
 
 PASSING = primitives("broadcast_in_dim", "reshape", "squeeze", "transpose", "copy", "sharding_constraint", "name")
@@ -15,8 +15,6 @@ PASSING = primitives("broadcast_in_dim", "reshape", "squeeze", "transpose", "cop
 LAID_OUT = primitives("broadcast_in_dim", "reshape", "squeeze")
 """What puts the elements of its operand into other axes, in their order."""
 
-_LOOPS = primitives("scan", "while", "cond")
-
 
 class Origins:
     """What the values of a program are outside or inside of the calls that they go through."""
@@ -24,7 +22,7 @@ class Origins:
     def __init__(self, steps: Iterable[tuple[Step, Location]]) -> None:
         self._outside: dict[Value, Value] = {}
         for step, _ in steps:
-            if _is_call(step):
+            if is_call(step):
                 for inner, outer in zip(step.blocks[0].inputs, step.inputs, strict=True):
                     self._outside.setdefault(inner, outer)
 
@@ -36,20 +34,12 @@ class Origins:
                 if value not in self._outside:
                     return value
                 value = self._outside[value]
-            elif _is_call(maker):
+            elif is_call(maker):
                 value = maker.blocks[0].outputs[maker.outputs.index(value)]
             elif maker.equation.primitive in through and maker.inputs:
                 value = maker.inputs[0]
             else:
                 return value
-
-
-def _is_call(step: Step) -> bool:
-    """Whether a step does nothing but what is inside."""
-    if len(step.blocks) != 1 or step.equation.primitive in _LOOPS:
-        return False
-    (block,) = step.blocks
-    return len(block.inputs) == len(step.inputs) and len(block.outputs) == len(step.outputs)
 
 
 def axes_before(step: Step) -> Sequence[int | None] | None:

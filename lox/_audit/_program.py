@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from lox._audit._facts import Fact
+from lox._audit._rules import primitives
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -70,6 +71,29 @@ class Block:
     inputs: tuple[Value, ...]
     steps: tuple[Step, ...]
     outputs: tuple[Value, ...]
+
+
+def is_call(step: Step) -> bool:
+    """Whether a step does nothing but what is inside, once."""
+    if len(step.blocks) != 1 or step.equation.primitive in primitives("cond", "scan", "while"):
+        return False
+    (block,) = step.blocks
+    return len(block.inputs) == len(step.inputs) and len(block.outputs) == len(step.outputs)
+
+
+def alike(one: Value, other: Value) -> bool:
+    """Whether two values are one, or are computed by the same operation of the same values."""
+    made, again = one.maker, other.maker
+    if one is other or made is None or again is None or made.blocks or len(made.outputs) > 1:
+        return one is other
+    if made.equation.primitive is not again.equation.primitive or made.equation.params != again.equation.params:
+        return False
+    return all(a is b or _is_same_number(a, b) for a, b in zip(made.inputs, again.inputs, strict=True))
+
+
+def _is_same_number(one: Value, other: Value) -> bool:
+    known = one.fact.range
+    return one.shape == other.shape == () and known == other.fact.range and known.low == known.high
 
 
 def live(program: Block) -> set[Value]:

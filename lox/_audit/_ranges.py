@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox._audit._facts import ANY, Interval, hull, of_dtype
-from lox._audit._program import Step, Value
+from lox._audit._program import Step, Value, alike
 from lox._audit._rules import Rules, primitives
 
 Rule = Callable[..., Interval]
@@ -73,6 +74,10 @@ def _rounded(number: float, dtype: Any) -> float:
         return float(np.asarray(number).astype(dtype))
 
 
+_COMPARISONS: dict[Any, Callable[[float, float], bool]] = {
+    primitive: getattr(operator, name) for name in ("lt", "le", "gt", "ge") for primitive in primitives(name)
+}
+
 _same = primitives("sort")
 """Each output has the elements of its input."""
 
@@ -106,6 +111,8 @@ def _put(step: Step, first: Interval, second: Interval, *_: Interval) -> Interva
 
 @_rule("select_n")
 def _select(step: Step, which: Interval, *cases: Interval) -> Interval:
+    if which.low == which.high:
+        return cases[int(which.low)]
     modulus = _modulus(step)
     if modulus is None:
         return hull(cases)
@@ -127,6 +134,16 @@ def _modulus(step: Step) -> Interval | None:
     if added is not by or not jnp.issubdtype(by.aval.dtype, jnp.integer) or 0 in by.fact.range:
         return None
     return by.fact.range
+
+
+@_rule("lt", "le", "gt", "ge")
+def _compared(step: Step, first: Interval, second: Interval) -> Interval:
+    exact = all(jnp.issubdtype(value.aval.dtype, jnp.integer) for value in step.inputs)
+    if not exact and (first.low != first.high or second.low != second.high):
+        return Interval(0, 1)  # NaN may be among them.
+    holds = _COMPARISONS[step.equation.primitive]
+    found = {float(holds(one, other)) for one in (first.low, first.high) for other in (second.low, second.high)}
+    return Interval(min(found), max(found))
 
 
 @_rule("convert_element_type")
@@ -237,7 +254,7 @@ def _sub(step: Step, first: Interval, second: Interval) -> Interval:
 
 @_rule("mul")
 def _mul(step: Step, first: Interval, second: Interval) -> Interval:
-    if step.inputs[0] is step.inputs[1]:
+    if alike(*step.inputs):
         return _square(step, first)
     return _product(first, second)
 

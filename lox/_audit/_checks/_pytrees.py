@@ -141,7 +141,10 @@ def _typed(aval: Any) -> Any:
 
 
 def _is_retyped(old: Any, new: Any) -> bool:
-    return old.shape == new.shape and all(jnp.issubdtype(aval.dtype, jnp.floating) for aval in (old, new))
+    """Whether numbers keep their shape, and get another precision; or a counter, which is a float then."""
+    was_counter = old.shape == () and jnp.issubdtype(old.dtype, jnp.integer)
+    is_float = jnp.issubdtype(new.dtype, jnp.floating)
+    return old.shape == new.shape and is_float and (was_counter or jnp.issubdtype(old.dtype, jnp.floating))
 
 
 def _joined(name: str, path: Any) -> str:

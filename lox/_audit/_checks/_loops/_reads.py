@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from lox._audit._audited import Audited
 from lox._audit._location import Location, call
-from lox._audit._loops import Scan, is_call, is_called, scans
-from lox._audit._program import Block, Step, Value
+from lox._audit._loops import Scan, is_called, scans
+from lox._audit._program import Block, Step, Value, is_call
 from lox._audit._rules import primitives
 
 _COMPARISONS = primitives("lt", "le", "gt", "ge", "eq", "ne")

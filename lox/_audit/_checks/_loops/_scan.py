@@ -47,6 +47,8 @@ _END = re.compile(
     r"(is_)?(done|terminal|terminated|termination|truncated|truncation|episode_end|reset)s?", re.IGNORECASE
 )
 _GOES_ON = re.compile(r"discount|mask|not_|non_|nonterm|contin|first|start|alive|valid|weight|gamma", re.IGNORECASE)
+_GATHERING = primitives("add", "max", "min")
+"""What makes one number of all that there was."""
 _SAME_ELEMENTS = primitives(
     "convert_element_type", "copy", "reshape", "rev", "sharding_constraint", "slice", "squeeze", "transpose"
 )
@@ -124,7 +126,7 @@ def _masked_otherwise(scan: Scan, marks: list[tuple[Value, Value]], used: set[Va
 
 
 def _is_recurrence_of(scan: Scan, mark: Value, used: set[Value]) -> bool:
-    """Whether all that a scan carries is of each episode, as its shape tells, and more than a sum of what there was."""
+    """Whether all that a scan carries is of each episode, by its shape, and more than a total of what there was."""
     carried = [(inside, new) for _, inside, new in scan.carry if _dtype(inside, jnp.floating) and inside in used]
     if not carried or any(inside.shape[: len(mark.shape)] != mark.shape for inside, _ in carried):
         return False
@@ -133,8 +135,8 @@ def _is_recurrence_of(scan: Scan, mark: Value, used: set[Value]) -> bool:
     stepwise = reached(scan.body, [slice_ for _, slice_ in scan.xs])
     for inside, new in carried:
         after = reached(scan.body, [inside])
-        summed = new.maker and new.maker.equation.primitive in primitives("add") and inside in new.maker.inputs
-        if new in after and new in stepwise and not (summed and after.isdisjoint(scan.ys)):
+        gathered = new.maker and new.maker.equation.primitive in _GATHERING and inside in new.maker.inputs
+        if new in after and new in stepwise and not (gathered and after.isdisjoint(scan.ys)):
             return True
     return False
 

@@ -49,9 +49,12 @@ def wraps(audited: Audited) -> Iterator[Finding | Held]:
     """LOX801: the result of integer arithmetic, of operands whose numbers are known, does not fit."""
     looked = primitives("mul") | _LINEAR | _POWERS | _TOTALS
     wrapped: set[Value] = set()
+    compared = {frozenset(step.inputs) for step, _ in audited.of("lt", "le", "gt", "ge")}
     for step, location in audited.steps:
         if step.equation.primitive not in looked or not is_integer(step.outputs[0]):
             continue
+        if step.equation.primitive in primitives("sub") and (frozenset(step.inputs) in compared or _is_ordered(step)):
+            continue  # It is known which one is larger.
         exact, dtype = exact_range(step), step.outputs[0].aval.dtype
         if step.equation.primitive in _TOTALS and dtype.itemsize > 2:
             continue  # All being as large as they can be is no case to reckon with.
@@ -70,6 +73,14 @@ def wraps(audited: Audited) -> Iterator[Finding | Held]:
                 f"'{step.equation.primitive.name}' of {dtype} in {operands} is in [{exact.low:.0f}, {exact.high:.0f}], "
                 f"and {dtype} ends at {_ends(dtype)}: what is beyond wraps around.",
             )
+
+
+def _is_ordered(step: Step) -> bool:
+    """Whether a step subtracts the lesser of two from the larger."""
+    larger, lesser = (value.maker for value in step.inputs)
+    if larger is None or lesser is None or {*larger.inputs} != {*lesser.inputs}:
+        return False
+    return larger.equation.primitive in primitives("max") and lesser.equation.primitive in primitives("min")
 
 
 def _known(step: Step) -> bool:

@@ -13,7 +13,7 @@ from lox._audit._checks._randomness._key_arrays import USES, is_key
 from lox._audit._checks._randomness._key_uses import Reuse
 from lox._audit._checks._randomness._keys import KeyFlow, Keys, flow_of
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._location import NOWHERE, Location, is_internal, transformations
+from lox._audit._location import NOWHERE, Location, called, is_internal, transformations
 from lox._audit._program import Block, Step
 from lox._audit._rules import primitives
 
@@ -62,6 +62,10 @@ RETURNED = Kind(
     "Return a key that nothing was drawn from: key, used = jax.random.split(key), and draw with `used`.",
     "The random keys that are returned are new.",
 )
+
+
+_PAIRING = {"permutation", "choice"}
+"""What people call with one key for several arrays on purpose, so that their elements stay together."""
 
 
 class _Frame(NamedTuple):
@@ -166,13 +170,20 @@ def _compared(reuse: Reuse) -> tuple[Kind, Location, Location] | None:
         return REUSED, outside.location, outside.location
     if second.is_internal:
         return None
-    called = [_called(use.step, frames[place + 1 :]) for use, frames in ((reuse.first, one), (reuse.second, other))]
-    if called[0] is None or called[0] != called[1]:
-        return REUSED, first.location, second.location
-    differentiated = ["jvp" in transformations(use.step.equation) for use in (reuse.first, reuse.second)]
-    if differentiated[0] != differentiated[1]:  # A loss and its gradient, with the same noise.
+    inside = [_called(use.step, frames[place + 1 :]) for use, frames in ((reuse.first, one), (reuse.second, other))]
+    differentiated = {"jvp" in transformations(use.step.equation) for use in (reuse.first, reuse.second)}
+    is_same_draw = _innermost(one) is not None and _innermost(one) == _innermost(other) and True in differentiated
+    if not is_same_draw and (inside[0] is None or inside[0] != inside[1]):
+        paired = all(called(use.step.equation) in _PAIRING for use in (reuse.first, reuse.second))
+        return None if paired else (REUSED, first.location, second.location)
+    if len(differentiated) > 1:  # A loss and its gradient, with the same noise.
         return None
     return AGAIN, first.location, second.location
+
+
+def _innermost(frames: list[_Frame]) -> _Frame | None:
+    """The innermost line of the user's that led to a step."""
+    return next((frame for frame in reversed(frames) if not frame.is_internal), None)
 
 
 def _is_of_jax(reuse: Reuse) -> bool:
