@@ -274,6 +274,7 @@ def test_indices_that_count_pair_axes(fun, right, wrong):
         lambda v, a: v[jnp.arange(4)[::-1], a],
         lambda v, a: v[jnp.arange(3), a[:3]],
         lambda v, a: v[jnp.where(a > 0, jnp.arange(4), 0), a],
+        lambda v, a: v[lax.select(a > 0, jnp.zeros(4, int), jnp.arange(4)), a],
         lambda v, a: v[jnp.zeros(4, int), a],
         lambda v, a: v[a, a],
         lambda v, a: v[jnp.arange(4)[:, None], a[None]],  # Each element with each index.

@@ -522,3 +522,38 @@ def test_old_keys_are_told_of_once_and_at_the_first_line():
 )
 def test_keys_that_are_taken_from_numbers_on_purpose_are_not_old(fun):
     assert not told("LOX707", fun, KEY, jnp.zeros(2, jnp.uint32))
+
+
+def dropped(x, key):
+    return jnp.sum(x * jax.random.bernoulli(key, 0.5, x.shape))
+
+
+def noise(key):
+    return jax.random.normal(key, (3,))
+
+
+def test_one_draw_for_several_derivatives_is_told_from_two_draws():
+    def curvature(x, key):
+        gradient = jax.grad(dropped)(x, key)
+        return jax.jvp(lambda x: jax.grad(dropped)(x, key), (x,), (gradient,))
+
+    def layers(x, key):
+        return (lambda x: x + noise(key))((lambda x: x * noise(key))(x))
+
+    assert found(curvature, jnp.ones(3), KEY) == ["LOX701"]
+    assert found(layers, jnp.ones(3), KEY) == ["LOX700"]
+    assert found(lambda x, key: (dropped(x, key), jax.grad(dropped)(x, key)), jnp.ones(3), KEY) == []
+
+
+def test_arrays_may_be_shuffled_together():
+    def together(x, key):
+        return jax.random.permutation(key, x), jax.random.permutation(key, x[:, 0])
+
+    def chosen(x, key):
+        return jax.random.choice(key, x, (2,)), jax.random.choice(key, x[:, 0], (2,))
+
+    def mixed(x, key):
+        return jax.random.permutation(key, x), jax.random.choice(key, x[:, 0], (2,)), noise(key)
+
+    assert found(together, jnp.ones((4, 2)), KEY) == found(chosen, jnp.ones((4, 2)), KEY) == []
+    assert found(mixed, jnp.ones((4, 2)), KEY) == ["LOX700"]
