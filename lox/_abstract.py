@@ -10,6 +10,8 @@ import numpy as np
 
 from lox._effect import recording
 
+ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
+
 
 def trace(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[int]]:
     """The program of a function, log calls included.
@@ -24,7 +26,7 @@ def trace(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         they are; and the places of the arrays among the leaves.
     """
     leaves, structure = jax.tree.flatten((args, kwargs))
-    traced = [place for place, leaf in enumerate(leaves) if _is_array(leaf)]
+    traced = [place for place, leaf in enumerate(leaves) if is_array(leaf)]
 
     def flat(*arrays: Any) -> Any:
         filled = list(leaves)
@@ -37,5 +39,12 @@ def trace(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         return jax.make_jaxpr(flat)(*(leaves[place] for place in traced)), traced
 
 
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct))
+def is_array(leaf: Any) -> bool:
+    """Whether a value is an array, and of what JAX has arrays of, unlike strings, dates, objects and records."""
+    if not isinstance(leaf, ARRAYS):
+        return False
+    try:
+        jax.typeof(leaf)
+    except (TypeError, ValueError):  # The latter for masked arrays.
+        return False
+    return True

@@ -24,11 +24,11 @@ def names(value: str | Iterable[str], what: str, where: str) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, Iterable):
-        raise LogDataError(f"{what} must be a string or an iterable of strings, got {_describe(value)}{where}.")
+        raise LogDataError(f"{what} must be a string or an iterable of strings, got {describe(value)}{where}.")
     found = tuple(value)
     for name in found:
         if not isinstance(name, str):
-            raise LogDataError(f"{what} must be strings, got {_describe(name)}{where}.")
+            raise LogDataError(f"{what} must be strings, got {describe(name)}{where}.")
     return found
 
 
@@ -36,7 +36,7 @@ def read_event(function: str, data: Any, tags: str | Iterable[str], prefix: str,
     """What a call of `function` in the user's program is to log; an event without values when there is nothing."""
     call = _Call(function, _calling_site(tags))
     if not isinstance(prefix, str):
-        raise LogDataError(f"prefix must be a string, got {_describe(prefix)}, at {call.site}.")
+        raise LogDataError(f"prefix must be a string, got {describe(prefix)}, at {call.site}.")
     values = call.values(data, prefix)
     counters = {name: call.counter(name, value) for name, value in steps.items()} if values else {}
     return Event(values, counters, mask=None, anchors=(), site=call.site)
@@ -65,7 +65,7 @@ class _Call:
     def values(self, data: Any, prefix: str) -> dict[str, Any]:
         if not isinstance(data, Mapping):
             raise LogDataError(
-                f"{self.function} takes a mapping from key to arrays, got {_describe(data)}, at {self.site}. "
+                f"{self.function} takes a mapping from key to arrays, got {describe(data)}, at {self.site}. "
                 f'Write {self.function}({{"name": value}}).'
             )
         values: dict[str, Any] = {}
@@ -82,7 +82,7 @@ class _Call:
         for key, value in data.items():
             if not isinstance(key, str):
                 raise LogDataError(
-                    f"{self.function} takes string keys, got {_describe(key)} under {path or 'the top'!r}, "
+                    f"{self.function} takes string keys, got {describe(key)} under {path or 'the top'!r}, "
                     f"at {self.site}."
                 )
             name = f"{path}{key}"
@@ -109,13 +109,13 @@ class _Call:
         if isinstance(value, jax.Array):
             return strongly_typed(value)
         if not isinstance(value, ARRAY_LIKE) and not hasattr(value, "__jax_array__"):
-            raise LogDataError(f"{self.function} takes array-likes, got {_describe(value)} for {what}, at {self.site}.")
+            raise LogDataError(f"{self.function} takes array-likes, got {describe(value)} for {what}, at {self.site}.")
         try:
             if type(value) in _SCALARS:
                 return _scalar(value)
             return strongly_typed(jnp.asarray(value))
         except (TypeError, ValueError, OverflowError) as error:
-            raise LogDataError(f"{self.function} got {_describe(value)} for {what}, at {self.site}: {error}") from error
+            raise LogDataError(f"{self.function} got {describe(value)} for {what}, at {self.site}: {error}") from error
 
     def counter(self, name: str, value: Any) -> Any:
         counter = self.array(value, f"step {name!r}")
@@ -148,6 +148,7 @@ def untyped(array: Any) -> Any:
     return jax.random.key_data(array) if jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key) else array
 
 
-def _describe(value: Any) -> str:
+def describe(value: Any) -> str:
+    """A value and its type, as messages have them."""
     text = repr(value)
     return f"{text if len(text) <= 60 else text[:57] + '...'} of type {type(value).__name__}"

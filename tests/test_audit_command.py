@@ -112,3 +112,88 @@ def test_a_module_that_needs_another_says_which(audit, tmp_path):
 @pytest.mark.parametrize("argv", [["module.f"], ["a:b:c"], ["m:f", "--axes", "time"], ["m:f", "--json", "--markdown"]])
 def test_wrong_usage_is_exit_code_2(audit, argv):
     assert audit(*argv)[0] == 2
+
+
+EXITING = """
+import sys, jax.numpy as jnp
+
+def exits(x):
+    sys.exit(0)
+
+def square(x):
+    return x * x
+
+def arguments():
+    return (jnp.ones(3),)
+
+def exiting():
+    sys.exit(0)
+
+def needing(n):
+    return (jnp.ones(n),)
+
+def inner():
+    raise ValueError("no data\\nat all")
+
+def raising():
+    return inner()
+"""
+
+
+@pytest.fixture
+def module(tmp_path):
+    def write(name, text):
+        (tmp_path / f"{name}.py").write_text(text)
+        names.append(name)
+
+    names = []
+    yield write
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def test_a_function_that_exits_does_not_pass(audit, module):
+    module("exitingprogram", EXITING)
+    code, out, _ = audit("exitingprogram:exits", "--args", "exitingprogram:arguments")
+    assert code == 1 and "LOX400 error" in out and "SystemExit: 0" in out
+
+
+def test_what_makes_arguments_and_exits_does_not_pass(audit, module):
+    module("exitingprogram", EXITING)
+    code, out, err = audit("exitingprogram:square", "--args", "exitingprogram:exiting")
+    assert code == 1 and not out
+    assert err == "lox: calling exitingprogram:exiting exits Python, with 0, and nothing is audited\n"
+
+
+def test_a_module_that_exits_does_not_pass(audit, module):
+    module("leavingprogram", "import sys\nsys.exit(0)\n")
+    code, out, err = audit("leavingprogram:f")
+    assert code == 1 and not out and "importing leavingprogram exits Python, with 0" in err
+
+
+def test_what_needs_arguments_to_make_some_is_one_line(audit, module):
+    module("exitingprogram", EXITING)
+    code, _, err = audit("exitingprogram:square", "--args", "exitingprogram:needing")
+    assert code == 1 and err.count("\n") == 1
+    assert "calling exitingprogram:needing raises TypeError: needing() missing 1 required positional argument" in err
+
+
+def test_an_exception_of_what_makes_arguments_is_told_with_its_own_lines(audit, module):
+    module("exitingprogram", EXITING)
+    code, _, err = audit("exitingprogram:square", "--args", "exitingprogram:raising")
+    assert code == 1 and err.endswith("lox: calling exitingprogram:raising raises ValueError: no data\n")
+    assert "in raising" in err and "in inner" in err
+    assert "commands" not in err and "importlib" not in err and "Traceback" not in err
+
+
+def test_an_exception_of_a_module_is_told_with_its_own_lines(audit, module):
+    module("failingprogram", "def f():\n    return {}['x']\nf()\n")
+    code, _, err = audit("failingprogram:f")
+    assert code == 1 and err.endswith("lox: importing failingprogram raises KeyError: 'x'\n")
+    assert "line 3" in err and "line 2" in err and "importlib" not in err and "commands" not in err
+
+
+def test_a_module_that_is_no_python_is_one_line(audit, module):
+    module("wrongprogram", "def (:\n")
+    code, _, err = audit("wrongprogram:f")
+    assert code == 1 and err.count("\n") == 1 and "SyntaxError" in err and "wrongprogram.py, line 1" in err

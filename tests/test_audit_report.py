@@ -185,3 +185,84 @@ def test_a_scan_over_another_axis_than_declared_is_found():
     assert issue.code == "LOX105" and issue.message.startswith("'scan' goes over env here")
     report = lox.audit(returns, axes={"rewards": ("time", "env")})(jnp.ones((4, 9)))
     assert not report.issues and "LOX105" in [finding.code for finding in report.verified]
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ("obs", "axes= takes a mapping from names of arguments to labels, .* got 'obs' of type str"),
+        (["obs"], "axes= takes a mapping .* got .* of type list"),
+        ({1: ("time",)}, "axes= takes a mapping .* got 1 of type int in the place of a name"),
+        ({"x": 5}, "axes= takes a label for each axis of 'x', .* got 5 of type int"),
+        ({"x": "ab"}, "axes= takes a label for each axis of 'x', .* got 'ab' of type str"),
+        ({"x": {"a", "b"}}, "axes= takes a label for each axis of 'x', .* of type set"),
+        ({"x": (0, 1)}, "axes= takes strings and None as labels of 'x', got 0 of type int"),
+        ({"x": ("a",)}, "axes= gives 'x' 1 labels"),
+    ],
+)
+def test_axes_are_labels_by_name(axes, message):
+    with pytest.raises(lox.LogValueError, match=message):
+        lox.audit(lambda x: x, axes=axes)(jnp.ones((2, 2)))
+
+
+@pytest.mark.parametrize("labels", [("a", None), ["a", None]])
+def test_labels_are_a_tuple_or_a_list(labels):
+    report = lox.audit(lambda x: x, axes={"x": labels})(jnp.ones((2, 2)))
+    assert "2 a, 2" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("calls", "message"),
+    [
+        (3, "calls= takes tuples of positional arguments, .* got 3 of type int"),
+        ("ab", "calls= takes tuples of positional arguments, .* got 'ab' of type str"),
+        ({}, "calls= takes tuples .* of type dict"),
+        ([jnp.ones(3)], r"calls= takes tuples .* got Array.* as calls\[0\]"),
+        ([(jnp.ones(3),), 3], r"calls= takes tuples .* got 3 of type int as calls\[1\]"),
+        ([()], r"calls\[0\] has 0 arguments, and f\(x, y=.*\) does not take them: missing .* 'x'"),
+        ([(1,), (1, 2, 3)], r"calls\[1\] has 3 arguments, and f\(.*\) does not take them: too many"),
+    ],
+)
+def test_calls_are_tuples_of_arguments_that_the_function_takes(calls, message):
+    def f(x, y=1):
+        return x * y
+
+    with pytest.raises(lox.LogValueError, match=message):
+        lox.audit(f, calls=calls)
+
+
+def test_calls_of_a_builtin_and_of_defaults_are_fine():
+    x = jnp.ones(3)
+    assert not lox.audit(jnp.add, calls=[(x, x)])(x, x).warnings
+    assert not lox.audit(lambda x, *more, y=1: x, calls=[[x], (x,)])(x).warnings
+
+
+def added(first, *batches, scale=1.0, **options):
+    return sum(batches, first) * scale
+
+
+def test_arguments_beyond_those_with_names_have_the_name_of_all_and_a_number():
+    x = jnp.ones(3)
+    report = lox.audit(added)(x, x, {"w": x}["w"], scale=x)
+    assert [value.name for value in report.program.inputs] == ["first", "batches/0", "batches/1", "scale"]
+    assert [value.name for value in lox.audit(added)(x).program.inputs] == ["first"]
+    trees = lox.audit(lambda *trees: trees[0]["w"])({"w": x}, (x, x))
+    assert [value.name for value in trees.program.inputs] == ["trees/0/w", "trees/1/0", "trees/1/1"]
+
+
+def test_the_name_of_all_means_each_of_them_but_for_what_has_its_own():
+    x = jnp.ones(3)
+    for axes in ({"batches/0": ("a",), "batches/1": ("b",)}, {"batches": ("a",), "batches/1": ("b",)}):
+        report = lox.audit(added, axes=axes)(x, x, x)
+        assert [finding.code for finding in report.issues] == ["LOX101"]
+    assert not lox.audit(added, axes={"batches": ("a",)})(x, x, x).issues
+    with pytest.raises(
+        lox.LogValueError, match="axes= names 'batches/2', but .* are 'first', 'batches/0', 'batches/1'"
+    ):
+        lox.audit(added, axes={"batches/2": ("a",)})(x, x, x)
+
+
+@pytest.mark.parametrize(("name", "unused"), [("b", False), ("b/1", True), ("b/0", False)])
+def test_one_or_all_of_them_are_differentiated_by(name, unused):
+    report = lox.audit(lambda *b: b[0].sum(), differentiate=name)(jnp.ones(3), jnp.ones(3))
+    assert ("LOX603" in [finding.code for finding in report.warnings]) == unused

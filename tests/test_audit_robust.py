@@ -3,6 +3,7 @@
 import functools
 import json
 import operator
+import sys
 import threading
 
 import jax
@@ -21,6 +22,7 @@ from lox import testing
 from lox._audit._flow import DETAILS
 
 X = np.float32([0.5, -1.0, 2.0])
+RAISES = "The function raises while it is traced"
 
 
 def check(report):
@@ -202,7 +204,7 @@ def test_what_is_no_function_is_refused():
 # -- what is raised ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
 def test_what_stops_python_is_passed_on(error):
     def stops(x):
         raise error
@@ -210,6 +212,35 @@ def test_what_stops_python_is_passed_on(error):
     with pytest.raises(error):
         lox.audit(stops)(X)
     assert not audited(jnp.sin, X).issues  # Nothing is left of the trace.
+
+
+@pytest.mark.parametrize("around", [jax.jit, jax.vmap, lambda f: f])
+@pytest.mark.parametrize("code", [0, 1, None, "enough"])
+def test_a_function_that_exits_is_an_issue(around, code):
+    """Else what checks a program by an audit, and by how Python exits, would not see that there was none."""
+
+    def exits(x):
+        sys.exit(code)
+
+    report = check(lox.audit(around(exits))(X))
+    (finding,) = report.issues
+    assert finding.code == "LOX400" and finding.message.startswith(f"{RAISES}: SystemExit")
+    assert finding.line == exits.__code__.co_firstlineno + 1
+    assert not report.verified and not audited(jnp.sin, X).issues  # Nothing is left of the trace.
+
+
+@pytest.mark.parametrize("broken", [ValueError, RecursionError])
+def test_an_exception_that_cannot_say_what_it_is_is_an_issue(broken):
+    class Mute(Exception):
+        def __str__(self):
+            raise broken("no words")
+
+    def fails(x):
+        raise Mute
+
+    (finding,) = check(lox.audit(fails)(X)).issues
+    assert finding.message == f"{RAISES}: Mute: its text is not known, as its __str__ raises {broken.__name__}"
+    assert finding.line == fails.__code__.co_firstlineno + 1
 
 
 @pytest.mark.parametrize("around", [jax.jit, jax.grad, jax.vmap, jax.checkpoint, lox.spool, lambda f: f])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import random
+import sys
 import time
 
 import jax
@@ -20,6 +22,7 @@ BY_NAME: dict[str, jax.Array] = {}
 LAYERS: list[tuple[int, ...]] = []
 CACHE: dict[int, np.ndarray] = {}
 UPDATES = 0
+COUNTS = {"steps": 0}
 GENERATOR = np.random.default_rng(0)
 DATASET = np.zeros((512, 128 * 128), np.float32)
 PROTOTYPES = np.zeros((16, 128), np.float32)
@@ -102,6 +105,27 @@ def a_training_loop_in_python_that_prints(params, x, y):
         losses.append(loss)
         print("epoch", epoch, loss, time.perf_counter() - start)
     return params, losses
+
+
+@wrong("LOX410", f32(32))
+def a_step_that_writes_its_loss_to_the_standard_output(errors):
+    loss = (errors**2).mean()
+    sys.stderr.write(f"loss {loss}\n")
+    return loss
+
+
+@wrong("LOX410", f32(32))
+def a_step_that_asks_for_its_log_each_time(errors):
+    loss = (errors**2).mean()
+    logging.getLogger(__name__).debug("loss %s", loss)
+    return loss
+
+
+@right("LOX410", f32(8, 3), f32(3, 2))
+def a_layer_that_writes_shapes_to_the_standard_error(x, w):
+    print("tracing with", x.shape, file=sys.stderr)
+    sys.stderr.write("")
+    return jnp.tanh(x @ w)
 
 
 @wrong("LOX411", f32(32, 8))
@@ -196,6 +220,110 @@ def a_scan_with_a_nonlocal_total(x):
 
     jax.lax.scan(body, None, x)
     return x
+
+
+class _Counter:
+    """What steps of a training do with the object that they are methods of."""
+
+    kinds: list[str] = []
+
+    def __init__(self):
+        self.steps = 0
+        self.seen = []
+        self.last = {}
+
+    def decay(self, params):
+        self.steps += 1
+        return params * 0.99**self.steps
+
+    def remember(self, params):
+        self.seen.append("decay")
+        return params * 0.99
+
+    def name(self, params):
+        self.last[len(self.last)] = "decay"
+        return params * 0.99
+
+    def share(self, params):
+        self.kinds.append("decay")
+        return params * 0.99
+
+    def peek(self, params):
+        return params * 0.99**self.steps
+
+    def twice(self, params):
+        self.seen.append(params)
+        return params * 0.99 + self.seen.pop()
+
+
+COUNTER = _Counter()
+
+wrong("LOX413", f32(8))(_Counter().decay)
+wrong("LOX413", f32(8))(_Counter().remember)
+wrong("LOX413", f32(8))(_Counter().name)
+wrong("LOX413", f32(8))(jax.jit(_Counter().share))
+right("LOX413", f32(8))(_Counter().peek)
+right("LOX413", f32(8))(_Counter().twice)
+
+
+@wrong("LOX413", f32(8), f32(10, 8))
+def a_scan_that_steps_an_object_of_outside(params, x):
+    return jax.lax.scan(lambda params, x: (COUNTER.decay(params) + x, None), params, x)[0]
+
+
+@wrong("LOX413", f32(8))
+def a_step_that_counts_in_its_default_argument(params, calls=[]):  # noqa: B006  (that is what is wrong)
+    calls.append(1)
+    return params * 0.99 ** len(calls)
+
+
+@wrong("LOX413", f32(8))
+def a_step_that_counts_in_a_global_dict(params):
+    COUNTS["steps"] += 1
+    return params * 0.99
+
+
+@right("LOX413", f32(8), f32(3, 8))
+def a_model_of_an_object_that_is_made_anew(params, xs):
+    counter = _Counter()
+    for x in xs:
+        params = counter.decay(params) + x
+        counter.remember(params)
+        counter.last["x"] = params
+    return params, counter.steps
+
+
+@dataclasses.dataclass
+class _Layer:
+    size: int
+    sizes: list[int] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self):
+        self.scale = self.size**-0.5
+        self.sizes.append(self.size)
+
+
+LAYER = _Layer(8)
+
+
+@right("LOX413", f32(8))
+def a_layer_that_is_a_changed_copy(x):
+    return x * dataclasses.replace(LAYER, size=4).scale
+
+
+class _Trainer:
+    def __init__(self):
+        self.params, self.losses, self.epochs = jnp.ones(8), [], 0
+
+    def train(self, x, y):
+        for _ in range(2):
+            self.params, loss = _train_step(self.params, x, y)
+            self.losses.append(loss)
+            self.epochs += 1
+        return self.params
+
+
+right("LOX413", f32(32, 8), f32(32))(_Trainer().train)
 
 
 @right("LOX413", f32(8), f32(3, 8, 8))
@@ -477,6 +605,31 @@ def a_jitted_layer_that_is_given_its_activation_by_name(x):
 @wrong("LOX424", f32(16), f32(16))
 def a_scan_that_returns_a_name(x, y):
     return jax.lax.scan(lambda carry, at: (carry, {"sum": at[0] + at[1], "name": "sum"}), None, (x, y))[1]
+
+
+@wrong("LOX424", f32(16))
+def batches_that_are_yielded(x):
+    for start in range(0, 16, 4):
+        yield x[start : start + 4] * 2.0
+
+
+@wrong("LOX424", f32(16))
+async def a_result_that_is_awaited(x):
+    return x * 2.0
+
+
+@wrong("LOX424", {"x": f32(2), "names": np.array(["mean", "max"])})
+def a_batch_with_an_array_of_names(batch):
+    return batch["x"] * 2.0
+
+
+@right("LOX424", f32(16))
+def batches_of_a_generator_that_is_used_up(x):
+    def batches():
+        for start in range(0, 16, 4):
+            yield x[start : start + 4]
+
+    return [batch * 2.0 for batch in batches()]
 
 
 @wrong("LOX424", f32(16), ["mean", "max"])

@@ -96,6 +96,31 @@ def a_sum_of_as_many_as_an_array_says(x, steps):
     return jnp.where(jnp.arange(20) < steps, x, 0).sum()
 
 
+@wrong("LOX402", f32(32, 8), i32())
+def a_prefix_of_as_many_as_an_array_says(x, length):
+    return x[:length].sum(0)
+
+
+@wrong("LOX402", f32(), i32())
+def positions_up_to_a_length_that_an_array_says(x, length):
+    return x * jnp.arange(length)
+
+
+@wrong("LOX402", i32(), jax.random.key(0))
+def as_many_keys_as_an_array_says(count, key):
+    return jax.random.split(key, count)
+
+
+@right("LOX402", f32(32, 8), i32())
+def a_window_of_fixed_length_from_where_an_array_says(x, start):
+    return jax.lax.dynamic_slice_in_dim(x, start, 4).sum(0)
+
+
+@right("LOX402", f32(32, 8), 4)
+def a_prefix_of_a_static_length(x, length):
+    return x[:length].sum(0) + jnp.zeros(8)
+
+
 @wrong("LOX403", f32(32, 8))
 def a_normalization_with_numpy(x):
     mean = np.mean(np.asarray(x), axis=0)
@@ -121,6 +146,26 @@ def the_mean_of_the_episodes_that_are_done(returns, done):
 @wrong("LOX404", f32(128))
 def the_positions_above_a_threshold(x):
     return jax.jit(lambda x: jnp.sqrt(x[x > 0.0]))(x)
+
+
+@wrong("LOX404", flags(128))
+def where_episodes_end(done):
+    return jnp.nonzero(done)[0]
+
+
+@wrong("LOX404", i32(128))
+def the_labels_that_there_are(labels):
+    return jax.jit(jnp.unique)(labels)
+
+
+@right("LOX404", flags(128))
+def where_the_first_episodes_end(done):
+    return jnp.nonzero(done, size=8, fill_value=-1)[0]
+
+
+@right("LOX404", f32(4), i32(4))
+def as_many_of_each_with_a_known_total(x, counts):
+    return jnp.repeat(x, counts, total_repeat_length=16)
 
 
 @right("LOX404", f32(128), flags(128))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,8 +12,11 @@ from lox._audit._capture import Capture, capture
 from lox._audit._checks import ALL, KINDS
 from lox._audit._expect import expect
 from lox._audit._findings import Finding, Held
-from lox._audit._follow import Axes, follow
+from lox._audit._follow import follow
+from lox._audit._location import Location
+from lox._audit._options import Axes, read_axes, read_calls
 from lox._audit._report import Report, report_of
+from lox._audit._signature import definition
 from lox._exceptions import LogValueError
 
 
@@ -37,7 +41,8 @@ class Audit:
         Args:
             fun: The function.
             axes: What the axes of arguments mean, by the name of the argument, as in
-                ``{"obs": ("time", "batch", None)}``, or of an array in it, as in ``{"batch/obs": ("time", None)}``.
+                ``{"obs": ("time", "batch", None)}``, or of an array in it, as in ``{"batch/obs": ("time", None)}``; a
+                name means all arrays in the argument that have no labels of their own.
             differentiate: The name or names of arguments, or of arrays in them, that the result is to be
                 differentiated by.
             calls: Further tuples of arguments, for what changes from call to call.
@@ -51,7 +56,8 @@ class Audit:
 
         Raises:
             LogValueError: `axes` or `differentiate` names no argument, `axes` has another number of labels than the
-                argument has axes, or `ignore` has an unknown code. A `ValueError`.
+                argument has axes, `calls` has one that `fun` does not take, or `ignore` has an unknown code. A
+                `ValueError`.
 
         >>> import jax.numpy as jnp
         >>> import lox
@@ -64,27 +70,37 @@ class Audit:
         """
         if not callable(fun):
             raise TypeError(f"lox.audit takes a function, got {fun!r} of type {type(fun).__name__}.")
+        labels, more = read_axes(axes), read_calls(fun, calls)
         ignored = set(names(ignore, "ignore=", " of lox.audit"))
         if ignored - KINDS.keys():
             raise LogValueError(f"lox.audit knows no {', '.join(sorted(ignored - KINDS.keys()))}.")
         by = () if differentiate is None else names(differentiate, "differentiate=", " of lox.audit")
-        more: list[tuple[tuple[Any, ...], dict[str, Any]]] = [(tuple(each), {}) for each in calls]
 
         def audited(*args: Any, **kwargs: Any) -> Report:
             captured = capture(fun, args, kwargs)
-            program = follow(captured, axes or {})
+            program = follow(captured, labels)
             seen = Audited(
                 fun=fun,
-                arguments=((args, kwargs), *more),
+                arguments=((args, kwargs), *((each, {}) for each in more)),
                 captured=captured,
                 program=program,
                 differentiate=_arrays(by, captured),
-                others=tuple(capture(fun, *each) for each in more),
+                others=tuple(capture(fun, each, {}) for each in more),
             )
-            found: list[Finding | Held] = [each for check in ALL for each in check(seen)]
+            here = definition(fun)
+            found = [_placed(each, here) for check in ALL for each in check(seen)]
+            if captured.error is not None:  # What comes after it was not looked at.
+                found = [each for each in found if isinstance(each, Finding)]
             return report_of(captured.name, program, found, ignored)
 
         return audited
+
+
+def _placed(found: Finding | Held, here: Location) -> Finding | Held:
+    """What was found, at the function where no line of it is known."""
+    if isinstance(found, Held) or found.file:
+        return found
+    return dataclasses.replace(found, file=here.file, line=here.line)
 
 
 def _arrays(by: tuple[str, ...], captured: Capture) -> tuple[str, ...]:

@@ -68,6 +68,10 @@ class Audited:
         for primitive in primitives(*names):
             yield from self._by_primitive.get(primitive, ())
 
+    def has(self, *names: str) -> bool:
+        """Whether there is a step of a primitive of these names."""
+        return not self._by_primitive.keys().isdisjoint(primitives(*names))
+
     @functools.cached_property
     def _by_primitive(self) -> dict[Any, list[tuple[Step, Location]]]:
         found: dict[Any, list[tuple[Step, Location]]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -12,6 +12,11 @@ import jax
 from lox._abstract import trace
 from lox._arguments import ARRAY_LIKE, path_name
 from lox._audit._expect import auditing
+from lox._audit._reached import Reached
+
+
+class NotRun(TypeError):
+    """A function was called, and none of its lines ran, as it is a generator or an async function."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,29 +28,34 @@ class Capture:
         jaxpr: Its program, log calls included; as far as it came when the function raised.
         arguments: The names of the program's inputs, such as ``"params/w"``.
         results: The names of its outputs, such as ``"out/0"``.
-        error: What the function raised.
+        error: What the function raised, `SystemExit` included; `NotRun` if it returned before its first line.
         structure: The structure of what it returned, or None.
+        reached: The objects that outlive the call.
     """
 
     name: str
     jaxpr: Any
     arguments: tuple[str, ...]
     results: tuple[str, ...]
-    error: Exception | None
-    structure: Any = None
+    error: BaseException | None
+    structure: Any
+    reached: Reached
 
 
 def capture(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Capture:
     """Traces a function with arguments, of which arrays may be `jax.ShapeDtypeStruct`s."""
-    error: Exception | None = None
+    error: BaseException | None = None
     results: tuple[str, ...] = ()
     structure: Any = None
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
         nonlocal error, results, structure
         try:
-            found, structure = jax.tree_util.tree_flatten_with_path(fun(*args, **kwargs))
-        except Exception as raised:  # noqa: BLE001  (whatever it is, what was seen before is worth a report)
+            result = fun(*args, **kwargs)
+            found, structure = jax.tree_util.tree_flatten_with_path(result, is_leaf=inspect.isgenerator)
+            for path, leaf in found:
+                _check_that_it_ran(f"out/{path_name(path)}" if path else "out", leaf)
+        except (Exception, SystemExit) as raised:  # noqa: BLE001  (whatever it is, what was seen is worth a report)
             error = raised
             return ()
         found = [(path, leaf) for path, leaf in found if isinstance(leaf, (jax.Array, *ARRAY_LIKE))]
@@ -53,23 +63,44 @@ def capture(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
         return [leaf for _, leaf in found]
 
     names = _names(fun, args, kwargs)
+    reached = Reached(fun, args, kwargs)
     with auditing(True):
         jaxpr, traced = trace(guarded, args, kwargs)
+    reached.compare()
     name = getattr(fun, "__name__", type(fun).__name__)
-    return Capture(name, jaxpr, tuple(names[place] for place in traced), results, error, structure)
+    return Capture(name, jaxpr, tuple(names[place] for place in traced), results, error, structure, reached)
+
+
+def _check_that_it_ran(name: str, result: Any) -> None:
+    """Raises `NotRun` if a result of a function is what runs later."""
+    if inspect.iscoroutine(result):
+        result.close()  # Python warns of one that is never awaited.
+        raise NotRun(f"'{name}' is a coroutine of an async function, which runs when it is awaited: nothing is traced.")
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise NotRun(f"'{name}' is a generator, which runs when it is iterated over: nothing of it is traced.")
 
 
 def _names(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     """The name of each leaf of the arguments, by the signature of the function."""
     try:
-        bound = inspect.signature(fun).bind(*args, **kwargs)
-        positional = list(inspect.signature(fun).parameters)[: len(bound.args)]
+        inspect.signature(fun).bind(*args, **kwargs)
+        positional = list(_positional(inspect.signature(fun), len(args)))
     except (TypeError, ValueError):  # Of a builtin, or with arguments that do not fit, which calling it will say.
-        positional = []
-    positional += [f"args/{place}" for place in range(len(positional), len(args))]
-    named = [*zip(positional, args, strict=False), *sorted(kwargs.items())]
+        positional = [f"args/{place}" for place in range(len(args))]
+    named = [*zip(positional, args, strict=True), *sorted(kwargs.items())]
     names = []
     for name, value in named:
         paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(value)[0]]
         names += [f"{name}/{path_name(path)}" if path else name for path in paths]
     return names
+
+
+def _positional(signature: inspect.Signature, count: int) -> Iterator[str]:
+    """The names of the first arguments of a call, which are given by position."""
+    for place, (name, parameter) in enumerate(signature.parameters.items()):
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            yield from (f"{name}/{each}" for each in range(count - place))
+            return
+        if place == count:
+            return
+        yield name

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from lox import _compat
 from lox._audit._capture import Capture
 from lox._audit._facts import Fact, unknown
+from lox._audit._options import Axes
 from lox._audit._program import Block
 from lox._audit._walk import Walk
 from lox._exceptions import LogValueError
-
-Axes = Mapping[str, Sequence[str | None]]
 
 
 def follow(captured: Capture, axes: Axes) -> Block:
@@ -20,13 +17,14 @@ def follow(captured: Capture, axes: Axes) -> Block:
     Args:
         captured: The function.
         axes: What the axes of arguments mean, by the name of the argument, as in ``{"obs": ("time", "batch", None)}``,
-            or of an array in it, as in ``{"batch/obs": ("time", "batch", None)}``.
+            or of an array in it, as in ``{"batch/obs": ("time", "batch", None)}``. An argument has the labels of all
+            arrays in it that have none of their own.
 
     Raises:
         LogValueError: There is no such argument, or it has another number of axes.
     """
     avals = _compat.in_avals(captured.jaxpr)
-    unused = set(axes) - set(captured.arguments)
+    unused = {name for name in axes if not any(name in _prefixes(each) for each in captured.arguments)}
     if unused:
         known = ", ".join(map(repr, captured.arguments)) or "none"
         raise LogValueError(
@@ -35,7 +33,7 @@ def follow(captured: Capture, axes: Axes) -> Block:
         )
     facts = []
     for name, aval in zip(captured.arguments, avals, strict=True):
-        labels = axes.get(name)
+        labels = next((axes[each] for each in _prefixes(name) if each in axes), None)
         if labels is not None and len(labels) != aval.ndim:
             raise LogValueError(
                 f"axes= gives {name!r} {len(labels)} labels, {tuple(labels)}, but its shape is {aval.shape}: "
@@ -44,3 +42,9 @@ def follow(captured: Capture, axes: Axes) -> Block:
         fact = unknown(aval)
         facts.append(fact if labels is None else Fact(tuple(labels), fact.range))
     return Walk().block(captured.name, captured.jaxpr, facts, captured.arguments)
+
+
+def _prefixes(name: str) -> list[str]:
+    """The names that mean an array: its own first, then those of what it is in."""
+    parts = name.split("/")
+    return ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]

@@ -8,7 +8,7 @@ import itertools
 import linecache
 import sysconfig
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -101,6 +101,12 @@ def is_internal(file: str) -> bool:
     if file.startswith((f"{_JAX}/", f"{_LOX}/_", f"{_LOX}/loggers/")):
         return True
     return file.startswith((_PYTHON, "<frozen")) and "site-packages" not in file
+
+
+@functools.lru_cache(maxsize=4096)
+def is_users(file: str) -> bool:
+    """Whether a file is neither of JAX, of lox or of Python, nor of what is installed."""
+    return not is_internal(file) and not {"site-packages", "dist-packages"} & set(PurePath(file).parts)
 
 
 def located(block: Block, around: Location = NOWHERE) -> Iterator[tuple[Step, Location]]:

@@ -9,7 +9,7 @@ import functools
 import inspect
 import linecache
 import sys
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 from types import CodeType
 from typing import Any
@@ -18,7 +18,8 @@ import jax
 
 from lox import _compat
 from lox._audit._audited import Audited
-from lox._audit._location import Location, frames, is_internal
+from lox._audit._location import Location, frames
+from lox._audit._location import is_users as is_users
 from lox._audit._program import Step
 from lox._audit._rules import primitives
 
@@ -64,6 +65,15 @@ def sources(audited: Audited) -> list[Source]:
 
     A function that calls what is jitted by itself, and is not inside of a transformation, runs as Python.
     """
+    return [source for source in audited.once(_sources).values() if source is not None]
+
+
+def are_read(audited: Audited) -> bool:
+    """Whether all functions of the user's program that were traced have a source that could be read."""
+    return None not in audited.once(_sources).values()
+
+
+def _sources(audited: Audited) -> dict[CodeType, Source | None]:
     seen: dict[CodeType, set[int]] = {}
     within: dict[CodeType, set[CodeType]] = {}
     python, outside = drivers(audited), set(audited.program.steps)
@@ -83,15 +93,46 @@ def sources(audited: Audited) -> list[Source]:
     here = fun.__code__.co_filename if fun is not None else ""
     others = {code.co_filename for code in seen} - {here}
     modules = _modules(others) if others else {}
-    found = []
+    found: dict[CodeType, Source | None] = {}
     for code, instructions in seen.items():
         known = fun.__globals__ if code.co_filename == here else modules.get(code.co_filename, {})
-        written = functions(code.co_filename).get((code.co_firstlineno, code.co_name), [])
-        if len(written) == 1:
-            node, parents = written[0]
+        written = _written(code)
+        if written is None:
+            found[code] = None
+        else:
             lines = frozenset(_lines(code, instructions))
-            found.append(Source(code, node, parents, lines, frozenset(within.get(code, ())), known))
+            found[code] = Source(code, *written, lines, frozenset(within.get(code, ())), known)
     return found
+
+
+def source_of(fun: Any) -> Source | None:
+    """A function that was not traced, or led to no equation."""
+    written = _written(fun.__code__)
+    return None if written is None else Source(fun.__code__, *written, frozenset(), frozenset(), fun.__globals__)
+
+
+def _written(code: CodeType) -> tuple[Function, tuple[Function, ...]] | None:
+    """The syntax of a function with what it is written in, if only one function can be meant."""
+    written = functions(code.co_filename).get((code.co_firstlineno, code.co_name), [])
+    if len(written) > 1:  # Lambdas on one line, of which those around others come first.
+        written = [each for each in written if _has_code(each[0], code)]
+        written = written[-1:] if all(node in written[-1][1] for node, _ in written[:-1]) else []
+    return written[0] if len(written) == 1 else None
+
+
+def _has_code(node: Function, code: CodeType) -> bool:
+    """Whether what runs in some code is all written in the body of a lambda."""
+    body = node.body
+    if isinstance(body, list):
+        return True
+    places = [
+        place
+        for line, end_line, column, end_column in code.co_positions()
+        if None not in (line, end_line, column, end_column) and column != end_column
+        for place in ((line, column), (end_line, end_column))
+    ]
+    first, last = (body.lineno, body.col_offset), (body.end_lineno, body.end_col_offset)
+    return bool(places) and all(first <= place <= last for place in places)
 
 
 def _distinct(steps: Iterable[tuple[Step, Location]], outside: set[Step]) -> Iterator[tuple[bool, Any]]:
@@ -114,12 +155,6 @@ def plain(fun: Any) -> Any:
     return fun if isinstance(getattr(fun, "__code__", None), CodeType) else None
 
 
-@functools.lru_cache(maxsize=4096)
-def is_users(file: str) -> bool:
-    """Whether a file is neither of JAX, of lox or of Python, nor of what is installed."""
-    return not is_internal(file) and not {"site-packages", "dist-packages"} & set(PurePath(file).parts)
-
-
 def drivers(audited: Audited) -> frozenset[CodeType]:
     """The code of functions that call what the user jitted while no transformation is around them."""
     found: set[CodeType] = set()
@@ -131,8 +166,12 @@ def drivers(audited: Audited) -> frozenset[CodeType]:
 
 
 def _is_users_function(equation: Any) -> bool:
-    file = _compat.open_jaxpr(equation.params["jaxpr"]).debug_info.func_filename
-    return bool(file) and is_users(file)
+    """Whether what is jitted is the user's: what a library jits for the user, as equinox does, it only names so."""
+    jaxpr, name = _compat.open_jaxpr(equation.params["jaxpr"]), equation.params.get("name", "")
+    if jaxpr.debug_info.func_filename and is_users(jaxpr.debug_info.func_filename):
+        return True
+    called = {code for inner in jaxpr.eqns for code, _ in frames(inner)}
+    return any(code.co_name == name and is_users(code.co_filename) for code in called)
 
 
 def _stretches(equation: Any) -> list[list[tuple[CodeType, int]]]:
@@ -159,15 +198,30 @@ def _lines(code: CodeType, instructions: set[int]) -> Iterator[int]:
             yield line
 
 
-def _modules(files: Container[str]) -> dict[str, Mapping[str, Any]]:
+def _modules(files: Iterable[str]) -> dict[str, Mapping[str, Any]]:
     """The names of the modules that are in files."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for module in [*sys.modules.values()]:
-        names = getattr(module, "__dict__", {})
-        file = names.get("__file__")
-        if isinstance(file, str) and file in files:
-            found.setdefault(file, names)
-    return found
+    if any(_is_new(file) for file in files):
+        for name, module in [*sys.modules.items()]:
+            file = getattr(module, "__dict__", {}).get("__file__")
+            if isinstance(file, str) and _is_new(file):
+                _module_names[file] = name
+    return {file: vars(sys.modules[_module_names[file]]) for file in files if not _is_new(file)}
+
+
+_module_names: dict[str, str] = {}
+"""The module that is in a file, so that not all of them are looked at in each audit."""
+
+
+def _is_new(file: str) -> bool:
+    """Whether it is not known which module is in a file, or is no longer so."""
+    module = sys.modules.get(_module_names.get(file, ""))
+    return getattr(module, "__dict__", {}).get("__file__") != file
+
+
+@functools.lru_cache(maxsize=4096)
+def calls_in(node: Function) -> tuple[ast.Call, ...]:
+    """The calls that are written in a function, also in functions inside of it."""
+    return tuple(each for each in ast.walk(node) if isinstance(each, ast.Call))
 
 
 def functions(file: str) -> dict[tuple[int, str], list[tuple[Function, tuple[Function, ...]]]]:

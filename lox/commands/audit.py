@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lox import _audit
+from lox._audit._location import is_internal
 from lox._text import encodable
 from lox.commands._output import Failure
 
@@ -39,7 +42,7 @@ def audit(
         The exit code.
     """
     fun = _find(function)
-    args, kwargs = ((), {}) if factory is None else _arguments(factory, _find(factory)())
+    args, kwargs = ((), {}) if factory is None else _arguments(factory)
     report = _audit.audit(fun, axes=axes, differentiate=differentiate, ignore=ignore)(*args, **kwargs)
     text = getattr(report, f"to_{write}")(detail)
     print(encodable(text.rstrip("\n"), sys.stdout.encoding))
@@ -50,12 +53,8 @@ def _find(path: str) -> Callable[..., Any]:
     module, _, name = path.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise Failure(f"importing {module} needs {error.name}, which is not installed") from error
-        raise Failure(f"there is no module {error.name} here or among what is installed") from error
+    with _running(f"importing {module}"):
+        found: Any = _import(module)
     for part in name.split("."):
         if not hasattr(found, part):
             raise Failure(f"{module} has no {name}")
@@ -65,7 +64,36 @@ def _find(path: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _arguments(factory: str, made: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+def _import(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise Failure(f"importing {module} needs {error.name}, which is not installed") from error
+        raise Failure(f"there is no module {error.name} here or among what is installed") from error
+
+
+@contextlib.contextmanager
+def _running(what: str) -> Iterator[None]:
+    """Runs code of the user: that it raises or exits is a failure, told with its own lines and not those of lox."""
+    try:
+        yield
+    except Failure:
+        raise
+    except SystemExit as error:
+        raise Failure(f"{what} exits Python, with {error.code!r}, and nothing is audited") from error
+    except Exception as error:
+        told = traceback.TracebackException.from_exception(error)  # Whatever the exception says, or fails to.
+        own = [each for each in told.stack if each.filename != __file__ and not is_internal(each.filename)]
+        print("".join(traceback.format_list(own)), end="", file=sys.stderr)
+        first = str(told).strip().partition("\n")[0]
+        raise Failure(f"{what} raises {type(error).__name__}{f': {first}' if first else ''}") from error
+
+
+def _arguments(factory: str) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    make = _find(factory)
+    with _running(f"calling {factory}"):
+        made = make()
     if isinstance(made, tuple):
         return made, {}
     if isinstance(made, dict):

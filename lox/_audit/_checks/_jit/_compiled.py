@@ -10,7 +10,7 @@ import numpy as np
 
 from lox import _compat
 from lox._audit._audited import Audited
-from lox._audit._checks._jit._effects import LEAKED
+from lox._audit._checks._jit._changes import LEAKED
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE, Location, locate
 from lox._audit._program import Block, Value

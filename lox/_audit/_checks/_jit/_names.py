@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 
 from lox._audit._sources import Function
 
@@ -28,8 +29,8 @@ class Names:
 
     def __init__(self, node: Function, names: Iterable[str]) -> None:
         self._node = node
-        self._body: list[ast.stmt] | list[ast.expr] = node.body if isinstance(node.body, list) else [node.body]
-        own = list(_own(self._body))
+        self._body = _body(node)
+        own = _parts(node)
         self.declared_global = {name for each in own if isinstance(each, ast.Global) for name in each.names}
         nonlocals = {name for each in own if isinstance(each, ast.Nonlocal) for name in each.names}
         self.outer = self.declared_global | nonlocals
@@ -62,6 +63,10 @@ class Names:
             if computed:
                 return True
         return any(self.may_be_traced(child, computed) for child in ast.iter_child_nodes(node))
+
+    def all(self) -> Iterator[ast.AST]:
+        """All parts of it but those of functions and classes inside."""
+        return iter(_parts(self._node))
 
     def executed(self, lines: frozenset[int]) -> Iterator[ast.AST]:
         """The parts of it that are run, as far as can be told: of what is chosen, where there are these lines."""
@@ -109,7 +114,7 @@ class Names:
                 found.add(argument.arg)
         return found
 
-    def _settle(self, own: list[ast.AST]) -> None:
+    def _settle(self, own: Iterable[ast.AST]) -> None:
         """Takes out the names that only get what is static."""
         bound: dict[str, list[ast.expr]] = {}
         for node in own:
@@ -142,6 +147,16 @@ class Names:
         if isinstance(node, ast.Lambda):
             return not Names(node, {each.arg for each in node.args.args}).may_be_traced(node.body)
         return ast.unparse(node).rpartition(".")[2] in _STATIC_FUNCTIONS
+
+
+def _body(node: Function) -> Sequence[ast.AST]:
+    return node.body if isinstance(node.body, list) else [node.body]
+
+
+@functools.lru_cache(maxsize=4096)
+def _parts(node: Function) -> tuple[ast.AST, ...]:
+    """All parts of a function but those of functions and classes inside."""
+    return tuple(_own(_body(node)))
 
 
 def _own(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:

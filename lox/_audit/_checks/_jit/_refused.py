@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 
 import jax
+import numpy as np
 
-from lox._audit._checks._jit._effects import LEAKED
-from lox._audit._findings import Kind
+from lox._abstract import is_array
+from lox._arguments import path_name
+from lox._audit._audited import Audited
+from lox._audit._capture import NotRun
+from lox._audit._checks._jit._changes import LEAKED
+from lox._audit._findings import Finding, Held, Kind
+from lox._audit._signature import bound, definition, static_arguments
 
 NOT_AN_ARRAY = Kind(
     "LOX424",
@@ -44,12 +51,27 @@ _CLASS = re.compile(r"type '?<(?:class|enum) '([^']+)'>")
 _OTHERS = {*sys.stdlib_module_names} | {"jax", "jaxlib", "numpy", "lox"}
 
 
+def arguments(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX424: an argument is an array of what JAX has no arrays of, such as strings."""
+    static = static_arguments(audited.fun)
+    for name, value in bound(audited.fun, *audited.arguments[0]).items():
+        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+            if name not in static and isinstance(leaf, np.ndarray) and not is_array(leaf):
+                full = f"{name}/{path_name(path)}" if path else name
+                what = "a masked array" if isinstance(leaf, np.ma.MaskedArray) else "an array"
+                yield NOT_AN_ARRAY.at(
+                    definition(audited.fun), f"'{full}' is {what} of {leaf.dtype}, of which JAX has none."
+                )
+
+
 def explain(error: Exception) -> tuple[Kind, str] | None:
     """What an exception of JAX's is about, if it is one of these."""
     text = str(error).strip()
     first = text.split("\n")[0]
     found = _CLASS.search(text)
     name = found.group(1) if found else ""
+    if isinstance(error, NotRun):
+        return NOT_AN_ARRAY, text
     if isinstance(error, jax.errors.UnexpectedTracerError):
         return LEAKED, "A value that was computed inside of a traced function is used outside of it."
     if isinstance(error, ValueError) and text.startswith("Non-hashable static arguments"):
@@ -79,4 +101,4 @@ def _is_container(name: str) -> bool:
 
 
 KINDS = (NOT_AN_ARRAY, UNHASHABLE)
-CHECKS = ()
+CHECKS = (arguments,)

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import jax
 
 from lox._audit._audited import Audited
-from lox._audit._checks._jit import _refused
+from lox._audit._checks._jit import _refused, _unknown
 from lox._audit._checks._loops import _carry
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE, Location, is_internal
+from lox._audit._signature import definition
 
 _CURES = (
     "Choose with jnp.where or jax.lax.cond (jax.lax.while_loop for a loop), or make the argument that it depends on "
@@ -28,24 +29,14 @@ _BY_ERROR = {
     jax.errors.TracerBoolConversionError: Kind(
         "LOX401", "error", "Python decides on a value that is not known while tracing", _CURES
     ),
-    jax.errors.TracerIntegerConversionError: Kind(
-        "LOX402",
-        "error",
-        "Python counts or indexes with a value that is not known while tracing",
-        "Index with jnp.take or jax.lax.dynamic_index_in_dim, and give shapes and lengths as static arguments.",
-    ),
+    jax.errors.TracerIntegerConversionError: _unknown.LENGTH,
     jax.errors.TracerArrayConversionError: Kind(
         "LOX403",
         "error",
         "NumPy is asked for a value that is not known while tracing",
         "Use jax.numpy in the place of numpy, or jax.pure_callback for what only runs on the host.",
     ),
-    jax.errors.NonConcreteBooleanIndexError: Kind(
-        "LOX404",
-        "error",
-        "How many elements are selected is not known while tracing",
-        "Keep the shape and choose with jnp.where(mask, x, other), or give size= to jnp.nonzero.",
-    ),
+    jax.errors.NonConcreteBooleanIndexError: _unknown.SELECTED,
     jax.errors.ConcretizationTypeError: Kind(
         "LOX405", "error", "Python asks for a value that is not known while tracing", _CURES
     ),
@@ -58,21 +49,35 @@ def raised(audited: Audited) -> Iterator[Finding | Held]:
     if error is None:
         yield RAISED.fine(NOWHERE)
         return
-    explained = _carry.explain(error) or _refused.explain(error)
+    where = _where(error, definition(audited.fun))
+    try:
+        text = str(error).strip()
+    except Exception as failed:  # noqa: BLE001  (whatever an exception of the user raises when it is to say what it is)
+        said = f"its text is not known, as its __str__ raises {type(failed).__name__}"
+        yield RAISED.at(where, f"{RAISED.title}: {type(error).__name__}: {said}")
+        return
+    explained = _explained(error)
     if explained is not None:
         known, message = explained
-        yield known.at(_where(error), message)
+        yield known.at(where, message)
         return
     kind = next((kind for of, kind in _BY_ERROR.items() if isinstance(error, of)), RAISED)
-    first = str(error).strip().split("\n")[0]
-    yield kind.at(_where(error), f"{kind.title}: {type(error).__name__}: {first}")
+    first = text.split("\n")[0]
+    yield kind.at(where, f"{kind.title}: {type(error).__name__}{f': {first}' if first else ''}")
 
 
-def _where(error: Exception) -> Location:
+def _explained(error: BaseException) -> tuple[Kind, str] | None:
+    """What an exception of JAX's is about, if its text says it."""
+    if not isinstance(error, Exception):
+        return None
+    return _carry.explain(error) or _refused.explain(error) or _unknown.explain(error)
+
+
+def _where(error: BaseException, otherwise: Location) -> Location:
     """The innermost line of the user's program that an exception came through."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_internal(frame.filename)]
     if not frames:
-        return NOWHERE
+        return otherwise
     return Location(frames[-1].filename, frames[-1].lineno or 0, frames[-1].name)
 
 

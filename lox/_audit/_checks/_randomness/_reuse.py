@@ -82,6 +82,8 @@ class _Frame(NamedTuple):
 
 def used(audited: Audited) -> Iterator[Finding | Held]:
     """LOX700 to LOX703, LOX705: a key is used twice, in each iteration, by several lanes, or before it is returned."""
+    if not audited.has("random_bits", "random_gamma", "random_split"):
+        return
     flow, locations = audited.once(flow_of), audited.lines
     yield from _reused(flow, locations)
     for repetition in flow.repetitions:
@@ -99,6 +101,8 @@ def used(audited: Audited) -> Iterator[Finding | Held]:
 
 def drawn(audited: Audited) -> Iterator[Finding | Held]:
     """LOX703 and LOX704: what is drawn for one lane of a vmap or for one call is drawn for all."""
+    if not audited.has("random_bits", "random_gamma"):
+        return
     draws = Draws(audited.program, audited.lines)
     for draw in draws.shared:
         yield SHARED.at(

@@ -33,7 +33,7 @@ def unused(audited: Audited) -> Iterator[Finding | Held]:
     The first one is carried on by convention, in some programs the last one, and not used after the last split. What
     is handed to a function that draws nothing is not looked at.
     """
-    if audited.captured.error is not None:
+    if audited.captured.error is not None or not audited.has("random_split"):
         return
     # A loop of Python and a function that is called twice split at one place several times.
     places: dict[Frame, list[tuple[Step, list[bool]]]] = {}
