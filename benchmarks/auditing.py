@@ -106,7 +106,8 @@ def _program(make: Callable[[], programs.Program]) -> tuple[Any, ...]:
 def _corpus() -> list[tuple[Any, ...]]:
     counts: dict[str, Counter[str]] = {}
     # Some programs print, which is their mistake.
-    with jax.numpy_dtype_promotion("standard"), contextlib.redirect_stdout(io.StringIO()):
+    unseen = io.StringIO()
+    with contextlib.redirect_stdout(unseen), contextlib.redirect_stderr(unseen), jax.numpy_dtype_promotion("standard"):
         for case in cases():
             count = counts.setdefault(case.family, Counter())
             report = case.report()

@@ -85,14 +85,14 @@ def large(audited: Audited) -> Iterator[Finding | Held]:
     """LOX416: an array that a function closes over is a constant of its program, and large."""
     told: set[int] = set()
     yield LARGE.fine(NOWHERE)
-    for jaxpr, where in _jaxprs(audited.captured.jaxpr):
-        if jaxpr is audited.captured.jaxpr and drivers(audited):
-            continue  # It runs as Python, and passes arrays on.
+    for jaxpr, where in _jaxprs(audited):
         opened = _compat.open_jaxpr(jaxpr)
         for var, constant in zip(opened.constvars, getattr(jaxpr, "consts", ()), strict=False):
             size = _bytes(constant)
             if size < LARGE_BYTES or id(constant) in told:
                 continue
+            if jaxpr is audited.captured.jaxpr and drivers(audited):
+                continue  # It runs as Python, and passes arrays on.
             told.add(id(constant))
             yield LARGE.at(
                 _first_use(jaxpr, var, where),
@@ -153,20 +153,15 @@ def _is_array(value: Value) -> bool:
     return hasattr(value.aval, "dtype")
 
 
-def _jaxprs(jaxpr: Any) -> Iterator[tuple[Any, Location]]:
-    """A jaxpr and all inside of it, each once, with the place of what runs it."""
-    seen: set[int] = set()
-
-    def inside(jaxpr: Any, where: Location) -> Iterator[tuple[Any, Location]]:
-        if id(jaxpr) in seen:
-            return
-        seen.add(id(jaxpr))
-        yield jaxpr, where
-        for equation in _compat.open_jaxpr(jaxpr).eqns:
-            for inner in jaxprs_in(equation.params):
-                yield from inside(inner, locate(equation, where))
-
-    return inside(jaxpr, NOWHERE)
+def _jaxprs(audited: Audited) -> Iterator[tuple[Any, Location]]:
+    """The jaxpr of the program and all inside of it, each once, with the place of what runs it."""
+    seen = {id(audited.captured.jaxpr)}
+    yield audited.captured.jaxpr, NOWHERE
+    for step, location in audited.steps:
+        for jaxpr in jaxprs_in(step.equation.params) if step.blocks else ():
+            if id(jaxpr) not in seen:
+                seen.add(id(jaxpr))
+                yield jaxpr, location
 
 
 def _first_use(jaxpr: Any, var: Any, around: Location) -> Location:
