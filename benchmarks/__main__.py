@@ -8,11 +8,25 @@ from benchmarks import (
     overhead,
     peers,
     saving,
+    scale,
     streaming,
     tracing,
 )
 from benchmarks._report import main
 
 if __name__ == "__main__":
-    modules = (importing, absence, overhead, peers, dispatch, tracing, memory, streaming, saving, growth, auditing)
+    modules = (
+        importing,
+        absence,
+        overhead,
+        peers,
+        dispatch,
+        tracing,
+        memory,
+        streaming,
+        saving,
+        growth,
+        scale,
+        auditing,
+    )
     main({module.__name__.removeprefix("benchmarks."): module.measure for module in modules})

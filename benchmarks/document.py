@@ -34,6 +34,7 @@ CHAPTERS = {
     "streaming": "`lox.tap`",
     "saving": "Loggers and files",
     "growth": "How cost grows",
+    "scale": "Bytes at scale",
     "importing": "Importing",
     "auditing": "`lox.audit`",
 }

@@ -1,0 +1,127 @@
+"""Logs of values that a mesh is spread over: they stay where they are, and nothing is sent for them."""
+
+import contextlib
+import re
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import lox
+
+COLLECTIVES = re.compile(r"[ )](all-gather|all-reduce|reduce-scatter|collective-permute|all-to-all)(?:-start)?\(")
+STEPS = 6
+
+
+@pytest.fixture(params=["Auto", "Explicit"])
+def arrays(request):
+    """Weights that all devices have, and a batch that is spread over them."""
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(getattr(AxisType, request.param),))
+    with jax.set_mesh(mesh) if request.param == "Explicit" else contextlib.nullcontext():
+        w = jax.device_put(np.ones(3, np.float32), NamedSharding(mesh, P()))
+        x = jax.device_put(np.arange(24, dtype=np.float32).reshape(8, 3) / 24, NamedSharding(mesh, P("data")))
+        yield w, x
+
+
+def collectives(fun, *args):
+    """How often a compiled program has devices talk to each other, by what they do."""
+    return Counter(COLLECTIVES.findall(jax.jit(fun).lower(*args).compile().as_text()))
+
+
+def loss(w, x):
+    return jnp.mean((x @ w - 1) ** 2)
+
+
+def values(w, x):
+    """A step of training, and what is to be known of it."""
+    value, gradient = jax.value_and_grad(loss)(w, x)
+    return w - 0.1 * gradient, {"loss": value, "residuals": x @ w - 1, "gradient": gradient}
+
+
+def train(w, x):
+    def step(w, _):
+        w, logged = values(w, x)
+        lox.log(logged)
+        return w, None
+
+    return jax.lax.scan(step, w, length=STEPS)[0]
+
+
+def by_hand(w, x):
+    return jax.lax.scan(lambda w, _: values(w, x), w, length=STEPS)
+
+
+def spooled(fun, **options):
+    def run(*args):
+        out, logs = lox.spool(fun, **options)(*args)
+        return out, logs.data
+
+    return run
+
+
+OPTIONS = ({}, {"interval": 2}, *({"reduce": how} for how in ("last", "mean", "max", "min", "sum")))
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_logs_keep_their_sharding_and_need_no_more_collectives_than_by_hand(arrays, options):
+    expected = collectives(by_hand, *arrays)
+    assert expected == {"all-reduce": 1}
+    assert collectives(spooled(train, **options), *arrays) == expected
+    _, logs = jax.jit(spooled(train, **options))(*arrays)
+    mesh = arrays[0].sharding.mesh
+    for key, axes in (("loss", 0), ("gradient", 1), ("residuals", 1)):
+        spec = P(None, "data") if key == "residuals" else P()
+        assert logs[key].sharding.is_equivalent_to(NamedSharding(mesh, spec), 1 + axes), key
+        assert len(logs[key].addressable_shards) == 4
+
+
+def test_logs_of_a_derivative_and_of_a_batch_are_spread_as_what_they_are_of(arrays):
+    def batch(w, x):
+        def of_one(x):
+            lox.log({"prediction": x @ w})
+            return (x @ w - 1) ** 2
+
+        return jax.vmap(of_one)(x).mean()
+
+    def by_hand(w, x):
+        def of_one(x):
+            return (x @ w - 1) ** 2, x @ w
+
+        values, predictions = jax.vmap(of_one)(x)
+        return values.mean(), predictions
+
+    expected = collectives(jax.grad(by_hand, has_aux=True), *arrays)
+    found = jax.grad(spooled(batch), has_aux=True)
+    assert collectives(found, *arrays) == expected
+    _, logs = jax.jit(found)(*arrays)
+    assert logs["prediction"].shape == (1, 8)
+    assert logs["prediction"].sharding.shard_shape((1, 8)) == (1, 2)
+
+
+def test_logs_of_a_while_loop_are_spread_too(arrays):
+    def descend(w, x):
+        def step(state):
+            count, w = state
+            w, logged = values(w, x)
+            lox.log(logged)
+            return count + 1, w
+
+        return jax.lax.while_loop(lambda state: state[0] < 4, step, (0, w))[1]
+
+    found = collectives(spooled(descend, max_iters=STEPS), *arrays)
+    assert found == collectives(by_hand, *arrays)
+    _, logs = jax.jit(spooled(descend, max_iters=STEPS))(*arrays)
+    assert logs["residuals"].sharding.shard_shape((STEPS, 8)) == (STEPS, 2)
+
+
+def test_a_tap_gets_the_whole_of_what_is_spread(arrays):
+    arrived = []
+    out = jax.jit(lox.tap(train, arrived.append))(*arrays)
+    lox.flush()
+    np.testing.assert_allclose(out, by_hand(*arrays)[0], rtol=1e-5)
+    residuals = np.concatenate([logs["residuals"] for logs in arrived])
+    np.testing.assert_allclose(residuals, by_hand(*arrays)[1]["residuals"], rtol=1e-5, atol=1e-6)
