@@ -340,3 +340,15 @@ def test_what_jax_and_libraries_widen_is_theirs(name, module):
     library, own = written(module.__file__), written("own.py")
     assert not messages("LOX807", lambda x: library(x) + 1, BF16)
     assert messages("LOX807", lambda x: own(x) + 1, BF16)
+
+
+def test_a_softmax_of_a_mask_that_is_as_good_as_infinite_is_finite():
+    mask, x = jax.ShapeDtypeStruct((4, 4), jnp.bool_), jax.ShapeDtypeStruct((4, 4), jnp.float32)
+    for fun in (
+        lambda mask, x: jax.nn.softmax(jnp.where(mask, 0.0, -1e9)),
+        lambda mask, x: jax.nn.logsumexp(jnp.where(mask, 10 * jnp.tanh(x), -1e9)),
+        lambda mask, x: jax.nn.log_softmax(jnp.where(mask, jnp.tanh(x), -1e9), axis=0),
+    ):
+        assert not lox.audit(fun)(mask, x).at_least("warning")
+    found = lox.audit(lambda mask, x: jnp.exp(jnp.where(mask, 200 * jnp.tanh(x), -1e9)))(mask, x).at_least("warning")
+    assert [each.code for each in found] == ["LOX804"]

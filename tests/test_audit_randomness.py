@@ -555,5 +555,18 @@ def test_arrays_may_be_shuffled_together():
     def mixed(x, key):
         return jax.random.permutation(key, x), jax.random.choice(key, x[:, 0], (2,)), noise(key)
 
-    assert found(together, jnp.ones((4, 2)), KEY) == found(chosen, jnp.ones((4, 2)), KEY) == []
+    def by_lane(x, key):
+        keys = jax.random.split(key, 4)
+        shuffle = jax.vmap(jax.random.permutation)
+        return shuffle(keys, x), shuffle(keys, x + 1)
+
+    def of_tree(x, key):
+        return jax.tree.map(lambda leaf: jax.random.permutation(key, leaf), {"x": x, "y": x[:, 0], "z": x + 1})
+
+    def sampled(x, key):
+        tree = {"x": x, "y": x[:, 0], "z": x + 1}
+        return {name: leaf[jax.random.randint(key, (8,), 0, 4)] for name, leaf in tree.items()}
+
+    for fun in (together, chosen, by_lane, of_tree, sampled):
+        assert found(fun, jnp.ones((4, 2)), KEY) == []
     assert found(mixed, jnp.ones((4, 2)), KEY) == ["LOX700"]

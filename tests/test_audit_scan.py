@@ -492,6 +492,14 @@ def test_a_scan_that_is_declared_to_go_over_time_is_about_as_long_or_goes_over_p
     assert not found(decay, jnp.ones((128, 16)), axes={"x": (None, "env")})
 
 
+def test_a_scan_over_chosen_steps_of_time_is_right():
+    def late(x):
+        with lox.audit.expect(scan="time"):
+            return jax.lax.scan(lambda c, t: (c + x[:, t], None), jnp.zeros(16), jnp.arange(8, x.shape[1]))[0]
+
+    assert not found(late, jnp.ones((16, 24)), axes={"x": ("env", "time")})
+
+
 def test_a_scan_over_what_may_be_anything_is_not_compared_with_its_declaration():
     def total(x, parts):
         with lox.audit.expect(scan="time"):

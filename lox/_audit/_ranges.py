@@ -290,14 +290,25 @@ def _is_reduction(name: str, whole: Value, part: Value) -> bool:
     """Whether a value is the reduction of another over some axes, at most broadcast since."""
     while whole.maker is not None and whole.maker.equation.primitive in _passing:
         arrays = [value for value in whole.maker.inputs if value.maker is not None]
+        if whole.maker.equation.primitive in primitives("select_n"):
+            is_bounded = math.isfinite(part.fact.range.high - part.fact.range.low)
+            arrays = _if_finite(whole.maker) if is_bounded else []
         if len(arrays) != 1:
             return False
         (whole,) = arrays
     maker = whole.maker
-    return maker is not None and maker.equation.primitive in primitives(name) and maker.inputs[0] is part
+    return maker is not None and maker.equation.primitive in primitives(name) and alike(maker.inputs[0], part)
 
 
-_passing = primitives("broadcast_in_dim", "reshape", "stop_gradient", "max")
+def _if_finite(select: Step) -> list[Value]:
+    """What a choice takes if that is finite; nothing if it chooses by something else."""
+    asked, chosen = select.inputs[0].maker, select.inputs[-1]
+    if asked is None or asked.equation.primitive not in primitives("is_finite") or asked.inputs[0] is not chosen:
+        return []
+    return [chosen]
+
+
+_passing = primitives("broadcast_in_dim", "reshape", "stop_gradient", "max", "select_n")
 """What comes between a reduction and its use where a library normalizes; a maximum only with a constant."""
 
 

@@ -13,6 +13,7 @@ from lox._audit._expect import OPERATIONS, declared_at, is_declared
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._labels import has_rule, regrouped
 from lox._audit._location import Location, call, called
+from lox._audit._origins import LAID_OUT, Origins
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
 
@@ -54,6 +55,9 @@ DECLARED = Kind(
 
 _ALONGSIDE = primitives("concatenate", "stack")
 """What has a rule of its own for axes, and yet takes operands side by side."""
+
+
+_ADDING = primitives("pad", "concatenate")
 
 
 def meeting(audited: Audited) -> Iterator[Finding | Held]:
@@ -101,7 +105,11 @@ def contracted(audited: Audited) -> Iterator[Finding | Held]:
 
 def reshaped(audited: Audited) -> Iterator[Finding | Held]:
     """LOX103: a reshape exchanges the sizes of axes, and not their elements."""
+    origins = Origins(audited.steps)
     for step, location in audited.of("reshape"):
+        maker = origins.of(step.inputs[0], frozenset()).maker
+        if maker is not None and maker.equation.primitive in _ADDING:
+            continue  # What is longer by one is reshaped to be moved by one, as in relative attention.
         for labels, sizes, after in regrouped(step):
             new = [step.outputs[0].shape[axis] for axis in after]
             if len(labels) < 2 or not all(labels):
@@ -138,7 +146,7 @@ def crossed(audited: Audited) -> Iterator[Finding | Held]:
         arrays = [value for value in step.inputs if value.shape]
         made = [value for value in arrays if is_made_for(value, step)]
         raised = made if all(map(_is_raised, made)) else []  # The axes of vmap are also between others.
-        others = [value for value in arrays if value not in made]
+        others = [value for value in arrays if value not in made and not _is_expanded(value)]
         for one, other in itertools.product(raised, others):
             for label in set(one.fact.labels) & set(other.fact.labels) - {None}:
                 if one.fact.labels.index(label) != other.fact.labels.index(label):
@@ -216,6 +224,14 @@ def is_made_for(value: Value, step: Step) -> bool:
     if maker is None or maker.equation.primitive not in primitives("broadcast_in_dim", "reshape"):
         return False
     return len(value.shape) > len(maker.inputs[0].shape) and call(maker.equation) == call(step.equation)
+
+
+def _is_expanded(value: Value) -> bool:
+    """Whether somebody gave an operand a new axis, as in `x[:, None]`: it is to meet all of another one."""
+    maker = value.maker
+    if maker is None or maker.equation.primitive not in LAID_OUT or len(maker.inputs[0].shape) >= len(value.shape):
+        return False
+    return math.prod(maker.inputs[0].shape) == math.prod(value.shape)
 
 
 def _is_raised(value: Value) -> bool:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from lox._audit._audited import Audited
 from lox._audit._checks._axes._meaning import is_made_for
 from lox._audit._findings import Finding, Held, Kind
+from lox._audit._location import Location
 from lox._audit._origins import LAID_OUT, Origins, axes_before
-from lox._audit._program import Step, Value
+from lox._audit._program import Step, Value, alike
 from lox._audit._rules import primitives
 
 TURNED = Kind(
@@ -35,6 +36,7 @@ _ELEMENTWISE = _SAME | primitives(
 )
 _CENTERED = primitives("sub")
 _SCALED = primitives("div")
+_SIZES = primitives("square", "integer_pow", "mul", "abs")
 
 _DEEP = 40
 """Through how many operations it is looked."""
@@ -63,21 +65,60 @@ class Statistics:
     def __init__(self, audited: Audited) -> None:
         self._origins = Origins(audited.steps)
         self._known: dict[Value, Statistic | None] = {}
+        self._elements: dict[Value, tuple[Value, ...]] = {}
 
     def of(self, value: Value, deep: int = _DEEP) -> Statistic | None:
         """What a value is a statistic of; None if it is none."""
         value = self._origins.of(value, _SAME)
         if value not in self._known:
-            self._known[value] = self._made(value, value.maker, deep) if value.maker and deep else None
+            self._known[value] = self._made(value.maker, deep) if value.maker and deep else None
         return self._known[value]
 
-    def _made(self, value: Value, maker: Step, deep: int) -> Statistic | None:
+    def elements(self, value: Value, deep: int = _DEEP) -> tuple[Value, ...]:
+        """An array with what it is made of element by element, and of statistics of that, the last one first."""
+        value = self._origins.of(value, _SAME)
+        if value not in self._elements:
+            self._elements[value] = value, *(self._before(value.maker, deep) if value.maker and deep else ())
+        return self._elements[value]
+
+    def centering(self, value: Value) -> tuple[Value, frozenset[int]] | None:
+        """What an array was before a statistic of it was last subtracted, and the axes of that."""
+        for each in self.elements(value):
+            if each.maker is not None and each.maker.equation.primitive in _CENTERED:
+                before, other = each.maker.inputs
+                statistic = self.of(other)
+                if statistic is not None and self._is_of(statistic, before):
+                    return self._origins.of(before, _SAME), statistic.over
+        return None
+
+    def is_symmetric(self, value: Value) -> bool:
+        """Whether the rows of a matrix are its columns."""
+        maker = value.maker
+        if maker is None or len(maker.inputs) != 2 or len(value.shape) != 2:
+            return False
+        one, other = (self._origins.of(each, _SAME) for each in maker.inputs)
+        if maker.equation.primitive in primitives("dot_general"):
+            (left, right), _ = maker.equation.params["dimension_numbers"]
+            same = tuple(left) == tuple(right)
+            return one is other if same else self._is_transposed(one, other) or self._is_transposed(other, one)
+        if maker.equation.primitive not in primitives("add", "mul", "max", "min"):
+            return False
+        return self._is_transposed(one, other) or self._is_transposed(other, one)
+
+    def _is_transposed(self, one: Value, other: Value) -> bool:
+        maker = one.maker
+        return (
+            maker is not None
+            and maker.equation.primitive in primitives("transpose")
+            and self._origins.of(maker.inputs[0], _SAME) is other
+        )
+
+    def _made(self, maker: Step, deep: int) -> Statistic | None:
         primitive, params = maker.equation.primitive, maker.equation.params
         if primitive in _REDUCTIONS:
             (array,), over = maker.inputs, frozenset(params["axes"])
-            arrays, centered_over = self.elements(array, deep - 1)
             kept = tuple(axis for axis in range(len(array.shape)) if axis not in over)
-            return Statistic(arrays, over, kept, over in centered_over)
+            return Statistic(self.elements(array, deep - 1), over, kept, self._is_spread(array, over, deep - 1))
         if primitive in LAID_OUT:
             inner = self.of(maker.inputs[0], deep - 1)
             places = axes_before(maker) if inner else None
@@ -95,21 +136,28 @@ class Statistics:
             return dataclasses.replace(first, is_deviation=True)
         return first
 
-    def elements(self, value: Value, deep: int = _DEEP) -> tuple[tuple[Value, ...], set[frozenset[int]]]:
-        """An array with what it is made of element by element, and over which axes it was centered on the way."""
-        found, centered = [self._origins.of(value, _SAME)], set()
-        for left in range(deep, 0, -1):
-            maker = found[-1].maker
-            if maker is None or maker.equation.primitive not in _ELEMENTWISE:
-                break
-            operands = self._arrays(maker)
-            statistics = [self.of(other, left - 1) for other in operands[1:] if other is not operands[0]]
-            if not operands or None in statistics:
-                break
-            if maker.equation.primitive in _CENTERED:
-                centered |= {statistic.over for statistic in statistics if statistic}
-            found.append(operands[0])
-        return tuple(found), centered
+    def _before(self, maker: Step, deep: int) -> tuple[Value, ...]:
+        """What the result of an operation is made of element by element."""
+        operands = self._arrays(maker) if maker.equation.primitive in _ELEMENTWISE else []
+        for other in operands[1:]:
+            statistic = None if other is operands[0] else self.of(other, deep - 1)
+            if other is not operands[0] and (statistic is None or not self._is_of(statistic, operands[0], deep - 1)):
+                return ()
+        return self.elements(operands[0], deep - 1) if operands else ()
+
+    def _is_of(self, statistic: Statistic, array: Value, deep: int = _DEEP) -> bool:
+        return not set(statistic.arrays).isdisjoint(self.elements(array, deep))
+
+    def _is_spread(self, squares: Value, over: frozenset[int], deep: int) -> bool:
+        """Whether what is reduced is the squares, or sizes, of what differs from a statistic over the same axes."""
+        maker = self._origins.of(squares, _SAME).maker
+        if maker is None or maker.equation.primitive not in _SIZES or not alike(maker.inputs[0], maker.inputs[-1]):
+            return False
+        differs = self._origins.of(maker.inputs[0], _SAME).maker
+        if differs is None or differs.equation.primitive not in _CENTERED:
+            return False
+        statistic = self.of(differs.inputs[1], deep)
+        return statistic is not None and statistic.over == over and self._is_of(statistic, differs.inputs[0], deep)
 
     def _arrays(self, step: Step) -> list[Value]:
         """The operands of a step on elements that are arrays, and no scalar for all elements."""
@@ -123,34 +171,38 @@ def statistics(audited: Audited) -> Iterator[Finding | Held]:
     for step, location in audited.of("sub", "div"):
         array, other = step.inputs
         statistic = known.of(other) if array.shape and other.shape else None
-        if statistic is None or set(known.elements(array)[0]).isdisjoint(statistic.arrays):
+        if statistic is None or set(known.elements(array)).isdisjoint(statistic.arrays):
             continue
         turned = [(at, axis) for at, axis in enumerate(statistic.axes) if axis is not None and axis != at]
-        if turned and is_made_for(other, step):
+        if not turned:
+            yield TURNED.fine(location)
+        elif is_made_for(other, step) and not any(map(known.is_symmetric, statistic.arrays)):
             at, axis = turned[0]
             yield TURNED.at(
                 location,
                 f"{_text(array)} meets its own reduction over {_axes(array, statistic.over)}, of which axis {axis} is "
                 f"left: that meets axis {at}.",
             )
-        elif not turned:
-            yield TURNED.fine(location)
         if step.equation.primitive in _SCALED and statistic.is_deviation:
-            yield from _scaled(step, statistic, known, audited)
+            yield from _scaled(array, statistic, known, location)
 
 
-def _scaled(step: Step, deviation: Statistic, known: Statistics, audited: Audited) -> Iterator[Finding | Held]:
-    array, location = step.inputs[0], audited.lines[step]
-    _, centered = known.elements(array)
-    for over in centered:
-        if over <= deviation.over or deviation.over <= over:
-            yield MIXED.fine(location)
-        else:
-            yield MIXED.at(
-                location,
-                f"{_text(array)} is centered over {_axes(array, over)}, and divided by its deviation over "
-                f"{_axes(array, deviation.over)}.",
-            )
+def _scaled(array: Value, deviation: Statistic, known: Statistics, location: Location) -> Iterator[Finding | Held]:
+    centering = known.centering(array)
+    if centering is None:
+        return
+    before, over = centering
+    elements = known.elements(array)
+    centered = elements[: elements.index(before)]
+    # Who takes the deviation of what is centered already does one after the other.
+    if over <= deviation.over or deviation.over <= over or not set(centered).isdisjoint(deviation.arrays):
+        yield MIXED.fine(location)
+    else:
+        yield MIXED.at(
+            location,
+            f"{_text(array)} is centered over {_axes(array, over)}, and divided by its deviation over "
+            f"{_axes(array, deviation.over)}.",
+        )
 
 
 def _axes(array: Value, over: frozenset[int]) -> str:

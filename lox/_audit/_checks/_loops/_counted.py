@@ -140,8 +140,12 @@ def _along(
             f"A scan that is declared to go over {said} counts along {label} of {_text(_outside(scan, read.array))}.",
         )
         return
+    if along and all(read.is_scanned and _is_inside(read) for read, _ in along):  # Somebody chose which to read.
+        yield DECLARED_LENGTH.fine(location)
+        return
     as_long = [label for label, each in sizes.items() if label not in labels and length in each - known]
-    if known and (as_long or not any(_could_be_of(length, size) for size in known)):
+    near = any(abs(length - size) <= 1 for size in known)
+    if known and ((as_long and not near) or not any(_could_be_of(length, size) for size in known)):
         each = " or ".join(map(str, sorted(known)))
         like = f", as many as {as_long[0]} has elements" if as_long else ""
         yield DECLARED_LENGTH.at(
@@ -150,6 +154,11 @@ def _along(
         )
     elif known:
         yield DECLARED_LENGTH.fine(location)
+
+
+def _is_inside(read: Read) -> bool:
+    """Whether all that a loop reads at its counter is there."""
+    return all(0 <= position < read.array.shape[read.axis] for position in (read.positions[0], read.positions[-1]))
 
 
 def _could_be_of(length: int, size: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,10 +10,10 @@ from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._checks._randomness._draws import Draws
 from lox._audit._checks._randomness._key_arrays import USES, is_key
-from lox._audit._checks._randomness._key_uses import Reuse
+from lox._audit._checks._randomness._key_uses import Reuse, Use
 from lox._audit._checks._randomness._keys import KeyFlow, Keys, flow_of
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._location import NOWHERE, Location, called, is_internal, transformations
+from lox._audit._location import NOWHERE, Location, is_internal, transformations
 from lox._audit._program import Block, Step
 from lox._audit._rules import primitives
 
@@ -66,6 +66,8 @@ RETURNED = Kind(
 
 _PAIRING = {"permutation", "choice"}
 """What people call with one key for several arrays on purpose, so that their elements stay together."""
+_PLACES = _PAIRING | {"randint"}
+"""What they call so for each array of a tree, on one line."""
 
 
 class _Frame(NamedTuple):
@@ -163,7 +165,7 @@ def _compared(reuse: Reuse) -> tuple[Kind, Location, Location] | None:
         user = [frame for frame in other if not frame.is_internal]
         if not user or other[0].code is not _root(reuse.block):
             return None
-        if _is_of_jax(reuse):
+        if _is_of_jax(reuse) or _is_drawn_by(reuse, _PLACES):
             return None
         return AGAIN, user[-1].location, user[-1].location
     first, second = one[place], other[place]
@@ -178,11 +180,19 @@ def _compared(reuse: Reuse) -> tuple[Kind, Location, Location] | None:
     differentiated = {"jvp" in transformations(use.step.equation) for use in (reuse.first, reuse.second)}
     is_same_draw = _innermost(one) is not None and _innermost(one) == _innermost(other) and True in differentiated
     if not is_same_draw and (inside[0] is None or inside[0] != inside[1]):
-        paired = all(called(use.step.equation) in _PAIRING for use in (reuse.first, reuse.second))
-        return None if paired else (REUSED, first.location, second.location)
+        return None if _is_drawn_by(reuse, _PAIRING) else (REUSED, first.location, second.location)
     if len(differentiated) > 1:  # A loss and its gradient, with the same noise.
         return None
     return AGAIN, first.location, second.location
+
+
+def _is_drawn_by(reuse: Reuse, functions: Set[str]) -> bool:
+    """Whether both uses of a key are in calls of these functions of JAX."""
+
+    def callers(use: Use) -> set[str]:
+        return {frame.code.co_name for frame in _frames(use.step) if frame.is_internal}
+
+    return not any(callers(use).isdisjoint(functions) for use in (reuse.first, reuse.second))
 
 
 def _innermost(frames: list[_Frame]) -> _Frame | None:
