@@ -570,3 +570,13 @@ def test_arrays_may_be_shuffled_together():
     for fun in (together, chosen, by_lane, of_tree, sampled):
         assert found(fun, jnp.ones((4, 2)), KEY) == []
     assert found(mixed, jnp.ones((4, 2)), KEY) == ["LOX700"]
+
+
+def test_a_function_of_ones_own_that_is_called_like_one_that_pairs_is_no_such():
+    def choice(key):
+        return jax.random.normal(key, (3,))
+
+    def permutation(key):
+        return jax.random.uniform(key, (3,))
+
+    assert found(lambda x, key: x + choice(key) * permutation(key), jnp.ones(3), KEY) == ["LOX700"]

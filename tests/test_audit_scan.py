@@ -500,6 +500,25 @@ def test_a_scan_over_chosen_steps_of_time_is_right():
     assert not found(late, jnp.ones((16, 24)), axes={"x": ("env", "time")})
 
 
+@pytest.mark.parametrize("is_chosen", [True, False])
+def test_a_length_of_another_axis_is_told_but_where_it_is_that_of_this_one_or_steps_are_chosen(is_chosen):
+    def between(x):
+        with lox.audit.expect(scan="time"):
+            return jax.lax.scan(lambda c, _: (0.9 * c, c), x[0], None, length=16)[1]
+
+    def back(x):
+        step = lambda c, t: (c + x[t], None)  # noqa: E731
+        carried = lambda c, _: ((c[0] + x[c[1]], c[1] + 1), None)  # noqa: E731
+        with lox.audit.expect(scan="time"):
+            if is_chosen:
+                return jax.lax.scan(step, x[0], jnp.arange(16))[0]
+            return jax.lax.scan(carried, (x[0], 0), None, length=16)[0][0]
+
+    assert not found(between, jnp.ones((17, 16)), axes={"x": ("time", "env")})
+    findings = [each.code for each in found(back, jnp.ones((128, 16)), axes={"x": ("time", "env")})]
+    assert findings == ([] if is_chosen else ["LOX211"])
+
+
 def test_a_scan_over_what_may_be_anything_is_not_compared_with_its_declaration():
     def total(x, parts):
         with lox.audit.expect(scan="time"):
