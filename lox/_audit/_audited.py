@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from lox._audit._capture import Capture
 from lox._audit._dependence import Dependence
 from lox._audit._location import Location, located
+from lox._audit._origins import Origins
 from lox._audit._program import Block, Step, Value, live
 from lox._audit._rules import primitives
 
@@ -56,6 +57,11 @@ class Audited:
     def dependence(self) -> Dependence:
         """What depends on what in the program, and whether differentiably."""
         return Dependence.of(self.program, self.lines)
+
+    @functools.cached_property
+    def origins(self) -> Origins:
+        """Where the values come from, through calls."""
+        return Origins(self.steps)
 
     def once(self, make: Callable[[Audited], Made]) -> Made:
         """What is made of this, by a function or a class: once, however many checks ask for it."""

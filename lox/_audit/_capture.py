@@ -83,8 +83,9 @@ def _check_that_it_ran(name: str, result: Any) -> None:
 def _names(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     """The name of each leaf of the arguments, by the signature of the function."""
     try:
-        inspect.signature(fun).bind(*args, **kwargs)
-        positional = list(_positional(inspect.signature(fun), len(args)))
+        signature = inspect.signature(fun)
+        signature.bind(*args, **kwargs)
+        positional = list(_positional(signature, len(args)))
     except (TypeError, ValueError):  # Of a builtin, or with arguments that do not fit, which calling it will say.
         positional = [f"args/{place}" for place in range(len(args))]
     named = [*zip(positional, args, strict=True), *sorted(kwargs.items())]

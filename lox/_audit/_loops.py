@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from lox import _compat
 from lox._audit._audited import Audited
-from lox._audit._location import Location, call, locate
+from lox._audit._location import Location, call, is_users, locate
 from lox._audit._program import Block, Step, Value, is_call
 from lox._audit._rules import primitives
-from lox._audit._sources import is_users
 
 _BRANCHED_OR_REPEATED = primitives("cond", "scan", "while")
 

@@ -38,6 +38,11 @@ class Value:
         labelled = zip(self.shape, self.fact.labels, strict=True)
         return ", ".join(f"{size} {label}" if label else str(size) for size, label in labelled)
 
+    @property
+    def text(self) -> str:
+        """Its name and its axes, as a report says them."""
+        return f"{self.name or 'a value'} of shape ({self.axes})"
+
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Step:

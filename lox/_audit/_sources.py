@@ -18,8 +18,7 @@ import jax
 
 from lox import _compat
 from lox._audit._audited import Audited
-from lox._audit._location import Location, frames
-from lox._audit._location import is_users as is_users
+from lox._audit._location import Location, frames, is_users
 from lox._audit._program import Step
 from lox._audit._rules import primitives
 

@@ -16,9 +16,8 @@ from lox._arguments import ARRAY_LIKE, path_name
 from lox._audit._audited import Audited
 from lox._audit._checks._jit._refused import UNCOMPARABLE, UNREGISTERED
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._location import NOWHERE
+from lox._audit._location import NOWHERE, is_users
 from lox._audit._signature import bound, definition, static_arguments
-from lox._audit._sources import is_users
 
 LOST = Kind(
     "LOX501",

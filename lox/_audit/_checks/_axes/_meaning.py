@@ -13,7 +13,7 @@ from lox._audit._expect import OPERATIONS, declared_at, is_declared
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._labels import has_rule, regrouped
 from lox._audit._location import Location, call, called
-from lox._audit._origins import LAID_OUT, Origins
+from lox._audit._origins import LAID_OUT
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
 
@@ -77,7 +77,7 @@ def meeting(audited: Audited) -> Iterator[Finding | Held]:
                 one, other = (value.fact.labels[axis] for value in (labelled[0], differ[0]))
                 yield MEETING.at(
                     location,
-                    f"Axis {axis} of {_text(labelled[0])} is {one}, that of {_text(differ[0])} is {other}, and "
+                    f"Axis {axis} of {labelled[0].text} is {one}, that of {differ[0].text} is {other}, and "
                     f"'{step.equation.primitive.name}' takes them element by element.",
                 )
                 break
@@ -98,14 +98,14 @@ def contracted(audited: Audited) -> Iterator[Finding | Held]:
                 if one is not None and other is not None and one != other:
                     yield CONTRACTED.at(
                         location,
-                        f"A product of {_text(left)} and {_text(right)} {what} {one} of the first, which is axis {a}, "
+                        f"A product of {left.text} and {right.text} {what} {one} of the first, which is axis {a}, "
                         f"and {other} of the second, which is axis {b}.",
                     )
 
 
 def reshaped(audited: Audited) -> Iterator[Finding | Held]:
     """LOX103: a reshape exchanges the sizes of axes, and not their elements."""
-    origins = Origins(audited.steps)
+    origins = audited.origins
     for step, location in audited.of("reshape"):
         maker = origins.of(step.inputs[0], frozenset()).maker
         if maker is not None and maker.equation.primitive in _ADDING:
@@ -152,7 +152,7 @@ def crossed(audited: Audited) -> Iterator[Finding | Held]:
                 if one.fact.labels.index(label) != other.fact.labels.index(label):
                     yield CROSSED.at(
                         location,
-                        f"{_text(one)} meets {_text(other)}: every {label} of one meets every {label} of the other.",
+                        f"{one.text} meets {other.text}: every {label} of one meets every {label} of the other.",
                     )
 
 
@@ -244,10 +244,6 @@ def _is_raised(value: Value) -> bool:
         "broadcast_dimensions", range(new, len(shape)) if shape[new:] == before else ()
     )
     return [*kept] == [*range(new, len(shape))]
-
-
-def _text(value: Value) -> str:
-    return f"{value.name or 'a value'} of shape ({value.axes})"
 
 
 KINDS = (MEETING, CONTRACTED, RESHAPED, CROSSED, DECLARED)

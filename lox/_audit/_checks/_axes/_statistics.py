@@ -9,7 +9,7 @@ from lox._audit._audited import Audited
 from lox._audit._checks._axes._meaning import is_made_for
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import Location
-from lox._audit._origins import LAID_OUT, Origins, axes_before
+from lox._audit._origins import LAID_OUT, axes_before
 from lox._audit._program import Step, Value, alike
 from lox._audit._rules import primitives
 
@@ -63,7 +63,7 @@ class Statistics:
     """Finds out which values are statistics of others."""
 
     def __init__(self, audited: Audited) -> None:
-        self._origins = Origins(audited.steps)
+        self._origins = audited.origins
         self._known: dict[Value, Statistic | None] = {}
         self._elements: dict[Value, tuple[Value, ...]] = {}
 

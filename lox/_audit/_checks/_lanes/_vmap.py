@@ -50,7 +50,7 @@ def multiplied(audited: Audited) -> Iterator[Finding | Held]:
         if value is not None and _is_of_arguments(value, audited):
             yield MULTIPLIED.at(
                 location,
-                f"What is summed over the {lanes} lanes of vmap is the same for all of them: {_text(value)}. The "
+                f"What is summed over the {lanes} lanes of vmap is the same for all of them: {value.text}. The "
                 f"result is {lanes} times that.",
             )
 
@@ -68,7 +68,7 @@ def alike(audited: Audited) -> Iterator[Finding | Held]:
             yield ALIKE.at(
                 location,
                 f"A result of shape {step.inputs[0].shape} is the same for all {lanes} lanes of vmap, and "
-                f"{_text(mapped[0])} is used nowhere.",
+                f"{mapped[0].text} is used nowhere.",
             )
 
 
@@ -87,7 +87,7 @@ def paired(audited: Audited) -> Iterator[Finding | Held]:
             else:
                 yield PAIRED.at(
                     location,
-                    f"Axis {axis} of {_text(array)} is {one}, and the indices that are taken for it go along {other}: "
+                    f"Axis {axis} of {array.text} is {one}, and the indices that are taken for it go along {other}: "
                     f"each {other} gets the elements of the {one} of the same number.",
                 )
 
@@ -211,10 +211,6 @@ def _is_of_arguments(value: Value, audited: Audited) -> bool:
 def _is_key(value: Value) -> bool:
     dtype = value.aval.dtype
     return bool(jnp.issubdtype(dtype, jax.dtypes.extended) or (dtype == jnp.uint32 and value.shape[-1] == 2))
-
-
-def _text(value: Value) -> str:
-    return f"{value.name or 'a value'} of shape ({value.axes})"
 
 
 KINDS = (ALIKE, PAIRED)

@@ -11,11 +11,10 @@ from lox._audit._audited import Audited
 from lox._audit._checks._loops._reads import Read, Reads, all_reads
 from lox._audit._expect import declared_at, is_declared
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._location import Location
+from lox._audit._location import Location, is_users
 from lox._audit._loops import Scan, is_called
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
-from lox._audit._sources import is_users
 
 CLOSED = Kind(
     "LOX210",
@@ -51,10 +50,10 @@ def closed_over(audited: Audited) -> Iterator[Finding | Held]:
         arrays = [value for value, inside in scan.consts if _could_be_scanned(scan, value, inside, found.reads)]
         if arrays:
             seen.add(location)
+            texts = " and ".join(array.text for array in arrays)
             yield CLOSED.at(
                 location,
-                f"The body of a scan closes over {' and '.join(map(_text, arrays))}, and reads in iteration i nothing "
-                "but element i.",
+                f"The body of a scan closes over {texts}, and reads in iteration i nothing but element i.",
             )
 
 
@@ -86,7 +85,7 @@ def beyond(audited: Audited) -> Iterator[Finding | Held]:
                 yield BEYOND.fine(location)
             elif not found.is_guarded and location not in seen:
                 seen.add(location)
-                text = _text(_outside(scan, read.array))
+                text = _outside(scan, read.array).text
                 what = f"element {most}" if read.size == 1 else f"elements {most} to {most + read.size - 1}"
                 yield BEYOND.at(
                     location,
@@ -137,7 +136,7 @@ def _along(
         read, label = along[0]
         yield DECLARED_LENGTH.at(
             location,
-            f"A scan that is declared to go over {said} counts along {label} of {_text(_outside(scan, read.array))}.",
+            f"A scan that is declared to go over {said} counts along {label} of {_outside(scan, read.array).text}.",
         )
         return
     if along and all(read.is_scanned and _is_inside(read) for read, _ in along):  # Somebody chose which to read.
@@ -176,10 +175,6 @@ def _is_counter_or_key(pair: tuple[Value, Value]) -> bool:
 def _outside(scan: Scan, array: Value) -> Value:
     """What an array of the body is outside, which has its name there."""
     return next((value for value, inside in scan.consts if inside is array), array)
-
-
-def _text(value: Value) -> str:
-    return f"{value.name or 'a value'} of shape ({value.axes})"
 
 
 KINDS = (CLOSED, DECLARED_LENGTH, BEYOND)

@@ -61,7 +61,7 @@ def along(audited: Audited) -> Iterator[Finding | Held]:
         differ = [(value, label) for value, label in labelled if label != labelled[0][1]]
         for other, label in differ[:1]:
             one, first = labelled[0]
-            yield ALONG.at(location, f"A scan goes over {first} of {_text(one)}, and over {label} of {_text(other)}.")
+            yield ALONG.at(location, f"A scan goes over {first} of {one.text}, and over {label} of {other.text}.")
         if len(labelled) > 1 and not differ:
             yield ALONG.fine(location)
 
@@ -76,7 +76,7 @@ def whole(audited: Audited) -> Iterator[Finding | Held]:
             if slice_ not in used and outside[value] in used:
                 yield WHOLE.at(
                     location,
-                    f"The body of a scan over {_text(value)} reads all of it in each iteration, and never the slice of "
+                    f"The body of a scan over {value.text} reads all of it in each iteration, and never the slice of "
                     f"shape {slice_.shape} that it gets.",
                 )
 
@@ -163,10 +163,6 @@ def forever(audited: Audited) -> Iterator[Finding | Held]:
 
 def _dtype(value: Value, kind: Any) -> bool:
     return hasattr(value.aval, "dtype") and jnp.issubdtype(value.aval.dtype, kind)
-
-
-def _text(value: Value) -> str:
-    return f"{value.name or 'a value'} of shape ({value.axes})"
 
 
 KINDS = (ALONG, WHOLE, ENDS, FOREVER)

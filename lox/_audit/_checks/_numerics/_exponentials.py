@@ -46,7 +46,7 @@ _SHIFTS = primitives("sub", "reduce_max")
 
 def normalized(audited: Audited) -> Iterator[Finding | Held]:
     """LOX810: exponentials of numbers without a bound are divided by their sum."""
-    origins = Origins(audited.steps)
+    origins = audited.origins
     for step, location in audited.steps:
         exponents = _exponents_of_softmax(step, origins)
         if exponents is None:
@@ -59,7 +59,7 @@ def normalized(audited: Audited) -> Iterator[Finding | Held]:
 
 def logarithms(audited: Audited) -> Iterator[Finding | Held]:
     """LOX811: the logarithm of a sum of exponentials of numbers without a bound."""
-    origins = Origins(audited.steps)
+    origins = audited.origins
     choosing = _chosen(audited)
     for step, location in audited.steps:
         written = _exponents_of_logarithm(step, origins)
@@ -74,7 +74,7 @@ def logarithms(audited: Audited) -> Iterator[Finding | Held]:
 
 def logarithm_of_softmax(audited: Audited) -> Iterator[Finding | Held]:
     """LOX812: the logarithm of a softmax, with nothing added."""
-    origins = Origins(audited.steps)
+    origins = audited.origins
     choosing = _chosen(audited)
     for step, location in audited.steps:
         if step.equation.primitive in _LOG and step.outputs[0] in audited.live and step.outputs[0] not in choosing:

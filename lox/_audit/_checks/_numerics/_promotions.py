@@ -15,11 +15,10 @@ import numpy as np
 from lox._audit._audited import Audited
 from lox._audit._checks._numerics._integers import is_float
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._location import Frame, frames, is_internal
+from lox._audit._location import Frame, frames, is_internal, is_users
 from lox._audit._origins import Origins
 from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
-from lox._audit._sources import is_users
 
 WIDENED = Kind(
     "LOX807",
@@ -33,7 +32,7 @@ WIDENED = Kind(
 
 def widened(audited: Audited) -> Iterator[Finding | Held]:
     """LOX807: an operation converts an array because a number in it has a wider type."""
-    origins, around = Origins(audited.steps), _around(audited)
+    origins, around = audited.origins, _around(audited)
     for step, location in audited.of("add", "sub", "mul", "div", "max", "min", "pow", "select_n"):
         if not is_float(step.outputs[0]) or not is_users(location.file):
             continue

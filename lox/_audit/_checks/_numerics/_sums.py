@@ -52,7 +52,7 @@ def stalls(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def _scans(audited: Audited) -> Iterator[Finding | Held]:
-    origins = Origins(audited.steps)
+    origins = audited.origins
     for step, location in audited.of("scan"):
         consts, carry = _compat.scan_counts(step.equation.params)
         (body,) = step.blocks

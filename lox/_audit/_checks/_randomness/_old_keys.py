@@ -11,9 +11,8 @@ import jax
 
 from lox._audit._audited import Audited
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._location import frames, is_internal
+from lox._audit._location import frames, is_internal, is_users
 from lox._audit._rules import primitives
-from lox._audit._sources import is_users
 
 OLD = Kind(
     "LOX707",

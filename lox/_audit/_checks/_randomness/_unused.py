@@ -13,10 +13,9 @@ from lox._audit._audited import Audited
 from lox._audit._checks._randomness._handed import handed_on
 from lox._audit._checks._randomness._keys import Keys, flow_of
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._location import Frame, frames, is_internal
+from lox._audit._location import Frame, frames, is_internal, is_users
 from lox._audit._program import Step
 from lox._audit._rules import primitives
-from lox._audit._sources import is_users
 
 UNUSED = Kind(
     "LOX706",
