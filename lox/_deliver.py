@@ -29,6 +29,9 @@ LABEL = "\0"
 INNER = f"{LABEL}inner"
 """The label that counts the batch axes that an event had when it was labelled."""
 
+SHARDED = f"{LABEL}sharded"
+"""The label of what differs between shards: their axis, or 0 where it is the other labels that tell them apart."""
+
 _compat.cache_weakly(Channel)
 
 channel_p = jex.core.Primitive("lox_channel")
@@ -218,6 +221,7 @@ def _lay_out(nodes: Sequence[Node], to: Destination) -> logdict:
             spread = functools.partial(_of_shard, to=to, axis=1 + outside)
             value, happened = spread(value), spread(happened)
             of_steps = {name: spread(step) for name, step in of_steps.items()}
+            labels |= {SHARDED: np.full(len(value), 1 + outside)} if labels else {}
         if with_masks and not happened.all():
             value = _blanked(value, happened)
             of_steps = {name: _blanked(step, happened) for name, step in of_steps.items()}

@@ -15,7 +15,7 @@ from lox import _compat, _transform
 from lox._blocks import blocks, with_event_axis
 from lox._channel import Channel
 from lox._chunks import CollectSelected, chunk_size
-from lox._deliver import INNER, ORDER, channel_p
+from lox._deliver import INNER, ORDER, SHARDED, channel_p
 from lox._effect import emit, log_p, received
 from lox._events import (
     Destination,
@@ -329,21 +329,10 @@ class Tap(InPlace):
             (loop,) = map_events(narrow, [Loop(slots.nodes, {}, self.buffer)])
             yield loop
 
-    def _labelled(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        if not self.state.labels:
-            return nodes
-
-        def label(event: Event, depth: int) -> Event:
-            labels = {name: jnp.asarray(value) for name, value in self.state.labels.items()}
-            labels[INNER] = jnp.int32(event.lanes)
-            shape = event.lengths(depth + event.lanes)
-            steps = {name: jnp.broadcast_to(value, shape) for name, value in labels.items()}
-            return dataclasses.replace(event, steps=event.steps | steps)
-
-        return map_events(label, nodes)
-
     def _send(self, nodes: tuple[Node, ...]) -> None:
-        nodes = self._labelled(nodes)
+        labels = {name: jnp.asarray(value) for name, value in self.state.labels.items()}
+        if labels:
+            nodes = _labelled(nodes, labels)
         axes = _manual_axes()
         if not axes:
             emit(nodes, Destination(self.state.channel, None, 1, self.ordered))
@@ -354,9 +343,12 @@ class Tap(InPlace):
             leaves = jax.tree.leaves(node)
             return frozenset[Any]().union(*map(_compat.varying_axes, leaves)) if tracked else frozenset(axes)
 
+        told_apart = varies(labels) if tracked else frozenset[Any]()
         for node in _split_by(varies, nodes):
             varying = varies(node)
-            over = tuple(name for name in axes if name in varying)
+            over = tuple(name for name in axes if name in varying - told_apart)
+            if varying and labels:
+                (node,) = _labelled([node], {SHARDED: jnp.int32(0)})
             for name in (name for name in axes if name not in varying):  # Where all are alike, the first one speaks.
                 (node,) = masked([node], jax.lax.axis_index(name) == 0)
             shard = jax.lax.axis_index(over) if over else None
@@ -411,6 +403,18 @@ def _split_by(group: Callable[[Event], Any], nodes: Sequence[Node]) -> Iterator[
 def start(channel: Any, labels: dict[str, Any]) -> State:
     """The state of a tap before it has met a log."""
     return State(channel, {}, jnp.int32(0), (), labels)
+
+
+def _labelled(nodes: Sequence[Node], labels: dict[str, Any]) -> tuple[Node, ...]:
+    """The nodes with labels, each of shape `()`."""
+
+    def label(event: Event, depth: int) -> Event:
+        shape = event.lengths(depth + event.lanes)
+        of_event = labels | {INNER: jnp.int32(event.lanes)}
+        steps = {name: jnp.broadcast_to(value, shape) for name, value in of_event.items()}
+        return dataclasses.replace(event, steps=event.steps | steps)
+
+    return map_events(label, nodes)
 
 
 def _aval(value: Any) -> Any:

@@ -23,7 +23,8 @@ from lox._logdict import logdict
 from lox._spool import spool
 from lox._strip import strip
 from lox._tap import labelled_tap
-from lox.loggers._run import Key, Run, State, by_run, describer, labels, refuse_several, state_of
+from lox.loggers._processes import Processes, Word, are_spread, here, home
+from lox.loggers._run import Key, Run, State, by_run, describer, labels, refuse_several, shard_axis, state_of
 from lox.loggers._worker import Worker
 
 Function = Callable[..., Any]
@@ -39,6 +40,9 @@ class Logger:
         room: How many deliveries from programs may wait to be written.
         overflow: What to do with one that finds no room: "wait", which makes the program wait as well, or "drop",
             which counts them in `dropped`.
+        processes: Which of the processes that `jax.distributed` connects write: the "first", or "all", each what
+            arrives in it. Without it the first, and another one that leaves out what might be its own says so in a
+            `TapWarning`.
 
     Raises:
         LogValueError: An argument is none of the above. A `ValueError`.
@@ -59,9 +63,11 @@ class Logger:
     0000000000000007 x [1.0]
     """
 
-    def __init__(self, *, room: int = 1024, overflow: Literal["wait", "drop"] = "wait"):
+    def __init__(self, *, room: int = 1024, overflow: Literal["wait", "drop"] = "wait", processes: Word | None = None):
         drops = _transform.choice("overflow", overflow, ("wait", "drop")) == "drop"
-        self._runs: dict[Key, Run] = {}
+        self._processes = Processes(processes)
+        self._runs: dict[tuple[Key, str], Run] = {}
+        self._said: dict[Key, dict[str, Any]] = {}
         self._latest: tuple[Any, Any] = (None, None)
         name = type(self).__name__
         self._worker = Worker(name, _transform.positive("room", room) or 1, drops, self.sync, self._failed)
@@ -151,6 +157,9 @@ class Logger:
     def log(self, state: State, logs: logdict) -> None:
         """Writes logs that were collected, in or out of `jit` and `vmap`.
 
+        Arrays that several processes have are written once; where none has all of them, they are sent to the first,
+        for which all must call this.
+
         Args:
             state: The state of the run.
             logs: What `lox.spool` returned.
@@ -167,15 +176,28 @@ class Logger:
                     f"A lox.logdict holds events along a first axis, and the values of {key!r} have none."
                 )
         if not _compat.is_top_level():
-            parts = {"data": logs.data, "steps": logs.steps, "mask": logs.mask, "dropped": logs.dropped}
-            strip(self._tapped(lambda: log(parts), state, {}, self._take_packed))()
+            self._log_traced(state, logs)
             return
-        known, of_run = self._latest
+        first = home(jax.tree.leaves(logs)) if here().processes > 1 else None
+        if first is not None and are_spread(jax.tree.leaves(logs)):
+            self._log_spread(jax.tree.map(on_host, state), logs)
+            return
+        if first not in (None, here().process):
+            return
+        known, run = self._latest
         if state is not known:
             arrived = jax.tree.map(on_host, state)
-            of_run = (tuple(arrived.words.tolist()), describer(state)(arrived.config))
-            self._latest = (state, of_run)
-        self.deliver(functools.partial(_write_now, of_run, _kept(logs)))
+            run = (tuple(arrived.words.tolist()), describer(state)(arrived.config))
+            self._latest = (state, run)
+        self.deliver(functools.partial(_write_now, run, _kept(logs)))
+
+    def _log_traced(self, state: State, logs: logdict) -> None:
+        strip(self._tapped(lambda: log(_packed(logs)), state, {}, self._take_packed))()
+
+    @functools.cached_property
+    def _log_spread(self) -> Function:
+        """Writes logs that no process has all of, which the program of all brings together."""
+        return jax.jit(self._log_traced)
 
     def flush(self) -> None:
         """Waits until all is written that was logged before, and raises what was raised meanwhile.
@@ -231,6 +253,7 @@ class Logger:
     def _checked(self, state: State | None) -> State:
         if not hasattr(self, "_worker"):
             raise LogValueError(f"{type(self).__name__}.__init__ must call super().__init__(), which makes its thread.")
+        here()  # While this thread may ask JAX.
         if not isinstance(state, State):
             raise LogDataError(
                 f"A logger needs the state of a run, as {type(self).__name__}.init(key) gives it; got "
@@ -276,16 +299,32 @@ class Logger:
 
     def run(self, key: Key, config: Mapping[str, Any], title: str = "") -> Run:
         """The run of a key, which is started when it is new, by another name where a title is given."""
-        run = self._runs.get(key)
+        run = self._runs.get((key, title))
         if run is None:
-            run = Run(key, dict(config), title=title)
+            run = Run(key, {**self._said.get(key, {}), **config}, title=title)
             self.start(run)
-            self._runs[key] = run
+            self._runs[key, title] = run
             _close_first_at_exit()
         elif config:
             run.config.update(config)
             self.describe(run)
         return run
+
+    def describe_run(self, key: Key, config: Mapping[str, Any]) -> None:
+        """Takes what describes the run of a key, if this process writes it."""
+        if not self._processes.waits():
+            if here().process == 0:
+                self.run(key, config)
+            return
+        self._said[key] = {**self._said.get(key, {}), **config}
+        for known, title in list(self._runs):
+            if known == key:
+                self.run(key, config, title)
+
+    def write_run(self, key: Key, config: Mapping[str, Any], logs: logdict, axis: int | None = None) -> None:
+        """Writes what happened of logs of the run of a key, if this process writes it."""
+        if self._processes.writes(self, key, axis):
+            self.write_happened(self.run(key, config, self._processes.title(key, axis)), logs)
 
     def write_happened(self, run: Run, logs: logdict) -> None:
         """Writes what happened of logs that may hold more."""
@@ -312,19 +351,20 @@ class Logger:
 def _describe(logs: logdict, described: Callable[[Mapping[str, Any]], dict[str, Any]], logger: Logger) -> None:
     for key, values in by_run(logs):
         config = {name.removeprefix("config/"): value[0] for name, value in values.items() if name != "run"}
-        logger.run(key, described(config))
+        logger.describe_run(key, described(config))
 
 
 def _write_all(logs: logdict, logger: Logger) -> None:
-    each(lambda run: logger.write_happened(logger.run(run[0], {}), run[1]), by_run(logs))
+    each(lambda run: logger.write_run(run[0], {}, run[1], shard_axis(logs)), by_run(logs))
 
 
-def _write_now(of_run: tuple[Key, dict[str, Any]], logs: logdict, logger: Logger) -> None:
-    logger.write_happened(logger.run(*of_run), logs)
+def _write_now(run: tuple[Key, dict[str, Any]], logs: logdict, logger: Logger) -> None:
+    logger.write_run(*run, logs)
 
 
 def _write_packed(packed: logdict, logger: Logger) -> None:
-    each(lambda run: logger.write_happened(logger.run(run[0], {}), _unpacked(run[1])), by_run(packed))
+    axis = shard_axis(packed)
+    each(lambda run: logger.write_run(run[0], {}, _unpacked(run[1], bool(axis)), axis), by_run(packed))
 
 
 def _kept(logs: logdict) -> logdict:
@@ -339,15 +379,34 @@ def _keep(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {key: array.copy() if isinstance(array, np.ndarray) else on_host(array) for key, array in arrays.items()}
 
 
-def _unpacked(packed: logdict) -> logdict:
+def _packed(logs: logdict) -> dict[str, Any]:
+    """Logs as what one event can hold. What is of one key varies alike over shards, so that it arrives together."""
+    parts = {"data": logs.data, "steps": logs.steps, "mask": logs.mask, "dropped": logs.dropped}
+    of_key = {key: [part[key] for part in (*parts.values(), *logs.steps.values()) if key in part] for key in logs}
+    axes = {key: frozenset().union(*map(_compat.varying_axes, arrays)) for key, arrays in of_key.items()}
+
+    def alike(part: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: _compat.vary(array, sorted(axes[key])) for key, array in part.items()}
+
+    return {name: alike(part) for name, part in parts.items() if name != "steps"} | {
+        "steps": {name: alike(part) for name, part in logs.steps.items()}
+    }
+
+
+def _unpacked(packed: logdict, with_shards: bool) -> logdict:
+    """The logs in an event. Their axis of shards, if there is one, comes first in it and second in them."""
     parts: dict[str, Any] = {"data": {}, "steps": {}, "mask": {}, "dropped": {}}
-    for path, value in packed.items():
+    for path, (value,) in packed.items():
         part, _, key = path.partition("/")
+        if with_shards and part != "dropped":
+            value = np.moveaxis(value, 0, 1)
         if part == "steps":
             name, _, key = key.partition("/")
-            parts[part].setdefault(name, {})[key] = value[0]
+            parts[part].setdefault(name, {})[key] = value
         else:
-            parts[part][key] = value[0]
+            parts[part][key] = value
+        if with_shards and part == "data" and path in packed.mask:
+            parts["mask"].setdefault(key, np.broadcast_to(packed.mask[path][0], value.shape[:2]))
     return logdict(**parts)
 
 

@@ -12,7 +12,7 @@ import jax_dataclasses as jdc
 import numpy as np
 
 from lox._arguments import path_name
-from lox._deliver import LABEL
+from lox._deliver import LABEL, SHARDED
 from lox._exceptions import LogDataError, LogValueError
 from lox._logdict import logdict
 from lox._plain import PlainEvents, plain
@@ -174,6 +174,11 @@ def labels(words: Any) -> dict[str, Any]:
     return {f"{LABEL}{place:02}": words[place] for place in range(words.shape[0])}
 
 
+def shard_axis(logs: logdict) -> int | None:
+    """The axis of shards in logs with labels; 0 where each shard has runs of its own, None where none differs."""
+    return next((int(label.flat[0]) for label in logs.steps.get(SHARDED, {}).values()), None)
+
+
 def by_run(logs: logdict) -> Iterator[tuple[Key, logdict]]:
     """Takes logs with labels apart into those of each run.
 
@@ -189,6 +194,7 @@ def by_run(logs: logdict) -> Iterator[tuple[Key, logdict]]:
         key = next(iter(logs.data))
         yield tuple(logs.steps[name][key][0].item() for name in names), logdict(logs.data, counters)
         return
+    axis = shard_axis(logs)
     runs: dict[Key, tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, Any]]] = {}
     for key, value in logs.items():
         words = np.stack([logs.steps[name][key] for name in names], -1)  # (events, *batch, words)
@@ -201,7 +207,9 @@ def by_run(logs: logdict) -> Iterator[tuple[Key, logdict]]:
                     "vmap(lambda key, x: logger.tap(f, logger.init(key))(x))(jax.random.split(key, n), xs)."
                 )
             found.add(run)
-            here = (slice(None), *lane)
+            here: tuple[Any, ...] = (slice(None), *lane)
+            if axis:
+                here = (*here[:axis], slice(None), *here[axis:])
             of_value, of_steps = value[here], {name: of[key][here] for name, of in counters.items() if key in of}
             data, steps, mask = runs.setdefault(run, ({}, {}, {}))
             if key in logs.mask:

@@ -40,6 +40,7 @@ class WandbLogger(Logger):
             floats from 0 to 1.
         room: As for `Logger`.
         overflow: As for `Logger`.
+        processes: As for `Logger`.
         **init: Keywords of `wandb.init`, such as `project`, `group` and `mode`. Its `id`, `resume` and `reinit` are
             the logger's.
 
@@ -49,7 +50,15 @@ class WandbLogger(Logger):
         LogValueError: `init` has a keyword that is the logger's. A `ValueError`.
     """
 
-    def __init__(self, *, images: str | Iterable[str] = (), room: int = 1024, overflow: Any = "wait", **init: Any):
+    def __init__(
+        self,
+        *,
+        images: str | Iterable[str] = (),
+        room: int = 1024,
+        overflow: Any = "wait",
+        processes: Any = None,
+        **init: Any,
+    ):
         with extra("wandb", "WandbLogger"):
             import wandb
         for name in ("id", "resume", "reinit"):
@@ -58,7 +67,7 @@ class WandbLogger(Logger):
         self._wandb, self._init, self._images = wandb, init, keys_of_images(images)
         self._wandb_runs: dict[str, Any] = {}
         self._defined: set[tuple[str, str]] = set()
-        super().__init__(room=room, overflow=overflow)
+        super().__init__(room=room, overflow=overflow, processes=processes)
 
     def start(self, run: Run) -> None:
         """See `Logger`."""
