@@ -21,6 +21,7 @@ from jax._src import debugging as _debugging  # The primitives of jax.debug are 
 from jax._src import dispatch as _dispatch  # The jitted functions that stand for primitives in eager calls.
 from jax._src import effects as _effects  # The sets of effect types that JAX's transformations allow.
 from jax._src import pjit as _pjit  # Marker for an output whose sharding the compiler chooses.
+from jax._src import pmap as _pmap  # How it finds out whether it is transformed.
 from jax._src import util as _util  # weakref_lru_cache: a cache keyed by a jaxpr and the trace context.
 from jax._src.ad_util import SymbolicZero as _SymbolicZero  # What custom rules get for a zero tangent.
 from jax._src.ad_util import Zero as _Zero  # JAX's internal zero tangent.
@@ -530,6 +531,28 @@ def share_fast_dispatch(runs_plainly: Callable[[Any, dict[str, Any]], bool]) -> 
             return run(p, args_flat, fun, args, kwargs)
 
     _pjit._run_python_pjit = dispatch
+
+
+def let_pmap_run(is_eager_handler: Callable[[Any], bool]) -> None:
+    """Lets `pmap` run as at top level under a trace of ours that is no more than that.
+
+    Where there are several processes, a `pmap` that JAX transforms runs on the devices of one process, and one that is
+    not on those of all. There is no public way to say that a trace transforms nothing.
+
+    Args:
+        is_eager_handler: Says so of a trace.
+    """
+
+    class Core:
+        """The module that `pmap` asks."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(_core, name)
+
+        def trace_state_clean(self) -> bool:
+            return _core.trace_state_clean() or is_eager_handler(current_trace())
+
+    _pmap.core = Core()  # type: ignore[assignment]
 
 
 def run_compiled(primitive: Any, args: Sequence[Any], params: dict[str, Any]) -> Any:

@@ -309,6 +309,7 @@ def _runs_plainly(trace: Any, params: dict[str, Any]) -> bool:
 
 
 _compat.share_fast_dispatch(_runs_plainly)
+_compat.let_pmap_run(lambda trace: isinstance(trace, HandlerTrace) and trace.is_eager())
 
 
 def under(handler: Handler, fun: Callable[..., Any]) -> Callable[..., tuple[Any, tuple[Any, ...]]]:

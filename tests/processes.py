@@ -15,7 +15,7 @@ import jax
 jax.config.update("jax_num_cpu_devices", {devices})
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 if {count} > 1:
-    jax.distributed.initialize("127.0.0.1:{port}", {count}, {process})
+    jax.distributed.initialize("127.0.0.1:{port}", {count}, {process}, heartbeat_timeout_seconds={heartbeat})
 import jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 import lox
@@ -40,14 +40,15 @@ class Processes:
         running: The processes.
     """
 
-    def __init__(self, code, count=2, devices=1, environment=()):
+    def __init__(self, code, count=2, devices=1, environment=(), heartbeat=100):
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             port = found.getsockname()[1]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", **dict(environment)}
+        given = {"count": count, "devices": devices, "port": port, "heartbeat": heartbeat}
         self.running = [
             subprocess.Popen(
-                [sys.executable, "-c", PRELUDE.format(count=count, devices=devices, port=port, process=each) + code],
+                [sys.executable, "-c", PRELUDE.format(process=each, **given) + code],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,

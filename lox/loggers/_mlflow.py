@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 import time
@@ -73,7 +74,7 @@ class MlflowLogger(Logger):
     Raises:
         ImportError: mlflow-skinny, or mlflow, is not installed.
         LogDataError: `images` is not a name or an iterable of names. A `TypeError`.
-        mlflow.exceptions.MlflowException: There is no such server or store.
+        mlflow.exceptions.MlflowException: By `flush`: there is no such server or store.
     """
 
     def __init__(
@@ -91,16 +92,9 @@ class MlflowLogger(Logger):
             from mlflow.tracking import MlflowClient
         self._images = keys_of_images(images)
         self._entities, self._tags = entities, dict(tags or {})
-        self._client = MlflowClient(tracking_uri)
-        found = self._client.get_experiment_by_name(experiment)
-        if found is None:
-            try:
-                self._client.create_experiment(experiment)
-            except MlflowException:  # Another process may have made it since.
-                if self._client.get_experiment_by_name(experiment) is None:
-                    raise
-            found = self._client.get_experiment_by_name(experiment)
-        self._experiment = found.experiment_id
+        self._open: Callable[[], Any] = functools.partial(MlflowClient, tracking_uri)
+        self._refusal = MlflowException
+        self._experiment_name = experiment
         self._ids: dict[str, str] = {}
         self._params: dict[str, dict[str, str]] = {}
         self._config: dict[str, dict[str, str]] = {}
@@ -108,6 +102,24 @@ class MlflowLogger(Logger):
         self._held: dict[str, list[tuple[str, float, int]]] = {}
         self._time = 0
         super().__init__(**options)
+
+    # A store is made or changed by opening it, which is for the processes that write.
+    @functools.cached_property
+    def _client(self) -> Any:
+        return self._open()
+
+    @functools.cached_property
+    def _experiment(self) -> str:
+        """The id of the experiment."""
+        found = self._client.get_experiment_by_name(self._experiment_name)
+        if found is None:
+            try:
+                return self._client.create_experiment(self._experiment_name)
+            except self._refusal:  # Another process may have made it since.
+                found = self._client.get_experiment_by_name(self._experiment_name)
+                if found is None:
+                    raise
+        return found.experiment_id
 
     def start(self, run: Run) -> None:
         """See `Logger`."""
