@@ -44,6 +44,13 @@ def _index(corpus: list[Case]) -> str:
             "| --- | --- | --- | --- |",
             *rows,
             "",
+            "```{toctree}",
+            ":hidden:",
+            ":glob:",
+            "",
+            "LOX*",
+            "```",
+            "",
         ]
     )
 

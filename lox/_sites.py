@@ -111,7 +111,7 @@ def sites(fun: Callable[..., Any]) -> Callable[..., Sites]:
 
     Returns:
         A function with the arguments of `fun`, of which arrays may be `jax.ShapeDtypeStruct`s, that returns a list
-        of `LogSite`s, one per log call and place it is called from, which prints as a table. Arrays are traced;
+        with a `LogSite` for each log call and place it is called from, which prints as a table. Arrays are traced;
         other arguments are passed on as they are.
 
     >>> import jax, jax.numpy as jnp

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -34,7 +35,8 @@ def test_examples_of_the_page_print_what_it_says(page):
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
     runner = doctest.DocTestRunner(optionflags=flags)
     printed = io.StringIO()
-    runner.run(examples, out=printed.write)
+    with jax.numpy_dtype_promotion("standard"):  # As readers have it, and libraries such as optax need it.
+        runner.run(examples, out=printed.write)
     assert runner.failures == 0, printed.getvalue()
 
 

@@ -1,0 +1,41 @@
+"""How Sphinx builds the documentation: `python -m sphinx -W docs build/docs`."""
+
+import importlib.metadata
+import os
+
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+project = "lox"
+release = importlib.metadata.version("jax-lox")
+
+extensions = [
+    "matplotlib.sphinxext.plot_directive",
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+nitpicky = True
+# What other projects document: their inventories would have to be fetched.
+nitpick_ignore_regex = [("py:.*", r"(collections|jax|mlflow|numpy|pathlib|rich)\b.*")]
+exclude_patterns = ["examples"]
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autodoc_typehints = "none"
+default_role = "code"
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+napoleon_custom_sections = [("When the returned function runs", "params_style")]
+
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+plot_formats = ["svg"]
+plot_html_show_formats = False
+plot_html_show_source_link = False
+
+html_theme = "furo"
+html_title = f"lox {release}"

@@ -1,0 +1,106 @@
+"""The pictures of the event axis, drawn of logs that were made: each function is a plot of a page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+
+import lox
+
+
+def scan() -> None:
+    """One key in two nested loops, and another one before them."""
+
+    def f(x: Any) -> Any:
+        def outer(x: Any, i: Any) -> Any:
+            lox.log({"outer": i})
+            return jax.lax.scan(inner, x, i + jnp.arange(3))
+
+        def inner(x: Any, i: Any) -> Any:
+            lox.log({"inner": i})
+            return x, None
+
+        return jax.lax.scan(outer, x, 10 * jnp.arange(2))[0]
+
+    _, logs = lox.spool(f)(0)
+    _, axes = plt.subplots(2, 1, figsize=(6, 1.9), layout="constrained")
+    _cells(axes[0], 'logs["outer"]', logs, "outer", width=6)
+    _cells(axes[1], 'logs["inner"]', logs, "inner", width=6)
+
+
+def vmap() -> None:
+    """Lanes, as `spool(vmap(f))` has them and as `vmap(spool(f))` does."""
+
+    def f(x: Any) -> Any:
+        def step(x: Any, _: Any) -> Any:
+            lox.log({"x": x})
+            return x + 1, None
+
+        return jax.lax.scan(step, x, length=4)[0]
+
+    xs = jnp.array([0, 10, 20])
+    _, axes = plt.subplots(1, 2, figsize=(7, 2.2), layout="constrained")
+    _cells(axes[0], "spool(vmap(f))", lox.spool(jax.vmap(f))(xs)[1], "x", names=("lanes", "events"))
+    _cells(axes[1], "vmap(spool(f))", jax.vmap(lox.spool(f))(xs)[1], "x", names=("events", "lanes"))
+
+
+def cond() -> None:
+    """Lanes that branch apart: what did not happen is masked."""
+
+    def f(x: Any) -> Any:
+        def step(x: Any, _: Any) -> Any:
+            jax.lax.cond(x % 2 == 0, lambda: lox.log({"even": x})["even"], lambda: x)
+            return x + 1, None
+
+        return jax.lax.scan(step, x, length=4)[0]
+
+    _, logs = lox.spool(jax.vmap(f), unify=True)(jnp.array([0, 11, 20]))
+    _, axes = plt.subplots(1, 1, figsize=(3.6, 2.2), layout="constrained")
+    _cells(axes, 'logs["even"], and its mask', logs, "even", names=("lanes", "events"))
+
+
+def quickstart() -> None:
+    """The losses of four seeds."""
+
+    def train(key: Any) -> Any:
+        def step(w: Any, i: Any) -> Any:
+            x = jax.random.normal(jax.random.fold_in(key, i), (16, 3))
+            loss, gradient = jax.value_and_grad(lambda w: jnp.mean((x @ w - x.sum(-1)) ** 2))(w)
+            lox.log({"loss": loss}, step=i)
+            return w - 0.05 * gradient, None
+
+        return jax.lax.scan(step, jnp.zeros(3), jnp.arange(50))[0]
+
+    keys = jax.random.split(jax.random.key(0), 4)
+    _, logs = jax.jit(lox.spool(jax.vmap(train)))(keys)
+    _, axes = plt.subplots(figsize=(6, 2.8), layout="constrained")
+    axes.semilogy(logs.steps["step"]["loss"], logs["loss"])
+    axes.set(xlabel="step", ylabel="loss")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _cells(
+    axes: Any, title: str, logs: lox.logdict, key: str, names: tuple[str, str] = ("", "events"), width: int = 0
+) -> None:
+    """Draws an array of one or two axes as cells with their values; what is masked out is empty."""
+    values = np.atleast_2d(logs[key].T).T
+    mask = np.broadcast_to(np.atleast_2d(logs.mask[key].T).T if key in logs.mask else True, values.shape)
+    axes.pcolormesh(~mask.T, cmap=plt.matplotlib.colors.ListedColormap(["#dbe9f6", "#f4f4f4"]), edgecolor="white", lw=3)
+    for (row, column), value in np.ndenumerate(values):
+        axes.text(row + 0.5, column + 0.5, value if mask[row, column] else "–", ha="center", va="center", fontsize=9)
+    axes.set(
+        title=title,
+        xlabel=f"{names[1]}: axis 0",
+        ylabel=names[0] and f"{names[0]}: axis 1",
+        xticks=[],
+        yticks=[],
+        xlim=(0, max(width, len(values))),
+    )
+    axes.invert_yaxis()
+    axes.set_aspect("equal")
+    axes.spines[:].set_visible(False)
+    axes.title.set_fontsize(10)
