@@ -115,3 +115,4 @@ def _arrays(by: tuple[str, ...], captured: Capture) -> tuple[str, ...]:
 
 
 audit = Audit()
+audit.__doc__ = Audit.__call__.__doc__
