@@ -18,7 +18,7 @@ def trace(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 
     Args:
         fun: The function.
-        args: Its positional arguments; arrays may be `jax.ShapeDtypeStruct`s.
+        args: Its positional arguments; arrays may be `jax.ShapeDtypeStruct` objects.
         kwargs: Its keyword arguments.
 
     Returns:

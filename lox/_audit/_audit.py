@@ -49,8 +49,8 @@ class Audit:
             ignore: The code or codes of what is not to be reported, such as ``"LOX104"``.
 
         Returns:
-            A function of the arguments of `fun`, where arrays may be `jax.ShapeDtypeStruct`s, that returns a report:
-            `issues`, `warnings` and `verified` are tuples of findings with `code`, `severity`, `message`, `file`,
+            A function of the arguments of `fun`, each array of which may be a `jax.ShapeDtypeStruct`, that returns a
+            report: `issues`, `warnings` and `verified` are tuples of findings with `code`, `severity`, `message`, `file`,
             `line` and `suggestion`; `str` of it is all of it as text, and it has `to_markdown`, `to_json`,
             `to_mermaid` and `raise_for`. What the function raises is an issue of the report.
 

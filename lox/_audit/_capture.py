@@ -43,7 +43,7 @@ class Capture:
 
 
 def capture(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Capture:
-    """Traces a function with arguments, of which arrays may be `jax.ShapeDtypeStruct`s."""
+    """Traces a function with arguments, of which arrays may be `jax.ShapeDtypeStruct` objects."""
     error: BaseException | None = None
     results: tuple[str, ...] = ()
     structure: Any = None
