@@ -50,8 +50,8 @@ class Audit:
 
         Returns:
             A function of the arguments of `fun`, each array of which may be a `jax.ShapeDtypeStruct`, that returns a
-            report: `issues`, `warnings` and `verified` are tuples of findings with `code`, `severity`, `message`, `file`,
-            `line` and `suggestion`; `str` of it is all of it as text, and it has `to_markdown`, `to_json`,
+            report: `issues`, `warnings` and `verified` are tuples of findings with `code`, `severity`, `message`,
+            `file`, `line` and `suggestion`; `str` of it is all of it as text, and it has `to_markdown`, `to_json`,
             `to_mermaid` and `raise_for`. What the function raises is an issue of the report.
 
         Raises:
