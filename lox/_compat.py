@@ -29,6 +29,7 @@ from jax._src.ad_util import zeros_like_aval as _zeros_like_aval  # Zeros with t
 from jax._src.custom_batching import custom_vmap_p as custom_vmap_p  # The primitive is not in jax.extend.
 from jax._src.interpreters import ad as _ad  # primitive_linearizations and its fallback rule.
 from jax._src.interpreters import batching as _batching  # batch_jaxpr, matchaxis.
+from jax._src.interpreters import mlir as _mlir_rules  # The table of lowering rules.
 from jax._src.interpreters import partial_eval as _pe  # dceable_effects, the rules of partial evaluation.
 from jax._src.lax import lax as _lax  # Primitives that jax.extend does not list.
 from jax._src.lax import parallel as _parallel  # The same.
@@ -178,6 +179,17 @@ def emit_callback(ctx: Any, callback: Callable[..., Any], operands: Sequence[Any
         )
     if ordered:
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(_mlir.TokenSet({effect: token})))
+
+
+def lowering_of(primitive: Any) -> Callable[..., Any]:
+    """The rule by which JAX lowers a primitive, on all platforms. The table of rules has no public name."""
+    return _mlir_rules._lowerings[primitive].rule
+
+
+def num_devices(ctx: Any) -> int:
+    """For how many devices a program is lowered, which has no public name."""
+    context = ctx.module_context.axis_context
+    return context.mesh.size if hasattr(context, "mesh") else context.num_devices
 
 
 def _emit_direct_callback(

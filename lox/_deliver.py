@@ -30,7 +30,11 @@ INNER = f"{LABEL}inner"
 """The label that counts the batch axes that an event had when it was labelled."""
 
 SHARDED = f"{LABEL}sharded"
-"""The label of what differs between shards: their axis, or 0 where it is the other labels that tell them apart."""
+"""The label of what differs between shards: their axis, or, where it is the other labels that tell them apart, the
+number of the shard, less one and negative."""
+
+DEVICES = f"{LABEL}devices"
+"""The label of what arrives in one of several processes: on how many devices the program is."""
 
 _compat.cache_weakly(Channel)
 
@@ -71,7 +75,7 @@ def _has_effect(*arrays: Any, layout: Layout, keys: Keys) -> tuple[list[Any], se
 
 
 def _lower_call(ctx: Any, *arrays: Any, layout: Layout, keys: Keys) -> Any:
-    _compat.emit_callback(ctx, receiver(layout, keys), arrays, layout.effect)
+    _compat.emit_callback(ctx, receiver(layout, keys, _compat.num_devices(ctx)), arrays, layout.effect)
     return []
 
 
@@ -132,8 +136,8 @@ def _run(*leaves: Any, layout: Layout) -> list[Any]:
 # -- on the host, where nothing is computed by JAX ------------------------------------------------------------------
 
 
-def receiver(layout: Layout, keys: Keys) -> Callable[..., tuple[Any, ...]]:
-    """What a compiled program calls: builds the logs and hands them to their channel.
+def receiver(layout: Layout, keys: Keys, devices: int) -> Callable[..., tuple[Any, ...]]:
+    """What a program that is compiled for so many devices calls: builds the logs and hands them to their channel.
 
     Its arguments are the arrays of the layout, after what it returns: the tokens by which JAX keeps calls in order.
     Arrays that do not own their memory are the program's, which overwrites it: of them, copies are kept.
@@ -146,6 +150,8 @@ def receiver(layout: Layout, keys: Keys) -> Callable[..., tuple[Any, ...]]:
 
     if keys or not _is_plain(nodes, to) or len(nodes[0].values) > 1 or nodes[0].steps:
         logs = _logs(layout, keys)
+        if jax.process_count() > 1 and any(INNER in event.steps for event in events(nodes)):
+            logs = _with_devices(logs, devices)
 
         def receive(*operands: Any) -> tuple[Any, ...]:
             channel = known
@@ -194,6 +200,15 @@ def _logs(layout: Layout, keys: Keys) -> Callable[[Sequence[Any]], logdict]:
         return logdict(found.data | data, found.steps, found.mask, found.dropped)
 
     return logs if keys else laid_out
+
+
+def _with_devices(logs: Callable[[Sequence[Any]], logdict], devices: int) -> Callable[[Sequence[Any]], logdict]:
+    def labelled(operands: Sequence[Any]) -> logdict:
+        found = logs(operands)
+        label = {key: np.full(len(value), devices) for key, value in found.items()}
+        return logdict(found.data, found.steps | {DEVICES: label}, found.mask, found.dropped)
+
+    return labelled
 
 
 def _lay_out(nodes: Sequence[Node], to: Destination) -> logdict:

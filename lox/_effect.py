@@ -19,6 +19,7 @@ from jax.interpreters import ad, batching
 
 from lox import _compat
 from lox._events import Destination, Event, Node, depths, events, map_events, masked
+from lox._exceptions import UnsupportedPrimitiveError
 from lox._probe import probing
 
 recording = jax.make_user_context(False)
@@ -154,6 +155,13 @@ def emit_batched(
     shards = jax.sharding.get_abstract_mesh().manual_axes
     names = tuple(name for name in (names if isinstance(names, tuple) else (names,)) if name in shards)
 
+    if to is not None and names:
+        site = next(events(jax.tree.unflatten(tree, leaves))).site
+        raise UnsupportedPrimitiveError(
+            f"The log at {site} is sent from inside a shard_map under vmap with spmd_axis_name=, which splits the "
+            "batch over shards: lox.tap, or a logger, does not know the others' lanes there. Apply it outside of the "
+            "vmap, as in tap(vmap(f, spmd_axis_name=...)), or use lox.spool inside."
+        )
     outside = any(trace.axis_data is axis_data for trace in batching_shards.get())
 
     def add_axis(event: Event, depth: int) -> Event:

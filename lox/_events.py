@@ -94,12 +94,14 @@ class Destination:
         shard: The number of the shard that the logs come from, shape `()`; None when they are of all shards.
         shards: How many shards there are.
         ordered: Whether the logs arrive in the order in which they happen.
+        first: The mesh axes along which only the first shard sends them, since they are the same on all.
     """
 
     channel: Any
     shard: Any
     shards: int = dataclasses.field(metadata={"static": True})
     ordered: bool = dataclasses.field(metadata={"static": True})
+    first: tuple[Any, ...] = dataclasses.field(default=(), metadata={"static": True})
 
 
 def map_events(

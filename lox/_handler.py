@@ -103,6 +103,10 @@ class Handler:
         """The handler where its arrays cannot be carried on."""
         return self
 
+    def on_shards(self) -> Handler:
+        """The handler on shards of which it is not known what differs, where its arrays cannot be changed."""
+        return self
+
     def backward(self) -> Handler | None:
         """The handler of what a backward pass logs for this part of the program; None to leave that alone."""
         return None

@@ -11,6 +11,7 @@ import jax
 import jax.extend as jex
 import jax.numpy as jnp
 
+import lox._apart as _apart  # noqa: F401  (refuses to lower what would lose logs)
 from lox import _compat, _transform
 from lox._blocks import blocks, with_event_axis
 from lox._channel import Channel
@@ -131,6 +132,9 @@ class Tap(InPlace):
     def detached(self) -> Tap:
         return self._with(start(self.state.channel, self.state.labels), interval=1, buffer=1, kinds=())
 
+    def on_shards(self) -> Tap:
+        return self._with(start(self.state.channel, self.state.labels), kinds=())
+
     def backward(self) -> Handler:
         return self.detached()
 
@@ -209,6 +213,8 @@ class Tap(InPlace):
             return self
         found = map(with_values, self._met_one_by_one(primitive, params))
         selected = [nodes for all_nodes in found if (nodes := self.selection.split(all_nodes)[0])]
+        if not params.get("check_vma", True):  # Shards of which JAX does not know what differs, as those of `pmap`.
+            return self._settled()._flushed()
         return self._settled()._prepared(selected)
 
     def _met_one_by_one(self, primitive: Any, params: dict[str, Any]) -> Iterator[tuple[Node, ...]]:
@@ -348,12 +354,14 @@ class Tap(InPlace):
             varying = varies(node)
             over = tuple(name for name in axes if name in varying - told_apart)
             if varying and labels:
-                (node,) = _labelled([node], {SHARDED: jnp.int32(0)})
-            for name in (name for name in axes if name not in varying):  # Where all are alike, the first one speaks.
+                own = tuple(name for name in axes if name in told_apart)
+                (node,) = _labelled([node], {SHARDED: -1 - jax.lax.axis_index(own) if own else jnp.int32(0)})
+            first = tuple(name for name in axes if name not in varying)
+            for name in first:  # Where all are alike, the first one speaks.
                 (node,) = masked([node], jax.lax.axis_index(name) == 0)
             shard = jax.lax.axis_index(over) if over else None
             shards = jax.lax.axis_size(over) if over else 1
-            emit([node], Destination(self.state.channel, shard, shards, self.ordered))
+            emit([node], Destination(self.state.channel, shard, shards, self.ordered, first))
 
 
 @functools.partial(jax.jit, static_argnames=("tap", "step", "structure"))

@@ -34,7 +34,7 @@ LAYERS = (
         "lox._loops",
         "lox._chunks",
     },
-    {"lox._rules", "lox._autodiff", "lox._batching", "lox._transform", "lox._channel", "lox._deliver"},
+    {"lox._rules", "lox._autodiff", "lox._batching", "lox._transform", "lox._channel", "lox._deliver"} | {"lox._apart"},
     HANDLERS | {"lox._storage", "lox._tap"},
     {"lox.loggers", "lox._audit"},
     {"lox", "lox.__main__", "lox.commands", "lox.demo", "lox.testing"},

@@ -235,6 +235,7 @@ def run_seeds(logger, seeds):
     "Each on devices of this process alone."
     for seed in seeds:
         logger.tap(jax.jit(train), logger.init(seed, seed=seed))(jax.random.key(seed))
+        logger.tap(lambda: lox.log({"end": jnp.float32(seed)}), logger.init(seed, ended=True))()
     def one(seed):
         return logger.tap(train, logger.init(seed + 10))(jax.random.key(seed))
     jax.vmap(one)(jnp.array(seeds))
@@ -255,7 +256,10 @@ with lox.loggers.SaveLogger({str(folder)!r}, processes="all") as logger:
             start = jax.random.uniform(jax.random.key(seed)).item()
             np.testing.assert_allclose(runs[name]["x"], 2 * [start, start / 2, start / 4], rtol=1e-6)
             assert runs[name].steps["step"]["x"].tolist() == 2 * [0, 1, 2]
-        assert json.loads((folder / f"{seed:016x}" / "manifest.json").read_text())["config"] == {"seed": seed}
+        assert json.loads((folder / f"{seed:016x}" / "manifest.json").read_text())["config"] == {
+            "seed": seed,
+            "ended": True,
+        }
 
 
 @pytest.mark.parametrize("processes", ["None", "'first'"])
@@ -294,6 +298,70 @@ tell(**{run: logger[run]["x"].tolist() for run in logger.runs})
         }
     ]
     assert second == [{"0000000000000004": [1]}]
+
+
+def test_what_is_spread_keeps_the_rest_as_it_is():
+    code = """
+logger = lox.loggers.MemoryLogger(processes="first")
+logs = lox.logdict(
+    {"own": np.int64([2**40]), "spread": spread(np.arange(4.0)[None], None, "data")},
+    {"step": {"own": np.int64([5_000_000_000])}},
+)
+keys = jax.jit(jax.random.split, static_argnums=1, out_shardings=NamedSharding(mesh, P("data")))(jax.random.key(0), 4)
+logger.log(logger.init(1, weights=spread(np.arange(4), "data")), logs)
+logger.log(logger.init(2), lox.logdict({"keys": keys, "local": jax.device_put(np.ones(1), jax.local_devices()[0])}))
+logger.flush()
+for run in logger.runs:
+    found = logger[run]
+    config = {name: value.tolist() for name, value in logger.runs[run].config.items()}
+    steps = {key: step.tolist() for key, step in found.steps.get("step", {}).items()}
+    tell(values={key: found[key].tolist() for key in found}, steps=steps, config=config)
+"""
+    (first, second), others = told(code, 2, 2)
+    assert first == {
+        "values": {"own": [2**40], "spread": [[0, 1, 2, 3]]},
+        "steps": {"own": [5_000_000_000]},
+        "config": {"weights": [0, 1, 2, 3]},
+    }
+    expected = jax.random.key_data(jax.random.split(jax.random.key(0), 4)).tolist()
+    assert second["values"] == {"keys": expected, "local": [1]}
+    assert others == []
+
+
+@pytest.mark.parametrize("processes", ["first", "all"])
+def test_nothing_is_lost_on_a_mesh_that_begins_in_another_process(processes):
+    code = f"""{TRAINING}
+mesh = Mesh(np.array(jax.devices()[::-1]), ("data",))
+w, x = spread(np.ones(3, np.float32)), spread(np.arange(24, dtype=np.float32).reshape(8, 3) / 24, "data")
+second = Mesh(np.array(jax.devices()[2:]), ("data",))
+logger = lox.loggers.MemoryLogger(processes="{processes}")
+
+def error(write):
+    write()
+    try:
+        logger.flush()
+    except lox.LogValueError as error:
+        return str(error)
+
+tapped = jax.jit(logger.tap(train, logger.init(1)))
+on_shards = logger.tap(jax.jit(train_on_shards), logger.init(2))
+logs = jax.jit(lox.spool(train))(w, x)[1]
+there = jax.make_array_from_callback((2,), NamedSharding(second, P("data")), lambda i: np.arange(2.0)[i], dtype=float)
+tell(tap=error(lambda: jax.block_until_ready(tapped(w, x))))
+tell(shards=error(lambda: jax.block_until_ready(on_shards(w, x))))
+tell(log=error(lambda: logger.log(logger.init(3), logs)))
+tell(elsewhere=error(lambda: logger.log(logger.init(4), lox.logdict({{"x": there}}))))
+tell(runs=sorted(logger.runs))
+"""
+    first, second = told(code, 2, 2)
+    if processes == "all":
+        assert all(of is None for each in (*first[:-1], *second[:-1]) for of in each.values())
+        assert first[-1]["runs"] == ["0000000000000003"]
+        assert second[-1]["runs"] == ["0000000000000001", "0000000000000002", "0000000000000004"]
+        return
+    assert first[-1]["runs"] == ["0000000000000003"] and second[-1]["runs"] == []
+    assert "begin with one of its devices" in second[0]["tap"] and "begin with one" in second[1]["shards"]
+    assert first[2] == second[2] == {"log": None}
 
 
 # -- faults --------------------------------------------------------------------------------------------------------

@@ -169,3 +169,112 @@ def test_each_device_of_a_parallel_map_is_a_shard_of_the_run(logger):
     jax.block_until_ready(mapped(XS))
     logger.flush()
     assert by_shard(logger["0000000000000007"], "own") == EXPECTED
+
+
+def test_what_describes_a_run_is_the_same_on_all_shards(mesh, logger):
+    def per_shard(x, check):
+        return logger.tap(lambda x: train(x)[None], logger.init(7, rate=x[0] * 0 + check, wide=np.int64(2**40)))(x[0])
+
+    for check_vma in (True, False):
+        f = on_shards(mesh, lambda x: per_shard(x, 1), P("d"), check_vma=check_vma)
+        jax.block_until_ready(f(XS))
+        logger.flush()
+    config = logger.runs["0000000000000007"].config
+    assert config["rate"].tolist() == 1 and config["wide"].tolist() == 2**40
+    jax.block_until_ready(on_shards(mesh, lambda x: per_shard(x, x[0]), P("d"))(XS))
+    with pytest.raises(lox.LogValueError, match="describe run 0000000000000007 by different values of 'rate'"):
+        logger.flush()
+
+
+def test_two_shards_with_one_key_that_do_not_tell_so_are_an_error(mesh, logger):
+    def per_shard(key, x):
+        return logger.tap(train, logger.init(key[0]))(x[0])[None]
+
+    jax.block_until_ready(on_shards(mesh, per_shard, P("d"), P("d"))(KEYS[[0, 0, 1, 1]], XS))
+    with pytest.raises(lox.LogValueError, match="Two shards of a shard_map log to run"):
+        logger.flush()
+
+
+@pytest.mark.parametrize("options", [{"buffer": 2}, {"interval": 2}, {"interval": 2, "buffer": 3}])
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit])
+@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.filterwarnings("ignore:interval= of lox.tap skips nothing:lox._exceptions.TapWarning")
+def test_a_buffer_goes_past_shards_of_which_it_is_not_known_what_differs(mesh, options, around, parallel):
+    def local(x):
+        return lox.log({"x": x})["x"]
+
+    if parallel:
+        mapped = jax.pmap(local)
+    else:
+        mapped = jax.shard_map(local, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False)
+
+    def f(xs):
+        lox.log({"sum": xs.sum()})
+        out = mapped(xs)
+        lox.log({"sum": 2 * xs.sum()})
+        lox.log({"sum": 3 * xs.sum()})
+        return out
+
+    arrived = []
+    assert lox.tap(around(f), arrived.append, **options)(XS).tolist() == XS.tolist()
+    lox.flush()
+    sums = [value for logs in arrived if "sum" in logs for value in logs["sum"].tolist()]
+    assert sums == ([6, 18] if "interval" in options else [6, 12, 18])
+    assert sorted(value for logs in arrived if "x" in logs for value in logs.valid("x").flat) == XS.tolist()
+
+
+def in_cond(f, x):
+    return lax.cond(x > 1, f, lambda x: x, x)
+
+
+def in_while(f, x):
+    return lax.while_loop(lambda c: c < 3, lambda c: f(c) + 1, x)
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("options", [{}, {"buffer": 3}])
+@pytest.mark.parametrize("part", [in_cond, in_while])
+def test_what_a_tap_in_a_branch_that_shards_take_apart_would_lose_is_refused(mesh, part, options, jitted):
+    def tapped(f):
+        inner = lox.tap(f, lambda logs: arrived.extend(logs.valid("v").tolist()), **options)
+        around = jax.jit if jitted else lambda f: f
+        return around(jax.shard_map(lambda x: part(inner, x[0])[None], mesh=mesh, in_specs=P("d"), out_specs=P("d")))
+
+    arrived = []
+    jax.block_until_ready(tapped(lambda x: lox.log({"v": x})["v"])(XS))  # Of each shard that comes there.
+    lox.flush()
+    assert sorted(arrived) == ([2, 3] if part is in_cond else [0, 1, 1, 2, 2, 2])
+    with pytest.raises(lox.UnsupportedPrimitiveError, match="to which perhaps others come alone"):
+        tapped(lambda x: (lox.log({"v": jnp.float32(5)}), x)[1])(XS)
+
+
+@pytest.mark.parametrize("part", [in_cond, in_while])
+def test_a_tap_in_a_branch_that_shards_take_together_has_what_they_share_once(mesh, part):
+    def f(x):
+        return (lox.log({"v": jnp.float32(5)}), x)[1]
+
+    def per_shard(x):
+        return part(lox.tap(f, lambda logs: arrived.extend(logs["v"].tolist())), lax.pmean(x[0], "d"))
+
+    arrived = []
+    jax.block_until_ready(jax.jit(jax.shard_map(per_shard, mesh=mesh, in_specs=P("d"), out_specs=P()))(XS))
+    lox.flush()
+    assert arrived == ([5] if part is in_cond else [5, 5])
+
+
+def test_a_tap_on_shards_of_a_batch_that_is_split_over_others_is_refused():
+    grid = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
+
+    def f(x):
+        return lox.log({"v": x})["v"]
+
+    def of_all(f, around=lambda f: f):
+        sharded = jax.shard_map(f, mesh=grid, in_specs=P("b"), out_specs=P("b"))
+        return around(jax.vmap(jax.jit(sharded), spmd_axis_name="a"))(XS.reshape(2, 2))
+
+    with pytest.raises(lox.UnsupportedPrimitiveError, match="tap.vmap.f, spmd_axis_name"):
+        of_all(lox.tap(f, lambda logs: None))
+    arrived = []
+    of_all(f, lambda mapped: lox.tap(mapped, lambda logs: arrived.extend(logs.valid("v").flat)))
+    lox.flush()
+    assert sorted(arrived) == XS.tolist()

@@ -25,6 +25,8 @@ def shard_map(
     handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...]]:
     fun = params.pop("fun")
+    carries_past = handler.carries and not params["check_vma"]
+    inside = handler.on_shards() if carries_past else handler
     manual = [name for name in params["mesh"].axis_names if name in params["newly_manual_axes"]]
     structure = None
 
@@ -36,8 +38,8 @@ def shard_map(
 
     def with_nodes(*args: Any) -> Any:
         nonlocal structure
-        outs, nodes = under(handler, fun)(*args)
-        nodes, specs = _expand(nodes, axes_of, frozenset(manual))
+        outs, nodes = under(inside, fun)(*args)
+        nodes, specs = ((), []) if carries_past else _expand(nodes, axes_of, frozenset(manual))
         leaves, structure = jax.tree.flatten(nodes)
         return _compat.extend_outputs(outs, leaves, specs)
 
@@ -45,7 +47,7 @@ def shard_map(
     outs, leaves = _compat.split_outputs(results)
     # Of an empty array, jax 0.10 may give what it returned eagerly the shape of the whole on each shard.
     leaves = [_compat.zeros_like_aval(jax.typeof(leaf)) if 0 in leaf.shape else leaf for leaf in leaves]
-    return outs, jax.tree.unflatten(structure, leaves)
+    return outs, handler.arrays() if carries_past else jax.tree.unflatten(structure, leaves)
 
 
 def _expand(

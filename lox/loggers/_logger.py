@@ -23,8 +23,8 @@ from lox._logdict import logdict
 from lox._spool import spool
 from lox._strip import strip
 from lox._tap import labelled_tap
-from lox.loggers._processes import Processes, Word, are_spread, here, home
-from lox.loggers._run import Key, Run, State, by_run, describer, labels, refuse_several, shard_axis, state_of
+from lox.loggers._processes import Processes, Word, here, home, whole
+from lox.loggers._run import Arrived, Key, Run, State, arrived, by_run, describer, labels, refuse_several, state_of
 from lox.loggers._worker import Worker
 
 Function = Callable[..., Any]
@@ -68,6 +68,8 @@ class Logger:
         self._processes = Processes(processes)
         self._runs: dict[tuple[Key, str], Run] = {}
         self._said: dict[Key, dict[str, Any]] = {}
+        self._said_by: dict[tuple[Key, str], tuple[int, Any]] = {}
+        self._shards: dict[Key, int] = {}
         self._latest: tuple[Any, Any] = (None, None)
         name = type(self).__name__
         self._worker = Worker(name, _transform.positive("room", room) or 1, drops, self.sync, self._failed)
@@ -176,28 +178,20 @@ class Logger:
                     f"A lox.logdict holds events along a first axis, and the values of {key!r} have none."
                 )
         if not _compat.is_top_level():
-            self._log_traced(state, logs)
+            strip(self._tapped(lambda: log(_packed(logs)), state, {}, self._take_packed))()
             return
         first = home(jax.tree.leaves(logs)) if here().processes > 1 else None
-        if first is not None and are_spread(jax.tree.leaves(logs)):
-            self._log_spread(jax.tree.map(on_host, state), logs)
-            return
-        if first not in (None, here().process):
-            return
+        if first is not None:
+            state, logs = jax.tree.map(whole, (state, logs))
+            if first != here().process:
+                return
         known, run = self._latest
         if state is not known:
-            arrived = jax.tree.map(on_host, state)
-            run = (tuple(arrived.words.tolist()), describer(state)(arrived.config))
+            config = jax.tree.map(on_host, state)
+            run = (tuple(config.words.tolist()), describer(state)(config.config))
             self._latest = (state, run)
-        self.deliver(functools.partial(_write_now, run, _kept(logs)))
-
-    def _log_traced(self, state: State, logs: logdict) -> None:
-        strip(self._tapped(lambda: log(_packed(logs)), state, {}, self._take_packed))()
-
-    @functools.cached_property
-    def _log_spread(self) -> Function:
-        """Writes logs that no process has all of, which the program of all brings together."""
-        return jax.jit(self._log_traced)
+        come_from = Arrived(0 if first is None else jax.device_count())
+        self.deliver(functools.partial(_write_now, run, come_from, _kept(logs)))
 
     def flush(self) -> None:
         """Waits until all is written that was logged before, and raises what was raised meanwhile.
@@ -310,8 +304,17 @@ class Logger:
             self.describe(run)
         return run
 
-    def describe_run(self, key: Key, config: Mapping[str, Any]) -> None:
-        """Takes what describes the run of a key, if this process writes it."""
+    def describe_run(self, key: Key, config: Mapping[str, Any], shard: int | None) -> None:
+        """Takes what describes the run of a key, if this process writes it; of one of its shards, where these differ.
+
+        Raises:
+            LogValueError: Another shard of the run has said something else. A `ValueError`.
+        """
+        if shard is not None:
+            for name, value in config.items():
+                first, said = self._said_by.setdefault((key, name), (shard, value))
+                if first != shard and not np.array_equal(said, value):
+                    raise LogValueError(f"Two shards describe run {Run(key).name} by different values of {name!r}.")
         if not self._processes.waits():
             if here().process == 0:
                 self.run(key, config)
@@ -321,10 +324,19 @@ class Logger:
             if known == key:
                 self.run(key, config, title)
 
-    def write_run(self, key: Key, config: Mapping[str, Any], logs: logdict, axis: int | None = None) -> None:
-        """Writes what happened of logs of the run of a key, if this process writes it."""
-        if self._processes.writes(self, key, axis):
-            self.write_happened(self.run(key, config, self._processes.title(key, axis)), logs)
+    def write_run(self, key: Key, config: Mapping[str, Any], logs: logdict, come_from: Arrived) -> None:
+        """Writes what happened of logs of the run of a key, if this process writes it.
+
+        Raises:
+            LogValueError: Another process should, or another shard has a run with the same key. A `ValueError`.
+        """
+        if come_from.shard is not None and self._shards.setdefault(key, come_from.shard) != come_from.shard:
+            raise LogValueError(
+                f"Two shards of a shard_map log to run {Run(key).name}, by states that were made on each. Give each "
+                "shard a key of its own, or make the state outside of the shard_map."
+            )
+        if self._processes.writes(self, key, come_from):
+            self.write_happened(self.run(key, config, self._processes.title(key, come_from)), logs)
 
     def write_happened(self, run: Run, logs: logdict) -> None:
         """Writes what happened of logs that may hold more."""
@@ -349,22 +361,29 @@ class Logger:
 
 
 def _describe(logs: logdict, described: Callable[[Mapping[str, Any]], dict[str, Any]], logger: Logger) -> None:
+    axis = arrived(logs).axis
     for key, values in by_run(logs):
+        shard = int(np.argmax(next(iter(values.mask.values()), 0))) if axis else None
         config = {name.removeprefix("config/"): value[0] for name, value in values.items() if name != "run"}
-        logger.describe_run(key, described(config))
+        logger.describe_run(key, described(config if shard is None else _of_shard(config, shard)), shard)
+
+
+def _of_shard(config: Mapping[str, Any], shard: int) -> dict[str, Any]:
+    return {name: value[shard] for name, value in config.items()}
 
 
 def _write_all(logs: logdict, logger: Logger) -> None:
-    each(lambda run: logger.write_run(run[0], {}, run[1], shard_axis(logs)), by_run(logs))
+    come_from = arrived(logs)
+    each(lambda run: logger.write_run(run[0], {}, run[1], come_from), by_run(logs))
 
 
-def _write_now(run: tuple[Key, dict[str, Any]], logs: logdict, logger: Logger) -> None:
-    logger.write_run(*run, logs)
+def _write_now(run: tuple[Key, dict[str, Any]], come_from: Arrived, logs: logdict, logger: Logger) -> None:
+    logger.write_run(*run, logs, come_from)
 
 
 def _write_packed(packed: logdict, logger: Logger) -> None:
-    axis = shard_axis(packed)
-    each(lambda run: logger.write_run(run[0], {}, _unpacked(run[1], bool(axis)), axis), by_run(packed))
+    come_from = arrived(packed)
+    each(lambda run: logger.write_run(run[0], {}, _unpacked(run[1], bool(come_from.axis)), come_from), by_run(packed))
 
 
 def _kept(logs: logdict) -> logdict:

@@ -8,25 +8,29 @@ from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 import jax
+from jax.experimental import multihost_utils
 
 from lox import _transform
+from lox._arguments import untyped
 from lox._exceptions import LogValueError, TapWarning
-from lox.loggers._run import Key, Run
+from lox._keys import impl_of, key_data
+from lox.loggers._run import Arrived, Key, Run
 
 Word = Literal["first", "all"]
 
 
 class Here(NamedTuple):
-    """This process: its index, and how many there are."""
+    """This process: its index, how many there are, and how many devices it has."""
 
     process: int
     processes: int
+    devices: int
 
 
 @functools.cache
 def here() -> Here:
     """This process, which stays what it is once there are devices."""
-    return Here(jax.process_index(), jax.process_count())
+    return Here(jax.process_index(), jax.process_count(), jax.local_device_count())
 
 
 class Processes:
@@ -46,13 +50,13 @@ class Processes:
         """Whether a run begins with its logs only, as other processes may be those that get them."""
         return self._word == "all" and here().processes > 1
 
-    def writes(self, logger: object, key: Key, axis: int | None) -> bool:
+    def writes(self, logger: object, key: Key, arrived: Arrived) -> bool:
         """Whether this process writes logs that arrived in it.
 
         Args:
             logger: The logger.
             key: The words of the run's key.
-            axis: That of shards, as `lox.loggers._run.shard_axis` says it.
+            arrived: Where they come from.
 
         Raises:
             LogValueError: It does not, and the first process has not got them. A `ValueError`.
@@ -60,13 +64,19 @@ class Processes:
         if self._word == "all" or here().process == 0:
             return True
         which = f"what process {here().process} of {here().processes} logs to run {Run(key).name}"
-        if axis is not None:
+        if arrived.differs:
             raise LogValueError(
                 f"{logger!r} does not write {which}: it differs between the shards of a shard_map, and the first "
                 "process, which writes, has other ones. Log what is the same on all shards, such as a lax.pmean, or "
                 'let each process write its own with processes="all".'
             )
-        if self._warns:
+        if arrived.devices > here().devices:
+            raise LogValueError(
+                f"{logger!r} does not write {which}: it arrives where the first device of the program's mesh is, which "
+                "is not in the first process, which writes. Let the mesh begin with one of its devices, or let each "
+                'process write what arrives in it with processes="all".'
+            )
+        if self._warns or arrived.devices > 1:  # Of which some may be of other processes.
             self._warns = False
             warnings.warn(
                 f"{logger!r} does not write {which}, since the first process writes. Say that all processes log the "
@@ -76,9 +86,9 @@ class Processes:
             )
         return False
 
-    def title(self, key: Key, axis: int | None) -> str:
+    def title(self, key: Key, arrived: Arrived) -> str:
         """The name of the run that they are written to, where it is not that of the key."""
-        return f"{Run(key).name}-process{here().process}" if axis and self.waits() else ""
+        return f"{Run(key).name}-process{here().process}" if arrived.axis and self.waits() else ""
 
 
 def home(arrays: Iterable[Any]) -> int | None:
@@ -86,9 +96,12 @@ def home(arrays: Iterable[Any]) -> int | None:
     return min((_first(array.sharding) for array in arrays if _is_global(array)), default=None)
 
 
-def are_spread(arrays: Iterable[Any]) -> bool:
-    """Whether no single process has all of the arrays."""
-    return any(_is_global(array) and not array.is_fully_replicated for array in arrays)
+def whole(array: Any) -> Any:
+    """An array that several processes have, as each of them has it when all of them have called this."""
+    if not _is_global(array) or array.is_fully_replicated or not array.addressable_shards:
+        return array
+    impl, words = impl_of(array), multihost_utils.process_allgather(untyped(array), tiled=True)
+    return words if impl is None else key_data(words, impl)
 
 
 def _is_global(array: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import jax_dataclasses as jdc
 import numpy as np
 
 from lox._arguments import path_name
-from lox._deliver import LABEL, SHARDED
+from lox._deliver import DEVICES, LABEL, SHARDED
 from lox._exceptions import LogDataError, LogValueError
 from lox._logdict import logdict
 from lox._plain import PlainEvents, plain
@@ -47,7 +47,7 @@ def describer(state: State) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     wide, notes = state.wide, dict(state.notes)
 
     def described(config: Mapping[str, Any]) -> dict[str, Any]:
-        whole = {name: np.ascontiguousarray(config[name]).view(dtype)[..., 0] for name, dtype in wide}
+        whole = {name: np.ascontiguousarray(config[name]).view(dtype)[..., 0] for name, dtype in wide if name in config}
         return {**config, **whole, **notes}
 
     return described
@@ -174,9 +174,33 @@ def labels(words: Any) -> dict[str, Any]:
     return {f"{LABEL}{place:02}": words[place] for place in range(words.shape[0])}
 
 
-def shard_axis(logs: logdict) -> int | None:
-    """The axis of shards in logs with labels; 0 where each shard has runs of its own, None where none differs."""
-    return next((int(label.flat[0]) for label in logs.steps.get(SHARDED, {}).values()), None)
+class Arrived(NamedTuple):
+    """Where logs come from.
+
+    Attributes:
+        devices: On how many devices their program is; 0 when they come from none.
+        axis: The axis of shards; 0 when there is none.
+        shard: The number of the shard, where each has runs of its own.
+        differs: Whether other shards may have other logs.
+    """
+
+    devices: int = 0
+    axis: int = 0
+    shard: int | None = None
+    differs: bool = False
+
+
+def arrived(logs: logdict) -> Arrived:
+    """Where logs with labels come from."""
+    (devices,) = _label(logs, DEVICES) or (0,)
+    for place in _label(logs, SHARDED):
+        return Arrived(devices, max(place, 0), None if place > 0 else -1 - place, True)
+    return Arrived(devices)
+
+
+def _label(logs: logdict, name: str) -> tuple[int, ...]:
+    """The label of this name, if there is one, which is the same for all logs."""
+    return tuple(int(label.flat[0]) for label in logs.steps.get(name, {}).values())[:1]
 
 
 def by_run(logs: logdict) -> Iterator[tuple[Key, logdict]]:
@@ -194,7 +218,7 @@ def by_run(logs: logdict) -> Iterator[tuple[Key, logdict]]:
         key = next(iter(logs.data))
         yield tuple(logs.steps[name][key][0].item() for name in names), logdict(logs.data, counters)
         return
-    axis = shard_axis(logs)
+    axis = arrived(logs).axis
     runs: dict[Key, tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, Any]]] = {}
     for key, value in logs.items():
         words = np.stack([logs.steps[name][key] for name in names], -1)  # (events, *batch, words)
