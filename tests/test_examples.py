@@ -1,6 +1,7 @@
 """The examples of the documentation, as a reader runs them."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,3 +63,22 @@ def test_attention_is_watched_in_flax_and_in_equinox():
         (line,) = (line for line in shown.splitlines() if line.startswith(name))
         first, last = map(float, line.split(": loss ")[1].split(" to "))
         assert last < first / 3
+
+
+def test_the_digits_are_learnt_and_drawn(tmp_path):
+    shown = run("digits.py", "--out", tmp_path / "plot.png")
+    assert shown.startswith("4 seeds, 300 steps: accuracy 0.9")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_hamiltonian_monte_carlo_finds_the_mean():
+    shown = run("hmc.py")
+    assert "positions (1000, 4, 2)" in shown and shown.count("acceptance 0.") == 4
+    *_, first, second = re.search(r"mean (\S+) (\S+) .*R-hat (\S+) (\S+)", shown).groups()
+    assert max(float(first), float(second)) < 1.05
+
+
+def test_the_audit_of_ppo_finds_each_mistake_and_none_when_they_are_mended():
+    shown = run("audit_ppo.py")
+    assert set(re.findall(r"LOX\d{3}", shown)) == {"LOX104", "LOX105", "LOX106", "LOX108", "LOX702", "LOX812"}
+    assert "mended_advantages: 0 findings" in shown and "mended_update: 0 findings" in shown
