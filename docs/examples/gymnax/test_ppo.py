@@ -1,0 +1,28 @@
+"""The example as a reader runs it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+HERE = Path(__file__).parent
+
+
+def test_agents_learn_and_each_seed_has_a_run_in_both_loggers(tmp_path):
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "WANDB_SILENT": "true"}
+    command = [sys.executable, str(HERE / "ppo.py"), "--out", str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    first, last = map(int, re.search(r"went from (\d+) to (\d+)", done.stdout).groups())
+    assert last > 2 * first
+    names = [f"{seed:016x}" for seed in range(4)]
+    assert sorted(path.name.rpartition("-")[2] for path in tmp_path.glob("wandb/offline-run-*")) == names
+    assert sorted(path.name for path in tmp_path.glob("tensorboard/*")) == names
+    for name in names:
+        events = EventAccumulator(str(tmp_path / "tensorboard" / name))
+        events.Reload()
+        assert [event.step for event in events.Scalars("value")] == list(range(100))
+        assert len(events.Scalars("episode_return")) > 50
