@@ -40,6 +40,14 @@ def test_examples_of_the_page_print_what_it_says(page):
     assert runner.failures == 0, printed.getvalue()
 
 
+def test_code_in_the_pages_is_run():
+    pages = [page for page in ROOT.glob("docs/**/*.md") if not page.name.startswith("LOX")]  # Those are of the corpus.
+    for page in pages:
+        for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+            assert block.startswith(">>> "), f"{page} has code that no test runs:\n{block}"
+        assert not re.search(r"^ +```", page.read_text(encoding="utf-8"), re.MULTILINE), f"{page} has an indented block"
+
+
 @pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], ids=lambda page: page.name)
 def test_relative_links_of_the_page_lead_somewhere(page):
     prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
