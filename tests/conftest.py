@@ -13,5 +13,17 @@ os.environ["WANDB_ERROR_REPORTING"] = "false"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import jax  # noqa: E402
+import pytest  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+@pytest.fixture(scope="session")
+def trackio_folder(tmp_path_factory):
+    """Where Trackio writes in this process, which asks the environment once, when it is imported."""
+    folder = tmp_path_factory.mktemp("trackio")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACKIO_DIR", str(folder))
+        import trackio  # noqa: F401
+
+        yield folder

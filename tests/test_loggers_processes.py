@@ -60,19 +60,19 @@ RUNS = [f"{run:016x}" for run in range(1, 9)]
 
 
 @pytest.fixture
-def environment(tmp_path):
-    return {"WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "TRACKIO_DIR": str(tmp_path / "trackio")}
+def environment():
+    return {"WANDB_SILENT": "true", "WANDB_CONSOLE": "off"}
 
 
 @pytest.fixture(params=["tensorboard", "wandb", "mlflow", "trackio"])
-def sink(request, tmp_path, monkeypatch, environment):
+def sink(request, tmp_path):
     if request.param == "tensorboard":
         return TensorBoard(tmp_path / "runs")
     if request.param == "wandb":
         return Wandb(tmp_path)
     if request.param == "mlflow":
         return Mlflow(tmp_path, tmp_path / "mlflow.db")
-    return Trackio(tmp_path, tmp_path / "trackio")
+    return Trackio(tmp_path, request.getfixturevalue("trackio_folder"))  # The variable is passed on.
 
 
 @pytest.fixture

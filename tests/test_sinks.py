@@ -31,16 +31,6 @@ def mlflow_store(tmp_path_factory):
     return tmp_path_factory.mktemp("mlflow") / "mlflow.db"
 
 
-@pytest.fixture(scope="module")
-def trackio_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("trackio")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRACKIO_DIR", str(folder))
-        import trackio  # noqa: F401  (it reads the variable once)
-
-        yield folder
-
-
 @pytest.fixture
 def tensorboard(tmp_path):
     return TensorBoard(tmp_path)
