@@ -186,6 +186,18 @@ def lowering_of(primitive: Any) -> Callable[..., Any]:
     return _mlir_rules._lowerings[primitive].rule
 
 
+def automatic_axes(ctx: Any) -> tuple[Any, ...]:
+    """The axes of the mesh that stay automatic in the `shard_map` that is lowered, which has no public name."""
+    context = ctx.module_context.axis_context
+    if not hasattr(context, "manual_axes"):
+        return ()
+    return tuple(name for name in context.mesh.axis_names if name not in context.manual_axes)
+
+
+CALLS_IN_ORDER_ON_SOME_AXES = jax.__version_info__ >= (0, 11)
+"""Whether XLA compiles ordered calls of the host in a `shard_map` over some axes of a mesh, rather than abort."""
+
+
 def num_devices(ctx: Any) -> int:
     """For how many devices a program is lowered, which has no public name."""
     context = ctx.module_context.axis_context

@@ -15,8 +15,9 @@ from jax.interpreters import mlir
 from lox import _compat
 from lox._arguments import untyped
 from lox._channel import Channel, failed, find
-from lox._effect import Layout, log_p, received
+from lox._effect import Layout, log_p, ordered_tap_effect, received
 from lox._events import Destination, Event, Loop, Node, events, with_depths
+from lox._exceptions import UnsupportedPrimitiveError
 from lox._keys import impl_of, key_data
 from lox._logdict import logdict
 
@@ -75,8 +76,27 @@ def _has_effect(*arrays: Any, layout: Layout, keys: Keys) -> tuple[list[Any], se
 
 
 def _lower_call(ctx: Any, *arrays: Any, layout: Layout, keys: Keys) -> Any:
+    automatic = _compat.automatic_axes(ctx)
+    if automatic:  # JAX has callbacks in programs all of whose axes are manual: those that are left become so here.
+        if layout.effect is ordered_tap_effect and not _compat.CALLS_IN_ORDER_ON_SOME_AXES:
+            nodes, _ = layout.tree.unflatten(range(layout.tree.num_leaves))
+            raise UnsupportedPrimitiveError(
+                f"The log at {next(events(nodes)).site} is in a shard_map over some axes of a mesh, from which JAX "
+                f"{jax.__version__} cannot call the host in order. Give lox.tap, or the logger's tap, ordered=False, "
+                "use lox.spool, or take jax 0.11 or later."
+            )
+        return mlir.lower_fun(functools.partial(_call_on_first, automatic, layout, keys))(ctx, *arrays)
     _compat.emit_callback(ctx, receiver(layout, keys, _compat.num_devices(ctx)), arrays, layout.effect)
     return []
+
+
+def _call_on_first(axes: tuple[str, ...], layout: Layout, keys: Keys, *arrays: Any) -> list[Any]:
+    def call(*arrays: Any) -> list[Any]:
+        first = jax.lax.axis_index(axes) == 0
+        return jax.lax.cond(first, lambda: call_p.bind(*arrays, layout=layout, keys=keys), lambda: [])
+
+    specs = (jax.sharding.PartitionSpec(),) * len(arrays)
+    return jax.shard_map(call, in_specs=specs, out_specs=[], axis_names=set(axes), check_vma=False)(*arrays)
 
 
 mlir.register_lowering(call_p, _lower_call, cacheable=False)

@@ -146,6 +146,28 @@ def test_axes_that_stay_automatic_give_no_axis(grid):
     assert_logs(logs, {"x": [x.reshape(2, 1, 2)]})
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_tap_on_shards_of_some_axes_gets_each_event_once(grid, ordered):
+    def f(x):
+        def step(x, _):
+            lox.log({"own": x.sum(), "mean": lax.pmean(x.sum(), "a")})
+            return x + 1, None
+
+        return lax.scan(step, x, length=2)[0]
+
+    arrived = []
+    partly = jax.jit(sharded(grid, f, P("a"), P("a"), axis_names={"a"}))
+    tapped = lox.tap(partly, arrived.append, ordered=ordered)
+    if ordered and jax.__version_info__ < (0, 11):
+        with pytest.raises(lox.UnsupportedPrimitiveError, match="ordered=False"):
+            tapped(jnp.arange(4.0))
+        return
+    assert tapped(jnp.arange(4.0)).tolist() == [2, 3, 4, 5]
+    lox.flush()
+    assert sorted(value for logs in arrived if "mean" in logs for value in logs["mean"].tolist()) == [3, 5]
+    assert sorted(value for logs in arrived if "own" in logs for value in logs.valid("own").flat) == [1, 3, 5, 7]
+
+
 @transforms
 def test_the_shard_axis_follows_that_of_a_batch_of_the_sharded_function(mesh, transform):
     xs = np.stack([XS, 10 * XS, 100 * XS])
