@@ -82,7 +82,7 @@ def _lower_call(ctx: Any, *arrays: Any, layout: Layout, keys: Keys) -> Any:
             nodes, _ = layout.tree.unflatten(range(layout.tree.num_leaves))
             raise UnsupportedPrimitiveError(
                 f"The log at {next(events(nodes)).site} is in a shard_map over some axes of a mesh, from which JAX "
-                f"{jax.__version__} cannot call the host in order. Give lox.tap, or the logger's tap, ordered=False, "
+                "before 0.11 cannot call the host in order. Give lox.tap, or the logger's tap, ordered=False, "
                 "use lox.spool, or take jax 0.11 or later."
             )
         return mlir.lower_fun(functools.partial(_call_on_first, automatic, layout, keys))(ctx, *arrays)
