@@ -130,7 +130,7 @@ class Tap(InPlace):
         return self._with(start(channel_p.bind(channel=channel), labels)) if isinstance(channel, Channel) else self
 
     def detached(self) -> Tap:
-        return self._with(start(self.state.channel, self.state.labels), interval=1, buffer=1, kinds=())
+        return dataclasses.replace(self.on_shards(), interval=1, buffer=1)
 
     def on_shards(self) -> Tap:
         return self._with(start(self.state.channel, self.state.labels), kinds=())

@@ -740,3 +740,13 @@ def test_a_closed_logger_has_no_thread():
         logger.log(logger.init(7), lox.logdict({"x": np.zeros(1)}))
     first.flush()
     assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit])
+def test_a_key_may_have_the_name_of_its_counter(around):
+    with MemoryLogger() as logger:
+        spooled = logger.spool(lambda x: lox.log({"step": x, "data": 2 * x}, step=3)["step"], logger.init(7))
+        around(spooled)(jnp.float32(1))
+    logs = logger["0000000000000007"]
+    assert (logs["step"].tolist(), logs["data"].tolist()) == ([1], [2])
+    assert {key: step.tolist() for key, step in logs.steps["step"].items()} == {"step": [3], "data": [3]}

@@ -53,6 +53,14 @@ def by_shard(logs, key):
 EXPECTED = [[(x, 0), (x + 1, 1)] for x in XS.tolist()]
 
 
+def check_two_runs(logger):
+    """Checks that two lanes have a run each, in which all shards are."""
+    assert sorted(logger.runs) == NAMES[:2]
+    for name in NAMES[:2]:
+        assert by_shard(logger[name], "own") == EXPECTED
+        assert logger[name]["mean"].tolist() == [1.5, 2.5]
+
+
 @pytest.mark.parametrize("mapped", [False, True])
 def test_shards_whose_keys_differ_have_a_run_each(mesh, logger, mapped):
     def one(key, x):
@@ -97,10 +105,7 @@ def test_lanes_on_shards_have_runs_each_with_an_axis_of_shards(mesh, logger):
 
     jax.block_until_ready(on_shards(mesh, per_shard, P(), P("d"))(KEYS[:2], XS))
     logger.flush()
-    assert sorted(logger.runs) == NAMES[:2]
-    for name in NAMES[:2]:
-        assert by_shard(logger[name], "own") == EXPECTED
-        assert logger[name]["mean"].tolist() == [1.5, 2.5]
+    check_two_runs(logger)
 
 
 def test_lanes_around_shards_have_runs_each_with_an_axis_of_shards(mesh, logger):
@@ -109,10 +114,7 @@ def test_lanes_around_shards_have_runs_each_with_an_axis_of_shards(mesh, logger)
 
     jax.block_until_ready(jax.jit(jax.vmap(one, in_axes=(0, None)))(KEYS[:2], XS))
     logger.flush()
-    assert sorted(logger.runs) == NAMES[:2]
-    for name in NAMES[:2]:
-        assert by_shard(logger[name], "own") == EXPECTED
-        assert logger[name]["mean"].tolist() == [1.5, 2.5]
+    check_two_runs(logger)
 
 
 def test_lanes_inside_of_a_run_follow_its_shards(mesh, logger):

@@ -23,6 +23,7 @@ from lox._logdict import logdict
 from lox._spool import spool
 from lox._strip import strip
 from lox._tap import labelled_tap
+from lox.loggers._packing import happened, kept, packed, unpacked
 from lox.loggers._processes import Processes, Word, here, home, whole
 from lox.loggers._run import Arrived, Key, Run, State, arrived, by_run, describer, labels, refuse_several, state_of
 from lox.loggers._worker import Worker
@@ -178,7 +179,7 @@ class Logger:
                     f"A lox.logdict holds events along a first axis, and the values of {key!r} have none."
                 )
         if not _compat.is_top_level():
-            strip(self._tapped(lambda: log(_packed(logs)), state, {}, self._take_packed))()
+            strip(self._tapped(lambda: log(packed(logs)), state, {}, self._take_packed))()
             return
         first = home(jax.tree.leaves(logs)) if here().processes > 1 else None
         if first is not None:
@@ -191,7 +192,7 @@ class Logger:
             run = (tuple(config.words.tolist()), describer(state)(config.config))
             self._latest = (state, run)
         come_from = Arrived(0 if first is None else jax.device_count())
-        self.deliver(functools.partial(_write_now, run, come_from, _kept(logs)))
+        self.deliver(functools.partial(_write_now, run, come_from, kept(logs)))
 
     def flush(self) -> None:
         """Waits until all is written that was logged before, and raises what was raised meanwhile.
@@ -344,7 +345,7 @@ class Logger:
             if np.any(dropped):
                 message = f"{np.sum(dropped)} events of {key!r} were dropped before {self!r} got them: max_iters= of "
                 warnings.warn(message + "spool is too small.", SpoolWarning, stacklevel=2)
-        logs = _happened(logs)
+        logs = happened(logs)
         if logs.data:
             try:
                 self.write(run, logs)
@@ -381,73 +382,9 @@ def _write_now(run: tuple[Key, dict[str, Any]], come_from: Arrived, logs: logdic
     logger.write_run(*run, logs, come_from)
 
 
-def _write_packed(packed: logdict, logger: Logger) -> None:
-    come_from = arrived(packed)
-    each(lambda run: logger.write_run(run[0], {}, _unpacked(run[1], bool(come_from.axis)), come_from), by_run(packed))
-
-
-def _kept(logs: logdict) -> logdict:
-    """The logs as arrays of NumPy that nobody else can change."""
-    steps = {name: _keep(of) for name, of in logs.steps.items()}
-    return logdict(_keep(logs.data), steps, _keep(logs.mask), _keep(logs.dropped))
-
-
-def _keep(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    if not arrays:
-        return {}
-    return {key: array.copy() if isinstance(array, np.ndarray) else on_host(array) for key, array in arrays.items()}
-
-
-def _packed(logs: logdict) -> dict[str, Any]:
-    """Logs as what one event can hold. What is of one key varies alike over shards, so that it arrives together."""
-    parts = {"data": logs.data, "steps": logs.steps, "mask": logs.mask, "dropped": logs.dropped}
-    of_key = {key: [part[key] for part in (*parts.values(), *logs.steps.values()) if key in part] for key in logs}
-    axes = {key: frozenset().union(*map(_compat.varying_axes, arrays)) for key, arrays in of_key.items()}
-
-    def alike(part: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: _compat.vary(array, sorted(axes[key])) for key, array in part.items()}
-
-    return {name: alike(part) for name, part in parts.items() if name != "steps"} | {
-        "steps": {name: alike(part) for name, part in logs.steps.items()}
-    }
-
-
-def _unpacked(packed: logdict, with_shards: bool) -> logdict:
-    """The logs in an event. Their axis of shards, if there is one, comes first in it and second in them."""
-    parts: dict[str, Any] = {"data": {}, "steps": {}, "mask": {}, "dropped": {}}
-    for path, (value,) in packed.items():
-        part, _, key = path.partition("/")
-        if with_shards and part != "dropped":
-            value = np.moveaxis(value, 0, 1)
-        if part == "steps":
-            name, _, key = key.partition("/")
-            parts[part].setdefault(name, {})[key] = value
-        else:
-            parts[part][key] = value
-        if with_shards and part == "data" and path in packed.mask:
-            parts["mask"].setdefault(key, np.broadcast_to(packed.mask[path][0], value.shape[:2]))
-    return logdict(**parts)
-
-
-def _happened(logs: logdict) -> logdict:
-    """Only the events that happened in some lane."""
-    if not logs.mask and all(len(value) for value in logs.data.values()):
-        return logs
-    data, mask = {}, {}
-    steps: dict[str, dict[str, Any]] = {}
-    for key, value in logs.items():
-        there: Any = slice(None)
-        if key in logs.mask:
-            happened = logs.mask[key]
-            there = happened.reshape(len(happened), -1).any(1)
-            if not happened[there].all():
-                mask[key] = happened[there]
-        if len(value[there]):
-            data[key] = value[there]
-            for name, of in logs.steps.items():
-                if key in of:
-                    steps.setdefault(name, {})[key] = of[key][there]
-    return logdict(data, steps, {key: value for key, value in mask.items() if key in data})
+def _write_packed(logs: logdict, logger: Logger) -> None:
+    come_from = arrived(logs)
+    each(lambda run: logger.write_run(run[0], {}, unpacked(run[1], bool(come_from.axis)), come_from), by_run(logs))
 
 
 _open: weakref.WeakSet[Logger] = weakref.WeakSet()

@@ -192,15 +192,15 @@ class Arrived(NamedTuple):
 
 def arrived(logs: logdict) -> Arrived:
     """Where logs with labels come from."""
-    (devices,) = _label(logs, DEVICES) or (0,)
-    for place in _label(logs, SHARDED):
-        return Arrived(devices, max(place, 0), None if place > 0 else -1 - place, True)
-    return Arrived(devices)
+    devices, place = _label(logs, DEVICES), _label(logs, SHARDED)
+    if place is None:
+        return Arrived(devices or 0)
+    return Arrived(devices or 0, max(place, 0), None if place > 0 else -1 - place, True)
 
 
-def _label(logs: logdict, name: str) -> tuple[int, ...]:
+def _label(logs: logdict, name: str) -> int | None:
     """The label of this name, if there is one, which is the same for all logs."""
-    return tuple(int(label.flat[0]) for label in logs.steps.get(name, {}).values())[:1]
+    return next((int(label.flat[0]) for label in logs.steps.get(name, {}).values()), None)
 
 
 def by_run(logs: logdict) -> Iterator[tuple[Key, logdict]]:
