@@ -50,17 +50,70 @@ def vmap() -> None:
 
 def cond() -> None:
     """Lanes that branch apart: what did not happen is masked."""
-
-    def f(x: Any) -> Any:
-        def step(x: Any, _: Any) -> Any:
-            jax.lax.cond(x % 2 == 0, lambda: lox.log({"even": x})["even"], lambda: x)
-            return x + 1, None
-
-        return jax.lax.scan(step, x, length=4)[0]
-
-    _, logs = lox.spool(jax.vmap(f), unify=True)(jnp.array([0, 11, 20]))
+    _, logs = lox.spool(jax.vmap(_branch), unify=True)(jnp.array([0, 11, 20]))
     _, axes = plt.subplots(1, 1, figsize=(3.6, 2.2), layout="constrained")
     _cells(axes, 'logs["even"], and its mask', logs, "even", names=("lanes", "events"))
+
+
+def tap() -> None:
+    """What the calls of a callback get, with a buffer and without."""
+    calls: list[tuple[str, lox.logdict]] = []
+    for name, option in {"": {}, "buffer=3": {"buffer": 3}}.items():
+        arrived: list[lox.logdict] = []
+        jax.block_until_ready(lox.tap(jax.vmap(_branch), arrived.append, **option)(jnp.array([0, 11, 20])))
+        lox.flush()
+        calls += [(f"{name}\ncall {i}", logs) for i, logs in enumerate(arrived)]
+    widths = [len(logs["even"]) for _, logs in calls]
+    _, axes = plt.subplots(1, len(calls), figsize=(8, 2.0), layout="constrained", width_ratios=widths)
+    for place, (title, logs) in zip(axes, calls, strict=True):
+        _cells(place, title, logs, "even", names=("", ""))
+
+
+def thin() -> None:
+    """The events that `interval` and `reduce` leave."""
+
+    def f(xs: Any) -> Any:
+        return jax.lax.map(lambda x: lox.log({"x": x})["x"], xs)
+
+    options: list[dict[str, Any]] = [{}, {"interval": 2}, {"reduce": "max"}]
+    _, axes = plt.subplots(len(options), 1, figsize=(4, 2.7), layout="constrained")
+    for place, option in zip(axes, options, strict=True):
+        _, logs = lox.spool(f, **option)(jnp.array([3, 1, 4, 1, 5, 9]))
+        _cells(place, ", ".join(f"{name}={value!r}" for name, value in option.items()) or "without", logs, "x", width=6)
+
+
+def remove() -> None:
+    """The keys that `strip` and `keep` leave."""
+
+    def f(xs: Any) -> Any:
+        return jax.lax.map(lambda x: lox.log({"loss": x, "norm": 10 * x}), xs)
+
+    _, axes = plt.subplots(2, 3, figsize=(7, 1.9), layout="constrained")
+    functions = {"f": f, "strip": lox.strip(f, argnames="norm"), "keep": lox.keep(f, argnames="norm")}
+    for column, (name, function) in zip(axes.T, functions.items(), strict=True):
+        _, logs = lox.spool(function)(jnp.arange(3))
+        for place, key in zip(column, ("loss", "norm"), strict=True):
+            if key in logs:
+                _cells(place, f'{name}: "{key}"', logs, key)
+            else:
+                place.set_axis_off()
+
+
+def log_grad() -> None:
+    """The order of the forward pass and that of the backward pass."""
+
+    def loss(xs: Any) -> Any:
+        def step(total: Any, inputs: Any) -> Any:
+            i, x = inputs
+            lox.log({"x": x})
+            return total + i * lox.log_grad({"x": x})["x"], None
+
+        return jax.lax.scan(step, 0.0, (jnp.arange(4.0), xs))[0]
+
+    _, logs = lox.spool(jax.grad(loss))(10 * jnp.arange(4.0))
+    _, axes = plt.subplots(2, 1, figsize=(4, 1.9), layout="constrained")
+    _cells(axes[0], 'logs["x"]', logs, "x", width=4)
+    _cells(axes[1], 'logs["grad/x"]', logs, "grad/x", width=4)
 
 
 def quickstart() -> None:
@@ -83,6 +136,16 @@ def quickstart() -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def _branch(x: Any) -> Any:
+    """Counts, and logs even numbers."""
+
+    def step(x: Any, _: Any) -> Any:
+        jax.lax.cond(x % 2 == 0, lambda: lox.log({"even": x})["even"], lambda: x)
+        return x + 1, None
+
+    return jax.lax.scan(step, x, length=4)[0]
+
+
 def _cells(
     axes: Any, title: str, logs: lox.logdict, key: str, names: tuple[str, str] = ("", "events"), width: int = 0
 ) -> None:
@@ -94,7 +157,7 @@ def _cells(
         axes.text(row + 0.5, column + 0.5, value if mask[row, column] else "–", ha="center", va="center", fontsize=9)
     axes.set(
         title=title,
-        xlabel=f"{names[1]}: axis 0",
+        xlabel=names[1] and f"{names[1]}: axis 0",
         ylabel=names[0] and f"{names[0]}: axis 1",
         xticks=[],
         yticks=[],
