@@ -58,7 +58,8 @@ def cond() -> None:
 def tap() -> None:
     """What the calls of a callback get, with a buffer and without."""
     calls: list[tuple[str, lox.logdict]] = []
-    for name, option in {"": {}, "buffer=3": {"buffer": 3}}.items():
+    options: dict[str, dict[str, Any]] = {"": {}, "buffer=3": {"buffer": 3}}
+    for name, option in options.items():
         arrived: list[lox.logdict] = []
         jax.block_until_ready(lox.tap(jax.vmap(_branch), arrived.append, **option)(jnp.array([0, 11, 20])))
         lox.flush()

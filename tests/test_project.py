@@ -4,8 +4,10 @@ import contextlib
 import doctest
 import io
 import re
+import runpy
 import subprocess
 import sys
+import xml.etree.ElementTree
 from pathlib import Path
 
 import jax
@@ -73,3 +75,13 @@ def test_readme_picture_runs():
     logs = names["logs"]
     assert {key: logs[key].shape for key in logs} == {"loss": (100, 4)}
     assert (logs["loss"][-1] < logs["loss"][0]).all()
+
+
+def test_badges_say_what_the_project_says(tmp_path):
+    runpy.run_path(str(ROOT / "docs/images/make.py"))["badges"](tmp_path)
+    named = re.findall(r"!\[(.+)\]\((docs/images/badge-.+)\)\]", README.read_text(encoding="utf-8"))
+    assert {Path(file).name for _, file in named} == {file.name for file in tmp_path.iterdir()}
+    for name, file in named:
+        for badge in ROOT / file, tmp_path / Path(file).name:
+            texts = xml.etree.ElementTree.parse(badge).iterfind(".//{*}text")
+            assert " ".join(dict.fromkeys(text.text for text in texts)) == name

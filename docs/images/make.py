@@ -1,4 +1,4 @@
-"""Makes the pictures of the README, by the examples: `python docs/images/make.py`."""
+"""Makes the pictures of the README, by the examples, and its badges: `python docs/images/make.py`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import anybadge
 import jax
 import rich.console
 
@@ -16,6 +18,18 @@ import lox
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"
+ROOT = HERE.parent.parent
+
+
+def badges(folder: Path = HERE) -> None:
+    """What pyproject.toml says that lox needs, and its license."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = dict(dependency.split(">=") for dependency in project["dependencies"])
+    python = project["requires-python"].removeprefix(">=")
+    facts = {"Python": f"{python} or later", "jax": f"{needed['jax']} or later", "license": project["license"]}
+    for name, fact in facts.items():
+        badge = anybadge.Badge(name, fact, default_color="#3b75af")
+        badge.write_badge(str(folder / f"badge-{name.lower()}.svg"), overwrite=True)
 
 
 def console() -> None:
@@ -33,6 +47,7 @@ def console() -> None:
 
 def main() -> None:
     """Makes all."""
+    badges()
     console()
     subprocess.run([sys.executable, str(EXAMPLES / "digits.py"), "--out", str(HERE / "digits.png")], check=True)
 
