@@ -39,3 +39,4 @@ plot_html_show_source_link = False
 
 html_theme = "furo"
 html_title = f"lox {release}"
+html_show_copyright = False
