@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lox._sites import LogSite as LogSite
     from lox._sites import sites as sites
     from lox._storage import load as load
+    from lox._storage import load_config as load_config
     from lox._storage import save as save
     from lox._tap import tap as tap
 
@@ -34,6 +35,7 @@ _AT_FIRST_USE = {
     "LogSite": "lox._sites",
     "audit": "lox._audit",
     "load": "lox._storage",
+    "load_config": "lox._storage",
     "loggers": "lox.loggers",
     "save": "lox._storage",
     "sites": "lox._sites",

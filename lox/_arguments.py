@@ -71,6 +71,12 @@ class _Call:
         values: dict[str, Any] = {}
         for key, leaf in self._flatten(data, ""):
             name = prefix + key
+            if "Tracer(" in name:
+                raise LogDataError(
+                    f"{self.function} got the key {name!r}, which has the text of a traced value in it, at "
+                    f"{self.site}. Keys are part of the program, and values are known when it runs: log it as a "
+                    "counter, as step=i."
+                )
             if name in values:
                 raise LogValueError(
                     f"{self.function} got two values for the key {name!r} after flattening, at {self.site}."

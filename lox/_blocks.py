@@ -137,7 +137,7 @@ def _check_alike(key: str, first: Block, other: Block, depth: int) -> None:
     if kinds[0] != kinds[1]:
         logged, others = (describe(*kind) for kind in kinds)
         advice = "give one of them another key or a prefix"
-        if first.site == other.site and first.lanes == other.lanes:
+        if first.site == other.site and _without_lanes(kinds[0]) == _without_lanes(kinds[1]):
             advice = "make the batches equal, as with a batch_size of lax.map that divides the length, or leave it out"
         raise StructureError(
             f"The key {key!r} is logged as {logged} at {first.site} and as {others} at {other.site}. "
@@ -153,6 +153,11 @@ def _check_alike(key: str, first: Block, other: Block, depth: int) -> None:
 def _kind(block: Block, depth: int) -> tuple[Any, tuple[int, ...], int]:
     value = block.value
     return value.dtype, value.shape[depth if block.single else depth + 1 :], block.lanes
+
+
+def _without_lanes(kind: tuple[Any, tuple[int, ...], int]) -> tuple[Any, tuple[int, ...], int]:
+    dtype, shape, lanes = kind
+    return dtype, shape[lanes:], lanes
 
 
 def describe(dtype: Any, shape: Sequence[int], lanes: int) -> str:

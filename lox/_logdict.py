@@ -15,7 +15,7 @@ from lox import _datasets, _tables
 from lox._arguments import names
 from lox._blocks import one_event
 from lox._events import NOWHERE
-from lox._exceptions import StructureError
+from lox._exceptions import LogValueError, StructureError
 from lox._reduce import Reduction, check_reduction, fold, result
 
 if TYPE_CHECKING:
@@ -208,7 +208,15 @@ class logdict(Mapping[str, Any]):
         """The events of a key that happened, as a NumPy array of shape `(happened, *shape)`.
 
         Where lanes of a batch differ in which events happened, their events follow each other event by event.
+
+        Raises:
+            LogValueError: The logs are traced, so that it is not known how many there are.
         """
+        if isinstance(self[key], jax.core.Tracer):
+            raise LogValueError(
+                f"valid({key!r}) inside of a function that JAX traces: how many events happened is known when it has "
+                "run. Call it on the logs that the function returns, or use logs.mask with jnp.where."
+            )
         value = np.asarray(self[key])
         mask = self.mask.get(key)
         return value if mask is None else value[np.asarray(mask)]

@@ -72,9 +72,9 @@ def test_a_logger_gets_all_lanes_in_one_call(buffer):
     calls = []
 
     class Counting(lox.loggers.MemoryLogger):
-        def deliver(self, task):
+        def _deliver(self, task):
             calls.append(task)
-            super().deliver(task)
+            super()._deliver(task)
 
     def run(key, x):
         def step(x, _):

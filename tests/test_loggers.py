@@ -407,6 +407,17 @@ def test_a_logger_that_was_not_initialized():
         Mine().tap(walk, Mine().init(0))
 
 
+@pytest.mark.parametrize("name", ["_run_of", "dropped", "tap"])
+def test_attributes_of_a_logger_that_are_taken(name):
+    class Mine(Logger):
+        def __init__(self):
+            vars(self)[name] = 1
+            super().__init__()
+
+    with pytest.raises(lox.LogValueError, match=f"Mine sets the attribute '{name}', which lox.loggers.Logger has"):
+        Mine()
+
+
 def test_without_a_state():
     with pytest.raises(lox.LogDataError, match="needs the state of a run"):
         MemoryLogger().tap(walk)
@@ -416,7 +427,7 @@ def test_without_a_state():
 
 def test_what_is_no_logs():
     logger = MemoryLogger()
-    with pytest.raises(lox.LogDataError, match="writes a lox.logdict, got dict"):
+    with pytest.raises(lox.LogDataError, match="writes a lox.logdict, as lox.spool returns it, got dict"):
         logger.log(logger.init(0), {"x": 1})
 
 
@@ -442,6 +453,29 @@ def test_a_closed_logger_takes_no_logs():
     with pytest.raises(lox.LogValueError, match="was closed"):
         lox.flush()
     logger.close()
+    with pytest.raises(lox.LogValueError, match=r"^MemoryLogger\(\) was closed, and can be given no more logs.$"):
+        logger.tap(walk, logger.init(7))
+
+
+def test_nothing_is_synced_after_it_was_finished():
+    calls = []
+
+    class Noted(Logger):
+        def write(self, run, logs):
+            calls.append("write")
+
+        def sync(self):
+            calls.append("sync")
+
+        def finish(self, run):
+            calls.append("finish")
+
+    for _ in range(20):
+        with Noted() as logger:
+            logger.tap(walk, logger.init(7))(0.0)
+        assert calls.count("finish") == 1
+        assert calls[-2:] == ["sync", "finish"]
+        calls.clear()
 
 
 # -- threads and faults --------------------------------------------------------------------------------------------

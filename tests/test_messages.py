@@ -342,6 +342,48 @@ def test_one_key_in_a_batch_and_outside_of_it():
     assert message(lox.StructureError, lox.spool(f), jnp.ones(3)) == expected
 
 
+def test_one_line_that_logs_one_key_with_two_types():
+    def f(xs):
+        for each in (xs, jnp.int32(1)):
+            lox.log({"a": each})
+
+    expected = (
+        f"The key 'a' is logged as float32[2] at {site(f)} and as int32[] at {site(f)}. Events of one key must be "
+        f"alike: give one of them another key or a prefix."
+    )
+    assert message(lox.StructureError, lox.spool(f), jnp.ones(2)) == expected
+
+
+@pytest.mark.parametrize("transform", [jax.jit, jax.grad, lambda f: lambda x: jax.vmap(f)(x[None])])
+def test_a_key_with_a_traced_value_in_its_name(transform):
+    seen = []
+
+    def f(x):
+        seen.append(str(x))
+        lox.log({"a": {f"layer{x}": 1.0}})
+        return x
+
+    found = message(lox.LogDataError, lox.spool(transform(f)), jnp.float32(1))
+    assert found == (
+        f"lox.log got the key {f'a/layer{seen[-1]}'!r}, which has the text of a traced value in it, at {site(f)}. "
+        f"Keys are part of the program, and values are known when it runs: log it as a counter, as step=i."
+    )
+
+
+def test_a_key_that_speaks_of_tracers():
+    assert list(lox.spool(lambda: lox.log({"Tracer/bullet": 1.0}))()[1]) == ["Tracer/bullet"]
+
+
+def test_valid_events_of_traced_logs():
+    def f(x):
+        return lox.spool(inside)(x)[1].valid("a")
+
+    assert message(lox.LogValueError, jax.jit(f), 1.0) == (
+        "valid('a') inside of a function that JAX traces: how many events happened is known when it has run. Call it "
+        "on the logs that the function returns, or use logs.mask with jnp.where."
+    )
+
+
 def test_one_call_in_batches_of_different_sizes():
     expected = (
         f"The key 'a' is logged as float32[] in a batch of 2 at {site(inside)} and as float32[] in a batch of 1 at "

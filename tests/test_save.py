@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import mmap
 import os
 import pathlib
@@ -794,6 +795,31 @@ def test_what_describes_saved_logs_may_be_nested(tmp_path):
     lox.save(lox.logdict(), tmp_path / "run", optimizer={"lr": np.float32(0.5), "shapes": [(1, np.int64(2))]})
     config = json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]
     assert config == {"optimizer": {"lr": 0.5, "shapes": [[1, 2]]}}
+
+
+def test_what_describes_runs_is_read_back(tmp_path):
+    for seed, rate in enumerate([0.1, math.nan]):
+        with SaveLogger(tmp_path / "runs") as logger:
+            logger.log(logger.init(seed, rate=rate, model={"width": 8}), logs_of({"x": [1.0]}))
+    found = lox.load_config(tmp_path / "runs")
+    assert found.keys() == lox.load(tmp_path / "runs").keys()
+    assert repr(found["0" * 16]) == "{'model/width': 8, 'rate': 0.1}"
+    assert repr(lox.load_config(tmp_path / "runs" / f"{1:016x}")) == "{'model/width': 8, 'rate': nan}"
+    with pytest.raises(lox.StorageError, match="no directory of runs"):
+        lox.load_config(tmp_path / "nothing")
+
+
+def test_another_experiment_in_a_run_is_said(tmp_path):
+    def log(**config):
+        with SaveLogger(tmp_path) as logger:
+            logger.log(logger.init(7, **config), logs_of({"x": [1.0]}))
+
+    log(rate=0.1, nan=math.nan, shape=(2, 3), cell=lambda: 0)
+    log(rate=0.1, nan=math.nan, shape=[2, 3], cell=lambda: 0, more="words")
+    with pytest.warns(UserWarning, match=f"{RUN} is a run already, with rate=0.1, and goes on with 0.5. If this is"):
+        log(rate=0.5)
+    assert lox.load_config(tmp_path / RUN)["rate"] == 0.5
+    assert len(lox.load(tmp_path / RUN)["x"]) == 3
 
 
 @pytest.mark.parametrize("logs", [{"x": 1}, None])

@@ -42,11 +42,16 @@ def write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
     """Replaces the manifest of a run. Readers see the old one or the new one."""
     new = path / f"{MANIFEST}.{uuid.uuid4().hex}"
     try:
-        new.write_text(json.dumps(manifest, indent=1, default=str))
+        new.write_text(to_json(manifest))
         os.replace(new, path / MANIFEST)
     except BaseException:
         new.unlink(missing_ok=True)
         raise
+
+
+def to_json(value: Any) -> str:
+    """Numbers, text, lists and mappings as JSON, and all else as its text."""
+    return json.dumps(value, indent=1, default=str)
 
 
 def new_manifest(key: Sequence[int]) -> dict[str, Any]:

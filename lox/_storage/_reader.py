@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def load(path: str | Path, *, stack: bool = False) -> Any:
         their data, so that reading needs no device: `jax.random.wrap_key_data(data, impl=data.impl)`.
 
     Raises:
-        StorageError: There are no logs, or they are damaged. An `OSError`.
+        StorageError: There are no logs, or those of a run are damaged; others are read by their own path. An `OSError`.
         StructureError: The runs to be stacked differ in the shape, dtype or counters of a key. A `ValueError`.
 
     >>> import pathlib, tempfile
@@ -47,14 +47,33 @@ def load(path: str | Path, *, stack: bool = False) -> Any:
     >>> logs["loss"].tolist(), logs.mask["loss"].tolist()
     ([[3.0, 5.0], [2.0, nan]], [[True, True], [True, False]])
     """
-    found = runs(path)
-    if not found:
-        raise StorageError(f"{path} has no run of lox in it: there is no {MANIFEST}.")
     if stack:
-        return stacked({name: read_run(run) for name, run in found.items()})
-    if (Path(path) / MANIFEST).exists():
-        return read_run(Path(path))
-    return {name: read_run(run) for name, run in found.items()}
+        return stacked({name: read_run(run) for name, run in _some(path).items()})
+    return _of_runs(path, read_run)
+
+
+def load_config(path: str | Path) -> dict[str, Any]:
+    """Reads what describes saved runs: the keywords of `logger.init`, or of `lox.save`.
+
+    Args:
+        path: The directory of a run, or one with runs in it.
+
+    Returns:
+        What describes the run; or a mapping from the names of runs to that, as `lox.load` has of logs. Values are
+        numbers, text and lists, nested ones of a logger by names such as "model/width"; what is none of these, as text.
+
+    Raises:
+        StorageError: There are no logs, or they are damaged. An `OSError`.
+
+    >>> import pathlib, tempfile
+    >>> import lox
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for rate in (0.1, 0.5):
+    ...         lox.save(lox.logdict(), pathlib.Path(folder) / f"rate={rate}", rate=rate, shape=(2, 3))
+    ...     lox.load_config(folder)
+    {'rate=0.1': {'rate': 0.1, 'shape': [2, 3]}, 'rate=0.5': {'rate': 0.5, 'shape': [2, 3]}}
+    """
+    return _of_runs(path, lambda run: read_manifest(run)["config"])
 
 
 def runs(path: str | Path) -> dict[str, Path]:
@@ -69,6 +88,21 @@ def runs(path: str | Path) -> dict[str, Path]:
     if not path.is_dir():
         raise StorageError(f"{path} is no directory of runs.")
     return {found.parent.relative_to(path).as_posix(): found.parent for found in sorted(path.rglob(MANIFEST))}
+
+
+def _some(path: str | Path) -> dict[str, Path]:
+    found = runs(path)
+    if not found:
+        raise StorageError(f"{path} has no run of lox in it: there is no {MANIFEST}.")
+    return found
+
+
+def _of_runs(path: str | Path, read: Callable[[Path], Any]) -> Any:
+    """What is read of the run that is there, or of each run in it by name."""
+    found = _some(path)
+    if (Path(path) / MANIFEST).exists():
+        return read(Path(path))
+    return {name: read(run) for name, run in found.items()}
 
 
 def read_run(path: Path) -> logdict:

@@ -78,7 +78,7 @@ def save(logs: logdict, path: str | Path, **config: Any) -> None:
 def _write(logs: logdict, segments: dict[str, Segment], manifest: dict[str, Any], path: Path) -> None:
     """Writes the columns out of the way, moves them to their places, and makes a run of them by the manifest."""
     if (path / MANIFEST).exists():
-        raise StorageError(f"{path} is a run already. Give it another key or path, or continue it.")
+        raise StorageError(f"{path} is a run already. Give this one another path.")
     if inside := next(path.rglob(MANIFEST), None):
         raise StorageError(
             f"{path} has runs in it, such as {inside.parent}, which logs there would hide. Save them apart."

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,16 @@ from lox._exceptions import StorageError
 from lox._logdict import logdict
 from lox._plain import plain
 from lox._storage._column import Column, lost
-from lox._storage._manifest import MANIFEST, new_manifest, read_manifest, write_manifest
+from lox._storage._manifest import MANIFEST, new_manifest, read_manifest, to_json, write_manifest
 from lox._storage._owner import claim, release
 from lox._storage._segment import Segment, as_stored, segments_of
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def _text(value: Any) -> str:
+    """A value as a manifest has it, without where in memory an object was."""
+    return _ADDRESS.sub("", to_json(value))
 
 
 class RunWriter:
@@ -40,10 +49,11 @@ class RunWriter:
         try:
             exists = (path / MANIFEST).exists()
             if exists and must_be_new:
-                raise StorageError(f"{path} is a run already. Give it another key or path, or continue it.")
+                raise StorageError(f"{path} is a run already. Give this one another key or path.")
             self._manifest = read_manifest(path) if exists else new_manifest(key)
             self._segments = segments_of(self._manifest, path)
             self._changed = not exists
+            self._warn_of_another(config)
             self.describe(config)
         except BaseException:
             self.close()
@@ -55,6 +65,17 @@ class RunWriter:
         self._changed |= new != self._manifest["config"]
         self._manifest["config"] = new
         self._write_manifest()
+
+    def _warn_of_another(self, config: Mapping[str, Any]) -> None:
+        """Says so where a run goes on that was another experiment."""
+        said = self._manifest["config"]
+        for name, value in config.items():
+            if name in said and _text(said[name]) != _text(plain(value)):
+                warnings.warn(
+                    f"{self.path} is a run already, with {name}={said[name]!r}, and goes on with {plain(value)!r}. If "
+                    "this is another experiment, give it another key or path.",
+                    stacklevel=2,
+                )
 
     def append(self, parts: Sequence[logdict]) -> None:
         """Adds logs, each with at least one event of each of its keys, of arrays of NumPy.

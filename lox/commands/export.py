@@ -127,10 +127,10 @@ def _write(runs: Runs, name: str, title: str, logs: logdict, make: Callable[[], 
     key = tuple(manifest["key"])
 
     def write(logger: Logger) -> None:
-        logger.write_happened(logger.run(key, manifest["config"], title), _real(runs, name, logs))
+        logger._write_happened(logger._run_of(key, manifest["config"], title), _real(runs, name, logs))
 
     try:
         with make() as logger:
-            logger.deliver(write)
+            logger._deliver(write)
     except Exception as error:  # noqa: BLE001  (whatever a sink raises; the other runs go on)
         runs.fail(f"{name}: {error}")

@@ -66,13 +66,17 @@ class Logger:
 
     def __init__(self, *, room: int = 1024, overflow: Literal["wait", "drop"] = "wait", processes: Word | None = None):
         drops = _transform.choice("overflow", overflow, ("wait", "drop")) == "drop"
+        name = type(self).__name__
+        if taken := vars(self).keys() & {*dir(Logger)}:
+            raise LogValueError(
+                f"{name} sets the attribute {min(taken)!r}, which lox.loggers.Logger has: give yours another name."
+            )
         self._processes = Processes(processes)
         self._runs: dict[tuple[Key, str], Run] = {}
         self._said: dict[Key, dict[str, Any]] = {}
         self._said_by: dict[tuple[Key, str], tuple[int, Any]] = {}
         self._shards: dict[Key, int] = {}
         self._latest: tuple[Any, Any] = (None, None)
-        name = type(self).__name__
         self._worker = Worker(name, _transform.positive("room", room) or 1, drops, self.sync, self._failed)
         _open.add(self)
 
@@ -172,7 +176,10 @@ class Logger:
         """
         state = self._checked(state)
         if not isinstance(logs, logdict):
-            raise LogDataError(f"A logger writes a lox.logdict, got {type(logs).__name__}.")
+            raise LogDataError(
+                f"A logger writes a lox.logdict, as lox.spool returns it, got {type(logs).__name__}. Arrays of events "
+                'make one: lox.logdict({"loss": jnp.array([0.5])}).'
+            )
         for key, values in logs.data.items():
             if np.ndim(values) == 0:
                 raise LogDataError(
@@ -192,7 +199,7 @@ class Logger:
             run = (tuple(config.words.tolist()), describer(state)(config.config))
             self._latest = (state, run)
         come_from = Arrived(0 if first is None else jax.device_count())
-        self.deliver(functools.partial(_write_now, run, come_from, kept(logs)))
+        self._deliver(functools.partial(_write_now, run, come_from, kept(logs)))
 
     def flush(self) -> None:
         """Waits until all is written that was logged before, and raises what was raised meanwhile.
@@ -248,6 +255,8 @@ class Logger:
     def _checked(self, state: State | None) -> State:
         if not hasattr(self, "_worker"):
             raise LogValueError(f"{type(self).__name__}.__init__ must call super().__init__(), which makes its thread.")
+        if self._worker.stopped:
+            raise LogValueError(f"{self!r} was closed, and can be given no more logs.")
         here()  # While this thread may ask JAX.
         if not isinstance(state, State):
             raise LogDataError(
@@ -268,7 +277,7 @@ class Logger:
         described = describer(state)
 
         def take_config(logs: logdict) -> None:
-            self.deliver(functools.partial(_describe, logs, described))
+            self._deliver(functools.partial(_describe, logs, described))
 
         describe = strip(labelled_tap(lambda: log({"config": state.config, "run": 0}), take_config, of_run))
 
@@ -280,19 +289,19 @@ class Logger:
         return call
 
     def _take(self, logs: logdict) -> None:
-        self.deliver(functools.partial(_write_all, logs))
+        self._deliver(functools.partial(_write_all, logs))
 
     def _take_packed(self, logs: logdict) -> None:
-        self.deliver(functools.partial(_write_packed, logs))
+        self._deliver(functools.partial(_write_packed, logs))
 
-    def deliver(self, task: Callable[[Logger], None]) -> None:
+    def _deliver(self, task: Callable[[Logger], None]) -> None:
         """Has the logger's thread do something with it, after all that was delivered before."""
         if not self._worker.do(functools.partial(task, self)):
             raise LogValueError(f"{self!r} was closed, and gets logs.")
 
     # -- On the logger's thread -----------------------------------------------------------------------------------
 
-    def run(self, key: Key, config: Mapping[str, Any], title: str = "") -> Run:
+    def _run_of(self, key: Key, config: Mapping[str, Any], title: str = "") -> Run:
         """The run of a key, which is started when it is new, by another name where a title is given."""
         run = self._runs.get((key, title))
         if run is None:
@@ -305,7 +314,7 @@ class Logger:
             self.describe(run)
         return run
 
-    def describe_run(self, key: Key, config: Mapping[str, Any], shard: int | None) -> None:
+    def _describe_run(self, key: Key, config: Mapping[str, Any], shard: int | None) -> None:
         """Takes what describes the run of a key, if this process writes it; of one of its shards, where these differ.
 
         Raises:
@@ -318,14 +327,14 @@ class Logger:
                     raise LogValueError(f"Two shards describe run {Run(key).name} by different values of {name!r}.")
         if not self._processes.waits():
             if here().process == 0:
-                self.run(key, config)
+                self._run_of(key, config)
             return
         self._said[key] = {**self._said.get(key, {}), **config}
         for known, title in list(self._runs):
             if known == key:
-                self.run(key, config, title)
+                self._run_of(key, config, title)
 
-    def write_run(self, key: Key, config: Mapping[str, Any], logs: logdict, come_from: Arrived) -> None:
+    def _write_run(self, key: Key, config: Mapping[str, Any], logs: logdict, come_from: Arrived) -> None:
         """Writes what happened of logs of the run of a key, if this process writes it.
 
         Raises:
@@ -337,9 +346,9 @@ class Logger:
                 "shard a key of its own, or make the state outside of the shard_map."
             )
         if self._processes.writes(self, key, come_from):
-            self.write_happened(self.run(key, config, self._processes.title(key, come_from)), logs)
+            self._write_happened(self._run_of(key, config, self._processes.title(key, come_from)), logs)
 
-    def write_happened(self, run: Run, logs: logdict) -> None:
+    def _write_happened(self, run: Run, logs: logdict) -> None:
         """Writes what happened of logs that may hold more."""
         for key, dropped in logs.dropped.items():
             if np.any(dropped):
@@ -366,7 +375,7 @@ def _describe(logs: logdict, described: Callable[[Mapping[str, Any]], dict[str, 
     for key, values in by_run(logs):
         shard = int(np.argmax(next(iter(values.mask.values()), 0))) if axis else None
         config = {name.removeprefix("config/"): value[0] for name, value in values.items() if name != "run"}
-        logger.describe_run(key, described(config if shard is None else _of_shard(config, shard)), shard)
+        logger._describe_run(key, described(config if shard is None else _of_shard(config, shard)), shard)
 
 
 def _of_shard(config: Mapping[str, Any], shard: int) -> dict[str, Any]:
@@ -375,16 +384,16 @@ def _of_shard(config: Mapping[str, Any], shard: int) -> dict[str, Any]:
 
 def _write_all(logs: logdict, logger: Logger) -> None:
     come_from = arrived(logs)
-    each(lambda run: logger.write_run(run[0], {}, run[1], come_from), by_run(logs))
+    each(lambda run: logger._write_run(run[0], {}, run[1], come_from), by_run(logs))
 
 
 def _write_now(run: tuple[Key, dict[str, Any]], come_from: Arrived, logs: logdict, logger: Logger) -> None:
-    logger.write_run(*run, logs, come_from)
+    logger._write_run(*run, logs, come_from)
 
 
 def _write_packed(logs: logdict, logger: Logger) -> None:
     come_from = arrived(logs)
-    each(lambda run: logger.write_run(run[0], {}, unpacked(run[1], bool(come_from.axis)), come_from), by_run(logs))
+    each(lambda run: logger._write_run(run[0], {}, unpacked(run[1], bool(come_from.axis)), come_from), by_run(logs))
 
 
 _open: weakref.WeakSet[Logger] = weakref.WeakSet()

@@ -38,11 +38,11 @@ class MultiLogger(Logger):
         super().__init__()
         self.loggers = loggers
 
-    def deliver(self, task: Callable[[Logger], None]) -> None:
+    def _deliver(self, task: Callable[[Logger], None]) -> None:
         """See `Logger`."""
         for logger in self.loggers:
             try:
-                logger.deliver(task)
+                logger._deliver(task)
             except Exception as error:  # noqa: BLE001  (the next one gets the logs as well)
                 error.add_note(f"The error was raised by {logger!r}.")
                 _channel.keep(error)

@@ -68,9 +68,10 @@ class Worker:
                 self._fewer.wait()
 
     def stop(self, last: Task) -> None:
-        """Takes no more tasks, and returns when all is done, `last` after the others, and the thread has ended."""
+        """Takes no more tasks, and returns when all is done, then `idle`, then `last`, and the thread has ended."""
         with self._lock:
             if not self.stopped and self._thread is not None:
+                self._put(self._idle)
                 self._put(last)
             self.stopped = True
             thread = self._thread
@@ -93,7 +94,7 @@ class Worker:
     def _run(self) -> None:
         while (task := self._next()) is not None:
             self._attempt(task)
-            if not self._tasks:
+            if not self._tasks and not self.stopped:
                 self._attempt(self._idle)
             self._done += 1
 
