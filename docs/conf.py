@@ -1,16 +1,11 @@
 """How Sphinx builds the documentation: `python -m sphinx -W docs build/docs`."""
 
 import importlib.metadata
-import os
-
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-os.environ["JAX_PLATFORMS"] = "cpu"
 
 project = "lox"
 release = importlib.metadata.version("jax-lox")
 
 extensions = [
-    "matplotlib.sphinxext.plot_directive",
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
@@ -33,10 +28,6 @@ napoleon_custom_sections = [("When the returned function runs", "params_style")]
 
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
-plot_formats = ["svg"]
-plot_html_show_formats = False
-plot_html_show_source_link = False
-
 html_theme = "furo"
 html_title = f"lox {release}"
 html_show_copyright = False

@@ -157,7 +157,8 @@ def labelled_tap(
     events and those of the batches around the tap, and no handler further out sees them.
     """
     if not callable(callback):
-        raise LogValueError(f"The callback of lox.tap must be callable, got {callback!r}.")
+        advice = " A logger has a tap of its own: logger.tap(f, state)." if hasattr(callback, "tap") else ""
+        raise LogValueError(f"The callback of lox.tap must be callable, got {callback!r}.{advice}")
     _transform.string("prefix", prefix)
     warns = _transform.choice("on_error", on_error, ("raise", "warn")) == "warn"
     options = _Options(

@@ -73,6 +73,13 @@ def test_a_module_imports_downwards_only(module):
     assert not upwards
 
 
+def test_every_module_has_its_place_in_the_table_of_contributors():
+    page = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    here = {path.relative_to(PACKAGE) for path in MODULES.values()}
+    names = {path.name if path.parent == Path() else f"{path.parts[0]}/" for path in here} - {"__init__.py"}
+    assert {name for name in names if f"`{name}" not in page} == set()
+
+
 def test_no_modules_import_each_other():
     graph = {module: imports(module) & MODULES.keys() - {module, "lox"} for module in MODULES}
     assert list(graphlib.TopologicalSorter(graph).static_order())
@@ -121,6 +128,7 @@ EXPORTS = {
     "log",
     "log_grad",
     "load",
+    "load_config",
     "save",
     "StorageError",
     "spool",

@@ -407,7 +407,7 @@ def test_a_logger_that_was_not_initialized():
         Mine().tap(walk, Mine().init(0))
 
 
-@pytest.mark.parametrize("name", ["_run_of", "dropped", "tap"])
+@pytest.mark.parametrize("name", ["_run_of", "_runs", "dropped", "tap"])
 def test_attributes_of_a_logger_that_are_taken(name):
     class Mine(Logger):
         def __init__(self):
@@ -455,6 +455,19 @@ def test_a_closed_logger_takes_no_logs():
     logger.close()
     with pytest.raises(lox.LogValueError, match=r"^MemoryLogger\(\) was closed, and can be given no more logs.$"):
         logger.tap(walk, logger.init(7))
+
+
+def test_the_name_of_a_state_is_that_of_its_run():
+    logger = MemoryLogger()
+    for key in (7, jax.random.key(3), jax.random.key(0, impl="rbg"), jax.random.PRNGKey(-1)):
+        state = logger.init(key)
+        logger.log(state, lox.logdict({"x": np.zeros(1)}))
+        logger.flush()
+        assert state.name == list(logger.runs)[-1]
+    states = jax.vmap(logger.init)(jax.random.split(jax.random.key(0), 2))
+    for call in (lambda: states.name, lambda: jax.jit(lambda state: state.name)(state)):
+        with pytest.raises(lox.LogValueError, match="A run has a name outside of jit and vmap"):
+            call()
 
 
 def test_nothing_is_synced_after_it_was_finished():

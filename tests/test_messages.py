@@ -374,6 +374,13 @@ def test_a_key_that_speaks_of_tracers():
     assert list(lox.spool(lambda: lox.log({"Tracer/bullet": 1.0}))()[1]) == ["Tracer/bullet"]
 
 
+def test_a_logger_as_a_callback():
+    assert message(lox.LogValueError, lox.tap, inside, lox.loggers.MemoryLogger()) == (
+        "The callback of lox.tap must be callable, got MemoryLogger(). A logger has a tap of its own: "
+        "logger.tap(f, state)."
+    )
+
+
 def test_valid_events_of_traced_logs():
     def f(x):
         return lox.spool(inside)(x)[1].valid("a")

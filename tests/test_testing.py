@@ -1,6 +1,8 @@
 """`lox.testing` itself: what it generates, what its oracle says, and what it says of functions of users."""
 
 import runpy
+import subprocess
+import sys
 
 import jax
 import jax.extend
@@ -325,3 +327,9 @@ def test_a_loop_in_the_condition_of_a_loop_has_its_own_number_of_iterations():
     program = testing.Program((While(3, (Log("b", "n"),), test=test),))
     for n in range(7):
         testing.check(program, np.float32([0.5, 1.0]), np.int32(n), laws=[testing.jit, testing.while_loop])
+
+
+def test_without_hypothesis_the_extra_is_named():
+    program = "import sys; sys.modules['hypothesis'] = None; import lox.testing"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "the extra 'testing' installs: pip install 'jax-lox[testing]'" in done.stderr

@@ -1,4 +1,4 @@
-"""Makes the pictures of the README, by the examples, and its badges: `python docs/images/make.py`."""
+"""Makes the pictures of the pages, and the badges of the README: `python docs/images/make.py`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import runpy
 import subprocess
 import sys
 import tomllib
+import types
 from pathlib import Path
 
 import anybadge
 import jax
+import matplotlib
+import matplotlib.pyplot as plt
 import rich.console
 
 import lox
@@ -32,6 +35,17 @@ def badges(folder: Path = HERE) -> None:
         badge.write_badge(str(folder / f"badge-{name.lower()}.svg"), overwrite=True)
 
 
+def drawn(folder: Path = HERE) -> None:
+    """What the functions of pictures.py draw."""
+    pictures = runpy.run_path(str(HERE / "pictures.py"))
+    with matplotlib.rc_context({"svg.hashsalt": "lox"}):
+        for name, draw in pictures.items():
+            if isinstance(draw, types.FunctionType) and name[0] != "_":
+                draw()
+                plt.savefig(folder / f"{name}.svg", metadata={"Date": None})
+                plt.close()
+
+
 def console() -> None:
     """What the console shows of the example of live progress, at its end."""
     example = runpy.run_path(str(EXAMPLES / "live_progress.py"))
@@ -48,6 +62,7 @@ def console() -> None:
 def main() -> None:
     """Makes all."""
     badges()
+    drawn()
     console()
     subprocess.run([sys.executable, str(EXAMPLES / "digits.py"), "--out", str(HERE / "digits.png")], check=True)
 

@@ -67,10 +67,7 @@ class Logger:
     def __init__(self, *, room: int = 1024, overflow: Literal["wait", "drop"] = "wait", processes: Word | None = None):
         drops = _transform.choice("overflow", overflow, ("wait", "drop")) == "drop"
         name = type(self).__name__
-        if taken := vars(self).keys() & {*dir(Logger)}:
-            raise LogValueError(
-                f"{name} sets the attribute {min(taken)!r}, which lox.loggers.Logger has: give yours another name."
-            )
+        given = dict(vars(self))
         self._processes = Processes(processes)
         self._runs: dict[tuple[Key, str], Run] = {}
         self._said: dict[Key, dict[str, Any]] = {}
@@ -78,6 +75,11 @@ class Logger:
         self._shards: dict[Key, int] = {}
         self._latest: tuple[Any, Any] = (None, None)
         self._worker = Worker(name, _transform.positive("room", room) or 1, drops, self.sync, self._failed)
+        for attribute, value in given.items():
+            if hasattr(Logger, attribute) or vars(self)[attribute] is not value:
+                raise LogValueError(
+                    f"{name} sets the attribute {attribute!r}, which lox.loggers.Logger has: give yours another name."
+                )
         _open.add(self)
 
     # -- What a kind of logger does -------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -41,6 +41,21 @@ class State:
     wide: jdc.Static[tuple[tuple[str, str], ...]] = ()
     notes: jdc.Static[tuple[tuple[str, Any], ...]] = ()
 
+    @property
+    def name(self) -> str:
+        """The name of the run, by which loggers and `lox.load` know it.
+
+        Raises:
+            LogValueError: The state is traced, or of several runs. A `ValueError`.
+        """
+        if isinstance(self.words, jax.core.Tracer) or np.ndim(self.words) != 1:
+            raise LogValueError("A run has a name outside of jit and vmap, where its key is one and has a value.")
+        return _name(self.words)
+
+
+def _name(words: Iterable[int]) -> str:
+    return "".join(f"{word:08x}" for word in words)
+
 
 def describer(state: State) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """What makes of the `config` of a state, in arrays of NumPy, what describes the run; it holds no arrays itself."""
@@ -72,7 +87,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        return self.title or "".join(f"{word:08x}" for word in self.key)
+        return self.title or _name(self.key)
 
     def steps(self, logs: logdict, key: str, first: int | None = None) -> np.ndarray:
         """The number of each event of a key: its `step` counter, or, when it has none, its place in the run.

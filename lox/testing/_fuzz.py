@@ -12,11 +12,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from hypothesis import HealthCheck, given, settings
-from hypothesis import seed as hypothesis_seed
-from hypothesis import strategies as st
 
 from lox.testing._check import check
+from lox.testing._hypothesis import HealthCheck, given, settings
+from lox.testing._hypothesis import seed as hypothesis_seed
+from lox.testing._hypothesis import strategies as st
 from lox.testing._laws import LAWS, Law
 from lox.testing._program import Program
 from lox.testing._strategy import programs

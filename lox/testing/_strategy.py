@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from hypothesis import strategies as st
 
+from lox.testing._hypothesis import strategies as st
 from lox.testing._program import (
     DTYPES,
     VALUES,

@@ -1,4 +1,4 @@
-"""The pictures of the event axis, drawn of logs that were made: each function is a plot of a page."""
+"""The pictures of the pages, drawn of logs that were made: each function is one."""
 
 from __future__ import annotations
 
