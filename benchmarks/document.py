@@ -21,7 +21,8 @@ START = """# Performance
 What lox costs, measured by `python -m benchmarks --record`, which runs all benchmarks and makes this page of them. The
 functions of a comparison run in turns in one process; a figure is the median of their ratios, with the first and the
 third quartile in brackets. Times are processor time of the process, over all its threads, without compilation unless a
-table says so. `!` marks a figure that misses its target. [Where the time goes](internals/performance.md) says why.
+table says so; a difference below zero is less than their noise. `!` marks a figure that misses its target. [Where the
+time goes](internals/performance.md) says why. The benchmarks need the extra `test`.
 """
 
 CHAPTERS = {
