@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import textwrap
 from pathlib import Path
 
 import lox
 from benchmarks.corpus import Case, cases
+from benchmarks.listing import PRESUMED, listing
 from lox._audit._checks import KINDS
 from lox._audit._findings import Kind
 
@@ -36,13 +36,25 @@ def _index(corpus: list[Case]) -> str:
         [
             "# What an audit finds",
             "",
-            "The programs are those of `benchmarks/corpus`: of each code some that are wrong, all of which are found,",
-            "and some that look like them and are right, in which nothing is found. [lox.audit](../audit.md) says how",
-            "to ask.",
+            _filled(
+                "For each code there are programs with the mistake, all of which are reported, and similar correct "
+                "ones, in which nothing is. They are in `benchmarks/corpus`. [lox.audit](../audit.md) says how to ask."
+            ),
             "",
             "| Code | Severity | What | Programs: wrong, right |",
             "| --- | --- | --- | --- |",
             *rows,
+            "",
+            "## Reading the pages",
+            "",
+            _filled(
+                "The page of a code shows one program of each kind, with the call that audits it. All of them presume "
+                "these imports, and these names for arguments of which only the shape and the type matter:"
+            ),
+            "",
+            "```python",
+            *(f"{'... ' if line.startswith(' ') else '>>> '}{line}" if line else "" for line in PRESUMED.splitlines()),
+            "```",
             "",
             "```{toctree}",
             ":hidden:",
@@ -69,7 +81,7 @@ def _page(kind: Kind, corpus: list[Case]) -> str:
         f"# {kind.code}: {kind.title}",
         SEVERITY[kind.severity],
         _code(wrong),
-        _filled(f"{_asked(wrong)}: {finding.message}"),
+        _filled(f"The report says: {finding.message}"),
         "## What to do",
         _filled(kind.suggestion),
         "## What looks like it, and is right",
@@ -79,18 +91,7 @@ def _page(kind: Kind, corpus: list[Case]) -> str:
 
 
 def _code(case: Case) -> str:
-    lines = textwrap.dedent(inspect.getsource(inspect.unwrap(case.fun))).splitlines()
-    start = next(place for place, line in enumerate(lines) if line.startswith(("def ", "@")) and "@wrong" not in line)
-    while lines[start].startswith(("@wrong", "@right")):
-        start += 1
-    body = "\n".join(lines[start:])
-    return f"```python\n{body}\n```"
-
-
-def _asked(case: Case) -> str:
-    options = ", ".join(f"{name}={value!r}" for name, value in case.options.items() if name != "calls")
-    more = " of several calls" if "calls" in case.options else ""
-    return f"An audit{more} with `{options}` says" if options else f"An audit{more} says"
+    return f"```python\n{listing(case)}\n```"
 
 
 def _filled(text: str) -> str:

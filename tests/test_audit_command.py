@@ -20,6 +20,12 @@ def positional():
 def named():
     return {"obs": jnp.ones((8, 8)), "w": jnp.ones(8)}
 
+def unlike():
+    return jnp.ones((8, 8)), jnp.ones(3)
+
+def scale(x, *more, factor=2):
+    return x * factor
+
 def nothing():
     return jnp.zeros(3)
 
@@ -82,15 +88,19 @@ def test_a_function_without_arguments_needs_no_factory(audit):
 
 
 def test_a_function_that_raises_is_an_issue(audit):
-    code, out, _ = audit("auditedprogram:steps.update")
-    assert code == 1 and "LOX400 error" in out and "TypeError" in out
+    code, out, _ = audit("auditedprogram:steps.update", "--args", "auditedprogram:unlike")
+    assert code == 1 and "LOX400 error" in out and "ValueError" in out
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["missing.program:f"], "there is no module missing here or among what is installed"),
+        (["auditedprogram.py:scale"], "or among what is installed; if a file is meant, write auditedprogram:scale"),
         (["auditedprogram:missing"], "auditedprogram has no missing"),
+        (["auditedprogram:steps.update"], "update takes obs and w: give them with --args MODULE:FACTORY"),
+        (["auditedprogram:scale"], "scale takes x: give it with --args MODULE:FACTORY"),
+        (["auditedprogram:scale", "--args", "auditedprogram:named"], "lox.audit(scale) is given 2 arguments, and "),
         (["auditedprogram:number"], "auditedprogram:number is no function but int"),
         (["auditedprogram:nothing", "--args", "auditedprogram:listed"], "must return a tuple of positional or a dict"),
         (["auditedprogram:nothing", "--axes", "obs=time"], "axes= names 'obs'"),

@@ -1,13 +1,18 @@
 """An audit finds the mistakes of the corpus, at their line, and nothing in the programs that are right."""
 
+import ast
+import builtins
+import dis
 import inspect
 import re
+import types
 
 import jax
 import pytest
 
 import lox
 from benchmarks.corpus import cases
+from benchmarks.listing import PRESUMED
 from benchmarks.pages import FOLDER, pages
 from lox._audit._checks import KINDS
 
@@ -52,3 +57,41 @@ def test_the_pages_of_the_documentation_are_those_of_the_checks():
 
 def _without_numbers(texts):
     return {name: re.sub(r"0x[0-9a-f]+|\d+", "#", text) for name, text in texts.items()}
+
+
+@pytest.fixture(scope="module")
+def shown():
+    """The wrong and the right program of each page of the documentation."""
+    texts = {code: (FOLDER / f"{code}.md").read_text(encoding="utf-8") for code in KINDS}
+    return {code: re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL) for code, text in texts.items()}
+
+
+@pytest.mark.parametrize("code", sorted(KINDS))
+def test_the_programs_of_a_page_differ_in_more_than_their_names(code, shown):
+    named = ((text, re.search(r"^lox\.audit\(([^,)]+)", text, re.MULTILINE)[1]) for text in shown[code])
+    wrong, right = (text.replace(name, "f") for text, name in named)
+    assert wrong != right
+
+
+@pytest.mark.parametrize("code", sorted(KINDS))
+def test_the_programs_of_a_page_name_nothing_that_is_not_shown_and_are_wrong_and_right(code, shown, tmp_path):
+    for program, is_wrong in zip(shown[code], (True, False), strict=True):
+        file = tmp_path / f"{is_wrong}.py"
+        file.write_text(program)
+        *lines, audit = ast.parse(program).body
+        names = {"__name__": "shown"}
+        exec(PRESUMED, names)
+        definitions = compile(ast.Module(lines, []), file, "exec")
+        exec(definitions, names)
+        assert names_of(definitions) <= names.keys() | vars(builtins).keys()
+        report = eval(compile(ast.Expression(audit.value), file, "eval"), names)
+        if is_wrong:
+            assert code in {finding.code for finding in report.at_least("info")}
+        else:
+            assert not report.at_least("warning")
+
+
+def names_of(code):
+    """The names that the functions in code take from their module."""
+    own = {each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
+    return own.union(*(names_of(each) for each in code.co_consts if isinstance(each, types.CodeType)))

@@ -11,7 +11,7 @@ import lox
 from benchmarks.corpus import cases, f32
 from lox import testing
 
-REFUSED = ("LOX900", "LOX901", "LOX902")
+REFUSED = ("LOX900", "LOX901", "LOX902", "LOX906")
 CASES = [case for case in cases() if case.family == "logging"]
 WITHOUT_TAPS = [construct for construct in testing.CONSTRUCTS if construct != "tap"]
 
@@ -26,7 +26,7 @@ def refuses(fun, *args):
     """Whether `lox.spool` refuses the logs of a function."""
     try:
         jax.eval_shape(lambda *args: lox.spool(fun)(*args)[1].data, *args)
-    except (lox.SpoolError, lox.StructureError):
+    except (lox.SpoolError, lox.StructureError, lox.UnsupportedPrimitiveError):
         return True
     return False
 
@@ -141,6 +141,22 @@ def test_what_differs_only_in_branches_of_branches_is_said_there():
     report = lox.audit(fun)(f32(), f32())
     lines = [finding.line - fun.__code__.co_firstlineno for finding in report.warnings if finding.code == "LOX901"]
     assert lines == [2]
+
+
+def test_a_log_in_a_primitive_without_a_rule_is_an_error_at_its_line():
+    def fun(x):
+        def join(a, b):
+            lox.log({"a": a})
+            return jax.lax.cond(a > b, lambda: lox.log({"b": b})["b"], lambda: a)
+
+        return jax.jit(lambda x: jax.lax.reduce(x, jnp.float32(0), join, (0,)))(x)
+
+    issues = lox.audit(fun)(f32(8)).issues
+    assert [issue.line - fun.__code__.co_firstlineno for issue in issues] == [2, 3]
+    assert [issue.message for issue in issues] == [
+        f"'{key}' is logged inside of 'reduce', for which lox has no rule." for key in "ab"
+    ]
+    assert "LOX906" in {finding.code for finding in lox.audit(lox.log)({"x": f32()}).verified}
 
 
 def test_a_function_without_logs_is_not_looked_at():

@@ -119,10 +119,13 @@ def test_functions_of_jax_nn_are_not_mentioned(dtype):
         if inspect.isclass(fun):
             continue
 
+        def called(x, fun=fun):
+            return fun(x)
+
         def differentiated(x, fun=fun):
             return jax.grad(lambda x: fun(x).astype(jnp.float32).sum())(x)
 
-        for each in (fun, differentiated):
+        for each in (called, differentiated):
             seen += not lox.audit(each)(x).issues
             assert not found(each, x), fun
     assert seen > 30

@@ -1,5 +1,6 @@
 """What an audit returns: findings, the sections of the report, and how it is written."""
 
+import functools
 import json
 import re
 
@@ -229,6 +230,46 @@ def test_calls_are_tuples_of_arguments_that_the_function_takes(calls, message):
 
     with pytest.raises(lox.LogValueError, match=message):
         lox.audit(f, calls=calls)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ((), {}, r"lox.audit\(f\) is given 0 arguments, and f\(x, y=1\) does not take them: missing .* 'x'"),
+        ((1, 2, 3), {}, r"lox.audit\(f\) is given 3 arguments, and f\(.*\) does not take them: too many positional"),
+        ((), {"y": 1}, r"lox.audit\(f\) is given 1 argument, and f\(.*\) does not take it: missing .* 'x'"),
+        ((1,), {"z": 1}, r"lox.audit\(f\) is given 2 arguments, and f\(.*\) does not take them: .* 'z'"),
+    ],
+)
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, lox.spool], ids=["plain", "jit", "spool"])
+def test_arguments_are_those_that_the_function_takes(args, kwargs, message, transform):
+    def f(x, y=1):
+        return x * y
+
+    with pytest.raises(lox.LogValueError, match=message):
+        lox.audit(transform(f))(*args, **kwargs)
+
+
+def test_arguments_may_be_other_than_the_signature_of_what_is_wrapped_says():
+    def f(x, key):
+        return x + jax.random.normal(key, x.shape)
+
+    @functools.wraps(f)
+    def seeded(x):
+        return f(x, jax.random.key(0))
+
+    assert not lox.audit(seeded)(jnp.ones(3)).issues
+
+
+def test_arguments_of_what_has_no_signature_that_can_be_read_are_an_issue():
+    class Unreadable:
+        __signature__ = 3
+
+        def __call__(self, x):
+            return x
+
+    (issue,) = lox.audit(Unreadable())().issues
+    assert issue.code == "LOX400" and "TypeError" in issue.message
 
 
 def test_calls_of_a_builtin_and_of_defaults_are_fine():

@@ -185,6 +185,12 @@ def an_update_that_counts_itself_in_a_global(params):
     return params * 0.99 ** jnp.float32(UPDATES)
 
 
+@right("LOX413", f32(8), f32())
+def an_update_that_is_given_its_count_and_returns_the_next(params, updates):
+    updates += 1
+    return params * 0.99**updates, updates
+
+
 @wrong("LOX413", f32(4), f32(30, 4))
 def a_rollout_that_collects_rewards_in_a_list(state, actions):
     rewards = []
@@ -367,6 +373,28 @@ def a_table_that_is_kept_by_its_length(x):
     return x * CACHE[length][:, None]
 
 
+@wrong("LOX414", f32(4), f32(30, 4))
+def rewards_of_a_scan_that_are_stacked_from_a_list(state, actions):
+    rewards = []
+
+    def step(state, action):
+        state = state + action
+        rewards.append(state.sum())
+        return state, None
+
+    state, _ = jax.lax.scan(step, state, actions)
+    return state, jnp.stack(rewards)
+
+
+@right("LOX414", f32(4), f32(30, 4))
+def rewards_that_a_scan_returns(state, actions):
+    def step(state, action):
+        state = state + action
+        return state, state.sum()
+
+    return jax.lax.scan(step, state, actions)
+
+
 @wrong("LOX414", f32(32))
 def a_loss_that_is_appended_to_a_global_history(errors):
     loss = (errors**2).mean()
@@ -381,19 +409,6 @@ def metrics_that_a_vmapped_function_puts_into_a_global_dict(x):
         return row * 2
 
     return jax.vmap(norm)(x)
-
-
-@wrong("LOX414", f32(4), f32(30, 4))
-def rewards_of_a_scan_that_are_stacked_from_a_list(state, actions):
-    rewards = []
-
-    def step(state, action):
-        state = state + action
-        rewards.append(state.sum())
-        return state, None
-
-    state, _ = jax.lax.scan(step, state, actions)
-    return state, jnp.stack(rewards)
 
 
 class _Agent:
@@ -411,15 +426,6 @@ class _Agent:
 
 wrong("LOX414", f32(8), f32(8))(jax.jit(_Agent().update))
 right("LOX414", f32(8), f32(8))(jax.jit(_Agent().update_and_tell))
-
-
-@right("LOX414", f32(4), f32(30, 4))
-def rewards_that_a_scan_returns(state, actions):
-    def step(state, action):
-        state = state + action
-        return state, state.sum()
-
-    return jax.lax.scan(step, state, actions)
 
 
 @wrong("LOX415", f32(4), f32(1000, 4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import pallas
 
 import lox
 from benchmarks.corpus import f32, i32, right, wrong
@@ -412,3 +413,45 @@ def training_that_logs_the_loss_of_its_weights(weights, data):
         return (start, now - 0.1 * x), None
 
     return jax.lax.scan(step, (weights, weights), data)[0]
+
+
+# -- LOX906: what lox has no rule for ------------------------------------------------------------------------------
+
+
+def _square(x, out):
+    out[...] = x[...] ** 2
+
+
+def _square_and_log(x, out):
+    out[...] = x[...] ** 2
+    lox.log({"largest": out[...].max()})
+
+
+def _run(kernel, x):
+    return pallas.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
+
+
+@wrong("LOX906", f32(64))
+def energies_of_a_kernel_that_logs(x):
+    return _run(_square_and_log, x).sum()
+
+
+@right("LOX906", f32(64))
+def energies_of_a_kernel_whose_result_is_logged(x):
+    squares = _run(_square, x)
+    lox.log({"largest": squares.max()})
+    return squares.sum()
+
+
+@right("LOX906", f32(64))
+def energies_of_a_kernel_without_its_logs(x):
+    return lox.strip(_run)(_square_and_log, x).sum()
+
+
+@wrong("LOX906", f32(64))
+def a_reduction_that_logs_what_it_joins(x):
+    def join(a, b):
+        lox.log({"a": a, "b": b})
+        return jnp.hypot(a, b)
+
+    return jax.lax.reduce(x, jnp.float32(0), join, (0,))

@@ -14,7 +14,7 @@ from lox._audit._expect import expect
 from lox._audit._findings import Finding, Held
 from lox._audit._follow import follow
 from lox._audit._location import Location
-from lox._audit._options import Axes, read_axes, read_calls
+from lox._audit._options import Axes, check_that_it_takes, read_axes, read_calls
 from lox._audit._report import Report, report_of
 from lox._audit._signature import definition
 from lox._exceptions import LogValueError
@@ -55,9 +55,9 @@ class Audit:
             `to_mermaid` and `raise_for`. What the function raises is an issue of the report.
 
         Raises:
-            LogValueError: `axes` or `differentiate` names no argument, `axes` has another number of labels than the
-                argument has axes, `calls` has one that `fun` does not take, or `ignore` has an unknown code. A
-                `ValueError`.
+            LogValueError: `fun` does not take the arguments, or those of one of `calls`; `axes` or `differentiate`
+                names no argument, `axes` has another number of labels than the argument has axes, or `ignore` has an
+                unknown code. A `ValueError`.
 
         >>> import jax.numpy as jnp
         >>> import lox
@@ -78,6 +78,8 @@ class Audit:
 
         def audited(*args: Any, **kwargs: Any) -> Report:
             captured = capture(fun, args, kwargs)
+            if isinstance(captured.error, TypeError):  # What injects arguments may tell the signature of what it wraps.
+                check_that_it_takes(fun, args, kwargs, f"lox.audit({captured.name}) is given")
             program = follow(captured, labels)
             seen = Audited(
                 fun=fun,

@@ -67,8 +67,12 @@ def capture(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     with auditing(True):
         jaxpr, traced = trace(guarded, args, kwargs)
     reached.compare()
-    name = getattr(fun, "__name__", type(fun).__name__)
-    return Capture(name, jaxpr, tuple(names[place] for place in traced), results, error, structure, reached)
+    return Capture(name_of(fun), jaxpr, tuple(names[place] for place in traced), results, error, structure, reached)
+
+
+def name_of(fun: Any) -> str:
+    """The name of a function, or of the type of another callable."""
+    return str(getattr(fun, "__name__", type(fun).__name__))
 
 
 def _check_that_it_ran(name: str, result: Any) -> None:

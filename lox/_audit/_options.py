@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from lox._arguments import describe
+from lox._audit._capture import name_of
 from lox._exceptions import LogValueError
 
 Axes = Mapping[str, Sequence[str | None]]
@@ -50,21 +51,26 @@ def read_calls(fun: Callable[..., Any], calls: Iterable[Call]) -> tuple[Call, ..
     for place, each in enumerate(calls):
         if not isinstance(each, (tuple, list)):
             raise LogValueError(f"calls= takes {expected}, got {describe(each)} as calls[{place}].")
-        _check_that_it_takes(fun, tuple(each), place)
+        check_that_it_takes(fun, tuple(each), {}, f"calls[{place}] has")
         found.append(tuple(each))
     return tuple(found)
 
 
-def _check_that_it_takes(fun: Callable[..., Any], args: Call, place: int) -> None:
+def check_that_it_takes(fun: Callable[..., Any], args: Call, kwargs: Mapping[str, Any], what: str) -> None:
+    """Raises an error that begins with `what` if a function does not take these arguments, as far as it tells.
+
+    Raises:
+        LogValueError: It does not.
+    """
     try:
         signature = inspect.signature(fun)
     except (TypeError, ValueError):  # Of a builtin.
         return
     try:
-        signature.bind(*args)
+        signature.bind(*args, **kwargs)
     except TypeError as error:
-        name = getattr(fun, "__name__", type(fun).__name__)
+        count = len(args) + len(kwargs)
         raise LogValueError(
-            f"calls[{place}] has {len(args)} argument{'' if len(args) == 1 else 's'}, and {name}{signature} does not "
-            f"take them: {error}."
+            f"{what} {count} argument{'' if count == 1 else 's'}, and {name_of(fun)}{signature} does not take "
+            f"{'it' if count == 1 else 'them'}: {error}."
         ) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import os
 import sys
 import traceback
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lox import _audit
+from lox._audit._capture import name_of
 from lox._audit._location import is_internal
 from lox._text import encodable
 from lox.commands._output import Failure
@@ -42,7 +44,7 @@ def audit(
         The exit code.
     """
     fun = _find(function)
-    args, kwargs = ((), {}) if factory is None else _arguments(factory)
+    args, kwargs = _none(fun) if factory is None else _arguments(factory)
     report = _audit.audit(fun, axes=axes, differentiate=differentiate, ignore=ignore)(*args, **kwargs)
     text = getattr(report, f"to_{write}")(detail)
     print(encodable(text.rstrip("\n"), sys.stdout.encoding))
@@ -54,7 +56,7 @@ def _find(path: str) -> Callable[..., Any]:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     with _running(f"importing {module}"):
-        found: Any = _import(module)
+        found: Any = _import(module, name)
     for part in name.split("."):
         if not hasattr(found, part):
             raise Failure(f"{module} has no {name}")
@@ -64,13 +66,14 @@ def _find(path: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _import(module: str) -> Any:
+def _import(module: str, name: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise Failure(f"importing {module} needs {error.name}, which is not installed") from error
-        raise Failure(f"there is no module {error.name} here or among what is installed") from error
+        meant = f"; if a file is meant, write {module.removesuffix('.py')}:{name}" if module.endswith(".py") else ""
+        raise Failure(f"there is no module {error.name} here or among what is installed{meant}") from error
 
 
 @contextlib.contextmanager
@@ -88,6 +91,21 @@ def _running(what: str) -> Iterator[None]:
         print("".join(traceback.format_list(own)), end="", file=sys.stderr)
         first = str(told).strip().partition("\n")[0]
         raise Failure(f"{what} raises {type(error).__name__}{f': {first}' if first else ''}") from error
+
+
+def _none(fun: Callable[..., Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """No arguments, if a function needs none."""
+    try:
+        parameters = inspect.signature(fun).parameters.values()
+    except (TypeError, ValueError):  # Of a builtin.
+        return (), {}
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [each.name for each in parameters if each.default is each.empty and each.kind not in optional]
+    if needed:
+        listed = " and ".join(filter(None, (", ".join(needed[:-1]), needed[-1])))
+        it = "it" if len(needed) == 1 else "them"
+        raise Failure(f"{name_of(fun)} takes {listed}: give {it} with --args MODULE:FACTORY")
+    return (), {}
 
 
 def _arguments(factory: str) -> tuple[Sequence[Any], Mapping[str, Any]]:

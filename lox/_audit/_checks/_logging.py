@@ -18,6 +18,7 @@ from lox._audit._rules import primitives
 from lox._blocks import describe
 from lox._effect import log_p, received, without_logs
 from lox._events import Event, Site, events, with_depths
+from lox._handler import rules
 from lox._sites import sites_of
 
 UNBOUNDED = Kind(
@@ -63,6 +64,13 @@ CONSTANT = Kind(
     "A log in a loop of what is the same in each iteration",
     "Log it once, before the loop; or log what the loop computes.",
 )
+UNREAD = Kind(
+    "LOX906",
+    "error",
+    "A log is where lox cannot read it",
+    "Log outside of it, such as what it returns; or run the function without this log: lox.strip(f).",
+    "Logs are where lox can read them.",
+)
 
 _BUDGET = 2**30
 _OFTEN = 1000
@@ -84,6 +92,7 @@ class _Logged:
         times: How often it happens at most, or None when nothing tells.
         body: What the innermost loop around it runs, if there is one.
         branched: Whether it is in a branch of that.
+        unread: The primitive around it that lox has no rule for, or empty.
     """
 
     events: tuple[tuple[Event, int], ...]
@@ -91,6 +100,7 @@ class _Logged:
     times: int | None
     body: Block | None
     branched: bool
+    unread: str = ""
 
 
 class _Logs:
@@ -124,7 +134,9 @@ class _Logs:
                 yield dataclasses.replace(around, events=tuple(with_depths(nodes)), tapped=to is not None)
             for inner in step.blocks:
                 here = around
-                if primitive in primitives("scan"):
+                if primitive not in rules:
+                    here = dataclasses.replace(around, unread=around.unread or primitive.name)
+                elif primitive in primitives("scan"):
                     times = around.times and around.times * step.equation.params["length"]
                     here = dataclasses.replace(around, times=times, body=inner, branched=False)
                 elif primitive in primitives("while"):
@@ -301,6 +313,17 @@ def _constant(block: Block, varying: set[Value], logs: _Logs) -> Iterator[Findin
                     yield from _constant(inner, {value for value, outer in of if outer in varying}, logs)
 
 
+def unread(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX906: a log in a primitive that lox has no rule for."""
+    for event, _, each in audited.once(_Logs).left:
+        if each.unread:
+            yield UNREAD.at(
+                _at(event.site), f"{_keys(event)} is logged inside of '{each.unread}', for which lox has no rule."
+            )
+        else:
+            yield UNREAD.fine(_at(event.site))
+
+
 def _at(site: Site) -> Location:
     return Location(site.file, site.line, site.function)
 
@@ -314,5 +337,5 @@ def _listed(found: dict[str, int]) -> str:
     return f"logs {logged}" if logged else "logs none of these"
 
 
-KINDS = (UNBOUNDED, BRANCHES, UNLIKE, MEMORY, CHATTY, CONSTANT)
-CHECKS = (unbounded, branches, unlike, memory, chatty, constant)
+KINDS = (UNBOUNDED, BRANCHES, UNLIKE, MEMORY, CHATTY, CONSTANT, UNREAD)
+CHECKS = (unbounded, branches, unlike, memory, chatty, constant, unread)

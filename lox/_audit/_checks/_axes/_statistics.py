@@ -16,7 +16,7 @@ from lox._audit._rules import primitives
 TURNED = Kind(
     "LOX107",
     "warning",
-    "What is left of an array after a reduction meets another axis of it",
+    "A reduced array is broadcast against another axis",
     "Keep the axis that is reduced: x / x.sum(axis=1, keepdims=True); if it is meant, write x / x.sum(axis=1)[None].",
     "Reductions of an array meet the axes that they are of.",
 )

@@ -22,7 +22,7 @@ RAISED = Kind(
     "LOX400",
     "error",
     "The function raises while it is traced",
-    "Mend what the message says, and audit again.",
+    "Fix what the message says, and audit again.",
     "JAX traces the function.",
 )
 _BY_ERROR = {

@@ -24,7 +24,7 @@ ALONG = Kind(
 WHOLE = Kind(
     "LOX204",
     "warning",
-    "The body of a scan reads an array and not the slice of it that it gets",
+    "The body of a scan reads a whole array instead of its slice",
     "Use the slice that the body gets in place of the array around it; if all of it is meant, do not scan it.",
 )
 ENDS = Kind(
