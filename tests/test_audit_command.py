@@ -8,7 +8,7 @@ import pytest
 from lox.__main__ import main
 
 PROGRAM = """
-import jax, jax.numpy as jnp
+import functools, jax, jax.numpy as jnp
 
 class steps:
     def update(obs, w):
@@ -28,6 +28,10 @@ def scale(x, *more, factor=2):
 
 def nothing():
     return jnp.zeros(3)
+
+@functools.wraps(scale)
+def scaled():
+    return scale(jnp.ones(3))
 
 def listed():
     return [1]
@@ -85,6 +89,11 @@ def test_what_is_ignored_is_no_failure(audit):
 def test_a_function_without_arguments_needs_no_factory(audit):
     code, out, _ = audit("auditedprogram:nothing")
     assert code == 0 and "Audit of nothing: 0 issues" in out
+
+
+def test_a_function_whose_arguments_are_injected_needs_no_factory(audit):
+    code, out, error = audit("auditedprogram:scaled")
+    assert (code, error) == (0, "") and "Audit of scale" in out
 
 
 def test_a_function_that_raises_is_an_issue(audit):

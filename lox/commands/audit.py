@@ -14,6 +14,7 @@ from typing import Any
 from lox import _audit
 from lox._audit._capture import name_of
 from lox._audit._location import is_internal
+from lox._exceptions import LogValueError
 from lox._text import encodable
 from lox.commands._output import Failure
 
@@ -44,8 +45,13 @@ def audit(
         The exit code.
     """
     fun = _find(function)
-    args, kwargs = _none(fun) if factory is None else _arguments(factory)
-    report = _audit.audit(fun, axes=axes, differentiate=differentiate, ignore=ignore)(*args, **kwargs)
+    args, kwargs = ((), {}) if factory is None else _arguments(factory)
+    try:
+        report = _audit.audit(fun, axes=axes, differentiate=differentiate, ignore=ignore)(*args, **kwargs)
+    except LogValueError:
+        if factory is None:
+            _refuse_to_guess(fun)
+        raise
     text = getattr(report, f"to_{write}")(detail)
     print(encodable(text.rstrip("\n"), sys.stdout.encoding))
     return 1 if report.at_least(fail_on) else 0
@@ -93,19 +99,18 @@ def _running(what: str) -> Iterator[None]:
         raise Failure(f"{what} raises {type(error).__name__}{f': {first}' if first else ''}") from error
 
 
-def _none(fun: Callable[..., Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """No arguments, if a function needs none."""
+def _refuse_to_guess(fun: Callable[..., Any]) -> None:
+    """Says which arguments a function needs, if it needs some."""
     try:
         parameters = inspect.signature(fun).parameters.values()
     except (TypeError, ValueError):  # Of a builtin.
-        return (), {}
+        return
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     needed = [each.name for each in parameters if each.default is each.empty and each.kind not in optional]
     if needed:
         listed = " and ".join(filter(None, (", ".join(needed[:-1]), needed[-1])))
         it = "it" if len(needed) == 1 else "them"
         raise Failure(f"{name_of(fun)} takes {listed}: give {it} with --args MODULE:FACTORY")
-    return (), {}
 
 
 def _arguments(factory: str) -> tuple[Sequence[Any], Mapping[str, Any]]:
