@@ -10,9 +10,9 @@ import itertools
 import symtable
 from typing import Any
 
-from benchmarks.corpus import Case
+from benchmarks.corpus import Case, f32, flags, i32
 
-PRESUMED = """\
+_IMPORTS = """\
 import dataclasses
 import functools
 import logging
@@ -32,16 +32,8 @@ from jax.experimental import pallas
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 import lox
-
-def f32(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-def i32(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.int32)
-
-def flags(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.bool_)
 """
+PRESUMED = "\n".join([_IMPORTS, *map(inspect.getsource, (f32, i32, flags))])
 """What is not shown with each program."""
 
 COLUMNS = 120

@@ -28,6 +28,7 @@ napoleon_custom_sections = [("When the returned function runs", "params_style")]
 
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+
 html_theme = "furo"
 html_title = f"lox {release}"
 html_show_copyright = False

@@ -235,7 +235,7 @@ def test_sums_that_are_said_to_stall_do(dtype, end):
     def pooled(x):
         return jax.lax.reduce_window(x[:4096].reshape(window), 0.0, jax.lax.add, window, window, "VALID")[0, 0, 0, 0]
 
-    # A CPU without float16 of its own adds up a window of them in a register of float32.
+    # A CPU without float16 of its own adds up each row of a window in a register of float32, so that 64 rows are exact.
     of_pooled = {end, 4096} if dtype == jnp.float16 else {end}
     for fun, stalls_at in ((scattered, {end}), (shared, {end}), (pooled, of_pooled)):
         assert float(jax.jit(fun)(ones)) in stalls_at
