@@ -1,5 +1,6 @@
-"""Several CPU devices, strict dtype promotion. Both must be set before the tests use JAX. No library calls home."""
+"""JAX as the tests have it: several CPU devices, strict dtype promotion, quick compilation. No library calls home."""
 
+import gc
 import os
 import signal
 
@@ -14,8 +15,63 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
+from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
+from tiers import examples as examples  # noqa: E402
+from tiers import pytest_collection_modifyitems as pytest_collection_modifyitems  # noqa: E402
+from tiers import pytest_configure as choose_tier  # noqa: E402
+from tiers import pytest_ignore_collect as pytest_ignore_collect  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+QUICK = {
+    "jax_disable_most_optimizations": True,
+    "jax_enable_compilation_cache": True,
+    "jax_persistent_cache_min_compile_time_secs": 0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}
+"""How the tests compile: quickly, and once for all runs."""
+
+AS_USERS = {"jax_disable_most_optimizations": False, "jax_enable_compilation_cache": False}
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--as-users", action="store_true", help="compile as users do: with all optimizations, and without a cache"
+    )
+
+
+def pytest_configure(config):
+    choose_tier(config)
+    if config.getoption("as_users"):
+        return
+    QUICK["jax_compilation_cache_dir"] = str(config.cache.mkdir("jax"))
+    for name, value in QUICK.items():
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)  # For the processes that tests start.
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()  # Tests that collect garbage need not look at what was imported.
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_programs():
+    """Lets go of the programs of the module before, which would take gigabytes together."""
+    yield
+    jax.clear_caches()
+
+
+def pytest_runtest_setup(item):
+    """Compiles as users do where a test is marked so, and quickly elsewhere."""
+    if item.config.getoption("as_users"):
+        return
+    options = QUICK | (AS_USERS if item.get_closest_marker("optimized") else {})
+    if jax.config.values["jax_enable_compilation_cache"] != options["jax_enable_compilation_cache"]:
+        for name, value in options.items():
+            jax.config.update(name, value)
+        jax.clear_caches()
+        compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="session")

@@ -68,11 +68,13 @@ def test_jax_refuses_to_differentiate_what_is_no_scalar_or_by_what_is_not_real(c
         gradient(case, normal)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", [*of("LOX602", True), *of("LOX603", True)])
 def test_derivatives_that_are_cut_off_are_zero(case):
     assert not all(np.any(each) for each in gradient(case, normal))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", of("LOX602", False))
 def test_derivatives_that_are_not_cut_off_are_not_zero(case):
     assert all(np.any(each) for each in gradient(case, normal))
@@ -89,6 +91,7 @@ def test_jax_differentiates_what_has_derivatives(case):
     assert gradient(case, normal)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", [*of("LOX606", True), *of("LOX607", True)])
 def test_derivatives_that_are_said_to_be_infinite_are(case):
     assert any(not np.isfinite(each).all() for fill in FILLS for each in gradient(case, fill))
@@ -101,6 +104,7 @@ KEPT_FINITE = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", KEPT_FINITE)
 def test_derivatives_that_are_kept_finite_are(case):
     assert all(np.isfinite(each).all() for fill in FILLS for each in gradient(case, fill))

@@ -7,8 +7,9 @@ import jax.extend as jex
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from jax import lax
+from tiers import generates
 
 from lox import _compat, testing
 from lox._audit._capture import capture
@@ -157,7 +158,7 @@ def test_ranges_of_integers_hold_where_they_wrap_around(dtype, operate):
             check(operate, np.array([info.min, info.max, 0, 1, info.max // 2], dtype))
 
 
-@settings(max_examples=20, deadline=None)
+@generates(10)
 @given(testing.programs(depth=2, length=3))
 def test_ranges_hold_in_random_programs(program):
     with jax.numpy_dtype_promotion("standard"):

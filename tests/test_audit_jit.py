@@ -206,6 +206,7 @@ def test_without_source_nothing_is_told():
     assert not found(names["step"], jnp.ones(3))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("library", ["flax", "optax", "equinox"])
 def test_libraries_are_silent(library):
     assert not globals()[f"step_with_{library}"]()
@@ -583,6 +584,7 @@ def test_without_source_nothing_is_verified():
     assert not {"LOX410", "LOX411", "LOX412", "LOX413", "LOX414"} & verified(names["step"], jnp.ones(3))
 
 
+@pytest.mark.integration
 def test_a_loop_of_python_around_what_equinox_jits_may_change_its_object():
     import equinox as eqx
 
@@ -604,6 +606,7 @@ def test_a_loop_of_python_around_what_equinox_jits_may_change_its_object():
     assert set(found(jax.jit(Trainer().train), jnp.ones(3))) == {"LOX414"}
 
 
+@pytest.mark.integration
 def test_modules_of_flax_and_equinox_may_assign_what_they_make():
     import equinox as eqx
     import flax.linen as nn
@@ -646,6 +649,7 @@ def test_of_what_is_too_long_to_look_at_nothing_is_verified():
     assert "LOX413" in verified(lambda x: x * len(short), jnp.ones(3))
 
 
+@pytest.mark.integration
 def test_what_wraps_a_method_hides_no_change():
     import equinox as eqx
 

@@ -5,7 +5,8 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
+from tiers import generates
 
 import lox
 from benchmarks.corpus import cases, f32
@@ -41,7 +42,7 @@ def test_spool_refuses_what_is_found_wrong_and_nothing_else(case):
     assert refuses(case.fun, *case.args) == (case.wrong or "on_a_screen" in case.name)
 
 
-@settings(max_examples=50, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@generates(25)
 @given(testing.programs(depth=2, length=2, constructs=WITHOUT_TAPS))
 def test_of_random_programs_spool_refuses_those_in_which_something_is_found(program):
     args = f32(3), jax.ShapeDtypeStruct((), jnp.int32)

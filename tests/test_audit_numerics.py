@@ -142,6 +142,7 @@ def test_integers_of_jax_are_not_mentioned():
         assert not found(fun, jax.random.key(0), of(jnp.float32, 200, 200), of(dtype, 3))
 
 
+@pytest.mark.integration
 def test_training_with_optax_and_flax_is_not_mentioned():
     import optax
     from flax import linen as nn

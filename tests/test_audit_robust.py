@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 from jax.experimental import io_callback, pallas
 from jax.experimental import sparse as jsparse
 from jax.sharding import PartitionSpec
+from tiers import generates
 
 import lox
 from lox import testing
@@ -70,16 +71,10 @@ WRAPPERS = {
 }
 
 
+@pytest.mark.generated(3)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_random_programs_are_audited(wrapper):
-    @settings(
-        max_examples=8,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-        print_blob=False,
-    )
+def test_random_programs_are_audited(wrapper, examples):
+    @examples
     @given(testing.programs(depth=2, length=2), st.integers(0, 6))
     def is_audited(program, n):
         check(lox.audit(WRAPPERS[wrapper](program))(X, np.int32(n)))
@@ -87,7 +82,7 @@ def test_random_programs_are_audited(wrapper):
     is_audited()
 
 
-@settings(max_examples=30, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@generates(15)
 @given(testing.programs(depth=3, length=2))
 def test_nothing_is_wrong_with_random_programs(program):
     assert not lox.audit(program)(X, np.int32(3)).issues

@@ -4,7 +4,6 @@ import functools
 import importlib
 import inspect
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
@@ -265,7 +264,10 @@ def test_a_loop_in_a_library_is_left_alone(tmp_path, monkeypatch):
     assert not found(twice, jnp.ones(3), jnp.ones(3))
 
 
+@pytest.mark.integration
 def test_a_network_that_makes_its_parameters_in_a_loop_is_left_alone():
+    import flax.linen as nn
+
     class Tower(nn.Module):
         @nn.compact
         def __call__(self, x):

@@ -19,6 +19,7 @@ def run_expecting_exit(capsys, *argv):
     return exit_info.value.code, capsys.readouterr()
 
 
+@pytest.mark.integration
 def test_demo_shows_sites_logs_and_reductions_and_writes_a_plot(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "160")
     plot = tmp_path / "plot.png"
@@ -30,6 +31,7 @@ def test_demo_shows_sites_logs_and_reductions_and_writes_a_plot(capsys, monkeypa
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.integration
 def test_demo_learns_and_the_reduced_logs_agree_with_all_of_them():
     train = functools.partial(training.train, steps=200)
     key, data = jax.random.key(0), training.load()

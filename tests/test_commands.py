@@ -136,6 +136,7 @@ def many(tmp_path_factory):
     return path
 
 
+@pytest.mark.integration
 def test_ten_thousand_keys(lox_main, many):
     code, rows, _ = lox_main("ls", many)
     assert code == 0 and len(rows) == 10_000 and rows[-1] == ["run", "key9999", "1", "-", "9999", "float32[]"]
@@ -203,6 +204,7 @@ def test_on_a_terminal_tables_are_aligned_under_a_header(runs):
     assert lines[1] == "a    train/loss  4       30    3     float64[]"
 
 
+@pytest.mark.integration
 def test_a_reader_that_goes_away_is_no_traceback(many, runs):
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": BUFFERED}
     with (
@@ -257,6 +259,7 @@ def test_what_cannot_be_drawn(lox_main, tmp_path):
 # -- export --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_export_to_csv_and_parquet_is_a_table_of_all_runs(lox_main, runs, tmp_path):
     code, rows, _ = lox_main("export", runs, "--to", "csv")
     assert code == 0 and rows[:2] == [["run,key,event,step,value"], ["a,train/loss,0,0,0.0"]] and len(rows) == 11
@@ -269,6 +272,7 @@ def test_export_to_csv_and_parquet_is_a_table_of_all_runs(lox_main, runs, tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "runs"]
 
 
+@pytest.mark.integration
 def test_export_writes_through_links_and_into_pipes(lox_main, runs, tmp_path):
     target, link, pipe = tmp_path / "file.csv", tmp_path / "link.csv", tmp_path / "pipe"
     target.write_text("old")
@@ -282,6 +286,7 @@ def test_export_writes_through_links_and_into_pipes(lox_main, runs, tmp_path):
     assert from_pipe == target.read_text() and from_pipe.startswith("run,key,event,step,value")
 
 
+@pytest.mark.integration
 def test_export_to_tensorboard_is_what_its_reader_reads(lox_main, runs, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -298,6 +303,7 @@ def test_export_to_tensorboard_is_what_its_reader_reads(lox_main, runs, tmp_path
     assert code == 1 and error.count("has something in it already") == 4
 
 
+@pytest.mark.integration
 def test_export_to_wandb_has_a_run_for_each(lox_main, runs, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_CONSOLE", "off")
@@ -315,6 +321,7 @@ def test_export_to_wandb_has_a_run_for_each(lox_main, runs, tmp_path, monkeypatc
         time.sleep(0.01)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("to", ["csv", "parquet", "tensorboard"])
 def test_complex_keys_are_left_out_and_named(lox_main, tmp_path, to):
     save(tmp_path / "runs" / "a", {"z": jnp.array([1j]), "x": jnp.array([1.0])})
@@ -322,6 +329,7 @@ def test_complex_keys_are_left_out_and_named(lox_main, tmp_path, to):
     assert code == 1 and error == "lox: 'z' of a is complex, and is left out\n" and (tmp_path / "out").exists()
 
 
+@pytest.mark.integration
 def test_a_file_that_cannot_be_written_is_an_error_and_leaves_nothing(lox_main, runs, tmp_path):
     code, _, error = lox_main("export", runs, "--to", "csv", "-o", tmp_path / "absent" / "file.csv")
     assert code == 1 and "absent" in error and "Traceback" not in error
@@ -398,6 +406,7 @@ for i, line in enumerate(sys.stdin):
 """
 
 
+@pytest.mark.integration
 def test_tail_prints_what_another_process_writes_until_it_is_interrupted(tmp_path):
     pipe = {
         "stdin": subprocess.PIPE,

@@ -488,17 +488,26 @@ run_forward = {
 }
 
 
-once = [(name, transformation) for name in names for transformation in run_once]
-once += [(name, transformation) for name in names if programs[name].forward for transformation in run_forward]
-
-
-@pytest.mark.parametrize(("name", "transformation"), once)
-def test_a_program_logs_what_plain_python_logs(name, transformation):
+def logs_as_plain_python(name, transform):
     case = programs[name]
     out, events = case.expected(X)
-    found, logs = (run_once | run_forward)[transformation](case, case.logging())(jnp.float32(X))
+    found, logs = transform(case, case.logging())(jnp.float32(X))
     np.testing.assert_allclose(found, out, RTOL)
     assert_events(case, logs, events)
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("transformation", run_once)
+@pytest.mark.parametrize("name", names)
+def test_a_program_logs_what_plain_python_logs(name, transformation):
+    logs_as_plain_python(name, run_once[transformation])
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("transformation", run_forward)
+@pytest.mark.parametrize("name", [name for name in names if programs[name].forward])
+def test_a_program_logs_in_forward_mode_what_plain_python_logs(name, transformation):
+    logs_as_plain_python(name, run_forward[transformation])
 
 
 run_batch = {
@@ -511,6 +520,7 @@ run_batch = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("transformation", run_batch)
 @pytest.mark.parametrize("name", names)
 def test_each_lane_logs_what_plain_python_logs(name, transformation):
@@ -544,6 +554,7 @@ def pulled_back(f, x):
     return out, pull_back(jnp.float32(1))[0]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("transformation", derivatives)
 @pytest.mark.parametrize("name", differentiable)
 def test_a_differentiated_program_logs_its_events_once_and_has_its_derivative(name, transformation):
@@ -555,6 +566,7 @@ def test_a_differentiated_program_logs_its_events_once_and_has_its_derivative(na
     assert_events(case, logs, events)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", differentiable)
 def test_each_lane_of_a_differentiated_program_logs_its_events_once(name):
     case = programs[name]
@@ -588,6 +600,7 @@ handlers = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("handler", handlers)
 @pytest.mark.parametrize("name", names)
 def test_a_handler_removes_what_it_selects_and_nothing_else(name, handler):
@@ -600,6 +613,7 @@ def test_a_handler_removes_what_it_selects_and_nothing_else(name, handler):
     assert_events(case, logs, {key: values for key, values in events.items() if key not in removed})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", names)
 def test_a_filter_works_under_vmap_and_between_vmap_and_a_program(name):
     case = programs[name]
@@ -613,6 +627,7 @@ def test_a_filter_works_under_vmap_and_between_vmap_and_a_program(name):
             assert_events(case, logs, kept, lambda logs, key, index=index: lane(logs, key, index))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", differentiable)
 def test_a_filter_changes_no_derivative(name):
     case = programs[name]
@@ -622,6 +637,7 @@ def test_a_filter_changes_no_derivative(name):
         np.testing.assert_allclose(strip(jax.grad(case.logging()))(jnp.float32(X)), expected, RTOL)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("reduction", ["sum", "last"])
 @pytest.mark.parametrize("name", names)
 def test_a_reduction_is_that_of_the_events_that_happen(name, reduction):

@@ -285,6 +285,7 @@ def test_the_table_is_drawn_ten_times_a_second_at_most():
     assert 2 <= printed(console).count("last") <= 10 * seconds + 3
 
 
+@pytest.mark.integration
 def test_several_loggers_share_a_terminal():
     console = terminal(height=40)
     first, second = (lox.loggers.ConsoleLogger({name: 5}, console=console) for name in ("one", "two"))
@@ -329,6 +330,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_the_terminal_is_restored(ending):
     code, status = ENDINGS[ending]
@@ -359,6 +361,7 @@ def test_the_terminal_is_restored(ending):
     assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l"), "the cursor is there again"
 
 
+@pytest.mark.integration
 def test_a_notebook_has_a_display_that_changes():
     from jupyter_client.manager import start_new_kernel
 

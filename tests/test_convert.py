@@ -152,7 +152,16 @@ def numbers(value):
 
 
 @pytest.mark.parametrize("name", ODD)
-@pytest.mark.parametrize("to", ["long", "wide", "parquet", "wide parquet", "xarray"])
+@pytest.mark.parametrize(
+    "to",
+    [
+        "long",
+        "wide",
+        "xarray",
+        pytest.param("parquet", marks=pytest.mark.integration),
+        pytest.param("wide parquet", marks=pytest.mark.integration),
+    ],
+)
 def test_odd_values_are_converted(name, to, tmp_path):
     value = ODD[name]
     logs = lox.logdict({name: value})
@@ -180,6 +189,7 @@ def test_complex_numbers_are_in_tables_but_not_in_files(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.integration
 def test_values_of_several_kinds_are_in_one_long_column(tmp_path):
     logs = lox.logdict(
         {"x": jnp.array([0.5]), "flag": jnp.array([True]), "n": jnp.array([3]), "none": jnp.zeros((1, 0))}
@@ -189,6 +199,7 @@ def test_values_of_several_kinds_are_in_one_long_column(tmp_path):
     assert table["value"].tolist() == [0.5, 1, 3] and table["key"].tolist() == ["x", "flag", "n"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("wide", [False, True])
 def test_no_logs(wide, tmp_path):
     logs = lox.logdict()

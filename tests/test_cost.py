@@ -9,6 +9,8 @@ import pytest
 import lox
 from benchmarks import programs, training
 
+pytestmark = pytest.mark.optimized
+
 
 @pytest.fixture(autouse=True)
 def promotion():
@@ -16,7 +18,11 @@ def promotion():
         yield
 
 
-@pytest.mark.parametrize("make", [*programs.ALL, *training.ALL], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make",
+    [*programs.ALL, *(pytest.param(make, marks=pytest.mark.exhaustive) for make in training.ALL)],
+    ids=lambda make: make.__name__,
+)
 def test_a_spooled_program_is_as_large_as_the_one_written_by_hand(make):
     case = make()
     case.check()
@@ -120,6 +126,7 @@ EAGER = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("program", EAGER)
 @pytest.mark.parametrize(
     "handled",
@@ -163,6 +170,7 @@ def operations(jaxpr):
     return len(jaxpr.eqns) + sum(operations(value) for value in params if hasattr(value, "eqns"))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("how", [{}, {"reduce": "mean"}, {"interval": 3}, {"argnames": ()}], ids=str)
 @pytest.mark.parametrize("one_key", [True, False])
 @pytest.mark.parametrize("around", ["nothing", "scan", "cond", "vmap of cond", "grad of scan"])

@@ -62,6 +62,7 @@ def test_a_straight_through_estimator_stays_one(rounding, composition):
     assert_logs(logs, {"rounded": [1.0]})
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("composition", compositions)
 @pytest.mark.parametrize("rounding", [straight_through, forward_straight_through], ids=["vjp", "jvp"])
 def test_a_straight_through_estimator_in_a_scan_stays_one_and_logs_every_iteration(rounding, composition):

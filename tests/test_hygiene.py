@@ -34,6 +34,7 @@ handlers = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("handler", handlers)
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.grad, lambda f: jax.jit(jax.grad(f))])
 def test_a_function_is_the_same_before_and_after_a_handler_ran_it(handler, transform):

@@ -200,6 +200,7 @@ def grad(f):
     return jax.jacfwd(f)
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("transform", [lambda f: f, jax.vmap, grad, jax.jit, jax.checkpoint], ids=lambda t: t.__name__)
 def test_without_a_handler_jaxpr_and_compiled_program_are_those_without_log_calls(transform):
     x = jnp.ones(2) if transform is jax.vmap else jnp.float32(1)
@@ -209,6 +210,7 @@ def test_without_a_handler_jaxpr_and_compiled_program_are_those_without_log_call
     assert texts[0] == texts[1]
 
 
+@pytest.mark.optimized
 def test_the_program_without_a_handler_stays_the_same_after_it_was_spooled():
     f = jax.jit(program(lox.log))
     x = jnp.float32(1)

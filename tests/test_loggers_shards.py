@@ -197,6 +197,7 @@ def test_two_shards_with_one_key_that_do_not_tell_so_are_an_error(mesh, logger):
         logger.flush()
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("options", [{"buffer": 2}, {"interval": 2}, {"interval": 2, "buffer": 3}])
 @pytest.mark.parametrize("around", [lambda f: f, jax.jit])
 @pytest.mark.parametrize("parallel", [True, False])
@@ -233,6 +234,7 @@ def in_while(f, x):
     return lax.while_loop(lambda c: c < 3, lambda c: f(c) + 1, x)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("jitted", [False, True])
 @pytest.mark.parametrize("options", [{}, {"buffer": 3}])
 @pytest.mark.parametrize("part", [in_cond, in_while])

@@ -448,6 +448,7 @@ def find_broken(law, where):
     search(given(programs)(keeps))()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_mutant_is_found(mutant, monkeypatch):
     broken, law, where = MUTANTS[mutant]

@@ -53,6 +53,12 @@ def reduced(loop, how, xs, transform=jax.jit):
     return transform(lox.spool(loop, reduce=how, unify=True))(xs)[1]["x"][0]
 
 
+def every(fun):
+    """A function that returns what each of the reductions makes of the logs of `fun`, compiled as one program."""
+    return lambda xs: {how: lox.spool(fun, reduce=how, unify=True)(xs)[1] for how in REDUCTIONS}
+
+
+@pytest.mark.optimized
 @pytest.mark.parametrize("loop", [over_scan, over_scans, over_while])
 @pytest.mark.parametrize("how", ["mean", "sum"])
 def test_a_million_events_are_added_as_precisely_as_they_are_logged(loop, how):
@@ -61,17 +67,19 @@ def test_a_million_events_are_added_as_precisely_as_they_are_logged(loop, how):
     assert np.float32(reduced(loop, how, jnp.asarray(xs))) == pytest.approx(want, rel=1e-6)
 
 
+@pytest.mark.covering(1)
 @loops
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_reductions_of_every_dtype_are_those_of_the_full_logs(loop, dtype):
     xs = jnp.asarray(np.random.default_rng(1).integers(0, 2 if dtype == "bool" else 4, 12)).astype(dtype)
-    full = jax.jit(lox.spool(over_scan))(xs)[1]
+    found, (_, full) = jax.jit(every(loop))(xs), jax.jit(lox.spool(over_scan))(xs)
     for how in REDUCTIONS:
-        got, want = reduced(loop, how, xs), full.reduce(how)["x"][0]
+        got, want = found[how]["x"][0], full.reduce(how)["x"][0]
         assert got.dtype == want.dtype
         np.testing.assert_allclose(*(np.asarray(x).astype(np.complex64) for x in (got, want)), rtol=1e-6)
 
 
+@pytest.mark.covering(1)
 @loops
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("how", ["min", "max"])
@@ -95,11 +103,11 @@ def test_the_least_of_a_dtype_is_its_own_maximum(loop, dtype, how):
 )
 def test_what_is_not_finite_reduces_as_numpy_reduces_it(loop, values):
     xs = np.asarray(values, np.float32)
+    found = jax.jit(every(loop))(jnp.asarray(xs))
     with np.errstate(all="ignore"):
         for how in ("mean", "sum", "min", "max"):
             want = functools.reduce(np.add, xs) if how in ("mean", "sum") else getattr(np, how)(xs)
-            got = reduced(loop, how, jnp.asarray(xs))
-            np.testing.assert_array_equal(got, want / 4 if how == "mean" else want)
+            np.testing.assert_array_equal(found[how]["x"][0], want / 4 if how == "mean" else want)
 
 
 @pytest.mark.parametrize("transform", [jax.jit, lambda f: f])
@@ -109,6 +117,7 @@ def test_an_infinite_sum_is_no_nan(transform):
         assert reduced(over_steps, "sum", jnp.array([1.0, np.inf]), transform) == np.inf
 
 
+@pytest.mark.covering(1)
 @loops
 @pytest.mark.parametrize("how", ["mean", "sum", "min", "max", "first", "last"])
 def test_the_derivative_of_a_reduction_is_that_of_the_same_of_the_full_logs(loop, how):
@@ -210,20 +219,25 @@ NESTS = {
 }
 
 
-@pytest.mark.parametrize("how", REDUCTIONS)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("nest", NESTS)
-@pytest.mark.parametrize("transform", [jax.jit, jax.vmap, lambda f: jax.jit(jax.vmap(f))])
-def test_loops_in_loops_reduce_as_all_their_events_do(nest, how, transform):
+@pytest.mark.parametrize("transform", [jax.jit, jax.vmap, lambda f: jax.jit(jax.vmap(f))], ids=["jit", "vmap", "both"])
+def test_loops_in_loops_reduce_as_all_their_events_do(nest, transform):
     xs = jnp.asarray(np.random.default_rng(1).integers(-3, 4, (6, 4)), jnp.float32)
     if nest == "lanes":
         xs = jnp.stack([xs, -xs, xs + 1], -1).reshape(6, 4, 3)
     if transform is not jax.jit:
         xs = jnp.stack([xs, xs[::-1]])
-    logs = transform(lox.spool(NESTS[nest], reduce=how, unify=True))(xs)[1]
-    full = transform(lambda xs: lox.spool(NESTS[nest], max_iters=6, unify=True)(xs)[1].reduce(how))(xs)
-    assert set(logs) == set(full)
-    for key in logs:
-        values = logs[key], full[key]
-        if how == "count":  # Of which each lane of the program has its own.
-            values = np.unique(values[0]), np.unique(values[1])
-        np.testing.assert_allclose(*values, rtol=1e-6)
+
+    def full(xs):
+        logs = lox.spool(NESTS[nest], max_iters=6, unify=True)(xs)[1]
+        return {how: logs.reduce(how) for how in REDUCTIONS}
+
+    found, expected = transform(every(NESTS[nest]))(xs), transform(full)(xs)
+    for how in REDUCTIONS:
+        assert set(found[how]) == set(expected[how])
+        for key in found[how]:
+            values = found[how][key], expected[how][key]
+            if how == "count":  # Of which each lane of the program has its own.
+                values = np.unique(values[0]), np.unique(values[1])
+            np.testing.assert_allclose(*values, rtol=1e-6)

@@ -175,6 +175,7 @@ def test_large_arrays_are_mapped_from_disk_and_small_ones_read(tmp_path):
         assert_array_equal(logs[key], np.arange(len(logs[key]), dtype=float))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("stack", [False, True])
 def test_runs_of_more_files_than_may_be_open_are_loaded(tmp_path, stack):
     large = 2**15 if sys.version_info >= (3, 13) else 9  # Which is mapped, and keeps no descriptor.
@@ -266,6 +267,7 @@ def test_keys_of_any_name_stay_in_the_directory_of_the_run(tmp_path):
     assert max(map(len, files)) < 200
 
 
+@pytest.mark.integration
 def test_ten_thousand_keys(tmp_path):
     write(tmp_path, logs_of({f"key{place}": [float(place)] for place in range(10_000)}))
     logs = lox.load(tmp_path)[RUN]
@@ -419,6 +421,7 @@ def kill(process):
             time.sleep(1e-3)
 
 
+@pytest.mark.integration
 def test_killed_processes_lose_nothing_that_was_acknowledged(tmp_path):
     rng = np.random.default_rng(0)
     runs, acknowledged = tmp_path / "runs", 0
@@ -485,6 +488,7 @@ def test_a_directory_that_is_deleted_underneath_is_an_error_and_other_runs_go_on
     assert_array_equal(lox.load(tmp_path)["0000000000000008"]["x"], [1.0, 2.0])
 
 
+@pytest.mark.integration
 def test_two_processes_do_not_write_one_run(tmp_path):
     runs = tmp_path / "runs"
     with writers(tmp_path) as start:
@@ -721,6 +725,7 @@ def test_saving_that_fails_leaves_nothing(tmp_path, there):
     assert_array_equal(lox.load(run)["x"], np.arange(3.0))
 
 
+@pytest.mark.integration
 def test_saving_that_is_killed_leaves_no_run_and_is_done_again(tmp_path):
     program = f"""
 import os, signal, numpy as np, lox

@@ -331,6 +331,7 @@ def looped(x):
     return lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, lox.log({"x": c[1]})["x"] + 1), (0, x))[1]
 
 
+@pytest.mark.covering(1)
 @transforms
 @pytest.mark.parametrize("options", [{}, {"interval": 2}, {"reduce": "mean"}, {"reduce": "max"}, {"reduce": "last"}])
 @pytest.mark.parametrize("f", [scanned, branched, looped])
@@ -361,6 +362,7 @@ def test_a_batch_that_is_split_over_shards_is_one_axis(grid):
             assert_logs(logs, {"x": [xs.reshape(2, 2, 2)], "sum": [xs.sum(1)]})
 
 
+@pytest.mark.covering(1)
 @transforms
 @pytest.mark.parametrize("kind", ["plain", "scan", "while", "vmap inside", "branch", "grad"])
 def test_a_batch_around_a_shard_map_comes_before_the_shards(mesh, kind, transform):
@@ -384,6 +386,7 @@ def test_a_batch_around_a_shard_map_comes_before_the_shards(mesh, kind, transfor
     assert_logs(logs, events, mask=expected.mask, dropped={key: count.T for key, count in expected.dropped.items()})
 
 
+@pytest.mark.covering(1)
 @transforms
 @pytest.mark.parametrize("batches", [1, 2])
 def test_lanes_of_a_loop_on_shards_that_end_apart(mesh, batches, transform):
@@ -432,6 +435,7 @@ def in_a_loop(x, log):
     return lax.while_loop(lambda i: i > 2, lambda i: (log(), i - 10)[1], x)
 
 
+@pytest.mark.covering(1)
 @transforms
 @pytest.mark.parametrize("program", [in_a_branch, in_a_branch_of_a_branch, in_a_loop])
 @pytest.mark.parametrize("batched", [False, True])
@@ -454,6 +458,7 @@ def test_shards_that_alone_reach_a_log_of_a_value_they_share_are_heard(mesh, pro
     assert len(arrived) == 1
 
 
+@pytest.mark.covering(1)
 @transforms
 @pytest.mark.parametrize("program", [in_a_branch, in_a_branch_of_a_branch, in_a_loop])
 def test_shards_that_alone_reach_a_log_leave_what_waits_in_a_buffer_alone(mesh, program, transform):
@@ -494,6 +499,7 @@ def alternating(x, loop=doubling):
     return lox.log({"x": x + 1})["x"]
 
 
+@pytest.mark.covering(1)
 @transforms
 @pytest.mark.parametrize("batches", [1, 2])
 @pytest.mark.parametrize(

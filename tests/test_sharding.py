@@ -66,6 +66,7 @@ def spooled(fun, **options):
 OPTIONS = ({}, {"interval": 2}, *({"reduce": how} for how in ("last", "mean", "max", "min", "sum")))
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_logs_keep_their_sharding_and_need_no_more_collectives_than_by_hand(arrays, options):
     expected = collectives(by_hand, *arrays)
@@ -79,6 +80,7 @@ def test_logs_keep_their_sharding_and_need_no_more_collectives_than_by_hand(arra
         assert len(logs[key].addressable_shards) == 4
 
 
+@pytest.mark.optimized
 def test_logs_of_a_derivative_and_of_a_batch_are_spread_as_what_they_are_of(arrays):
     def batch(w, x):
         def of_one(x):
@@ -102,6 +104,7 @@ def test_logs_of_a_derivative_and_of_a_batch_are_spread_as_what_they_are_of(arra
     assert logs["prediction"].sharding.shard_shape((1, 8)) == (1, 2)
 
 
+@pytest.mark.optimized
 def test_logs_of_a_while_loop_are_spread_too(arrays):
     def descend(w, x):
         def step(state):

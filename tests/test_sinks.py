@@ -111,6 +111,7 @@ def test_each_lane_has_a_run_of_its_own(sink):
         assert found[name]["end"] == [(0, lane + 3)]
 
 
+@pytest.mark.integration
 def test_a_run_goes_on_where_it_was(sink):
     for start in (0, 10):
         steps = {"step": {"x": np.arange(start, start + 2)}}
@@ -123,6 +124,7 @@ ODD += ["%61", "_x2a-", "a_x2a-b", "_x4*", "x.mean", "step", "time_", "x" * 300,
 ODD += ["", "_x-", "event", "event_x-", "time", "_step", "_runtime", "_timestamp", "_wandb", "\ud800", "_x-_x-"]
 
 
+@pytest.mark.integration
 def test_every_key_is_kept_apart_from_the_others(sink):
     logged(sink, {key: np.float32([place]) for place, key in enumerate(ODD)})
     (found,) = sink.numbers().values()
@@ -130,6 +132,7 @@ def test_every_key_is_kept_apart_from_the_others(sink):
     assert len(found) == len(ODD)
 
 
+@pytest.mark.integration
 def test_a_key_and_a_counter_of_one_name_are_both_kept(sink):
     names = ["epoch", "event", "time"]
     data = {name: np.array([place]) for place, name in enumerate(["step", *names])}
@@ -140,12 +143,14 @@ def test_a_key_and_a_counter_of_one_name_are_both_kept(sink):
     assert found["epoch"] == [(10, 20)]
 
 
+@pytest.mark.integration
 def test_what_is_not_finite(sink):
     logged(sink, {"x": np.float32([np.nan, np.inf, -np.inf, 1])})
     largest = np.finfo(np.float64).max if isinstance(sink, Mlflow) else np.inf
     np.testing.assert_equal(sink.numbers()[NAME]["x"], [(0, np.nan), (1, largest), (2, -largest), (3, 1)])
 
 
+@pytest.mark.integration
 def test_a_key_whose_dtype_and_shape_change(sink):
     values = [np.int8([-3]), np.float16([0.5]), np.array([True]), np.ones((1, 2)), np.zeros((1, 0))]
     values += [np.full((1, 2), np.nan), np.float32([[[7]]]), np.ones(1, ml_dtypes.bfloat16)]
@@ -153,6 +158,7 @@ def test_a_key_whose_dtype_and_shape_change(sink):
     assert sink.numbers()[NAME]["x"] == [(0, -3), (1, 0.5), (2, 1), (6, 7), (7, 1)]
 
 
+@pytest.mark.integration
 def test_lanes_in_which_an_event_did_not_happen_are_no_part_of_it(sink):
     def log_if_positive(x, i):
         lax.cond(x > 0, lambda: (lox.log({"x": x, "two": jnp.array([x, -x])}, step=i), None)[1], lambda: None)
@@ -173,6 +179,7 @@ def test_lanes_in_which_an_event_did_not_happen_are_no_part_of_it(sink):
     assert "x" not in sink.numbers()[NAME]  # One lane of several is no number.
 
 
+@pytest.mark.integration
 def test_a_batch_without_lanes_is_nothing(sink):
     def log(xs):
         jax.vmap(lambda x: lox.log({"x": x, "two": jnp.stack([x, x])}, step=x, epoch=3))(xs)
@@ -204,6 +211,7 @@ ARRAYS = {
 }
 
 
+@pytest.mark.integration
 def test_arrays_of_any_numbers_are_written_and_what_is_beside_them(sink):
     nothing = {"nothing finite": np.array([np.inf, np.nan])}
     logged(sink, *[{name: array[None], "loss": np.ones(1)} for name, array in (ARRAYS | nothing).items()])
@@ -215,6 +223,7 @@ def test_arrays_of_any_numbers_are_written_and_what_is_beside_them(sink):
     assert sink.numbers()[NAME]["loss"] == [(i, 1) for i in range(len(ARRAYS) + 1)]
 
 
+@pytest.mark.integration
 def test_a_value_that_cannot_be_written_is_an_error_of_its_key_alone(sink):
     def log(x):
         row = jnp.stack([x, x])
@@ -234,12 +243,14 @@ def test_a_value_that_cannot_be_written_is_an_error_of_its_key_alone(sink):
         assert [step for step, _ in ranges[name]["b"]] == [0, 1]
 
 
+@pytest.mark.integration
 def test_arrays_without_a_number_are_nothing(sink):
     logged(sink, {"empty": np.zeros((1, 0, 3)), "none": np.full((2, 3), np.nan)})
     logged(sink, {"x": np.ones(1)})
     assert sink.numbers() == {NAME: {"x": [(0, 1)]}}
 
 
+@pytest.mark.integration
 def test_steps_that_are_no_integers(sink):
     logged(sink, lox.logdict({"x": np.arange(2.0)}, {"step": {"x": np.float32([0.5, 2])}}))
     found = sink.numbers()[NAME]
@@ -250,17 +261,20 @@ def test_steps_that_are_no_integers(sink):
         assert found == {"x": [(0, 0), (1, 1)], name: [(0, 0.5), (1, 2)]}
 
 
+@pytest.mark.integration
 def test_steps_that_go_backwards(sink):
     logged(sink, lox.logdict({"x": np.arange(3.0)}, {"step": {"x": np.array([5, 3, 4])}}))
     assert sorted(sink.numbers()[NAME]["x"]) == [(3, 1), (4, 2), (5, 0)]
 
 
+@pytest.mark.integration
 def test_complex_numbers_are_an_error_that_says_what_to_log(sink):
     with pytest.raises(lox.LogDataError, match="'z' is complex") as raised:
         logged(sink, {"z": np.complex64([1j])})
     assert any(type(sink).__name__ in note for note in raised.value.__notes__)
 
 
+@pytest.mark.integration
 def test_threads_log_to_one_run_and_to_others(sink):
     with sink.logger() as logger:
 
@@ -280,6 +294,7 @@ def test_threads_log_to_one_run_and_to_others(sink):
     assert list(found[NAME].values()) == [events, events]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("end", ["lox.flush()", "lox.flush(); 1 / 0"])
 def test_a_program_that_never_closes_its_logger_ends_in_peace(sink, end):
     """What a library does at the exit comes after what lox does."""
@@ -301,6 +316,7 @@ def test_a_program_that_never_closes_its_logger_ends_in_peace(sink, end):
 # -- images --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_images_are_written_where_asked(sink):
     gray = np.linspace(0, 1, 12).reshape(1, 3, 4)
     color = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 4)).astype(np.uint8)
@@ -333,6 +349,7 @@ def test_images_are_written_where_asked(sink):
     assert [step for step, _ in found["rgb"]] == [0, 1]
 
 
+@pytest.mark.integration
 def test_images_of_odd_keys_are_kept_apart(sink):
     odd = ["a*b", "a b", "a_x2a-b", "é", "../a", "a/b", "a//b", "x" * 200, "x" * 201]
     data = {key: np.full((1, 2, 2), place, np.uint8) for place, key in enumerate(odd)}
@@ -351,6 +368,7 @@ def test_an_image_of_other_integers_is_an_error(tensorboard):
         logged(tensorboard, {"x": np.zeros((1, 2, 2), np.int32)}, images="x")
 
 
+@pytest.mark.integration
 def test_the_names_of_images_are_names(sink):
     with pytest.raises(lox.LogDataError, match="images must be a string or an iterable of strings"):
         sink.logger(images=3)
@@ -359,6 +377,7 @@ def test_the_names_of_images_are_names(sink):
 # -- TensorBoard ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_tensorboard_has_histograms_and_what_describes_the_run(tensorboard):
     with tensorboard.logger() as logger:
         run(logger)
@@ -372,6 +391,7 @@ def test_tensorboard_has_histograms_and_what_describes_the_run(tensorboard):
         assert f"| rate | {float(lane)} |" in text and "| name | Ada |" in text
 
 
+@pytest.mark.integration
 def test_tensorboard_goes_on_in_another_file_when_a_full_disk_has_room_again(tensorboard):
     code = (
         "import resource, signal, sys\n"
@@ -396,6 +416,7 @@ def test_tensorboard_goes_on_in_another_file_when_a_full_disk_has_room_again(ten
     assert [(event.step, event.value) for event in tensorboard.read(NAME).Scalars("x")][-2:] == [(2000, 0), (2001, 1)]
 
 
+@pytest.mark.integration
 def test_tensorboard_keeps_what_describes_the_run_apart_from_keys(tensorboard):
     with tensorboard.logger() as logger:
         logger.log(logger.init(7, rate=0.5), lox.logdict({"config/text_summary": np.ones(1)}))
@@ -406,6 +427,7 @@ def test_tensorboard_keeps_what_describes_the_run_apart_from_keys(tensorboard):
 # -- Weights & Biases ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_wandb_has_histograms_axes_and_what_describes_the_run(wandb):
     with wandb.logger(project="p", group="g", config={"model": "small"}) as logger:
         run(logger)
@@ -425,18 +447,21 @@ def test_wandb_has_histograms_axes_and_what_describes_the_run(wandb):
         assert [row for row in rows if "end" in row] == [{"event": 0, "end": lane + 3}]
 
 
+@pytest.mark.integration
 def test_wandb_has_steps_of_several_dtypes(wandb):
     steps = {"x": np.int32([1065353216]), "y": np.float32([1])}  # The same bits.
     logged(wandb, lox.logdict({"x": np.ones(1), "y": np.ones(1)}, {"step": steps}))
     assert wandb.numbers()[NAME] == {"x": [(1065353216, 1)], "y": [(1, 1)]}
 
 
+@pytest.mark.integration
 def test_wandb_has_an_axis_for_every_key(wandb):
     logged(wandb, {key: np.ones(1) for key in ODD})
     ((_, _, axes, rows),) = wandb.read().values()
     assert set().union(*rows) - set(axes) == {"event"} and set(axes.values()) == {"event"}
 
 
+@pytest.mark.integration
 def test_what_describes_a_wandb_run_is_kept_apart_from_what_wandb_says_of_it(wandb):
     with wandb.logger() as logger:
         logger.log(logger.init(7, _wandb=1), lox.logdict({"x": np.ones(1)}))
@@ -453,6 +478,7 @@ def test_keywords_that_are_those_of_the_logger_for_wandb(name):
 # -- MLflow --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_mlflow_has_statistics_of_arrays_and_what_describes_the_run(mlflow):
     with mlflow.logger(tags={"team": "red"}) as logger:
         run(logger)
@@ -473,6 +499,7 @@ def test_mlflow_has_statistics_of_arrays_and_what_describes_the_run(mlflow):
         }
 
 
+@pytest.mark.integration
 def test_mlflow_keeps_statistics_apart_from_keys_that_end_like_them(mlflow):
     long = "x" * 250
     logged(mlflow, {"x": np.array([[1, 3]]), "x.mean": np.array([7]), long: np.array([[1, 3]])})
@@ -481,6 +508,7 @@ def test_mlflow_keeps_statistics_apart_from_keys_that_end_like_them(mlflow):
     assert len(found) == 9
 
 
+@pytest.mark.integration
 def test_mlflow_gets_many_metrics_and_params_in_several_calls(mlflow):
     with mlflow.logger() as logger:
         state = logger.init(7, **{f"p{i}": i for i in range(150)})
@@ -489,11 +517,13 @@ def test_mlflow_gets_many_metrics_and_params_in_several_calls(mlflow):
     assert mlflow.runs()[NAME].data.params == {f"p{i}": str(i) for i in range(150)}
 
 
+@pytest.mark.integration
 def test_mlflow_keeps_events_that_are_equal(mlflow):
     logged(mlflow, lox.logdict({"x": np.ones(5)}, {"step": {"x": np.zeros(5, np.int32)}}))
     assert mlflow.numbers()[NAME]["x"] == [(0, 1)] * 5
 
 
+@pytest.mark.integration
 def test_what_params_of_mlflow_cannot_hold_is_in_an_artifact(mlflow):
     text = "long " * 2000
     first = {"text": text, "note*": "x"}
@@ -508,6 +538,7 @@ def test_what_params_of_mlflow_cannot_hold_is_in_an_artifact(mlflow):
     assert found.data.params == {"text": text[:5999] + "…", "note_x2a-": "x", "rate": "0.5", "later": "1"}
 
 
+@pytest.mark.integration
 def test_what_describes_an_mlflow_run_now_is_in_its_newest_artifact(mlflow):
     with mlflow.logger() as logger:
         for rate in (0.5, 0.25, 0.5):
@@ -517,6 +548,7 @@ def test_what_describes_an_mlflow_run_now_is_in_its_newest_artifact(mlflow):
     assert json.loads(file.read_text()) == {"rate": 0.5}
 
 
+@pytest.mark.integration
 def test_an_mlflow_run_whose_params_hold_everything_has_no_artifact(mlflow):
     for _ in range(2):
         with mlflow.logger() as logger:
@@ -524,6 +556,7 @@ def test_an_mlflow_run_whose_params_hold_everything_has_no_artifact(mlflow):
     assert not (mlflow.path / "artifacts").exists()
 
 
+@pytest.mark.integration
 def test_an_mlflow_run_that_is_deleted_underneath_is_an_error_and_other_loggers_go_on(mlflow):
     memory = MemoryLogger()
     logger = MultiLogger(mlflow.logger(), memory)
@@ -540,6 +573,7 @@ def test_an_mlflow_run_that_is_deleted_underneath_is_an_error_and_other_loggers_
     assert memory[NAME]["x"].tolist() == [0, 1, 0, 1]
 
 
+@pytest.mark.integration
 def test_mlflow_gets_the_metrics_of_one_run_when_the_others_are_deleted(mlflow):
     words = jnp.stack([jnp.zeros(6, jnp.uint32), jnp.arange(6, dtype=jnp.uint32)], 1)
     logger = mlflow.logger()
@@ -559,6 +593,7 @@ def test_mlflow_gets_the_metrics_of_one_run_when_the_others_are_deleted(mlflow):
         logger.close()
 
 
+@pytest.mark.integration
 def test_the_active_run_of_mlflow_is_the_users(mlflow, monkeypatch):
     import mlflow as module
 
@@ -578,6 +613,7 @@ def test_the_active_run_of_mlflow_is_the_users(mlflow, monkeypatch):
 # -- Trackio -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_trackio_has_histograms_and_what_describes_the_run(trackio):
     with trackio.logger(group="g", config={"model": "small"}) as logger:
         run(logger)
@@ -590,6 +626,7 @@ def test_trackio_has_histograms_and_what_describes_the_run(trackio):
         assert [sum(histogram["values"]) for _, histogram in of_weights] == [2, 2, 2]  # What is finite.
 
 
+@pytest.mark.integration
 def test_keys_that_are_columns_of_trackio_are_kept_apart_from_them(trackio):
     logged(trackio, {"x": np.zeros(1)})
     columns = [name for _, name, *_ in trackio._select("PRAGMA table_info(metrics)")]
@@ -599,6 +636,7 @@ def test_keys_that_are_columns_of_trackio_are_kept_apart_from_them(trackio):
     assert sorted(value for ((_, value),) in found.values()) == list(range(len(columns) + 1))
 
 
+@pytest.mark.integration
 def test_what_describes_a_trackio_run_is_kept_apart_from_what_trackio_says_of_it(trackio):
     with trackio.logger(group="g") as logger:
         logger.log(logger.init(7, _Group=1, _Created=2), lox.logdict({"x": np.ones(1)}))
@@ -606,6 +644,7 @@ def test_what_describes_a_trackio_run_is_kept_apart_from_what_trackio_says_of_it
     assert (config["_Group"], config["_Group_x-"], config["_Created_x-"]) == ("g", 1, 2)
 
 
+@pytest.mark.integration
 def test_trackio_is_told_what_describes_a_run_later(trackio):
     with trackio.logger() as logger:
         for rate in (0.5, 0.25, 0.25):
@@ -614,6 +653,7 @@ def test_trackio_is_told_what_describes_a_run_later(trackio):
     assert trackio.numbers()[NAME]["x"] == [(0, 1), (1, 1), (2, 1)]
 
 
+@pytest.mark.integration
 def test_the_run_of_trackio_is_the_users(trackio):
     import trackio as module
 
@@ -632,6 +672,7 @@ def test_the_run_of_trackio_is_the_users(trackio):
     assert (dict(numbers["mine"]), dict(numbers[NAME])) == ({"my own": [(0, 3)]}, {"x": [(0, 1)]})
 
 
+@pytest.mark.integration
 def test_trackio_has_written_when_flush_returns(trackio):
     with trackio.logger() as logger:
         for seed in range(64):
@@ -640,6 +681,7 @@ def test_trackio_has_written_when_flush_returns(trackio):
         assert [events["x"] for events in trackio.numbers().values()] == [[(0, 0), (1, 1), (2, 2)]] * 64
 
 
+@pytest.mark.integration
 def test_a_database_of_trackio_that_is_locked_is_an_error_and_other_loggers_go_on(trackio):
     memory = MemoryLogger()
     logger = MultiLogger(trackio.logger(), memory)
@@ -664,6 +706,7 @@ def test_a_name_that_trackio_does_not_take(trackio_folder):
 # -- runs that end underneath, and other processes -----------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_a_wandb_run_that_is_finished_underneath_is_an_error_and_other_sinks_go_on(wandb):
     first, memory = wandb.logger(), MemoryLogger()
     logger = MultiLogger(first, memory)
@@ -679,6 +722,7 @@ def test_a_wandb_run_that_is_finished_underneath_is_an_error_and_other_sinks_go_
     assert memory[NAME]["x"].tolist() == [0, 1, 0, 1]
 
 
+@pytest.mark.integration
 def test_an_mlflow_run_that_is_ended_underneath_goes_on(mlflow):
     with mlflow.logger() as logger:
         logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))
@@ -688,6 +732,7 @@ def test_an_mlflow_run_that_is_ended_underneath_goes_on(mlflow):
     assert mlflow.numbers()[NAME]["x"] == [(0, 1), (1, 1)]
 
 
+@pytest.mark.integration
 def test_a_trackio_run_that_is_deleted_underneath_begins_again(trackio):
     import trackio as module
 
@@ -700,6 +745,7 @@ def test_a_trackio_run_that_is_deleted_underneath_begins_again(trackio):
     assert trackio.numbers()[NAME]["x"] == [(1, 1)]
 
 
+@pytest.mark.integration
 def test_another_process_continues_the_runs(mlflow, trackio):
     program = f"""
 import numpy as np, lox

@@ -142,6 +142,7 @@ LANES = {
 }
 
 
+@pytest.mark.covering(1)
 @buffers
 @pytest.mark.parametrize("composition", ONE_LANE)
 def test_what_happens_arrives_in_order(composition, buffer):
@@ -152,6 +153,7 @@ def test_what_happens_arrives_in_order(composition, buffer):
     assert len(arrived) == -(-len(one_by_one) // buffer)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("buffer", [1, 3])
 @pytest.mark.parametrize("composition", DERIVATIVES)
 def test_each_forward_event_arrives_once_and_derivatives_stay(composition, buffer):
@@ -190,6 +192,7 @@ def smooth(x):
     return lax.scan(step, x, length=4)[0]
 
 
+@pytest.mark.covering(1)
 @buffers
 @pytest.mark.parametrize("composition", LANES)
 def test_each_lane_gets_its_own_events_and_all_lanes_one_call(composition, buffer):
@@ -204,6 +207,7 @@ def test_one_event_of_many_lanes_is_one_call():
     assert_array(logs["x"], np.arange(64.0)[None])
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("buffer", [1, 4])
 @pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_every_kth_event_of_a_key_arrives(around, buffer):
@@ -250,6 +254,7 @@ def two_scans(x):
     return lox.log({"c": x})["c"], out
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("buffer", [2, 3, 7, 14, 20, 30, 1000])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_scan_is_sent_many_iterations_at_a_time(buffer, reverse):
@@ -271,6 +276,7 @@ def test_a_scan_is_sent_many_iterations_at_a_time(buffer, reverse):
     assert len(arrived) < len(one_by_one) / max(buffer / 3, 1.2) + 2
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("unroll", [1, 3, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("length", [8, 11])
@@ -413,6 +419,7 @@ def test_the_order_holds_over_several_calls_and_functions():
 NOTHING = lambda x: lax.scan(lambda c, _: (lox.log({"never": c})["never"], None), x, length=0)[0]  # noqa: E731
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("buffer", [1, 3])
 def test_a_branch_that_only_some_lanes_take_logs_in_order(buffer):
     def plain(log, x, taken):
@@ -731,6 +738,7 @@ ELSEWHERE = jax.jit(lambda x: lox.log_grad({"y": lox.log({"x": x})["x"] + 1})["y
 """A jitted function that outlives the taps on it."""
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     "make",
     [
@@ -788,6 +796,7 @@ def test_what_was_sent_arrives_before_the_interpreter_exits():
     assert result.stdout.split() == [str(float(i)) for i in range(20)], result.stderr
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("options", ["", ", buffer=50"])
 @pytest.mark.parametrize("wrap", ["f", "jax.jit(f)"])
 def test_ctrl_c_ends_a_long_loop(wrap, options):
@@ -920,6 +929,7 @@ SEQUENCES = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("composition", SEQUENCES)
 @pytest.mark.parametrize("end", ["nothing", "scan", "cond", "other type"])
 @pytest.mark.parametrize("buffer", [2, 3, 8, 100])
@@ -962,6 +972,7 @@ def test_what_surely_happens_in_sequence_takes_no_branch():
     assert "cond" not in str(jaxpr) and str(jaxpr).count("lox_log") == 3
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("transform", [lambda f: f, lambda f: lambda x: jax.vmap(f)(x[None]), lox.keep])
 @pytest.mark.parametrize("options", [{}, {"buffer": 2}, {"buffer": 5}, {"interval": 1, "buffer": 4}])
 @pytest.mark.parametrize("loop", [0, 3])

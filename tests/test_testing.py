@@ -9,8 +9,9 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from jax import lax
+from tiers import generates
 
 import lox
 from lox import _handler, testing
@@ -18,13 +19,12 @@ from lox.testing import Derivative, Log, Scan, Update, While
 from lox.testing.__main__ import main
 
 X, N = np.float32([0.3, -0.5]), 4
-quick = settings(deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 # -- programs ------------------------------------------------------------------------------------------------------
 
 
-@settings(quick, max_examples=50)
+@generates(50)
 @given(testing.programs(depth=1, constructs=["scan", "grad"], values=["x"], dtypes=[]))
 def test_programs_are_made_of_what_was_asked_for(program):
     assert {type(statement) for statement in program.statements()} <= {Log, Update, Scan, Derivative}
@@ -93,6 +93,7 @@ def train(w, xs):
     return lax.scan(step, w, (jnp.arange(len(xs)), xs))[0]
 
 
+@pytest.mark.exhaustive
 def test_a_function_of_the_users_is_checked():
     report = testing.check(train, jnp.float32(0.5), jnp.ones((3, 2)))
     assert {"transparency", "jit", "vmap", "derivatives", "scan", "filters", "tap_and_spool"} <= set(report.kept)
@@ -151,6 +152,7 @@ LEGITIMATE = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", LEGITIMATE)
 def test_no_false_alarm(name):
     fun, args = LEGITIMATE[name]
@@ -265,6 +267,7 @@ def test_what_a_function_raises_is_raised():
 # -- fuzz ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_a_program_that_breaks_a_law_is_stored_as_a_file_that_shows_it(tmp_path, monkeypatch, capsys):
     scan_p = jax.extend.core.primitives.scan_p
     rule = _handler.rules[scan_p]
@@ -322,6 +325,7 @@ def test_arguments_of_the_command_that_are_wrong(arguments):
     assert raised.value.code == 2
 
 
+@pytest.mark.exhaustive
 def test_a_loop_in_the_condition_of_a_loop_has_its_own_number_of_iterations():
     test = (Log("a", "n"), While(1, (), fori=True), While(2, (Log("a", "n"),)))
     program = testing.Program((While(3, (Log("b", "n"),), test=test),))

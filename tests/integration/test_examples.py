@@ -11,7 +11,7 @@ import pytest
 
 import lox
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "docs" / "examples"
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from flax.core import FrozenDict
 from jax import lax
 from reference import Journal, assert_array, assert_logs
 
@@ -350,3 +351,44 @@ def test_a_line_search_logs_each_evaluation():
     out, logs = lox.spool(jax.jit(train), reduce="first")(jnp.zeros(2))
     np.testing.assert_allclose(out, expected, RTOL)
     assert logs["value"].tolist() == [18.0]
+
+
+# -- lox.log_grad --------------------------------------------------------------------------------------------------
+
+
+def test_log_grad_logs_the_gradients_of_networks():
+    class Network(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = lox.log_grad({"hidden": nn.Dense(3)(x)})["hidden"]
+            return nn.Dense(1)(jnp.tanh(x)).sum()
+
+    network, x = Network(), jnp.ones((2, 4))
+    parameters = network.init(jax.random.key(0), x)
+    loss = lambda p: network.apply(lox.log_grad({"p": p})["p"], x)  # noqa: E731
+    slopes, logs = lox.spool(jax.jit(jax.grad(loss)))(parameters)
+    assert logs["grad/hidden"].shape == (1, 2, 3)
+    for path, slope in jax.tree_util.tree_leaves_with_path(slopes):
+        key = "grad/p/" + jax.tree_util.keystr(path, simple=True, separator="/")
+        assert_array(logs[key], slope[None], 1e-6)
+
+    model = eqx.nn.Linear(4, 2, key=jax.random.key(1))
+
+    def of_model(model):
+        arrays, rest = eqx.partition(model, eqx.is_array)
+        return jax.vmap(eqx.combine(lox.log_grad({"m": arrays})["m"], rest))(x).sum()
+
+    slopes, logs = lox.spool(eqx.filter_grad(of_model))(model)
+    assert_array(logs["grad/m/weight"], slopes.weight[None])
+
+
+def test_log_grad_returns_a_frozen_dict_of_flax_as_it_was():
+    data = FrozenDict({"a": FrozenDict({"b": jnp.float32(2)}), "c": (jnp.float32(3), 1.5)})
+
+    def f(data):
+        new = lox.log_grad(data)
+        assert jax.tree.structure(new) == jax.tree.structure(data)
+        return new["a"]["b"] * new["c"][0]
+
+    _, logs = lox.spool(jax.grad(f))(data)
+    assert {key: value.tolist() for key, value in logs.items()} == {"grad/a/b": [3.0], "grad/c/0": [2.0]}

@@ -13,7 +13,7 @@ import pytest
 import lox
 import lox.testing
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 
 class Page(html.parser.HTMLParser):

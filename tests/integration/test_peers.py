@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lox
@@ -15,15 +15,10 @@ PLAIN = ["jit", "scan", "while_loop", "fori_loop", "cond", "switch", "checkpoint
 """What ordered callbacks of JAX's own go through."""
 
 
+@pytest.mark.generated(40)
 @pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])
-def test_tap_calls_back_as_often_and_in_the_order_that_an_ordered_debug_callback_does(jit):
-    @settings(
-        max_examples=60,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
+def test_tap_calls_back_as_often_and_in_the_order_that_an_ordered_debug_callback_does(jit, examples):
+    @examples
     @given(testing.programs(depth=2, length=2, constructs=PLAIN), st.integers(0, 6))
     def alike(program, n):
         called, tapped = [], []

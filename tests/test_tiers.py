@@ -1,0 +1,34 @@
+"""The tiers of the tests: what each runs, and that it stays within its budget."""
+
+import itertools
+
+import pytest
+from tiers import BUDGETS, COUNTS, covering
+
+
+def test_a_tier_runs_no_more_than_its_budget(pytestconfig):
+    counts = pytestconfig.stash[COUNTS]
+    assert set(counts) <= set(BUDGETS)
+    assert {tier: count for tier, count in counts.items() if count > BUDGETS[tier]} == {}
+
+
+class Item:
+    """A test with parameters, as pytest has it."""
+
+    class callspec:
+        params: dict = {}
+
+    def __init__(self, **params):
+        self.callspec = type("callspec", (), {"params": params})
+
+
+@pytest.mark.parametrize(("strength", "least"), [(1, 5), (2, 20), (3, 60)])
+def test_a_covering_array_has_all_combinations_of_so_many_parameters(strength, least):
+    sizes = {"a": 4, "b": 5, "c": 3}
+    values = {name: [object() for _ in range(size)] for name, size in sizes.items()}
+    items = [Item(**dict(zip(values, row, strict=True))) for row in itertools.product(*values.values())]
+    chosen = covering(items, strength)
+    assert least <= len(chosen) <= 1.3 * least
+    for names in itertools.combinations(sizes, strength):
+        found = {tuple(item.callspec.params[name] for name in names) for item in chosen}
+        assert found == set(itertools.product(*(values[name] for name in names)))

@@ -1,0 +1,98 @@
+"""Tiers of tests: what runs by default, what only `.ci/run` runs, and how much each may run.
+
+A test is of the default tier unless it is marked. `integration` is for tests that start processes, write to real
+sinks, or build pages. `exhaustive` is for whole products and long random searches. `covering(strength)` splits a test
+with several parameters: by default it runs a covering array, in which all combinations of `strength` of its
+parameters occur; the rest is exhaustive.
+"""
+
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, seed, settings
+
+INTEGRATION = Path(__file__).parent / "integration"
+DEFAULT = "not integration and not exhaustive"
+BUDGETS = {"default": 4_000, "integration": 600, "exhaustive": 8_000}
+"""The most that a tier may run: a test counts 1, and one that generates programs as many as it generates."""
+
+
+def pytest_configure(config):
+    """Runs what is named on the command line, whatever its tier."""
+    named = any("::" in argument or INTEGRATION in Path(argument).resolve().parents for argument in config.args)
+    if config.option.markexpr == DEFAULT and named:
+        config.option.markexpr = ""
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leaves out, by default, what needs the extra `integration`."""
+    return True if collection_path == INTEGRATION and config.option.markexpr == DEFAULT else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Marks what is left out of covering arrays, and counts what each tier runs."""
+    of_function = itertools.groupby(items, lambda item: item.nodeid.partition("[")[0])
+    for group in (list(group) for _, group in of_function):
+        marker = group[0].get_closest_marker("covering")
+        if marker is not None:
+            for item in set(group) - covering(group, *marker.args):
+                item.add_marker(pytest.mark.exhaustive)
+    config.stash[COUNTS] = Counter()
+    for item in items:
+        config.stash[COUNTS][tier(item)] += generated(item)
+
+
+COUNTS = pytest.StashKey[Counter]()
+
+
+def tier(item):
+    """The tier of a test."""
+    marked = [name for name in ("exhaustive", "integration") if item.get_closest_marker(name)]
+    return marked[0] if marked else "default"
+
+
+def generated(item):
+    """The number of programs that a test generates, or 1."""
+    marker = item.get_closest_marker("generated")
+    return 1 if marker is None else marker.args[0]
+
+
+def covering(items, strength):
+    """The tests of a covering array, chosen greedily: each has the most combinations that none before it has."""
+    combinations = {
+        item: set(itertools.combinations([(name, id(value)) for name, value in item.callspec.params.items()], strength))
+        for item in items
+    }
+    left = set().union(*combinations.values())
+    chosen = set()
+    while left:
+        best = max(combinations, key=lambda item: len(combinations[item] & left))
+        left -= combinations.pop(best)
+        chosen.add(best)
+    return chosen
+
+
+def search(count):
+    """Settings of Hypothesis: this many examples, the same ones in each run with one `--hypothesis-seed`."""
+    return settings(
+        max_examples=count, deadline=None, database=None, print_blob=False, suppress_health_check=list(HealthCheck)
+    )
+
+
+def generates(count):
+    """Decorates a test of Hypothesis with the number of examples that it generates."""
+    return lambda test: pytest.mark.generated(count)(search(count)(test))
+
+
+@pytest.fixture
+def examples(request):
+    """Decorates the function of Hypothesis in a test that is marked as `generated(count)`.
+
+    Each test has examples of its own.
+    """
+    (count,) = request.node.get_closest_marker("generated").args
+    start = f"{request.config.getoption('hypothesis_seed')} {request.node.nodeid}"
+    return lambda test: search(count)(seed(start)(test))
