@@ -5,10 +5,10 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
+from corpus import cases, f32
 from hypothesis import HealthCheck, given, settings
 
 import lox
-from benchmarks.corpus import cases, f32
 from lox import testing
 
 REFUSED = ("LOX900", "LOX901", "LOX902", "LOX906")

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from corpus import cases
 
 import lox
-from benchmarks.corpus import cases
 
 CASES = [case for case in cases() if case.family == "numerics"]
 
