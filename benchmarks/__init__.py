@@ -21,5 +21,5 @@ short rounds, and in brackets its quartiles. A figure past its target is marked 
 import sys
 from pathlib import Path
 
-# The programs that benchmarks and pages share with the tests: pytest, too, imports what is in that folder by its name.
+# The corpus is a module of that name, as under pytest, which puts the folder of a test on the path.
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))

@@ -13,10 +13,17 @@ import lox
 from lox import _handler
 
 PACKAGE = Path(lox.__file__).parent
-MODULES = {
-    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
-    for path in sorted(PACKAGE.rglob("*.py"))
-}
+
+
+def modules(folder, root):
+    """The modules in a folder, by the name under which code imports them that has the root on its path."""
+    names = {path: ".".join(path.relative_to(root).with_suffix("").parts) for path in sorted(folder.rglob("*.py"))}
+    return {name.removesuffix(".__init__"): path for path, name in names.items()}
+
+
+MODULES = modules(PACKAGE, PACKAGE.parent)
+TESTS = Path(__file__).parent
+EVERYWHERE = MODULES | modules(TESTS.parent / "benchmarks", TESTS.parent) | modules(TESTS, TESTS)
 HANDLERS = {"lox._spool", "lox._strip", "lox._sites", "lox._stream"}
 # From the bottom: a module imports none of a later layer.
 LAYERS = (
@@ -44,14 +51,14 @@ LAYERS = (
 def imports(module):
     """The modules that a module imports anywhere in its code."""
     found = set()
-    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(EVERYWHERE[module].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module} imports relatively"
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
-                found.add(full if full in MODULES else node.module)
+                found.add(full if full in EVERYWHERE else node.module)
     return found
 
 
@@ -82,6 +89,15 @@ def test_every_module_has_its_place_in_the_table_of_contributors():
 
 def test_no_modules_import_each_other():
     graph = {module: imports(module) & MODULES.keys() - {module, "lox"} for module in MODULES}
+    assert list(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_no_modules_of_the_benchmarks_and_the_tests_import_each_other():
+    """Imports inside functions count."""
+    others = EVERYWHERE.keys() - MODULES.keys()
+    assert {"benchmarks.document", "corpus", "corpus.scan", "reference", "test_architecture"} <= others
+    assert "benchmarks._report" in imports("benchmarks.auditing") and "corpus" in imports("benchmarks.auditing")
+    graph = {module: imports(module) & others - {module} for module in others}
     assert list(graphlib.TopologicalSorter(graph).static_order())
 
 
