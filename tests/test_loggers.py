@@ -1,5 +1,6 @@
 """Loggers: the runs that logs belong to, and how they get to the thread that writes them."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -164,6 +165,18 @@ def test_init_touches_no_host_and_is_a_pytree():
     assert [leaf.shape for leaf in jax.tree.leaves(state)] == [(2,), (2,)]
     assert not logger.runs
     assert_array(jax.vmap(logger.init)(keys()).words, jax.random.key_data(keys()))
+
+
+def test_a_state_is_a_frozen_dataclass_whose_leaves_have_names():
+    state = MemoryLogger().init(7, lr=0.5, name="a")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        state.notes = ()
+    other = dataclasses.replace(state, notes=(("name", "b"),))
+    assert (state.notes, other.notes) == ((("name", "a"),), (("name", "b"),)) and other.words is state.words
+    plain = dataclasses.replace(state, words=7, config={})  # Arrays compare one by one.
+    assert plain == dataclasses.replace(plain) != dataclasses.replace(plain, words=8)
+    paths, _ = jax.tree.flatten_with_path(state)
+    assert [jax.tree_util.keystr(path) for path, _ in paths] == [".words", ".config['lr']"]
 
 
 def test_states_of_different_numbers_are_of_one_structure():
