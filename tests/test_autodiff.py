@@ -242,7 +242,7 @@ def test_a_checkpoint_logs_once_with_any_policy(policy, around):
     (out, tangent), logs = around(lox.spool(lambda x: jax.jvp(lambda x: g(x, *args), (x,), (jnp.float32(1),))))(
         jnp.float32(X)
     )
-    np.testing.assert_allclose(tangent, slope, RTOL)
+    np.testing.assert_allclose([out, tangent], [y * z, slope], RTOL)
     assert_logs(logs, {"y": [y], "z": [z]}, rtol=RTOL)
     found, logs = around(jax.grad(lox.spool(lambda x: g(x, *args)), has_aux=True))(jnp.float32(X))
     np.testing.assert_allclose(found, slope, RTOL)
@@ -333,7 +333,7 @@ def test_logs_of_auxiliary_outputs_and_of_unused_values_stay():
         return x * x, lox.log({"aux": x + 1})["aux"]
 
     (slope, aux), logs = lox.spool(jax.grad(g, has_aux=True))(jnp.float32(X))
-    np.testing.assert_allclose(slope, 2 * X, RTOL)
+    np.testing.assert_allclose([slope, aux], [2 * X, X + 1], RTOL)
     assert_logs(logs, {"unused": [np.exp(X)], "aux": [X + 1]}, rtol=RTOL)
 
 

@@ -700,7 +700,7 @@ def test_waiting_for_all_loggers_while_others_are_made():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_forked_process_exits_without_what_its_parent_logs(tmp_path):
+def test_a_forked_process_exits_without_what_its_parent_logs():
     code = (
         "import os, sys, time\n"
         "import numpy as np, lox\n"
