@@ -17,3 +17,9 @@ Each also runs alone: `python -m benchmarks.overhead`. Figures are ratios wherev
 alternate in one process, so that they mean something on a machine that is busy with other work: the median over many
 short rounds, and in brackets its quartiles. A figure past its target is marked with ``!``.
 """
+
+import sys
+from pathlib import Path
+
+# The corpus is a module of that name, as under pytest, which puts the folder of a test on the path.
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-RESULTS = Path(__file__).parent / "results"
+from benchmarks import _results
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,17 +137,18 @@ def main(benchmarks: Mapping[str, Benchmark]) -> None:
     }
     paths = [] if options.json is None else [options.json]
     if options.record:
-        paths.append(RESULTS / f"{machine['device'].lower().replace(' ', '-')}.json")
+        paths.append(_results.file_of(machine))
     print(", ".join(f"{name} {value}" for name, value in machine.items()), flush=True)
     tables: dict[str, list[Table]] = {}
     for name in getattr(options, "names", None) or benchmarks:
         for table in benchmarks[name]():
             tables.setdefault(name, []).append(table)
             print(f"\n{table}", flush=True)
+        stored = {name: [table.as_json() for table in found] for name, found in tables.items()}
         for path in paths:
-            _store(path, machine, tables)
+            _results.store(path, machine, stored)
     if options.record:
-        from benchmarks import document
+        from benchmarks import document  # It imports Matplotlib, which is not to be there while anything is measured.
 
         document.write()
     all_tables = [table for found in tables.values() for table in found]
@@ -156,15 +156,3 @@ def main(benchmarks: Mapping[str, Benchmark]) -> None:
     print(f"\n{len(missed)} figures miss their targets")
     for title, row, column, figure in missed:
         print(f"  {title}: {row}, {column}: {figure} (target {figure.target:g})")
-
-
-def _store(path: Path, machine: Mapping[str, str], tables: Mapping[str, Sequence[Table]]) -> None:
-    """Adds tables to a file, in the place of those of the same benchmarks that are there of the same machine."""
-    stored = json.loads(path.read_text()) if path.exists() else {}
-    if {name: stored.get(name) for name in machine} != machine:
-        stored = {}
-    benchmarks = stored.get("benchmarks", {}) | {
-        name: [table.as_json() for table in found] for name, found in tables.items()
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**machine, "benchmarks": benchmarks}, indent=1) + "\n")

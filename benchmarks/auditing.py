@@ -14,12 +14,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from corpus import cases
 
 import lox
 from benchmarks import programs, training
 from benchmarks._report import Curve, Figure, Table, main, slope
 from benchmarks._timing import stopwatch
-from benchmarks.corpus import cases
 
 EQUATIONS = (10, 1_000, 10_000)
 MOST = 3  # How many times the time of tracing an audit may take.
@@ -48,7 +48,7 @@ def measure() -> Iterator[Table]:
         "lox.sites traces log calls as well, which jax.make_jaxpr leaves out.",
     )
     yield Table(
-        "Mistakes that lox.audit finds in the programs of benchmarks/corpus",
+        "Mistakes that lox.audit finds in the programs of tests/corpus",
         ("family", "wrong programs", "found", "right programs", "falsely alarmed"),
         _corpus(),
         "Found: the mistake with its code. Falsely alarmed: an error or a warning where there is no mistake.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from benchmarks._report import RESULTS
+from benchmarks import _results
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 IMAGES = PAGE.parent / "images"
@@ -48,8 +47,7 @@ def write() -> None:
 
 def _lines() -> Iterator[str]:
     yield START
-    for path in sorted(RESULTS.glob("*.json")):
-        result = json.loads(path.read_text())
+    for machine, result in _results.stored():
         yield f"## {result['device']}, jax {result['jax']}, Python {result['python']}\n"
         for name, chapter in CHAPTERS.items():
             tables = result["benchmarks"].get(name, [])
@@ -58,7 +56,7 @@ def _lines() -> Iterator[str]:
             for index, table in enumerate(tables):
                 yield from _table(table)
                 if table["curve"]:
-                    image = IMAGES / f"performance-{path.stem}-{name}-{index}.svg"
+                    image = IMAGES / f"performance-{machine}-{name}-{index}.svg"
                     _draw(table, image)
                     yield f"![{table['title']}]({image.relative_to(PAGE.parent)})\n"
 

@@ -10,7 +10,7 @@ import itertools
 import symtable
 from typing import Any
 
-from benchmarks.corpus import Case, f32, flags, i32
+from corpus import Case, f32, flags, i32
 
 _IMPORTS = """\
 import dataclasses
@@ -51,7 +51,7 @@ def listing(case: Case) -> str:
 
 @functools.cache
 def _module(family: str) -> tuple[str, list[ast.stmt]]:
-    source = inspect.getsource(importlib.import_module(f"benchmarks.corpus.{family}"))
+    source = inspect.getsource(importlib.import_module(f"corpus.{family}"))
     return source, ast.parse(source).body
 
 

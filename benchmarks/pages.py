@@ -6,8 +6,9 @@ import re
 import textwrap
 from pathlib import Path
 
+from corpus import Case, cases
+
 import lox
-from benchmarks.corpus import Case, cases
 from benchmarks.listing import PRESUMED, listing
 from lox._audit._checks import KINDS
 from lox._audit._findings import Kind
@@ -38,7 +39,7 @@ def _index(corpus: list[Case]) -> str:
             "",
             _filled(
                 "For each code there are programs with the mistake, all of which are reported, and similar correct "
-                "ones, in which nothing is. They are in `benchmarks/corpus`. [lox.audit](../audit.md) says how to ask."
+                "ones, in which nothing is. They are in `tests/corpus`. [lox.audit](../audit.md) says how to ask."
             ),
             "",
             "| Code | Severity | What | Programs: wrong, right |",

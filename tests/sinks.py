@@ -4,6 +4,7 @@ import io
 import json
 import sqlite3
 import time
+import zlib
 from collections import defaultdict
 from pathlib import Path
 
@@ -144,21 +145,23 @@ class Wandb(Sink):
 
     @staticmethod
     def _records(file):
-        """The records of a file, whose format is that of LevelDB's log."""
+        """The complete records of a file that may grow meanwhile, whose format is that of LevelDB's log."""
         from wandb.proto import wandb_internal_pb2
 
         data, place, parts = file.read_bytes(), 7, b""
-        assert data[:4] == b":W&B"
+        assert b":W&B".startswith(data[:4])
         while place < len(data):
             left = 32768 - place % 32768
             if left < 7:
                 place += left
                 continue
-            length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
-            part = data[place + 7 : place + 7 + length]
-            place += 7 + length
-            parts = part if kind in (1, 2) else parts + part  # A whole record, or the first part of one.
-            if kind in (1, 4):
+            head, place = data[place : place + 7], place + 7
+            length, kind = int.from_bytes(head[4:6], "little"), head[6:]
+            part, place = data[place : place + length], place + length
+            if place > len(data) or zlib.crc32(kind + part) != int.from_bytes(head[:4], "little"):
+                return  # The rest is still to be written.
+            parts = part if kind in (b"\1", b"\2") else parts + part  # A whole record, or the first part of one.
+            if kind in (b"\1", b"\4"):
                 record = wandb_internal_pb2.Record()
                 record.ParseFromString(parts)
                 yield record

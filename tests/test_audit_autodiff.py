@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from corpus import cases
 from jax import lax
 
 import lox
-from benchmarks.corpus import cases
 
 CASES = {code: [case for case in cases() if case.code == code] for code in (f"LOX{n}" for n in range(600, 610))}
 X = jax.ShapeDtypeStruct((3,), jnp.float32)

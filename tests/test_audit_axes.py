@@ -48,10 +48,6 @@ def codes(fun, **axes):
     return sorted({finding.code for finding in found(fun, **axes)})
 
 
-def convolved(signal, kernel):
-    return lax.conv_general_dilated(signal, kernel, (1,), "SAME")
-
-
 TB = ("time", "batch")
 TBF = ("time", "batch", "feature")
 

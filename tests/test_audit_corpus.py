@@ -9,9 +9,9 @@ import types
 
 import jax
 import pytest
+from corpus import cases
 
 import lox
-from benchmarks.corpus import cases
 from benchmarks.listing import PRESUMED
 from benchmarks.pages import FOLDER, pages
 from lox._audit._checks import KINDS

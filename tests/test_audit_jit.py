@@ -19,6 +19,7 @@ KEPT = []
 
 def found(fun, *args, **options):
     report = lox.audit(fun, **options)(*args)
+    assert "LOX400" not in {issue.code for issue in report.issues}  # Of what raises, little is looked at.
     return [finding.code for finding in report.at_least("warning") if finding.code in FAMILY]
 
 
@@ -195,9 +196,9 @@ def test_a_donated_state_that_is_passed_on_in_part_is_fine():
 
 
 def test_functions_on_one_line_are_not_mixed_up():
-    assert all(len(written) >= 1 for written in functions(__file__).values())
     pair = (lambda x: print(x)), (lambda x: x * 2)
-    assert not found(pair[1], jnp.ones(3)) and len(pair) == 2
+    assert len(functions(__file__)[pair[0].__code__.co_firstlineno, "<lambda>"]) == 2
+    assert [found(fun, jnp.ones(3)) for fun in pair] == [["LOX410"], []]
 
 
 def test_without_source_nothing_is_told():
@@ -504,7 +505,7 @@ def caches_in_a_global(x):
 def test_containers_that_outlive_the_call(fun, codes):
     NAMED.clear()
     assert found(fun, jnp.ones(3)) == codes
-    assert "LOX413" in codes or codes or "LOX413" not in verified(fun, jnp.ones(3))
+    assert codes or "LOX413" not in verified(fun, jnp.ones(3))
 
 
 def test_a_default_that_is_given_is_not_changed():
@@ -633,7 +634,7 @@ def test_modules_of_flax_and_equinox_may_assign_what_they_make():
             self.linear, self.calls = nnx.Linear(3, 3, rngs=nnx.Rngs(0)), nnx.Variable(jnp.zeros(()))
 
         def __call__(self, x):
-            self.calls.value = self.calls.value + 1
+            self.calls[...] += 1
             return self.linear(x)
 
     x, key, linen, state = jnp.ones((2, 3)), jax.random.key(0), Linen(), nnx.split(Nnx())

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from corpus import f32
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 import lox
-from benchmarks.corpus import f32
 
 P = PartitionSpec
 MESH = AbstractMesh((4,), ("data",), axis_types=(AxisType.Auto,))

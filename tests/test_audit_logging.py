@@ -5,11 +5,11 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
+from corpus import cases, f32
 from hypothesis import given
 from tiers import generates
 
 import lox
-from benchmarks.corpus import cases, f32
 from lox import testing
 
 REFUSED = ("LOX900", "LOX901", "LOX902", "LOX906")

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from corpus import cases
 
 import lox
-from benchmarks.corpus import cases
 
 CASES = [case for case in cases() if case.family == "numerics"]
 
@@ -25,6 +25,7 @@ def of(dtype, *shape):
 
 def found(fun, *args):
     report = lox.audit(fun)(*args)
+    assert "LOX400" not in {issue.code for issue in report.issues}  # Of what raises, little is looked at.
     numerics = (each.code for each in (*report.issues, *report.warnings) if each.code.startswith("LOX8"))
     return set(numerics)
 
@@ -109,15 +110,19 @@ def test_with_64_bits_arguments_lose_nothing():
         assert not found(lambda x: x, np.array([1e300, 16777217.0])) | found(lambda x: x, np.array([2**40]))
 
 
+OF_OTHER_ARGUMENTS = {"dot_product_attention", "one_hot", "get_scaled_dot_general_config"}
+OF_OTHER_ARGUMENTS |= {"scaled_dot_general", "scaled_matmul"}
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16])
 def test_functions_of_jax_nn_are_not_mentioned(dtype):
     x = of(dtype, 8, 16)
-    functions = [fun for name, fun in vars(jax.nn).items() if not name.startswith("_") and callable(fun)]
-    functions += [jax.scipy.special.logsumexp, jax.scipy.special.xlogy, jnp.logaddexp, jax.scipy.special.entr]
-    seen = 0
+    public = {name: fun for name, fun in vars(jax.nn).items() if not name.startswith("_") and callable(fun)}
+    functions = [fun for name, fun in public.items() if name not in OF_OTHER_ARGUMENTS and not inspect.isclass(fun)]
+    functions += [jax.scipy.special.logsumexp, jax.scipy.special.entr]
+    functions += [lambda x: jax.scipy.special.xlogy(x, x), lambda x: jnp.logaddexp(x, x)]
+    assert len(functions) > 30
     for fun in functions:
-        if inspect.isclass(fun):
-            continue
 
         def called(x, fun=fun):
             return fun(x)
@@ -125,10 +130,7 @@ def test_functions_of_jax_nn_are_not_mentioned(dtype):
         def differentiated(x, fun=fun):
             return jax.grad(lambda x: fun(x).astype(jnp.float32).sum())(x)
 
-        for each in (called, differentiated):
-            seen += not lox.audit(each)(x).issues
-            assert not found(each, x), fun
-    assert seen > 30
+        assert not found(called, x) | found(differentiated, x), fun
 
 
 def test_integers_of_jax_are_not_mentioned():
@@ -138,8 +140,8 @@ def test_integers_of_jax_are_not_mentioned():
         noise = jax.random.normal(key, (300,), jnp.bfloat16), jax.random.bits(key, (3,), jnp.uint8)
         return chosen, shuffled, noise, table[small], table.at[small, 0].add(1.0), jnp.linspace(0, 1, 9)[small]
 
-    for dtype in (jnp.int8, jnp.uint8):
-        assert not found(fun, jax.random.key(0), of(jnp.float32, 200, 200), of(dtype, 3))
+    for dtype, size in ((jnp.int8, 100), (jnp.uint8, 200)):
+        assert not found(fun, jax.random.key(0), of(jnp.float32, size, size), of(dtype, 3))
 
 
 @pytest.mark.integration

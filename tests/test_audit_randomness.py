@@ -5,9 +5,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import pytest
+from corpus import cases
 
 import lox
-from benchmarks.corpus import cases
 from lox._audit._checks._randomness._keys import KeyFlow
 
 KEY = jax.random.key(0)

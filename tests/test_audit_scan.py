@@ -7,9 +7,9 @@ import inspect
 import jax
 import jax.numpy as jnp
 import pytest
+from corpus import cases
 
 import lox
-from benchmarks.corpus import cases
 from lox._audit._audited import Audited
 from lox._audit._capture import capture
 from lox._audit._follow import follow

@@ -234,13 +234,13 @@ def test_twice_batched_predicates_log_lane_by_lane(transform):
 
 
 def test_the_derivative_of_a_branch_logs_once():
-    for x, slope, a in ((2.0, 4.0, 4.0), (0.5, 1.0, -0.5)):
+    for x, value, slope, a in ((2.0, 4.0, 4.0, 4.0), (0.5, 0.5, 1.0, -0.5)):
 
         def f(x):
             return lax.cond(x > 1, lambda x: logs(a=2)(x) * x, logs(a=-1), x)
 
         (out, derivative), found = lox.spool(jax.value_and_grad(f))(jnp.float32(x))
-        assert derivative == slope
+        assert (out, derivative) == (value, slope)
         assert_logs(found, {"a": [a]})
     (_, derivative), found = lox.spool(jax.vmap(jax.value_and_grad(f)))(jnp.array([2.0, 0.5]))
     assert_array(derivative, [4.0, 1.0])

@@ -380,6 +380,7 @@ def test_lox_makes_no_nan_while_jax_looks_for_one():
             expected = lox.spool(f, unify=True, **options)(x)[1]
             with jax.debug_nans(True):
                 logs = lox.spool(f, unify=True, **options)(x)[1]
+            assert expected.mask.keys() == logs.mask.keys() == {"while", "cond"}
             for key, mask in expected.mask.items():
                 assert_array(logs.mask[key], mask)
                 assert_array(logs[key], np.where(mask, expected[key], 0.0))

@@ -149,7 +149,9 @@ def test_typed_keys_come_back_as_their_data_and_implementation(tmp_path, way, im
             )
         else:
             logger.tap(f, state, buffer=2 if "buffer" in way else 1)(keys)
-    for logs in lox.load(tmp_path).values():
+    runs = lox.load(tmp_path)
+    assert len(runs) == (2 if way == "tap in vmap" else 1)
+    for logs in runs.values():
         assert_array_equal(logs["key"], jax.random.key_data(keys))
         again = jax.random.wrap_key_data(logs["key"], impl=logs["key"].impl)
         assert again.dtype == keys.dtype and logs["key"][1:].impl == impl

@@ -107,6 +107,7 @@ def test_a_loop_that_shards_run_differently_often_is_bounded_shard_by_shard(mesh
         return x + lax.while_loop(lambda i: i < n, body, 0 * n)
 
     out, logs = lox.spool(transform(sharded(mesh, lambda x: g(x.astype(jnp.int32)))), max_iters=2)(XS)
+    assert_array(out, XS.astype(np.int32) + np.arange(4, dtype=np.int32).repeat(2))
     ran = [[i < n for n in range(4)] for i in range(2)]
     assert_logs(
         logs,

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from jax import lax
 from sinks import Mlflow, TensorBoard, Trackio, Wandb
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 import lox
 from lox.loggers import MemoryLogger, MlflowLogger, MultiLogger, TrackioLogger, WandbLogger
@@ -413,6 +414,9 @@ def test_tensorboard_goes_on_in_another_file_when_a_full_disk_has_room_again(ten
     command = [sys.executable, "-c", code, str(tensorboard.path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout == "File too large\n", done.stderr
+    torn, whole = sorted((tensorboard.path / NAME).iterdir())
+    assert torn.stat().st_size <= 4096
+    assert [event.step for event in EventFileLoader(str(whole)).Load() if event.HasField("summary")] == [2000, 2001]
     assert [(event.step, event.value) for event in tensorboard.read(NAME).Scalars("x")][-2:] == [(2000, 0), (2001, 1)]
 
 
@@ -445,6 +449,20 @@ def test_wandb_has_histograms_axes_and_what_describes_the_run(wandb):
         ]
         assert [row["event"] for row in rows if "bins" in row.get("weights", {})] == [0, 1, 2]
         assert [row for row in rows if "end" in row] == [{"event": 0, "end": lane + 3}]
+
+
+@pytest.mark.integration
+def test_a_file_of_wandb_is_read_up_to_where_it_is_written(wandb):
+    with wandb.logger() as logger:
+        logger.log(logger.init(7), lox.logdict({"x": np.arange(20.0)}))
+    (file,) = wandb.files()
+    rows, whole = wandb.rows(file), file.read_bytes()
+    assert rows == [{"event": i, "x": i} for i in range(20)]
+    counts = []
+    for size in range(len(whole)):
+        file.write_bytes(whole[:size])
+        counts.append(len(list(wandb._records(file))))
+    assert counts == sorted(counts) and counts[0] == 0 and counts[-1] > len(rows)
 
 
 @pytest.mark.integration

@@ -111,6 +111,7 @@ def test_the_number_of_events_is_that_of_the_spooled_logs():
         (jax.vmap(f), jnp.ones(2)),
     ):
         assert {site.keys[0]: site.events for site in lox.sites(g)(x)} == {"a": 12, "b": 4}
+        assert {key: len(values) for key, values in lox.spool(g)(x)[1].items()} == {"a": 12, "b": 4}
 
 
 def test_batches_are_part_of_the_shape():

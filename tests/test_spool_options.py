@@ -296,17 +296,6 @@ def test_a_reduction_over_branches_counts_the_branch_that_was_taken():
     assert bool(logs.mask.get("b", jnp.array([True]))[0]) and logs["b"].tolist() == [0.0]
 
 
-def million_steps(n):
-    def g(x):
-        def step(carry, i):
-            lox.log({"x": carry, "i": i}, i=i)
-            return carry * 0.5, None
-
-        return lax.scan(step, x, jnp.arange(n))[0] if n else x
-
-    return g
-
-
 def loop_without_inputs(n):
     def g(x):
         def body(i, carry):

@@ -24,7 +24,6 @@ def f(x):
 
 
 ALL = {("a", "m"): [1.0], ("b", "m"): [2.0], ("a", "d"): [1.0, 2.0], ("c", "d"): [0, 1], ("d", ""): [3.0]}
-ORDER = list(ALL)
 selections = {
     "everything": ({}, lambda key, tag: True),
     "a": ({"argnames": "a"}, lambda key, tag: key == "a"),
@@ -75,8 +74,7 @@ def test_strip_and_keep_are_idempotent(selection):
 
 def test_nested_filters_apply_both():
     x = jnp.float32(1)
-    for (first, (options, selects)), (_, (others, also)) in itertools.combinations(selections.items(), 2):
-        del first
+    for (options, selects), (others, also) in itertools.combinations(selections.values(), 2):
         _, logs = lox.spool(lox.keep(lox.strip(f, **options), **others))(x)
         assert_logs(logs, events(lambda key, tag, s=selects, t=also: not s(key, tag) and t(key, tag)))
 
@@ -154,5 +152,6 @@ def test_stripped_programs_carry_no_logging_work():
         lox.log({"huge": jnp.outer(x, x)})
         return x.sum()
 
-    text = jax.jit(lox.spool(lox.strip(logs_a_lot))).lower(jnp.ones(50)).compile().as_text()
-    assert "50,50" not in text
+    for fun, has_work in ((logs_a_lot, True), (lox.strip(logs_a_lot), False)):
+        text = jax.jit(lox.spool(fun)).lower(jnp.ones(50)).compile().as_text()
+        assert ("50,50" in text) == has_work

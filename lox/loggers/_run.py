@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import jax_dataclasses as jdc
 import numpy as np
 
 from lox._arguments import path_name
@@ -24,7 +23,8 @@ WIDE = ("int64", "uint64", "float64", "complex128")
 """The dtypes that JAX has only when it is told so."""
 
 
-@jdc.pytree_dataclass
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class State:
     """The run that a program logs to: a pytree of arrays, that `vmap` may batch and `jit` may trace.
 
@@ -38,8 +38,8 @@ class State:
 
     words: Any
     config: dict[str, Any]
-    wide: jdc.Static[tuple[tuple[str, str], ...]] = ()
-    notes: jdc.Static[tuple[tuple[str, Any], ...]] = ()
+    wide: tuple[tuple[str, str], ...] = dataclasses.field(default=(), metadata={"static": True})
+    notes: tuple[tuple[str, Any], ...] = dataclasses.field(default=(), metadata={"static": True})
 
     @property
     def name(self) -> str:
@@ -126,7 +126,7 @@ def state_of(key: Any, config: Mapping[str, Any]) -> State:
             arrays[name] = np.array(array, array.dtype.name)[..., None].view(np.uint32)
         else:
             arrays[name] = array
-    return State(words, arrays, tuple(wide), tuple(notes))  # type: ignore[arg-type]
+    return State(words, arrays, tuple(wide), tuple(notes))
 
 
 def _array(leaf: Any) -> Any:

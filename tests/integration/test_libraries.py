@@ -1,9 +1,10 @@
-"""Other people's code logs too: flax, equinox and optax, under their own transformations."""
+"""Other people's code logs too: flax, equinox, optax and jax-dataclasses, under their own transformations."""
 
 import equinox as eqx
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import jax_dataclasses as jdc
 import numpy as np
 import optax
 import pytest
@@ -392,3 +393,37 @@ def test_log_grad_returns_a_frozen_dict_of_flax_as_it_was():
 
     _, logs = lox.spool(jax.grad(f))(data)
     assert {key: value.tolist() for key, value in logs.items()} == {"grad/a/b": [3.0], "grad/c/0": [2.0]}
+
+
+# -- jax-dataclasses -----------------------------------------------------------------------------------------------
+
+
+@jdc.pytree_dataclass
+class Descent:
+    x: jax.Array
+    rate: jdc.Static[float]
+
+
+def descend(state, _=None):
+    lox.log({"x": state.x})
+    with jdc.copy_and_mutate(state) as state:
+        state.x = state.x - state.rate * 2 * state.x
+    return state, None
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_dataclass_that_a_scan_carries_logs_its_fields(transform):
+    x, journal = X, Journal()
+    for _ in range(3):
+        journal.log({"x": x})
+        x = x - np.float32(0.25) * 2 * x
+
+    def f(state):
+        return lax.scan(descend, state, length=3)[0]
+
+    state = Descent(jnp.asarray(X), 0.25)
+    for run in (lox.spool(transform(f)), transform(lox.spool(f))):
+        found, logs = run(state)
+        assert jax.tree.structure(found) == jax.tree.structure(state)
+        np.testing.assert_allclose(found.x, x, RTOL)
+        assert_logs(logs, journal.events, rtol=RTOL)

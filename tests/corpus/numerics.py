@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.corpus import f32, flags, i32, right, wrong
+from corpus import f32, flags, i32, right, wrong
 
 
 def _of(dtype, *shape):

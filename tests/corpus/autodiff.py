@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.corpus import f32, flags, i32, right, wrong
+from corpus import f32, flags, i32, right, wrong
 
 NETWORK = {"hidden": f32(4, 16), "bias": f32(16), "out": f32(16, 3)}
 KEY = jax.eval_shape(lambda: jax.random.key(0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from benchmarks.corpus import f32, flags, right, wrong
+from corpus import f32, flags, right, wrong
 
 ENVS_TIME = ("env", "time")
 ROLLOUT = {"rewards": ENVS_TIME, "values": ENVS_TIME, "dones": ENVS_TIME}

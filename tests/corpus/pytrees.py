@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.corpus import f32, i32, right, wrong
+from corpus import f32, i32, right, wrong
 
 
 @dataclasses.dataclass

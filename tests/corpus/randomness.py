@@ -7,7 +7,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from benchmarks.corpus import f32, flags, i32, right, wrong
+from corpus import f32, flags, i32, right, wrong
 
 KEY = jax.eval_shape(lambda: jax.random.key(0))
 OLD_KEY = jax.eval_shape(lambda: jax.random.PRNGKey(0))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
-from benchmarks.corpus import f32, flags, i32, right, wrong
+from corpus import f32, flags, i32, right, wrong
 
 P = PartitionSpec
 MESH = AbstractMesh((4,), ("data",), axis_types=(AxisType.Auto,))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import lox
-from benchmarks.corpus import f32, flags, i32, right, wrong
+from corpus import f32, flags, i32, right, wrong
 
 logger = logging.getLogger(__name__)
 HISTORY: list[jax.Array] = []
@@ -278,7 +278,7 @@ def a_scan_that_steps_an_object_of_outside(params, x):
 
 
 @wrong("LOX413", f32(8))
-def a_step_that_counts_in_its_default_argument(params, calls=[]):  # noqa: B006  (that is what is wrong)
+def a_step_that_counts_in_its_default_argument(params, calls=[]):
     calls.append(1)
     return params * 0.99 ** len(calls)
 

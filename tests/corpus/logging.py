@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas
 
 import lox
-from benchmarks.corpus import f32, i32, right, wrong
+from corpus import f32, i32, right, wrong
 
 
 def _swing(state, dt=0.01):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 import lox
-from benchmarks.corpus import f32, right, wrong
+from corpus import f32, right, wrong
 
 TIME_BATCH = ("time", "batch")
 
