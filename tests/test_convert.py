@@ -180,6 +180,7 @@ def test_odd_values_are_converted(name, to, tmp_path):
     assert_array_equal(np.asarray(found, float).reshape(-1), expected.reshape(-1))
 
 
+@pytest.mark.integration
 def test_complex_numbers_are_in_tables_but_not_in_files(tmp_path):
     logs = lox.logdict({"z": jnp.array([1j, 2])})
     assert logs.to_pandas()["value"].tolist() == logs.to_pandas(wide=True)["z"].tolist() == [1j, 2]

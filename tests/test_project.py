@@ -42,6 +42,7 @@ def test_readme_has_one_command_for_the_demo_and_one_for_the_tests():
     ]
 
 
+@pytest.mark.integration
 def test_badges_say_what_the_project_says(tmp_path):
     runpy.run_path(str(ROOT / "docs/images/make.py"))["badges"](tmp_path)
     named = re.findall(r"!\[(.+)\]\((docs/images/badge-.+)\)\]", README.read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, seed, settings
 
 INTEGRATION = Path(__file__).parent / "integration"
 DEFAULT = "not integration and not exhaustive"
-BUDGETS = {"default": 4_000, "integration": 600, "exhaustive": 8_000}
+BUDGETS = {"default": 5_200, "integration": 250, "exhaustive": 2_700}
 """The most that a tier may run: a test counts 1, and one that generates programs as many as it generates."""
 
 
