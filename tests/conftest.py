@@ -38,10 +38,16 @@ def pytest_addoption(parser):
     parser.addoption(
         "--as-users", action="store_true", help="compile as users do: with all optimizations, and without a cache"
     )
+    parser.addoption("--mutant", help="break lox in this way, of tests/mutants.py")
 
 
 def pytest_configure(config):
     choose_tier(config)
+    if config.getoption("mutant"):
+        from mutants import MUTANTS
+
+        breaks, *_ = MUTANTS[config.getoption("mutant")]
+        breaks(pytest.MonkeyPatch())
     if config.getoption("as_users"):
         return
     QUICK["jax_compilation_cache_dir"] = str(config.cache.mkdir("jax"))

@@ -1,0 +1,462 @@
+"""Mutants: every rule of lox, and every step that masks or moves logs, broken once.
+
+A mutant replaces an entry of lox's table of rules, an entry of one of JAX's, or a step that rules and handlers go
+through. docs/testing.md lists them with the law that finds them.
+
+    python tests/mutants.py              which test of the default tier catches each of them
+    python tests/mutants.py NAME...      the same for some
+"""
+
+import concurrent.futures
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+from jax import lax
+from jax.interpreters import ad, batching
+
+import lox
+from lox import (
+    _autodiff,
+    _batching,
+    _blocks,
+    _collect,
+    _compat,
+    _deliver,
+    _effect,
+    _events,
+    _handler,
+    _log,
+    _loops,
+    _reduce,
+    _select,
+    _sites,
+    _spool,
+    _stream,
+    _strip,
+    testing,
+)
+from lox._log_grad import log_grad_p
+from lox._rules import _cond, _scan, _shard_map
+from lox.testing import Branch, Log, Scan, Update, Vmap
+
+primitives = jax.extend.core.primitives
+
+
+# -- how to break things -------------------------------------------------------------------------------------------
+
+
+def rule(primitive, broken):
+    """Breaks the rule of a primitive in lox's table."""
+    return lambda patch: patch.setitem(_handler.rules, primitive, broken(_handler.rules[primitive]))
+
+
+def closed_calls(broken):
+    """Breaks the rule of `closed_call`, and what a handler does where jax 0.10 hands it the call itself."""
+
+    def called(process):
+        def run(trace, primitive, fun, args, params):
+            def as_rule(handler, primitive, args, params):
+                outs, nodes = _handler.under(handler, fun.call_wrapped)(*args)
+                return outs, nodes
+
+            outs, nodes = broken(as_rule)(trace.handler, primitive, args, params)
+            trace.nodes = [*trace.nodes, *nodes]
+            return outs
+
+        return run
+
+    def breaks(patch):
+        rule(primitives.closed_call_p, broken)(patch)
+        name(_handler.HandlerTrace, "process_call", called)(patch)
+
+    return breaks
+
+
+def entry(table, broken):
+    """Breaks what one of JAX's tables says of a log."""
+    return lambda patch: patch.setitem(table, _effect.log_p, broken(table[_effect.log_p]))
+
+
+def name(owner, attribute, broken):
+    """Breaks a step that rules and handlers go through."""
+    return lambda patch: patch.setattr(owner, attribute, broken(getattr(owner, attribute)))
+
+
+def instead(value):
+    """Whatever it was, this is in its place."""
+    return lambda _: value
+
+
+# -- broken rules --------------------------------------------------------------------------------------------------
+
+
+def silent(rule):
+    return lambda handler, primitive, args, params: (
+        rule(_handler.Silence(), primitive, args, params)[0],
+        handler.join(()),
+    )
+
+
+def doubled(rule):
+    def double(handler, primitive, args, params):
+        outs, nodes = rule(handler, primitive, args, params)
+        return outs, (*nodes, *nodes)
+
+    return double
+
+
+def inlined(rule):
+    return lambda handler, primitive, args, params: _handler.under(handler, params["fun"].call_wrapped)(*args)
+
+
+def negated(rule):
+    def negate(handler, primitive, args, params):
+        outs, nodes = rule(handler, primitive, args, params)
+        return [-out if jnp.issubdtype(out.dtype, jnp.floating) else out for out in outs], nodes
+
+    return negate
+
+
+def leaking(rule):
+    kept = []
+
+    def leak(handler, primitive, args, params):
+        kept.append(args)
+        return rule(handler, primitive, args, params)
+
+    return leak
+
+
+def bound_as_it_is(rule):
+    return lambda handler, primitive, args, params: (primitive.bind(*args, **params), handler.join(()))
+
+
+# -- broken steps --------------------------------------------------------------------------------------------------
+
+
+def of_tangents(rule):
+    def jvp(primals, tangents, **params):
+        return rule([jnp.zeros_like(primal) for primal in primals], tangents, **params)
+
+    return jvp
+
+
+def lost(batch):
+    return lambda axis_data, leaves, dims, **params: ([], [])
+
+
+def in_other_lanes(batch):
+    def flipped(axis_data, leaves, dims, **params):
+        leaves = [leaf if dim is None else jnp.flip(leaf, dim) for leaf, dim in zip(leaves, dims, strict=True)]
+        return batch(axis_data, leaves, dims, **params)
+
+    return flipped
+
+
+def from_other_shards(expand):
+    def mixed(nodes, axes_of, manual, depth=0):
+        def shift(leaf):
+            axes = sorted(_compat.varying_axes(leaf))
+            return lax.ppermute(leaf, axes[0], [(0, 1), (1, 0)]) if axes else leaf
+
+        return expand(nodes if depth else jax.tree.map(shift, nodes), axes_of, manual, depth)
+
+    return mixed
+
+
+def unmasked(patch):
+    for attribute in ("fold", "lift"):
+        name(_spool, attribute, lambda of: lambda how, value, mask, *rest: of(how, value, None, *rest))(patch)
+
+
+def always_there(filled):
+    def fill(*args):
+        def sure(event, depth):
+            return event if event.mask is None else dataclasses.replace(event, mask=jnp.ones_like(event.mask))
+
+        return _events.map_events(sure, filled(*args))
+
+    return fill
+
+
+def cut_off(result):
+    return lambda self, nodes, prefix: lax.stop_gradient(result(self, nodes, prefix))
+
+
+class Always:
+    value = True
+
+
+# -- programs that take a certain step -----------------------------------------------------------------------------
+
+
+STEP = Update(0.5, 0.25, 1)
+THREE = testing.Program((Log("a", "x"), STEP, Log("a", "x"), STEP, Log("a", "x")))
+SCANS = testing.Program((Scan(3, (Log("a", "x"), STEP, Log("a", "x"), STEP)),))
+BRANCHES_OF_LANES = testing.Program((Vmap(3, (Branch(((), (Log("lanes3/a", "x", steps=True),))),)),))
+MAYBE = testing.Program((Scan(3, (Branch(((), (Log("a", "x"),)), on="i"), STEP, Log("a", "x"))),))
+
+
+def solves(x, n):
+    lox.log({"x": x})
+
+    def solve(matvec, b):
+        return lox.log({"solved": b / 2})["solved"]
+
+    return lax.custom_linear_solve(lambda v: 2 * v, x, solve, symmetric=True), n
+
+
+@jax.custom_batching.custom_vmap
+def halves(x):
+    return lox.log({"half": x / 2})["half"]
+
+
+@halves.def_vmap
+def halves_rule(axis_size, in_batched, x):
+    return lox.log({"half": x / 2})["half"], True
+
+
+def batched_by_a_rule(x, n):
+    lox.log({"x": x})
+    return halves(x), n
+
+
+def hears_cotangents(x, n):
+    lox.log({"x": x})
+    return jnp.sin(lox.log_grad({"x": x})["x"]), n
+
+
+def calls(x, n):
+    # JAX has the primitive only in jaxprs of its own making: here one in the place of a `jit`.
+    lox.log({"x": x})
+    closed = jax.make_jaxpr(jax.jit(lambda x: lox.log({"inside": x})["inside"] / 2))(x)
+    jaxpr = _compat.open_jaxpr(closed)
+    (eqn,) = jaxpr.eqns
+    eqn = eqn.replace(primitive=primitives.closed_call_p, params={"call_jaxpr": eqn.params["jaxpr"]})
+    jaxpr = jaxpr.replace(eqns=[eqn])
+    (x,) = jax.extend.core.jaxpr_as_fun(jaxpr if _compat.open_jaxpr(closed) is closed else closed.replace(jaxpr=jaxpr))(
+        x
+    )
+    return x, n
+
+
+def relaxes(x, n):
+    def step(c):
+        return c[0] + 1, lox.log({"x": c[1]})["x"] / 2
+
+    return lax.while_loop(lambda c: c[0] < n, step, (0, x))[1], n
+
+
+# Name: how, the law that finds it, and by which program: random ones of these constructs, or this one.
+MUTANTS = {
+    # Rules.
+    "jit drops its logs": (rule(primitives.jit_p, silent), "jit", ["jit"]),
+    "jit logs twice": (rule(primitives.jit_p, doubled), "jit", ["jit"]),
+    "jit returns something else": (rule(primitives.jit_p, negated), "transparency", ["jit"]),
+    "jit keeps a tracer": (rule(primitives.jit_p, leaking), "hygiene", ["jit"]),
+    "checkpoint drops its logs": (rule(primitives.remat_p, silent), "jit", ["checkpoint"]),
+    "checkpoint logs twice": (rule(primitives.remat_p, doubled), "jit", ["checkpoint"]),
+    "closed_call drops its logs": (closed_calls(silent), "no_silent_loss", calls),
+    "closed_call logs twice": (closed_calls(doubled), "no_silent_loss", calls),
+    "scan drops its logs": (rule(primitives.scan_p, silent), "scan", ["scan"]),
+    "scan logs twice": (rule(primitives.scan_p, doubled), "scan", ["scan"]),
+    "cond drops its logs": (rule(primitives.cond_p, silent), "cond", ["cond", "switch"]),
+    "cond logs twice": (rule(primitives.cond_p, doubled), "cond", ["cond", "switch"]),
+    "while drops its logs": (rule(primitives.while_p, silent), "while_loop", ["while_loop"]),
+    "while logs twice": (rule(primitives.while_p, doubled), "while_loop", ["while_loop", "fori_loop"]),
+    "custom_jvp loses its rule": (rule(primitives.custom_jvp_call_p, inlined), "custom_rules", ["custom_jvp"]),
+    "custom_jvp drops its logs": (rule(primitives.custom_jvp_call_p, silent), "jit", ["custom_jvp"]),
+    "custom_jvp logs twice": (rule(primitives.custom_jvp_call_p, doubled), "jit", ["custom_jvp"]),
+    "custom_vjp loses its rule": (rule(primitives.custom_vjp_call_p, inlined), "custom_rules", ["custom_vjp"]),
+    "custom_vjp drops its logs": (rule(primitives.custom_vjp_call_p, silent), "jit", ["custom_vjp"]),
+    "custom_vjp logs twice": (rule(primitives.custom_vjp_call_p, doubled), "jit", ["custom_vjp"]),
+    "custom_vmap drops its logs": (rule(_compat.custom_vmap_p, silent), "no_silent_loss", batched_by_a_rule),
+    "custom_vmap logs twice": (rule(_compat.custom_vmap_p, doubled), "no_silent_loss", batched_by_a_rule),
+    "custom_linear_solve drops its logs": (rule(primitives.linear_solve_p, silent), "no_silent_loss", solves),
+    "custom_linear_solve logs twice": (rule(primitives.linear_solve_p, doubled), "no_silent_loss", solves),
+    "shard_map drops its logs": (rule(_compat.shard_map_p, silent), "jit", ["shard_map"]),
+    "shard_map logs twice": (rule(_compat.shard_map_p, doubled), "jit", ["shard_map"]),
+    "log_grad logs nothing": (rule(log_grad_p, bound_as_it_is), "no_silent_loss", hears_cotangents),
+    # How JAX's own transformations meet a log.
+    "a log is of the tangent": (entry(ad.primitive_jvps, of_tangents), "derivatives", []),
+    "vmap loses logs": (entry(batching.fancy_primitive_batchers, lost), "vmap", []),
+    "vmap mixes lanes": (entry(batching.fancy_primitive_batchers, in_other_lanes), "vmap", []),
+    "shard_map mixes shards": (name(_shard_map, "_expand", from_other_shards), "jit", ["shard_map"]),
+    "shards share what only some of them log": (
+        name(_cond, "varied", instead(lambda branch, index: branch)),
+        "tap_and_spool",
+        testing.Program((Vmap(3, (Branch(((), (Log("a", "constant"),)), on="n"),), sharded=True),)),
+    ),
+    "lanes log in branches not taken": (name(_batching, "logs_in", instead(lambda params: False)), "vmap", ["cond"]),
+    "lanes log after they finished": (
+        name(_batching, "_predicate_is_batched", instead(lambda *args: False)),
+        "vmap",
+        ["while_loop"],
+    ),
+    "no lane is masked": (name(_batching.Mask, "replace", instead(lambda self, nodes: nodes)), "vmap", ["while_loop"]),
+    "a log that needs no iteration leaves its scan": (
+        name(_autodiff, "_may_log", instead(lambda jaxpr: False)),
+        "derivatives",
+        ["scan"],
+    ),
+    "a loop logs again when its tangent runs": (
+        name(_autodiff, "_SilentStaging", instead(lambda trace: trace)),
+        "derivatives",
+        relaxes,
+    ),
+    # How spool collects.
+    "scan reversed logs backwards": (
+        name(_scan, "_in_order", instead(lambda nodes, options: nodes)),
+        "scan",
+        testing.Program((Scan(3, (Log("a", "x"), STEP), reverse=True),)),
+    ),
+    "sites of one key log one after the other": (
+        name(_blocks, "_in_sequence", lambda join: lambda key, parts, depth: join(key, parts[::-1], depth)),
+        "jit",
+        THREE,
+    ),
+    "cond logs of both branches": (name(_collect, "_filled", always_there), "cond", ["cond", "scan"]),
+    "a bounded loop writes all events to one place": (
+        name(
+            _loops.WhileLoops,
+            "step",
+            lambda step: lambda self, carry, index, nodes: step(self, carry, 0 * index, nodes),
+        ),
+        "while_loop",
+        ["while_loop", "fori_loop"],
+    ),
+    "logs have no derivative": (name(_spool.Spool, "result", cut_off), "logs_are_values", []),
+    # Filters.
+    "tags are not looked at": (
+        name(
+            _select.Selection,
+            "has",
+            instead(lambda self, key, tags: self.argnames is None or key in self.argnames),
+        ),
+        "jit",
+        ["strip", "keep"],
+    ),
+    "strip keeps and keep strips": (
+        name(
+            _strip.Strip,
+            "replace",
+            instead(lambda self, nodes: self.selection.split(nodes)[not self.removes_selected]),
+        ),
+        "filters",
+        [],
+    ),
+    "interval is one too long": (
+        name(_spool, "thin", lambda thin: lambda nodes, interval, seen: thin(nodes, interval + 1, seen)),
+        "filters",
+        THREE,
+    ),
+    "interval counts what did not happen": (
+        name(_spool, "compact", instead(lambda block, interval, offset: block)),
+        "filters",
+        MAYBE,
+    ),
+    "reduce counts what did not happen": (unmasked, "filters", BRANCHES_OF_LANES),
+    "reduce forgets earlier iterations": (
+        name(
+            _loops,
+            "next_of_loop",
+            lambda add: (
+                lambda sofar, iteration, index: add(_reduce.empty(jax.tree.map(jax.typeof, sofar)), iteration, index)
+            ),
+        ),
+        "filters",
+        SCANS,
+    ),
+    "reduce forgets what each iteration surely has": (
+        name(_loops, "end_of_loop", instead(lambda sofar, iteration, trips: sofar)),
+        "filters",
+        SCANS,
+    ),
+    "reduce prefers the latter": (
+        name(_reduce, "merge", lambda merge: lambda first, second: merge(second, first)),
+        "filters",
+        SCANS,
+    ),
+    "a scan counts twice what it continues": (
+        name(
+            _loops,
+            "next_of_loop",
+            lambda add: lambda sofar, new, at: add(sofar, dataclasses.replace(new, continued=False), at),
+        ),
+        "filters",
+        testing.Program((Scan(2, (Scan(3, (Log("a", "x"), STEP)),)),)),
+    ),
+    # How tap delivers.
+    "a buffer is not emptied at the end": (
+        name(_stream.Tap, "_flushed", instead(lambda self: self)),
+        "tap_and_spool",
+        [],
+    ),
+    "what a scan sends overtakes what waits": (
+        name(_stream.TapChunks, "begin", instead(lambda self: self)),
+        "tap_and_spool",
+        testing.Program((Log("a", "x"), STEP, Scan(5, (Log("a", "x"), STEP)))),
+    ),
+    "a buffer hands over sites one by one": (
+        name(_deliver, "_ordered", instead(lambda array, first: array)),
+        "tap_and_spool",
+        testing.Program((Scan(2, (Log("a", "x"), STEP, Log("a", "x"), STEP)),)),
+    ),
+    "a tap skips what did happen": (
+        name(_stream, "_happened", instead(lambda nodes: jnp.int32(0))),
+        "tap_and_spool",
+        [],
+    ),
+    "a tap skips one too many": (
+        name(_stream, "_thinned", lambda thin: lambda nodes, counts, interval: thin(nodes, counts, interval + 1)),
+        "tap_and_spool",
+        THREE,
+    ),
+    # Without handlers.
+    "a program without a handler logs": (name(_log, "recording", instead(Always)), "absence", []),
+    "sites forgets that loops repeat": (
+        name(_sites._Place, "through", lambda through: lambda self, name, times=1, exact=True: through(self, name)),
+        "no_silent_loss",
+        ["scan"],
+    ),
+}
+
+
+# -- which test catches them -----------------------------------------------------------------------------------------
+
+
+ROOT = Path(__file__).parent.parent
+LIKELY = ("composition", "laws", "scan", "cond", "while", "tap", "custom_rules", "shard_map", "reduce", "vmap", "sites")
+
+
+def first_failure(mutant):
+    """The first test of the default tier that fails when a mutant is planted, or an empty string."""
+    likely = [f"tests/test_{name}.py" for name in LIKELY]
+    for chosen in (likely, ["tests", "lox"]):
+        command = [sys.executable, "-m", "pytest", "-qx", "-n0", "--tb=no", "--mutant", mutant, *chosen]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        for line in done.stdout.splitlines():
+            if line.startswith(("FAILED", "ERROR")):
+                return line
+        if done.returncode:
+            return f"exit status {done.returncode}: {(done.stdout + done.stderr)[-200:]}"
+    return ""
+
+
+def main():
+    names = sys.argv[1:] or list(MUTANTS)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = dict(zip(names, pool.map(first_failure, names), strict=True))
+    for mutant, failure in found.items():
+        print(f"{mutant}: {failure or 'SURVIVED'}")
+    print(f"{sum(map(bool, found.values()))} of {len(found)} caught by the default tier")
+
+
+if __name__ == "__main__":
+    main()
