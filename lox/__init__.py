@@ -13,6 +13,7 @@ from lox._exceptions import SpoolWarning as SpoolWarning
 from lox._exceptions import StorageError as StorageError
 from lox._exceptions import StructureError as StructureError
 from lox._exceptions import TapWarning as TapWarning
+from lox._exceptions import UnsupportedJaxError as UnsupportedJaxError
 from lox._exceptions import UnsupportedPrimitiveError as UnsupportedPrimitiveError
 from lox._log import log as log
 from lox._log_grad import log_grad as log_grad

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from lox import _compat
 from lox._effect import recording
 
 ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
@@ -35,8 +36,14 @@ def trace(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         args, kwargs = jax.tree.unflatten(structure, filled)
         return fun(*args, **kwargs)
 
-    with recording(True):
-        return jax.make_jaxpr(flat)(*(leaves[place] for place in traced)), traced
+    try:
+        with recording(True):
+            return jax.make_jaxpr(flat)(*(leaves[place] for place in traced)), traced
+    except NotImplementedError as error:
+        refused = _compat.refusal(error)
+        if refused is None:
+            raise
+        raise refused from error
 
 
 def is_array(leaf: Any) -> bool:

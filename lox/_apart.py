@@ -6,10 +6,11 @@ traces a branch without saying what it depends on. When the branch is lowered th
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from jax.extend.core import primitives
-from jax.interpreters import mlir
 
 from lox import _compat
 from lox._channel import Channel
@@ -19,9 +20,7 @@ from lox._exceptions import UnsupportedPrimitiveError
 from lox._handler import equations, jaxprs_in, logs_of
 
 
-def _guard(primitive: Any, what: str) -> None:
-    lower = _compat.lowering_of(primitive)
-
+def _guard(lower: Callable[..., Any], what: str) -> Callable[..., Any]:
     def guarded(ctx: Any, *args: Any, **params: Any) -> Any:
         decides = params["cond_jaxpr"].out_avals[0] if "cond_jaxpr" in params else ctx.avals_in[0]
         apart = _compat.varying_axes(decides)
@@ -29,7 +28,7 @@ def _guard(primitive: Any, what: str) -> None:
             _check(jaxpr, apart, what)
         return lower(ctx, *args, **params)
 
-    mlir.register_lowering(primitive, guarded)
+    return guarded
 
 
 def _check(jaxpr: Any, apart: frozenset[Any], what: str) -> None:
@@ -45,5 +44,5 @@ def _check(jaxpr: Any, apart: frozenset[Any], what: str) -> None:
         )
 
 
-_guard(primitives.cond_p, "cond")
-_guard(primitives.while_p, "while_loop")
+_compat.wrap_lowering(primitives.cond_p, functools.partial(_guard, what="cond"))
+_compat.wrap_lowering(primitives.while_p, functools.partial(_guard, what="while_loop"))

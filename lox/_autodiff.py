@@ -15,12 +15,14 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.extend as jex
 import jax.numpy as jnp
+from jax.interpreters import partial_eval
 
 from lox import _compat
 from lox._effect import log_p, recording, transforming, without_logs
@@ -30,6 +32,7 @@ from lox._probe import probing
 from lox._rules._call import discharge
 from lox._rules._while import split_args
 
+Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 primitives = jex.core.primitives
 scan_p, while_p, remat_p = primitives.scan_p, primitives.while_p, primitives.remat_p
 
@@ -241,7 +244,7 @@ def _partially_evaluate_while(original: Callable[..., Any]) -> Callable[..., Any
         if not logs_in(params) or all(known) or not any(known):
             return original(trace, *tracers, **params)
         outs = original(_SilentStaging(trace), *tracers, **params)
-        if all(getattr(out, "_trace", None) is trace and not out.is_known() for out in outs):
+        if all(_compat.is_left_by(trace, out) for out in outs):
             # Nothing ran now: what is staged is all there is, and logs.
             return trace.default_process_primitive(while_p, tracers, params)
         return outs
@@ -250,7 +253,9 @@ def _partially_evaluate_while(original: Callable[..., Any]) -> Callable[..., Any
 
 
 def _partially_evaluate_log(trace: Any, *tracers: Any, **params: Any) -> list[Any]:
+    _compat.need(_compat.Feature.DERIVATIVES)
     if probing() and not transforming.value:
+        _compat.need(_compat.Feature.FLAX_SCAN)
         return []
     if _moves_out_of_scan(trace):
         tracers = tuple(trace.instantiate_const(tracer) for tracer in tracers)
@@ -263,6 +268,7 @@ def _once(primitive: Any, original: Callable[..., Any]) -> Callable[..., Any]:
     def partially_evaluate(trace: Any, *tracers: Any, **params: Any) -> Any:
         if not logs_in(params):
             return original(trace, *tracers, **params)
+        _compat.need(_compat.Feature.DERIVATIVES)
         if _moves_out_of_scan(trace):
             return trace.default_process_primitive(primitive, [trace.instantiate_const(t) for t in tracers], params)
         if probing() and not transforming.value:
@@ -295,18 +301,22 @@ def _keep_logs(original: Callable[..., Any]) -> Callable[..., Any]:
     return eliminate
 
 
-def _while_recording(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """`original`, wrapped while a handler is in scope, and for programs with logs on their way to a tap."""
-    wrapped = wrapper(original)
+def _while_recording(wrapper: Wrapper) -> Wrapper:
+    """Wraps a rule while a handler is in scope, and for programs with logs on their way to a tap."""
 
-    def rule(*args: Any, **params: Any) -> Any:
-        if not recording.value and not tapped_in(params or args[-1].params):
-            return original(*args, **params)
-        # An effect in partial evaluation makes a reference cycle, which JAX's leak checker takes for a leak.
-        with transforming(True), jax.check_tracer_leaks(False):
-            return wrapped(*args, **params)
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        wrapped = wrapper(original)
 
-    return rule
+        def rule(*args: Any, **params: Any) -> Any:
+            if not recording.value and not tapped_in(params or args[-1].params):
+                return original(*args, **params)
+            # An effect in partial evaluation makes a reference cycle, which JAX's leak checker takes for a leak.
+            with transforming(True), jax.check_tracer_leaks(False):
+                return wrapped(*args, **params)
+
+        return rule
+
+    return wrap
 
 
 def _unchanged(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -322,16 +332,14 @@ def _register() -> None:
     }
     higher_order = (primitives.jit_p, primitives.cond_p, primitives.closed_call_p, scan_p, while_p, remat_p)
     for primitive in higher_order:
-        rule = _compat.linearization(primitive)
-        _compat.set_linearization(primitive, _while_recording(linearizations.get(primitive, _unchanged), rule))
-        if primitive in _compat.partial_eval_rules:
-            rule = _compat.partial_eval_rules[primitive]
-            rule = _while_recording(partial_evaluations.get(primitive, _unchanged), rule)
-            _compat.partial_eval_rules[primitive] = _once(primitive, rule)
-    _compat.partial_eval_rules[log_p] = _partially_evaluate_log
-    _compat.dce_rules[remat_p] = _keep_logs(_compat.dce_rules[remat_p])
+        _compat.wrap_linearization(primitive, _while_recording(linearizations.get(primitive, _unchanged)))
+        evaluation = _while_recording(partial_evaluations.get(primitive, _unchanged))
+        _compat.wrap_partial_evaluation(primitive, evaluation)
+        _compat.wrap_partial_evaluation(primitive, functools.partial(_once, primitive))
+    partial_eval.custom_partial_eval_rules[log_p] = _partially_evaluate_log
+    _compat.wrap_dead_code_elimination(remat_p, _keep_logs)
     for primitive, wrapper in ((while_p, _recompute_while), (scan_p, _split_scan)):
-        _compat.checkpoint_rules[primitive] = _while_recording(wrapper, _compat.checkpoint_rules[primitive])
+        _compat.wrap_checkpoint_rule(primitive, _while_recording(wrapper))
 
 
 _register()

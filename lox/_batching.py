@@ -19,7 +19,20 @@ from lox import _compat
 from lox._collect import Collect
 from lox._effect import batching_shards, emit, emit_batched, in_place, recording
 from lox._events import Event, Node, Site, map_events, masked
-from lox._handler import Handler, InPlace, Silence, equations, has_log, jaxprs_in, logs_in, rules, tapped_in, under
+from lox._exceptions import UnsupportedPrimitiveError
+from lox._handler import (
+    Handler,
+    InPlace,
+    Silence,
+    equations,
+    has_log,
+    jaxprs_in,
+    logs_in,
+    rules,
+    tapped_in,
+    under,
+    unsupported,
+)
 from lox._log_grad import log_grad_p
 from lox._rules._call import discharge
 from lox._rules._cond import cond_p, discharge_branches
@@ -220,6 +233,8 @@ def _batch_shard_map(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             if not recording.value:
                 return original(trace, primitive, fun, args, **params)
+            if primitive not in rules:
+                raise UnsupportedPrimitiveError(unsupported(primitive, params))
             with jex.core.set_current_trace(trace):
                 outs, nodes = rules[primitive](CollectBounded(), primitive, args, {"fun": fun, **params})
                 emit(nodes)
@@ -230,6 +245,6 @@ def _batch_shard_map(original: Callable[..., Any]) -> Callable[..., Any]:
     return batch
 
 
-_compat.batchers[cond_p] = _batch_cond(_compat.batchers[cond_p])
-_compat.batchers[while_p] = _batch_while(_compat.batchers[while_p])
-_compat.set_shard_map_batching(_batch_shard_map(_compat.shard_map_batching()))
+_compat.wrap_batching(cond_p, _batch_cond)
+_compat.wrap_batching(while_p, _batch_while)
+_compat.wrap_shard_map_batching(_batch_shard_map)

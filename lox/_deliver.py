@@ -104,6 +104,8 @@ mlir.register_lowering(call_p, _lower_call, cacheable=False)
 
 def _send(*leaves: Any, layout: Layout) -> list[Any]:
     nodes, to = received(leaves, {"layout": layout})
+    if to is not None and to.first:
+        _compat.need(_compat.Feature.TAP_ON_SHARDS)
     if to is None or all(0 in event.lengths(depth + event.lanes)[depth:] for event, depth in with_depths(nodes)):
         return []
     arrays = [untyped(leaf) for leaf in leaves]
@@ -120,6 +122,7 @@ def _send(*leaves: Any, layout: Layout) -> list[Any]:
     if any(mask is None for mask in masks):
         call_p.bind(*arrays, layout=layout, keys=keys)
     else:
+        _compat.need(_compat.Feature.CONTROL_FLOW)
         reached = functools.reduce(jnp.logical_or, [jnp.any(mask) for mask in masks])
         jax.lax.cond(reached, lambda: call_p.bind(*arrays, layout=layout, keys=keys), lambda: [])
     return []

@@ -149,7 +149,7 @@ def emit_batched(
     """
     places = depths(jax.tree.unflatten(tree, leaves))
     moved = [
-        _compat.matchaxis(axis_data, dim, place, leaf) for leaf, dim, place in zip(leaves, dims, places, strict=True)
+        _compat.with_axis(axis_data, dim, place, leaf) for leaf, dim, place in zip(leaves, dims, places, strict=True)
     ]
     names = axis_data.spmd_name or ()
     shards = jax.sharding.get_abstract_mesh().manual_axes
@@ -162,6 +162,8 @@ def emit_batched(
             "batch over shards: lox.tap, or a logger, does not know the others' lanes there. Apply it outside of the "
             "vmap, as in tap(vmap(f, spmd_axis_name=...)), or use lox.spool inside."
         )
+    if shards:
+        _compat.need(_compat.Feature.VMAPPED_SHARDS)
     outside = any(trace.axis_data is axis_data for trace in batching_shards.get())
 
     def add_axis(event: Event, depth: int) -> Event:
@@ -218,8 +220,10 @@ def emit(nodes: Sequence[Node], to: Destination | None = None) -> None:
     if isinstance(trace, Listener):  # What binding leads to, at once.
         trace.hear(tuple(nodes), to)
     else:
+        if _compat.lacks(_compat.Feature.FLAX_SCAN) and probing():
+            _compat.need(_compat.Feature.FLAX_SCAN)
         leaves, tree = jax.tree.flatten((tuple(nodes), to))
-        with _compat.staged():  # A log of constants happens when the program runs, not when it is traced.
+        with _compat.staged(leaves):  # A log of constants happens when the program runs, not when it is traced.
             log_p.bind(*leaves, layout=Layout(tree, nodes, to))
 
 

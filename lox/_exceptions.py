@@ -29,6 +29,10 @@ class UnsupportedPrimitiveError(LoxError, NotImplementedError):
     """A log sits inside a JAX primitive that lox has no rule for."""
 
 
+class UnsupportedJaxError(LoxError, NotImplementedError):
+    """The installed version of JAX lacks something that lox needs for what was asked."""
+
+
 class AuditError(LoxError, ValueError):
     """An audit found something that is at least as bad as it must not be."""
 

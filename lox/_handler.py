@@ -194,6 +194,8 @@ def rule(*primitives: Any) -> Callable[[Rule], Rule]:
 
     def register(function: Rule) -> Rule:
         for primitive in primitives:
+            if primitive is None:  # This JAX has no such primitive.
+                continue
             if primitive in rules:
                 raise ValueError(f"{primitive} already has a rule")
             rules[primitive] = function
@@ -320,6 +322,7 @@ def under(handler: Handler, fun: Callable[..., Any]) -> Callable[..., tuple[Any,
     """`fun`, run under `handler` in whatever trace is current; it also returns the nodes that were collected."""
 
     def run(*args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
+        _compat.check_processes()
         with jex.core.take_current_trace() as parent:
             trace = HandlerTrace(parent, handler)
             try:
@@ -327,10 +330,13 @@ def under(handler: Handler, fun: Callable[..., Any]) -> Callable[..., tuple[Any,
                     outs = fun(*args, **kwargs)
                 with jex.core.set_current_trace(parent):
                     return outs, trace.handler.join(trace.nodes)
-            except BaseException:
+            except BaseException as error:
                 if _compat.runs_at_once(parent):
                     with jex.core.set_current_trace(parent):
                         trace.handler.abandon()
+                refused = _compat.refusal(error)
+                if refused is not None:
+                    raise refused from error
                 raise
             finally:
                 trace.close()

@@ -180,6 +180,8 @@ class _Options:
     buffer: int
 
     def call(self, fun: Function, channel: Any, labels: dict[str, Any], args: Any, kwargs: Any) -> Any:
+        if self.ordered:
+            _compat.need(_compat.Feature.ORDERED_TAP)
         leaves, structure = jax.tree.flatten(start(channel, labels))
         handler = Tap(
             selection=self.selection,

@@ -9,10 +9,12 @@ from typing import Any
 
 import jax
 
+from lox import _compat
 from lox._abstract import trace
 from lox._arguments import ARRAY_LIKE, path_name
 from lox._audit._expect import auditing
 from lox._audit._reached import Reached
+from lox._exceptions import UnsupportedJaxError
 
 
 class NotRun(TypeError):
@@ -55,7 +57,11 @@ def capture(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
             found, structure = jax.tree_util.tree_flatten_with_path(result, is_leaf=inspect.isgenerator)
             for path, leaf in found:
                 _check_that_it_ran(f"out/{path_name(path)}" if path else "out", leaf)
-        except (Exception, SystemExit) as raised:  # noqa: BLE001  (whatever it is, what was seen is worth a report)
+        except (Exception, SystemExit) as raised:
+            if isinstance(raised, UnsupportedJaxError):  # It says nothing of the program.
+                raise
+            if (refused := _compat.refusal(raised)) is not None:
+                raise refused from raised
             error = raised
             return ()
         found = [(path, leaf) for path, leaf in found if isinstance(leaf, (jax.Array, *ARRAY_LIKE))]

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import jax
 
-from lox import _compat
 from lox._audit._program import Block, Step
+from lox._compat import _tracebacks as tracebacks
 
-_JAX, _LOX = (str(Path(module.__file__ or "").parent) for module in (jax, _compat))
+_JAX, _LOX = str(Path(jax.__file__).parent), str(Path(__file__).parents[1])
 _PYTHON = sysconfig.get_paths()["stdlib"]
 
 
@@ -131,5 +131,4 @@ def located(block: Block, around: Location = NOWHERE) -> Iterator[tuple[Step, Lo
 
 def transformations(equation: Any) -> tuple[str, ...]:
     """The transformations of JAX that an equation went through, the outermost first, such as ``("jvp", "vmap")``."""
-    stack = equation.source_info.name_stack.stack
-    return tuple(each.name for each in stack if type(each).__name__ == "Transform") if stack else ()
+    return tracebacks.transformations(equation.source_info.name_stack)

@@ -21,12 +21,11 @@ from lox._audit._audited import Audited
 from lox._audit._location import Location, frames, is_users
 from lox._audit._program import Step
 from lox._audit._rules import primitives
+from lox._compat import _tracebacks as tracebacks
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 _JAX = f"{PurePath(jax.__file__).parent}/"
-_NO_TRANSFORMATION = {"tree_util.py", "tree.py", "traceback_util.py"}
-"""Files of JAX that call a function without transforming it."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -186,7 +185,7 @@ def _stretches(equation: Any) -> list[list[tuple[CodeType, int]]]:
 
 @functools.lru_cache(maxsize=4096)
 def _transforms(file: str) -> bool:
-    return file.startswith(_JAX) and PurePath(file).name not in _NO_TRANSFORMATION
+    return file.startswith(_JAX) and tracebacks.transforms(file)
 
 
 def _lines(code: CodeType, instructions: set[int]) -> Iterator[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Iterator
 
@@ -16,6 +15,7 @@ from lox._audit._location import is_internal, transformations
 from lox._audit._origins import LAID_OUT, axes_before
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
+from lox._compat import _tracebacks as tracebacks
 
 ALIKE = Kind(
     "LOX310",
@@ -33,7 +33,6 @@ PAIRED = Kind(
 )
 
 _LOOKUPS = primitives("gather", "scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max")
-_PARALLEL = inspect.getsourcefile(jax.lax.psum) or ""
 
 
 def multiplied(audited: Audited) -> Iterator[Finding | Held]:
@@ -150,7 +149,7 @@ def _sum_of_alike(step: Step) -> tuple[int, Value | None]:
     size, through = lanes.fact.range.low, transformations(step.equation)
     if lanes.shape or size != lanes.fact.range.high or "vmap" not in through or "transpose" in through:
         return 0, None
-    if not any(file == _PARALLEL for file, _ in _inside(step)):
+    if not tracebacks.is_collective(file for file, _ in _inside(step)):
         return 0, None
     return int(size), value
 
@@ -160,7 +159,7 @@ def _repeats(step: Step) -> int:
     if step.equation.primitive not in primitives("broadcast_in_dim") or not _is_in_vmap(step):
         return 0
     maker = step.inputs[0].maker
-    if maker is None or not _is_in_vmap(maker) or ("matchaxis" not in {name for _, name in _inside(step)}):
+    if maker is None or not _is_in_vmap(maker) or not tracebacks.copies_result(name for _, name in _inside(step)):
         return 0
     kept = step.equation.params["broadcast_dimensions"]
     added = [size for axis, size in enumerate(step.outputs[0].shape) if axis not in kept]
@@ -176,7 +175,7 @@ def _inside(step: Step) -> list[tuple[str, str]]:
     traceback = step.equation.source_info.traceback
     frames = traceback.frames if traceback is not None else ()
     inner = itertools.takewhile(lambda frame: is_internal(frame.file_name), frames)
-    return [(frame.file_name, frame.function_name.rpartition(".")[2]) for frame in inner]
+    return [(frame.file_name, frame.function_name) for frame in inner]
 
 
 def _used(block: Block, known: dict[Block, list[bool]]) -> list[bool]:

@@ -15,10 +15,9 @@ from lox._audit._location import Location, call
 from lox._audit._loops import Scan, is_called, scans
 from lox._audit._program import Block, Step, Value, is_call
 from lox._audit._rules import primitives
+from lox._compat import _tracebacks as tracebacks
 
 _COMPARISONS = primitives("lt", "le", "gt", "ge", "eq", "ne")
-_CLAMPING = {"_getitem", "dynamic_index_in_dim", "dynamic_slice", "dynamic_slice_in_dim"}
-"""The functions of JAX that clamp, without that being said where they are called."""
 _MOST = 20_000
 """At how many operations of a loop is looked: what calls itself twice is called very often."""
 _LAYOUT = primitives("broadcast_in_dim", "reshape", "squeeze", "convert_element_type", "copy")
@@ -241,7 +240,7 @@ def _read(step: Step, known: dict[Value, Positions]) -> Iterator[tuple[int, Posi
 
 def _clamps(step: Step) -> bool:
     mode = step.equation.params.get("mode", jax.lax.GatherScatterMode.CLIP)
-    return mode == jax.lax.GatherScatterMode.CLIP and not _CLAMPING.isdisjoint(call(step.equation)[1:])
+    return mode == jax.lax.GatherScatterMode.CLIP and not tracebacks.CLAMPING.isdisjoint(call(step.equation)[1:])
 
 
 def _number(value: Value) -> int | None:

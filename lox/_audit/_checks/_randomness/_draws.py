@@ -13,6 +13,7 @@ from lox._audit._checks._randomness._key_uses import LOOPS, paired
 from lox._audit._location import Location, transformations
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
+from lox._compat import _tracebacks as tracebacks
 
 _KEYS = primitives("random_wrap", "random_unwrap", "convert_element_type", "squeeze", "reshape", "broadcast_in_dim")
 _CARRYING = SEEDED | _KEYS
@@ -179,7 +180,7 @@ def _differentiates(step: Step) -> bool:
     traceback = step.equation.source_info.traceback
     if traceback is None or not (step.blocks or step.equation.primitive in DRAWS):
         return False
-    return any(frame.function_name.startswith(("jacfwd.", "jacrev.")) for frame in traceback.frames)
+    return tracebacks.is_jacobian(frame.function_name for frame in traceback.frames)
 
 
 def _size(value: Value) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any
@@ -13,6 +12,7 @@ from lox._audit._audited import Audited
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import frames, is_internal, is_users
 from lox._audit._rules import primitives
+from lox._compat import _tracebacks as tracebacks
 
 OLD = Kind(
     "LOX707",
@@ -23,12 +23,8 @@ OLD = Kind(
 )
 
 
-def _code(fun: Any) -> CodeType:
-    return inspect.unwrap(fun).__code__
-
-
-_MAKES, _WRAPS = _code(jax.random.PRNGKey), _code(jax.random.wrap_key_data)
-_RANDOM = _code(jax.random.split).co_filename
+_MAKES, _WRAPS = tracebacks.code_of(jax.random.PRNGKey), tracebacks.code_of(jax.random.wrap_key_data)
+_RANDOM = tracebacks.code_of(jax.random.split).co_filename
 
 
 def old(audited: Audited) -> Iterator[Finding | Held]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from lox import _compat
@@ -16,6 +15,7 @@ from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE, Location, is_internal, transformations
 from lox._audit._program import Block, Step
 from lox._audit._rules import primitives
+from lox._compat import _tracebacks as tracebacks
 
 REUSED = Kind(
     "LOX700",
@@ -62,12 +62,6 @@ RETURNED = Kind(
     "Return a key that nothing was drawn from: key, used = jax.random.split(key), and draw with `used`.",
     "The random keys that are returned are new.",
 )
-
-
-_PAIRING = {"permutation", "choice"}
-"""What people call with one key for several arrays on purpose, so that their elements stay together."""
-_PLACES = _PAIRING | {"randint"}
-"""What they call so for each array of a tree, on one line."""
 
 
 class _Frame(NamedTuple):
@@ -165,7 +159,7 @@ def _compared(reuse: Reuse) -> tuple[Kind, Location, Location] | None:
         user = [frame for frame in other if not frame.is_internal]
         if not user or other[0].code is not _root(reuse.block):
             return None
-        if _is_of_jax(reuse) or _is_drawn_by(reuse, _PLACES):
+        if _is_of_jax(reuse) or _is_drawn_by(reuse, tracebacks.PLACED_DRAWS):
             return None
         return AGAIN, user[-1].location, user[-1].location
     first, second = one[place], other[place]
@@ -180,7 +174,7 @@ def _compared(reuse: Reuse) -> tuple[Kind, Location, Location] | None:
     differentiated = {"jvp" in transformations(use.step.equation) for use in (reuse.first, reuse.second)}
     is_same_draw = _innermost(one) is not None and _innermost(one) == _innermost(other) and True in differentiated
     if not is_same_draw and (inside[0] is None or inside[0] != inside[1]):
-        return None if _is_drawn_by(reuse, _PAIRING) else (REUSED, first.location, second.location)
+        return None if _is_drawn_by(reuse, tracebacks.PAIRED_DRAWS) else (REUSED, first.location, second.location)
     if len(differentiated) > 1:  # A loss and its gradient, with the same noise.
         return None
     return AGAIN, first.location, second.location
@@ -208,7 +202,7 @@ def _is_of_jax(reuse: Reuse) -> bool:
         return False
     # What a jit was inlined to has the frames of the call, and none of what was called.
     return any(
-        Path(frame.location.file).name == "pjit.py" and frame.is_internal for frame in _frames(reuse.second.step)
+        frame.is_internal and tracebacks.calls_jitted(frame.location.file) for frame in _frames(reuse.second.step)
     )
 
 

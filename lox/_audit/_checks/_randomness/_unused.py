@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import Frame, frames, is_internal, is_users
 from lox._audit._program import Step
 from lox._audit._rules import primitives
+from lox._compat import _tracebacks as tracebacks
 
 UNUSED = Kind(
     "LOX706",
@@ -88,7 +88,7 @@ def _place(step: Step) -> Frame | None:
     called = frames(step.equation)
     for inside, outside in zip(called, called[1:], strict=False):
         if not is_internal(outside.file):
-            return outside if inside.code is inspect.unwrap(jax.random.split).__code__ else None
+            return outside if inside.code is tracebacks.code_of(jax.random.split) else None
     return None
 
 

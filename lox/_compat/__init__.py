@@ -1,0 +1,75 @@
+"""Everything of JAX that has no public name, or another name in another version.
+
+Only this package may import from ``jax._src`` or look at a JAX version. `PRIVATE_NAMES` has all private names and what
+happens without each, `PATCHES` all that lox changes in JAX. Supported: jax 0.10.2 and later.
+"""
+
+from lox._compat._batches import batch as batch
+from lox._compat._batches import batched_outputs as batched_outputs
+from lox._compat._batches import with_axis as with_axis
+from lox._compat._dispatch import cached_by_function as cached_by_function
+from lox._compat._dispatch import is_jitted as is_jitted
+from lox._compat._dispatch import jit_options as jit_options
+from lox._compat._dispatch import run_compiled as run_compiled
+from lox._compat._dispatch import weakref_lru_cache as weakref_lru_cache
+from lox._compat._functions import renew as renew
+from lox._compat._functions import renewed as renewed
+from lox._compat._jaxprs import abstract as abstract
+from lox._compat._jaxprs import as_fun as as_fun
+from lox._compat._jaxprs import in_avals as in_avals
+from lox._compat._jaxprs import int32_scalar as int32_scalar
+from lox._compat._jaxprs import is_jaxpr as is_jaxpr
+from lox._compat._jaxprs import open_jaxpr as open_jaxpr
+from lox._compat._jaxprs import out_avals as out_avals
+from lox._compat._jaxprs import prune as prune
+from lox._compat._jaxprs import trace as trace
+from lox._compat._lowering import CALLS_IN_ORDER_ON_SOME_AXES as CALLS_IN_ORDER_ON_SOME_AXES
+from lox._compat._lowering import automatic_axes as automatic_axes
+from lox._compat._lowering import emit_callback as emit_callback
+from lox._compat._lowering import num_devices as num_devices
+from lox._compat._names import PRIVATE_NAMES as PRIVATE_NAMES
+from lox._compat._names import Feature as Feature
+from lox._compat._names import lacks as lacks
+from lox._compat._names import need as need
+from lox._compat._params import extend_checkpoint as extend_checkpoint
+from lox._compat._params import extend_jit as extend_jit
+from lox._compat._params import extend_outputs as extend_outputs
+from lox._compat._params import extend_scan as extend_scan
+from lox._compat._params import scan_counts as scan_counts
+from lox._compat._params import split_outputs as split_outputs
+from lox._compat._patches import PATCHES as PATCHES
+from lox._compat._patches import allow_effect as allow_effect
+from lox._compat._patches import cache_weakly as cache_weakly
+from lox._compat._patches import check_processes as check_processes
+from lox._compat._patches import let_pmap_run as let_pmap_run
+from lox._compat._patches import order_effect as order_effect
+from lox._compat._patches import refusal as refusal
+from lox._compat._patches import share_fast_dispatch as share_fast_dispatch
+from lox._compat._patches import wrap_batching as wrap_batching
+from lox._compat._patches import wrap_checkpoint_rule as wrap_checkpoint_rule
+from lox._compat._patches import wrap_dead_code_elimination as wrap_dead_code_elimination
+from lox._compat._patches import wrap_linearization as wrap_linearization
+from lox._compat._patches import wrap_lowering as wrap_lowering
+from lox._compat._patches import wrap_partial_evaluation as wrap_partial_evaluation
+from lox._compat._patches import wrap_shard_map_batching as wrap_shard_map_batching
+from lox._compat._primitives import Effect as Effect
+from lox._compat._primitives import custom_vmap_p as custom_vmap_p
+from lox._compat._primitives import shard_map_p as shard_map_p
+from lox._compat._primitives import unlisted_primitives as unlisted_primitives
+from lox._compat._traces import adopt_level as adopt_level
+from lox._compat._traces import current_trace as current_trace
+from lox._compat._traces import is_eager as is_eager
+from lox._compat._traces import is_left_by as is_left_by
+from lox._compat._traces import is_top_level as is_top_level
+from lox._compat._traces import runs_at_once as runs_at_once
+from lox._compat._traces import staged as staged
+from lox._compat._varying import unvary as unvary
+from lox._compat._varying import vary as vary
+from lox._compat._varying import vary_in_branch as vary_in_branch
+from lox._compat._varying import varying_axes as varying_axes
+from lox._compat._zeros import cotangents as cotangents
+from lox._compat._zeros import instantiate as instantiate
+from lox._compat._zeros import is_zero as is_zero
+from lox._compat._zeros import rule_zero as rule_zero
+from lox._compat._zeros import zero_tangent as zero_tangent
+from lox._compat._zeros import zeros_like_aval as zeros_like_aval

@@ -1,0 +1,64 @@
+"""Jitted functions: how JAX dispatches to them, what they were jitted with, and caches like theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+from jax.interpreters import xla
+
+from lox._compat._names import private, private_attribute
+from lox._compat._params import unspecified
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_cache = private(
+    "jax._src.util:weakref_lru_cache",
+    purpose="to remember what it makes of a jaxpr",
+    otherwise="It is made anew each time, which takes longer to trace.",
+)
+_info = private_attribute(
+    "jax:jit",
+    "_jit_info",
+    purpose="to compile what a handler adds to a jitted function together with that",
+    otherwise="The function is called under the handler each time, as any other is, which takes longer.",
+)
+
+_PjitFunction = type(jax.jit(lambda: None))
+
+
+def weakref_lru_cache(function: Function) -> Function:
+    """Remember what a function returns for a jaxpr, its first argument, while that lives and in JAX's contexts."""
+    return _cache.value(function) if _cache.found else function
+
+
+def cached_by_function(function: Function) -> Function:
+    """The same for a function of a function, in whatever context."""
+    return _cache.value(function, trace_context_in_key=False) if _cache.found else function
+
+
+def run_compiled(primitive: Any, args: Sequence[Any], params: dict[str, Any]) -> Any:
+    """Run a primitive as JAX does where it is bound eagerly: compiled, under `jax.disable_jit` as well."""
+    return xla.apply_primitive(primitive, *args, **params)
+
+
+def is_jitted(fun: Any) -> bool:
+    """Tell whether `fun` is what `jax.jit` returned."""
+    return isinstance(fun, _PjitFunction)
+
+
+def jit_options(fun: Any) -> tuple[tuple[str, Any], ...] | None:
+    """Read how a jitted function takes its arguments, or None for one with shardings, layouts or a device of its own.
+
+    A jitted function has no public attribute for its static and donated arguments.
+    """
+    info = getattr(fun, _info.attribute, None)
+    if info is None or info.device is not None or info.backend is not None:
+        return None
+    shardings = (*info.in_shardings_leaves, *info.out_shardings_leaves)
+    layouts = (*info.in_layouts_leaves, *info.out_layouts_leaves)
+    if any(value is not unspecified() for value in shardings) or any(value is not None for value in layouts):
+        return None
+    names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames", "keep_unused")
+    return tuple((name, getattr(info, name)) for name in names)

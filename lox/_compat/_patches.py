@@ -1,0 +1,279 @@
+"""What lox changes in JAX, each change with what it is for.
+
+JAX has no hook for most of these. Each is made once, when lox is imported, and only where JAX has what is changed.
+`tests/test_contracts.py` has a test for each, which fails when JAX no longer behaves as the change assumes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+from jax.interpreters import batching, mlir, partial_eval
+
+from lox._compat._names import Feature, need, private
+from lox._compat._traces import current_trace, eagerly
+from lox._exceptions import LoxError, UnsupportedJaxError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Rule = Callable[..., Any]
+Wrapper = Callable[[Rule], Rule]
+
+
+@dataclasses.dataclass(frozen=True)
+class Patch:
+    """A change that lox makes to JAX.
+
+    Attributes:
+        changes: What of JAX is changed.
+        purpose: What for.
+        required: Whether logs would be lost, doubled or refused without it; otherwise things are only slower.
+    """
+
+    changes: str
+    purpose: str
+    required: bool
+
+
+PATCHES: dict[str, Patch] = {}
+"""All changes, by the name of the function that makes them."""
+
+
+def _patch(changes: str, purpose: str, *, required: bool) -> Callable[[Function], Function]:
+    def register(function: Function) -> Function:
+        PATCHES[function.__name__] = Patch(changes, purpose, required)
+        return function
+
+    return register
+
+
+# The sets of effect types that JAX consults. Only that of effects that can be lowered is public.
+_control_flow = private(
+    "jax._src.effects:control_flow_allowed_effects",
+    purpose="to let logs stay inside loops and branches",
+    needed_for=Feature.CONTROL_FLOW,
+)
+_custom_rules = private(
+    "jax._src.effects:custom_derivatives_allowed_effects",
+    purpose="to let logs stay inside functions with derivative rules of their own",
+    needed_for=Feature.CUSTOM_RULES,
+)
+_checkpoint = private(
+    "jax._src.effects:remat_allowed_effects",
+    purpose="to let logs stay inside jax.checkpoint",
+    needed_for=Feature.CHECKPOINT,
+)
+_kept = private(
+    "jax._src.effects:partial_eval_kept_effects",
+    purpose="to keep logs that no output depends on, which JAX would drop without a word",
+    needed_for=Feature.DERIVATIVES,
+)
+_dead = private(
+    "jax._src.interpreters.partial_eval:dceable_effects",
+    purpose="to leave logs out of a trace that flax throws away",
+    needed_for=Feature.FLAX_SCAN,
+)
+_ordered = private(
+    "jax._src.effects:ordered_effects",
+    purpose="to have logs arrive in order",
+    needed_for=Feature.ORDERED_TAP,
+)
+_shardable = private(
+    "jax._src.effects:shardable_ordered_effects",
+    purpose="to have logs arrive in order from several devices",
+    needed_for=Feature.ORDERED_TAP,
+)
+
+
+@_patch("the sets of effects that JAX allows or removes", "logs stay where they happen", required=True)
+def allow_effect(effect_type: type, dceable_type: type) -> None:
+    """Let an effect pass through lowering, control flow, custom rules, checkpoint and partial evaluation.
+
+    Args:
+        effect_type: The class of the effect.
+        dceable_type: A class whose ``isinstance`` says whether an effect may be removed as dead code now.
+    """
+    mlir.lowerable_effects.add_type(effect_type)
+    for allowed in (_control_flow, _custom_rules, _checkpoint, _kept):
+        if allowed.found:
+            allowed.value.add_type(effect_type)
+    if _dead.found:
+        _dead.value.add_type(dceable_type)
+
+
+def refusal(error: BaseException) -> UnsupportedJaxError | None:
+    """The error to raise for JAX's own, where JAX refused logs since a set of effects could not be found."""
+    if isinstance(error, NotImplementedError) and not isinstance(error, LoxError) and "ffects" in str(error):
+        for allowed in (_control_flow, _custom_rules, _checkpoint):
+            if not allowed.found:
+                return allowed.missing()
+    return None
+
+
+@_patch("the sets of effects that JAX orders", "what a tap sends arrives in order", required=True)
+def order_effect(effect_type: type) -> None:
+    """Make JAX thread tokens through what has this effect, also on several devices."""
+    if _ordered.found and _shardable.found:
+        _ordered.value.add_type(effect_type)
+        _shardable.value.add_type(effect_type)
+
+
+_weak_keys = private(
+    "jax._src.util:weakref_cache_key_types",
+    purpose="to let go of what a program logged and where to when the program is gone",
+    otherwise="JAX's caches keep it until they are full.",
+)
+
+
+@_patch("the types of parameters that JAX's caches refer to weakly", "JAX lets go of logs and taps", required=False)
+def cache_weakly(parameter_type: type) -> None:
+    """Keep JAX's cache of abstract evaluation from keeping parameters of this type alive."""
+    if _weak_keys.found:
+        _weak_keys.value.add(parameter_type)
+
+
+# The rules of JAX's transformations. Their tables are public but for those of linearization and lowering.
+_linearizations = private(
+    "jax._src.interpreters.ad:primitive_linearizations",
+    purpose="to keep the logs of a scan in their iterations when it is linearized",
+    needed_for=Feature.DERIVATIVES,
+)
+_fallback_linearization = private(
+    "jax._src.interpreters.ad:fallback_linearize_rule",
+    purpose="to switch off the check for leaked tracers, which logs confuse, while a loop or checkpoint is linearized",
+    otherwise="jax.checking_leaks may report leaks that are none.",
+)
+_lowerings = private(
+    "jax.interpreters.mlir:_lowerings",
+    purpose="to refuse to compile a branch that only some shards come to, where the first one is to send a log",
+    needed_for=Feature.TAP_ON_SHARDS,
+)
+_batch_trace = private(
+    "jax._src.interpreters.batching:BatchTrace",
+    purpose="to tell the batch axis of a vmap from those of shards inside",
+    needed_for=Feature.VMAPPED_SHARDS,
+)
+
+
+@_patch("the batching of cond and while_loop", "each batch element logs what it would log alone", required=True)
+def wrap_batching(primitive: Any, wrapper: Wrapper) -> None:
+    """Wrap JAX's rule that batches a primitive."""
+    batching.fancy_primitive_batchers[primitive] = wrapper(batching.fancy_primitive_batchers[primitive])
+
+
+@_patch("BatchTrace.process_shard_map", "logs get their axis for shards before that of the vmap around", required=True)
+def wrap_shard_map_batching(wrapper: Wrapper) -> None:
+    """Wrap the method by which a `vmap` meets a `shard_map`."""
+    if _batch_trace.found:
+        _batch_trace.value.process_shard_map = wrapper(_batch_trace.value.process_shard_map)
+
+
+@_patch("the linearization of programs with logs", "the logs of a scan stay in their iterations", required=True)
+def wrap_linearization(primitive: Any, wrapper: Wrapper) -> None:
+    """Wrap JAX's rule that linearizes a primitive, or what JAX does for one without such a rule."""
+    if not _linearizations.found:
+        return
+    rule = _linearizations.value.get(primitive)
+    if rule is None and _fallback_linearization.found:
+        fallback = _fallback_linearization.value
+        rule = lambda *args, **params: fallback(primitive, *args, **params)  # noqa: E731
+    if rule is not None:
+        _linearizations.value[primitive] = wrapper(rule)
+
+
+@_patch("the partial evaluation of programs with logs", "each log happens once, in the forward part", required=True)
+def wrap_partial_evaluation(primitive: Any, wrapper: Wrapper) -> None:
+    """Wrap JAX's rule that evaluates a primitive partially, if it has one."""
+    rules = partial_eval.custom_partial_eval_rules
+    if primitive in rules:
+        rules[primitive] = wrapper(rules[primitive])
+
+
+@_patch("the partial evaluation of loops in checkpoint", "what is recomputed does not log again", required=True)
+def wrap_checkpoint_rule(primitive: Any, wrapper: Wrapper) -> None:
+    """Wrap JAX's rule that splits a primitive inside `checkpoint` into what runs forward and what is recomputed."""
+    rules = partial_eval.partial_eval_jaxpr_custom_rules
+    rules[primitive] = wrapper(rules[primitive])
+
+
+@_patch("the dead code elimination of checkpoint", "a checkpoint is kept for its logs (jax 0.10)", required=True)
+def wrap_dead_code_elimination(primitive: Any, wrapper: Wrapper) -> None:
+    """Wrap JAX's rule that removes dead code inside a primitive, and the primitive with it."""
+    partial_eval.dce_rules[primitive] = wrapper(partial_eval.dce_rules[primitive])
+
+
+@_patch("the lowering of cond and while_loop", "a tap on shards that may lose logs is not compiled", required=True)
+def wrap_lowering(primitive: Any, wrapper: Wrapper) -> None:
+    """Wrap the rule by which JAX lowers a primitive, on all platforms."""
+    if _lowerings.found:
+        mlir.register_lowering(primitive, wrapper(_lowerings.value[primitive].rule))
+
+
+_run_python = private(
+    "jax._src.pjit:_run_python_pjit",
+    purpose="to let jitted functions that do not log be dispatched under a handler as without one",
+    otherwise="They are dispatched to more slowly.",
+)
+_pmap_core = private(
+    "jax._src.pmap:core",
+    purpose="to let pmap run on the devices of all processes under a handler",
+    needed_for=Feature.PMAP,
+)
+
+
+@_patch("_run_python_pjit", "jitted functions that do not log are as fast under a handler as without", required=False)
+def share_fast_dispatch(runs_plainly: Callable[[Any, dict[str, Any]], bool]) -> None:
+    """Let JAX dispatch jitted functions as it does at top level where a trace of ours changes nothing.
+
+    JAX keeps an executable for its fast path only if the eager trace itself was current at the first call. There is no
+    public way to say that another one, which counts as the same level, is as good.
+
+    Args:
+        runs_plainly: Says of the current trace and the parameters of a `jit` whether it runs eagerly and unchanged.
+    """
+    if not _run_python.found:
+        return
+    run = _run_python.value
+
+    def dispatch(p: Any, *args: Any, **kwargs: Any) -> Any:
+        params = getattr(p, "params", None)
+        if params is None or not runs_plainly(current_trace(), params):
+            return run(p, *args, **kwargs)
+        with eagerly():
+            return run(p, *args, **kwargs)
+
+    _run_python.owner._run_python_pjit = dispatch
+
+
+@_patch("the module that pmap asks whether it is transformed", "pmap runs under a handler as without", required=True)
+def let_pmap_run(is_eager_handler: Callable[[Any], bool]) -> None:
+    """Let `pmap` run as at top level under a trace of ours that is no more than that.
+
+    Where there are several processes, a `pmap` that JAX transforms runs on the devices of one process, and one that is
+    not on those of all. There is no public way to say that a trace transforms nothing.
+
+    Args:
+        is_eager_handler: Says so of a trace.
+    """
+    if not _pmap_core.found:
+        return
+    core = _pmap_core.value
+
+    class Core:
+        """The module that `pmap` asks."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(core, name)
+
+        def trace_state_clean(self) -> bool:
+            return core.trace_state_clean() or is_eager_handler(current_trace())
+
+    _pmap_core.owner.core = Core()
+
+
+def check_processes() -> None:
+    """Raise `UnsupportedJaxError` where a `pmap` under a handler would run on the devices of this process alone."""
+    if not _pmap_core.found and jax.process_count() > 1:
+        need(Feature.PMAP)

@@ -1,0 +1,67 @@
+"""Functions and files of JAX that the auditor recognizes in the tracebacks and name stacks of equations.
+
+Their names are private, and a check that no longer finds one says nothing rather than something wrong.
+`tests/test_contracts.py` traces a small program for each, so that this does not pass unnoticed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from pathlib import PurePath
+from types import CodeType
+from typing import Any
+
+import jax
+
+CLAMPING = frozenset({"_getitem", "dynamic_index_in_dim", "dynamic_slice", "dynamic_slice_in_dim"})
+"""The functions that clamp indices, without that being said where they are called: LOX203 and its like."""
+
+PAIRED_DRAWS = frozenset({"permutation", "choice"})
+"""What people call with one key for several arrays on purpose, so that their elements stay together: LOX700."""
+
+PLACED_DRAWS = PAIRED_DRAWS | {"randint"}
+"""What they call so for each array of a tree, on one line: LOX705."""
+
+_PARALLEL = inspect.getsourcefile(jax.lax.psum) or ""
+_WITHOUT_TRANSFORMATION = frozenset({"tree_util.py", "tree.py", "traceback_util.py"})
+
+
+def function_of(name: str) -> str:
+    """The name of a function without those of what it is written in."""
+    return name.rpartition(".")[2]
+
+
+def copies_result(names: Iterable[str]) -> bool:
+    """Tell whether a `vmap` copies a result that is the same for all batch elements, by functions inside: LOX310."""
+    return "matchaxis" in map(function_of, names)
+
+
+def is_collective(files: Iterable[str]) -> bool:
+    """Tell whether an operation is of a `psum` or its like, by the files of JAX that it comes from: LOX301."""
+    return _PARALLEL in files
+
+
+def is_jacobian(names: Iterable[str]) -> bool:
+    """Tell whether the `vmap` around is that of a Jacobian matrix, by the functions that led to an equation: LOX703."""
+    return any(name.startswith(("jacfwd.", "jacrev.")) for name in names)
+
+
+def calls_jitted(file: str) -> bool:
+    """Tell whether a file of JAX is that which calls jitted functions: LOX705."""
+    return PurePath(file).name == "pjit.py"
+
+
+def transforms(file: str) -> bool:
+    """Tell whether the functions of a file of JAX may transform what they call, rather than merely call it."""
+    return PurePath(file).name not in _WITHOUT_TRANSFORMATION
+
+
+def code_of(fun: Any) -> CodeType:
+    """The code of a function of JAX, as it is in tracebacks."""
+    return inspect.unwrap(fun).__code__
+
+
+def transformations(name_stack: Any) -> tuple[str, ...]:
+    """The transformations in the name stack of an equation, the outermost first, such as ``("jvp", "vmap")``."""
+    return tuple(each.name for each in name_stack.stack if type(each).__name__ == "Transform")

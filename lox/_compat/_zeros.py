@@ -1,0 +1,43 @@
+"""Symbolic zeros and what derivative rules return."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax.custom_derivatives import SymbolicZero
+from jax.interpreters import ad
+
+
+def zeros_like_aval(aval: Any) -> Any:
+    """Zeros of an abstract value; typed keys get key data of zeros (jax 0.10 makes float0 of them)."""
+    if jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        return jax.lax.full(aval.shape, 0, aval.dtype)
+    return ad.zeros_like_aval(aval)
+
+
+def is_zero(tangent: Any) -> bool:
+    """Tell whether a tangent or cotangent is a symbolic zero."""
+    return isinstance(tangent, (ad.Zero, SymbolicZero))
+
+
+def zero_tangent(primal: Any) -> Any:
+    """The symbolic zero among the tangents of a value."""
+    return ad.Zero(jax.typeof(primal).to_tangent_aval())
+
+
+def instantiate(tangent: Any) -> Any:
+    """A tangent or cotangent as an array, also when it is a symbolic zero."""
+    return zeros_like_aval(tangent.aval) if is_zero(tangent) else tangent
+
+
+def rule_zero(tangent: Any) -> Any:
+    """A tangent as a custom rule may return it: JAX's internal zero becomes the public symbolic one."""
+    return SymbolicZero(tangent.aval) if isinstance(tangent, ad.Zero) else tangent
+
+
+def cotangents(result: Any) -> list[Any]:
+    """The cotangents that the flat bwd function of a `custom_vjp` returned, without the backward logs of jax 0.12."""
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], (list, tuple)):
+        result, _ = result
+    return list(result)
