@@ -15,7 +15,6 @@ import warnings
 
 import jax
 import jax.numpy as jnp
-import jax_dataclasses  # noqa: F401  (as lox.loggers does, and so flax where it is installed)
 import numpy as np
 from jax.interpreters import batching, partial_eval
 
