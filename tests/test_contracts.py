@@ -318,7 +318,7 @@ def test_what_is_registered_lowers_branches_and_loops(monkeypatch, primitive):
 
 def scanned(seen):
     """A module scanned by flax, which notes whether lox takes each trace of its body for a probe."""
-    nn = pytest.importorskip("flax.linen")
+    import flax.linen as nn
 
     class Body(nn.Module):
         @nn.compact
@@ -334,6 +334,7 @@ def scanned(seen):
     return lambda: body.apply(params, jnp.ones(1), xs)
 
 
+@pytest.mark.integration
 def test_flax_traces_a_scanned_body_to_look_and_has_no_constants_until_then():
     seen = []
     apply = scanned(seen)
@@ -344,6 +345,7 @@ def test_flax_traces_a_scanned_body_to_look_and_has_no_constants_until_then():
     assert logs["x"].shape == (3, 1)
 
 
+@pytest.mark.integration
 def test_without_the_set_of_dead_effects_a_log_in_a_flax_scan_is_refused(monkeypatch):
     apply = scanned([])
     dead = _patches._dead
