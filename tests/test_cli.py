@@ -19,14 +19,13 @@ def run_expecting_exit(capsys, *argv):
     return exit_info.value.code, capsys.readouterr()
 
 
-@pytest.mark.integration
 def test_demo_shows_sites_logs_and_reductions_and_writes_a_plot(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "160")
     plot = tmp_path / "plot.png"
-    assert main(["demo", "--steps", "60", "--seeds", "2", "--out", str(plot)]) == 0
+    assert main(["demo", "--steps", "20", "--seeds", "2", "--out", str(plot)]) == 0
     printed = capsys.readouterr().out
-    assert "scan[60]" in printed and "training.py" in printed
-    assert "2 networks, 60 steps" in printed
+    assert "scan[20]" in printed and "training.py" in printed
+    assert "2 networks, 20 steps" in printed
     assert 'reduce="mean"' in printed and 'reduce="last"' in printed
     assert plot.read_bytes().startswith(b"\x89PNG")
 

@@ -259,16 +259,18 @@ def test_what_cannot_be_drawn(lox_main, tmp_path):
 # -- export --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.integration
-def test_export_to_csv_and_parquet_is_a_table_of_all_runs(lox_main, runs, tmp_path):
+def test_export_prints_a_table_of_all_runs(lox_main, runs):
     code, rows, _ = lox_main("export", runs, "--to", "csv")
     assert code == 0 and rows[:2] == [["run,key,event,step,value"], ["a,train/loss,0,0,0.0"]] and len(rows) == 11
     code, rows, _ = lox_main("export", runs, "--to", "csv", "--wide")
     assert code == 0 and rows[0] == ["run,step,train/loss"] and rows[-1] == ["c,10,3.0"]
-    for to, read in (("csv", pandas.read_csv), ("parquet", pandas.read_parquet)):
-        assert lox_main("export", runs, "--to", to, "-o", tmp_path / "file", "--wide") == (0, [], "")
-        table = read(tmp_path / "file")
-        assert table["run"].tolist() == list("aaaabbbbcc") and table["train/loss"].tolist()[-3:] == [4, 2, 3]
+
+
+@pytest.mark.parametrize("to", ["csv", pytest.param("parquet", marks=pytest.mark.integration)])
+def test_export_writes_a_table_of_all_runs_to_a_file(lox_main, runs, tmp_path, to):
+    assert lox_main("export", runs, "--to", to, "-o", tmp_path / "file", "--wide") == (0, [], "")
+    table = {"csv": pandas.read_csv, "parquet": pandas.read_parquet}[to](tmp_path / "file")
+    assert table["run"].tolist() == list("aaaabbbbcc") and table["train/loss"].tolist()[-3:] == [4, 2, 3]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "runs"]
 
 
