@@ -1,6 +1,7 @@
 """The tiers of the tests: what each runs, and that it stays within its budget."""
 
 import itertools
+import types
 
 import pytest
 from tiers import BUDGETS, COUNTS, covering
@@ -15,11 +16,10 @@ def test_a_tier_runs_no_more_than_its_budget(pytestconfig):
 class Item:
     """A test with parameters, as pytest has it."""
 
-    class callspec:
-        params: dict = {}
+    nodeid = "test_x"
 
     def __init__(self, **params):
-        self.callspec = type("callspec", (), {"params": params})
+        self.callspec = types.SimpleNamespace(params=params)
 
 
 @pytest.mark.parametrize(("strength", "least"), [(1, 5), (2, 20), (3, 60)])
@@ -32,3 +32,9 @@ def test_a_covering_array_has_all_combinations_of_so_many_parameters(strength, l
     for names in itertools.combinations(sizes, strength):
         found = {tuple(item.callspec.params[name] for name in names) for item in chosen}
         assert found == set(itertools.product(*(values[name] for name in names)))
+
+
+@pytest.mark.parametrize("strength", [0, 3])
+def test_a_covering_array_of_more_parameters_than_there_are_is_an_error(strength):
+    with pytest.raises(pytest.UsageError, match=rf"covering\({strength}\) takes a test of that many parameters"):
+        covering([Item(a=1, b=2)], strength)

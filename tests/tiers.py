@@ -38,7 +38,8 @@ def pytest_collection_modifyitems(config, items):
     for group in (list(group) for _, group in of_function):
         marker = group[0].get_closest_marker("covering")
         if marker is not None:
-            for item in set(group) - covering(group, *marker.args):
+            chosen = covering(group, *marker.args)
+            for item in [item for item in group if item not in chosen]:
                 item.add_marker(pytest.mark.exhaustive)
     config.stash[COUNTS] = Counter()
     for item in items:
@@ -62,10 +63,13 @@ def generated(item):
 
 def covering(items, strength):
     """The tests of a covering array, chosen greedily: each has the most combinations that none before it has."""
-    combinations = {
-        item: set(itertools.combinations([(name, id(value)) for name, value in item.callspec.params.items()], strength))
-        for item in items
-    }
+    combinations = {}
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        values = [(name, id(value)) for name, value in parameters.items()]
+        if not 1 <= strength <= len(values):
+            raise pytest.UsageError(f"{item.nodeid}: covering({strength}) takes a test of that many parameters or more")
+        combinations[item] = set(itertools.combinations(values, strength))
     left = set().union(*combinations.values())
     chosen = set()
     while left:
