@@ -47,14 +47,17 @@ def pytest_configure(config):
     if config.getoption("mutant"):
         from mutants import MUTANTS
 
+        if config.getoption("mutant") not in MUTANTS:
+            raise pytest.UsageError(f"--mutant takes one of {', '.join(MUTANTS)}")
         breaks, *_ = MUTANTS[config.getoption("mutant")]
         breaks(pytest.MonkeyPatch())
     if config.getoption("as_users"):
         return
-    QUICK["jax_compilation_cache_dir"] = str(config.cache.mkdir("jax"))
+    cache = getattr(config, "cache", None)  # None with `-p no:cacheprovider`.
+    QUICK["jax_compilation_cache_dir"] = str(cache.mkdir("jax")) if cache else None
     for name, value in QUICK.items():
         jax.config.update(name, value)
-        os.environ[name.upper()] = str(value)  # For the processes that tests start.
+        os.environ[name.upper()] = str(value or "")  # For the processes that tests start.
 
 
 def pytest_collection_finish():

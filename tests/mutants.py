@@ -445,16 +445,19 @@ def first_failure(mutant):
             if line.startswith(("FAILED", "ERROR")):
                 return line
         if done.returncode:
-            return f"exit status {done.returncode}: {(done.stdout + done.stderr)[-200:]}"
+            raise RuntimeError(f"{mutant}: pytest ended with {done.returncode}: {done.stdout + done.stderr}")
     return ""
 
 
 def main():
     names = sys.argv[1:] or list(MUTANTS)
+    if unknown := set(names) - set(MUTANTS):
+        raise SystemExit(f"There are no mutants {sorted(unknown)}, of {list(MUTANTS)}")
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = dict(zip(names, pool.map(first_failure, names), strict=True))
-    for mutant, failure in found.items():
-        print(f"{mutant}: {failure or 'SURVIVED'}")
+        found = {}
+        for mutant, failure in zip(names, pool.map(first_failure, names), strict=True):
+            found[mutant] = failure
+            print(f"{mutant}: {failure or 'SURVIVED'}", flush=True)
     print(f"{sum(map(bool, found.values()))} of {len(found)} caught by the default tier")
 
 

@@ -99,6 +99,12 @@ def test_the_error_says_the_version_the_name_the_feature_and_what_to_do():
     assert isinstance(caught.value, NotImplementedError) and isinstance(caught.value, lox.LoxError)
 
 
+def test_a_name_that_is_something_else_counts_as_missing():
+    for has, found in (("bind", True), ("add_type", False)):
+        name = _names.PrivateName(("jax.lax:add_p",), "to add", _names.Feature.SHARDS, "", has)
+        assert name.found == found
+
+
 def test_a_public_name_is_preferred():
     name = _names.PrivateName(("jax.lax:add", "jax._src.nowhere:gone"), "to add", _names.Feature.SHARDS, "")
     assert name.value is jax.lax.add and name.owner is jax.lax

@@ -225,7 +225,7 @@ def shards():
 @contract("wrap_shard_map_batching")
 def test_vmap_meets_a_shard_map_by_a_method_of_its_trace(monkeypatch):
     calls = []
-    trace = _patches._batch_trace.value
+    trace = _patches._batch_trace.owner
     monkeypatch.setattr(trace, "process_shard_map", spy(calls)(trace.process_shard_map))
     jax.vmap(shards()(lambda x: x))(np.zeros((3, 2), np.float32))
     ((current, primitive, fun, args), params) = calls[0]

@@ -4,7 +4,7 @@ import itertools
 import types
 
 import pytest
-from tiers import BUDGETS, COUNTS, covering
+from tiers import BUDGETS, COUNTS, covering, number
 
 
 def test_a_tier_runs_no_more_than_its_budget(pytestconfig):
@@ -34,7 +34,12 @@ def test_a_covering_array_has_all_combinations_of_so_many_parameters(strength, l
         assert found == set(itertools.product(*(values[name] for name in names)))
 
 
-@pytest.mark.parametrize("strength", [0, 3])
-def test_a_covering_array_of_more_parameters_than_there_are_is_an_error(strength):
-    with pytest.raises(pytest.UsageError, match=rf"covering\({strength}\) takes a test of that many parameters"):
-        covering([Item(a=1, b=2)], strength)
+def test_a_covering_array_of_more_parameters_than_there_are_is_an_error():
+    with pytest.raises(pytest.UsageError, match=r"covering\(3\) takes a test of that many parameters"):
+        covering([Item(a=1, b=2)], 3)
+
+
+@pytest.mark.parametrize("args", [(), (0,), ("2",), (1, 2)])
+def test_a_marker_without_its_number_is_an_error(args):
+    with pytest.raises(pytest.UsageError, match="test_x: covering takes a positive number, got"):
+        number(pytest.mark.covering(*args).mark, "test_x")

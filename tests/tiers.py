@@ -21,14 +21,19 @@ BUDGETS = {"default": 5_200, "integration": 250, "exhaustive": 2_700}
 
 def pytest_configure(config):
     """Runs what is named on the command line, whatever its tier."""
-    named = any("::" in argument or INTEGRATION in Path(argument).resolve().parents for argument in config.args)
+    paths = [Path(argument).resolve() for argument in config.args]
+    named = any("::" in argument for argument in config.args) or any(
+        INTEGRATION in (path, *path.parents) for path in paths
+    )
     if config.option.markexpr == DEFAULT and named:
         config.option.markexpr = ""
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Leaves out, by default, what needs the extra `integration`."""
-    return True if collection_path == INTEGRATION and config.option.markexpr == DEFAULT else None
+    """Leaves out what needs the extra `integration` where no test of that tier can run."""
+    chosen = config.option.markexpr
+    wanted = not chosen or (chosen != DEFAULT and "integration" in chosen)
+    return None if wanted or collection_path != INTEGRATION else True
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -38,7 +43,7 @@ def pytest_collection_modifyitems(config, items):
     for group in (list(group) for _, group in of_function):
         marker = group[0].get_closest_marker("covering")
         if marker is not None:
-            chosen = covering(group, *marker.args)
+            chosen = covering(group, number(marker, group[0].nodeid))
             for item in [item for item in group if item not in chosen]:
                 item.add_marker(pytest.mark.exhaustive)
     config.stash[COUNTS] = Counter()
@@ -58,7 +63,15 @@ def tier(item):
 def generated(item):
     """The number of programs that a test generates, or 1."""
     marker = item.get_closest_marker("generated")
-    return 1 if marker is None else marker.args[0]
+    return 1 if marker is None else number(marker, item.nodeid)
+
+
+def number(marker, test):
+    """The number that a marker of a test has."""
+    match marker.args:
+        case (int(found),) if found > 0:
+            return found
+    raise pytest.UsageError(f"{test}: {marker.name} takes a positive number, got {marker.args}")
 
 
 def covering(items, strength):
@@ -67,7 +80,7 @@ def covering(items, strength):
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         values = [(name, id(value)) for name, value in parameters.items()]
-        if not 1 <= strength <= len(values):
+        if strength > len(values):
             raise pytest.UsageError(f"{item.nodeid}: covering({strength}) takes a test of that many parameters or more")
         combinations[item] = set(itertools.combinations(values, strength))
     left = set().union(*combinations.values())
@@ -97,6 +110,9 @@ def examples(request):
 
     Each test has examples of its own.
     """
-    (count,) = request.node.get_closest_marker("generated").args
+    marker = request.node.get_closest_marker("generated")
+    if marker is None:
+        raise pytest.UsageError(f"{request.node.nodeid}: the fixture examples needs the marker generated(count)")
+    (count,) = marker.args
     start = f"{request.config.getoption('hypothesis_seed')} {request.node.nodeid}"
     return lambda test: search(count)(seed(start)(test))

@@ -17,6 +17,7 @@ _cache = private(
     "jax._src.util:weakref_lru_cache",
     purpose="to remember what it makes of a jaxpr",
     otherwise="It is made anew each time, which takes longer to trace.",
+    has="__call__",
 )
 _info = private_attribute(
     "jax:jit",
@@ -35,7 +36,12 @@ def weakref_lru_cache(function: Function) -> Function:
 
 def cached_by_function(function: Function) -> Function:
     """The same for a function of a function, in whatever context."""
-    return _cache.value(function, trace_context_in_key=False) if _cache.found else function
+    if not _cache.found:
+        return function
+    try:
+        return _cache.value(function, trace_context_in_key=False)
+    except TypeError:  # Another JAX has another keyword for it.
+        return function
 
 
 def run_compiled(primitive: Any, args: Sequence[Any], params: dict[str, Any]) -> Any:
@@ -53,12 +59,14 @@ def jit_options(fun: Any) -> tuple[tuple[str, Any], ...] | None:
 
     A jitted function has no public attribute for its static and donated arguments.
     """
-    info = getattr(fun, _info.attribute, None)
-    if info is None or info.device is not None or info.backend is not None:
-        return None
-    shardings = (*info.in_shardings_leaves, *info.out_shardings_leaves)
-    layouts = (*info.in_layouts_leaves, *info.out_layouts_leaves)
-    if any(value is not unspecified() for value in shardings) or any(value is not None for value in layouts):
-        return None
     names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames", "keep_unused")
-    return tuple((name, getattr(info, name)) for name in names)
+    try:
+        info = getattr(fun, _info.attribute)
+        options = tuple((name, getattr(info, name)) for name in names)
+        shardings = (*info.in_shardings_leaves, *info.out_shardings_leaves)
+        others = (info.device, info.backend, *info.in_layouts_leaves, *info.out_layouts_leaves)
+    except AttributeError:  # Another JAX says it otherwise.
+        return None
+    if any(value is not unspecified() for value in shardings) or any(value is not None for value in others):
+        return None
+    return options

@@ -44,11 +44,14 @@ class Feature(enum.Enum):
 class PrivateName:
     """A name of JAX that is not public on all versions that lox supports.
 
+    A name that is there but cannot be used as lox uses it counts as missing.
+
     Attributes:
         places: Where it may be, as ``"module:name"``: on older and newer versions, first where it is public.
         purpose: What lox uses it for, such as ``"to tell ... apart"``.
         needed_for: What raises an error without it, if anything does.
         otherwise: What lox does instead without it, where that is not an error.
+        has: An attribute that the value must have to be of use.
         value: What the name stands for. Reading it raises `UnsupportedJaxError` if this JAX does not have it.
         owner: The module or class that has the name, once the value was read.
     """
@@ -56,8 +59,11 @@ class PrivateName:
     value: Any
     owner: Any
 
-    def __init__(self, places: tuple[str, ...], purpose: str, needed_for: Feature | None, otherwise: str):
+    def __init__(
+        self, places: tuple[str, ...], purpose: str, needed_for: Feature | None, otherwise: str, has: str = ""
+    ):
         self.places = places
+        self.has = has
         self.purpose = purpose
         self.needed_for = needed_for
         self.otherwise = otherwise
@@ -81,6 +87,8 @@ class PrivateName:
                 for part in path.split("."):
                     owner, value = value, getattr(value, part)
             except (ImportError, AttributeError):
+                continue
+            if self.has and not hasattr(value, self.has):
                 continue
             self.owner, self.value = owner, value  # From now on, attributes like others.
             return value
@@ -127,9 +135,11 @@ PRIVATE_NAMES: dict[str, PrivateName] = {}
 """All of them, by where the oldest supported JAX has them."""
 
 
-def private(*places: str, purpose: str, needed_for: Feature | None = None, otherwise: str = "") -> PrivateName:
+def private(
+    *places: str, purpose: str, needed_for: Feature | None = None, otherwise: str = "", has: str = ""
+) -> PrivateName:
     """Register a private name: see `PrivateName`. It is needed for something, or something is done otherwise."""
-    return _register(PrivateName(places, purpose, needed_for, otherwise))
+    return _register(PrivateName(places, purpose, needed_for, otherwise, has))
 
 
 def private_attribute(

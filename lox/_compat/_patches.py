@@ -54,36 +54,43 @@ _control_flow = private(
     "jax._src.effects:control_flow_allowed_effects",
     purpose="to let logs stay inside loops and branches",
     needed_for=Feature.CONTROL_FLOW,
+    has="add_type",
 )
 _custom_rules = private(
     "jax._src.effects:custom_derivatives_allowed_effects",
     purpose="to let logs stay inside functions with derivative rules of their own",
     needed_for=Feature.CUSTOM_RULES,
+    has="add_type",
 )
 _checkpoint = private(
     "jax._src.effects:remat_allowed_effects",
     purpose="to let logs stay inside jax.checkpoint",
     needed_for=Feature.CHECKPOINT,
+    has="add_type",
 )
 _kept = private(
     "jax._src.effects:partial_eval_kept_effects",
     purpose="to keep logs that no output depends on, which JAX would drop without a word",
     needed_for=Feature.DERIVATIVES,
+    has="add_type",
 )
 _dead = private(
     "jax._src.interpreters.partial_eval:dceable_effects",
     purpose="to leave logs out of a trace that flax throws away",
     needed_for=Feature.FLAX_SCAN,
+    has="add_type",
 )
 _ordered = private(
     "jax._src.effects:ordered_effects",
     purpose="to have logs arrive in order",
     needed_for=Feature.ORDERED_TAP,
+    has="add_type",
 )
 _shardable = private(
     "jax._src.effects:shardable_ordered_effects",
     purpose="to have logs arrive in order from several devices",
     needed_for=Feature.ORDERED_TAP,
+    has="add_type",
 )
 
 
@@ -124,6 +131,7 @@ _weak_keys = private(
     "jax._src.util:weakref_cache_key_types",
     purpose="to let go of what a program logged and where to when the program is gone",
     otherwise="JAX's caches keep it until they are full.",
+    has="add",
 )
 
 
@@ -139,11 +147,13 @@ _linearizations = private(
     "jax._src.interpreters.ad:primitive_linearizations",
     purpose="to keep the logs of a scan in their iterations when it is linearized",
     needed_for=Feature.DERIVATIVES,
+    has="__setitem__",
 )
 _fallback_linearization = private(
     "jax._src.interpreters.ad:fallback_linearize_rule",
     purpose="to switch off the check for leaked tracers, which logs confuse, while a loop or checkpoint is linearized",
     otherwise="jax.checking_leaks may report leaks that are none.",
+    has="__call__",
 )
 _lowerings = private(
     "jax.interpreters.mlir:_lowerings",
@@ -151,7 +161,7 @@ _lowerings = private(
     needed_for=Feature.TAP_ON_SHARDS,
 )
 _batch_trace = private(
-    "jax._src.interpreters.batching:BatchTrace",
+    "jax._src.interpreters.batching:BatchTrace.process_shard_map",
     purpose="to tell the batch axis of a vmap from those of shards inside",
     needed_for=Feature.VMAPPED_SHARDS,
 )
@@ -167,7 +177,7 @@ def wrap_batching(primitive: Any, wrapper: Wrapper) -> None:
 def wrap_shard_map_batching(wrapper: Wrapper) -> None:
     """Wrap the method by which a `vmap` meets a `shard_map`."""
     if _batch_trace.found:
-        _batch_trace.value.process_shard_map = wrapper(_batch_trace.value.process_shard_map)
+        _batch_trace.owner.process_shard_map = wrapper(_batch_trace.value)
 
 
 @_patch("the linearization of programs with logs", "the logs of a scan stay in their iterations", required=True)
@@ -215,6 +225,7 @@ _run_python = private(
     "jax._src.pjit:_run_python_pjit",
     purpose="to let jitted functions that do not log be dispatched under a handler as without one",
     otherwise="They are dispatched to more slowly.",
+    has="__call__",
 )
 _pmap_core = private(
     "jax._src.pmap:core",

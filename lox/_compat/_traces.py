@@ -102,4 +102,5 @@ def adopt_level(trace: Any, parent: Any) -> None:
     """
     level = getattr(parent, _level.attribute, None)
     if level is not None:
-        setattr(trace, _level.attribute, level)
+        with contextlib.suppress(AttributeError):  # One that cannot be set is as none.
+            setattr(trace, _level.attribute, level)
