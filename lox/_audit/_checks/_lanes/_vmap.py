@@ -135,8 +135,8 @@ def _counted(value: Value) -> int | None:
 
 def _is_from_the_end(step: Step) -> bool:
     """Whether a step does no more than to count negative indices from the end."""
-    _, index, other = step.inputs
-    made = other.maker
+    _, index, *others = step.inputs
+    made = others[0].maker if len(others) == 1 else None
     return made is not None and made.equation.primitive in primitives("add") and index in made.inputs
 
 
