@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 import lox
+from benchmarks._present import logging as has_logs
 from benchmarks._report import Figure, Table, main
 from benchmarks._timing import alternate
 
@@ -58,7 +59,7 @@ def training(log: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ..
 def absent(name: str, make: Callable[..., Any]) -> tuple:
     logging, args = make(lox.log)
     deleted, again = (make(lambda *_, **__: None)[0] for _ in range(2))
-    functions = [jax.jit(fun) for fun in (logging, deleted, again)]
+    functions = [jax.jit(fun) for fun in (has_logs(logging, *args), deleted, again)]
     seconds = alternate([lambda fun=fun: fun(*args) for fun in functions], rounds=300)
     texts = [
         (

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 import lox
 from benchmarks import programs, training
+from benchmarks._present import returning
 from benchmarks._report import Figure, Table, main
 from benchmarks._timing import alternate, done
 
@@ -56,6 +57,8 @@ def again(keys: int) -> Iterator[tuple]:
 
     x = jnp.float32(1)
     once, inside = lox.spool(f), jax.jit(lox.spool(f))
+    for function in (once, inside, by_hand):
+        returning(function, x, events=keys)
     functions = [lambda: once(x), lambda: lox.spool(f)(x), lambda: inside(x), lambda: f(x), lambda: by_hand(x)]
     seconds = alternate(functions, rounds=200)
     for place, name in ((-2, "jit(f)"), (-1, "by hand")):
@@ -71,6 +74,7 @@ def unjitted(
     def plain(*args):
         return (f(*args),)
 
+    returning(lox.spool(f), *args)
     calls = [done(function, *args) for function in (lox.spool(f), plain, plain, by_hand or plain)]
     spooled, base, again, returned = alternate(calls, rounds=50).T
     over = [Figure.of(spooled / base, target), Figure.of(returned / base) if by_hand else "", Figure.of(again / base)]

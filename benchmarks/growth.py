@@ -13,6 +13,8 @@ import numpy as np
 
 import lox
 from benchmarks import memory
+from benchmarks._present import calling as calling_host
+from benchmarks._present import returning
 from benchmarks._report import Curve, Figure, Table, main
 from benchmarks._timing import alternate
 from benchmarks.saving import logged, wandb_run
@@ -75,13 +77,15 @@ def _by_hand(events: int) -> Callable[[Any], Any]:
 
 
 def _bytes(f: Callable[[Any], Any]) -> Figure:
+    returning(f, jnp.float32(0))
     analysis = jax.jit(f).lower(jnp.float32(0)).compile().memory_analysis()
     return Figure(analysis.temp_size_in_bytes + analysis.output_size_in_bytes, digits=0)
 
 
 def _over_lanes(lanes: int) -> dict[str, tuple[Call, int]]:
     def over(f: Callable[[Any], Any], steps: int) -> tuple[Call, int]:
-        return arrived(jax.jit(jax.vmap(f)), jnp.ones((lanes, steps))), lanes * steps
+        xs = jnp.ones((lanes, steps))
+        return arrived(calling_host(jax.jit(jax.vmap(f)), xs), xs), lanes * steps
 
     logging = scan(lambda c: lox.log({"c": c}))
     calling = scan(lambda c: jax.debug.callback(lambda c: take({"c": c}), c))

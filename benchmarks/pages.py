@@ -11,6 +11,7 @@ from corpus import Case, cases
 import lox
 from benchmarks.listing import PRESUMED, listing
 from lox._audit._checks import KINDS
+from lox._audit._failures import FAILED
 from lox._audit._findings import Kind
 
 FOLDER = Path(lox.__file__).parent.parent / "docs" / "audit"
@@ -25,7 +26,8 @@ SEVERITY = {
 def pages() -> dict[str, str]:
     """The text of each page, by its name."""
     corpus = cases()
-    return {"index.md": _index(corpus)} | {f"{code}.md": _page(kind, corpus) for code, kind in KINDS.items()}
+    of_kinds = {f"{code}.md": _page(kind, corpus) for code, kind in KINDS.items()}
+    return {"index.md": _index(corpus), f"{FAILED.code}.md": _page_of_failures(), **of_kinds}
 
 
 def _index(corpus: list[Case]) -> str:
@@ -33,6 +35,7 @@ def _index(corpus: list[Case]) -> str:
         f"| [{code}]({code}.md) | {kind.severity} | {kind.title} | {_count(corpus, code)} |"
         for code, kind in sorted(KINDS.items())
     ]
+    rows.insert(0, f"| [{FAILED.code}]({FAILED.code}.md) | {FAILED.severity} | {FAILED.title} | |")
     return "\n".join(
         [
             "# What an audit finds",
@@ -87,6 +90,20 @@ def _page(kind: Kind, corpus: list[Case]) -> str:
         _filled(kind.suggestion),
         "## What looks like it, and is right",
         _code(right),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _page_of_failures() -> str:
+    parts = [
+        f"# {FAILED.code}: {FAILED.title}",
+        _filled(
+            "A warning: an audit does not raise when one of its checks does. The report names the check, its error and "
+            "the line in lox, and has what all other checks found. What the failed check looks for may be in the "
+            "program."
+        ),
+        "## What to do",
+        _filled(FAILED.suggestion),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -15,6 +15,7 @@ from jax.experimental import io_callback
 
 import lox
 from benchmarks import programs, training
+from benchmarks._present import calling, returning, silent
 from benchmarks._report import Figure, Table, main
 from benchmarks._timing import alternate, stopwatch
 from benchmarks.streaming import arrived, take
@@ -33,11 +34,10 @@ PATIENCE = 0.3  # Seconds: what takes longer is timed once.
 
 
 def measure() -> Iterator[Table]:
-    cases = [make() for make in (*programs.ALL, *training.ALL)]
     yield Table(
         "Ways of logging over the function that returns the same values and was written by hand: run time",
         ("program", "lox.spool", *WAYS, "by hand, us"),
-        [row(case) for case in cases],
+        [row(make) for make in (*programs.ALL, *training.ALL)],
         "Of jitted functions, until all has arrived; what takes long was timed once. JAX orders no callbacks under\n"
         "vmap, and has none with effects in what it differentiates unless they are of jax.debug.",
     )
@@ -48,20 +48,17 @@ def measure() -> Iterator[Table]:
     )
 
 
-def row(case: programs.Program) -> tuple[Any, ...]:
+def row(make: Callable[[], programs.Program]) -> tuple[Any, ...]:
+    case = make()
+    case.check()
     slow: dict[str, float] = {}
     calls = {
         "by hand": arrived(jax.jit(case.by_hand), *case.args),
         "lox.spool": arrived(jax.jit(case.spooled), *case.args),
     }
-    for name, (emit, transform) in WAYS.items():
-        # A function of its own for each: JAX traces one once.
-        call = arrived(jax.jit(transform(functools.partial(case.logging))), *case.args)
-        try:
-            with mock.patch("lox.log", _logging(emit)) if emit else mock.patch("lox.log", lox.log):
-                call()  # It is traced here.
-        except (NotImplementedError, ValueError):
-            continue
+    for name, jitted in jitted_ways(make):
+        call = arrived(jitted, *case.args)
+        call()
         once, _ = stopwatch(call)
         if once > PATIENCE:
             slow[name] = once
@@ -72,6 +69,29 @@ def row(case: programs.Program) -> tuple[Any, ...]:
     figures = {name: Figure.of(each / seconds[0]) for name, each in zip(calls, seconds, strict=True)}
     figures |= {name: Figure(once / base) for name, once in slow.items()}
     return case.name, *(figures.get(name, "-") for name in ("lox.spool", *WAYS)), f"{1e6 * base:,.0f}"
+
+
+def jitted_ways(make: Callable[[], programs.Program]) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The jitted program of each way that JAX allows, with its name.
+
+    Raises:
+        AssertionError: A program calls the host less often than there are lines that log, or, without logging, at all.
+    """
+    args = make().args
+    lines = len({(site.file, site.line) for site in lox.sites(make().logging)(*args)})
+    for name, (emit, transform) in WAYS.items():
+        # A program of its own for each, and a function of its own: JAX traces one once, also the body of a scan.
+        jitted = jax.jit(transform(functools.partial(make().logging)))
+        try:
+            with mock.patch("lox.log", _logging(emit)) if emit else mock.patch("lox.log", lox.log):
+                jitted.lower(*args)  # It is traced here.
+        except (NotImplementedError, ValueError):
+            continue
+        if name == "nothing":
+            silent(jitted, *args)
+        else:
+            calling(jitted, *args, least=1 if name.startswith("lox") else lines)
+        yield name, jitted
 
 
 def _logging(emit: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,8 +127,14 @@ def sown() -> tuple[Any, ...]:
     params = Layers("").init(jax.random.key(0), x)
     returned, again = (jax.jit(Layers("").apply) for _ in range(2))
     spooled = jax.jit(lox.spool(Layers("log").apply))
+    returning(spooled, params, x, events=4)
     sow = jax.jit(lambda params, x: Layers("sow").apply(params, x, mutable=["intermediates"]))
     functions = (returned, again, spooled, sow)
+    # The same activations come out of each.
+    found = [jax.tree.leaves(jax.jit(function)(params, x)[1]) for function in functions]
+    for each in found:
+        for one, other in zip(found[0], each, strict=True):
+            np.testing.assert_allclose(np.reshape(one, other.shape), other, rtol=1e-5)
     base, noise, *others = alternate([arrived(function, params, x) for function in functions], rounds=50).T
     return *(Figure.of(column / base) for column in (*others, noise)), f"{1e6 * float(np.median(base)):,.0f}"
 

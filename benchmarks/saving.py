@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import lox
+from benchmarks._present import calling
 from benchmarks._report import Figure, Table, main
 from benchmarks._timing import alternate
 
@@ -138,7 +139,8 @@ def _scan_saved(path: Path, width: int) -> Any:
             return run
 
         tapped, spooled = jax.jit(logger.tap(scan, state, buffer=256)), jax.jit(logger.spool(scan, state))
-        return alternate([done(tapped), done(spooled)], rounds=5, sample=1e-3).T
+        both = [done(calling(function, start)) for function in (tapped, spooled)]
+        return alternate(both, rounds=5, sample=1e-3).T
 
 
 def logged(logger: lox.loggers.Logger, logs: Sequence[lox.logdict], key: int = 0) -> Callable[[], None]:

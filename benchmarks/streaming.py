@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import lox
+from benchmarks._present import calling, returning, silent
 from benchmarks._report import Figure, Table, main
 from benchmarks._timing import alternate
 
@@ -46,8 +47,8 @@ def measure() -> Iterator[Table]:
         ),
     }
     calls = [
-        arrived(by_jax, jnp.ones(THEIR_EVENTS)),
-        *(arrived(function, args) for function, args, *_ in cases.values()),
+        arrived(calling(by_jax, jnp.ones(THEIR_EVENTS)), jnp.ones(THEIR_EVENTS)),
+        *(arrived(calling(function, args), args) for function, args, *_ in cases.values()),
     ]
     theirs, *ours = alternate(calls, rounds=20, sample=1e-3).T
     theirs = theirs / THEIR_EVENTS
@@ -70,7 +71,8 @@ def measure() -> Iterator[Table]:
         "Target: 1.5 with buffer=512, of steps that take 10 us or more.",
     )
     nothing = jax.jit(lox.tap(small, take, argnames="no such key"))
-    plain, selected, again = alternate([lambda f=f: f(1.0) for f in (jax.jit(small), nothing, jax.jit(small))], 200).T
+    alike = [silent(function, 1.0) for function in (jax.jit(small), nothing, jax.jit(small))]
+    plain, selected, again = alternate([lambda f=f: f(1.0) for f in alike], 200).T
     yield Table(
         "jit(tap(f)) of which no log is selected, over jit(f)",
         ("dispatch", "noise"),
@@ -98,7 +100,9 @@ def over_spool(name: str, width: int) -> tuple[Any, ...]:
 
     functions = [lox.spool(f), *(lox.tap(f, take, buffer=size) for size in BUFFERS)]
     x = jnp.ones(width) if width else jnp.float32(0)
-    spooled, *tapped = alternate([arrived(jax.jit(function), x) for function in functions], rounds=10).T
+    returning(functions[0], x, events=STEPS)
+    jitted = [jax.jit(functions[0]), *(calling(jax.jit(function), x) for function in functions[1:])]
+    spooled, *tapped = alternate([arrived(function, x) for function in jitted], rounds=10).T
     figures = [
         Figure.of(each / spooled, 1.5 if width and size == 512 else None)
         for size, each in zip(BUFFERS, tapped, strict=True)
@@ -120,6 +124,8 @@ def _long_run(buffer: int, events: int) -> tuple[Any, ...]:
     arrived(tapped, events // 10)()
     before = _resident()
     arrived(tapped, events)()
+    if seen != events + events // 10:
+        raise AssertionError(f"{seen:,} of {events + events // 10:,} events arrived.")
     grown = Figure((_resident() - before) / 2**20, target=1)
     return f"buffer={buffer}", f"{events:,}", f"{seen - events // 10:,}", grown
 

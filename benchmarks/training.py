@@ -66,7 +66,7 @@ def digits() -> Program:
             return (optax.apply_updates(params, updates), state), (metrics | norms, step)
 
         (params, _), (logs, steps) = jax.lax.scan(update, (params, optimizer.init(params)), batches)
-        return params, (logs, {"step": {"grad_norm": steps, "update_norm": steps}})
+        return params, (logs, {"step": steps})
 
     keys = jax.random.split(jax.random.key(1))
     params = {"in": jax.random.normal(keys[0], (64, 128)) / 8, "out": jax.random.normal(keys[1], (128, 10)) / 11}
@@ -142,7 +142,7 @@ def transformer() -> Program:
             return (optax.apply_updates(params, updates), state), (logs | norms, step)
 
         (params, _), (logs, steps) = jax.lax.scan(update, (params, optimizer.init(params)), batches)
-        return params, (logs, {"step": {f"grads/{name}": steps for name in params}})
+        return params, (logs, {"step": steps})
 
     shapes = {
         "embed": (VOCABULARY, WIDTH),

@@ -84,6 +84,11 @@ def tap(
     The logs stay for a handler further out as well. The callback runs on a thread of JAX's runtime, while the
     program waits for it. It must not call JAX, which may deadlock: use NumPy, or hand the logs to another thread.
 
+    On CPU, JAX runs a program that has Python callbacks inside the call: the call returns when the program has ended,
+    where without callbacks it returns at once. A jitted step that takes 50 ms returns after less than 3 ms without a
+    handler and under `lox.spool`, and after all of its time under `lox.tap`, as with `jax.debug.callback`. The time
+    of the callbacks is added. `buffer` and `ordered` do not change this.
+
     Args:
         fun: The function. Without it, a decorator is returned.
         callback: What takes the logs. Without it, they are printed.
@@ -103,7 +108,8 @@ def tap(
             `lox.flush` raises it; "warn" warns once.
 
     Returns:
-        A function of the same signature and results. It does not wait for the callbacks: `lox.flush` does.
+        A function of the same signature and results. Only `lox.flush` is sure to wait for all callbacks: on
+        accelerators a call may return before they have run.
 
     Raises:
         LogValueError: `interval`, `buffer`, `prefix` or `on_error` is none of the above. A `ValueError`.

@@ -72,6 +72,19 @@ def few_programs():
     jax.clear_caches()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def failing_checks_raise():
+    """Makes a check of the auditor that fails raise, where users get a finding."""
+    from lox._audit import _failures
+
+    def raises(part, error):
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_failures, "failure", raises)
+        yield
+
+
 def pytest_runtest_setup(item):
     """Compiles as users do where a test is marked so, and quickly elsewhere."""
     if item.config.getoption("as_users"):

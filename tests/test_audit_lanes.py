@@ -194,7 +194,7 @@ def test_lanes_that_are_alike_by_constants_or_passed_through_are_no_mistake():
     assert codes(passed, W, f32(5, 3)) == []
 
 
-def test_lanes_that_are_alike_are_no_matter_where_all_arguments_are_used():
+def test_lanes_that_are_alike_are_no_matter_where_something_else_is_mapped_than_what_is_unused():
     def rollout(config, states, actions):
         def step(state, action):
             return {"state": state + action, "config": config, "bound": 2 * config, "time": 0.0}
@@ -202,7 +202,7 @@ def test_lanes_that_are_alike_are_no_matter_where_all_arguments_are_used():
         return jax.vmap(step)(states, actions)
 
     assert codes(rollout, f32(16), f32(16, 3), f32(16, 3)) == []
-    assert codes(lambda spare, *args: rollout(*args), f32(16), f32(16), f32(16, 3), f32(16, 3)) == ["LOX310"]
+    assert codes(lambda spare, *args: rollout(*args), f32(16), f32(16), f32(16, 3), f32(16, 3)) == []
 
 
 def test_a_mapped_argument_that_reaches_only_an_unused_argument_of_a_jitted_function_is_unused():

@@ -1,5 +1,6 @@
 """What an audit knows of random keys, compared with JAX's own checker and with the numbers that are drawn."""
 
+import inspect
 from functools import partial
 
 import jax
@@ -16,6 +17,7 @@ USED_TWICE = [case for case in cases() if case.code in ("LOX700", "LOX701")]
 # looks at what a loop carries depends on its version.
 SEEN_BY_LOX_ONLY = {"policy_and_simulation_fold_the_same_number_into_the_key"}
 SEEN_BY_JAX_ONLY = {
+    "an_increment_of_a_path_that_a_key_determines",
     "a_batch_that_is_shuffled_with_its_labels",
     "a_loss_and_its_gradient_with_the_same_dropout",
     "each_branch_uses_the_key_in_its_way",
@@ -580,3 +582,60 @@ def test_a_function_of_ones_own_that_is_called_like_one_that_pairs_is_no_such():
         return jax.random.uniform(key, (3,))
 
     assert found(lambda x, key: x + choice(key) * permutation(key), jnp.ones(3), KEY) == ["LOX700"]
+
+
+def walk(key, xs):
+    return jax.lax.scan(lambda x, d: (x + d * jax.random.normal(key), x), 0.0, xs)[0]
+
+
+def increment(key, xs):
+    def value(x):
+        return x * jax.random.normal(key)
+
+    return value(xs[0]) - value(xs[1])
+
+
+@pytest.mark.parametrize(("function", "code"), [(walk, "LOX702"), (increment, "LOX701")])
+def test_what_a_library_does_with_a_key_is_on_purpose(function, code):
+    installed = {"jax": jax}
+    exec(compile(inspect.getsource(function), "/python/site-packages/library/paths.py", "exec"), installed)
+    assert found(function, KEY, jnp.ones(5)) == [code]
+    assert found(installed[function.__name__], KEY, jnp.ones(5)) == []
+
+
+def test_a_loop_that_gives_a_library_the_same_key_each_time_is_found():
+    installed = {"jax": jax}
+    source = "def kick(key, x):\n    return x + jax.random.normal(key)\n"
+    exec(compile(source, "/python/site-packages/library/moves.py", "exec"), installed)
+    walk = lambda key, xs: jax.lax.scan(lambda x, d: (installed["kick"](key, x) * d, x), 0.0, xs)  # noqa: E731
+    assert found(walk, KEY, jnp.ones(5)) == ["LOX702"]
+
+
+def test_a_choice_among_keys_that_were_not_split_of_one_is_no_way_down_a_tree():
+    def f(key, xs):
+        def step(x, d):
+            first = jax.random.split(key)[0]
+            return x + d * jax.random.normal(
+                jax.random.wrap_key_data(
+                    jnp.where(d > 0, jax.random.key_data(first), jax.random.key_data(jax.random.key(0)))
+                )
+            ), x
+
+        return jax.lax.scan(step, 0.0, xs)
+
+    assert found(f, KEY, jnp.ones(5)) == ["LOX702"]
+
+
+def test_what_is_drawn_only_for_its_shape_is_no_use_of_a_key_and_what_the_next_iteration_needs_is():
+    def shape_only(key, x):
+        return jax.random.normal(key, (3,)), jnp.ones_like(jax.random.uniform(key, (3,)))
+
+    def carried(key, xs):
+        def step(carry, d):
+            before, noise = carry
+            return (noise, jax.random.normal(key)), before * d
+
+        return jax.lax.scan(step, (0.0, 0.0), xs)[1]
+
+    assert found(shape_only, KEY, jnp.ones(3)) == []
+    assert found(carried, KEY, jnp.ones(3)) == ["LOX702"]

@@ -42,6 +42,19 @@ def test_readme_has_one_command_for_the_demo_and_one_for_the_tests():
     ]
 
 
+def test_readme_begins_with_the_idea_the_command_that_installs_a_short_program_and_the_handlers():
+    text = README.read_text(encoding="utf-8")
+    first = text[: text.index("\n## ")]
+    idea, install, program, table = (
+        first.index(part) for part in ("Log from inside `jit`", "\npip install .", "```python", "| `lox.spool(f)` |")
+    )
+    assert idea < install < program < table
+    (block,) = re.findall(r"^```python\n(.*?)^```", first, re.MULTILINE | re.DOTALL)
+    assert len(list(filter(str.strip, block.splitlines()))) <= 12
+    assert re.findall(r"^\| `([\w.]+)\(", first, re.MULTILINE) == ["lox.spool", "lox.tap", "logger.tap"]
+    assert text[:table].count("\n") < 40
+
+
 @pytest.mark.integration
 def test_badges_say_what_the_project_says(tmp_path):
     runpy.run_path(str(ROOT / "docs/images/make.py"))["badges"](tmp_path)

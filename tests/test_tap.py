@@ -991,3 +991,18 @@ def test_what_was_logged_eagerly_before_an_exception_arrives(transform, options,
     lox.flush()
     values = [value for logs in arrived for value in np.ravel(logs["x"]).tolist()]
     assert values == [1.0] * loop + [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("options", [{}, {"ordered": False}, {"buffer": 4}], ids=str)
+def test_on_cpu_a_call_returns_when_the_callbacks_have_run(options):
+    arrived = []
+
+    def callback(logs):
+        time.sleep(0.05)
+        arrived.append(logs)
+
+    tapped = jax.jit(lox.tap(lambda x: lox.log({"x": x})["x"] + 1, callback, **options))
+    for calls in range(1, 4):
+        tapped(jnp.float32(calls))
+        assert len(arrived) == calls  # Without a flush.
+    lox.flush()

@@ -11,6 +11,7 @@ from lox._audit._audited import Audited
 from lox._audit._capture import Capture, capture
 from lox._audit._checks import ALL, KINDS
 from lox._audit._expect import expect
+from lox._audit._failures import FAILED, guarded
 from lox._audit._findings import Finding, Held
 from lox._audit._follow import follow
 from lox._audit._location import Location
@@ -52,7 +53,8 @@ class Audit:
             A function of the arguments of `fun`, each array of which may be a `jax.ShapeDtypeStruct`, that returns a
             report: `issues`, `warnings` and `verified` are tuples of findings with `code`, `severity`, `message`,
             `file`, `line` and `suggestion`; `str` of it is all of it as text, and it has `to_markdown`, `to_json`,
-            `to_mermaid` and `raise_for`. What the function raises is an issue of the report.
+            `to_mermaid` and `raise_for`. What the function raises is an issue of the report; a check of lox that
+            fails is a warning of it, and the other checks run.
 
         Raises:
             LogValueError: `fun` does not take the arguments, or those of one of `calls`; `axes` or `differentiate`
@@ -72,15 +74,16 @@ class Audit:
             raise TypeError(f"lox.audit takes a function, got {fun!r} of type {type(fun).__name__}.")
         labels, more = read_axes(axes), read_calls(fun, calls)
         ignored = set(names(ignore, "ignore=", " of lox.audit"))
-        if ignored - KINDS.keys():
-            raise LogValueError(f"lox.audit knows no {', '.join(sorted(ignored - KINDS.keys()))}.")
+        if foreign := ignored - KINDS.keys() - {FAILED.code}:
+            raise LogValueError(f"lox.audit knows no {', '.join(sorted(foreign))}.")
         by = () if differentiate is None else names(differentiate, "differentiate=", " of lox.audit")
 
         def audited(*args: Any, **kwargs: Any) -> Report:
             captured = capture(fun, args, kwargs)
             if isinstance(captured.error, TypeError):  # What injects arguments may tell the signature of what it wraps.
                 check_that_it_takes(fun, args, kwargs, f"lox.audit({captured.name}) is given")
-            program = follow(captured, labels)
+            failures: list[Finding] = []
+            program = follow(captured, labels, failures)
             seen = Audited(
                 fun=fun,
                 arguments=((args, kwargs), *((each, {}) for each in more)),
@@ -90,10 +93,10 @@ class Audit:
                 others=tuple(capture(fun, each, {}) for each in more),
             )
             here = definition(fun)
-            found = [_placed(each, here) for check in ALL for each in check(seen)]
+            found = [_placed(each, here) for check in ALL for each in guarded(check, seen)]
             if captured.error is not None:  # What comes after it was not looked at.
                 found = [each for each in found if isinstance(each, Finding)]
-            return report_of(captured.name, program, found, ignored)
+            return report_of(captured.name, program, [*failures, *found], ignored)
 
         return audited
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from lox import _compat
 from lox._audit._capture import Capture
 from lox._audit._facts import Fact, unknown
+from lox._audit._findings import Finding
 from lox._audit._options import Axes
 from lox._audit._program import Block
 from lox._audit._walk import Walk
 from lox._exceptions import LogValueError
 
 
-def follow(captured: Capture, axes: Axes) -> Block:
+def follow(captured: Capture, axes: Axes, failures: list[Finding] | None = None) -> Block:
     """The program of a captured function.
 
     Args:
@@ -19,6 +20,7 @@ def follow(captured: Capture, axes: Axes) -> Block:
         axes: What the axes of arguments mean, by the name of the argument, as in ``{"obs": ("time", "batch", None)}``,
             or of an array in it, as in ``{"batch/obs": ("time", "batch", None)}``. An argument has the labels of all
             arrays in it that have none of their own.
+        failures: Gets a finding for each operation about which nothing is known as a rule of lox failed.
 
     Raises:
         LogValueError: There is no such argument, or it has another number of axes.
@@ -41,7 +43,7 @@ def follow(captured: Capture, axes: Axes) -> Block:
             )
         fact = unknown(aval)
         facts.append(fact if labels is None else Fact(tuple(labels), fact.range))
-    return Walk().block(captured.name, captured.jaxpr, facts, captured.arguments)
+    return Walk(failures).block(captured.name, captured.jaxpr, facts, captured.arguments)
 
 
 def _prefixes(name: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from lox import _compat
 from lox._audit._facts import Fact
 from lox._audit._rules import primitives
 
@@ -115,6 +116,18 @@ def live(program: Block) -> set[Value]:
                 pairs = zip(inner.outputs, step.outputs if alike else inner.outputs, strict=True)
                 found.update(own for own, outside in pairs if not alike or outside in found)
                 visit(inner)
+                while alike and (carried := _next(step, inner, found)):
+                    found.update(carried)
+                    visit(inner)
 
     visit(program)
     return found
+
+
+def _next(step: Step, body: Block, found: set[Value]) -> set[Value]:
+    """What an iteration of a scan makes for the next one, which has a part in what comes out, and is not yet found."""
+    if step.equation.primitive not in primitives("scan"):
+        return set()
+    consts, carry = _compat.scan_counts(step.equation.params)
+    carried = zip(body.inputs[consts : consts + carry], body.outputs, strict=False)
+    return {after for before, after in carried if before in found and after not in found}

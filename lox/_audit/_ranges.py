@@ -94,9 +94,21 @@ def _first(step: Step, first: Interval, *_: Interval) -> Interval:
 
 @_rule("gather")
 def _gather(step: Step, first: Interval, *_: Interval) -> Interval:
-    fill = step.equation.params["fill_value"]
+    if step.equation.params["mode"] != jax.lax.GatherScatterMode.FILL_OR_DROP or _is_inside(step):
+        return first
+    fill, dtype = step.equation.params["fill_value"], step.inputs[0].aval.dtype
     fill = 0.0 if fill is None else float(fill)
+    if jnp.issubdtype(dtype, jnp.integer) and fill in _limits(dtype)[:2]:
+        return ANY  # It says that nothing was there, and is no number.
     return first if math.isnan(fill) else hull([first, Interval(fill, fill)])
+
+
+def _is_inside(step: Step) -> bool:
+    """Whether all indices that a step reads at are known to be inside of its array."""
+    numbers, sizes = step.equation.params["dimension_numbers"], step.equation.params["slice_sizes"]
+    ends = [step.inputs[0].shape[axis] - sizes[axis] for axis in numbers.start_index_map]
+    indices = step.inputs[1].fact.range
+    return 0 <= indices.low and indices.high <= min(ends, default=0)
 
 
 @_rule("concatenate", "stack")

@@ -222,6 +222,36 @@ def calls_in(node: Function) -> tuple[ast.Call, ...]:
     return tuple(each for each in ast.walk(node) if isinstance(each, ast.Call))
 
 
+def names_in_calls(location: Location) -> set[str]:
+    """The names in the arguments of the calls on a line, but for those in functions that are written there."""
+    name = location.function.rpartition(".")[2]
+    around = [
+        node
+        for (_, known), found in (functions(location.file).items() if location.file else ())
+        for node, _ in found
+        if known == name and node.lineno <= location.line <= (node.end_lineno or 0)
+    ]
+    calls = [each for node in around for each in calls_in(node)]
+    left: list[ast.AST] = [
+        argument
+        for each in calls
+        if each.lineno <= location.line <= (each.end_lineno or 0)
+        for argument in (*each.args, *(keyword.value for keyword in each.keywords))
+    ]
+    names = set()
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names.add(node.value)
+        if not isinstance(node, ast.Lambda):
+            left += ast.iter_child_nodes(node)
+    return names
+
+
 def functions(file: str) -> dict[tuple[int, str], list[tuple[Function, tuple[Function, ...]]]]:
     """The functions that are written in a file, by their first line and name, each with those that it is inside of."""
     return _parsed("".join(linecache.getlines(file)))

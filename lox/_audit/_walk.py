@@ -10,7 +10,9 @@ from typing import Any
 import jax.extend as jex
 
 from lox import _compat
+from lox._audit import _failures
 from lox._audit._facts import ANY, Fact, Interval, join, of_constant, unknown
+from lox._audit._findings import Finding
 from lox._audit._labels import labels_of
 from lox._audit._program import Block, Step, Value
 from lox._audit._ranges import range_of
@@ -32,7 +34,8 @@ MOST_ITERATIONS = 8
 class Walk:
     """Goes through programs. What was seen of a jaxpr with the same facts is not looked at again."""
 
-    def __init__(self) -> None:
+    def __init__(self, failures: list[Finding] | None = None) -> None:
+        self._failures = [] if failures is None else failures
         self._seen: dict[Any, Block] = {}
         self._times: Counter[Any] = Counter()
         self._constants: dict[int, Fact] = {}  # By identity: the jaxprs keep them.
@@ -107,7 +110,15 @@ class Walk:
         blocks = [
             self.block(primitive.name, jaxpr, [unknown(aval) for aval in _compat.in_avals(jaxpr)]) for jaxpr in inner
         ]
-        return list(map(Fact, labels_of(step), range_of(step))), tuple(blocks)
+        return self._facts(step), tuple(blocks)
+
+    def _facts(self, step: Step) -> list[Fact]:
+        """What the rules know of the outputs of a step: what the types tell where a rule fails."""
+        try:
+            return list(map(Fact, labels_of(step), range_of(step)))
+        except Exception as error:  # noqa: BLE001  (whatever it is, the audit goes on)
+            self._failures.append(_failures.failure(f"The rule of '{step.equation.primitive.name}'", error))
+            return [unknown(var.aval) for var in step.equation.outvars]
 
     # scan: (consts, carry, xs) -> (carry, ys)
     def _scan(self, step: Step, facts: Sequence[Fact]) -> tuple[Sequence[Fact], tuple[Block, ...]]:

@@ -501,6 +501,27 @@ def predictions_with_a_penalty_that_is_one_for_all_lanes(w, observations):
     return jax.vmap(lane)(observations)
 
 
+@right("LOX310", f32(4), f32(3), f32(4))
+def lanes_with_a_constant_beside_an_argument_that_is_not_used_yet(x, y, weights):
+    return jax.vmap(lambda x: {"loss": 2 * x, "scale": 2 * y})(x)
+
+
+@right("LOX310", f32(4), f32(4, 4), f32(4))
+def products_with_the_parameters_doubled_for_all_lanes(params, x, weights):
+    return jax.vmap(lambda x: (x @ params, 2 * params))(x)
+
+
+@right("LOX310", f32(3), f32(16))
+def a_penalty_for_each_place_of_a_batch(w, weights):
+    return jax.vmap(lambda place: (w**2).sum())(jnp.arange(16))
+
+
+@wrong("LOX310", f32(8, 3), f32(8), f32(64, 8), f32(64))
+def a_loss_of_predictions_for_one_observation(w, example, observations, targets):
+    predictions = jax.vmap(lambda obs: (jnp.tanh(example) @ w).sum())(observations)
+    return ((predictions - targets) ** 2).mean()
+
+
 # LOX311: lookups that pair lanes.
 
 

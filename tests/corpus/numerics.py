@@ -10,6 +10,8 @@ import numpy as np
 
 from corpus import f32, flags, i32, right, wrong
 
+KEY = jax.eval_shape(lambda: jax.random.key(0))
+
 
 def _of(dtype, *shape):
     return jax.ShapeDtypeStruct(shape, dtype)
@@ -133,6 +135,16 @@ def random_moves_on_a_board_of_small_integers(key, board, moves):
     stones = jax.random.randint(key_of_stones, (9,), 0, 200, dtype=jnp.uint8)
     hashed = (jnp.arange(81, dtype=jnp.uint32) * jnp.uint32(2654435761)).sum()
     return board.at[row, column].add(jnp.int8(1)) * -board, stones[moves], hashed
+
+
+@right("LOX801", KEY, f32(10))
+def neighbours_of_cells_that_are_drawn_by_weight(key, weights):
+    return jax.random.choice(key, jnp.arange(10), (3,), p=weights / weights.sum()) - 1
+
+
+@right("LOX801", i32(3))
+def distances_to_entries_that_may_be_missing(places):
+    return jnp.abs(jnp.arange(10).at[places].get(mode="fill") - 5)
 
 
 # -- LOX802: conversions to integers -------------------------------------------------------------------------------

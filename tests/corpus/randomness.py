@@ -334,6 +334,71 @@ def keys_that_are_indexed_by_the_time(key, state, reward):
     return jax.lax.fori_loop(0, 20, body, (state, reward))
 
 
+def _brownian(key, t):
+    """A path that is the same whenever it is asked for: the time takes its way down a tree of keys."""
+    key, first = jax.random.split(key)
+
+    def halve(_, carry):
+        key, start, end, left, right = carry
+        key, earlier, later = jax.random.split(key, 3)
+        middle = 0.5 * (start + end)
+        value = 0.5 * (left + right) + 0.5 * jnp.sqrt(end - start) * jax.random.normal(key)
+        down = t < middle
+        key = jax.lax.cond(down, lambda: earlier, lambda: later)
+        return key, *(
+            jnp.where(down, *each) for each in ((start, middle), (middle, end), (left, value), (value, right))
+        )
+
+    start = key, jnp.zeros(()), jnp.ones(()), jnp.zeros(()), jax.random.normal(first)
+    *_, left, right = jax.lax.fori_loop(0, 10, halve, start)
+    return 0.5 * (left + right)
+
+
+@right("LOX701", KEY, f32(), f32())
+def an_increment_of_a_path_that_a_key_determines(key, start, end):
+    return _brownian(key, end) - _brownian(key, start)
+
+
+@right("LOX702", KEY, f32(32))
+def steps_along_a_path_that_a_key_determines(key, times):
+    return jax.lax.scan(lambda x, t: (x + 0.1 * _brownian(key, t), x), jnp.zeros(()), times)
+
+
+@right("LOX702", KEY, f32(16, 4))
+def a_key_of_a_split_that_is_chosen_by_the_time(key, rewards):
+    def step(total, t):
+        noise = jax.random.normal(jax.random.split(key, 16)[t], (4,))
+        return total + rewards[t] * noise, None
+
+    return jax.lax.scan(step, jnp.zeros(4), jnp.arange(16))[0]
+
+
+def _initialized(key):
+    first, second = jax.random.split(key)
+    return {"w": jax.random.normal(first, (8, 4)), "v": jax.random.normal(second, (4,))}
+
+
+@right("LOX702", KEY, f32(16, 8))
+def gradients_that_start_at_zero_in_the_shape_of_parameters(key, xs):
+    params = _initialized(key)
+
+    def step(total, x):
+        grads = jax.tree.map(jnp.zeros_like, _initialized(key))
+        grads = {**grads, "v": grads["v"] + jnp.tanh(x @ params["w"])}
+        return jax.tree.map(jnp.add, total, grads), None
+
+    return jax.lax.scan(step, jax.tree.map(jnp.zeros_like, params), xs)[0]
+
+
+@wrong("LOX702", KEY, f32(16))
+def a_walk_with_the_same_steps_of_which_only_the_rewards_are_kept(key, goals):
+    def step(x, goal):
+        return x + jax.random.normal(key), -jnp.abs(x - goal)
+
+    _, rewards = jax.lax.scan(step, jnp.zeros(()), goals)
+    return rewards
+
+
 # One key for all lanes.
 
 

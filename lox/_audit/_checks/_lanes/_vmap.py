@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from lox._audit._location import is_internal, transformations
 from lox._audit._origins import LAID_OUT, axes_before
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
+from lox._audit._sources import names_in_calls
 from lox._compat import _tracebacks as tracebacks
 
 ALIKE = Kind(
@@ -55,15 +56,26 @@ def multiplied(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def alike(audited: Audited) -> Iterator[Finding | Held]:
-    """LOX310: a vmapped function gives the same for all lanes, and an argument with that many is used nowhere."""
+    """LOX310: a vmapped function gives the same for all lanes, and what it is mapped over is used nowhere.
+
+    What it is mapped over leaves no trace if it is not used: it is an argument that is named where the function is
+    called, or the only array with as many elements along an axis.
+    """
     arguments = zip(audited.program.inputs, _used(audited.program, {}), strict=True)
     unused = [value for value, used in arguments if not used and value.shape and not _is_key(value)]
     if not unused:
         return
     for step, location in audited.steps:
         lanes = _repeats(step)
+        if not lanes:
+            continue
         mapped = [value for value in unused if lanes in value.shape]
-        if lanes and mapped and _is_of_arguments(step.inputs[0], audited):
+        names = names_in_calls(location) if mapped else set()
+        if named := [value for value in mapped if not names.isdisjoint(value.name.split("/"))]:
+            mapped = named
+        elif _has_others(lanes, mapped, step, audited):
+            continue
+        if mapped and _is_of_arguments(step.inputs[0], audited):
             yield ALIKE.at(
                 location,
                 f"A result of shape {step.inputs[0].shape} is the same for all {lanes} lanes of vmap, and "
@@ -89,6 +101,13 @@ def paired(audited: Audited) -> Iterator[Finding | Held]:
                     f"Axis {axis} of {array.text} is {one}, and the indices that are taken for it go along {other}: "
                     f"each {other} gets the elements of the {one} of the same number.",
                 )
+
+
+def _has_others(lanes: int, mapped: Sequence[Value], repeated: Step, audited: Audited) -> bool:
+    """Whether a function may have been mapped over something else than these arguments, by the sizes of axes."""
+    before = itertools.takewhile(lambda step: step is not repeated, (step for step, _ in audited.steps))
+    made = (value for step in before if not _is_in_vmap(step) for value in step.outputs)
+    return any(lanes in value.shape and value not in mapped for value in (*audited.program.inputs, *made))
 
 
 def _pairs(step: Step) -> Iterator[tuple[int, int]]:
@@ -135,8 +154,8 @@ def _counted(value: Value) -> int | None:
 
 def _is_from_the_end(step: Step) -> bool:
     """Whether a step does no more than to count negative indices from the end."""
-    _, index, other = step.inputs
-    made = other.maker
+    _, index, *others = step.inputs
+    made = others[0].maker if len(others) == 1 else None
     return made is not None and made.equation.primitive in primitives("add") and index in made.inputs
 
 

@@ -13,7 +13,10 @@ from lox._audit._program import Step
 from lox._audit._rules import Rules, primitives
 
 DRAWS = primitives("random_bits", "random_gamma")
-USES = DRAWS | primitives("random_split")
+SPLITS = primitives("random_split")
+USES = DRAWS | SPLITS
+CHOICES = primitives("select_n", "dynamic_slice", "gather")
+"""What takes some of several keys by a value."""
 FOLDED = primitives("random_fold_in")
 SEEDED = primitives("random_seed")
 

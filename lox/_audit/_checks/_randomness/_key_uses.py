@@ -65,9 +65,10 @@ class Reuse:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Repetition:
-    """A key that each iteration of a loop uses."""
+    """A key that each iteration of a loop uses, and the step that runs the loop."""
 
     loop: str
+    step: Step
     use: Use
     name: str
 

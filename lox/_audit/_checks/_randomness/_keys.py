@@ -7,7 +7,7 @@ key that was there before gets new numbers, so that what is not understood is ne
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
 import jax.extend as jex
@@ -15,8 +15,10 @@ import numpy as np
 
 from lox._audit._audited import Audited
 from lox._audit._checks._randomness._key_arrays import (
+    CHOICES,
     FOLDED,
     SEEDED,
+    SPLITS,
     USES,
     elements_of,
     in_keys,
@@ -37,9 +39,15 @@ _SAME = primitives("convert_element_type", "copy", "squeeze", "reshape")
 
 
 class KeyFlow:
-    """What becomes of the keys of a program: the mistakes, and the keys of each block."""
+    """What becomes of the keys of a program: the mistakes, and the keys of each block.
 
-    def __init__(self, program: Block) -> None:
+    Args:
+        program: The program.
+        live: The values that have a part in its results, or None for all: what is drawn only for its shape is no use.
+    """
+
+    def __init__(self, program: Block, live: Set[Value] | None = None) -> None:
+        self.live = live
         self.reuses: list[Reuse] = []
         self.repetitions: list[Repetition] = []
         self.sharings: list[Sharing] = []
@@ -60,7 +68,7 @@ class KeyFlow:
 
 def flow_of(audited: Audited) -> KeyFlow:
     """What becomes of the keys of a function."""
-    return KeyFlow(audited.program)
+    return KeyFlow(audited.program, None if audited.captured.error is not None else audited.live)
 
 
 class Keys:
@@ -71,6 +79,8 @@ class Keys:
         first: What used each key first, by its number.
         uses: All that uses keys.
         moves: The steps that only pass keys on, or their data.
+        searched: The keys of which a value takes its way down a tree of splits, as a Brownian path that is drawn again
+            wherever it is asked for: these are used again on purpose.
     """
 
     def __init__(self, block: Block, flow: KeyFlow) -> None:
@@ -78,7 +88,10 @@ class Keys:
         self.origins: list[Origin] = []
         self.first: dict[int, Use] = {}
         self.uses: list[Use] = []
+        self._reuses: list[tuple[int, Reuse]] = []
         self.moves: set[Step] = set()
+        self.searched: set[int] = set()
+        self._split_of: dict[int, frozenset[int]] = {}
         self._elements: dict[Value, Any] = {}
         self._folded: dict[Any, int] = {}
         for place, value in enumerate(block.inputs):
@@ -87,6 +100,7 @@ class Keys:
         for step in block.steps:
             if "transpose" not in transformations(step.equation):  # There, noise of the forward pass is drawn again.
                 self._follow(step)
+        flow.reuses += [reuse for key, reuse in self._reuses if key not in self.searched]
 
     def of(self, value: Value) -> list[int]:
         """The keys that a value is, or has the data of."""
@@ -144,7 +158,7 @@ class Keys:
             first = self.first.setdefault(key, use)
             if first is not use:
                 before.setdefault(first, key)
-        self.flow.reuses += [Reuse(self.block, first, use, self.name(key)) for first, key in before.items()]
+        self._reuses += [(key, Reuse(self.block, first, use, self.name(key))) for first, key in before.items()]
         self.uses.append(use)
 
     def _follow(self, step: Step) -> None:
@@ -153,8 +167,10 @@ class Keys:
             self._run(step)
         elif primitive in USES:
             lanes = self.of(step.inputs[0])
-            if lanes:
+            if lanes and self._is_live(step):
                 self._use(step, [self._group(step, lanes)])
+            if primitive in SPLITS and is_tracked(step.outputs[0].aval):
+                self._split_of.update(dict.fromkeys(self.of(step.outputs[0]), frozenset(lanes)))
         elif primitive in FOLDED:
             self._fold(step)
         elif primitive in SEEDED and is_tracked(step.outputs[0].aval):
@@ -167,6 +183,33 @@ class Keys:
                     self._elements[value] = found
             if all(value in self._elements for value in step.outputs):
                 self.moves.add(step)
+        if primitive in CHOICES:
+            self._choose(step)
+
+    def _is_live(self, step: Step) -> bool:
+        return self.flow.live is None or not self.flow.live.isdisjoint(step.outputs)
+
+    def _choose(self, step: Step) -> None:
+        """Marks the keys that those were split of among which a value chooses."""
+        if step.equation.primitive in primitives("select_n"):
+            by, given = step.inputs[:1], [self.parts(value) for value in step.inputs[1:]]
+        else:
+            by, given = step.inputs[1:], [{key} for key in self.parts(step.inputs[0])]
+        self._search(by, given)
+
+    def _search(self, by: Iterable[Value], given: Sequence[Iterable[int]]) -> None:
+        if len({frozenset(each) for each in given}) > 1 and not all(map(_is_constant, by)):
+            self.searched |= set.intersection(*map(self._before, given))
+
+    def _before(self, keys: Iterable[int]) -> set[int]:
+        """The keys that keys come of by splits."""
+        found: set[int] = set()
+        left = list(keys)
+        while left:
+            new = self._split_of.get(left.pop(), frozenset()) - found
+            found |= new
+            left += new
+        return found
 
     def _group(self, step: Step, lanes: Sequence[int]) -> frozenset[int]:
         """The keys that are used at once, of which each is to be another one."""
@@ -194,9 +237,12 @@ class Keys:
             told: set[int] = set()
             for use, keys in loop.repeated():
                 name = self.name(outside.keys(min(keys))[0])
-                self.flow.repetitions.append(Repetition(block.kind, use, name))
+                self.flow.repetitions.append(Repetition(block.kind, step, use, name))
                 told |= keys
             self.flow.reuses += loop.reused()
+            tops = [key for key in inner.searched if inner.root(key).place is not None]
+            for key in tops:
+                self.searched |= {*outside.keys(key)} | self._before(outside.keys(key))
             returned = {key for value in block.outputs for key in inner.of(value)}
             seen: dict[int, frozenset[int]] = {}
             for use in inner.uses:
@@ -217,6 +263,8 @@ class Keys:
             if ways and all(each is not None and np.array_equal(each, ways[0]) for each in ways):
                 if ways[0].shape == value.shape:
                     self._elements[value] = ways[0]
+            elif step.equation.primitive in primitives("cond") and all(each is not None for each in ways):
+                self._search(step.inputs[:1], [in_keys(value.aval, each).ravel().tolist() for each in ways])
         for was_told, used in groups.items():
             if used:
                 self._use(step, used, was_told)
@@ -246,7 +294,7 @@ class _Loop:
     def repeated(self) -> Iterator[tuple[Use, set[int]]]:
         """The keys that each iteration uses."""
         for use in self.inner.uses if self.runs else ():
-            same = {key for key in use.keys if not use.told and self._is_fixed(key)}
+            same = {key for key in use.keys - self.inner.searched if not use.told and self._is_fixed(key)}
             if same:
                 yield use, same
 
@@ -331,6 +379,11 @@ def _moves_keys(step: Step) -> bool:
     if not all(is_small(value.aval) for value in (*step.inputs, *step.outputs)):
         return False
     return any(is_key(value.aval) or value.aval.dtype == np.uint32 for value in step.outputs)
+
+
+def _is_constant(value: Value) -> bool:
+    known = value.fact.range
+    return known.low == known.high
 
 
 def _count(value: Value) -> int:

@@ -83,6 +83,8 @@ def used(audited: Audited) -> Iterator[Finding | Held]:
     flow, locations = audited.once(flow_of), audited.lines
     yield from _reused(flow, locations)
     for repetition in flow.repetitions:
+        if _is_of_library(_frames(repetition.step)) and _is_of_library(_frames(repetition.use.step)):
+            continue
         own = [frame.location for frame in _frames(repetition.use.step) if _is_own(frame)]
         yield REPEATED.at(
             own[0] if own else locations[repetition.use.step],
@@ -159,7 +161,7 @@ def _compared(reuse: Reuse) -> tuple[Kind, Location, Location] | None:
         user = [frame for frame in other if not frame.is_internal]
         if not user or other[0].code is not _root(reuse.block):
             return None
-        if _is_of_jax(reuse) or _is_drawn_by(reuse, tracebacks.PLACED_DRAWS):
+        if _is_of_jax(reuse) or _is_drawn_by(reuse, tracebacks.PLACED_DRAWS) or not _is_own(user[-1]):
             return None
         return AGAIN, user[-1].location, user[-1].location
     first, second = one[place], other[place]
@@ -175,7 +177,7 @@ def _compared(reuse: Reuse) -> tuple[Kind, Location, Location] | None:
     is_same_draw = _innermost(one) is not None and _innermost(one) == _innermost(other) and True in differentiated
     if not is_same_draw and (inside[0] is None or inside[0] != inside[1]):
         return None if _is_drawn_by(reuse, tracebacks.PAIRED_DRAWS) else (REUSED, first.location, second.location)
-    if len(differentiated) > 1:  # A loss and its gradient, with the same noise.
+    if len(differentiated) > 1 or not _is_own(first):  # A loss and its gradient; a library that does so on purpose.
         return None
     return AGAIN, first.location, second.location
 
@@ -234,6 +236,12 @@ def _root(block: Block) -> Any:
         for frame in _frames(step)[:1]:
             found[frame.code] = found.get(frame.code, 0) + 1
     return max(found, key=lambda root: found[root], default=None)
+
+
+def _is_of_library(frames: list[_Frame]) -> bool:
+    """Whether a step is written in a library: what it does with a key is on purpose."""
+    written = _innermost(frames)
+    return written is not None and not _is_own(written)
 
 
 def _is_own(frame: _Frame) -> bool:

@@ -1,0 +1,36 @@
+"""Parts of an audit that fail themselves: each is reported as a finding, and the rest of the audit goes on."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lox._audit._audited import Audited
+from lox._audit._findings import Finding, Held, Kind
+from lox._audit._location import NOWHERE
+
+FAILED = Kind(
+    "LOX000",
+    "warning",
+    "A check of the audit failed",
+    "This is a fault of lox, not of your program: please report it with this message and the program. All other checks "
+    'ran; ignore="LOX000" leaves this out.',
+)
+
+
+def failure(part: str, error: Exception) -> Finding:
+    """The finding that names a part of an audit that raised."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(frame.filename).name}:{frame.lineno}"
+    return FAILED.at(NOWHERE, f"{part} failed at {where} with {traceback.format_exception_only(error)[-1].strip()}")
+
+
+def guarded(check: Any, audited: Audited) -> Iterator[Finding | Held]:
+    """What a check finds; then, if it raises, the finding that says so."""
+    try:
+        yield from check(audited)
+    except Exception as error:  # noqa: BLE001  (whatever it is, the other checks have their turn)
+        about = (check.__doc__ or "").partition("\n")[0]
+        yield failure(f"The check '{check.__name__}' ({about.rstrip('.')})", error)
