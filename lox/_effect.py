@@ -25,6 +25,9 @@ from lox._probe import probing
 recording = jax.make_user_context(False)
 """Whether a handler is in scope, so that logs must be bound."""
 
+heard = jax.make_user_context(True)
+"""Whether a handler gets what is logged here. Not so in what one that collects for itself alone makes of a program."""
+
 in_place = jax.make_user_context(False)
 """Whether all handlers in scope work in place, so that logs must stay where they happen."""
 

@@ -74,6 +74,54 @@ def test_a_straight_through_estimator_in_a_scan_stays_one_and_logs_every_iterati
     assert_logs(logs, {"rounded": [1.0, 2.0, 4.0]})
 
 
+@pytest.mark.parametrize("composition", [name for name in compositions if "grad of spool" in name])
+def test_a_program_whose_logs_are_outputs_has_no_effect_of_logging_left(composition):
+    def f(x):
+        return lax.scan(lambda x, _: (lax.cond(x > 0, straight_through, jnp.sin, x), None), x, None, length=3)[0]
+
+    derivative = compositions[composition](lox.strip(f) if "unify" not in composition else f)
+    assert not jax.make_jaxpr(derivative)(jnp.float32(X)).effects
+    f = lambda x: lax.scan(lambda x, _: (straight_through(x) * 2.0, None), x, None, length=3)[0]  # noqa: E731
+    assert not jax.make_jaxpr(compositions[composition](f))(jnp.float32(X)).effects
+    assert not jax.make_jaxpr(compositions[composition](lambda x: lax.map(f, x[None])[0]))(jnp.float32(X)).effects
+
+
+@pytest.mark.parametrize("first", compositions)
+def test_a_rule_that_ran_where_nobody_hears_its_logs_is_not_remembered_without_them(first):
+    rounding = jax.custom_vjp(lambda x: lox.log({"rounded": jnp.round(x)})["rounded"])
+    rounding.defvjp(lambda x: (rounding(x), None), lambda _, bar: (bar,))
+    f = lambda x: lax.cond(x > 0, rounding, rounding, x)  # noqa: E731
+    compositions[first](f)(jnp.float32(X))
+    assert_logs(lox.spool(jax.grad(f))(jnp.float32(X))[1], {"rounded": [1.0]})
+    assert jax.jit(jax.grad(f))(jnp.float32(X)) == 1
+
+
+rule_alone = {
+    "jit": jax.jit,
+    "scan": lambda f: lambda x: lax.scan(lambda x, _: (f(x), None), x, None, length=1)[0],
+    "cond": lambda f: lambda x: lax.cond(x > 0, f, f, x),
+    "checkpoint": jax.checkpoint,
+}
+
+
+@pytest.mark.parametrize("around", rule_alone)
+def test_a_rule_that_logs_alone_inside_of_another_primitive_is_heard_by_a_tap_inside_of_grad(around):
+    f = jax.custom_vjp(lambda x: x * 1)
+
+    def forward(x):
+        lox.log({"forward": x})
+        return x * 1, None
+
+    f.defvjp(forward, lambda _, bar: (bar,))
+    heard = []
+    tapped = lox.tap(rule_alone[around](f), lambda logs: heard.append(logs["forward"].item()))
+    assert jax.grad(tapped)(jnp.float32(X)) == 1
+    lox.flush()
+    np.testing.assert_allclose(heard, [X], RTOL)
+    slope, logs = jax.grad(lox.spool(rule_alone[around](f)), has_aux=True)(jnp.float32(X))
+    assert slope == 1 and not logs
+
+
 @pytest.mark.parametrize("rounding", [straight_through, forward_straight_through], ids=["vjp", "jvp"])
 def test_a_straight_through_estimator_under_vmap_stays_one(rounding):
     xs = jnp.array([1.3, 2.6])
