@@ -301,7 +301,7 @@ class HandlerTrace(Listener):
 
     def may_ask_rule(self, primitive: Any, params: Any) -> bool:
         """Whether JAX may run a rule in a primitive that logs though the function that it is for does not."""
-        return primitive in rules and not self.is_eager() and (primitive in _with_rules or _has_rule_in(params))
+        return primitive in rules and not self.is_eager() and (primitive in _with_rules or rules_in(params))
 
     def is_eager(self) -> bool:
         """Whether operations run at once, with nothing but handlers around."""
@@ -449,13 +449,14 @@ def events_in(jaxpr: Any) -> Iterator[Event]:
             yield from events(nodes)
 
 
-def _has_rule_in(params: dict[str, Any]) -> bool:
+def rules_in(params: dict[str, Any]) -> bool:
+    """Whether a function with a rule of its own is called in a jaxpr among the parameters of a primitive."""
     return any(_has_rule(jaxpr) for jaxpr in jaxprs_in(params))
 
 
 @_compat.weakref_lru_cache
 def _has_rule(jaxpr: Any) -> bool:
-    return any(eqn.primitive in _with_rules or _has_rule_in(eqn.params) for eqn in _compat.open_jaxpr(jaxpr).eqns)
+    return any(eqn.primitive in _with_rules or rules_in(eqn.params) for eqn in _compat.open_jaxpr(jaxpr).eqns)
 
 
 def _late_events(primitive: Any, avals: Sequence[Any], params: dict[str, Any]) -> Iterator[Event]:
