@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jax.interpreters import partial_eval
 
 from lox import _compat
-from lox._effect import log_p, recording, transforming, without_logs
+from lox._effect import heard, log_p, recording, transforming, without_logs
 from lox._events import Event, Node, map_events
 from lox._handler import Handler, InPlace, Silence, equations, logs_in, tapped_in, under
 from lox._probe import probing
@@ -308,7 +308,7 @@ def _while_recording(wrapper: Wrapper) -> Wrapper:
         wrapped = wrapper(original)
 
         def rule(*args: Any, **params: Any) -> Any:
-            if not recording.value and not tapped_in(params or args[-1].params):
+            if not (recording.value and heard.value) and not tapped_in(params or args[-1].params):
                 return original(*args, **params)
             # An effect in partial evaluation makes a reference cycle, which JAX's leak checker takes for a leak.
             with transforming(True), jax.check_tracer_leaks(False):

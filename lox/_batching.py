@@ -29,6 +29,7 @@ from lox._handler import (
     jaxprs_in,
     logs_in,
     rules,
+    rules_in,
     tapped_in,
     under,
     unsupported,
@@ -84,9 +85,9 @@ def _batch_cond(original: Batcher) -> Batcher:
     ) -> tuple[Sequence[Any], Sequence[Any]]:
         parts = dims[0] is not None and "branches_platforms" not in params
         inside = {"branches": tuple(branches)}
-        if not parts or not (recording.value or tapped_in(inside)) or not logs_in(inside):
+        if not parts or not (recording.value or tapped_in(inside)) or not _may_log(inside):
             return original(axis_data, args, dims, branches=branches, **params)
-        all_stay = in_place.value or any(_has_unbounded_logs(branch) for branch in branches)
+        all_stay = in_place.value or not logs_in(inside) or any(_has_unbounded_logs(branch) for branch in branches)
         if all_stay or tapped_in(inside) or _log_of_derivatives(inside):
             # Such logs do not become outputs; they stay where they are, each branch's masked by the predicate.
             index_aval = jex.core.mapped_aval(axis_data.size, dims[0], jax.typeof(args[0]))
@@ -106,6 +107,10 @@ def _batch_cond(original: Batcher) -> Batcher:
         return outs[:count], out_dims[:count]
 
     return batch
+
+
+def _may_log(params: dict[str, Any]) -> bool:
+    return logs_in(params) or rules_in(params)
 
 
 def _has_unbounded_logs(jaxpr: Any) -> bool:
@@ -136,7 +141,7 @@ def _batch_while(original: Batcher) -> Batcher:
         axis_data: Any, args: Sequence[Any], dims: Sequence[Any], **params: Any
     ) -> tuple[Sequence[Any], Sequence[Any]]:
         record = recording.value or tapped_in(params)
-        if not record or not logs_in(params) or not _predicate_is_batched(axis_data, dims, params):
+        if not record or not _may_log(params) or not _predicate_is_batched(axis_data, dims, params):
             return original(axis_data, args, dims, **params)
         cond_jaxpr, body_jaxpr = params["cond_jaxpr"], params["body_jaxpr"]
         num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]

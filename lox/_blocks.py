@@ -47,7 +47,8 @@ def blocks(nodes: Sequence[Node], depth: int = 0) -> dict[str, Block]:
         depth: The number of leading loop axes.
 
     Raises:
-        StructureError: Events of one key differ in shape, dtype or counters.
+        StructureError: Events of one key differ in shape, dtype or counters. Those of one log call may be in batches of
+            several sizes, of which the smaller ones are masked where they have no element.
     """
     parts: dict[str, list[Block]] = {}
     for node in nodes:
@@ -96,8 +97,8 @@ def _unroll(block: Block, dropped: Any, depth: int) -> Block:
 
 
 def _in_sequence(key: str, parts: list[Block], depth: int) -> Block:
-    first = parts[0]
-    for other in parts[1:]:
+    first, *others = parts = _in_equal_batches(parts, depth)
+    for other in others:
         _check_alike(key, first, other, depth)
     if len(parts) == 1:
         return first
@@ -136,12 +137,9 @@ def _check_alike(key: str, first: Block, other: Block, depth: int) -> None:
     kinds = [_kind(block, depth) for block in (first, other)]
     if kinds[0] != kinds[1]:
         logged, others = (describe(*kind) for kind in kinds)
-        advice = "give one of them another key or a prefix"
-        if first.site == other.site and _without_lanes(kinds[0]) == _without_lanes(kinds[1]):
-            advice = "make the batches equal, as with a batch_size of lax.map that divides the length, or leave it out"
         raise StructureError(
             f"The key {key!r} is logged as {logged} at {first.site} and as {others} at {other.site}. "
-            f"Events of one key must be alike: {advice}."
+            f"Events of one key must be alike: give one of them another key or a prefix."
         )
     if first.steps.keys() != other.steps.keys():
         raise StructureError(
@@ -153,6 +151,34 @@ def _check_alike(key: str, first: Block, other: Block, depth: int) -> None:
 def _kind(block: Block, depth: int) -> tuple[Any, tuple[int, ...], int]:
     value = block.value
     return value.dtype, value.shape[depth if block.single else depth + 1 :], block.lanes
+
+
+def _in_equal_batches(parts: list[Block], depth: int) -> list[Block]:
+    """The blocks, of which those of smaller batches get the elements that they lack, where no event happened.
+
+    So it is in `lax.map` with a `batch_size` that does not divide the length. Others stay as they are.
+    """
+    kinds = [_kind(part, depth) for part in parts]
+    sizes = [shape[:lanes] for _, shape, lanes in kinds]
+    alike = len({(part.site, _without_lanes(kind)) for part, kind in zip(parts, kinds, strict=True)}) == 1
+    if not alike or all(size == sizes[0] for size in sizes):
+        return parts
+    largest = tuple(map(max, zip(*sizes, strict=True)))
+    return [part if size == largest else _padded(part, largest, depth) for part, size in zip(parts, sizes, strict=True)]
+
+
+def _padded(part: Block, batch: tuple[int, ...], depth: int) -> Block:
+    def pad(array: Any, first: int) -> Any:
+        for axis, size in enumerate(batch, first):
+            lacks = (*array.shape[:axis], size - array.shape[axis], *array.shape[axis + 1 :])
+            array = jax.lax.concatenate([array, jax.lax.full(lacks, 0, array.dtype)], axis)
+        return array
+
+    dropped = part.dropped
+    if dropped is not None and jnp.ndim(dropped) > depth:
+        dropped = pad(dropped, depth)
+    masked = dataclasses.replace(part, mask=_mask_of(part, depth), dropped=dropped, blank=False)
+    return masked.map(lambda array: pad(array, depth + (not part.single)))
 
 
 def _without_lanes(kind: tuple[Any, tuple[int, ...], int]) -> tuple[Any, tuple[int, ...], int]:

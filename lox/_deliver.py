@@ -104,9 +104,12 @@ mlir.register_lowering(call_p, _lower_call, cacheable=False)
 
 def _send(*leaves: Any, layout: Layout) -> list[Any]:
     nodes, to = received(leaves, {"layout": layout})
-    if to is not None and to.first:
+    if to is None:
+        _refuse(nodes)
+        return []
+    if to.first:
         _compat.need(_compat.Feature.TAP_ON_SHARDS)
-    if to is None or all(0 in event.lengths(depth + event.lanes)[depth:] for event, depth in with_depths(nodes)):
+    if all(0 in event.lengths(depth + event.lanes)[depth:] for event, depth in with_depths(nodes)):
         return []
     arrays = [untyped(leaf) for leaf in leaves]
     if _is_plain(nodes, to):
@@ -126,6 +129,18 @@ def _send(*leaves: Any, layout: Layout) -> list[Any]:
         reached = functools.reduce(jnp.logical_or, [jnp.any(mask) for mask in masks])
         jax.lax.cond(reached, lambda: call_p.bind(*arrays, layout=layout, keys=keys), lambda: [])
     return []
+
+
+def _refuse(nodes: Sequence[Node]) -> None:
+    """Raise for logs that no handler has met, where JAX compiles or runs them: it is too late for that."""
+    for event in events(nodes):
+        if event.values:  # An event without any is only an anchor.
+            raise UnsupportedPrimitiveError(
+                f"JAX compiles or runs the log at {event.site} before the handler around it can get the log, as in "
+                "jax.jit(f).lower() and jax.export inside a handler, and in jax.ensure_compile_time_eval() inside "
+                "jax.jit. Apply the handler to the function that is compiled, as in jax.jit(lox.spool(f)).lower(), log "
+                "outside of it, or leave the log out with lox.strip(f)."
+            )
 
 
 def _is_plain(nodes: Sequence[Node], to: Destination) -> bool:
@@ -149,8 +164,10 @@ def _log(*leaves: Any, layout: Layout) -> None:
 
 @log_p.def_impl
 def _run(*leaves: Any, layout: Layout) -> list[Any]:
-    _, to = received(leaves, {"layout": layout})
-    if to is not None:
+    nodes, to = received(leaves, {"layout": layout})
+    if to is None:
+        _refuse(nodes)
+    else:
         with jax.disable_jit(False):  # Nothing but a compiled program calls the host.
             _log(*leaves, layout=layout)
     return []

@@ -25,6 +25,9 @@ from lox._probe import probing
 recording = jax.make_user_context(False)
 """Whether a handler is in scope, so that logs must be bound."""
 
+heard = jax.make_user_context(True)
+"""Whether a handler gets what is logged here. Not so in what one that collects for itself alone makes of a program."""
+
 in_place = jax.make_user_context(False)
 """Whether all handlers in scope work in place, so that logs must stay where they happen."""
 
@@ -197,9 +200,16 @@ def _transpose(cotangents: Sequence[Any], *leaves: Any, layout: Layout) -> list[
     return [None] * len(leaves)
 
 
+def _jet(primals: Sequence[Any], series: Sequence[Any], *, layout: Layout) -> tuple[list[Any], list[Any]]:
+    del series
+    emit(*received(primals, {"layout": layout}))
+    return [], []
+
+
 batching.fancy_primitive_batchers[log_p] = _batch
 ad.primitive_transposes[log_p] = _transpose
 ad.primitive_jvps[log_p] = _jvp
+_compat.add_jet_rule(log_p, _jet)
 
 
 class Listener(jax.core.Trace):

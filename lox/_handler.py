@@ -7,6 +7,7 @@ whose jaxprs logs happen goes to its rule, all else is bound in the trace around
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -15,9 +16,10 @@ import jax
 import jax.extend as jex
 
 from lox import _compat
-from lox._effect import Listener, LogEffect, TapEffect, emit, log_p, received
+from lox._effect import Listener, LogEffect, TapEffect, emit, heard, log_p, received
 from lox._events import Destination, Event, Loop, Node, Site, events, with_values
 from lox._exceptions import UnsupportedPrimitiveError
+from lox._late import is_late, late_jaxpr
 
 
 class Loops(Protocol):
@@ -189,6 +191,14 @@ _compiled = {jex.core.primitives.scan_p, jex.core.primitives.while_p, jex.core.p
 """The primitives that JAX compiles where they are bound eagerly, once for the same jaxpr."""
 
 
+_with_rules = {
+    jex.core.primitives.custom_jvp_call_p,
+    jex.core.primitives.custom_vjp_call_p,
+    _compat.custom_vmap_p,
+}
+"""The primitives of functions with rules of their own, whose logs no jaxpr shows."""
+
+
 def rule(*primitives: Any) -> Callable[[Rule], Rule]:
     """Registers the rule of one or several primitives."""
 
@@ -224,7 +234,9 @@ class HandlerTrace(Listener):
             self.hear(*received(args, params))
             return []
         with jex.core.set_current_trace(self.parent_trace):
-            if not logs_in(params):
+            if not logs_in(params) and not self.may_ask_rule(primitive, params):
+                if is_late(primitive):
+                    _refuse_late(primitive, args, params)
                 return primitive.bind(*args, **params)
             return self.apply(primitive, args, params)
 
@@ -279,12 +291,17 @@ class HandlerTrace(Listener):
                 return _compat.run_compiled(primitive, args, params)
         self.handler = self.handler.before(primitive, foreseen or params)
         handler, self.nodes = self.handler.after(self.nodes)
-        outs, nodes = rules[primitive](handler, primitive, args, dict(params))
+        with _hearing(heard.value if not handler.collects else handler.forward):
+            outs, nodes = rules[primitive](handler, primitive, args, dict(params))
         if self.handler.carries:
             self.handler = self.handler.holding(jax.lax.stop_gradient(nodes))
         else:
             self.collect(nodes)
         return outs
+
+    def may_ask_rule(self, primitive: Any, params: Any) -> bool:
+        """Whether JAX may run a rule in a primitive that logs though the function that it is for does not."""
+        return primitive in rules and not self.is_eager() and (primitive in _with_rules or rules_in(params))
 
     def is_eager(self) -> bool:
         """Whether operations run at once, with nothing but handlers around."""
@@ -297,6 +314,11 @@ class HandlerTrace(Listener):
 
     def collect(self, nodes: tuple[Any, ...]) -> None:
         self.handler.append(self.nodes, nodes)
+
+
+def _hearing(hears: bool) -> contextlib.AbstractContextManager[Any]:
+    """The context in which `heard` is this; one that is not changed costs nothing."""
+    return contextlib.nullcontext() if heard.value == hears else heard(hears)
 
 
 def _kept(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -326,7 +348,7 @@ def under(handler: Handler, fun: Callable[..., Any]) -> Callable[..., tuple[Any,
         with jex.core.take_current_trace() as parent:
             trace = HandlerTrace(parent, handler)
             try:
-                with jex.core.set_current_trace(trace):
+                with jex.core.set_current_trace(trace), _hearing(handler.collects or heard.value):
                     outs = fun(*args, **kwargs)
                 with jex.core.set_current_trace(parent):
                     return outs, trace.handler.join(trace.nodes)
@@ -389,7 +411,10 @@ def logs_in(params: dict[str, Any]) -> bool:
 
 @_compat.weakref_lru_cache
 def has_log(jaxpr: Any) -> bool:
-    return any(eqn.primitive is log_p or logs_in(eqn.params) for eqn in _compat.open_jaxpr(jaxpr).eqns)
+    return any(
+        eqn.primitive is log_p or logs_in(eqn.params) or (is_late(eqn.primitive) and any(_late_events_of(eqn)))
+        for eqn in _compat.open_jaxpr(jaxpr).eqns
+    )
 
 
 def jaxprs_in(params: dict[str, Any]) -> Iterator[Any]:
@@ -424,6 +449,36 @@ def events_in(jaxpr: Any) -> Iterator[Event]:
             yield from events(nodes)
 
 
+def rules_in(params: dict[str, Any]) -> bool:
+    """Whether a function with a rule of its own is called in a jaxpr among the parameters of a primitive."""
+    return any(_has_rule(jaxpr) for jaxpr in jaxprs_in(params))
+
+
+@_compat.weakref_lru_cache
+def _has_rule(jaxpr: Any) -> bool:
+    return any(eqn.primitive in _with_rules or rules_in(eqn.params) for eqn in _compat.open_jaxpr(jaxpr).eqns)
+
+
+def _late_events(primitive: Any, avals: Sequence[Any], params: dict[str, Any]) -> Iterator[Event]:
+    """The events that wait for a handler in the function that a primitive stands for."""
+    jaxpr = late_jaxpr(primitive, avals, params)
+    if jaxpr is not None:
+        yield from (event for event in events_in(jaxpr) if event.values)
+        for eqn in equations(jaxpr):
+            itself = eqn.primitive is primitive and all(eqn.params.get(name) is params[name] for name in params)
+            if is_late(eqn.primitive) and not itself:
+                yield from _late_events_of(eqn)
+
+
+def _late_events_of(eqn: Any) -> Iterator[Event]:
+    return _late_events(eqn.primitive, [var.aval for var in eqn.invars], eqn.params)
+
+
+def _refuse_late(primitive: Any, args: Sequence[Any], params: dict[str, Any]) -> None:
+    for event in _late_events(primitive, [jax.typeof(arg) for arg in args], params):
+        raise UnsupportedPrimitiveError(_without_rule(primitive, f" at {event.site}"))
+
+
 def tapped_in(params: dict[str, Any]) -> bool:
     """Whether a log on its way to a tap happens in a jaxpr among the parameters of a primitive."""
     return any(
@@ -434,7 +489,10 @@ def tapped_in(params: dict[str, Any]) -> bool:
 def unsupported(primitive: Any, params: dict[str, Any]) -> str:
     found = [nodes for jaxpr in jaxprs_in(params) for nodes, _ in logs_of(jaxpr)]
     sites = [str(event.site) for nodes in found for event in events(nodes)]
-    where = f" at {sites[0]}" if sites else ""
+    return _without_rule(primitive, f" at {sites[0]}" if sites else "")
+
+
+def _without_rule(primitive: Any, where: str) -> str:
     return (
         f"lox has no rule for the primitive '{primitive}', inside which lox.log is called{where}. "
         f"Log outside of it, or run the function without this log: lox.strip(f)."

@@ -110,6 +110,13 @@ def _transpose(cotangent: Any, *args: Any, backward: Backward, of_tangent: bool)
     return [cotangent, *[None] * len(residuals)]
 
 
+def _jet(
+    primals: Sequence[Any], series: Sequence[Any], *, backward: Backward, of_tangent: bool
+) -> tuple[Any, Sequence[Any]]:
+    return log_grad_p.bind(*primals, backward=backward, of_tangent=of_tangent), series[0]
+
+
+_compat.add_jet_rule(log_grad_p, _jet)
 batching.fancy_primitive_batchers[log_grad_p] = _batch
 ad.primitive_jvps[log_grad_p] = _jvp
 ad.primitive_transposes[log_grad_p] = _transpose

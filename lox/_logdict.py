@@ -16,6 +16,7 @@ from lox._arguments import names
 from lox._blocks import one_event
 from lox._events import NOWHERE
 from lox._exceptions import LogValueError, StructureError
+from lox._keys import on_host
 from lox._reduce import Reduction, check_reduction, fold, result
 
 if TYPE_CHECKING:
@@ -207,7 +208,9 @@ class logdict(Mapping[str, Any]):
     def valid(self, key: str) -> np.ndarray[Any, Any]:
         """The events of a key that happened, as a NumPy array of shape `(happened, *shape)`.
 
-        Where lanes of a batch differ in which events happened, their events follow each other event by event.
+        Where batch elements differ in which events happened, their events follow each other event by event. Of typed
+        PRNG keys it returns the data, which names their implementation: `jax.random.wrap_key_data(data,
+        impl=data.impl)` are the keys.
 
         Raises:
             LogValueError: The logs are traced, so that it is not known how many there are.
@@ -217,7 +220,7 @@ class logdict(Mapping[str, Any]):
                 f"valid({key!r}) inside of a function that JAX traces: how many events happened is known when it has "
                 "run. Call it on the logs that the function returns, or use logs.mask with jnp.where."
             )
-        value = np.asarray(self[key])
+        value = on_host(self[key])
         mask = self.mask.get(key)
         return value if mask is None else value[np.asarray(mask)]
 

@@ -14,6 +14,7 @@ import jax
 
 import lox._autodiff as _autodiff  # noqa: F401  (registers how JAX's transformations meet logs)
 import lox._batching as _batching  # noqa: F401
+import lox._deliver as _deliver  # noqa: F401
 import lox._rules as _rules  # noqa: F401
 from lox import _compat
 from lox._effect import in_place, recording

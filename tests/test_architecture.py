@@ -33,6 +33,7 @@ LAYERS = (
     | {"lox._keys", "lox._plain", "lox._tables", "lox._datasets", "lox._abstract"},
     {
         "lox._handler",
+        "lox._late",
         "lox._logdict",
         "lox._concatenate",
         "lox._collect",

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from jax.experimental.jet import jet
 from reference import Journal, assert_array, assert_logs
 
 import lox
@@ -536,3 +537,21 @@ def test_a_log_of_a_value_that_is_transposed_does_not_happen(around):
         logs = around(lox.spool(function, unify=True))(X)[1]
         assert_logs(logs, keys | {"y": [np.nan]}, mask={"y": [False]})
     assert_logs(lox.spool(lambda x: jax.jvp(g, (x,), (2.0,))[0])(X)[1], {"x": [X], "y": [2.0]})
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("inside", [lambda f: f, jax.jit], ids=["", "jit"])
+def test_jet_logs_the_primal_once(inside, around):
+    def f(x):
+        x = lox.log_grad({"x": x})["x"]
+        lox.log({"x": x, "one": 1.0})
+        return jnp.exp(x)
+
+    series = around(lambda x: jet(inside(f), (x,), ((1.0, 0.0),)))
+    (out, terms), logs = lox.spool(series)(jnp.float32(2))
+    np.testing.assert_allclose([out, *terms], np.exp([2.0] * 3), rtol=1e-5)
+    assert_logs(logs, {"x": [2.0], "one": [1.0]})
+    heard = []
+    lox.tap(series, lambda logs: heard.append(logs["x"].tolist()))(jnp.float32(2))
+    lox.flush()
+    assert heard == [[2.0]]

@@ -74,6 +74,114 @@ def test_a_straight_through_estimator_in_a_scan_stays_one_and_logs_every_iterati
     assert_logs(logs, {"rounded": [1.0, 2.0, 4.0]})
 
 
+@pytest.mark.parametrize("composition", [name for name in compositions if "grad of spool" in name])
+def test_a_program_whose_logs_are_outputs_has_no_effect_of_logging_left(composition):
+    def f(x):
+        return lax.scan(lambda x, _: (lax.cond(x > 0, straight_through, jnp.sin, x), None), x, None, length=3)[0]
+
+    derivative = compositions[composition](lox.strip(f) if "unify" not in composition else f)
+    assert not jax.make_jaxpr(derivative)(jnp.float32(X)).effects
+    f = lambda x: lax.scan(lambda x, _: (straight_through(x) * 2.0, None), x, None, length=3)[0]  # noqa: E731
+    assert not jax.make_jaxpr(compositions[composition](f))(jnp.float32(X)).effects
+    assert not jax.make_jaxpr(compositions[composition](lambda x: lax.map(f, x[None])[0]))(jnp.float32(X)).effects
+
+
+@pytest.mark.parametrize("first", compositions)
+def test_a_rule_that_ran_where_nobody_hears_its_logs_is_not_remembered_without_them(first):
+    rounding = jax.custom_vjp(lambda x: lox.log({"rounded": jnp.round(x)})["rounded"])
+    rounding.defvjp(lambda x: (rounding(x), None), lambda _, bar: (bar,))
+    f = lambda x: lax.cond(x > 0, rounding, rounding, x)  # noqa: E731
+    compositions[first](f)(jnp.float32(X))
+    assert_logs(lox.spool(jax.grad(f))(jnp.float32(X))[1], {"rounded": [1.0]})
+    assert jax.jit(jax.grad(f))(jnp.float32(X)) == 1
+
+
+def logs_in_its_rule(kind):
+    """A function that doubles and whose derivative or batching rule logs, and nothing else."""
+    if kind == "jvp":
+        f = jax.custom_jvp(lambda x: 2 * x)
+        f.defjvp(lambda primals, tangents: (2 * lox.log({"rule": primals[0]})["rule"], 2 * tangents[0]))
+    elif kind == "vjp":
+        f = jax.custom_vjp(lambda x: 2 * x)
+        f.defvjp(lambda x: (2 * lox.log({"rule": x})["rule"], None), lambda _, bar: (2 * bar,))
+    else:
+        f = jax.custom_batching.custom_vmap(lambda x: 2 * x)
+        f.def_vmap(lambda size, batched, x: (2 * lox.log({"rule": x})["rule"], batched[0]))
+    return f
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("inside", [lambda f: f, jax.jit], ids=["", "jit"])
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("kind", ["jvp", "vjp"])
+def test_what_a_derivative_rule_alone_logs_in_a_branch_is_masked_where_batch_elements_do_not_take_it(
+    kind, around, inside
+):
+    f = inside(logs_in_its_rule(kind))
+    branch = lambda x: lax.cond(x > 0, f, lambda x: x, x)  # noqa: E731
+    xs = jnp.array([-1.0, -2.0, 3.0])
+    slope = around(jax.grad(lambda xs: jax.vmap(branch)(xs).sum()))
+    slopes, logs = lox.spool(slope, unify=True)(xs)
+    assert_array(slopes, [1.0, 1.0, 2.0])
+    assert_logs(logs, {"rule": [[np.nan, np.nan, 3.0]]}, mask={"rule": [[False, False, True]]})
+    heard = []
+    lox.tap(slope, lambda logs: heard.append(logs.valid("rule").tolist()))(xs)
+    lox.flush()
+    assert heard == [[3.0]]
+    with pytest.raises(lox.StructureError, match="unify=True"):
+        lox.spool(slope)(xs)
+
+
+def test_what_a_derivative_rule_alone_logs_in_a_loop_is_masked_where_batch_elements_have_finished():
+    f = logs_in_its_rule("jvp")
+
+    def loop(n):
+        return lax.while_loop(lambda carry: carry[0] < n, lambda carry: (carry[0] + 1, f(carry[1])), (0, 1.0 * n))[1]
+
+    ns = jnp.array([1, 2])
+    tangent = lambda ns: jax.jvp(lambda x: jax.vmap(loop)(x), (ns,), (ns,))  # noqa: E731
+    _, logs = lox.spool(tangent, max_iters=2)(ns.astype(float))
+    assert_logs(
+        logs,
+        {"rule": [[1.0, 2.0], [np.nan, 4.0]]},
+        mask={"rule": [[True, True], [False, True]]},
+        dropped={"rule": [0, 0]},
+    )
+
+
+def test_what_a_batching_rule_alone_logs_in_a_branch_happens_where_any_batch_element_takes_it():
+    branch = lambda x: lax.cond(x > 0, logs_in_its_rule("vmap"), lambda x: x, x)  # noqa: E731
+    for xs, happens in (([-1.0, 2.0], True), ([-1.0, -2.0], False)):
+        _, logs = lox.spool(jax.vmap(branch), unify=True)(jnp.array(xs))
+        assert logs.mask["rule"].tolist() == [happens]
+
+
+rule_alone = {
+    "jit": jax.jit,
+    "scan": lambda f: lambda x: lax.scan(lambda x, _: (f(x), None), x, None, length=1)[0],
+    "cond": lambda f: lambda x: lax.cond(x > 0, f, f, x),
+    "checkpoint": jax.checkpoint,
+}
+
+
+@pytest.mark.parametrize("around", rule_alone)
+def test_a_rule_that_logs_alone_inside_of_another_primitive_is_heard_by_a_tap_inside_of_grad(around):
+    f = jax.custom_vjp(lambda x: x * 1)
+
+    def forward(x):
+        lox.log({"forward": x})
+        return x * 1, None
+
+    f.defvjp(forward, lambda _, bar: (bar,))
+    heard = []
+    tapped = lox.tap(rule_alone[around](f), lambda logs: heard.append(logs["forward"].item()))
+    assert jax.grad(tapped)(jnp.float32(X)) == 1
+    lox.flush()
+    np.testing.assert_allclose(heard, [X], RTOL)
+    slope, logs = jax.grad(lox.spool(rule_alone[around](f)), has_aux=True)(jnp.float32(X))
+    assert slope == 1 and not logs
+
+
 @pytest.mark.parametrize("rounding", [straight_through, forward_straight_through], ids=["vjp", "jvp"])
 def test_a_straight_through_estimator_under_vmap_stays_one(rounding):
     xs = jnp.array([1.3, 2.6])

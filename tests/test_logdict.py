@@ -175,6 +175,18 @@ def test_valid_are_the_events_that_happened(logs):
         logs.valid("z")
 
 
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+@pytest.mark.parametrize("happened", [None, [True, False, True]])
+def test_valid_of_typed_keys_is_their_data(impl, happened):
+    keys = jax.random.split(jax.random.key(0, impl=impl), 3)
+    mask = {} if happened is None else {"key": jnp.array(happened)}
+    valid = lox.logdict({"key": keys}, {}, mask).valid("key")
+    expected = np.asarray(jax.random.key_data(keys))
+    np.testing.assert_array_equal(valid, expected if happened is None else expected[happened])
+    assert valid.impl == impl
+    assert jax.random.wrap_key_data(valid, impl=valid.impl).dtype == keys.dtype
+
+
 def test_valid_of_a_batch_goes_event_by_event():
     logs = lox.logdict({"x": jnp.array([[1.0, 2.0], [3.0, 4.0]])}, {}, {"x": jnp.array([[True, False], [True, True]])})
     assert logs.valid("x").tolist() == [1.0, 3.0, 4.0]

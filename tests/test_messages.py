@@ -391,15 +391,6 @@ def test_valid_events_of_traced_logs():
     )
 
 
-def test_one_call_in_batches_of_different_sizes():
-    expected = (
-        f"The key 'a' is logged as float32[] in a batch of 2 at {site(inside)} and as float32[] in a batch of 1 at "
-        f"{site(inside)}. Events of one key must be alike: make the batches equal, as with a batch_size of lax.map "
-        f"that divides the length, or leave it out."
-    )
-    assert message(lox.StructureError, lox.spool(lambda xs: lax.map(inside, xs, batch_size=2)), jnp.ones(5)) == expected
-
-
 def inside(x):
     lox.log({"a": x})
 

@@ -200,6 +200,43 @@ def test_a_static_fori_loop_logs_as_range():
     assert_logs(lox.spool(jax.jit(f))(jnp.int32(0))[1], journal.events)
 
 
+FULL, REST = [[True, True], [True, True], [True, False]], [[0.0, 2.0], [4.0, 6.0], [8.0, np.nan]]
+
+batched_maps = {
+    "map": lambda f: lambda xs: lax.map(f, xs, batch_size=2),
+    "jit": lambda f: jax.jit(lambda xs: lax.map(f, xs, batch_size=2)),
+    "grad": lambda f: lambda xs: jax.grad(lambda xs: lax.map(f, xs, batch_size=2).sum())(xs),
+}
+
+
+@pytest.mark.parametrize("around", batched_maps)
+def test_map_with_a_batch_size_that_does_not_divide_the_length_masks_the_rest(around):
+    def f(x):
+        return lox.log({"x": x * 2}, i=x.astype(int))["x"]
+
+    _, logs = lox.spool(batched_maps[around](f))(jnp.arange(5.0))
+    assert_logs(logs, {"x": REST}, steps={"i": {"x": [[0, 1], [2, 3], [4, 0]]}}, mask={"x": FULL})
+    np.testing.assert_array_equal(logs.valid("x"), [0.0, 2.0, 4.0, 6.0, 8.0])
+    _, logs = lox.spool(jax.vmap(batched_maps[around](f)))(jnp.arange(10.0).reshape(2, 5))
+    assert logs["x"].shape == (3, 2, 2)
+    np.testing.assert_array_equal(logs["x"][:, 0], REST)
+    np.testing.assert_array_equal(logs.mask["x"][:, 1], FULL)
+
+
+def test_map_with_a_batch_size_that_does_not_divide_the_length_logs_in_a_scan_and_in_loops():
+    def f(x):
+        lax.fori_loop(0, 2, lambda i, x: lox.log({"x": x + i})["x"], x)
+        lox.log({"key": jax.random.key(7)})
+        return x
+
+    _, logs = lox.spool(lambda xs: lax.scan(lambda c, _: (lax.map(f, c, batch_size=3), None), xs, None, length=2))(
+        jnp.arange(4.0)
+    )
+    one = [[0, 1, 2], [1, 2, 3], [3, np.nan, np.nan], [4, np.nan, np.nan]]
+    np.testing.assert_array_equal(logs["x"], [*one, *one])
+    assert logs.valid("key").shape[0] == 8
+
+
 @pytest.mark.parametrize("batch_size", [None, 2])
 def test_map_logs_in_the_order_of_its_elements(batch_size):
     def f(xs):

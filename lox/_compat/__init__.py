@@ -53,6 +53,7 @@ from lox._compat._patches import wrap_lowering as wrap_lowering
 from lox._compat._patches import wrap_partial_evaluation as wrap_partial_evaluation
 from lox._compat._patches import wrap_shard_map_batching as wrap_shard_map_batching
 from lox._compat._primitives import Effect as Effect
+from lox._compat._primitives import add_jet_rule as add_jet_rule
 from lox._compat._primitives import custom_vmap_p as custom_vmap_p
 from lox._compat._primitives import shard_map_p as shard_map_p
 from lox._compat._primitives import unlisted_primitives as unlisted_primitives

@@ -6,6 +6,7 @@ They have no public names as objects, but JAX's public tables of rules have them
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax.extend as jex
@@ -24,6 +25,15 @@ def _with_rules() -> dict[str, Any]:
 def primitive(name: str) -> Any:
     """The primitive of this name, or None where JAX has none: then no program has it, and no rule is needed."""
     return _with_rules().get(name)
+
+
+def add_jet_rule(primitive: Any, rule: Callable[..., Any]) -> None:
+    """Give a primitive a rule in `jax.experimental.jet`, which a version of JAX may not have."""
+    try:
+        from jax.experimental.jet import jet_rules
+    except ImportError:
+        return
+    jet_rules[primitive] = rule
 
 
 shard_map_p = primitive("shard_map")

@@ -26,20 +26,22 @@ primitives = jex.core.primitives
 class _Function:
     """A function with a rule, under a handler.
 
+    What runs is recorded as where the function is called, since rules run when the handler's own call may be over.
     The arguments are those of the function after the values that the handler holds, since JAX runs rules later, when
     a value that was merely captured is gone.
     """
 
-    def __init__(self, handler: Handler, fun: Callable[..., Any]):
+    def __init__(self, handler: Handler, fun: Callable[..., Any], recorded: bool | None = None):
         self.handler = handler
         self.fun = fun
         self.held = len(handler.arrays())
+        self.recorded = recording.value if recorded is None else recorded
         self.structure: Any = None
 
     def with_logs(self, *args: Any) -> tuple[list[Any], list[Any]]:
         """The outputs, and the leaves of the collected nodes."""
         handler = self.handler.holding(args[: self.held])
-        with recording(True):  # Rules run when the handler's own call may be over.
+        with recording(self.recorded):
             outs, nodes = under(handler, self.fun)(*args[self.held :])
         leaves, self.structure = jax.tree.flatten(nodes)
         return list(outs), leaves
@@ -48,7 +50,7 @@ class _Function:
         """The leaves of the collected nodes, when they are wanted apart from the outputs."""
         if self.structure is not None and not self.structure.num_leaves:
             return []
-        alone = _Function(self.handler.private(), self.fun)
+        alone = _Function(self.handler.private(), self.fun, self.recorded)
         _, leaves = alone.with_logs(*args)
         self.structure = alone.structure
         return leaves
@@ -57,7 +59,7 @@ class _Function:
         """Where the function logs, for arguments of these abstract values."""
         if not self.handler.collects:
             return frozenset()
-        with recording(True):
+        with recording(self.recorded):
             jaxpr, _ = _compat.trace(self.fun, avals, "lox")
         return frozenset(event.site for event in events_in(jaxpr))
 
@@ -72,7 +74,7 @@ class _Function:
             The results, and the leaves of the nodes of a handler that works in place.
         """
         handler = self.handler.beside(sites) if self.handler.collects else self.handler.holding(held)
-        with recording(handler.forward):
+        with recording(self.recorded):  # Also if nobody hears of it: JAX remembers what it makes of a rule.
             results, nodes = under(handler, rule)(*args)
         leaves, structure = jax.tree.flatten(nodes)
         if not self.handler.collects:
@@ -83,7 +85,7 @@ class _Function:
         """What a rule returns that does not stand for the function."""
         handler = self.handler
         handler = handler.beside(frozenset()) if handler.collects else handler.holding(held).detached()
-        with recording(handler.forward):
+        with recording(self.recorded):
             return under(handler, rule)(*args)[0]
 
     def nodes(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
