@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, seed, settings
 
 INTEGRATION = Path(__file__).parent / "integration"
 DEFAULT = "not integration and not exhaustive"
-BUDGETS = {"default": 5_200, "integration": 250, "exhaustive": 2_700}
+BUDGETS = {"default": 5_600, "integration": 1_700, "exhaustive": 2_700}
 """The most that a tier may run: a test counts 1, and one that generates programs as many as it generates."""
 
 
@@ -38,7 +38,10 @@ def pytest_ignore_collect(collection_path, config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Marks what is left out of covering arrays, and counts what each tier runs."""
+    """Marks integration tests by their place and what covering arrays leave out; counts what each tier runs."""
+    for item in items:
+        if INTEGRATION in item.path.parents:
+            item.add_marker(pytest.mark.integration)
     of_function = itertools.groupby(items, lambda item: item.nodeid.partition("[")[0])
     for group in (list(group) for _, group in of_function):
         marker = group[0].get_closest_marker("covering")
