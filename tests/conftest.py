@@ -53,11 +53,11 @@ def pytest_configure(config):
         breaks(pytest.MonkeyPatch())
     if config.getoption("as_users"):
         return
-    cache = getattr(config, "cache", None)  # None with `-p no:cacheprovider`.
-    QUICK["jax_compilation_cache_dir"] = str(cache.mkdir("jax")) if cache else None
+    if hasattr(config, "cache"):  # Not with `-p no:cacheprovider`.
+        QUICK["jax_compilation_cache_dir"] = str(config.cache.mkdir("jax"))
     for name, value in QUICK.items():
         jax.config.update(name, value)
-        os.environ[name.upper()] = str(value or "")  # For the processes that tests start.
+        os.environ[name.upper()] = str(value)  # For the processes that tests start.
 
 
 def pytest_collection_finish():
