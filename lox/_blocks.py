@@ -19,8 +19,7 @@ from lox._exceptions import StructureError, UnsupportedPrimitiveError
 class Block:
     """The events of one key. Arrays have the axes of the loops around, then the event axis.
 
-    The event axis is left out while `single` says that there is one event, so that stacking costs nothing. `blank` is
-    as for `Event`.
+    The event axis is left out while `single` says that there is one event, so that stacking costs nothing.
     """
 
     value: Any
@@ -31,7 +30,6 @@ class Block:
     lanes: int = dataclasses.field(metadata={"static": True})
     optional: str = dataclasses.field(metadata={"static": True})
     single: bool = dataclasses.field(default=False, metadata={"static": True})
-    blank: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def map(self, function: Callable[[Any], Any], **changes: Any) -> Block:
         steps = {name: function(step) for name, step in self.steps.items()}
@@ -64,7 +62,7 @@ def blocks(nodes: Sequence[Node], depth: int = 0) -> dict[str, Block]:
                 )
             for key, value in node.values.items():
                 fixed = (node.site, node.lanes, node.optional)
-                block = Block(value, node.steps, node.mask, None, *fixed, single=True, blank=node.blank)
+                block = Block(value, node.steps, node.mask, None, *fixed, single=True)
                 parts.setdefault(key, []).append(block)
     return {key: _in_sequence(key, found, depth) for key, found in parts.items()}
 
@@ -115,7 +113,6 @@ def _in_sequence(key: str, parts: list[Block], depth: int) -> Block:
         site=first.site,
         lanes=first.lanes,
         optional=next((part.optional for part in parts if part.optional), ""),
-        blank=all(part.blank or part.mask is None for part in parts),
     )
 
 
@@ -177,7 +174,7 @@ def _padded(part: Block, batch: tuple[int, ...], depth: int) -> Block:
     dropped = part.dropped
     if dropped is not None and jnp.ndim(dropped) > depth:
         dropped = pad(dropped, depth)
-    masked = dataclasses.replace(part, mask=_mask_of(part, depth), dropped=dropped, blank=False)
+    masked = dataclasses.replace(part, mask=_mask_of(part, depth), dropped=dropped)
     return masked.map(lambda array: pad(array, depth + (not part.single)))
 
 

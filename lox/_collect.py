@@ -82,8 +82,7 @@ def align(branches: Sequence[tuple[Node, ...]]) -> Sequence[Maker]:
     """For each branch, how to bring its nodes into one structure with the others'.
 
     Where all branches log alike, the nodes stay as they are. Else the j-th event of a key in one branch meets the
-    j-th of that key in the others, and where a branch has none, it is masked out there: its value is NaN, 0 or
-    False.
+    j-th of that key in the others, and where a branch has none, it is masked out there.
 
     Args:
         branches: For each branch its nodes, with abstract values in place of arrays.
@@ -129,7 +128,7 @@ def align_tagged(branches: Sequence[tuple[Node, ...]]) -> Sequence[Maker]:
         found = list(together[own](_restricted(nodes, mixed, False)))
         for branch, like in enumerate(apart):
             here = branch == own
-            rest = _restricted(nodes, mixed, True) if here else jax.tree.map(fill, like)
+            rest = _restricted(nodes, mixed, True) if here else jax.tree.map(_compat.zeros_like_aval, like)
             found += map_events(because, masked(rest, jnp.asarray(here)))
         return tuple(found)
 
@@ -276,7 +275,7 @@ def _filled(own: dict[str, Block], keys: list[str], kinds: Sequence[dict[str, Ki
         def pad(array: Any, aval: Any, have: int = have, count: int = count) -> Any:
             if array is not None and have == count:
                 return array
-            extra = fill(jex.core.unmapped_aval(count - have, 0, aval))
+            extra = _compat.zeros_like_aval(jex.core.unmapped_aval(count - have, 0, aval))
             return extra if array is None else jax.lax.concatenate([array, extra], 0)
 
         mask = None
@@ -301,19 +300,19 @@ def _filled(own: dict[str, Block], keys: list[str], kinds: Sequence[dict[str, Ki
 
 
 def fill(aval: Any) -> Any:
-    """What stands where no event happened: NaN, 0 or False; 0 also while JAX looks for NaN (`jax_debug_nans`)."""
+    """What the user gets where no event happened: NaN, 0 or False; 0 also while JAX looks for NaN (`jax_debug_nans`).
+
+    Inside the program 0 stands there, to which no check of the program's values can object.
+    """
     zeros = _compat.zeros_like_aval(aval)
     if not jnp.issubdtype(aval.dtype, jnp.inexact) or jax.config.jax_debug_nans:  # type: ignore[attr-defined]
         return zeros
-    return zeros + jnp.asarray(jnp.nan, aval.dtype)
+    if jnp.issubdtype(aval.dtype, jnp.complexfloating):
+        part = fill(jax.typeof(jnp.real(zeros)))
+        return jax.lax.complex(part, jnp.zeros_like(part))
+    return jnp.maximum(zeros, jnp.asarray(jnp.nan, aval.dtype))  # A sum that is NaN, checkify would report.
 
 
 def blanked(block: Block) -> Block:
-    """The block, with nothing left of what lanes computed for events that did not happen."""
-    if block.blank:
-        return block
-
-    def blank(array: Any) -> Any:
-        return where(block.mask, array, fill(jax.typeof(array)))
-
-    return block.map(blank)
+    """The block as the user gets it where events did not happen, whatever batch elements computed for them."""
+    return block.map(lambda array: where(block.mask, array, fill(jax.typeof(array))))

@@ -52,7 +52,6 @@ class Event:
             does not.
         split: Inside a `shard_map`, for the first batch axes, the mesh axes over which each is split.
         outside: Inside a `shard_map`, how many of the first batch axes are of a `vmap` around it.
-        blank: Whether the arrays are NaN, 0 or False already where the event did not happen.
     """
 
     values: dict[str, Any]
@@ -64,7 +63,6 @@ class Event:
     optional: str = dataclasses.field(default="", metadata={"static": True})
     split: tuple[tuple[Any, ...], ...] = dataclasses.field(default=(), metadata={"static": True})
     outside: int = dataclasses.field(default=0, metadata={"static": True})
-    blank: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def lengths(self, depth: int) -> tuple[int, ...]:
         """The lengths of the `depth` loops around the event."""
@@ -175,17 +173,9 @@ def masked(nodes: Sequence[Node], mask: Any) -> tuple[Node, ...]:
     return tuple(_mask_dropped(node, mask) for node in narrowed)
 
 
-def narrow_mask(event: Event, mask: Any, blank: bool = False) -> Event:
-    """The event, which did not happen either where the mask, of the axes of its own, is False.
-
-    Args:
-        event: The event.
-        mask: The mask.
-        blank: Whether the arrays are blank there.
-    """
-    if event.mask is None:
-        return dataclasses.replace(event, mask=mask, blank=blank)
-    return dataclasses.replace(event, mask=_both(event.mask, mask), blank=blank and event.blank)
+def narrow_mask(event: Event, mask: Any) -> Event:
+    """The event, which did not happen either where the mask, of the axes of its own, is False."""
+    return dataclasses.replace(event, mask=mask if event.mask is None else _both(event.mask, mask))
 
 
 def _both(first: Any, second: Any) -> Any:

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._blocks import Block, blocks, describe, with_event_axis
-from lox._collect import fill
 from lox._events import Event, Loop, Node, events, map_events, narrow_mask, restrict
 from lox._exceptions import StructureError
 from lox._reduce import (
@@ -27,7 +26,7 @@ from lox._reduce import (
     of_scan,
     result,
 )
-from lox._thin import Seen, ThinningScan
+from lox._thin import Seen, ThinningScan, write
 
 
 @jax.tree_util.register_dataclass
@@ -193,7 +192,7 @@ class WhileLoops:
         self.like, others = split_reduced(nodes)
 
         def buffer(aval: Any) -> Any:
-            return fill(jex.core.unmapped_aval(self.bound or 0, 0, aval))
+            return _compat.zeros_like_aval(jex.core.unmapped_aval(self.bound or 0, 0, aval))
 
         self.counts = _compat.abstract(_counts, others)
         return empty_reduced(self.like), jax.tree.map(buffer, others), empty_reduced(self.counts)
@@ -202,7 +201,7 @@ class WhileLoops:
         reduced, buffers, dropped = carry
         new, others = split_reduced(nodes)
         bound = self.bound or 0  # Without a bound, every event is reduced.
-        buffers = jax.tree.map(lambda buffer, array: buffer.at[index].set(array, mode="drop"), buffers, others)
+        buffers = jax.tree.map(lambda buffer, array: write(buffer, array, index, index < bound), buffers, others)
         beyond = jax.tree.map(lambda number: jnp.where(index < bound, 0, number), _counts(others))
         return (_next(reduced, new, index), buffers, _next(dropped, beyond, index)), ()
 
@@ -216,7 +215,7 @@ class WhileLoops:
             def narrow(event: Event, depth: int) -> Event:
                 # Loops inside of the loop are stacked after its own axis, which is the first.
                 shape = (*event.lengths(depth + 1), *_lanes(event, depth + 1))
-                return narrow_mask(event, jax.lax.broadcast_in_dim(ran, shape, (0,)), blank=True)
+                return narrow_mask(event, jax.lax.broadcast_in_dim(ran, shape, (0,)))
 
             counts = {key: result(accumulator) for key, accumulator in dropped.accumulators.items()}
             nodes.append(Loop(map_events(narrow, buffers), counts, self.bound))

@@ -276,9 +276,10 @@ def _compensated(accumulator: Accumulator) -> bool:
 @functools.partial(jax.jit, inline=True)  # Which an eager call dispatches at once.
 def _rounded(first: Any, second: Any, total: Any) -> Any:
     """What rounding took from the sum of two floats; 0 where the sum is not finite."""
+    finite = jnp.isfinite(total)
+    first, second, total = (jnp.where(finite, each, jnp.zeros_like(each)) for each in (first, second, total))
     added = total - first
-    error = (first - (total - added)) + (second - added)
-    return jax.lax.stop_gradient(jnp.where(jnp.isfinite(total), error, jnp.zeros_like(error)))
+    return jax.lax.stop_gradient((first - (total - added)) + (second - added))
 
 
 def _plus(first: Any, second: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,7 +17,6 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._blocks import Block, blocks, with_event_axis
-from lox._collect import fill
 from lox._events import Event, Loop, Node, events, map_events, restrict
 from lox._lanes import sharded_as, where
 
@@ -77,9 +76,16 @@ def _every(array: Any, interval: int, first: int) -> Any:
 def as_loop(key: str, block: Block) -> Loop:
     """A block with an event axis as a node."""
     fixed = (block.site, block.lanes, block.optional)
-    event = Event({key: block.value}, block.steps, block.mask, (), *fixed, blank=block.blank)
+    event = Event({key: block.value}, block.steps, block.mask, (), *fixed)
     dropped = {} if block.dropped is None else {key: block.dropped}
     return Loop((event,), dropped, jnp.shape(block.value)[0])
+
+
+def write(buffer: Any, array: Any, slot: Any, when: Any) -> Any:
+    """The buffer with the array in a slot, if `when`; else the slot need not exist."""
+    slot = jnp.minimum(slot, buffer.shape[0] - 1)
+    old = jax.lax.dynamic_index_in_dim(buffer, slot, keepdims=False)
+    return jax.lax.dynamic_update_index_in_dim(buffer, where(when, array, old), slot, 0)
 
 
 class ThinningScan:
@@ -114,9 +120,8 @@ class ThinningScan:
             def put(buffer: Any, array: Any, place: Any = place, slot: Any = slot, hit: Any = hit) -> Any:
                 if not buffer.shape[0]:
                     return buffer
-                new = jax.lax.dynamic_index_in_dim(array, place, keepdims=False)
-                old = jax.lax.dynamic_index_in_dim(buffer, slot, keepdims=False)
-                return jax.lax.dynamic_update_index_in_dim(buffer, where(hit, new, old), slot, 0)
+                new = jax.lax.dynamic_index_in_dim(array, jnp.minimum(place, count - 1), keepdims=False)
+                return write(buffer, new, slot, hit)
 
             steps = {name: put(buffers["steps"][name], step) for name, step in block.steps.items()}
             buffers = {"value": put(buffers["value"], block.value), "steps": steps}
@@ -140,16 +145,22 @@ def compact(block: Block, interval: int, offset: int) -> Block:
     place = sharded_as(block.value, jax.lax.broadcasted_iota(jnp.int32, shape, 0))
     late = mask & (place >= done)
     number = where(place < done, place * interval, offset + jnp.cumsum(late, axis=0, dtype=jnp.int32) - 1)
-    slot = where(mask & (number % interval == 0), number // interval, jnp.full_like(number, capacity))
+    wanted = mask & (number % interval == 0)
+    before = sharded_as(block.value, jnp.cumsum(wanted, axis=0, dtype=jnp.int32))
+    slot = sharded_as(block.value, jax.lax.broadcasted_iota(jnp.int32, (capacity, *shape[1:]), 0))
+    source = jnp.minimum(_of_each_lane(jnp.searchsorted, block.lanes)(before, slot + 1), max(slots - 1, 0))
 
-    def scatter(array: Any) -> Any:
-        empty = fill(jax.typeof(jax.lax.slice_in_dim(jnp.concatenate([array] * 2), 0, capacity)))
+    def move(array: Any) -> Any:
+        return _of_each_lane(_take, block.lanes)(sharded_as(block.value, array), source)
 
-        def one(empty: Any, array: Any, slot: Any) -> Any:
-            return empty.at[slot].set(array, mode="drop")
+    return dataclasses.replace(block.map(move), mask=slot < jnp.sum(wanted, axis=0, dtype=jnp.int32))
 
-        for _ in range(block.lanes):
-            one = jax.vmap(one, in_axes=1, out_axes=1)
-        return one(sharded_as(block.value, empty), sharded_as(block.value, array), slot)
 
-    return dataclasses.replace(block.map(scatter), mask=scatter(mask), blank=True)
+def _of_each_lane(function: Callable[..., Any], lanes: int) -> Callable[..., Any]:
+    for _ in range(lanes):
+        function = jax.vmap(function, in_axes=1, out_axes=1)
+    return function
+
+
+def _take(array: Any, places: Any) -> Any:
+    return jnp.take(array, places, axis=0, mode="clip")
