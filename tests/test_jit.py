@@ -323,3 +323,50 @@ def test_the_ahead_of_time_stages_of_jit_work():
     assert out == 3.0
     assert_logs(logs, EXPECTED, steps=STEPS)
     assert jax.eval_shape(lox.spool(f), jnp.float32(1))[1]["x"].shape == (1,)
+
+
+X = np.float32(2)
+
+
+def nested(depth):
+    """Jitted functions that call each other, each of which logs."""
+
+    def add_one(x):
+        lox.log({"x": x})
+        return x + 1
+
+    def around(inner):
+        def outer(x):
+            lox.log({"x": x})
+            return inner(x) + 1
+
+        return jax.jit(outer)
+
+    fun = jax.jit(add_one)
+    for _ in range(depth - 1):
+        fun = around(fun)
+    return fun
+
+
+@pytest.mark.parametrize("transform", [lox.spool, lambda f: jax.jit(lox.spool(f))], ids=["spool", "jit(spool)"])
+def test_spool_reaches_into_nested_jits_deeper_than_jax_differentiates(transform):
+    out, logs = transform(nested(90))(X)
+    assert out == X + 90
+    assert_logs(logs, {"x": [X] * 90})
+
+
+def test_reductions_reach_as_deep():
+    _, logs = lox.spool(nested(90), reduce="sum")(X)
+    assert_logs(logs, {"x": [90 * X]})
+
+
+def test_derivatives_of_spool_reach_into_nested_jits_as_deep_as_those_of_the_function():
+    _, logs = jax.grad(lox.spool(nested(70)), has_aux=True)(X)
+    assert_logs(logs, {"x": [X] * 70})
+
+
+def test_tap_reaches_as_deep():
+    arrived = []
+    assert lox.tap(nested(90), lambda logs: arrived.extend(logs["x"].tolist()))(X) == X + 90
+    lox.flush()
+    assert arrived == [X] * 90

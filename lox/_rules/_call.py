@@ -11,7 +11,7 @@ import jax.extend as jex
 
 from lox import _compat
 from lox._events import Node
-from lox._handler import Handler, InPlace, has_log, rule, under
+from lox._handler import Handler, InPlace, has_log, logs_in, rule, under
 
 primitives = jex.core.primitives
 
@@ -27,6 +27,8 @@ def discharge(handler: Handler, jaxpr: Any) -> tuple[Any, list[Any], Any]:
     # What the handler holds is an input as well, so that the result serves every handler that holds such arrays.
     held = handler.arrays()
     alike = handler.holding([jax.typeof(array) for array in held]) if held else handler
+    for inner in _deeply_nested(jaxpr):
+        _discharge_cached(inner, alike, len(held))
     discharged, consts, structure = _discharge_cached(jaxpr, alike, len(held))
     return discharged, [*consts, *held], structure
 
@@ -47,6 +49,23 @@ def _discharge(jaxpr: Any, handler: Handler, num_held: int) -> tuple[Any, list[A
 
 
 _discharge_cached = _compat.weakref_lru_cache(_discharge)
+
+_DEEP = 16
+
+
+@_compat.weakref_lru_cache
+def _deeply_nested(jaxpr: Any) -> tuple[Any, ...]:
+    """The jitted functions with logs in a jaxpr, innermost first, if they are nested deeply; else none.
+
+    Discharged in this order, each finds what it calls in the cache. From the outside in, each level would take 15 frames
+    of Python's stack, more than JAX takes to differentiate it.
+    """
+    levels = [{jaxpr: None}]
+    while levels[-1]:
+        eqns = (eqn for outer in levels[-1] for eqn in _compat.open_jaxpr(outer).eqns)
+        inner = (eqn.params["jaxpr"] for eqn in eqns if eqn.primitive is primitives.jit_p and logs_in(eqn.params))
+        levels.append(dict.fromkeys(inner))
+    return tuple(inner for level in levels[:0:-1] for inner in level) if len(levels) > _DEEP else ()
 
 
 def split_nodes(outs: Sequence[Any], structure: Any) -> tuple[list[Any], tuple[Any, ...]]:
