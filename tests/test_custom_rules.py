@@ -248,6 +248,22 @@ def test_a_jvp_rule_logs_when_it_runs_and_the_function_does_not():
         assert_logs(logs, {"rule": [2.0]})
 
 
+def test_logs_that_have_no_derivative_in_forward_mode_are_refused_unless_nothing_asks_for_it():
+    @jax.custom_jvp
+    def calls_one_with_a_vjp_rule(x):
+        return straight_through(x)
+
+    calls_one_with_a_vjp_rule.defjvp(lambda primals, tangents: (jnp.round(*primals), 2 * tangents[0]))
+
+    def derivative(x):
+        return jax.jvp(lambda x: lox.spool(calls_one_with_a_vjp_rule)(x)[0], (x,), (x,))[1]
+
+    assert jax.jit(derivative)(jnp.float32(3)) == 6
+    line = straight_through.__wrapped__.__code__.co_firstlineno + 2
+    with pytest.raises(lox.UnsupportedPrimitiveError, match=f"test_custom_rules.py:{line} .*jax.jit"):
+        derivative(jnp.float32(3))
+
+
 def test_a_jvp_rule_is_linearized():
     slope, logs = lox.spool(lambda x: jax.linearize(forward_straight_through, x)[1](jnp.float32(2)))(jnp.float32(X))
     assert slope == 2

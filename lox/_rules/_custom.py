@@ -18,7 +18,8 @@ from jax.extend.linear_util import StoreException
 from lox import _compat
 from lox._effect import emit, recording
 from lox._events import NOWHERE, Event, Site
-from lox._handler import Handler, Silence, events_in, rule, under
+from lox._exceptions import UnsupportedPrimitiveError
+from lox._handler import Handler, Silence, equations, events_in, rule, under
 
 primitives = jex.core.primitives
 
@@ -55,13 +56,34 @@ class _Function:
         self.structure = alone.structure
         return leaves
 
+    def derivative(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The leaves of the collected nodes, and their tangents.
+
+        Raises:
+            UnsupportedPrimitiveError: JAX does not differentiate the function in forward mode.
+        """
+        try:
+            return jax.jvp(self.logs, primals, tangents)
+        except TypeError as error:
+            jaxpr = self._jaxpr([jax.typeof(primal) for primal in primals[self.held :]])
+            if all(eqn.primitive is not primitives.custom_vjp_call_p for eqn in equations(jaxpr)):
+                raise
+            site = next(iter(events_in(jaxpr))).site
+            raise UnsupportedPrimitiveError(
+                f"JAX has no forward-mode derivative of what is logged at {site}: the log is in a function with a "
+                "custom_jvp rule, which calls a function with a custom_vjp rule. Compile the derivative with jax.jit, "
+                "which leaves out derivatives of logs that nothing uses, or remove the log with lox.strip."
+            ) from error
+
+    def _jaxpr(self, avals: Sequence[Any]) -> Any:
+        with recording(self.recorded):
+            return _compat.trace(self.fun, avals, "lox")[0]
+
     def sites(self, avals: Sequence[Any]) -> frozenset[Site]:
         """Where the function logs, for arguments of these abstract values."""
         if not self.handler.collects:
             return frozenset()
-        with recording(self.recorded):
-            jaxpr, _ = _compat.trace(self.fun, avals, "lox")
-        return frozenset(event.site for event in events_in(jaxpr))
+        return frozenset(event.site for event in events_in(self._jaxpr(avals)))
 
     def run_rule(
         self, rule: Callable[..., Any], held: Sequence[Any], *args: Any, sites: frozenset[Site] = frozenset()
@@ -156,7 +178,7 @@ def _custom_jvp(handler: Handler, args: Sequence[Any], params: dict[str, Any]) -
         leaves_dot = [_compat.instantiate(_compat.zero_tangent(leaf)) for leaf in leaves]
         if handler.collects:
             logs.structure = primal.structure
-            leaves, leaves_dot = jax.jvp(logs.logs, tuple(primals), tuple(map(_compat.instantiate, tangents)))
+            leaves, leaves_dot = logs.derivative(tuple(primals), tuple(map(_compat.instantiate, tangents)))
             primal.structure = logs.structure
         return (list(outs), leaves), ([_compat.rule_zero(tangent) for tangent in outs_dot], leaves_dot)
 
