@@ -25,9 +25,10 @@ import jax.numpy as jnp
 from jax.interpreters import partial_eval
 
 from lox import _compat
-from lox._effect import heard, log_p, recording, transforming, without_logs
-from lox._events import Event, Node, map_events
-from lox._handler import Handler, InPlace, Silence, equations, logs_in, tapped_in, under
+from lox._effect import heard, log_p, ordering, recording, transforming, without_logs
+from lox._events import Event, Node, Site, events, map_events
+from lox._exceptions import UnsupportedPrimitiveError
+from lox._handler import Handler, InPlace, Silence, equations, logs_in, logs_of, tapped_in, under
 from lox._probe import probing
 from lox._rules._call import discharge
 from lox._rules._while import split_args
@@ -166,11 +167,43 @@ def _partially_evaluate_checkpoint(original: Callable[..., Any]) -> Callable[...
     def partially_evaluate(trace: Any, *tracers: Any, **params: Any) -> Any:
         if not logs_in(params):
             return original(trace, *tracers, **params)
+        _refuse_offloading(trace, params)
         jaxpr, captured, _ = discharge(Anchor(enters=True), params["jaxpr"])
         params = _compat.extend_checkpoint(params, jaxpr, len(captured), 0)
         return original(trace, *map(trace.new_const, captured), *tracers, **params)
 
     return partially_evaluate
+
+
+def _refuse_offloading(trace: Any, params: dict[str, Any]) -> None:
+    """Raises UnsupportedPrimitiveError where JAX would fail to compile ordered logs and offloaded values together."""
+    jaxpr = params["jaxpr"]
+    if _compat.runs_at_once(trace) or not _offloads(jaxpr, params["policy"]):
+        return
+    site = next(_ordered_sites(jaxpr), None)
+    if site is None:
+        return
+    raise UnsupportedPrimitiveError(
+        f"JAX does not compile ordered callbacks in a program that offloads values to the host, as the policy of the "
+        f"checkpoint does in which lox.log is called at {site}. Stream it in any order, lox.tap(f, ordered=False), or "
+        "collect it with lox.spool."
+    )
+
+
+def _ordered_sites(jaxpr: Any) -> Iterator[Site]:
+    """Where what taps stream in order is logged."""
+    for nodes, to in logs_of(jaxpr):
+        taken = [nodes] if to is not None else [selection.split(nodes)[0] for selection in ordering.get()]
+        if to is None or to.ordered:
+            yield from (event.site for selected in taken for event in events(selected) if event.values)
+
+
+def _offloads(jaxpr: Any, policy: Callable[..., Any] | None) -> bool:
+    """Whether a policy of `checkpoint` offloads a value: it names where to then (`Offloadable`, a private type)."""
+    return policy is not None and any(
+        hasattr(policy(eqn.primitive, *(var.aval for var in eqn.invars), **eqn.params), "dst")
+        for eqn in equations(jaxpr)
+    )
 
 
 class _SilentStaging:

@@ -39,6 +39,10 @@ batching_shards: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVa
 """The traces of `vmap` that are batching a `shard_map`, whose logs have become outputs where they can."""
 
 
+ordering: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("ordering", default=())
+"""The selections of the taps around that stream logs in their order."""
+
+
 class LogEffect(_compat.Effect):
     """The effect of logging. It marks every jaxpr that a log happens in."""
 

@@ -13,7 +13,7 @@ import jax
 from lox import _channel, _compat, _transform
 from lox._channel import Callback, Channel
 from lox._deliver import channel_p
-from lox._effect import recording
+from lox._effect import ordering, recording
 from lox._exceptions import LogValueError
 from lox._logdict import logdict
 from lox._select import Selection
@@ -103,7 +103,8 @@ def tap(
             `shard_map` and in rules of differentiation nothing waits, nor do events of a key that has events of other
             shapes, dtypes or counters.
         ordered: Whether the logs of a device arrive in the order in which they happen. Without it they may arrive in
-            any order.
+            any order. JAX does not compile ordered callbacks in a program that offloads values to the host, as a
+            `checkpoint` policy may; `ordered=False` works there.
         on_error: What to do with an exception of the callback. The program finishes either way. With "raise",
             `lox.flush` raises it; "warn" warns once.
 
@@ -198,7 +199,11 @@ class _Options:
             leaves=tuple(leaves),
             structure=structure,
         )
-        return _transform.run(handler, fun, args, kwargs)[0]
+        token = ordering.set((*ordering.get(), self.selection) if self.ordered else ordering.get())
+        try:
+            return _transform.run(handler, fun, args, kwargs)[0]
+        finally:
+            ordering.reset(token)
 
 
 def _tapped(fun: Function, options: _Options, channel: Channel, labels: dict[str, Any]) -> Function:

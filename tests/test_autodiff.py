@@ -555,3 +555,55 @@ def test_jet_logs_the_primal_once(inside, around):
     lox.tap(series, lambda logs: heard.append(logs["x"].tolist()))(jnp.float32(2))
     lox.flush()
     assert heard == [[2.0]]
+
+
+offloading = jax.checkpoint_policies.save_and_offload_only_these_names(
+    names_which_can_be_saved=[],
+    names_which_can_be_offloaded=["y"],
+    offload_src="device",
+    offload_dst="pinned_host",
+)
+
+
+@functools.partial(jax.checkpoint, policy=offloading)
+def offloads(x):
+    y = checkpoint_name(jnp.sin(x), "y")
+    lox.log({"y": y}, tags=["offloaded"])
+    return jnp.sin(y)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda handle: jax.jit(jax.grad(handle(offloads))),
+        lambda handle: jax.jit(handle(jax.grad(offloads))),
+        lambda handle: handle(jax.jit(jax.grad(offloads))),
+        lambda handle: jax.jit(handle(jax.grad(over_layers))),
+    ],
+    ids=["jit(grad(tap))", "jit(tap(grad))", "tap(jit(grad))", "in a scan"],
+)
+def test_ordered_logs_in_a_checkpoint_that_offloads_are_refused_and_others_work(transform):
+    x = jnp.float32(1)
+    line = offloads.__wrapped__.__code__.co_firstlineno + 3
+    with pytest.raises(lox.UnsupportedPrimitiveError, match=rf"(?s)test_autodiff.py:{line} .*ordered=False"):
+        transform(lambda f: lox.tap(f, lambda logs: None))(x)
+
+    expected = transform(lambda f: f)(x)
+    arrived = []
+    assert transform(lambda f: lox.tap(f, arrived.append, ordered=False))(x) == expected
+    lox.flush()
+    assert [logs["y"].shape for logs in arrived] == [(1,)] * len(arrived) and arrived
+    assert transform(lambda f: lox.tap(f, arrived.append, tags=["other"]))(x) == expected
+
+
+def over_layers(x):
+    return jax.lax.scan(lambda x, _: (offloads(x), None), x, None, length=2)[0]
+
+
+def test_ordered_logs_in_a_checkpoint_that_may_offload_work_where_it_does_not():
+    x = jnp.float32(1)
+    arrived = []
+    assert jax.jit(lox.tap(offloads, arrived.append))(x) == offloads(x)
+    assert lox.tap(jax.grad(offloads), arrived.append)(x) == jax.grad(offloads)(x)
+    lox.flush()
+    assert [logs["y"].item() for logs in arrived] == [jnp.sin(x)] * 2
