@@ -57,8 +57,8 @@ _DEEP = 16
 def _deeply_nested(jaxpr: Any) -> tuple[Any, ...]:
     """The jitted functions with logs in a jaxpr, innermost first, if they are nested deeply; else none.
 
-    Discharged in this order, each finds what it calls in the cache. From the outside in, each level would take 15 frames
-    of Python's stack, more than JAX takes to differentiate it.
+    Discharged in this order, each finds what it calls in the cache. From the outside in, each level would take 15
+    frames of Python's stack, more than JAX takes to differentiate it.
     """
     levels = [{jaxpr: None}]
     while levels[-1]:
