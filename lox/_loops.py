@@ -21,6 +21,7 @@ from lox._reduce import (
     count,
     empty,
     end_of_loop,
+    in_equal_batches,
     merge,
     next_of_loop,
     of_scan,
@@ -51,8 +52,9 @@ def merge_reduced(first: Reduced, second: Reduced) -> Reduced:
     merged = dict(first.accumulators)
     for key, accumulator in second.accumulators.items():
         if key in merged:
-            _check_alike(key, merged[key], accumulator)
-            accumulator = merge(merged[key], accumulator)
+            before, accumulator = in_equal_batches(merged[key], accumulator)
+            _check_alike(key, before, accumulator)
+            accumulator = merge(before, accumulator)
         merged[key] = accumulator
     return Reduced(merged)
 

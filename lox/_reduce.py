@@ -137,6 +137,34 @@ def empty(like: Accumulator) -> Accumulator:
     return dataclasses.replace(zeros, value=value, lost=lost, certain=0, direct=False, continued=False)
 
 
+def in_equal_batches(first: Accumulator, second: Accumulator) -> tuple[Accumulator, Accumulator]:
+    """Accumulators of one log call, of which that of the smaller batch has no events of the elements that it lacks.
+
+    So it is in `lax.map` with a `batch_size` that does not divide the length. Others stay as they are.
+    """
+    if first.site != second.site or len(first.lanes) != len(second.lanes):
+        return first, second
+    largest = tuple(map(max, first.lanes, second.lanes))
+    return _in_batch(first, largest), _in_batch(second, largest)
+
+
+def _in_batch(accumulator: Accumulator, lanes: tuple[int, ...]) -> Accumulator:
+    if accumulator.lanes == lanes:
+        return accumulator
+    uncertain = alike([accumulator, None])(accumulator)
+
+    def widened(aval: Any) -> Any:
+        return aval.update(shape=(*lanes, *aval.shape[len(lanes) :]))
+
+    like = jax.tree.map(lambda array: widened(jax.typeof(array)), uncertain)
+    none = empty(dataclasses.replace(like, lanes=lanes))
+
+    def put(whole: Any, part: Any) -> Any:
+        return jax.lax.dynamic_update_slice(whole, part, [0] * part.ndim)
+
+    return jax.tree.map(put, none, dataclasses.replace(uncertain, lanes=lanes, direct=False, continued=False))
+
+
 def merge(first: Accumulator, second: Accumulator) -> Accumulator:
     """The events of `first`, then those of `second`."""
     value, lost = first.value, None

@@ -223,6 +223,25 @@ def test_map_with_a_batch_size_that_does_not_divide_the_length_masks_the_rest(ar
     np.testing.assert_array_equal(logs.mask["x"][:, 1], FULL)
 
 
+@pytest.mark.parametrize("around", batched_maps)
+def test_map_with_a_batch_size_that_does_not_divide_the_length_reduces_each_place_of_the_batch(around):
+    def f(x):
+        lox.log({"mean": x, "last": x, "count": x, "max": -x, "masked": x}, i=x.astype(int))
+        lax.cond(x > 2, lambda: lox.log({"branch": x}) and None, lambda: None)
+        return x
+
+    how = {name: name for name in ("mean", "last", "count", "max")} | {"branch": "sum", "masked": "min"}
+    _, logs = lox.spool(batched_maps[around](f), reduce=how, unify=True)(jnp.arange(5.0))
+    expected = {"mean": [[2, 2]], "last": [[4, 3]], "max": [[0, -1]], "masked": [[0, 1]], "branch": [[4, 3]]}
+    last = {"i": {key: [[4, 3]] for key in ("mean", "last", "count", "max", "masked")}}
+    assert_logs(
+        logs,
+        {"count": [[3, 2]]} | {key: np.float32(value) for key, value in expected.items()},
+        steps=last,
+        mask={"branch": [[True, True]]},
+    )
+
+
 def test_map_with_a_batch_size_that_does_not_divide_the_length_logs_in_a_scan_and_in_loops():
     def f(x):
         lax.fori_loop(0, 2, lambda i, x: lox.log({"x": x + i})["x"], x)
