@@ -108,7 +108,7 @@ ORDERS = {
 }
 
 
-@pytest.mark.covering(2)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("keywords", KEYWORDS)
 @pytest.mark.parametrize("fun", [right, wrong])
