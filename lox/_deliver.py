@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -143,6 +144,18 @@ def _refuse(nodes: Sequence[Node]) -> None:
             )
 
 
+def _in_callback() -> bool:
+    """Whether a program that runs has called Python: JAX may do so in the thread in which a handler runs."""
+    frame = sys._getframe()
+    while frame is not None:
+        if _compat.calls_host(frame.f_globals.get("__name__", "")):
+            return True
+        if frame.f_globals is globals() and frame.f_code.co_name in ("receive", "receive_value"):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _is_plain(nodes: Sequence[Node], to: Destination) -> bool:
     """Whether there is one event, which happens for sure, and everywhere, and is laid out already."""
     if len(nodes) > 1 or not isinstance(nodes[0], Event) or nodes[0].mask is not None or to.shard is not None:
@@ -166,7 +179,8 @@ def _log(*leaves: Any, layout: Layout) -> None:
 def _run(*leaves: Any, layout: Layout) -> list[Any]:
     nodes, to = received(leaves, {"layout": layout})
     if to is None:
-        _refuse(nodes)
+        if not _in_callback():  # There nobody listens, as on other threads.
+            _refuse(nodes)
     else:
         with jax.disable_jit(False):  # Nothing but a compiled program calls the host.
             _log(*leaves, layout=layout)

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.extend as jex
 import jax.numpy as jnp
+import numpy as np
 from jax.interpreters import ad, batching
 
 from lox import _compat
@@ -243,4 +244,6 @@ def emit(nodes: Sequence[Node], to: Destination | None = None) -> None:
 
 def received(leaves: Sequence[Any], params: Mapping[str, Any]) -> tuple[tuple[Node, ...], Destination | None]:
     """The nodes that an equation of the primitive carries, and where they go when a tap has taken them."""
-    return jax.tree.unflatten(params["layout"].tree, leaves)
+    # A literal of a jaxpr is a Python scalar where its dtype is that of one: True and False, of which arrays are made.
+    arrays = [np.asarray(leaf) if isinstance(leaf, bool) else leaf for leaf in leaves]
+    return jax.tree.unflatten(params["layout"].tree, arrays)

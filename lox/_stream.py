@@ -491,7 +491,7 @@ def _thinned(nodes: tuple[Node, ...], counts: dict[str, Any], interval: int) -> 
         if key in counts:
             shape = jnp.shape(block.value)[: 1 + block.lanes]
             mask = jnp.ones(shape, bool) if block.mask is None else block.mask
-            number = counts[key] + jnp.cumsum(mask, axis=0, dtype=jnp.int32) - 1
+            number = counts[key][None] + jnp.cumsum(mask, axis=0, dtype=jnp.int32) - 1
             counts[key] = counts[key] + jnp.sum(mask, axis=0, dtype=jnp.int32)
             block = dataclasses.replace(block, mask=mask & (number % interval == 0))
         kept.append(as_loop(key, block))

@@ -153,7 +153,7 @@ def compact(block: Block, interval: int, offset: int) -> Block:
     def move(array: Any) -> Any:
         return _of_each_lane(_take, block.lanes)(sharded_as(block.value, array), source)
 
-    return dataclasses.replace(block.map(move), mask=slot < jnp.sum(wanted, axis=0, dtype=jnp.int32))
+    return dataclasses.replace(block.map(move), mask=slot < jnp.sum(wanted, axis=0, keepdims=True, dtype=jnp.int32))
 
 
 def _of_each_lane(function: Callable[..., Any], lanes: int) -> Callable[..., Any]:

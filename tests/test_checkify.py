@@ -9,7 +9,7 @@ from jax.experimental import checkify
 
 import lox
 
-XS = jnp.arange(1, 7, dtype=jnp.float32).reshape(2, 3) * jnp.array([1, -1, 1], jnp.float32)
+XS = jnp.arange(1, 7, dtype=jnp.float32).reshape(2, 3) * jnp.array([[1, -1, 1]], jnp.float32)
 """Two batch elements."""
 
 REDUCE = ("mean", "sum", "min", "max", "first", "last", "count")

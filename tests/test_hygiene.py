@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 from reference import assert_array, assert_logs
 
 import lox
@@ -384,3 +385,30 @@ def test_lox_makes_no_nan_while_jax_looks_for_one():
             for key, mask in expected.mask.items():
                 assert_array(logs.mask[key], mask)
                 assert_array(logs[key], np.where(mask, expected[key], 0.0))
+
+
+def log_on_host(x):
+    lox.log({"host": x})
+    return np.asarray(x)
+
+
+CALLBACKS = {
+    "pure_callback": lambda x: jax.pure_callback(log_on_host, jax.typeof(x), x),
+    "io_callback": lambda x: io_callback(log_on_host, jax.typeof(x), x, ordered=True),
+    "debug.callback": lambda x: jax.debug.callback(lambda x: log_on_host(x) and None, x) or x,
+    "tap": lambda x: lox.tap(
+        lambda x: lox.log({"tapped": x})["tapped"], lambda logs: log_on_host(logs["tapped"]) and None
+    )(x),
+}
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_log_in_a_function_that_the_program_calls_on_the_host_goes_to_nobody(name, transform):
+    f = transform(CALLBACKS[name])
+    for handled in (lox.spool(f), transform(lox.spool(f)), lox.spool(f, argnames=())):
+        out, logs = handled(jnp.float32(3))
+        jax.effects_barrier()
+        lox.flush()
+        assert out == 3
+        assert "host" not in logs

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from reference import assert_logs
 
 import lox
 from lox import _reduce
@@ -242,3 +243,29 @@ def test_loops_in_loops_reduce_as_all_their_events_do(nest, transform):
             if how == "count":  # Of which each lane of the program has its own.
                 values = np.unique(values[0]), np.unique(values[1])
             np.testing.assert_allclose(*values, rtol=1e-6)
+
+
+@pytest.mark.parametrize("keywords", [{"reduce": "last"}, {"interval": 1}], ids=str)
+def test_constants_of_a_compiled_program_are_logged_like_other_values(keywords):
+    """True and False are Python's own in a jaxpr."""
+
+    @jax.jit
+    def constants():
+        lox.log({"bool": jnp.asarray(True), "int": jnp.int32(2), "float": jnp.float32(0.5)}, step=jnp.int32(7))
+
+    _, logs = lox.spool(constants, **keywords)()
+    steps = {"step": {key: [7] for key in ("bool", "int", "float")}}
+    assert_logs(logs, {"bool": [True], "int": [2], "float": [0.5]}, steps=steps)
+
+
+def test_a_log_in_a_branch_that_jax_transposes_is_reduced_to_nothing():
+    def triple(x):
+        lox.log({"x": x})
+        return 3 * x
+
+    def transposed(y):
+        return lax.cond(y > 0, lambda y: jax.linear_transpose(triple, 1.0)(y)[0], lambda y: y, y)
+
+    out, logs = lox.spool(transposed, reduce="sum")(jnp.float32(2))
+    assert out == 6
+    assert_logs(logs, {"x": [0.0]}, mask={"x": [False]})

@@ -24,6 +24,17 @@ CALLS_IN_ORDER_ON_SOME_AXES = jax.__version_info__ >= (0, 11)
 """Whether XLA compiles ordered calls of the host in a `shard_map` over some axes of a mesh, rather than abort."""
 
 
+_CALLBACKS = frozenset({"jax._src.callback", "jax._src.debugging"})
+
+
+def calls_host(module: str) -> bool:
+    """Tell whether functions of a module of JAX call Python functions from programs that run.
+
+    Where these modules have other names, a log in such a function is refused as one that comes too late.
+    """
+    return module in _CALLBACKS
+
+
 def emit_callback(ctx: Any, callback: Callable[..., Any], operands: Sequence[Any], effect: Any) -> None:
     """Lower to a call of Python without results, after what came before it when the effect is ordered.
 
