@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import jax
@@ -146,7 +147,7 @@ def _refuse(nodes: Sequence[Node]) -> None:
 
 def _in_callback() -> bool:
     """Whether a program that runs has called Python: JAX may do so in the thread in which a handler runs."""
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         if _compat.calls_host(frame.f_globals.get("__name__", "")):
             return True
