@@ -20,6 +20,7 @@ from jax.sharding import Mesh, PartitionSpec
 from reference import Journal, assert_array
 
 import lox
+from lox import _channel
 from lox._handler import equations
 
 P = PartitionSpec
@@ -676,6 +677,15 @@ def test_an_error_of_a_callback_ends_nothing_and_is_raised_by_flush():
     lox.flush()
 
 
+def test_flush_counts_the_errors_since_the_flush_before():
+    for first, *others in ((0.0, 1.0, 3.0), (2.0,), (1.0, 4.0)):
+        lox.tap(scan_of, raiser({first, *others}))(jnp.arange(5.0))
+        with pytest.raises(OSError, match=f"no {first}") as raised:
+            lox.flush()
+        counts = [note.split()[2] for note in raised.value.__notes__ if "more errors" in note]
+        assert counts == ([str(len(others))] if others else [])
+
+
 def test_an_error_of_a_callback_can_be_a_warning_that_is_given_once():
     callback = raiser({1.0, 3.0})
     with pytest.warns(lox.TapWarning, match="no 1.0") as caught:
@@ -770,6 +780,43 @@ def test_a_callback_lives_no_longer_than_its_tap_and_function(make, fun):
     lox.flush()
     gc.collect()
     assert alive() is None
+
+
+def test_taps_that_are_gone_leave_nothing_behind():
+    before = set(_channel._channels)
+    for _ in range(5):
+        lox.tap(lambda x: lox.log({"x": x})["x"], lambda logs: None)(1.0)
+    gc.collect()
+    lox.flush()
+    assert set(_channel._channels) <= before
+
+
+def test_what_is_on_its_way_when_a_tap_is_gone_finds_its_callback(monkeypatch):
+    before = set(_channel._channels)
+    lox.tap(lambda x: lox.log({"x": x})["x"], lambda logs: None)(1.0)
+    gc.collect()
+    (number,) = set(_channel._channels) - before
+    found = []
+    monkeypatch.setattr(jax, "effects_barrier", lambda: found.append(number in _channel._channels))
+    lox.flush()
+    assert found == [True]
+    assert number not in _channel._channels
+
+
+def test_callbacks_of_many_taps_are_let_go_without_a_flush():
+    def callback(logs):
+        arrived.append(logs["x"].item())
+
+    arrived, alive = [], weakref.WeakSet()
+    for i in range(200):
+        own = functools.partial(callback)
+        alive.add(own)
+        lox.tap(lambda x: lox.log({"x": x})["x"], own)(float(i))
+        del own
+    gc.collect()
+    assert len(alive) < 100
+    lox.flush()
+    assert arrived == list(range(200))
 
 
 def test_a_compiled_function_keeps_the_callback_that_it_calls():
