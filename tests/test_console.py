@@ -85,6 +85,16 @@ def test_a_counter_that_is_not_finite_makes_no_progress():
     assert printed(console).startswith("step 2/4 (50%)")
 
 
+def test_progress_is_the_mean_of_the_furthest_steps_of_runs():
+    console = pipe()
+    with lox.loggers.ConsoleLogger({"step": 8}, console=console) as logger:
+        for run, steps in ((1, [4, 2]), (1, [3]), (2, [0]), (1, [])):
+            logs = lox.logdict({"x": np.ones(len(steps))}, {"step": {"x": np.array(steps, int)}})
+            logger.log(logger.init(run), logs)
+            logger.flush()
+    assert printed(console).splitlines()[-1].startswith("step 3/8 (38%)")
+
+
 def test_names_are_text_on_one_line():
     name, key = "[red]a[/red]\n[/b]", "[red]k\x1b[2J"
     for console in (terminal(), pipe()):

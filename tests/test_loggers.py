@@ -731,6 +731,28 @@ def test_flush_of_lox_waits_for_loggers_too():
     assert logger.values == [0.0, 1.0, 2.0]
 
 
+def test_flush_syncs_what_arrives_meanwhile_though_other_logs_always_wait(monkeypatch):
+    calls, enough = [], threading.Event()
+
+    class Endless(Logger):
+        def write(self, run, logs):
+            calls.append("write")
+            if not enough.is_set():
+                self.log(state, logs)
+
+        def sync(self):
+            calls.append("sync")
+
+    logger = Endless()
+    state = logger.init(7)
+    arriving = [lambda: logger.log(state, lox.logdict({"x": np.ones(1)}))]
+    monkeypatch.setattr(jax, "effects_barrier", lambda: arriving and arriving.pop()())
+    logger.flush()
+    assert calls[0] == "write" and "sync" in calls
+    enough.set()
+    logger.close()
+
+
 def test_a_buffer_of_several_keys_arrives_whole():
     def f(x):
         def step(x, i):
