@@ -176,6 +176,17 @@ def test_what_one_call_of_a_function_gets_is_not_what_another_gets():
     assert codes(loss, X, X, differentiate="y") == set()
 
 
+def test_what_is_sorted_by_keys_has_no_derivative_by_them():
+    def loss(x, y):
+        keys, values = lax.sort((x, y), num_keys=1)
+        return jnp.sum(values * jnp.arange(3.0)) + 0 * jnp.sum(lax.stop_gradient(keys))
+
+    assert codes(loss, X, X, differentiate="x") == {"LOX602"}
+    assert codes(loss, X, X, differentiate="y") == set()
+    slopes = jax.grad(loss, (0, 1))(jnp.array([2.0, 3.0, 1.0]), jnp.zeros(3))
+    assert [slope.tolist() for slope in slopes] == [[0, 0, 0], [1, 2, 0]]
+
+
 def test_a_straight_through_estimator_is_said_to_be_right():
     report = lox.audit(lambda x: jnp.sum(x + lax.stop_gradient(jnp.round(x) - x)), differentiate="x")(X)
     assert not report.at_least("warning")

@@ -134,6 +134,7 @@ UNARY = (
     *(lambda x: x[jnp.clip(jnp.int32(x), 0, 5)], lambda x: jnp.where(jnp.arange(6) < 6, x, 9), lambda x: x.std()),
     *(lambda x: jnp.where(jnp.sum(x * 0) >= 0, jnp.tanh(x), 5), lambda x: jnp.where(jnp.arange(6) > 2, x, 9)),
     *(lambda x: (x - 1) * (x - 1), lambda x: (x * jnp.exp(x)) * (x * jnp.exp(x)), lambda x: (x - 1) * (x + 1)),
+    *(lambda x: x.at[jnp.int32([0, 99])].get(mode="fill", fill_value=1e4), lambda x: jnp.int8(x)[jnp.int32([0, 99])]),
     *(lambda x: jnp.maximum(x, 0) - jnp.minimum(x, 3), lambda x: jnp.concatenate([x, x + 5]), lambda x: x * x - 2 * x),
 )
 
@@ -178,6 +179,34 @@ def test_what_people_rely_on_is_known():
     assert facts_of(lambda x: jax.nn.one_hot(x.argmax(-1), 3), x) == [Interval(0, 1)]
     assert facts_of(lambda x: x.argmax(-1), x) == [Interval(0, 2)]
     assert facts_of(lambda x: x.astype(jnp.float32) / 255, np.zeros(3, np.uint8)) == [Interval(0, 1)]
+
+
+def test_what_is_read_at_an_index_is_known_by_where_it_may_be():
+    def range_of(fun, *args):
+        block, _ = block_of(fun, args, [unknown(jax.typeof(arg)) for arg in args])
+        return block.outputs[0].fact.range
+
+    def filled(x, i, value=7):
+        return jnp.tanh(x).at[i].get(mode="fill", fill_value=value, wrap_negative_indices=False)
+
+    x, i = np.zeros(256, np.float32), np.zeros(2, np.uint8)
+    assert range_of(filled, x, i) == Interval(-1, 1)
+    assert range_of(filled, x[1:], i) == range_of(filled, x, i.astype(np.int8)) == Interval(-1, 7)
+    assert range_of(lambda x, i: filled(x, i, np.nan), x[1:], i) == Interval(-1, 1)
+    assert range_of(lambda x, i: jnp.tanh(x).at[i].get(mode="clip"), x[1:], i) == Interval(-1, 1)
+    # Without a value to fill in, it is the largest integer.
+    half = lambda n, i: (n // 2).at[i].get(mode="fill")  # noqa: E731
+    assert range_of(half, np.zeros(255, np.uint8), i) == Interval(0, 255)
+    assert range_of(half, np.zeros(256, np.uint8), i) == Interval(0, 127)
+
+
+def test_the_maximum_of_nothing_is_not_known():
+    block, _ = block_of(
+        lambda x: lax.reduce(jnp.tanh(x), -np.float32(np.inf), lax.max, (0,)),
+        [np.zeros((0, 3), np.float32)],
+        [unknown(jax.core.ShapedArray((0, 3), np.float32))],
+    )
+    assert block.outputs[0].fact.range == ANY
 
 
 def test_what_is_compared_is_known_where_it_is_sure():

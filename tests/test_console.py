@@ -17,6 +17,7 @@ import pytest
 from rich.console import Console
 
 import lox
+from lox.loggers._run import Run
 from lox.loggers._statistics import BARS, Series
 
 
@@ -83,6 +84,28 @@ def test_a_counter_that_is_not_finite_makes_no_progress():
         steps = np.array([0.0, np.nan, 1.0, np.inf])
         logger.log(logger.init(0), lox.logdict({"x": np.ones(4)}, {"step": {"x": steps}}))
     assert printed(console).startswith("step 2/4 (50%)")
+
+
+def test_progress_is_the_mean_of_the_furthest_steps_of_runs():
+    console = pipe()
+    with lox.loggers.ConsoleLogger({"step": 8}, console=console) as logger:
+        for run, steps in ((1, [4, 2]), (1, [3]), (2, [0]), (3, [-1]), (1, [])):
+            logs = lox.logdict({"x": np.ones(len(steps))}, {"step": {"x": np.array(steps, int)}})
+            logger.log(logger.init(run), logs)
+            logger.flush()
+    assert printed(console).splitlines()[-1].startswith("step 2/8 (25%)")  # (5 + 1 + 0) / 3
+
+
+def test_a_key_of_several_shapes_counts_all_of_its_values():
+    console = pipe()
+    with lox.loggers.ConsoleLogger(every=1000, console=console) as logger:
+        run = Run((0, 7), {})
+        logger.start(run)
+        for values in ([1.0], [[2.0, 4.0]], [[[8.0]]]):
+            logger.write(run, logs_of(x=values))
+    table = terminal()
+    table.print(logger.table(10))
+    assert last_table(table)[-1][:5] == ["x", "8", "4", "1", "8"]  # The mean of 1, 3 and 8.
 
 
 def test_names_are_text_on_one_line():

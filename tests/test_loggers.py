@@ -731,6 +731,135 @@ def test_flush_of_lox_waits_for_loggers_too():
     assert logger.values == [0.0, 1.0, 2.0]
 
 
+def test_flush_syncs_what_arrives_meanwhile_though_other_logs_always_wait(monkeypatch):
+    calls, enough = [], threading.Event()
+
+    class Endless(Logger):
+        def write(self, run, logs):
+            calls.append("write")
+            if not enough.is_set():
+                self.log(state, logs)
+
+        def sync(self):
+            calls.append("sync")
+
+    logger = Endless()
+    state = logger.init(7)
+    arriving = [lambda: logger.log(state, lox.logdict({"x": np.ones(1)}))]
+    monkeypatch.setattr(jax, "effects_barrier", lambda: arriving and arriving.pop()())
+    logger.flush()
+    assert calls[0] == "write" and "sync" in calls
+    enough.set()
+    logger.close()
+
+
+def test_flush_waits_for_the_last_log():
+    logger = Slow()
+    logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))
+    threading.Timer(0.1, logger.go_on.set).start()
+    lox.flush()
+    assert logger.values == [1.0]
+
+
+class Diary(Logger):
+    """Notes what is done on its thread, where the first write waits until it may go on, and what fails there."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.fails = [], ""
+        self.go_on = threading.Event()
+        self.state = self.init(7)
+
+    def give(self):
+        self.log(self.state, lox.logdict({"x": np.ones(1)}))
+
+    def note(self, call):
+        self.calls.append(call)
+        if self.fails == call:
+            raise OSError(f"no {call}")
+
+    def write(self, run, logs):
+        self.go_on.wait()
+        self.note("write")
+
+    def sync(self):
+        self.note("sync")
+
+    def finish(self, run):
+        self.note("finish")
+
+
+def test_a_logger_syncs_when_no_more_logs_wait():
+    logger = Diary()
+    for _ in range(5):
+        logger.give()
+    logger.go_on.set()
+    lox.flush()
+    assert logger.calls == ["write"] * 5 + ["sync"]
+    logger.close()
+
+
+def test_what_comes_after_the_flush_of_close_is_synced_before_the_end():
+    class Late(Diary):
+        def flush(self):
+            super().flush()
+            self.give()
+
+        def write(self, run, logs):
+            while not self._worker.stopped:
+                time.sleep(1e-3)
+            self.note("write")
+
+    logger = Late()
+    logger.close()
+    assert logger.calls == ["write", "sync", "finish"]
+
+
+def test_flush_and_close_raise_what_syncing_and_finishing_raise():
+    logger = Diary()
+    logger.go_on.set()
+    logger.give()
+    logger.flush()
+    for fails, end in (("sync", logger.flush), ("finish", logger.close)):
+        logger.fails = fails
+        with pytest.raises(OSError, match=f"no {fails}"):
+            end()
+
+
+def test_flush_syncs_though_it_raises():
+    def fails(logs):
+        raise OSError("no callback")
+
+    logger = Diary()
+    logger.go_on.set()
+    logger.give()
+    logger.flush()
+    logger.calls.clear()
+    lox.tap(counting(1), fails)(0.0)
+    with pytest.raises(OSError, match="no callback"):
+        logger.flush()
+    assert "sync" in logger.calls
+    logger.close()
+
+
+@pytest.mark.parametrize("end", ["flush", "close"])
+def test_a_logger_may_flush_and_close_itself(end):
+    class Ending(Diary):
+        def write(self, run, logs):
+            super().write(run, logs)
+            getattr(self, end)()
+
+    logger = Ending()
+    logger.go_on.set()
+    logger.give()
+    closer = threading.Thread(target=logger.close, daemon=True)
+    closer.start()
+    closer.join(10)
+    assert not closer.is_alive()
+    assert [call for call in logger.calls if call != "sync"] == ["write", "finish"]
+    lox.flush()
+
+
 def test_a_buffer_of_several_keys_arrives_whole():
     def f(x):
         def step(x, i):

@@ -9,6 +9,7 @@ import pathlib
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -327,13 +328,31 @@ def test_runs_with_fewer_events_are_masked_out_where_they_have_none(tmp_path):
     assert_array_equal(logs.mask["only b"], [[False, True, False, False]])
 
 
-def test_masks_of_lanes_stack_with_runs_that_have_none(tmp_path):
+@pytest.mark.parametrize("masked, whole", ["ab", "ba"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_masks_of_lanes_stack_with_runs_that_have_none(tmp_path, masked, whole, count):
     mask = np.array([[True, False]])
-    lox.save(lox.logdict({"x": np.ones((1, 2, 3))}, {}, {"x": mask}), tmp_path / "a")
-    lox.save(lox.logdict({"x": np.ones((2, 2, 3))}), tmp_path / "b")
+    lox.save(lox.logdict({"x": np.ones((1, 2, 3))}, {}, {"x": mask}), tmp_path / masked)
+    lox.save(lox.logdict({"x": np.ones((count, 2, 3))}), tmp_path / whole)
     logs = lox.load(tmp_path, stack=True)
-    assert logs["x"].shape == (2, 2, 2, 3)
-    assert_array_equal(logs.mask["x"], [[[True, False], [True, True]], [[False, False], [True, True]]])
+    assert logs["x"].shape == (count, 2, 2, 3)
+    happened = {masked: [[True, False], [False, False]], whole: [[True, True], [True, True]]}
+    for place, run in enumerate("ab"):
+        assert_array_equal(logs.mask["x"][:, place], happened[run][:count])
+
+
+def test_runs_whose_masks_are_of_other_batches_do_not_stack(tmp_path):
+    for run, shape in (("a", (1, 2)), ("b", (1, 2, 3))):
+        lox.save(lox.logdict({"x": np.ones((1, 2, 3))}, {}, {"x": np.ones(shape, bool)}), tmp_path / run)
+    with pytest.raises(lox.StructureError, match=r"in lanes \[2\] .*in the run 'a', and .*in lanes \[2, 3\] "):
+        lox.load(tmp_path, stack=True)
+
+
+def test_an_error_of_runs_that_do_not_stack_says_which_has_what(tmp_path):
+    lox.save(lox.logdict({"x": np.ones((1, 2))}), tmp_path / "a")
+    lox.save(lox.logdict({"x": np.ones((1, 2), int)}, {}, {"x": np.ones((1, 2), bool)}), tmp_path / "b")
+    with pytest.raises(lox.StructureError, match=r"is float64.* in the run 'a', and int64.* in 'b'"):
+        lox.load(tmp_path, stack=True)
 
 
 def test_one_run_is_stacked_as_one_lane(tmp_path):
@@ -502,6 +521,49 @@ def test_two_processes_do_not_write_one_run(tmp_path):
         kill(process)
     write(runs, logs_of({"x": np.float32([-1])}, step=np.int32([-1])))
     assert lox.load(runs)[RUN]["x"][-1] == -1
+
+
+def claim_of(process, host=None):
+    """What says that a process writes a run."""
+    return json.dumps({"process": process, "host": host or socket.gethostname(), "id": "another"})
+
+
+def unreachable(process, signal):
+    raise PermissionError
+
+
+@pytest.mark.parametrize(
+    "claim, kill, written",
+    [
+        (claim_of(os.getpid()), os.kill, False),
+        (claim_of(1), unreachable, False),
+        (claim_of(2**30), os.kill, True),
+        (claim_of(2**30, "elsewhere"), os.kill, False),
+        ("", os.kill, True),
+        ('{"process": 1', os.kill, True),
+    ],
+    ids=["this process", "another user's", "a dead one", "on another host", "torn at once", "torn"],
+)
+def test_a_run_is_written_unless_a_process_that_may_live_writes_it(tmp_path, monkeypatch, claim, kill, written):
+    monkeypatch.setattr(os, "kill", kill)
+    run = tmp_path / RUN
+    run.mkdir()
+    (run / "owner.json").write_text(claim)
+    if written:
+        write(tmp_path, logs_of({"x": [1.0]}))
+        assert_array_equal(lox.load(tmp_path)[RUN]["x"], [1.0])
+    else:
+        with pytest.raises(lox.StorageError, match="is written by process"):
+            write(tmp_path, logs_of({"x": [1.0]}))
+    assert [file.read_text() for file in run.glob("owner.json*")] == ([] if written else [claim])
+
+
+def test_a_logger_gives_up_no_claim_but_its_own(tmp_path):
+    with SaveLogger(tmp_path) as logger:
+        logger.log(logger.init(7), logs_of({"x": [1.0]}))
+        logger.flush()
+        (tmp_path / RUN / "owner.json").write_text(claim_of(1))
+    assert (tmp_path / RUN / "owner.json").read_text() == claim_of(1)
 
 
 def test_two_loggers_do_not_write_one_run(tmp_path):
@@ -725,6 +787,23 @@ def test_saving_that_fails_leaves_nothing(tmp_path, there):
     assert [path.name for path in tmp_path.rglob("*")] == (["run", "mine"] if there else [])
     lox.save(logs_of({"x": np.arange(3.0)}), run)
     assert_array_equal(lox.load(run)["x"], np.arange(3.0))
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_saving_that_fails_at_its_end_leaves_nothing(tmp_path, monkeypatch, there):
+    def full(path, manifest):
+        assert len(list(path.glob("*.npy"))) == 2
+        raise OSError("disk full")
+
+    run = tmp_path / "run"
+    if there:
+        run.mkdir()
+        (run / "mine").write_text("")
+    with monkeypatch.context() as patch:
+        patch.setattr("lox._storage._save.write_manifest", full)
+        with pytest.raises(OSError, match="disk full"):
+            lox.save(logs_of({"x": [1.0], "y": [2.0]}), run)
+    assert [path.name for path in tmp_path.rglob("*")] == (["run", "mine"] if there else [])
 
 
 @pytest.mark.integration

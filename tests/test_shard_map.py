@@ -554,6 +554,32 @@ def test_a_branch_on_shards_in_a_loop_whose_lanes_end_apart(mesh):
     assert values == [(1, 0), (3, 0), (5, 0), (5, 1), (7, 0), (7, 1)]
 
 
+@pytest.mark.parametrize("around", [lambda f: f, jax.checkpoint], ids=["", "checkpoint of"])
+@pytest.mark.parametrize(
+    "inside", [lambda f: f, lambda f: jax.checkpoint(jax.checkpoint(f))], ids=["scan", "scan of checkpoints"]
+)
+def test_a_loop_on_shards_in_a_differentiated_scan_logs_in_every_iteration(mesh, around, inside):
+    def doubled(y, count):
+        def body(carry):
+            i, y = carry
+            lox.log({"y": y[0]})
+            return i + 1, 2 * y
+
+        return lax.while_loop(lambda carry: carry[0] < count, body, (jnp.int32(0), y))[1]
+
+    def f(x):
+        on_shards = sharded(mesh, inside(lambda x, y, n: x * doubled(y, n)), in_specs=(P("d"), P("d"), P()))
+        # JAX moves what does not depend on the iteration out of the scan, also what it finds on shards: of this loop,
+        # which begins with the same values in each and ends by what the scan carries, it must move nothing.
+        step = lambda carry, _: ((on_shards(carry[0], jnp.arange(4.0), carry[1]), carry[1] + 1), None)  # noqa: E731
+        return lax.scan(step, (x, jnp.int32(0)), length=4)[0][0].sum()
+
+    slope, logs = lox.spool(jax.grad(around(f)), max_iters=4)(jnp.ones(4))
+    expected = [[2.0**i * y for y in range(4)] for count in range(4) for i in range(count)]
+    assert_array(logs["y"][logs.mask["y"].all(1)], expected)
+    assert_array(slope, [np.prod([2.0**count * y for count in range(4)]) for y in range(4)])
+
+
 @transforms
 def test_a_scan_of_nothing_on_shards_has_no_events(mesh, transform):
     def body(x):

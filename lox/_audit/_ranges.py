@@ -96,8 +96,7 @@ def _first(step: Step, first: Interval, *_: Interval) -> Interval:
 def _gather(step: Step, first: Interval, *_: Interval) -> Interval:
     if step.equation.params["mode"] != jax.lax.GatherScatterMode.FILL_OR_DROP or _is_inside(step):
         return first
-    fill, dtype = step.equation.params["fill_value"], step.inputs[0].aval.dtype
-    fill = 0.0 if fill is None else float(fill)
+    fill, dtype = float(step.equation.params["fill_value"]), step.inputs[0].aval.dtype
     if jnp.issubdtype(dtype, jnp.integer) and fill in _limits(dtype)[:2]:
         return ANY  # It says that nothing was there, and is no number.
     return first if math.isnan(fill) else hull([first, Interval(fill, fill)])

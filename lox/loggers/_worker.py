@@ -75,8 +75,6 @@ class Worker:
                 self._put(last)
             self.stopped = True
             thread = self._thread
-            self._more.notify_all()
-            self._fewer.notify_all()
         if thread is not None and not self._is_here():
             thread.join()
 
