@@ -86,7 +86,12 @@ def lift(reduction: str, value: Any, mask: Any, steps: Mapping[str, Any], site: 
         raise LogValueError(f"reduce={reduction!r} takes numbers, got {value.dtype.name} logged at {site}.")
     dtype, shape = value.dtype, value.shape[:lanes]
     if reduction in ("mean", "sum"):
-        value = value.astype(_sum_dtype(reduction, dtype))
+        try:
+            value = value.astype(_sum_dtype(reduction, dtype))
+        except ValueError as error:
+            raise LogValueError(
+                f"jax.numpy has no {reduction} of {dtype.name}, logged at {site}: log it as another dtype."
+            ) from error
     if mask is not None and reduction not in ("first", "last", "count"):
         value = where(mask, value, _identity(reduction, jax.typeof(value)))
     maybe, certain = (None, 1) if mask is None else (mask.astype(jnp.int32), 0)

@@ -245,6 +245,12 @@ def test_loops_in_loops_reduce_as_all_their_events_do(nest, transform):
             np.testing.assert_allclose(*values, rtol=1e-6)
 
 
+def test_a_sum_that_jax_numpy_does_not_have_is_refused_at_its_line():
+    line = over_scan.__code__.co_firstlineno + 1
+    with pytest.raises(lox.LogValueError, match=f"no sum of int4, logged at .*test_reduce.py:{line} "):
+        lox.spool(over_scan, reduce="sum")(jnp.ones(2, "int4"))
+
+
 @pytest.mark.parametrize("keywords", [{"reduce": "last"}, {"interval": 1}], ids=str)
 def test_constants_of_a_compiled_program_are_logged_like_other_values(keywords):
     """True and False are Python's own in a jaxpr."""
