@@ -27,7 +27,7 @@ from lox._reduce import (
     of_scan,
     result,
 )
-from lox._thin import Seen, ThinningScan, write
+from lox._thin import Seen, ThinningScan
 
 
 @jax.tree_util.register_dataclass
@@ -192,9 +192,10 @@ class WhileLoops:
 
     def start(self, nodes: Any) -> Any:
         self.like, others = split_reduced(nodes)
+        bound = self.bound or 0  # Without a bound, every event is reduced.
 
-        def buffer(aval: Any) -> Any:
-            return _compat.zeros_like_aval(jex.core.unmapped_aval(self.bound or 0, 0, aval))
+        def buffer(aval: Any) -> Any:  # With one more, for what is beyond the bound.
+            return _compat.zeros_like_aval(jex.core.unmapped_aval(bound + 1, 0, aval))
 
         self.counts = _compat.abstract(_counts, others)
         return empty_reduced(self.like), jax.tree.map(buffer, others), empty_reduced(self.counts)
@@ -202,8 +203,13 @@ class WhileLoops:
     def step(self, carry: Any, index: Any, nodes: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
         reduced, buffers, dropped = carry
         new, others = split_reduced(nodes)
-        bound = self.bound or 0  # Without a bound, every event is reduced.
-        buffers = jax.tree.map(lambda buffer, array: write(buffer, array, index, index < bound), buffers, others)
+        bound = self.bound or 0
+        slot = jnp.minimum(index, bound)
+
+        def write(buffer: Any, array: Any) -> Any:
+            return jax.lax.dynamic_update_index_in_dim(buffer, array, slot, 0)
+
+        buffers = jax.tree.map(write, buffers, others)
         beyond = jax.tree.map(lambda number: jnp.where(index < bound, 0, number), _counts(others))
         return (_next(reduced, new, index), buffers, _next(dropped, beyond, index)), ()
 
@@ -213,6 +219,7 @@ class WhileLoops:
         if self.bound is not None and dropped.accumulators:
             dropped = _end(dropped, self.counts, jnp.maximum(trips - self.bound, 0))
             ran = jnp.arange(self.bound, dtype=jnp.int32) < trips
+            buffers = jax.tree.map(lambda buffer: buffer[: self.bound], buffers)
 
             def narrow(event: Event, depth: int) -> Event:
                 # Loops inside of the loop are stacked after its own axis, which is the first.

@@ -81,13 +81,6 @@ def as_loop(key: str, block: Block) -> Loop:
     return Loop((event,), dropped, jnp.shape(block.value)[0])
 
 
-def write(buffer: Any, array: Any, slot: Any, when: Any) -> Any:
-    """The buffer with the array in a slot, if `when`; else the slot need not exist."""
-    slot = jnp.minimum(slot, buffer.shape[0] - 1)
-    old = jax.lax.dynamic_index_in_dim(buffer, slot, keepdims=False)
-    return jax.lax.dynamic_update_index_in_dim(buffer, where(when, array, old), slot, 0)
-
-
 class ThinningScan:
     """The events of some keys in a scan of which every iteration logs the same number: a buffer of those kept."""
 
@@ -121,7 +114,9 @@ class ThinningScan:
                 if not buffer.shape[0]:
                     return buffer
                 new = jax.lax.dynamic_index_in_dim(array, jnp.minimum(place, count - 1), keepdims=False)
-                return write(buffer, new, slot, hit)
+                slot = jnp.minimum(slot, buffer.shape[0] - 1)
+                old = jax.lax.dynamic_index_in_dim(buffer, slot, keepdims=False)
+                return jax.lax.dynamic_update_index_in_dim(buffer, where(hit, new, old), slot, 0)
 
             steps = {name: put(buffers["steps"][name], step) for name, step in block.steps.items()}
             buffers = {"value": put(buffers["value"], block.value), "steps": steps}

@@ -22,7 +22,6 @@ from tiers import pytest_configure as choose_tier  # noqa: E402
 from tiers import pytest_ignore_collect as pytest_ignore_collect  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-jax.config.update("jax_numpy_rank_promotion", "raise")
 
 QUICK = {
     "jax_disable_most_optimizations": True,

@@ -433,3 +433,39 @@ def test_a_log_in_a_function_that_the_program_calls_on_the_host_goes_to_nobody(n
         lox.flush()
         assert out == 3
         assert "host" not in logs
+
+
+def parts_batch_elements(x):
+    """Logs in a branch, in a loop and outside, after how many events differs between batch elements."""
+
+    def halve(x):
+        lox.log({"x": x}, n=jnp.int32(1))
+        return x / 2
+
+    lax.cond(x > 2, lambda: halve(x), lambda: x)
+    x = lax.scan(lambda x, _: (halve(x), lox.log({"y": x})), x, None, length=3)[0]
+    return lax.while_loop(lambda x: x > 0.1, halve, x)
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [
+        lambda f, arrived: lox.spool(f, unify=True, max_iters=2),
+        lambda f, arrived: lox.spool(f, unify=True, max_iters=2, interval=2),
+        lambda f, arrived: lox.spool(f, reduce={"x": "mean", "y": "last"}),
+        lambda f, arrived: lox.tap(f, arrived.append, interval=2),
+        lambda f, arrived: lox.tap(f, arrived.append, buffer=3),
+    ],
+    ids=["max_iters", "spool(interval)", "reduce", "tap(interval)", "buffer"],
+)
+def test_a_program_that_may_not_promote_ranks_logs_the_same(handle):
+    xs = jnp.array([3.0, 5.0, 1.0])
+    results = []
+    for promotion in ("allow", "raise"):
+        arrived = []
+        with jax.numpy_rank_promotion(promotion):
+            out = handle(jax.vmap(parts_batch_elements), arrived)(xs)
+            lox.flush()
+        results.append((out, arrived))
+    allowed, raised = results
+    jax.tree.map(np.testing.assert_array_equal, raised, allowed)
