@@ -212,6 +212,24 @@ def test_an_interval_of_events_that_may_not_happen_counts_those_that_do():
         assert logs.valid("x").tolist() == happened[::interval]
 
 
+def test_an_interval_keeps_a_key_without_events_in_branches():
+    def none(x):
+        return lax.scan(lambda x, _: (lox.log({"x": x})["x"], None), x, length=0)[0]
+
+    _, logs = jax.jit(lox.spool(lambda x: lax.cond(x > 1, none, none, x), interval=2))(2.0)
+    assert logs["x"].shape == (0,)
+
+
+def test_what_an_interval_leaves_out_is_not_put_together_with_what_it_keeps():
+    def g(x, count):
+        for _ in range(count):
+            lox.log({"x": x})
+
+    for count in range(1, 7):
+        program = jax.make_jaxpr(lox.spool(lambda x, count=count: g(x, count), interval=3))(0.0)
+        assert str(program).count("concatenate") == (1 if count > 3 else 0)
+
+
 def test_an_interval_of_a_bounded_loop_keeps_every_kth_iteration():
     def g():
         lax.while_loop(lambda i: i < 5, lambda i: lox.log({"i": i})["i"] + 1, 0)

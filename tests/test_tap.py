@@ -20,6 +20,7 @@ from jax.sharding import Mesh, PartitionSpec
 from reference import Journal, assert_array
 
 import lox
+from lox import _channel
 from lox._handler import equations
 
 P = PartitionSpec
@@ -316,6 +317,67 @@ def test_a_long_scan_asks_for_nothing_at_each_iteration(length, sizes):
     g = lambda x: lax.cond(x > 0, f, lambda x: x, x)  # noqa: E731
     maybe = lambda x: lax.scan(lambda c, _: (g(c), None), x, length=length)[0]  # noqa: E731
     assert conditions(jax.make_jaxpr(lox.tap(maybe, print, buffer=256 * length))(0.0))
+
+
+def test_a_scan_whose_logs_may_not_happen_is_sent_when_the_buffer_is_full():
+    def f(xs):
+        def step(c, x):
+            lax.cond(x > 1, lambda: lox.log({"x": x}), lambda: {"x": x})
+            return c, None
+
+        return lax.scan(step, 0, xs)[0]
+
+    xs = jnp.arange(24) % 3  # Every third is logged.
+    _, arrived = tapped(lambda tap: tap(jax.vmap(f))(jnp.stack([xs, xs])), buffer=4)
+    assert [logs["x"].tolist() for logs in arrived] == [[[2, 2]] * 4] * 2
+
+
+def test_logs_that_go_to_another_tap_leave_room_in_the_buffer():
+    inner, outer = [], []
+
+    def f(x):
+        def step(c, i):
+            lox.tap(lambda i: lox.log({"i": i}), inner.append)(i)
+            return c + lox.log({"x": c})["x"], None
+
+        return lax.scan(step, x, jnp.arange(12))[0]
+
+    lox.tap(f, outer.append, buffer=4)(1.0)
+    lox.flush()
+    assert [logs["x"].tolist() for logs in outer] == np.reshape(2.0 ** np.arange(12), (3, 4)).tolist()
+    assert [logs["i"].tolist() for logs in inner] == [[i] for i in range(12)]
+
+
+def test_what_a_rule_logs_inside_of_a_gradient_fills_the_buffer():
+    @jax.custom_vjp
+    def double(x):
+        return 2 * x
+
+    double.defvjp(lambda x: (2 * lox.log({"x": x})["x"], None), lambda _, bar: (2 * bar,))
+
+    def of_three(x):
+        return lax.scan(lambda c, _: (double(c), None), x, length=3)[0]
+
+    def f(x):
+        return lax.scan(lambda c, _: (c + jax.grad(of_three)(c), None), x, length=8)[0]
+
+    out, arrived = tapped(lambda tap: tap(f)(1.0), buffer=6)
+    xs = [1.0 + 8 * i for i in range(8)]
+    assert out == xs[-1] + 8
+    logged = [x * 2.0**i for x in xs for i in range(3)]
+    assert [logs["x"].tolist() for logs in arrived] == np.reshape(logged, (4, 6)).tolist()
+
+
+def test_a_scan_around_one_of_symbolic_length_is_met_log_by_log():
+    def f(x, ys):
+        def step(c, _):
+            return lax.scan(lambda c, y: (lox.log({"x": c})["x"] + y, None), c, ys)[0], None
+
+        return lax.scan(step, x, length=5)[0]
+
+    (length,) = jax.export.symbolic_shape("n")
+    ys = jax.ShapeDtypeStruct((length,), jnp.float32)
+    assert jax.eval_shape(lox.tap(f, print, buffer=4), jnp.float32(1), ys).shape == ()
 
 
 @pytest.mark.parametrize("around", [jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: jax.grad(jax.checkpoint(f))])
@@ -676,6 +738,15 @@ def test_an_error_of_a_callback_ends_nothing_and_is_raised_by_flush():
     lox.flush()
 
 
+def test_flush_counts_the_errors_since_the_flush_before():
+    for first, *others in ((0.0, 1.0, 3.0), (2.0,), (1.0, 4.0)):
+        lox.tap(scan_of, raiser({first, *others}))(jnp.arange(5.0))
+        with pytest.raises(OSError, match=f"no {first}") as raised:
+            lox.flush()
+        counts = [note.split()[2] for note in raised.value.__notes__ if "more errors" in note]
+        assert counts == ([str(len(others))] if others else [])
+
+
 def test_an_error_of_a_callback_can_be_a_warning_that_is_given_once():
     callback = raiser({1.0, 3.0})
     with pytest.warns(lox.TapWarning, match="no 1.0") as caught:
@@ -770,6 +841,43 @@ def test_a_callback_lives_no_longer_than_its_tap_and_function(make, fun):
     lox.flush()
     gc.collect()
     assert alive() is None
+
+
+def test_taps_that_are_gone_leave_nothing_behind():
+    before = set(_channel._channels)
+    for _ in range(5):
+        lox.tap(lambda x: lox.log({"x": x})["x"], lambda logs: None)(1.0)
+    gc.collect()
+    lox.flush()
+    assert set(_channel._channels) <= before
+
+
+def test_what_is_on_its_way_when_a_tap_is_gone_finds_its_callback(monkeypatch):
+    before = set(_channel._channels)
+    lox.tap(lambda x: lox.log({"x": x})["x"], lambda logs: None)(1.0)
+    gc.collect()
+    (number,) = set(_channel._channels) - before
+    found = []
+    monkeypatch.setattr(jax, "effects_barrier", lambda: found.append(number in _channel._channels))
+    lox.flush()
+    assert found == [True]
+    assert number not in _channel._channels
+
+
+def test_callbacks_of_many_taps_are_let_go_without_a_flush():
+    def callback(logs):
+        arrived.append(logs["x"].item())
+
+    arrived, alive = [], weakref.WeakSet()
+    for i in range(200):
+        own = functools.partial(callback)
+        alive.add(own)
+        lox.tap(lambda x: lox.log({"x": x})["x"], own)(float(i))
+        del own
+    gc.collect()
+    assert len(alive) < 100
+    lox.flush()
+    assert arrived == list(range(200))
 
 
 def test_a_compiled_function_keeps_the_callback_that_it_calls():

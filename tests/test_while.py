@@ -363,6 +363,26 @@ def test_lanes_of_a_batched_loop_log_until_they_have_finished(transform):
 
 
 @transforms
+def test_a_predicate_that_parts_batch_elements_from_the_second_iteration_on_ends_the_logs_of_each(transform):
+    def f(x):
+        def body(carry):
+            a, b = carry
+            lox.log({"a": a})
+            return a + x, a
+
+        return lax.while_loop(lambda carry: carry[1] < 3, body, (0.0, 0.0))[0]
+
+    xs = (1.0, 2.0, 4.0)
+    _, logs = lox.spool(transform(jax.vmap(f)), max_iters=8)(jnp.array(xs))
+    for index, x in enumerate(xs):
+        (a, b), logged = (0.0, 0.0), []
+        while b < 3:
+            logged.append(a)
+            a, b = a + x, a
+        assert lane(logs, "a", index).tolist() == logged
+
+
+@transforms
 def test_a_bound_drops_what_each_lane_logs_beyond_it(transform):
     for spooled in (
         lox.spool(transform(jax.vmap(halve)), max_iters=2),
@@ -456,6 +476,17 @@ def test_what_an_inner_loop_drops_in_a_dropped_iteration_counts_as_dropped(aroun
 
     _, logs = around(lox.spool(f, max_iters=2))(0.0)
     assert np.ravel(logs.dropped["x"])[0] == 8
+
+
+def test_what_loops_one_after_the_other_drop_of_one_key_is_summed():
+    def f(x, counts):
+        for count in counts:
+            x = lax.fori_loop(0, count, lambda _, x: lox.log({"x": x})["x"] + 1, x)
+        return x
+
+    _, logs = jax.jit(lox.spool(f, max_iters=3))(0.0, (5, 2, 9))
+    assert logs.dropped["x"] == (5 - 3) + 0 + (9 - 3)
+    assert logs.valid("x").tolist() == [0, 1, 2, 5, 6, 7, 8, 9]
 
 
 def test_a_branch_without_the_loop_counts_nothing_dropped_in_any_lane():
