@@ -1114,3 +1114,15 @@ def test_on_cpu_a_call_returns_when_the_callbacks_have_run(options):
         tapped(jnp.float32(calls))
         assert len(arrived) == calls  # Without a flush.
     lox.flush()
+
+
+def test_what_an_empty_batch_logs_does_not_arrive_with_what_waits_beside_it():
+    def f(xs, y):
+        jax.vmap(lambda x: lox.log({"x": x}))(xs)
+        lox.log({"y": y})
+
+    arrived = []
+    for transform in (lambda f: f, jax.jit):
+        lox.tap(transform(f), arrived.append, buffer=2)(jnp.zeros(0), 1.0)
+    lox.flush()
+    assert [{key: values.tolist() for key, values in logs.items()} for logs in arrived] == [{"y": [1.0]}] * 2
