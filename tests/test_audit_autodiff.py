@@ -378,3 +378,20 @@ def test_odd_arguments_are_passed_over():
         return loss(x, key, jax.new_ref(jnp.zeros(3)))
 
     assert codes(run, X, jax.eval_shape(lambda: jax.random.key(0))) == set()
+
+
+def codes_of(fun):
+    report = lox.audit(fun, differentiate="x")(X)
+    return {finding.code for finding in (*report.issues, *report.warnings)}
+
+
+@pytest.mark.parametrize("fun", [jax.nn.sigmoid, jax.nn.softmax, jnp.exp])
+def test_a_bound_at_the_end_of_a_range_that_is_only_approached_clips_nothing(fun):
+    assert codes_of(lambda x: jnp.sqrt(fun(x)).sum()) == set()
+    assert codes_of(lambda x: jnp.sqrt(jnp.maximum(fun(x), 0)).sum()) == set()
+    assert codes_of(lambda x: jnp.sqrt(jnp.maximum(x, 0)).sum()) == {"LOX606"}
+
+
+def test_a_product_with_a_negative_number_is_zero_where_the_other_end_is_reached():
+    assert codes_of(lambda x: jnp.sqrt(-3.0 * jnp.minimum(x, 0)).sum()) == {"LOX606"}
+    assert codes_of(lambda x: jnp.sqrt(3.0 * jnp.maximum(x, 0)).sum()) == {"LOX606"}

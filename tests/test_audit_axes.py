@@ -423,3 +423,30 @@ def test_slices_are_no_indices(slices):
             return slices(x)
 
     assert codes(fun, x=TBF) == []
+
+
+def test_an_axis_of_length_one_that_is_repeated_is_not_the_axis_that_it_was():
+    assert labels(lambda x: jnp.broadcast_to(x, (T, F)), x=("one", "feature")) == [(None, "feature")]
+    report = lox.audit(lambda x, y: jnp.broadcast_to(x, (T, F)) + y, axes={"x": ("batch", None), "y": ("time", None)})
+    assert not report(jnp.ones((1, F)), jnp.ones((T, F))).issues
+
+
+def test_what_a_reshape_makes_of_an_axis_and_one_without_a_meaning_has_none():
+    assert labels(lambda x: x.reshape(-1), x=("batch", None)) == [(None,)]
+    assert labels(lambda x: x.reshape(-1), x=TB) == [("time*batch",)]
+
+
+def test_windows_of_an_axis_that_a_lookup_takes_are_not_the_axis():
+    def windows(x, starts):
+        return jax.vmap(lambda start: lax.dynamic_slice(x, (start, 0), (2, B)))(starts.astype(int))
+
+    assert labels(windows, x=TB, starts=("feature",)) == [("feature", None, "batch")]
+
+
+def test_what_is_centered_over_more_axes_than_its_deviation_is_of_is_fine():
+    def normalized(x, over, of_deviation):
+        return (x - x.mean(over, keepdims=True)) / (x.std(of_deviation, keepdims=True) + 1e-8)
+
+    for over, of_deviation, expected in (((0, 1), 0, []), (0, (0, 1), []), ((0, 1), 2, ["LOX108"])):
+        report = lox.audit(lambda x, axes=(over, of_deviation): normalized(x, *axes))(jnp.ones((T, B, F)))
+        assert [finding.code for finding in report.at_least("info")] == expected

@@ -223,3 +223,13 @@ def test_what_is_compared_is_known_where_it_is_sure():
     assert range_of(lambda x: x.var(), x).low == 0
     assert range_of(lambda x: (x - 1) * (x - 1), x) == Interval(0, math.inf)
     assert range_of(lambda x: (x - 1) * (x - 2), x) == ANY
+
+
+def test_remainders_have_the_sign_of_what_is_divided():
+    def range_of(fun, *args):
+        block, _ = block_of(fun, args, [unknown(jax.typeof(arg)) for arg in args])
+        return block.outputs[0].fact.range
+
+    assert range_of(lambda: lax.rem(jnp.arange(10), jnp.int32(7))) == Interval(0, 7)
+    assert range_of(lambda: lax.rem(jnp.arange(10) - 9, jnp.int32(7))) == Interval(-7, 0)
+    assert range_of(lambda: lax.rem(jnp.arange(10) - 5, jnp.int32(7))) == Interval(-7, 7)

@@ -360,3 +360,18 @@ def test_a_softmax_of_a_mask_that_is_as_good_as_infinite_is_finite():
         assert not lox.audit(fun)(mask, x).at_least("warning")
     found = lox.audit(lambda mask, x: jnp.exp(jnp.where(mask, 200 * jnp.tanh(x), -1e9)))(mask, x).at_least("warning")
     assert [each.code for each in found] == ["LOX804"]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda f, x: jax.lax.fori_loop(0, 3, lambda _, x: f(x), x),
+        lambda f, x: jax.lax.cond(x[0] > 0, f, lambda x: x - 1, x),
+    ],
+)
+def test_what_a_loop_or_branch_returns_may_be_bounded(run):
+    def f(x):
+        return jnp.log(jnp.sum(jnp.exp(run(lambda x: x - x.max(), x))))
+
+    assert found(f, FLOATS) == set()
+    assert found(lambda x: jnp.log(jnp.sum(jnp.exp(x))), FLOATS) == {"LOX811"}

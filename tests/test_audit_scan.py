@@ -597,3 +597,24 @@ def test_what_is_read_leaves_out_what_only_a_dropped_result_of_a_function_needs(
 
     scan = first_scan(lambda x: jax.lax.scan(step, 0.0, (x, x + 1)), jnp.ones(5))
     assert [slice_ in read(scan.body) for _, slice_ in scan.xs] == [True, False]
+
+
+def test_what_a_loop_returns_and_never_reads_is_no_waste():
+    def last(x):
+        return jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.sin(x * c[0])), (0, x))[1]
+
+    assert not [each for each in found(last, jnp.ones(3)) if each.code == "LOX209"]
+
+
+def test_an_array_of_integers_that_nothing_reads_is_told_and_a_counter_is_not():
+    def f(xs, shape):
+        def step(carry, x):
+            total, seen = carry
+            return (total + x, seen + 1), None
+
+        return jax.lax.scan(step, (0.0, jnp.zeros(shape, int)), xs)[0][0]
+
+    codes = {
+        shape: [each.code for each in found(lambda xs, shape=shape: f(xs, shape), jnp.ones(3))] for shape in ((), (3,))
+    }
+    assert codes == {(): [], (3,): ["LOX209"]}

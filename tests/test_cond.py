@@ -335,3 +335,53 @@ def test_a_branch_may_hold_a_loop_without_iterations(transform):
     assert_array(out, [1.0, -1.0])
     assert logs["b"].shape == logs.mask["b"].shape + logs["b"].shape[logs.mask["b"].ndim :]
     assert logs["b"].shape[0] == 0 and logs.valid("b").size == 0
+
+
+def test_unify_masks_an_event_of_a_nested_branch_beside_a_branch_with_as_many_events():
+    def f(p, q):
+        def first(q):
+            lox.log({"x": 1})
+            lax.cond(q, lambda: lox.log({"x": 2})["x"], lambda: 0)
+
+        def second(q):
+            lox.log({"x": 3})
+            lox.log({"x": 4})
+
+        lax.cond(p, first, second, q)
+
+    g = jax.jit(lox.spool(f, unify=True))
+    assert_logs(g(True, False)[1], {"x": [1, 0]}, mask={"x": [1, 0]})
+    assert_logs(g(True, True)[1], {"x": [1, 2]}, mask={"x": [1, 1]})
+    assert_logs(g(False, False)[1], {"x": [3, 4]}, mask={"x": [1, 1]})
+
+
+def test_unify_gives_a_key_as_many_slots_as_nested_loops_in_a_branch_have_iterations():
+    def f(p):
+        def step(c, i):
+            lox.log({"x": i})
+            return c, None
+
+        def nested():
+            lax.scan(lambda c, _: lax.scan(step, c, jnp.arange(3)), 0, None, length=2)
+
+        lax.cond(p, nested, lambda: lax.scan(step, 0, jnp.arange(4)) and None)
+
+    g = jax.jit(lox.spool(f, unify=True))
+    assert_logs(g(True)[1], {"x": [0, 1, 2] * 2}, mask={"x": [1] * 6})
+    assert_logs(g(False)[1], {"x": [0, 1, 2, 3, 0, 0]}, mask={"x": [1] * 4 + [0] * 2})
+
+
+def test_a_batched_predicate_of_branches_that_differ_in_the_iterations_of_a_loop_is_refused_whatever_the_tags():
+    def branch(count):
+        def logs(x):
+            lax.scan(lambda c, i: (lox.log({"x": x + i}, tags="inner") and c, None), 0, jnp.arange(count))
+            lox.log({"x": x}, tags="outer")
+
+        return logs
+
+    f = jax.vmap(lambda x: lax.cond(x > 0, branch(2), branch(3), x))
+    with pytest.raises(lox.StructureError):
+        lox.spool(f)(jnp.array([1, -1]))
+    _, found = lox.spool(f, unify=True)(jnp.array([1, -1]))
+    assert lane(found, "x", 0).tolist() == [1, 2, 1]
+    assert lane(found, "x", 1).tolist() == [-1, 0, 1, -1]

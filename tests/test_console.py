@@ -447,3 +447,26 @@ def test_a_series_is_that_of_means(reverse):
 def test_options_that_mean_nothing_are_errors(options, error, message):
     with pytest.raises(error, match=re.escape(message)):
         lox.loggers.ConsoleLogger(**options)
+
+
+def test_progress_does_not_go_back_with_a_counter():
+    console = pipe()
+    with lox.loggers.ConsoleLogger({"step": 10}, console=console) as logger:
+        state = logger.init(0)
+        for step in (7, 2):
+            logger.log(state, lox.logdict({"x": np.ones(1)}, {"step": {"x": np.array([step])}}))
+            logger.flush()
+            assert logger.line().startswith("step 8/10 (80%)")
+
+
+def test_the_time_of_a_bar_ends_when_all_is_done(monkeypatch):
+    console, now = terminal(), [0.0]
+    monkeypatch.setattr(console, "get_time", lambda: now[0])
+    with lox.loggers.ConsoleLogger({"step": 2}, console=console) as logger:
+        logger.log(logger.init(0), lox.logdict({"x": np.ones(2)}, {"step": {"x": np.arange(2)}}))
+        logger.flush()
+        for _ in range(3):
+            table = terminal()
+            table.print(logger.table(10))
+            now[0] += 3600.0
+        assert "0:00:00" in printed(table) and "2:00:00" not in printed(table)

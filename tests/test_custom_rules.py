@@ -745,3 +745,72 @@ def test_functions_with_rules_inside_functions_with_rules_log_in_every_iteration
 
     _, logs = lox.spool(derivative(f), argnames="x")(X)
     assert_logs(logs, {"x": [X, X]}, rtol=RTOL)
+
+
+@pytest.mark.parametrize("inside", [lambda f: f, jax.jit])
+def test_what_only_a_forward_rule_logs_in_a_scan_happens_in_each_iteration(inside):
+    @jax.custom_vjp
+    def double(x):
+        return 2 * x
+
+    def forward(x):
+        lox.log({"x": x})
+        return 2 * x, None
+
+    double.defvjp(forward, lambda _, bar: (2 * bar,))
+
+    def f(w):  # What is logged is the same in each iteration.
+        return lax.scan(lambda c, _: (1.5 * c + double(w), None), w, None, length=3)[0]
+
+    _, logs = lox.spool(jax.grad(inside(f)))(1.0)
+    assert_logs(logs, {"x": [1.0] * 3})
+    arrived = []
+    lox.tap(jax.grad(inside(f)), arrived.append)(1.0)
+    lox.flush()
+    assert [each["x"].tolist() for each in arrived] == [[1.0]] * 3
+
+
+def test_a_loop_on_a_tangent_in_a_checkpoint_logs():
+    @jax.custom_jvp
+    def f(x):
+        return x
+
+    @f.defjvp
+    def rule(primals, tangents):
+        (tangent,) = tangents
+        up = lax.while_loop(lambda c: c < tangent, lambda c: lox.log({"c": c})["c"] + 1, 0 * tangent)
+        return *primals, up
+
+    def g(x, tangent):
+        return jax.linearize(jax.checkpoint(f), x)[1](tangent)
+
+    out, logs = lox.spool(g, max_iters=4)(1.0, 3.0)
+    assert out == 3
+    assert logs.valid("c").tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("outside", [lambda f: f, jax.jit])
+@pytest.mark.parametrize("options", [{"buffer": 1}, {"buffer": 4}])
+def test_what_a_backward_function_logs_as_the_function_does_arrives_once(options, outside):
+    def log(x):
+        lox.log({"x": x})
+
+    @jax.custom_vjp
+    def double(x):
+        log(x)
+        return 2 * x
+
+    def forward(x):
+        log(x)
+        return 2 * x, None
+
+    def backward(_, bar):
+        log(-bar)
+        return (2 * bar,)
+
+    double.defvjp(forward, backward)
+    arrived = []
+    f = lox.tap(lambda x: double(double(x)), arrived.append, **options)
+    assert outside(jax.grad(f))(3.0) == 4
+    lox.flush()
+    assert sum((each["x"].tolist() for each in arrived), []) == [3.0, 6.0, -1.0, -2.0]

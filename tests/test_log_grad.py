@@ -275,3 +275,13 @@ def test_data_that_is_wrong(data, text):
     with pytest.raises(lox.LogDataError) as raised:
         lox.spool(lambda: lox.log_grad(data))()
     assert text in str(raised.value) and "test_log_grad.py" in str(raised.value)
+
+
+def test_what_all_lanes_share_is_an_event_of_each_where_they_have_other_counters():
+    def f(w):
+        factors = jnp.arange(3.0)
+        return jax.vmap(lambda x, i: x * lox.log_grad({"w": w}, step=i)["w"])(factors, jnp.arange(3)).sum()
+
+    _, logs = lox.spool(jax.grad(f))(2.0)
+    assert_array(logs["grad/w"], [[3.0, 3.0, 3.0]])  # The sum over the batch.
+    assert_array(logs.steps["step"]["grad/w"], np.arange(3, dtype=np.int32)[None])

@@ -274,3 +274,11 @@ def test_to_pandas_of_a_batch_repeats_counters_along_further_axes():
     table = logs.to_pandas()
     assert table["i"].tolist() == [5, 5, 6, 6, 7, 7, 8, 8]
     assert table["value"].tolist() == list(range(8))
+
+
+def test_events_with_other_counters_are_not_joined_in_either_order():
+    without = lox.logdict({"x": jnp.ones(2)})
+    counted = lox.logdict({"x": jnp.ones(2)}, {"step": {"x": jnp.arange(2)}})
+    for first, second in ((without, counted), (counted, without)):
+        with pytest.raises(lox.StructureError, match="counters differ"):
+            first + second

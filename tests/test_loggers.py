@@ -18,6 +18,8 @@ from reference import assert_array
 import lox
 from lox import _channel
 from lox.loggers import Logger, MemoryLogger, MultiLogger
+from lox.loggers._histogram import histogram
+from lox.loggers._names import escaped
 
 jits = pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])
 ways = pytest.mark.parametrize("way", ["tap", "spool"])
@@ -939,3 +941,19 @@ def test_a_key_may_have_the_name_of_its_counter(around):
     logs = logger["0000000000000007"]
     assert (logs["step"].tolist(), logs["data"].tolist()) == ([1], [2])
     assert {key: step.tolist() for key, step in logs.steps["step"].items()} == {"step": [3], "data": [3]}
+
+
+def test_a_histogram_of_equal_numbers_is_one_wide():
+    for number in (0.0, 1.0, -3.0):
+        counts, edges = histogram(np.full(5, number))
+        assert counts.sum() == 5
+        np.testing.assert_array_equal(edges[[0, -1]], [number - 0.5, number + 0.5])
+
+
+def test_a_name_that_a_sink_takes_is_no_longer_than_it_may_be_and_of_one_key():
+    for longest in (40, 250):
+        keys = ["k" * length + end for length in (longest - 1, longest, longest + 50) for end in "ab"]
+        names = [escaped(key, r"[^\w-]", longest) for key in keys]
+        assert len(set(names)) == len(names)
+        assert max(map(len, names)) == longest
+        assert names[:2] == keys[:2]

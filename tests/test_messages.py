@@ -491,3 +491,16 @@ def test_an_error_names_the_users_line_also_through_a_decorated_function():
         lox.log(3)
 
     assert f"{FILE}:{inspect.getsourcelines(f)[1] + 3} (f)" in message(lox.LogDataError, f)
+
+
+def test_a_log_of_nothing_needs_no_rule_of_the_primitive_that_it_is_under():
+    def nothing(x_ref, o_ref):
+        lox.log({"x": {}})
+        o_ref[...] = 2 * x_ref[...]
+
+    def f(x):
+        return pallas.pallas_call(nothing, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
+
+    out, logs = lox.spool(f)(jnp.ones(2))
+    np.testing.assert_array_equal(out, [2.0, 2.0])
+    assert not logs

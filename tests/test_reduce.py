@@ -275,3 +275,34 @@ def test_a_log_in_a_branch_that_jax_transposes_is_reduced_to_nothing():
     out, logs = lox.spool(transposed, reduce="sum")(jnp.float32(2))
     assert out == 6
     assert_logs(logs, {"x": [0.0]}, mask={"x": [False]})
+
+
+def test_as_many_events_as_an_int32_holds_are_counted_and_one_more_is_refused():
+    def f(length):
+        lax.scan(lambda c, _: (lox.log({"x": 1.0}) and c, None), 0, None, length=length)
+
+    program = jax.make_jaxpr(lambda: lox.spool(f, reduce="count")(2**31 - 1)[1]["x"])()
+    assert str(2**31 - 1) in str(program)
+    with pytest.raises(lox.LogValueError, match="2,147,483,648 events"):
+        jax.make_jaxpr(lambda: lox.spool(f, reduce="count")(2**31)[1]["x"])()
+
+
+@pytest.mark.parametrize("transform", [jax.jit, lambda f: f])
+def test_events_of_branches_of_which_one_has_more_are_each_reduced_once(transform):
+    branches = [[1.0, 2.0, 6.0], [5.0], [3.0, 4.0]]
+
+    def f(index):
+        lax.switch(index, [functools.partial(over_steps, xs) for xs in branches])
+
+    for how, of in {"count": len, "sum": np.sum, "mean": np.mean, "last": lambda xs: xs[-1]}.items():
+        found = transform(lox.spool(f, reduce=how))
+        assert [found(index)[1]["x"].tolist() for index in range(3)] == [[of(xs)] for xs in branches]
+
+
+def test_what_is_not_reduced_of_a_reversed_scan_is_in_the_order_in_which_it_happens():
+    def f(xs):
+        lax.scan(lambda c, x: (lox.log({"x": x, "last": x}) and c, None), 0, xs, reverse=True)
+
+    _, logs = lox.spool(f, reduce={"last": "last"})(jnp.arange(3))
+    assert logs["x"].tolist() == [2, 1, 0]
+    assert logs["last"].tolist() == [0]

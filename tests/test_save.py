@@ -941,3 +941,60 @@ def test_no_file_stays_open(tmp_path):
         logger.flush()
         assert len(os.listdir("/proc/self/fd")) <= before + 1
     assert (soft, hard) == resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+def test_saving_that_fails_keeps_an_empty_directory_that_was_there_and_no_other(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError("disk full")
+
+    there, new = tmp_path / "there", tmp_path / "new"
+    there.mkdir()
+    monkeypatch.setattr(os, "rename", full)
+    for folder in (there, new):
+        with pytest.raises(OSError, match="disk full"):
+            lox.save(logs_of({"x": [1.0]}), folder)
+    assert list(tmp_path.iterdir()) == [there] and not list(there.iterdir())
+
+
+def test_logs_are_not_saved_around_runs_at_any_depth(tmp_path):
+    for depth in range(1, 4):
+        folder = tmp_path / str(depth)
+        lox.save(logs_of({"x": [1.0]}), folder.joinpath(*"abc"[:depth]))
+        with pytest.raises(lox.StorageError, match="has runs in it"):
+            lox.save(logs_of({"x": [2.0]}), folder)
+        assert [logs["x"].tolist() for logs in lox.load(folder).values()] == [[1.0]]
+
+
+def test_a_run_with_a_mask_is_stacked_beside_one_without_in_either_order(tmp_path):
+    mask = np.array([[True, False], [True, True]])
+    parts = {
+        "masked": lox.logdict({"x": np.ones((2, 2))}, mask={"x": mask}),
+        "whole": lox.logdict({"x": np.ones((2, 2))}),
+    }
+    for names in (["masked", "whole"], ["whole", "masked"]):
+        folder = tmp_path / names[0]
+        for place, name in enumerate(names):
+            lox.save(parts[name], folder / str(place))
+        logs = lox.load(folder, stack=True)
+        assert_array_equal(logs.mask["x"][:, names.index("masked")], mask)
+        assert logs.mask["x"][:, names.index("whole")].all()
+
+
+def test_a_run_is_there_when_its_first_event_cannot_be_saved(tmp_path):
+    with SaveLogger(tmp_path) as logger:
+        logger.log(logger.init(7), lox.logdict({"x": np.array(["text"])}))
+        with pytest.raises(lox.LogDataError, match="cannot be saved"):
+            logger.flush()
+    assert [*lox.load(tmp_path)] == ["0000000000000007"]
+
+
+@pytest.mark.parametrize("short", ["x.0.npy", "x@step.0.npy"])
+def test_a_run_of_which_any_column_is_shorter_goes_on_after_its_last_whole_event(tmp_path, short):
+    write(tmp_path, logs_of({"x": [1.0, 2.0, 3.0]}, step=[1, 2, 3]))
+    column = tmp_path / RUN / short
+    column.write_bytes(column.read_bytes().replace(b"(3,)", b"(1,)"))  # Its header did not get to the disk.
+    for events in ([1.0], [1.0, 4.0, 5.0]):
+        logs = lox.load(tmp_path)[RUN]
+        assert_array_equal(logs["x"], events)
+        assert_array_equal(logs.steps["step"]["x"], events)
+        write(tmp_path, logs_of({"x": [4.0, 5.0]}, step=[4, 5]))

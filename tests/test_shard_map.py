@@ -588,3 +588,16 @@ def test_a_scan_of_nothing_on_shards_has_no_events(mesh, transform):
     _, logs = transform(lox.spool(sharded(mesh, body)))(XS)
     assert np.asarray(logs["x"]).shape == (0, 4, 2)
     assert np.asarray(logs.steps["step"]["x"]).shape == (0, 4)
+
+
+@pytest.mark.parametrize("around", [0, 1])
+def test_a_reduction_on_shards_that_split_a_batch_is_refused_under_other_batches_as_well(grid, around):
+    def f(x):
+        return lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, lox.log({"x": c[1]})["x"]), (0, x))[1]
+
+    sharded = jax.shard_map(f, mesh=grid, in_specs=P("b"), out_specs=P("b"), check_vma=False)
+    batched = jax.vmap(sharded, spmd_axis_name="a")
+    for _ in range(around):
+        batched = jax.vmap(batched)
+    with pytest.raises(lox.UnsupportedPrimitiveError, match="spmd_axis_name="):
+        lox.spool(batched, reduce="sum")(jnp.zeros((*[3] * around, 2, 4)))

@@ -220,6 +220,36 @@ def test_an_interval_keeps_a_key_without_events_in_branches():
     assert logs["x"].shape == (0,)
 
 
+@pytest.mark.parametrize("before", range(4))
+def test_an_interval_counts_a_key_through_branches_and_on_into_loops(before):
+    def g(xs):
+        for x in range(before):
+            lox.log({"x": 10.0 + x})
+        for x in xs:
+            lax.cond(x > 0, lambda x: lox.log({"x": x}) and None, lambda x: None, x)
+        lax.scan(lambda c, i: (lox.log({"x": 20 + i}) and c, None), 0, jnp.arange(3.0))
+
+    transformed = {interval: jax.jit(lox.spool(g, interval=interval, unify=True)) for interval in (2, 3)}
+    for xs in ([1.0, 2.0], [0.0, 2.0]):
+        happened = [*(10.0 + x for x in range(before)), *(x for x in xs if x > 0), 20.0, 21.0, 22.0]
+        for interval, spooled in transformed.items():
+            assert spooled(xs)[1].valid("x").tolist() == happened[::interval]
+
+
+@pytest.mark.parametrize("before", range(4))
+def test_an_interval_has_room_for_all_events_that_may_happen(before):
+    def g(xs):
+        for x in range(before):
+            lox.log({"x": 10.0 + x})
+        for x in xs:
+            lax.cond(x > 0, lambda x: lox.log({"x": x}) and None, lambda x: None, x)
+
+    for count in range(1, 4):
+        xs = [1.0, 2.0, 3.0][:count]
+        _, logs = jax.jit(lox.spool(g, interval=3, unify=True))(xs)
+        assert logs.valid("x").tolist() == [*(10.0 + x for x in range(before)), *xs][::3]
+
+
 def test_what_an_interval_leaves_out_is_not_put_together_with_what_it_keeps():
     def g(x, count):
         for _ in range(count):

@@ -344,7 +344,8 @@ def test_logs_that_go_to_another_tap_leave_room_in_the_buffer():
 
     lox.tap(f, outer.append, buffer=4)(1.0)
     lox.flush()
-    assert [logs["x"].tolist() for logs in outer] == np.reshape(2.0 ** np.arange(12), (3, 4)).tolist()
+    # The inner tap leaves what it takes for the outer one, too: two logs in each iteration.
+    assert [logs["x"].tolist() for logs in outer] == np.reshape(2.0 ** np.arange(12), (6, 2)).tolist()
     assert [logs["i"].tolist() for logs in inner] == [[i] for i in range(12)]
 
 
@@ -1114,3 +1115,15 @@ def test_on_cpu_a_call_returns_when_the_callbacks_have_run(options):
         tapped(jnp.float32(calls))
         assert len(arrived) == calls  # Without a flush.
     lox.flush()
+
+
+def test_what_an_empty_batch_logs_does_not_arrive_with_what_waits_beside_it():
+    def f(xs, y):
+        jax.vmap(lambda x: lox.log({"x": x}))(xs)
+        lox.log({"y": y})
+
+    arrived = []
+    for transform in (lambda f: f, jax.jit):
+        lox.tap(transform(f), arrived.append, buffer=2)(jnp.zeros(0), 1.0)
+    lox.flush()
+    assert [{key: values.tolist() for key, values in logs.items()} for logs in arrived] == [{"y": [1.0]}] * 2

@@ -507,3 +507,35 @@ def test_a_branch_without_the_loop_counts_nothing_dropped_in_any_lane():
             mask={"x": [[True, True, True], [True, False, True]]},
             dropped={"x": np.int32([0, 0, 1])},
         )
+
+
+def test_a_log_after_a_loop_in_a_branch_keeps_how_many_events_the_loop_dropped():
+    def f(n):
+        def loop(n):
+            lax.fori_loop(0, n, lambda i, c: lox.log({"x": i}) and c, 0)
+            lox.log({"x": -1})
+
+        lax.cond(n > 0, loop, lambda n: lox.log({"x": -2}) and None, n)
+
+    g = jax.jit(lox.spool(f, unify=True, max_iters=2))
+    for n, happened, dropped in ((0, [-2], 0), (1, [0, -1], 0), (5, [0, 1, -1], 3)):
+        _, logs = g(n)
+        assert logs.valid("x").tolist() == happened
+        assert logs.dropped["x"] == dropped
+
+
+@transforms
+@pytest.mark.parametrize("carried", range(1, 6))
+def test_a_predicate_that_batch_elements_part_after_several_iterations_ends_the_logs_of_each(carried, transform):
+    def f(x):
+        def body(carry):
+            i, *values = carry
+            lox.log({"i": i})
+            return i + 1, values[0], *values[:-1]
+
+        return lax.while_loop(lambda carry: carry[0] < carry[-1], body, (0, x, *[9] * carried))[0]
+
+    xs = (carried, 7)
+    _, logs = lox.spool(transform(jax.vmap(f)), max_iters=8)(jnp.array(xs))
+    for index, x in enumerate(xs):
+        assert lane(logs, "i", index).tolist() == list(range(x))
