@@ -141,17 +141,16 @@ def compact(block: Block, interval: int, offset: int) -> Block:
     late = mask & (place >= done)
     number = where(place < done, place * interval, offset + jnp.cumsum(late, axis=0, dtype=jnp.int32) - 1)
     wanted = mask & (number % interval == 0)
-    before = sharded_as(block.value, jnp.cumsum(wanted, axis=0, dtype=jnp.int32))
-    slot = sharded_as(block.value, jax.lax.broadcasted_iota(jnp.int32, (capacity, *shape[1:]), 0))
-    source = jnp.minimum(_of_each_lane(jnp.searchsorted, block.lanes)(before, slot + 1), max(slots - 1, 0))
+    source = jax.lax.slice_in_dim(jnp.sort(where(wanted, place, jnp.full_like(place, slots)), axis=0), 0, capacity)
+    inside = jnp.minimum(source, max(slots - 1, 0))
 
     def move(array: Any) -> Any:
-        return _of_each_lane(_take, block.lanes)(sharded_as(block.value, array), source)
+        return _over_batches(_take, block.lanes)(sharded_as(block.value, array), inside)
 
-    return dataclasses.replace(block.map(move), mask=slot < jnp.sum(wanted, axis=0, keepdims=True, dtype=jnp.int32))
+    return dataclasses.replace(block.map(move), mask=source < slots)
 
 
-def _of_each_lane(function: Callable[..., Any], lanes: int) -> Callable[..., Any]:
+def _over_batches(function: Callable[..., Any], lanes: int) -> Callable[..., Any]:
     for _ in range(lanes):
         function = jax.vmap(function, in_axes=1, out_axes=1)
     return function
