@@ -279,7 +279,7 @@ def spool(
         tags: A tag or tags; a log call is selected when it carries any of them. With `argnames`, both must match.
         reduce: "mean", "sum", "min", "max", "first", "last" or "count", or a mapping from key to one of them: the
             events of a key become one, as they happen, so that memory does not grow with their number. Floats are
-            added in twice their precision: a sum or mean of 10^7 events is as precise as one event. Keys that are
+            added with compensation (Kahan): a sum or mean of 10^7 events is as precise as one event. Keys that are
             not in the mapping are not reduced.
         interval: Of each key every `interval`-th event is kept, the first one first; n events take the memory of
             ceil(n / interval), plus those of one iteration of an outer loop.
