@@ -191,7 +191,7 @@ def _refuse_offloading(trace: Any, params: dict[str, Any]) -> None:
 
 
 def _ordered_sites(jaxpr: Any) -> Iterator[Site]:
-    """Where what taps stream in order is logged."""
+    """The sites of the logs that taps stream in order."""
     for nodes, to in logs_of(jaxpr):
         taken = [nodes] if to is not None else [selection.split(nodes)[0] for selection in ordering.get()]
         if to is None or to.ordered:

@@ -180,7 +180,7 @@ def _log(*leaves: Any, layout: Layout) -> None:
 def _run(*leaves: Any, layout: Layout) -> list[Any]:
     nodes, to = received(leaves, {"layout": layout})
     if to is None:
-        if not _in_callback():  # There nobody listens, as on other threads.
+        if not _in_callback():  # No handler gets such logs, as on other threads.
             _refuse(nodes)
     else:
         with jax.disable_jit(False):  # Nothing but a compiled program calls the host.

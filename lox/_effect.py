@@ -244,6 +244,6 @@ def emit(nodes: Sequence[Node], to: Destination | None = None) -> None:
 
 def received(leaves: Sequence[Any], params: Mapping[str, Any]) -> tuple[tuple[Node, ...], Destination | None]:
     """The nodes that an equation of the primitive carries, and where they go when a tap has taken them."""
-    # A literal of a jaxpr is a Python scalar where its dtype is that of one: True and False, of which arrays are made.
+    # Boolean literals of a jaxpr are Python's True and False, which lack the attributes of arrays.
     arrays = [np.asarray(leaf) if isinstance(leaf, bool) else leaf for leaf in leaves]
     return jax.tree.unflatten(params["layout"].tree, arrays)
