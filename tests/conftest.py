@@ -1,6 +1,7 @@
 """JAX as the tests have it: several CPU devices, strict dtype promotion, quick compilation. No library calls home."""
 
 import gc
+import importlib
 import os
 import signal
 
@@ -25,8 +26,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 QUICK = {
     "jax_disable_most_optimizations": True,
-    # jax 0.10 crashes when it stores a program that calls the host from several devices.
-    "jax_enable_compilation_cache": jax.__version_info__ >= (0, 11),
+    "jax_enable_compilation_cache": True,
     "jax_persistent_cache_min_compile_time_secs": 0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
 }
@@ -34,11 +34,23 @@ QUICK = {
 
 AS_USERS = {"jax_disable_most_optimizations": False, "jax_enable_compilation_cache": False}
 
+if jax.__version_info__ < (0, 11):
+    # It crashes when it stores a program that calls the host from several devices: these are compiled each time, and
+    # so is all in the processes that tests start.
+    cache = importlib.import_module("jax._src.compilation_cache")
+
+    def store(key, name, executable, *args, stores=cache.put_executable_and_time):
+        if len(executable.local_devices()) == 1:
+            stores(key, name, executable, *args)
+
+    cache.put_executable_and_time = store
+
 
 def pytest_addoption(parser):
     parser.addoption(
         "--as-users", action="store_true", help="compile as users do: with all optimizations, and without a cache"
     )
+    parser.addoption("--no-compilation-cache", action="store_true", help="compile everything")
     parser.addoption("--mutant", help="break lox in this way, of tests/mutants.py")
 
 
@@ -53,11 +65,15 @@ def pytest_configure(config):
         breaks(pytest.MonkeyPatch())
     if config.getoption("as_users"):
         return
+    if config.getoption("no_compilation_cache"):
+        QUICK["jax_enable_compilation_cache"] = False
     if hasattr(config, "cache"):  # Not with `-p no:cacheprovider`.
         QUICK["jax_compilation_cache_dir"] = str(config.cache.mkdir("jax"))
     for name, value in QUICK.items():
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)  # For the processes that tests start.
+    if jax.__version_info__ < (0, 11):
+        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "False"
 
 
 def pytest_collection_finish():
