@@ -11,8 +11,8 @@ from corpus import Case, cases
 import lox
 from benchmarks.listing import PRESUMED, listing
 from lox._audit._checks import KINDS
-from lox._audit._failures import FAILED
 from lox._audit._findings import Kind
+from lox._audit._own_kinds import CHANGED, FAILED, UNUSED
 
 FOLDER = Path(lox.__file__).parent.parent / "docs" / "audit"
 
@@ -23,11 +23,22 @@ SEVERITY = {
 }
 
 
+WITHOUT_PROGRAMS = {
+    FAILED: "A warning: an audit does not raise when one of its checks does. The report names the check, its error and "
+    "the line in lox, and has what all other checks found. What the failed check looks for may be in the program.",
+    UNUSED: "A warning: the comment is in a function that was audited, and no finding of its code is at its statement. "
+    "The mistake was corrected, or moved to another line, or the code is another one.",
+    CHANGED: "For information: with --baseline, an audit compares the types of what goes into and comes out of each "
+    "loop, branch and call with those that were there when the baseline was written.",
+}
+
+
 def pages() -> dict[str, str]:
     """The text of each page, by its name."""
     corpus = cases()
     of_kinds = {f"{code}.md": _page(kind, corpus) for code, kind in KINDS.items()}
-    return {"index.md": _index(corpus), f"{FAILED.code}.md": _page_of_failures(), **of_kinds}
+    others = {f"{kind.code}.md": _page_without_programs(kind, text) for kind, text in WITHOUT_PROGRAMS.items()}
+    return {"index.md": _index(corpus), **others, **of_kinds}
 
 
 def _index(corpus: list[Case]) -> str:
@@ -35,7 +46,7 @@ def _index(corpus: list[Case]) -> str:
         f"| [{code}]({code}.md) | {kind.severity} | {kind.title} | {_count(corpus, code)} |"
         for code, kind in sorted(KINDS.items())
     ]
-    rows.insert(0, f"| [{FAILED.code}]({FAILED.code}.md) | {FAILED.severity} | {FAILED.title} | |")
+    rows[:0] = [f"| [{kind.code}]({kind.code}.md) | {kind.severity} | {kind.title} | |" for kind in WITHOUT_PROGRAMS]
     return "\n".join(
         [
             "# What an audit finds",
@@ -94,17 +105,8 @@ def _page(kind: Kind, corpus: list[Case]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _page_of_failures() -> str:
-    parts = [
-        f"# {FAILED.code}: {FAILED.title}",
-        _filled(
-            "A warning: an audit does not raise when one of its checks does. The report names the check, its error and "
-            "the line in lox, and has what all other checks found. What the failed check looks for may be in the "
-            "program."
-        ),
-        "## What to do",
-        _filled(FAILED.suggestion),
-    ]
+def _page_without_programs(kind: Kind, text: str) -> str:
+    parts = [f"# {kind.code}: {kind.title}", _filled(text), "## What to do", _filled(kind.suggestion)]
     return "\n\n".join(parts) + "\n"
 
 

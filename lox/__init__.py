@@ -1,6 +1,7 @@
 """lox: logging for JAX."""
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from lox._channel import flush as flush
@@ -52,4 +53,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_AT_FIRST_USE} - {"importlib", "Any", "TYPE_CHECKING"})
+    return sorted({*globals(), *_AT_FIRST_USE} - {"importlib", "os", "Any", "TYPE_CHECKING"})
+
+
+if os.environ.get("LOX_AUDIT", "0") not in ("", "0"):
+    importlib.import_module("lox._audit._environment").begin()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from lox._audit._settings import FORMATS
 from lox._exceptions import LoxError
-from lox.commands import audit, demo, export, ls, plot, show, tail
-from lox.commands._arguments import axes, function, output_file, positive, whole
+from lox.commands import audit, demo, explain, export, ls, plot, show, tail
+from lox.commands._arguments import axes, codes, function, output_file, positive, whole
 from lox.commands._output import Failure, complain
 
 INTERRUPTED, READER_GONE = 130, 141
@@ -67,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_tail(commands)
     _add_export(commands)
     _add_audit(commands)
+    _add_explain(commands)
     _add_demo(commands)
     return parser
 
@@ -166,11 +169,21 @@ def _add_export(commands: argparse._SubParsersAction) -> None:
 def _add_audit(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
         "audit",
-        help="say what in a function will bite",
-        description="Follows the data through a function, without computing anything, and prints a report. The exit "
-        "code is 1 when something is found that is as bad as --fail-on.",
+        help="find mistakes in a function, or in a script that runs",
+        description="Follows the data through a function, without computing anything, and prints a line for each "
+        "mistake that it finds. With --run, it runs a script and audits each function at its first compilation. The "
+        "exit code is 1 when something is found that is as bad as --fail-on. [tool.lox.audit] of pyproject.toml may "
+        "set select, ignore, fail-on and format.",
     )
-    parser.add_argument("function", metavar="MODULE:FUNCTION", type=function, help="as in package.module:name")
+    parser.add_argument(
+        "function", metavar="MODULE:FUNCTION", type=function, nargs="?", help="as in package.module:name"
+    )
+    parser.add_argument(
+        "--run",
+        metavar="SCRIPT",
+        nargs=argparse.REMAINDER,
+        help="a script with its arguments, or -m and a module; last",
+    )
     parser.add_argument(
         "--args",
         metavar="MODULE:FACTORY",
@@ -186,32 +199,53 @@ def _add_audit(commands: argparse._SubParsersAction) -> None:
         help="what the axes of an argument mean, as in obs=time,batch,_",
     )
     parser.add_argument("--differentiate", metavar="NAME", action="append", default=[], help="an argument")
-    parser.add_argument("--ignore", metavar="CODE", action="append", default=[], help="what is not to be reported")
+    for name, text in (("select", "the only codes to report"), ("ignore", "codes that are not reported")):
+        parser.add_argument(
+            f"--{name}",
+            metavar="CODES",
+            type=codes,
+            action="extend",
+            help=f"{text}, as in LOX104,LOX7; a beginning means all",
+        )
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument("--format", choices=FORMATS, help="concise by default")
+    forms.add_argument("--full", dest="format", action="store_const", const="full", help="the whole report as text")
     parser.add_argument(
-        "--detail", choices=("calls", "lines", "equations"), default="lines", help="of the data flow; lines by default"
+        "--detail", choices=("calls", "lines", "equations"), default="calls", help="of the data flow; calls by default"
     )
+    parser.add_argument("--output", metavar="FILE", type=output_file(), help="write to a file")
+    parser.add_argument("--baseline", metavar="FILE", type=Path, help="report only what this file does not have")
+    parser.add_argument("--write-baseline", metavar="FILE", type=output_file(), help="write what is found to this file")
     parser.add_argument(
         "--fail-on",
         choices=("error", "warning", "info"),
-        default="error",
-        help="from when on the exit code is 1; error by default",
+        help="the severity from which on the exit code is 1; error by default",
     )
-    form = parser.add_mutually_exclusive_group()
-    for name in ("json", "markdown", "mermaid"):
-        form.add_argument(f"--{name}", dest="write", action="store_const", const=name, help=f"print it as {name}")
-    parser.set_defaults(
-        write="text",
-        command=lambda args: audit.audit(
-            args.function,
-            args.args,
-            dict(args.axes),
-            args.differentiate,
-            args.ignore,
-            args.write,
-            args.detail,
-            args.fail_on,
-        ),
+
+    def run(args: argparse.Namespace) -> int:
+        named = {each.name for each in dataclasses.fields(audit.Choices)}
+        choices = audit.Choices(**{name: value for name, value in vars(args).items() if name in named})
+        if (args.function is None) == (args.run is None):
+            parser.error("give a function, or --run and a script")
+        if args.run is None:
+            return audit.audit(args.function, args.args, dict(args.axes), args.differentiate, choices)
+        if not args.run:
+            parser.error("--run takes a script")
+        if args.args or args.axes or args.differentiate:
+            parser.error("--args, --axes and --differentiate are for one function")
+        return audit.audit_run(args.run, choices)
+
+    parser.set_defaults(command=run)
+
+
+def _add_explain(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser(
+        "explain",
+        help="say what a code of the audit means",
+        description="Prints the page of a code, or lists all codes.",
     )
+    parser.add_argument("code", metavar="CODE", nargs="?", help="as in LOX104")
+    parser.set_defaults(command=lambda args: explain.explain(args.code))
 
 
 def _add_demo(commands: argparse._SubParsersAction) -> None:

@@ -16,6 +16,7 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
+from compilation import keep_what_can_be_kept
 from jax.interpreters import batching, partial_eval
 
 SCENARIOS = {}
@@ -539,6 +540,7 @@ def losses():
 
 def main():
     """Prints what comes of scenarios, all or some by name, for each loss."""
+    keep_what_can_be_kept()
     names = list(SCENARIOS) if sys.argv[1] == "all" else sys.argv[1].split(",")
     each = fork(losses)
     KNOWN.update(each)

@@ -1,7 +1,6 @@
 """JAX as the tests have it: several CPU devices, strict dtype promotion, quick compilation. No library calls home."""
 
 import gc
-import importlib
 import os
 import signal
 
@@ -16,6 +15,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
+from compilation import keep_what_can_be_kept  # noqa: E402
 from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 from tiers import examples as examples  # noqa: E402
 from tiers import pytest_collection_modifyitems as pytest_collection_modifyitems  # noqa: E402
@@ -33,17 +33,6 @@ QUICK = {
 """How the tests compile: quickly, and once for all runs."""
 
 AS_USERS = {"jax_disable_most_optimizations": False, "jax_enable_compilation_cache": False}
-
-if jax.__version_info__ < (0, 11):
-    # It crashes when it stores a program that calls the host from several devices: these are compiled each time, and
-    # so is all in the processes that tests start.
-    cache = importlib.import_module("jax._src.compilation_cache")
-
-    def store(key, name, executable, *args, stores=cache.put_executable_and_time):
-        if len(executable.local_devices()) == 1:
-            stores(key, name, executable, *args)
-
-    cache.put_executable_and_time = store
 
 
 def pytest_addoption(parser):
@@ -72,7 +61,8 @@ def pytest_configure(config):
     for name, value in QUICK.items():
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)  # For the processes that tests start.
-    if jax.__version_info__ < (0, 11):
+    keep_what_can_be_kept()
+    if jax.__version_info__ < (0, 11):  # It can be kept where the test's own process is asked, and not elsewhere.
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "False"
 
 

@@ -22,6 +22,7 @@ def modules(folder, root):
 
 
 MODULES = modules(PACKAGE, PACKAGE.parent)
+del MODULES["lox._pytest._lox_pytest"]  # It is a module of its own where lox is installed.
 TESTS = Path(__file__).parent
 EVERYWHERE = MODULES | modules(TESTS.parent / "benchmarks", TESTS.parent) | modules(TESTS, TESTS)
 HANDLERS = {"lox._spool", "lox._strip", "lox._sites", "lox._stream"}

@@ -69,17 +69,21 @@ SQUARE = ("auditedprogram:steps.update", "--axes", "obs=time,batch", "--args")
 def test_the_report_is_printed_and_an_issue_is_exit_code_1(audit, factory):
     code, out, err = audit(*SQUARE, f"auditedprogram:{factory}")
     assert code == 1 and not err
-    assert "Audit of update: 1 issue" in out and "LOX101 error" in out and "auditedprogram.py:6" in out
+    assert out.startswith("auditedprogram.py:6:16 LOX101 Axis 0 of obs.T of shape (8 batch, 8 time) is batch")
+    assert out.splitlines()[-1].startswith("update: 1 error")
 
 
 def test_json_is_an_object(audit):
-    code, out, _ = audit(*SQUARE, "auditedprogram:positional", "--json")
+    code, out, _ = audit(*SQUARE, "auditedprogram:positional", "--format", "json")
     assert code == 1 and [issue["code"] for issue in json.loads(out)["issues"]] == ["LOX101"]
 
 
-@pytest.mark.parametrize(("write", "start"), [("markdown", "# Audit of `update`"), ("mermaid", "flowchart TD")])
+@pytest.mark.parametrize(
+    ("write", "start"),
+    [("markdown", "# Audit of `update`"), ("mermaid", "flowchart TD"), ("full", "Audit of update: 1 error")],
+)
 def test_other_forms(audit, write, start):
-    assert audit(*SQUARE, "auditedprogram:positional", f"--{write}", "--detail", "equations")[1].startswith(start)
+    assert audit(*SQUARE, "auditedprogram:positional", "--format", write, "--detail", "equations")[1].startswith(start)
 
 
 def test_what_is_ignored_is_no_failure(audit):
@@ -88,17 +92,17 @@ def test_what_is_ignored_is_no_failure(audit):
 
 def test_a_function_without_arguments_needs_no_factory(audit):
     code, out, _ = audit("auditedprogram:nothing")
-    assert code == 0 and "Audit of nothing: 0 issues" in out
+    assert code == 0 and out.startswith("nothing: nothing found; ")
 
 
 def test_a_function_whose_arguments_are_injected_needs_no_factory(audit):
     code, out, error = audit("auditedprogram:scaled")
-    assert (code, error) == (0, "") and "Audit of scale" in out
+    assert (code, error) == (0, "") and out.startswith("scale: nothing found")
 
 
 def test_a_function_that_raises_is_an_issue(audit):
     code, out, _ = audit("auditedprogram:steps.update", "--args", "auditedprogram:unlike")
-    assert code == 1 and "LOX400 error" in out and "ValueError" in out
+    assert code == 1 and "LOX400" in out and "ValueError" in out
 
 
 @pytest.mark.parametrize(
@@ -113,7 +117,7 @@ def test_a_function_that_raises_is_an_issue(audit):
         (["auditedprogram:number"], "auditedprogram:number is no function but int"),
         (["auditedprogram:nothing", "--args", "auditedprogram:listed"], "must return a tuple of positional or a dict"),
         (["auditedprogram:nothing", "--axes", "obs=time"], "axes= names 'obs'"),
-        (["auditedprogram:nothing", "--ignore", "LOX1"], "lox.audit knows no LOX1"),
+        (["auditedprogram:nothing", "--ignore", "LOX999"], "lox.audit knows no LOX999"),
         (["auditedprogram:nothing", "--differentiate", "w"], "differentiate= names 'w'"),
     ],
 )
@@ -128,7 +132,19 @@ def test_a_module_that_needs_another_says_which(audit, tmp_path):
     assert code == 1 and "importing needing needs notinstalled, which is not installed" in err
 
 
-@pytest.mark.parametrize("argv", [["module.f"], ["a:b:c"], ["m:f", "--axes", "time"], ["m:f", "--json", "--markdown"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["module.f"],
+        ["a:b:c"],
+        ["m:f", "--axes", "time"],
+        ["m:f", "--format", "yaml"],
+        [],
+        ["m:f", "--run", "script.py"],
+        ["--run"],
+        ["--args", "m:f", "--run", "x.py"],
+    ],
+)
 def test_wrong_usage_is_exit_code_2(audit, argv):
     assert audit(*argv)[0] == 2
 
@@ -174,7 +190,7 @@ def module(tmp_path):
 def test_a_function_that_exits_does_not_pass(audit, module):
     module("exitingprogram", EXITING)
     code, out, _ = audit("exitingprogram:exits", "--args", "exitingprogram:arguments")
-    assert code == 1 and "LOX400 error" in out and "SystemExit: 0" in out
+    assert code == 1 and "LOX400" in out and "SystemExit: 0" in out
 
 
 def test_what_makes_arguments_and_exits_does_not_pass(audit, module):

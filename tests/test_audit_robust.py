@@ -33,11 +33,12 @@ def check(report):
         raise AssertionError(f"{constant} is no JSON")
 
     for detail in DETAILS:
-        assert report.to_text(detail) and report.to_markdown(detail)
+        assert report.to_full(detail) and report.to_markdown(detail)
         assert report.to_mermaid(detail).startswith("flowchart TD\n")
         parts = json.loads(report.to_json(detail), parse_constant=refuse)
         assert len(parts["issues"]) == len(report.issues)
-    assert str(report).startswith(f"Audit of {report.name}:") and repr(report) and report.__rich__()
+    assert str(report).splitlines()[-1].startswith(f"{report.name}: ") and repr(report) and report.__rich__()
+    assert json.loads(report.to_sarif()) and report.to_github().count("\n::") == max(0, len(report.found) - 1)
     return report
 
 

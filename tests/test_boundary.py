@@ -24,6 +24,7 @@ def outcomes(tmp_path, scenarios):
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_ENABLE_COMPILATION_CACHE": "True",
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path),  # All processes compile the same programs.
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",

@@ -9,15 +9,19 @@ from typing import Any
 from lox._arguments import names
 from lox._audit._audited import Audited
 from lox._audit._capture import Capture, capture
-from lox._audit._checks import ALL, KINDS
+from lox._audit._checks import ALL
 from lox._audit._expect import expect
-from lox._audit._failures import FAILED, guarded
-from lox._audit._findings import Finding, Held
+from lox._audit._failures import guarded
+from lox._audit._findings import Finding, Held, first_causes
 from lox._audit._follow import follow
+from lox._audit._inline import leave_out
 from lox._audit._location import Location
+from lox._audit._naming import name_values
 from lox._audit._options import Axes, check_that_it_takes, read_axes, read_calls
 from lox._audit._report import Report, report_of
+from lox._audit._settings import expand
 from lox._audit._signature import definition
+from lox._audit._sources import sources
 from lox._exceptions import LogValueError
 
 
@@ -73,9 +77,7 @@ class Audit:
         if not callable(fun):
             raise TypeError(f"lox.audit takes a function, got {fun!r} of type {type(fun).__name__}.")
         labels, more = read_axes(axes), read_calls(fun, calls)
-        ignored = set(names(ignore, "ignore=", " of lox.audit"))
-        if foreign := ignored - KINDS.keys() - {FAILED.code}:
-            raise LogValueError(f"lox.audit knows no {', '.join(sorted(foreign))}.")
+        ignored = expand(names(ignore, "ignore=", " of lox.audit"))
         by = () if differentiate is None else names(differentiate, "differentiate=", " of lox.audit")
 
         def audited(*args: Any, **kwargs: Any) -> Report:
@@ -84,6 +86,7 @@ class Audit:
                 check_that_it_takes(fun, args, kwargs, f"lox.audit({captured.name}) is given")
             failures: list[Finding] = []
             program = follow(captured, labels, failures)
+            name_values(program)
             seen = Audited(
                 fun=fun,
                 arguments=((args, kwargs), *((each, {}) for each in more)),
@@ -93,10 +96,14 @@ class Audit:
                 others=tuple(capture(fun, each, {}) for each in more),
             )
             here = definition(fun)
-            found = [_placed(each, here) for check in ALL for each in guarded(check, seen)]
+            found = dict.fromkeys([*failures, *(_placed(each, here) for check in ALL for each in guarded(check, seen))])
+            findings = first_causes(each for each in found if isinstance(each, Finding))
+            held = [each for each in found if isinstance(each, Held)]
             if captured.error is not None:  # What comes after it was not looked at.
-                found = [each for each in found if isinstance(each, Finding)]
-            return report_of(captured.name, program, [*failures, *found], ignored)
+                kept, used = leave_out(findings, ())
+                return report_of(captured.name, program, kept, (), used, captured.error).only(ignore=ignored)
+            kept, used = leave_out(findings, sources(seen))
+            return report_of(captured.name, program, kept, held, used, None).only(ignore=ignored)
 
         return audited
 

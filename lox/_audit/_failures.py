@@ -8,16 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lox._audit._audited import Audited
-from lox._audit._findings import Finding, Held, Kind
+from lox._audit._findings import Finding, Held
 from lox._audit._location import NOWHERE
-
-FAILED = Kind(
-    "LOX000",
-    "warning",
-    "A check of the audit failed",
-    "This is a fault of lox, not of your program: please report it with this message and the program. All other checks "
-    'ran; ignore="LOX000" leaves this out.',
-)
+from lox._audit._own_kinds import FAILED
 
 
 def failure(part: str, error: Exception) -> Finding:

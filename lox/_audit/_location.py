@@ -18,24 +18,40 @@ from lox._audit._program import Block, Step
 from lox._compat import _tracebacks as tracebacks
 
 _JAX, _LOX = str(Path(jax.__file__).parent), str(Path(__file__).parents[1])
+_AUDIT = f"{_LOX}/_audit/"
 _PYTHON = sysconfig.get_paths()["stdlib"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Location:
-    """A line of a program; of none, the file is empty."""
+    """A line of a program; of none, the file is empty.
+
+    Attributes:
+        file: Its file.
+        line: Its number, from 1.
+        function: The function that it is in.
+        column: Where in the line, from 1; 0 if that is not known. Locations that differ in this alone are equal.
+        caller: The line of the user's program that led to it, if it is in a library. Of no part in equality either.
+    """
 
     file: str = ""
     line: int = 0
     function: str = ""
+    column: int = dataclasses.field(default=0, compare=False)
+    caller: Location | None = dataclasses.field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"{Path(self.file).name}:{self.line}" if self.file else ""
 
     @property
     def code(self) -> str:
-        """What is written there."""
+        """The source text of the line."""
         return linecache.getline(self.file, self.line).strip()
+
+    @property
+    def of_user(self) -> Location:
+        """The line of the user's program: this one, or the one that called the library that this one is in."""
+        return self.caller or self
 
 
 NOWHERE = Location()
@@ -66,15 +82,56 @@ def _frames(traceback: Any) -> tuple[Frame, ...]:
 
 def locate(equation: Any, around: Location = NOWHERE) -> Location:
     """The innermost line outside of JAX, lox and Python's own library that led to an equation; `around` for none."""
-    return _own_line(equation.source_info.traceback) or around
+    own = _own_line(equation.source_info.traceback)
+    if own is None:
+        return around
+    if own.caller is None and around.file and not is_users(own.file) and is_users(around.of_user.file):
+        return dataclasses.replace(own, caller=around.of_user)
+    return own
 
 
 @functools.lru_cache(maxsize=4096)
 def _own_line(traceback: Any) -> Location | None:
+    innermost = None
     for code, instruction in _frames(traceback):
-        if not is_internal(code.co_filename):
-            return Location(code.co_filename, traceback.code_addr2line(code, instruction), code.co_qualname)
-    return None
+        if innermost is not None and code.co_filename.startswith(_AUDIT):
+            return innermost  # Who called the audit has no part in the program.
+        if is_internal(code.co_filename) or (innermost is not None and not is_users(code.co_filename)):
+            continue
+        line = traceback.code_addr2line(code, instruction)
+        here = Location(code.co_filename, line, code.co_qualname, column_of(code, instruction, line))
+        if is_users(code.co_filename):
+            return here if innermost is None else dataclasses.replace(innermost, caller=here)
+        innermost = here
+    return innermost
+
+
+def column_of(code: CodeType, instruction: int, line: int) -> int:
+    """The column of an instruction, from 1, or 0 if its code does not tell."""
+    span = span_of(code, instruction)
+    if span is None or span.line != line:
+        return 0
+    before = linecache.getline(code.co_filename, line).encode()[: span.column]
+    return len(before.decode(errors="replace")) + 1
+
+
+class Span(NamedTuple):
+    """The place of an expression in a file: lines from 1, columns in bytes of UTF-8 from 0."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+@functools.lru_cache(maxsize=4096)
+def span_of(code: CodeType, instruction: int) -> Span | None:
+    """The expression that an instruction of a code belongs to."""
+    found = next(itertools.islice(code.co_positions(), instruction // 2, None), None)
+    if found is None or None in found:
+        return None
+    line, end_line, column, end_column = found
+    return Span(line, column, end_line, end_column)  # type: ignore[arg-type]
 
 
 def call(equation: Any) -> tuple[Any, ...]:

@@ -9,6 +9,8 @@ from lox import _compat
 from lox._audit._facts import Fact
 from lox._audit._rules import primitives
 
+NAMELESS = "a value"
+
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Value:
@@ -20,6 +22,8 @@ class Value:
         name: Its name, if it is an argument or has another one that the user would recognize.
         maker: The step that it comes out of.
         uses: How many steps and results it goes into.
+        written: The variable that it is assigned to, or the source text of its expression, or nothing.
+        laid_out: The value that this one is with other axes, where nobody wrote so.
     """
 
     aval: Any
@@ -27,6 +31,8 @@ class Value:
     name: str = ""
     maker: Step | None = None
     uses: int = 0
+    written: str = ""
+    laid_out: Value | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -40,9 +46,20 @@ class Value:
         return ", ".join(f"{size} {label}" if label else str(size) for size, label in labelled)
 
     @property
+    def called(self) -> str:
+        """Its name in the source, or that of the value that it is with other axes."""
+        named = self if self.laid_out is None else self.laid_out
+        return named.name or named.written or NAMELESS
+
+    @property
     def text(self) -> str:
         """Its name and its axes, as a report says them."""
-        return f"{self.name or 'a value'} of shape ({self.axes})"
+        return f"{self.called} of shape ({self.axes})"
+
+    @property
+    def text_as_written(self) -> str:
+        """Its name, and its axes before implicit broadcasting gave it others."""
+        return self.text if self.laid_out is None else self.laid_out.text
 
 
 @dataclasses.dataclass(eq=False, slots=True)

@@ -50,7 +50,8 @@ class Source:
 
     def at(self, node: ast.AST) -> Location:
         """The place of a part of it."""
-        return Location(self.code.co_filename, getattr(node, "lineno", 0), self.code.co_name)
+        column = getattr(node, "col_offset", -1) + 1
+        return Location(self.code.co_filename, getattr(node, "lineno", 0), self.code.co_name, column)
 
     @property
     def locals(self) -> frozenset[str]:

@@ -58,3 +58,8 @@ def axes(text: str) -> tuple[str, tuple[str | None, ...]]:
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"must be as in obs=time,batch,_, got {text!r}")
     return name, tuple(None if label in ("", "_") else label for label in labels.split(",")) if labels else ()
+
+
+def codes(text: str) -> list[str]:
+    """Codes of the auditor, or beginnings of codes, separated by commas."""
+    return [each.strip().upper() for each in text.split(",") if each.strip()]

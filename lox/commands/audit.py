@@ -1,22 +1,62 @@
-"""``lox audit``: what a function does with data, and what in it will bite."""
+"""``lox audit``: the mistakes in a function, or in all functions that a script compiles."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import inspect
 import os
+import runpy
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from lox import _audit
+from lox._audit._baseline import Baseline, write_baseline
 from lox._audit._capture import name_of
+from lox._audit._formats._write import write
 from lox._audit._location import is_internal
+from lox._audit._recorder import Recorder
+from lox._audit._report import Report
+from lox._audit._settings import Settings, expand, read_settings
 from lox._exceptions import LogValueError
 from lox._text import encodable
-from lox.commands._output import Failure
+from lox.commands._output import Failure, complain
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """What is asked of the reports; what is None is as pyproject.toml says.
+
+    Attributes:
+        select: The codes or beginnings of codes that are reported.
+        ignore: Those that are not.
+        fail_on: The severity from which on a finding makes the exit code 1.
+        format: How reports are written.
+        detail: How detailed the data flow of a full report is.
+        output: The file to write to; None for the standard output.
+        baseline: A file that says what is known already.
+        write_baseline: The file to write this to.
+    """
+
+    select: Sequence[str] | None = None
+    ignore: Sequence[str] | None = None
+    fail_on: str | None = None
+    format: str | None = None
+    detail: Any = "calls"
+    output: Path | None = None
+    baseline: Path | None = None
+    write_baseline: Path | None = None
+
+    def settings(self) -> Settings:
+        """The choices, and what the project of the working directory wants for the rest."""
+        found = read_settings(Path.cwd())
+        named = ("select", "ignore", "fail_on", "format")
+        given = {name: value for name in named if (value := getattr(self, name)) is not None}
+        return dataclasses.replace(found, **given)
 
 
 def audit(
@@ -24,10 +64,7 @@ def audit(
     factory: str | None,
     axes: Mapping[str, Sequence[str | None]],
     differentiate: Sequence[str],
-    ignore: Sequence[str],
-    write: str,
-    detail: Any,
-    fail_on: Any,
+    choices: Choices,
 ) -> int:
     """Prints the report of a function.
 
@@ -36,25 +73,86 @@ def audit(
         factory: What makes its arguments, likewise; without one, it is called without arguments.
         axes: As for `lox.audit`.
         differentiate: As for `lox.audit`.
-        ignore: As for `lox.audit`.
-        write: "text", "markdown", "json" or "mermaid".
-        detail: How detailed the data flow is.
-        fail_on: The severity from which on a finding makes the exit code 1.
+        choices: What is reported, and how.
 
     Returns:
         The exit code.
     """
+    settings = choices.settings()
     fun = _find(function)
     args, kwargs = ((), {}) if factory is None else _arguments(factory)
     try:
-        report = _audit.audit(fun, axes=axes, differentiate=differentiate, ignore=ignore)(*args, **kwargs)
+        report = _audit.audit(fun, axes=axes, differentiate=differentiate)(*args, **kwargs)
     except LogValueError:
         if factory is None:
             _refuse_to_guess(fun)
         raise
-    text = getattr(report, f"to_{write}")(detail)
-    print(encodable(text.rstrip("\n"), sys.stdout.encoding))
-    return 1 if report.at_least(fail_on) else 0
+    return _conclude([report], choices, settings)
+
+
+def audit_run(script: Sequence[str], choices: Choices) -> int:
+    """Runs a script, and prints the reports of the functions that it compiles.
+
+    Args:
+        script: The file and its arguments, or "-m", a module and its arguments.
+        choices: What is reported, and how.
+
+    Returns:
+        The exit code: that of the script if it is not 0.
+    """
+    settings = choices.settings()
+    with Recorder() as recorder:
+        code = _run(script)
+        sys.stdout.flush()
+        reports = recorder.reports()
+    for name in recorder.left_out:
+        complain(f"{name} is not audited: it cannot be traced again with the arguments of its first call")
+    if not reports and not recorder.left_out:
+        complain("no function of the script was compiled")
+    found = _conclude(reports, choices, settings)
+    return code or found
+
+
+def _conclude(reports: Sequence[Report], choices: Choices, settings: Settings) -> int:
+    """Writes reports as chosen, and gives the exit code."""
+    select, ignore = expand(settings.select), expand(settings.ignore)
+    reports = [report.only(select, ignore) for report in reports]
+    if choices.write_baseline is not None:
+        write_baseline(choices.write_baseline, reports)
+    if choices.baseline is not None:
+        reports = [report.only(select, ignore) for report in Baseline(choices.baseline).new(reports)]
+    text = write(reports, settings.format, choices.detail).rstrip("\n")
+    if choices.output is not None:
+        choices.output.write_text(f"{text}\n", encoding="utf-8")
+    elif text:
+        print(encodable(text, sys.stdout.encoding))
+    return 1 if any(report.at_least(settings.fail_on) for report in reports) else 0  # type: ignore[arg-type]
+
+
+def _run(script: Sequence[str]) -> int:
+    """Runs a script as ``python`` does, and gives its exit code."""
+    as_module = script[:1] == ["-m"]
+    name, *arguments = script[1:] if as_module else script
+    before = sys.argv, sys.path[:]
+    sys.argv = [name, *arguments]
+    sys.path.insert(0, os.getcwd() if as_module else str(Path(name).resolve().parent))
+    try:
+        if as_module:
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(name, run_name="__main__")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except Exception as error:  # noqa: BLE001  (whatever it is, what was compiled before it is audited)
+        told = traceback.TracebackException.from_exception(error)
+        told.stack = traceback.StackSummary.from_list(
+            [each for each in told.stack if each.filename != __file__ and "runpy" not in each.filename]
+        )
+        print("".join(told.format()), end="", file=sys.stderr)
+        return 1
+    finally:
+        sys.argv, sys.path[:] = before
+    return 0
 
 
 def _find(path: str) -> Callable[..., Any]:

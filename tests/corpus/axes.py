@@ -260,3 +260,43 @@ def embeddings_that_are_centered_and_have_length_one(x):
 def a_layer_normalization(x, scale, offset):
     mean, variance = x.mean(axis=-1, keepdims=True), x.var(axis=-1, keepdims=True)
     return (x - mean) / jnp.sqrt(variance + 1e-5) * scale + offset
+
+
+@wrong("LOX109", f32(16, 1))
+def a_loss_that_squeezes_all_axes_of_size_1(values):
+    return jnp.mean(values.squeeze() ** 2)
+
+
+@right("LOX109", f32(16, 1))
+def a_loss_that_squeezes_the_last_axis(values):
+    return jnp.mean(values.squeeze(-1) ** 2)
+
+
+@wrong("LOX109", f32(16, 1))
+def predictions_squeezed_by_a_function(values):
+    return jnp.squeeze(values)
+
+
+@right("LOX109", f32(16, 1))
+def predictions_squeezed_by_a_function_along_an_axis(values):
+    return jnp.squeeze(values, axis=1)
+
+
+@wrong("LOX110", f32(64, 64))
+def differences_to_the_transposed(obs):
+    return obs - obs.T
+
+
+@right("LOX110", f32(64, 64))
+def differences_to_the_mean(obs):
+    return obs - obs.mean(0)
+
+
+@wrong("LOX110", f32(64, 64))
+def powers(transition):
+    return transition @ transition
+
+
+@right("LOX110", f32(64, 64))
+def covariance(x):
+    return x.T @ x

@@ -8,6 +8,7 @@ from typing import Any
 from lox._audit._audited import Audited
 from lox._audit._checks import _autodiff, _axes, _jit, _lanes, _logging, _loops, _numerics, _pytrees, _randomness
 from lox._audit._findings import Finding, Held, Kind
+from lox._audit._own_kinds import OWN
 
 Check = Callable[[Audited], Iterator[Finding | Held]]
 
@@ -15,4 +16,6 @@ _FAMILIES: Any = (_axes, _loops, _lanes, _jit, _pytrees, _autodiff, _randomness,
 
 ALL: tuple[Check, ...] = tuple(check for family in _FAMILIES for check in family.CHECKS)
 KINDS: dict[str, Kind] = {kind.code: kind for family in _FAMILIES for kind in family.KINDS}
+"""The kinds of findings that checks look for, by code."""
+KNOWN: dict[str, Kind] = {**KINDS, **{kind.code: kind for kind in OWN}}
 """All kinds of findings, by code."""

@@ -27,6 +27,7 @@ UNBOUNDED = Kind(
     "A log in a while_loop, of which lox.spool cannot tell the number",
     "Give lox.spool max_iters= or reduce=, use lox.tap, or loop with jax.lax.scan or a fori_loop of static bounds.",
     "The number of events is known.",
+    "The program was searched for logs in loops of unknown length.",
 )
 BRANCHES = Kind(
     "LOX901",
@@ -35,6 +36,7 @@ BRANCHES = Kind(
     "Log the same keys in each branch, or log after the cond or switch what it returns; or use lox.spool(unify=True), "
     "which returns a mask, or lox.tap.",
     "All branches log the same keys.",
+    "The keys that the branches of each cond log were compared.",
 )
 UNLIKE = Kind(
     "LOX902",
@@ -42,6 +44,7 @@ UNLIKE = Kind(
     "A key is logged in different types, which lox.spool refuses",
     "Give one of them another key or a prefix=, or log the same shape, dtype and counters at both.",
     "Each key has events of one type.",
+    "The shapes and dtypes of the events of each key were compared.",
 )
 MEMORY = Kind(
     "LOX903",
@@ -50,6 +53,7 @@ MEMORY = Kind(
     "Keep every n-th event with lox.spool(interval=n), or one with reduce=; stream them with lox.tap; or log less, "
     "such as a mean.",
     "The logs that lox.spool would hold are less than 1 GiB.",
+    "The sizes of all events were added up.",
 )
 CHATTY = Kind(
     "LOX904",
@@ -57,6 +61,7 @@ CHATTY = Kind(
     "A tap in a loop whose iterations are shorter than the call of a callback",
     "Give lox.tap buffer=, so that many logs arrive in one call, or interval=.",
     "Taps are not called more often than a loop can bear.",
+    "The operations of each loop that logs were counted.",
 )
 CONSTANT = Kind(
     "LOX905",
@@ -70,6 +75,7 @@ UNREAD = Kind(
     "A log is where lox cannot read it",
     "Log outside of it, such as what it returns; or run the function without this log: lox.strip(f).",
     "Logs are where lox can read them.",
+    "The program was searched for logs in primitives that lox has no rule for.",
 )
 
 _BUDGET = 2**30

@@ -26,6 +26,7 @@ LOST = Kind(
     "Return all of it in tree_flatten, in the order in which tree_unflatten takes it; or use "
     "jax.tree_util.register_dataclass, which does.",
     "Each class in the arguments comes back from being taken apart.",
+    "Each registered object was flattened, unflattened and compared.",
 )
 PLACEHOLDERS = Kind(
     "LOX502",
@@ -34,6 +35,7 @@ PLACEHOLDERS = Kind(
     "Build it without its checks in tree_unflatten: new = object.__new__(cls), then set the attributes. JAX puts None, "
     "booleans and specifications there.",
     "Each class in the arguments takes anything in the place of its arrays.",
+    "Each registered object was rebuilt with placeholders instead of arrays.",
 )
 REPLACED = Kind(
     "LOX504",
@@ -41,6 +43,7 @@ REPLACED = Kind(
     "A result is not of the types of the argument that it is to replace",
     "Keep the types: new.astype(old.dtype), or jnp.asarray(0, jnp.int32) in the place of a Python number.",
     "What a function returns in the place of an argument has its types.",
+    "The types of results were compared with those of the arguments that they resemble.",
 )
 
 _BUILTIN = (tuple, list, dict, type(None))

@@ -21,6 +21,7 @@ RESULT = Kind(
     "Return a scalar first, such as loss.mean(), and anything else after it: return loss, aux. For a derivative of "
     "each element, use jax.jacobian, and audit without differentiate=.",
     "The result is one real number.",
+    "Shape and dtype of the result were read.",
 )
 NUMBERS = Kind(
     "LOX601",
@@ -28,6 +29,7 @@ NUMBERS = Kind(
     "An argument that the result is to be differentiated by is not made of real numbers",
     "Differentiate by an argument of floats: choose it with argnums=, or convert it with x.astype(jnp.float32) before.",
     "The arguments to differentiate by are made of real numbers.",
+    "The dtypes of the arguments to differentiate by were read.",
 )
 CUT = Kind(
     "LOX602",
@@ -36,6 +38,7 @@ CUT = Kind(
     "Take out the stop_gradient, or make the step smooth: softmax or jax.random.gumbel in the place of argmax, the log "
     "probability of what was sampled, or a straight-through estimator, x + stop_gradient(jnp.round(x) - x).",
     "There is a differentiable path from the arguments to the result.",
+    "Paths from the arguments to the result were followed through operations that have a derivative.",
 )
 UNUSED = Kind(
     "LOX603",
@@ -43,6 +46,7 @@ UNUSED = Kind(
     "The result does not depend on an argument that it is to be differentiated by",
     "Use the argument, or do not differentiate by it.",
     "The result depends on the arguments to differentiate by.",
+    "Paths from the arguments to the result were followed.",
 )
 PART_CUT = Kind(
     "LOX604",
@@ -58,6 +62,7 @@ REFUSED = Kind(
     "For a while_loop, or a fori_loop whose bounds are not known while tracing, use a fori_loop with constant bounds "
     "or jax.lax.scan, which mask what comes after the end; for other steps, write a rule with jax.custom_vjp.",
     "JAX can differentiate each step on the way.",
+    "Each step on the way to the result was looked up among those that JAX can transpose.",
 )
 
 _RAISING = primitives("pure_callback", "io_callback")

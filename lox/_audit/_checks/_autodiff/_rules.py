@@ -27,6 +27,7 @@ DIFFERS = Kind(
     "A custom derivative rule gives another derivative than that of its function",
     "Mend the rule, and check it with jax.test_util.check_grads, or against jax.grad of the function without the rule.",
     "Custom derivative rules agree with their functions.",
+    "Each rule was compared with the derivative of its function, numerically or by what it depends on.",
 )
 RAISES = Kind(
     "LOX609",
@@ -35,6 +36,7 @@ RAISES = Kind(
     "Return from bwd a tuple with a cotangent for each argument, of its shape and dtype (None for zero); from a jvp "
     "rule the result and its tangent, of equal shapes and dtypes.",
     "Custom derivative rules can be traced.",
+    "Each custom derivative rule was traced.",
 )
 
 _RULES = primitives("custom_jvp_call", "custom_vjp_call")

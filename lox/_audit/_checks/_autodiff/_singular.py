@@ -23,6 +23,7 @@ SINGULAR = Kind(
     "Keep the value away from there: jnp.sqrt(x + eps), jnp.log(jnp.maximum(x, eps)), jnp.clip(x, -1 + eps, 1 - eps); "
     "or use a function that is made for it, such as optax.safe_norm, jax.nn.log_softmax or jax.nn.log_sigmoid.",
     "Where a derivative would be infinite, values do not get.",
+    "Intervals of the operands were compared with the points at which each derivative is infinite.",
 )
 GUARDED = Kind(
     "LOX607",
@@ -30,6 +31,7 @@ GUARDED = Kind(
     "jnp.where hides a value that is infinite or NaN, and not its derivative, which becomes NaN",
     "Choose before the operation as well: safe = jnp.where(ok, x, 1.0); jnp.where(ok, jnp.log(safe), 0.0).",
     "What jnp.where keeps out is kept out before the operation.",
+    "What each jnp.where selects between was followed to operations that are not finite where it is not selected.",
 )
 
 _POLES: dict[str, tuple[tuple[float, End], ...]] = {

@@ -23,6 +23,7 @@ MEETING = Kind(
     "Two axes of different meaning meet",
     "Bring the axes into one order first, with jnp.transpose, jnp.moveaxis or x[:, None]; or mend the labels in axes=.",
     "Axes that meet element by element mean the same.",
+    "The labels of axes= were followed through the operations to each place where labelled axes meet.",
 )
 CONTRACTED = Kind(
     "LOX102",
@@ -30,6 +31,7 @@ CONTRACTED = Kind(
     "A product sums over axes of different meaning",
     "Name the axes with jnp.einsum, and transpose the operand whose axis is another one.",
     "Products go along axes that mean the same.",
+    "The labels of axes= were followed to the axes that each product sums over or pairs.",
 )
 RESHAPED = Kind(
     "LOX103",
@@ -37,6 +39,7 @@ RESHAPED = Kind(
     "A reshape takes the elements of one axis for those of another",
     "Reshape to the axes in the order in which they are, then transpose: x.reshape(time, batch).swapaxes(0, 1).",
     "Reshapes keep the order of the axes that they merge or split.",
+    "The labels and sizes of the axes before and after each reshape were compared.",
 )
 CROSSED = Kind(
     "LOX104",
@@ -51,6 +54,7 @@ DECLARED = Kind(
     "An operation goes over another axis than was declared",
     "Give the operation the axis that is meant, or bring that axis first for a scan: jnp.swapaxes(x, 0, 1).",
     "What is declared with lox.audit.expect is so.",
+    "The labels of the axes that operations go over were compared with lox.audit.expect.",
 )
 
 _ALONGSIDE = primitives("concatenate", "stack")
@@ -60,8 +64,30 @@ _ALONGSIDE = primitives("concatenate", "stack")
 _ADDING = primitives("pad", "concatenate")
 
 
-def meeting(audited: Audited) -> Iterator[Finding | Held]:
-    """LOX101: in an operation on elements, an axis of one operand meets another axis of the other."""
+class Pairing(NamedTuple):
+    """Two axes that an operation pairs: one of an operand, and one of another operand."""
+
+    step: Step
+    location: Location
+    one: Value
+    axis: int
+    other: Value
+    other_axis: int
+
+    @property
+    def labels(self) -> tuple[str | None, str | None]:
+        """The meaning of both axes."""
+        return self.one.fact.labels[self.axis], self.other.fact.labels[self.other_axis]
+
+    @property
+    def differs(self) -> bool:
+        """Whether both have a meaning, and not the same."""
+        one, other = self.labels
+        return one is not None and other is not None and one != other
+
+
+def meetings(audited: Audited) -> Iterator[Pairing]:
+    """The labelled axes that operations on elements pair."""
     for step, location in audited.steps:
         if step.blocks or (has_rule(step.equation.primitive) and step.equation.primitive not in _ALONGSIDE):
             continue
@@ -71,36 +97,54 @@ def meeting(audited: Audited) -> Iterator[Finding | Held]:
         joined = step.equation.params.get("dimension") if step.equation.primitive in primitives("concatenate") else None
         for axis in set(range(len(arrays[0].shape))) - {joined}:
             labelled = [value for value in arrays if value.fact.labels[axis] is not None]
-            others = [value for value in labelled if value.shape[axis] == labelled[0].shape[axis]][1:]
-            differ = [value for value in others if value.fact.labels[axis] != labelled[0].fact.labels[axis]]
-            if differ:
-                one, other = (value.fact.labels[axis] for value in (labelled[0], differ[0]))
-                yield MEETING.at(
-                    location,
-                    f"Axis {axis} of {labelled[0].text} is {one}, that of {differ[0].text} is {other}, and "
-                    f"'{step.equation.primitive.name}' takes them element by element.",
-                )
-                break
-            if others:
-                yield MEETING.fine(location)
+            for other in labelled[1:]:
+                if other.shape[axis] == labelled[0].shape[axis]:
+                    yield Pairing(step, location, labelled[0], axis, other, axis)
+
+
+def products(audited: Audited) -> Iterator[Pairing]:
+    """The axes that products pair: those that they sum over, and those of a batch."""
+    for step, location in audited.of("dot_general"):
+        left, right = step.inputs[:2]
+        for axes in step.equation.params["dimension_numbers"]:
+            for a, b in zip(*axes, strict=True):
+                yield Pairing(step, location, left, a, right, b)
+
+
+def meeting(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX101: in an operation on elements, an axis of one operand meets another axis of the other."""
+    for step, found in itertools.groupby(meetings(audited), lambda pairing: pairing.step):
+        pairings = list(found)
+        wrong = next((pairing for pairing in pairings if pairing.differs), None)
+        if wrong is None:
+            yield MEETING.fine(pairings[0].location)
+            continue
+        one, other = map(str, wrong.labels)
+        yield MEETING.at(
+            wrong.location,
+            f"Axis {wrong.axis} of {wrong.one.text} is {one}, that of {wrong.other.text} is {other}, and "
+            f"'{step.equation.primitive.name}' takes them element by element.",
+            found=other,
+            expected=one,
+        )
 
 
 def contracted(audited: Audited) -> Iterator[Finding | Held]:
-    """LOX102: a product sums over an axis of one operand and another axis of the other."""
-    for step, location in audited.of("dot_general"):
-        left, right = step.inputs[:2]
-        (over, batch) = step.equation.params["dimension_numbers"]
-        for what, axes in (("sums over", over), ("goes along", batch)):
-            for a, b in zip(*axes, strict=True):
-                one, other = left.fact.labels[a], right.fact.labels[b]
-                if one is not None and one == other:
-                    yield CONTRACTED.fine(location)
-                if one is not None and other is not None and one != other:
-                    yield CONTRACTED.at(
-                        location,
-                        f"A product of {left.text} and {right.text} {what} {one} of the first, which is axis {a}, "
-                        f"and {other} of the second, which is axis {b}.",
-                    )
+    """LOX102: a product pairs an axis of one operand with another axis of the other."""
+    for pairing in products(audited):
+        one, other = pairing.labels
+        if pairing.differs:
+            over, _ = pairing.step.equation.params["dimension_numbers"]
+            what = "sums over" if (pairing.axis, pairing.other_axis) in zip(*over, strict=True) else "goes along"
+            yield CONTRACTED.at(
+                pairing.location,
+                f"A product of {pairing.one.text} and {pairing.other.text} {what} {one} of the first, which is axis "
+                f"{pairing.axis}, and {other} of the second, which is axis {pairing.other_axis}.",
+                found=str(other),
+                expected=str(one),
+            )
+        elif one is not None and other is not None:
+            yield CONTRACTED.fine(pairing.location)
 
 
 def reshaped(audited: Audited) -> Iterator[Finding | Held]:
@@ -152,7 +196,8 @@ def crossed(audited: Audited) -> Iterator[Finding | Held]:
                 if one.fact.labels.index(label) != other.fact.labels.index(label):
                     yield CROSSED.at(
                         location,
-                        f"{one.text} meets {other.text}: every {label} of one meets every {label} of the other.",
+                        f"{one.text_as_written} meets {other.text_as_written}: every {label} of one meets every "
+                        f"{label} of the other.",
                     )
 
 
@@ -181,6 +226,8 @@ def _declared(
                         yield DECLARED.at(
                             lines[step],
                             f"'{called(step.equation)}' goes over {label} here, and expect({name}=...) says {said}.",
+                            found=label,
+                            expected=said,
                         )
         for inner in step.blocks:
             yield from _declared(inner, expected, lines, seen)

@@ -20,6 +20,7 @@ RECURRENCE = Kind(
     "Bring the axis of time first for a scan, as with jnp.swapaxes(x, 0, 1), or give cumsum and its like its axis; for "
     "a function of one sequence, take jax.vmap over the other axis.",
     "Recurrences go over time.",
+    "The labels of the axes that scans and cumulative operations go over were read.",
 )
 
 _TIME = re.compile(r"t|(num_?)?(time_?)?steps?|times?", re.IGNORECASE)
@@ -37,7 +38,8 @@ def recurrence(audited: Audited) -> Iterator[Finding | Held]:
             label = next(label for label in scanned if _is(label, _BATCH))
             yield RECURRENCE.at(
                 location,
-                f"A scan goes over {label}, and carries a value of shape ({carried.axes}): what is computed for one "
+                severity="error",
+                message=f"A scan goes over {label}, and carries {carried.text}: what is computed for one "
                 f"element of {label} depends on those before it.",
             )
     for step, location in audited.steps:
@@ -49,7 +51,7 @@ def recurrence(audited: Audited) -> Iterator[Finding | Held]:
             elif _is(labels[axis], _BATCH) and any(_is(label, _TIME) for label in labels):
                 yield RECURRENCE.at(
                     location,
-                    f"'{step.equation.primitive.name}' goes over {labels[axis]} of a value of shape ({value.axes}).",
+                    f"'{step.equation.primitive.name}' goes over {labels[axis]} of {value.text}.",
                 )
 
 

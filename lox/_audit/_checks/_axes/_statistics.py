@@ -10,7 +10,7 @@ from lox._audit._checks._axes._meaning import is_made_for
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import Location
 from lox._audit._origins import LAID_OUT, axes_before
-from lox._audit._program import Step, Value, alike
+from lox._audit._program import NAMELESS, Step, Value, alike
 from lox._audit._rules import primitives
 
 TURNED = Kind(
@@ -19,6 +19,7 @@ TURNED = Kind(
     "A reduced array is broadcast against another axis",
     "Keep the axis that is reduced: x / x.sum(axis=1, keepdims=True); if it is meant, write x / x.sum(axis=1)[None].",
     "Reductions of an array meet the axes that they are of.",
+    "Each difference or quotient of an array and its own reduction was traced back to the axes of the reduction.",
 )
 MIXED = Kind(
     "LOX108",
@@ -26,6 +27,7 @@ MIXED = Kind(
     "An array is centered over one axis and scaled over another",
     "Take the mean and the deviation over the same axis, such as x.mean(axis=0) and x.std(axis=0).",
     "Means and deviations are over the same axes.",
+    "The axes of each mean that is subtracted were compared with those of the deviation that divides.",
 )
 
 _REDUCTIONS = primitives("reduce_sum", "reduce_max", "reduce_min", "reduce_prod")
@@ -211,7 +213,7 @@ def _axes(array: Value, over: frozenset[int]) -> str:
 
 
 def _text(value: Value) -> str:
-    return f"{value.name or 'An array'} of shape ({value.axes})"
+    return f"{'An array' if value.called == NAMELESS else value.called} of shape ({value.axes})"
 
 
 KINDS = (TURNED, MIXED)

@@ -25,6 +25,7 @@ CALLED_BACK = Kind(
     "Return the value from each iteration, or collect it with lox.log; or call the host now and then, in a "
     "jax.lax.cond.",
     "No loop calls the host in each iteration.",
+    "Callbacks were searched for in the bodies of all loops.",
 )
 LARGE = Kind(
     "LOX416",
@@ -32,6 +33,7 @@ LARGE = Kind(
     "A large array is a constant of the compiled program",
     "Pass the array as an argument: what a function closes over is compiled into it.",
     "No large array is a constant.",
+    "The sizes of all constants of the program were added up.",
 )
 DONATED = Kind(
     "LOX417",
@@ -39,6 +41,7 @@ DONATED = Kind(
     "A donated array is used again",
     "Use what the call returns in its place (state = step(state)), or do not donate it.",
     "No donated array is used again.",
+    "Each donated argument was followed to its later uses.",
 )
 
 MANY = 100

@@ -26,6 +26,7 @@ PRINTED = Kind(
     "Output is written once, while JAX traces",
     'Write jax.debug.print("x = {}", x), or lox.log({"x": x}) for what is to be kept.',
     "No traced function prints, or writes to a log or a file.",
+    "The source of the functions that were traced was read for calls that print, log or write.",
 )
 DRAWN = Kind(
     "LOX411",
@@ -33,6 +34,7 @@ DRAWN = Kind(
     "A random number of the host is drawn once, while JAX traces",
     "Pass a key, and draw with jax.random; or draw on the host, and pass the numbers as an argument.",
     "No traced function draws random numbers of the host.",
+    "The source of the functions that were traced was read for random numbers of Python and NumPy.",
 )
 TIMED = Kind(
     "LOX412",
@@ -40,6 +42,7 @@ TIMED = Kind(
     "The clock is read once, while JAX traces",
     "Read the clock outside of the function, after jax.block_until_ready on what it returns.",
     "No traced function reads the clock.",
+    "The source of the functions that were traced was read for calls of the clock.",
 )
 
 _CLOCKS = (time.time, time.time_ns, time.perf_counter, time.perf_counter_ns, time.monotonic, time.process_time)

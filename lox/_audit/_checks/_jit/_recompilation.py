@@ -21,6 +21,7 @@ SHAPE = Kind(
     "An argument has another shape from call to call",
     "Pad to one shape, or to a few, and mask what was added; drop the last batch where it is smaller.",
     "Each argument has one shape in all calls.",
+    "The shapes of the arguments of all calls were compared.",
 )
 DTYPE = Kind(
     "LOX421",
@@ -28,6 +29,7 @@ DTYPE = Kind(
     "An argument has another dtype from call to call",
     "Give it one dtype before the call, such as with jnp.asarray(x, jnp.float32); a Python number is weakly typed.",
     "Each argument has one dtype in all calls.",
+    "The dtypes of the arguments of all calls were compared.",
 )
 STRUCTURE = Kind(
     "LOX422",
@@ -35,6 +37,7 @@ STRUCTURE = Kind(
     "An argument has another structure from call to call",
     "Give it the same keys and fields in each call, with zeros in the place of what is missing.",
     "Each argument has one structure in all calls.",
+    "The structures of the arguments of all calls were compared.",
 )
 STATIC = Kind(
     "LOX423",
@@ -42,6 +45,7 @@ STATIC = Kind(
     "A static argument has another value from call to call",
     "Pass numbers as arrays that are not static; define a function that is passed once, outside of the loop.",
     "Each static argument has one value in all calls.",
+    "The static arguments of all calls were compared.",
 )
 
 

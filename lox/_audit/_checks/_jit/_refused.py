@@ -37,6 +37,7 @@ UNREGISTERED = Kind(
     "Register it: @jax.tree_util.register_dataclass above @dataclasses.dataclass, with metadata={'static': True} "
     "for what is no array; or use a NamedTuple.",
     "Each class in the arguments is registered as a pytree.",
+    "The types of all objects in the arguments were looked up among registered pytrees.",
 )
 
 UNCOMPARABLE = Kind(
@@ -45,6 +46,7 @@ UNCOMPARABLE = Kind(
     "What is static in a class cannot be compared",
     "Make arrays data fields (children), and keep only numbers, strings, tuples and functions static.",
     "What is static in the classes of the arguments can be compared.",
+    "The static fields of each registered object were compared with themselves.",
 )
 
 _CLASS = re.compile(r"type '?<(?:class|enum) '([^']+)'>")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import traceback
 from collections.abc import Iterator
 
@@ -11,7 +12,7 @@ from lox._audit._audited import Audited
 from lox._audit._checks._jit import _refused, _unknown
 from lox._audit._checks._loops import _carry
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._location import NOWHERE, Location, is_internal
+from lox._audit._location import NOWHERE, Location, is_internal, is_users
 from lox._audit._signature import definition
 
 _CURES = (
@@ -24,6 +25,7 @@ RAISED = Kind(
     "The function raises while it is traced",
     "Fix what the message says, and audit again.",
     "JAX traces the function.",
+    "The function was traced with these arguments.",
 )
 _BY_ERROR = {
     jax.errors.TracerBoolConversionError: Kind(
@@ -74,11 +76,13 @@ def _explained(error: BaseException) -> tuple[Kind, str] | None:
 
 
 def _where(error: BaseException, otherwise: Location) -> Location:
-    """The innermost line of the user's program that an exception came through."""
+    """The innermost line outside of JAX that an exception came through, with the user's line that led there."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_internal(frame.filename)]
-    if not frames:
+    found = [Location(each.filename, each.lineno or 0, each.name, (each.colno or -1) + 1) for each in frames]
+    if not found:
         return otherwise
-    return Location(frames[-1].filename, frames[-1].lineno or 0, frames[-1].name)
+    users = [each for each in found if is_users(each.file)]
+    return found[-1] if not users or users[-1] is found[-1] else dataclasses.replace(found[-1], caller=users[-1])
 
 
 KINDS = (RAISED, *_BY_ERROR.values())

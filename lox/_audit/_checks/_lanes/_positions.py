@@ -19,6 +19,7 @@ MOVED = Kind(
     "Nothing, if it is meant for whatever axis comes first; else say by lox.audit.expect(mean='batch') which one is, "
     "and reduce over lanes outside of vmap, or with axis_name= and jax.lax.pmean.",
     "Lines go over the same axis with vmap and without.",
+    "The labels that each line goes over were compared with and without vmap.",
 )
 
 _OPERATIONS = sorted({name for operation in OPERATIONS.values() for name in operation.primitives})

@@ -21,6 +21,7 @@ REPLICATED = Kind(
     "Reduce it before it is returned, such as grads = jax.lax.pmean(grads, 'data') before an update; or name the axis "
     "in its out_specs=.",
     "Results that are declared the same on all shards are so.",
+    "Which values differ between shards was followed from in_specs through the collectives to out_specs.",
 )
 MULTIPLIED = Kind(
     "LOX301",
@@ -28,6 +29,7 @@ MULTIPLIED = Kind(
     "A sum over shards or lanes of what is the same on all of them",
     "Leave the psum out, or use jax.lax.pmean; sum what is the same once, after the psum of what differs.",
     "Sums over shards are of what differs between them.",
+    "Whether each summed value differs between shards or batch elements was followed from its inputs.",
 )
 AVERAGED = Kind(
     "LOX302",
@@ -54,6 +56,7 @@ QUOTIENTS = Kind(
     "A mean over shards of quotients with denominators of their own",
     "Sum both over the shards, then divide: jax.lax.psum(total, axis) / jax.lax.psum(count, axis).",
     "What is averaged over shards has the same weight on each.",
+    "The denominators of averaged values were followed to whether they differ between shards.",
 )
 _COLLECTIVES = {
     **dict.fromkeys(SUMS, "psum or pmean"),
@@ -233,7 +236,7 @@ def _blocks(program: Block) -> list[Block]:
 
 
 def _text(value: Value) -> str:
-    return f"{value.name or 'a value'} of shape {value.shape}"
+    return f"{value.called} of shape {value.shape}"
 
 
 def _some(texts: Sequence[str]) -> str:

@@ -31,6 +31,7 @@ PAIRED = Kind(
     "A lookup takes the lanes of one axis for those of another",
     "Map both over the axis that means the same: give each argument its own entry in in_axes=.",
     "Lookups pair lanes that mean the same.",
+    "The labels of array and index were compared at each lookup.",
 )
 
 _LOOKUPS = primitives("gather", "scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max")

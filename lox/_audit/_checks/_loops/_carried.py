@@ -25,6 +25,7 @@ SAME = Kind(
     "Return its new value, if it was to have one; if it is to stay as it is, let the body close over it, so that what "
     "is carried is what changes.",
     "What loops carry changes.",
+    "What each loop carries was compared before and after the body.",
 )
 UNREAD = Kind(
     "LOX209",
@@ -32,6 +33,7 @@ UNREAD = Kind(
     "Nothing reads what a loop carries",
     "Return it or use it, if it was to be of use; if not, do not carry it.",
     "What loops carry is read.",
+    "What each loop carries was followed to its results and to what reads them.",
 )
 
 _PART = re.compile(r"(?!args\b)(\w+)(\[\d+\])?")

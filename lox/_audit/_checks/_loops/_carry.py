@@ -16,6 +16,7 @@ TYPE = Kind(
     "Start the carry with what the body returns, such as jnp.zeros(shape, dtype) or jnp.zeros_like(x), or bring the "
     "new value to the type of the old one in the body: new.astype(old.dtype), or a sum over the axis that is too many.",
     "The carry of each loop keeps its shape and its dtype.",
+    "Shape and dtype of each carry were compared before and after the body.",
 )
 STRUCTURE = Kind(
     "LOX201",
@@ -31,6 +32,7 @@ LENGTHS = Kind(
     "Bring the same axis first in each, as with jnp.swapaxes(x, 0, 1), cut or pad what has more or fewer steps, and "
     "let the body close over what is the same in each iteration.",
     "What is scanned together has as many elements.",
+    "The lengths of the arrays of each scan were compared.",
 )
 
 _CARRY = re.compile(r"(\w+) body function carry input and carry output must have (equal types|the same pytree)")

@@ -30,6 +30,7 @@ DECLARED_LENGTH = Kind(
     "Take the length from the array, such as with length=x.shape[0] or jnp.arange(x.shape[0]), or scan the array "
     "itself; or mend the labels in axes= or the declaration.",
     "Scans over counters are along the axis that is declared.",
+    "The labels of the axes that counters index were compared with lox.audit.expect.",
 )
 BEYOND = Kind(
     "LOX212",
@@ -38,6 +39,7 @@ BEYOND = Kind(
     "Let the loop end where the array does, or pass the array to a scan as xs, whose length is checked; if the last "
     "element is meant where there is none, say so with jnp.minimum(i, x.shape[0] - 1).",
     "What loops read at their counters is in the arrays.",
+    "Intervals of each index were computed from the length of the loop, and compared with the size of the axis.",
 )
 
 

@@ -20,6 +20,7 @@ ALONG = Kind(
     "A scan goes over axes of different meaning",
     "Bring the same axis first in all that is scanned, as with jnp.swapaxes(x, 0, 1); or mend the labels in axes=.",
     "What is scanned together is scanned along one axis.",
+    "The labels of the first axes of the arrays of each scan were compared.",
 )
 WHOLE = Kind(
     "LOX204",
@@ -34,6 +35,7 @@ ENDS = Kind(
     "Start anew where an episode ended, as with jnp.where(done, initial, carry), or multiply what goes on by "
     "(1 - done).",
     "Scans over the ends of episodes read them.",
+    "Which scanned values the carry of each scan depends on was followed through its body.",
 )
 FOREVER = Kind(
     "LOX206",
@@ -41,6 +43,7 @@ FOREVER = Kind(
     "The condition of a while loop never changes",
     "Let the body change what the condition reads, such as by returning i + 1 for i.",
     "The body of each while loop changes what its condition reads.",
+    "What the condition of each while loop depends on was compared with what its body changes.",
 )
 
 _END = re.compile(

@@ -24,6 +24,7 @@ TRUNCATED = Kind(
     "Subtract an offset or rescale in NumPy before, pass integers that fit in 32 bits, or enable 64-bit types with "
     "jax.config.update('jax_enable_x64', True) or JAX_ENABLE_X64=1.",
     "64-bit arguments mean the same in 32 bits.",
+    "The 64-bit arguments were compared with what JAX takes them for.",
 )
 NARROWED = Kind(
     "LOX806",
@@ -37,6 +38,7 @@ OVERFLOW = Kind(
     "Floats that become infinite",
     "Compute in jnp.float32, or rescale or clip before.",
     "Floats of known range stay finite.",
+    "Intervals of floats were compared with the largest number of their dtype.",
 )
 _MANY = 1_000_000
 """How many numbers of an argument are looked at."""

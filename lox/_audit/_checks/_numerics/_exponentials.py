@@ -20,6 +20,7 @@ SOFTMAX = Kind(
     "A softmax that overflows",
     "Use jax.nn.softmax, which subtracts the largest one before.",
     "Exponentials that are normalized cannot overflow.",
+    "Each normalized exponential was followed back to whether a maximum is subtracted or its interval is bounded.",
 )
 LOGSUMEXP = Kind(
     "LOX811",
@@ -28,6 +29,8 @@ LOGSUMEXP = Kind(
     "Use jax.nn.logsumexp for a sum, jax.nn.softplus for log(1 + exp(x)), and jax.nn.log_softmax for the logarithm "
     "of a softmax.",
     "Exponentials whose logarithm is taken cannot overflow.",
+    "Each logarithm of a sum of exponentials was followed back to whether a maximum is subtracted or its interval is "
+    "bounded.",
 )
 LOG_OF_SOFTMAX = Kind(
     "LOX812",

@@ -23,6 +23,7 @@ WRAPS = Kind(
     "Arithmetic of integers that may wrap around",
     "Convert to a wider type before: x.astype(jnp.int32), or to a float.",
     "Integers fit in their type.",
+    "Intervals of integers were compared with the range of their dtype.",
 )
 CAST = Kind(
     "LOX802",
@@ -30,6 +31,7 @@ CAST = Kind(
     "A conversion to integers that cannot hold the numbers",
     "Convert to an integer type that holds them, or limit them with jnp.clip before.",
     "Conversions to integers keep the numbers.",
+    "Intervals of floats were compared with the range of the integer dtype.",
 )
 MERGED = Kind(
     "LOX803",
@@ -37,6 +39,7 @@ MERGED = Kind(
     "Integers become floats that cannot tell them apart",
     "Compute with them as integers or in jnp.float32, and convert to the smaller float what comes of it.",
     "Integers that become floats stay apart.",
+    "Intervals of integers were compared with the digits of the float dtype.",
 )
 
 _CONVERSION = primitives("convert_element_type")

@@ -27,6 +27,7 @@ WIDENED = Kind(
     "Write a number of Python, as in x / math.sqrt(d) or x * float(scale), or give the scalar the type of the array: "
     "jnp.asarray(scale, x.dtype). Where the wider type is meant, say so: x.astype(jnp.float32).",
     "Numbers leave to arrays the type that they have.",
+    "The dtypes of operands and result were compared where scalars of NumPy meet arrays.",
 )
 
 

@@ -23,6 +23,7 @@ STALLS = Kind(
     "Keep the sum in jnp.float32, as with jnp.zeros((), jnp.float32), jnp.cumsum(x, dtype=jnp.float32) or "
     "x.astype(jnp.float32) before what adds up, and convert the result; count with integers.",
     "Running sums have the digits for their length.",
+    "The numbers of terms of running sums were compared with the digits of their dtype.",
 )
 
 _FLOWS = primitives("convert_element_type", "copy", "reshape", "broadcast_in_dim", "squeeze")

@@ -12,7 +12,7 @@ from lox._audit._checks._randomness._key_arrays import USES, is_key
 from lox._audit._checks._randomness._key_uses import Reuse, Use
 from lox._audit._checks._randomness._keys import KeyFlow, Keys, flow_of
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._location import NOWHERE, Location, is_internal, transformations
+from lox._audit._location import NOWHERE, Location, column_of, is_internal, transformations
 from lox._audit._program import Block, Step
 from lox._audit._rules import primitives
 from lox._compat import _tracebacks as tracebacks
@@ -23,6 +23,7 @@ REUSED = Kind(
     "A random key is used twice",
     "Split it first, and use each of the keys once: key, other = jax.random.split(key).",
     "Each random key is used once.",
+    "Each random key was followed through splits and copies to its uses.",
 )
 AGAIN = Kind(
     "LOX701",
@@ -31,6 +32,7 @@ AGAIN = Kind(
     "Give each call a key of its own, as in first, second = jax.random.split(key); where the same numbers are meant, "
     "say so with jax.random.clone(key).",
     "No function gets a random key that it had before.",
+    "Each random key was followed through splits and copies to the functions that get it.",
 )
 REPEATED = Kind(
     "LOX702",
@@ -39,6 +41,7 @@ REPEATED = Kind(
     "Carry the key and split it in each iteration, scan over jax.random.split(key, length), or use "
     "jax.random.fold_in(key, iteration); draw before the loop what is to be the same in all iterations.",
     "Each iteration of a loop has random keys of its own.",
+    "Keys that are used in loops were followed to whether they change between iterations.",
 )
 SHARED = Kind(
     "LOX703",
@@ -47,6 +50,7 @@ SHARED = Kind(
     "Split the key, and map over the keys: jax.vmap(f)(jax.random.split(key, lanes), x); draw before the vmap what is "
     "to be the same for all lanes.",
     "Each lane of a vmap has a random key of its own.",
+    "Keys that are used under vmap were followed to whether they differ between batch elements.",
 )
 CONSTANT = Kind(
     "LOX704",
@@ -54,6 +58,7 @@ CONSTANT = Kind(
     "Random numbers are the same in each call",
     "Make the key an argument of the function, and pass another one in each call.",
     "The random numbers depend on the arguments.",
+    "Each random key was followed back to the arguments.",
 )
 RETURNED = Kind(
     "LOX705",
@@ -61,6 +66,7 @@ RETURNED = Kind(
     "A random key that was used is returned",
     "Return a key that nothing was drawn from: key, used = jax.random.split(key), and draw with `used`.",
     "The random keys that are returned are new.",
+    "The keys among the results were followed back to their uses.",
 )
 
 
@@ -225,8 +231,12 @@ def _frames(step: Step) -> list[_Frame]:
     traceback = step.equation.source_info.traceback
     if traceback is None:
         return []
-    locations = [Location(frame.file_name, frame.line_num, frame.function_name) for frame in traceback.frames]
-    return [_Frame(*each) for each in zip(*traceback.raw_frames(), locations, strict=False)][::-1]
+    found = []
+    for code, instruction, frame in zip(*traceback.raw_frames(), traceback.frames, strict=False):
+        column = column_of(code, instruction, frame.line_num)
+        location = Location(frame.file_name, frame.line_num, frame.function_name, column)
+        found.append(_Frame(code, instruction, location))
+    return found[::-1]
 
 
 def _root(block: Block) -> Any:

@@ -23,6 +23,7 @@ UNUSED = Kind(
     "Keys of a split that nothing uses",
     "Use the key for what it was meant for, or split into as many as are used.",
     "The keys that a split makes are used.",
+    "Each part of a split was followed to its uses.",
 )
 
 

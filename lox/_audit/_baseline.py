@@ -1,0 +1,115 @@
+"""What was known of a program before: findings that are not new, and the shapes that its boundaries had."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lox._audit._findings import Finding
+from lox._audit._own_kinds import CHANGED
+from lox._audit._report import Report
+from lox._audit._stack import crossings
+from lox._exceptions import LogValueError
+
+VERSION = 1
+
+
+class _Known(NamedTuple):
+    """What identifies a finding, wherever its line is now."""
+
+    code: str
+    function: str
+    source: str
+
+
+class _Boundary(NamedTuple):
+    """A place where a value goes into or comes out of a loop, a branch or a call."""
+
+    audited: str
+    function: str
+    source: str
+    kind: str
+    role: str
+
+
+def write_baseline(path: Path, reports: Sequence[Report]) -> None:
+    """Writes what reports found, and the shapes at their boundaries."""
+    findings = [[*known, count] for known, count in sorted(_findings(reports).items())]
+    boundaries = [[*boundary, list(types)] for boundary, types in sorted(_boundaries(reports).items())]
+    text = json.dumps({"version": VERSION, "findings": findings, "boundaries": boundaries}, indent=1)
+    path.write_text(f"{text}\n", encoding="utf-8")
+
+
+class Baseline:
+    """The content of a file that `write_baseline` wrote.
+
+    Raises:
+        LogValueError: The file is none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["version"] != VERSION:
+                raise ValueError(f"its version is {content['version']!r}")
+            self._findings = Counter({_Known(*known): int(count) for *known, count in content["findings"]})
+            self._boundaries = {_Boundary(*place): tuple(types) for *place, types in content["boundaries"]}
+        except (ValueError, KeyError, TypeError) as error:
+            raise LogValueError(f"{path} is no baseline of lox audit: {error}") from error
+
+    def new(self, reports: Sequence[Report]) -> list[Report]:
+        """Reports with what the baseline has not: further findings, and boundaries of other shapes as findings."""
+        left = Counter(self._findings)
+        found = []
+        for report in reports:
+
+            def is_new(finding: Finding) -> bool:
+                known = _known(finding)
+                left[known] -= 1
+                return left[known] < 0
+
+            found.append(report.where(is_new).and_also(self._changed(report)))
+        return found
+
+    def _changed(self, report: Report) -> Iterator[Finding]:
+        places = {_place(report, each): each.location for each in crossings(report.program)}
+        for place, types in _boundaries([report]).items():
+            before = self._boundaries.get(place)
+            if before is None:
+                continue
+            differ = [(old, new) for old, new in zip(before, types, strict=False) if old != new]
+            if differ:
+                (old, new), more = differ[0], len(differ) - 1
+                also = f", and {more} more changed" if more else ""
+                yield CHANGED.at(
+                    places[place],
+                    f"{place.role} of {place.kind} was {old}, and is {new}{also}.",
+                    found=new,
+                    expected=old,
+                )
+
+
+def _findings(reports: Sequence[Report]) -> Counter[_Known]:
+    return Counter(_known(finding) for report in reports for finding in report.found)
+
+
+def _known(finding: Finding) -> _Known:
+    return _Known(finding.code, finding.function, finding.source)
+
+
+def _place(report: Report, crossing: Any) -> _Boundary:
+    where = crossing.location.of_user
+    return _Boundary(report.name, where.function, where.code, crossing.kind.partition("[")[0], crossing.role)
+
+
+def _boundaries(reports: Sequence[Report]) -> dict[_Boundary, tuple[str, ...]]:
+    """The types of the values that cross each boundary, in order: outside, without ranges."""
+    found: dict[_Boundary, tuple[str, ...]] = {}
+    for report in reports:
+        for crossing in crossings(report.program):
+            place = _place(report, crossing)
+            found[place] = (*found.get(place, ()), crossing.outside.partition(" in ")[0])
+    return found

@@ -1,0 +1,101 @@
+"""Comments in the source that leave findings out: ``# lox: ignore[LOX104]``."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import io
+import linecache
+import re
+import tokenize
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from lox._audit._findings import Finding
+from lox._audit._location import Location
+from lox._audit._own_kinds import UNUSED
+from lox._audit._sources import Source
+
+_COMMENT = re.compile(r"#\s*lox:\s*ignore\b\s*(?:\[(?P<codes>[^\]]*)\])?")
+
+
+class Ignore(NamedTuple):
+    """A comment: the codes that it leaves out, its place, and the lines of the statement that it is about."""
+
+    codes: tuple[str, ...]
+    line: int
+    column: int
+    first: int
+    last: int
+
+
+Used = frozenset[tuple[str, int, str]]
+"""Comments that left a finding out: file, line and code."""
+
+
+def leave_out(found: Iterable[Finding], traced: Sequence[Source]) -> tuple[list[Finding], Used]:
+    """The findings that no comment leaves out, and the comments that left one out.
+
+    A comment in a function that was traced, and that left nothing out, is a finding itself.
+    """
+    kept: list[Finding] = []
+    used: set[tuple[str, int, str]] = set()
+    for finding in found:
+        comments = [
+            each
+            for each in ignores(finding.file)
+            if finding.code in each.codes and each.first <= finding.line <= each.last
+        ]
+        used.update((finding.file, each.line, finding.code) for each in comments)
+        if not comments:
+            kept.append(finding)
+    return [*kept, *dict.fromkeys(_unused(traced, used))], frozenset(used)
+
+
+def _unused(traced: Sequence[Source], used: set[tuple[str, int, str]]) -> Iterator[Finding]:
+    for source in traced:
+        file, function = source.code.co_filename, source.code.co_qualname
+        for comment in ignores(file):
+            if not source.node.lineno <= comment.line <= (source.node.end_lineno or 0):
+                continue
+            place = Location(file, comment.line, function, comment.column)
+            if not comment.codes:
+                yield UNUSED.at(place, "This comment has no code in brackets, and ignores nothing.")
+            for code in comment.codes:
+                if (file, comment.line, code) not in used:
+                    yield UNUSED.at(place, f"{code} is ignored here, and was not found.", found=code)
+
+
+def ignores(file: str) -> tuple[Ignore, ...]:
+    """The comments in a file."""
+    return _ignores("".join(linecache.getlines(file))) if file else ()
+
+
+@functools.lru_cache(maxsize=32)
+def _ignores(text: str) -> tuple[Ignore, ...]:
+    if "lox:" not in text:
+        return ()
+    try:
+        statements = list(_statements(ast.parse(text)))
+        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    except (SyntaxError, tokenize.TokenError):  # What is typed into a notebook may have magic in it.
+        return ()
+    found = []
+    for token in tokens:
+        match = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
+        if match is not None:
+            line, column = token.start
+            codes = [code.strip() for code in (match["codes"] or "").split(",")]
+            around = [(first, last) for first, last in statements if first <= line <= last]
+            first, last = min(around, key=lambda lines: lines[1] - lines[0], default=(line, line))
+            found.append(Ignore(tuple(filter(None, codes)), line, column + 1, first, last))
+    return tuple(found)
+
+
+def _statements(tree: ast.AST) -> Iterator[tuple[int, int]]:
+    """The first and last line of each statement; of one that has others in it, of what comes before these."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt):
+            inner = [each.lineno for each in ast.iter_child_nodes(node) if isinstance(each, ast.stmt)]
+            last = min(inner) - 1 if inner else node.end_lineno or node.lineno
+            yield node.lineno, max(node.lineno, last)

@@ -1,0 +1,109 @@
+"""Names for the values of a program: those of the variables they are assigned to, or their source text."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+from typing import Any
+
+from lox._audit._location import Span, frames, is_users, span_of, transformations
+from lox._audit._origins import PASSING
+from lox._audit._program import NAMELESS, Block, Step
+from lox._audit._rules import primitives
+
+LONGEST = 40
+"""The number of characters of the longest source text that is a name."""
+
+Place = tuple[str, Span]
+"""An expression: its file, and its place in it."""
+
+
+def name_values(program: Block) -> None:
+    """Names the values of a program and of all that it runs.
+
+    An expression may be several equations, of which the last one that is used elsewhere computes its value. What only
+    lays out another value within an expression, as implicit broadcasting does, has the name of that value; what a loop
+    or a call closes over, that which it has outside.
+    """
+    seen: set[Block] = set()
+    left = [program]
+    while left:
+        block = left.pop()
+        if block in seen:
+            continue
+        seen.add(block)
+        _name(block)
+        for step in block.steps:
+            for inner in step.blocks:
+                _name_inputs(step, inner)
+                left.append(inner)
+
+
+def _name(block: Block) -> None:
+    places = {step: _place(step.equation) for step in block.steps}
+    used = {(value, places[step]) for step in block.steps for value in step.inputs}
+    used.update((value, None) for value in block.outputs)
+    elsewhere = {value for value, place in used if value.maker in places and places[value.maker] != place}
+    # The equations of a derivative have the places of those that they are the derivative of.
+    results: dict[Any, Step] = {}
+    for step, place in places.items():
+        expression = place, transformations(step.equation)
+        if len(step.outputs) == 1 and (step.outputs[0] in elsewhere or expression not in results):
+            results[expression] = step
+    computed = set(results.values())
+    for step, place in places.items():
+        if len(step.outputs) != 1 or place is None:
+            continue
+        (made,) = step.outputs
+        if step in computed and "transpose" not in transformations(step.equation):  # Not of a gradient.
+            made.written = text_of(*place)
+        elif step.equation.primitive in PASSING and step.inputs:
+            made.laid_out = step.inputs[0].laid_out or step.inputs[0]
+
+
+def _name_inputs(step: Step, inner: Block) -> None:
+    """Names what goes into a block without a name of its own."""
+    given = step.inputs[len(step.inputs) - len(inner.inputs) :]
+    if step.equation.primitive in primitives("while") or len(given) != len(inner.inputs):
+        return
+    for outside, inside in zip(given, inner.inputs, strict=True):
+        if not inside.name and outside.called != NAMELESS and outside.shape == inside.shape:
+            inside.written = outside.called
+
+
+def _place(equation: Any) -> Place | None:
+    """The expression of the user's program that an equation is computed for."""
+    for code, instruction in frames(equation):
+        if is_users(code.co_filename):
+            span = span_of(code, instruction)
+            return None if span is None else (code.co_filename, span)
+    return None
+
+
+def text_of(file: str, span: Span) -> str:
+    """The variable that an expression is assigned to, or its source text if that is short, or nothing."""
+    lines = linecache.getlines(file)
+    assigned = _assigned("".join(lines)).get(span)
+    if assigned is not None:
+        return assigned
+    if span.line != span.end_line or span.line > len(lines):
+        return ""
+    text = lines[span.line - 1].encode()[span.column : span.end_column].decode(errors="replace")
+    return text if len(text) <= LONGEST else ""
+
+
+@functools.lru_cache(maxsize=32)
+def _assigned(text: str) -> dict[Span, str]:
+    """The names of the variables in a source text, by the expressions that they are assigned."""
+    try:
+        parsed = ast.parse(text)
+    except SyntaxError:
+        return {}
+    found = {}
+    for node in ast.walk(parsed):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        value = getattr(node, "value", None) if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) else None
+        if value is not None and len(targets) == 1 and isinstance(targets[0], ast.Name):
+            found[Span(value.lineno, value.col_offset, value.end_lineno, value.end_col_offset)] = targets[0].id
+    return found

@@ -1,0 +1,104 @@
+"""What an audit reports beside a baseline: what is new, and which shapes changed."""
+
+import importlib
+import json
+import linecache
+import sys
+
+import pytest
+
+from lox.__main__ import main
+
+PROGRAM = """
+import jax
+import jax.numpy as jnp
+
+def draw(key):
+    return jax.random.normal(key) + jax.random.normal(key)
+
+def step(carry, x):
+    return carry + x, carry
+
+def f(key, xs):
+    return draw(key), jax.lax.scan(step, jnp.zeros(xs.shape[1:]), xs)
+
+def arguments():
+    return jax.random.key(0), jnp.ones((5, 3))
+"""
+
+
+@pytest.fixture
+def audit(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def run(source, *options):
+        (tmp_path / "baselined.py").write_text(source)
+        sys.modules.pop("baselined", None)
+        importlib.invalidate_caches()
+        linecache.checkcache()
+        code = main(["audit", "baselined:f", "--args", "baselined:arguments", *options])
+        printed = capsys.readouterr()
+        return code, printed.out.splitlines(), printed.err
+
+    yield run
+    sys.modules.pop("baselined", None)
+
+
+def test_what_is_known_is_not_reported(audit):
+    assert audit(PROGRAM)[0] == 1
+    assert audit(PROGRAM, "--write-baseline", "known.json")[0] == 1
+    code, out, _ = audit(PROGRAM, "--baseline", "known.json")
+    assert code == 0 and len(out) == 1 and out[0].startswith("f: nothing found")
+
+
+def test_what_is_known_may_be_on_another_line(audit):
+    audit(PROGRAM, "--write-baseline", "known.json")
+    moved = PROGRAM.replace("def draw", "\n# A comment.\n\ndef draw")
+    assert audit(moved, "--baseline", "known.json")[0] == 0
+
+
+def test_what_is_new_is_reported(audit):
+    audit(PROGRAM, "--write-baseline", "known.json")
+    twice = "jax.random.normal(key) * jax.random.normal(key)"
+    more = PROGRAM.replace("return draw(key),", f"return draw(key), draw(key), {twice},")
+    code, out, _ = audit(more, "--baseline", "known.json")
+    assert code == 1 and any("LOX70" in line for line in out)
+    assert not any(line.startswith("baselined.py:6:") and "LOX700" in line for line in out)
+
+
+def test_one_more_of_a_kind_is_new(audit):
+    audit(PROGRAM, "--write-baseline", "known.json")
+    twice = PROGRAM.replace("    return jax.random", "    jax.random.normal(key)\n    return jax.random", 1)
+    assert audit(twice, "--baseline", "known.json")[0] == 1
+
+
+def test_shapes_that_changed_at_boundaries_are_said(audit):
+    audit(PROGRAM, "--write-baseline", "known.json")
+    wider = PROGRAM.replace("jnp.ones((5, 3))", "jnp.ones((5, 4))")
+    code, out, _ = audit(wider, "--baseline", "known.json")
+    assert code == 0
+    changed = [line for line in out if "LOX002" in line]
+    assert any("LOX002 carry of scan was float32[3], and is float32[4]" in line for line in changed)
+    assert audit(wider, "--baseline", "known.json", "--fail-on", "info")[0] == 1
+    assert not [line for line in audit(wider, "--baseline", "known.json", "--ignore", "LOX002")[1] if "LOX002" in line]
+
+
+def test_both_may_be_one_file(audit, tmp_path):
+    audit(PROGRAM, "--write-baseline", "known.json")
+    before = (tmp_path / "known.json").read_text()
+    assert audit(PROGRAM, "--baseline", "known.json", "--write-baseline", "known.json")[0] == 0
+    assert (tmp_path / "known.json").read_text() == before
+    json.loads(before)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"version": 9}', '{"version": 1, "findings": 3}'])
+def test_a_file_that_is_no_baseline_is_an_error(audit, tmp_path, content):
+    (tmp_path / "known.json").write_text(content)
+    code, out, err = audit(PROGRAM, "--baseline", "known.json")
+    assert code == 1 and not out and "known.json is no baseline of lox audit" in err
+
+
+def test_a_baseline_that_is_missing_is_an_error(audit):
+    code, out, err = audit(PROGRAM, "--baseline", "missing.json")
+    assert code == 1 and not out and "missing.json" in err

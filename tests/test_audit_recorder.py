@@ -1,0 +1,265 @@
+"""Audits without setup: of a script, of the tests of a project, of a process with LOX_AUDIT."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from lox.__main__ import main
+from lox._audit._recorder import Recorder
+
+SCRIPT = """
+import functools
+import sys
+import jax
+import jax.numpy as jnp
+
+@functools.partial(jax.jit, static_argnames="n")
+def draw(key, n):
+    return jax.random.normal(key, (n,)) + jax.random.normal(key, (n,))
+
+@jax.jit
+def fine(x):
+    return jnp.tanh(x)
+
+if __name__ == "__main__":
+    print("arguments", sys.argv[1:])
+    print(fine(draw(jax.random.key(0), n=3)).shape)
+    if "fail" in sys.argv:
+        raise KeyError("missing")
+    if "exit" in sys.argv:
+        sys.exit(7)
+"""
+
+
+def codes(reports):
+    return [[finding.code for finding in report.found] for report in reports]
+
+
+def names(reports):
+    return [report.name for report in reports]
+
+
+def twice(key):
+    return jax.random.normal(key) + jax.random.normal(key)
+
+
+def test_a_function_is_audited_at_its_first_compilation_with_its_arguments():
+    with Recorder() as recorder:
+
+        @jax.jit
+        def f(x, y):
+            return x[0] + y
+
+        f(jnp.ones(3), 1.0)
+        f(jnp.ones(4), 1.0)
+        (report,) = recorder.reports()
+        assert recorder.reports() == []
+    assert report.name == "f" and [value.shape for value in report.program.inputs] == [(3,), ()]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda jit: jit(twice),
+        lambda jit: functools.partial(jit, inline=True)(twice),
+        lambda jit: jit(functools.partial(twice)),
+        lambda jit: jit(inline=True)(twice),
+    ],
+    ids=["function", "partial of jit", "partial", "factory"],
+)
+def test_however_it_is_jitted(made):
+    with Recorder() as recorder:
+        f = made(jax.jit)
+        f(jax.random.key(0))
+        assert codes(recorder.reports()) == [["LOX700"]]
+
+
+def test_what_jit_returns_is_what_it_always_returns():
+    before, plain = jax.jit, jax.jit(twice)
+    with Recorder():
+        f = jax.jit(twice)
+        assert type(f) is type(plain) and f.__name__ == "twice" and f.__wrapped__.__wrapped__ is twice
+        assert f.lower(jax.random.key(0)).compile()(jax.random.key(0)) == plain(jax.random.key(0))
+        assert jax.jit.__name__ == "jit"
+    assert jax.jit is before
+    assert f(jax.random.key(0)) == plain(jax.random.key(0))
+
+
+def test_the_hook_is_gone_after_an_exception():
+    before = jax.jit
+    with pytest.raises(KeyError), Recorder():
+        raise KeyError
+    assert jax.jit is before
+
+
+def test_what_a_compiled_function_calls_is_audited_with_it():
+    with Recorder() as recorder:
+        inner = jax.jit(lambda x: x * 2)
+
+        @jax.jit
+        def outer(x):
+            return inner(x) + 1
+
+        outer(1.0)
+        assert names(recorder.reports()) == ["outer"]
+        inner(jnp.ones(3))
+        assert names(recorder.reports()) == ["<lambda>"]
+
+
+def test_functions_of_one_source_are_audited_once():
+    with Recorder() as recorder:
+        for rate in range(5):
+            jax.jit(lambda x, rate=rate: x * rate)(1.0)
+        assert len(recorder.reports()) == 1
+
+
+def test_static_and_donated_arguments_stay_what_they_are():
+    with Recorder() as recorder:
+
+        @functools.partial(jax.jit, static_argnums=1, static_argnames=("name",), donate_argnums=0)
+        def f(x, n, name="a"):
+            for _ in range(n):
+                x = x + len(name)
+            return x
+
+        f(jnp.ones(3), 2, name="abc")
+        assert names(recorder.reports()) == ["f"] and not recorder.left_out
+
+
+def test_methods_are_audited():
+    with Recorder() as recorder:
+
+        class Model:
+            def __init__(self):
+                self.step = jax.jit(self._step)
+
+            def _step(self, key):
+                return twice(key)
+
+        Model().step(jax.random.key(0))
+        assert codes(recorder.reports()) == [["LOX700"]]
+
+
+def test_a_function_that_raises_is_the_users_to_mend():
+    with Recorder() as recorder:
+        f = jax.jit(lambda x: x + undefined)  # noqa: F821
+        with pytest.raises(NameError):
+            f(1.0)
+        assert recorder.reports() == [] and recorder.left_out == ["<lambda>"]
+
+
+def test_findings_are_the_users_alone():
+    import equinox
+
+    with Recorder() as recorder:
+
+        @equinox.filter_jit
+        def f(layer, key):
+            return layer(jnp.ones(3)) + twice(key)
+
+        f(equinox.nn.Linear(3, 1, key=jax.random.key(1)), jax.random.key(0))
+        found = [finding for report in recorder.reports() for finding in report.found]
+    assert {finding.code for finding in found} == {"LOX700"} and all(each.file == __file__ for each in found)
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    (tmp_path / "training.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    return "training.py"
+
+
+def test_run_audits_what_a_script_compiles(script, capsys):
+    before = sys.argv, list(sys.path), jax.jit
+    assert main(["audit", "--run", script, "--steps", "3"]) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert out[:2] == ["arguments ['--steps', '3']", "(3,)"]
+    assert out[2].startswith("training.py:9:") and "LOX700" in out[2]
+    assert out[3].startswith("2 functions: 1 error; ") and len(out) == 4
+    assert (sys.argv, list(sys.path), jax.jit) == before
+
+
+def test_run_takes_a_module(script, capsys):
+    assert main(["audit", "--ignore", "LOX7", "--run", "-m", "training", "x"]) == 0
+    assert capsys.readouterr().out.startswith("arguments ['x']")
+
+
+@pytest.mark.parametrize(("how", "code"), [("fail", 1), ("exit", 7)])
+def test_a_script_that_fails_is_audited_as_far_as_it_came(script, capsys, how, code):
+    assert main(["audit", "--run", script, how]) == code
+    printed = capsys.readouterr()
+    assert "LOX700" in printed.out
+    assert ("KeyError: 'missing'" in printed.err) is (how == "fail") and "lox/commands" not in printed.err
+
+
+def test_run_writes_to_a_file(script, tmp_path, capsys):
+    assert main(["audit", "--format", "sarif", "--output", "found.sarif", "--run", script]) == 1
+    assert capsys.readouterr().out == "arguments []\n(3,)\n"
+    found = json.loads((tmp_path / "found.sarif").read_text())
+    assert [result["ruleId"] for result in found["runs"][0]["results"]] == ["LOX700"]
+
+
+def test_a_script_that_compiles_nothing(tmp_path, monkeypatch, capsys):
+    (tmp_path / "empty.py").write_text("print(1)\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["audit", "--run", "empty.py"]) == 0
+    assert "no function of the script was compiled" in capsys.readouterr().err
+
+
+def test_settings_of_the_project_count(script, tmp_path, capsys):
+    (tmp_path / "pyproject.toml").write_text('[tool.lox.audit]\nignore = ["LOX700"]\n')
+    assert main(["audit", "--run", script]) == 0
+    assert "LOX700" not in capsys.readouterr().out
+    assert main(["audit", "--ignore", "LOX1", "--run", script]) == 1
+
+
+def run(*argv, folder, **environment):
+    return subprocess.run(
+        [sys.executable, *argv],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.integration
+def test_the_environment_asks_for_audits(script, tmp_path):
+    (tmp_path / "main.py").write_text("import lox\nimport runpy\nrunpy.run_path('training.py', run_name='__main__')\n")
+    found = run("main.py", folder=tmp_path, LOX_AUDIT="1")
+    assert found.returncode == 0 and "LOX700" in found.stderr and "2 functions: 1 error" in found.stderr
+    assert run("main.py", folder=tmp_path, LOX_AUDIT="0").stderr == ""
+
+
+TESTS = """
+import jax, pytest
+from training import draw, fine
+
+def test_draw():
+    assert draw(jax.random.key(0), n=3).shape == (3,)
+
+def test_fine():
+    fine(1.0)
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_pytest_audits_what_tests_compile(script, tmp_path, workers):
+    (tmp_path / "test_training.py").write_text(TESTS)
+    options = ("-m", "pytest", "-p", "no:cacheprovider", *workers)
+    assert "LOX700" not in run(*options, folder=tmp_path).stdout
+    found = run(*options, "--lox-audit", folder=tmp_path)
+    assert found.returncode == 1 and "2 passed" in found.stdout
+    assert "= lox audit =" in found.stdout and "1 finding in 2 functions." in found.stdout
+    assert found.stdout.count("LOX700") == 1
+    (tmp_path / "pyproject.toml").write_text('[tool.lox.audit]\nignore = ["LOX700"]\n')
+    assert run(*options, "--lox-audit", folder=tmp_path).returncode == 0
