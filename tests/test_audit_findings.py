@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import optax
-import pytest
 from corpus import f32
 
 import lox
@@ -140,9 +139,8 @@ def test_what_is_said_once_is_said_once():
     assert len([each for each in report.found if each.code == "LOX707"]) == 1
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS.values() if kind.holds], ids=lambda kind: kind.code)
-def test_what_holds_has_a_reason(kind):
-    assert kind.reasoning.endswith(".")
+def test_what_holds_has_a_reason():
+    assert [kind.code for kind in KINDS.values() if bool(kind.holds) != kind.reasoning.endswith(".")] == []
 
 
 def test_the_report_says_how_it_was_checked():

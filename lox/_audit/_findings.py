@@ -144,5 +144,7 @@ def first_causes(findings: Iterable[Finding]) -> list[Finding]:
     return [each for each in found if each.code not in _OF_ONE_CAUSE or told[each.file, each.line, each.column] is each]
 
 
-_OF_ONE_CAUSE = frozenset({"LOX101", "LOX102", "LOX104", "LOX105", "LOX106", "LOX107", "LOX108", "LOX203", "LOX211"})
+_OF_ONE_CAUSE = frozenset(
+    {"LOX101", "LOX102", "LOX104", "LOX105", "LOX106", "LOX107", "LOX108", "LOX110", "LOX203", "LOX211"}
+)
 """Kinds of findings that may all come from one operation on axes that do not belong together."""
