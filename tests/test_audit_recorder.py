@@ -67,9 +67,9 @@ def test_a_function_is_audited_at_its_first_compilation_with_its_arguments():
     "made",
     [
         lambda jit: jit(twice),
-        lambda jit: functools.partial(jit, inline=True)(twice),
+        lambda jit: functools.partial(jit, keep_unused=True)(twice),
         lambda jit: jit(functools.partial(twice)),
-        lambda jit: jit(inline=True)(twice),
+        lambda jit: jit(keep_unused=True)(twice),
     ],
     ids=["function", "partial of jit", "partial", "factory"],
 )
