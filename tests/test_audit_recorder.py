@@ -154,6 +154,7 @@ def test_a_function_that_raises_is_the_users_to_mend():
         assert recorder.reports() == [] and recorder.left_out == ["<lambda>"]
 
 
+@pytest.mark.integration  # It needs equinox.
 def test_findings_are_the_users_alone():
     import equinox
 
@@ -237,6 +238,41 @@ def test_the_environment_asks_for_audits(script, tmp_path):
     found = run("main.py", folder=tmp_path, LOX_AUDIT="1")
     assert found.returncode == 0 and "LOX700" in found.stderr and "2 functions: 1 error" in found.stderr
     assert run("main.py", folder=tmp_path, LOX_AUDIT="0").stderr == ""
+
+
+def test_a_comment_that_one_of_several_audits_needs_is_used(tmp_path, monkeypatch, capsys):
+    (tmp_path / "both.py").write_text(
+        "import jax\n"
+        "def draw(key, again):\n"
+        "    return jax.random.normal(key) + jax.random.normal(again)  # lox: ignore[LOX700]\n"
+        "one = jax.jit(lambda key: draw(key, key))\n"
+        "two = jax.jit(lambda key: draw(*jax.random.split(key)))\n"
+        "one(jax.random.key(0)), two(jax.random.key(0))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["audit", "--fail-on", "warning", "--run", "both.py"]) == 0
+    assert "LOX001" not in capsys.readouterr().out
+    alone = (tmp_path / "both.py").read_text().replace("one(jax.random.key(0)), ", "")
+    (tmp_path / "alone.py").write_text(alone)
+    assert main(["audit", "--fail-on", "warning", "--run", "alone.py"]) == 1
+    assert "LOX001 LOX700 is ignored here" in capsys.readouterr().out
+
+
+def test_what_cannot_be_remembered_does_not_stop_the_program():
+    class Odd:
+        def __init__(self, fails):
+            self.fails = fails
+
+    def flatten(odd):
+        if odd.fails:
+            raise ValueError("not now")
+        return (), odd
+
+    jax.tree_util.register_pytree_node(Odd, flatten, lambda odd, _: odd)
+    with Recorder() as recorder:
+        f = jax.jit(lambda x, odd: x + 1, static_argnums=1)
+        assert f(1.0, Odd(True)) == 2.0
+        assert recorder.reports() == [] and recorder.left_out == ["<lambda>"]
 
 
 TESTS = """

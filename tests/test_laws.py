@@ -67,7 +67,7 @@ def two_of(claims, number):
 @pytest.mark.generated(5)
 @pytest.mark.parametrize("law", testing.LAWS, ids=lambda law: law.__name__)
 def test_random_programs_keep_the_law(law, examples):
-    assert keeps_law(law, examples) >= 8
+    assert keeps_law(law, examples) >= 5
 
 
 PARTS = [
@@ -82,7 +82,7 @@ PARTS = [
 @pytest.mark.generated(14)
 @pytest.mark.parametrize("law", PARTS)
 def test_many_random_programs_keep_the_law(law, examples):
-    assert keeps_law(law, examples) >= 25
+    assert keeps_law(law, examples) >= 14
 
 
 def test_every_law_is_of_one_family():

@@ -9,6 +9,7 @@ from typing import Self
 from lox._audit._findings import SEVERITIES, Finding, Severity
 from lox._audit._inline import Used
 from lox._audit._location import is_users
+from lox._audit._own_kinds import UNUSED
 from lox._audit._program import Block
 from lox._exceptions import LogValueError
 
@@ -63,12 +64,36 @@ class Content:
         Raises:
             LogValueError: There is no such severity.
         """
-        if severity not in SEVERITIES:
-            raise LogValueError(f"A severity is one of {', '.join(map(repr, SEVERITIES))}, got {severity!r}.")
-        bad = SEVERITIES[: SEVERITIES.index(severity) + 1]
-        return tuple(finding for finding in self.found if finding.severity in bad)
+        return at_least(severity, self.found)
 
     @property
     def found(self) -> tuple[Finding, ...]:
         """The issues, then the warnings."""
         return (*self.issues, *self.warnings)
+
+
+def at_least(severity: str, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings that are as bad as this, or worse.
+
+    Raises:
+        LogValueError: There is no such severity.
+    """
+    if severity not in SEVERITIES:
+        raise LogValueError(f"A severity is one of {', '.join(map(repr, SEVERITIES))}, got {severity!r}.")
+    bad = SEVERITIES[: SEVERITIES.index(severity) + 1]
+    return tuple(finding for finding in findings if finding.severity in bad)
+
+
+def distinct(findings: Iterable[Finding], used: Used) -> list[Finding]:
+    """The findings of several audits by file and line, each once.
+
+    A comment that left out nothing in one audit, and something in another one, is no finding.
+    """
+    once: dict[str, Finding] = {}
+    found: dict[tuple[str, int, int, str, str], Finding] = {}
+    for each in findings:
+        is_told = each.once and once.setdefault(each.code, each) != each
+        is_used = each.code == UNUSED.code and (each.file, each.line, each.found) in used
+        if not is_told and not is_used:
+            found.setdefault((each.file, each.line, each.column, each.code, each.message), each)
+    return [found[place] for place in sorted(found)]

@@ -12,6 +12,7 @@ from typing import Any, Self
 import jax
 
 from lox._audit._audit import audit
+from lox._audit._capture import name_of
 from lox._audit._location import is_internal, is_users
 from lox._audit._report import Report
 from lox._audit._signature import definition
@@ -95,7 +96,7 @@ class Recorder:
         def remembering(*args: Any, **kwargs: Any) -> Any:
             if getattr(self._inside, "deep", False):
                 return fun(*args, **kwargs)
-            self._remember(key, again, args, kwargs)
+            self._remember(key, name_of(fun), again, args, kwargs)
             self._inside.deep = True
             try:
                 return fun(*args, **kwargs)
@@ -104,14 +105,21 @@ class Recorder:
 
         return remembering
 
-    def _remember(self, key: Any, again: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _remember(
+        self, key: Any, name: str, again: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         with self._lock:
             if _identity(key) in self._seen:
                 return
             self._seen.add(_identity(key))
-        args, kwargs = jax.tree.map(_abstract, (args, kwargs))
+        try:
+            args, kwargs = jax.tree.map(_abstract, (args, kwargs))
+            compiled = Compiled(again(), args, kwargs)
+        except Exception:  # noqa: BLE001  (the program that is audited goes on)
+            self.left_out.append(name)
+            return
         with self._lock:
-            self._compiled.append(Compiled(again(), args, kwargs))
+            self._compiled.append(compiled)
 
 
 def _identity(key: Any) -> Any:

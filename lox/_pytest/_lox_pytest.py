@@ -7,6 +7,7 @@ would import JAX, which reads its configuration from the environment, before a c
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,9 +37,9 @@ class _Audits:
 
         self._settings = read_settings(config.rootpath)
         self._codes = expand(self._settings.select), expand(self._settings.ignore)
-        self._texts: dict[str, str] = {}
+        self._findings: list[Any] = []
+        self._used: set[tuple[str, int, str]] = set()
         self._count = 0
-        self._failed = False
         self._closing = contextlib.ExitStack()
         self._recorder = self._closing.enter_context(Recorder())
 
@@ -49,36 +50,44 @@ class _Audits:
         return result
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        self._audit()  # What was compiled by fixtures of the session.
+        from lox._audit._content import at_least
+
+        self._audit()  # What fixtures of the session compiled.
         output = getattr(session.config, "workeroutput", None)
         if output is not None:
-            output[_AT_CONTROLLER] = (self._texts, self._count, self._failed)
-        elif self._failed and session.exitstatus == pytest.ExitCode.OK:
+            output[_AT_CONTROLLER] = list(map(dataclasses.asdict, self._findings)), list(self._used), self._count
+        elif at_least(self._settings.fail_on, self._distinct()) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        texts, count, failed = getattr(node, "workeroutput", {}).get(_AT_CONTROLLER, ({}, 0, False))
-        self._texts.update(texts)
+        from lox._audit._findings import Finding
+
+        findings, used, count = getattr(node, "workeroutput", {}).get(_AT_CONTROLLER, ((), (), 0))
+        self._findings += [Finding(**each) for each in findings]
+        self._used.update(used)
         self._count += count
-        self._failed |= failed
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        from lox._audit._formats._concise import line_of
+
+        found = self._distinct()
         terminalreporter.section("lox audit")
-        for line in sorted(self._texts.values()):
-            terminalreporter.line(line)
-        count = f"{len(self._texts)} finding{'' if len(self._texts) == 1 else 's'}"
+        for finding in found:
+            terminalreporter.line(line_of(finding))
+        count = f"{len(found)} finding{'' if len(found) == 1 else 's'}"
         terminalreporter.line(f"{count} in {self._count} function{'' if self._count == 1 else 's'}.")
 
     def pytest_unconfigure(self) -> None:
         self._closing.close()
 
     def _audit(self) -> None:
-        from lox._audit._formats._concise import in_order, line_of
+        for report in self._recorder.reports():
+            self._count += 1
+            self._findings += report.only(*self._codes).found
+            self._used |= report.used
 
-        reports = [report.only(*self._codes) for report in self._recorder.reports()]
-        self._count += len(reports)
-        for finding in in_order(reports):
-            key = finding.code if finding.once else line_of(finding)
-            self._texts.setdefault(key, line_of(finding))
-        self._failed |= any(report.at_least(self._settings.fail_on) for report in reports)  # type: ignore[arg-type]
+    def _distinct(self) -> list[Any]:
+        from lox._audit._content import distinct
+
+        return distinct(self._findings, frozenset(self._used))

@@ -17,6 +17,8 @@ from typing import Any
 from lox import _audit
 from lox._audit._baseline import Baseline, write_baseline
 from lox._audit._capture import name_of
+from lox._audit._content import at_least
+from lox._audit._formats._concise import in_order
 from lox._audit._formats._write import write
 from lox._audit._location import is_internal
 from lox._audit._recorder import Recorder
@@ -126,7 +128,7 @@ def _conclude(reports: Sequence[Report], choices: Choices, settings: Settings) -
         choices.output.write_text(f"{text}\n", encoding="utf-8")
     elif text:
         print(encodable(text, sys.stdout.encoding))
-    return 1 if any(report.at_least(settings.fail_on) for report in reports) else 0  # type: ignore[arg-type]
+    return 1 if at_least(settings.fail_on, in_order(reports)) else 0
 
 
 def _run(script: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from lox._audit._content import Content
+from lox._audit._content import Content, distinct
 from lox._audit._findings import Finding, Severity
 from lox._text import visible
 
@@ -19,14 +19,8 @@ def concise(reports: Sequence[Content]) -> str:
 
 def in_order(reports: Sequence[Content]) -> list[Finding]:
     """The findings of reports, each once, by file and line."""
-    once: dict[str, Finding] = {}
-    found: dict[tuple[str, int, int, str, str], Finding] = {}
-    for report in reports:
-        for each in report.found:
-            if each.once and once.setdefault(each.code, each) != each:
-                continue
-            found.setdefault((each.file, each.line, each.column, each.code, each.message), each)
-    return [found[place] for place in sorted(found)]
+    used = frozenset(comment for report in reports for comment in report.used)
+    return distinct((each for report in reports for each in report.found), used)
 
 
 def summary(reports: Sequence[Content]) -> str:

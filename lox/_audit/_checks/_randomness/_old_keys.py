@@ -20,6 +20,7 @@ OLD = Kind(
     "Random keys of the old kind",
     "Make keys with jax.random.key(seed), and of what was saved with jax.random.wrap_key_data: they have a dtype of "
     "their own, and JAX refuses to compute with them.",
+    once=True,
 )
 
 
