@@ -124,3 +124,25 @@ def test_several_reports_are_one_text(report, form):
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_report_has_every_format(report, form):
     assert write([report], form, "calls").strip() == getattr(report, f"to_{form}")().strip()
+
+
+def test_functions_of_jax_have_no_part_in_the_full_report():
+    def f(key, x):
+        noise = jax.random.normal(key, x.shape)
+        return jax.lax.cond(x[0] > 0, lambda: x + noise, lambda: x)
+
+    report = lox.audit(f)(jax.random.key(0), f32(3))
+    text = report.to_full()
+    assert "branch 0" in text and "branch 1" in text and "jit:_normal" not in text
+    assert any(part["kind"] == "jit:_normal" for part in json.loads(report.to_json())["stack"])
+
+
+def test_what_differs_at_a_boundary_is_counted():
+    def f(xs):
+        def step(carry, x):
+            return carry, x
+
+        return jax.lax.scan(step, 0.0, xs)[1]
+
+    text = lox.audit(f)({f"x{i}": f32(5, 3) for i in range(9)} | {"y": f32(5)}).to_full()
+    assert "9 x float32[5, 3]" in text and "9 x float32[3]" in text

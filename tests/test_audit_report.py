@@ -79,7 +79,7 @@ def test_the_text_has_the_data_flow_and_the_finding(report):
 
 def test_tables_of_markdown_have_as_many_cells_in_each_row(report):
     tables = re.findall(r"(?m)(?:^\|.*\n)+", report.to_markdown("equations"))
-    assert len(tables) == 3
+    assert len(tables) == 4
     for table in tables:
         assert len({line.count("|") for line in table.splitlines()}) == 1
 

@@ -49,6 +49,13 @@ def describe(value: Value) -> str:
     return f"{aval.dtype.name}[{value.axes}]{f' in {known}' if known else ''}"
 
 
+def has_lines_of_its_own(step: Step) -> bool:
+    """Whether a step runs what is written on another line than itself, or what logs, unlike functions of JAX."""
+    here = locate(step.equation)
+    inner = (found for block in step.blocks for found in located(block, here))
+    return any(each.equation.primitive is log_p or location != here for each, location in inner)
+
+
 def rows(block: Block, detail: Detail) -> list[Row]:
     """The data flow of a program.
 
@@ -86,11 +93,7 @@ class _Rows:
 
     def _opens(self, step: Step) -> bool:
         """Whether what a step runs is shown."""
-        if self.detail == "equations":
-            return bool(step.blocks)
-        here = locate(step.equation)
-        inner = (found for block in step.blocks for found in located(block, here))
-        return any(each.equation.primitive is log_p or location != here for each, location in inner)
+        return bool(step.blocks) if self.detail == "equations" else has_lines_of_its_own(step)
 
     def _of_steps(self, steps: list[Step], depth: int, opens: bool, location: Location) -> Iterator[Row]:
         first = steps[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -36,7 +37,12 @@ def fold_rows(rows: Sequence[Row]) -> Iterator[Row]:
 def _tree(row: Row) -> tuple[int, str] | None:
     """The argument that the array of a row is in."""
     is_input = row.name and row.name == row.what and not row.sources
-    return (row.depth, row.name.partition("/")[0]) if is_input and "/" in row.name else None
+    root = _ROOT.match(row.name)
+    return (row.depth, root[0]) if is_input and root is not None and root[0] != row.name else None
+
+
+_ROOT = re.compile(r"[^/.\[]+")
+"""The argument in the name of an array, as in ``params/w`` and in JAX's own ``carry[0].mu['w']``."""
 
 
 def _arrays(rows: Sequence[Row]) -> str:
@@ -45,21 +51,27 @@ def _arrays(rows: Sequence[Row]) -> str:
 
 
 def fold_crossings(crossings: Iterable[Crossing]) -> Iterator[Crossing]:
-    """What crosses boundaries, with one line for all values that are alike outside and inside."""
+    """What crosses boundaries: of many values in one role, a line for those that are alike on both sides."""
 
     def place(crossing: Crossing) -> tuple[object, ...]:
-        return crossing.kind, crossing.role, crossing.location, crossing.outside == crossing.inside
+        return crossing.kind, crossing.role, crossing.location
 
-    for (*_, alike), group in itertools.groupby(crossings, place):
+    for _, group in itertools.groupby(crossings, place):
         values = list(group)
-        if not alike or len(values) <= FEW:
+        if len(values) <= FEW:
             yield from values
             continue
-        yield dataclasses.replace(values[0], outside=_types(values), inside="the same")
-
-
-def _types(values: Sequence[Crossing]) -> str:
-    return ", ".join(_few(_counted([each.outside.partition(" in ")[0] for each in values])))
+        same = [each for each in values if each.outside == each.inside]
+        if same:
+            types = [each.outside.partition(" in ")[0] for each in same]
+            yield dataclasses.replace(same[0], outside=", ".join(_few(_counted(types))), inside="the same")
+        pairs = Counter((each.outside, each.inside) for each in values if each.outside != each.inside)
+        for (outside, inside), count in list(pairs.items())[:FEW]:
+            times = f"{count} x " if count > 1 else ""
+            yield dataclasses.replace(values[0], outside=f"{times}{outside}", inside=f"{times}{inside}")
+        left = sum(list(pairs.values())[FEW:])
+        if left:
+            yield dataclasses.replace(values[0], outside=f"{left} more", inside="")
 
 
 def _counted(texts: Sequence[str]) -> tuple[str, ...]:

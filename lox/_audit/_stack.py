@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from lox import _compat
 from lox._audit._flow import describe
 from lox._audit._location import NOWHERE, Location, locate, transformations
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
+
+Shown = Callable[[Step], bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,37 +52,37 @@ class Crossing:
     location: Location
 
 
-def levels(block: Block) -> Iterator[Level]:
-    """A program and what it runs, outermost first; what several steps run is there once."""
-    return _levels(block, 0, NOWHERE, set())
+def levels(block: Block, shown: Shown = lambda step: True) -> Iterator[Level]:
+    """A program and what the steps that are shown run, outermost first; what several steps run is there once."""
+    return _levels(block, 0, NOWHERE, set(), shown)
 
 
-def _levels(block: Block, depth: int, location: Location, seen: set[Block]) -> Iterator[Level]:
+def _levels(block: Block, depth: int, location: Location, seen: set[Block], shown: Shown) -> Iterator[Level]:
     if block in seen:
         return
     seen.add(block)
     found = dict.fromkeys(name for step in block.steps for name in transformations(step.equation))
     yield Level(depth, block.kind, tuple(found), len(block.steps), location)
     for step in block.steps:
-        for inner in step.blocks:
-            yield from _levels(inner, depth + 1, locate(step.equation, location), seen)
+        for inner in step.blocks if shown(step) else ():
+            yield from _levels(inner, depth + 1, locate(step.equation, location), seen, shown)
 
 
-def crossings(block: Block) -> Iterator[Crossing]:
-    """What goes into and comes out of every loop, branch and call, outermost first; inside of each once."""
-    return _crossings(block, NOWHERE, set())
+def crossings(block: Block, shown: Shown = lambda step: True) -> Iterator[Crossing]:
+    """What goes into and comes out of the loops, branches and calls that are shown, outermost first; of each once."""
+    return _crossings(block, NOWHERE, set(), shown)
 
 
-def _crossings(block: Block, around: Location, seen: set[Block]) -> Iterator[Crossing]:
+def _crossings(block: Block, around: Location, seen: set[Block], shown: Shown) -> Iterator[Crossing]:
     if block in seen:
         return
     seen.add(block)
     for step in block.steps:
         where = locate(step.equation, around)
-        for inner in step.blocks:
+        for inner in step.blocks if shown(step) else ():
             for outside, inside, role in _pairs(step, inner):
                 yield Crossing(inner.kind, describe(outside), describe(inside), role, where)
-            yield from _crossings(inner, where, seen)
+            yield from _crossings(inner, where, seen, shown)
 
 
 def _pairs(step: Step, inner: Block) -> Iterator[tuple[Value, Value, str]]:

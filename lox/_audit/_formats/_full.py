@@ -36,8 +36,6 @@ def paragraph(finding: Finding) -> Iterator[str]:
         yield f"    Found: {finding.found}"
     if finding.expected:
         yield f"    Expected: {finding.expected}"
-    if finding.reasoning:
-        yield f"    How it was checked: {finding.reasoning}"
     if finding.suggestion:
         yield f"    {finding.suggestion}"
         yield f"    `lox explain {finding.code}` says more."

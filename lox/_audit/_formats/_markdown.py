@@ -28,7 +28,7 @@ def markdown(report: Content, detail: Detail) -> str:
 
 def _item(finding: Finding) -> str:
     where = f" at `{finding.where}`" if finding.where else ""
-    notes = {"Found": finding.found, "Expected": finding.expected, "How it was checked": finding.reasoning}
+    notes = {"Found": finding.found, "Expected": finding.expected}
     more = "".join(f"\n  {name}: {text}" for name, text in notes.items() if text)
     if finding.suggestion:
         more += f"\n  {finding.suggestion} See [{finding.code}]({finding.page})."

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from lox._audit._content import Content
 from lox._audit._findings import Finding
-from lox._audit._flow import DETAILS, Detail, Row, rows
+from lox._audit._flow import DETAILS, Detail, Row, has_lines_of_its_own, rows
 from lox._audit._fold import fold_crossings, fold_rows
-from lox._audit._program import Block
+from lox._audit._program import Block, Step
+from lox._audit._rules import primitives
 from lox._audit._stack import Crossing, Level, crossings, levels
 from lox._exceptions import LogValueError
 
@@ -29,10 +31,15 @@ def sections(report: Content, detail: Detail) -> Iterator[tuple[str, Table | tup
     """The sections of a report with their titles: findings first."""
     yield "Issues found", report.issues
     yield "Warnings", report.warnings
-    yield "Verified correct", report.verified
+    yield "Verified correct", _verified(report.verified)
     yield "End-to-end data flow", _flow(fold_rows(flow_rows(report.program, detail)))
-    yield "Transformation stack", _stack(levels(report.program))
-    yield "Shape trace at boundaries", _boundaries(fold_crossings(crossings(report.program)))
+    yield "Transformation stack", _stack(levels(report.program, is_users_own))
+    yield "Shape trace at boundaries", _boundaries(fold_crossings(crossings(report.program, is_users_own)))
+
+
+def is_users_own(step: Step) -> bool:
+    """Whether a step is a loop or a branch, or calls what is written elsewhere, unlike functions of JAX itself."""
+    return step.equation.primitive in primitives("scan", "while", "cond") or has_lines_of_its_own(step)
 
 
 def flow_rows(program: Block, detail: Detail) -> list[Row]:
@@ -44,6 +51,15 @@ def flow_rows(program: Block, detail: Detail) -> list[Row]:
     if detail not in DETAILS:
         raise LogValueError(f"detail is one of {', '.join(map(repr, DETAILS))}, got {detail!r}.")
     return rows(program, detail)
+
+
+def _verified(found: Iterable[Finding]) -> Table:
+    cells = [(each.code, each.message, each.reasoning, _line(each)) for each in found]
+    return Table(("code", "what holds", "how it was checked", "line"), cells)
+
+
+def _line(finding: Finding) -> str:
+    return f"{Path(finding.file).name}:{finding.line}" if finding.file else ""
 
 
 def _flow(found: Iterable[Row]) -> Table:
