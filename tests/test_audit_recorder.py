@@ -210,7 +210,27 @@ def test_a_script_that_compiles_nothing(tmp_path, monkeypatch, capsys):
     (tmp_path / "empty.py").write_text("print(1)\n")
     monkeypatch.chdir(tmp_path)
     assert main(["audit", "--run", "empty.py"]) == 0
-    assert "no function of the script was compiled" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert printed.err == "lox: no function of the script was compiled\n" and printed.out == "1\n"
+    assert main(["audit", "--format", "json", "--run", "empty.py"]) == 0
+    assert capsys.readouterr().out == "1\n[]\n"
+
+
+def test_a_script_that_ends_with_a_message_says_it(tmp_path, monkeypatch, capsys):
+    (tmp_path / "ending.py").write_text("import sys\nsys.exit('no data')\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["audit", "--run", "ending.py"]) == 1
+    assert capsys.readouterr().err.startswith("no data\n")
+
+
+@pytest.mark.parametrize("content", [None, "def (:"])
+def test_a_script_that_cannot_run_is_told_as_python_does(tmp_path, monkeypatch, capsys, content):
+    if content is not None:
+        (tmp_path / "broken.py").write_text(content)
+    monkeypatch.chdir(tmp_path)
+    assert main(["audit", "--run", "broken.py"]) == 1
+    error = capsys.readouterr().err
+    assert ("FileNotFoundError" if content is None else "SyntaxError") in error and "lox/commands" not in error
 
 
 def test_settings_of_the_project_count(script, tmp_path, capsys):

@@ -111,7 +111,7 @@ def audit_run(script: Sequence[str], choices: Choices) -> int:
         complain(f"{name} is not audited: it cannot be traced again with the arguments of its first call")
     if not reports and not recorder.left_out:
         complain("no function of the script was compiled")
-    found = _conclude(reports, choices, settings)
+    found = _conclude(reports, choices, settings) if reports or settings.format != "concise" else 0
     return code or found
 
 
@@ -144,7 +144,10 @@ def _run(script: Sequence[str]) -> int:
         else:
             runpy.run_path(name, run_name="__main__")
     except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        if ended.code is None or isinstance(ended.code, int):
+            return ended.code or 0
+        print(ended.code, file=sys.stderr)
+        return 1
     except Exception as error:  # noqa: BLE001  (whatever it is, what was compiled before it is audited)
         told = traceback.TracebackException.from_exception(error)
         told.stack = traceback.StackSummary.from_list(
