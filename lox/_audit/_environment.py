@@ -12,7 +12,7 @@ def begin() -> None:
     """Audits what is jitted from now on, as long as the process runs."""
     from lox._audit._formats._concise import concise
     from lox._audit._recorder import Recorder
-    from lox._audit._settings import expand, read_settings
+    from lox._audit._settings import read_settings
 
     settings = read_settings(Path.cwd())
     recorder = Recorder().__enter__()
@@ -21,7 +21,7 @@ def begin() -> None:
     def tell() -> None:
         if os.getpid() != process:  # A fork has what its parent compiled.
             return
-        reports = [each.only(expand(settings.select), expand(settings.ignore)) for each in recorder.reports()]
+        reports = settings.of(recorder.reports())
         if reports:
             print(concise(reports), file=sys.stderr)
 

@@ -6,11 +6,14 @@ import dataclasses
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lox._audit._checks import KNOWN
+from lox._audit._content import Content
 from lox._audit._findings import SEVERITIES
 from lox._exceptions import LogValueError
+
+Reported = TypeVar("Reported", bound=Content)
 
 FORMATS = ("concise", "full", "json", "sarif", "github", "markdown", "mermaid")
 
@@ -30,6 +33,11 @@ class Settings:
     ignore: tuple[str, ...] = ()
     fail_on: str = "error"
     format: str = "concise"
+
+    def of(self, reports: Iterable[Reported]) -> list[Reported]:
+        """Reports with the findings that are asked for."""
+        select, ignore = expand(self.select), expand(self.ignore)
+        return [report.only(select, ignore) for report in reports]
 
 
 def expand(codes: Iterable[str]) -> frozenset[str]:

@@ -33,10 +33,9 @@ class _Audits:
 
     def __init__(self, config: pytest.Config) -> None:
         from lox._audit._recorder import Recorder
-        from lox._audit._settings import expand, read_settings
+        from lox._audit._settings import read_settings
 
         self._settings = read_settings(config.rootpath)
-        self._codes = expand(self._settings.select), expand(self._settings.ignore)
         self._findings: list[Any] = []
         self._used: set[tuple[str, int, str]] = set()
         self._count = 0
@@ -82,9 +81,9 @@ class _Audits:
         self._closing.close()
 
     def _audit(self) -> None:
-        for report in self._recorder.reports():
+        for report in self._settings.of(self._recorder.reports()):
             self._count += 1
-            self._findings += report.only(*self._codes).found
+            self._findings += report.found
             self._used |= report.used
 
     def _distinct(self) -> list[Any]:

@@ -23,7 +23,7 @@ from lox._audit._formats._write import write
 from lox._audit._location import is_internal
 from lox._audit._recorder import Recorder
 from lox._audit._report import Report
-from lox._audit._settings import Settings, expand, read_settings
+from lox._audit._settings import Settings, read_settings
 from lox._exceptions import LogValueError
 from lox._text import encodable
 from lox.commands._output import Failure, complain
@@ -117,12 +117,11 @@ def audit_run(script: Sequence[str], choices: Choices) -> int:
 
 def _conclude(reports: Sequence[Report], choices: Choices, settings: Settings) -> int:
     """Writes reports as chosen, and gives the exit code."""
-    select, ignore = expand(settings.select), expand(settings.ignore)
-    reports = [report.only(select, ignore) for report in reports]
+    reports = settings.of(reports)
     if choices.write_baseline is not None:
         write_baseline(choices.write_baseline, reports)
     if choices.baseline is not None:
-        reports = [report.only(select, ignore) for report in Baseline(choices.baseline).new(reports)]
+        reports = settings.of(Baseline(choices.baseline).new(reports))
     text = write(reports, settings.format, choices.detail).rstrip("\n")
     if choices.output is not None:
         choices.output.write_text(f"{text}\n", encoding="utf-8")
