@@ -15,7 +15,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
-from compilation import keep_what_can_be_kept  # noqa: E402
+from compilation import compile_old_programs_quickly, keep_what_can_be_kept  # noqa: E402
 from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 from tiers import examples as examples  # noqa: E402
 from tiers import pytest_collection_modifyitems as pytest_collection_modifyitems  # noqa: E402
@@ -61,6 +61,7 @@ def pytest_configure(config):
     for name, value in QUICK.items():
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)  # For the processes that tests start.
+    compile_old_programs_quickly()
     keep_what_can_be_kept()
     if jax.__version_info__ < (0, 11):  # It can be kept where the test's own process is asked, and not elsewhere.
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "False"

@@ -67,6 +67,19 @@ def test_where_a_rule_of_an_operation_fails_nothing_is_known_of_its_result(rule,
     assert [each.code for each in found.issues] == ["LOX101"]
 
 
+@pytest.mark.parametrize(("part", "message"), [("name_values", "Naming the values"), ("sources", "Reading the source")])
+def test_without_names_or_sources_the_checks_run(part, message, monkeypatch, reported):
+    def fails(*args):
+        raise RecursionError
+
+    whole = report()
+    monkeypatch.setattr(_audit, part, fails)
+    found = report()
+    (failed,) = (each for each in found.warnings if each.code == "LOX000")
+    assert failed.message.startswith(f"{message} failed at test_audit_failures.py:")
+    assert [each.code for each in found.issues] == [each.code for each in whole.issues]
+
+
 def test_a_check_that_fails_fails_the_tests(monkeypatch):
     monkeypatch.setattr(_audit, "ALL", (broken, *ALL))
     case = next(case for case in cases() if not case.wrong)

@@ -3,6 +3,7 @@
 import functools
 import json
 import operator
+import runpy
 import sys
 import threading
 
@@ -651,3 +652,12 @@ def test_an_audit_is_the_same_each_time():
         return lax.scan(lambda c, x: (jnp.tanh(c + x), c), 0.0, x)
 
     assert str(lox.audit(f)(X)) == str(lox.audit(f)(X))
+
+
+def test_an_expression_of_a_thousand_terms_is_read(tmp_path):
+    path = tmp_path / "long.py"
+    path.write_text(f"def f(x):\n    y = x - 1  # lox: ignore[LOX104]\n    return {' + '.join(['y'] * 1000)}\n")
+    f = runpy.run_path(str(path))["f"]
+    report = lox.audit(f)(X)
+    assert [finding.code for finding in report.found] == ["LOX001"]
+    check(report)

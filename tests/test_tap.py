@@ -1038,25 +1038,29 @@ SEQUENCES = {
 }
 
 
+@functools.cache
+def what_arrives(buffer, end, composition):
+    """The events by key, and how many calls brought them."""
+    arrived = []
+    SEQUENCES[composition](lambda f: lox.tap(f, arrived.append, buffer=buffer), in_sequence(end))
+    lox.flush()
+    found = {}
+    for logs in arrived:
+        for key, values in logs.items():
+            counters = logs.steps.get("step", {}).get(key, [None] * len(values))
+            mask = logs.mask.get(key, np.ones(len(values), bool))
+            events = zip(values, counters, mask, strict=True)
+            found.setdefault(key, []).extend(str(event) for event in events)
+    return found, len(arrived)
+
+
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("composition", SEQUENCES)
 @pytest.mark.parametrize("end", ["nothing", "scan", "cond", "other type"])
 @pytest.mark.parametrize("buffer", [2, 3, 8, 100])
 def test_logs_in_sequence_wait_for_each_other(buffer, end, composition):
-    def run(buffer):
-        arrived = []
-        SEQUENCES[composition](lambda f: lox.tap(f, arrived.append, buffer=buffer), in_sequence(end))
-        lox.flush()
-        found = {}
-        for logs in arrived:
-            for key, values in logs.items():
-                counters = logs.steps.get("step", {}).get(key, [None] * len(values))
-                mask = logs.mask.get(key, np.ones(len(values), bool))
-                events = zip(values, counters, mask, strict=True)
-                found.setdefault(key, []).extend(str(event) for event in events)
-        return found, len(arrived)
-
-    (one_by_one, most), (events, calls) = run(1), run(buffer)
+    one_by_one, most = what_arrives(1, end, composition)
+    events, calls = what_arrives(buffer, end, composition)
     assert events == one_by_one
     if end in ("nothing", "cond") and composition != "grad of tap":
         assert calls == -(-most // buffer)

@@ -11,7 +11,7 @@ from lox._audit._audited import Audited
 from lox._audit._capture import Capture, capture
 from lox._audit._checks import ALL
 from lox._audit._expect import expect
-from lox._audit._failures import guarded
+from lox._audit._failures import guarded, reported
 from lox._audit._findings import Finding, Held, first_causes
 from lox._audit._follow import follow
 from lox._audit._inline import leave_out
@@ -21,7 +21,7 @@ from lox._audit._options import Axes, check_that_it_takes, read_axes, read_calls
 from lox._audit._report import Report, report_of
 from lox._audit._settings import expand
 from lox._audit._signature import definition
-from lox._audit._sources import sources
+from lox._audit._sources import Source, sources
 from lox._exceptions import LogValueError
 
 
@@ -86,7 +86,8 @@ class Audit:
                 check_that_it_takes(fun, args, kwargs, f"lox.audit({captured.name}) is given")
             failures: list[Finding] = []
             program = follow(captured, labels, failures)
-            name_values(program)
+            with reported("Naming the values", failures):
+                name_values(program)
             seen = Audited(
                 fun=fun,
                 arguments=((args, kwargs), *((each, {}) for each in more)),
@@ -95,15 +96,17 @@ class Audit:
                 differentiate=_arrays(by, captured),
                 others=tuple(capture(fun, each, {}) for each in more),
             )
+            whole = captured.error is None  # Otherwise what comes after the error was not looked at.
+            traced: list[Source] = []
+            if whole:
+                with reported("Reading the source", failures):
+                    traced = sources(seen)
             here = definition(fun)
             found = dict.fromkeys([*failures, *(_placed(each, here) for check in ALL for each in guarded(check, seen))])
             findings = first_causes(each for each in found if isinstance(each, Finding))
-            held = [each for each in found if isinstance(each, Held)]
-            if captured.error is not None:  # What comes after it was not looked at.
-                kept, used = leave_out(findings, ())
-                return report_of(captured.name, program, kept, (), used, captured.error).only(ignore=ignored)
-            kept, used = leave_out(findings, sources(seen))
-            return report_of(captured.name, program, kept, held, used, None).only(ignore=ignored)
+            held = [each for each in found if isinstance(each, Held) and whole]
+            kept, used = leave_out(findings, traced)
+            return report_of(captured.name, program, kept, held, used, captured.error).only(ignore=ignored)
 
         return audited
 

@@ -6,9 +6,10 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lox._audit._findings import Finding
+from lox._audit._location import Location
 from lox._audit._own_kinds import CHANGED
 from lox._audit._report import Report
 from lox._audit._stack import crossings
@@ -38,7 +39,10 @@ class _Boundary(NamedTuple):
 def write_baseline(path: Path, reports: Sequence[Report]) -> None:
     """Writes what reports found, and the shapes at their boundaries."""
     findings = [[*known, count] for known, count in sorted(_findings(reports).items())]
-    boundaries = [[*boundary, list(types)] for boundary, types in sorted(_boundaries(reports).items())]
+    boundaries = [
+        [*boundary, [type_ for type_, _ in found]]
+        for boundary, found in sorted(_boundaries(reports).items(), key=lambda each: each[0])
+    ]
     text = json.dumps({"version": VERSION, "findings": findings, "boundaries": boundaries}, indent=1)
     path.write_text(f"{text}\n", encoding="utf-8")
 
@@ -75,17 +79,16 @@ class Baseline:
         return found
 
     def _changed(self, report: Report) -> Iterator[Finding]:
-        places = {_place(report, each): each.location for each in crossings(report.program)}
-        for place, types in _boundaries([report]).items():
+        for place, found in _boundaries([report]).items():
             before = self._boundaries.get(place)
             if before is None:
                 continue
-            differ = [(old, new) for old, new in zip(before, types, strict=False) if old != new]
+            differ = [(old, new, where) for old, (new, where) in zip(before, found, strict=False) if old != new]
             if differ:
-                (old, new), more = differ[0], len(differ) - 1
+                (old, new, where), more = differ[0], len(differ) - 1
                 also = f", and {more} more changed" if more else ""
                 yield CHANGED.at(
-                    places[place],
+                    where,
                     f"{place.role} of {place.kind} was {old}, and is {new}{also}.",
                     found=new,
                     expected=old,
@@ -100,16 +103,12 @@ def _known(finding: Finding) -> _Known:
     return _Known(finding.code, finding.function, finding.source)
 
 
-def _place(report: Report, crossing: Any) -> _Boundary:
-    where = crossing.location.of_user
-    return _Boundary(report.name, where.function, where.code, crossing.kind.partition("[")[0], crossing.role)
-
-
-def _boundaries(reports: Sequence[Report]) -> dict[_Boundary, tuple[str, ...]]:
-    """The types of the values that cross each boundary, in order: outside, without ranges."""
-    found: dict[_Boundary, tuple[str, ...]] = {}
+def _boundaries(reports: Sequence[Report]) -> dict[_Boundary, list[tuple[str, Location]]]:
+    """The types outside of the values that cross each boundary, without ranges, in order, each with its line."""
+    found: dict[_Boundary, list[tuple[str, Location]]] = {}
     for report in reports:
         for crossing in crossings(report.program):
-            place = _place(report, crossing)
-            found[place] = (*found.get(place, ()), crossing.outside.partition(" in ")[0])
+            user, kind = crossing.location.of_user, crossing.kind.partition("[")[0]
+            place = _Boundary(report.name, user.function, user.code, kind, crossing.role)
+            found.setdefault(place, []).append((crossing.outside.partition(" in ")[0], crossing.location))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +21,19 @@ def failure(part: str, error: Exception) -> Finding:
     return FAILED.at(NOWHERE, f"{part} failed at {where} with {traceback.format_exception_only(error)[-1].strip()}")
 
 
+@contextlib.contextmanager
+def reported(part: str, failures: list[Finding]) -> Iterator[None]:
+    """Adds a finding to the failures if a part of an audit raises."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  (whatever it is, the audit goes on)
+        failures.append(failure(part, error))
+
+
 def guarded(check: Any, audited: Audited) -> Iterator[Finding | Held]:
     """What a check finds; then, if it raises, the finding that says so."""
-    try:
+    failures: list[Finding] = []
+    about = (check.__doc__ or "").partition("\n")[0]
+    with reported(f"The check '{check.__name__}' ({about.rstrip('.')})", failures):
         yield from check(audited)
-    except Exception as error:  # noqa: BLE001  (whatever it is, the other checks have their turn)
-        about = (check.__doc__ or "").partition("\n")[0]
-        yield failure(f"The check '{check.__name__}' ({about.rstrip('.')})", error)
+    yield from failures

@@ -51,7 +51,7 @@ def _arrays(rows: Sequence[Row]) -> str:
 
 
 def fold_crossings(crossings: Iterable[Crossing]) -> Iterator[Crossing]:
-    """What crosses boundaries: of many values in one role, a line for those that are alike on both sides."""
+    """The values that cross boundaries: of many values in one role, a line for those that are alike on both sides."""
 
     def place(crossing: Crossing) -> tuple[object, ...]:
         return crossing.kind, crossing.role, crossing.location

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import functools
 import io
-import linecache
 import re
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from lox._audit._files import lines_in, of_file, syntax
 from lox._audit._findings import Finding
 from lox._audit._location import Location
 from lox._audit._own_kinds import UNUSED
@@ -66,17 +65,14 @@ def _unused(traced: Sequence[Source], used: set[tuple[str, int, str]]) -> Iterat
                     yield UNUSED.at(place, f"{code} is ignored here, and was not found.", found=code)
 
 
+@of_file
 def ignores(file: str) -> tuple[Ignore, ...]:
     """The comments in a file."""
-    return _ignores("".join(linecache.getlines(file))) if file else ()
-
-
-@functools.lru_cache(maxsize=32)
-def _ignores(text: str) -> tuple[Ignore, ...]:
+    text = "".join(lines_in(file))
     if "lox:" not in text:
         return ()
+    statements = list(_statements(syntax(file)))
     try:
-        statements = list(_statements(ast.parse(text)))
         tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     except (SyntaxError, tokenize.TokenError):  # What is typed into a notebook may have magic in it.
         return ()

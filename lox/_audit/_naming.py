@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-import functools
-import linecache
 from typing import Any
 
+from lox._audit._files import lines_in, of_file, syntax
 from lox._audit._location import Span, frames, is_users, span_of, transformations
 from lox._audit._origins import PASSING
 from lox._audit._program import NAMELESS, Block, Step
@@ -83,25 +82,21 @@ def _place(equation: Any) -> Place | None:
 
 def text_of(file: str, span: Span) -> str:
     """The variable that an expression is assigned to, or its source text if that is short, or nothing."""
-    lines = linecache.getlines(file)
-    assigned = _assigned("".join(lines)).get(span)
+    assigned = _assigned(file).get(span)
     if assigned is not None:
         return assigned
+    lines = lines_in(file)
     if span.line != span.end_line or span.line > len(lines):
         return ""
     text = lines[span.line - 1].encode()[span.column : span.end_column].decode(errors="replace")
     return text if len(text) <= LONGEST else ""
 
 
-@functools.lru_cache(maxsize=32)
-def _assigned(text: str) -> dict[Span, str]:
-    """The names of the variables in a source text, by the expressions that they are assigned."""
-    try:
-        parsed = ast.parse(text)
-    except SyntaxError:
-        return {}
+@of_file
+def _assigned(file: str) -> dict[Span, str]:
+    """The names of the variables in a file, by the expressions that they are assigned."""
     found = {}
-    for node in ast.walk(parsed):
+    for node in ast.walk(syntax(file)):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = getattr(node, "value", None) if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) else None
         if value is not None and len(targets) == 1 and isinstance(targets[0], ast.Name):

@@ -7,7 +7,6 @@ import bisect
 import dataclasses
 import functools
 import inspect
-import linecache
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
@@ -18,6 +17,7 @@ import jax
 
 from lox import _compat
 from lox._audit._audited import Audited
+from lox._audit._files import of_file, syntax
 from lox._audit._location import Location, frames, is_users
 from lox._audit._program import Step
 from lox._audit._rules import primitives
@@ -228,7 +228,7 @@ def names_in_calls(location: Location) -> set[str]:
     name = location.function.rpartition(".")[2]
     around = [
         node
-        for (_, known), found in (functions(location.file).items() if location.file else ())
+        for (_, known), found in functions(location.file).items()
         for node, _ in found
         if known == name and node.lineno <= location.line <= (node.end_lineno or 0)
     ]
@@ -253,16 +253,16 @@ def names_in_calls(location: Location) -> set[str]:
     return names
 
 
+@of_file
 def functions(file: str) -> dict[tuple[int, str], list[tuple[Function, tuple[Function, ...]]]]:
-    """The functions that are written in a file, by their first line and name, each with those that it is inside of."""
-    return _parsed("".join(linecache.getlines(file)))
+    """The functions that are written in a file, by their first line and name, each with those that it is inside of.
 
-
-@functools.lru_cache(maxsize=32)
-def _parsed(text: str) -> dict[tuple[int, str], list[tuple[Function, tuple[Function, ...]]]]:
+    Of several with the same, those around others come first.
+    """
     found: dict[tuple[int, str], list[tuple[Function, tuple[Function, ...]]]] = {}
-
-    def visit(node: ast.AST, parents: tuple[Function, ...]) -> None:
+    left: list[tuple[ast.AST, tuple[Function, ...]]] = [(syntax(file), ())]
+    while left:
+        node, parents = left.pop()
         for child in ast.iter_child_nodes(node):
             inner = parents
             if isinstance(child, Function):
@@ -270,10 +270,5 @@ def _parsed(text: str) -> dict[tuple[int, str], list[tuple[Function, tuple[Funct
                 first = min(each.lineno for each in (child, *decorators))
                 found.setdefault((first, getattr(child, "name", "<lambda>")), []).append((child, parents))
                 inner = (child, *parents)
-            visit(child, inner)
-
-    try:
-        visit(ast.parse(text), ())
-    except SyntaxError:  # What is typed into a notebook may have magic in it.
-        return {}
+            left.append((child, inner))
     return found

@@ -114,11 +114,9 @@ class Walk:
 
     def _facts(self, step: Step) -> list[Fact]:
         """What the rules know of the outputs of a step: what the types tell where a rule fails."""
-        try:
+        with _failures.reported(f"The rule of '{step.equation.primitive.name}'", self._failures):
             return list(map(Fact, labels_of(step), range_of(step)))
-        except Exception as error:  # noqa: BLE001  (whatever it is, the audit goes on)
-            self._failures.append(_failures.failure(f"The rule of '{step.equation.primitive.name}'", error))
-            return [unknown(var.aval) for var in step.equation.outvars]
+        return [unknown(var.aval) for var in step.equation.outvars]
 
     # scan: (consts, carry, xs) -> (carry, ys)
     def _scan(self, step: Step, facts: Sequence[Fact]) -> tuple[Sequence[Fact], tuple[Block, ...]]:

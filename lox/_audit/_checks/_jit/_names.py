@@ -45,24 +45,29 @@ class Names:
             node: The expression.
             computed: Whether what a function returns may be so as well, whatever it is called with.
         """
-        if isinstance(node, ast.Name):
-            return node.id in self._traced
-        if isinstance(node, ast.Lambda) or (isinstance(node, ast.Attribute) and node.attr in _STATIC_ATTRIBUTES):
-            return False
-        if isinstance(node, ast.Compare) and all(isinstance(each, (ast.Is, ast.IsNot)) for each in node.ops):
-            return False
-        if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
-            return self.may_be_traced(node.elt, computed)
-        if isinstance(node, ast.DictComp):
-            return self.may_be_traced(node.value, computed)
-        if isinstance(node, ast.Call):
-            called = _called(node)
-            maps = called in ("map", "tree_map") and bool(node.args)
-            if called in _STATIC_FUNCTIONS or (maps and self._is_static_function(node.args[0])):
-                return False
-            if computed:
+        left = [node]
+        while left:
+            each = left.pop()
+            if isinstance(each, ast.Name) and each.id in self._traced:
                 return True
-        return any(self.may_be_traced(child, computed) for child in ast.iter_child_nodes(node))
+            if isinstance(each, ast.Lambda) or (isinstance(each, ast.Attribute) and each.attr in _STATIC_ATTRIBUTES):
+                continue
+            if isinstance(each, ast.Compare) and all(isinstance(how, (ast.Is, ast.IsNot)) for how in each.ops):
+                continue
+            if isinstance(each, ast.Call):
+                called = _called(each)
+                maps = called in ("map", "tree_map") and bool(each.args)
+                if called in _STATIC_FUNCTIONS or (maps and self._is_static_function(each.args[0])):
+                    continue
+                if computed:
+                    return True
+            if isinstance(each, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
+                left.append(each.elt)
+            elif isinstance(each, ast.DictComp):
+                left.append(each.value)
+            else:
+                left += ast.iter_child_nodes(each)
+        return False
 
     def all(self) -> Iterator[ast.AST]:
         """All parts of it but those of functions and classes inside."""
@@ -70,33 +75,18 @@ class Names:
 
     def executed(self, lines: frozenset[int]) -> Iterator[ast.AST]:
         """The parts of it that are run, as far as can be told: of what is chosen, where there are these lines."""
-        yield from self._executed(self._body, lines)
-
-    def _executed(self, nodes: Iterable[ast.AST], lines: frozenset[int]) -> Iterator[ast.AST]:
-        for node in nodes:
+        blocks = [iter(self._body)]
+        while blocks:
+            node = next(blocks[-1], None)
+            if node is None:
+                blocks.pop()
+                continue
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
                 continue
             yield node
-            if isinstance(node, (ast.If, ast.While)):
-                yield from self._executed([node.test], lines)
-                for branch in (node.body, node.orelse):
-                    if _has(branch, lines):
-                        yield from self._executed(branch, lines)
-            elif isinstance(node, ast.Match):
-                yield from self._executed([node.subject], lines)
-                yield from self._executed(
-                    [each for case in node.cases if _has(case.body, lines) for each in case.body], lines
-                )
-            elif isinstance(node, ast.Try):
-                yield from self._executed([*node.body, *node.orelse, *node.finalbody], lines)
-            elif isinstance(node, ast.IfExp):
-                yield from self._executed([node.test], lines)
-            elif isinstance(node, ast.BoolOp):
-                yield from self._executed(node.values[:1], lines)
-            elif not isinstance(node, ast.Assert):
-                yield from self._executed(ast.iter_child_nodes(node), lines)
             if isinstance(node, (ast.Return, ast.Raise)):
-                return
+                blocks[-1] = iter(())
+            blocks += map(iter, reversed(_run_by(node, lines)))
 
     def _static_parameters(self) -> set[str]:
         arguments = self._node.args
@@ -161,10 +151,28 @@ def _parts(node: Function) -> tuple[ast.AST, ...]:
 
 def _own(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """All parts but those of functions and classes inside."""
-    for node in nodes:
+    left = [*nodes][::-1]
+    while left:
+        node = left.pop()
         yield node
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            yield from _own(ast.iter_child_nodes(node))
+            left += [*ast.iter_child_nodes(node)][::-1]
+
+
+def _run_by(node: ast.AST, lines: frozenset[int]) -> list[list[ast.AST]]:
+    """The blocks of parts of a node that are run where there are these lines."""
+    if isinstance(node, (ast.If, ast.While)):
+        chosen: list[list[ast.AST]] = [[*branch] for branch in (node.body, node.orelse) if _has(branch, lines)]
+        return [[node.test], *chosen]
+    if isinstance(node, ast.Match):
+        return [[node.subject], [each for case in node.cases if _has(case.body, lines) for each in case.body]]
+    if isinstance(node, ast.Try):
+        return [[*node.body, *node.orelse, *node.finalbody]]
+    if isinstance(node, ast.IfExp):
+        return [[node.test]]
+    if isinstance(node, ast.BoolOp):
+        return [[*node.values[:1]]]
+    return [] if isinstance(node, ast.Assert) else [[*ast.iter_child_nodes(node)]]
 
 
 def _bound_by(target: ast.expr) -> Iterator[str]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import collections
-import functools
-import linecache
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax.extend as jex
 
 from lox._audit._audited import Audited
+from lox._audit._files import of_file, syntax
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import Location, is_internal, transformations
 from lox._audit._program import Block, Step, Value
@@ -136,15 +135,11 @@ def _loop_at(file: str, line: int) -> tuple[int, int] | None:
     return loop
 
 
-@functools.lru_cache(maxsize=64)
+@of_file
 def _nodes(file: str) -> list[tuple[int, int, tuple[int, int] | None]]:
     """For each function and the body of each loop in a file: the lines of it, and those of the loop."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return []
     found: list[tuple[int, int, tuple[int, int] | None]] = []
-    for node in ast.walk(tree):
+    for node in ast.walk(syntax(file)):
         if isinstance(node, _FUNCTIONS):
             found.append((node.lineno, node.end_lineno or 0, None))
         elif isinstance(node, _LOOPS):
