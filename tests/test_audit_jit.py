@@ -656,3 +656,21 @@ def test_what_wraps_a_method_hides_no_change():
 
     for around in (jax.jit, eqx.filter_jit, jax.vmap, jax.checkpoint, functools.partial):
         assert found(around(Stepper().counts), jnp.ones(3)) == ["LOX413"]
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_a_stream_whose_method_was_replaced_is_still_written_to(name, monkeypatch):
+    """As Weights & Biases does, to keep what a run prints."""
+    stream = getattr(sys, name)
+    monkeypatch.setattr(stream, "write", lambda text, writes=stream.write: writes(text))
+
+    def to_stdout(x):
+        sys.stdout.write(f"{x}\n")
+        return x + 1
+
+    def to_stderr(x):
+        sys.stderr.write(f"{x}\n")
+        return x + 1
+
+    report = lox.audit({"stdout": to_stdout, "stderr": to_stderr}[name])(np.float32(1))
+    assert [finding.code for finding in report.found] == ["LOX410"]

@@ -50,7 +50,7 @@ def describe(value: Value) -> str:
 
 
 def has_lines_of_its_own(step: Step) -> bool:
-    """Whether a step runs what is written on another line than itself, or what logs, unlike functions of JAX."""
+    """A step runs code that is written on another line than itself, or that logs, unlike functions of JAX."""
     here = locate(step.equation)
     inner = (found for block in step.blocks for found in located(block, here))
     return any(each.equation.primitive is log_p or location != here for each, location in inner)
@@ -83,7 +83,7 @@ class _Rows:
         alone = itertools.count(1)
 
         def group(step: Step) -> tuple[bool, Location, int]:
-            """What is equal for neighbouring steps that share a row."""
+            """A key that is equal for neighbouring steps that share a row."""
             opens = self._opens(step)
             single = opens or self.detail == "equations" or step.equation.primitive is log_p
             return opens, locate(step.equation), next(alone) if single else 0
@@ -92,7 +92,7 @@ class _Rows:
             yield from self._of_steps(list(steps), depth, opens, location)
 
     def _opens(self, step: Step) -> bool:
-        """Whether what a step runs is shown."""
+        """The program inside of a step is shown."""
         return bool(step.blocks) if self.detail == "equations" else has_lines_of_its_own(step)
 
     def _of_steps(self, steps: list[Step], depth: int, opens: bool, location: Location) -> Iterator[Row]:

@@ -11,8 +11,8 @@ import random
 import sys
 import time
 import types
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -57,44 +57,64 @@ def called(scope: Scope, names: Names, call: ast.Call) -> Iterator[Finding | Kin
 
     To print what is known while tracing, such as shapes, is fine.
     """
-    name, function, fun = ast.unparse(call.func), scope.source.code.co_name, _function(scope, call.func)
+    name, function, target = ast.unparse(call.func), scope.source.code.co_name, _target(scope, call.func)
     at = scope.source.at(call)
-    if _writes(fun, call):
+    if target is None:
+        return
+    if _writes(target, call):
         values = [*call.args, *(keyword.value for keyword in call.keywords)]
         what = f"{name}(...) runs once, while '{function}' is traced, and not when it is computed"
-        if fun is builtins.open:
+        if target.fun is builtins.open:
             yield PRINTED.at(at, f"{what}.")
         elif any(map(names.may_be_traced, values)):
             yield PRINTED.at(at, f"{what}, and is given tracers, which have no numbers.")
         else:
             yield PRINTED
-    elif _draws(fun, call):
+    elif _draws(target, call):
         yield DRAWN.at(at, f"{name} draws while '{function}' is traced: each call gets the same numbers.")
-    elif _is_clock(fun):
+    elif _is_clock(target.fun):
         yield TIMED.at(at, f"{name} is read while '{function}' is traced, and never again.")
 
 
-def _function(scope: Scope, node: ast.expr) -> Any:
-    """What is called, if it is a function of Python or of a module, or a method of a log, a file or a generator."""
+class Target(NamedTuple):
+    """A function that is called, the object that it is a method of, and its name."""
+
+    fun: Any
+    owner: Any
+    name: str
+
+
+def _target(scope: Scope, node: ast.expr) -> Target | None:
+    """A function of Python or of a module, or a method of a log, a file or a generator."""
     if isinstance(node, ast.Name):
-        return next(iter(scope.objects(node) or ()), None)
+        for fun in scope.objects(node) or ():
+            return Target(fun, getattr(fun, "__self__", None), getattr(fun, "__name__", ""))
     if isinstance(node, ast.Attribute):
-        value = node.value
-        if isinstance(value, ast.Call) and _function(scope, value.func) is logging.getLogger:
-            return getattr(logging.getLogger(), node.attr, None)
-        for owner in scope.objects(value) or ():
+        for owner in _owners(scope, node.value):
             if isinstance(owner, _OWNERS) or _is_stream(owner):
-                return getattr(owner, node.attr, None)
+                fun = getattr(owner, node.attr, None)
+                # Functions of modules may be methods of a generator, and methods of a stream may be replaced.
+                return Target(
+                    fun, getattr(fun, "__self__", None) if isinstance(owner, types.ModuleType) else owner, node.attr
+                )
     return None
 
 
-def _writes(fun: Any, call: ast.Call) -> bool:
+def _owners(scope: Scope, node: ast.expr) -> Iterable[Any]:
+    """The objects that an expression may be."""
+    if isinstance(node, ast.Call):
+        target = _target(scope, node.func)
+        return [logging.getLogger()] if target is not None and target.fun is logging.getLogger else ()
+    return scope.objects(node) or ()
+
+
+def _writes(target: Target, call: ast.Call) -> bool:
+    fun, owner, name = target
     if fun is builtins.open:
         modes = [*call.args[1:2], *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
         return any(isinstance(mode, ast.Constant) and set(str(mode.value)) & set("wax+") for mode in modes)
     if fun is builtins.print:
         return True
-    owner, name = getattr(fun, "__self__", None), getattr(fun, "__name__", "")
     if isinstance(owner, logging.Logger):
         return name in _LOGGED
     if _is_stream(owner):
@@ -106,10 +126,10 @@ def _is_stream(value: Any) -> bool:
     return value is not None and (isinstance(value, io.IOBase) or value is sys.stdout or value is sys.stderr)
 
 
-def _draws(fun: Any, call: ast.Call) -> bool:
+def _draws(target: Target, call: ast.Call) -> bool:
+    fun, owner, name = target
     if fun is np.random.default_rng:
         return not call.args and not call.keywords
-    owner, name = getattr(fun, "__self__", None), getattr(fun, "__name__", "")
     return isinstance(owner, _GENERATORS) and name not in ("seed", "get_state", "set_state", "getstate", "setstate")
 
 
