@@ -454,6 +454,7 @@ def test_without_a_standard_output_commands_say_so(tmp_path):
         (["export", ".", "--to", "parquet"], "--to parquet needs -o OUT"),
         (["export", ".", "--to", "tensorboard"], "--to tensorboard needs -o OUT"),
         (["export", ".", "--to", "csv", "--offline"], "--offline and --project are for --to wandb"),
+        (["export", ".", "--to", "csv", "--project", "p"], "--offline and --project are for --to wandb"),
         (["export", ".", "--to", "wandb", "--wide"], "--wide is for tables"),
     ],
 )

@@ -87,8 +87,10 @@ def test_a_typed_prng_key_can_be_batched_masked_and_reduced():
 
 
 def test_nested_mappings_flatten_to_keys_with_slashes():
-    logs = spooled({"a": {"b": {"c": 1}, "d": 2}, "e": types.MappingProxyType({"f": 3})})
-    assert_logs(logs, {"a/b/c": [1], "a/d": [2], "e/f": [3]})
+    logs = spooled(
+        {"a": {"b": {"c": 1}, "d": 2}, "e": types.MappingProxyType({"f": 3}), "g": [types.MappingProxyType({"h": 4})]}
+    )
+    assert_logs(logs, {"a/b/c": [1], "a/d": [2], "e/f": [3], "g/0/h": [4]})
 
 
 def test_pytrees_flatten_to_keys_with_the_path_of_each_leaf():

@@ -552,6 +552,7 @@ def test_what_finds_no_room_is_dropped_and_counted_when_asked():
     logger.go_on.set()
     logger.flush()
     assert logger.dropped == 10 - len(logger.values) and 2 <= len(logger.values) <= 3
+    assert MultiLogger(logger, MemoryLogger(), logger).dropped == 2 * logger.dropped
 
 
 class Faulty(Logger):

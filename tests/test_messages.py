@@ -11,6 +11,7 @@ from jax import lax
 from jax.experimental import pallas
 
 import lox
+from lox._text import columns
 
 FILE = __file__
 
@@ -54,6 +55,7 @@ bad_data = {
         "lox.log takes string keys, got (1, 2) of type tuple under 'a/', at {}.",
     ),
     "None": ({"a": {"b": None}}, "lox.log got None for key 'a/b', at {}. Leave the key out instead."),
+    "None in a list": ({"a": [{"b": None}]}, "lox.log got None for key 'a/0/b', at {}. Leave the key out instead."),
     "a string": ({"a": "text"}, "lox.log takes array-likes, got 'text' of type str for key 'a', at {}."),
     "an object": ({"a": Odd()}, "lox.log takes array-likes, got Odd() of type Odd for key 'a', at {}."),
     "an object in a list": (
@@ -504,3 +506,9 @@ def test_a_log_of_nothing_needs_no_rule_of_the_primitive_that_it_is_under():
     out, logs = lox.spool(f)(jnp.ones(2))
     np.testing.assert_array_equal(out, [2.0, 2.0])
     assert not logs
+
+
+def test_columns_are_as_wide_as_their_fields_up_to_a_limit():
+    rows = [("a", "b"), ("cde", "f")]
+    assert columns(rows) == ["a    b", "cde  f"]
+    assert columns(rows, widest=2) == ["a   b", "cde  f"]

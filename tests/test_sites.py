@@ -56,12 +56,14 @@ def test_the_bytes_are_those_of_the_spooled_arrays():
 
 def test_nothing_runs():
     def f(x):
+        assert isinstance(x, jax.core.Tracer)
         jax.debug.callback(lambda: pytest.fail("the function ran"))
         lox.log({"x": x})
         return x
 
     assert rows(f, jax.ShapeDtypeStruct((1000, 1000), jnp.float32)) == [("", ("x",), "1", 4_000_000)]
     assert rows(f, np.ones(2, np.float32)) == [("", ("x",), "1", 8)]
+    assert rows(f, np.float32(1)) == [("", ("x",), "1", 4)]
 
 
 def logs(key):

@@ -850,7 +850,7 @@ def test_taps_that_are_gone_leave_nothing_behind():
         lox.tap(lambda x: lox.log({"x": x})["x"], lambda logs: None)(1.0)
     gc.collect()
     lox.flush()
-    assert set(_channel._channels) <= before
+    assert set(_channel._channels) <= before and not _channel._closed
 
 
 def test_what_is_on_its_way_when_a_tap_is_gone_finds_its_callback(monkeypatch):
@@ -967,6 +967,28 @@ def test_without_a_callback_logs_are_printed(capfd):
     lox.tap(lambda x: lox.log({"x": x, "y": 2 * x}, step=3))(1.0)
     lox.flush()
     assert capfd.readouterr().out == "step=3  x=1.0  y=2.0\n"
+
+
+def test_what_one_key_has_more_of_is_printed_as_well(capfd):
+    def f(x):
+        lox.log({"a": x, "b": 2 * x})
+        lox.log({"a": x + 1})
+
+    lox.tap(f, buffer=8)(jnp.arange(2.0)[1])
+    lox.flush()
+    assert capfd.readouterr().out == "a=1.0  b=2.0\na=2.0\n"
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.vmap], ids=["eager", "jit", "vmap"])
+@pytest.mark.parametrize("buffer", [1, 2, 3, 100])
+def test_what_a_tap_sends_many_at_a_time_is_spooled_around_it_too(buffer, transform):
+    sent = []
+    xs = jnp.arange(12.0).reshape(2, 6) if transform is jax.vmap else jnp.arange(6.0)
+    _, logs = lox.spool(transform(lox.tap(scan_of, sent.append, buffer=buffer)))(xs)
+    _, alone = lox.spool(transform(scan_of))(xs)
+    lox.flush()
+    assert sent
+    assert_array(logs["x"], alone["x"])
 
 
 @pytest.mark.parametrize(
