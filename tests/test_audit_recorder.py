@@ -151,7 +151,63 @@ def test_a_function_that_raises_is_the_users_to_mend():
         f = jax.jit(lambda x: x + undefined)  # noqa: F821
         with pytest.raises(NameError):
             f(1.0)
-        assert recorder.reports() == [] and recorder.left_out == ["<lambda>"]
+        assert recorder.reports() == []
+        with pytest.raises(NameError):
+            f(2.0)
+        (report,) = recorder.reports(raised=True)
+        assert isinstance(report.error, NameError) and recorder.left_out == []
+
+
+def test_a_function_that_raised_first_is_audited_when_it_does_not():
+    with Recorder() as recorder:
+
+        @jax.jit
+        def f(key, x):
+            return x + jnp.ones(3) + twice(key)
+
+        with pytest.raises(TypeError):
+            f(jax.random.key(0), jnp.ones(4))
+        f(jax.random.key(0), jnp.ones(3))
+        assert codes(recorder.reports(raised=True)) == [["LOX700"]]
+
+
+class Model:
+    def __init__(self, draw):
+        self.draw = draw
+
+    def step(self, key):
+        return self.draw(key)
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        lambda draw: lambda key: draw(key),
+        lambda draw: functools.partial(lambda draw, key: draw(key), draw),
+        lambda draw: Model(draw).step,
+        lambda draw: lambda key, draw=draw: draw(key),
+        lambda draw: jax.vmap(draw, axis_size=2, in_axes=None),
+    ],
+    ids=["closure", "partial", "method", "default", "vmap"],
+)
+def test_functions_of_one_source_over_different_functions_are_both_audited(over):
+    with Recorder() as recorder:
+        for draw in (lambda key: jax.random.normal(key), twice):
+            jax.jit(over(draw))(jax.random.key(0))
+        assert "LOX700" in {code for each in codes(recorder.reports()) for code in each}
+
+
+def test_what_jax_has_compiled_for_a_function_is_found_again():
+    traced = []
+
+    def f(x):
+        traced.append(x)
+        return x + 1
+
+    with Recorder():
+        for _ in range(5):
+            jax.jit(f)(1.0)
+    assert len(traced) == 1
 
 
 @pytest.mark.integration  # It needs equinox.
@@ -206,12 +262,31 @@ def test_run_writes_to_a_file(script, tmp_path, capsys):
     assert [result["ruleId"] for result in found["runs"][0]["results"]] == ["LOX700"]
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "f(key)\nif os.fork() == 0:\n    sys.exit(0)\nos.wait()\n",
+        "f(key)\nos.chdir('/')\nopen(__file__).close()\n",
+        "threading.Timer(0.5, lambda: f(key)).start()\n",
+    ],
+    ids=["fork", "other folder", "thread"],
+)
+def test_however_a_script_goes_on(tmp_path, ending):
+    (tmp_path / "script.py").write_text(
+        "import os\nimport sys\nimport threading\nimport jax\nkey = jax.random.key(0)\n"
+        f"f = jax.jit(lambda key: jax.random.normal(key) + jax.random.normal(key))\n{ending}"
+    )
+    found = run("-W", "ignore", "-m", "lox", "audit", "--run", "script.py", folder=tmp_path)
+    assert found.returncode == 1 and found.stdout.count("LOX700") == 1, found.stderr
+
+
 def test_a_script_that_compiles_nothing(tmp_path, monkeypatch, capsys):
     (tmp_path / "empty.py").write_text("print(1)\n")
     monkeypatch.chdir(tmp_path)
     assert main(["audit", "--run", "empty.py"]) == 0
     printed = capsys.readouterr()
-    assert printed.err == "lox: no function of the script was compiled\n" and printed.out == "1\n"
+    assert printed.err == "lox: no function that the script gives to jax.jit was compiled\n" and printed.out == "1\n"
     assert main(["audit", "--format", "json", "--run", "empty.py"]) == 0
     assert capsys.readouterr().out == "1\n[]\n"
 

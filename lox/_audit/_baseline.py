@@ -61,7 +61,7 @@ class Baseline:
                 raise ValueError(f"its version is {content['version']!r}")
             self._findings = Counter({_Known(*known): int(count) for *known, count in content["findings"]})
             self._boundaries = {_Boundary(*place): tuple(types) for *place, types in content["boundaries"]}
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise LogValueError(f"{path} is no baseline of lox audit: {error}") from error
 
     def new(self, reports: Sequence[Report]) -> list[Report]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Hashable, Iterable
+from types import CellType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import Any, Self
 
 import jax
+import numpy as np
 
 from lox._audit._audit import audit
 from lox._audit._capture import name_of
-from lox._audit._location import is_internal, is_users
+from lox._audit._location import is_internal, is_users, located
 from lox._audit._report import Report
 from lox._audit._signature import definition
 from lox._audit._sources import plain
@@ -21,9 +22,9 @@ from lox._audit._sources import plain
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A function that was compiled, with its arguments: each array as a `jax.ShapeDtypeStruct`."""
+    """What jits a function that was compiled, and its arguments: each array as a `jax.ShapeDtypeStruct`."""
 
-    jitted: Callable[..., Any]
+    again: Callable[[], Callable[..., Any]]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
@@ -36,13 +37,16 @@ class Recorder:
     does. Functions that are called by others that are compiled are audited with these, and not alone.
 
     Attributes:
-        left_out: The names of functions that raised when they were traced again, and have no report.
+        left_out: The names of functions that JAX could trace, and that raised when they were traced again: they have
+            no report.
     """
 
     def __init__(self) -> None:
         self.left_out: list[str] = []
         self._compiled: list[Compiled] = []
+        self._raised: dict[Any, Compiled] = {}
         self._seen: set[Any] = set()
+        self._remembering = functools.lru_cache(maxsize=1024)(self._new_remembering)
         self._lock = threading.Lock()
         self._inside = threading.local()
 
@@ -56,24 +60,33 @@ class Recorder:
     ) -> None:
         jax.jit = self._jit
 
-    def reports(self) -> list[Report]:
-        """The reports of the functions that were compiled since this was called last."""
+    def reports(self, raised: bool = False) -> list[Report]:
+        """The reports of the functions that were compiled since this was called last.
+
+        Args:
+            raised: Of those that never were, as they raised when they were traced, too.
+        """
         with self._lock:
             compiled, self._compiled = self._compiled, []
+            failed = list(self._raised.values()) if raised else []
+            self._raised.clear()
         self._inside.deep = True
         try:
-            return [report for each in compiled if (report := self._report(each)) is not None]
+            reports = [self._report(each) for each in compiled] + [self._report(each, True) for each in failed]
         finally:
             self._inside.deep = False
+        return [report for report in reports if report is not None]
 
-    def _report(self, compiled: Compiled) -> Report | None:
-        found = audit(compiled.jitted)
-        report = found(*compiled.args, **compiled.kwargs)
-        if report.error is not None:  # JAX could trace it before: what it needs has changed since.
+    def _report(self, compiled: Compiled, raised: bool = False) -> Report | None:
+        jitted = compiled.again()
+        report = audit(jitted)(*compiled.args, **compiled.kwargs)
+        if report.error is not None and not raised:  # JAX could trace it before: what it needs has changed since.
             self.left_out.append(report.name)
             return None
+        own = is_users(definition(jitted).file) or any(
+            is_users(place.of_user.file) for _, place in located(report.program)
+        )
         report = report.of_users()
-        own = is_users(definition(compiled.jitted).file)
         return report if own or report.found else None
 
     def _recording(self, jit: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,50 +97,111 @@ class Recorder:
             fun, *rest = args
             if not callable(fun) or _is_of_jax(fun):
                 return jit(fun, *rest, **kwargs)
-            return jit(self._remembering(fun, functools.partial(jit, fun, *rest, **kwargs)), *rest, **kwargs)
+            try:  # The same function for the same function, so that JAX finds what it compiled for it.
+                remembering = self._remembering(fun, jit, tuple(rest), tuple(sorted(kwargs.items())))
+            except TypeError:  # An argument has no hash, as a list of numbers has none.
+                remembering = self._new_remembering(fun, jit, tuple(rest), tuple(kwargs.items()))
+            return jit(remembering, *rest, **kwargs)
 
         return recording
 
-    def _remembering(self, fun: Callable[..., Any], again: Callable[[], Any]) -> Callable[..., Any]:
-        written = plain(fun)
-        key = fun if written is None else written.__code__
+    def _new_remembering(
+        self, fun: Callable[..., Any], jit: Callable[..., Any], args: tuple[Any, ...], options: tuple[Any, ...]
+    ) -> Callable[..., Any]:
+        again = functools.partial(jit, fun, *args, **dict(options))
 
         @functools.wraps(fun)
         def remembering(*args: Any, **kwargs: Any) -> Any:
             if getattr(self._inside, "deep", False):
                 return fun(*args, **kwargs)
-            self._remember(key, name_of(fun), again, args, kwargs)
+            remember = self._taken(fun, again, args, kwargs)
             self._inside.deep = True
             try:
-                return fun(*args, **kwargs)
+                result = fun(*args, **kwargs)
+            except Exception:
+                remember(raised=True)
+                raise
             finally:
                 self._inside.deep = False
+            remember(raised=False)
+            return result
 
         return remembering
 
-    def _remember(
-        self, key: Any, name: str, again: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        with self._lock:
-            if _identity(key) in self._seen:
-                return
-            self._seen.add(_identity(key))
+    def _taken(
+        self, fun: Callable[..., Any], again: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[..., None]:
+        """Looks at the arguments of a call, which a function may change, and remembers it when its end is known."""
         try:
-            args, kwargs = jax.tree.map(_abstract, (args, kwargs))
-            compiled = Compiled(again(), args, kwargs)
+            key, (args, kwargs) = makeup(fun), jax.tree.map(_abstract, (args, kwargs))
         except Exception:  # noqa: BLE001  (the program that is audited goes on)
-            self.left_out.append(name)
-            return
-        with self._lock:
-            self._compiled.append(compiled)
+            self.left_out.append(name_of(fun))
+            return lambda raised: None
+
+        def remember(raised: bool) -> None:
+            with self._lock:
+                if key in self._seen or (raised and key in self._raised):
+                    return
+                if raised:
+                    self._raised[key] = Compiled(again, args, kwargs)
+                else:
+                    self._seen.add(key)
+                    self._raised.pop(key, None)
+                    self._compiled.append(Compiled(again, args, kwargs))
+
+        return remember
 
 
-def _identity(key: Any) -> Any:
+LARGEST = 1000
+"""As many objects are looked at to tell functions of the same code apart."""
+
+
+def makeup(value: Any, seen: set[int] | None = None) -> Hashable:
+    """An equal value for functions that trace alike: for the same code over the same functions, flags and types."""
+    seen = set() if seen is None else seen
+    if value is None or isinstance(value, (bool, str, type)):
+        return value
+    kind: Any = getattr(value, "__code__", None) or type(value)
+    if id(value) in seen or len(seen) >= LARGEST:
+        return kind  # type: ignore[no-any-return]
+    seen.add(id(value))
+    return (kind, *(makeup(each, seen) for each in _parts(value)))
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """The objects that a function or an object was made from."""
+    match value:
+        case FunctionType():
+            cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
+            return (*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+        case MethodType():
+            return value.__func__, value.__self__
+        case functools.partial():
+            return value.func, *value.args, *value.keywords.items()
+        case dict():
+            return [part for item in value.items() for part in item]
+        case list() | tuple():
+            return value
+        case jax.Array() | np.ndarray() | ModuleType():
+            return ()
+        case _:
+            return [part for item in getattr(value, "__dict__", {}).items() for part in item]
+
+
+def _is_filled(cell: CellType) -> bool:
     try:
-        hash(key)
-    except TypeError:
-        return id(key)
-    return key
+        cell.cell_contents  # noqa: B018  (it raises where the variable has no value yet)
+    except ValueError:
+        return False
+    return True
+
+
+def not_audited(names: Iterable[str]) -> list[str]:
+    """Lines that say which functions were left out."""
+    return [
+        f"{name} is not audited: it cannot be traced again with the arguments of its first call"
+        for name in dict.fromkeys(names)
+    ]
 
 
 def _abstract(leaf: Any) -> Any:

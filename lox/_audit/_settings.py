@@ -66,9 +66,11 @@ def read_settings(folder: Path) -> Settings:
         if not file.is_file():
             continue
         try:
-            table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("lox", {}).get("audit")
+            table: Any = tomllib.loads(file.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise LogValueError(f"{file} cannot be read: {error}") from error
+        for name in ("tool", "lox", "audit"):
+            table = table.get(name) if isinstance(table, Mapping) else table
         if table is not None:
             return _settings(table, f"[tool.lox.audit] of {file}")
     return Settings()

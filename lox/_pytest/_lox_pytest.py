@@ -34,11 +34,16 @@ class _Audits:
     def __init__(self, config: pytest.Config) -> None:
         from lox._audit._recorder import Recorder
         from lox._audit._settings import read_settings
+        from lox._exceptions import LogValueError
 
-        self._settings = read_settings(config.rootpath)
+        try:
+            self._settings = read_settings(config.rootpath)
+        except LogValueError as error:
+            raise pytest.UsageError(str(error)) from error
         self._findings: list[Any] = []
         self._used: set[tuple[str, int, str]] = set()
         self._count = 0
+        self._left_out: list[str] = []
         self._closing = contextlib.ExitStack()
         self._recorder = self._closing.enter_context(Recorder())
 
@@ -54,7 +59,8 @@ class _Audits:
         self._audit()  # What fixtures of the session compiled.
         output = getattr(session.config, "workeroutput", None)
         if output is not None:
-            output[_AT_CONTROLLER] = list(map(dataclasses.asdict, self._findings)), list(self._used), self._count
+            findings = list(map(dataclasses.asdict, self._findings))
+            output[_AT_CONTROLLER] = findings, list(self._used), self._count, self._recorder.left_out
         elif at_least(self._settings.fail_on, self._distinct()) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -62,18 +68,22 @@ class _Audits:
     def pytest_testnodedown(self, node: Any) -> None:
         from lox._audit._findings import Finding
 
-        findings, used, count = getattr(node, "workeroutput", {}).get(_AT_CONTROLLER, ((), (), 0))
+        findings, used, count, left_out = getattr(node, "workeroutput", {}).get(_AT_CONTROLLER, ((), (), 0, ()))
         self._findings += [Finding(**each) for each in findings]
         self._used.update(used)
         self._count += count
+        self._left_out += left_out
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         from lox._audit._formats._concise import line_of
+        from lox._audit._recorder import not_audited
 
         found = self._distinct()
         terminalreporter.section("lox audit")
         for finding in found:
             terminalreporter.line(line_of(finding))
+        for line in not_audited([*self._recorder.left_out, *self._left_out]):
+            terminalreporter.line(line)
         count = f"{len(found)} finding{'' if len(found) == 1 else 's'}"
         terminalreporter.line(f"{count} in {self._count} function{'' if self._count == 1 else 's'}.")
 

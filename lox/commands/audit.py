@@ -9,6 +9,7 @@ import inspect
 import os
 import runpy
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from lox._audit._content import at_least
 from lox._audit._formats._concise import in_order
 from lox._audit._formats._write import write
 from lox._audit._location import is_internal
-from lox._audit._recorder import Recorder
+from lox._audit._recorder import Recorder, not_audited
 from lox._audit._report import Report
 from lox._audit._settings import Settings, read_settings
 from lox._exceptions import LogValueError
@@ -58,7 +59,18 @@ class Choices:
         found = read_settings(Path.cwd())
         named = ("select", "ignore", "fail_on", "format")
         given = {name: value for name in named if (value := getattr(self, name)) is not None}
-        return dataclasses.replace(found, **given)
+        settings = dataclasses.replace(found, **given)
+        settings.of(())  # Codes that are wrong are said before anything is run.
+        return settings
+
+    def known(self) -> Baseline | None:
+        """The content of the baseline."""
+        return None if self.baseline is None else Baseline(self.baseline)
+
+    def resolved(self) -> Choices:
+        """The same with the files of this folder, wherever the program goes."""
+        files = {name: file.absolute() for name in ("output", "write_baseline") if (file := getattr(self, name))}
+        return dataclasses.replace(self, **files)
 
 
 def audit(
@@ -80,7 +92,7 @@ def audit(
     Returns:
         The exit code.
     """
-    settings = choices.settings()
+    settings, known = choices.settings(), choices.known()
     fun = _find(function)
     args, kwargs = ((), {}) if factory is None else _arguments(factory)
     try:
@@ -89,7 +101,7 @@ def audit(
         if factory is None:
             _refuse_to_guess(fun)
         raise
-    return _conclude([report], choices, settings)
+    return _conclude([report], choices, settings, known)
 
 
 def audit_run(script: Sequence[str], choices: Choices) -> int:
@@ -102,29 +114,36 @@ def audit_run(script: Sequence[str], choices: Choices) -> int:
     Returns:
         The exit code: that of the script if it is not 0.
     """
-    settings = choices.settings()
+    settings, known, process = choices.settings(), choices.known(), os.getpid()
+    choices = choices.resolved()  # The script may go to another folder.
     with Recorder() as recorder:
         code = _run(script)
+        if os.getpid() != process:  # A fork ends here, and its parent audits.
+            return code
+        for thread in threading.enumerate():  # As Python does before it exits.
+            if thread is not threading.current_thread() and not thread.daemon:
+                thread.join()
         sys.stdout.flush()
-        reports = recorder.reports()
-    for name in recorder.left_out:
-        complain(f"{name} is not audited: it cannot be traced again with the arguments of its first call")
+        reports = recorder.reports(raised=code != 0)
+    for line in not_audited(recorder.left_out):
+        complain(line)
     if not reports and not recorder.left_out:
-        complain("no function of the script was compiled")
-    found = _conclude(reports, choices, settings) if reports or settings.format != "concise" else 0
+        complain("no function that the script gives to jax.jit was compiled")
+    wanted = reports or settings.format != "concise" or choices.output is not None
+    found = _conclude(reports, choices, settings, known) if wanted else 0
     return code or found
 
 
-def _conclude(reports: Sequence[Report], choices: Choices, settings: Settings) -> int:
+def _conclude(reports: Sequence[Report], choices: Choices, settings: Settings, known: Baseline | None) -> int:
     """Writes reports as chosen, and gives the exit code."""
     reports = settings.of(reports)
     if choices.write_baseline is not None:
         write_baseline(choices.write_baseline, reports)
-    if choices.baseline is not None:
-        reports = settings.of(Baseline(choices.baseline).new(reports))
+    if known is not None:
+        reports = settings.of(known.new(reports))
     text = write(reports, settings.format, choices.detail).rstrip("\n")
     if choices.output is not None:
-        choices.output.write_text(f"{text}\n", encoding="utf-8")
+        choices.output.write_text(f"{text}\n", encoding="utf-8", errors="backslashreplace")
     elif text:
         print(encodable(text, sys.stdout.encoding))
     return 1 if at_least(settings.fail_on, in_order(reports)) else 0
@@ -133,6 +152,8 @@ def _conclude(reports: Sequence[Report], choices: Choices, settings: Settings) -
 def _run(script: Sequence[str]) -> int:
     """Runs a script as ``python`` does, and gives its exit code."""
     as_module = script[:1] == ["-m"]
+    if as_module and len(script) == 1:
+        raise Failure("--run -m needs the name of a module")
     name, *arguments = script[1:] if as_module else script
     before = sys.argv, sys.path[:]
     sys.argv = [name, *arguments]
@@ -141,7 +162,7 @@ def _run(script: Sequence[str]) -> int:
         if as_module:
             runpy.run_module(name, run_name="__main__", alter_sys=True)
         else:
-            runpy.run_path(name, run_name="__main__")
+            runpy.run_path(os.path.abspath(name), run_name="__main__")
     except SystemExit as ended:
         if ended.code is None or isinstance(ended.code, int):
             return ended.code or 0
