@@ -22,6 +22,7 @@ from tiers import generates
 import lox
 from lox import testing
 from lox._audit._flow import DETAILS
+from lox._audit._formats._write import write
 
 X = np.float32([0.5, -1.0, 2.0])
 RAISES = "The function raises while it is traced"
@@ -661,3 +662,46 @@ def test_an_expression_of_a_thousand_terms_is_read(tmp_path):
     report = lox.audit(f)(X)
     assert [finding.code for finding in report.found] == ["LOX001"]
     check(report)
+
+
+class Text:
+    dtype = np.dtype("U1")
+
+
+@pytest.mark.parametrize(
+    "result",
+    [np.array(["a"]), np.array([Text()]), np.datetime64("2020"), np.longdouble(1), np.str_("a"), 1 << 40, "a", None],
+    ids=lambda result: type(result).__name__,
+)
+def test_a_result_that_jax_has_no_array_of_is_left_out(result):
+    check(lox.audit(lambda x: (x, result))(X))
+
+
+def test_pictures_of_several_reports_are_one(tmp_path):
+    reports = [lox.audit(lambda x: x + 1)(X), lox.audit(lambda key: jax.random.normal(key))(jax.random.key(0))]
+    text = write(reports, "mermaid", "calls")
+    assert text.count("flowchart TD") == 1 and text.count("subgraph") == text.count("    end\n") == 2
+    assert "<lambda>" not in text and "&lt;lambda&gt;" in text and "key&lt;fry&gt;" in text
+
+
+def test_names_with_signs_of_html_are_text_in_markdown():
+    text = lox.audit(lambda key: lox.log({"<script>\n|": jax.random.normal(key) + jax.random.normal(key)}))(
+        jax.random.key(0)
+    ).to_markdown()
+    assert "<script>" not in text and "\n<lambda>" not in text and "key<fry>" not in text
+
+
+def test_the_place_of_a_finding_in_sarif_is_a_uri(tmp_path, monkeypatch):
+    (tmp_path / "a b#c.py").write_text(
+        "import jax\ndef f(key):\n    return jax.random.normal(key) + jax.random.normal(key)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    report = lox.audit(runpy.run_path(str(tmp_path / "a b#c.py"))["f"])(jax.random.key(0))
+    assert '"uri": "a%20b%23c.py"' in report.to_sarif()
+
+
+def test_without_source_a_finding_has_no_column():
+    known = {"jax": jax}
+    exec("def f(key):\n    return jax.random.normal(key) + jax.random.normal(key)\n", known)
+    found = lox.audit(known["f"])(jax.random.key(0)).found
+    assert [finding.column for finding in found] == [0] * len(found) and found

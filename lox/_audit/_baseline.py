@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lox._audit._findings import Finding
+from lox._audit._formats._concise import in_order
 from lox._audit._location import Location
 from lox._audit._own_kinds import CHANGED
 from lox._audit._report import Report
@@ -67,16 +68,14 @@ class Baseline:
     def new(self, reports: Sequence[Report]) -> list[Report]:
         """Reports with what the baseline has not: further findings, and boundaries of other shapes as findings."""
         left = Counter(self._findings)
-        found = []
-        for report in reports:
-
-            def is_new(finding: Finding) -> bool:
-                known = _known(finding)
-                left[known] -= 1
-                return left[known] < 0
-
-            found.append(report.where(is_new).and_also(self._changed(report)))
-        return found
+        new = set()
+        for finding in in_order(reports):  # What several audits find is one finding.
+            left[_known(finding)] -= 1
+            if left[_known(finding)] < 0:
+                new.add(finding.identity)
+        return [
+            report.where(lambda finding: finding.identity in new).and_also(self._changed(report)) for report in reports
+        ]
 
     def _changed(self, report: Report) -> Iterator[Finding]:
         for place, found in _boundaries([report]).items():
@@ -96,7 +95,7 @@ class Baseline:
 
 
 def _findings(reports: Sequence[Report]) -> Counter[_Known]:
-    return Counter(_known(finding) for report in reports for finding in report.found)
+    return Counter(map(_known, in_order(reports)))
 
 
 def _known(finding: Finding) -> _Known:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from lox import _compat
-from lox._abstract import trace
+from lox._abstract import ARRAYS, is_array, trace
 from lox._arguments import ARRAY_LIKE, path_name
 from lox._audit._expect import auditing
 from lox._audit._reached import Reached
@@ -64,7 +65,7 @@ def capture(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
                 raise refused from raised
             error = raised
             return ()
-        found = [(path, leaf) for path, leaf in found if isinstance(leaf, (jax.Array, *ARRAY_LIKE))]
+        found = [(path, leaf) for path, leaf in found if _is_traceable(leaf)]
         results = tuple(f"out/{path_name(path)}" if path else "out" for path, _ in found)
         return [leaf for _, leaf in found]
 
@@ -74,6 +75,19 @@ def capture(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
         jaxpr, traced = trace(guarded, args, kwargs)
     reached.compare()
     return Capture(name_of(fun), jaxpr, tuple(names[place] for place in traced), results, error, structure, reached)
+
+
+def _is_traceable(result: Any) -> bool:
+    """JAX can return it: it is an array, or a number that an array of JAX can have."""
+    if isinstance(result, (jax.Array, *ARRAYS)):
+        return is_array(result)
+    if not isinstance(result, ARRAY_LIKE):
+        return False
+    try:
+        jax.eval_shape(lambda: jnp.asarray(result))
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def name_of(fun: Any) -> str:

@@ -95,5 +95,5 @@ def distinct(findings: Iterable[Finding], used: Used) -> list[Finding]:
         is_told = each.once and once.setdefault(each.code, each) != each
         is_used = each.code == UNUSED.code and (each.file, each.line, each.found) in used
         if not is_told and not is_used:
-            found.setdefault((each.file, each.line, each.column, each.code, each.message), each)
+            found.setdefault(each.identity, each)
     return [found[place] for place in sorted(found)]

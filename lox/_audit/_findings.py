@@ -123,6 +123,11 @@ class Finding:
         return linecache.getline(self.file, self.line).strip()
 
     @property
+    def identity(self) -> tuple[str, int, int, str, str]:
+        """The place, the code and the message, by which the findings of several audits are the same one."""
+        return self.file, self.line, self.column, self.code, self.message
+
+    @property
     def page(self) -> str:
         """The page of its kind in the documentation."""
         return f"docs/audit/{self.code}.md"

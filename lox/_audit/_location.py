@@ -111,8 +111,8 @@ def column_of(code: CodeType, instruction: int, line: int) -> int:
     span = span_of(code, instruction)
     if span is None or span.line != line:
         return 0
-    before = linecache.getline(code.co_filename, line).encode()[: span.column]
-    return len(before.decode(errors="replace")) + 1
+    text = linecache.getline(code.co_filename, line).encode()
+    return len(text[: span.column].decode(errors="replace")) + 1 if text else 0
 
 
 class Span(NamedTuple):

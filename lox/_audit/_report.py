@@ -18,7 +18,6 @@ from lox._audit._formats._json import as_object
 from lox._audit._formats._markdown import markdown
 from lox._audit._formats._mermaid import mermaid
 from lox._audit._formats._sarif import sarif
-from lox._audit._formats._sections import flow_rows
 from lox._audit._inline import Used
 from lox._audit._location import Location
 from lox._audit._program import Block
@@ -71,7 +70,7 @@ class Report(Content):
 
     def to_mermaid(self, detail: Detail = "calls") -> str:
         """The data flow as a picture in the language of Mermaid."""
-        return mermaid(flow_rows(self.program, detail))
+        return mermaid([self], detail)
 
     def to_sarif(self) -> str:
         """The findings as SARIF 2.1.0, for code scanning."""

@@ -14,7 +14,7 @@ from lox._audit._formats._sections import Table, sections
 
 def markdown(report: Content, detail: Detail) -> str:
     """All sections of a report."""
-    parts = [f"# Audit of `{report.name}`", summary([report])]
+    parts = [f"# Audit of `{report.name}`", _text(summary([report]))]
     for title, content in sections(report, detail):
         parts.append(f"## {title}")
         if not content:
@@ -29,12 +29,17 @@ def markdown(report: Content, detail: Detail) -> str:
 def _item(finding: Finding) -> str:
     where = f" at `{finding.where}`" if finding.where else ""
     notes = {"Found": finding.found, "Expected": finding.expected}
-    more = "".join(f"\n  {name}: {text}" for name, text in notes.items() if text)
+    more = "".join(f"\n  {name}: {_text(text)}" for name, text in notes.items() if text)
     if finding.suggestion:
-        more += f"\n  {finding.suggestion} See [{finding.code}]({finding.page})."
-    return f"- **{finding.code}** ({finding.severity}){where}: {finding.message}{more}"
+        more += f"\n  {_text(finding.suggestion)} `lox explain {finding.code}` says more."
+    return f"- **{finding.code}** ({finding.severity}){where}: {_text(finding.message)}{more}"
+
+
+def _text(plain: str) -> str:
+    """Text on one line that Markdown shows as it is."""
+    return html.escape(" ".join(plain.splitlines()), quote=False)
 
 
 def _row(cells: Sequence[str]) -> str:
-    texts = (html.escape(cell, quote=False).replace("|", "&#124;").replace("  ", "&nbsp;&nbsp;") for cell in cells)
+    texts = (_text(cell).replace("|", "&#124;").replace("  ", "&nbsp;&nbsp;") for cell in cells)
     return f"| {' | '.join(texts)} |"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from lox._audit._checks import KNOWN
 from lox._audit._content import Content
@@ -63,4 +64,4 @@ def _result(finding: Finding, rule: int) -> dict[str, Any]:
 
 def _uri(file: str) -> str:
     shown = Path(shown_file(file))
-    return shown.as_uri() if shown.is_absolute() else shown.as_posix()
+    return shown.as_uri() if shown.is_absolute() else quote(shown.as_posix())

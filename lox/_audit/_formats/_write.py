@@ -9,6 +9,7 @@ from lox._audit._flow import Detail
 from lox._audit._formats._concise import concise
 from lox._audit._formats._github import github
 from lox._audit._formats._json import as_object
+from lox._audit._formats._mermaid import mermaid
 from lox._audit._formats._sarif import sarif
 from lox._audit._report import Report
 
@@ -28,6 +29,8 @@ def write(reports: Sequence[Report], form: str, detail: Detail) -> str:
             return github(reports)
         case "sarif":
             return sarif(reports)
+        case "mermaid":
+            return mermaid(reports, detail)
         case "json" if len(reports) != 1:
             return json.dumps([as_object(report, detail) for report in reports], indent=2)
         case _:
