@@ -16,6 +16,7 @@ from PIL import Image
 
 import lox
 from lox.__main__ import main
+from lox.commands._arguments import output_file
 from lox.commands._series import Series
 from lox.commands.plot import over_runs
 from lox.commands.tail import Follower
@@ -498,3 +499,7 @@ print(sorted({{"pandas", "matplotlib", "wandb", "xarray"}} & set(sys.modules)), 
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[] False"
+
+
+def test_a_picture_may_have_its_suffix_in_capitals(tmp_path):
+    assert output_file(".png")(str(tmp_path / "CURVES.PNG")) == tmp_path / "CURVES.PNG"

@@ -370,3 +370,13 @@ def test_tap_reaches_as_deep():
     assert lox.tap(nested(90), lambda logs: arrived.extend(logs["x"].tolist()))(X) == X + 90
     lox.flush()
     assert arrived == [X] * 90
+
+
+@pytest.mark.parametrize("options", [("in_shardings",), ("out_shardings",), ("in_shardings", "out_shardings")])
+@pytest.mark.parametrize("handler", [lox.spool, lox.tap, lox.strip], ids=["spool", "tap", "strip"])
+def test_one_sharding_of_a_jitted_function_is_kept_without_the_other(handler, options):
+    sharded = NamedSharding(Mesh(np.array(jax.devices()), "x"), PartitionSpec("x"))
+    f = jax.jit(lambda x: 2 * lox.log({"x": x})["x"], **dict.fromkeys(options, sharded))
+    handled = handler(f, lambda logs: None) if handler is lox.tap else handler(f)
+    out = handled(np.arange(8.0, dtype=np.float32))
+    assert (out[0] if handler is lox.spool else out).sharding == sharded

@@ -285,3 +285,13 @@ def test_what_all_lanes_share_is_an_event_of_each_where_they_have_other_counters
     _, logs = lox.spool(jax.grad(f))(2.0)
     assert_array(logs["grad/w"], [[3.0, 3.0, 3.0]])  # The sum over the batch.
     assert_array(logs.steps["step"]["grad/w"], np.arange(3, dtype=np.int32)[None])
+
+
+def test_cotangents_of_complex_values_are_logged():
+    def f(z):
+        return jnp.real(watch("z", z) ** 2)
+
+    expected = jax.grad(f)(jnp.complex64(1 + 2j))
+    found, logs = lox.spool(jax.grad(f))(jnp.complex64(1 + 2j))
+    assert_array(logs["grad/z"], [expected])
+    assert_array(found, expected)

@@ -958,3 +958,12 @@ def test_a_name_that_a_sink_takes_is_no_longer_than_it_may_be_and_of_one_key():
         assert len(set(names)) == len(names)
         assert max(map(len, names)) == longest
         assert names[:2] == keys[:2]
+
+
+def test_a_seed_has_as_many_bits_as_a_key_takes():
+    logger = MemoryLogger()
+    for seed in (2**31, 2**32 - 1, -(2**31)):
+        logger.init(seed)
+    for seed in (2**32, -(2**31) - 1):
+        with pytest.raises(lox.LogDataError, match="A seed has 32 bits"):
+            logger.init(seed)

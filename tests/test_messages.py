@@ -179,8 +179,9 @@ def test_an_unknown_way_with_while_loops():
     )
 
 
-def test_a_reduction_with_an_interval():
-    assert message(lox.LogValueError, lambda: lox.spool(lambda: None, reduce="mean", interval=2)) == (
+@pytest.mark.parametrize("interval", [1, 2])
+def test_a_reduction_with_an_interval(interval):
+    assert message(lox.LogValueError, lambda: lox.spool(lambda: None, reduce="mean", interval=interval)) == (
         "lox.spool takes reduce= or interval=, not both."
     )
 

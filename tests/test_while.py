@@ -539,3 +539,15 @@ def test_a_predicate_that_batch_elements_part_after_several_iterations_ends_the_
     _, logs = lox.spool(transform(jax.vmap(f)), max_iters=8)(jnp.array(xs))
     for index, x in enumerate(xs):
         assert lane(logs, "i", index).tolist() == list(range(x))
+
+
+def test_a_handler_further_out_gets_the_logs_of_a_loop_that_one_further_in_warns_of():
+    def f(x):
+        return lax.while_loop(lambda x: x < 3, lambda x: lox.log({"x": x})["x"] + 1, x)
+
+    arrived = []
+    inner = lox.spool(f, on_while="warn", keep_logs=True)
+    with pytest.warns(lox.SpoolWarning):
+        _, logs = lox.tap(inner, lambda logs: arrived.append(logs["x"].item()))(0.0)
+    lox.flush()
+    assert arrived == [0.0, 1.0, 2.0] and not logs
