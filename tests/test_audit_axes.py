@@ -450,3 +450,8 @@ def test_what_is_centered_over_more_axes_than_its_deviation_is_of_is_fine():
     for over, of_deviation, expected in (((0, 1), 0, []), (0, (0, 1), []), ((0, 1), 2, ["LOX108"])):
         report = lox.audit(lambda x, axes=(over, of_deviation): normalized(x, *axes))(jnp.ones((T, B, F)))
         assert [finding.code for finding in report.at_least("info")] == expected
+
+
+def test_a_reshape_of_an_axis_without_a_meaning_is_nobodys_mistake():
+    report = lox.audit(lambda a: a.reshape(4, 6), axes={"a": ("time", None)})(np.ones((6, 4), np.float32))
+    assert report.found == ()

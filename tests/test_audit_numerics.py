@@ -375,3 +375,12 @@ def test_what_a_loop_or_branch_returns_may_be_bounded(run):
 
     assert found(f, FLOATS) == set()
     assert found(lambda x: jnp.log(jnp.sum(jnp.exp(x))), FLOATS) == {"LOX811"}
+
+
+def test_a_widened_array_of_which_only_one_other_use_is_narrowed_is_widened():
+    def f(x):
+        y = x * np.sqrt(np.float32(8))
+        return y.astype(jnp.bfloat16), y.sum()
+
+    with jax.numpy_dtype_promotion("standard"):
+        assert messages("LOX807", f, BF16)

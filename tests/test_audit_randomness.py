@@ -639,3 +639,13 @@ def test_what_is_drawn_only_for_its_shape_is_no_use_of_a_key_and_what_the_next_i
 
     assert found(shape_only, KEY, jnp.ones(3)) == []
     assert found(carried, KEY, jnp.ones(3)) == ["LOX702"]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_choice_between_two_keys_is_neither_of_them(place):
+    def f(key, flag):
+        keys = jax.random.split(key)
+        chosen = jnp.where(flag, keys[0], keys[1])
+        return jax.random.normal(chosen) + jax.random.normal(keys[place])
+
+    assert lox.audit(f)(jax.random.key(0), jnp.array(True)).issues == ()

@@ -998,3 +998,14 @@ def test_a_run_of_which_any_column_is_shorter_goes_on_after_its_last_whole_event
         assert_array_equal(logs["x"], events)
         assert_array_equal(logs.steps["step"]["x"], events)
         write(tmp_path, logs_of({"x": [4.0, 5.0]}, step=[4, 5]))
+
+
+def test_the_order_of_counters_makes_no_other_key(tmp_path):
+    logger = lox.loggers.SaveLogger(tmp_path)
+    run = logger.init(0)
+    for steps in ({"a": 1, "b": 2}, {"b": 4, "a": 3}):
+        arrays = {name: {"x": np.array([value])} for name, value in steps.items()}
+        logger.log(run, lox.logdict({"x": np.float32([0])}, arrays))
+    logger.close()
+    (logs,) = [lox.load(path) for path in tmp_path.iterdir() if path.is_dir()]
+    assert list(logs) == ["x"] and logs.steps["a"]["x"].tolist() == [1, 3]
