@@ -92,7 +92,10 @@ def test_both_may_be_one_file(audit, tmp_path):
     json.loads(before)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"version": 9}', '{"version": 1, "findings": 3}'])
+HUGE = ["[" * 100_000, '{"version": 1, "findings": [["a", "b", "c", 1e400]], "boundaries": []}']
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"version": 9}', '{"version": 1, "findings": 3}'] + HUGE)
 def test_a_file_that_is_no_baseline_is_an_error(audit, tmp_path, content):
     (tmp_path / "known.json").write_text(content)
     code, out, err = audit(PROGRAM, "--baseline", "known.json")
@@ -102,3 +105,15 @@ def test_a_file_that_is_no_baseline_is_an_error(audit, tmp_path, content):
 def test_a_baseline_that_is_missing_is_an_error(audit):
     code, out, err = audit(PROGRAM, "--baseline", "missing.json")
     assert code == 1 and not out and "missing.json" in err
+
+
+def test_what_several_functions_share_is_known_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    helper = "import jax\ndef draw(key):\n    return jax.random.normal(key) + jax.random.normal(key)\n"
+    one = "f = jax.jit(lambda key: draw(key))\nf(jax.random.key(0))\n"
+    (tmp_path / "script.py").write_text(helper + one)
+    assert main(["audit", "--write-baseline", "known.json", "--run", "script.py"]) == 1
+    (tmp_path / "script.py").write_text(helper + one + "g = jax.jit(lambda key: 2 * draw(key))\ng(jax.random.key(0))\n")
+    linecache.checkcache()
+    assert main(["audit", "--baseline", "known.json", "--run", "script.py"]) == 0
+    assert "2 functions: nothing found" in capsys.readouterr().out

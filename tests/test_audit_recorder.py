@@ -395,3 +395,36 @@ def test_pytest_audits_what_tests_compile(script, tmp_path, workers):
     assert found.stdout.count("LOX700") == 1
     (tmp_path / "pyproject.toml").write_text('[tool.lox.audit]\nignore = ["LOX700"]\n')
     assert run(*options, "--lox-audit", folder=tmp_path).returncode == 0
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("settings", ["[tool]\nlox = 3\n", "[tool.lox.audit]\nignore = 3\n", "[tool.lox.audit\n"])
+def test_wrong_settings_are_said_and_end_no_program(script, tmp_path, settings):
+    (tmp_path / "pyproject.toml").write_text(settings)
+    (tmp_path / "main.py").write_text("import lox\nprint('ran')\n")
+    found = run("main.py", folder=tmp_path, LOX_AUDIT="1")
+    assert (found.returncode, found.stdout) == (0, "ran\n")
+    assert "LOX_AUDIT: nothing is audited: " in found.stderr and "pyproject.toml" in found.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--select", "LOX9999"], ["--baseline", "missing.json"]])
+def test_what_is_wrong_is_said_before_the_script_runs(script, capsys, arguments):
+    assert main(["audit", *arguments, "--run", script]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == "" and arguments[1] in printed.err
+
+
+def test_run_of_no_module(capsys):
+    assert main(["audit", "--run", "-m"]) == 1
+    assert "needs the name of a module" in capsys.readouterr().err
+
+
+@pytest.mark.integration
+def test_pytest_says_what_it_could_not_audit(tmp_path):
+    (tmp_path / "test_once.py").write_text(
+        "import jax\ncalls = []\n"
+        "def test():\n    def once(x):\n        calls.append(x)\n        assert len(calls) == 1\n        return x\n"
+        "    jax.jit(once)(1.0)\n"
+    )
+    found = run("-m", "pytest", "-p", "no:cacheprovider", "--lox-audit", folder=tmp_path)
+    assert "once is not audited: it cannot be traced again" in found.stdout and "0 findings in 0" in found.stdout
