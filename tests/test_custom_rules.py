@@ -816,13 +816,13 @@ def test_what_a_backward_function_logs_as_the_function_does_arrives_once(options
     assert sum((each["x"].tolist() for each in arrived), []) == [3.0, 6.0, -1.0, -2.0]
 
 
-@pytest.mark.parametrize("key", ["a", "b", "c"])
-def test_one_of_several_logs_of_a_function_with_a_rule_carries_its_derivative(key):
+def test_one_of_several_logs_of_a_function_with_a_rule_carries_its_derivative():
     @jax.custom_vjp
     def f(x):
         lox.log({"a": x**2, "b": 3 * x, "c": jnp.sin(x)})
         return x
 
     f.defvjp(lambda x: (f(x), x), lambda x, bar: (bar,))
-    slope = jax.grad(lambda x: lox.spool(f)(x)[1][key].sum())(0.7)
-    assert_array(slope, {"a": 1.4, "b": 3.0, "c": np.cos(0.7)}[key], rtol=1e-6)
+    for key, expected in {"a": 1.4, "b": 3.0, "c": np.cos(0.7)}.items():
+        slope = jax.grad(lambda x, key=key: lox.spool(f)(x)[1][key].sum())(0.7)
+        assert_array(slope, expected, rtol=1e-6)

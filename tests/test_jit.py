@@ -372,6 +372,7 @@ def test_tap_reaches_as_deep():
     assert arrived == [X] * 90
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("options", [("in_shardings",), ("out_shardings",), ("in_shardings", "out_shardings")])
 @pytest.mark.parametrize("handler", [lox.spool, lox.tap, lox.strip], ids=["spool", "tap", "strip"])
 def test_one_sharding_of_a_jitted_function_is_kept_without_the_other(handler, options):

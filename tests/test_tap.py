@@ -979,6 +979,7 @@ def test_what_one_key_has_more_of_is_printed_as_well(capfd):
     assert capfd.readouterr().out == "a=1.0  b=2.0\na=2.0\n"
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.vmap], ids=["eager", "jit", "vmap"])
 @pytest.mark.parametrize("buffer", [1, 2, 3, 100])
 def test_what_a_tap_sends_many_at_a_time_is_spooled_around_it_too(buffer, transform):
