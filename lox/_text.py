@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,6 +70,15 @@ def sparkline(values: Any, width: int = 20) -> str:
         LEVELS[round((mean / 2 - low / 2) / span * (len(LEVELS) - 1))] if np.isfinite(mean) else NOT_FINITE
         for mean in means
     )
+
+
+def as_html(plain: str) -> str:
+    """Text on one line that what reads HTML, such as Markdown, shows as it is.
+
+    >>> as_html("<lambda>")
+    '&lt;lambda&gt;'
+    """
+    return html.escape(" ".join(plain.splitlines()), quote=False)
 
 
 def aligned(fields: Sequence[str], widths: Sequence[int]) -> str:

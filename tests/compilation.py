@@ -1,4 +1,4 @@
-"""What the tests change of compilation on jax 0.10, which private parts of JAX decide there."""
+"""Changes to how the tests compile on jax 0.10. They replace private functions of JAX."""
 
 import importlib
 

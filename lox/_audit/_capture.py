@@ -79,7 +79,7 @@ def capture(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 def _is_traceable(result: Any) -> bool:
     """JAX can return it: it is an array, or a number that an array of JAX can have."""
-    if isinstance(result, (jax.Array, *ARRAYS)):
+    if isinstance(result, ARRAYS):
         return is_array(result)
     if not isinstance(result, ARRAY_LIKE):
         return False

@@ -92,7 +92,7 @@ class _Rows:
             yield from self._of_steps(list(steps), depth, opens, location)
 
     def _opens(self, step: Step) -> bool:
-        """The program inside of a step is shown."""
+        """True if the report shows the steps inside this step."""
         return bool(step.blocks) if self.detail == "equations" else has_lines_of_its_own(step)
 
     def _of_steps(self, steps: list[Step], depth: int, opens: bool, location: Location) -> Iterator[Row]:

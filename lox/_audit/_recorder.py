@@ -22,7 +22,7 @@ from lox._audit._sources import plain
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What jits a function that was compiled, and its arguments: each array as a `jax.ShapeDtypeStruct`."""
+    """A call that JAX compiled: a function that makes the jitted function again, and the abstract arguments."""
 
     again: Callable[[], Callable[..., Any]]
     args: tuple[Any, ...]

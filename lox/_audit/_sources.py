@@ -255,9 +255,9 @@ def names_in_calls(location: Location) -> set[str]:
 
 @of_file
 def functions(file: str) -> dict[tuple[int, str], list[tuple[Function, tuple[Function, ...]]]]:
-    """The functions that are written in a file, by their first line and name, each with those that it is inside of.
+    """The functions in a file, by first line and name. Each has a tuple of the functions around it, innermost first.
 
-    Of several with the same, those around others come first.
+    Several lambdas on one line have the same line and name. An outer one comes before the ones inside it.
     """
     found: dict[tuple[int, str], list[tuple[Function, tuple[Function, ...]]]] = {}
     left: list[tuple[ast.AST, tuple[Function, ...]]] = [(syntax(file), ())]

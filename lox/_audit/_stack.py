@@ -69,7 +69,7 @@ def _levels(block: Block, depth: int, location: Location, seen: set[Block], show
 
 
 def crossings(block: Block, shown: Shown = lambda step: True) -> Iterator[Crossing]:
-    """What goes into and comes out of the loops, branches and calls that are shown, outermost first; of each once."""
+    """The inputs and outputs of each loop, branch and call that is shown, once each, outermost first."""
     return _crossings(block, NOWHERE, set(), shown)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 
 from lox._audit._content import Content
@@ -10,11 +9,12 @@ from lox._audit._findings import Finding
 from lox._audit._flow import Detail
 from lox._audit._formats._concise import summary
 from lox._audit._formats._sections import Table, sections
+from lox._text import as_html
 
 
 def markdown(report: Content, detail: Detail) -> str:
     """All sections of a report."""
-    parts = [f"# Audit of `{report.name}`", _text(summary([report]))]
+    parts = [f"# Audit of `{report.name}`", as_html(summary([report]))]
     for title, content in sections(report, detail):
         parts.append(f"## {title}")
         if not content:
@@ -29,17 +29,12 @@ def markdown(report: Content, detail: Detail) -> str:
 def _item(finding: Finding) -> str:
     where = f" at `{finding.where}`" if finding.where else ""
     notes = {"Found": finding.found, "Expected": finding.expected}
-    more = "".join(f"\n  {name}: {_text(text)}" for name, text in notes.items() if text)
+    more = "".join(f"\n  {name}: {as_html(text)}" for name, text in notes.items() if text)
     if finding.suggestion:
-        more += f"\n  {_text(finding.suggestion)} `lox explain {finding.code}` says more."
-    return f"- **{finding.code}** ({finding.severity}){where}: {_text(finding.message)}{more}"
-
-
-def _text(plain: str) -> str:
-    """Text on one line that Markdown shows as it is."""
-    return html.escape(" ".join(plain.splitlines()), quote=False)
+        more += f"\n  {as_html(finding.suggestion)} `lox explain {finding.code}` says more."
+    return f"- **{finding.code}** ({finding.severity}){where}: {as_html(finding.message)}{more}"
 
 
 def _row(cells: Sequence[str]) -> str:
-    texts = (_text(cell).replace("|", "&#124;").replace("  ", "&nbsp;&nbsp;") for cell in cells)
+    texts = (as_html(cell).replace("|", "&#124;").replace("  ", "&nbsp;&nbsp;") for cell in cells)
     return f"| {' | '.join(texts)} |"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 
 from lox._audit._content import Content
 from lox._audit._flow import Detail, Row
 from lox._audit._formats._sections import flow_rows
+from lox._text import as_html
 
 
 def mermaid(reports: Sequence[Content], detail: Detail) -> str:
@@ -32,5 +32,5 @@ def _chart(rows: Sequence[Row], prefix: str) -> list[str]:
 
 
 def _text(plain: str) -> str:
-    """Text in quotes that Mermaid, which reads HTML, shows as it is."""
-    return html.escape(" ".join(plain.splitlines()).replace('"', "'"), quote=False)
+    """Text that Mermaid, which reads HTML, shows as it is between double quotes."""
+    return as_html(plain.replace('"', "'"))

@@ -38,7 +38,7 @@ def sections(report: Content, detail: Detail) -> Iterator[tuple[str, Table | tup
 
 
 def is_users_own(step: Step) -> bool:
-    """Whether a step is a loop or a branch, or calls what is written elsewhere, unlike functions of JAX itself."""
+    """True for loops, branches and calls of the user's functions. Functions of JAX itself give False."""
     return step.equation.primitive in primitives("scan", "while", "cond") or has_lines_of_its_own(step)
 
 
