@@ -84,6 +84,17 @@ def test_shapes_that_changed_at_boundaries_are_said(audit):
     assert not [line for line in audit(wider, "--baseline", "known.json", "--ignore", "LOX002")[1] if "LOX002" in line]
 
 
+def test_a_loop_that_carries_more_than_before_is_said(audit):
+    begun = PROGRAM.replace("def f(key, xs):", "def f(key, xs):\n    start = jnp.zeros(3)").replace(
+        "jnp.zeros(xs.shape[1:])", "start"
+    )
+    audit(begun, "--write-baseline", "known.json")
+    more = begun.replace("carry + x, carry", "(carry[0] + x, carry[1] * x), carry[1]")
+    more = more.replace("start = jnp.zeros(3)", "start = (jnp.zeros(3), jnp.ones(3))")
+    changed = [line for line in audit(more, "--baseline", "known.json")[1] if "LOX002" in line]
+    assert any("scan has more or fewer values as carry than before." in line for line in changed)
+
+
 def test_both_may_be_one_file(audit, tmp_path):
     audit(PROGRAM, "--write-baseline", "known.json")
     before = (tmp_path / "known.json").read_text()

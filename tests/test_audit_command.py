@@ -73,9 +73,9 @@ def test_the_report_is_printed_and_an_issue_is_exit_code_1(audit, factory):
     assert out.splitlines()[-1].startswith("update: 1 error")
 
 
-def test_json_is_an_object(audit):
+def test_json_is_a_list_of_objects(audit):
     code, out, _ = audit(*SQUARE, "auditedprogram:positional", "--format", "json")
-    assert code == 1 and [issue["code"] for issue in json.loads(out)["issues"]] == ["LOX101"]
+    assert code == 1 and [issue["code"] for issue in json.loads(out)[0]["issues"]] == ["LOX101"]
 
 
 @pytest.mark.parametrize(

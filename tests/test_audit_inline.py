@@ -56,6 +56,8 @@ def test_a_comment_has_several_codes(audit):
     assert not codes(audit(f"{TWICE}  # why not  # lox: ignore[LOX700]", KEY)) == ["LOX700"]
     report = audit(f"{TWICE}  # lox: ignore[LOX700, LOX104]", KEY)
     assert codes(report) == ["LOX001"] and "LOX104 is ignored here" in report.warnings[0].message
+    report = audit(f"{TWICE}  # lox: ignore[LOX104]  # lox: ignore[LOX700]", KEY)
+    assert codes(report) == ["LOX001"] and "LOX104 is ignored here" in report.warnings[0].message
 
 
 @pytest.mark.parametrize("comment", ["lox: ignore", "lox:ignore[]"])

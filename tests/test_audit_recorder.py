@@ -34,6 +34,8 @@ if __name__ == "__main__":
         raise KeyError("missing")
     if "exit" in sys.argv:
         sys.exit(7)
+    if "interrupt" in sys.argv:
+        raise KeyboardInterrupt
 """
 
 
@@ -247,7 +249,7 @@ def test_run_takes_a_module(script, capsys):
     assert capsys.readouterr().out.startswith("arguments ['x']")
 
 
-@pytest.mark.parametrize(("how", "code"), [("fail", 1), ("exit", 7)])
+@pytest.mark.parametrize(("how", "code"), [("fail", 1), ("exit", 7), ("interrupt", 130)])
 def test_a_script_that_fails_is_audited_as_far_as_it_came(script, capsys, how, code):
     assert main(["audit", "--run", script, how]) == code
     printed = capsys.readouterr()

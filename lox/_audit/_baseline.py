@@ -83,7 +83,9 @@ class Baseline:
             if before is None:
                 continue
             differ = [(old, new, where) for old, (new, where) in zip(before, found, strict=False) if old != new]
-            if differ:
+            if len(before) != len(found):
+                yield CHANGED.at(found[-1][1], f"{place.kind} has more or fewer values as {place.role} than before.")
+            elif differ:
                 (old, new, where), more = differ[0], len(differ) - 1
                 also = f", and {more} more changed" if more else ""
                 yield CHANGED.at(

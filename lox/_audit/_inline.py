@@ -78,9 +78,8 @@ def ignores(file: str) -> tuple[Ignore, ...]:
         return ()
     found = []
     for token in tokens:
-        match = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
-        if match is not None:
-            line, column = token.start
+        for match in _COMMENT.finditer(token.string) if token.type == tokenize.COMMENT else ():
+            line, column = token.start[0], token.start[1] + match.start()
             codes = [code.strip() for code in (match["codes"] or "").split(",")]
             around = [(first, last) for first, last in statements if first <= line <= last]
             first, last = min(around, key=lambda lines: lines[1] - lines[0], default=(line, line))

@@ -168,13 +168,13 @@ def _run(script: Sequence[str]) -> int:
             return ended.code or 0
         print(ended.code, file=sys.stderr)
         return 1
-    except Exception as error:  # noqa: BLE001  (whatever it is, what was compiled before it is audited)
+    except BaseException as error:  # noqa: BLE001  (Ctrl-C too: what was compiled before it is audited)
         told = traceback.TracebackException.from_exception(error)
         told.stack = traceback.StackSummary.from_list(
             [each for each in told.stack if each.filename != __file__ and "runpy" not in each.filename]
         )
         print("".join(told.format()), end="", file=sys.stderr)
-        return 1
+        return 130 if isinstance(error, KeyboardInterrupt) else 1  # As Python and shells have it.
     finally:
         sys.argv, sys.path[:] = before
     return 0

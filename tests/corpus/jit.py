@@ -155,6 +155,19 @@ def a_fixed_projection_of_numpy(x):
     return x @ projection
 
 
+@right("LOX411", f32(16))
+def a_fixed_projection_after_a_seed(x):
+    np.random.seed(17)
+    return x @ np.random.randn(16, 4).astype(np.float32)
+
+
+@wrong("LOX411", f32(16))
+def a_seed_after_the_draw(x):
+    noise = np.random.randn(16).astype(np.float32)
+    np.random.seed(17)
+    return x + noise
+
+
 @right("LOX411", f32(32, 8), jax.random.key(0))
 def dropout_with_a_key(x, key):
     return jnp.where(jax.random.bernoulli(key, 0.9, x.shape), x, 0) / 0.9

@@ -15,7 +15,7 @@ from lox._audit._report import Report
 
 
 def write(reports: Sequence[Report], form: str, detail: Detail) -> str:
-    """The text of reports.
+    """The text of reports. In JSON it is a list, also of one report, so that a reader need not know how many there are.
 
     Args:
         reports: The reports: of one function, or of all that a program compiles.
@@ -31,7 +31,7 @@ def write(reports: Sequence[Report], form: str, detail: Detail) -> str:
             return sarif(reports)
         case "mermaid":
             return mermaid(reports, detail)
-        case "json" if len(reports) != 1:
+        case "json":
             return json.dumps([as_object(report, detail) for report in reports], indent=2)
         case _:
             return "\n".join(getattr(report, f"to_{form}")(detail) for report in reports)

@@ -19,6 +19,7 @@ import numpy as np
 from lox._audit._checks._jit._names import Names
 from lox._audit._checks._jit._scope import Scope
 from lox._audit._findings import Finding, Kind
+from lox._audit._sources import calls_in
 
 PRINTED = Kind(
     "LOX410",
@@ -70,7 +71,7 @@ def called(scope: Scope, names: Names, call: ast.Call) -> Iterator[Finding | Kin
             yield PRINTED.at(at, f"{what}, and is given tracers, which have no numbers.")
         else:
             yield PRINTED
-    elif _draws(target, call):
+    elif _draws(target, call) and not _is_seeded(scope, call):
         yield DRAWN.at(at, f"{name} draws while '{function}' is traced: each call gets the same numbers.")
     elif _is_clock(target.fun):
         yield TIMED.at(at, f"{name} is read while '{function}' is traced, and never again.")
@@ -131,6 +132,17 @@ def _draws(target: Target, call: ast.Call) -> bool:
     if fun is np.random.default_rng:
         return not call.args and not call.keywords
     return isinstance(owner, _GENERATORS) and name not in ("seed", "get_state", "set_state", "getstate", "setstate")
+
+
+def _is_seeded(scope: Scope, draw: ast.Call) -> bool:
+    """The function gives the generator a seed before it draws, so that the same numbers are meant."""
+    if not isinstance(draw.func, ast.Attribute):
+        return False
+    generator = ast.unparse(draw.func.value)
+    return any(
+        call.lineno <= draw.lineno and call.args and ast.unparse(call.func) == f"{generator}.seed"
+        for call in calls_in(scope.source.node)
+    )
 
 
 def _is_clock(fun: Any) -> bool:
