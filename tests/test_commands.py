@@ -61,7 +61,7 @@ def damage(runs):
 # -- ls ------------------------------------------------------------------------------------------------------------
 
 
-def test_ls_lists_runs_keys_and_last_values(lox_main, runs):
+def test_ls_lists_runs_keys_and_last_values(lox_main, runs, monkeypatch):
     assert lox_main("ls", runs) == (
         0,
         [
@@ -72,6 +72,8 @@ def test_ls_lists_runs_keys_and_last_values(lox_main, runs):
         "",
     )
     assert lox_main("ls", runs / "a")[1] == [["a", "train/loss", "4", "30", "3", "float64[]"]]
+    monkeypatch.chdir(runs / "a")
+    assert lox_main("ls", ".")[1] == [["a", "train/loss", "4", "30", "3", "float64[]"]]
 
 
 ODD = {

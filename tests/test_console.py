@@ -18,7 +18,7 @@ from rich.console import Console
 
 import lox
 from lox.loggers._run import Run
-from lox.loggers._statistics import BARS, Series
+from lox.loggers._statistics import BARS, Series, Statistics, numbers_of
 
 
 def terminal(**options):
@@ -470,3 +470,13 @@ def test_the_time_of_a_bar_ends_when_all_is_done(monkeypatch):
             table.print(logger.table(10))
             now[0] += 3600.0
         assert "0:00:00" in printed(table) and "2:00:00" not in printed(table)
+
+
+def test_what_is_not_finite_has_its_place_among_the_events():
+    statistics = Statistics()
+    for numbers in ([1.0, np.nan], [3.0], [np.nan]):
+        statistics.add((0,), np.array(numbers))
+    np.testing.assert_array_equal(statistics.series.means(), [1, np.nan, 3, np.nan])
+    assert np.isnan(statistics.last[0,]) and statistics.not_finite == 2
+    parts = [lox.logdict({"x": np.ones(shape)}) for shape in ((2, 3), (2, 0), (1, 2))]
+    assert [list(numbers) for numbers in numbers_of("x", parts)] == [[1, 1], [1]]

@@ -92,6 +92,7 @@ def test_a_key_outside_of_the_batch_has_rows_without_a_lane():
     table = spooled(f, jnp.array([1.0, 3.0])).to_pandas(wide=True).reset_index()
     assert table["lane"].isna().tolist() == [True, False, False]
     assert table["mean"].tolist()[0] == 2.0 and table["x"].tolist()[1:] == [1.0, 3.0]
+    assert spooled(f, jnp.array([1.0, 3.0])).to_xarray()["x"].dims == ("event_x", "lane")
 
 
 def test_several_events_of_a_step_are_several_rows():
@@ -119,6 +120,9 @@ def test_a_counter_in_which_keys_differ_at_one_step_is_refused():
     with pytest.raises(lox.StructureError, match="The counter 'epoch' of 'y' differs .* at step 3"):
         logs.to_pandas(wide=True)
     assert logs.filter("y").to_pandas(wide=True)["epoch"].tolist() == [1]
+    at, values = {"x": np.arange(2), "y": np.arange(2, 4)}, {"x": np.array([1, 2]), "y": np.array([0.5, 1.5])}
+    counted = lox.logdict(at, {"step": at, "time": values})
+    assert counted.to_pandas(wide=True)["time"].tolist() == [1, 2, 0.5, 1.5]
 
 
 @pytest.mark.parametrize("step", [[0.5, 0.25], np.float16([0.5, 0.25]), np.array([0.5, 0.25], jnp.bfloat16)])

@@ -1,6 +1,7 @@
 """`jit` inside, around and between handlers; what is traced, donated and sharded."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -249,6 +250,12 @@ def test_a_donated_argument_is_donated_and_what_was_logged_of_it_is_not():
         assert x.is_deleted()
         np.testing.assert_array_equal(out, [1, 2, 3, 4])
         assert_logs(logs, {"x": [[0.0, 1.0, 2.0, 3.0]]})
+    for buffer, f in itertools.product((1, 2), (g, lambda x: g(x))):
+        arrived, x = [], jnp.arange(4.0)
+        np.testing.assert_array_equal(lox.tap(f, arrived.append, buffer=buffer)(x), [1, 2, 3, 4])
+        lox.flush()
+        assert x.is_deleted()
+        np.testing.assert_array_equal(arrived[0]["x"], [[0, 1, 2, 3]])
 
 
 def test_donation_inside_a_jitted_program_changes_no_log():

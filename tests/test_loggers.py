@@ -17,9 +17,12 @@ from reference import assert_array
 
 import lox
 from lox import _channel
+from lox._each import each
 from lox.loggers import Logger, MemoryLogger, MultiLogger
 from lox.loggers._histogram import histogram
 from lox.loggers._names import escaped
+from lox.loggers._rows import rows
+from lox.loggers._run import Run
 
 jits = pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])
 ways = pytest.mark.parametrize("way", ["tap", "spool"])
@@ -967,3 +970,26 @@ def test_a_seed_has_as_many_bits_as_a_key_takes():
     for seed in (2**32, -(2**31) - 1):
         with pytest.raises(lox.LogDataError, match="A seed has 32 bits"):
             logger.init(seed)
+
+
+def test_counters_in_another_order_are_those_of_one_key():
+    logger = MemoryLogger()
+    run = logger.init(0)
+    for names in (("epoch", "step"), ("step", "epoch")):
+        logger.log(run, lox.logdict({"x": np.zeros(1)}, {name: {"x": np.zeros(1, np.int32)} for name in names}))
+    logger.flush()
+    assert {key: len(values) for key, values in logger[run.name].items()} == {"x": 2}
+
+
+def test_an_unsigned_step_is_a_step():
+    logs = lox.logdict({"x": np.arange(2.0)}, {"step": {"x": np.array([3, 5], np.uint32)}})
+    assert [(row.step, row.counted) for row in rows(Run((0,)), logs, whole=True)] == [(3, True), (5, True)]
+
+
+def test_of_several_errors_the_first_is_raised_with_the_others_in_notes():
+    def fail(number):
+        raise OSError(f"no {number}")
+
+    with pytest.raises(OSError, match="no 1") as raised:
+        each(fail, [1, 2, 3])
+    assert [note[-4:] for note in raised.value.__notes__] == ["no 2", "no 3"]

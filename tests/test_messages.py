@@ -71,6 +71,7 @@ bad_data = {
         {"a": np.array([None])},
         "lox.log got array([None], dtype=object) of type ndarray for key 'a', at {}: ",
     ),
+    "an integer of 64 bits": ({"a": 2**40}, "lox.log got 1099511627776 of type int for key 'a', at {}: "),
     "an array of strings": (
         {"a": np.array("b")},
         "lox.log got array('b', dtype='<U1') of type ndarray for key 'a', at {}: ",

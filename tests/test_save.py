@@ -23,6 +23,7 @@ from jax import lax
 from numpy.testing import assert_array_equal
 
 import lox
+from lox._storage._column import Column
 from lox.loggers import MultiLogger, SaveLogger
 
 RUN = "0000000000000007"
@@ -878,9 +879,14 @@ def test_what_describes_a_run_is_saved_as_given(tmp_path, way):
 
 
 def test_what_describes_saved_logs_may_be_nested(tmp_path):
-    lox.save(lox.logdict(), tmp_path / "run", optimizer={"lr": np.float32(0.5), "shapes": [(1, np.int64(2))]})
+    lox.save(
+        lox.logdict(),
+        tmp_path / "run",
+        optimizer={"lr": np.float32(0.5), "shapes": [(1, np.int64(2))]},
+        day=np.datetime64("2026-01-02"),
+    )
     config = json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]
-    assert config == {"optimizer": {"lr": 0.5, "shapes": [[1, 2]]}}
+    assert config == {"optimizer": {"lr": 0.5, "shapes": [[1, 2]]}, "day": "2026-01-02"}
 
 
 def test_what_describes_runs_is_read_back(tmp_path):
@@ -1009,3 +1015,10 @@ def test_the_order_of_counters_makes_no_other_key(tmp_path):
     logger.close()
     (logs,) = [lox.load(path) for path in tmp_path.iterdir() if path.is_dir()]
     assert list(logs) == ["x"] and logs.steps["a"]["x"].tolist() == [1, 3]
+
+
+def test_a_mask_that_is_ahead_of_its_values_is_read_as_far_as_these(tmp_path):
+    lox.save(lox.logdict({"x": np.arange(3.0)}, mask={"x": np.array([True, False, True])}), tmp_path / "run")
+    Column.open(tmp_path / "run" / "x@@mask.0.npy", np.dtype(bool), ()).append(np.array([True]))
+    logs = lox.load(tmp_path / "run")
+    assert logs["x"].tolist() == [0, 1, 2] and logs.mask["x"].tolist() == [True, False, True]

@@ -601,3 +601,13 @@ def test_a_reduction_on_shards_that_split_a_batch_is_refused_under_other_batches
         batched = jax.vmap(batched)
     with pytest.raises(lox.UnsupportedPrimitiveError, match="spmd_axis_name="):
         lox.spool(batched, reduce="sum")(jnp.zeros((*[3] * around, 2, 4)))
+
+
+@transforms
+def test_a_value_that_shards_share_has_the_counters_of_each(mesh, transform):
+    def counted(x):
+        lox.log({"sum": lax.psum(x.sum(), "d")}, step=lax.axis_index("d"))
+        return x
+
+    _, logs = lox.spool(transform(sharded(mesh, counted)))(XS)
+    assert_logs(logs, {"sum": [[28.0] * 4]}, steps={"step": {"sum": [[0, 1, 2, 3]]}})

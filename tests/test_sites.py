@@ -54,6 +54,14 @@ def test_the_bytes_are_those_of_the_spooled_arrays():
     assert site.bytes == 5 * (12 + 6 + 1 + 3 * (4 + 1))
 
 
+def test_a_log_of_a_cotangent_is_backward():
+    loss = jax.grad(lambda x: jnp.sum(lox.log_grad({"x": lox.log({"y": x})["y"]})["x"] ** 2))
+    assert [(site.keys, site.backward) for site in lox.sites(loss)(jnp.ones(2))] == [
+        (("y",), False),
+        (("grad/x",), True),
+    ]
+
+
 def test_nothing_runs():
     def f(x):
         assert isinstance(x, jax.core.Tracer)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 import weakref
 
 import jax
@@ -755,6 +756,11 @@ def test_an_error_of_a_callback_can_be_a_warning_that_is_given_once():
         lox.flush()
     assert len([warning for warning in caught if warning.category is lox.TapWarning]) == 1
     assert callback.seen == [0.0, 2.0, 4.0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert lox.tap(scan_of, raiser({1.0, 3.0}), on_error="warn")(jnp.arange(5.0)) == 10
+        with pytest.raises(lox.TapWarning, match="no 1.0"):
+            lox.flush()
 
 
 def test_two_threads_do_not_hear_each_other():
@@ -1154,3 +1160,11 @@ def test_what_an_empty_batch_logs_does_not_arrive_with_what_waits_beside_it():
         lox.tap(transform(f), arrived.append, buffer=2)(jnp.zeros(0), 1.0)
     lox.flush()
     assert [{key: values.tolist() for key, values in logs.items()} for logs in arrived] == [{"y": [1.0]}] * 2
+
+
+def test_a_complex_event_that_did_not_happen_is_nan():
+    def f(x):
+        return lax.cond(x > 0, lambda x: lox.log({"z": lax.complex(0.0 * x, x)})["z"].real, lambda x: x, x)
+
+    _, (logs,) = tapped(lambda tap: tap(jax.vmap(f))(jnp.array([1.0, -1.0])))
+    assert logs["z"][0, 0] == 1j and np.isnan(logs["z"][0, 1])

@@ -337,3 +337,28 @@ def test_without_hypothesis_the_extra_is_named():
     program = "import sys; sys.modules['hypothesis'] = None; import lox.testing"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "the extra 'testing' installs: pip install 'jax-lox[testing]'" in done.stderr
+
+
+LOGGED = Log("a", "x", ("metric",))
+NESTED = testing.Program(
+    (
+        Log("b", "x"),
+        testing.Call("strip", (testing.Call("keep", (LOGGED,), "metric"),), "metric"),
+        testing.Call("tap", (LOGGED,), ""),
+        While(3, (Update(0.5, 0.25, 1),), (Log("c", "n"),)),
+    )
+)
+
+
+def test_statements_are_those_of_conditions_too_and_handlers_may_be_within_each_other():
+    assert {each.key for each in NESTED.statements() if isinstance(each, Log)} == {"a", "b", "c"} and NESTED.handles
+    assert "jit" in testing.check(NESTED, X, N, laws=[testing.absence, testing.jit]).kept
+    spooled = lox.spool(NESTED, max_iters=3, unify=True)(X, N)[1]
+    assert set(spooled) == set(testing.reference(NESTED, X, N).events) == {"a", "b", "c"}
+
+
+def test_a_key_that_should_not_be_there_is_a_difference():
+    heard = testing.reference(NESTED, X, N).events
+    without = {key: of for key, of in heard.items() if key != "b"}
+    assert testing.difference(heard, heard, 0) is None
+    assert "key 'b'" in testing.difference(without, heard, 0) and "key 'b'" in testing.difference(heard, without, 0)
