@@ -56,6 +56,7 @@ def test_what_is_known_may_be_on_another_line(audit):
     audit(PROGRAM, "--write-baseline", "known.json")
     moved = PROGRAM.replace("def draw", "\n# A comment.\n\ndef draw")
     assert audit(moved, "--baseline", "known.json")[0] == 0
+    assert audit(PROGRAM.replace("draw", "drawn"), "--baseline", "known.json")[0] == 1
 
 
 def test_what_is_new_is_reported(audit):

@@ -67,14 +67,10 @@ def shown():
 
 
 @pytest.mark.parametrize("code", sorted(KINDS))
-def test_the_programs_of_a_page_differ_in_more_than_their_names(code, shown):
+def test_the_programs_of_a_page_are_complete_differ_in_more_than_names_and_are_wrong_and_right(code, shown, tmp_path):
     named = ((text, re.search(r"^lox\.audit\(([^,)]+)", text, re.MULTILINE)[1]) for text in shown[code])
     wrong, right = (text.replace(name, "f") for text, name in named)
     assert wrong != right
-
-
-@pytest.mark.parametrize("code", sorted(KINDS))
-def test_the_programs_of_a_page_name_nothing_that_is_not_shown_and_are_wrong_and_right(code, shown, tmp_path):
     for program, is_wrong in zip(shown[code], (True, False), strict=True):
         file = tmp_path / f"{is_wrong}.py"
         file.write_text(program)

@@ -563,6 +563,11 @@ def a_training_step_that_renews_its_key(state, x):
     return {**state, "key": key, "w": state["w"] - 0.1 * jax.grad(loss)(state["w"])}
 
 
+@right("LOX705", jax.ShapeDtypeStruct((3,), KEY.dtype), f32(8))
+def a_step_that_uses_the_first_of_several_keys(keys, x):
+    return keys, _dropout(keys[0], x)
+
+
 @right("LOX705", {"key": OLD_KEY, "step": jax.ShapeDtypeStruct((), jnp.int32), "w": f32(8)}, f32(32, 8))
 def a_training_step_that_folds_its_number_into_the_key(state, x):
     key = jax.random.fold_in(state["key"], state["step"])

@@ -136,7 +136,7 @@ def _draws(target: Target, call: ast.Call) -> bool:
 
 def _is_seeded(scope: Scope, draw: ast.Call) -> bool:
     """The function gives the generator a seed before it draws, so that the same numbers are meant."""
-    if not isinstance(draw.func, ast.Attribute):
+    if not isinstance(draw.func, ast.Attribute) or draw.func.attr == "default_rng":  # Which makes another one.
         return False
     generator = ast.unparse(draw.func.value)
     return any(
