@@ -986,6 +986,28 @@ def test_an_unsigned_step_is_a_step():
     assert [(row.step, row.counted) for row in rows(Run((0,)), logs, whole=True)] == [(3, True), (5, True)]
 
 
+def test_rows_go_on_where_the_run_is_and_leave_out_what_is_complex():
+    found, logs = [], lox.logdict({"a": np.ones(1, complex), "b": np.ones((2, 1)), "c": np.zeros((2, 3))})
+    with pytest.raises(lox.LogDataError, match="'a' is complex"):
+        for row in rows(Run((0,), seen={"b": 5, "c": 5}), logs):
+            found.append((row.step, row.numbers, list(row.arrays)))
+    assert found == [(5, {"b": 1}, ["c"]), (6, {"b": 1}, ["c"])]
+
+
+def test_a_run_in_which_no_event_of_a_key_happened_does_not_have_it():
+    logger = MemoryLogger()
+
+    def f(key, x):
+        def logging(x):
+            return lax.cond(x > 0, lambda x: lox.log({"x": x})["x"], lambda x: x, x)
+
+        return logger.tap(logging, logger.init(key))(x)
+
+    jax.vmap(f)(jax.random.split(jax.random.key(0), 2), jnp.array([1.0, -1.0]))
+    logger.flush()
+    assert [list(logger[run]) for run in logger.runs] == [["x"]]
+
+
 def test_of_several_errors_the_first_is_raised_with_the_others_in_notes():
     def fail(number):
         raise OSError(f"no {number}")

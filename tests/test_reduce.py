@@ -69,6 +69,19 @@ def test_ten_million_events_are_added_as_precisely_as_they_are_logged(loop, how,
     assert np.float32(reduced(loop, how, jnp.asarray(xs))) == pytest.approx(want, rel=2e-7)
 
 
+@pytest.mark.optimized
+def test_short_scans_in_a_long_one_are_added_as_precisely():
+    def inner(x, _):
+        return lox.log({"x": x})["x"] * 0 + x, None
+
+    def outer(x, _):
+        return lax.scan(inner, x, None, length=2)
+
+    x = np.float32(0.1)
+    _, logs = lox.spool(jax.jit(lambda x: lax.scan(outer, x, None, length=500_000)[0]), reduce="sum")(x)
+    assert logs["x"][0] == pytest.approx(np.float64(x) * 1_000_000, rel=2e-7)
+
+
 @pytest.mark.covering(1)
 @loops
 @pytest.mark.parametrize("dtype", DTYPES)
