@@ -249,6 +249,23 @@ def test_what_was_looked_at_and_is_right_is_told():
     assert {each.code for each in lox.audit(fun)(KEY).verified} >= {"LOX700", "LOX705"}
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_used_key_that_a_jitted_function_returns_is_found_where_it_is_used(is_new):
+    @jax.jit
+    def draw(key):
+        return jax.random.normal(key)
+
+    @jax.jit
+    def step(key):
+        if is_new:
+            key, other = jax.random.split(key)
+            return draw(key), key, draw(other)
+        return draw(key), key
+
+    (finding,) = lox.audit(step)(KEY).found
+    assert finding.code == "LOX705" and finding.source.startswith("return draw(key), key")
+
+
 def told(code, fun, *args):
     """The messages with a code, of which an audit has all severities."""
     return [each.message for each in lox.audit(fun)(*args).at_least("info") if each.code == code]

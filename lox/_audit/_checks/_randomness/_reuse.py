@@ -10,10 +10,10 @@ from lox._audit._audited import Audited
 from lox._audit._checks._randomness._draws import Draws
 from lox._audit._checks._randomness._key_arrays import USES, is_key
 from lox._audit._checks._randomness._key_uses import Reuse, Use
-from lox._audit._checks._randomness._keys import KeyFlow, Keys, flow_of
+from lox._audit._checks._randomness._keys import KeyFlow, flow_of
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE, Location, column_of, is_internal, transformations
-from lox._audit._program import Block, Step
+from lox._audit._program import Block, Step, is_call
 from lox._audit._rules import primitives
 from lox._compat import _tracebacks as tracebacks
 
@@ -100,7 +100,7 @@ def used(audited: Audited) -> Iterator[Finding | Held]:
         yield SHARED.at(
             locations[sharing.step], f"{sharing.lanes} lanes use the same key, and so have the same random numbers."
         )
-    yield from _returned(audited, flow.program, locations)
+    yield from _returned(audited, flow, locations)
 
 
 def drawn(audited: Audited) -> Iterator[Finding | Held]:
@@ -146,17 +146,31 @@ def _reused(flow: KeyFlow, locations: dict[Step, Location]) -> Iterator[Finding 
             yield REUSED.fine(location)
 
 
-def _returned(audited: Audited, keys: Keys, locations: dict[Step, Location]) -> Iterator[Finding | Held]:
+def _returned(audited: Audited, flow: KeyFlow, locations: dict[Step, Location]) -> Iterator[Finding | Held]:
+    keys = flow.program
     for name, value in zip(audited.captured.results, audited.program.outputs, strict=False):
         found = keys.of(value)
         uses = [use for use in map(keys.first.get, found) if use is not None]
         if uses and len(uses) == len(found) and not uses[0].told:
             yield RETURNED.at(
-                locations[uses[0].step],
+                locations[_first_use(flow, found[0])],
                 f"{audited.captured.name} uses {keys.name(found[0])} here, and returns it as {name!r}.",
             )
         elif found and is_key(value.aval):
             yield RETURNED.fine(NOWHERE)
+
+
+def _first_use(flow: KeyFlow, key: int) -> Step:
+    """The step that uses a key of the program first; of a jitted function that is audited, the step in its body."""
+    keys = flow.program
+    first = keys.first[key].step
+    if len(keys.block.steps) > 1 or not is_call(first):
+        return first
+    body = flow.of(first.blocks[0])
+    outside, inside = (*first.inputs, *first.outputs), (*body.block.inputs, *body.block.outputs)
+    pairs = (zip(keys.of(one), body.of(other), strict=False) for one, other in zip(outside, inside, strict=True))
+    own = (own for pair in pairs for known, own in pair if known == key and own in body.first)
+    return next((body.first[each].step for each in own), first)
 
 
 def _compared(reuse: Reuse) -> tuple[Kind, Location, Location] | None:
