@@ -227,6 +227,50 @@ def test_findings_are_the_users_alone():
     assert {finding.code for finding in found} == {"LOX700"} and all(each.file == __file__ for each in found)
 
 
+def test_functions_are_audited_in_the_context_of_their_call():
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with Recorder() as recorder:
+
+        @jax.jit
+        def wide(x, key):
+            return x.astype(jnp.float64) + jax.random.normal(key) + jax.random.normal(key)
+
+        @jax.jit
+        def sharded(x):
+            return jax.reshard(x, jax.sharding.PartitionSpec("d"))
+
+        with jax.enable_x64(True):
+            assert wide(jnp.ones(3), jax.random.key(0)).dtype == "float64"
+        with jax.set_mesh(mesh):
+            sharded(jnp.ones(4))
+        reports = {report.name: report for report in recorder.reports()}
+    assert reports.keys() == {"wide", "sharded"} and not recorder.left_out and not recorder.reports()
+    assert [finding.code for finding in reports["wide"].issues] == ["LOX700"]
+
+
+@pytest.mark.integration
+def test_functions_that_a_library_splits_into_arrays_are_audited():
+    from flax import nnx
+
+    class Counting(nnx.Module):
+        def __init__(self):
+            self.calls = nnx.Variable(jnp.zeros(()))
+
+    with Recorder() as recorder:
+
+        @nnx.jit
+        def step(model, key):
+            model.calls[...] += 1
+            return jax.random.normal(key) + jax.random.normal(key)
+
+        model = Counting()
+        for seed in range(2):
+            step(model, jax.random.key(seed))
+        (report,) = recorder.reports()
+    assert model.calls[...] == 2 and not recorder.left_out
+    assert [finding.code for finding in report.issues] == ["LOX700"]
+
+
 @pytest.fixture
 def script(tmp_path, monkeypatch):
     (tmp_path / "training.py").write_text(SCRIPT)

@@ -44,6 +44,7 @@ class Recorder:
     def __init__(self) -> None:
         self.left_out: list[str] = []
         self._compiled: list[Compiled] = []
+        self._audited: list[Report] = []
         self._raised: dict[Any, Compiled] = {}
         self._seen: set[Any] = set()
         self._remembering = functools.lru_cache(maxsize=1024)(self._new_remembering)
@@ -51,7 +52,7 @@ class Recorder:
         self._inside = threading.local()
 
     def __enter__(self) -> Self:
-        self._jit = jax.jit
+        self._jit, self._x64 = jax.jit, jax.config.jax_enable_x64
         jax.jit = self._recording(jax.jit)
         return self
 
@@ -68,6 +69,7 @@ class Recorder:
         """
         with self._lock:
             compiled, self._compiled = self._compiled, []
+            audited, self._audited = self._audited, []
             failed = list(self._raised.values()) if raised else []
             self._raised.clear()
         self._inside.deep = True
@@ -75,7 +77,7 @@ class Recorder:
             reports = [self._report(each) for each in compiled] + [self._report(each, True) for each in failed]
         finally:
             self._inside.deep = False
-        return [report for report in reports if report is not None]
+        return [*audited, *(report for report in reports if report is not None)]
 
     def _report(self, compiled: Compiled, raised: bool = False) -> Report | None:
         jitted = compiled.again()
@@ -118,12 +120,12 @@ class Recorder:
             self._inside.deep = True
             try:
                 result = fun(*args, **kwargs)
+                remember(raised=False)
             except Exception:
                 remember(raised=True)
                 raise
             finally:
                 self._inside.deep = False
-            remember(raised=False)
             return result
 
         return remembering
@@ -138,18 +140,34 @@ class Recorder:
             self.left_out.append(name_of(fun))
             return lambda raised: None
 
+        compiled = Compiled(again, args, kwargs)
+
         def remember(raised: bool) -> None:
             with self._lock:
                 if key in self._seen or (raised and key in self._raised):
                     return
                 if raised:
-                    self._raised[key] = Compiled(again, args, kwargs)
-                else:
-                    self._seen.add(key)
-                    self._raised.pop(key, None)
-                    self._compiled.append(Compiled(again, args, kwargs))
+                    self._raised[key] = compiled
+                    return
+                self._seen.add(key)
+                self._raised.pop(key, None)
+                if not self._is_bound_to_its_call(fun):
+                    self._compiled.append(compiled)
+                    return
+            try:
+                report = self._report(compiled)
+            except Exception:  # noqa: BLE001  (the program that is audited goes on)
+                self.left_out.append(name_of(fun))
+            else:
+                with self._lock:
+                    self._audited += [] if report is None else [report]
 
         return remember
+
+    def _is_bound_to_its_call(self, fun: Callable[..., Any]) -> bool:
+        """A function can be traced only in its call: in a context of JAX, or of the library whose object it is."""
+        is_plain = isinstance(fun, (FunctionType, MethodType, functools.partial))
+        return not is_plain or not jax.sharding.get_abstract_mesh().empty or jax.config.jax_enable_x64 != self._x64
 
 
 LARGEST = 1000
