@@ -52,7 +52,7 @@ class Recorder:
         self._inside = threading.local()
 
     def __enter__(self) -> Self:
-        self._jit, self._x64 = jax.jit, jax.config.jax_enable_x64
+        self._jit, self._widest = jax.jit, _widest()
         jax.jit = self._recording(jax.jit)
         return self
 
@@ -167,7 +167,7 @@ class Recorder:
     def _is_bound_to_its_call(self, fun: Callable[..., Any]) -> bool:
         """A function can be traced only in its call: in a context of JAX, or of the library whose object it is."""
         is_plain = isinstance(fun, (FunctionType, MethodType, functools.partial))
-        return not is_plain or not jax.sharding.get_abstract_mesh().empty or jax.config.jax_enable_x64 != self._x64
+        return not is_plain or not jax.sharding.get_abstract_mesh().empty or _widest() != self._widest
 
 
 LARGEST = 1000
@@ -220,6 +220,11 @@ def not_audited(names: Iterable[str]) -> list[str]:
         f"{name} is not audited: it cannot be traced again with the arguments of its first call"
         for name in dict.fromkeys(names)
     ]
+
+
+def _widest() -> np.dtype:
+    """The dtype that JAX has for an int64 in the context of now."""
+    return jax.dtypes.canonicalize_dtype(np.int64)
 
 
 def _abstract(leaf: Any) -> Any:
