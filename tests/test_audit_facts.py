@@ -233,3 +233,14 @@ def test_remainders_have_the_sign_of_what_is_divided():
     assert range_of(lambda: lax.rem(jnp.arange(10), jnp.int32(7))) == Interval(0, 7)
     assert range_of(lambda: lax.rem(jnp.arange(10) - 9, jnp.int32(7))) == Interval(-7, 0)
     assert range_of(lambda: lax.rem(jnp.arange(10) - 5, jnp.int32(7))) == Interval(-7, 7)
+
+
+def test_what_goes_to_other_devices_has_the_range_that_it_had():
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        block, _ = block_of(
+            lambda x: jax.reshard(jnp.tanh(x), jax.sharding.PartitionSpec("d")),
+            (jax.ShapeDtypeStruct((4,), jnp.float32),),
+            [unknown(jax.core.ShapedArray((4,), jnp.float32))],
+        )
+    assert block.outputs[0].fact.range == Interval(-1, 1)

@@ -18,7 +18,9 @@ End = Literal["low", "high"]
 Reached = Callable[[Place, End, bool, int], bool]
 _reached = Rules[Reached]()
 
-_SHAPES = primitives("broadcast_in_dim", "reshape", "transpose", "squeeze", "copy", "sharding_constraint", "name")
+_SHAPES = primitives(
+    "broadcast_in_dim", "reshape", "transpose", "squeeze", "copy", "sharding_constraint", "reshard", "name"
+)
 _ELEMENTS = primitives("slice", "gather", "dynamic_slice", "rev", "sort", "reduce_max", "reduce_min", "stop_gradient")
 _CONVERSIONS = primitives("convert_element_type", "reduce_precision")
 

@@ -9,7 +9,9 @@ from lox._audit._location import Location
 from lox._audit._program import Step, Value, is_call
 from lox._audit._rules import primitives
 
-PASSING = primitives("broadcast_in_dim", "reshape", "squeeze", "transpose", "copy", "sharding_constraint", "name")
+PASSING = primitives(
+    "broadcast_in_dim", "reshape", "squeeze", "transpose", "copy", "sharding_constraint", "reshard", "name"
+)
 """What only lays out the elements of its first operand."""
 
 LAID_OUT = primitives("broadcast_in_dim", "reshape", "squeeze")

@@ -86,7 +86,7 @@ _parts = primitives("split")
 
 
 @_rule("broadcast_in_dim", "reshape", "transpose", "squeeze", "slice", "dynamic_slice", "rev")
-@_rule("copy", "stop_gradient", "reduce_max", "reduce_min", "cummax", "cummin", "sharding_constraint")
+@_rule("copy", "stop_gradient", "reduce_max", "reduce_min", "cummax", "cummin", "sharding_constraint", "reshard")
 @_rule("pmax", "pmin", "name", "all_gather", "ppermute", "all_to_all")
 def _first(step: Step, first: Interval, *_: Interval) -> Interval:
     return first if step.inputs[0].aval.size else ANY

@@ -27,7 +27,7 @@ _OPAQUE = primitives("pure_callback", "io_callback", "ffi_call", "pallas_call")
 _LINEAR = primitives(
     *("add", "sub", "neg", "mul", "div", "add_any", "dot_general", "reduce_sum", "select_n", "convert_element_type"),
     *("broadcast_in_dim", "reshape", "squeeze", "transpose", "concatenate", "stack", "slice", "split", "copy", "pvary"),
-    *("sharding_constraint", "optimization_barrier"),
+    *("sharding_constraint", "reshard", "optimization_barrier"),
 )
 """What makes a scaled gradient from a gradient."""
 _P = jex.core.primitives

@@ -56,6 +56,7 @@ unlisted_primitives = {
         "all_gather_invariant",
         "reduce_scatter",
         "pvary",
+        "reshard",
     )
     if (found := primitive(name)) is not None
 }

@@ -31,7 +31,9 @@ MIXED = Kind(
 )
 
 _REDUCTIONS = primitives("reduce_sum", "reduce_max", "reduce_min", "reduce_prod")
-_SAME = primitives("copy", "convert_element_type", "reduce_precision", "stop_gradient", "sharding_constraint", "name")
+_SAME = primitives(
+    "copy", "convert_element_type", "reduce_precision", "stop_gradient", "sharding_constraint", "reshard", "name"
+)
 _ELEMENTWISE = _SAME | primitives(
     *("add", "sub", "mul", "div", "max", "min", "pow", "integer_pow", "square", "sqrt", "rsqrt", "cbrt", "abs", "neg"),
     *("exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "select_n", "clamp"),

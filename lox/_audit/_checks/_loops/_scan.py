@@ -53,7 +53,7 @@ _GOES_ON = re.compile(r"discount|mask|not_|non_|nonterm|contin|first|start|alive
 _GATHERING = primitives("add", "max", "min")
 """What makes one number of all that there was."""
 _SAME_ELEMENTS = primitives(
-    "convert_element_type", "copy", "reshape", "rev", "sharding_constraint", "slice", "squeeze", "transpose"
+    "convert_element_type", "copy", "reshape", "rev", "sharding_constraint", "reshard", "slice", "squeeze", "transpose"
 )
 
 

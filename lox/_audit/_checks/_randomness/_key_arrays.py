@@ -83,7 +83,16 @@ def _unwrap(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
     return [elements_of(step.outputs[0].aval, elements[0])]
 
 
-@RULES("copy", "copy_p", "convert_element_type", "optimization_barrier", "device_put", "sharding_constraint", "pvary")
+@RULES(
+    "copy",
+    "copy_p",
+    "convert_element_type",
+    "optimization_barrier",
+    "device_put",
+    "sharding_constraint",
+    "reshard",
+    "pvary",
+)
 def _same(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
     return elements
 
