@@ -236,16 +236,30 @@ def test_functions_are_audited_in_the_context_of_their_call():
             return x.astype(jnp.float64) + jax.random.normal(key) + jax.random.normal(key)
 
         @jax.jit
-        def sharded(x):
-            return jax.reshard(x, jax.sharding.PartitionSpec("d"))
+        def sharded(x, key):
+            x = jax.reshard(x, jax.sharding.PartitionSpec("d"))
+            return x + jax.random.normal(key) + jax.random.normal(key)
 
         with jax.enable_x64(True):
             assert wide(jnp.ones(3), jax.random.key(0)).dtype == "float64"
         with jax.set_mesh(mesh):
-            sharded(jnp.ones(4))
+            sharded(jnp.ones(4), jax.random.key(0))
         reports = {report.name: report for report in recorder.reports()}
     assert reports.keys() == {"wide", "sharded"} and not recorder.left_out and not recorder.reports()
-    assert [finding.code for finding in reports["wide"].issues] == ["LOX700"]
+    assert [[finding.code for finding in report.issues] for report in reports.values()] == [["LOX700"]] * 2
+
+
+def test_objects_of_the_user_are_audited_after_their_calls():
+    calls = []
+
+    class Doubling:
+        def __call__(self, x):
+            calls.append(x)
+            return 2 * x
+
+    with Recorder() as recorder:
+        assert jax.jit(Doubling())(1.0) == 2 and len(calls) == 1
+        assert len(recorder.reports()) == 1 and len(calls) == 2
 
 
 @pytest.mark.integration

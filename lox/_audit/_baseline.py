@@ -82,10 +82,11 @@ class Baseline:
             before = self._boundaries.get(place)
             if before is None:
                 continue
-            differ = [(old, new, where) for old, (new, where) in zip(before, found, strict=False) if old != new]
             if len(before) != len(found):
                 yield CHANGED.at(found[-1][1], f"{place.kind} has more or fewer values as {place.role} than before.")
-            elif differ:
+                continue
+            differ = [(old, new, where) for old, (new, where) in zip(before, found, strict=True) if old != new]
+            if differ:
                 (old, new, where), more = differ[0], len(differ) - 1
                 also = f", and {more} more changed" if more else ""
                 yield CHANGED.at(

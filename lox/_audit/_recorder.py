@@ -166,8 +166,9 @@ class Recorder:
 
     def _is_bound_to_its_call(self, fun: Callable[..., Any]) -> bool:
         """A function can be traced only in its call: in a context of JAX, or of the library whose object it is."""
-        is_plain = isinstance(fun, (FunctionType, MethodType, functools.partial))
-        return not is_plain or not jax.sharding.get_abstract_mesh().empty or _widest() != self._widest
+        code = getattr(type(fun).__call__, "__code__", None)  # Of an object, and not of a function.
+        is_of_library = code is not None and not is_users(code.co_filename)
+        return is_of_library or not jax.sharding.get_abstract_mesh().empty or _widest() != self._widest
 
 
 LARGEST = 1000

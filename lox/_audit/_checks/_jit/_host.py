@@ -140,7 +140,7 @@ def _is_seeded(scope: Scope, draw: ast.Call) -> bool:
         return False
     generator = ast.unparse(draw.func.value)
     return any(
-        call.lineno <= draw.lineno and call.args and ast.unparse(call.func) == f"{generator}.seed"
+        call.lineno <= draw.lineno and (call.args or call.keywords) and ast.unparse(call.func) == f"{generator}.seed"
         for call in calls_in(scope.source.node)
     )
 
