@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import jax
-import jax.extend as jex
 import jax.numpy as jnp
 
 from lox import _compat
-from lox._blocks import Block, blocks, describe, with_event_axis
+from lox._columns import Columns, describe, with_event_axes
 from lox._events import Event, Loop, Node, Site, events, map_events, masked, restrict
 from lox._exceptions import StructureError, UnsupportedPrimitiveError
 from lox._handler import Handler, InPlace
 from lox._lanes import where
+from lox._timeline import groups
 
 Maker = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
@@ -59,25 +58,6 @@ class Refuse(InPlace):
         return ()
 
 
-@dataclasses.dataclass
-class Kind:
-    """What is known of the events of one key in one branch before it runs."""
-
-    count: int
-    aval: Any
-    steps: dict[str, Any]
-    masked: bool
-    dropped: tuple[int, ...] | None  # The shape of the count of those beyond a bound, if there is one.
-    site: Site
-    lanes: int
-    optional: str
-    split: tuple[tuple[Any, ...], ...]
-    outside: int
-
-    def __str__(self) -> str:
-        return describe(self.aval.dtype, self.aval.shape, self.lanes)
-
-
 def align(branches: Sequence[tuple[Node, ...]]) -> Sequence[Maker]:
     """For each branch, how to bring its nodes into one structure with the others'.
 
@@ -92,11 +72,12 @@ def align(branches: Sequence[tuple[Node, ...]]) -> Sequence[Maker]:
     """
     if all(_alike(branches[0], other) for other in branches[1:]):
         return [tuple for _ in branches]
-    kinds = [_kinds(nodes) for nodes in branches]
-    _check_kinds(kinds)
-    keys = list(dict.fromkeys(key for found in kinds for key in found))
+    found = [_compat.abstract(with_event_axes, nodes) for nodes in branches]
+    parts = [part for timelines in found for part in timelines]
+    shared = groups(part.values for part in parts)
+    together = [_Together(keys, [parts[place] for place in places], len(branches)) for keys, places in shared.items()]
     reason = difference(branches)
-    return [lambda nodes: _filled(blocks(nodes), keys, kinds, reason) for _ in branches]
+    return [lambda nodes: _filled(nodes, together, reason) for _ in branches]
 
 
 def align_tagged(branches: Sequence[tuple[Node, ...]]) -> Sequence[Maker]:
@@ -157,13 +138,12 @@ def difference(branches: Sequence[tuple[Node, ...]], with_tags: bool = False) ->
         branches: For each branch its nodes.
         with_tags: Whether events of one key with other tags count as others.
     """
-    kinds = [_kinds(nodes) for nodes in branches]
-    counts: list[Any] = [{key: kind.count for key, kind in found.items()} for found in kinds]
-    if with_tags:
-        counts = [_counts_by_tags(nodes) for nodes in branches]
+    counts: list[Any] = [_counts_by_tags(nodes) for nodes in branches]
+    if not with_tags:
+        counts = [_counts_by_key(count) for count in counts]
     if all(count == counts[0] for count in counts[1:]):
         return ""
-    lines = [f"  branch {index} logs {_listed(found)}" for index, found in enumerate(kinds)]
+    lines = [f"  branch {index} logs {_listed(nodes)}" for index, nodes in enumerate(branches)]
     return (
         "The branches of a cond or switch log different keys, so that some events may not happen:\n"
         + "\n".join(lines)
@@ -172,12 +152,18 @@ def difference(branches: Sequence[tuple[Node, ...]], with_tags: bool = False) ->
     )
 
 
-def _listed(found: dict[str, Kind]) -> str:
-    if not found:
-        return "nothing"
-    return ", ".join(
-        f"{key!r}{f' ({kind.count} events)' if kind.count != 1 else ''} at {kind.site}" for key, kind in found.items()
-    )
+def _counts_by_key(counts: Mapping[tuple[str, tuple[str, ...]], int]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for (key, _), count in counts.items():
+        found[key] = found.get(key, 0) + count
+    return found
+
+
+def _listed(nodes: Sequence[Node]) -> str:
+    sites = {key: event.site for event in reversed(list(events(nodes))) for key in event.values}
+    counts = _counts_by_key(_counts_by_tags(nodes))
+    many = {key: f" ({count} events)" if count != 1 else "" for key, count in counts.items()}
+    return ", ".join(f"{key!r}{many[key]} at {sites[key]}" for key in counts) or "nothing"
 
 
 def _alike(first: tuple[Node, ...], second: tuple[Node, ...]) -> bool:
@@ -198,105 +184,85 @@ def _alike(first: tuple[Node, ...], second: tuple[Node, ...]) -> bool:
     )
 
 
-def _kinds(nodes: Sequence[Node], lengths: tuple[int, ...] = ()) -> dict[str, Kind]:
-    found: dict[str, Kind] = {}
+@dataclasses.dataclass
+class _Together:
+    """The events of keys that all branches log together, or not at all.
 
-    def add(key: str, kind: Kind) -> None:
-        if key in found:
-            kind = dataclasses.replace(
-                found[key],
-                count=found[key].count + kind.count,
-                masked=found[key].masked or kind.masked,
-                dropped=_longer(found[key].dropped, kind.dropped),
-                optional=found[key].optional or kind.optional,
-            )
-        found[key] = kind
+    Attributes:
+        keys: The keys.
+        parts: Their events in the branches that have some, with an event axis, and with abstract values for arrays.
+        branches: How many branches there are.
+    """
 
-    for node in nodes:
-        if isinstance(node, Loop):
-            for key, kind in _kinds(node.body, (*lengths, node.length)).items():
-                beyond = jnp.shape(node.dropped[key])[len(lengths) :] if key in node.dropped else None
-                add(key, dataclasses.replace(kind, dropped=_longer(kind.dropped, beyond)))
-            continue
-        for key, value in node.values.items():
-            add(
-                key,
-                Kind(
-                    count=math.prod(lengths),
-                    aval=_inside(value, len(lengths)),
-                    steps={name: _inside(step, len(lengths)) for name, step in node.steps.items()},
-                    masked=node.mask is not None,
-                    dropped=None,
-                    site=node.site,
-                    lanes=node.lanes,
-                    optional=node.optional,
-                    split=node.split,
-                    outside=node.outside,
-                ),
-            )
-    return found
+    keys: tuple[str, ...]
+    parts: list[Columns]
+    branches: int
 
+    def __post_init__(self) -> None:
+        for part in self.parts[1:]:
+            for key in self.keys:
+                _check_branches(key, self.parts[0], part)
 
-def _longer(first: tuple[int, ...] | None, second: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    return max((shape for shape in (first, second) if shape is not None), key=len, default=None)
+    @property
+    def length(self) -> int:
+        return max(part.any_value().shape[0] for part in self.parts)
 
+    @property
+    def is_optional(self) -> bool:
+        lengths = {part.any_value().shape[0] for part in self.parts}
+        return len(self.parts) < self.branches or len(lengths) > 1
 
-def _inside(aval: Any, loops: int) -> Any:
-    for _ in range(loops):
-        aval = jex.core.mapped_aval(aval.shape[0], 0, aval)
-    return aval
+    def dropped(self, own: Columns | None) -> dict[tuple[str, ...], Any]:
+        """The count of those beyond a bound, if there is one, of the shape that all branches can have."""
+        shapes = [part.dropped.shape for part in self.parts if part.dropped is not None]
+        if not shapes:
+            return {}
+        beyond = jnp.int32(0) if own is None or own.dropped is None else own.dropped
+        return {
+            tuple(sorted(self.keys)): jax.lax.broadcast_in_dim(beyond, max(shapes, key=len), range(jnp.ndim(beyond)))
+        }
 
+    def filled(self, own: Columns | None, reason: str) -> Loop:
+        """The events of one branch, if it has some, and those that only others have, which did not happen."""
+        like, length = self.parts[0], self.length
+        have = 0 if own is None else jnp.shape(own.any_value())[0]
 
-def _check_kinds(kinds: Sequence[dict[str, Kind]]) -> None:
-    first: dict[str, Kind] = {}
-    for found in kinds:
-        for key, kind in found.items():
-            other = first.setdefault(key, kind)
-            if str(kind) != str(other) or set(kind.steps) != set(other.steps):
-                raise StructureError(
-                    f"The branches of a cond or switch log the key {key!r} differently: as {other} with steps "
-                    f"{sorted(other.steps)} at {other.site}, and as {kind} with steps {sorted(kind.steps)} at "
-                    f"{kind.site}. Events of one key must be alike: give one of them another key or a prefix."
-                )
-
-
-def _filled(own: dict[str, Block], keys: list[str], kinds: Sequence[dict[str, Kind]], reason: str) -> tuple[Node, ...]:
-    nodes = []
-    for key in keys:
-        known = [found[key] for found in kinds if key in found]
-        count = max(kind.count for kind in known)
-        uncertain = len(known) < len(kinds) or any(kind.count != count for kind in known)
-        block = own.get(key)
-        if block is not None:
-            block = with_event_axis(block)
-        have = 0 if block is None else jnp.shape(block.value)[0]
-        kind = known[0]
-
-        def pad(array: Any, aval: Any, have: int = have, count: int = count) -> Any:
-            if array is not None and have == count:
+        def pad(array: Any, aval: Any) -> Any:
+            if array is not None and have == length:
                 return array
-            extra = _compat.zeros_like_aval(jex.core.unmapped_aval(count - have, 0, aval))
+            extra = _compat.zeros_like_aval(aval.update(shape=(length - have, *aval.shape[1:])))
             return extra if array is None else jax.lax.concatenate([array, extra], 0)
 
         mask = None
-        if uncertain or any(kind.masked for kind in known):
-            lanes = kind.aval.shape[: kind.lanes]
-            happened = jnp.zeros((count - have, *lanes), bool)
-            if block is not None:
-                own_mask = jnp.ones((have, *lanes), bool) if block.mask is None else block.mask
-                happened = jax.lax.concatenate([own_mask, happened], 0)
-            mask = happened
-        steps = {name: pad(block.steps[name] if block else None, aval) for name, aval in kind.steps.items()}
-        dropped = {}
-        shape = functools.reduce(_longer, (kind.dropped for kind in known))
-        if shape is not None:
-            beyond = jnp.int32(0) if block is None or block.dropped is None else block.dropped
-            dropped[key] = jax.lax.broadcast_in_dim(beyond, shape, range(jnp.ndim(beyond)))
-        optional = reason if uncertain else next((kind.optional for kind in known if kind.optional), "")
-        value = pad(block.value if block else None, kind.aval)
-        event = Event({key: value}, steps, mask, (), kind.site, kind.lanes, optional, kind.split, kind.outside)
-        nodes.append(Loop((event,), dropped, count))
-    return tuple(nodes)
+        if self.is_optional or any(part.mask is not None for part in self.parts):
+            mask = jnp.zeros((length - have, *like.batch(0)), bool)
+            if own is not None:
+                mask = jax.lax.concatenate([own.happened(), mask], 0)
+        values = {key: pad(own.values[key] if own else None, like.values[key]) for key in self.keys}
+        steps = {name: pad(own.steps[name] if own else None, aval) for name, aval in like.steps.items()}
+        optional = reason if self.is_optional else next((part.optional for part in self.parts if part.optional), "")
+        event = Event(values, steps, mask, (), like.site, like.lanes, optional, outside=like.outside)
+        return Loop((event,), self.dropped(own), length)
+
+
+def _check_branches(key: str, first: Columns, other: Columns) -> None:
+    kinds = [
+        (describe(part.values[key].dtype, part.values[key].shape[1:], part.lanes), sorted(part.steps))
+        for part in (first, other)
+    ]
+    if kinds[0] != kinds[1]:
+        (here, steps), (there, other_steps) = kinds
+        raise StructureError(
+            f"The branches of a cond or switch log the key {key!r} differently: as {here} with steps {steps} at "
+            f"{first.site}, and as {there} with steps {other_steps} at {other.site}. Events of one key must be alike: "
+            "give one of them another key or a prefix."
+        )
+
+
+def _filled(nodes: Sequence[Node], together: Sequence[_Together], reason: str) -> tuple[Node, ...]:
+    own = with_event_axes(nodes)
+    having = {key: part for part in own for key in part.values}
+    return tuple(each.filled(having.get(each.keys[0]), reason) for each in together)
 
 
 def fill(aval: Any) -> Any:
@@ -313,6 +279,6 @@ def fill(aval: Any) -> Any:
     return jnp.maximum(zeros, jnp.asarray(jnp.nan, aval.dtype))  # A sum that is NaN, checkify would report.
 
 
-def blanked(block: Block) -> Block:
-    """The block as the user gets it where events did not happen, whatever batch elements computed for them."""
-    return block.map(lambda array: where(block.mask, array, fill(jax.typeof(array))))
+def blanked(timeline: Columns) -> Columns:
+    """The timeline as the user gets it where events did not happen, whatever batch elements computed for them."""
+    return timeline.map(lambda array: where(timeline.mask, array, fill(jax.typeof(array))))

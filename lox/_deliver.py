@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Sequence
@@ -17,11 +18,13 @@ from jax.interpreters import mlir
 from lox import _compat
 from lox._arguments import untyped
 from lox._channel import Channel, failed, find
+from lox._columns import ON_HOST, Columns, with_event_axes
 from lox._effect import Layout, log_p, ordered_tap_effect, received
-from lox._events import Destination, Event, Loop, Node, events, with_depths
+from lox._events import Destination, Event, Node, events, with_depths
 from lox._exceptions import UnsupportedPrimitiveError
 from lox._keys import impl_of, key_data
 from lox._logdict import logdict
+from lox._timeline import Timeline
 
 ORDER = ""
 """The name of a counter that numbers the events of several log calls, so that the host can put them in order."""
@@ -227,7 +230,7 @@ def receiver(layout: Layout, keys: Keys, devices: int) -> Callable[..., tuple[An
         try:
             channel = channel or find(operands[to.channel].item())
             array = operands[place]
-            channel.take(logdict({key: array if array.base is None else array.copy()}, {}, {}, {}))
+            channel.take(logdict({key: array if array.base is None else array.copy()}))
         except BaseException as error:  # noqa: BLE001
             failed(channel, error, where)
         return operands[tokens]
@@ -245,61 +248,62 @@ def _logs(layout: Layout, keys: Keys) -> Callable[[Sequence[Any]], logdict]:
         if not plain:
             return _lay_out(*layout.tree.unflatten(arrays))
         (event,) = nodes
-        data = {key: arrays[place] for key, place in event.values.items()}
-        steps = {name: dict.fromkeys(data, arrays[place]) for name, place in event.steps.items()}
-        return logdict(data, steps, {}, {})
+        values = {key: arrays[place] for key, place in event.values.items()}
+        return logdict.of([Timeline(values, {name: arrays[place] for name, place in event.steps.items()})])
 
-    def logs(operands: Sequence[Any]) -> logdict:
-        found = laid_out(operands)
-        data = {key: key_data(found[key], impl) for key, impl in keys if key in found}
-        return logdict(found.data | data, found.steps, found.mask, found.dropped)
+    impls = dict(keys)
 
-    return logs if keys else laid_out
+    def with_key_data(timeline: Timeline) -> Timeline:
+        values = {key: key_data(v, impls[key]) if key in impls else v for key, v in timeline.values.items()}
+        return dataclasses.replace(timeline, values=values)
+
+    return (lambda operands: laid_out(operands).map_timelines(with_key_data)) if keys else laid_out
 
 
 def _with_devices(logs: Callable[[Sequence[Any]], logdict], devices: int) -> Callable[[Sequence[Any]], logdict]:
-    def labelled(operands: Sequence[Any]) -> logdict:
-        found = logs(operands)
-        label = {key: np.full(len(value), devices) for key, value in found.items()}
-        return logdict(found.data, found.steps | {DEVICES: label}, found.mask, found.dropped)
+    def labelled(timeline: Timeline) -> Timeline:
+        label = {DEVICES: np.full(len(next(iter(timeline.values.values()))), devices)}
+        return dataclasses.replace(timeline, steps=timeline.steps | label)
 
-    return labelled
+    return lambda operands: logs(operands).map_timelines(labelled)
 
 
 def _lay_out(nodes: Sequence[Node], to: Destination) -> logdict:
-    data, mask = {}, {}
-    steps: dict[str, dict[str, Any]] = {}
-    lanes = {key: (event.lanes, event.outside) for event in events(nodes) for key in event.values}
     with_masks = to.shard is not None or any(event.mask is not None for event in events(nodes))
-    for key, (value, of_steps, happened) in _flat(nodes, 0, with_masks).items():
-        num_lanes, outside = lanes[key]
-        if 0 in value.shape[: 1 + num_lanes]:
-            continue
-        order = of_steps.pop(ORDER, None)
-        if order is not None:
-            first = np.argsort(order, axis=0, kind="stable")
-            value, happened = _ordered(value, first), _ordered(happened, first)
-            of_steps = {name: _ordered(step, first) for name, step in of_steps.items()}
-        if with_masks:
-            arrived = happened.any(axis=tuple(range(1, happened.ndim)))
-            if not arrived.any():
-                continue
-            value, happened = value[arrived], happened[arrived]
-            of_steps = {name: step[arrived] for name, step in of_steps.items()}
-        labels = _labels(of_steps)
-        if to.shard is not None:
-            spread = functools.partial(_of_shard, to=to, axis=1 + outside)
-            value, happened = spread(value), spread(happened)
-            of_steps = {name: spread(step) for name, step in of_steps.items()}
-            labels |= {SHARDED: np.full(len(value), 1 + outside)} if labels else {}
-        if with_masks and not happened.all():
-            value = _blanked(value, happened)
-            of_steps = {name: _blanked(step, happened) for name, step in of_steps.items()}
-            mask[key] = happened
-        data[key] = value
-        for name, step in (of_steps | labels).items():
-            steps.setdefault(name, {})[key] = step
-    return logdict(data, steps, mask)
+    found = (_arrived(each, to, with_masks) for each in with_event_axes(nodes, ON_HOST))
+    return logdict.of(each for each in found if each is not None)
+
+
+def _arrived(timeline: Columns, to: Destination, with_masks: bool) -> Timeline | None:
+    """The events of a timeline that happened, in their order; None where there are none."""
+    if 0 in timeline.any_value().shape[: 1 + timeline.lanes]:
+        return None
+    if with_masks:
+        timeline = dataclasses.replace(timeline, mask=timeline.happened())
+    order = timeline.steps.get(ORDER)
+    if order is not None:
+        first = np.argsort(order, axis=0, kind="stable")
+        timeline = timeline.map(lambda array: _ordered(array, first))
+    if with_masks:
+        arrived = timeline.mask.any(axis=tuple(range(1, timeline.mask.ndim)))
+        if not arrived.any():
+            return None
+        if not arrived.all():
+            timeline = timeline.map(lambda array: array[arrived])
+    steps = {name: step for name, step in timeline.steps.items() if name != ORDER}
+    labels = _labels(steps)
+    timeline = dataclasses.replace(timeline, steps=steps)
+    if to.shard is not None:
+        axis = 1 + timeline.outside
+        timeline = timeline.map(lambda array: _of_shard(array, to, axis))
+        labels |= {SHARDED: np.full(len(timeline.any_value()), axis)} if labels else {}
+    values, steps, mask = timeline.values, timeline.steps, timeline.mask
+    if with_masks and not mask.all():
+        values = {key: _blanked(value, mask) for key, value in values.items()}
+        steps = {name: _blanked(step, mask) for name, step in steps.items()}
+    else:
+        mask = None
+    return Timeline(values, steps | labels, mask)
 
 
 def _labels(steps: dict[str, Any]) -> dict[str, Any]:
@@ -311,46 +315,6 @@ def _labels(steps: dict[str, Any]) -> dict[str, Any]:
     if not inner.size:
         return labels
     return {name: label[(..., *[0] * int(inner.flat[0]))] for name, label in labels.items()}
-
-
-Part = tuple[Any, dict[str, Any], Any]
-"""Values, counters by name, and masks, if any."""
-
-
-def _flat(nodes: Sequence[Node], depth: int, with_masks: bool) -> dict[str, Part]:
-    """The events by key; their axis follows the axes of `depth` loops."""
-    parts: dict[str, list[Part]] = {}
-    for node in nodes:
-        if isinstance(node, Loop):
-            for key, part in _flat(node.body, depth + 1, with_masks).items():
-                parts.setdefault(key, []).append(_each(_merged, part, depth))
-        else:
-            for key, value in node.values.items():
-                happened = node.mask
-                if with_masks and happened is None:
-                    happened = np.ones(value.shape[: depth + node.lanes], bool)
-                parts.setdefault(key, []).append(_each(_with_axis, (value, node.steps, happened), depth))
-    return {key: found[0] if len(found) == 1 else _joined(found, depth) for key, found in parts.items()}
-
-
-def _each(function: Callable[[Any, int], Any], part: Part, axis: int) -> Part:
-    value, steps, happened = part
-    steps = {name: function(step, axis) for name, step in steps.items()}
-    return function(value, axis), steps, None if happened is None else function(happened, axis)
-
-
-def _joined(parts: Sequence[Part], axis: int) -> Part:
-    values, steps, masks = zip(*parts, strict=True)
-    joined = {name: np.concatenate([step[name] for step in steps], axis) for name in steps[0]}
-    return np.concatenate(values, axis), joined, None if masks[0] is None else np.concatenate(masks, axis)
-
-
-def _with_axis(array: Any, axis: int) -> Any:
-    return array.reshape(*array.shape[:axis], 1, *array.shape[axis:])  # np.expand_dims takes ten times as long.
-
-
-def _merged(array: Any, axis: int) -> Any:
-    return array.reshape(*array.shape[:axis], array.shape[axis] * array.shape[axis + 1], *array.shape[axis + 2 :])
 
 
 def _ordered(array: Any, first: Any) -> Any:

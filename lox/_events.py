@@ -72,10 +72,10 @@ class Event:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(slots=True)
 class Loop:
-    """Nodes that happened `length` times; `dropped` counts, by key, the events beyond a bound."""
+    """Nodes that happened `length` times; `dropped` counts, for keys of one timeline, the events beyond a bound."""
 
     body: tuple[Any, ...]
-    dropped: dict[str, Any]
+    dropped: dict[tuple[str, ...], Any]
     length: int = dataclasses.field(metadata={"static": True})
 
 
@@ -110,8 +110,11 @@ def map_events(
     for node in nodes:
         if isinstance(node, Loop):
             body = map_events(function, node.body, depth + 1)
-            keys = {key for event in events(body) for key in event.values}
-            dropped = {key: count for key, count in node.dropped.items() if key in keys}
+            dropped = {}
+            if node.dropped:
+                keys = {key for event in events(body) for key in event.values}
+                left = {tuple(key for key in group if key in keys): count for group, count in node.dropped.items()}
+                dropped = {group: count for group, count in left.items() if group}
             if body:
                 mapped.append(Loop(body, dropped, node.length))
         else:
@@ -186,5 +189,5 @@ def _both(first: Any, second: Any) -> Any:
 def _mask_dropped(node: Node, mask: Any) -> Node:
     if isinstance(node, Event):
         return node
-    dropped = {key: where(mask, count, jnp.zeros_like(count)) for key, count in node.dropped.items()}
+    dropped = {keys: where(mask, count, jnp.zeros_like(count)) for keys, count in node.dropped.items()}
     return Loop(tuple(_mask_dropped(child, mask) for child in node.body), dropped, node.length)

@@ -3,40 +3,85 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lox import _datasets, _tables
+from lox import _datasets, _notebook, _tables
 from lox._arguments import names
-from lox._blocks import one_event
+from lox._columns import one_event
 from lox._events import NOWHERE
 from lox._exceptions import LogValueError, StructureError
 from lox._keys import on_host
 from lox._reduce import Reduction, check_reduction, fold, result
+from lox._timeline import Timeline, canonical, groups, refined
 
 if TYPE_CHECKING:
     import pandas
     import xarray
 
 
-@jax.tree_util.register_dataclass
+class _View(dict[Any, Any]):
+    """A dict that belongs to a logdict, and cannot be changed."""
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(
+            "The data, steps, mask and dropped of a logdict cannot be changed. Make another one: lox.logdict(data, "
+            "steps, mask, dropped), or logs.filter, logs | other, jax.tree.map."
+        )
+
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse  # type: ignore[assignment]
+
+    def __reduce__(self) -> Any:
+        return dict, (list(self.items()),)
+
+
+def _flat_view(view: _View) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+    keys = tuple(sorted(view))
+    return [(jax.tree_util.DictKey(key), view[key]) for key in keys], keys
+
+
+jax.tree_util.register_pytree_with_keys(
+    _View,
+    _flat_view,
+    lambda keys, values: dict(zip(keys, values, strict=True)),
+)
+
+
 @dataclasses.dataclass(frozen=True)
+class _Structure:
+    """The timelines of a logdict, as the part of a pytree's structure that JAX's errors show."""
+
+    timelines: tuple[tuple[str, ...], ...]
+
+    def __repr__(self) -> str:
+        return f"timelines {self.timelines} (logs.ungrouped() has one structure for logs of the same keys)"
+
+
 class logdict(Mapping[str, Any]):
     """A frozen mapping from key to the events that were logged under it, and a pytree.
 
     `logs["loss"]` has one leading event axis, in the order in which the events happened, also when there is one
     event. Under `spool(vmap(f))` the batch axis follows it.
 
-    Attributes:
+    Keys form a *timeline* when every log call that has one of them has all. They share their counters, mask and count
+    of dropped events: `logs.steps["step"]["loss"] is logs.steps["step"]["accuracy"]`. As a pytree, a logdict has each
+    shared array once. Which keys form a timeline depends on the program alone. A logdict that is made by hand has a
+    timeline for each key.
+
+    Args:
         data: The events by key, shape `(events, *batch, *shape)`.
-        steps: The counters by name and key, shape `(events, *batch)`: `logs.steps["step"]["loss"]`.
+        steps: The counters by name and key, shape `(events, *batch)`.
         mask: Which events happened, by key, shape `(events, *batch)`; a key is absent when all did.
         dropped: How many events a bounded buffer dropped, by key, shape `batch`; absent when there was no bound.
+
+    Raises:
+        LogValueError: There are counters, a mask or a count of dropped events for a key without events.
 
     >>> import jax.numpy as jnp
     >>> import lox
@@ -47,24 +92,93 @@ class logdict(Mapping[str, Any]):
     [2.0]
     """
 
-    data: dict[str, Any]
-    steps: dict[str, dict[str, Any]]
-    mask: dict[str, Any]
-    dropped: dict[str, Any]
+    __slots__ = ("__dict__", "__weakref__")
+    _timelines: tuple[Timeline, ...]
 
     def __init__(
         self,
-        data: dict[str, Any] | None = None,
-        steps: dict[str, dict[str, Any]] | None = None,
-        mask: dict[str, Any] | None = None,
-        dropped: dict[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
+        steps: Mapping[str, Mapping[str, Any]] | None = None,
+        mask: Mapping[str, Any] | None = None,
+        dropped: Mapping[str, Any] | None = None,
     ):
-        # JAX makes one at each call of a compiled function, and four calls of a frozen `__setattr__` take longer.
-        fields = self.__dict__
-        fields["data"] = {} if data is None else data
-        fields["steps"] = {} if steps is None else steps
-        fields["mask"] = {} if mask is None else mask
-        fields["dropped"] = {} if dropped is None else dropped
+        data, steps, mask, dropped = (part or {} for part in (data, steps, mask, dropped))
+        counters: dict[str, dict[str, Any]] = {key: {} for key in data}
+        for part in (mask, dropped, *steps.values()):
+            for key in part:
+                if key not in data:
+                    raise LogValueError(f"a logdict has counters, a mask or dropped events of {key!r}, but no events")
+        for name, of in steps.items():
+            for key, step in of.items():
+                counters[key][name] = step
+        self.__dict__["_timelines"] = tuple(
+            Timeline({key: value}, counters[key], mask.get(key), dropped.get(key)) for key, value in data.items()
+        )
+
+    @classmethod
+    def of(cls, timelines: Iterable[Timeline]) -> logdict:
+        """The logs of timelines, each of which has other keys."""
+        self = object.__new__(cls)  # JAX makes one at each call of a compiled function.
+        plain = (Timeline(each.values, each.steps, each.mask, each.dropped) for each in timelines)
+        self.__dict__["_timelines"] = tuple(plain)
+        return self
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError(f"a logdict cannot be changed: {name!r}")
+
+    def __reduce__(self) -> Any:
+        return logdict.of, (self._timelines,)
+
+    @property
+    def timelines(self) -> tuple[tuple[str, ...], ...]:
+        """The keys of each timeline, in an order that depends on the keys alone.
+
+        >>> import jax
+        >>> import lox
+        >>> @lox.spool
+        ... def f(x):
+        ...     lox.log({"loss": x, "rate": 0.1}, step=0)
+        ...     return lox.log({"epoch": 1})
+        >>> f(2.0)[1].timelines
+        (('epoch',), ('loss', 'rate'))
+        """
+        return canonical(each.values for each in self._timelines)
+
+    @functools.cached_property
+    def data(self) -> dict[str, Any]:
+        """The events by key, shape `(events, *batch, *shape)`. It cannot be changed."""
+        return _View((key, value) for each in self._timelines for key, value in each.values.items())
+
+    @functools.cached_property
+    def steps(self) -> dict[str, dict[str, Any]]:
+        """The counters by name and key, shape `(events, *batch)`. It cannot be changed."""
+        found: dict[str, dict[str, Any]] = {}
+        for each in self._timelines:
+            for name, step in each.steps.items():
+                found.setdefault(name, {}).update(dict.fromkeys(each.values, step))
+        return _View((name, _View(of)) for name, of in found.items())
+
+    @functools.cached_property
+    def mask(self) -> dict[str, Any]:
+        """Which events happened, by key, shape `(events, *batch)`; a key is absent when all did."""
+        return _View((key, each.mask) for each in self._timelines if each.mask is not None for key in each.values)
+
+    @functools.cached_property
+    def dropped(self) -> dict[str, Any]:
+        """How many events a bounded buffer dropped, by key, shape `batch`; absent when there was no bound."""
+        return _View((key, each.dropped) for each in self._timelines if each.dropped is not None for key in each.values)
+
+    def ungrouped(self) -> logdict:
+        """The same logs with a timeline for each key.
+
+        Logdicts of equal keys whose timelines differ are other pytrees; ungrouped, they have one structure, so that
+        `jax.tree.map` and the branches of `jax.lax.cond` take both.
+        """
+        return logdict.of(refined(self._timelines, lambda key: key))
+
+    def map_timelines(self, function: Callable[[Timeline], Timeline]) -> logdict:
+        """Apply a function to each timeline."""
+        return logdict.of(map(function, self._timelines))
 
     def __getitem__(self, key: str) -> Any:
         try:
@@ -88,7 +202,7 @@ class logdict(Mapping[str, Any]):
         """Whether two logdicts hold equal arrays of equal shapes and dtypes. Needs concrete values."""
         if not isinstance(other, logdict):
             return NotImplemented
-        (mine, tree), (theirs, other_tree) = jax.tree.flatten(self), jax.tree.flatten(other)
+        (mine, tree), (theirs, other_tree) = (jax.tree.flatten(logs.ungrouped()) for logs in (self, other))
         return tree == other_tree and all(
             a.shape == b.shape and a.dtype == b.dtype and bool(jnp.all(a == b))
             for a, b in zip(mine, theirs, strict=True)
@@ -98,79 +212,51 @@ class logdict(Mapping[str, Any]):
         keys = ", ".join(f"{key}: {value.dtype.name}{list(value.shape)}" for key, value in self.data.items())
         return f"logdict({keys})"
 
-    def _select(self, keys: Iterable[str], rename: Callable[[str], str] = str) -> logdict:
-        chosen = list(keys)
-
-        def pick(values: Mapping[str, Any]) -> dict[str, Any]:
-            return {rename(key): values[key] for key in chosen if key in values}
-
-        steps = {name: picked for name, values in self.steps.items() if (picked := pick(values))}
-        return logdict(pick(self.data), steps, pick(self.mask), pick(self.dropped))
+    def _repr_html_(self) -> str:
+        return _notebook.table(self)
 
     def __add__(self, other: logdict) -> logdict:
-        """The events of `self`, then those of `other`.
+        """The events of `self`, then those of `other`. Their timelines are as far together as in both.
 
         Raises:
             StructureError: A key has another shape, dtype or other counters in `other`.
         """
         if not isinstance(other, logdict):
             return NotImplemented
-        joined = self | other
-        steps = {name: dict(values) for name, values in joined.steps.items()}
-        data, mask, dropped = dict(joined.data), dict(joined.mask), dict(joined.dropped)
-        for key in self.data.keys() & other.data.keys():
-            first, second = self.data[key], other.data[key]
-            if first.shape[1:] != second.shape[1:] or first.dtype != second.dtype:
-                raise StructureError(
-                    f"The events of {key!r} cannot be joined: {first.dtype.name}{list(first.shape)} and "
-                    f"{second.dtype.name}{list(second.shape)}."
-                )
-            counters = [{name for name, values in logs.steps.items() if key in values} for logs in (self, other)]
-            if counters[0] != counters[1]:
-                raise StructureError(f"The events of {key!r} cannot be joined: their counters differ.")
-            data[key] = jnp.concatenate([first, second])
-            for name in counters[0]:
-                steps[name][key] = jnp.concatenate([self.steps[name][key], other.steps[name][key]])
-            masks = [logs.mask[key] for logs in (self, other) if key in logs.mask]
-            if masks:
-                lanes = masks[0].shape[1:]
-                happened = [
-                    logs.mask.get(key, jnp.ones((logs.data[key].shape[0], *lanes), bool)) for logs in (self, other)
-                ]
-                mask[key] = jnp.concatenate(happened)
-            if key in self.dropped or key in other.dropped:
-                dropped[key] = self.dropped.get(key, 0) + other.dropped.get(key, 0)
-        return logdict(data, steps, mask, dropped)
+        parts = [*self._timelines, *other._timelines]
+        return logdict.of(
+            functools.reduce(_joined, (parts[place].only(keys) for place in places))
+            for keys, places in groups(part.values for part in parts).items()
+        )
 
     def __or__(self, other: logdict) -> logdict:
         """The keys of both; a key of both comes from `other`."""
         if not isinstance(other, logdict):
             return NotImplemented
-        mine = self._select(key for key in self if key not in other.data)
-        steps = {name: mine.steps.get(name, {}) | other.steps.get(name, {}) for name in {**mine.steps, **other.steps}}
-        return logdict(mine.data | other.data, steps, mine.mask | other.mask, mine.dropped | other.dropped)
+        mine = self.filter(lambda key: key not in other.data)
+        return logdict.of((*mine._timelines, *other._timelines))
 
     def filter(self, argnames: str | Iterable[str] | Callable[[str], bool]) -> logdict:
         """Only these keys, or those of which the function is true."""
         if callable(argnames):
-            return self._select(key for key in self if argnames(key))
-        wanted = set(names(argnames, "argnames", ""))
-        return self._select(key for key in self if key in wanted)
+            wanted = {key for key in self if argnames(key)}
+        else:
+            wanted = set(names(argnames, "argnames", ""))
+        kept = (each.only(wanted) for each in self._timelines)
+        return logdict.of(each for each in kept if each.values)
 
     def prefix(self, prefix: str) -> logdict:
         """The same logs, with `prefix` before each key."""
-        return self._select(self, lambda key: prefix + key)
+
+        def renamed(timeline: Timeline) -> Timeline:
+            return dataclasses.replace(timeline, values={prefix + key: v for key, v in timeline.values.items()})
+
+        return self.map_timelines(renamed)
 
     def slice(self, start: int | None = None, stop: int | None = None, step: int | None = None) -> logdict:
         """A range of the event axis of every key, as Python's `slice` counts it."""
         chosen = slice(start, stop, step)
-
-        def cut(values: Mapping[str, Any]) -> dict[str, Any]:
-            return {key: value[chosen] for key, value in values.items()}
-
-        return logdict(
-            cut(self.data), {name: cut(values) for name, values in self.steps.items()}, cut(self.mask), self.dropped
-        )
+        return self.map_timelines(lambda timeline: timeline.map(lambda array: array[chosen]))
 
     def reduce(self, reduction: Reduction | Mapping[str, Reduction]) -> logdict:
         """Reduces the events of each key that happened to one.
@@ -185,25 +271,11 @@ class logdict(Mapping[str, Any]):
         Raises:
             LogValueError: There is no such reduction.
         """
-        if not isinstance(reduction, Mapping):
-            reduction = dict.fromkeys(self, reduction)
-        reduced = logdict()
-        for key in self:
-            part = self._select([key])
-            if key in reduction:
-                part = part._reduced(key, check_reduction(reduction[key]))
-            reduced = reduced | part
-        return reduced
-
-    def _reduced(self, key: str, reduction: str) -> logdict:
-        value, mask = self.data[key], self.mask.get(key)
-        steps = {name: values[key] for name, values in self.steps.items()}
-        lanes = 0 if mask is None else mask.ndim - 1
-        accumulator = fold(reduction, value, mask, steps, NOWHERE, lanes)
-        of_steps = {name: {key: one_event(step)} for name, step in accumulator.steps.items()}
-        happened = accumulator.mask()
-        of_mask = {} if happened is None else {key: one_event(happened)}
-        return logdict({key: one_event(result(accumulator))}, of_steps, of_mask)
+        asked = reduction if isinstance(reduction, Mapping) else dict.fromkeys(self, reduction)
+        of_key = {key: check_reduction(asked[key]) for key in self if key in asked}
+        # The counters of "first" are those of another event.
+        parts = refined(self._timelines, lambda key: (key in of_key, of_key.get(key) == "first"))
+        return logdict.of(_reduced(part, of_key) if of_key.keys() & part.values else part for part in parts)
 
     def valid(self, key: str) -> np.ndarray[Any, Any]:
         """The events of a key that happened, as a NumPy array of shape `(happened, *shape)`.
@@ -288,3 +360,60 @@ class logdict(Mapping[str, Any]):
             LogValueError: Two variables would have one name. A `ValueError`.
         """
         return _datasets.dataset(self)
+
+
+def _joined(first: Timeline, second: Timeline) -> Timeline:
+    for key in first.values:
+        values = first.values[key], second.values[key]
+        if values[0].shape[1:] != values[1].shape[1:] or values[0].dtype != values[1].dtype:
+            here, there = (f"{value.dtype.name}{list(value.shape)}" for value in values)
+            raise StructureError(f"The events of {key!r} cannot be joined: {here} and {there}.")
+        if first.steps.keys() != second.steps.keys():
+            raise StructureError(f"The events of {key!r} cannot be joined: their counters differ.")
+    masks = [each.mask for each in (first, second) if each.mask is not None]
+    mask = None
+    if masks:
+        batch = masks[0].shape[1:]
+        mask = jnp.concatenate(
+            [
+                jnp.ones((len(next(iter(each.values.values()))), *batch), bool) if each.mask is None else each.mask
+                for each in (first, second)
+            ]
+        )
+    dropped = [each.dropped for each in (first, second) if each.dropped is not None]
+    return Timeline(
+        {key: jnp.concatenate([value, second.values[key]]) for key, value in first.values.items()},
+        {name: jnp.concatenate([step, second.steps[name]]) for name, step in first.steps.items()},
+        mask,
+        sum(dropped[1:], dropped[0]) if dropped else None,
+    )
+
+
+def _reduced(timeline: Timeline, reductions: Mapping[str, str]) -> Timeline:
+    batch_ndim = 0 if timeline.mask is None else timeline.mask.ndim - 1
+    found = {
+        key: fold(reductions[key], value, timeline.mask, timeline.steps, NOWHERE, batch_ndim)
+        for key, value in timeline.values.items()
+    }
+    first = next(iter(found.values()))
+    happened = first.mask()
+    return Timeline(
+        {key: one_event(result(accumulator)) for key, accumulator in found.items()},
+        {name: one_event(step) for name, step in first.steps.items()},
+        None if happened is None else one_event(happened),
+    )
+
+
+def _flat(logs: logdict) -> tuple[tuple[tuple[Timeline, ...]], _Structure]:
+    # One child, so that JAX compares the structures, and shows them, before it counts the timelines.
+    return (tuple(sorted(logs._timelines, key=lambda each: min(each.values))),), _Structure(logs.timelines)
+
+
+def _flat_with_keys(logs: logdict) -> tuple[tuple[tuple[Any, tuple[Timeline, ...]]], _Structure]:
+    (child,), structure = _flat(logs)
+    return ((jax.tree_util.GetAttrKey("timelines"), child),), structure
+
+
+jax.tree_util.register_pytree_with_keys(
+    logdict, _flat_with_keys, lambda _, children: logdict.of(children[0]), flatten_func=_flat
+)

@@ -11,7 +11,7 @@ import jax.extend as jex
 import jax.numpy as jnp
 
 from lox import _compat
-from lox._blocks import Block, blocks, describe, with_event_axis
+from lox._columns import Columns, describe, with_event_axes
 from lox._events import Event, Loop, Node, events, map_events, narrow_mask, restrict
 from lox._exceptions import StructureError
 from lox._reduce import (
@@ -21,26 +21,54 @@ from lox._reduce import (
     count,
     empty,
     end_of_loop,
+    fold,
     in_equal_batches,
+    lift,
     merge,
     next_of_loop,
     of_scan,
     result,
 )
 from lox._thin import Seen, ThinningScan
+from lox._timeline import canonical, refined
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Reduced:
-    """A node: the reduced events of some keys."""
+    """A node: the reduced events of some keys.
+
+    Attributes:
+        accumulators: The events of each key.
+        timelines: The keys that are logged together, and whose counters and masks are therefore equal.
+    """
 
     accumulators: dict[str, Accumulator]
+    timelines: tuple[tuple[str, ...], ...] = dataclasses.field(metadata={"static": True})
 
-    def parts(self) -> list[Reduced]:
-        """A node for each key, of which nothing else is known."""
+    def parts(self, group: Callable[[Any], Any]) -> list[Reduced]:
+        """A node for the keys of each timeline for which `group` is the same; nothing else is known of them."""
         alone = {key: dataclasses.replace(each, direct=False) for key, each in self.accumulators.items()}
-        return [Reduced({key: accumulator}) for key, accumulator in alone.items()]
+        found: dict[Any, list[str]] = {}
+        for place, keys in enumerate(self.timelines):
+            for key in keys:
+                found.setdefault((place, group(alone[key])), []).append(key)
+        return [Reduced({key: alone[key] for key in keys}, (tuple(keys),)) for keys in found.values()]
+
+
+def reduced(timelines: Sequence[Columns], reduction: Callable[[str], str | None]) -> Reduced:
+    """The events of some timelines, each key by its reduction."""
+    accumulators = {}
+    # The counters of "first" are those of another event.
+    parts = refined(timelines, lambda key: reduction(key) == "first")
+    for each in parts:
+        of = lift if each.single else fold
+        for key, value in each.values.items():
+            name = reduction(key)
+            if name is None:
+                raise AssertionError(f"{key!r} has no reduction")
+            accumulators[key] = of(name, value, each.mask, each.steps, each.site, each.lanes)
+    return Reduced(accumulators, canonical(each.values for each in parts))
 
 
 def merge_reduced(first: Reduced, second: Reduced) -> Reduced:
@@ -56,7 +84,7 @@ def merge_reduced(first: Reduced, second: Reduced) -> Reduced:
             _check_alike(key, before, accumulator)
             accumulator = merge(before, accumulator)
         merged[key] = accumulator
-    return Reduced(merged)
+    return Reduced(merged, canonical([*first.timelines, *second.timelines]))
 
 
 def _check_alike(key: str, first: Accumulator, other: Accumulator) -> None:
@@ -85,34 +113,38 @@ def align_reduced(branches: Sequence[Reduced]) -> list[Callable[[Reduced], Reduc
             others[index] = accumulator
             _check_alike(key, next(other for other in others if other is not None), accumulator)
     changes = {key: alike(accumulators) for key, accumulators in found.items()}
+    timelines = canonical(keys for branch in branches for keys in branch.timelines)
 
     def complete(reduced: Reduced) -> Reduced:
-        return Reduced({key: change(reduced.accumulators.get(key)) for key, change in changes.items()})
+        accumulators = {key: change(reduced.accumulators.get(key)) for key, change in changes.items()}
+        return Reduced(accumulators, timelines)
 
     return [complete] * len(branches)
 
 
 def empty_reduced(like: Reduced) -> Reduced:
     """Reduced events of which none happened, from the abstract values of some."""
-    return Reduced({key: empty(accumulator) for key, accumulator in like.accumulators.items()})
+    return Reduced({key: empty(accumulator) for key, accumulator in like.accumulators.items()}, like.timelines)
 
 
 def split_reduced(nodes: Sequence[Any]) -> tuple[Reduced, tuple[Node, ...]]:
     """The reduced events among the nodes, and the other nodes."""
     found = [node for node in nodes if isinstance(node, Reduced)]
-    return (found[0] if found else Reduced({})), tuple(node for node in nodes if not isinstance(node, Reduced))
+    return (found[0] if found else Reduced({}, ())), tuple(node for node in nodes if not isinstance(node, Reduced))
 
 
 def _next(sofar: Reduced, iteration: Reduced, index: Any) -> Reduced:
     """What a loop folded after one more iteration."""
     new = iteration.accumulators
-    return Reduced({key: next_of_loop(before, new[key], index) for key, before in sofar.accumulators.items()})
+    found = {key: next_of_loop(before, new[key], index) for key, before in sofar.accumulators.items()}
+    return Reduced(found, iteration.timelines)
 
 
 def _end(sofar: Reduced, iteration: Reduced, trips: Any) -> Reduced:
     """What a loop folded, at its end."""
     like = iteration.accumulators
-    return Reduced({key: end_of_loop(before, like[key], trips) for key, before in sofar.accumulators.items()})
+    found = {key: end_of_loop(before, like[key], trips) for key, before in sofar.accumulators.items()}
+    return Reduced(found, iteration.timelines)
 
 
 @dataclasses.dataclass
@@ -134,13 +166,13 @@ class ScanLoops:
     def start(self, nodes: Any) -> Any:
         self.like, others = split_reduced(nodes)
         thinned, _ = self._split(others)
-        self.shapes = _compat.abstract(lambda nodes: _with_event_axes(blocks(nodes)), thinned)
+        self.shapes = _compat.abstract(self._timelines, thinned)
         self.thinning = ThinningScan(self.interval or 1, dict(self.seen.counts), self.length)
         start = {
             key: continuing(none, self.sofar[key]) if key in self.sofar else none
             for key, none in empty_reduced(self.like).accumulators.items()
         }
-        return Reduced(start), self.thinning.start(self.shapes)
+        return Reduced(start, self.like.timelines), self.thinning.start(self.shapes)
 
     def within(self, handler: Any, carry: Any) -> Any:
         sofar, like = carry[0].accumulators, self.like.accumulators
@@ -151,7 +183,7 @@ class ScanLoops:
         reduced, buffers = carry
         new, others = split_reduced(nodes)
         thinned, stacked = self._split(others)
-        buffers = self.thinning.step(buffers, index, _with_event_axes(blocks(thinned)))
+        buffers = self.thinning.step(buffers, index, self._timelines(thinned))
         return (_next(reduced, new, index), buffers), stacked
 
     def finish(self, carry: Any, stacked: tuple[Any, ...], trips: Any) -> tuple[Any, ...]:
@@ -163,8 +195,14 @@ class ScanLoops:
             nodes.append(self._seen_after(stacked))
         if reduced.accumulators:
             ended = _end(reduced, self.like, self.length).accumulators
-            nodes.append(Reduced({key: of_scan(each, continued=key in self.sofar) for key, each in ended.items()}))
+            found = {key: of_scan(each, continued=key in self.sofar) for key, each in ended.items()}
+            nodes.append(Reduced(found, self.like.timelines))
         return tuple(nodes)
+
+    def _timelines(self, nodes: Sequence[Node]) -> list[Columns]:
+        """The timelines, of which those keys are together that had as many events before."""
+        before = dict(self.seen.counts)
+        return refined(with_event_axes(nodes), lambda key: before.get(key, 0))
 
     def _split(self, nodes: Sequence[Node]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
         if self.interval is None:
@@ -179,8 +217,9 @@ class ScanLoops:
         for event in events(stacked):
             for key in event.values:
                 uncertain.setdefault(key, counts.get(key, 0))
-        for key, block in self.shapes.items():
-            counts[key] = counts.get(key, 0) + self.length * block.value.shape[0]
+        for each in self.shapes:
+            for key, value in each.values.items():
+                counts[key] = counts.get(key, 0) + self.length * value.shape[0]
         return Seen(tuple(counts.items()), tuple(uncertain.items()))
 
 
@@ -226,15 +265,11 @@ class WhileLoops:
                 shape = (*event.lengths(depth + 1), *_lanes(event, depth + 1))
                 return narrow_mask(event, jax.lax.broadcast_in_dim(ran, shape, (0,)))
 
-            counts = {key: result(accumulator) for key, accumulator in dropped.accumulators.items()}
+            counts = {keys: result(dropped.accumulators[keys[0]]) for keys in dropped.timelines}
             nodes.append(Loop(map_events(narrow, buffers), counts, self.bound))
         if reduced.accumulators:
             nodes.append(_end(reduced, self.like, trips))
         return tuple(nodes)
-
-
-def _with_event_axes(found: dict[str, Block]) -> dict[str, Block]:
-    return {key: with_event_axis(block) for key, block in found.items()}
 
 
 def _lanes(event: Event, depth: int) -> tuple[int, ...]:
@@ -243,13 +278,17 @@ def _lanes(event: Event, depth: int) -> tuple[int, ...]:
 
 
 def _counts(nodes: Sequence[Node]) -> Reduced:
-    """How many events of each key happened in an iteration, per lane, also beyond the bounds of loops inside."""
-    counts = {}
-    for key, block in _with_event_axes(blocks(nodes)).items():
-        length, *shape = jnp.shape(block.value)
-        maybe = None if block.mask is None else jnp.sum(block.mask, axis=0, dtype=jnp.int32)
-        if block.dropped is not None:
-            maybe = block.dropped if maybe is None else maybe + block.dropped
-        certain = length if block.mask is None else 0
-        counts[key] = count(maybe, certain, tuple(shape[: block.lanes]), block.site)
-    return Reduced(counts)
+    """How many events of each timeline happened in an iteration, per lane, also beyond the bounds of loops inside.
+
+    They stand under the first key of each.
+    """
+    counts, timelines = {}, []
+    for each in with_event_axes(nodes):
+        maybe = None if each.mask is None else jnp.sum(each.mask, axis=0, dtype=jnp.int32)
+        if each.dropped is not None:
+            maybe = each.dropped if maybe is None else maybe + each.dropped
+        certain = jnp.shape(each.any_value())[0] if each.mask is None else 0
+        keys = tuple(sorted(each.values))
+        counts[keys[0]] = count(maybe, certain, each.batch(0), each.site)
+        timelines.append(keys)
+    return Reduced(counts, tuple(timelines))

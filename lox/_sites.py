@@ -185,7 +185,7 @@ def _logged(node: Event | Loop, place: _Place, loops: tuple[int, ...] = ()) -> I
     shapes = {key: tuple(aval.shape[depth:]) for key, aval in node.values.items()}
     per_event = sum(
         math.prod(aval.shape[depth:]) * aval.dtype.itemsize
-        for avals in (node.values, *[node.steps] * len(node.values))
+        for avals in (node.values, node.steps)
         for aval in avals.values()
     )
     site: Site = node.site

@@ -10,17 +10,18 @@ from typing import Any, Literal, overload
 import jax
 
 from lox import _compat, _transform
-from lox._blocks import blocks, one_event, with_event_axis
 from lox._collect import Collect, Maker, align, blanked, difference
+from lox._columns import columns, one_event, with_event_axes
 from lox._effect import emit, recording
 from lox._events import Event, Node, Site, events, map_events, restrict
 from lox._exceptions import LogValueError, SpoolError, SpoolWarning, StructureError
 from lox._handler import Handler, InPlace
 from lox._logdict import logdict
-from lox._loops import Reduced, ScanLoops, WhileLoops, align_reduced, merge_reduced, split_reduced
-from lox._reduce import Accumulator, Reduction, check_reduction, fold, lift, result
+from lox._loops import Reduced, ScanLoops, WhileLoops, align_reduced, merge_reduced, reduced, split_reduced
+from lox._reduce import Accumulator, Reduction, check_reduction, result
 from lox._select import Selection
 from lox._thin import Seen, compact, thin
+from lox._timeline import Timeline, refined
 
 Function = Callable[..., Any]
 
@@ -67,22 +68,11 @@ class Spool(Collect):
         for event in events(stacked):
             if event.optional and not self.unify:
                 raise StructureError(event.optional)
-        return (*stacked, *self._reduced(folded))
+        return (*stacked, reduced(columns(folded), self.reduction)) if folded else stacked
 
     def reduction(self, key: str) -> str | None:
         reductions = dict(self.reduce)
         return reductions.get(key, reductions.get(None))
-
-    def _reduced(self, nodes: Sequence[Node]) -> tuple[Reduced, ...]:
-        if not nodes:
-            return ()
-        accumulators = {}
-        for key, block in blocks(nodes).items():
-            reduction = self.reduction(key)
-            if reduction is not None:
-                of = lift if block.single else fold
-                accumulators[key] = of(reduction, block.value, block.mask, block.steps, block.site, block.lanes)
-        return (Reduced(accumulators),)
 
     def append(self, nodes: list[Any], new: tuple[Any, ...]) -> None:
         for node in new:
@@ -94,11 +84,11 @@ class Spool(Collect):
                 nodes.insert(0, node)
 
     def join(self, nodes: Sequence[Any]) -> tuple[Any, ...]:
-        reduced = [node for node in nodes if isinstance(node, Reduced)]
+        folded = [node for node in nodes if isinstance(node, Reduced)]
         others: tuple[Any, ...] = tuple(node for node in nodes if not isinstance(node, Reduced))
         if self.seen is not None:
             others = thin(others, self.interval or 1, self.seen)
-        return (*others, functools.reduce(merge_reduced, reduced)) if reduced else others
+        return (*others, functools.reduce(merge_reduced, folded)) if folded else others
 
     def private(self) -> Handler:
         return dataclasses.replace(self, forward=False)
@@ -147,10 +137,10 @@ class Spool(Collect):
         return Pass(self.selection, self.keep_logs, self.forward)
 
     def branches(self, nodes: Sequence[tuple[Any, ...]]) -> Sequence[Maker]:
-        reduced, others = zip(*map(split_reduced, nodes), strict=True)
+        folded, others = zip(*map(split_reduced, nodes), strict=True)
         if not self.unify and (reason := difference(others)):
             raise StructureError(reason)
-        alike = align_reduced(reduced)
+        alike = align_reduced(folded)
 
         def make(nodes: tuple[Any, ...], maker: Maker, complete: Callable[[Reduced], Reduced]) -> tuple[Any, ...]:
             mine, rest = split_reduced(nodes)
@@ -162,32 +152,23 @@ class Spool(Collect):
 
     def result(self, nodes: Sequence[Any], prefix: str) -> logdict:
         """What `lox.spool` returns of the nodes of a whole function."""
-        reduced, others = split_reduced(nodes)
+        folded, others = split_reduced(nodes)
         seen = next((node for node in others if isinstance(node, Seen)), Seen())
-        found = blocks([node for node in others if not isinstance(node, Seen)])
         uncertain = dict(seen.uncertain)
-        data, mask, dropped = {}, {}, {}
-        steps: dict[str, dict[str, Any]] = {}
-        for key, block in found.items():
-            block = with_event_axis(block)
-            if key in uncertain:
-                block = compact(block, self.interval or 1, uncertain[key])
-            if block.mask is not None:
-                block = blanked(block)
-                mask[key] = block.mask
-            data[key] = block.value
-            for name, step in block.steps.items():
-                steps.setdefault(name, {})[key] = step
-            if block.dropped is not None:
-                dropped[key] = block.dropped
-        for key, accumulator in reduced.accumulators.items():
-            data[key] = one_event(result(accumulator))
-            happened = accumulator.mask()
-            if happened is not None:
-                mask[key] = one_event(happened)
-            for name, step in accumulator.steps.items():
-                steps.setdefault(name, {})[key] = one_event(step)
-        logs = logdict(data, steps, mask, dropped)
+        found = with_event_axes([node for node in others if not isinstance(node, Seen)])
+        timelines: list[Timeline] = []
+        for each in refined(found, uncertain.get) if uncertain else found:
+            offset = uncertain.get(next(iter(each.values)))
+            if offset is not None:
+                each = compact(each, self.interval or 1, offset)
+            timelines.append(each if each.mask is None else blanked(each))
+        for keys in folded.timelines:
+            first = folded.accumulators[keys[0]]
+            values = {key: one_event(result(folded.accumulators[key])) for key in keys}
+            happened = first.mask()
+            mask = None if happened is None else one_event(happened)
+            timelines.append(Timeline(values, {name: one_event(step) for name, step in first.steps.items()}, mask))
+        logs = logdict.of(timelines)
         return logs.prefix(prefix) if prefix else logs
 
 

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 
 import lox._apart as _apart  # noqa: F401  (refuses to lower what would lose logs)
 from lox import _compat, _transform
-from lox._blocks import blocks, with_event_axis
 from lox._channel import Channel
 from lox._chunks import CollectSelected, chunk_size
+from lox._columns import with_event_axes
 from lox._deliver import INNER, ORDER, SHARDED, channel_p
 from lox._effect import emit, log_p, received
 from lox._events import (
@@ -34,6 +34,7 @@ from lox._exceptions import TapWarning
 from lox._handler import Chunks, Handler, InPlace, jaxprs_in
 from lox._select import Selection
 from lox._thin import as_loop
+from lox._timeline import canonical, refined
 
 Kind = tuple[Any, tuple[Any, ...]]
 primitives = jex.core.primitives
@@ -62,14 +63,14 @@ class State:
 
     Attributes:
         channel: What the host knows it as: a number, or itself where that saves the number's way.
-        counts: For the keys that are thinned out, how many events there were, per lane.
+        counts: For the timelines that are thinned out, how many events there were, per lane.
         waiting: How many logs have not been sent yet.
         slots: These logs, by kind.
         labels: Counters that what is sent has besides its own, each of shape `()`, by name.
     """
 
     channel: Any
-    counts: dict[str, Any]
+    counts: dict[tuple[str, ...], Any]
     waiting: Any
     slots: tuple[Slots, ...]
     labels: dict[str, Any]
@@ -249,9 +250,7 @@ class Tap(InPlace):
                 continue
             nodes: tuple[Node, ...] = (event,)
             if self.interval > 1:
-                for key, value in event.values.items():
-                    if key not in counts:
-                        counts[key] = jnp.zeros(value.shape[: event.lanes], jnp.int32)
+                counts = _counting(counts, event)
             if self.interval > 1 and self.buffer > 1:
                 nodes, _ = _compat.abstract(functools.partial(_thinned, counts=dict(counts), interval=2), nodes)
             if self.buffer > 1 and (kind := _kind(nodes)) not in kinds and not _conflict(nodes, _in_slots(slots)):
@@ -480,19 +479,29 @@ def _happened(nodes: Sequence[Node]) -> Any:
     return functools.reduce(jnp.logical_or, [jnp.any(mask) for mask in masks]).astype(jnp.int32)
 
 
-def _with_event_axes(nodes: tuple[Node, ...]) -> dict[str, Any]:
-    return {key: with_event_axis(block) for key, block in blocks(nodes).items()}
+def _counting(counts: dict[tuple[str, ...], Any], event: Event) -> dict[tuple[str, ...], Any]:
+    """The counts, with one for the keys of an event that have none, where keys share one that are logged together."""
+    have = {key for keys in counts for key in keys}
+    value = next(iter(event.values.values()))
+    none = jnp.zeros(value.shape[: event.lanes], jnp.int32)
+    new = {tuple(sorted(event.values.keys() - have)): none} if event.values.keys() - have else {}
+    known = counts | new
+    of_key = {key: count for keys, count in known.items() for key in keys}
+    return {keys: of_key[keys[0]] for keys in canonical([*known, event.values])}
 
 
-def _thinned(nodes: tuple[Node, ...], counts: dict[str, Any], interval: int) -> tuple[tuple[Node, ...], dict[str, Any]]:
-    """Masks all but every `interval`-th event of a key, of which there were `counts` before."""
+def _thinned(
+    nodes: tuple[Node, ...], counts: dict[tuple[str, ...], Any], interval: int
+) -> tuple[tuple[Node, ...], dict[tuple[str, ...], Any]]:
+    """Masks all but every `interval`-th event of a timeline, of which there were `counts` before."""
     kept, counts = [], dict(counts)
-    for key, block in _with_event_axes(nodes).items():
-        if key in counts:
-            shape = jnp.shape(block.value)[: 1 + block.lanes]
-            mask = jnp.ones(shape, bool) if block.mask is None else block.mask
-            number = counts[key][None] + jnp.cumsum(mask, axis=0, dtype=jnp.int32) - 1
-            counts[key] = counts[key] + jnp.sum(mask, axis=0, dtype=jnp.int32)
-            block = dataclasses.replace(block, mask=mask & (number % interval == 0))
-        kept.append(as_loop(key, block))
+    of_key = {key: keys for keys in counts for key in keys}
+    for each in refined(with_event_axes(nodes), of_key.get):
+        keys = of_key.get(next(iter(each.values)))
+        if keys is not None:
+            mask = each.happened()
+            number = counts[keys][None] + jnp.cumsum(mask, axis=0, dtype=jnp.int32) - 1
+            counts[keys] = counts[keys] + jnp.sum(mask, axis=0, dtype=jnp.int32)
+            each = dataclasses.replace(each, mask=mask & (number % interval == 0))
+        kept.append(as_loop(each))
     return tuple(kept), counts

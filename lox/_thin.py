@@ -16,9 +16,10 @@ import jax.extend as jex
 import jax.numpy as jnp
 
 from lox import _compat
-from lox._blocks import Block, blocks, with_event_axis
+from lox._columns import Columns, with_event_axes
 from lox._events import Event, Loop, Node, events, map_events, restrict
 from lox._lanes import sharded_as, where
+from lox._timeline import refined
 
 
 @jax.tree_util.register_dataclass
@@ -59,13 +60,13 @@ def _thin_node(node: Node, interval: int, counts: dict[str, int], uncertain: dic
     certain = {key for event in events([node]) for key in event.values} - uncertain.keys()
     rest = map_events(lambda event, _: restrict(event, lambda key: key not in certain), [node])
     thinned: list[Node] = list(rest)
-    for key, block in blocks(map_events(lambda event, _: restrict(event, certain.__contains__), [node])).items():
-        block = with_event_axis(block)
-        start, count = counts.get(key, 0), jnp.shape(block.value)[0]
-        counts[key] = start + count
+    found = with_event_axes(map_events(lambda event, _: restrict(event, certain.__contains__), [node]))
+    for each in refined(found, lambda key: counts.get(key, 0)):
+        start, count = counts.get(next(iter(each.values)), 0), jnp.shape(each.any_value())[0]
+        counts.update(dict.fromkeys(each.values, start + count))
         first = -start % interval
         if first < count or not count:
-            thinned.append(as_loop(key, block.map(functools.partial(_every, interval=interval, first=first))))
+            thinned.append(as_loop(each.map(functools.partial(_every, interval=interval, first=first))))
     return thinned
 
 
@@ -73,37 +74,40 @@ def _every(array: Any, interval: int, first: int) -> Any:
     return jax.lax.slice_in_dim(array, first, None, interval)
 
 
-def as_loop(key: str, block: Block) -> Loop:
-    """A block with an event axis as a node."""
-    fixed = (block.site, block.lanes, block.optional)
-    event = Event({key: block.value}, block.steps, block.mask, (), *fixed)
-    dropped = {} if block.dropped is None else {key: block.dropped}
-    return Loop((event,), dropped, jnp.shape(block.value)[0])
+def as_loop(timeline: Columns) -> Loop:
+    """A timeline with an event axis as a node."""
+    fixed = (timeline.site, timeline.lanes, timeline.optional)
+    event = Event(timeline.values, timeline.steps, timeline.mask, (), *fixed, outside=timeline.outside)
+    dropped = {} if timeline.dropped is None else {tuple(sorted(timeline.values)): timeline.dropped}
+    return Loop((event,), dropped, jnp.shape(timeline.any_value())[0])
 
 
 class ThinningScan:
-    """The events of some keys in a scan of which every iteration logs the same number: a buffer of those kept."""
+    """The events of some timelines in a scan of which every iteration logs the same number: a buffer of those kept."""
 
     def __init__(self, interval: int, start: Mapping[str, int], length: int):
         self.interval, self.first, self.length = interval, start, length
 
-    def start(self, shapes: Mapping[str, Block]) -> dict[str, Any]:
-        def buffers(key: str, block: Block) -> Any:
-            count = kept(self.first.get(key, 0), self.length * block.value.shape[0], self.interval)
+    def start(self, shapes: Sequence[Columns]) -> list[Columns]:
+        def buffers(timeline: Columns) -> Columns:
+            count = kept(self._before(timeline), self.length * timeline.any_value().shape[0], self.interval)
 
             def buffer(aval: Any) -> Any:
                 inner = jex.core.mapped_aval(aval.shape[0], 0, aval)
                 return _compat.zeros_like_aval(jex.core.unmapped_aval(count, 0, inner))
 
-            return {"value": buffer(block.value), "steps": {name: buffer(step) for name, step in block.steps.items()}}
+            return timeline.map(buffer)
 
-        return {key: buffers(key, block) for key, block in shapes.items()}
+        return [buffers(timeline) for timeline in shapes]
 
-    def step(self, state: dict[str, Any], index: Any, found: Mapping[str, Block]) -> dict[str, Any]:
-        return {key: self._write(key, state[key], index, block) for key, block in found.items()}
+    def step(self, state: Sequence[Columns], index: Any, found: Sequence[Columns]) -> list[Columns]:
+        return [self._write(buffers, index, new) for buffers, new in zip(state, found, strict=True)]
 
-    def _write(self, key: str, buffers: Any, index: Any, block: Block) -> Any:
-        first, count = self.first.get(key, 0), jnp.shape(block.value)[0]
+    def _before(self, timeline: Columns) -> int:
+        return self.first.get(next(iter(timeline.values)), 0)
+
+    def _write(self, buffers: Columns, index: Any, new: Columns) -> Columns:
+        first, count = self._before(new), jnp.shape(new.any_value())[0]
         before = first + index * count
         for turn in range(-(-count // self.interval)):
             place = -before % self.interval + turn * self.interval
@@ -118,26 +122,26 @@ class ThinningScan:
                 old = jax.lax.dynamic_index_in_dim(buffer, slot, keepdims=False)
                 return jax.lax.dynamic_update_index_in_dim(buffer, where(hit, new, old), slot, 0)
 
-            steps = {name: put(buffers["steps"][name], step) for name, step in block.steps.items()}
-            buffers = {"value": put(buffers["value"], block.value), "steps": steps}
+            buffers = jax.tree.map(put, buffers, new)
         return buffers
 
-    def finish(self, state: dict[str, Any], shapes: Mapping[str, Block]) -> list[Node]:
+    def finish(self, state: Sequence[Columns], shapes: Sequence[Columns]) -> list[Node]:
         return [
-            as_loop(key, dataclasses.replace(shapes[key], value=buffers["value"], steps=buffers["steps"]))
-            for key, buffers in state.items()
-            if buffers["value"].shape[0] or not self.length * shapes[key].value.shape[0]
+            as_loop(buffers)
+            for buffers, each in zip(state, shapes, strict=True)
+            if buffers.any_value().shape[0] or not self.length * each.any_value().shape[0]
         ]
 
 
-def compact(block: Block, interval: int, offset: int) -> Block:
-    """Every `interval`-th event that happened, of a block whose first `offset` events were thinned out already."""
-    slots = jnp.shape(block.value)[0]
+def compact(timeline: Columns, interval: int, offset: int) -> Columns:
+    """Every `interval`-th event that happened, of a timeline whose first `offset` events were thinned out already."""
+    value = timeline.any_value()
+    slots = jnp.shape(value)[0]
     done = min(-(-offset // interval), slots)
     capacity = -(-(offset + slots - done) // interval)
-    shape = jnp.shape(block.value)[: 1 + block.lanes]
-    mask = sharded_as(block.value, jnp.ones(shape, bool) if block.mask is None else block.mask)
-    place = sharded_as(block.value, jax.lax.broadcasted_iota(jnp.int32, shape, 0))
+    shape = jnp.shape(value)[: 1 + timeline.lanes]
+    mask = sharded_as(value, timeline.happened())
+    place = sharded_as(value, jax.lax.broadcasted_iota(jnp.int32, shape, 0))
     late = mask & (place >= done)
     number = where(place < done, place * interval, offset + jnp.cumsum(late, axis=0, dtype=jnp.int32) - 1)
     wanted = mask & (number % interval == 0)
@@ -145,9 +149,9 @@ def compact(block: Block, interval: int, offset: int) -> Block:
     inside = jnp.minimum(source, max(slots - 1, 0))
 
     def move(array: Any) -> Any:
-        return _over_batches(_take, block.lanes)(sharded_as(block.value, array), inside)
+        return _over_batches(_take, timeline.lanes)(array, sharded_as(array, inside))
 
-    return dataclasses.replace(block.map(move), mask=source < slots)
+    return dataclasses.replace(timeline.map(move), mask=source < slots)
 
 
 def _over_batches(function: Callable[..., Any], lanes: int) -> Callable[..., Any]:

@@ -24,8 +24,8 @@ import lox
 from lox import (
     _autodiff,
     _batching,
-    _blocks,
     _collect,
+    _columns,
     _compat,
     _deliver,
     _effect,
@@ -172,7 +172,7 @@ def from_other_shards(expand):
 
 def unmasked(patch):
     for attribute in ("fold", "lift"):
-        name(_spool, attribute, lambda of: lambda how, value, mask, *rest: of(how, value, None, *rest))(patch)
+        name(_loops, attribute, lambda of: lambda how, value, mask, *rest: of(how, value, None, *rest))(patch)
 
 
 def always_there(filled):
@@ -317,7 +317,7 @@ MUTANTS = {
         testing.Program((Scan(3, (Log("a", "x"), STEP), reverse=True),)),
     ),
     "sites of one key log one after the other": (
-        name(_blocks, "_in_sequence", lambda join: lambda key, parts, depth: join(key, parts[::-1], depth)),
+        name(_columns, "_in_sequence", lambda join: lambda parts, *rest: join(parts[::-1], *rest)),
         "jit",
         THREE,
     ),

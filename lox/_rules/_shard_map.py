@@ -79,15 +79,18 @@ def _expand(
     for node in nodes:
         if isinstance(node, Loop):
             body, body_specs = _expand(node.body, axes_of, manual, depth + 1)
-            lanes = {key: event.lanes for event in events(body) for key in event.values}
-            before = {key: event.lanes for event in events(node.body) for key in event.values}
-            dropped = {}
+            before = {key: event for event in events(node.body) for key in event.values}
+            after = {key: event.lanes for event in events(body) for key in event.values}
             shards = axes_of(jax.tree.leaves(node))
-            outside = {key: event.outside for event in events(node.body) for key in event.values}
-            for key, count in node.dropped.items():
-                axes = shards if lanes[key] > before[key] else ()
-                place = depth + outside[key]
-                dropped[key] = jax.lax.expand_dims(_compat.vary(count, axes), (place,)) if axes else count
+            counts = {}
+            for keys, count in node.dropped.items():  # What varies is told key by key, and so splits a timeline.
+                for varies in dict.fromkeys(after[key] > before[key].lanes for key in keys):
+                    counts[tuple(key for key in keys if (after[key] > before[key].lanes) == varies)] = count, varies
+            dropped = {}
+            for keys, (count, varies) in sorted(counts.items()):  # As JAX flattens them.
+                place = depth + before[keys[0]].outside
+                axes = shards if varies else ()
+                dropped[keys] = jax.lax.expand_dims(_compat.vary(count, axes), (place,)) if axes else count
                 body_specs.append(PartitionSpec(*[None] * place, axes) if axes else PartitionSpec())
             expanded.append(Loop(body, dropped, node.length))
             specs += body_specs
@@ -98,6 +101,7 @@ def _expand(
                 values = {key: value for key, value in node.values.items() if axes_by_key[key] == group}
                 add(dataclasses.replace(node, values=values, anchors=()), group, node.split, node.outside)
         else:  # What handlers make of nodes is spread key by key.
-            for part in getattr(node, "parts", lambda node=node: [node])():
+            parts = node.parts(lambda leaves: axes_of(jax.tree.leaves(leaves))) if hasattr(node, "parts") else [node]
+            for part in parts:
                 add(part, axes_of(jax.tree.leaves(part)))
     return tuple(expanded), specs

@@ -10,18 +10,19 @@ import numpy as np
 from lox import _compat
 from lox._keys import on_host
 from lox._logdict import logdict
+from lox._timeline import Timeline
 
 
 def kept(logs: logdict) -> logdict:
     """The logs as arrays of NumPy that nobody else can change."""
-    steps = {name: _keep(of) for name, of in logs.steps.items()}
-    return logdict(_keep(logs.data), steps, _keep(logs.mask), _keep(logs.dropped))
+    return logs.map_timelines(_kept)
 
 
-def _keep(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    if not arrays:
-        return {}
-    return {key: array.copy() if isinstance(array, np.ndarray) else on_host(array) for key, array in arrays.items()}
+def _kept(timeline: Timeline) -> Timeline:
+    def keep(array: Any) -> Any:
+        return array.copy() if isinstance(array, np.ndarray) else on_host(array)
+
+    return timeline.map(keep, dropped=None if timeline.dropped is None else keep(timeline.dropped))
 
 
 def packed(logs: logdict) -> dict[str, Any]:

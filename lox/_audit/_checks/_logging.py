@@ -15,7 +15,7 @@ from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import Location
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
-from lox._blocks import describe
+from lox._columns import describe
 from lox._effect import log_p, received, without_logs
 from lox._events import Event, Site, events, with_depths
 from lox._handler import rules

@@ -1,0 +1,265 @@
+"""Logs sorted into timelines: the events of each, in the order in which they happened."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lox._events import NOWHERE, Loop, Node, Site
+from lox._exceptions import StructureError, UnsupportedPrimitiveError
+from lox._timeline import Timeline, groups
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(slots=True)
+class Columns(Timeline):
+    """A timeline inside loops. Arrays have the axes of the loops around, then the event axis.
+
+    Attributes:
+        site: The first log call.
+        lanes: The number of batch axes.
+        optional: Why the number of events depends on data; empty when it does not.
+        outside: How many of the first batch axes are of a `vmap` around a `shard_map`.
+        single: Whether there is one event, and no event axis yet, so that stacking costs nothing.
+    """
+
+    site: Site = dataclasses.field(default=NOWHERE, metadata={"static": True})
+    lanes: int = dataclasses.field(default=0, metadata={"static": True})
+    optional: str = dataclasses.field(default="", metadata={"static": True})
+    outside: int = dataclasses.field(default=0, metadata={"static": True})
+    single: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    def any_value(self) -> Any:
+        """One of the values: the axes of loops, events and batches are the same for all."""
+        return next(iter(self.values.values()))
+
+    def batch(self, depth: int) -> tuple[int, ...]:
+        """The sizes of the batch axes, under `depth` loops."""
+        first = depth + (not self.single)
+        return tuple(jnp.shape(self.any_value())[first : first + self.lanes])
+
+    def happened(self, depth: int = 0) -> Any:
+        """The mask, which is all true where there is none."""
+        if self.mask is not None:
+            return self.mask
+        shape = jnp.shape(self.any_value())[: depth + self.lanes + (not self.single)]
+        return (np if isinstance(self.any_value(), np.ndarray) else jnp).ones(shape, bool)
+
+
+class Arrays(Protocol):
+    """How events are put one after the other: with JAX in a program, with NumPy on the host."""
+
+    def with_event_axis(self, array: Any, axis: int) -> Any:
+        """The array with an axis of length one."""
+
+    def unrolled(self, array: Any, axis: int) -> Any:
+        """The array with this axis and the next one made one."""
+
+    def joined(self, arrays: list[Any], single: tuple[bool, ...], axis: int) -> Any:
+        """The arrays one after the other along an axis, which those that are single do not have yet."""
+
+    def padded(self, array: Any, axis: int, size: int) -> Any:
+        """The array with zeros up to this size."""
+
+
+class OnDevice:
+    """With JAX."""
+
+    def with_event_axis(self, array: Any, axis: int) -> Any:
+        return one_event(array) if axis == 0 else jax.lax.expand_dims(array, (axis,))
+
+    def unrolled(self, array: Any, axis: int) -> Any:
+        shape = jnp.shape(array)
+        return jax.lax.reshape(array, (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :]))
+
+    def joined(self, arrays: list[Any], single: tuple[bool, ...], axis: int) -> Any:
+        return _joined(arrays, single=single, axis=axis)
+
+    def padded(self, array: Any, axis: int, size: int) -> Any:
+        lacks = (*array.shape[:axis], size - array.shape[axis], *array.shape[axis + 1 :])
+        return jax.lax.concatenate([array, jax.lax.full(lacks, 0, array.dtype)], axis)
+
+
+class OnHost:
+    """With NumPy, whose `expand_dims` takes ten times as long as a reshape."""
+
+    def with_event_axis(self, array: Any, axis: int) -> Any:
+        return array.reshape(*array.shape[:axis], 1, *array.shape[axis:])
+
+    def unrolled(self, array: Any, axis: int) -> Any:
+        return array.reshape(*array.shape[:axis], array.shape[axis] * array.shape[axis + 1], *array.shape[axis + 2 :])
+
+    def joined(self, arrays: list[Any], single: tuple[bool, ...], axis: int) -> Any:
+        parts = [self.with_event_axis(a, axis) if one else a for a, one in zip(arrays, single, strict=True)]
+        return np.concatenate(parts, axis)
+
+    def padded(self, array: Any, axis: int, size: int) -> Any:
+        lacks = (*array.shape[:axis], size - array.shape[axis], *array.shape[axis + 1 :])
+        return np.concatenate([array, np.zeros(lacks, array.dtype)], axis)
+
+
+ON_DEVICE, ON_HOST = OnDevice(), OnHost()
+
+
+def columns(nodes: Sequence[Node], depth: int = 0, arrays: Arrays = ON_DEVICE) -> list[Columns]:
+    """The timelines of logs, in the order of their first events.
+
+    Args:
+        nodes: The logs, under `depth` loops.
+        depth: The number of leading loop axes.
+        arrays: What the arrays are.
+
+    Raises:
+        StructureError: Events of one key differ in shape, dtype or counters. Those of one log call may be in batches of
+            several sizes, of which the smaller ones are masked where they have no element.
+    """
+    parts: list[Columns] = []
+    for node in nodes:
+        if isinstance(node, Loop):
+            parts += [
+                _unrolled(each, _dropped(node, each), depth, arrays) for each in columns(node.body, depth + 1, arrays)
+            ]
+        else:
+            if any(node.split):
+                raise UnsupportedPrimitiveError(
+                    f"reduce=, interval= and branches that log differently cannot be had for the log at {node.site} "
+                    "inside a shard_map under vmap with spmd_axis_name=, which splits the batch over shards. Apply "
+                    "lox.spool inside the vmap, as in vmap(spool(f), spmd_axis_name=...)."
+                )
+            fixed = (node.site, node.lanes, node.optional, node.outside)
+            parts.append(Columns(node.values, node.steps, node.mask, None, *fixed, single=True))
+    return [
+        _in_sequence([parts[place].only(keys) for place in places], depth, arrays)
+        for keys, places in groups(part.values for part in parts).items()
+    ]
+
+
+@functools.partial(jax.jit, inline=True)  # Which an eager call dispatches at once, and a traced one does not show.
+def one_event(array: Any) -> Any:
+    """An array with an event axis of length one."""
+    return jax.lax.expand_dims(array, (0,))
+
+
+def with_event_axes(nodes: Sequence[Node], arrays: Arrays = ON_DEVICE) -> list[Columns]:
+    """The timelines of logs, each with an event axis, also where there is one event."""
+    return [
+        each.map(lambda array: arrays.with_event_axis(array, 0), single=False) if each.single else each
+        for each in columns(nodes, 0, arrays)
+    ]
+
+
+def _dropped(loop: Loop, part: Columns) -> Any:
+    return next((count for keys, count in loop.dropped.items() if not part.values.keys().isdisjoint(keys)), None)
+
+
+def _unrolled(part: Columns, dropped: Any, depth: int, arrays: Arrays) -> Columns:
+    if part.dropped is not None:
+        inside = part.dropped.sum(axis=depth)
+        dropped = inside if dropped is None else dropped + inside
+    if part.single:
+        return dataclasses.replace(part, dropped=dropped, single=False)
+    return part.map(lambda array: arrays.unrolled(array, depth), dropped=dropped)
+
+
+def _in_sequence(parts: list[Columns], depth: int, arrays: Arrays) -> Columns:
+    if len(parts) == 1:
+        return parts[0]
+    first, *others = parts = _in_equal_batches(parts, depth, arrays)
+    for other in others:
+        _check_alike(first, other, depth)
+    single = tuple(part.single for part in parts)
+
+    def join(found: list[Any]) -> Any:
+        return arrays.joined(found, single, depth)
+
+    dropped = [part.dropped for part in parts if part.dropped is not None]
+    return Columns(
+        values={key: join([part.values[key] for part in parts]) for key in first.values},
+        steps={name: join([part.steps[name] for part in parts]) for name in first.steps},
+        mask=None if all(part.mask is None for part in parts) else join([part.happened(depth) for part in parts]),
+        dropped=sum(dropped[1:], dropped[0]) if dropped else None,
+        site=first.site,
+        lanes=first.lanes,
+        optional=next((part.optional for part in parts if part.optional), ""),
+        outside=first.outside,
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("single", "axis"), inline=True)
+def _joined(arrays: list[Any], single: tuple[bool, ...], axis: int) -> Any:
+    parts = [jax.lax.expand_dims(a, (axis,)) if one else a for a, one in zip(arrays, single, strict=True)]
+    return jax.lax.concatenate(parts, axis)
+
+
+Type = tuple[Any, tuple[int, ...], int]
+"""The dtype and shape of an event, and how many of the first axes are of batches."""
+
+
+def _check_alike(first: Columns, other: Columns, depth: int) -> None:
+    types, others = _types(first, depth), _types(other, depth)
+    for key in first.values:
+        if types[key] != others[key]:
+            raise StructureError(
+                f"The key {key!r} is logged as {describe(*types[key])} at {first.site} and as "
+                f"{describe(*others[key])} at {other.site}. "
+                "Events of one key must be alike: give one of them another key or a prefix."
+            )
+        if first.steps.keys() != other.steps.keys():
+            raise StructureError(
+                f"The key {key!r} is logged with {_counters(first)} at {first.site} and with {_counters(other)} at "
+                f"{other.site}. Events of one key must have the same counters: give one of them another key or a "
+                "prefix."
+            )
+
+
+def _types(part: Columns, depth: int) -> dict[str, Type]:
+    first = depth + (not part.single)
+    return {key: (value.dtype, tuple(value.shape[first:]), part.lanes) for key, value in part.values.items()}
+
+
+def _in_equal_batches(parts: list[Columns], depth: int, arrays: Arrays) -> list[Columns]:
+    """The parts, of which those of smaller batches get the elements that they lack, where no event happened.
+
+    So it is in `lax.map` with a `batch_size` that does not divide the length. Others stay as they are.
+    """
+    batches = [part.batch(depth) for part in parts]
+    if all(batch == batches[0] for batch in batches):
+        return parts
+    logged = [{key: (dtype, shape[n:]) for key, (dtype, shape, n) in _types(part, depth).items()} for part in parts]
+    first = parts[0].site, parts[0].lanes, logged[0]
+    if any((part.site, part.lanes, types) != first for part, types in zip(parts, logged, strict=True)):
+        return parts
+    largest = tuple(map(max, zip(*batches, strict=True)))
+    return [
+        part if batch == largest else _padded(part, largest, depth, arrays)
+        for part, batch in zip(parts, batches, strict=True)
+    ]
+
+
+def _padded(part: Columns, batch: tuple[int, ...], depth: int, arrays: Arrays) -> Columns:
+    def pad(array: Any, first: int) -> Any:
+        for axis, size in enumerate(batch, first):
+            array = arrays.padded(array, axis, size)
+        return array
+
+    dropped = part.dropped
+    if dropped is not None and jnp.ndim(dropped) > depth:
+        dropped = pad(dropped, depth)
+    masked = dataclasses.replace(part, mask=part.happened(depth), dropped=dropped)
+    return masked.map(lambda array: pad(array, depth + (not part.single)))
+
+
+def describe(dtype: Any, shape: Sequence[int], lanes: int) -> str:
+    """The type of an event, in which the axes of batches are told from those that were logged."""
+    logged = f"{dtype.name}{list(shape[lanes:])}"
+    return f"{logged} in a batch of {' x '.join(map(str, shape[:lanes]))}" if lanes else logged
+
+
+def _counters(part: Columns) -> str:
+    return f"the steps {', '.join(sorted(part.steps))}" if part.steps else "no steps"

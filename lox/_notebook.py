@@ -1,0 +1,59 @@
+"""Logs as a table for notebooks: a row for each key."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from lox._plain import Logs, PlainEvents
+
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDTH = 24
+
+
+def table(logs: Logs) -> str:
+    """An HTML table with the dtype, shape, number of events, last value and a small line of each key."""
+    rows = "".join(_row(cells) for cells in (_cells(logs, key) for key in logs.data))
+    head = "".join(f"<th>{name}</th>" for name in ("key", "dtype", "shape", "events", "last", ""))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _row(cells: Mapping[str, str]) -> str:
+    return f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells.values())}</tr>"
+
+
+def _cells(logs: Logs, key: str) -> dict[str, str]:
+    value: Any = logs.data[key]
+    known = {"key": key, "dtype": value.dtype.name, "shape": str(list(value.shape[1:]))}
+    if isinstance(value, jax.core.Tracer) or not isinstance(value, (jax.Array, np.ndarray)):
+        return known | {"events": str(value.shape[0]), "last": "", "line": ""}
+    events = PlainEvents.of(logs, key)
+    happened = events.happened.any(tuple(range(1, events.happened.ndim)))
+    numbers = events.numbers()[happened]
+    last = f"{numbers[-1]:.6g}" if len(numbers) else ""
+    return known | {"events": str(int(happened.sum())), "last": last, "line": line(numbers)}
+
+
+def line(numbers: np.ndarray) -> str:
+    """Numbers as bars of eight heights, at most 24 of them; one that is not finite leaves a gap.
+
+    >>> line(np.array([0.0, 1.0, 2.0, np.nan, 4.0]))
+    '▁▂▄ █'
+    """
+    numbers = np.asarray(numbers, np.float64)
+    if not len(numbers):
+        return ""
+    places = np.linspace(0, len(numbers) - 1, min(len(numbers), _WIDTH)).round().astype(int)
+    shown = numbers[places]
+    finite = shown[np.isfinite(shown)]
+    if not len(finite):
+        return " " * len(shown)
+    low, high = finite.min() / 2, finite.max() / 2  # Halves, whose difference is finite.
+    span = high - low or 1.0
+    return "".join(
+        _BARS[int((number / 2 - low) / span * (len(_BARS) - 1))] if np.isfinite(number) else " " for number in shown
+    )

@@ -1,0 +1,82 @@
+"""Timelines: keys that are logged together, and so share their counters, mask and count of dropped events."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Container, Iterable
+from typing import Any, TypeVar
+
+import jax
+
+T = TypeVar("T", bound="Timeline")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(slots=True)
+class Timeline:
+    """Events of the keys of one timeline.
+
+    Attributes:
+        values: The values by key, shape `(events, *batch, *shape)`.
+        steps: The counters by name, shape `(events, *batch)`.
+        mask: Which events happened, shape `(events, *batch)`; None when all did.
+        dropped: How many events a bounded buffer dropped, shape `batch`; None when there was no bound.
+    """
+
+    values: dict[str, Any]
+    steps: dict[str, Any]
+    mask: Any = None
+    dropped: Any = None
+
+    def map(self: T, function: Callable[[Any], Any], **changes: Any) -> T:
+        """Apply a function to the values, the counters and the mask."""
+        return dataclasses.replace(
+            self,
+            values={key: function(value) for key, value in self.values.items()},
+            steps={name: function(step) for name, step in self.steps.items()},
+            mask=None if self.mask is None else function(self.mask),
+            **changes,
+        )
+
+    def only(self: T, keys: Container[str]) -> T:
+        """Keep these keys."""
+        values = {key: value for key, value in self.values.items() if key in keys}
+        return self if len(values) == len(self.values) else dataclasses.replace(self, values=values)
+
+
+def groups(parts: Iterable[Iterable[str]]) -> dict[tuple[str, ...], tuple[int, ...]]:
+    """Group the keys that are in the same parts: the timelines of a sequence of log calls.
+
+    Args:
+        parts: The keys of each part.
+
+    Returns:
+        For each group the places of the parts that have its keys, all in the order in which they first appear.
+
+    >>> groups([["loss", "rate"], ["loss", "rate"], ["epoch"]])
+    {('loss', 'rate'): (0, 1), ('epoch',): (2,)}
+    """
+    places: dict[str, list[int]] = {}
+    for place, keys in enumerate(parts):
+        for key in keys:
+            places.setdefault(key, []).append(place)
+    found: dict[tuple[int, ...], list[str]] = {}
+    for key, those in places.items():
+        found.setdefault(tuple(those), []).append(key)
+    return {tuple(keys): those for those, keys in found.items()}
+
+
+def canonical(parts: Iterable[Iterable[str]]) -> tuple[tuple[str, ...], ...]:
+    """The groups of keys that are in the same parts, in an order that depends on the groups alone."""
+    return tuple(sorted(tuple(sorted(keys)) for keys in groups(parts)))
+
+
+def refined(timelines: Iterable[T], group: Callable[[str], Any]) -> list[T]:
+    """Split each timeline into the keys for which `group` is the same."""
+    found = []
+    for each in timelines:
+        of: dict[Any, list[str]] = {}
+        for key in each.values:
+            of.setdefault(group(key), []).append(key)
+        found += [each.only(keys) for keys in of.values()]
+    return found
