@@ -10,6 +10,7 @@ from benchmarks import (
     saving,
     scale,
     streaming,
+    timelines,
     tracing,
 )
 from benchmarks._report import main
@@ -19,6 +20,7 @@ if __name__ == "__main__":
         importing,
         absence,
         overhead,
+        timelines,
         peers,
         dispatch,
         tracing,

@@ -27,6 +27,7 @@ time goes](internals/performance.md) says why. The benchmarks need the extra `te
 CHAPTERS = {
     "absence": "Logs that nobody listens to",
     "overhead": "`lox.spool` over the function written by hand",
+    "timelines": "Keys that are logged together",
     "peers": "Other ways of logging",
     "dispatch": "Eager calls",
     "memory": "Reduced and thinned logs",
