@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -279,6 +279,19 @@ def fill(aval: Any) -> Any:
     return jnp.maximum(zeros, jnp.asarray(jnp.nan, aval.dtype))  # A sum that is NaN, checkify would report.
 
 
-def blanked(timeline: Columns) -> Columns:
-    """The timeline as the user gets it where events did not happen, whatever batch elements computed for them."""
-    return timeline.map(lambda array: where(timeline.mask, array, fill(jax.typeof(array))))
+T = TypeVar("T", Columns, Event)
+
+
+def filled(events: T, depth: int = 0) -> T:
+    """Events as the user gets them where they did not happen, whatever batch elements computed for them."""
+    if events.mask is None or events.is_filled:
+        return events
+    if isinstance(events, Event):
+        events = events.with_full_steps(depth)
+
+    def fill_in(array: Any) -> Any:
+        return where(events.mask, array, fill(jax.typeof(array)))
+
+    values = {key: fill_in(value) for key, value in events.values.items()}
+    steps = {name: fill_in(step) for name, step in events.steps.items()}
+    return dataclasses.replace(events, values=values, steps=steps, is_filled=True)

@@ -26,6 +26,7 @@ class Columns(Timeline):
         lanes: The number of batch axes.
         optional: Why the number of events depends on data; empty when it does not.
         outside: How many of the first batch axes are of a `vmap` around a `shard_map`.
+        is_filled: Whether values and counters already are what the user gets where the mask is False.
         single: Whether there is one event, and no event axis yet, so that stacking costs nothing.
     """
 
@@ -33,6 +34,7 @@ class Columns(Timeline):
     lanes: int = dataclasses.field(default=0, metadata={"static": True})
     optional: str = dataclasses.field(default="", metadata={"static": True})
     outside: int = dataclasses.field(default=0, metadata={"static": True})
+    is_filled: bool = dataclasses.field(default=False, metadata={"static": True})
     single: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def any_value(self) -> Any:
@@ -132,7 +134,8 @@ def columns(nodes: Sequence[Node], depth: int = 0, arrays: Arrays = ON_DEVICE) -
                     "inside a shard_map under vmap with spmd_axis_name=, which splits the batch over shards. Apply "
                     "lox.spool inside the vmap, as in vmap(spool(f), spmd_axis_name=...)."
                 )
-            fixed = (node.site, node.lanes, node.optional, node.outside)
+            node = node.with_full_steps(depth)
+            fixed = (node.site, node.lanes, node.optional, node.outside, node.is_filled)
             parts.append(Columns(node.values, node.steps, node.mask, None, *fixed, single=True))
     return [
         _in_sequence([parts[place].only(keys) for place in places], depth, arrays)
@@ -188,6 +191,7 @@ def _in_sequence(parts: list[Columns], depth: int, arrays: Arrays) -> Columns:
         lanes=first.lanes,
         optional=next((part.optional for part in parts if part.optional), ""),
         outside=first.outside,
+        is_filled=all(part.is_filled or part.mask is None for part in parts),
     )
 
 
@@ -251,7 +255,7 @@ def _padded(part: Columns, batch: tuple[int, ...], depth: int, arrays: Arrays) -
     dropped = part.dropped
     if dropped is not None and jnp.ndim(dropped) > depth:
         dropped = pad(dropped, depth)
-    masked = dataclasses.replace(part, mask=part.happened(depth), dropped=dropped)
+    masked = dataclasses.replace(part, mask=part.happened(depth), dropped=dropped, is_filled=False)
     return masked.map(lambda array: pad(array, depth + (not part.single)))
 
 

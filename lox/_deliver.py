@@ -20,7 +20,7 @@ from lox._arguments import untyped
 from lox._channel import Channel, failed, find
 from lox._columns import ON_HOST, Columns, with_event_axes
 from lox._effect import Layout, log_p, ordered_tap_effect, received
-from lox._events import Destination, Event, Node, events, with_depths
+from lox._events import Destination, Event, Node, events, map_events, with_depths
 from lox._exceptions import UnsupportedPrimitiveError
 from lox._keys import impl_of, key_data
 from lox._logdict import logdict
@@ -116,7 +116,8 @@ def _send(*leaves: Any, layout: Layout) -> list[Any]:
         _compat.need(_compat.Feature.TAP_ON_SHARDS)
     if all(0 in event.lengths(depth + event.lanes)[depth:] for event, depth in with_depths(nodes)):
         return []
-    arrays = [untyped(leaf) for leaf in leaves]
+    nodes = map_events(lambda event, depth: event.with_full_steps(depth), nodes)
+    arrays = [untyped(leaf) for leaf in jax.tree.leaves((nodes, to))]
     if _is_plain(nodes, to):
         count = len(jax.tree.leaves(nodes))
         arrays = [*(jax.lax.expand_dims(array, (0,)) for array in arrays[:count]), *arrays[count:]]

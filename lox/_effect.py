@@ -19,7 +19,7 @@ import numpy as np
 from jax.interpreters import ad, batching
 
 from lox import _compat
-from lox._events import Destination, Event, Node, depths, events, map_events, masked
+from lox._events import Destination, Event, Node, counters, depths, events, map_events, masked
 from lox._exceptions import UnsupportedPrimitiveError
 from lox._probe import probing
 
@@ -153,16 +153,22 @@ def emit_batched(
 ) -> None:
     """Emits nodes whose arrays have batch axes at `dims`.
 
-    The axes of batches follow those of loops, and every value gets one, whether or not it depends on the batch.
+    The axes of batches follow those of loops, and every value gets one, whether or not it depends on the batch. A
+    counter that does not, as most do not, stays without: it is copied where the loops around are over.
     """
-    places = depths(jax.tree.unflatten(tree, leaves))
-    moved = [
-        _compat.with_axis(axis_data, dim, place, leaf) for leaf, dim, place in zip(leaves, dims, places, strict=True)
-    ]
     names = axis_data.spmd_name or ()
     shards = jax.sharding.get_abstract_mesh().manual_axes
     names = tuple(name for name in (names if isinstance(names, tuple) else (names,)) if name in shards)
+    nodes = jax.tree.unflatten(tree, leaves)
 
+    def move(leaf: Any, dim: int | None, place: int, lanes: int | None) -> Any:
+        has_axes = lanes is None or jnp.ndim(leaf) - (dim is not None) > place
+        if dim is None and lanes is not None and not names:  # A loop need not stack anew what it counts with.
+            return jax.lax.expand_dims(leaf, (place,)) if has_axes else leaf
+        leaf = _compat.with_axis(axis_data, dim, place, leaf)
+        return leaf if has_axes else jax.lax.expand_dims(leaf, range(place + 1, place + 1 + (lanes or 0)))
+
+    moved = list(map(move, leaves, dims, depths(nodes), counters(nodes)))
     if to is not None and names:
         site = next(events(jax.tree.unflatten(tree, leaves))).site
         raise UnsupportedPrimitiveError(

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from lox import _compat
-from lox._lanes import where
+from lox._lanes import broadcast_as, where
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Event:
 
     Attributes:
         values: What was logged, by key. An event without values only keeps its anchors from being removed.
-        steps: The counters of the call, by name.
+        steps: The counters of the call, by name. One has no batch axis, or all, of which those may have size one over
+            which it does not differ.
         mask: Whether the event happened, per lane; None when it always does.
         anchors: Values without meaning that tie the event to the loop iteration it belongs to.
         site: The call.
@@ -52,6 +53,7 @@ class Event:
             does not.
         split: Inside a `shard_map`, for the first batch axes, the mesh axes over which each is split.
         outside: Inside a `shard_map`, how many of the first batch axes are of a `vmap` around it.
+        is_filled: Whether values and counters already are what the user gets where the mask is False.
     """
 
     values: dict[str, Any]
@@ -63,6 +65,15 @@ class Event:
     optional: str = dataclasses.field(default="", metadata={"static": True})
     split: tuple[tuple[Any, ...], ...] = dataclasses.field(default=(), metadata={"static": True})
     outside: int = dataclasses.field(default=0, metadata={"static": True})
+    is_filled: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    def with_full_steps(self, depth: int) -> Event:
+        """The event under `depth` loops, whose counters have all batch axes in full."""
+        if not self.lanes or not self.steps:
+            return self
+        value = next(iter(self.values.values()))
+        steps = {name: broadcast_as(value, step, depth + self.lanes) for name, step in self.steps.items()}
+        return dataclasses.replace(self, steps=steps)
 
     def lengths(self, depth: int) -> tuple[int, ...]:
         """The lengths of the `depth` loops around the event."""
@@ -164,6 +175,18 @@ def depths(nodes: Sequence[Node], depth: int = 0) -> list[int]:
     return found
 
 
+def counters(nodes: Sequence[Node]) -> list[int | None]:
+    """For each array in the flattened nodes, the number of batch axes of its event, or None if it is no counter."""
+    found: list[int | None] = []
+    for node in nodes:
+        if isinstance(node, Loop):
+            found += [*counters(node.body), *[None] * len(jax.tree.leaves(node.dropped))]
+        else:
+            rest = len(jax.tree.leaves((node.mask, node.anchors)))
+            found += [*[None] * len(node.values), *[node.lanes] * len(node.steps), *[None] * rest]
+    return found
+
+
 def masked(nodes: Sequence[Node], mask: Any) -> tuple[Node, ...]:
     """The nodes, of which nothing happened where `mask`, whose axes are the first ones of batches, is False."""
 
@@ -178,7 +201,8 @@ def masked(nodes: Sequence[Node], mask: Any) -> tuple[Node, ...]:
 
 def narrow_mask(event: Event, mask: Any) -> Event:
     """The event, which did not happen either where the mask, of the axes of its own, is False."""
-    return dataclasses.replace(event, mask=mask if event.mask is None else _both(event.mask, mask))
+    mask = mask if event.mask is None else _both(event.mask, mask)
+    return dataclasses.replace(event, mask=mask, is_filled=False)
 
 
 def _both(first: Any, second: Any) -> Any:

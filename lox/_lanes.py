@@ -19,6 +19,20 @@ def where(mask: Any, first: Any, second: Any) -> Any:
     return jax.lax.select(mask, first, second)
 
 
+def broadcast_as(value: Any, array: Any, ndim: int) -> Any:
+    """The array broadcast to the first `ndim` axes of a value, and sharded like it.
+
+    It has the first of these axes, or all, and they may be of size one.
+    """
+    shape = jnp.shape(value)[:ndim]
+    if jnp.shape(array) == shape:
+        return array
+    sharding = _explicit_sharding(value)
+    if sharding is not None:
+        sharding = sharding.update(spec=PartitionSpec(*(*sharding.spec, *[None] * ndim)[:ndim]))
+    return jax.lax.broadcast_in_dim(array, shape, range(jnp.ndim(array)), out_sharding=sharding)
+
+
 def sharded_as(value: Any, array: Any) -> Any:
     """The array, whose leading axes are those of the value as far as both have them, sharded like the value there."""
     sharding = _explicit_sharding(value)

@@ -118,10 +118,8 @@ class logdict(Mapping[str, Any]):
     @classmethod
     def of(cls, timelines: Iterable[Timeline]) -> logdict:
         """The logs of timelines, each of which has other keys."""
-        self = object.__new__(cls)  # JAX makes one at each call of a compiled function.
         plain = (Timeline(each.values, each.steps, each.mask, each.dropped) for each in timelines)
-        self.__dict__["_timelines"] = tuple(plain)
-        return self
+        return _of_children((), (tuple(plain),))
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"a logdict cannot be changed: {name!r}")
@@ -414,6 +412,10 @@ def _flat_with_keys(logs: logdict) -> tuple[tuple[tuple[Any, tuple[Timeline, ...
     return ((jax.tree_util.GetAttrKey("timelines"), child),), structure
 
 
-jax.tree_util.register_pytree_with_keys(
-    logdict, _flat_with_keys, lambda _, children: logdict.of(children[0]), flatten_func=_flat
-)
+def _of_children(structure: Any, children: tuple[tuple[Timeline, ...]]) -> logdict:
+    logs = object.__new__(logdict)  # JAX makes one at each call of a compiled function.
+    (logs.__dict__["_timelines"],) = children
+    return logs
+
+
+jax.tree_util.register_pytree_with_keys(logdict, _flat_with_keys, _of_children, flatten_func=_flat)

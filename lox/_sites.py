@@ -183,11 +183,9 @@ def _logged(node: Event | Loop, place: _Place, loops: tuple[int, ...] = ()) -> I
     here = place.through("", math.prod(loops), exact=node.mask is None)
     depth = len(loops)
     shapes = {key: tuple(aval.shape[depth:]) for key, aval in node.values.items()}
-    per_event = sum(
-        math.prod(aval.shape[depth:]) * aval.dtype.itemsize
-        for avals in (node.values, node.steps)
-        for aval in avals.values()
-    )
+    batch = math.prod(node.lengths(depth + node.lanes)[depth:])
+    per_event = sum(math.prod(shapes[key]) * aval.dtype.itemsize for key, aval in node.values.items())
+    per_event += sum(batch * aval.dtype.itemsize for aval in node.steps.values())
     site: Site = node.site
     yield LogSite(
         keys=tuple(node.values),

@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 import jax
 
 from lox import _compat, _transform
-from lox._collect import Collect, Maker, align, blanked, difference
+from lox._collect import Collect, Maker, align, difference, filled
 from lox._columns import columns, one_event, with_event_axes
 from lox._effect import emit, recording
 from lox._events import Event, Node, Site, events, map_events, restrict
@@ -77,7 +77,8 @@ class Spool(Collect):
     def append(self, nodes: list[Any], new: tuple[Any, ...]) -> None:
         for node in new:
             if not isinstance(node, Reduced):
-                nodes.append(node)
+                # In the iteration, where it costs nothing, unless it is still to be seen what is kept.
+                nodes.extend((node,) if self.interval else map_events(filled, (node,)))
             elif nodes and isinstance(nodes[0], Reduced):
                 nodes[0] = merge_reduced(nodes[0], node)
             else:
@@ -161,7 +162,7 @@ class Spool(Collect):
             offset = uncertain.get(next(iter(each.values)))
             if offset is not None:
                 each = compact(each, self.interval or 1, offset)
-            timelines.append(each if each.mask is None else blanked(each))
+            timelines.append(filled(each))
         for keys in folded.timelines:
             first = folded.accumulators[keys[0]]
             values = {key: one_event(result(folded.accumulators[key])) for key in keys}

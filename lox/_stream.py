@@ -502,6 +502,6 @@ def _thinned(
             mask = each.happened()
             number = counts[keys][None] + jnp.cumsum(mask, axis=0, dtype=jnp.int32) - 1
             counts[keys] = counts[keys] + jnp.sum(mask, axis=0, dtype=jnp.int32)
-            each = dataclasses.replace(each, mask=mask & (number % interval == 0))
+            each = dataclasses.replace(each, mask=mask & (number % interval == 0), is_filled=False)
         kept.append(as_loop(each))
     return tuple(kept), counts

@@ -151,7 +151,7 @@ def compact(timeline: Columns, interval: int, offset: int) -> Columns:
     def move(array: Any) -> Any:
         return _over_batches(_take, timeline.lanes)(array, sharded_as(array, inside))
 
-    return dataclasses.replace(timeline.map(move), mask=source < slots)
+    return dataclasses.replace(timeline.map(move), mask=source < slots, is_filled=False)
 
 
 def _over_batches(function: Callable[..., Any], lanes: int) -> Callable[..., Any]:

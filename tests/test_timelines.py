@@ -328,3 +328,56 @@ def test_a_notebook_shows_a_table():
     keys = lox.logdict({"key": jax.random.split(jax.random.key(0), 2)})
     assert "key&lt;fry&gt;" in keys._repr_html_()
     assert "<td>0</td>" in lox.logdict({"none": np.zeros((0, 2)), "no lanes": np.zeros((2, 0))})._repr_html_()
+
+
+# -- counters of batches -------------------------------------------------------------------------------------------
+
+
+def counted(i, j):
+    def step(x, k):
+        lox.log({"a": x, "b": x}, i=i, j=j, k=k, two=2)
+        return x + 1, None
+
+    return lax.scan(step, 0.0, jnp.arange(3))[0]
+
+
+BATCHES = {
+    "inner first": (lambda f: jax.vmap(jax.vmap(f, (0, None)), (None, 0)), (5, 4)),
+    "inner last": (lambda f: jax.vmap(jax.vmap(f, (None, 0)), (0, None)), (4, 5)),
+    "one": (lambda f: jax.vmap(f, (0, 0)), (4,)),
+    "only the outer": (lambda f: jax.vmap(jax.vmap(f, (None, None), axis_size=2), (0, 0)), (4, 2)),
+    "only the inner": (lambda f: jax.vmap(jax.vmap(f, (0, 0)), (None, None), axis_size=2), (2, 4)),
+}
+OPTIONS = [{}, {"interval": 2}, {"reduce": "last"}, {"reduce": "first"}]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("name", BATCHES)
+def test_counters_have_the_batch_axes_of_their_events(name, options):
+    batched, shape = BATCHES[name]
+    i = jnp.arange(4)
+    j = jnp.arange(5) if 5 in shape else jnp.arange(4)
+    out, logs = lox.spool(batched(counted), **options)(i, j)
+    _, inside = batched(lox.spool(counted, **options))(i, j)
+    inside = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, len(shape), 0), inside)
+    assert logs["a"].shape[1:] == out.shape == shape
+    jax.tree.map(np.testing.assert_array_equal, logs, inside)
+    for counter in logs.steps.values():
+        assert counter["a"].shape == logs["a"].shape
+
+
+@pytest.mark.parametrize("buffer", [1, 2])
+@pytest.mark.parametrize("interval", [1, 2])
+@pytest.mark.parametrize("name", BATCHES)
+def test_counters_that_arrive_have_the_batch_axes_of_their_events(name, interval, buffer):
+    batched, shape = BATCHES[name]
+    i = jnp.arange(4)
+    j = jnp.arange(5) if 5 in shape else jnp.arange(4)
+    _, expected = lox.spool(batched(counted), interval=interval)(i, j)
+    got = []
+    lox.tap(batched(counted), got.append, interval=interval, buffer=buffer)(i, j)
+    lox.flush()
+    arrived = got[0]
+    for logs in got[1:]:
+        arrived = arrived + logs
+    assert arrived == expected

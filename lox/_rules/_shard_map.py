@@ -95,6 +95,7 @@ def _expand(
             expanded.append(Loop(body, dropped, node.length))
             specs += body_specs
         elif isinstance(node, Event):
+            node = node.with_full_steps(depth)
             others = jax.tree.leaves((node.steps, node.mask))
             axes_by_key = {key: axes_of([value, *others]) for key, value in node.values.items()}
             for group in dict.fromkeys(axes_by_key.values()):
