@@ -93,7 +93,7 @@ class logdict(Mapping[str, Any]):
     """
 
     __slots__ = ("__dict__", "__weakref__")
-    _timelines: tuple[Timeline, ...]
+    _parts: tuple[tuple[dict[str, Any], dict[str, Any], Any, Any], ...]
 
     def __init__(
         self,
@@ -111,15 +111,18 @@ class logdict(Mapping[str, Any]):
         for name, of in steps.items():
             for key, step in of.items():
                 counters[key][name] = step
-        self.__dict__["_timelines"] = tuple(
-            Timeline({key: value}, counters[key], mask.get(key), dropped.get(key)) for key, value in data.items()
+        self.__dict__["_parts"] = tuple(
+            ({key: value}, counters[key], mask.get(key), dropped.get(key)) for key, value in data.items()
         )
 
     @classmethod
     def of(cls, timelines: Iterable[Timeline]) -> logdict:
         """The logs of timelines, each of which has other keys."""
-        plain = (Timeline(each.values, each.steps, each.mask, each.dropped) for each in timelines)
-        return _of_children((), (tuple(plain),))
+        return _of_parts((), (tuple((each.values, each.steps, each.mask, each.dropped) for each in timelines),))
+
+    @functools.cached_property
+    def _timelines(self) -> tuple[Timeline, ...]:
+        return tuple(Timeline(*part) for part in self._parts)
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"a logdict cannot be changed: {name!r}")
@@ -402,20 +405,20 @@ def _reduced(timeline: Timeline, reductions: Mapping[str, str]) -> Timeline:
     )
 
 
-def _flat(logs: logdict) -> tuple[tuple[tuple[Timeline, ...]], _Structure]:
+def _flat(logs: logdict) -> tuple[tuple[Any], _Structure]:
     # One child, so that JAX compares the structures, and shows them, before it counts the timelines.
-    return (tuple(sorted(logs._timelines, key=lambda each: min(each.values))),), _Structure(logs.timelines)
+    return (tuple(sorted(logs._parts, key=lambda part: min(part[0]))),), _Structure(logs.timelines)
 
 
-def _flat_with_keys(logs: logdict) -> tuple[tuple[tuple[Any, tuple[Timeline, ...]]], _Structure]:
+def _flat_with_keys(logs: logdict) -> tuple[tuple[tuple[Any, Any]], _Structure]:
     (child,), structure = _flat(logs)
     return ((jax.tree_util.GetAttrKey("timelines"), child),), structure
 
 
-def _of_children(structure: Any, children: tuple[tuple[Timeline, ...]]) -> logdict:
-    logs = object.__new__(logdict)  # JAX makes one at each call of a compiled function.
-    (logs.__dict__["_timelines"],) = children
+def _of_parts(structure: Any, children: tuple[Any]) -> logdict:
+    logs = object.__new__(logdict)  # JAX makes one at each call of a compiled function, and the rest when it is needed.
+    (logs.__dict__["_parts"],) = children
     return logs
 
 
-jax.tree_util.register_pytree_with_keys(logdict, _flat_with_keys, _of_children, flatten_func=_flat)
+jax.tree_util.register_pytree_with_keys(logdict, _flat_with_keys, _of_parts, flatten_func=_flat)
