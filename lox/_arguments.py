@@ -119,7 +119,7 @@ class _Call:
         try:
             if type(value) in _SCALARS:
                 return _scalar(value)
-            return strongly_typed(jnp.asarray(value))
+            return strongly_typed(jnp.array(value))  # A copy: the memory of NumPy's arrays may change.
         except (TypeError, ValueError, OverflowError) as error:
             raise LogDataError(f"{self.function} got {describe(value)} for {what}, at {self.site}: {error}") from error
 
@@ -135,8 +135,11 @@ class _Call:
 
 def _scalar(value: Any) -> np.ndarray[Any, Any]:
     """A Python number in the dtype that `jax.numpy` gives it. It stays on the host, which takes no dispatch."""
+    dtype = jax.dtypes.canonicalize_dtype(_SCALARS[type(value)])
+    if dtype.kind in "bi":
+        return np.asarray(value, dtype)
     with np.errstate(over="ignore"):
-        return np.asarray(value, jax.dtypes.canonicalize_dtype(_SCALARS[type(value)]))
+        return np.asarray(value, dtype)
 
 
 def path_name(path: Any) -> str:
@@ -146,7 +149,8 @@ def path_name(path: Any) -> str:
 
 def strongly_typed(array: Any) -> Any:
     """The array, which may be weakly typed as a Python scalar is: all of one key have the type of their dtype."""
-    return jax.lax.convert_element_type(array, array.dtype) if jax.typeof(array).weak_type else array
+    is_weak = array.weak_type if hasattr(array, "weak_type") else jax.typeof(array).weak_type  # The first is faster.
+    return jax.lax.convert_element_type(array, array.dtype) if is_weak else array
 
 
 def untyped(array: Any) -> Any:

@@ -44,7 +44,7 @@ class Columns(Timeline):
     def batch(self, depth: int) -> tuple[int, ...]:
         """The sizes of the batch axes, under `depth` loops."""
         first = depth + (not self.single)
-        return tuple(jnp.shape(self.any_value())[first : first + self.lanes])
+        return tuple(self.any_value().shape[first : first + self.lanes]) if self.lanes else ()
 
     def happened(self, depth: int = 0) -> Any:
         """The mask, which is all true where there is none."""
@@ -57,14 +57,14 @@ class Columns(Timeline):
 class Arrays(Protocol):
     """How events are put one after the other: with JAX in a program, with NumPy on the host."""
 
-    def with_event_axis(self, array: Any, axis: int) -> Any:
-        """The array with an axis of length one."""
+    def with_event_axis(self, part: Any) -> Any:
+        """A tree of arrays with a first axis of length one."""
 
     def unrolled(self, array: Any, axis: int) -> Any:
         """The array with this axis and the next one made one."""
 
-    def joined(self, arrays: list[Any], single: tuple[bool, ...], axis: int) -> Any:
-        """The arrays one after the other along an axis, which those that are single do not have yet."""
+    def joined(self, parts: list[Any], single: tuple[bool, ...], axis: int) -> Any:
+        """Trees of arrays one after the other along an axis, which those that are single do not have yet."""
 
     def padded(self, array: Any, axis: int, size: int) -> Any:
         """The array with zeros up to this size."""
@@ -73,15 +73,21 @@ class Arrays(Protocol):
 class OnDevice:
     """With JAX."""
 
-    def with_event_axis(self, array: Any, axis: int) -> Any:
-        return one_event(array) if axis == 0 else jax.lax.expand_dims(array, (axis,))
+    def with_event_axis(self, part: Any) -> Any:
+        return one_event(part)
 
     def unrolled(self, array: Any, axis: int) -> Any:
         shape = jnp.shape(array)
         return jax.lax.reshape(array, (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :]))
 
-    def joined(self, arrays: list[Any], single: tuple[bool, ...], axis: int) -> Any:
-        return _joined(arrays, single=single, axis=axis)
+    def joined(self, parts: list[Any], single: tuple[bool, ...], axis: int) -> Any:
+        leaves, trees = zip(*map(jax.tree.flatten, parts), strict=True)
+        # Numbers of Python are joined on the host: each array there that a call takes makes it slower.
+        columns = [
+            ON_HOST.joined(list(column), single, axis) if all(type(each) is np.ndarray for each in column) else column
+            for column in zip(*leaves, strict=True)
+        ]
+        return jax.tree.unflatten(trees[0], _joined(columns, single, axis))
 
     def padded(self, array: Any, axis: int, size: int) -> Any:
         lacks = (*array.shape[:axis], size - array.shape[axis], *array.shape[axis + 1 :])
@@ -91,15 +97,19 @@ class OnDevice:
 class OnHost:
     """With NumPy, whose `expand_dims` takes ten times as long as a reshape."""
 
-    def with_event_axis(self, array: Any, axis: int) -> Any:
-        return array.reshape(*array.shape[:axis], 1, *array.shape[axis:])
+    def with_event_axis(self, part: Any) -> Any:
+        return jax.tree.map(lambda array: array.reshape(1, *array.shape), part)
 
     def unrolled(self, array: Any, axis: int) -> Any:
         return array.reshape(*array.shape[:axis], array.shape[axis] * array.shape[axis + 1], *array.shape[axis + 2 :])
 
-    def joined(self, arrays: list[Any], single: tuple[bool, ...], axis: int) -> Any:
-        parts = [self.with_event_axis(a, axis) if one else a for a, one in zip(arrays, single, strict=True)]
-        return np.concatenate(parts, axis)
+    def joined(self, parts: list[Any], single: tuple[bool, ...], axis: int) -> Any:
+        def join(*arrays: Any) -> Any:
+            shapes = [(*a.shape[:axis], 1, *a.shape[axis:]) for a in arrays]
+            pairs = zip(arrays, shapes, single, strict=True)
+            return np.concatenate([a.reshape(shape) if one else a for a, shape, one in pairs], axis)
+
+        return jax.tree.map(join, *parts)
 
     def padded(self, array: Any, axis: int, size: int) -> Any:
         lacks = (*array.shape[:axis], size - array.shape[axis], *array.shape[axis + 1 :])
@@ -144,17 +154,26 @@ def columns(nodes: Sequence[Node], depth: int = 0, arrays: Arrays = ON_DEVICE) -
 
 
 @functools.partial(jax.jit, inline=True)  # Which an eager call dispatches at once, and a traced one does not show.
-def one_event(array: Any) -> Any:
-    """An array with an event axis of length one."""
-    return jax.lax.expand_dims(array, (0,))
+def one_event(part: Any) -> Any:
+    """A tree of arrays with an event axis of length one."""
+    return jax.tree.map(lambda array: jax.lax.expand_dims(array, (0,)), part)
 
 
 def with_event_axes(nodes: Sequence[Node], arrays: Arrays = ON_DEVICE) -> list[Columns]:
     """The timelines of logs, each with an event axis, also where there is one event."""
     return [
-        each.map(lambda array: arrays.with_event_axis(array, 0), single=False) if each.single else each
+        _with(each, arrays.with_event_axis(_arrays(each)), single=False) if each.single else each
         for each in columns(nodes, 0, arrays)
     ]
+
+
+def _arrays(part: Columns) -> tuple[Any, Any, Any]:
+    return part.values, part.steps, part.mask
+
+
+def _with(part: Columns, arrays: tuple[Any, Any, Any], **changes: Any) -> Columns:
+    values, steps, mask = arrays
+    return dataclasses.replace(part, values=values, steps=steps, mask=mask, **changes)
 
 
 def _dropped(loop: Loop, part: Columns) -> Any:
@@ -174,39 +193,43 @@ def _in_sequence(parts: list[Columns], depth: int, arrays: Arrays) -> Columns:
     if len(parts) == 1:
         return parts[0]
     first, *others = parts = _in_equal_batches(parts, depth, arrays)
+    types = _types(first, depth)
     for other in others:
-        _check_alike(first, other, depth)
-    single = tuple(part.single for part in parts)
-
-    def join(found: list[Any]) -> Any:
-        return arrays.joined(found, single, depth)
-
+        _check_alike(types, first, other, depth)
+    is_filled = all(part.is_filled or part.mask is None for part in parts)
+    if any(part.mask is not None for part in parts):
+        parts = [dataclasses.replace(part, mask=part.happened(depth)) for part in parts]
+    joined = arrays.joined([_arrays(part) for part in parts], tuple(part.single for part in parts), depth)
     dropped = [part.dropped for part in parts if part.dropped is not None]
-    return Columns(
-        values={key: join([part.values[key] for part in parts]) for key in first.values},
-        steps={name: join([part.steps[name] for part in parts]) for name in first.steps},
-        mask=None if all(part.mask is None for part in parts) else join([part.happened(depth) for part in parts]),
+    return _with(
+        first,
+        joined,
         dropped=sum(dropped[1:], dropped[0]) if dropped else None,
-        site=first.site,
-        lanes=first.lanes,
         optional=next((part.optional for part in parts if part.optional), ""),
-        outside=first.outside,
-        is_filled=all(part.is_filled or part.mask is None for part in parts),
+        is_filled=is_filled,
+        single=False,
     )
 
 
-@functools.partial(jax.jit, static_argnames=("single", "axis"), inline=True)
-def _joined(arrays: list[Any], single: tuple[bool, ...], axis: int) -> Any:
-    parts = [jax.lax.expand_dims(a, (axis,)) if one else a for a, one in zip(arrays, single, strict=True)]
-    return jax.lax.concatenate(parts, axis)
+@functools.partial(jax.jit, static_argnums=(1, 2), inline=True)
+def _joined(columns: list[Any], single: tuple[bool, ...], axis: int) -> list[Any]:
+    def join(arrays: Any) -> Any:
+        if not isinstance(arrays, tuple):
+            return arrays
+        pairs = zip(arrays, single, strict=True)
+        return jax.lax.concatenate([jax.lax.expand_dims(a, (axis,)) if one else a for a, one in pairs], axis)
+
+    return [join(arrays) for arrays in columns]
 
 
 Type = tuple[Any, tuple[int, ...], int]
 """The dtype and shape of an event, and how many of the first axes are of batches."""
 
 
-def _check_alike(first: Columns, other: Columns, depth: int) -> None:
-    types, others = _types(first, depth), _types(other, depth)
+def _check_alike(types: dict[str, Type], first: Columns, other: Columns, depth: int) -> None:
+    others = _types(other, depth)
+    if types == others and first.steps.keys() == other.steps.keys():
+        return
     for key in first.values:
         if types[key] != others[key]:
             raise StructureError(
@@ -214,12 +237,10 @@ def _check_alike(first: Columns, other: Columns, depth: int) -> None:
                 f"{describe(*others[key])} at {other.site}. "
                 "Events of one key must be alike: give one of them another key or a prefix."
             )
-        if first.steps.keys() != other.steps.keys():
-            raise StructureError(
-                f"The key {key!r} is logged with {_counters(first)} at {first.site} and with {_counters(other)} at "
-                f"{other.site}. Events of one key must have the same counters: give one of them another key or a "
-                "prefix."
-            )
+        raise StructureError(
+            f"The key {key!r} is logged with {_counters(first)} at {first.site} and with {_counters(other)} at "
+            f"{other.site}. Events of one key must have the same counters: give one of them another key or a prefix."
+        )
 
 
 def _types(part: Columns, depth: int) -> dict[str, Type]:

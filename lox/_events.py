@@ -154,12 +154,14 @@ def with_depths(nodes: Sequence[Node], depth: int = 0) -> Iterator[tuple[Event, 
 
 def events(nodes: Sequence[Node]) -> Iterator[Event]:
     """All events, each once, whatever loops it is in."""
-    return (event for event, _ in with_depths(nodes))
+    if len(nodes) == 1 and isinstance(nodes[0], Event):  # As each log call of an eager program has it.
+        return iter((nodes[0],))
+    return (event for node in nodes for event in ((node,) if isinstance(node, Event) else events(node.body)))
 
 
 def with_values(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """The nodes without the events that only keep something from being removed."""
-    if all(event.values for event in events(nodes)):
+    if all([event.values for event in events(nodes)]):
         return tuple(nodes)
     return map_events(lambda event, _: event if event.values else None, nodes)
 

@@ -16,8 +16,9 @@ import jax
 import jax.extend as jex
 
 from lox import _compat
-from lox._effect import Listener, LogEffect, TapEffect, emit, heard, log_p, received
-from lox._events import Destination, Event, Loop, Node, Site, events, with_values
+from lox._eager import CHUNK, check_alive, copied, may_delete, stacked
+from lox._effect import Listener, LogEffect, TapEffect, emit, heard, in_place, log_p, received
+from lox._events import Destination, Event, Node, Site, events, with_values
 from lox._exceptions import UnsupportedPrimitiveError
 from lox._late import is_late, late_jaxpr
 
@@ -76,6 +77,7 @@ class Handler:
         carries: Whether the nodes of a program are the arrays that the handler holds after it.
         mends: Whether it mends what JAX does to a program, and so acts on what taps have taken as well.
         foresees: Whether `before` needs the jaxpr of a function that a custom rule is for.
+        keeps_order_by_key: Whether nodes may change places that have no key in common.
     """
 
     forward: bool = False
@@ -84,6 +86,7 @@ class Handler:
     carries: bool = False
     mends: bool = False
     foresees: bool = False
+    keeps_order_by_key: bool = True
 
     def receive(self, nodes: tuple[Node, ...]) -> tuple[Any, ...]:
         """Meets logs; returns the nodes that it collects, and emits those that it leaves."""
@@ -217,7 +220,7 @@ def rule(*primitives: Any) -> Callable[[Rule], Rule]:
 class HandlerTrace(Listener):
     """Runs primitives in the trace around it, and logs through a handler."""
 
-    __slots__ = ("parent_trace", "handler", "nodes")
+    __slots__ = ("parent_trace", "handler", "nodes", "runs_at_once", "held", "room")
 
     def __init__(self, parent: Any, handler: Handler):
         super().__init__()
@@ -225,6 +228,10 @@ class HandlerTrace(Listener):
         self.parent_trace = parent
         self.handler = handler
         self.nodes: list[Any] = []
+        self.runs_at_once = _compat.runs_at_once(self)
+        self.held: set[int] = set()
+        """Which arrays the nodes refer to that are not copies, where operations run at once."""
+        self.room = 8 * CHUNK
 
     def stage_value(self, val: Any) -> Any:
         return self.parent_trace.stage_value(val)
@@ -234,6 +241,8 @@ class HandlerTrace(Listener):
             self.hear(*received(args, params))
             return []
         with jex.core.set_current_trace(self.parent_trace):
+            if self.held and may_delete(primitive, params):
+                self.nodes = copied(self.nodes, [arg for arg in args if id(arg) in self.held])
             if not logs_in(params) and not self.may_ask_rule(primitive, params):
                 if is_late(primitive):
                     _refuse_late(primitive, args, params)
@@ -242,8 +251,10 @@ class HandlerTrace(Listener):
 
     def hear(self, nodes: tuple[Node, ...], to: Destination | None) -> None:
         with jex.core.set_current_trace(self.parent_trace):
-            if self.handler.collects and _compat.runs_at_once(self):  # What is logged may be donated later.
-                nodes = _kept(nodes)
+            if self.handler.collects and self.runs_at_once:
+                for event in nodes:
+                    arrays = (*event.values.values(), *event.steps.values()) if isinstance(event, Event) else ()
+                    self.held.update(map(id, arrays or jax.tree.leaves(event)))
             if not self.handler.mends:
                 nodes = with_values(nodes)
             if to is None:
@@ -286,7 +297,7 @@ class HandlerTrace(Listener):
     def apply(self, primitive: Any, args: Any, params: Any, foreseen: dict[str, Any] | None = None) -> Any:
         if primitive not in rules:
             raise UnsupportedPrimitiveError(unsupported(primitive, params))
-        if primitive in _compiled and _compat.runs_at_once(self):  # A rule makes of it what is new at each call.
+        if primitive in _compiled and self.runs_at_once:  # A rule makes of it what is new at each call.
             with jex.core.set_current_trace(self):
                 return _compat.run_compiled(primitive, args, params)
         self.handler = self.handler.before(primitive, foreseen or params)
@@ -314,6 +325,23 @@ class HandlerTrace(Listener):
 
     def collect(self, nodes: tuple[Any, ...]) -> None:
         self.handler.append(self.nodes, nodes)
+        if self.held and len(self.nodes) >= self.room:
+            self.stack()
+
+    def collected(self) -> tuple[Any, ...]:
+        """The nodes of the whole function."""
+        if self.held:
+            self.stack()
+        return self.handler.join(self.nodes)
+
+    def stack(self) -> None:
+        """Puts nodes that are alike into one, so that many take little time to put together in the end."""
+        try:
+            if len(self.nodes) > CHUNK and self.handler.keeps_order_by_key:
+                self.nodes = stacked(self.nodes)
+                self.room = max(self.room, 2 * len(self.nodes))
+        finally:
+            check_alive(self.nodes)
 
 
 def _hearing(hears: bool) -> contextlib.AbstractContextManager[Any]:
@@ -321,19 +349,11 @@ def _hearing(hears: bool) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if heard.value == hears else heard(hears)
 
 
-def _kept(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """The nodes with arrays of their own, as a loop of one iteration, whose axis they are to get anyway."""
-    leaves, structure = jax.tree.flatten(nodes)
-    return (Loop(jax.tree.unflatten(structure, _of_one_iteration(leaves)), {}, 1),)
-
-
-@jax.jit  # One dispatch, of all at once.
-def _of_one_iteration(arrays: list[Any]) -> list[Any]:
-    return [jax.lax.expand_dims(array, (0,)) for array in arrays]
-
-
 def _runs_plainly(trace: Any, params: dict[str, Any]) -> bool:
-    return isinstance(trace, HandlerTrace) and trace.is_eager() and not logs_in(params)
+    # JAX does not ask again. So a handler that collects sees each call that donates: one may be of what was logged.
+    if not isinstance(trace, HandlerTrace) or not trace.is_eager() or logs_in(params):
+        return False
+    return in_place.value or not any(params["donated_invars"])
 
 
 _compat.share_fast_dispatch(_runs_plainly)
@@ -351,7 +371,7 @@ def under(handler: Handler, fun: Callable[..., Any]) -> Callable[..., tuple[Any,
                 with jex.core.set_current_trace(trace), _hearing(handler.collects or heard.value):
                     outs = fun(*args, **kwargs)
                 with jex.core.set_current_trace(parent):
-                    return outs, trace.handler.join(trace.nodes)
+                    return outs, trace.collected()
             except BaseException as error:
                 if _compat.runs_at_once(parent):
                     with jex.core.set_current_trace(parent):

@@ -56,6 +56,10 @@ class Spool(Collect):
     held: tuple[Any, ...] = ()
     structure: Any = dataclasses.field(default_factory=lambda: jax.tree.structure({}))
 
+    @property
+    def keeps_order_by_key(self) -> bool:  # type: ignore[override]
+        return self.seen is None  # Else some nodes are thinned out already, and the others come after them.
+
     def receive(self, nodes: tuple[Node, ...]) -> tuple[Any, ...]:
         selected, others = self.selection.split(nodes)
         if self.forward:
@@ -78,7 +82,8 @@ class Spool(Collect):
         for node in new:
             if not isinstance(node, Reduced):
                 # In the iteration, where it costs nothing, unless it is still to be seen what is kept.
-                nodes.extend((node,) if self.interval else map_events(filled, (node,)))
+                is_settled = self.interval or all([event.mask is None for event in events((node,))])
+                nodes.extend((node,) if is_settled else map_events(filled, (node,)))
             elif nodes and isinstance(nodes[0], Reduced):
                 nodes[0] = merge_reduced(nodes[0], node)
             else:

@@ -40,8 +40,9 @@ class Timeline:
 
     def only(self: T, keys: Container[str]) -> T:
         """Keep these keys."""
-        values = {key: value for key, value in self.values.items() if key in keys}
-        return self if len(values) == len(self.values) else dataclasses.replace(self, values=values)
+        if all(key in keys for key in self.values):
+            return self
+        return dataclasses.replace(self, values={key: value for key, value in self.values.items() if key in keys})
 
 
 def groups(parts: Iterable[Iterable[str]]) -> dict[tuple[str, ...], tuple[int, ...]]:

@@ -35,6 +35,7 @@ LAYERS = (
     {
         "lox._handler",
         "lox._late",
+        "lox._eager",
         "lox._logdict",
         "lox._concatenate",
         "lox._collect",

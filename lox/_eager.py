@@ -1,0 +1,82 @@
+"""Logs of a program that runs op by op, kept as they were logged until they are stacked, many at a time.
+
+A reference takes no time; a copy takes a dispatch, as long as an operation of the program does. An array is copied when
+the handler sees a call that may delete it. What it does not see, an executable of `jit(f).lower(x).compile()` or
+`x.delete()`, is found when the logs are stacked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.extend as jex
+import jax.numpy as jnp
+
+from lox._columns import ON_DEVICE
+from lox._events import Event, Loop, Node, events
+from lox._exceptions import SpoolError
+
+CHUNK = 32
+"""How many logs that are alike are stacked at a time."""
+
+
+def may_delete(primitive: Any, params: dict[str, Any]) -> bool:
+    """Tell whether a primitive may delete its arguments."""
+    return any(params.get("donated_invars", ())) or primitive is jex.core.primitives.device_put_p
+
+
+def copied(nodes: Sequence[Any], doomed: Iterable[Any]) -> list[Any]:
+    """The logs, with copies of arrays that are about to be deleted."""
+    copies = {id(array): jnp.copy(array) for array in doomed}
+    return jax.tree.map(lambda leaf: copies.get(id(leaf), leaf), list(nodes))
+
+
+def check_alive(nodes: Sequence[Any]) -> None:
+    """Raise where an array was deleted.
+
+    Raises:
+        SpoolError: It was.
+    """
+    for node in nodes:
+        if any(map(_is_deleted, jax.tree.leaves(node))):
+            sites = [event.site for event in events([node]) if any(map(_is_deleted, jax.tree.leaves(event)))]
+            raise SpoolError(
+                f"What is logged at {', '.join(map(str, sites))} was deleted before the function returned: by "
+                "x.delete(), or as a donated argument of a function that was compiled ahead of time, which lox does "
+                "not see. Log a copy, as lox.log({'x': jnp.copy(x)}), or call the function that jax.jit returns."
+            )
+
+
+def _is_deleted(leaf: Any) -> bool:
+    return hasattr(leaf, "is_deleted") and not isinstance(leaf, jax.core.Tracer) and leaf.is_deleted()
+
+
+def stacked(nodes: Sequence[Any]) -> list[Any]:
+    """The same logs in fewer nodes: of those that are alike, each so many are one.
+
+    The logs of each key keep their order, which is all that counts.
+    """
+    done: list[Any] = []
+    alike: dict[Any, list[Node]] = {}
+    last: dict[str, Any] = {}
+    for node in nodes:
+        if not isinstance(node, (Event, Loop)):
+            done.append(node)
+            continue
+        kind = _kind(node)
+        for key in [key for event in events([node]) for key in event.values]:
+            if last.setdefault(key, kind) != kind:  # What was logged otherwise before comes first.
+                done += alike.pop(last[key], [])
+                last[key] = kind
+        found = alike.setdefault(kind, [])
+        found.append(node)
+        if len(found) == CHUNK:
+            done.append(Loop((ON_DEVICE.joined(alike.pop(kind), (True,) * CHUNK, 0),), {}, CHUNK))
+    return [*done, *(node for found in alike.values() for node in found)]
+
+
+def _kind(node: Node) -> Any:
+    leaves, structure = jax.tree.flatten(node)
+    return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
