@@ -99,7 +99,9 @@ def test_a_copy_of_what_is_deleted_is_kept():
 
 def test_arrays_of_numpy_are_those_of_the_time_of_the_log():
     def f():
-        buffer = np.zeros(64, np.float32)
+        memory = np.zeros(128, np.float32)
+        start = -memory.ctypes.data % 64 // 4  # JAX may take aligned memory as it is.
+        buffer = memory[start : start + 64]
         for value in range(100):
             buffer[:] = value
             lox.log({"mean": buffer, "first": buffer[:1]}, step=buffer[0])
