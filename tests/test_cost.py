@@ -73,6 +73,26 @@ def test_a_tap_calls_the_host_once_for_each_full_buffer(buffer):
     assert len(calls) <= math.ceil(1.1 * math.ceil(500 / buffer))
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("length", [10_000, 10_007, 9_999])
+def test_a_buffer_does_not_copy_what_a_scan_returns(length, reverse):
+    """Whether or not the buffer divides the length, which may be prime."""
+
+    def f(xs):
+        def step(x, y):
+            x = 0.5 * x + y
+            lox.log({"x": x.mean()})
+            return x, x
+
+        return jax.lax.scan(step, jnp.zeros(100), xs, reverse=reverse)
+
+    memory = []
+    for function in (lox.tap(f, lambda logs: None, buffer=64), f):
+        analysis = jax.jit(function).lower(jnp.ones((length, 100))).compile().memory_analysis()
+        memory.append(analysis.temp_size_in_bytes + analysis.output_size_in_bytes)
+    assert memory[0] <= 1.02 * memory[1]
+
+
 @pytest.mark.parametrize("buffer", [1, 100])
 def test_a_logger_gets_all_lanes_in_one_call(buffer):
     calls = []

@@ -96,18 +96,30 @@ def _in_chunks(
 
     length, reverse = options["length"], options["reverse"]
     count, left = divmod(length, chunks.size)
-    whole = slice(left, None) if reverse else slice(length - left)
-    rest = slice(left) if reverse else slice(length - left, None)
-    parts = [x[whole].reshape(count, chunks.size, *x.shape[1:]) for x in xs]
-    carry, ys = jax.lax.scan(
-        lambda carry, x: run(carry, x, chunks.size), list(init), parts, length=count, reverse=reverse
+    if not left:
+        parts = [x.reshape(count, chunks.size, *x.shape[1:]) for x in xs]
+        carry, ys = jax.lax.scan(
+            lambda carry, x: run(carry, x, chunks.size), list(init), parts, length=count, reverse=reverse
+        )
+        return [*carry, *(y.reshape(length, *y.shape[2:]) for y in ys)]
+
+    # Outputs are written to where they are to be: put together in the end, they would take twice the memory.
+    def step(carry: Any, start: Any, size: int) -> Any:
+        values, outputs = carry
+        part = [jax.lax.dynamic_slice_in_dim(x, start, size) for x in xs]
+        values, ys = run(values, part, size)
+        pairs = zip(outputs, ys, strict=True)
+        return values, [jax.lax.dynamic_update_slice_in_dim(output, y, start, 0) for output, y in pairs]
+
+    avals = _compat.out_avals(jaxpr)[len(init) :]
+    outputs = [_compat.zeros_like_aval(jex.core.unmapped_aval(length, 0, aval)) for aval in avals]
+    starts = jnp.arange(count, dtype=jnp.int32) * chunks.size + (left if reverse else 0)
+    before: Any = (list(init), outputs)
+    carry, _ = jax.lax.scan(
+        lambda carry, start: (step(carry, start, chunks.size), None), before, starts, reverse=reverse
     )
-    ys = [y.reshape(count * chunks.size, *y.shape[2:]) for y in ys]
-    if left:
-        carry, last = run(carry, [x[rest] for x in xs], left)
-        pairs = zip(last, ys, strict=True) if reverse else zip(ys, last, strict=True)
-        ys = [jnp.concatenate(pair) for pair in pairs]
-    return [*carry, *ys]
+    values, outputs = step(carry, 0 if reverse else length - left, left)
+    return [*values, *outputs]
 
 
 def _in_order(nodes: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
