@@ -40,12 +40,12 @@ def measure() -> Iterator[Table]:
         curve=Curve(EVENTS, "events", "bytes"),
     )
     yield Table(
-        "Streaming a scan under vmap: microseconds per event and lane",
+        "Streaming a scan under vmap: microseconds per event and batch element",
         ("lanes", *map(str, LANES)),
         _by_size(LANES, _over_lanes),
-        "Processor time of all threads, until all has arrived. jax.debug.callback calls once for each lane, and is\n"
-        "not ordered.",
-        Curve(LANES, "lanes", "us per event and lane"),
+        "Processor time of all threads, until all has arrived. jax.debug.callback calls once for each batch element,\n"
+        "and is not ordered.",
+        Curve(LANES, "lanes", "us per event and batch element"),
     )
     with tempfile.TemporaryDirectory(prefix="lox-growth-", ignore_cleanup_errors=True) as folder:
         yield Table(

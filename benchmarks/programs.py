@@ -230,7 +230,7 @@ def hundred_sites() -> Program:
 
 
 def vmap_of_scan() -> Program:
-    """64 lanes of a scan of 1,000."""
+    """64 batch elements of a scan of 1,000."""
 
     def f(x, rate):
         def step(x, _):

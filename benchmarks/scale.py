@@ -27,7 +27,7 @@ class Case:
     Attributes:
         steps: Iterations of the scan.
         keys: Values that each iteration logs, by one call.
-        seeds: Lanes of the vmap.
+        seeds: Batch elements of the vmap.
         interval: Of how many events one is kept.
         reduced: Whether each key is reduced to one value.
         buffer: How many events a tap sends at a time.

@@ -58,7 +58,7 @@ def measure() -> Iterator[Table]:
         times = Figure.of(theirs / costs, target, digits=1, at_least=True)
         rows.append((name, times, target or "", f"{np.median(costs) * 1e6:.3f}"))
     yield Table(
-        "jax.debug.callback(ordered=True) over lox.tap: an event of one lane in a scan",
+        "jax.debug.callback(ordered=True) over lox.tap: an event of one batch element in a scan",
         ("lox.tap", "times cheaper", "target", "that, us"),
         rows,
         f"An event of jax.debug.callback costs {np.median(theirs) * 1e6:.1f} us. It cannot be ordered under vmap, and\n"

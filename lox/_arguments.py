@@ -39,7 +39,7 @@ def read_event(function: str, data: Any, tags: str | Iterable[str], prefix: str,
         raise LogDataError(f"prefix must be a string, got {describe(prefix)}, at {call.site}.")
     values = call.values(data, prefix)
     counters = {name: call.counter(name, value) for name, value in steps.items()} if values else {}
-    return Event(values, counters, mask=None, anchors=(), site=call.site)
+    return Event(values, counters, mask=None, iteration_deps=(), site=call.site)
 
 
 def _calling_site(tags: str | Iterable[str]) -> Site:

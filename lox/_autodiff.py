@@ -65,8 +65,8 @@ class Anchor(InPlace):
 
     def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         def tie(event: Event, depth: int) -> Event:
-            anchors = tuple(jax.lax.broadcast(counter, event.lengths(depth)) for counter in self.counters)
-            return dataclasses.replace(event, anchors=event.anchors + anchors)
+            iteration_deps = tuple(jax.lax.broadcast(counter, event.lengths(depth)) for counter in self.counters)
+            return dataclasses.replace(event, iteration_deps=event.iteration_deps + iteration_deps)
 
         return map_events(tie, nodes)
 

@@ -1,9 +1,9 @@
 """How `vmap` meets a program in which logs happen.
 
-JAX batches the jaxprs of higher-order primitives, and a log in them with the rest, except where lanes part: a `cond`
-with a predicate per lane becomes a selection that runs every branch, a `while_loop` runs its body for finished lanes
-too. There, while a handler is in scope, it is settled what each lane logs before JAX batches it. So it is for a
-`shard_map`, whose logs get their axis for shards before that of the batch.
+JAX batches the jaxprs of higher-order primitives, and a log in them with the rest, except where batch elements part: a
+`cond` with a predicate per batch element becomes a selection that runs every branch, a `while_loop` runs its body for
+finished batch elements too. There, while a handler is in scope, it is settled what each batch element logs before JAX
+batches it. So it is for a `shard_map`, whose logs get their axis for shards before that of the batch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Mask(InPlace):
     """Keeps of each log what happens where a condition holds.
 
     Attributes:
-        condition: A bool of the current lane, shape `()`, or with the axes of batches that were there before.
+        condition: A bool of the current batch element, shape `()`, or with the axes of batches that were there before.
         optional: Why the number of events depends on a branch; empty when it does not.
         only_tapped: Whether logs that wait for a handler stay as they are.
     """
@@ -145,7 +145,7 @@ def _batch_while(original: Batcher) -> Batcher:
             return original(axis_data, args, dims, **params)
         cond_jaxpr, body_jaxpr = params["cond_jaxpr"], params["body_jaxpr"]
         num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
-        if has_log(cond_jaxpr):  # The condition is checked once before the loop, by every lane.
+        if has_log(cond_jaxpr):  # The condition is checked once before the loop, by every batch element.
             first = [*args[:num_cond], *args[num_cond + num_body :]], [*dims[:num_cond], *dims[num_cond + num_body :]]
             _compat.batch(cond_jaxpr, axis_data, *first)
         masked_params = {
@@ -161,7 +161,7 @@ def _batch_while(original: Batcher) -> Batcher:
 
 @_compat.weakref_lru_cache  # JAX batches a body more than once, and remembers the results by its identity.
 def _masked_body(body_jaxpr: Any, cond_jaxpr: Any, num_cond: int, num_body: int) -> Any:
-    """The body, of which only the lanes that go on log, together with what the condition then logs."""
+    """The body, of which only the batch elements that go on log, together with what the condition then logs."""
     cond = _compat.as_fun(cond_jaxpr)
 
     def body(*args: Any) -> Sequence[Any]:

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._columns import Columns, describe, with_event_axes
-from lox._events import Event, Loop, Node, Site, events, map_events, masked, restrict
+from lox._events import Event, Node, Site, StackedEvents, events, map_events, masked, restrict
 from lox._exceptions import StructureError, UnsupportedPrimitiveError
 from lox._handler import Handler, InPlace
-from lox._lanes import where
+from lox._leading_axes import where
 from lox._timeline import groups
 
 Maker = Callable[[tuple[Any, ...]], tuple[Any, ...]]
@@ -43,7 +43,7 @@ class Collect(Handler):
 
 @dataclasses.dataclass(frozen=True)
 class Refuse(InPlace):
-    """Drops the logs at `sites`; of others it is not known for which lanes they happen."""
+    """Drops the logs at `sites`; of others it is not known for which batch elements they happen."""
 
     sites: frozenset[Site]
 
@@ -52,8 +52,9 @@ class Refuse(InPlace):
             if event.site not in self.sites:
                 raise UnsupportedPrimitiveError(
                     f"A derivative or batching rule logs, at {event.site}, of a function that is called under vmap in "
-                    "a cond or switch whose predicate differs between lanes: lox cannot tell for which of them the "
-                    "rule runs. Log in the function rather than in its rule, or leave this log out with lox.strip."
+                    "a cond or switch whose predicate differs between batch elements: lox cannot tell for which of "
+                    "them the rule runs. Log in the function rather than in its rule, or leave this log out with "
+                    "lox.strip."
                 )
         return ()
 
@@ -124,7 +125,7 @@ def _counts_by_tags(nodes: Sequence[Node], times: int = 1) -> Counter[tuple[str,
     """How many events there are by key and tags."""
     found: Counter[tuple[str, tuple[str, ...]]] = Counter()
     for node in nodes:
-        if isinstance(node, Loop):
+        if isinstance(node, StackedEvents):
             found.update(_counts_by_tags(node.body, times * node.length))
         else:
             found.update({(key, node.site.tags): times for key in node.values})
@@ -169,10 +170,10 @@ def _listed(nodes: Sequence[Node]) -> str:
 def _alike(first: tuple[Node, ...], second: tuple[Node, ...]) -> bool:
     def unplaced(nodes: tuple[Node, ...]) -> tuple[Any, ...]:
         return tuple(
-            Loop(unplaced(node.body), node.dropped, node.length)
-            if isinstance(node, Loop)
+            StackedEvents(unplaced(node.body), node.dropped, node.length)
+            if isinstance(node, StackedEvents)
             else dataclasses.replace(
-                node, anchors=(), site=dataclasses.replace(node.site, file="", line=0, function="")
+                node, iteration_deps=(), site=dataclasses.replace(node.site, file="", line=0, function="")
             )
             for node in nodes
         )
@@ -222,7 +223,7 @@ class _Together:
             tuple(sorted(self.keys)): jax.lax.broadcast_in_dim(beyond, max(shapes, key=len), range(jnp.ndim(beyond)))
         }
 
-    def filled(self, own: Columns | None, reason: str) -> Loop:
+    def filled(self, own: Columns | None, reason: str) -> StackedEvents:
         """The events of one branch, if it has some, and those that only others have, which did not happen."""
         like, length = self.parts[0], self.length
         have = 0 if own is None else jnp.shape(own.any_value())[0]
@@ -241,13 +242,15 @@ class _Together:
         values = {key: pad(own.values[key] if own else None, like.values[key]) for key in self.keys}
         steps = {name: pad(own.steps[name] if own else None, aval) for name, aval in like.steps.items()}
         optional = reason if self.is_optional else next((part.optional for part in self.parts if part.optional), "")
-        event = Event(values, steps, mask, (), like.site, like.lanes, optional, outside=like.outside)
-        return Loop((event,), self.dropped(own), length)
+        event = Event(
+            values, steps, mask, (), like.site, like.batch_ndim, optional, outer_batch_ndim=like.outer_batch_ndim
+        )
+        return StackedEvents((event,), self.dropped(own), length)
 
 
 def _check_branches(key: str, first: Columns, other: Columns) -> None:
     kinds = [
-        (describe(part.values[key].dtype, part.values[key].shape[1:], part.lanes), sorted(part.steps))
+        (describe(part.values[key].dtype, part.values[key].shape[1:], part.batch_ndim), sorted(part.steps))
         for part in (first, other)
     ]
     if kinds[0] != kinds[1]:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lox._events import NOWHERE, Loop, Node, Site
+from lox._events import NOWHERE, Node, Site, StackedEvents
 from lox._exceptions import StructureError, UnsupportedPrimitiveError
 from lox._timeline import Timeline, groups
 
@@ -23,17 +23,17 @@ class Columns(Timeline):
 
     Attributes:
         site: The first log call.
-        lanes: The number of batch axes.
+        batch_ndim: The number of batch axes.
         optional: Why the number of events depends on data; empty when it does not.
-        outside: How many of the first batch axes are of a `vmap` around a `shard_map`.
+        outer_batch_ndim: How many of the first batch axes are of a `vmap` around a `shard_map`.
         is_filled: Whether values and counters already are what the user gets where the mask is False.
         single: Whether there is one event, and no event axis yet, so that stacking costs nothing.
     """
 
     site: Site = dataclasses.field(default=NOWHERE, metadata={"static": True})
-    lanes: int = dataclasses.field(default=0, metadata={"static": True})
+    batch_ndim: int = dataclasses.field(default=0, metadata={"static": True})
     optional: str = dataclasses.field(default="", metadata={"static": True})
-    outside: int = dataclasses.field(default=0, metadata={"static": True})
+    outer_batch_ndim: int = dataclasses.field(default=0, metadata={"static": True})
     is_filled: bool = dataclasses.field(default=False, metadata={"static": True})
     single: bool = dataclasses.field(default=False, metadata={"static": True})
 
@@ -44,13 +44,13 @@ class Columns(Timeline):
     def batch(self, depth: int) -> tuple[int, ...]:
         """The sizes of the batch axes, under `depth` loops."""
         first = depth + (not self.single)
-        return tuple(self.any_value().shape[first : first + self.lanes]) if self.lanes else ()
+        return tuple(self.any_value().shape[first : first + self.batch_ndim]) if self.batch_ndim else ()
 
     def happened(self, depth: int = 0) -> Any:
         """The mask, which is all true where there is none."""
         if self.mask is not None:
             return self.mask
-        shape = jnp.shape(self.any_value())[: depth + self.lanes + (not self.single)]
+        shape = jnp.shape(self.any_value())[: depth + self.batch_ndim + (not self.single)]
         return (np if isinstance(self.any_value(), np.ndarray) else jnp).ones(shape, bool)
 
 
@@ -133,19 +133,19 @@ def columns(nodes: Sequence[Node], depth: int = 0, arrays: Arrays = ON_DEVICE) -
     """
     parts: list[Columns] = []
     for node in nodes:
-        if isinstance(node, Loop):
+        if isinstance(node, StackedEvents):
             parts += [
                 _unrolled(each, _dropped(node, each), depth, arrays) for each in columns(node.body, depth + 1, arrays)
             ]
         else:
-            if any(node.split):
+            if any(node.spmd_axes):
                 raise UnsupportedPrimitiveError(
                     f"reduce=, interval= and branches that log differently cannot be had for the log at {node.site} "
                     "inside a shard_map under vmap with spmd_axis_name=, which splits the batch over shards. Apply "
                     "lox.spool inside the vmap, as in vmap(spool(f), spmd_axis_name=...)."
                 )
             node = node.with_full_steps(depth)
-            fixed = (node.site, node.lanes, node.optional, node.outside, node.is_filled)
+            fixed = (node.site, node.batch_ndim, node.optional, node.outer_batch_ndim, node.is_filled)
             parts.append(Columns(node.values, node.steps, node.mask, None, *fixed, single=True))
     return [
         _in_sequence([parts[place].only(keys) for place in places], depth, arrays)
@@ -176,7 +176,7 @@ def _with(part: Columns, arrays: tuple[Any, Any, Any], **changes: Any) -> Column
     return dataclasses.replace(part, values=values, steps=steps, mask=mask, **changes)
 
 
-def _dropped(loop: Loop, part: Columns) -> Any:
+def _dropped(loop: StackedEvents, part: Columns) -> Any:
     return next((count for keys, count in loop.dropped.items() if not part.values.keys().isdisjoint(keys)), None)
 
 
@@ -245,7 +245,7 @@ def _check_alike(types: dict[str, Type], first: Columns, other: Columns, depth: 
 
 def _types(part: Columns, depth: int) -> dict[str, Type]:
     first = depth + (not part.single)
-    return {key: (value.dtype, tuple(value.shape[first:]), part.lanes) for key, value in part.values.items()}
+    return {key: (value.dtype, tuple(value.shape[first:]), part.batch_ndim) for key, value in part.values.items()}
 
 
 def _in_equal_batches(parts: list[Columns], depth: int, arrays: Arrays) -> list[Columns]:
@@ -257,8 +257,8 @@ def _in_equal_batches(parts: list[Columns], depth: int, arrays: Arrays) -> list[
     if all(batch == batches[0] for batch in batches):
         return parts
     logged = [{key: (dtype, shape[n:]) for key, (dtype, shape, n) in _types(part, depth).items()} for part in parts]
-    first = parts[0].site, parts[0].lanes, logged[0]
-    if any((part.site, part.lanes, types) != first for part, types in zip(parts, logged, strict=True)):
+    first = parts[0].site, parts[0].batch_ndim, logged[0]
+    if any((part.site, part.batch_ndim, types) != first for part, types in zip(parts, logged, strict=True)):
         return parts
     largest = tuple(map(max, zip(*batches, strict=True)))
     return [
@@ -280,10 +280,10 @@ def _padded(part: Columns, batch: tuple[int, ...], depth: int, arrays: Arrays) -
     return masked.map(lambda array: pad(array, depth + (not part.single)))
 
 
-def describe(dtype: Any, shape: Sequence[int], lanes: int) -> str:
+def describe(dtype: Any, shape: Sequence[int], batch_ndim: int) -> str:
     """The type of an event, in which the axes of batches are told from those that were logged."""
-    logged = f"{dtype.name}{list(shape[lanes:])}"
-    return f"{logged} in a batch of {' x '.join(map(str, shape[:lanes]))}" if lanes else logged
+    logged = f"{dtype.name}{list(shape[batch_ndim:])}"
+    return f"{logged} in a batch of {' x '.join(map(str, shape[:batch_ndim]))}" if batch_ndim else logged
 
 
 def _counters(part: Columns) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def dataset(logs: Logs) -> xarray.Dataset:
-    """A variable for each key, over its events, lanes and axes of values.
+    """A variable for each key, over its events, batch elements and axes of values.
 
     Raises:
         LogValueError: Two variables have one name.
@@ -34,7 +34,7 @@ def dataset(logs: Logs) -> xarray.Dataset:
     for keys in groups.values():
         suffix = f"_{keys[0]}" if len(groups) > 1 else ""
         first = events[keys[0]]
-        lanes = [f"lane_{axis}" for axis in range(len(first.lanes))] if len(first.lanes) > 1 else ["lane"]
+        lanes = [f"batch_{axis}" for axis in range(len(first.lanes))] if len(first.lanes) > 1 else ["batch"]
         if len({each.lanes for each in events.values() if each.lanes}) > 1:
             lanes = [lane + suffix for lane in lanes]
         dims = [f"event{suffix}", *lanes[: len(first.lanes)]]
@@ -49,7 +49,7 @@ def dataset(logs: Logs) -> xarray.Dataset:
 
 
 def _counters(events: PlainEvents) -> dict[str, np.ndarray]:
-    """The counters; one that all lanes share has the axis of events only."""
+    """The counters; one that all batch elements share has the axis of events only."""
     if 0 in events.lanes:
         return events.steps
     found = {}

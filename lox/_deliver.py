@@ -114,7 +114,7 @@ def _send(*leaves: Any, layout: Layout) -> list[Any]:
         return []
     if to.first:
         _compat.need(_compat.Feature.TAP_ON_SHARDS)
-    if all(0 in event.lengths(depth + event.lanes)[depth:] for event, depth in with_depths(nodes)):
+    if all(0 in event.lengths(depth + event.batch_ndim)[depth:] for event, depth in with_depths(nodes)):
         return []
     nodes = map_events(lambda event, depth: event.with_full_steps(depth), nodes)
     arrays = [untyped(leaf) for leaf in jax.tree.leaves((nodes, to))]
@@ -165,7 +165,7 @@ def _is_plain(nodes: Sequence[Node], to: Destination) -> bool:
     """Whether there is one event, which happens for sure, and everywhere, and is laid out already."""
     if len(nodes) > 1 or not isinstance(nodes[0], Event) or nodes[0].mask is not None or to.shard is not None:
         return False
-    return INNER not in nodes[0].steps or not nodes[0].lanes
+    return INNER not in nodes[0].steps or not nodes[0].batch_ndim
 
 
 def _lower_log(ctx: Any, *leaves: Any, layout: Layout) -> Any:
@@ -277,7 +277,7 @@ def _lay_out(nodes: Sequence[Node], to: Destination) -> logdict:
 
 def _arrived(timeline: Columns, to: Destination, with_masks: bool) -> Timeline | None:
     """The events of a timeline that happened, in their order; None where there are none."""
-    if 0 in timeline.any_value().shape[: 1 + timeline.lanes]:
+    if 0 in timeline.any_value().shape[: 1 + timeline.batch_ndim]:
         return None
     if with_masks:
         timeline = dataclasses.replace(timeline, mask=timeline.happened())
@@ -295,7 +295,7 @@ def _arrived(timeline: Columns, to: Destination, with_masks: bool) -> Timeline |
     labels = _labels(steps)
     timeline = dataclasses.replace(timeline, steps=steps)
     if to.shard is not None:
-        axis = 1 + timeline.outside
+        axis = 1 + timeline.outer_batch_ndim
         timeline = timeline.map(lambda array: _of_shard(array, to, axis))
         labels |= {SHARDED: np.full(len(timeline.any_value()), axis)} if labels else {}
     values, steps, mask = timeline.values, timeline.steps, timeline.mask

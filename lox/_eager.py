@@ -15,7 +15,7 @@ import jax.extend as jex
 import jax.numpy as jnp
 
 from lox._columns import ON_DEVICE
-from lox._events import Event, Loop, Node, events
+from lox._events import Event, Node, StackedEvents, events
 from lox._exceptions import SpoolError
 
 CHUNK = 32
@@ -62,7 +62,7 @@ def stacked(nodes: Sequence[Any]) -> list[Any]:
     alike: dict[Any, list[Node]] = {}
     last: dict[str, Any] = {}
     for node in nodes:
-        if not isinstance(node, (Event, Loop)):
+        if not isinstance(node, (Event, StackedEvents)):
             done.append(node)
             continue
         kind = _kind(node)
@@ -73,7 +73,7 @@ def stacked(nodes: Sequence[Any]) -> list[Any]:
         found = alike.setdefault(kind, [])
         found.append(node)
         if len(found) == CHUNK:
-            done.append(Loop((ON_DEVICE.joined(alike.pop(kind), (True,) * CHUNK, 0),), {}, CHUNK))
+            done.append(StackedEvents((ON_DEVICE.joined(alike.pop(kind), (True,) * CHUNK, 0),), {}, CHUNK))
     return [*done, *(node for found in alike.values() for node in found)]
 
 

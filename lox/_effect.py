@@ -131,7 +131,7 @@ def _batch(
 ) -> tuple[list[Any], list[Any]]:
     nodes, to = jax.tree.unflatten(layout.tree, leaves)
     places, place_to = jax.tree.unflatten(layout.tree, [_Place(dim) for dim in dims])
-    if to is not None:  # It is the same for all lanes.
+    if to is not None:  # It is the same for all batch elements.
         to = jax.tree.map(lambda leaf, at: at.first(leaf), to, place_to)
     leaves, tree = jax.tree.flatten(nodes)
     emit_batched(axis_data, leaves, [place.dim for place in jax.tree.leaves(places)], tree, to)
@@ -161,28 +161,33 @@ def emit_batched(
     names = tuple(name for name in (names if isinstance(names, tuple) else (names,)) if name in shards)
     nodes = jax.tree.unflatten(tree, leaves)
 
-    def move(leaf: Any, dim: int | None, place: int, lanes: int | None) -> Any:
-        has_axes = lanes is None or jnp.ndim(leaf) - (dim is not None) > place
-        if dim is None and lanes is not None and not names:  # A loop need not stack anew what it counts with.
+    def move(leaf: Any, dim: int | None, place: int, batch_ndim: int | None) -> Any:
+        has_axes = batch_ndim is None or jnp.ndim(leaf) - (dim is not None) > place
+        if dim is None and batch_ndim is not None and not names:  # A loop need not stack anew what it counts with.
             return jax.lax.expand_dims(leaf, (place,)) if has_axes else leaf
         leaf = _compat.with_axis(axis_data, dim, place, leaf)
-        return leaf if has_axes else jax.lax.expand_dims(leaf, range(place + 1, place + 1 + (lanes or 0)))
+        return leaf if has_axes else jax.lax.expand_dims(leaf, range(place + 1, place + 1 + (batch_ndim or 0)))
 
     moved = list(map(move, leaves, dims, depths(nodes), counters(nodes)))
     if to is not None and names:
         site = next(events(jax.tree.unflatten(tree, leaves))).site
         raise UnsupportedPrimitiveError(
             f"The log at {site} is sent from inside a shard_map under vmap with spmd_axis_name=, which splits the "
-            "batch over shards: lox.tap, or a logger, does not know the others' lanes there. Apply it outside of the "
-            "vmap, as in tap(vmap(f, spmd_axis_name=...)), or use lox.spool inside."
+            "batch over shards: lox.tap, or a logger, does not know the others' batch elements there. Apply it outside "
+            "of the vmap, as in tap(vmap(f, spmd_axis_name=...)), or use lox.spool inside."
         )
     if shards:
         _compat.need(_compat.Feature.VMAPPED_SHARDS)
-    outside = any(trace.axis_data is axis_data for trace in batching_shards.get())
+    is_outer = any(trace.axis_data is axis_data for trace in batching_shards.get())
 
     def add_axis(event: Event, depth: int) -> Event:
-        split = (names, *event.split) if names or event.split else ()
-        return dataclasses.replace(event, lanes=event.lanes + 1, split=split, outside=event.outside + outside)
+        spmd_axes = (names, *event.spmd_axes) if names or event.spmd_axes else ()
+        return dataclasses.replace(
+            event,
+            batch_ndim=event.batch_ndim + 1,
+            spmd_axes=spmd_axes,
+            outer_batch_ndim=event.outer_batch_ndim + is_outer,
+        )
 
     emit(map_events(add_axis, jax.tree.unflatten(tree, moved)), to)
 

@@ -1,9 +1,9 @@
 """What one `log_p` equation carries: events, possibly stacked by the loops they happened in.
 
-A sequence of logs is a tuple of nodes in program order. A node is an `Event`, one call of `lox.log`, or a `Loop`,
-a sequence of nodes that happened `length` times. Nodes are pytrees. Under `k` enclosing `Loop`s every array of an
-event has `k` leading loop axes, outermost first; after them come the axes of batches (`vmap`, shards), then the
-shape that was logged.
+A sequence of logs is a tuple of nodes in program order. A node is an `Event`, one call of `lox.log`, or a
+`StackedEvents`, a sequence of nodes that happened `length` times. Nodes are pytrees. Under `k` enclosing
+`StackedEvents`s every array of an event has `k` leading loop axes, outermost first; after them come the axes of batches
+(`vmap`, shards), then the shape that was logged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from lox import _compat
-from lox._lanes import broadcast_as, where
+from lox._leading_axes import broadcast_as, where
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,47 +42,47 @@ class Event:
     """One call of `lox.log`.
 
     Attributes:
-        values: What was logged, by key. An event without values only keeps its anchors from being removed.
+        values: What was logged, by key. An event without values only keeps its `iteration_deps` from being removed.
         steps: The counters of the call, by name. One has no batch axis, or all, of which those may have size one over
             which it does not differ.
-        mask: Whether the event happened, per lane; None when it always does.
-        anchors: Values without meaning that tie the event to the loop iteration it belongs to.
+        mask: Whether the event happened, per batch element; None when it always does.
+        iteration_deps: Values without meaning that tie the event to the loop iteration it belongs to.
         site: The call.
-        lanes: The number of batch axes, which every array has.
+        batch_ndim: The number of batch axes, which every array has.
         optional: Why the number of such events depends on data that a `cond` or `switch` branched on; empty when it
             does not.
-        split: Inside a `shard_map`, for the first batch axes, the mesh axes over which each is split.
-        outside: Inside a `shard_map`, how many of the first batch axes are of a `vmap` around it.
+        spmd_axes: Inside a `shard_map`, for the first batch axes, the mesh axes over which each is split.
+        outer_batch_ndim: Inside a `shard_map`, how many of the first batch axes are of a `vmap` around it.
         is_filled: Whether values and counters already are what the user gets where the mask is False.
     """
 
     values: dict[str, Any]
     steps: dict[str, Any]
     mask: Any
-    anchors: tuple[Any, ...]
+    iteration_deps: tuple[Any, ...]
     site: Site = dataclasses.field(metadata={"static": True})
-    lanes: int = dataclasses.field(default=0, metadata={"static": True})
+    batch_ndim: int = dataclasses.field(default=0, metadata={"static": True})
     optional: str = dataclasses.field(default="", metadata={"static": True})
-    split: tuple[tuple[Any, ...], ...] = dataclasses.field(default=(), metadata={"static": True})
-    outside: int = dataclasses.field(default=0, metadata={"static": True})
+    spmd_axes: tuple[tuple[Any, ...], ...] = dataclasses.field(default=(), metadata={"static": True})
+    outer_batch_ndim: int = dataclasses.field(default=0, metadata={"static": True})
     is_filled: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def with_full_steps(self, depth: int) -> Event:
         """The event under `depth` loops, whose counters have all batch axes in full."""
-        if not self.lanes or not self.steps:
+        if not self.batch_ndim or not self.steps:
             return self
         value = next(iter(self.values.values()))
-        steps = {name: broadcast_as(value, step, depth + self.lanes) for name, step in self.steps.items()}
+        steps = {name: broadcast_as(value, step, depth + self.batch_ndim) for name, step in self.steps.items()}
         return dataclasses.replace(self, steps=steps)
 
     def lengths(self, depth: int) -> tuple[int, ...]:
         """The lengths of the `depth` loops around the event."""
-        return jnp.shape(next(iter((*self.values.values(), *self.anchors))))[:depth]
+        return jnp.shape(next(iter((*self.values.values(), *self.iteration_deps))))[:depth]
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(slots=True)
-class Loop:
+class StackedEvents:
     """Nodes that happened `length` times; `dropped` counts, for keys of one timeline, the events beyond a bound."""
 
     body: tuple[Any, ...]
@@ -90,7 +90,7 @@ class Loop:
     length: int = dataclasses.field(metadata={"static": True})
 
 
-Node = Event | Loop
+Node = Event | StackedEvents
 
 
 @jax.tree_util.register_dataclass
@@ -119,7 +119,7 @@ def map_events(
     """Replaces every event; `function` also gets the number of loops around it and drops the event with None."""
     mapped: list[Node] = []
     for node in nodes:
-        if isinstance(node, Loop):
+        if isinstance(node, StackedEvents):
             body = map_events(function, node.body, depth + 1)
             dropped = {}
             if node.dropped:
@@ -127,7 +127,7 @@ def map_events(
                 left = {tuple(key for key in group if key in keys): count for group, count in node.dropped.items()}
                 dropped = {group: count for group, count in left.items() if group}
             if body:
-                mapped.append(Loop(body, dropped, node.length))
+                mapped.append(StackedEvents(body, dropped, node.length))
         else:
             event = function(node, depth)
             if event is not None:
@@ -146,7 +146,7 @@ def restrict(event: Event, wanted: Callable[[str], Any]) -> Event | None:
 def with_depths(nodes: Sequence[Node], depth: int = 0) -> Iterator[tuple[Event, int]]:
     """All events, each with the number of loops around it."""
     for node in nodes:
-        if isinstance(node, Loop):
+        if isinstance(node, StackedEvents):
             yield from with_depths(node.body, depth + 1)
         else:
             yield node, depth
@@ -170,7 +170,7 @@ def depths(nodes: Sequence[Node], depth: int = 0) -> list[int]:
     """For each array in the flattened nodes, the number of its leading loop axes."""
     found: list[int] = []
     for node in nodes:
-        if isinstance(node, Loop):
+        if isinstance(node, StackedEvents):
             found += depths(node.body, depth + 1) + [depth] * len(jax.tree.leaves(node.dropped))
         else:
             found += [depth] * len(jax.tree.leaves(node))
@@ -181,11 +181,11 @@ def counters(nodes: Sequence[Node]) -> list[int | None]:
     """For each array in the flattened nodes, the number of batch axes of its event, or None if it is no counter."""
     found: list[int | None] = []
     for node in nodes:
-        if isinstance(node, Loop):
+        if isinstance(node, StackedEvents):
             found += [*counters(node.body), *[None] * len(jax.tree.leaves(node.dropped))]
         else:
-            rest = len(jax.tree.leaves((node.mask, node.anchors)))
-            found += [*[None] * len(node.values), *[node.lanes] * len(node.steps), *[None] * rest]
+            rest = len(jax.tree.leaves((node.mask, node.iteration_deps)))
+            found += [*[None] * len(node.values), *[node.batch_ndim] * len(node.steps), *[None] * rest]
     return found
 
 
@@ -193,7 +193,7 @@ def masked(nodes: Sequence[Node], mask: Any) -> tuple[Node, ...]:
     """The nodes, of which nothing happened where `mask`, whose axes are the first ones of batches, is False."""
 
     def narrow(event: Event, depth: int) -> Event:
-        shape = event.lengths(depth + event.lanes)
+        shape = event.lengths(depth + event.batch_ndim)
         new = jax.lax.broadcast_in_dim(mask, shape, range(depth, depth + jnp.ndim(mask)))
         return narrow_mask(event, new)
 
@@ -216,4 +216,4 @@ def _mask_dropped(node: Node, mask: Any) -> Node:
     if isinstance(node, Event):
         return node
     dropped = {keys: where(mask, count, jnp.zeros_like(count)) for keys, count in node.dropped.items()}
-    return Loop(tuple(_mask_dropped(child, mask) for child in node.body), dropped, node.length)
+    return StackedEvents(tuple(_mask_dropped(child, mask) for child in node.body), dropped, node.length)

@@ -48,15 +48,15 @@ class Log(Backward):
         if not recording.value:
             return
         steps = dict(zip(self.steps, residuals, strict=True))
-        emit((Event({self.key: strongly_typed(cotangent)}, steps, mask=None, anchors=(), site=self.site),))
+        emit((Event({self.key: strongly_typed(cotangent)}, steps, mask=None, iteration_deps=(), site=self.site),))
 
 
 @dataclasses.dataclass(frozen=True)
 class EachLane(Backward):
-    """Does so for each lane of a batch.
+    """Does so for each batch element.
 
     Attributes:
-        backward: What it does for a lane.
+        backward: What it does for a batch element.
         in_axes: Where the cotangent and the residuals have the axis of the batch.
         axis: The names and the size of that, as `jax.vmap` takes them.
     """
@@ -87,7 +87,7 @@ mlir.register_lowering(log_grad_p, lambda ctx, value, *residuals, **params: [val
 def _batch(
     axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, backward: Backward, of_tangent: bool
 ) -> tuple[Any, Any]:
-    if any(dim is not None for dim in dims):  # What all lanes share has one cotangent, the sum of theirs.
+    if any(dim is not None for dim in dims):  # What all batch elements share has one cotangent, the sum of theirs.
         names = (("axis_name", axis_data.name), ("axis_size", axis_data.size), ("spmd_axis_name", axis_data.spmd_name))
         backward = EachLane(backward, tuple(dims), names)
     return log_grad_p.bind(*args, backward=backward, of_tangent=of_tangent), dims[0]
@@ -128,8 +128,8 @@ def log_grad(data: Data, *, tags: str | Iterable[str] = (), prefix: str = "grad/
     Use what it returns: the cotangent is that of the returned value, the derivative of the differentiated function by
     it. Where nothing is differentiated in reverse mode, or nothing depends on the value, nothing is logged; nor for
     integers, which have no derivative. Each array is an event of its own, in the order of the backward pass. Under
-    `vmap` each lane has its own, except that a value which all lanes share has one cotangent, the sum of theirs.
-    Without a handler, nothing happens.
+    `vmap` each batch element has its own, except that a value which all batch elements share has one cotangent, the sum
+    of theirs. Without a handler, nothing happens.
 
     A `lox.tap` hears of the backward pass also from inside of the `jax.grad`, whereas `lox.spool` must be around it
     to return what happens there.

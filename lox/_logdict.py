@@ -263,7 +263,8 @@ class logdict(Mapping[str, Any]):
         """Reduces the events of each key that happened to one.
 
         The counters become those of the last event, or of the first for "first". A key of which no event happened
-        in some lane is masked out there. Of events without a mask, all lanes have as many: "count" is one number.
+        in some batch element is masked out there. Of events without a mask, all batch elements have as many:
+        "count" is one number.
 
         Args:
             reduction: "mean", "sum", "min", "max", "first", "last" or "count", or a mapping from key to one of them;
@@ -307,9 +308,9 @@ class logdict(Mapping[str, Any]):
         The wide table has a row for each step, and a column for each key, so that it plots and joins as it is. The
         index is the counter `step`, or `event`, the number of the event, when no key has it. Rows are sorted by it;
         events of a key without steps among others with steps come last, where the index is missing. When a key
-        logs more than once in a step, the step has several rows. The lanes of batches have rows of their own,
-        with the levels `lane`, or `lane_0`, `lane_1`, ..., of the index; they are told from other axes by the counters
-        or the mask that have them too. A value with axes has a column for each number, such as `grads[0]` and
+        logs more than once in a step, the step has several rows. The elements of batches have rows of their own,
+        with the levels `batch`, or `batch_0`, `batch_1`, ..., of the index; they are told from other axes by the
+        counters or the mask that have them too. A value with axes has a column for each number, such as `grads[0]` and
         `weights[2, 3]`. Further counters are columns. Where a key has no event in a row, numbers are NaN, and
         integers and truth values are missing in a dtype of pandas that knows this.
 
@@ -351,11 +352,12 @@ class logdict(Mapping[str, Any]):
     def to_xarray(self) -> xarray.Dataset:
         """The logs as a dataset with a variable for each key. Needs the extra `xarray`.
 
-        The dimensions of a variable are `event`, `lane` (or `lane_0`, `lane_1`, ...) for the axes of batches, told as
+        The dimensions of a variable are `event`, `batch` (or `batch_0`, `batch_1`, ...) for the batch axes, told as
         in `to_pandas`, and ``"KEY_axis_0"`` ... for those of its values. The counters are coordinates, along `event`
-        alone where the lanes agree, so that `dataset.swap_dims(event="step")` works. Where keys differ in their
-        counters or their number of events, those that are alike share `event_KEY`, `step_KEY` and so on, named after
-        the first of them. An event that did not happen is NaN, for which integers and truth values become float64.
+        alone where the batch elements agree, so that `dataset.swap_dims(event="step")` works. Where keys differ in
+        their counters or their number of events, those that are alike share `event_KEY`, `step_KEY` and so on, named
+        after the first of them. An event that did not happen is NaN, for which integers and truth values become
+        float64.
 
         Raises:
             LogValueError: Two variables would have one name. A `ValueError`.

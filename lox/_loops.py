@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._columns import Columns, describe, with_event_axes
-from lox._events import Event, Loop, Node, events, map_events, narrow_mask, restrict
+from lox._events import Event, Node, StackedEvents, events, map_events, narrow_mask, restrict
 from lox._exceptions import StructureError
 from lox._reduce import (
     Accumulator,
@@ -67,7 +67,7 @@ def reduced(timelines: Sequence[Columns], reduction: Callable[[str], str | None]
             name = reduction(key)
             if name is None:
                 raise AssertionError(f"{key!r} has no reduction")
-            accumulators[key] = of(name, value, each.mask, each.steps, each.site, each.lanes)
+            accumulators[key] = of(name, value, each.mask, each.steps, each.site, each.batch_ndim)
     return Reduced(accumulators, canonical(each.values for each in parts))
 
 
@@ -90,8 +90,8 @@ def merge_reduced(first: Reduced, second: Reduced) -> Reduced:
 def _check_alike(key: str, first: Accumulator, other: Accumulator) -> None:
     kinds = []
     for accumulator in (first, other):
-        shape = accumulator.lanes if accumulator.value is None else jnp.shape(accumulator.value)
-        kinds.append((describe(accumulator.dtype, shape, len(accumulator.lanes)), sorted(accumulator.steps)))
+        shape = accumulator.batch_shape if accumulator.value is None else jnp.shape(accumulator.value)
+        kinds.append((describe(accumulator.dtype, shape, len(accumulator.batch_shape)), sorted(accumulator.steps)))
     if kinds[0] != kinds[1]:
         (here, steps), (there, other_steps) = kinds
         raise StructureError(
@@ -190,7 +190,7 @@ class ScanLoops:
         reduced, buffers = carry
         nodes: list[Any] = self.thinning.finish(buffers, self.shapes)
         if stacked:
-            nodes.append(Loop(stacked, {}, self.length))
+            nodes.append(StackedEvents(stacked, {}, self.length))
         if self.interval is not None:
             nodes.append(self._seen_after(stacked))
         if reduced.accumulators:
@@ -262,23 +262,24 @@ class WhileLoops:
 
             def narrow(event: Event, depth: int) -> Event:
                 # Loops inside of the loop are stacked after its own axis, which is the first.
-                shape = (*event.lengths(depth + 1), *_lanes(event, depth + 1))
+                shape = (*event.lengths(depth + 1), *_batch_shape(event, depth + 1))
                 return narrow_mask(event, jax.lax.broadcast_in_dim(ran, shape, (0,)))
 
             counts = {keys: result(dropped.accumulators[keys[0]]) for keys in dropped.timelines}
-            nodes.append(Loop(map_events(narrow, buffers), counts, self.bound))
+            nodes.append(StackedEvents(map_events(narrow, buffers), counts, self.bound))
         if reduced.accumulators:
             nodes.append(_end(reduced, self.like, trips))
         return tuple(nodes)
 
 
-def _lanes(event: Event, depth: int) -> tuple[int, ...]:
+def _batch_shape(event: Event, depth: int) -> tuple[int, ...]:
     value = next(iter(event.values.values()))
-    return jnp.shape(value)[depth : depth + event.lanes]
+    return jnp.shape(value)[depth : depth + event.batch_ndim]
 
 
 def _counts(nodes: Sequence[Node]) -> Reduced:
-    """How many events of each timeline happened in an iteration, per lane, also beyond the bounds of loops inside.
+    """How many events of each timeline happened in an iteration, per batch element, also beyond the bounds of loops
+    inside.
 
     They stand under the first key of each.
     """

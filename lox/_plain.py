@@ -114,7 +114,9 @@ class PlainEvents:
         return self.values.shape[self.happened.ndim :]
 
     def counter(self, name: str) -> np.ndarray:
-        """A counter as one number for each event, shape `(events,)`: that of the first lane in which it happened."""
+        """A counter as one number for each event, shape `(events,)`: that of the first batch element
+        in which it happened.
+        """
         steps = self.steps[name]
         if not self.lanes:
             return steps
@@ -124,7 +126,8 @@ class PlainEvents:
         return np.take_along_axis(steps.reshape(happened.shape), happened.argmax(1)[:, None], 1)[:, 0]
 
     def numbers(self) -> np.ndarray:
-        """Each event as one number, shape `(events,)`: the mean of its elements in the lanes in which it happened.
+        """Each event as one number, shape `(events,)`: the mean of its elements in the batch elements in which it
+        happened.
 
         Complex elements count by their absolute value. Where there are no elements, it is NaN.
         """

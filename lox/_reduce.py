@@ -16,7 +16,7 @@ from lox import _compat
 from lox._collect import fill
 from lox._events import Site
 from lox._exceptions import LogValueError
-from lox._lanes import where
+from lox._leading_axes import where
 
 Reduction = Literal["mean", "sum", "min", "max", "first", "last", "count"]
 REDUCTIONS: tuple[str, ...] = get_args(Reduction)
@@ -29,13 +29,14 @@ class Accumulator:
 
     Attributes:
         value: The sum for "mean" and "sum"; the smallest, largest, first or last value; None for "count". Its shape is
-            `(*lanes, *shape)`. Before the first event it is the identity of the reduction, where that has one.
+            `(*batch, *shape)`. Before the first event it is the identity of the reduction, where that has one.
         lost: What rounding has taken from the last sum of floats, or None for nothing.
-        maybe: How many events happened of those that might not have, shape `lanes`; None if there are none such.
+        maybe: How many events happened of those that might not have, the shape of the batch; None if there are none
+            such.
         steps: The counters of the last event, or of the first for "first".
         reduction: Which one.
         dtype: The dtype of the events.
-        lanes: The sizes of the axes of lanes.
+        batch_shape: The sizes of the batch axes.
         certain: How many other events happened.
         site: The first log call.
         direct: Whether a single scan folded them, which may as well begin with what was before.
@@ -48,24 +49,24 @@ class Accumulator:
     steps: dict[str, Any]
     reduction: str = dataclasses.field(metadata={"static": True})
     dtype: Any = dataclasses.field(metadata={"static": True})
-    lanes: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+    batch_shape: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     certain: Any = dataclasses.field(metadata={"static": True})
     site: Site = dataclasses.field(metadata={"static": True})
     direct: bool = dataclasses.field(default=False, metadata={"static": True})
     continued: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def happened(self) -> Any:
-        """Whether there was an event, shape `lanes`, or True or False where that is known."""
+        """Whether there was an event, the shape of the batch, or True or False where that is known."""
         if self.certain > 0 or self.maybe is None:
             return bool(self.certain > 0)
         return self.maybe > 0
 
     def mask(self) -> Any:
-        """Which lanes had an event, or None if all surely did."""
+        """Which batch elements had an event, or None if all surely did."""
         happened = self.happened()
         if happened is True:
             return None
-        return jnp.zeros(self.lanes, bool) if happened is False else happened
+        return jnp.zeros(self.batch_shape, bool) if happened is False else happened
 
 
 def check_reduction(name: Any) -> str:
@@ -76,7 +77,7 @@ def check_reduction(name: Any) -> str:
     return name
 
 
-def lift(reduction: str, value: Any, mask: Any, steps: Mapping[str, Any], site: Site, lanes: int) -> Accumulator:
+def lift(reduction: str, value: Any, mask: Any, steps: Mapping[str, Any], site: Site, batch_ndim: int) -> Accumulator:
     """One event as an accumulator; it did not happen where `mask` is False.
 
     Raises:
@@ -84,7 +85,7 @@ def lift(reduction: str, value: Any, mask: Any, steps: Mapping[str, Any], site: 
     """
     if jnp.issubdtype(value.dtype, jax.dtypes.extended) and reduction not in ("first", "last", "count"):
         raise LogValueError(f"reduce={reduction!r} takes numbers, got {value.dtype.name} logged at {site}.")
-    dtype, shape = value.dtype, value.shape[:lanes]
+    dtype, shape = value.dtype, value.shape[:batch_ndim]
     if reduction in ("mean", "sum"):
         try:
             value = value.astype(_sum_dtype(reduction, dtype))
@@ -99,20 +100,20 @@ def lift(reduction: str, value: Any, mask: Any, steps: Mapping[str, Any], site: 
     return Accumulator(kept, None, maybe, dict(steps), reduction, dtype, shape, certain, site)
 
 
-def count(maybe: Any, certain: int, lanes: tuple[int, ...], site: Site) -> Accumulator:
+def count(maybe: Any, certain: int, batch_shape: tuple[int, ...], site: Site) -> Accumulator:
     """The accumulator of "count" that has counted so many events."""
-    return Accumulator(None, None, maybe, {}, "count", None, lanes, certain, site)
+    return Accumulator(None, None, maybe, {}, "count", None, batch_shape, certain, site)
 
 
-def fold(reduction: str, value: Any, mask: Any, steps: Mapping[str, Any], site: Site, lanes: int) -> Accumulator:
+def fold(reduction: str, value: Any, mask: Any, steps: Mapping[str, Any], site: Site, batch_ndim: int) -> Accumulator:
     """Events, stacked along their first axis, as an accumulator."""
     length = value.shape[0]
     if length == 1:
         value, mask, steps = jax.tree.map(lambda array: jax.lax.squeeze(array, (0,)), (value, mask, dict(steps)))
-        return lift(reduction, value, mask, steps, site, lanes)
+        return lift(reduction, value, mask, steps, site, batch_ndim)
     if mask is None and length:
         place = 0 if reduction == "first" else -1
-        one = lift(reduction, value[place], None, {name: step[place] for name, step in steps.items()}, site, lanes)
+        one = lift(reduction, value[place], None, {name: step[place] for name, step in steps.items()}, site, batch_ndim)
         total = one.value
         if reduction in ("mean", "sum"):
             total = jnp.sum(value, axis=0, dtype=total.dtype)
@@ -122,7 +123,7 @@ def fold(reduction: str, value: Any, mask: Any, steps: Mapping[str, Any], site: 
 
     def of_event(event: Any) -> Accumulator:
         value, mask, steps = event
-        return lift(reduction, value, mask, steps, site, lanes)
+        return lift(reduction, value, mask, steps, site, batch_ndim)
 
     stacked = (value, mask, dict(steps))
     of_one = jax.tree.map(lambda array: jex.core.mapped_aval(array.shape[0], 0, jax.typeof(array)), stacked)
@@ -147,27 +148,29 @@ def in_equal_batches(first: Accumulator, second: Accumulator) -> tuple[Accumulat
 
     So it is in `lax.map` with a `batch_size` that does not divide the length. Others stay as they are.
     """
-    if first.site != second.site or len(first.lanes) != len(second.lanes):
+    if first.site != second.site or len(first.batch_shape) != len(second.batch_shape):
         return first, second
-    largest = tuple(map(max, first.lanes, second.lanes))
+    largest = tuple(map(max, first.batch_shape, second.batch_shape))
     return _in_batch(first, largest), _in_batch(second, largest)
 
 
-def _in_batch(accumulator: Accumulator, lanes: tuple[int, ...]) -> Accumulator:
-    if accumulator.lanes == lanes:
+def _in_batch(accumulator: Accumulator, batch_shape: tuple[int, ...]) -> Accumulator:
+    if accumulator.batch_shape == batch_shape:
         return accumulator
     uncertain = alike([accumulator, None])(accumulator)
 
     def widened(aval: Any) -> Any:
-        return aval.update(shape=(*lanes, *aval.shape[len(lanes) :]))
+        return aval.update(shape=(*batch_shape, *aval.shape[len(batch_shape) :]))
 
     like = jax.tree.map(lambda array: widened(jax.typeof(array)), uncertain)
-    none = empty(dataclasses.replace(like, lanes=lanes))
+    none = empty(dataclasses.replace(like, batch_shape=batch_shape))
 
     def put(whole: Any, part: Any) -> Any:
         return jax.lax.dynamic_update_slice(whole, part, [0] * part.ndim)
 
-    return jax.tree.map(put, none, dataclasses.replace(uncertain, lanes=lanes, direct=False, continued=False))
+    return jax.tree.map(
+        put, none, dataclasses.replace(uncertain, batch_shape=batch_shape, direct=False, continued=False)
+    )
 
 
 def merge(first: Accumulator, second: Accumulator) -> Accumulator:
@@ -235,7 +238,7 @@ def continuing(none: Accumulator, sofar: Accumulator) -> Accumulator:
 
 
 def _with_more(accumulator: Accumulator, number: Any) -> Accumulator:
-    maybe = _plus(accumulator.maybe, jnp.full(accumulator.lanes, number))
+    maybe = _plus(accumulator.maybe, jnp.full(accumulator.batch_shape, number))
     return dataclasses.replace(accumulator, maybe=maybe)
 
 
@@ -256,7 +259,7 @@ def alike(accumulators: Sequence[Accumulator | None]) -> Callable[[Accumulator |
         if rounded and lost is None and _compensated(accumulator):
             lost = jnp.zeros_like(accumulator.value)
         if masked:
-            maybe = _plus(maybe, jnp.full(accumulator.lanes, accumulator.certain - certain, jnp.int32))
+            maybe = _plus(maybe, jnp.full(accumulator.batch_shape, accumulator.certain - certain, jnp.int32))
         return dataclasses.replace(accumulator, lost=lost, maybe=maybe, certain=certain, site=found[0].site)
 
     return change
@@ -272,7 +275,7 @@ def result(accumulator: Accumulator) -> Any:
                 f"reduce='count' counts {accumulator.certain:,} events of the log at {accumulator.site}, which is more "
                 "than an int32 holds. Leave it out of reduce=: the number is known before the program runs."
             )
-        return _plus(accumulator.maybe, jnp.full(accumulator.lanes, accumulator.certain, jnp.int32))
+        return _plus(accumulator.maybe, jnp.full(accumulator.batch_shape, accumulator.certain, jnp.int32))
     if reduction == "sum":
         return value.astype(_result_dtype("sum", accumulator.dtype))
     if reduction == "mean":

@@ -13,7 +13,7 @@ import jax.extend as jex
 from lox import _compat, _transform
 from lox._abstract import trace
 from lox._effect import log_p, received
-from lox._events import Event, Loop, Site
+from lox._events import Event, Site, StackedEvents
 from lox._handler import jaxprs_in
 
 primitives = jex.core.primitives
@@ -173,8 +173,8 @@ def _inside(eqn: Any, place: _Place) -> Iterator[tuple[Any, _Place]]:
             yield inner, place.through(eqn.primitive.name)
 
 
-def _logged(node: Event | Loop, place: _Place, loops: tuple[int, ...] = ()) -> Iterator[LogSite]:
-    if isinstance(node, Loop):
+def _logged(node: Event | StackedEvents, place: _Place, loops: tuple[int, ...] = ()) -> Iterator[LogSite]:
+    if isinstance(node, StackedEvents):
         for inner in node.body:
             yield from _logged(inner, place, (*loops, node.length))
         return
@@ -183,7 +183,7 @@ def _logged(node: Event | Loop, place: _Place, loops: tuple[int, ...] = ()) -> I
     here = place.through("", math.prod(loops), exact=node.mask is None)
     depth = len(loops)
     shapes = {key: tuple(aval.shape[depth:]) for key, aval in node.values.items()}
-    batch = math.prod(node.lengths(depth + node.lanes)[depth:])
+    batch = math.prod(node.lengths(depth + node.batch_ndim)[depth:])
     per_event = sum(math.prod(shapes[key]) * aval.dtype.itemsize for key, aval in node.values.items())
     per_event += sum(batch * aval.dtype.itemsize for aval in node.steps.values())
     site: Site = node.site

@@ -21,8 +21,8 @@ from lox._effect import emit, log_p, received
 from lox._events import (
     Destination,
     Event,
-    Loop,
     Node,
+    StackedEvents,
     events,
     map_events,
     masked,
@@ -63,7 +63,7 @@ class State:
 
     Attributes:
         channel: What the host knows it as: a number, or itself where that saves the number's way.
-        counts: For the timelines that are thinned out, how many events there were, per lane.
+        counts: For the timelines that are thinned out, how many events there were, per batch element.
         waiting: How many logs have not been sent yet.
         slots: These logs, by kind.
         labels: Counters that what is sent has besides its own, each of shape `()`, by name.
@@ -324,14 +324,14 @@ class Tap(InPlace):
 
             def narrow(event: Event, depth: int, here: Any = here, slots: Slots = slots) -> Event:
                 value = next(iter(event.values.values()))
-                shape = jnp.shape(value)[: depth + event.lanes]
+                shape = jnp.shape(value)[: depth + event.batch_ndim]
                 mask = jax.lax.broadcast_in_dim(here, shape, (0,))
                 steps = dict(event.steps)
                 if slots.order is not None:
                     steps[ORDER] = jax.lax.broadcast_in_dim(slots.order, shape, (0,))
                 return dataclasses.replace(narrow_mask(event, mask), steps=steps)
 
-            (loop,) = map_events(narrow, [Loop(slots.nodes, {}, self.buffer)])
+            (loop,) = map_events(narrow, [StackedEvents(slots.nodes, {}, self.buffer)])
             yield loop
 
     def _send(self, nodes: tuple[Node, ...]) -> None:
@@ -399,7 +399,7 @@ class TapChunks:
 def _split_by(group: Callable[[Event], Any], nodes: Sequence[Node]) -> Iterator[Node]:
     """The nodes, an event being split into those of its keys for which `group` is the same."""
     for node in nodes:
-        if isinstance(node, Loop):
+        if isinstance(node, StackedEvents):
             yield node
             continue
         of = {key: group(dataclasses.replace(node, values={key: value})) for key, value in node.values.items()}
@@ -416,8 +416,8 @@ def _labelled(nodes: Sequence[Node], labels: dict[str, Any]) -> tuple[Node, ...]
     """The nodes with labels, each of shape `()`."""
 
     def label(event: Event, depth: int) -> Event:
-        shape = event.lengths(depth + event.lanes)
-        of_event = labels | {INNER: jnp.int32(event.lanes)}
+        shape = event.lengths(depth + event.batch_ndim)
+        of_event = labels | {INNER: jnp.int32(event.batch_ndim)}
         steps = {name: jnp.broadcast_to(value, shape) for name, value in of_event.items()}
         return dataclasses.replace(event, steps=event.steps | steps)
 
@@ -459,7 +459,7 @@ def _layouts(nodes: Sequence[Node], depth: int) -> Iterator[tuple[str, Any]]:
     for event, inside in with_depths(nodes, depth):
         steps = {name: step.dtype for name, step in event.steps.items()}
         for key, value in event.values.items():
-            yield key, (value.shape[inside:], value.dtype, event.lanes, steps)
+            yield key, (value.shape[inside:], value.dtype, event.batch_ndim, steps)
 
 
 def _manual_axes() -> tuple[Any, ...]:
@@ -483,7 +483,7 @@ def _counting(counts: dict[tuple[str, ...], Any], event: Event) -> dict[tuple[st
     """The counts, with one for the keys of an event that have none, where keys share one that are logged together."""
     have = {key for keys in counts for key in keys}
     value = next(iter(event.values.values()))
-    none = jnp.zeros(value.shape[: event.lanes], jnp.int32)
+    none = jnp.zeros(value.shape[: event.batch_ndim], jnp.int32)
     new = {tuple(sorted(event.values.keys() - have)): none} if event.values.keys() - have else {}
     known = counts | new
     of_key = {key: count for keys, count in known.items() for key in keys}

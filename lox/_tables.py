@@ -46,7 +46,7 @@ def _joined(parts: Sequence[dict[str, np.ndarray]], name: str) -> Any:
 
 
 def wide(logs: Logs) -> pandas.DataFrame:
-    """A row for each step and lane, a column for each key.
+    """A row for each step and batch element, a column for each key.
 
     Raises:
         LogValueError: Two columns have one name.
@@ -68,8 +68,8 @@ def wide(logs: Logs) -> pandas.DataFrame:
             columns[names[-1]] = _with_gaps(values[(slice(None), *place)], rows.of[key], len(rows))
     _check_names(names)
     levels = [_whole(*rows.steps), *(_whole(*lane) for lane in rows.lanes)]
-    lanes = [f"lane_{axis}" for axis in range(len(rows.lanes))] if len(rows.lanes) > 1 else ["lane"]
-    level_names = [rows.name, *lanes[: len(rows.lanes)]]
+    names_of_axes = [f"batch_{axis}" for axis in range(len(rows.lanes))] if len(rows.lanes) > 1 else ["batch"]
+    level_names = [rows.name, *names_of_axes[: len(rows.lanes)]]
     if len(levels) == 1:
         index = pandas.Index(levels[0], name=rows.name)
     else:
@@ -78,7 +78,8 @@ def wide(logs: Logs) -> pandas.DataFrame:
 
 
 class _Rows:
-    """The rows of a wide table: of each step the first events of all keys, then the second ones, lane by lane.
+    """The rows of a wide table: of each step the first events of all keys, then the second ones, batch element by batch
+    element.
 
     Events without a step come after the others, by their number.
 
@@ -86,7 +87,7 @@ class _Rows:
         name: What the rows are numbered by: "step", or "event" when no key has steps.
         of: The rows of the events that happened, by key.
         steps: The number of each row, and which rows have none.
-        lanes: For each axis of batches the same of the lane.
+        lanes: For each axis of batches the same of the batch element.
     """
 
     def __init__(self, events: dict[str, PlainEvents]):

@@ -76,7 +76,7 @@ def tap(
     """Makes a function hand what it logs to a callback, as it runs.
 
     The callback gets a `lox.logdict` of NumPy arrays, laid out as `lox.spool` lays them out: the first axis is that
-    of events. It has a mask for a key of which an event happened in some lanes of a batch only; an event that
+    of events. It has a mask for a key of which an event happened in some batch elements only; an event that
     happened in none does not arrive. Under `vmap` there is one call for all lanes. In a `shard_map`, each shard
     sends its own, with an axis for shards on which a mask tells it; what is the same on all arrives once. Typed PRNG
     keys arrive as their data.

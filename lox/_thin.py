@@ -17,8 +17,8 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._columns import Columns, with_event_axes
-from lox._events import Event, Loop, Node, events, map_events, restrict
-from lox._lanes import sharded_as, where
+from lox._events import Event, Node, StackedEvents, events, map_events, restrict
+from lox._leading_axes import sharded_as, where
 from lox._timeline import refined
 
 
@@ -74,12 +74,14 @@ def _every(array: Any, interval: int, first: int) -> Any:
     return jax.lax.slice_in_dim(array, first, None, interval)
 
 
-def as_loop(timeline: Columns) -> Loop:
+def as_loop(timeline: Columns) -> StackedEvents:
     """A timeline with an event axis as a node."""
-    fixed = (timeline.site, timeline.lanes, timeline.optional)
-    event = Event(timeline.values, timeline.steps, timeline.mask, (), *fixed, outside=timeline.outside)
+    fixed = (timeline.site, timeline.batch_ndim, timeline.optional)
+    event = Event(
+        timeline.values, timeline.steps, timeline.mask, (), *fixed, outer_batch_ndim=timeline.outer_batch_ndim
+    )
     dropped = {} if timeline.dropped is None else {tuple(sorted(timeline.values)): timeline.dropped}
-    return Loop((event,), dropped, jnp.shape(timeline.any_value())[0])
+    return StackedEvents((event,), dropped, jnp.shape(timeline.any_value())[0])
 
 
 class ThinningScan:
@@ -139,7 +141,7 @@ def compact(timeline: Columns, interval: int, offset: int) -> Columns:
     slots = jnp.shape(value)[0]
     done = min(-(-offset // interval), slots)
     capacity = -(-(offset + slots - done) // interval)
-    shape = jnp.shape(value)[: 1 + timeline.lanes]
+    shape = jnp.shape(value)[: 1 + timeline.batch_ndim]
     mask = sharded_as(value, timeline.happened())
     place = sharded_as(value, jax.lax.broadcasted_iota(jnp.int32, shape, 0))
     late = mask & (place >= done)
@@ -149,13 +151,13 @@ def compact(timeline: Columns, interval: int, offset: int) -> Columns:
     inside = jnp.minimum(source, max(slots - 1, 0))
 
     def move(array: Any) -> Any:
-        return _over_batches(_take, timeline.lanes)(array, sharded_as(array, inside))
+        return _over_batches(_take, timeline.batch_ndim)(array, sharded_as(array, inside))
 
     return dataclasses.replace(timeline.map(move), mask=source < slots, is_filled=False)
 
 
-def _over_batches(function: Callable[..., Any], lanes: int) -> Callable[..., Any]:
-    for _ in range(lanes):
+def _over_batches(function: Callable[..., Any], batch_ndim: int) -> Callable[..., Any]:
+    for _ in range(batch_ndim):
         function = jax.vmap(function, in_axes=1, out_axes=1)
     return function
 

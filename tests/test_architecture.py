@@ -28,7 +28,7 @@ EVERYWHERE = MODULES | modules(TESTS.parent / "benchmarks", TESTS.parent) | modu
 HANDLERS = {"lox._spool", "lox._strip", "lox._sites", "lox._stream"}
 # From the bottom: a module imports none of a later layer.
 LAYERS = (
-    {"lox._exceptions", "lox._compat", "lox._events", "lox._lanes", "lox._probe", "lox._text", "lox._extras"}
+    {"lox._exceptions", "lox._compat", "lox._events", "lox._leading_axes", "lox._probe", "lox._text", "lox._extras"}
     | {"lox._each", "lox._timeline"},
     {"lox._arguments", "lox._effect", "lox._select", "lox._columns", "lox._log", "lox._log_grad"}
     | {"lox._keys", "lox._plain", "lox._tables", "lox._datasets", "lox._abstract", "lox._notebook"},

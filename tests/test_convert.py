@@ -63,8 +63,8 @@ def test_the_wide_table_has_a_row_for_each_step_and_a_column_for_each_key():
 
 def test_lanes_have_rows_of_their_own():
     table = spooled(jax.vmap(train), jnp.array([1.0, 5.0])).filter(["loss", "accuracy"]).to_pandas(wide=True)
-    assert list(table.index.names) == ["step", "lane"]
-    assert table["loss"].unstack("lane").to_numpy().tolist() == [[1, 5], [2, 6], [3, 7]]
+    assert list(table.index.names) == ["step", "batch"]
+    assert table["loss"].unstack("batch").to_numpy().tolist() == [[1, 5], [2, 6], [3, 7]]
     assert table.groupby("step")["loss"].mean().tolist() == [3, 4, 5]
     assert table.loc[(10, 1), "accuracy"] is pandas.NA
 
@@ -80,8 +80,8 @@ def test_lanes_in_which_an_event_did_not_happen_have_no_row():
 def test_nested_batches_have_a_level_each():
     f = jax.vmap(jax.vmap(lambda x: lox.log({"x": x}, step=0)["x"]))
     table = spooled(f, jnp.arange(6.0).reshape(2, 3)).to_pandas(wide=True)
-    assert list(table.index.names) == ["step", "lane_0", "lane_1"]
-    assert table["x"].unstack("lane_1").to_numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert list(table.index.names) == ["step", "batch_0", "batch_1"]
+    assert table["x"].unstack("batch_1").to_numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_a_key_outside_of_the_batch_has_rows_without_a_lane():
@@ -90,9 +90,9 @@ def test_a_key_outside_of_the_batch_has_rows_without_a_lane():
         return jax.vmap(lambda x: lox.log({"x": x}, step=0)["x"])(xs)
 
     table = spooled(f, jnp.array([1.0, 3.0])).to_pandas(wide=True).reset_index()
-    assert table["lane"].isna().tolist() == [True, False, False]
+    assert table["batch"].isna().tolist() == [True, False, False]
     assert table["mean"].tolist()[0] == 2.0 and table["x"].tolist()[1:] == [1.0, 3.0]
-    assert spooled(f, jnp.array([1.0, 3.0])).to_xarray()["x"].dims == ("event_x", "lane")
+    assert spooled(f, jnp.array([1.0, 3.0])).to_xarray()["x"].dims == ("event_x", "batch")
 
 
 def test_several_events_of_a_step_are_several_rows():
@@ -249,7 +249,7 @@ def test_a_dataset_has_dimensions_of_events_lanes_and_values():
         lambda x: lax.scan(lambda c, i: (c, lox.log({"x": c, "v": jnp.stack([c, i])}, step=2 * i)), x, jnp.arange(3))
     )
     dataset = spooled(f, jnp.array([1, 5])).to_xarray()
-    assert dataset["x"].dims == ("event", "lane") and dataset["v"].dims == ("event", "lane", "v_axis_0")
+    assert dataset["x"].dims == ("event", "batch") and dataset["v"].dims == ("event", "batch", "v_axis_0")
     assert dataset["step"].dims == ("event",) and dataset["step"].values.tolist() == [0, 2, 4]
     assert dataset.swap_dims(event="step")["x"].sel(step=4).values.tolist() == [1, 5]
     assert dataset["v"].values[2].tolist() == [[1, 2], [5, 2]]
@@ -258,7 +258,7 @@ def test_a_dataset_has_dimensions_of_events_lanes_and_values():
 def test_counters_in_which_lanes_differ_keep_the_axis_of_lanes():
     f = jax.vmap(lambda i: lox.log({"x": i}, step=i)["x"])
     dataset = spooled(f, jnp.arange(3)).to_xarray()
-    assert dataset["step"].dims == ("event", "lane") and dataset["step"].values.tolist() == [[0, 1, 2]]
+    assert dataset["step"].dims == ("event", "batch") and dataset["step"].values.tolist() == [[0, 1, 2]]
 
 
 def test_keys_with_other_events_have_axes_of_their_own():
@@ -289,7 +289,7 @@ def test_batches_of_several_lengths_have_several_lanes():
         jax.vmap(lambda y: lox.log({"y": y}, step=0)["y"])(ys)
 
     dataset = spooled(f, jnp.arange(2.0), jnp.arange(3.0)).to_xarray()
-    assert (dataset["x"].dims, dataset["y"].dims) == (("event_x", "lane_x"), ("event_y", "lane_y"))
+    assert (dataset["x"].dims, dataset["y"].dims) == (("event_x", "batch_x"), ("event_y", "batch_y"))
 
 
 def test_variables_of_one_name_are_refused():
@@ -297,8 +297,8 @@ def test_variables_of_one_name_are_refused():
         logs_of({"step": [1.0]}, step=[1]).to_xarray()
     with pytest.raises(lox.LogValueError, match="two variables 'event'"):
         logs_of({"event": [1.0]}).to_xarray()
-    with pytest.raises(lox.LogValueError, match="a counter and an axis 'lane'"):
-        lox.logdict({"x": np.ones((1, 2))}, {"lane": {"x": np.ones((1, 2))}}).to_xarray()
+    with pytest.raises(lox.LogValueError, match="a counter and an axis 'batch'"):
+        lox.logdict({"x": np.ones((1, 2))}, {"batch": {"x": np.ones((1, 2))}}).to_xarray()
 
 
 def test_a_dataset_survives_a_file(tmp_path):

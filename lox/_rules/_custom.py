@@ -236,7 +236,7 @@ def custom_vjp(
     outs, leaves = function(*handler.arrays(), *args)
     if handler.mends:
         # Where JAX splits a program by what is known, it forgets a call whose outputs nothing uses, logs or not.
-        emit((Event({}, {}, mask=None, anchors=tuple(outs[:1]), site=NOWHERE),))
+        emit((Event({}, {}, mask=None, iteration_deps=tuple(outs[:1]), site=NOWHERE),))
     _settle(params["fun"], params["fwd"])
     return outs, primal.nodes(leaves)
 
@@ -267,7 +267,7 @@ def custom_vmap(
             out_batched[:] = jax.tree.leaves(batched)
             return jax.tree.leaves(outs)
 
-        # What the rule logs is of all lanes; it happens where it does for any of them.
+        # What the rule logs is of all batch elements; it happens where it does for any of them.
         values = [jnp.max(a, 0) if batched else a for a, batched in zip(args[:held], in_batched[:held], strict=True)]
         if not handler.collects:
             outs, leaves = primal.run_rule(rule, values, *args[held:])

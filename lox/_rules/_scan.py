@@ -10,7 +10,7 @@ import jax.extend as jex
 import jax.numpy as jnp
 
 from lox import _compat
-from lox._events import Loop
+from lox._events import StackedEvents
 from lox._handler import Chunks, Handler, rule, under
 from lox._rules._call import discharge, split_nodes
 
@@ -81,7 +81,7 @@ def run_scan(
 
     carry, (ys, nodes) = jax.lax.scan(body, list(init), (list(xs), indices), **options)
     nodes = _in_order(nodes, options)
-    return [*carry, *ys], (Loop(nodes, {}, length),) if nodes else ()
+    return [*carry, *ys], (StackedEvents(nodes, {}, length),) if nodes else ()
 
 
 # A scan becomes a scan of scans, each of which stacks the logs of a chunk, and a scan of the iterations left over.

@@ -10,7 +10,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from lox import _compat
-from lox._events import Event, Loop, events
+from lox._events import Event, StackedEvents, events
 from lox._handler import Handler, rule, under
 
 Axes = tuple[Any, ...]
@@ -60,39 +60,44 @@ def _expand(
     expanded: list[Any] = []
     specs: list[PartitionSpec] = []
 
-    def add(node: Any, axes: Axes, split: Sequence[Axes] = (), outside: int = 0) -> None:
-        split = [tuple(name for name in names if name in manual) for names in split]
+    def add(node: Any, axes: Axes, spmd_axes: Sequence[Axes] = (), outer: int = 0) -> None:
+        split = [tuple(name for name in names if name in manual) for names in spmd_axes]
         axes = tuple(name for name in axes if not any(name in names for names in split))
-        of_batch = [names or None for names in split] + [None] * (outside - len(split))
-        spec = [*[None] * depth, *of_batch[:outside], *([axes] if axes else []), *of_batch[outside:]]
+        of_batch = [names or None for names in split] + [None] * (outer - len(split))
+        spec = [*[None] * depth, *of_batch[:outer], *([axes] if axes else []), *of_batch[outer:]]
         specs.extend([PartitionSpec(*spec) if axes or any(split) else PartitionSpec()] * len(jax.tree.leaves(node)))
         varying = (*axes, *(name for names in split for name in names))
         node = jax.tree.map(lambda leaf: _compat.vary(leaf, varying), node)
         if axes:
-            node = jax.tree.map(lambda leaf: jax.lax.expand_dims(leaf, (depth + outside,)), node)
+            node = jax.tree.map(lambda leaf: jax.lax.expand_dims(leaf, (depth + outer,)), node)
         if isinstance(node, Event):
-            rest = tuple(tuple(name for name in names if name not in manual) for names in node.split)
+            rest = tuple(tuple(name for name in names if name not in manual) for names in node.spmd_axes)
             rest = ((), *rest) if axes and any(rest) else rest if any(rest) else ()
-            node = dataclasses.replace(node, lanes=node.lanes + bool(axes), split=rest, outside=0)
+            node = dataclasses.replace(
+                node, batch_ndim=node.batch_ndim + bool(axes), spmd_axes=rest, outer_batch_ndim=0
+            )
         expanded.append(node)
 
     for node in nodes:
-        if isinstance(node, Loop):
+        if isinstance(node, StackedEvents):
             body, body_specs = _expand(node.body, axes_of, manual, depth + 1)
             before = {key: event for event in events(node.body) for key in event.values}
-            after = {key: event.lanes for event in events(body) for key in event.values}
+            after = {key: event.batch_ndim for event in events(body) for key in event.values}
             shards = axes_of(jax.tree.leaves(node))
             counts = {}
             for keys, count in node.dropped.items():  # What varies is told key by key, and so splits a timeline.
-                for varies in dict.fromkeys(after[key] > before[key].lanes for key in keys):
-                    counts[tuple(key for key in keys if (after[key] > before[key].lanes) == varies)] = count, varies
+                for varies in dict.fromkeys(after[key] > before[key].batch_ndim for key in keys):
+                    counts[tuple(key for key in keys if (after[key] > before[key].batch_ndim) == varies)] = (
+                        count,
+                        varies,
+                    )
             dropped = {}
             for keys, (count, varies) in sorted(counts.items()):  # As JAX flattens them.
-                place = depth + before[keys[0]].outside
+                place = depth + before[keys[0]].outer_batch_ndim
                 axes = shards if varies else ()
                 dropped[keys] = jax.lax.expand_dims(_compat.vary(count, axes), (place,)) if axes else count
                 body_specs.append(PartitionSpec(*[None] * place, axes) if axes else PartitionSpec())
-            expanded.append(Loop(body, dropped, node.length))
+            expanded.append(StackedEvents(body, dropped, node.length))
             specs += body_specs
         elif isinstance(node, Event):
             node = node.with_full_steps(depth)
@@ -100,7 +105,12 @@ def _expand(
             axes_by_key = {key: axes_of([value, *others]) for key, value in node.values.items()}
             for group in dict.fromkeys(axes_by_key.values()):
                 values = {key: value for key, value in node.values.items() if axes_by_key[key] == group}
-                add(dataclasses.replace(node, values=values, anchors=()), group, node.split, node.outside)
+                add(
+                    dataclasses.replace(node, values=values, iteration_deps=()),
+                    group,
+                    node.spmd_axes,
+                    node.outer_batch_ndim,
+                )
         else:  # What handlers make of nodes is spread key by key.
             parts = node.parts(lambda leaves: axes_of(jax.tree.leaves(leaves))) if hasattr(node, "parts") else [node]
             for part in parts:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._handler import Handler, events_in, has_log, rule, under
-from lox._lanes import where
+from lox._leading_axes import where
 from lox._rules._call import discharge, split_nodes, varied
 
 while_p = jex.core.primitives.while_p
@@ -20,7 +20,8 @@ while_p = jex.core.primitives.while_p
 # while: (cond_consts, body_consts, carry) -> carry
 #     becomes  (..., ((carry, predicate), state, index)) -> ((carry, predicate), state, index)
 # Where the condition logs, the predicate of the next iteration is computed at the end of this one, so that this is
-# collected as well. So is a predicate with axes: it belongs to a batched loop, in which finished lanes stand still.
+# collected as well. So is a predicate with axes: it belongs to a batched loop, in which finished batch elements stand
+# still.
 @rule(while_p)
 def while_loop(
     handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]

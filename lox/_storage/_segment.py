@@ -37,7 +37,7 @@ class Segment:
         dtype: The name of the dtype of the values, which NumPy need not know; ``"key<rbg>"`` of the data of keys.
         shape: The shape of a value.
         steps: The dtypes of the counters, by name.
-        lanes: The shape of the mask of an event, or None when all lanes are there.
+        lanes: The shape of the mask of an event, or None when all batch elements are there.
     """
 
     stem: str

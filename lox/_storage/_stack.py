@@ -20,7 +20,7 @@ def stacked(runs: Mapping[str, logdict]) -> logdict:
     Events that a run has not got are masked out.
 
     Raises:
-        StructureError: Runs differ in the shape, dtype, counters or lanes of a key.
+        StructureError: Runs differ in the shape, dtype, counters or batch of a key.
     """
     data, mask, dropped = {}, {}, {}
     steps: dict[str, dict[str, Any]] = {}
@@ -46,7 +46,7 @@ def stacked(runs: Mapping[str, logdict]) -> logdict:
 
 @dataclasses.dataclass(frozen=True)
 class _Layout:
-    """What runs must agree on in a key. The lanes are those of its mask, where a run has one."""
+    """What runs must agree on in a key. The batch axes are those of its mask, where a run has one."""
 
     dtype: str
     impl: str | None
@@ -57,7 +57,7 @@ class _Layout:
     def __str__(self) -> str:
         counters = ", ".join(f"{name} ({dtype})" for name, dtype in self.counters) or "none"
         keys = "" if self.impl is None else f" (data of {self.impl} keys)"
-        lanes = "" if self.lanes is None else f" in lanes {list(self.lanes)}"
+        lanes = "" if self.lanes is None else f" in batches of {list(self.lanes)}"
         return f"{self.dtype}{list(self.shape)}{keys}{lanes} with the counters {counters}"
 
 

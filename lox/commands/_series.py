@@ -19,8 +19,8 @@ class Series:
     Attributes:
         counter: What they are numbered by: "step", or "event" where no step was logged.
         steps: The steps, or the numbers of the events.
-        values: The numbers: of an array the mean, over lanes as well; of complex ones the absolute value; NaN where
-            there is none. None for PRNG keys.
+        values: The numbers: of an array the mean, over batch elements as well; of complex ones the absolute value; NaN
+            where there is none. None for PRNG keys.
     """
 
     counter: str

@@ -96,7 +96,7 @@ class Logger:
         Args:
             run: The run.
             logs: Arrays of NumPy, at least one event of each key. There is a mask only where batches inside of the
-                logged function have lanes in which an event did not happen.
+                logged function have batch elements in which an event did not happen.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say how it writes logs.")
 

@@ -59,7 +59,7 @@ def unpacked(event: logdict, with_shards: bool) -> logdict:
 
 
 def happened(logs: logdict) -> logdict:
-    """Only the events that happened in some lane."""
+    """Only the events that happened in some batch element."""
     if not logs.mask and all(len(value) for value in logs.data.values()):
         return logs
     data, mask = {}, {}

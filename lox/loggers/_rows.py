@@ -41,7 +41,7 @@ class Row:
 def rows(run: Run, logs: logdict, images: frozenset[str] = frozenset(), whole: bool = False) -> Iterator[Row]:
     """The events of logs, those of keys with the same counters together, each key's in their order.
 
-    Lanes of a batch inside of the run are a part of the value, as far as the event happened in them.
+    Batch elements inside of the run are a part of the value, as far as the event happened in them.
 
     Args:
         run: The run.

@@ -92,7 +92,8 @@ class Run:
     def steps(self, logs: logdict, key: str, first: int | None = None) -> np.ndarray:
         """The number of each event of a key: its `step` counter, or, when it has none, its place in the run.
 
-        Lanes of a batch inside of the run share it: it is that of the first lane in which the event happened.
+        Batch elements inside of the run share it: it is that of the first batch element in which the event
+        happened.
         """
         if key in logs.steps.get("step", {}):
             return PlainEvents.of(logs, key).counter("step")
@@ -221,10 +222,11 @@ def _label(logs: logdict, name: str) -> int | None:
 def by_run(logs: logdict) -> Iterator[tuple[Key, logdict]]:
     """Takes logs with labels apart into those of each run.
 
-    An event of a run has no axes of batches around its logger, and a mask that says whether it happened in the lane.
+    An event of a run has no axes of batches around its logger, and a mask that says whether it happened in the batch
+    element.
 
     Raises:
-        LogDataError: Two lanes are of one run. A `TypeError`.
+        LogDataError: Two batch elements are of one run. A `TypeError`.
     """
     names = sorted(name for name in logs.steps if name.startswith(LABEL) and name[len(LABEL) :].isdigit())
     counters = {name: of for name, of in logs.steps.items() if not name.startswith(LABEL)}
@@ -242,7 +244,7 @@ def by_run(logs: logdict) -> Iterator[tuple[Key, logdict]]:
             run: Key = tuple(words[(0, *lane)].tolist())
             if run in found:
                 raise LogDataError(
-                    "Two lanes of a batch log to one run. Give each a key of its own: "
+                    "Two batch elements log to one run. Give each a key of its own: "
                     "vmap(lambda key, x: logger.tap(f, logger.init(key))(x))(jax.random.split(key, n), xs)."
                 )
             found.add(run)

@@ -219,7 +219,7 @@ def unlike(audited: Audited) -> Iterator[Finding | Held]:
     for event, depth, _ in audited.once(_Logs).left:
         steps = f"the steps {', '.join(sorted(event.steps))}" if event.steps else "no steps"
         for key, value in event.values.items():
-            what = f"{describe(value.dtype, value.shape[depth:], event.lanes)} with {steps}"
+            what = f"{describe(value.dtype, value.shape[depth:], event.batch_ndim)} with {steps}"
             known, site = first.setdefault(key, (what, event.site))
             if known == what:
                 yield UNLIKE.fine(_at(event.site))
