@@ -39,14 +39,14 @@ def check_alive(nodes: Sequence[Any]) -> None:
     Raises:
         SpoolError: It was.
     """
-    for node in nodes:
-        if any(map(_is_deleted, jax.tree.leaves(node))):
-            sites = [event.site for event in events([node]) if any(map(_is_deleted, jax.tree.leaves(event)))]
-            raise SpoolError(
-                f"What is logged at {', '.join(map(str, sites))} was deleted before the function returned: by "
-                "x.delete(), or as a donated argument of a function that was compiled ahead of time, which lox does "
-                "not see. Log a copy, as lox.log({'x': jnp.copy(x)}), or call the function that jax.jit returns."
-            )
+    parts = jax.tree.leaves(list(nodes), is_leaf=lambda part: hasattr(part, "site"))
+    sites = [str(part.site) for part in parts if any(map(_is_deleted, jax.tree.leaves(part)))]
+    if sites:
+        raise SpoolError(
+            f"What is logged at {', '.join(dict.fromkeys(sites))} was deleted before the function returned: by "
+            "x.delete(), or as a donated argument of a function that was compiled ahead of time, which lox does not "
+            "see. Log a copy, as lox.log({'x': jnp.copy(x)}), or call the function that jax.jit returns."
+        )
 
 
 def _is_deleted(leaf: Any) -> bool:

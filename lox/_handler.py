@@ -330,18 +330,23 @@ class HandlerTrace(Listener):
 
     def collected(self) -> tuple[Any, ...]:
         """The nodes of the whole function."""
-        if self.held:
-            self.stack()
-        return self.handler.join(self.nodes)
+        try:
+            if self.held:
+                self.stack()
+            return self.handler.join(self.nodes)
+        except RuntimeError:
+            check_alive(self.nodes)
+            raise
 
     def stack(self) -> None:
         """Puts nodes that are alike into one, so that many take little time to put together in the end."""
-        try:
-            if len(self.nodes) > CHUNK and self.handler.keeps_order_by_key:
+        if len(self.nodes) > CHUNK and self.handler.keeps_order_by_key:
+            try:
                 self.nodes = stacked(self.nodes)
-                self.room = max(self.room, 2 * len(self.nodes))
-        finally:
-            check_alive(self.nodes)
+            except RuntimeError:
+                check_alive(self.nodes)
+                raise
+            self.room = max(self.room, 2 * len(self.nodes))
 
 
 def _hearing(hears: bool) -> contextlib.AbstractContextManager[Any]:

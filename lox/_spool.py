@@ -12,6 +12,7 @@ import jax
 from lox import _compat, _transform
 from lox._collect import Collect, Maker, align, difference, filled
 from lox._columns import columns, one_event, with_event_axes
+from lox._eager import check_alive
 from lox._effect import emit, recording
 from lox._events import Event, Node, Site, events, map_events, restrict
 from lox._exceptions import LogValueError, SpoolError, SpoolWarning, StructureError
@@ -157,7 +158,18 @@ class Spool(Collect):
         return [functools.partial(make, maker=maker, complete=complete) for maker, complete in makers]
 
     def result(self, nodes: Sequence[Any], prefix: str) -> logdict:
-        """What `lox.spool` returns of the nodes of a whole function."""
+        """What `lox.spool` returns of the nodes of a whole function.
+
+        Raises:
+            SpoolError: An array that was logged was deleted since.
+        """
+        try:
+            return self._result(nodes, prefix)
+        except RuntimeError:
+            check_alive(nodes)
+            raise
+
+    def _result(self, nodes: Sequence[Any], prefix: str) -> logdict:
         folded, others = split_reduced(nodes)
         seen = next((node for node in others if isinstance(node, Seen)), Seen())
         uncertain = dict(seen.uncertain)

@@ -74,8 +74,9 @@ def aot(x):
 
 
 @pytest.mark.parametrize("delete", [aot, lambda x: x.delete()], ids=["compiled", "delete"])
+@pytest.mark.parametrize("options", [{}, {"interval": 2}, {"reduce": "last"}], ids=str)
 @pytest.mark.parametrize("count", [1, 40, 600])
-def test_what_was_deleted_unseen_is_an_error_that_names_the_log(delete, count):
+def test_what_was_deleted_unseen_is_an_error_that_names_the_log(delete, count, options):
     def f(x):
         for _ in range(count):
             lox.log({"x": x})
