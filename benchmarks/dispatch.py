@@ -36,7 +36,7 @@ def measure() -> Iterator[Table]:
             *(unjitted(f"{case.name}, a scan of steps", case.logging, None, case.args, 2) for case in trained),
             unjitted("100 operations on scalars, which log once", *a_hundred(), (jnp.float32(1),), 1),
             unjitted(
-                "1,000 steps of a jitted function, each logs 3 keys and a step", *a_thousand(), (jnp.float32(1),), 1000
+                "1,000 calls of a jitted step, which log 3 keys and a step", *a_thousand(), (jnp.float32(1),), 1000
             ),
             unjitted("8 layers, which log 2 keys and a step each", layers.logging, layers.by_hand, layers.args, 8),
             unjitted("100 operations, each of which logs", sites.logging, sites.by_hand, sites.args, 100),

@@ -55,7 +55,7 @@ def _calling_site(tags: str | Iterable[str]) -> Site:
 _site = functools.lru_cache(maxsize=4096)(Site)  # An eager program gets there at each call.
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(slots=True)
 class _Call:
     """A function of lox that was called at some line, for the messages of errors."""
 
@@ -125,7 +125,8 @@ class _Call:
 
     def counter(self, name: str, value: Any) -> Any:
         counter = self.array(value, f"step {name!r}")
-        if counter.shape != () or not jnp.issubdtype(counter.dtype, np.number):
+        is_number = counter.dtype.kind in "iuf" or jnp.issubdtype(counter.dtype, np.number)  # The first is faster.
+        if counter.shape != () or not is_number:
             raise LogValueError(
                 f"The step {name!r} of {self.function} must be a scalar number, got "
                 f"{counter.dtype.name}{list(counter.shape)}, at {self.site}."

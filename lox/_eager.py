@@ -59,24 +59,36 @@ def stacked(nodes: Sequence[Any]) -> list[Any]:
     The logs of each key keep their order, which is all that counts.
     """
     done: list[Any] = []
-    alike: dict[Any, list[Node]] = {}
+    alike: dict[Any, _Alike] = {}
     last: dict[str, Any] = {}
     for node in nodes:
         if not isinstance(node, (Event, StackedEvents)):
             done.append(node)
             continue
-        kind = _kind(node)
-        for key in [key for event in events([node]) for key in event.values]:
+        leaves, structure = jax.tree.flatten(node)
+        kind = structure, tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
+        for key in node.values if isinstance(node, Event) else _keys(node):
             if last.setdefault(key, kind) != kind:  # What was logged otherwise before comes first.
-                done += alike.pop(last[key], [])
+                done += alike.pop(last[key], _Alike()).nodes
                 last[key] = kind
-        found = alike.setdefault(kind, [])
-        found.append(node)
-        if len(found) == CHUNK:
-            done.append(StackedEvents((ON_DEVICE.joined(alike.pop(kind), (True,) * CHUNK, 0),), {}, CHUNK))
-    return [*done, *(node for found in alike.values() for node in found)]
+        found = alike.setdefault(kind, _Alike())
+        found.nodes.append(node)
+        found.leaves.append(leaves)
+        if len(found.nodes) == CHUNK:
+            arrays = ON_DEVICE.joined_leaves(alike.pop(kind).leaves, (True,) * CHUNK, 0)
+            done.append(StackedEvents((jax.tree.unflatten(structure, arrays),), {}, CHUNK))
+    return [*done, *(node for found in alike.values() for node in found.nodes)]
 
 
-def _kind(node: Node) -> Any:
-    leaves, structure = jax.tree.flatten(node)
-    return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+class _Alike:
+    """Logs that are alike, and their arrays."""
+
+    __slots__ = ("leaves", "nodes")
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.leaves: list[list[Any]] = []
+
+
+def _keys(node: StackedEvents) -> set[str]:
+    return {key for event in events([node]) for key in event.values}
