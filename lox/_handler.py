@@ -334,7 +334,7 @@ class HandlerTrace(Listener):
             if self.held:
                 self.stack()
             return self.handler.join(self.nodes)
-        except RuntimeError:
+        except (RuntimeError, ValueError):
             check_alive(self.nodes)
             raise
 
@@ -343,7 +343,7 @@ class HandlerTrace(Listener):
         if len(self.nodes) > CHUNK and self.handler.keeps_order_by_key:
             try:
                 self.nodes = stacked(self.nodes)
-            except RuntimeError:
+            except (RuntimeError, ValueError):
                 check_alive(self.nodes)
                 raise
             self.room = max(self.room, 2 * len(self.nodes))

@@ -165,7 +165,7 @@ class Spool(Collect):
         """
         try:
             return self._result(nodes, prefix)
-        except RuntimeError:
+        except (RuntimeError, ValueError):
             check_alive(nodes)
             raise
 
