@@ -345,7 +345,9 @@ def test_masks_of_lanes_stack_with_runs_that_have_none(tmp_path, masked, whole, 
 def test_runs_whose_masks_are_of_other_batches_do_not_stack(tmp_path):
     for run, shape in (("a", (1, 2)), ("b", (1, 2, 3))):
         lox.save(lox.logdict({"x": np.ones((1, 2, 3))}, {}, {"x": np.ones(shape, bool)}), tmp_path / run)
-    with pytest.raises(lox.StructureError, match=r"in batches of \[2\] .*in the run 'a', and .*in batches of \[2, 3\] "):
+    with pytest.raises(
+        lox.StructureError, match=r"in batches of \[2\] .*in the run 'a', and .*in batches of \[2, 3\] "
+    ):
         lox.load(tmp_path, stack=True)
 
 
