@@ -1,4 +1,4 @@
-"""How cost grows: memory over events, `lox.tap` over lanes, loggers over keys. (Tracing is in `tracing`.)"""
+"""How cost grows: memory over events, `lox.tap` over batches, loggers over keys. (Tracing is in `tracing`.)"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmarks.saving import logged, wandb_run
 from benchmarks.streaming import arrived, scan, take
 
 EVENTS = (100, 1_000, 10_000, 100_000, 1_000_000)
-LANES = (1, 4, 16, 64, 256, 1024)
+BATCHES = (1, 4, 16, 64, 256, 1024)
 KEYS = (1, 10, 100, 1000)
 
 Call = Callable[[], Any]
@@ -41,11 +41,11 @@ def measure() -> Iterator[Table]:
     )
     yield Table(
         "Streaming a scan under vmap: microseconds per event and batch element",
-        ("lanes", *map(str, LANES)),
-        _by_size(LANES, _over_lanes),
+        ("batch size", *map(str, BATCHES)),
+        _by_size(BATCHES, _over_batches),
         "Processor time of all threads, until all has arrived. jax.debug.callback calls once for each batch element,\n"
         "and is not ordered.",
-        Curve(LANES, "lanes", "us per event and batch element"),
+        Curve(BATCHES, "batch size", "us per event and batch element"),
     )
     with tempfile.TemporaryDirectory(prefix="lox-growth-", ignore_cleanup_errors=True) as folder:
         yield Table(
@@ -82,17 +82,17 @@ def _bytes(f: Callable[[Any], Any]) -> Figure:
     return Figure(analysis.temp_size_in_bytes + analysis.output_size_in_bytes, digits=0)
 
 
-def _over_lanes(lanes: int) -> dict[str, tuple[Call, int]]:
+def _over_batches(batch: int) -> dict[str, tuple[Call, int]]:
     def over(f: Callable[[Any], Any], steps: int) -> tuple[Call, int]:
-        xs = jnp.ones((lanes, steps))
-        return arrived(calling_host(jax.jit(jax.vmap(f)), xs), xs), lanes * steps
+        xs = jnp.ones((batch, steps))
+        return arrived(calling_host(jax.jit(jax.vmap(f)), xs), xs), batch * steps
 
     logging = scan(lambda c: lox.log({"c": c}))
     calling = scan(lambda c: jax.debug.callback(lambda c: take({"c": c}), c))
     return {
         "lox.tap": over(lox.tap(logging, take), 1_000),
         "lox.tap, buffer=256": over(lox.tap(logging, take, buffer=256), 10_000),
-        "jax.debug.callback": over(calling, max(4, 200 // lanes)),
+        "jax.debug.callback": over(calling, max(4, 200 // batch)),
     }
 
 

@@ -161,7 +161,7 @@ def _batch_while(original: Batcher) -> Batcher:
 
 @_compat.weakref_lru_cache  # JAX batches a body more than once, and remembers the results by its identity.
 def _masked_body(body_jaxpr: Any, cond_jaxpr: Any, num_cond: int, num_body: int) -> Any:
-    """The body, of which only the batch elements that go on log, together with what the condition then logs."""
+    """The body with the logs of the batch elements that go on, and of the condition that is checked after it."""
     cond = _compat.as_fun(cond_jaxpr)
 
     def body(*args: Any) -> Sequence[Any]:

@@ -213,15 +213,13 @@ class _Together:
         lengths = {part.any_value().shape[0] for part in self.parts}
         return len(self.parts) < self.branches or len(lengths) > 1
 
-    def dropped(self, own: Columns | None) -> dict[tuple[str, ...], Any]:
+    def dropped(self, own: Columns | None) -> Any:
         """The count of those beyond a bound, if there is one, of the shape that all branches can have."""
         shapes = [part.dropped.shape for part in self.parts if part.dropped is not None]
         if not shapes:
-            return {}
+            return None
         beyond = jnp.int32(0) if own is None or own.dropped is None else own.dropped
-        return {
-            tuple(sorted(self.keys)): jax.lax.broadcast_in_dim(beyond, max(shapes, key=len), range(jnp.ndim(beyond)))
-        }
+        return jax.lax.broadcast_in_dim(beyond, max(shapes, key=len), range(jnp.ndim(beyond)))
 
     def filled(self, own: Columns | None, reason: str) -> StackedEvents:
         """The events of one branch, if it has some, and those that only others have, which did not happen."""
@@ -242,10 +240,9 @@ class _Together:
         values = {key: pad(own.values[key] if own else None, like.values[key]) for key in self.keys}
         steps = {name: pad(own.steps[name] if own else None, aval) for name, aval in like.steps.items()}
         optional = reason if self.is_optional else next((part.optional for part in self.parts if part.optional), "")
-        event = Event(
-            values, steps, mask, (), like.site, like.batch_ndim, optional, outer_batch_ndim=like.outer_batch_ndim
-        )
-        return StackedEvents((event,), self.dropped(own), length)
+        return Columns(
+            values, steps, mask, self.dropped(own), like.site, like.batch_ndim, optional, like.outer_batch_ndim
+        ).as_node()
 
 
 def _check_branches(key: str, first: Columns, other: Columns) -> None:

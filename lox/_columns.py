@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lox._events import NOWHERE, Node, Site, StackedEvents
+from lox._events import NOWHERE, Event, Node, Site, StackedEvents
 from lox._exceptions import StructureError, UnsupportedPrimitiveError
 from lox._timeline import Timeline, groups
 
@@ -51,6 +51,13 @@ class Columns(Timeline):
             return self.mask
         shape = jnp.shape(self.any_value())[: depth + self.batch_ndim + (not self.single)]
         return (np if isinstance(self.any_value(), np.ndarray) else jnp).ones(shape, bool)
+
+    def as_node(self) -> StackedEvents:
+        """The timeline, which has an event axis, as logs."""
+        fixed = (self.site, self.batch_ndim, self.optional, (), self.outer_batch_ndim)
+        event = Event(self.values, self.steps, self.mask, (), *fixed)
+        dropped = {} if self.dropped is None else {tuple(sorted(self.values)): self.dropped}
+        return StackedEvents((event,), dropped, jnp.shape(self.any_value())[0])
 
 
 class Arrays(Protocol):

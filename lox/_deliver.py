@@ -23,7 +23,7 @@ from lox._effect import Layout, log_p, ordered_tap_effect, received
 from lox._events import Destination, Event, Node, events, map_events, with_depths
 from lox._exceptions import UnsupportedPrimitiveError
 from lox._keys import impl_of, key_data
-from lox._logdict import logdict
+from lox._logdict import logdict, map_timelines, of_timelines
 from lox._timeline import Timeline
 
 ORDER = ""
@@ -250,7 +250,7 @@ def _logs(layout: Layout, keys: Keys) -> Callable[[Sequence[Any]], logdict]:
             return _lay_out(*layout.tree.unflatten(arrays))
         (event,) = nodes
         values = {key: arrays[place] for key, place in event.values.items()}
-        return logdict.of([Timeline(values, {name: arrays[place] for name, place in event.steps.items()})])
+        return of_timelines([Timeline(values, {name: arrays[place] for name, place in event.steps.items()})])
 
     impls = dict(keys)
 
@@ -258,7 +258,7 @@ def _logs(layout: Layout, keys: Keys) -> Callable[[Sequence[Any]], logdict]:
         values = {key: key_data(v, impls[key]) if key in impls else v for key, v in timeline.values.items()}
         return dataclasses.replace(timeline, values=values)
 
-    return (lambda operands: laid_out(operands).map_timelines(with_key_data)) if keys else laid_out
+    return (lambda operands: map_timelines(with_key_data, laid_out(operands))) if keys else laid_out
 
 
 def _with_devices(logs: Callable[[Sequence[Any]], logdict], devices: int) -> Callable[[Sequence[Any]], logdict]:
@@ -266,13 +266,13 @@ def _with_devices(logs: Callable[[Sequence[Any]], logdict], devices: int) -> Cal
         label = {DEVICES: np.full(len(next(iter(timeline.values.values()))), devices)}
         return dataclasses.replace(timeline, steps=timeline.steps | label)
 
-    return lambda operands: logs(operands).map_timelines(labelled)
+    return lambda operands: map_timelines(labelled, logs(operands))
 
 
 def _lay_out(nodes: Sequence[Node], to: Destination) -> logdict:
     with_masks = to.shard is not None or any(event.mask is not None for event in events(nodes))
     found = (_arrived(each, to, with_masks) for each in with_event_axes(nodes, ON_HOST))
-    return logdict.of(each for each in found if each is not None)
+    return of_timelines(each for each in found if each is not None)
 
 
 def _arrived(timeline: Columns, to: Destination, with_masks: bool) -> Timeline | None:
@@ -298,13 +298,12 @@ def _arrived(timeline: Columns, to: Destination, with_masks: bool) -> Timeline |
         axis = 1 + timeline.outer_batch_ndim
         timeline = timeline.map(lambda array: _of_shard(array, to, axis))
         labels |= {SHARDED: np.full(len(timeline.any_value()), axis)} if labels else {}
-    values, steps, mask = timeline.values, timeline.steps, timeline.mask
-    if with_masks and not mask.all():
-        values = {key: _blanked(value, mask) for key, value in values.items()}
-        steps = {name: _blanked(step, mask) for name, step in steps.items()}
-    else:
+    mask = timeline.mask
+    if mask is not None and mask.all():
         mask = None
-    return Timeline(values, steps | labels, mask)
+    elif mask is not None:
+        timeline = timeline.map(lambda array: _blanked(array, mask))
+    return Timeline(timeline.values, timeline.steps | labels, mask)
 
 
 def _labels(steps: dict[str, Any]) -> dict[str, Any]:

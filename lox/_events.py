@@ -43,8 +43,8 @@ class Event:
 
     Attributes:
         values: What was logged, by key. An event without values only keeps its `iteration_deps` from being removed.
-        steps: The counters of the call, by name. One has no batch axis, or all, of which those may have size one over
-            which it does not differ.
+        steps: The counters of the call, by name. A counter has no batch axes, or all; an axis over which it does not
+            differ may have size one.
         mask: Whether the event happened, per batch element; None when it always does.
         iteration_deps: Values without meaning that tie the event to the loop iteration it belongs to.
         site: The call.

@@ -14,11 +14,10 @@ import numpy as np
 
 from lox import _datasets, _notebook, _tables
 from lox._arguments import names
-from lox._columns import one_event
 from lox._events import NOWHERE
 from lox._exceptions import LogValueError, StructureError
 from lox._keys import on_host
-from lox._reduce import Reduction, check_reduction, fold, result
+from lox._reduce import Reduction, as_timeline, check_reduction, fold
 from lox._timeline import Timeline, canonical, groups, refined
 
 if TYPE_CHECKING:
@@ -92,7 +91,6 @@ class logdict(Mapping[str, Any]):
     [2.0]
     """
 
-    __slots__ = ("__dict__", "__weakref__")
     _parts: tuple[tuple[dict[str, Any], dict[str, Any], Any, Any], ...]
 
     def __init__(
@@ -115,11 +113,6 @@ class logdict(Mapping[str, Any]):
             ({key: value}, counters[key], mask.get(key), dropped.get(key)) for key, value in data.items()
         )
 
-    @classmethod
-    def of(cls, timelines: Iterable[Timeline]) -> logdict:
-        """The logs of timelines, each of which has other keys."""
-        return _of_parts((), (tuple((each.values, each.steps, each.mask, each.dropped) for each in timelines),))
-
     @functools.cached_property
     def _timelines(self) -> tuple[Timeline, ...]:
         return tuple(Timeline(*part) for part in self._parts)
@@ -128,7 +121,7 @@ class logdict(Mapping[str, Any]):
         raise AttributeError(f"a logdict cannot be changed: {name!r}")
 
     def __reduce__(self) -> Any:
-        return logdict.of, (self._timelines,)
+        return of_timelines, (self._timelines,)
 
     @property
     def timelines(self) -> tuple[tuple[str, ...], ...]:
@@ -175,11 +168,7 @@ class logdict(Mapping[str, Any]):
         Logdicts of equal keys whose timelines differ are other pytrees; ungrouped, they have one structure, so that
         `jax.tree.map` and the branches of `jax.lax.cond` take both.
         """
-        return logdict.of(refined(self._timelines, lambda key: key))
-
-    def map_timelines(self, function: Callable[[Timeline], Timeline]) -> logdict:
-        """Apply a function to each timeline."""
-        return logdict.of(map(function, self._timelines))
+        return of_timelines(refined(self._timelines, lambda key: key))
 
     def __getitem__(self, key: str) -> Any:
         try:
@@ -225,7 +214,7 @@ class logdict(Mapping[str, Any]):
         if not isinstance(other, logdict):
             return NotImplemented
         parts = [*self._timelines, *other._timelines]
-        return logdict.of(
+        return of_timelines(
             functools.reduce(_joined, (parts[place].only(keys) for place in places))
             for keys, places in groups(part.values for part in parts).items()
         )
@@ -235,7 +224,7 @@ class logdict(Mapping[str, Any]):
         if not isinstance(other, logdict):
             return NotImplemented
         mine = self.filter(lambda key: key not in other.data)
-        return logdict.of((*mine._timelines, *other._timelines))
+        return of_timelines((*mine._timelines, *other._timelines))
 
     def filter(self, argnames: str | Iterable[str] | Callable[[str], bool]) -> logdict:
         """Only these keys, or those of which the function is true."""
@@ -244,7 +233,7 @@ class logdict(Mapping[str, Any]):
         else:
             wanted = set(names(argnames, "argnames", ""))
         kept = (each.only(wanted) for each in self._timelines)
-        return logdict.of(each for each in kept if each.values)
+        return of_timelines(each for each in kept if each.values)
 
     def prefix(self, prefix: str) -> logdict:
         """The same logs, with `prefix` before each key."""
@@ -252,12 +241,12 @@ class logdict(Mapping[str, Any]):
         def renamed(timeline: Timeline) -> Timeline:
             return dataclasses.replace(timeline, values={prefix + key: v for key, v in timeline.values.items()})
 
-        return self.map_timelines(renamed)
+        return map_timelines(renamed, self)
 
     def slice(self, start: int | None = None, stop: int | None = None, step: int | None = None) -> logdict:
         """A range of the event axis of every key, as Python's `slice` counts it."""
         chosen = slice(start, stop, step)
-        return self.map_timelines(lambda timeline: timeline.map(lambda array: array[chosen]))
+        return map_timelines(lambda timeline: timeline.map(lambda array: array[chosen]), self)
 
     def reduce(self, reduction: Reduction | Mapping[str, Reduction]) -> logdict:
         """Reduces the events of each key that happened to one.
@@ -277,7 +266,7 @@ class logdict(Mapping[str, Any]):
         of_key = {key: check_reduction(asked[key]) for key in self if key in asked}
         # The counters of "first" are those of another event.
         parts = refined(self._timelines, lambda key: (key in of_key, of_key.get(key) == "first"))
-        return logdict.of(_reduced(part, of_key) if of_key.keys() & part.values else part for part in parts)
+        return of_timelines(_reduced(part, of_key) if of_key.keys() & part.values else part for part in parts)
 
     def valid(self, key: str) -> np.ndarray[Any, Any]:
         """The events of a key that happened, as a NumPy array of shape `(happened, *shape)`.
@@ -398,13 +387,7 @@ def _reduced(timeline: Timeline, reductions: Mapping[str, str]) -> Timeline:
         key: fold(reductions[key], value, timeline.mask, timeline.steps, NOWHERE, batch_ndim)
         for key, value in timeline.values.items()
     }
-    first = next(iter(found.values()))
-    happened = first.mask()
-    return Timeline(
-        {key: one_event(result(accumulator)) for key, accumulator in found.items()},
-        {name: one_event(step) for name, step in first.steps.items()},
-        None if happened is None else one_event(happened),
-    )
+    return as_timeline(found)
 
 
 def _flat(logs: logdict) -> tuple[tuple[Any], _Structure]:
@@ -415,6 +398,16 @@ def _flat(logs: logdict) -> tuple[tuple[Any], _Structure]:
 def _flat_with_keys(logs: logdict) -> tuple[tuple[tuple[Any, Any]], _Structure]:
     (child,), structure = _flat(logs)
     return ((jax.tree_util.GetAttrKey("timelines"), child),), structure
+
+
+def of_timelines(timelines: Iterable[Timeline]) -> logdict:
+    """Make a logdict of timelines, each of which has other keys."""
+    return _of_parts((), (tuple((each.values, each.steps, each.mask, each.dropped) for each in timelines),))
+
+
+def map_timelines(function: Callable[[Timeline], Timeline], logs: logdict) -> logdict:
+    """Apply a function to each timeline."""
+    return of_timelines(map(function, logs._timelines))
 
 
 def _of_parts(structure: Any, children: tuple[Any]) -> logdict:

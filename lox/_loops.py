@@ -262,7 +262,7 @@ class WhileLoops:
 
             def narrow(event: Event, depth: int) -> Event:
                 # Loops inside of the loop are stacked after its own axis, which is the first.
-                shape = (*event.lengths(depth + 1), *_batch_shape(event, depth + 1))
+                shape = event.lengths(depth + 1 + event.batch_ndim)
                 return narrow_mask(event, jax.lax.broadcast_in_dim(ran, shape, (0,)))
 
             counts = {keys: result(dropped.accumulators[keys[0]]) for keys in dropped.timelines}
@@ -270,11 +270,6 @@ class WhileLoops:
         if reduced.accumulators:
             nodes.append(_end(reduced, self.like, trips))
         return tuple(nodes)
-
-
-def _batch_shape(event: Event, depth: int) -> tuple[int, ...]:
-    value = next(iter(event.values.values()))
-    return jnp.shape(value)[depth : depth + event.batch_ndim]
 
 
 def _counts(nodes: Sequence[Node]) -> Reduced:

@@ -14,9 +14,11 @@ import numpy as np
 
 from lox import _compat
 from lox._collect import fill
+from lox._columns import one_event
 from lox._events import Site
 from lox._exceptions import LogValueError
 from lox._leading_axes import where
+from lox._timeline import Timeline
 
 Reduction = Literal["mean", "sum", "min", "max", "first", "last", "count"]
 REDUCTIONS: tuple[str, ...] = get_args(Reduction)
@@ -286,6 +288,15 @@ def result(accumulator: Accumulator) -> Any:
         number = number if mask is None else jnp.maximum(number, 1)
         value = (value / number).astype(_result_dtype("mean", accumulator.dtype))
     return value if mask is None else where(mask, value, fill(jax.typeof(value)))
+
+
+def as_timeline(accumulators: Mapping[str, Accumulator]) -> Timeline:
+    """The reduced events of the keys of one timeline, as its only event."""
+    first = next(iter(accumulators.values()))
+    values = {key: one_event(result(each)) for key, each in accumulators.items()}
+    happened = first.mask()
+    mask = None if happened is None else one_event(happened)
+    return Timeline(values, {name: one_event(step) for name, step in first.steps.items()}, mask)
 
 
 def _identity(reduction: str, aval: Any) -> Any:

@@ -11,15 +11,15 @@ import jax
 
 from lox import _compat, _transform
 from lox._collect import Collect, Maker, align, difference, filled
-from lox._columns import columns, one_event, with_event_axes
+from lox._columns import columns, with_event_axes
 from lox._eager import check_alive
 from lox._effect import emit, recording
 from lox._events import Event, Node, Site, events, map_events, restrict
 from lox._exceptions import LogValueError, SpoolError, SpoolWarning, StructureError
 from lox._handler import Handler, InPlace
-from lox._logdict import logdict
+from lox._logdict import logdict, of_timelines
 from lox._loops import Reduced, ScanLoops, WhileLoops, align_reduced, merge_reduced, reduced, split_reduced
-from lox._reduce import Accumulator, Reduction, check_reduction, result
+from lox._reduce import Accumulator, Reduction, as_timeline, check_reduction
 from lox._select import Selection
 from lox._thin import Seen, compact, thin
 from lox._timeline import Timeline, refined
@@ -175,18 +175,14 @@ class Spool(Collect):
         uncertain = dict(seen.uncertain)
         found = with_event_axes([node for node in others if not isinstance(node, Seen)])
         timelines: list[Timeline] = []
-        for each in refined(found, uncertain.get) if uncertain else found:
+        for each in refined(found, uncertain.get):
             offset = uncertain.get(next(iter(each.values)))
             if offset is not None:
                 each = compact(each, self.interval or 1, offset)
             timelines.append(filled(each))
         for keys in folded.timelines:
-            first = folded.accumulators[keys[0]]
-            values = {key: one_event(result(folded.accumulators[key])) for key in keys}
-            happened = first.mask()
-            mask = None if happened is None else one_event(happened)
-            timelines.append(Timeline(values, {name: one_event(step) for name, step in first.steps.items()}, mask))
-        logs = logdict.of(timelines)
+            timelines.append(as_timeline({key: folded.accumulators[key] for key in keys}))
+        logs = of_timelines(timelines)
         return logs.prefix(prefix) if prefix else logs
 
 

@@ -33,7 +33,6 @@ from lox._events import (
 from lox._exceptions import TapWarning
 from lox._handler import Chunks, Handler, InPlace, jaxprs_in
 from lox._select import Selection
-from lox._thin import as_loop
 from lox._timeline import canonical, refined
 
 Kind = tuple[Any, tuple[Any, ...]]
@@ -503,5 +502,5 @@ def _thinned(
             number = counts[keys][None] + jnp.cumsum(mask, axis=0, dtype=jnp.int32) - 1
             counts[keys] = counts[keys] + jnp.sum(mask, axis=0, dtype=jnp.int32)
             each = dataclasses.replace(each, mask=mask & (number % interval == 0), is_filled=False)
-        kept.append(as_loop(each))
+        kept.append(each.as_node())
     return tuple(kept), counts

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._columns import Columns, with_event_axes
-from lox._events import Event, Node, StackedEvents, events, map_events, restrict
+from lox._events import Node, events, map_events, restrict
 from lox._leading_axes import sharded_as, where
 from lox._timeline import refined
 
@@ -66,22 +66,12 @@ def _thin_node(node: Node, interval: int, counts: dict[str, int], uncertain: dic
         counts.update(dict.fromkeys(each.values, start + count))
         first = -start % interval
         if first < count or not count:
-            thinned.append(as_loop(each.map(functools.partial(_every, interval=interval, first=first))))
+            thinned.append(each.map(functools.partial(_every, interval=interval, first=first)).as_node())
     return thinned
 
 
 def _every(array: Any, interval: int, first: int) -> Any:
     return jax.lax.slice_in_dim(array, first, None, interval)
-
-
-def as_loop(timeline: Columns) -> StackedEvents:
-    """A timeline with an event axis as a node."""
-    fixed = (timeline.site, timeline.batch_ndim, timeline.optional)
-    event = Event(
-        timeline.values, timeline.steps, timeline.mask, (), *fixed, outer_batch_ndim=timeline.outer_batch_ndim
-    )
-    dropped = {} if timeline.dropped is None else {tuple(sorted(timeline.values)): timeline.dropped}
-    return StackedEvents((event,), dropped, jnp.shape(timeline.any_value())[0])
 
 
 class ThinningScan:
@@ -129,7 +119,7 @@ class ThinningScan:
 
     def finish(self, state: Sequence[Columns], shapes: Sequence[Columns]) -> list[Node]:
         return [
-            as_loop(buffers)
+            buffers.as_node()
             for buffers, each in zip(state, shapes, strict=True)
             if buffers.any_value().shape[0] or not self.length * each.any_value().shape[0]
         ]

@@ -316,10 +316,7 @@ def test_its_mappings_are_pytrees():
 
 
 def test_a_notebook_shows_a_table():
-    class Escaped:
-        name = "<b>"
-
-    logs = made() | lox.logdict({Escaped.name: np.array([[1.0, 3.0], [5.0, np.nan]])})
+    logs = made() | lox.logdict({"<b>": np.array([[1.0, 3.0], [5.0, np.nan]])})
     shown = logs._repr_html_()
     assert shown.count("<tr>") == 1 + 3 and "&lt;b&gt;" in shown and "<b>" not in shown
     assert "<td>a</td><td>float32</td><td>[]</td><td>3</td><td>2</td><td>▁▄█</td>" in shown

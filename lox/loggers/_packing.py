@@ -9,13 +9,13 @@ import numpy as np
 
 from lox import _compat
 from lox._keys import on_host
-from lox._logdict import logdict
+from lox._logdict import logdict, map_timelines
 from lox._timeline import Timeline
 
 
 def kept(logs: logdict) -> logdict:
     """The logs as arrays of NumPy that nobody else can change."""
-    return logs.map_timelines(_kept)
+    return map_timelines(_kept, logs)
 
 
 def _kept(timeline: Timeline) -> Timeline:
