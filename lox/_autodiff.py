@@ -16,7 +16,7 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,50 +26,61 @@ from jax.interpreters import partial_eval
 
 from lox import _compat
 from lox._effect import heard, log_p, ordering, recording, transforming, without_logs
-from lox._events import Event, Node, Site, events, map_events
+from lox._events import Event, Logs, Site, events, map_events
 from lox._exceptions import UnsupportedPrimitiveError
-from lox._handler import Handler, InPlace, Silence, equations, logs_in, logs_of, tapped_in, under
-from lox._probe import probing
+from lox._flax_probe import probing
+from lox._handler import DropAll, Filter, Handler, Rule, State
+from lox._logs_in import equations, logs_in, logs_of, tapped_in
 from lox._rules._call import discharge
+from lox._rules._scan import operands, options, run_scan
 from lox._rules._while import split_args
+from lox._trace import under
 
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 primitives = jex.core.primitives
 scan_p, while_p, remat_p = primitives.scan_p, primitives.while_p, primitives.remat_p
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Anchor(InPlace):
+@dataclasses.dataclass(frozen=True)
+class Anchor(Filter):
     """Ties each log to the iteration of the scan that it is in.
 
+    Its state is the numbers of the current iterations of the scans around, outermost first.
+
     Attributes:
-        counters: The numbers of the current iterations of the scans around, outermost first.
         enters: Whether the iterations of scans inside count as well.
     """
 
-    cacheable, mends = False, True
-    counters: tuple[Any, ...] = ()
+    sees_tapped = True
     enters: bool = False
 
-    def iterations(self, length: int) -> Any:
-        return jnp.arange(length, dtype=jnp.int32) if self.enters else None
+    @property
+    def rules(self) -> Mapping[Any, Rule]:  # type: ignore[override]
+        return _numbered if self.enters else {}
 
-    def iteration(self, index: Any) -> Handler:
-        return Anchor((*self.counters, index), self.enters)
-
-    def arrays(self) -> tuple[Any, ...]:
-        return self.counters
-
-    def holding(self, arrays: Sequence[Any]) -> Handler:
-        return Anchor(tuple(arrays), self.enters)
-
-    def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    def rewrite(self, state: State, logs: Logs) -> Logs:
         def tie(event: Event, depth: int) -> Event:
-            iteration_deps = tuple(jax.lax.broadcast(counter, event.lengths(depth)) for counter in self.counters)
+            iteration_deps = tuple(jax.lax.broadcast(number, event.lengths(depth)) for number in state)
             return dataclasses.replace(event, iteration_deps=event.iteration_deps + iteration_deps)
 
-        return map_events(tie, nodes)
+        return map_events(tie, logs)
 
+
+def _numbered_scan(
+    handler: Handler, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[Any], State, Logs]:
+    del primitive
+    consts, init, xs = operands(args, params)
+    body = _compat.as_fun(params["jaxpr"])
+
+    def iterate(carry: Any, number: Any, *values: Any) -> Any:
+        return under(handler, body)((*state, number), *consts, *values)[0], carry, ()
+
+    outs, _, _ = run_scan(iterate, (), init, xs, numbered=True, **options(params))
+    return outs, state, ()
+
+
+_numbered: Mapping[Any, Rule] = {scan_p: _numbered_scan}
 
 _ANY_TRACE = object()
 _hoisting: contextvars.ContextVar[Any] = contextvars.ContextVar("hoisting", default=None)
@@ -111,7 +122,7 @@ def _anchored(jaxpr: Any) -> tuple[Any, list[Any]]:
     body = _compat.as_fun(jaxpr)
 
     def numbered(*args: Any) -> Sequence[Any]:
-        return under(Anchor((args[-1],)), body)(*args[:-1])[0]
+        return under(Anchor(), body)((args[-1],), *args[:-1])[0]
 
     return _compat.trace(numbered, [*_compat.in_avals(jaxpr), _compat.int32_scalar], "lox")
 
@@ -168,7 +179,7 @@ def _partially_evaluate_checkpoint(original: Callable[..., Any]) -> Callable[...
         if not logs_in(params):
             return original(trace, *tracers, **params)
         _refuse_offloading(trace, params)
-        jaxpr, captured, _ = discharge(Anchor(enters=True), params["jaxpr"])
+        jaxpr, captured, _ = discharge(Anchor(enters=True), (), params["jaxpr"])
         params = _compat.extend_checkpoint(params, jaxpr, len(captured), 0)
         return original(trace, *map(trace.new_const, captured), *tracers, **params)
 
@@ -216,8 +227,8 @@ class _SilentStaging:
         return getattr(self._trace, name)
 
     def default_process_primitive(self, primitive: Any, tracers: Sequence[Any], params: dict[str, Any]) -> Any:
-        body, body_consts, _ = discharge(Silence(), params["body_jaxpr"])
-        cond, cond_consts, _ = discharge(Silence(), params["cond_jaxpr"])
+        body, body_consts, _ = discharge(DropAll(), None, params["body_jaxpr"])
+        cond, cond_consts, _ = discharge(DropAll(), None, params["cond_jaxpr"])
         first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
         known = self._trace.new_const
         tracers = [*map(known, cond_consts), *tracers[:first], *map(known, body_consts), *tracers[first:]]
@@ -261,7 +272,7 @@ def _recompute_while(original: Callable[..., Any]) -> Callable[..., Any]:
     def recompute(saveable: Any, unknown: Any, instantiated: Any, eqn: Any) -> Any:
         if not logs_in(eqn.params):
             return original(saveable, unknown, instantiated, eqn)
-        silent = {name: discharge(Silence(), eqn.params[name])[0] for name in ("cond_jaxpr", "body_jaxpr")}
+        silent = {name: discharge(DropAll(), None, eqn.params[name])[0] for name in ("cond_jaxpr", "body_jaxpr")}
         without = eqn.replace(params=eqn.params | silent, effects=without_logs(eqn.effects))
         known, staged, unknown_outs, *rest = original(saveable, unknown, instantiated, without)
         if known is None:  # The condition depends on what is not known yet: nothing runs forward.
@@ -317,7 +328,7 @@ def _silenced(value: Any) -> Any:
         return tuple(map(_silenced, value))
     if not _compat.is_jaxpr(value):
         return value
-    silent, _, _ = discharge(Silence(), value)
+    silent, _, _ = discharge(DropAll(), None, value)
     return _compat.open_jaxpr(silent) if value is _compat.open_jaxpr(value) else silent
 
 

@@ -18,65 +18,51 @@ import jax.extend as jex
 from lox import _compat
 from lox._collect import Collect
 from lox._effect import batching_shards, emit, emit_batched, in_place, recording
-from lox._events import Event, Node, Site, map_events, masked
+from lox._events import Event, Logs, Site, map_events, masked
 from lox._exceptions import UnsupportedPrimitiveError
-from lox._handler import (
-    Handler,
-    InPlace,
-    Silence,
-    equations,
-    has_log,
-    jaxprs_in,
-    logs_in,
-    rules,
-    rules_in,
-    tapped_in,
-    under,
-    unsupported,
-)
+from lox._handler import DropAll, Filter, Results, State, rules
 from lox._log_grad import log_grad_p
+from lox._logs_in import equations, has_log, jaxprs_in, logs_in, rules_in, tapped_in, unsupported
 from lox._rules._call import discharge
 from lox._rules._cond import cond_p, discharge_branches
 from lox._rules._while import split_args, while_p
+from lox._site import InBranch, Optional
+from lox._trace import under
+
+_COLLECT = Collect("a cond or switch whose predicate differs between batch elements")
+_COLLECT_SPLIT = Collect("a shard_map whose batch is split over shards by spmd_axis_name=")
 
 Batcher = Callable[..., tuple[Sequence[Any], Sequence[Any]]]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Mask(InPlace):
+@dataclasses.dataclass(frozen=True)
+class Mask(Filter):
     """Keeps of each log what happens where a condition holds.
 
+    Its state is the condition, a bool of the current batch element, shape `()`, or with the batch axes that were there
+    before.
+
     Attributes:
-        condition: A bool of the current batch element, shape `()`, or with the axes of batches that were there before.
-        optional: Why the number of events depends on a branch; empty when it does not.
+        optional: Why the number of events depends on a branch; None when it does not.
         only_tapped: Whether logs that wait for a handler stay as they are.
     """
 
-    cacheable, mends = False, True
-    condition: Any
-    optional: str = ""
+    sees_tapped = True
+    optional: Optional | None = None
     only_tapped: bool = False
 
-    def arrays(self) -> tuple[Any, ...]:
-        return (self.condition,)
+    def backward(self, state: State) -> tuple[Filter, State]:
+        return Mask(self.optional), state
 
-    def holding(self, arrays: Sequence[Any]) -> Handler:
-        (condition,) = arrays
-        return Mask(condition, self.optional, self.only_tapped)
+    def handle(self, state: State, logs: Logs) -> Results:
+        emit(logs if self.only_tapped else self.rewrite(state, logs))
+        return state, ()
 
-    def backward(self) -> Handler:
-        return Mask(self.condition, self.optional)
-
-    def receive(self, nodes: tuple[Node, ...]) -> tuple[Any, ...]:
-        emit(nodes if self.only_tapped else self.replace(nodes))
-        return ()
-
-    def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    def rewrite(self, state: State, logs: Logs) -> Logs:
         def say_why(event: Event, depth: int) -> Event:
-            reason = event.optional or (self.optional and f"{self.optional} The log is at {event.site}.")
-            return dataclasses.replace(event, optional=reason)
+            return dataclasses.replace(event, optional=event.optional or self.optional)
 
-        return map_events(say_why, masked(nodes, self.condition))
+        return map_events(say_why, masked(logs, state))
 
 
 def _batch_cond(original: Batcher) -> Batcher:
@@ -97,13 +83,13 @@ def _batch_cond(original: Batcher) -> Batcher:
             return original(axis_data, args, dims, branches=branches, **params)
         index, *ops = args
         index_dim, *op_dims = dims
-        pure, consts, structure = discharge_branches(Collect(), branches, index)
+        pure, consts, structure = discharge_branches(_COLLECT, None, branches, index)
         args = [index, *consts, *ops]
         dims = [index_dim, *[None] * len(consts), *op_dims]
         outs, out_dims = original(axis_data, args, dims, branches=pure, **params)
         count = len(outs) - structure.num_leaves
         if structure.num_leaves:
-            emit_batched(axis_data, outs[count:], out_dims[count:], structure)
+            emit_batched(axis_data, outs[count:], out_dims[count:], structure.children()[1])
         return outs[:count], out_dims[:count]
 
     return batch
@@ -122,13 +108,8 @@ def _log_of_derivatives(params: dict[str, Any]) -> bool:
 
 
 def _masked_branch(place: int, branch: Any, index: Any, only_tapped: bool) -> Any:
-    reason = (
-        "A branch of a cond or switch logs, in a while_loop or in its derivative, what may not happen. Use unify=True "
-        "to get it with a mask, or leave the key out with argnames= or tags=."
-    )
-
     def masked_branch(index: Any, *ops: Any) -> list[Any]:
-        return under(Mask(index == place, reason, only_tapped), _compat.as_fun(branch))(*ops)[0]
+        return under(Mask(InBranch(), only_tapped), _compat.as_fun(branch))(index == place, *ops)[0]
 
     jaxpr, captured = _compat.trace(masked_branch, [index, *_compat.in_avals(branch)], "lox")
     if captured:
@@ -149,7 +130,7 @@ def _batch_while(original: Batcher) -> Batcher:
             first = [*args[:num_cond], *args[num_cond + num_body :]], [*dims[:num_cond], *dims[num_cond + num_body :]]
             _compat.batch(cond_jaxpr, axis_data, *first)
         masked_params = {
-            "cond_jaxpr": discharge(Silence(), cond_jaxpr)[0],
+            "cond_jaxpr": discharge(DropAll(), None, cond_jaxpr)[0],
             "cond_nconsts": num_cond,
             "body_jaxpr": _masked_body(body_jaxpr, cond_jaxpr, num_cond, num_body),
             "body_nconsts": num_cond + num_body,
@@ -167,10 +148,10 @@ def _masked_body(body_jaxpr: Any, cond_jaxpr: Any, num_cond: int, num_body: int)
     def body(*args: Any) -> Sequence[Any]:
         cond_consts, body_consts = args[:num_cond], args[num_cond : num_cond + num_body]
         carry = args[num_cond + num_body :]
-        ((live,), _) = under(Silence(), cond)(*cond_consts, *carry)
-        outs, _ = under(Mask(live), _compat.as_fun(body_jaxpr))(*body_consts, *carry)
+        ((live,), *_) = under(DropAll(), cond)(None, *cond_consts, *carry)
+        outs = under(Mask(), _compat.as_fun(body_jaxpr))(live, *body_consts, *carry)[0]
         if has_log(cond_jaxpr):
-            under(Mask(live), cond)(*cond_consts, *outs)
+            under(Mask(), cond)(live, *cond_consts, *outs)
         return outs
 
     avals = [*_compat.in_avals(cond_jaxpr)[:num_cond], *_compat.in_avals(body_jaxpr)]
@@ -179,7 +160,7 @@ def _masked_body(body_jaxpr: Any, cond_jaxpr: Any, num_cond: int, num_body: int)
 
 def _predicate_is_batched(axis_data: Any, dims: Sequence[Any], params: dict[str, Any]) -> bool:
     cond_consts, body_consts, carry = split_args([dim is not None for dim in dims], params)
-    cond, body = (discharge(Silence(), params[name])[0] for name in ("cond_jaxpr", "body_jaxpr"))
+    cond, body = (discharge(DropAll(), None, params[name])[0] for name in ("cond_jaxpr", "body_jaxpr"))
     for _ in range(1 + len(carry)):  # Each turn batches at least one more of the carried values.
         outs = _compat.batched_outputs(body, axis_data, [*body_consts, *carry])
         grown = [before or after for before, after in zip(carry, outs, strict=True)]
@@ -191,43 +172,13 @@ def _predicate_is_batched(axis_data: Any, dims: Sequence[Any], params: dict[str,
 
 
 @dataclasses.dataclass(frozen=True)
-class Leave(InPlace):
+class KeepExcept(Filter):
     """Leaves every log where it is but those at `sites`, which it drops."""
 
     sites: frozenset[Site] = frozenset()
 
-    def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        return map_events(lambda event, _: None if event.site in self.sites else event, nodes)
-
-
-@dataclasses.dataclass(frozen=True)
-class CollectBounded(Collect):
-    """Collects every log but those of loops of unknown length and of rules, which stay where they are.
-
-    What was collected before a primitive with such a loop inside is left before it, so that all keep their order.
-
-    Attributes:
-        leaves: Whether the next primitive is one.
-    """
-
-    foresees = True
-    leaves: bool = False
-
-    def before(self, primitive: Any, params: dict[str, Any]) -> Handler:
-        inside = logs_in(params) if primitive is while_p else any(map(_has_unbounded_logs, jaxprs_in(params)))
-        return dataclasses.replace(self, leaves=inside)
-
-    def after(self, nodes: list[Any]) -> tuple[Handler, list[Any]]:
-        if not self.leaves:
-            return self, nodes
-        emit(nodes)
-        return Leave(), []
-
-    def while_loops(self, found: Sequence[Event]) -> Handler:
-        return Leave()
-
-    def beside(self, sites: frozenset[Site]) -> Handler:
-        return Leave(sites)
+    def rewrite(self, state: State, logs: Logs) -> Logs:
+        return map_events(lambda event, _: None if event.site in self.sites else event, logs)
 
 
 def _batch_shard_map(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -241,8 +192,9 @@ def _batch_shard_map(original: Callable[..., Any]) -> Callable[..., Any]:
             if primitive not in rules:
                 raise UnsupportedPrimitiveError(unsupported(primitive, params))
             with jex.core.set_current_trace(trace):
-                outs, nodes = rules[primitive](CollectBounded(), primitive, args, {"fun": fun, **params})
-                emit(nodes)
+                handler = _COLLECT_SPLIT if trace.axis_data.spmd_name else KeepExcept()
+                outs, _, logs = rules[primitive](handler, None, primitive, args, {"fun": fun, **params})
+                emit(logs)
         finally:
             batching_shards.reset(token)
         return outs

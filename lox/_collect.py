@@ -6,60 +6,87 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
+import jax.extend as jex
 import jax.numpy as jnp
 
 from lox import _compat
 from lox._columns import Columns, describe, with_event_axes
-from lox._events import Event, Node, Site, StackedEvents, events, map_events, masked, restrict
+from lox._events import Event, Logs, Node, Site, StackedEvents, events, map_events, masked, restrict
 from lox._exceptions import StructureError, UnsupportedPrimitiveError
-from lox._handler import Handler, InPlace
+from lox._handler import Collector, Filter, Handler, Results, State
 from lox._leading_axes import where
+from lox._logs_in import events_in, jaxprs_in
+from lox._site import BranchesDiffer
 from lox._timeline import groups
 
-Maker = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+Maker = Callable[[Logs], Logs]
+
+
+def _refuse_while(
+    handler: Handler, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[Any, State, Logs]:
+    del state, args
+    where = cast(Collect, handler).where
+    (site, *_) = (event.site for jaxpr in jaxprs_in(params) for event in events_in(jaxpr))
+    raise UnsupportedPrimitiveError(
+        f"lox.log is called at {site} in a {primitive} loop in {where}: the number of events is not known there. Log "
+        "outside of the loop, apply lox.spool or lox.tap inside the vmap, or leave this log out with lox.strip."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
-class Collect(Handler):
-    """Collects every log; events that may not happen are masked."""
+class Collect(Collector):
+    """Collects every log; events that may not happen are masked.
 
-    collects = True
+    Attributes:
+        where: What the program is in, with which it cannot be told for which batch elements a rule runs.
+    """
 
-    def receive(self, nodes: tuple[Node, ...]) -> tuple[Any, ...]:
-        return nodes
+    where: str
 
-    def beside(self, sites: frozenset[Site]) -> Handler:
-        return Refuse(sites)
+    rules = {jex.core.primitives.while_p: _refuse_while}
 
-    def while_loops(self, found: Sequence[Event]) -> Any:
-        raise AssertionError("logs in a while_loop have no bound")
+    def collect(self, logs: Logs) -> Logs:
+        return logs
 
-    def branches(self, nodes: Sequence[tuple[Any, ...]]) -> Sequence[Maker]:
-        return align_tagged(nodes)
+    def for_custom_rule(self, sites: frozenset[Site]) -> Filter:
+        return Refuse(sites, self.where)
+
+    def unify_branches(self, branches: Sequence[Results]) -> Sequence[Callable[[Results], Results]]:
+        return of_logs(unify_branches_by_tag([logs for _, logs in branches]))
 
 
 @dataclasses.dataclass(frozen=True)
-class Refuse(InPlace):
+class Refuse(Filter):
     """Drops the logs at `sites`; of others it is not known for which batch elements they happen."""
 
     sites: frozenset[Site]
+    where: str
 
-    def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        for event in events(nodes):
+    def rewrite(self, state: State, logs: Logs) -> Logs:
+        for event in events(logs):
             if event.site not in self.sites:
                 raise UnsupportedPrimitiveError(
                     f"A derivative or batching rule logs, at {event.site}, of a function that is called under vmap in "
-                    "a cond or switch whose predicate differs between batch elements: lox cannot tell for which of "
-                    "them the rule runs. Log in the function rather than in its rule, or leave this log out with "
-                    "lox.strip."
+                    f"{self.where}: lox cannot tell for which of them the rule runs. Log in the function rather than "
+                    "in its rule, or leave this log out with lox.strip."
                 )
         return ()
 
 
-def align(branches: Sequence[tuple[Node, ...]]) -> Sequence[Maker]:
+def of_logs(makers: Sequence[Maker]) -> Sequence[Callable[[Results], Results]]:
+    """What `Handler.unify_branches` returns where there is no state."""
+
+    def unify(results: Results, maker: Maker) -> Results:
+        return results[0], maker(results[1])
+
+    return [functools.partial(unify, maker=maker) for maker in makers]
+
+
+def unify_branches(branches: Sequence[tuple[Node, ...]]) -> Sequence[Maker]:
     """For each branch, how to bring its nodes into one structure with the others'.
 
     Where all branches log alike, the nodes stay as they are. Else the j-th event of a key in one branch meets the
@@ -81,8 +108,8 @@ def align(branches: Sequence[tuple[Node, ...]]) -> Sequence[Maker]:
     return [lambda nodes: _filled(nodes, together, reason) for _ in branches]
 
 
-def align_tagged(branches: Sequence[tuple[Node, ...]]) -> Sequence[Maker]:
-    """`align` for nodes from which handlers further out may still select some by tags.
+def unify_branches_by_tag(branches: Sequence[tuple[Node, ...]]) -> Sequence[Maker]:
+    """`unify_branches` for nodes from which handlers further out may still select some by tags.
 
     Events of one key that carry different tags do not meet each other. Of such a key, the events of each branch
     stay as they are, in their order, and are masked out in the other branches.
@@ -96,7 +123,7 @@ def align_tagged(branches: Sequence[tuple[Node, ...]]) -> Sequence[Maker]:
     apart = [_restricted(nodes, mixed, True) for nodes in branches]
     if not mixed or all(_alike(apart[0], other) for other in apart[1:]):
         mixed, apart = set(), [() for _ in branches]
-    together = align([_restricted(nodes, mixed, False) for nodes in branches])
+    together = unify_branches([_restricted(nodes, mixed, False) for nodes in branches])
     reason = difference(branches, with_tags=True)
     counts = [_counts_by_tags(nodes) for nodes in apart]
 
@@ -132,25 +159,23 @@ def _counts_by_tags(nodes: Sequence[Node], times: int = 1) -> Counter[tuple[str,
     return found
 
 
-def difference(branches: Sequence[tuple[Node, ...]], with_tags: bool = False) -> str:
-    """What the branches of a `cond` or `switch` log, when the keys or their numbers of events differ; else empty.
+def difference(branches: Sequence[Logs], with_tags: bool = False) -> BranchesDiffer | None:
+    """What the branches of a `cond` or `switch` log, when the keys or their numbers of events differ; else None.
 
     Args:
-        branches: For each branch its nodes.
+        branches: For each branch its logs.
         with_tags: Whether events of one key with other tags count as others.
     """
-    counts: list[Any] = [_counts_by_tags(nodes) for nodes in branches]
-    if not with_tags:
-        counts = [_counts_by_key(count) for count in counts]
+    by_tags = [_counts_by_tags(logs) for logs in branches]
+    by_key = [_counts_by_key(count) for count in by_tags]
+    counts: Sequence[Any] = by_tags if with_tags else by_key
     if all(count == counts[0] for count in counts[1:]):
-        return ""
-    lines = [f"  branch {index} logs {_listed(nodes)}" for index, nodes in enumerate(branches)]
-    return (
-        "The branches of a cond or switch log different keys, so that some events may not happen:\n"
-        + "\n".join(lines)
-        + "\nLog the same keys in every branch, use unify=True to get these events with a mask, or leave the keys "
-        "out with argnames= or tags=."
-    )
+        return None
+    listed = []
+    for logs, count in zip(branches, by_key, strict=True):
+        sites = {key: event.site for event in reversed(list(events(logs))) for key in event.values}
+        listed.append(tuple((key, number, sites[key]) for key, number in count.items()))
+    return BranchesDiffer(tuple(listed))
 
 
 def _counts_by_key(counts: Mapping[tuple[str, tuple[str, ...]], int]) -> dict[str, int]:
@@ -158,13 +183,6 @@ def _counts_by_key(counts: Mapping[tuple[str, tuple[str, ...]], int]) -> dict[st
     for (key, _), count in counts.items():
         found[key] = found.get(key, 0) + count
     return found
-
-
-def _listed(nodes: Sequence[Node]) -> str:
-    sites = {key: event.site for event in reversed(list(events(nodes))) for key in event.values}
-    counts = _counts_by_key(_counts_by_tags(nodes))
-    many = {key: f" ({count} events)" if count != 1 else "" for key, count in counts.items()}
-    return ", ".join(f"{key!r}{many[key]} at {sites[key]}" for key in counts) or "nothing"
 
 
 def _alike(first: tuple[Node, ...], second: tuple[Node, ...]) -> bool:
@@ -221,7 +239,7 @@ class _Together:
         beyond = jnp.int32(0) if own is None or own.dropped is None else own.dropped
         return jax.lax.broadcast_in_dim(beyond, max(shapes, key=len), range(jnp.ndim(beyond)))
 
-    def filled(self, own: Columns | None, reason: str) -> StackedEvents:
+    def filled(self, own: Columns | None, reason: BranchesDiffer | None) -> StackedEvents:
         """The events of one branch, if it has some, and those that only others have, which did not happen."""
         like, length = self.parts[0], self.length
         have = 0 if own is None else jnp.shape(own.any_value())[0]
@@ -239,7 +257,7 @@ class _Together:
                 mask = jax.lax.concatenate([own.happened(), mask], 0)
         values = {key: pad(own.values[key] if own else None, like.values[key]) for key in self.keys}
         steps = {name: pad(own.steps[name] if own else None, aval) for name, aval in like.steps.items()}
-        optional = reason if self.is_optional else next((part.optional for part in self.parts if part.optional), "")
+        optional = reason if self.is_optional else next((part.optional for part in self.parts if part.optional), None)
         return Columns(
             values, steps, mask, self.dropped(own), like.site, like.batch_ndim, optional, like.outer_batch_ndim
         ).as_node()
@@ -259,7 +277,7 @@ def _check_branches(key: str, first: Columns, other: Columns) -> None:
         )
 
 
-def _filled(nodes: Sequence[Node], together: Sequence[_Together], reason: str) -> tuple[Node, ...]:
+def _filled(nodes: Sequence[Node], together: Sequence[_Together], reason: BranchesDiffer | None) -> tuple[Node, ...]:
     own = with_event_axes(nodes)
     having = {key: part for part in own for key in part.values}
     return tuple(each.filled(having.get(each.keys[0]), reason) for each in together)

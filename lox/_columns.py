@@ -12,6 +12,7 @@ import numpy as np
 
 from lox._events import NOWHERE, Event, Node, Site, StackedEvents
 from lox._exceptions import StructureError, UnsupportedPrimitiveError
+from lox._site import Optional
 from lox._timeline import Timeline, groups
 
 
@@ -23,7 +24,7 @@ class Columns(Timeline):
     Attributes:
         site: The first log call.
         batch_ndim: The number of batch axes.
-        optional: Why the number of events depends on data; empty when it does not.
+        optional: Why the number of events depends on data; None when it does not.
         outer_batch_ndim: How many of the first batch axes are of a `vmap` around a `shard_map`.
         is_filled: Whether values and counters already are what the user gets where the mask is False.
         single: Whether there is one event, and no event axis yet, so that stacking costs nothing.
@@ -31,7 +32,7 @@ class Columns(Timeline):
 
     site: Site = dataclasses.field(default=NOWHERE, metadata={"static": True})
     batch_ndim: int = dataclasses.field(default=0, metadata={"static": True})
-    optional: str = dataclasses.field(default="", metadata={"static": True})
+    optional: Optional | None = dataclasses.field(default=None, metadata={"static": True})
     outer_batch_ndim: int = dataclasses.field(default=0, metadata={"static": True})
     is_filled: bool = dataclasses.field(default=False, metadata={"static": True})
     single: bool = dataclasses.field(default=False, metadata={"static": True})
@@ -228,7 +229,7 @@ def _in_sequence(parts: list[Columns], depth: int, arrays: Arrays) -> Columns:
         first,
         joined,
         dropped=sum(dropped[1:], dropped[0]) if dropped else None,
-        optional=next((part.optional for part in parts if part.optional), ""),
+        optional=next((part.optional for part in parts if part.optional), None),
         is_filled=is_filled,
         single=False,
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from lox._exceptions import LogValueError
 from lox._extras import extra
-from lox._plain import Logs, PlainEvents, along
+from lox._host_values import Logs, PlainEvents, along
 
 if TYPE_CHECKING:
     import xarray

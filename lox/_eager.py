@@ -7,8 +7,9 @@ the handler sees a call that may delete it. What it does not see, an executable 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.extend as jex
@@ -17,6 +18,8 @@ import jax.numpy as jnp
 from lox._columns import ON_DEVICE
 from lox._events import Event, Node, StackedEvents, events
 from lox._exceptions import SpoolError
+
+Tree = TypeVar("Tree")
 
 CHUNK = 32
 """How many logs that are alike are stacked at a time."""
@@ -27,19 +30,28 @@ def may_delete(primitive: Any, params: dict[str, Any]) -> bool:
     return any(params.get("donated_invars", ())) or primitive is jex.core.primitives.device_put_p
 
 
-def copied(nodes: Sequence[Any], doomed: Iterable[Any]) -> list[Any]:
-    """The logs, with copies of arrays that are about to be deleted."""
+def copied(tree: Tree, doomed: Iterable[Any]) -> Tree:
+    """The tree, with copies of arrays that are about to be deleted."""
     copies = {id(array): jnp.copy(array) for array in doomed}
-    return jax.tree.map(lambda leaf: copies.get(id(leaf), leaf), list(nodes))
+    return jax.tree.map(lambda leaf: copies.get(id(leaf), leaf), tree)
 
 
-def check_alive(nodes: Sequence[Any]) -> None:
-    """Raise where an array was deleted.
+@contextlib.contextmanager
+def reporting_deleted(tree: Any) -> Iterator[None]:
+    """Say which logs have arrays that were deleted, where that makes JAX fail.
 
     Raises:
-        SpoolError: It was.
+        SpoolError: An array was deleted.
     """
-    parts = jax.tree.leaves(list(nodes), is_leaf=lambda part: hasattr(part, "site"))
+    try:
+        yield
+    except (RuntimeError, ValueError):
+        _check_alive(tree)
+        raise
+
+
+def _check_alive(tree: Any) -> None:
+    parts = jax.tree.leaves(tree, is_leaf=lambda part: hasattr(part, "site"))
     sites = [str(part.site) for part in parts if any(map(_is_deleted, jax.tree.leaves(part)))]
     if sites:
         raise SpoolError(
@@ -53,18 +65,15 @@ def _is_deleted(leaf: Any) -> bool:
     return hasattr(leaf, "is_deleted") and not isinstance(leaf, jax.core.Tracer) and leaf.is_deleted()
 
 
-def stacked(nodes: Sequence[Any]) -> list[Any]:
-    """The same logs in fewer nodes: of those that are alike, each so many are one.
+def stacked(nodes: Sequence[Node]) -> list[Node]:
+    """The same logs in fewer nodes: each `CHUNK` logs that are alike become one.
 
     The logs of each key keep their order, which is all that counts.
     """
-    done: list[Any] = []
+    done: list[Node] = []
     alike: dict[Any, _Alike] = {}
     last: dict[str, Any] = {}
     for node in nodes:
-        if not isinstance(node, (Event, StackedEvents)):
-            done.append(node)
-            continue
         leaves, structure = jax.tree.flatten(node)
         kind = structure, tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
         for key in node.values if isinstance(node, Event) else _keys(node):

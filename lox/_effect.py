@@ -21,7 +21,8 @@ from jax.interpreters import ad, batching
 from lox import _compat
 from lox._events import Destination, Event, Node, counters, depths, events, map_events, masked
 from lox._exceptions import UnsupportedPrimitiveError
-from lox._probe import probing
+from lox._flax_probe import probing
+from lox._site import Transposed
 
 recording = jax.make_user_context(False)
 """Whether a handler is in scope, so that logs must be bound."""
@@ -205,12 +206,7 @@ def _transpose(cotangents: Sequence[Any], *leaves: Any, layout: Layout) -> list[
     nodes, to = received(known, {"layout": layout})
 
     def say_why(event: Event, depth: int) -> Event:
-        reason = (
-            f"The log at {event.site} is of a value that JAX transposes, a tangent in reverse mode or the argument of "
-            "a linear function, which never gets a value. Log where it does, use unify=True to get the event with a "
-            "mask, or leave it out with argnames= or tags=."
-        )
-        return dataclasses.replace(event, optional=event.optional or reason)
+        return dataclasses.replace(event, optional=event.optional or Transposed())
 
     emit(masked(map_events(say_why, nodes), jnp.asarray(False)), to)
     return [None] * len(leaves)

@@ -17,23 +17,9 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._leading_axes import broadcast_as, where
-
-
-@dataclasses.dataclass(frozen=True)
-class Site:
-    """Where and how `lox.log` was called, or, of what a backward pass logs, `lox.log_grad`."""
-
-    file: str
-    line: int
-    function: str
-    tags: tuple[str, ...]
-    backward: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line} ({self.function})"
-
-
-NOWHERE = Site("", 0, "", ())
+from lox._site import NOWHERE as NOWHERE
+from lox._site import Optional
+from lox._site import Site as Site
 
 
 @jax.tree_util.register_dataclass
@@ -49,8 +35,7 @@ class Event:
         iteration_deps: Values without meaning that tie the event to the loop iteration it belongs to.
         site: The call.
         batch_ndim: The number of batch axes, which every array has.
-        optional: Why the number of such events depends on data that a `cond` or `switch` branched on; empty when it
-            does not.
+        optional: Why the number of such events depends on data; None when it does not.
         spmd_axes: Inside a `shard_map`, for the first batch axes, the mesh axes over which each is split.
         outer_batch_ndim: Inside a `shard_map`, how many of the first batch axes are of a `vmap` around it.
         is_filled: Whether values and counters already are what the user gets where the mask is False.
@@ -62,7 +47,7 @@ class Event:
     iteration_deps: tuple[Any, ...]
     site: Site = dataclasses.field(metadata={"static": True})
     batch_ndim: int = dataclasses.field(default=0, metadata={"static": True})
-    optional: str = dataclasses.field(default="", metadata={"static": True})
+    optional: Optional | None = dataclasses.field(default=None, metadata={"static": True})
     spmd_axes: tuple[tuple[Any, ...], ...] = dataclasses.field(default=(), metadata={"static": True})
     outer_batch_ndim: int = dataclasses.field(default=0, metadata={"static": True})
     is_filled: bool = dataclasses.field(default=False, metadata={"static": True})
@@ -91,6 +76,9 @@ class StackedEvents:
 
 
 Node = Event | StackedEvents
+
+Logs = tuple[Node, ...]
+"""A sequence of logs, in the order in which they happened."""
 
 
 @jax.tree_util.register_dataclass

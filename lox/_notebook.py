@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from lox._plain import Logs, PlainEvents
+from lox._host_values import Logs, PlainEvents
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24

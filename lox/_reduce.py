@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import jax
@@ -33,35 +33,36 @@ class Accumulator:
         value: The sum for "mean" and "sum"; the smallest, largest, first or last value; None for "count". Its shape is
             `(*batch, *shape)`. Before the first event it is the identity of the reduction, where that has one.
         lost: What rounding has taken from the last sum of floats, or None for nothing.
-        maybe: How many events happened of those that might not have, the shape of the batch; None if there are none
-            such.
+        maybe: How many events happened of those that might not have, the shape of the batch; None for none.
+        begun: Whether there was an event, the shape of the batch. Only "first" in a loop has it, which asks.
         steps: The counters of the last event, or of the first for "first".
         reduction: Which one.
         dtype: The dtype of the events.
         batch_shape: The sizes of the batch axes.
-        certain: How many other events happened.
+        certain: How many other events happened. In a loop: since the iteration began.
         site: The first log call.
-        direct: Whether a single scan folded them, which may as well begin with what was before.
-        continued: Whether it did, so that what was before is part of them.
+        outer_batch_ndim: Inside a `shard_map`, how many of the first batch axes are of a `vmap` around it.
+        is_masked: Whether there are events that might not have happened. In a loop `maybe` is an array in any case.
     """
 
     value: Any
     lost: Any
     maybe: Any
+    begun: Any
     steps: dict[str, Any]
     reduction: str = dataclasses.field(metadata={"static": True})
     dtype: Any = dataclasses.field(metadata={"static": True})
     batch_shape: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     certain: Any = dataclasses.field(metadata={"static": True})
     site: Site = dataclasses.field(metadata={"static": True})
-    direct: bool = dataclasses.field(default=False, metadata={"static": True})
-    continued: bool = dataclasses.field(default=False, metadata={"static": True})
+    is_masked: bool = dataclasses.field(metadata={"static": True})
+    outer_batch_ndim: int = dataclasses.field(default=0, metadata={"static": True})
 
     def happened(self) -> Any:
         """Whether there was an event, the shape of the batch, or True or False where that is known."""
-        if self.certain > 0 or self.maybe is None:
+        if self.certain > 0 or (self.maybe is None and self.begun is None):
             return bool(self.certain > 0)
-        return self.maybe > 0
+        return self.begun if self.begun is not None else self.maybe > 0
 
     def mask(self) -> Any:
         """Which batch elements had an event, or None if all surely did."""
@@ -99,12 +100,12 @@ def lift(reduction: str, value: Any, mask: Any, steps: Mapping[str, Any], site: 
         value = where(mask, value, _identity(reduction, jax.typeof(value)))
     maybe, certain = (None, 1) if mask is None else (mask.astype(jnp.int32), 0)
     kept = None if reduction == "count" else value
-    return Accumulator(kept, None, maybe, dict(steps), reduction, dtype, shape, certain, site)
+    return Accumulator(kept, None, maybe, None, dict(steps), reduction, dtype, shape, certain, site, mask is not None)
 
 
 def count(maybe: Any, certain: int, batch_shape: tuple[int, ...], site: Site) -> Accumulator:
     """The accumulator of "count" that has counted so many events."""
-    return Accumulator(None, None, maybe, {}, "count", None, batch_shape, certain, site)
+    return Accumulator(None, None, maybe, None, {}, "count", None, batch_shape, certain, site, maybe is not None)
 
 
 def fold(reduction: str, value: Any, mask: Any, steps: Mapping[str, Any], site: Site, batch_ndim: int) -> Accumulator:
@@ -142,7 +143,15 @@ def empty(like: Accumulator) -> Accumulator:
     if value is not None:
         value = _identity(like.reduction, like.value)
         lost = _compat.zeros_like_aval(like.value) if _compensated(like) else None
-    return dataclasses.replace(zeros, value=value, lost=lost, certain=0, direct=False, continued=False)
+    return dataclasses.replace(zeros, value=value, lost=lost, certain=0)
+
+
+def empty_in_loop(like: Accumulator) -> Accumulator:
+    """An accumulator of no events, which has the same arrays after any events, from the abstract values of one."""
+    none = empty(like)
+    maybe = jnp.zeros(none.batch_shape, jnp.int32) if none.maybe is None else none.maybe
+    begun = maybe > 0 if none.reduction == "first" else None
+    return dataclasses.replace(none, maybe=maybe, begun=begun, is_masked=False)
 
 
 def in_equal_batches(first: Accumulator, second: Accumulator) -> tuple[Accumulator, Accumulator]:
@@ -159,7 +168,9 @@ def in_equal_batches(first: Accumulator, second: Accumulator) -> tuple[Accumulat
 def _in_batch(accumulator: Accumulator, batch_shape: tuple[int, ...]) -> Accumulator:
     if accumulator.batch_shape == batch_shape:
         return accumulator
-    uncertain = alike([accumulator, None])(accumulator)
+    uncertain = with_certain(accumulator, 0)
+    if uncertain.lost is None and _compensated(uncertain):
+        uncertain = dataclasses.replace(uncertain, lost=jnp.zeros_like(uncertain.value))
 
     def widened(aval: Any) -> Any:
         return aval.update(shape=(*batch_shape, *aval.shape[len(batch_shape) :]))
@@ -170,9 +181,7 @@ def _in_batch(accumulator: Accumulator, batch_shape: tuple[int, ...]) -> Accumul
     def put(whole: Any, part: Any) -> Any:
         return jax.lax.dynamic_update_slice(whole, part, [0] * part.ndim)
 
-    return jax.tree.map(
-        put, none, dataclasses.replace(uncertain, batch_shape=batch_shape, direct=False, continued=False)
-    )
+    return jax.tree.map(put, none, dataclasses.replace(uncertain, batch_shape=batch_shape))
 
 
 def merge(first: Accumulator, second: Accumulator) -> Accumulator:
@@ -195,76 +204,50 @@ def merge(first: Accumulator, second: Accumulator) -> Accumulator:
         else:
             steps[name] = _choose(second.happened(), second.steps[name], step)
     maybe, certain = _plus(first.maybe, second.maybe), first.certain + second.certain
-    changes = {"certain": certain, "direct": False, "continued": first.continued or second.continued}
-    return dataclasses.replace(first, value=value, lost=lost, maybe=maybe, steps=steps, **changes)
+    begun = first.begun
+    if begun is not None:
+        begun = jnp.ones_like(begun) if second.happened() is True else begun | second.happened()
+    is_masked = first.is_masked or second.is_masked
+    return dataclasses.replace(
+        first, value=value, lost=lost, maybe=maybe, begun=begun, steps=steps, certain=certain, is_masked=is_masked
+    )
 
 
-def next_of_loop(sofar: Accumulator, iteration: Accumulator, index: Any) -> Accumulator:
-    """The events of a loop after one more iteration, without those that each iteration surely has.
-
-    Args:
-        sofar: Those of the iterations before.
-        iteration: Those of this one.
-        index: How many iterations were before.
-    """
-    if iteration.continued:
-        return dataclasses.replace(iteration, certain=0, direct=False, continued=False)
-    # All that `merge` asks is whether there were any, and as many as there were may not fit into an int32.
-    before = _with_more(sofar, jnp.minimum(index, 1)) if iteration.certain else sofar
-    total = merge(before, iteration)
-    return dataclasses.replace(total, maybe=_plus(sofar.maybe, iteration.maybe), certain=0)
+def entered(accumulator: Accumulator) -> Accumulator:
+    """An accumulator in a loop as that of a loop inside, which counts its own events."""
+    return dataclasses.replace(accumulator, certain=0, is_masked=False)
 
 
-def end_of_loop(sofar: Accumulator, iteration: Accumulator, trips: Any) -> Accumulator:
-    """The events of a loop, with those that each iteration surely has.
+def repeated(accumulator: Accumulator, trips: Any) -> Accumulator:
+    """What a loop has folded, with the events that each iteration surely has counted as often as there were any.
 
     Args:
-        sofar: The result of `next_of_loop` for the last iteration.
-        iteration: What is like each of them.
+        accumulator: The accumulator after the last iteration.
         trips: How many iterations there were; not an array if that is known.
     """
-    if not isinstance(trips, jax.Array):
-        return dataclasses.replace(sofar, certain=iteration.certain * trips)
-    return _with_more(sofar, iteration.certain * trips) if iteration.certain else sofar
+    if not isinstance(trips, jax.Array) or accumulator.certain == 0:
+        return dataclasses.replace(accumulator, certain=accumulator.certain and accumulator.certain * trips)
+    return with_certain(dataclasses.replace(accumulator, certain=accumulator.certain * trips), 0)
 
 
-def of_scan(accumulator: Accumulator, continued: bool) -> Accumulator:
-    """What a scan folded, at its end; `continued` says whether it began with what was before."""
-    direct = accumulator.maybe is None and accumulator.reduction in ("mean", "sum", "min", "max")
-    return dataclasses.replace(accumulator, direct=direct, continued=continued)
+def continued(before: Accumulator, after: Accumulator) -> Accumulator:
+    """What a loop in a loop has folded that began with what was before."""
+    is_masked = before.is_masked or after.is_masked
+    return dataclasses.replace(after, certain=before.certain + after.certain, is_masked=is_masked)
 
 
-def continuing(none: Accumulator, sofar: Accumulator) -> Accumulator:
-    """What a scan begins with that continues after the events so far, from what it would begin with otherwise."""
-    return dataclasses.replace(none, value=sofar.value, lost=sofar.lost, steps=sofar.steps)
+def out_of_loop(accumulator: Accumulator) -> Accumulator:
+    """What a loop has folded that is in no other loop."""
+    return dataclasses.replace(accumulator, begun=None, maybe=accumulator.maybe if accumulator.is_masked else None)
 
 
-def _with_more(accumulator: Accumulator, number: Any) -> Accumulator:
-    maybe = _plus(accumulator.maybe, jnp.full(accumulator.batch_shape, number))
-    return dataclasses.replace(accumulator, maybe=maybe)
-
-
-def alike(accumulators: Sequence[Accumulator | None]) -> Callable[[Accumulator | None], Accumulator]:
-    """How to bring accumulators of one key, where None has no events, into one structure without changing them.
-
-    Args:
-        accumulators: All of them, with abstract values in place of arrays.
-    """
-    found = [accumulator for accumulator in accumulators if accumulator is not None]
-    certain = min(0 if accumulator is None else accumulator.certain for accumulator in accumulators)
-    masked = any(a is None or a.certain != certain or a.maybe is not None for a in accumulators)
-    rounded = any(accumulator.lost is not None for accumulator in found) or len(found) < len(accumulators)
-
-    def change(accumulator: Accumulator | None) -> Accumulator:
-        accumulator = accumulator or empty(found[0])
-        lost, maybe = accumulator.lost, accumulator.maybe
-        if rounded and lost is None and _compensated(accumulator):
-            lost = jnp.zeros_like(accumulator.value)
-        if masked:
-            maybe = _plus(maybe, jnp.full(accumulator.batch_shape, accumulator.certain - certain, jnp.int32))
-        return dataclasses.replace(accumulator, lost=lost, maybe=maybe, certain=certain, site=found[0].site)
-
-    return change
+def with_certain(accumulator: Accumulator, certain: int) -> Accumulator:
+    """The same events, so many of which surely happened, and the others as if they might not have."""
+    more = accumulator.certain - certain
+    if isinstance(more, int) and more == 0 and accumulator.maybe is not None:
+        return accumulator
+    number = jnp.full(accumulator.batch_shape, more, jnp.int32)
+    return dataclasses.replace(accumulator, maybe=_plus(accumulator.maybe, number), certain=certain, is_masked=True)
 
 
 def result(accumulator: Accumulator) -> Any:

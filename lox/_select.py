@@ -1,24 +1,26 @@
-"""Which logs a handler means: by key and by tag."""
+"""Which logs a handler means, by key and by tag, and the handlers that only remove some."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from lox._arguments import names
-from lox._events import Node, map_events, restrict
+from lox._events import Event, Logs, Site, map_events, restrict
+from lox._handler import Filter, State
 
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """Keys among `argnames` of calls that carry one of `tags`; None does not restrict."""
+    """Keys among `argnames`, and not `without`, of calls that carry one of `tags`; None does not restrict."""
 
     argnames: frozenset[str] | None = None
     tags: frozenset[str] | None = None
+    without: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, argnames: str | Iterable[str] | None, tags: str | Iterable[str] | None) -> Selection:
-        """Reads the keywords `argnames` and `tags` of a transformation.
+        """Read the keywords `argnames` and `tags` of a transformation.
 
         Raises:
             LogDataError: One of them is not a name or an iterable of names.
@@ -28,15 +30,52 @@ class Selection:
             None if tags is None else frozenset(names(tags, "tags", "")),
         )
 
+    def only(self, keys: frozenset[str]) -> Selection:
+        """Return the selection of those keys that this one selects."""
+        return dataclasses.replace(self, argnames=keys if self.argnames is None else keys & self.argnames)
+
     def has(self, key: str, tags: Iterable[str]) -> bool:
-        by_name = self.argnames is None or key in self.argnames
+        by_name = (self.argnames is None or key in self.argnames) and key not in self.without
         return by_name and (self.tags is None or not self.tags.isdisjoint(tags))
 
-    def split(self, nodes: Sequence[Node]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-        """The nodes that are meant, and the others."""
-        if self.argnames is None and self.tags is None:
-            return tuple(nodes), ()
-        return self._restrict(nodes, True), self._restrict(nodes, False)
+    def split(self, logs: Logs) -> tuple[Logs, Logs]:
+        """Return the logs that are meant, and the others."""
+        if self == _ALL:
+            return logs, ()
+        return self._restrict(logs, True), self._restrict(logs, False)
 
-    def _restrict(self, nodes: Sequence[Node], wanted: bool) -> tuple[Node, ...]:
-        return map_events(lambda event, _: restrict(event, lambda key: self.has(key, event.site.tags) == wanted), nodes)
+    def _restrict(self, logs: Logs, wanted: bool) -> Logs:
+        return map_events(lambda event, _: restrict(event, lambda key: self.has(key, event.site.tags) == wanted), logs)
+
+
+_ALL = Selection()
+
+
+@dataclasses.dataclass(frozen=True)
+class PassThrough(Filter):
+    """Drops the selected logs, where a handler that returns logs would return them, and leaves the others.
+
+    Attributes:
+        selection: Which logs are selected.
+        keep_logs: Whether these are left as well.
+        forward: Whether a handler further out wants any.
+        sites: The log calls among which to select; None for all.
+    """
+
+    selection: Selection
+    keep_logs: bool
+    forward: bool
+    sites: frozenset[Site] | None = None
+
+    def rewrite(self, state: State, logs: Logs) -> Logs:
+        if not self.forward:
+            return ()
+        if self.keep_logs:
+            return logs
+
+        def left(event: Event, depth: int) -> Event | None:
+            if self.sites is not None and event.site not in self.sites:
+                return event
+            return restrict(event, lambda key: not self.selection.has(key, event.site.tags))
+
+        return map_events(left, logs)

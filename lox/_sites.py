@@ -14,7 +14,7 @@ from lox import _compat, _transform
 from lox._abstract import trace
 from lox._effect import log_p, received
 from lox._events import Event, Site, StackedEvents
-from lox._handler import jaxprs_in
+from lox._logs_in import jaxprs_in
 
 primitives = jex.core.primitives
 

@@ -5,215 +5,159 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, overload
-
-import jax
+from typing import Any, Literal, cast, overload
 
 from lox import _compat, _transform
-from lox._collect import Collect, Maker, align, difference, filled
-from lox._columns import columns, with_event_axes
-from lox._eager import check_alive
+from lox._bounded import bounded_while
+from lox._collect import difference, filled, of_logs, unify_branches
+from lox._columns import with_event_axes
+from lox._eager import reporting_deleted
 from lox._effect import emit, recording
-from lox._events import Event, Node, Site, events, map_events, restrict
+from lox._events import Event, Logs, Site, events, map_events
 from lox._exceptions import LogValueError, SpoolError, SpoolWarning, StructureError
-from lox._handler import Handler, InPlace
+from lox._fold import NOTHING, Reduce
+from lox._handler import Collector, Filter, Handler, Inside, Results, Rule, State
 from lox._logdict import logdict, of_timelines
-from lox._loops import Reduced, ScanLoops, WhileLoops, align_reduced, merge_reduced, reduced, split_reduced
-from lox._reduce import Accumulator, Reduction, as_timeline, check_reduction
-from lox._select import Selection
-from lox._thin import Seen, compact, thin
+from lox._logs_in import equations, events_in, logs_in
+from lox._reduce import Reduction, as_timeline, check_reduction
+from lox._rules._scan import scan_p
+from lox._rules._while import Loop, while_loop, while_p
+from lox._select import PassThrough, Selection
+from lox._subsample import EventCounts, compact, subsampled, subsampled_scan
 from lox._timeline import Timeline, refined
 
 Function = Callable[..., Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Spool(Collect):
+class Spool(Collector):
     """Collects the selected logs.
 
     Attributes:
         selection: Which logs.
         forward: Whether a handler further out wants the others.
         keep_logs: Whether it gets the selected ones as well.
-        reduce: The reduction of every key (under None) or of some.
-        interval: Which events are kept, or None for all.
-        seen: The events before those that the handler runs, while they are known.
         unify: Whether events that may not happen are masked rather than refused.
         warn: Whether logs in a `while_loop` are left out with a warning rather than refused.
         max_iters: How many iterations of a `while_loop` are collected.
-        held: What a scan may begin with that reduces the events of some keys, a flattened mapping of accumulators.
-        structure: The structure of that.
+        interval: Which events are kept.
+        keeps_all: Whether it is still to be seen which are.
     """
 
     selection: Selection
     forward: bool
     keep_logs: bool
-    reduce: tuple[tuple[str | None, str], ...]
-    interval: int | None
-    seen: Seen | None
     unify: bool
     warn: bool
     max_iters: int | None
-    held: tuple[Any, ...] = ()
-    structure: Any = dataclasses.field(default_factory=lambda: jax.tree.structure({}))
+    interval: int = 1
+    keeps_all: bool = False
 
     @property
-    def keeps_order_by_key(self) -> bool:  # type: ignore[override]
-        return self.seen is None  # Else some nodes are thinned out already, and the others come after them.
+    def rules(self) -> Mapping[Any, Rule]:  # type: ignore[override]
+        return _rules if self.interval == 1 or self.keeps_all else _rules_with_interval
 
-    def receive(self, nodes: tuple[Node, ...]) -> tuple[Any, ...]:
-        selected, others = self.selection.split(nodes)
+    def collect(self, logs: Logs) -> Logs:
+        selected, others = self.selection.split(logs)
         if self.forward:
-            emit(nodes if self.keep_logs else others)
-        stacked = selected
-        folded: tuple[Node, ...] = ()
-        if self.reduce:
-            stacked = map_events(lambda event, _: restrict(event, lambda key: self.reduction(key) is None), selected)
-            folded = map_events(lambda event, _: restrict(event, self.reduction), selected)
-        for event in events(stacked):
+            emit(logs if self.keep_logs else others)
+        for event in events(selected):
             if event.optional and not self.unify:
-                raise StructureError(event.optional)
-        return (*stacked, reduced(columns(folded), self.reduction)) if folded else stacked
+                raise StructureError(event.optional.message(event.site))
+        return selected
 
-    def reduction(self, key: str) -> str | None:
-        reductions = dict(self.reduce)
-        return reductions.get(key, reductions.get(None))
+    def join(self, state: EventCounts | None, logs: Logs) -> Results:
+        if self.keeps_all:
+            return state, logs
+        if state is not None:
+            return subsampled(logs, self.interval, state)
+        # In the iteration, where it costs nothing.
+        settled = all([event.mask is None for event in events(logs)])
+        return state, logs if settled else map_events(filled, logs)
 
-    def append(self, nodes: list[Any], new: tuple[Any, ...]) -> None:
-        for node in new:
-            if not isinstance(node, Reduced):
-                # In the iteration, where it costs nothing, unless it is still to be seen what is kept.
-                is_settled = self.interval or all([event.mask is None for event in events((node,))])
-                nodes.extend((node,) if is_settled else map_events(filled, (node,)))
-            elif nodes and isinstance(nodes[0], Reduced):
-                nodes[0] = merge_reduced(nodes[0], node)
-            else:
-                nodes.insert(0, node)
+    def enter(
+        self, state: EventCounts | None, programs: Sequence[Any], inside: Inside
+    ) -> tuple[Spool, EventCounts | None]:
+        # Which events of a loop or branch are kept is known after it. So it is for a call, which is compiled once then,
+        # unless a scan in it logs too much for that.
+        if state is None or inside == "loop" or (inside == "call" and not any(map(_has_scan, programs))):
+            return self._keeping_all(), None
+        return self, state.modulo(self.interval)
 
-    def join(self, nodes: Sequence[Any]) -> tuple[Any, ...]:
-        folded = [node for node in nodes if isinstance(node, Reduced)]
-        others: tuple[Any, ...] = tuple(node for node in nodes if not isinstance(node, Reduced))
-        if self.seen is not None:
-            others = thin(others, self.interval or 1, self.seen)
-        return (*others, functools.reduce(merge_reduced, folded)) if folded else others
+    def leave(self, state: EventCounts | None, after: EventCounts | None, collected: Logs, trips: Any = 1) -> Results:
+        if state is None or after is None:
+            return self.join(state, collected)
+        return state.after(after, self.interval), collected
 
-    def private(self) -> Handler:
-        return dataclasses.replace(self, forward=False)
+    def _keeping_all(self) -> Spool:
+        return self if self.interval == 1 else dataclasses.replace(self, keeps_all=True)
 
-    def beside(self, sites: frozenset[Site]) -> Handler:
-        return Pass(self.selection, self.keep_logs, self.forward, sites)
+    def unify_branches(self, branches: Sequence[Results]) -> Sequence[Callable[[Results], Results]]:
+        logs = [logs for _, logs in branches]
+        if not self.unify and (reason := difference(logs)):
+            raise StructureError(reason.message())
+        return of_logs(unify_branches(logs))
 
-    def inside(self) -> Handler:
-        return self.continuing({}, seen=None)
+    def for_custom_rule(self, sites: frozenset[Site]) -> Filter:
+        return PassThrough(self.selection, self.keep_logs, self.forward, sites)
 
-    def continuing(self, sofar: Mapping[str, Accumulator], **changes: Any) -> Handler:
-        """The handler of what comes after these events, if it is a scan."""
-        held, structure = jax.tree.flatten(dict(sofar))
-        return dataclasses.replace(self, held=tuple(held), structure=structure, **changes)
-
-    def arrays(self) -> tuple[Any, ...]:
-        return self.held
-
-    def holding(self, arrays: Sequence[Any]) -> Handler:
-        return dataclasses.replace(self, held=tuple(arrays))
-
-    def after(self, nodes: list[Any]) -> tuple[Handler, list[Any]]:
-        if self.seen is None:
-            return self, nodes
-        nodes = list(self.join(nodes))
-        (seen,) = (node for node in nodes if isinstance(node, Seen))
-        return dataclasses.replace(self, seen=seen), nodes
-
-    def scan_loops(self, length: int) -> Any:
-        if not self.reduce and self.seen is None:
-            return None
-        sofar = jax.tree.unflatten(self.structure, self.held)
-        return ScanLoops(length, None if self.seen is None else self.interval, self.seen or Seen(), sofar)
-
-    def while_loops(self, found: Sequence[Event]) -> Any:
-        selected = [(key, event) for event in found for key in event.values if self.selection.has(key, event.site.tags)]
-        unbounded = [(key, event) for key, event in selected if self.reduction(key) is None]
-        if not selected:
-            return Pass(self.selection, self.keep_logs, self.forward)
-        if not unbounded or self.max_iters is not None:
-            return WhileLoops(self.max_iters)
-        message = _unbounded(unbounded)
-        if not self.warn:
-            raise SpoolError(message)
-        _transform.warn_once(f"Logs were left out. {message}", SpoolWarning, unbounded[0][1].site)
-        return Pass(self.selection, self.keep_logs, self.forward)
-
-    def branches(self, nodes: Sequence[tuple[Any, ...]]) -> Sequence[Maker]:
-        folded, others = zip(*map(split_reduced, nodes), strict=True)
-        if not self.unify and (reason := difference(others)):
-            raise StructureError(reason)
-        alike = align_reduced(folded)
-
-        def make(nodes: tuple[Any, ...], maker: Maker, complete: Callable[[Reduced], Reduced]) -> tuple[Any, ...]:
-            mine, rest = split_reduced(nodes)
-            mine = complete(mine)
-            return (*maker(rest), mine) if mine.accumulators else maker(rest)
-
-        makers = zip(align(others), alike, strict=True)
-        return [functools.partial(make, maker=maker, complete=complete) for maker, complete in makers]
-
-    def result(self, nodes: Sequence[Any], prefix: str) -> logdict:
-        """What `lox.spool` returns of the nodes of a whole function.
+    def result(self, state: EventCounts | None, logs: Logs) -> list[Timeline]:
+        """The timelines of all logs of a function.
 
         Raises:
             SpoolError: An array that was logged was deleted since.
         """
-        try:
-            return self._result(nodes, prefix)
-        except (RuntimeError, ValueError):
-            check_alive(nodes)
-            raise
-
-    def _result(self, nodes: Sequence[Any], prefix: str) -> logdict:
-        folded, others = split_reduced(nodes)
-        seen = next((node for node in others if isinstance(node, Seen)), Seen())
-        uncertain = dict(seen.uncertain)
-        found = with_event_axes([node for node in others if not isinstance(node, Seen)])
-        timelines: list[Timeline] = []
-        for each in refined(found, uncertain.get):
-            offset = uncertain.get(next(iter(each.values)))
-            if offset is not None:
-                each = compact(each, self.interval or 1, offset)
-            timelines.append(filled(each))
-        for keys in folded.timelines:
-            timelines.append(as_timeline({key: folded.accumulators[key] for key in keys}))
-        logs = of_timelines(timelines)
-        return logs.prefix(prefix) if prefix else logs
+        uncertain = {} if state is None else dict(state.uncertain)
+        found = []
+        with reporting_deleted(logs):
+            for each in refined(with_event_axes(logs), uncertain.get):
+                offset = uncertain.get(next(iter(each.values)))
+                found.append(filled(each if offset is None else compact(each, self.interval, offset)))
+        return list[Timeline](found)
 
 
-@dataclasses.dataclass(frozen=True)
-class Pass(InPlace):
-    """Leaves selected logs out, and passes on what a `Spool` would.
+@_compat.weakref_lru_cache
+def _has_scan(program: Any) -> bool:
+    return any(eqn.primitive is scan_p and logs_in(eqn.params) for eqn in equations(program))
 
-    Attributes:
-        selection: Which logs are selected.
-        keep_logs: Whether these are passed on as well.
-        forward: Whether a handler further out wants any.
-        sites: The log calls among which to select; None for all.
-    """
 
-    selection: Selection
-    keep_logs: bool
-    forward: bool
-    sites: frozenset[Site] | None = None
+def _while(
+    handler: Handler, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[Any, State, Logs]:
+    handler = cast(Spool, handler)
+    loop = Loop(args, params)
+    selected = [
+        (key, event)
+        for program in loop.programs
+        for event in events_in(program)
+        for key in event.values
+        if handler.selection.has(key, event.site.tags)
+    ]
+    if selected and handler.max_iters is not None:
+        start, state, before = loop.start(handler, state)
+        inner, _ = handler.enter(state, loop.programs, "loop")
+        outs, logs = bounded_while(inner, handler.max_iters, loop, start)
+        state, logs = handler.leave(state, None, logs)
+        return outs, state, (*before, *logs)
+    if selected:
+        message = _unbounded(selected)
+        if not handler.warn:
+            raise SpoolError(message)
+        _transform.warn_once(f"Logs were left out. {message}", SpoolWarning, selected[0][1].site)
+    passed = PassThrough(handler.selection, handler.keep_logs, handler.forward)
+    outs, _, _ = while_loop(passed, None, primitive, args, params)
+    return outs, state, ()
 
-    def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        if not self.forward:
-            return ()
-        if self.keep_logs:
-            return nodes
 
-        def left(event: Event, depth: int) -> Event | None:
-            if self.sites is not None and event.site not in self.sites:
-                return event
-            return restrict(event, lambda key: not self.selection.has(key, event.site.tags))
+def _scan(
+    handler: Handler, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[Any, State, Logs]:
+    handler = cast(Spool, handler)
+    return subsampled_scan(handler._keeping_all(), state, handler.interval, args, params)
 
-        return map_events(left, nodes)
+
+_rules: Mapping[Any, Rule] = {while_p: _while}
+_rules_with_interval: Mapping[Any, Rule] = {while_p: _while, scan_p: _scan}
 
 
 def _unbounded(found: Sequence[tuple[str, Event]]) -> str:
@@ -335,19 +279,17 @@ def _options(
 ) -> _Options:
     """Checks the keywords of `lox.spool`."""
     options = {
-        "selection": Selection.of(argnames, tags),
         "keep_logs": bool(keep_logs),
-        "reduce": _reductions(reduce),
-        "interval": _transform.positive("interval", interval),
-        "seen": None if interval in (None, 1) else Seen(),
         "unify": bool(unify),
         "warn": _transform.choice("on_while", on_while, ("error", "warn")) == "warn",
         "max_iters": _transform.positive("max_iters", max_iters),
+        "interval": _transform.positive("interval", interval) or 1,
     }
+    selection, reductions = Selection.of(argnames, tags), _reductions(reduce)
     if reduce is not None and interval is not None:
         raise LogValueError("lox.spool takes reduce= or interval=, not both.")
     _transform.string("prefix", prefix)
-    return _options_of(tuple(options.items()), prefix)
+    return _options_of(selection, reductions, tuple(options.items()), prefix)
 
 
 # Written where it is called, `lox.spool(f)(x)` is made anew at each call.
@@ -358,21 +300,50 @@ _remembered_options: Any = functools.lru_cache(maxsize=128, typed=True)(_options
 class _Options:
     """What `lox.spool` was asked for. Equal ones are the same object, which is faster to look up."""
 
+    selection: Selection
+    reductions: tuple[tuple[str | None, str], ...]
     make: tuple[tuple[str, Any], ...]
     prefix: str
 
     def call(self, fun: Function, args: Any, kwargs: Any) -> tuple[Any, logdict]:
-        handler = _handler(self, recording.value)
-        out, nodes = _transform.run(handler, fun, args, kwargs)
-        return out, handler.result(nodes, self.prefix)
+        spool, reduce = _handlers(self, recording.value)
+        folded = NOTHING
+
+        def reducing(*args: Any, **kwargs: Any) -> Any:
+            nonlocal folded
+            out, folded, _ = _transform.run(reduce, NOTHING, fun, args, kwargs)
+            return out
+
+        timelines: list[Timeline] = []
+        inner = fun if reduce is None else reducing
+        if spool is None:
+            out = inner(*args, **kwargs)
+        else:
+            start = None if spool.interval == 1 else EventCounts()
+            out, state, collected = _transform.run(spool, start, inner, args, kwargs)
+            timelines += spool.result(state, collected)
+        with reporting_deleted(folded):
+            timelines += [as_timeline({key: folded.accumulators[key] for key in keys}) for keys in folded.timelines]
+        logs = of_timelines(timelines)
+        return out, logs.prefix(self.prefix) if self.prefix else logs
 
 
 _options_of = functools.lru_cache(maxsize=128)(_Options)
 
 
 @functools.lru_cache(maxsize=128)
-def _handler(options: _Options, forward: bool) -> Spool:
-    return Spool(**dict(options.make), forward=forward)
+def _handlers(options: _Options, forward: bool) -> tuple[Spool | None, Any]:
+    """The handlers of the logs that are stacked, and inside it that of those that are reduced, as far as there are."""
+    make, reductions = dict(options.make), options.reductions
+    if not reductions:
+        return Spool(selection=options.selection, forward=forward, **make), None
+    common: dict[str, Any] = {"keep_logs": make["keep_logs"] and forward, "reductions": reductions}
+    keys = frozenset(key for key, _ in reductions if key is not None)
+    if not keys:
+        return None, Reduce(selection=options.selection, forward=forward, **common)
+    others = dataclasses.replace(options.selection, without=keys)
+    reduce = Reduce(selection=options.selection.only(keys), forward=True, **common)
+    return Spool(selection=others, forward=forward, **make), reduce
 
 
 def _spooled(fun: Function, options: _Options) -> Callable[..., tuple[Any, logdict]]:

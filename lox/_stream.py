@@ -5,22 +5,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.extend as jex
 import jax.numpy as jnp
 
-import lox._apart as _apart  # noqa: F401  (refuses to lower what would lose logs)
+import lox._shard_divergence as _shard_divergence  # noqa: F401  (refuses to lower what would lose logs)
 from lox import _compat, _transform
 from lox._channel import Channel
-from lox._chunks import CollectSelected, chunk_size
+from lox._chunks import chunk_size, scan_in_chunks
 from lox._columns import with_event_axes
 from lox._deliver import INNER, ORDER, SHARDED, channel_p
 from lox._effect import emit, log_p, received
 from lox._events import (
     Destination,
     Event,
+    Logs,
     Node,
     StackedEvents,
     events,
@@ -31,7 +32,9 @@ from lox._events import (
     with_values,
 )
 from lox._exceptions import TapWarning
-from lox._handler import Chunks, Handler, InPlace, jaxprs_in
+from lox._handler import Filter, Handler, Inside, Results, State, Stateful
+from lox._logs_in import jaxprs_in
+from lox._rules._scan import scan
 from lox._select import Selection
 from lox._timeline import canonical, refined
 
@@ -41,43 +44,144 @@ primitives = jex.core.primitives
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Endpoint:
+    """Where a tap sends logs.
+
+    Attributes:
+        channel: What the host knows the tap as: a number, or itself where that saves the number's way.
+        labels: Counters that what is sent has besides its own, each of shape `()`, by name.
+    """
+
+    channel: Any
+    labels: dict[str, Any]
+
+    def with_number(self) -> Endpoint:
+        """The same for a program that is compiled once for all its callers."""
+        is_number = not isinstance(self.channel, Channel)
+        return self if is_number else Endpoint(channel_p.bind(channel=self.channel), self.labels)
+
+    def send(self, logs: Logs, ordered: bool) -> None:
+        """Send logs to the host, as they happen now."""
+        labels = {name: jnp.asarray(value) for name, value in self.labels.items()}
+        if labels:
+            logs = _labelled(logs, labels)
+        axes = _manual_axes()
+        if not axes:
+            emit(logs, Destination(self.channel, None, 1, ordered))
+            return
+        tracked = all(name in _compat.varying_axes(jax.lax.axis_index(name)) for name in axes)
+
+        def varies(node: Any) -> frozenset[Any]:
+            leaves = jax.tree.leaves(node)
+            return frozenset[Any]().union(*map(_compat.varying_axes, leaves)) if tracked else frozenset(axes)
+
+        told_apart = varies(labels) if tracked else frozenset[Any]()
+        for node in _split_by(varies, logs):
+            varying = varies(node)
+            over = tuple(name for name in axes if name in varying - told_apart)
+            if varying and labels:
+                own = tuple(name for name in axes if name in told_apart)
+                (node,) = _labelled([node], {SHARDED: -1 - jax.lax.axis_index(own) if own else jnp.int32(0)})
+            first = tuple(name for name in axes if name not in varying)
+            for name in first:  # Where all are alike, the first one speaks.
+                (node,) = masked([node], jax.lax.axis_index(name) == 0)
+            shard = jax.lax.axis_index(over) if over else None
+            shards = jax.lax.axis_size(over) if over else 1
+            emit([node], Destination(self.channel, shard, shards, ordered, first))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tap(Filter):
+    """Sends each selected log to the host, and leaves all for a handler further out. Its state is an `Endpoint`.
+
+    Attributes:
+        selection: Which logs.
+        passes_on: Whether a handler further out wants logs.
+        ordered: Whether they arrive in the order in which they happen.
+        interval: Every how many events of a key one was to be sent: here all are, which a warning says.
+    """
+
+    selection: Selection
+    passes_on: bool
+    ordered: bool
+    interval: int = 1
+
+    def rewrite(self, state: Endpoint, logs: Logs) -> Logs:
+        selected, _ = self.selection.split(logs)
+        if selected:
+            if self.interval > 1 and _manual_axes():
+                _warn_that_nothing_is_skipped(selected)
+            state.send(selected, self.ordered)
+        return logs if self.passes_on else ()
+
+    def enter(self, state: Endpoint, programs: Sequence[Any], inside: Inside) -> tuple[Tap, Endpoint]:
+        return self, state if inside == "loop" else state.with_number()
+
+    def backward(self, state: Endpoint) -> tuple[Filter, Endpoint]:
+        return self, state.with_number()
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Slots:
     """The logs of one kind that have not been sent yet.
 
     Attributes:
-        nodes: What was logged, along a new first axis.
+        logs: What was logged, along a new first axis.
         order: The place of each among all that have not been sent, shape `(buffer,)`. None for logs of the only kind.
         used: How many there are. None for logs of the only kind: all that wait.
     """
 
-    nodes: tuple[Node, ...]
+    logs: Logs
     order: Any = None
     used: Any = None
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class State:
-    """What a tap carries through a program.
+class Buffer:
+    """The state of a tap that does not send each log as it happens.
 
     Attributes:
-        channel: What the host knows it as: a number, or itself where that saves the number's way.
-        counts: For the timelines that are thinned out, how many events there were, per batch element.
+        endpoint: Where it sends them.
+        counts: For the timelines that are subsampled, how many events there were, per batch element.
         waiting: How many logs have not been sent yet.
         slots: These logs, by kind.
-        labels: Counters that what is sent has besides its own, each of shape `()`, by name.
+        pending: Logs that surely happened, before any that takes a slot: how many there are is known.
+        kinds: The kinds of logs that have slots.
     """
 
-    channel: Any
+    endpoint: Endpoint
     counts: dict[tuple[str, ...], Any]
     waiting: Any
     slots: tuple[Slots, ...]
-    labels: dict[str, Any]
+    pending: tuple[Event, ...] = ()
+    kinds: tuple[Kind, ...] = dataclasses.field(default=(), metadata={"static": True})
+
+
+def start(endpoint: Endpoint) -> Buffer:
+    """The state of a tap before it has met a log."""
+    return Buffer(endpoint, {}, jnp.int32(0), ())
+
+
+def _scan(
+    handler: Handler, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[Any], State, Logs]:
+    handler = cast(BufferedTap, handler)
+    size = handler.chunk_size(params["jaxpr"], params["length"])
+    if size is None:
+        return scan(handler, state, primitive, args, params)
+    state = handler.finish(state)
+
+    def take(logs: Logs) -> None:
+        state.endpoint.send(jax.lax.stop_gradient(logs), handler.ordered)
+
+    return scan_in_chunks(handler.selection, size, take, args, params), state, ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Tap(InPlace):
-    """Sends the selected logs to the host, and leaves all for a handler further out.
+class BufferedTap(Stateful):
+    """Sends the selected logs to the host, some of them or many at a time, and leaves all for a handler further out.
 
     Attributes:
         selection: Which logs.
@@ -85,240 +189,188 @@ class Tap(InPlace):
         ordered: Whether they arrive in the order in which they happen.
         interval: Every how many events of a key one is sent.
         buffer: How many logs are sent at a time.
-        leaves: What it carries, a flattened `State`.
-        structure: The structure of that.
-        kinds: The kinds of logs that have slots.
         whole: Whether it runs the whole function, rather than a part of it, where nothing can be added to the state.
-        pending: Logs that surely happened, before any that takes a slot: how many there are is known.
     """
+
+    same_on_shards = True
+    rules = {primitives.scan_p: _scan}
 
     selection: Selection
     passes_on: bool
     ordered: bool
     interval: int
     buffer: int
-    leaves: tuple[Any, ...]
-    structure: Any
-    kinds: tuple[Kind, ...] = ()
     whole: bool = True
-    pending: tuple[Event, ...] = ()
 
-    @property
-    def state(self) -> State:
-        return jax.tree.unflatten(self.structure, self.leaves)
-
-    def _with(self, state: State, **changes: Any) -> Tap:
-        leaves, structure = jax.tree.flatten(state)
-        return dataclasses.replace(self, leaves=tuple(leaves), structure=structure, **changes)
-
-    @property
-    def carries(self) -> bool:  # type: ignore[override]
-        return self.interval > 1 or self.buffer > 1
-
-    @property
-    def foresees(self) -> bool:  # type: ignore[override]
-        return self.carries
-
-    def arrays(self) -> tuple[Any, ...]:
-        return self.leaves
-
-    def holding(self, arrays: Sequence[Any]) -> Tap:
-        return dataclasses.replace(self, leaves=tuple(arrays))
-
-    def shared(self) -> Tap:
-        channel, labels = self.state.channel, self.state.labels
-        return self._with(start(channel_p.bind(channel=channel), labels)) if isinstance(channel, Channel) else self
-
-    def detached(self) -> Tap:
-        return dataclasses.replace(self.on_shards(), interval=1, buffer=1)
-
-    def on_shards(self) -> Tap:
-        return self._with(start(self.state.channel, self.state.labels), kinds=())
-
-    def backward(self) -> Handler:
-        return self.detached()
-
-    def join(self, nodes: Sequence[Any]) -> tuple[Any, ...]:
-        if not self.carries:
-            return ()
-        return self._all_sent().leaves if self.whole else self.leaves
-
-    def abandon(self) -> None:
-        if self.carries and self.whole:
-            self._all_sent()
-
-    def meet(self, nodes: tuple[Node, ...]) -> tuple[Handler, tuple[Any, ...]]:
-        selected, _ = self.selection.split(nodes)
-        handler = self
+    def handle(self, state: Buffer, logs: Logs) -> Results:
+        selected, _ = self.selection.split(logs)
         if selected:
-            handler = self._pended(selected) if self._pends(selected) else self._settled()._met(selected)
+            pends = self._pends(state, selected)
+            state = self._pended(state, selected) if pends else self._met(self._settled(state), selected)
         if self.passes_on:
-            emit(nodes)
-        return handler, ()
+            emit(logs)
+        return state, ()
 
-    def _pends(self, nodes: Sequence[Node]) -> bool:
-        # Once there are slots, what they hold and what comes next is sent together.
-        if self.buffer == 1 or self.interval > 1 or self.kinds or not self.whole or _manual_axes():
-            return False
-        if not all(isinstance(node, Event) and node.mask is None for node in nodes):
-            return False
-        return not _conflict(nodes, _layouts(self.pending, 0))
+    def enter(self, state: Buffer, programs: Sequence[Any], inside: Inside) -> tuple[BufferedTap, Buffer]:
+        found = [with_values(logs) for program in programs for logs in self._met_one_by_one(program)]
+        selected = [logs for each in found if (logs := self.selection.split(each)[0])]
+        return dataclasses.replace(self, whole=False), self._prepared(self._settled(state), selected)
 
-    def _pended(self, nodes: Sequence[Any]) -> Tap:
-        # What is logged may be donated later, as slots are not. In a compiled program, a copy is nothing.
-        leaves, structure = jax.tree.flatten(jax.lax.stop_gradient(tuple(nodes)))
-        new = jax.tree.unflatten(structure, _copied(leaves))
-        handler = dataclasses.replace(self, pending=(*self.pending, *new))
-        return handler if len(handler.pending) < self.buffer else handler._all_sent()
+    def leave(self, state: Buffer, after: Buffer | None, collected: Logs, trips: Any = 1) -> Results:
+        return (state if after is None else jax.lax.stop_gradient(after)), ()
 
-    def _all_sent(self) -> Tap:
-        """The same after all was sent that waits or is pending."""
-        if not self.pending:
-            return self._stepped(Tap._flushed) if self.kinds else self
-        self._send(self.pending)
-        return dataclasses.replace(self, pending=())
+    def unify_branches(self, branches: Sequence[Results]) -> Sequence[Callable[[Results], Results]]:
+        return [lambda results: results for _ in branches]
 
-    def _settled(self) -> Tap:
-        """The same, with what is pending in slots."""
-        return dataclasses.replace(self, pending=())._met(self.pending) if self.pending else self
+    def detached(self, state: Buffer) -> tuple[Filter, Endpoint]:
+        tap = Tap(selection=self.selection, passes_on=self.passes_on, ordered=self.ordered, interval=self.interval)
+        return tap, state.endpoint
 
-    def _met(self, nodes: tuple[Node, ...]) -> Tap:
-        tap = self._prepared([nodes])
-        return tap._stepped(Tap._one_by_one, nodes) if tap.carries else tap._one_by_one(nodes)
+    def backward(self, state: Buffer) -> tuple[Filter, Endpoint]:
+        return self.detached(state)
 
-    def _stepped(self, step: Callable[..., Tap], *logs: tuple[Node, ...]) -> Tap:
-        """The same after a step, which is compiled, once for all that is alike, where operations run at once."""
-        if not _compat.runs_at_once(_compat.current_trace()):
-            return step(self, *logs)
-        leaves, structure = jax.tree.flatten(logs)
-        alike = self.holding([_aval(leaf) for leaf in self.leaves])
-        return self.holding(_compiled(self.leaves, leaves, tap=alike, step=step, structure=structure))
+    def finish(self, state: Buffer) -> Buffer:
+        if not state.pending:
+            return self._stepped(BufferedTap._flushed, state) if state.kinds else state
+        state.endpoint.send(state.pending, self.ordered)
+        return dataclasses.replace(state, pending=())
 
-    def _one_by_one(self, nodes: Sequence[Node]) -> Tap:
-        """Takes the logs as they happened, also those that come with all iterations of a loop."""
-        handler = self
-        for node in nodes:
-            if isinstance(node, Event):
-                handler = handler._taken((node,))
-            elif node.length:
-                held, _ = jax.lax.scan(handler._iteration, handler.arrays(), node.body)
-                handler = handler.holding(held)
-        return handler
-
-    def _iteration(self, held: Sequence[Any], body: tuple[Node, ...]) -> tuple[tuple[Any, ...], None]:
-        return self.holding(held)._one_by_one(body).arrays(), None
-
-    def before(self, primitive: Any, params: dict[str, Any]) -> Handler:
-        if not self.carries:
-            return self
-        found = map(with_values, self._met_one_by_one(primitive, params))
-        selected = [nodes for all_nodes in found if (nodes := self.selection.split(all_nodes)[0])]
-        if not params.get("check_vma", True):  # Shards of which JAX does not know what differs, as those of `pmap`.
-            return self._settled()._flushed()
-        return self._settled()._prepared(selected)
-
-    def _met_one_by_one(self, primitive: Any, params: dict[str, Any]) -> Iterator[tuple[Node, ...]]:
-        """The logs inside of a primitive that are not those of chunks, with abstract values in place of arrays."""
-        if primitive is primitives.scan_p and self.chunks(params["jaxpr"], params["length"]):
-            return
-        for jaxpr in jaxprs_in(params):
-            for eqn in _compat.open_jaxpr(jaxpr).eqns:
-                if eqn.primitive is log_p:
-                    nodes, to = received([var.aval for var in eqn.invars], eqn.params)
-                    yield from [nodes] if to is None else []
-                else:
-                    yield from self._met_one_by_one(eqn.primitive, eqn.params)
-
-    def chunks(self, jaxpr: Any, length: Any) -> Chunks | None:
+    def chunk_size(self, jaxpr: Any, length: Any) -> int | None:
+        """How many iterations of a scan are met at a time; None to meet each log as it happens."""
         # Without an interval each log is sent, so that nothing has to be counted on the way.
         if self.buffer == 1 or self.interval > 1 or self.passes_on or _manual_axes():
             return None
-        size = chunk_size(jaxpr, length, self.selection, self.buffer)
-        return None if size is None else TapChunks(self, size)
+        return chunk_size(jaxpr, length, self.selection, self.buffer)
 
-    def after(self, nodes: list[Any]) -> tuple[Handler, list[Any]]:
-        return dataclasses.replace(self, whole=False), nodes
+    def _pends(self, state: Buffer, logs: Sequence[Node]) -> bool:
+        # Once there are slots, what they hold and what comes next is sent together.
+        if self.buffer == 1 or self.interval > 1 or state.kinds or not self.whole or _manual_axes():
+            return False
+        if not all(isinstance(node, Event) and node.mask is None for node in logs):
+            return False
+        return not _conflict(logs, _layouts(state.pending, 0))
 
-    def _prepared(self, logs: Sequence[tuple[Node, ...]]) -> Tap:
-        """The same with a place in its state for these logs, as far as it can have a new one."""
-        if not self.carries or not self.whole or _manual_axes():
-            return self
-        counts, kinds, slots = dict(self.state.counts), list(self.kinds), list(self.state.slots)
-        for event in (event for nodes in logs for event in _single_events(nodes)):
+    def _pended(self, state: Buffer, logs: Sequence[Any]) -> Buffer:
+        # What is logged may be donated later, as slots are not. In a compiled program, a copy is nothing.
+        leaves, structure = jax.tree.flatten(jax.lax.stop_gradient(tuple(logs)))
+        new = jax.tree.unflatten(structure, _copied(leaves))
+        state = dataclasses.replace(state, pending=(*state.pending, *new))
+        return state if len(state.pending) < self.buffer else self.finish(state)
+
+    def _settled(self, state: Buffer) -> Buffer:
+        """The same, with what is pending in slots."""
+        return self._met(dataclasses.replace(state, pending=()), state.pending) if state.pending else state
+
+    def _met(self, state: Buffer, logs: Logs) -> Buffer:
+        return self._stepped(BufferedTap._one_by_one, self._prepared(state, [logs]), logs)
+
+    def _stepped(self, step: Callable[..., Buffer], state: Buffer, *logs: Logs) -> Buffer:
+        """The state after a step, which is compiled, once for all that is alike, where operations run at once."""
+        if not _compat.runs_at_once(_compat.current_trace()):
+            return step(self, state, *logs)
+        return _compiled(state, logs, tap=self, step=step)
+
+    def _one_by_one(self, state: Buffer, logs: Sequence[Node]) -> Buffer:
+        """Takes the logs as they happened, also those that come with all iterations of a loop."""
+        for node in logs:
+            if isinstance(node, Event):
+                state = self._taken(state, (node,))
+            elif node.length:
+                iterate: Any = lambda state, body: (self._one_by_one(state, body), None)  # noqa: E731
+                state, _ = jax.lax.scan(iterate, state, node.body)
+        return state
+
+    def _met_one_by_one(self, program: Any) -> Iterator[Logs]:
+        """The logs in a program that are not those of chunks, with abstract values in place of arrays."""
+        for eqn in _compat.open_jaxpr(program).eqns:
+            if eqn.primitive is log_p:
+                logs, to = received([var.aval for var in eqn.invars], eqn.params)
+                yield from [logs] if to is None else []
+            elif eqn.primitive is not primitives.scan_p or not self.chunk_size(
+                eqn.params["jaxpr"], eqn.params["length"]
+            ):
+                for inner in jaxprs_in(eqn.params):
+                    yield from self._met_one_by_one(inner)
+
+    def _prepared(self, state: Buffer, found: Sequence[Logs]) -> Buffer:
+        """The same with a place for these logs, as far as it can have a new one."""
+        if not self.whole or _manual_axes():
+            return state
+        counts, kinds, slots = dict(state.counts), list(state.kinds), list(state.slots)
+        for event in (event for logs in found for event in _single_events(logs)):
             if any(map(_compat.varying_axes, jax.tree.leaves(event))):  # Logs of shards are sent as they come.
                 continue
-            nodes: tuple[Node, ...] = (event,)
+            logs: Logs = (event,)
             if self.interval > 1:
                 counts = _counting(counts, event)
             if self.interval > 1 and self.buffer > 1:
-                nodes, _ = _compat.abstract(functools.partial(_thinned, counts=dict(counts), interval=2), nodes)
-            if self.buffer > 1 and (kind := _kind(nodes)) not in kinds and not _conflict(nodes, _in_slots(slots)):
+                logs, _ = _compat.abstract(functools.partial(_subsampled, counts=dict(counts), interval=2), logs)
+            if self.buffer > 1 and (kind := _kind(logs)) not in kinds and not _conflict(logs, _in_slots(slots)):
                 kinds.append(kind)
-                slots.append(Slots(jax.tree.map(self._empty, nodes)))
+                slots.append(Slots(jax.tree.map(self._empty, logs)))
         if len(slots) > 1:
-            slots = [self._numbered(each, first=place == 0) for place, each in enumerate(slots)]
-        return self._with(dataclasses.replace(self.state, counts=counts, slots=tuple(slots)), kinds=tuple(kinds))
+            slots = [self._numbered(state, each, first=place == 0) for place, each in enumerate(slots)]
+        return dataclasses.replace(state, counts=counts, slots=tuple(slots), kinds=tuple(kinds))
 
-    def _numbered(self, slots: Slots, first: bool) -> Slots:
+    def _numbered(self, state: Buffer, slots: Slots, first: bool) -> Slots:
         """The slots of the first kind, or new ones, when they are those of one kind among several."""
         if slots.used is not None:
             return slots
-        used = self.state.waiting if first else jnp.int32(0)
-        return Slots(slots.nodes, jnp.arange(self.buffer, dtype=jnp.int32), used)
+        used = state.waiting if first else jnp.int32(0)
+        return Slots(slots.logs, jnp.arange(self.buffer, dtype=jnp.int32), used)
 
     def _empty(self, aval: Any) -> Any:
         return _compat.zeros_like_aval(jex.core.unmapped_aval(self.buffer, 0, aval))
 
-    def _taken(self, nodes: tuple[Node, ...]) -> Tap:
-        handler = self
+    def _taken(self, state: Buffer, logs: Logs) -> Buffer:
         if self.interval > 1 and _manual_axes():
-            _warn_that_nothing_is_skipped(nodes)
+            _warn_that_nothing_is_skipped(logs)
         elif self.interval > 1:
-            nodes, counts = _thinned(nodes, self.state.counts, self.interval)
-            handler = self._with(dataclasses.replace(self.state, counts=counts))
-        kind = _kind(nodes)
-        if kind in self.kinds and not _manual_axes():
-            return handler._buffered(nodes, self.kinds.index(kind))
+            logs, counts = _subsampled(logs, state.counts, self.interval)
+            state = dataclasses.replace(state, counts=counts)
+        kind = _kind(logs)
+        if kind in state.kinds and not _manual_axes():
+            return self._buffered(state, logs, state.kinds.index(kind))
         if self.buffer > 1:
-            handler = handler._flushed()
-        handler._send(nodes)
-        return handler
+            state = self._flushed(state)
+        state.endpoint.send(logs, self.ordered)
+        return state
 
-    def _buffered(self, nodes: tuple[Node, ...], place: int) -> Tap:
-        state, slots = self.state, self.state.slots[place]
-        nodes = jax.lax.stop_gradient(nodes)
-        happened = _happened(nodes)
+    def _buffered(self, state: Buffer, logs: Logs, place: int) -> Buffer:
+        slots = state.slots[place]
+        logs = jax.lax.stop_gradient(logs)
+        happened = _happened(logs)
         at = state.waiting if slots.used is None else slots.used
 
         def put(buffer: Any, array: Any) -> Any:
             return jax.lax.dynamic_update_index_in_dim(buffer, array, at, 0)
 
-        new = Slots(jax.tree.map(put, slots.nodes, nodes))
+        new = Slots(jax.tree.map(put, slots.logs, logs))
         if slots.used is not None:
-            new = Slots(new.nodes, put(slots.order, state.waiting), slots.used + happened)
+            new = Slots(new.logs, put(slots.order, state.waiting), slots.used + happened)
         all_slots = (*state.slots[:place], new, *state.slots[place + 1 :])
         waiting = state.waiting + happened
-        return self._with(dataclasses.replace(state, waiting=waiting, slots=all_slots))._emptied(waiting >= self.buffer)
+        state = dataclasses.replace(state, waiting=waiting, slots=all_slots)
+        return self._emptied(state, waiting >= self.buffer)
 
-    def _flushed(self) -> Tap:
-        return self._emptied(self.state.waiting > 0) if self.kinds else self
+    def _flushed(self, state: Buffer) -> Buffer:
+        return self._emptied(state, state.waiting > 0) if state.kinds else state
 
-    def _emptied(self, when: Any) -> Tap:
+    def _emptied(self, state: Buffer, when: Any) -> Buffer:
         """The same after all that waits was sent, if `when`."""
-        state = self.state
         used = [slots.used for slots in state.slots]
 
         def send() -> Any:
-            self._send(tuple(self._waiting()))
+            state.endpoint.send(tuple(self._waiting(state)), self.ordered)
             return jax.tree.map(lambda count: jnp.int32(0), (state.waiting, used))
 
         waiting, used = jax.lax.cond(when, send, lambda: (state.waiting, used))
         slots = tuple(dataclasses.replace(slots, used=count) for slots, count in zip(state.slots, used, strict=True))
-        return self._with(dataclasses.replace(state, waiting=waiting, slots=slots))
+        return dataclasses.replace(state, waiting=waiting, slots=slots)
 
-    def _waiting(self) -> Iterator[Node]:
-        for slots in self.state.slots:
-            used = self.state.waiting if slots.used is None else slots.used
+    def _waiting(self, state: Buffer) -> Iterator[Node]:
+        for slots in state.slots:
+            used = state.waiting if slots.used is None else slots.used
             here = jnp.arange(self.buffer, dtype=jnp.int32) < used
 
             def narrow(event: Event, depth: int, here: Any = here, slots: Slots = slots) -> Event:
@@ -330,69 +382,18 @@ class Tap(InPlace):
                     steps[ORDER] = jax.lax.broadcast_in_dim(slots.order, shape, (0,))
                 return dataclasses.replace(narrow_mask(event, mask), steps=steps)
 
-            (loop,) = map_events(narrow, [StackedEvents(slots.nodes, {}, self.buffer)])
+            (loop,) = map_events(narrow, [StackedEvents(slots.logs, {}, self.buffer)])
             yield loop
 
-    def _send(self, nodes: tuple[Node, ...]) -> None:
-        labels = {name: jnp.asarray(value) for name, value in self.state.labels.items()}
-        if labels:
-            nodes = _labelled(nodes, labels)
-        axes = _manual_axes()
-        if not axes:
-            emit(nodes, Destination(self.state.channel, None, 1, self.ordered))
-            return
-        tracked = all(name in _compat.varying_axes(jax.lax.axis_index(name)) for name in axes)
 
-        def varies(node: Any) -> frozenset[Any]:
-            leaves = jax.tree.leaves(node)
-            return frozenset[Any]().union(*map(_compat.varying_axes, leaves)) if tracked else frozenset(axes)
-
-        told_apart = varies(labels) if tracked else frozenset[Any]()
-        for node in _split_by(varies, nodes):
-            varying = varies(node)
-            over = tuple(name for name in axes if name in varying - told_apart)
-            if varying and labels:
-                own = tuple(name for name in axes if name in told_apart)
-                (node,) = _labelled([node], {SHARDED: -1 - jax.lax.axis_index(own) if own else jnp.int32(0)})
-            first = tuple(name for name in axes if name not in varying)
-            for name in first:  # Where all are alike, the first one speaks.
-                (node,) = masked([node], jax.lax.axis_index(name) == 0)
-            shard = jax.lax.axis_index(over) if over else None
-            shards = jax.lax.axis_size(over) if over else 1
-            emit([node], Destination(self.state.channel, shard, shards, self.ordered, first))
-
-
-@functools.partial(jax.jit, static_argnames=("tap", "step", "structure"))
-def _compiled(
-    held: Sequence[Any], leaves: Sequence[Any], tap: Tap, step: Callable[..., Tap], structure: Any
-) -> Sequence[Any]:
-    return step(tap.holding(held), *jax.tree.unflatten(structure, leaves)).arrays()
+@functools.partial(jax.jit, static_argnames=("tap", "step"))
+def _compiled(state: Buffer, logs: tuple[Logs, ...], tap: BufferedTap, step: Callable[..., Buffer]) -> Buffer:
+    return step(tap, state, *logs)
 
 
 @functools.partial(jax.jit, inline=True)  # One dispatch where it is eager, which alone takes as long for one array.
 def _copied(arrays: list[Any]) -> list[Any]:
     return [jnp.copy(array) for array in arrays]
-
-
-@dataclasses.dataclass(frozen=True)
-class TapChunks:
-    """A tap on a scan whose logs fill the buffer in so many iterations: what these have collected is sent as it is."""
-
-    tap: Tap
-    size: int
-
-    @property
-    def collect(self) -> Handler:
-        return CollectSelected(self.tap.selection)
-
-    def begin(self) -> Chunks:
-        return dataclasses.replace(self, tap=self.tap._flushed())
-
-    def take(self, nodes: tuple[Any, ...]) -> None:
-        self.tap._send(jax.lax.stop_gradient(nodes))
-
-    def arrays(self) -> tuple[Any, ...]:
-        return self.tap.arrays()
 
 
 def _split_by(group: Callable[[Event], Any], nodes: Sequence[Node]) -> Iterator[Node]:
@@ -404,11 +405,6 @@ def _split_by(group: Callable[[Event], Any], nodes: Sequence[Node]) -> Iterator[
         of = {key: group(dataclasses.replace(node, values={key: value})) for key, value in node.values.items()}
         for each in dict.fromkeys(of.values()):
             yield dataclasses.replace(node, values={key: node.values[key] for key in of if of[key] == each})
-
-
-def start(channel: Any, labels: dict[str, Any]) -> State:
-    """The state of a tap before it has met a log."""
-    return State(channel, {}, jnp.int32(0), (), labels)
 
 
 def _labelled(nodes: Sequence[Node], labels: dict[str, Any]) -> tuple[Node, ...]:
@@ -451,7 +447,7 @@ def _conflict(nodes: Sequence[Node], held: Iterable[tuple[str, Any]]) -> bool:
 
 
 def _in_slots(slots: Sequence[Slots]) -> Iterator[tuple[str, Any]]:
-    return (layout for each in slots for layout in _layouts(each.nodes, 1))
+    return (layout for each in slots for layout in _layouts(each.logs, 1))
 
 
 def _layouts(nodes: Sequence[Node], depth: int) -> Iterator[tuple[str, Any]]:
@@ -489,7 +485,7 @@ def _counting(counts: dict[tuple[str, ...], Any], event: Event) -> dict[tuple[st
     return {keys: of_key[keys[0]] for keys in canonical([*known, event.values])}
 
 
-def _thinned(
+def _subsampled(
     nodes: tuple[Node, ...], counts: dict[tuple[str, ...], Any], interval: int
 ) -> tuple[tuple[Node, ...], dict[tuple[str, ...], Any]]:
     """Masks all but every `interval`-th event of a timeline, of which there were `counts` before."""

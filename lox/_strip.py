@@ -7,23 +7,23 @@ from collections.abc import Callable, Iterable
 from typing import Any, overload
 
 from lox import _transform
-from lox._events import Node
-from lox._handler import Handler, InPlace
+from lox._events import Logs
+from lox._handler import Filter, State
 from lox._select import Selection
 
 
 @dataclasses.dataclass(frozen=True)
-class Strip(InPlace):
+class Strip(Filter):
     """Removes the selected logs, or the others."""
 
     selection: Selection
     removes_selected: bool
 
-    def backward(self) -> Handler:
-        return self
+    def backward(self, state: State) -> tuple[Filter, State]:
+        return self, state
 
-    def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        selected, others = self.selection.split(nodes)
+    def rewrite(self, state: State, logs: Logs) -> Logs:
+        selected, others = self.selection.split(logs)
         return others if self.removes_selected else selected
 
 

@@ -11,7 +11,7 @@ from jax import dtypes
 
 from lox._exceptions import LogDataError, LogValueError, StructureError
 from lox._extras import extra
-from lox._plain import Logs, PlainEvents, along
+from lox._host_values import Logs, PlainEvents, along
 
 if TYPE_CHECKING:
     import pandas

@@ -15,9 +15,10 @@ from lox._channel import Callback, Channel
 from lox._deliver import channel_p
 from lox._effect import ordering, recording
 from lox._exceptions import LogValueError
+from lox._handler import Handler, State
 from lox._logdict import logdict
 from lox._select import Selection
-from lox._stream import Tap, start
+from lox._stream import BufferedTap, Endpoint, Tap, start
 
 Function = Callable[..., Any]
 
@@ -189,19 +190,16 @@ class _Options:
     def call(self, fun: Function, channel: Any, labels: dict[str, Any], args: Any, kwargs: Any) -> Any:
         if self.ordered:
             _compat.need(_compat.Feature.ORDERED_TAP)
-        leaves, structure = jax.tree.flatten(start(channel, labels))
-        handler = Tap(
-            selection=self.selection,
-            passes_on=recording.value,
-            ordered=self.ordered,
-            interval=self.interval,
-            buffer=self.buffer,
-            leaves=tuple(leaves),
-            structure=structure,
-        )
+        endpoint = Endpoint(channel, labels)
+        common: dict[str, Any] = {"selection": self.selection, "passes_on": recording.value, "ordered": self.ordered}
+        handler: Handler = Tap(**common)
+        state: State = endpoint
+        if self.interval > 1 or self.buffer > 1:
+            handler = BufferedTap(interval=self.interval, buffer=self.buffer, **common)
+            state = start(endpoint)
         token = ordering.set((*ordering.get(), self.selection) if self.ordered else ordering.get())
         try:
-            return _transform.run(handler, fun, args, kwargs)[0]
+            return _transform.run(handler, state, fun, args, kwargs)[0]
         finally:
             ordering.reset(token)
 

@@ -18,9 +18,10 @@ import lox._deliver as _deliver  # noqa: F401
 import lox._rules as _rules  # noqa: F401
 from lox import _compat
 from lox._effect import in_place, recording
-from lox._events import Site
+from lox._events import Logs, Site
 from lox._exceptions import LogValueError
-from lox._handler import Handler, under
+from lox._handler import Filter, Handler, State
+from lox._trace import under
 
 Function = Callable[..., Any]
 
@@ -36,12 +37,12 @@ def decorate(fun: Function | None, transform: Callable[[Function], Function]) ->
     return transform(fun)
 
 
-def run(handler: Handler, fun: Function, args: Any, kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Calls `fun` under a handler; returns its result and the nodes that were collected."""
-    stays = not handler.collects and (in_place.value or not recording.value)
+def run(handler: Handler, state: State, fun: Function, args: Any, kwargs: Any) -> tuple[Any, State, Logs]:
+    """Call `fun` under a handler; returns its result, the state after it and the logs that were collected."""
+    stays = not handler.returns_logs and (in_place.value or not recording.value)
     # A context that is not set costs nothing at each dispatch.
     with recording(True), in_place(stays) if stays != in_place.value else contextlib.nullcontext():
-        return under(handler, fun)(*args, **kwargs)
+        return under(handler, fun, finishes=True)(state, *args, **kwargs)
 
 
 def jitted(fun: Function, call: Callable[..., Any]) -> Function | None:
@@ -117,7 +118,7 @@ def choice(name: str, value: Any, known: tuple[str, ...]) -> str:
     return value
 
 
-def handle(fun: Function, handler: Handler, silent: bool) -> Function:
+def handle(fun: Function, handler: Filter, silent: bool) -> Function:
     """`fun` under a handler that only changes what a handler further out receives.
 
     Args:
@@ -131,6 +132,6 @@ def handle(fun: Function, handler: Handler, silent: bool) -> Function:
         if not recording.value:
             return fun(*args, **kwargs)
         with recording(not silent):
-            return under(handler, fun)(*args, **kwargs)[0]
+            return under(handler, fun)(None, *args, **kwargs)[0]
 
     return handled

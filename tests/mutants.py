@@ -24,21 +24,23 @@ import lox
 from lox import (
     _autodiff,
     _batching,
+    _bounded,
     _collect,
     _columns,
     _compat,
     _deliver,
     _effect,
     _events,
+    _fold,
     _handler,
     _log,
-    _loops,
     _reduce,
     _select,
     _sites,
     _spool,
     _stream,
     _strip,
+    _trace,
     testing,
 )
 from lox._log_grad import log_grad_p
@@ -61,19 +63,18 @@ def closed_calls(broken):
 
     def called(process):
         def run(trace, primitive, fun, args, params):
-            def as_rule(handler, primitive, args, params):
-                outs, nodes = _handler.under(handler, fun.call_wrapped)(*args)
-                return outs, nodes
+            def as_rule(handler, state, primitive, args, params):
+                return _trace.under(handler, fun.call_wrapped)(state, *args)
 
-            outs, nodes = broken(as_rule)(trace.handler, primitive, args, params)
-            trace.nodes = [*trace.nodes, *nodes]
+            outs, _, logs = broken(as_rule)(trace.handler, trace.state, primitive, args, params)
+            trace.collected = [*trace.collected, *logs]
             return outs
 
         return run
 
     def breaks(patch):
         rule(primitives.closed_call_p, broken)(patch)
-        name(_handler.HandlerTrace, "process_call", called)(patch)
+        name(_trace.HandlerTrace, "process_call", called)(patch)
 
     return breaks
 
@@ -97,28 +98,27 @@ def instead(value):
 
 
 def silent(rule):
-    return lambda handler, primitive, args, params: (
-        rule(_handler.Silence(), primitive, args, params)[0],
-        handler.join(()),
-    )
+    return lambda handler, state, *rest: (rule(_handler.DropAll(), None, *rest)[0], state, ())
 
 
 def doubled(rule):
-    def double(handler, primitive, args, params):
-        outs, nodes = rule(handler, primitive, args, params)
-        return outs, (*nodes, *nodes)
+    def double(*call):
+        outs, state, logs = rule(*call)
+        return outs, state, (*logs, *logs)
 
     return double
 
 
 def inlined(rule):
-    return lambda handler, primitive, args, params: _handler.under(handler, params["fun"].call_wrapped)(*args)
+    return lambda handler, state, primitive, args, params: _trace.under(handler, params["fun"].call_wrapped)(
+        state, *args
+    )
 
 
 def negated(rule):
-    def negate(handler, primitive, args, params):
-        outs, nodes = rule(handler, primitive, args, params)
-        return [-out if jnp.issubdtype(out.dtype, jnp.floating) else out for out in outs], nodes
+    def negate(*call):
+        outs, *results = rule(*call)
+        return [-out if jnp.issubdtype(out.dtype, jnp.floating) else out for out in outs], *results
 
     return negate
 
@@ -126,15 +126,15 @@ def negated(rule):
 def leaking(rule):
     kept = []
 
-    def leak(handler, primitive, args, params):
+    def leak(handler, state, primitive, args, params):
         kept.append(args)
-        return rule(handler, primitive, args, params)
+        return rule(handler, state, primitive, args, params)
 
     return leak
 
 
 def bound_as_it_is(rule):
-    return lambda handler, primitive, args, params: (primitive.bind(*args, **params), handler.join(()))
+    return lambda handler, state, primitive, args, params: (primitive.bind(*args, **params), state, ())
 
 
 # -- broken steps --------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def from_other_shards(expand):
 
 def unmasked(patch):
     for attribute in ("fold", "lift"):
-        name(_loops, attribute, lambda of: lambda how, value, mask, *rest: of(how, value, None, *rest))(patch)
+        name(_fold, attribute, lambda of: lambda how, value, mask, *rest: of(how, value, None, *rest))(patch)
 
 
 def always_there(filled):
@@ -186,7 +186,26 @@ def always_there(filled):
 
 
 def cut_off(result):
-    return lambda self, nodes, prefix: lax.stop_gradient(result(self, nodes, prefix))
+    return lambda self, state, logs: lax.stop_gradient(result(self, state, logs))
+
+
+def forgetful(merged):
+    def of_this_iteration(first, second):
+        if first.in_loop:
+            first = first.map(lambda _, each: _reduce.empty_in_loop(jax.tree.map(jax.typeof, each)))
+        return merged(first, second)
+
+    return of_this_iteration
+
+
+class Lazy(_stream.BufferedTap):
+    def finish(self, state):
+        return state
+
+
+def overtaking(handler, *rest):
+    fields = {field.name: getattr(handler, field.name) for field in dataclasses.fields(handler)}
+    return _stream._scan(Lazy(**fields), *rest)
 
 
 class Always:
@@ -299,7 +318,11 @@ MUTANTS = {
         "vmap",
         ["while_loop"],
     ),
-    "no lane is masked": (name(_batching.Mask, "replace", instead(lambda self, nodes: nodes)), "vmap", ["while_loop"]),
+    "no lane is masked": (
+        name(_batching.Mask, "rewrite", instead(lambda self, state, logs: logs)),
+        "vmap",
+        ["while_loop"],
+    ),
     "a log that needs no iteration leaves its scan": (
         name(_autodiff, "_may_log", instead(lambda jaxpr: False)),
         "derivatives",
@@ -312,7 +335,7 @@ MUTANTS = {
     ),
     # How spool collects.
     "scan reversed logs backwards": (
-        name(_scan, "_in_order", instead(lambda nodes, options: nodes)),
+        name(_scan, "_in_order", instead(lambda logs, reverse: logs)),
         "scan",
         testing.Program((Scan(3, (Log("a", "x"), STEP), reverse=True),)),
     ),
@@ -323,11 +346,7 @@ MUTANTS = {
     ),
     "cond logs of both branches": (name(_collect, "_filled", always_there), "cond", ["cond", "scan"]),
     "a bounded loop writes all events to one place": (
-        name(
-            _loops.WhileLoops,
-            "step",
-            lambda step: lambda self, carry, index, nodes: step(self, carry, 0 * index, nodes),
-        ),
+        name(_bounded, "_written", lambda write: lambda buffers, logs, slot: write(buffers, logs, 0 * slot)),
         "while_loop",
         ["while_loop", "fori_loop"],
     ),
@@ -345,14 +364,14 @@ MUTANTS = {
     "strip keeps and keep strips": (
         name(
             _strip.Strip,
-            "replace",
-            instead(lambda self, nodes: self.selection.split(nodes)[not self.removes_selected]),
+            "rewrite",
+            instead(lambda self, state, logs: self.selection.split(logs)[not self.removes_selected]),
         ),
         "filters",
         [],
     ),
     "interval is one too long": (
-        name(_spool, "thin", lambda thin: lambda nodes, interval, seen: thin(nodes, interval + 1, seen)),
+        name(_spool, "subsampled", lambda keep: lambda logs, interval, before: keep(logs, interval + 1, before)),
         "filters",
         THREE,
     ),
@@ -363,43 +382,33 @@ MUTANTS = {
     ),
     "reduce counts what did not happen": (unmasked, "filters", BRANCHES_OF_LANES),
     "reduce forgets earlier iterations": (
-        name(
-            _loops,
-            "next_of_loop",
-            lambda add: (
-                lambda sofar, iteration, index: add(_reduce.empty(jax.tree.map(jax.typeof, sofar)), iteration, index)
-            ),
-        ),
+        name(_fold, "merged", forgetful),
         "filters",
         SCANS,
     ),
     "reduce forgets what each iteration surely has": (
-        name(_loops, "end_of_loop", instead(lambda sofar, iteration, trips: sofar)),
+        name(_fold, "repeated", instead(lambda accumulator, trips: dataclasses.replace(accumulator, certain=0))),
         "filters",
         SCANS,
     ),
     "reduce prefers the latter": (
-        name(_reduce, "merge", lambda merge: lambda first, second: merge(second, first)),
+        name(_fold, "merge", lambda merge: lambda first, second: merge(second, first)),
         "filters",
         SCANS,
     ),
     "a scan counts twice what it continues": (
-        name(
-            _loops,
-            "next_of_loop",
-            lambda add: lambda sofar, new, at: add(sofar, dataclasses.replace(new, continued=False), at),
-        ),
+        name(_fold, "entered", instead(lambda accumulator: accumulator)),
         "filters",
-        testing.Program((Scan(2, (Scan(3, (Log("a", "x"), STEP)),)),)),
+        testing.Program((Scan(2, (Log("a", "x"), STEP, Scan(3, (Log("a", "x"), STEP)))),)),
     ),
     # How tap delivers.
     "a buffer is not emptied at the end": (
-        name(_stream.Tap, "_flushed", instead(lambda self: self)),
+        name(_stream.BufferedTap, "_flushed", instead(lambda self, state: state)),
         "tap_and_spool",
         [],
     ),
     "what a scan sends overtakes what waits": (
-        name(_stream.TapChunks, "begin", instead(lambda self: self)),
+        name(_stream.BufferedTap, "rules", instead({primitives.scan_p: overtaking})),
         "tap_and_spool",
         testing.Program((Log("a", "x"), STEP, Scan(5, (Log("a", "x"), STEP)))),
     ),
@@ -414,7 +423,7 @@ MUTANTS = {
         [],
     ),
     "a tap skips one too many": (
-        name(_stream, "_thinned", lambda thin: lambda nodes, counts, interval: thin(nodes, counts, interval + 1)),
+        name(_stream, "_subsampled", lambda thin: lambda nodes, counts, interval: thin(nodes, counts, interval + 1)),
         "tap_and_spool",
         THREE,
     ),

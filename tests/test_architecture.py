@@ -28,23 +28,32 @@ EVERYWHERE = MODULES | modules(TESTS.parent / "benchmarks", TESTS.parent) | modu
 HANDLERS = {"lox._spool", "lox._strip", "lox._sites", "lox._stream"}
 # From the bottom: a module imports none of a later layer.
 LAYERS = (
-    {"lox._exceptions", "lox._compat", "lox._events", "lox._leading_axes", "lox._probe", "lox._text", "lox._extras"}
-    | {"lox._each", "lox._timeline"},
-    {"lox._arguments", "lox._effect", "lox._select", "lox._columns", "lox._log", "lox._log_grad"}
-    | {"lox._keys", "lox._plain", "lox._tables", "lox._datasets", "lox._abstract", "lox._notebook"},
+    {
+        "lox._exceptions",
+        "lox._compat",
+        "lox._events",
+        "lox._leading_axes",
+        "lox._flax_probe",
+        "lox._text",
+        "lox._extras",
+    }
+    | {"lox._run_all", "lox._site", "lox._timeline"},
+    {"lox._arguments", "lox._effect", "lox._columns", "lox._log", "lox._log_grad"}
+    | {"lox._keys", "lox._host_values", "lox._tables", "lox._datasets", "lox._abstract", "lox._notebook"},
     {
         "lox._handler",
+        "lox._select",
+        "lox._logs_in",
+        "lox._trace",
         "lox._late",
         "lox._eager",
         "lox._logdict",
         "lox._concatenate",
         "lox._collect",
         "lox._reduce",
-        "lox._thin",
-        "lox._loops",
-        "lox._chunks",
     },
-    {"lox._rules", "lox._autodiff", "lox._batching", "lox._transform", "lox._channel", "lox._deliver"} | {"lox._apart"},
+    {"lox._rules", "lox._autodiff", "lox._batching", "lox._transform", "lox._channel", "lox._deliver"}
+    | {"lox._shard_divergence", "lox._bounded", "lox._chunks", "lox._fold", "lox._subsample"},
     HANDLERS | {"lox._storage", "lox._tap"},
     {"lox.loggers", "lox._audit"},
     {"lox", "lox.__main__", "lox.commands", "lox.demo", "lox.testing"},

@@ -15,7 +15,7 @@ import pytest
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 import lox
-from lox import _apart, _compat, _effect, _probe
+from lox import _compat, _effect, _flax_probe, _shard_divergence
 from lox._compat import _patches
 from lox._compat import _tracebacks as tracebacks
 
@@ -305,7 +305,7 @@ def test_the_rule_for_dead_code_in_a_checkpoint_takes_the_equation_last(monkeypa
 @pytest.mark.parametrize("primitive", [primitives.cond_p, primitives.while_p])
 def test_what_is_registered_lowers_branches_and_loops(monkeypatch, primitive):
     seen = []
-    monkeypatch.setattr(_apart._compat, "varying_axes", lambda aval: seen.append(aval) or frozenset())
+    monkeypatch.setattr(_shard_divergence._compat, "varying_axes", lambda aval: seen.append(aval) or frozenset())
 
     def fun(x):
         if primitive is primitives.cond_p:
@@ -313,7 +313,7 @@ def test_what_is_registered_lowers_branches_and_loops(monkeypatch, primitive):
         return jax.lax.while_loop(lambda c: c < 1, lambda c: c + 1, x)
 
     jax.jit(fun).lower(1.0)
-    assert seen, "JAX lowers by other rules than those in mlir._lowerings: see lox._apart"
+    assert seen, "JAX lowers by other rules than those in mlir._lowerings: see lox._shard_divergence"
 
 
 def scanned(seen):
@@ -323,7 +323,7 @@ def scanned(seen):
     class Body(nn.Module):
         @nn.compact
         def __call__(self, carry, x):
-            seen.append(_probe.probing())
+            seen.append(_flax_probe.probing())
             lox.log({"x": x})
             return nn.Dense(1)(carry) + x, x
 
@@ -340,7 +340,7 @@ def test_flax_traces_a_scanned_body_to_look_and_has_no_constants_until_then():
     apply = scanned(seen)
     _, logs = lox.spool(apply)()
     assert True in seen and seen[-1] is False, (
-        "flax.core.axes_scan.scan_fn has no local constants_out, or has it before it has looked: see lox._probe"
+        "flax.core.axes_scan.scan_fn has no local constants_out, or has it before it has looked: see lox._flax_probe"
     )
     assert logs["x"].shape == (3, 1)
 

@@ -12,7 +12,7 @@ from jax.experimental import io_callback
 from reference import assert_array, assert_logs
 
 import lox
-from lox._handler import HandlerTrace
+from lox._trace import HandlerTrace
 
 
 def program(x):

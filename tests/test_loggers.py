@@ -17,7 +17,7 @@ from reference import assert_array
 
 import lox
 from lox import _channel
-from lox._each import each
+from lox._run_all import each
 from lox.loggers import Logger, MemoryLogger, MultiLogger
 from lox.loggers._histogram import histogram
 from lox.loggers._names import escaped

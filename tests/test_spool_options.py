@@ -8,6 +8,7 @@ from jax import lax
 from reference import Journal, assert_array, assert_logs
 
 import lox
+from lox._rules import _call
 
 N = 7
 transforms = pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
@@ -181,6 +182,53 @@ def test_an_interval_counts_events_across_loops_and_calls(interval):
     for transform in (lambda f: f, jax.jit):
         _, logs = lox.spool(transform(lambda: traced(lox.log)), interval=interval)()
         assert_logs(logs, {"k": journal.events["k"][::interval]})
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_an_interval_compiles_a_jitted_step_of_an_eager_loop_a_bounded_number_of_times(loops):
+    traced = []
+
+    @jax.jit
+    def step(x):
+        traced.append(x)
+        if loops:
+            lax.scan(lambda c, j: (lox.log({"k": x + j}) and c, None), 0, jnp.arange(2))
+        return lox.log({"k": x + 2})["k"] - 1
+
+    def many():
+        x = jnp.int32(0)
+        for _ in range(20):
+            x = step(x)
+
+    discharged = []
+    with pytest.MonkeyPatch.context() as patch:
+        under = _call.under
+        patch.setattr(_call, "under", lambda *args: discharged.append(args) or under(*args))
+        _, logs = lox.spool(many, interval=3)()
+    of_step = [i + k for i in range(20) for k in ((0, 1, 2) if loops else (2,))]
+    assert_logs(logs, {"k": of_step[::3]})
+    assert len(traced) == 1 and len(discharged) <= (3 if loops else 1)
+
+
+def test_an_interval_of_a_call_in_which_events_may_not_happen_counts_those_before():
+    @jax.jit
+    def call(xs):
+        def step(carry, x):
+            lax.cond(x > 0, lambda: lox.log({"k": x}) and None, lambda: None)
+            return carry, None
+
+        lax.scan(step, 0, xs)
+
+    def g(xs):
+        for k in range(4):
+            lox.log({"k": jnp.int32(-k)})
+        call(xs)
+        call(xs + 10)
+        lox.log({"k": jnp.int32(99)})
+
+    _, logs = lox.spool(g, interval=3, unify=True)(jnp.array([0, 1, 0, 2, 3]))
+    events = [0, -1, -2, -3, 1, 2, 3, 10, 11, 10, 12, 13, 99]
+    assert logs.valid("k").tolist() == events[::3]
 
 
 def test_an_interval_of_events_in_alike_branches_counts_the_branch_that_was_taken():

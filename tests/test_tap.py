@@ -22,7 +22,7 @@ from reference import Journal, assert_array
 
 import lox
 from lox import _channel
-from lox._handler import equations
+from lox._logs_in import equations
 
 P = PartitionSpec
 X = 0.7

@@ -16,7 +16,7 @@ from lox._audit._findings import Finding
 from lox._audit._labels import labels_of
 from lox._audit._program import Block, Step, Value
 from lox._audit._ranges import range_of
-from lox._handler import jaxprs_in
+from lox._logs_in import jaxprs_in
 
 P = jex.core.primitives
 

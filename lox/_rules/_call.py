@@ -10,45 +10,42 @@ import jax
 import jax.extend as jex
 
 from lox import _compat
-from lox._events import Node
-from lox._handler import Handler, InPlace, has_log, logs_in, rule, under
+from lox._events import Logs
+from lox._handler import Filter, Handler, State, rule
+from lox._logs_in import has_log, logs_in
+from lox._trace import under
 
 primitives = jex.core.primitives
 
 
-def discharge(handler: Handler, jaxpr: Any) -> tuple[Any, list[Any], Any]:
-    """`jaxpr` under `handler`: its logs are further outputs.
+def discharge(handler: Handler, state: State, jaxpr: Any) -> tuple[Any, list[Any], Any]:
+    """`jaxpr` under `handler`: the state after it and its logs are further outputs.
 
     Returns:
-        The jaxpr, the values to pass for its new leading inputs, and the structure of the nodes among its outputs.
+        The jaxpr, the values to pass for its new leading inputs, and the structure of the new outputs.
     """
-    if not handler.cacheable:
-        return _discharge(jaxpr, handler, 0)
-    # What the handler holds is an input as well, so that the result serves every handler that holds such arrays.
-    held = handler.arrays()
-    alike = handler.holding([jax.typeof(array) for array in held]) if held else handler
+    leaves, structure = jax.tree.flatten(state)
+    avals = tuple(jax.typeof(leaf) for leaf in leaves)
     for inner in _deeply_nested(jaxpr):
-        _discharge_cached(inner, alike, len(held))
-    discharged, consts, structure = _discharge_cached(jaxpr, alike, len(held))
-    return discharged, [*consts, *held], structure
+        _discharge(inner, handler, structure, avals)
+    discharged, consts, results = _discharge(jaxpr, handler, structure, avals)
+    return discharged, [*consts, *leaves], results
 
 
-def _discharge(jaxpr: Any, handler: Handler, num_held: int) -> tuple[Any, list[Any], Any]:
-    structure = None
+@_compat.weakref_lru_cache
+def _discharge(jaxpr: Any, handler: Handler, structure: Any, avals: tuple[Any, ...]) -> tuple[Any, list[Any], Any]:
+    results = None
 
-    def with_nodes(*args: Any) -> list[Any]:
-        nonlocal structure
-        inner = handler.holding(args[:num_held]) if num_held else handler
-        outs, nodes = under(inner, _compat.as_fun(jaxpr))(*args[num_held:])
-        leaves, structure = jax.tree.flatten(nodes)
+    def with_results(*args: Any) -> list[Any]:
+        nonlocal results
+        state = jax.tree.unflatten(structure, args[: len(avals)])
+        outs, after, logs = under(handler, _compat.as_fun(jaxpr))(state, *args[len(avals) :])
+        leaves, results = jax.tree.flatten((after, logs))
         return [*outs, *leaves]
 
-    held = handler.arrays()[:num_held]
-    discharged, consts = _compat.trace(with_nodes, [*held, *_compat.in_avals(jaxpr)], "lox")
-    return discharged, consts, structure
+    discharged, consts = _compat.trace(with_results, [*avals, *_compat.in_avals(jaxpr)], "lox")
+    return discharged, consts, results
 
-
-_discharge_cached = _compat.weakref_lru_cache(_discharge)
 
 _DEEP = 16
 
@@ -68,36 +65,38 @@ def _deeply_nested(jaxpr: Any) -> tuple[Any, ...]:
     return tuple(inner for level in levels[:0:-1] for inner in level) if len(levels) > _DEEP else ()
 
 
-def split_nodes(outs: Sequence[Any], structure: Any) -> tuple[list[Any], tuple[Any, ...]]:
-    """Splits the outputs of a discharged jaxpr into those of the original one and the nodes."""
+def split_results(outs: Sequence[Any], structure: Any) -> tuple[list[Any], State, Logs]:
+    """Split the outputs of a discharged jaxpr into those of the original one, the state after it and its logs."""
     count = len(outs) - structure.num_leaves
-    return list(outs[:count]), jax.tree.unflatten(structure, outs[count:])
+    return list(outs[:count]), *jax.tree.unflatten(structure, outs[count:])
 
 
 @dataclasses.dataclass(frozen=True)
-class Varied(InPlace):
+class Varied(Filter):
     """Marks logs as varying over the shards along some axes of the mesh."""
 
     axes: tuple[Any, ...]
 
-    def replace(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        return jax.tree.map(lambda leaf: _compat.vary_in_branch(leaf, self.axes), nodes)
+    def rewrite(self, state: State, logs: Logs) -> Logs:
+        return jax.tree.map(lambda leaf: _compat.vary_in_branch(leaf, self.axes), logs)
 
 
 def varied(jaxpr: Any, predicate: Any) -> Any:
     """A jaxpr that runs where a predicate says so: over shards that the predicate tells apart, its logs vary."""
     axes = _compat.varying_axes(predicate)
-    return _discharge_cached(jaxpr, Varied(tuple(sorted(axes))), 0)[0] if axes and has_log(jaxpr) else jaxpr
+    return discharge(Varied(tuple(sorted(axes))), None, jaxpr)[0] if axes and has_log(jaxpr) else jaxpr
 
 
 def _call_rule(key: str, extend: Callable[[dict[str, Any], Any, int, int], dict[str, Any]]) -> Any:
-    # call: args -> outs  becomes  (consts, args) -> (outs, nodes)
+    # call: args -> outs  becomes  (consts, state, args) -> (outs, state, logs)
     def call(
-        handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
-    ) -> tuple[Any, tuple[Any, ...]]:
-        jaxpr, consts, structure = discharge(handler.shared(), params[key])
-        params = extend(params, jaxpr, len(consts), structure.num_leaves)
-        return split_nodes(primitive.bind(*consts, *args, **params), structure)
+        handler: Handler, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+    ) -> tuple[Any, State, Logs]:
+        inner, inside = handler.enter(state, [params[key]], "call")
+        jaxpr, operands, structure = discharge(inner, inside, params[key])
+        params = extend(params, jaxpr, len(operands), structure.num_leaves)
+        outs, after, logs = split_results(primitive.bind(*operands, *args, **params), structure)
+        return outs, *handler.leave(state, after, logs)
 
     return call
 

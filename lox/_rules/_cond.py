@@ -9,38 +9,45 @@ import jax
 import jax.extend as jex
 
 from lox import _compat
-from lox._handler import Handler, rule
-from lox._rules._call import discharge, split_nodes, varied
+from lox._events import Logs
+from lox._handler import Handler, State, rule
+from lox._rules._call import discharge, split_results, varied
 
 cond_p = jex.core.primitives.cond_p
 
 
-# cond: (index, ops) -> outs  becomes  (index, (consts, ops)) -> (outs, nodes)
+# cond: (index, ops) -> outs  becomes  (index, (consts, state, ops)) -> (outs, state, logs)
 @rule(cond_p)
 def cond(
-    handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
-) -> tuple[list[Any], tuple[Any, ...]]:
+    handler: Handler, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[Any], State, Logs]:
     index, *ops = args
-    branches, consts, structure = discharge_branches(handler, params["branches"], index)
-    outs = primitive.bind(index, *consts, *ops, **params | {"branches": branches})
-    return split_nodes(outs, structure)
+    branches, operands, structure = discharge_branches(handler, state, params["branches"], index)
+    outs = primitive.bind(index, *operands, *ops, **params | {"branches": branches})
+    outs, after, logs = split_results(outs, structure)
+    return outs, *handler.leave(state, after, logs)
 
 
-def discharge_branches(handler: Handler, branches: Sequence[Any], index: Any) -> tuple[tuple[Any, ...], list[Any], Any]:
-    """The branches with their logs as further outputs, of one structure in all of them.
+def discharge_branches(
+    handler: Handler, state: State, branches: Sequence[Any], index: Any
+) -> tuple[tuple[Any, ...], list[Any], Any]:
+    """The branches with the state and their logs as further outputs, of one structure in all of them.
 
     Args:
         handler: The handler of the logs.
+        state: Its state before the branches.
         branches: The branches.
         index: What tells which of them runs.
 
     Returns:
-        The branches, the values to pass for their new leading inputs, and the structure of the nodes.
+        The branches, the values to pass for their new leading inputs, and the structure of the
+        new outputs.
     """
-    handler = handler.inside()
-    discharged = [discharge(handler, varied(branch, index)) for branch in branches]
-    shapes = [split_nodes(_compat.out_avals(jaxpr), structure)[1] for jaxpr, _, structure in discharged]
-    makers = handler.branches(shapes)
+    branches = [varied(branch, index) for branch in branches]
+    inner, inside = handler.enter(state, branches, "loop")
+    discharged = [discharge(inner, inside, branch) for branch in branches]
+    shapes = [split_results(_compat.out_avals(jaxpr), structure)[1:] for jaxpr, _, structure in discharged]
+    makers = inner.unify_branches(shapes)
     consts = [value for _, captured, _ in discharged for value in captured]
     avals = [jax.typeof(value) for value in consts]
     structure: Any = None
@@ -54,7 +61,7 @@ def discharge_branches(handler: Handler, branches: Sequence[Any], index: Any) ->
         new, _ = _compat.trace(branch, [*avals, *_compat.in_avals(jaxpr)[len(captured) :]], "lox")
         aligned.append(new)
         structure = branch.structure
-    if handler.carries:  # What it holds is the same on all shards: that of the first one.
+    if inner.same_on_shards:
         return tuple(aligned), consts, structure
     return _varying_alike(aligned, structure.num_leaves, index), consts, structure
 
@@ -68,8 +75,8 @@ def _varying_alike(branches: Sequence[Any], count: int, index: Any) -> tuple[Any
     def vary(branch: Any) -> Any:
         def with_axes(*args: Any) -> list[Any]:
             outs = _compat.as_fun(branch)(*args)
-            nodes = zip(outs[first:], together[first:], strict=True)
-            return [*outs[:first], *(_compat.vary_in_branch(leaf, sorted(axes)) for leaf, axes in nodes)]
+            results = zip(outs[first:], together[first:], strict=True)
+            return [*outs[:first], *(_compat.vary_in_branch(leaf, sorted(axes)) for leaf, axes in results)]
 
         return _compat.trace(with_axes, _compat.in_avals(branch), "lox")[0]
 
@@ -80,7 +87,7 @@ def _varying_alike(branches: Sequence[Any], count: int, index: Any) -> tuple[Any
 
 
 class _Branch:
-    """A discharged branch that takes the new leading inputs of all branches, and returns nodes like the others'."""
+    """A discharged branch that takes the new leading inputs of all branches, and returns results like the others'."""
 
     def __init__(self, jaxpr: Any, own: Any, make: Any, mine: slice, num_consts: int):
         self.jaxpr, self.own, self.make, self.mine, self.num_consts = jaxpr, own, make, mine, num_consts
@@ -88,6 +95,6 @@ class _Branch:
 
     def __call__(self, *args: Any) -> list[Any]:
         outs = _compat.as_fun(self.jaxpr)(*args[self.mine], *args[self.num_consts :])
-        outs, nodes = split_nodes(outs, self.own)
-        leaves, self.structure = jax.tree.flatten(self.make(nodes))
+        outs, *results = split_results(outs, self.own)
+        leaves, self.structure = jax.tree.flatten(self.make(tuple(results)))
         return [*outs, *leaves]

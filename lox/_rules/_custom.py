@@ -17,9 +17,11 @@ from jax.extend.linear_util import StoreException
 
 from lox import _compat
 from lox._effect import emit, recording
-from lox._events import NOWHERE, Event, Site
+from lox._events import NOWHERE, Event, Logs, Site
 from lox._exceptions import UnsupportedPrimitiveError
-from lox._handler import Handler, Silence, equations, events_in, rule, under
+from lox._handler import DropAll, Handler, State, Stateful, rule
+from lox._logs_in import equations, events_in
+from lox._trace import under
 
 primitives = jex.core.primitives
 
@@ -28,42 +30,42 @@ class _Function:
     """A function with a rule, under a handler.
 
     What runs is recorded as where the function is called, since rules run when the handler's own call may be over.
-    The arguments are those of the function after the values that the handler holds, since JAX runs rules later, when
-    a value that was merely captured is gone.
+    The arguments are those of the function after the leaves of the state, since JAX runs rules later, when a value
+    that was merely captured is gone.
     """
 
-    def __init__(self, handler: Handler, fun: Callable[..., Any], recorded: bool | None = None):
+    def __init__(self, handler: Handler, structure: Any, fun: Callable[..., Any], recorded: bool | None = None):
         self.handler = handler
+        self.structure = structure
         self.fun = fun
-        self.held = len(handler.arrays())
+        self.held = structure.num_leaves
         self.recorded = recording.value if recorded is None else recorded
-        self.structure: Any = None
+        self.results_structure: Any = None
 
-    def with_logs(self, *args: Any) -> tuple[list[Any], list[Any]]:
-        """The outputs, and the leaves of the collected nodes."""
-        handler = self.handler.holding(args[: self.held])
+    def with_results(self, *args: Any) -> tuple[list[Any], list[Any]]:
+        """The outputs, and the leaves of the state after the function and of its logs."""
         with recording(self.recorded):
-            outs, nodes = under(handler, self.fun)(*args[self.held :])
-        leaves, self.structure = jax.tree.flatten(nodes)
-        return list(outs), leaves
+            outs, *results = under(self.handler, self.fun)(self._state(args), *args[self.held :])
+        return list(outs), self._leaves(results)
 
-    def logs(self, *args: Any) -> list[Any]:
-        """The leaves of the collected nodes, when they are wanted apart from the outputs."""
-        if self.structure is not None and not self.structure.num_leaves:
+    def results(self, *args: Any) -> list[Any]:
+        """The leaves of what a handler that returns logs makes of them, when it is wanted apart from the outputs."""
+        if self.results_structure is not None and not self.results_structure.num_leaves:
             return []
-        alone = _Function(self.handler.private(), self.fun, self.recorded)
-        _, leaves = alone.with_logs(*args)
-        self.structure = alone.structure
-        return leaves
+
+        def apart(*args: Any) -> list[Any]:
+            return self.with_results(*args)[1]
+
+        return under(DropAll(), apart)(None, *args)[0]  # What it leaves happens with the outputs.
 
     def derivative(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """The leaves of the collected nodes, and their tangents.
+        """The leaves of the results, and their tangents.
 
         Raises:
             UnsupportedPrimitiveError: JAX does not differentiate the function in forward mode.
         """
         try:
-            return jax.jvp(self.logs, primals, tangents)
+            return jax.jvp(self.results, primals, tangents)
         except TypeError as error:
             jaxpr = self._jaxpr([jax.typeof(primal) for primal in primals[self.held :]])
             if all(eqn.primitive is not primitives.custom_vjp_call_p for eqn in equations(jaxpr)):
@@ -75,13 +77,20 @@ class _Function:
                 "which leaves out derivatives of logs that nothing uses, or remove the log with lox.strip."
             ) from error
 
+    def _state(self, args: Sequence[Any]) -> State:
+        return jax.tree.unflatten(self.structure, args[: self.held])
+
+    def _leaves(self, results: Any) -> list[Any]:
+        leaves, self.results_structure = jax.tree.flatten(tuple(results))
+        return leaves
+
     def _jaxpr(self, avals: Sequence[Any]) -> Any:
         with recording(self.recorded):
             return _compat.trace(self.fun, avals, "lox")[0]
 
     def sites(self, avals: Sequence[Any]) -> frozenset[Site]:
         """Where the function logs, for arguments of these abstract values."""
-        if not self.handler.collects:
+        if not self.handler.returns_logs:
             return frozenset()
         return frozenset(event.site for event in events_in(self._jaxpr(avals)))
 
@@ -90,28 +99,30 @@ class _Function:
     ) -> tuple[Any, list[Any]]:
         """What a rule that stands for the function returns, with its logs left in place or to a handler further out.
 
-        Of what the rule runs, the logs at `sites` are the function's, which are collected with it.
+        Of what the rule runs, the logs at `sites` are the function's, which are returned with it.
 
         Returns:
-            The results, and the leaves of the nodes of a handler that works in place.
+            The outputs, and the leaves of the results of a handler that works in place.
         """
-        handler = self.handler.beside(sites) if self.handler.collects else self.handler.holding(held)
         with recording(self.recorded):  # Also if nobody hears of it: JAX remembers what it makes of a rule.
-            results, nodes = under(handler, rule)(*args)
-        leaves, structure = jax.tree.flatten(nodes)
-        if not self.handler.collects:
-            self.structure = structure
-        return results, leaves
+            if self.handler.returns_logs:
+                return under(self.handler.for_custom_rule(sites), rule)(None, *args)[0], []
+            outs, *results = under(self.handler, rule)(self._state(held), *args)
+        return outs, self._leaves(results)
 
     def run_other(self, rule: Callable[..., Any], held: Sequence[Any], *args: Any) -> Any:
         """What a rule returns that does not stand for the function."""
-        handler = self.handler
-        handler = handler.beside(frozenset()) if handler.collects else handler.holding(held).detached()
+        handler, state = self.handler, None
+        if handler.returns_logs:
+            handler = handler.for_custom_rule(frozenset())
+        else:
+            handler, state = handler.detached(self._state(held))
         with recording(self.recorded):
-            return under(handler, rule)(*args)[0]
+            return under(handler, rule)(state, *args)[0]
 
-    def nodes(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
-        return jax.tree.unflatten(self.structure, leaves)
+    def leave(self, handler: Handler, state: State, leaves: Sequence[Any]) -> tuple[State, Logs]:
+        """The state of the handler after the function, and the logs that were collected in it."""
+        return handler.leave(state, *jax.tree.unflatten(self.results_structure, leaves))
 
 
 def _traceless(fun: Any) -> Callable[..., Any]:
@@ -147,58 +158,71 @@ def _occupied(store: Any) -> bool:
     return True
 
 
-# custom_jvp: args -> outs, (args, tangents) -> (outs, tangents)  becomes  args -> (outs, nodes), (...) -> (...)
+def _entered(handler: Handler, state: State, fun: Any, args: Sequence[Any]) -> tuple[Handler, list[Any], Any]:
+    """The handler of a function with rules, and the leaves and the structure of its state there."""
+    programs = []
+    if isinstance(handler, Stateful):
+        programs = [_compat.trace(_traceless(fun), [jax.typeof(arg) for arg in args], "lox")[0]]
+    inner, inside = handler.enter(state, programs, "rule")
+    return inner, *jax.tree.flatten(inside)
+
+
+# custom_jvp: args -> outs, (args, tangents) -> (outs, tangents)  becomes  (state, args) -> (outs, results), ...
 @rule(primitives.custom_jvp_call_p)
 def custom_jvp(
-    handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
-) -> tuple[list[Any], tuple[Any, ...]]:
+    handler: Handler, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[Any], State, Logs]:
     del primitive
-    if not handler.mends:
-        return _custom_jvp(handler, args, params)
-    # The outputs must not depend on what the handler holds: where JAX splits a program by what is known, it may keep
+    if not handler.sees_tapped:
+        return _custom_jvp(handler, state, args, params)
+    # The outputs must not depend on the state of the handler: where JAX splits a program by what is known, it may keep
     # the rule of a function of known values only. So the function runs once for its outputs, once for its logs. The
     # first run is silent but recorded, since JAX traces a rule once and remembers it.
-    outs, _ = _custom_jvp(Silence(forward=True), args, params)
-    _, nodes = _custom_jvp(handler, args, params)
-    return outs, nodes
+    outs, _, _ = _custom_jvp(DropAll(), None, args, params)
+    _, state, logs = _custom_jvp(handler, state, args, params)
+    return outs, state, logs
 
 
-def _custom_jvp(handler: Handler, args: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], tuple[Any, ...]]:
-    primal = _Function(handler, _compat.renewed(params["fun"]))
-    logs = _Function(handler, _traceless(params["fun"]))
+def _custom_jvp(
+    handler: Handler, state: State, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[Any], State, Logs]:
+    inner, leaves, structure = _entered(handler, state, params["fun"], args)
+    primal = _Function(inner, structure, _compat.renewed(params["fun"]))
+    logs = _Function(inner, structure, _traceless(params["fun"]))
     held = primal.held
 
-    function = jax.custom_jvp(primal.with_logs)
+    function = jax.custom_jvp(primal.with_results)
 
     def function_jvp(primals: Any, tangents: Any) -> Any:
         rule = _compat.renewed(params["jvp"])
         sites = logs.sites([jax.typeof(primal) for primal in primals[held:]])
-        results, leaves = primal.run_rule(rule, primals[:held], *primals[held:], *tangents[held:], sites=sites)
-        outs, outs_dot = results[: len(results) // 2], results[len(results) // 2 :]
+        both, leaves = primal.run_rule(rule, primals[:held], *primals[held:], *tangents[held:], sites=sites)
+        outs, outs_dot = both[: len(both) // 2], both[len(both) // 2 :]
         leaves_dot = [_compat.instantiate(_compat.zero_tangent(leaf)) for leaf in leaves]
-        if handler.collects:
-            logs.structure = primal.structure
+        if inner.returns_logs:
+            logs.results_structure = primal.results_structure
             leaves, leaves_dot = logs.derivative(tuple(primals), tuple(map(_compat.instantiate, tangents)))
-            primal.structure = logs.structure
+            primal.results_structure = logs.results_structure
         return (list(outs), leaves), ([_compat.rule_zero(tangent) for tangent in outs_dot], leaves_dot)
 
     function.defjvp(function_jvp, symbolic_zeros=params["symbolic_zeros"])
-    outs, leaves = function(*handler.arrays(), *args)
+    outs, leaves = function(*leaves, *args)
     _settle(params["fun"], params["jvp"])
-    return outs, primal.nodes(leaves)
+    return outs, *primal.leave(handler, state, leaves)
 
 
-# custom_vjp: args -> outs  becomes  args -> (outs, nodes), with fwd and bwd to match
+# custom_vjp: args -> outs  becomes  (state, args) -> (outs, results), with fwd and bwd to match
 @rule(primitives.custom_vjp_call_p)
 def custom_vjp(
-    handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
-) -> tuple[list[Any], tuple[Any, ...]]:
+    handler: Handler, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[Any], State, Logs]:
     del primitive
-    primal = _Function(handler, _compat.renewed(params["fun"]))
-    logs = _Function(handler, _traceless(params["fun"]))
+    inner, leaves, structure = _entered(handler, state, params["fun"], args)
+    primal = _Function(inner, structure, _compat.renewed(params["fun"]))
+    logs = _Function(inner, structure, _traceless(params["fun"]))
     held = primal.held
 
-    function = jax.custom_vjp(primal.with_logs)
+    function = jax.custom_vjp(primal.with_results)
     # Symbolic zeros tell that nothing differentiates the logs; JAX has none under a shard_map.
     symbolic_zeros = params["symbolic_zeros"] or not jax.sharding.get_abstract_mesh().manual_axes
 
@@ -207,14 +231,14 @@ def custom_vjp(
         perturbed = [pair.perturbed for pair in pairs] if symbolic_zeros else [True] * len(pairs)
         flat = [item for pair in zip(values[held:], perturbed[held:], strict=True) for item in pair]
         sites = logs.sites([jax.typeof(value) for value in values[held:]])
-        results, leaves = primal.run_rule(_compat.renewed(params["fwd"]), values[:held], *flat, sites=sites)
+        saved, leaves = primal.run_rule(_compat.renewed(params["fwd"]), values[:held], *flat, sites=sites)
         _, residual_tree, forwarded = params["out_trees"]()
         count = residual_tree.num_leaves - sum(position is not None for position in forwarded)
-        if handler.collects:
-            logs.structure = primal.structure
-            leaves = logs.logs(*values)
-            primal.structure = logs.structure
-        return (list(results[count:]), leaves), (list(results[:count]), values)
+        if inner.returns_logs:
+            logs.results_structure = primal.results_structure
+            leaves = logs.results(*values)
+            primal.results_structure = logs.results_structure
+        return (list(saved[count:]), leaves), (list(saved[:count]), values)
 
     def function_bwd(saved: Any, cotangents: Any) -> Any:
         pruned, values = saved
@@ -226,19 +250,19 @@ def custom_vjp(
             outs_bar = [_compat.instantiate(bar) for bar in outs_bar]
         results = primal.run_other(_compat.renewed(params["bwd"]), values[:held], *residuals, *outs_bar)
         bars = [None if _compat.is_zero(bar) else bar for bar in _compat.cotangents(results)]
-        if handler.collects and not all(map(_compat.is_zero, leaves_bar)):
-            _, pull_back = jax.vjp(logs.logs, *values)
+        if inner.returns_logs and not all(map(_compat.is_zero, leaves_bar)):
+            _, pull_back = jax.vjp(logs.results, *values)
             of_logs = pull_back([_compat.instantiate(bar) for bar in leaves_bar])
             bars = [_add(a, b) for a, b in zip(bars, of_logs[held:], strict=True)]
         return (*[None] * held, *bars)
 
     function.defvjp(function_fwd, function_bwd, symbolic_zeros=symbolic_zeros)
-    outs, leaves = function(*handler.arrays(), *args)
-    if handler.mends:
+    outs, leaves = function(*leaves, *args)
+    if handler.sees_tapped:
         # Where JAX splits a program by what is known, it forgets a call whose outputs nothing uses, logs or not.
         emit((Event({}, {}, mask=None, iteration_deps=tuple(outs[:1]), site=NOWHERE),))
     _settle(params["fun"], params["fwd"])
-    return outs, primal.nodes(leaves)
+    return outs, *primal.leave(handler, state, leaves)
 
 
 def _add(first: Any, second: Any) -> Any:
@@ -247,15 +271,17 @@ def _add(first: Any, second: Any) -> Any:
     return second if first is None else first + second
 
 
-# custom_vmap: args -> outs  becomes  args -> (outs, nodes)
+# custom_vmap: args -> outs  becomes  (state, args) -> (outs, results)
 @rule(_compat.custom_vmap_p)
 def custom_vmap(
-    handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
-) -> tuple[list[Any], tuple[Any, ...]]:
+    handler: Handler, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[Any], State, Logs]:
     del primitive
-    primal = _Function(handler, _compat.as_fun(params["call"]))
+    inner, inside = handler.enter(state, [params["call"]], "rule")
+    leaves, structure = jax.tree.flatten(inside)
+    primal = _Function(inner, structure, _compat.as_fun(params["call"]))
     held = primal.held
-    function = jax.custom_batching.custom_vmap(primal.with_logs)
+    function = jax.custom_batching.custom_vmap(primal.with_results)
 
     @function.def_vmap
     def function_vmap(axis_size: int, in_batched: Sequence[bool], *args: Any) -> Any:
@@ -269,13 +295,13 @@ def custom_vmap(
 
         # What the rule logs is of all batch elements; it happens where it does for any of them.
         values = [jnp.max(a, 0) if batched else a for a, batched in zip(args[:held], in_batched[:held], strict=True)]
-        if not handler.collects:
+        if not inner.returns_logs:
             outs, leaves = primal.run_rule(rule, values, *args[held:])
             return (outs, leaves), (out_batched, [False] * len(leaves))
         outs, _ = primal.run_rule(rule, (), *args[held:], sites=primal.sites(_compat.in_avals(params["call"])))
         in_axes = tuple(0 if batched else None for batched in in_batched)
-        leaves = jax.vmap(primal.logs, in_axes=in_axes, axis_size=axis_size)(*args)
+        leaves = jax.vmap(primal.results, in_axes=in_axes, axis_size=axis_size)(*args)
         return (outs, leaves), (out_batched, [True] * len(leaves))
 
-    outs, leaves = function(*handler.arrays(), *args)
-    return outs, primal.nodes(leaves)
+    outs, leaves = function(*leaves, *args)
+    return outs, *primal.leave(handler, state, leaves)

@@ -10,22 +10,25 @@ import jax
 
 from lox import _compat
 from lox._effect import recording
-from lox._handler import Handler, rule, under
+from lox._events import Logs
+from lox._handler import Filter, Handler, State, rule
 from lox._log_grad import Backward, log_grad_p
+from lox._trace import under
 
 
 @dataclasses.dataclass(frozen=True)
 class Handled(Backward):
-    """What becomes of a cotangent under a handler, the values of which come first among those that are carried."""
+    """What becomes of a cotangent under a filter, whose state comes first among the values that are carried."""
 
     backward: Backward
-    handler: Handler
+    handler: Filter
+    structure: Any
 
     def __call__(self, cotangent: Any, *residuals: Any) -> None:
-        held = len(self.handler.arrays())
+        count = self.structure.num_leaves
         with recording(True):
-            log = under(self.handler.holding(residuals[:held]), self.backward)
-            log(cotangent, *residuals[held:])
+            state = jax.tree.unflatten(self.structure, residuals[:count])
+            under(self.handler, self.backward)(state, cotangent, *residuals[count:])
 
 
 _compat.cache_weakly(Handled)
@@ -33,13 +36,12 @@ _compat.cache_weakly(Handled)
 
 @rule(log_grad_p)
 def log_grad(
-    handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
-) -> tuple[Any, tuple[Any, ...]]:
-    backward = handler.backward()
+    handler: Handler, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[Any, State, Logs]:
+    backward = handler.backward(state)
     if backward is None:
-        return primitive.bind(*args, **params), handler.join(())
+        return primitive.bind(*args, **params), state, ()
     value, *residuals = args
-    held = backward.arrays()
-    alike = backward.holding([jax.typeof(array) for array in held])
-    params = params | {"backward": Handled(params["backward"], alike)}
-    return primitive.bind(value, *held, *residuals, **params), handler.join(())
+    leaves, structure = jax.tree.flatten(backward[1])
+    params = params | {"backward": Handled(params["backward"], backward[0], structure)}
+    return primitive.bind(value, *leaves, *residuals, **params), state, ()

@@ -10,23 +10,28 @@ import jax
 from jax.sharding import PartitionSpec
 
 from lox import _compat
-from lox._events import Event, StackedEvents, events
-from lox._handler import Handler, rule, under
+from lox._events import Event, Logs, StackedEvents, events
+from lox._handler import Handler, State, rule
+from lox._trace import under
 
 Axes = tuple[Any, ...]
 AxesOf = Callable[[Sequence[Any]], Axes]
 
 
-# shard_map: args -> outs  becomes  args -> (outs, nodes)
+# shard_map: args -> outs  becomes  args -> (outs, state, logs)
 # A value that varies over shards gets an axis for them, before the axes of a `vmap` inside and after those of one
 # outside; a value that does not vary appears once.
 @rule(_compat.shard_map_p)
 def shard_map(
-    handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
-) -> tuple[Any, tuple[Any, ...]]:
+    handler: Handler, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[Any, State, Logs]:
     fun = params.pop("fun")
-    carries_past = handler.carries and not params["check_vma"]
-    inside = handler.on_shards() if carries_past else handler
+    inner: Handler
+    if handler.returns_logs or params["check_vma"]:
+        inner, inside = handler.enter(state, (), "rule")
+    else:  # JAX does not know that the state is the same on all shards.
+        state = handler.finish(state)
+        inner, inside = handler.detached(state)
     manual = [name for name in params["mesh"].axis_names if name in params["newly_manual_axes"]]
     structure = None
 
@@ -36,18 +41,25 @@ def shard_map(
         varying = frozenset[Any]().union(*map(_compat.varying_axes, leaves))
         return tuple(name for name in manual if name in varying)
 
-    def with_nodes(*args: Any) -> Any:
+    def with_results(*args: Any) -> Any:
         nonlocal structure
-        outs, nodes = under(inside, fun)(*args)
-        nodes, specs = ((), []) if carries_past else _expand(nodes, axes_of, frozenset(manual))
-        leaves, structure = jax.tree.flatten(nodes)
+        outs, after, logs = under(inner, fun)(inside, *args)
+        states, state_specs = _expand([after], axes_of, frozenset(manual))
+        logs, specs = _expand(logs, axes_of, frozenset(manual))
+        leaves, structure = jax.tree.flatten((states, logs))
+        specs = [*state_specs, *specs]
         return _compat.extend_outputs(outs, leaves, specs)
 
-    results = primitive.bind(*args, subfuns=(with_nodes,), **params)
+    results = primitive.bind(*args, subfuns=(with_results,), **params)
     outs, leaves = _compat.split_outputs(results)
     # Of an empty array, jax 0.10 may give what it returned eagerly the shape of the whole on each shard.
     leaves = [_compat.zeros_like_aval(jax.typeof(leaf)) if 0 in leaf.shape else leaf for leaf in leaves]
-    return outs, handler.arrays() if carries_past else jax.tree.unflatten(structure, leaves)
+    states, logs = jax.tree.unflatten(structure, leaves)
+    collected: list[Any] = []
+    for after in states:
+        state, found = handler.leave(state, after, logs)
+        collected, logs = [*collected, *found], ()
+    return outs, state, tuple(collected)
 
 
 def _expand(
@@ -111,8 +123,8 @@ def _expand(
                     node.spmd_axes,
                     node.outer_batch_ndim,
                 )
-        else:  # What handlers make of nodes is spread key by key.
-            parts = node.parts(lambda leaves: axes_of(jax.tree.leaves(leaves))) if hasattr(node, "parts") else [node]
-            for part in parts:
-                add(part, axes_of(jax.tree.leaves(part)))
+        else:  # A state is spread key by key.
+            alike: AxesOf = lambda part: axes_of(jax.tree.leaves(part))  # noqa: E731
+            for outer, part in node.parts(alike) if hasattr(node, "parts") else [(0, node)]:
+                add(part, alike(part), outer=outer)
     return tuple(expanded), specs

@@ -10,89 +10,97 @@ import jax.extend as jex
 import jax.numpy as jnp
 
 from lox import _compat
-from lox._handler import Handler, events_in, has_log, rule, under
+from lox._events import Logs
+from lox._handler import Handler, State, rule
 from lox._leading_axes import where
-from lox._rules._call import discharge, split_nodes, varied
+from lox._logs_in import has_log
+from lox._rules._call import varied
+from lox._rules._loop import InLoop
+from lox._trace import under
 
 while_p = jex.core.primitives.while_p
 
 
-# while: (cond_consts, body_consts, carry) -> carry
-#     becomes  (..., ((carry, predicate), state, index)) -> ((carry, predicate), state, index)
-# Where the condition logs, the predicate of the next iteration is computed at the end of this one, so that this is
-# collected as well. So is a predicate with axes: it belongs to a batched loop, in which finished batch elements stand
-# still.
+# while: (consts, carry) -> carry  becomes  (consts, ((carry, predicate), state)) -> ((carry, predicate), state)
 @rule(while_p)
 def while_loop(
-    handler: Handler, primitive: Any, args: Sequence[Any], params: dict[str, Any]
-) -> tuple[list[Any], tuple[Any, ...]]:
+    handler: Handler, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[Any], State, Logs]:
     del primitive
-    cond_consts, body_consts, init = split_args(args, params)
-    (again,) = _compat.out_avals(params["cond_jaxpr"])
-    cond_jaxpr, body_jaxpr = varied(params["cond_jaxpr"], again), varied(params["body_jaxpr"], again)
-    chosen = handler.while_loops([*events_in(cond_jaxpr), *events_in(body_jaxpr)])
-    loops = None if isinstance(chosen, Handler) else chosen
-    handler = chosen if isinstance(chosen, Handler) else handler.inside()
-    condition = _compat.as_fun(cond_jaxpr)
-    types = [_compat.varying_axes(value) for value in init]
+    loop = Loop(args, params)
+    start, state, logs = loop.start(handler, state)
+    inside = InLoop(handler, state, loop.programs)
 
-    def typed(values: Sequence[Any]) -> list[Any]:
-        return [_compat.unvary(value, axes) for value, axes in zip(values, types, strict=True)]
+    def iterate(carry: Any) -> Any:
+        values, state, trips = carry
+        values, state, _ = inside.run(state, loop.iterate, *values)
+        return values, state, trips and [trips[0] + 1]
 
-    def split(values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-        """The carry, and the predicate where it is carried."""
-        return values[: len(types)], values[len(types) :]
+    trips = [jnp.int32(0)] if inside.carry else []
+    outs, carry, trips = jax.lax.while_loop(lambda carry: loop.goes_on(carry[0]), iterate, (start, inside.carry, trips))
+    return loop.outs(outs), *inside.leave(carry, logs, *trips)
 
-    def vary(value: Any) -> Any:  # What is selected by a predicate that varies over shards varies as well.
-        return _compat.vary(value, sorted(_compat.varying_axes(predicate)))
 
-    def iterate(*args: Any) -> list[Any]:
-        carry, carried = split(args)
-        new = _compat.as_fun(body_jaxpr)(*body_consts, *typed(carry))
+class Loop:
+    """A `while_loop` as a start, an iteration and a test of the values that it carries.
+
+    Where the condition logs, the predicate of the next iteration is computed at the end of this one, so that this logs
+    as well. So is a predicate with axes: it belongs to a batched loop, in which finished batch elements stand still.
+
+    Attributes:
+        init: The values that the loop of the program carries.
+        programs: The jaxprs of the condition and of the body.
+    """
+
+    def __init__(self, args: Sequence[Any], params: dict[str, Any]):
+        """Take the arguments and the parameters of a `while_loop`."""
+        self._cond_consts, self._body_consts, self.init = split_args(args, params)
+        (self._predicate,) = _compat.out_avals(params["cond_jaxpr"])
+        self._cond, self._body = self.programs = [
+            varied(params[name], self._predicate) for name in ("cond_jaxpr", "body_jaxpr")
+        ]
+        self._types = [_compat.varying_axes(value) for value in self.init]
+
+    def start(self, handler: Handler, state: State) -> tuple[list[Any], State, Logs]:
+        """The values before the first iteration, and what the handler makes of the first test."""
+        if not has_log(self._cond) and not self._predicate.shape:
+            return list(self.init), state, ()
+        ((predicate,), state_after, logs) = under(handler, self._test)(state, *self.init)
+        init = [self._vary(value, predicate) for value in self.init] if predicate.shape else self.init
+        return [*init, predicate], state_after if state_after is not None else state, logs
+
+    def iterate(self, *values: Any) -> list[Any]:
+        """The values after an iteration."""
+        carry, carried = values[: len(self._types)], values[len(self._types) :]
+        new = _compat.as_fun(self._body)(*self._body_consts, *self._typed(carry))
         if not carried:
             return list(new)
         (predicate,) = carried
         if predicate.shape:
-            new = [where(predicate, vary(a), b) for a, b in zip(new, carry, strict=True)]
-        (again,) = condition(*cond_consts, *typed(new))
+            pairs = zip(new, carry, strict=True)
+            new = [where(predicate, self._vary(after, predicate), before) for after, before in pairs]
+        (again,) = self._test(*self._typed(new))
         return [*new, again & predicate]
 
-    def goes_on(carry: Any) -> Any:
-        values, predicate = split(carry[0])
-        return jnp.any(*predicate) if predicate else condition(*cond_consts, *typed(values))[0]
+    def goes_on(self, values: Sequence[Any]) -> Any:
+        """Whether there is another iteration after these values."""
+        carried = values[len(self._types) :]
+        return jnp.any(*carried) if carried else self._test(*self._typed(values))[0]
 
-    start, before = list(init), handler.arrays() if handler.carries else ()
-    if has_log(cond_jaxpr) or again.shape:
-        (predicate,), before = under(handler, condition)(*cond_consts, *init)
-        if predicate.shape:
-            start = [vary(value) for value in start]
-        start.append(predicate)
-    if handler.carries:
+    def outs(self, values: Sequence[Any]) -> list[Any]:
+        """The values that the loop of the program returns."""
+        return self._typed(values[: len(self._types)])
 
-        def carrying(carry: Any) -> Any:
-            values, held = carry
-            return under(handler.holding(held), iterate)(*values)
+    def _test(self, *values: Any) -> list[Any]:
+        return _compat.as_fun(self._cond)(*self._cond_consts, *values)
 
-        outs, held = jax.lax.while_loop(goes_on, carrying, (start, before))
-        return typed(split(outs)[0]), held
-    if loops is None:
-        (outs,) = jax.lax.while_loop(goes_on, lambda carry: (under(handler, iterate)(*carry[0])[0],), (start,))
-        return typed(split(outs)[0]), before
+    def _typed(self, values: Sequence[Any]) -> list[Any]:
+        return [_compat.unvary(value, axes) for value, axes in zip(values, self._types, strict=True)]
 
-    avals = [jax.typeof(value) for value in start]
-    closed, captured = _compat.trace(iterate, avals, "lox")
-    discharged, more, structure = discharge(handler, closed)
-    captured = [*more, *captured]
-    _, shapes = split_nodes(_compat.out_avals(discharged), structure)
-
-    def folding(carry: Any) -> Any:
-        values, state, index = carry
-        values, nodes = split_nodes(_compat.as_fun(discharged)(*captured, *values), structure)
-        state, _ = loops.step(state, index, nodes)
-        return values, state, index + 1
-
-    outs, state, trips = jax.lax.while_loop(goes_on, folding, (start, loops.start(shapes), jnp.int32(0)))
-    return typed(split(outs)[0]), handler.join([*before, *loops.finish(state, (), trips)])
+    @staticmethod
+    def _vary(value: Any, predicate: Any) -> Any:
+        # What is selected by a predicate that varies over shards varies as well.
+        return _compat.vary(value, sorted(_compat.varying_axes(predicate)))
 
 
 def split_args(args: Sequence[Any], params: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:

@@ -12,9 +12,9 @@ from typing import Any
 import jax
 
 from lox._exceptions import LogDataError, StorageError
+from lox._host_values import plain
 from lox._keys import on_host
 from lox._logdict import logdict
-from lox._plain import plain
 from lox._storage._column import Column
 from lox._storage._manifest import MANIFEST, new_manifest, write_manifest
 from lox._storage._owner import claim, release

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from lox._each import each
 from lox._exceptions import StorageError
+from lox._host_values import plain
 from lox._logdict import logdict
-from lox._plain import plain
+from lox._run_all import each
 from lox._storage._column import Column, lost
 from lox._storage._manifest import MANIFEST, new_manifest, read_manifest, to_json, write_manifest
 from lox._storage._owner import claim, release

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from lox._host_values import PlainEvents, real
 from lox._keys import impl_of
 from lox._logdict import logdict
-from lox._plain import PlainEvents, real
 
 
 @dataclasses.dataclass(frozen=True)

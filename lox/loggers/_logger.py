@@ -15,11 +15,11 @@ import jax
 import numpy as np
 
 from lox import _channel, _compat, _transform
-from lox._each import each
 from lox._exceptions import LogDataError, LogValueError, SpoolWarning
 from lox._keys import on_host
 from lox._log import log
 from lox._logdict import logdict
+from lox._run_all import each
 from lox._spool import spool
 from lox._strip import strip
 from lox._tap import labelled_tap

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from lox._each import each
 from lox._extras import extra
 from lox._logdict import logdict
+from lox._run_all import each
 from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
 from lox.loggers._names import escaped

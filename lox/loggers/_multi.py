@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lox import _channel
-from lox._each import each
 from lox._exceptions import LogDataError
+from lox._run_all import each
 from lox.loggers._logger import Logger
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from lox._each import raise_first
 from lox._exceptions import LogDataError
+from lox._host_values import PlainEvents, plain
 from lox._logdict import logdict
-from lox._plain import PlainEvents, plain
+from lox._run_all import raise_first
 from lox.loggers._images import image
 from lox.loggers._run import Run
 

@@ -13,8 +13,8 @@ import numpy as np
 from lox._arguments import path_name
 from lox._deliver import DEVICES, LABEL, SHARDED
 from lox._exceptions import LogDataError, LogValueError
+from lox._host_values import PlainEvents, plain
 from lox._logdict import logdict
-from lox._plain import PlainEvents, plain
 
 Key = tuple[int, ...]
 """The words of a PRNG key."""

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lox import _transform
-from lox._each import each
 from lox._logdict import logdict
+from lox._run_all import each
 from lox._storage import RunWriter
 from lox.loggers._logger import Logger
 from lox.loggers._run import Run

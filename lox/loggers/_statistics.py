@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from lox._host_values import PlainEvents
 from lox._logdict import logdict
-from lox._plain import PlainEvents
 from lox.loggers._run import Key
 
 BARS = 24

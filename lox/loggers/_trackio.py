@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from lox._each import each
 from lox._extras import extra
 from lox._logdict import logdict
+from lox._run_all import each
 from lox.loggers._histogram import histogram
 from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger

@@ -13,8 +13,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import lox
-from lox._handler import events_in
 from lox._leading_axes import where as where_mask
+from lox._logs_in import events_in
 from lox.testing._compare import Reference, same
 from lox.testing._program import Program
 from lox.testing._subject import BrokenLaw, Claim, DoesNotApply, Function, Subject

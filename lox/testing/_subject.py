@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import lox
-from lox import _handler
+from lox import _logs_in
 from lox.testing._compare import Events, Lane, Reference, difference, events, same
 from lox.testing._program import Program
 from lox.testing._reference import reference
@@ -150,7 +150,7 @@ class Subject:
     @functools.cached_property
     def primitives(self) -> frozenset[str]:
         """The names of the primitives in the function, at any depth."""
-        return frozenset(eqn.primitive.name for eqn in _handler.equations(jax.make_jaxpr(self.fun)(*self.args)))
+        return frozenset(eqn.primitive.name for eqn in _logs_in.equations(jax.make_jaxpr(self.fun)(*self.args)))
 
     def require(self, names: Iterable[str], what: str) -> None:
         """Raises DoesNotApply if the function has none of these primitives."""

@@ -19,7 +19,7 @@ from lox._audit._dependence import CONSTANT
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import Location, is_internal
 from lox._audit._rules import primitives
-from lox._handler import jaxprs_in
+from lox._logs_in import jaxprs_in
 
 DIFFERS = Kind(
     "LOX608",

@@ -16,7 +16,7 @@ from lox._audit._location import NOWHERE, Location, locate
 from lox._audit._program import Block, Value
 from lox._audit._rules import primitives
 from lox._audit._sources import drivers
-from lox._handler import jaxprs_in
+from lox._logs_in import jaxprs_in
 
 CALLED_BACK = Kind(
     "LOX415",

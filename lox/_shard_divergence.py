@@ -17,7 +17,7 @@ from lox._channel import Channel
 from lox._deliver import channel_p
 from lox._events import events
 from lox._exceptions import UnsupportedPrimitiveError
-from lox._handler import equations, jaxprs_in, logs_of
+from lox._logs_in import equations, jaxprs_in, logs_of
 
 
 def _guard(lower: Callable[..., Any], what: str) -> Callable[..., Any]:

@@ -1,0 +1,259 @@
+"""The handler that folds logs as they happen, in memory that does not grow with their number."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend as jex
+import jax.numpy as jnp
+
+from lox import _compat
+from lox._columns import Columns, columns, describe
+from lox._effect import emit, log_p, received
+from lox._events import Event, Logs, Site, with_depths
+from lox._exceptions import StructureError
+from lox._handler import Filter, Inside, Results, Stateful
+from lox._logs_in import jaxprs_in, logs_in
+from lox._reduce import (
+    Accumulator,
+    continued,
+    empty_in_loop,
+    entered,
+    fold,
+    in_equal_batches,
+    lift,
+    merge,
+    out_of_loop,
+    repeated,
+    with_certain,
+)
+from lox._rules._call import discharge, split_results
+from lox._select import PassThrough, Selection
+from lox._timeline import canonical, refined
+
+_runs_once = (_compat.custom_vmap_p, _compat.shard_map_p)
+"""The primitives whose logs have other axes than those that their programs show."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Reduced:
+    """The state of a `Reduce`: the events of some keys so far.
+
+    Attributes:
+        accumulators: The events of each key.
+        timelines: The keys that are logged together, and whose counters and masks are therefore equal.
+        in_loop: Whether it has the same arrays after any events.
+        continues: The keys of which the events before the primitive are part, that it is in.
+    """
+
+    accumulators: dict[str, Accumulator]
+    timelines: tuple[tuple[str, ...], ...] = dataclasses.field(metadata={"static": True})
+    in_loop: bool = dataclasses.field(default=False, metadata={"static": True})
+    continues: tuple[str, ...] = dataclasses.field(default=(), metadata={"static": True})
+
+    def parts(self, group: Callable[[Any], Any]) -> list[tuple[int, Reduced]]:
+        """For the keys of each timeline for which `group` is the same: their `outer_batch_ndim`, and their events."""
+        found: dict[Any, list[str]] = {}
+        for place, keys in enumerate(self.timelines):
+            for key in keys:
+                found.setdefault((place, group(self.accumulators[key])), []).append(key)
+        parts = []
+        for alike in found.values():
+            outer = self.accumulators[alike[0]].outer_batch_ndim
+            own = {key: dataclasses.replace(self.accumulators[key], outer_batch_ndim=0) for key in alike}
+            parts.append((outer, Reduced(own, (tuple(alike),), self.in_loop)))
+        return parts
+
+    def map(self, function: Callable[[str, Accumulator], Accumulator], **changes: Any) -> Reduced:
+        """Apply a function to each key and accumulator."""
+        found = {key: function(key, accumulator) for key, accumulator in self.accumulators.items()}
+        return dataclasses.replace(self, accumulators=found, **changes)
+
+
+NOTHING = Reduced({}, ())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reduce(Stateful):
+    """Folds the selected logs.
+
+    Attributes:
+        selection: Which logs.
+        forward: Whether a handler further out wants the others.
+        keep_logs: Whether it gets the selected ones as well.
+        reductions: The reduction of every key (under None) or of some.
+    """
+
+    returns_logs = True
+
+    selection: Selection
+    forward: bool
+    keep_logs: bool
+    reductions: tuple[tuple[str | None, str], ...]
+
+    def reduction(self, key: str) -> str:
+        """The reduction of a key that is selected."""
+        reductions = dict(self.reductions)
+        return reductions[key] if key in reductions else reductions[None]
+
+    def handle(self, state: Reduced, logs: Logs) -> Results:
+        selected, others = self.selection.split(logs)
+        if self.forward:
+            emit(logs if self.keep_logs else others)
+        return (merged(state, self._folded(selected)) if selected else state), ()
+
+    def enter(self, state: Reduced, programs: Sequence[Any], inside: Inside) -> tuple[Reduce, Reduced]:
+        if inside == "rule" or (inside == "call" and not state.in_loop):
+            return self, NOTHING
+        # One that has them before can go on with these; another has them begin anew, and merges them.
+        found = NOTHING
+        for program in programs:
+            found = _both(found, self._found(program))
+        before = {key: entered(each) for key, each in state.accumulators.items()} if state.in_loop else {}
+        continues = tuple(
+            key for key, each in found.accumulators.items() if key in before and _alike(before[key], each)
+        )
+
+        def start(key: str, like: Accumulator) -> Accumulator:
+            return before[key] if key in continues else empty_in_loop(like)
+
+        return self, found.map(start, in_loop=True, continues=continues)
+
+    def leave(self, state: Reduced, after: Reduced, collected: Logs, trips: Any = 1) -> Results:
+        del collected
+        if after.in_loop:
+            after = after.map(lambda _, each: repeated(each, trips))
+        goes_on = {key: continued(state.accumulators[key], after.accumulators[key]) for key in after.continues}
+        rest = {key: each for key, each in after.accumulators.items() if key not in goes_on}
+        if after.in_loop:
+            rest = {key: out_of_loop(each) for key, each in rest.items()}
+        state = dataclasses.replace(state, accumulators=state.accumulators | goes_on)
+        return merged(state, Reduced(rest, after.timelines)), ()
+
+    def unify_branches(self, branches: Sequence[Results]) -> Sequence[Callable[[Results], Results]]:
+        states = [state for state, _ in branches]
+        surely = {key: min(state.accumulators[key].certain for state in states) for key in states[0].accumulators}
+        of_all = [
+            key
+            for key in surely
+            if any(
+                state.accumulators[key].is_masked or state.accumulators[key].certain != surely[key] for state in states
+            )
+        ]
+        timelines = canonical(keys for state in states for keys in state.timelines)
+
+        def unify(results: Results) -> Results:
+            def change(key: str, each: Accumulator) -> Accumulator:
+                is_masked = key in of_all
+                site = states[0].accumulators[key].site
+                return dataclasses.replace(with_certain(each, surely[key]), is_masked=is_masked, site=site)
+
+            return results[0].map(change, timelines=timelines), ()
+
+        return [unify for _ in branches]
+
+    def for_custom_rule(self, sites: frozenset[Site]) -> Filter:
+        return PassThrough(self.selection, self.keep_logs, self.forward, sites)
+
+    def _folded(self, logs: Logs) -> Reduced:
+        return reduced(columns(logs), self.reduction)
+
+    def _found(self, program: Any) -> Reduced:
+        """What a program has folded when it has run, with abstract values in place of arrays."""
+        if not jax.sharding.get_abstract_mesh().manual_axes and not _has_other_axes(program):
+            return _folds(program, self)
+        inner = dataclasses.replace(self, forward=False)
+        discharged, _, structure = discharge(inner, NOTHING, program)
+        return split_results(_compat.out_avals(discharged), structure)[1]
+
+
+@_compat.weakref_lru_cache
+def _has_other_axes(program: Any) -> bool:
+    """Whether there are logs in a program that get other axes than those that it shows."""
+    return any(
+        logs_in(eqn.params) and (eqn.primitive in _runs_once or any(map(_has_other_axes, jaxprs_in(eqn.params))))
+        for eqn in _compat.open_jaxpr(program).eqns
+    )
+
+
+@_compat.weakref_lru_cache
+def _folds(program: Any, handler: Reduce) -> Reduced:
+    found = NOTHING
+    for event in _events(program, handler.selection):
+        found = _both(found, _compat.abstract(lambda event: handler._folded((event,)), event))
+    return found
+
+
+def _both(first: Reduced, second: Reduced) -> Reduced:
+    """The events of both, with abstract values in place of arrays."""
+    if not first.accumulators:
+        return second
+    return _compat.abstract(lambda both: merged(*both), (first, second))
+
+
+def _events(program: Any, selection: Selection) -> list[Event]:
+    """The selected events of a program, one iteration of each, with abstract values in place of arrays."""
+    found = []
+    for eqn in _compat.open_jaxpr(program).eqns:
+        if eqn.primitive is log_p:
+            logs, to = received([var.aval for var in eqn.invars], eqn.params)
+            for event, depth in with_depths(selection.split(logs)[0] if to is None else ()):
+                for _ in range(depth):
+                    event = jax.tree.map(lambda aval: jex.core.mapped_aval(aval.shape[0], 0, aval), event)
+                found += [event] if event.values else []
+        else:
+            for inner in jaxprs_in(eqn.params):
+                found += _events(inner, selection)
+    return found
+
+
+def _alike(first: Accumulator, second: Accumulator) -> bool:
+    return _type(first) == _type(second) and first.batch_shape == second.batch_shape
+
+
+def reduced(timelines: Sequence[Columns], reduction: Callable[[str], str]) -> Reduced:
+    """The events of some timelines, each key by its reduction."""
+    accumulators = {}
+    # The counters of "first" are those of another event.
+    parts = refined(timelines, lambda key: reduction(key) == "first")
+    for each in parts:
+        of = lift if each.single else fold
+        for key, value in each.values.items():
+            one = of(reduction(key), value, each.mask, each.steps, each.site, each.batch_ndim)
+            accumulators[key] = dataclasses.replace(one, outer_batch_ndim=each.outer_batch_ndim)
+    return Reduced(accumulators, canonical(each.values for each in parts))
+
+
+def merged(first: Reduced, second: Reduced) -> Reduced:
+    """The events of `first`, then those of `second`.
+
+    Raises:
+        StructureError: Events of one key differ in shape, dtype or counters.
+    """
+    accumulators = dict(first.accumulators)
+    for key, accumulator in second.accumulators.items():
+        if key in accumulators:
+            before, accumulator = in_equal_batches(accumulators[key], accumulator)
+            _check_alike(key, before, accumulator)
+            accumulator = merge(before, accumulator)
+        accumulators[key] = accumulator
+    timelines = canonical([*first.timelines, *second.timelines])
+    return dataclasses.replace(first, accumulators=accumulators, timelines=timelines)
+
+
+def _type(accumulator: Accumulator) -> tuple[str, list[str]]:
+    shape = accumulator.batch_shape if accumulator.value is None else jnp.shape(accumulator.value)
+    return describe(accumulator.dtype, shape, len(accumulator.batch_shape)), sorted(accumulator.steps)
+
+
+def _check_alike(key: str, first: Accumulator, other: Accumulator) -> None:
+    (here, steps), (there, other_steps) = _type(first), _type(other)
+    if (here, steps) != (there, other_steps):
+        raise StructureError(
+            f"The key {key!r} is logged as {here} with steps {steps} at {first.site} and as {there} with steps "
+            f"{other_steps} at {other.site}. Events of one key must be alike: give one of them another key or a prefix."
+        )

@@ -1,0 +1,77 @@
+"""Where a log call is, and why its events may not happen."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """Where and how `lox.log` was called, or, of what a backward pass logs, `lox.log_grad`."""
+
+    file: str
+    line: int
+    function: str
+    tags: tuple[str, ...]
+    backward: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} ({self.function})"
+
+
+NOWHERE = Site("", 0, "", ())
+
+
+class Optional:
+    """Why the number of events of a log call depends on data."""
+
+    def message(self, site: Site = NOWHERE) -> str:
+        """What to say of the log call at this place to someone who asks for all of its events."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class BranchesDiffer(Optional):
+    """The branches of a `cond` or `switch` log different keys.
+
+    Attributes:
+        branches: For each branch its keys, each with the number of its events and the first log call.
+    """
+
+    branches: tuple[tuple[tuple[str, int, Site], ...], ...]
+
+    def message(self, site: Site = NOWHERE) -> str:
+        lines = []
+        for index, logged in enumerate(self.branches):
+            keys = (f"{key!r}{f' ({count} events)' if count != 1 else ''} at {at}" for key, count, at in logged)
+            lines.append(f"  branch {index} logs {', '.join(keys) or 'nothing'}\n")
+        return (
+            "The branches of a cond or switch log different keys, so that some events may not happen:\n"
+            + "".join(lines)
+            + "Log the same keys in every branch, use unify=True to get these events with a mask, or leave the keys "
+            "out with argnames= or tags=."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class InBranch(Optional):
+    """The log is in a `while_loop`, or in a derivative, in a branch of a `cond` whose predicate is batched."""
+
+    def message(self, site: Site = NOWHERE) -> str:
+        return (
+            "A branch of a cond or switch logs, in a while_loop or in its derivative, what may not happen. Use "
+            "unify=True to get it with a mask, or leave the key out with argnames= or tags=. "
+            f"The log is at {site}."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Transposed(Optional):
+    """The log is of a value that JAX transposes, and that never gets a value."""
+
+    def message(self, site: Site = NOWHERE) -> str:
+        return (
+            f"The log at {site} is of a value that JAX transposes, a tangent in reverse mode or the argument of "
+            "a linear function, which never gets a value. Log where it does, use unify=True to get the event with a "
+            "mask, or leave it out with argnames= or tags=."
+        )

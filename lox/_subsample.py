@@ -1,0 +1,232 @@
+"""Every k-th event of a key: how logs are subsampled as they are collected.
+
+Events that surely happen are counted while the program is traced, so that only what is kept gets memory. From the
+first event on that may not happen, the events of its key are collected in full, and subsampled at the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend as jex
+import jax.numpy as jnp
+
+from lox import _compat
+from lox._columns import Columns, with_event_axes
+from lox._events import Logs, Node, StackedEvents, events, map_events, restrict
+from lox._handler import Handler
+from lox._leading_axes import sharded_as, where
+from lox._rules._call import discharge, split_results
+from lox._rules._scan import operands, options, run_scan
+from lox._timeline import refined
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class EventCounts:
+    """How many events of each key there were, kept or not.
+
+    Attributes:
+        counts: The number of events, as long as it is known.
+        uncertain: The keys of which an event may not have happened, with their number before that.
+    """
+
+    counts: tuple[tuple[str, int], ...] = dataclasses.field(default=(), metadata={"static": True})
+    uncertain: tuple[tuple[str, int], ...] = dataclasses.field(default=(), metadata={"static": True})
+
+    def modulo(self, interval: int) -> EventCounts:
+        """Return counts that keep the same events of what comes after. They are few, so that JAX's caches serve."""
+        return EventCounts(tuple((key, count % interval) for key, count in self.counts), self.uncertain)
+
+    def after(self, inner: EventCounts, interval: int) -> EventCounts:
+        """Return the counts after a program that began with `self.modulo(interval)` and ended with `inner`."""
+        more = {key: count - count % interval for key, count in self.counts}
+        uncertain = {key: count + more.get(key, 0) for key, count in inner.uncertain} | dict(self.uncertain)
+        counts = tuple((key, count + more.get(key, 0)) for key, count in inner.counts)
+        return EventCounts(counts, tuple(uncertain.items()))
+
+
+def kept(start: int, count: int, interval: int) -> int:
+    """How many of the events numbered from `start` to `start + count - 1` are kept."""
+    return -(-(start + count) // interval) - -(-start // interval)
+
+
+def subsampled(nodes: Logs, interval: int, before: EventCounts) -> tuple[EventCounts, Logs]:
+    """Keep every `interval`-th event of logs that come after so many others."""
+    found: list[Node] = []
+    counts, uncertain = dict(before.counts), dict(before.uncertain)
+    for node in nodes:
+        found += _subsampled(node, interval, counts, uncertain)
+    return EventCounts(tuple(counts.items()), tuple(uncertain.items())), tuple(found)
+
+
+def _subsampled(node: Node, interval: int, counts: dict[str, int], uncertain: dict[str, int]) -> list[Node]:
+    for event in events([node]):
+        if event.mask is not None:
+            for key in event.values:
+                uncertain.setdefault(key, counts.get(key, 0))
+    certain = {key for event in events([node]) for key in event.values} - uncertain.keys()
+    rest = map_events(lambda event, _: restrict(event, lambda key: key not in certain), [node])
+    kept_here: list[Node] = list(rest)
+    found = with_event_axes(map_events(lambda event, _: restrict(event, certain.__contains__), [node]))
+    for each in refined(found, lambda key: counts.get(key, 0)):
+        start, count = counts.get(next(iter(each.values)), 0), jnp.shape(each.any_value())[0]
+        counts.update(dict.fromkeys(each.values, start + count))
+        first = -start % interval
+        if first < count or not count:
+            kept_here.append(each.map(functools.partial(_every, interval=interval, first=first)).as_node())
+    return kept_here
+
+
+def _every(array: Any, interval: int, first: int) -> Any:
+    return jax.lax.slice_in_dim(array, first, None, interval)
+
+
+# scan: (consts, carry, xs) -> (carry, ys)  becomes  (consts, (carry, buffers), xs) -> ((carry, buffers), (ys, logs))
+def subsampled_scan(
+    collector: Handler, before: EventCounts, interval: int, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[Any], EventCounts, Logs]:
+    """Run a scan of which every `interval`-th event is kept.
+
+    Events that surely happen are written to buffers of those kept; the others are stacked.
+
+    Args:
+        collector: The handler of an iteration, which collects all.
+        before: The events before the scan.
+        interval: Which events are kept.
+        args: The arguments of the scan.
+        params: Its parameters.
+
+    Returns:
+        The outputs of the scan, the events after it, and the logs.
+    """
+    length = params["length"]
+    consts, init, xs = operands(args, params)
+    discharged, captured, structure = discharge(collector, None, params["jaxpr"])
+    body = _compat.as_fun(discharged)
+    _, _, like = split_results(_compat.out_avals(discharged), structure)
+    buffers = _Buffers(interval, before, length, like)
+
+    def iterate(carry: Any, index: Any, *values: Any) -> Any:
+        del index
+        state, number = carry
+        outs, _, logs = split_results(body(*captured, *consts, *values), structure)
+        state, rest = buffers.write(state, number, logs)
+        return outs, (state, number + 1), rest
+
+    start = buffers.start(), jnp.int32(0)
+    outs, (state, _), stacked = run_scan(iterate, start, init, xs, **options(params))
+    logs = (*buffers.finish(state), *((StackedEvents(stacked, {}, length),) if stacked else ()))
+    return outs, buffers.counts_after(stacked), logs
+
+
+class _Buffers:
+    """The events that a scan keeps of the timelines whose events surely happen."""
+
+    def __init__(self, interval: int, before: EventCounts, length: int, like: Logs):
+        """Take the logs of one iteration, with abstract values in place of arrays."""
+        self.interval, self.length = interval, length
+        self.counts, self.uncertain = dict(before.counts), dict(before.uncertain)
+        self.shapes = _compat.abstract(self._timelines, self._split(like)[0])
+
+    def start(self) -> list[Columns]:
+        def buffers(timeline: Columns) -> Columns:
+            count = kept(self._before(timeline), self.length * timeline.any_value().shape[0], self.interval)
+
+            def buffer(aval: Any) -> Any:
+                inner = jex.core.mapped_aval(aval.shape[0], 0, aval)
+                return _compat.zeros_like_aval(jex.core.unmapped_aval(count, 0, inner))
+
+            return timeline.map(buffer)
+
+        return [buffers(timeline) for timeline in self.shapes]
+
+    def write(self, state: Sequence[Columns], index: Any, logs: Logs) -> tuple[list[Columns], Logs]:
+        """The buffers after an iteration, and the logs that are to be stacked."""
+        certain, rest = self._split(logs)
+        found = self._timelines(certain)
+        return [self._write(buffers, index, new) for buffers, new in zip(state, found, strict=True)], rest
+
+    def finish(self, state: Sequence[Columns]) -> list[Node]:
+        return [
+            buffers.as_node()
+            for buffers, each in zip(state, self.shapes, strict=True)
+            if buffers.any_value().shape[0] or not self.length * each.any_value().shape[0]
+        ]
+
+    def counts_after(self, stacked: Logs) -> EventCounts:
+        counts, uncertain = dict(self.counts), dict(self.uncertain)
+        for event in events(stacked):
+            for key in event.values:
+                uncertain.setdefault(key, counts.get(key, 0))
+        for each in self.shapes:
+            for key, value in each.values.items():
+                counts[key] = counts.get(key, 0) + self.length * value.shape[0]
+        return EventCounts(tuple(counts.items()), tuple(uncertain.items()))
+
+    def _timelines(self, logs: Logs) -> list[Columns]:
+        """The timelines, of which those keys are together that had as many events before."""
+        return refined(with_event_axes(logs), lambda key: self.counts.get(key, 0))
+
+    def _split(self, logs: Logs) -> tuple[Logs, Logs]:
+        uncertain = {key for event in events(logs) if event.mask is not None for key in event.values}
+        uncertain |= self.uncertain.keys()
+        certain = map_events(lambda event, _: restrict(event, lambda key: key not in uncertain), logs)
+        return certain, map_events(lambda event, _: restrict(event, uncertain.__contains__), logs)
+
+    def _before(self, timeline: Columns) -> int:
+        return self.counts.get(next(iter(timeline.values)), 0)
+
+    def _write(self, buffers: Columns, index: Any, new: Columns) -> Columns:
+        first, count = self._before(new), jnp.shape(new.any_value())[0]
+        before = first + index * count
+        for turn in range(-(-count // self.interval)):
+            place = -before % self.interval + turn * self.interval
+            slot = (before + place) // self.interval - -(-first // self.interval)
+            hit = place < count
+
+            def put(buffer: Any, array: Any, place: Any = place, slot: Any = slot, hit: Any = hit) -> Any:
+                if not buffer.shape[0]:
+                    return buffer
+                new = jax.lax.dynamic_index_in_dim(array, jnp.minimum(place, count - 1), keepdims=False)
+                slot = jnp.minimum(slot, buffer.shape[0] - 1)
+                old = jax.lax.dynamic_index_in_dim(buffer, slot, keepdims=False)
+                return jax.lax.dynamic_update_index_in_dim(buffer, where(hit, new, old), slot, 0)
+
+            buffers = jax.tree.map(put, buffers, new)
+        return buffers
+
+
+def compact(timeline: Columns, interval: int, offset: int) -> Columns:
+    """Every `interval`-th event that happened, of a timeline whose first `offset` events were subsampled already."""
+    value = timeline.any_value()
+    slots = jnp.shape(value)[0]
+    done = min(-(-offset // interval), slots)
+    capacity = -(-(offset + slots - done) // interval)
+    shape = jnp.shape(value)[: 1 + timeline.batch_ndim]
+    mask = sharded_as(value, timeline.happened())
+    place = sharded_as(value, jax.lax.broadcasted_iota(jnp.int32, shape, 0))
+    late = mask & (place >= done)
+    number = where(place < done, place * interval, offset + jnp.cumsum(late, axis=0, dtype=jnp.int32) - 1)
+    wanted = mask & (number % interval == 0)
+    source = jax.lax.slice_in_dim(jnp.sort(where(wanted, place, jnp.full_like(place, slots)), axis=0), 0, capacity)
+    inside = jnp.minimum(source, max(slots - 1, 0))
+
+    def move(array: Any) -> Any:
+        return _over_batches(_take, timeline.batch_ndim)(array, sharded_as(array, inside))
+
+    return dataclasses.replace(timeline.map(move), mask=source < slots, is_filled=False)
+
+
+def _over_batches(function: Callable[..., Any], batch_ndim: int) -> Callable[..., Any]:
+    for _ in range(batch_ndim):
+        function = jax.vmap(function, in_axes=1, out_axes=1)
+    return function
+
+
+def _take(array: Any, places: Any) -> Any:
+    return jnp.take(array, places, axis=0, mode="clip")

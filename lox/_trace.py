@@ -1,0 +1,201 @@
+"""Runs a function under a handler: the trace that meets every primitive.
+
+JAX keeps one current trace. A `HandlerTrace` in its place sees each primitive that the function binds, with the
+caller's own values: there are no tracers, concrete arrays stay concrete. A log goes to the handler, a primitive in
+whose jaxprs logs happen goes to its rule, all else is bound in the trace around.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.extend as jex
+
+from lox import _compat
+from lox._eager import CHUNK, copied, may_delete, reporting_deleted, stacked
+from lox._effect import Listener, emit, heard, in_place, log_p, received
+from lox._events import Destination, Event, Logs, Node, with_values
+from lox._exceptions import UnsupportedPrimitiveError
+from lox._handler import Filter, Handler, State, rules
+from lox._late import is_late
+from lox._logs_in import WITH_RULES, logs_in, refuse_late, rules_in, unsupported
+
+_compiled = {jex.core.primitives.scan_p, jex.core.primitives.while_p, jex.core.primitives.cond_p}
+"""The primitives that JAX compiles where they are bound eagerly, once for the same jaxpr."""
+
+
+class HandlerTrace(Listener):
+    """Runs primitives in the trace around it, and logs through a handler."""
+
+    __slots__ = ("parent_trace", "handler", "state", "collected", "runs_at_once", "held", "room")
+
+    def __init__(self, parent: Any, handler: Handler, state: State):
+        super().__init__()
+        _compat.adopt_level(self, parent)
+        self.parent_trace = parent
+        self.handler = handler
+        self.state = state
+        self.collected: list[Node] = []
+        self.runs_at_once = _compat.runs_at_once(self)
+        self.held: set[int] = set()
+        """Which arrays the logs refer to that are not copies, where operations run at once."""
+        self.room = 8 * CHUNK
+
+    def stage_value(self, val: Any) -> Any:
+        return self.parent_trace.stage_value(val)
+
+    def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
+        if primitive is log_p:
+            self.hear(*received(args, params))
+            return []
+        with jex.core.set_current_trace(self.parent_trace):
+            if self.held and may_delete(primitive, params):
+                doomed = [arg for arg in args if id(arg) in self.held]
+                self.state, self.collected = copied((self.state, self.collected), doomed)
+            if not logs_in(params) and not self.may_ask_rule(primitive, params):
+                if is_late(primitive):
+                    refuse_late(primitive, args, params)
+                return primitive.bind(*args, **params)
+            return self.apply(primitive, args, params)
+
+    def hear(self, nodes: Logs, to: Destination | None) -> None:
+        with jex.core.set_current_trace(self.parent_trace):
+            if self.handler.returns_logs and self.runs_at_once:
+                for event in nodes:
+                    arrays = (*event.values.values(), *event.steps.values()) if isinstance(event, Event) else ()
+                    self.held.update(map(id, arrays or jax.tree.leaves(event)))
+            if not self.handler.sees_tapped:
+                nodes = with_values(nodes)
+            if to is None:
+                self.state, collected = self.handler.handle(self.state, nodes)
+                self.collect(collected)
+            elif self.handler.sees_tapped and isinstance(self.handler, Filter):
+                emit(self.handler.rewrite(self.state, nodes), to)
+            else:
+                emit(nodes, to)
+
+    def process_custom_jvp_call(self, primitive: Any, fun: Any, jvp: Any, args: Any, /, *, symbolic_zeros: bool) -> Any:
+        return self.call(primitive, fun, args, {"jvp": jvp, "symbolic_zeros": symbolic_zeros})
+
+    def process_custom_vjp_call(
+        self, primitive: Any, fun: Any, fwd: Any, bwd: Any, args: Any, /, *, out_trees: Any, symbolic_zeros: bool
+    ) -> Any:
+        params = {"fwd": fwd, "bwd": bwd, "out_trees": out_trees, "symbolic_zeros": symbolic_zeros}
+        return self.call(primitive, fun, args, params)
+
+    def process_shard_map(self, primitive: Any, fun: Any, args: Any, /, **params: Any) -> Any:
+        with jex.core.set_current_trace(self.parent_trace):
+            return self.apply(primitive, args, {"fun": fun, **params})
+
+    def process_call(self, primitive: Any, fun: Any, args: Any, params: Any, /) -> Any:
+        """Call primitives of jax 0.10, which mean nothing but the call."""
+        del primitive, params
+        with jex.core.set_current_trace(self):
+            return fun.call_wrapped(*args)
+
+    def call(self, primitive: Any, fun: Any, args: Any, params: dict[str, Any]) -> Any:
+        if _compat.is_eager(self.parent_trace):  # Nothing can differentiate this call: its rules will not be asked for.
+            with jex.core.set_current_trace(self):
+                return fun.call_wrapped(*args)
+        with jex.core.set_current_trace(self.parent_trace):
+            return self.apply(primitive, args, {"fun": fun, **params})
+
+    def apply(self, primitive: Any, args: Any, params: Any) -> Any:
+        rule = self.handler.rules.get(primitive) or rules.get(primitive)
+        if rule is None:
+            raise UnsupportedPrimitiveError(unsupported(primitive, params))
+        if primitive in _compiled and self.runs_at_once:  # A rule makes of it what is new at each call.
+            with jex.core.set_current_trace(self):
+                return _compat.run_compiled(primitive, args, params)
+        with _hearing(self.handler.forward if self.handler.returns_logs else heard.value):
+            outs, self.state, collected = rule(self.handler, self.state, primitive, args, dict(params))
+        self.collect(collected)
+        return outs
+
+    def may_ask_rule(self, primitive: Any, params: Any) -> bool:
+        """Tell whether JAX may run a rule in a primitive that logs though the function that it is for does not."""
+        return primitive in rules and not self.is_eager() and (primitive in WITH_RULES or rules_in(params))
+
+    def is_eager(self) -> bool:
+        """Tell whether operations run at once, with nothing but handlers around."""
+        around = self.parent_trace
+        return _compat.is_eager(around) or (isinstance(around, HandlerTrace) and around.is_eager())
+
+    def close(self) -> None:
+        """Let go of all values: rules of differentiation outlive the trace they were made in, and refer to it."""
+        self.parent_trace, self.state, self.collected = None, None, []
+
+    def collect(self, logs: Logs) -> None:
+        self.collected.extend(logs)
+        if self.held and len(self.collected) >= self.room:
+            self.stack()
+            self.room = max(self.room, 2 * len(self.collected))
+
+    def stack(self) -> None:
+        """Put logs that are alike into one, so that many take little time to put together in the end."""
+        if len(self.collected) > CHUNK:
+            with reporting_deleted(self.collected):
+                self.collected = stacked(self.collected)
+
+    def results(self) -> tuple[State, Logs]:
+        """The state after the function, but for one that is only read, and all logs that were collected."""
+        if self.held:
+            self.stack()
+        return None if isinstance(self.handler, Filter) else self.state, tuple(self.collected)
+
+
+def _hearing(hears: bool) -> contextlib.AbstractContextManager[Any]:
+    """The context in which `heard` is this; one that is not changed costs nothing."""
+    return contextlib.nullcontext() if heard.value == hears else heard(hears)
+
+
+def _runs_plainly(trace: Any, params: dict[str, Any]) -> bool:
+    # JAX does not ask again. So a handler that collects sees each call that donates: one may be of what was logged.
+    if not isinstance(trace, HandlerTrace) or not trace.is_eager() or logs_in(params):
+        return False
+    return in_place.value or not any(params["donated_invars"])
+
+
+_compat.share_fast_dispatch(_runs_plainly)
+_compat.let_pmap_run(lambda trace: isinstance(trace, HandlerTrace) and trace.is_eager())
+
+
+def under(handler: Handler, fun: Callable[..., Any], finishes: bool = False) -> Callable[..., tuple[Any, State, Logs]]:
+    """`fun`, run under `handler` in whatever trace is current.
+
+    Args:
+        handler: The handler.
+        fun: The function.
+        finishes: Whether the state is that of the function alone, so that the handler finishes at its end.
+
+    Returns:
+        A function of the state and of the arguments of `fun`, that returns the result of `fun`, the state after it
+        (None for a filter) and the logs that were collected.
+    """
+
+    def run(state: State, /, *args: Any, **kwargs: Any) -> tuple[Any, State, Logs]:
+        _compat.check_processes()
+        with jex.core.take_current_trace() as parent:
+            trace = HandlerTrace(parent, handler, state)
+            try:
+                with jex.core.set_current_trace(trace), _hearing(handler.returns_logs or heard.value):
+                    outs = fun(*args, **kwargs)
+                with jex.core.set_current_trace(parent):
+                    if finishes:
+                        trace.state = handler.finish(trace.state)
+                    return outs, *trace.results()
+            except BaseException as error:
+                if finishes and _compat.runs_at_once(parent):
+                    with jex.core.set_current_trace(parent):
+                        handler.finish(trace.state)
+                refused = _compat.refusal(error)
+                if refused is not None:
+                    raise refused from error
+                raise
+            finally:
+                trace.close()
+
+    return run
