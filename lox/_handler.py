@@ -172,6 +172,13 @@ class Collector(Handler):
 class Stateful(Handler):
     """Threads a state through the program, and collects nothing."""
 
+    def leave(self, state: State, after: State, collected: Logs, trips: Any = 1) -> Results:
+        del collected, trips
+        return (state if after is None else after), ()
+
+    def unify_branches(self, branches: Sequence[Results]) -> Sequence[Callable[[Results], Results]]:
+        return [_unchanged for _ in branches]
+
 
 def _unchanged(results: Results) -> Results:
     return results

@@ -219,9 +219,6 @@ class BufferedTap(Stateful):
     def leave(self, state: Buffer, after: Buffer | None, collected: Logs, trips: Any = 1) -> Results:
         return (state if after is None else jax.lax.stop_gradient(after)), ()
 
-    def unify_branches(self, branches: Sequence[Results]) -> Sequence[Callable[[Results], Results]]:
-        return [lambda results: results for _ in branches]
-
     def detached(self, state: Buffer) -> tuple[Filter, Endpoint]:
         tap = Tap(selection=self.selection, passes_on=self.passes_on, ordered=self.ordered, interval=self.interval)
         return tap, state.endpoint
