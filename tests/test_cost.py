@@ -8,6 +8,7 @@ import pytest
 
 import lox
 from benchmarks import programs, training
+from lox import _compat
 
 pytestmark = pytest.mark.optimized
 
@@ -212,3 +213,29 @@ def test_each_further_log_call_adds_as_many_operations_as_the_one_before(how, on
 
     few, some, many = added(9), added(18), added(36)
     assert many - some == 2 * (some - few)
+
+
+def test_a_handler_runs_the_body_of_a_loop_once(monkeypatch):
+    """What a loop logs is told by its log calls: a reduction need not run it to see what it will hold."""
+    ran = []
+    as_fun = _compat.as_fun
+
+    def counted(jaxpr):
+        def run(*args):
+            ran.extend(eqn for eqn in _compat.open_jaxpr(jaxpr).eqns if eqn.primitive.name == "sin")
+            return as_fun(jaxpr)(*args)
+
+        return run
+
+    def f(xs):
+        def step(total, x):
+            lox.log({"total": total, "x": x}, step=x)
+            return jnp.sin(total) + x, None
+
+        return jax.lax.scan(step, 0.0, xs)[0]
+
+    monkeypatch.setattr(_compat, "as_fun", counted)
+    for options, handlers in (({}, 1), ({"reduce": "mean"}, 1), ({"reduce": {"total": "first"}}, 2)):
+        ran.clear()
+        jax.make_jaxpr(lox.spool(f, **options))(jnp.zeros(3))
+        assert len(ran) == handlers, options

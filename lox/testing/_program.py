@@ -22,13 +22,17 @@ import lox
 
 @dataclasses.dataclass(frozen=True)
 class Log:
-    """Logs one of `VALUES`, or `x` as one of `DTYPES`; a key that has steps has them at every site."""
+    """Logs one of `VALUES`, or `x` as one of `DTYPES`; a key that has steps has them at every site.
+
+    `beside` are further keys of the same call, each with its value.
+    """
 
     key: str
     value: str
     tags: tuple[str, ...] = ()
     steps: bool = False
     prefix: str = ""
+    beside: tuple[tuple[str, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,13 +234,16 @@ class _Source:
 
     def _statement(self, statement: Statement) -> list[str]:
         match statement:
-            case Log(key, value, tags, steps, prefix):
-                if value not in VALUES and value not in DTYPES:
-                    raise ValueError(f"A program logs one of {', '.join((*VALUES, *DTYPES))}; got {value!r}.")
+            case Log(key, value, tags, steps, prefix, beside):
+                data = []
+                for name, logged in ((key, value), *beside):
+                    if logged not in VALUES and logged not in DTYPES:
+                        raise ValueError(f"A program logs one of {', '.join((*VALUES, *DTYPES))}; got {logged!r}.")
+                    data.append(f'"{name}": {VALUES.get(logged, f"x.astype(jnp.{logged})")}')
                 options = f", tags={list(tags)}" if tags else ""
                 options += f', prefix="{prefix}"' if prefix else ""
                 options += ", step=i" if steps else ""
-                return [f'lox.log({{"{key}": {VALUES.get(value, f"x.astype(jnp.{value})")}}}{options})']
+                return [f"lox.log({{{', '.join(data)}}}{options})"]
             case Update(scale, shift, count):
                 return [f"x, n = jnp.sin({scale} * x + {shift} + 0.1 * jnp.asarray(n, x.dtype)), (3 * n + {count}) % 7"]
             case Call():

@@ -75,10 +75,10 @@ class _Run:
 
     def _statement(self, statement: Statement, x: Any, n: int, i: int) -> tuple[Any, int]:
         match statement:
-            case Log(key, value, tags, steps, prefix):
-                if self.hears(tags):
-                    logged = _NUMPY[value](x, n) if value in _NUMPY else x.astype(jnp.dtype(value))
-                    self._log(prefix + key, logged, {"step": i} if steps else {})
+            case Log(key, value, tags, steps, prefix, beside):
+                for name, of in ((key, value), *beside) if self.hears(tags) else ():
+                    logged = _NUMPY[of](x, n) if of in _NUMPY else x.astype(jnp.dtype(of))
+                    self._log(prefix + name, logged, {"step": i} if steps else {})
                 return x, n
             case Update(scale, shift, count):
                 return np.sin(scale * x + shift + 0.1 * n).astype(x.dtype), (3 * n + count) % 7

@@ -177,12 +177,14 @@ class _Grammar:
 
     def _logs(self, around: _Around) -> st.SearchStrategy[Log]:
         # A key has one shape and one set of counters wherever it is logged, hence its name.
-        def log(letter: str, value: str, tags: tuple[str, ...]) -> Log:
-            return Log(f"{letter}/{value}", value, tags, steps=letter == "a", prefix=around.lanes)
+        def log(letter: str, value: str, tags: tuple[str, ...], others: list[str]) -> Log:
+            beside = tuple((f"{letter}/{other}", other) for other in others if other != value)
+            return Log(f"{letter}/{value}", value, tags, steps=letter == "a", prefix=around.lanes, beside=beside)
 
         values = [value for value in self._values if not (around.sharded and value in UNVARYING)]
         tags = st.sampled_from([(), *((tag,) for tag in TAGS), TAGS])
-        return st.builds(log, st.sampled_from("ab"), st.sampled_from(values or ["x"]), tags)
+        value = st.sampled_from(values or ["x"])
+        return st.builds(log, st.sampled_from("ab"), value, tags, st.lists(value, max_size=2, unique=True))
 
     def _compound(self, name: str, depth: int, around: _Around) -> st.SearchStrategy[Statement]:
         def inner(**changed: Any) -> st.SearchStrategy[Body]:
