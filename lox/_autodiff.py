@@ -203,8 +203,8 @@ def _refuse_offloading(trace: Any, params: dict[str, Any]) -> None:
 
 def _ordered_sites(jaxpr: Any) -> Iterator[Site]:
     """The sites of the logs that taps stream in order."""
-    for nodes, to in logs_of(jaxpr):
-        taken = [nodes] if to is not None else [selection.split(nodes)[0] for selection in ordering.get()]
+    for logs, to in logs_of(jaxpr):
+        taken = [logs] if to is not None else [selection.split(logs)[0] for selection in ordering.get()]
         if to is None or to.ordered:
             yield from (event.site for selected in taken for event in events(selected) if event.values)
 

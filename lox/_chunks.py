@@ -66,8 +66,8 @@ def _logs_each_run(jaxpr: Any, selection: Selection) -> int | None:
     total = 0
     for eqn in _compat.open_jaxpr(jaxpr).eqns:
         if eqn.primitive is log_p:
-            nodes, to = received([var.aval for var in eqn.invars], eqn.params)
-            for event, depth in with_depths(selection.split(nodes)[0] if to is None else ()):
+            logs, to = received([var.aval for var in eqn.invars], eqn.params)
+            for event, depth in with_depths(selection.split(logs)[0] if to is None else ()):
                 if event.mask is not None:
                     return None
                 total += math.prod(event.lengths(depth)) if event.values else 0

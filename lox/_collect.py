@@ -86,46 +86,46 @@ def of_logs(makers: Sequence[Maker]) -> Sequence[Callable[[Results], Results]]:
     return [functools.partial(unify, maker=maker) for maker in makers]
 
 
-def unify_branches(branches: Sequence[tuple[Node, ...]]) -> Sequence[Maker]:
-    """For each branch, how to bring its nodes into one structure with the others'.
+def unify_branches(branches: Sequence[Logs]) -> Sequence[Maker]:
+    """For each branch, how to bring its logs into one structure with the others'.
 
-    Where all branches log alike, the nodes stay as they are. Else the j-th event of a key in one branch meets the
+    Where all branches log alike, the logs stay as they are. Else the j-th event of a key in one branch meets the
     j-th of that key in the others, and where a branch has none, it is masked out there.
 
     Args:
-        branches: For each branch its nodes, with abstract values in place of arrays.
+        branches: For each branch its logs, with abstract values in place of arrays.
 
     Raises:
         StructureError: A key has different shapes, dtypes or counters in the branches.
     """
     if all(_alike(branches[0], other) for other in branches[1:]):
         return [tuple for _ in branches]
-    found = [_compat.abstract(with_event_axes, nodes) for nodes in branches]
+    found = [_compat.abstract(with_event_axes, logs) for logs in branches]
     parts = [part for timelines in found for part in timelines]
     shared = groups(part.values for part in parts)
     together = [_Together(keys, [parts[place] for place in places], len(branches)) for keys, places in shared.items()]
     reason = difference(branches)
-    return [lambda nodes: _filled(nodes, together, reason) for _ in branches]
+    return [lambda logs: _filled(logs, together, reason) for _ in branches]
 
 
-def unify_branches_by_tag(branches: Sequence[tuple[Node, ...]]) -> Sequence[Maker]:
-    """`unify_branches` for nodes from which handlers further out may still select some by tags.
+def unify_branches_by_tag(branches: Sequence[Logs]) -> Sequence[Maker]:
+    """`unify_branches` for logs from which handlers further out may still select some by tags.
 
     Events of one key that carry different tags do not meet each other. Of such a key, the events of each branch
     stay as they are, in their order, and are masked out in the other branches.
     """
     tags: dict[str, set[tuple[str, ...]]] = {}
-    for nodes in branches:
-        for event in events(nodes):
+    for logs in branches:
+        for event in events(logs):
             for key in event.values:
                 tags.setdefault(key, set()).add(event.site.tags)
     mixed = {key for key, found in tags.items() if len(found) > 1}
-    apart = [_restricted(nodes, mixed, True) for nodes in branches]
+    apart = [_restricted(logs, mixed, True) for logs in branches]
     if not mixed or all(_alike(apart[0], other) for other in apart[1:]):
         mixed, apart = set(), [() for _ in branches]
-    together = unify_branches([_restricted(nodes, mixed, False) for nodes in branches])
+    together = unify_branches([_restricted(logs, mixed, False) for logs in branches])
     reason = difference(branches, with_tags=True)
-    counts = [_counts_by_tags(nodes) for nodes in apart]
+    counts = [_counts_by_tags(logs) for logs in apart]
 
     def because(event: Event, depth: int) -> Event:
         groups = [(key, event.site.tags) for key in event.values]
@@ -133,25 +133,25 @@ def unify_branches_by_tag(branches: Sequence[tuple[Node, ...]]) -> Sequence[Make
             return event
         return dataclasses.replace(event, optional=event.optional or reason)
 
-    def make(nodes: tuple[Any, ...], own: int) -> tuple[Any, ...]:
-        found = list(together[own](_restricted(nodes, mixed, False)))
+    def make(logs: tuple[Any, ...], own: int) -> tuple[Any, ...]:
+        found = list(together[own](_restricted(logs, mixed, False)))
         for branch, like in enumerate(apart):
             here = branch == own
-            rest = _restricted(nodes, mixed, True) if here else jax.tree.map(_compat.zeros_like_aval, like)
+            rest = _restricted(logs, mixed, True) if here else jax.tree.map(_compat.zeros_like_aval, like)
             found += map_events(because, masked(rest, jnp.asarray(here)))
         return tuple(found)
 
     return [functools.partial(make, own=own) for own in range(len(branches))]
 
 
-def _restricted(nodes: Sequence[Node], keys: Set[str], wanted: bool) -> tuple[Node, ...]:
-    return map_events(lambda event, _: restrict(event, lambda key: (key in keys) == wanted), nodes)
+def _restricted(logs: Sequence[Node], keys: Set[str], wanted: bool) -> Logs:
+    return map_events(lambda event, _: restrict(event, lambda key: (key in keys) == wanted), logs)
 
 
-def _counts_by_tags(nodes: Sequence[Node], times: int = 1) -> Counter[tuple[str, tuple[str, ...]]]:
+def _counts_by_tags(logs: Sequence[Node], times: int = 1) -> Counter[tuple[str, tuple[str, ...]]]:
     """How many events there are by key and tags."""
     found: Counter[tuple[str, tuple[str, ...]]] = Counter()
-    for node in nodes:
+    for node in logs:
         if isinstance(node, StackedEvents):
             found.update(_counts_by_tags(node.body, times * node.length))
         else:
@@ -185,15 +185,15 @@ def _counts_by_key(counts: Mapping[tuple[str, tuple[str, ...]], int]) -> dict[st
     return found
 
 
-def _alike(first: tuple[Node, ...], second: tuple[Node, ...]) -> bool:
-    def unplaced(nodes: tuple[Node, ...]) -> tuple[Any, ...]:
+def _alike(first: Logs, second: Logs) -> bool:
+    def unplaced(logs: Logs) -> tuple[Any, ...]:
         return tuple(
             StackedEvents(unplaced(node.body), node.dropped, node.length)
             if isinstance(node, StackedEvents)
             else dataclasses.replace(
                 node, iteration_deps=(), site=dataclasses.replace(node.site, file="", line=0, function="")
             )
-            for node in nodes
+            for node in logs
         )
 
     leaves, structure = jax.tree.flatten(unplaced(first))
@@ -277,8 +277,8 @@ def _check_branches(key: str, first: Columns, other: Columns) -> None:
         )
 
 
-def _filled(nodes: Sequence[Node], together: Sequence[_Together], reason: BranchesDiffer | None) -> tuple[Node, ...]:
-    own = with_event_axes(nodes)
+def _filled(logs: Sequence[Node], together: Sequence[_Together], reason: BranchesDiffer | None) -> Logs:
+    own = with_event_axes(logs)
     having = {key: part for part in own for key in part.values}
     return tuple(each.filled(having.get(each.keys[0]), reason) for each in together)
 

@@ -132,11 +132,11 @@ class OnHost:
 ON_DEVICE, ON_HOST = OnDevice(), OnHost()
 
 
-def columns(nodes: Sequence[Node], depth: int = 0, arrays: Arrays = ON_DEVICE) -> list[Columns]:
+def columns(logs: Sequence[Node], depth: int = 0, arrays: Arrays = ON_DEVICE) -> list[Columns]:
     """The timelines of logs, in the order of their first events.
 
     Args:
-        nodes: The logs, under `depth` loops.
+        logs: The logs, under `depth` loops.
         depth: The number of leading loop axes.
         arrays: What the arrays are.
 
@@ -145,7 +145,7 @@ def columns(nodes: Sequence[Node], depth: int = 0, arrays: Arrays = ON_DEVICE) -
             several sizes, of which the smaller ones are masked where they have no element.
     """
     parts: list[Columns] = []
-    for node in nodes:
+    for node in logs:
         if isinstance(node, StackedEvents):
             parts += [
                 _unrolled(each, _dropped(node, each), depth, arrays) for each in columns(node.body, depth + 1, arrays)
@@ -183,11 +183,11 @@ def _expanded(part: Any) -> Any:
 _one_event = jax.jit(_expanded, inline=True)  # A program of constants does not show the call.
 
 
-def with_event_axes(nodes: Sequence[Node], arrays: Arrays = ON_DEVICE) -> list[Columns]:
+def with_event_axes(logs: Sequence[Node], arrays: Arrays = ON_DEVICE) -> list[Columns]:
     """The timelines of logs, each with an event axis, also where there is one event."""
     return [
         _with(each, arrays.with_event_axis(_arrays(each)), single=False) if each.single else each
-        for each in columns(nodes, 0, arrays)
+        for each in columns(logs, 0, arrays)
     ]
 
 

@@ -84,9 +84,9 @@ def _lower_call(ctx: Any, *arrays: Any, layout: Layout, keys: Keys) -> Any:
     automatic = _compat.automatic_axes(ctx)
     if automatic:  # JAX has callbacks in programs all of whose axes are manual: those that are left become so here.
         if layout.effect is ordered_tap_effect and not _compat.CALLS_IN_ORDER_ON_SOME_AXES:
-            nodes, _ = layout.tree.unflatten(range(layout.tree.num_leaves))
+            logs, _ = layout.tree.unflatten(range(layout.tree.num_leaves))
             raise UnsupportedPrimitiveError(
-                f"The log at {next(events(nodes)).site} is in a shard_map over some axes of a mesh, from which JAX "
+                f"The log at {next(events(logs)).site} is in a shard_map over some axes of a mesh, from which JAX "
                 "before 0.11 cannot call the host in order. Give lox.tap, or the logger's tap, ordered=False, "
                 "use lox.spool, or take jax 0.11 or later."
             )
@@ -108,26 +108,26 @@ mlir.register_lowering(call_p, _lower_call, cacheable=False)
 
 
 def _send(*leaves: Any, layout: Layout) -> list[Any]:
-    nodes, to = received(leaves, {"layout": layout})
+    logs, to = received(leaves, {"layout": layout})
     if to is None:
-        _refuse(nodes)
+        _refuse(logs)
         return []
     if to.first:
         _compat.need(_compat.Feature.TAP_ON_SHARDS)
-    if all(0 in event.lengths(depth + event.batch_ndim)[depth:] for event, depth in with_depths(nodes)):
+    if all(0 in event.lengths(depth + event.batch_ndim)[depth:] for event, depth in with_depths(logs)):
         return []
-    nodes = map_events(lambda event, depth: event.with_full_steps(depth), nodes)
-    arrays = [untyped(leaf) for leaf in jax.tree.leaves((nodes, to))]
-    if _is_plain(nodes, to):
-        count = len(jax.tree.leaves(nodes))
+    logs = map_events(lambda event, depth: event.with_full_steps(depth), logs)
+    arrays = [untyped(leaf) for leaf in jax.tree.leaves((logs, to))]
+    if _is_plain(logs, to):
+        count = len(jax.tree.leaves(logs))
         arrays = [*(jax.lax.expand_dims(array, (0,)) for array in arrays[:count]), *arrays[count:]]
     keys = tuple(
         (key, impl)
-        for event in events(nodes)
+        for event in events(logs)
         for key, value in event.values.items()
         if (impl := impl_of(value)) is not None
     )
-    masks = [event.mask for event in events(nodes)]
+    masks = [event.mask for event in events(logs)]
     if any(mask is None for mask in masks):
         call_p.bind(*arrays, layout=layout, keys=keys)
     else:
@@ -137,9 +137,9 @@ def _send(*leaves: Any, layout: Layout) -> list[Any]:
     return []
 
 
-def _refuse(nodes: Sequence[Node]) -> None:
+def _refuse(logs: Sequence[Node]) -> None:
     """Raise for logs that no handler has met, where JAX compiles or runs them: it is too late for that."""
-    for event in events(nodes):
+    for event in events(logs):
         if event.values:  # An event without any is only an anchor.
             raise UnsupportedPrimitiveError(
                 f"JAX compiles or runs the log at {event.site} before the handler around it can get the log, as in "
@@ -161,11 +161,11 @@ def _in_callback() -> bool:
     return False
 
 
-def _is_plain(nodes: Sequence[Node], to: Destination) -> bool:
+def _is_plain(logs: Sequence[Node], to: Destination) -> bool:
     """Whether there is one event, which happens for sure, and everywhere, and is laid out already."""
-    if len(nodes) > 1 or not isinstance(nodes[0], Event) or nodes[0].mask is not None or to.shard is not None:
+    if len(logs) > 1 or not isinstance(logs[0], Event) or logs[0].mask is not None or to.shard is not None:
         return False
-    return INNER not in nodes[0].steps or not nodes[0].batch_ndim
+    return INNER not in logs[0].steps or not logs[0].batch_ndim
 
 
 def _lower_log(ctx: Any, *leaves: Any, layout: Layout) -> Any:
@@ -182,10 +182,10 @@ def _log(*leaves: Any, layout: Layout) -> None:
 
 @log_p.def_impl
 def _run(*leaves: Any, layout: Layout) -> list[Any]:
-    nodes, to = received(leaves, {"layout": layout})
+    logs, to = received(leaves, {"layout": layout})
     if to is None:
         if not _in_callback():  # No handler gets such logs, as on other threads.
-            _refuse(nodes)
+            _refuse(logs)
     else:
         with jax.disable_jit(False):  # Nothing but a compiled program calls the host.
             _log(*leaves, layout=layout)
@@ -203,27 +203,27 @@ def receiver(layout: Layout, keys: Keys, devices: int) -> Callable[..., tuple[An
     """
     count = layout.tree.num_leaves
     tokens = slice(-count)
-    nodes, to = layout.tree.unflatten(range(-count, 0))  # The place of each array among the arguments.
-    where = ", ".join(dict.fromkeys(str(event.site) for event in events(nodes)))
+    logs, to = layout.tree.unflatten(range(-count, 0))  # The place of each array among the arguments.
+    where = ", ".join(dict.fromkeys(str(event.site) for event in events(logs)))
     known = to.channel if isinstance(to.channel, Channel) else None
 
-    if keys or not _is_plain(nodes, to) or len(nodes[0].values) > 1 or nodes[0].steps:
-        logs = _logs(layout, keys)
-        if jax.process_count() > 1 and any(INNER in event.steps for event in events(nodes)):
-            logs = _with_devices(logs, devices)
+    if keys or not _is_plain(logs, to) or len(logs[0].values) > 1 or logs[0].steps:
+        build = _builder(layout, keys)
+        if jax.process_count() > 1 and any(INNER in event.steps for event in events(logs)):
+            build = _with_devices(build, devices)
 
         def receive(*operands: Any) -> tuple[Any, ...]:
             channel = known
             try:
                 channel = channel or find(operands[to.channel].item())
-                channel.take(logs(operands))
+                channel.take(build(operands))
             except BaseException as error:  # noqa: BLE001
                 failed(channel, error, where)
             return operands[tokens]
 
         return receive
 
-    ((key, place),) = nodes[0].values.items()
+    ((key, place),) = logs[0].values.items()
 
     def receive_value(*operands: Any) -> tuple[Any, ...]:
         # The same for one value. A loop may come here a million times, where each line is felt.
@@ -239,16 +239,16 @@ def receiver(layout: Layout, keys: Keys, devices: int) -> Callable[..., tuple[An
     return receive_value
 
 
-def _logs(layout: Layout, keys: Keys) -> Callable[[Sequence[Any]], logdict]:
+def _builder(layout: Layout, keys: Keys) -> Callable[[Sequence[Any]], logdict]:
     count = layout.tree.num_leaves
-    nodes, to = layout.tree.unflatten(range(count))
-    plain = _is_plain(nodes, to)
+    logs, to = layout.tree.unflatten(range(count))
+    plain = _is_plain(logs, to)
 
     def laid_out(operands: Sequence[Any]) -> logdict:
         arrays = [array if array.base is None else array.copy() for array in operands[-count:]]
         if not plain:
             return _lay_out(*layout.tree.unflatten(arrays))
-        (event,) = nodes
+        (event,) = logs
         values = {key: arrays[place] for key, place in event.values.items()}
         return of_timelines([Timeline(values, {name: arrays[place] for name, place in event.steps.items()})])
 
@@ -261,17 +261,17 @@ def _logs(layout: Layout, keys: Keys) -> Callable[[Sequence[Any]], logdict]:
     return (lambda operands: map_timelines(with_key_data, laid_out(operands))) if keys else laid_out
 
 
-def _with_devices(logs: Callable[[Sequence[Any]], logdict], devices: int) -> Callable[[Sequence[Any]], logdict]:
+def _with_devices(build: Callable[[Sequence[Any]], logdict], devices: int) -> Callable[[Sequence[Any]], logdict]:
     def labelled(timeline: Timeline) -> Timeline:
         label = {DEVICES: np.full(len(next(iter(timeline.values.values()))), devices)}
         return dataclasses.replace(timeline, steps=timeline.steps | label)
 
-    return lambda operands: map_timelines(labelled, logs(operands))
+    return lambda operands: map_timelines(labelled, build(operands))
 
 
-def _lay_out(nodes: Sequence[Node], to: Destination) -> logdict:
-    with_masks = to.shard is not None or any(event.mask is not None for event in events(nodes))
-    found = (_arrived(each, to, with_masks) for each in with_event_axes(nodes, ON_HOST))
+def _lay_out(logs: Sequence[Node], to: Destination) -> logdict:
+    with_masks = to.shard is not None or any(event.mask is not None for event in events(logs))
+    found = (_arrived(each, to, with_masks) for each in with_event_axes(logs, ON_HOST))
     return of_timelines(each for each in found if each is not None)
 
 

@@ -65,37 +65,37 @@ def _is_deleted(leaf: Any) -> bool:
     return hasattr(leaf, "is_deleted") and not isinstance(leaf, jax.core.Tracer) and leaf.is_deleted()
 
 
-def stacked(nodes: Sequence[Node]) -> list[Node]:
-    """The same logs in fewer nodes: each `CHUNK` logs that are alike become one.
+def stacked(logs: Sequence[Node]) -> list[Node]:
+    """The same logs, of which each `CHUNK` that are alike become one.
 
     The logs of each key keep their order, which is all that counts.
     """
     done: list[Node] = []
     alike: dict[Any, _Alike] = {}
     last: dict[str, Any] = {}
-    for node in nodes:
+    for node in logs:
         leaves, structure = jax.tree.flatten(node)
         kind = structure, tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
         for key in node.values if isinstance(node, Event) else _keys(node):
             if last.setdefault(key, kind) != kind:  # What was logged otherwise before comes first.
-                done += alike.pop(last[key], _Alike()).nodes
+                done += alike.pop(last[key], _Alike()).logs
                 last[key] = kind
         found = alike.setdefault(kind, _Alike())
-        found.nodes.append(node)
+        found.logs.append(node)
         found.leaves.append(leaves)
-        if len(found.nodes) == CHUNK:
+        if len(found.logs) == CHUNK:
             arrays = ON_DEVICE.joined_leaves(alike.pop(kind).leaves, (True,) * CHUNK, 0)
             done.append(StackedEvents((jax.tree.unflatten(structure, arrays),), {}, CHUNK))
-    return [*done, *(node for found in alike.values() for node in found.nodes)]
+    return [*done, *(node for found in alike.values() for node in found.logs)]
 
 
 class _Alike:
     """Logs that are alike, and their arrays."""
 
-    __slots__ = ("leaves", "nodes")
+    __slots__ = ("leaves", "logs")
 
     def __init__(self) -> None:
-        self.nodes: list[Node] = []
+        self.logs: list[Node] = []
         self.leaves: list[list[Any]] = []
 
 

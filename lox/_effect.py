@@ -19,7 +19,7 @@ import numpy as np
 from jax.interpreters import ad, batching
 
 from lox import _compat
-from lox._events import Destination, Event, Node, counters, depths, events, map_events, masked
+from lox._events import Destination, Event, Logs, Node, counters, depths, events, map_events, masked
 from lox._exceptions import UnsupportedPrimitiveError
 from lox._flax_probe import probing
 from lox._site import Transposed
@@ -95,15 +95,15 @@ class Layout:
     A tree of JAX hashes by its shape alone; in JAX's caches, which look parameters up, all logs would be neighbours.
 
     Attributes:
-        tree: The structure of the nodes and of their destination.
+        tree: The structure of the logs and of their destination.
         effect: The effect of the equation.
     """
 
     __slots__ = ("__weakref__", "_hash", "effect", "keys", "tree")
 
-    def __init__(self, tree: Any, nodes: Sequence[Node], to: Destination | None):
+    def __init__(self, tree: Any, logs: Sequence[Node], to: Destination | None):
         self.tree = tree
-        found = list(events(nodes))
+        found = list(events(logs))
         self.keys = tuple(key for event in found for key in event.values)
         self.effect = log_effect if to is None else ordered_tap_effect if to.ordered else tap_effect
         self._hash = hash((tree, self.keys, tuple(event.site for event in found)))
@@ -130,11 +130,11 @@ def _has_effect(*leaves: Any, layout: Layout) -> tuple[list[Any], set[Any]]:
 def _batch(
     axis_data: Any, leaves: Sequence[Any], dims: Sequence[Any], *, layout: Layout
 ) -> tuple[list[Any], list[Any]]:
-    nodes, to = jax.tree.unflatten(layout.tree, leaves)
+    logs, to = jax.tree.unflatten(layout.tree, leaves)
     places, place_to = jax.tree.unflatten(layout.tree, [_Place(dim) for dim in dims])
     if to is not None:  # It is the same for all batch elements.
         to = jax.tree.map(lambda leaf, at: at.first(leaf), to, place_to)
-    leaves, tree = jax.tree.flatten(nodes)
+    leaves, tree = jax.tree.flatten(logs)
     emit_batched(axis_data, leaves, [place.dim for place in jax.tree.leaves(places)], tree, to)
     return [], []
 
@@ -152,7 +152,7 @@ class _Place:
 def emit_batched(
     axis_data: Any, leaves: Sequence[Any], dims: Sequence[Any], tree: Any, to: Destination | None = None
 ) -> None:
-    """Emits nodes whose arrays have batch axes at `dims`.
+    """Emits logs whose arrays have batch axes at `dims`.
 
     The axes of batches follow those of loops, and every value gets one, whether or not it depends on the batch. A
     counter that does not, as most do not, stays without: it is copied where the loops around are over.
@@ -160,7 +160,7 @@ def emit_batched(
     names = axis_data.spmd_name or ()
     shards = jax.sharding.get_abstract_mesh().manual_axes
     names = tuple(name for name in (names if isinstance(names, tuple) else (names,)) if name in shards)
-    nodes = jax.tree.unflatten(tree, leaves)
+    logs = jax.tree.unflatten(tree, leaves)
 
     def move(leaf: Any, dim: int | None, place: int, batch_ndim: int | None) -> Any:
         has_axes = batch_ndim is None or jnp.ndim(leaf) - (dim is not None) > place
@@ -169,7 +169,7 @@ def emit_batched(
         leaf = _compat.with_axis(axis_data, dim, place, leaf)
         return leaf if has_axes else jax.lax.expand_dims(leaf, range(place + 1, place + 1 + (batch_ndim or 0)))
 
-    moved = list(map(move, leaves, dims, depths(nodes), counters(nodes)))
+    moved = list(map(move, leaves, dims, depths(logs), counters(logs)))
     if to is not None and names:
         site = next(events(jax.tree.unflatten(tree, leaves))).site
         raise UnsupportedPrimitiveError(
@@ -203,12 +203,12 @@ def _transpose(cotangents: Sequence[Any], *leaves: Any, layout: Layout) -> list[
     # A value that the transposed program does not have: its log does not happen.
     del cotangents
     known = [_compat.zeros_like_aval(leaf.aval) if ad.is_undefined_primal(leaf) else leaf for leaf in leaves]
-    nodes, to = received(known, {"layout": layout})
+    logs, to = received(known, {"layout": layout})
 
     def say_why(event: Event, depth: int) -> Event:
         return dataclasses.replace(event, optional=event.optional or Transposed())
 
-    emit(masked(map_events(say_why, nodes), jnp.asarray(False)), to)
+    emit(masked(map_events(say_why, logs), jnp.asarray(False)), to)
     return [None] * len(leaves)
 
 
@@ -229,28 +229,28 @@ class Listener(jax.core.Trace):
 
     __slots__ = ()
 
-    def hear(self, nodes: tuple[Node, ...], to: Destination | None) -> None:
-        """Does what an equation of the primitive with these nodes means."""
+    def hear(self, logs: Logs, to: Destination | None) -> None:
+        """Does what an equation of the primitive with these logs means."""
         raise NotImplementedError
 
 
-def emit(nodes: Sequence[Node], to: Destination | None = None) -> None:
-    """Binds the primitive: `nodes` happen now, for whichever handler comes next, or on their way to a tap."""
-    if not nodes:
+def emit(logs: Sequence[Node], to: Destination | None = None) -> None:
+    """Binds the primitive: `logs` happen now, for whichever handler comes next, or on their way to a tap."""
+    if not logs:
         return
     trace = _compat.current_trace()
     if isinstance(trace, Listener):  # What binding leads to, at once.
-        trace.hear(tuple(nodes), to)
+        trace.hear(tuple(logs), to)
     else:
         if _compat.lacks(_compat.Feature.FLAX_SCAN) and probing():
             _compat.need(_compat.Feature.FLAX_SCAN)
-        leaves, tree = jax.tree.flatten((tuple(nodes), to))
+        leaves, tree = jax.tree.flatten((tuple(logs), to))
         with _compat.staged(leaves):  # A log of constants happens when the program runs, not when it is traced.
-            log_p.bind(*leaves, layout=Layout(tree, nodes, to))
+            log_p.bind(*leaves, layout=Layout(tree, logs, to))
 
 
-def received(leaves: Sequence[Any], params: Mapping[str, Any]) -> tuple[tuple[Node, ...], Destination | None]:
-    """The nodes that an equation of the primitive carries, and where they go when a tap has taken them."""
+def received(leaves: Sequence[Any], params: Mapping[str, Any]) -> tuple[Logs, Destination | None]:
+    """The logs that an equation of the primitive carries, and where they go when a tap has taken them."""
     # Boolean literals of a jaxpr are Python's True and False, which lack the attributes of arrays.
     arrays = [np.asarray(leaf) if isinstance(leaf, bool) else leaf for leaf in leaves]
     return jax.tree.unflatten(params["layout"].tree, arrays)

@@ -1,7 +1,7 @@
 """What one `log_p` equation carries: events, possibly stacked by the loops they happened in.
 
-A sequence of logs is a tuple of nodes in program order. A node is an `Event`, one call of `lox.log`, or a
-`StackedEvents`, a sequence of nodes that happened `length` times. Nodes are pytrees. Under `k` enclosing
+Logs are a tuple in program order. Each is an `Event`, one call of `lox.log`, or `StackedEvents`, logs that happened
+`length` times. They are pytrees. Under `k` enclosing
 `StackedEvents`s every array of an event has `k` leading loop axes, outermost first; after them come the axes of batches
 (`vmap`, shards), then the shape that was logged.
 """
@@ -101,12 +101,10 @@ class Destination:
     first: tuple[Any, ...] = dataclasses.field(default=(), metadata={"static": True})
 
 
-def map_events(
-    function: Callable[[Event, int], Event | None], nodes: Sequence[Node], depth: int = 0
-) -> tuple[Node, ...]:
+def map_events(function: Callable[[Event, int], Event | None], logs: Sequence[Node], depth: int = 0) -> Logs:
     """Replaces every event; `function` also gets the number of loops around it and drops the event with None."""
     mapped: list[Node] = []
-    for node in nodes:
+    for node in logs:
         if isinstance(node, StackedEvents):
             body = map_events(function, node.body, depth + 1)
             dropped = {}
@@ -131,33 +129,33 @@ def restrict(event: Event, wanted: Callable[[str], Any]) -> Event | None:
     return event if len(values) == len(event.values) else dataclasses.replace(event, values=values)
 
 
-def with_depths(nodes: Sequence[Node], depth: int = 0) -> Iterator[tuple[Event, int]]:
+def with_depths(logs: Sequence[Node], depth: int = 0) -> Iterator[tuple[Event, int]]:
     """All events, each with the number of loops around it."""
-    for node in nodes:
+    for node in logs:
         if isinstance(node, StackedEvents):
             yield from with_depths(node.body, depth + 1)
         else:
             yield node, depth
 
 
-def events(nodes: Sequence[Node]) -> Iterator[Event]:
+def events(logs: Sequence[Node]) -> Iterator[Event]:
     """All events, each once, whatever loops it is in."""
-    if len(nodes) == 1 and isinstance(nodes[0], Event):  # As each log call of an eager program has it.
-        return iter((nodes[0],))
-    return (event for node in nodes for event in ((node,) if isinstance(node, Event) else events(node.body)))
+    if len(logs) == 1 and isinstance(logs[0], Event):  # As each log call of an eager program has it.
+        return iter((logs[0],))
+    return (event for node in logs for event in ((node,) if isinstance(node, Event) else events(node.body)))
 
 
-def with_values(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The nodes without the events that only keep something from being removed."""
-    if all([event.values for event in events(nodes)]):
-        return tuple(nodes)
-    return map_events(lambda event, _: event if event.values else None, nodes)
+def with_values(logs: Sequence[Node]) -> Logs:
+    """The logs without the events that only keep something from being removed."""
+    if all([event.values for event in events(logs)]):
+        return tuple(logs)
+    return map_events(lambda event, _: event if event.values else None, logs)
 
 
-def depths(nodes: Sequence[Node], depth: int = 0) -> list[int]:
-    """For each array in the flattened nodes, the number of its leading loop axes."""
+def depths(logs: Sequence[Node], depth: int = 0) -> list[int]:
+    """For each array in the flattened logs, the number of its leading loop axes."""
     found: list[int] = []
-    for node in nodes:
+    for node in logs:
         if isinstance(node, StackedEvents):
             found += depths(node.body, depth + 1) + [depth] * len(jax.tree.leaves(node.dropped))
         else:
@@ -165,10 +163,10 @@ def depths(nodes: Sequence[Node], depth: int = 0) -> list[int]:
     return found
 
 
-def counters(nodes: Sequence[Node]) -> list[int | None]:
-    """For each array in the flattened nodes, the number of batch axes of its event, or None if it is no counter."""
+def counters(logs: Sequence[Node]) -> list[int | None]:
+    """For each array in the flattened logs, the number of batch axes of its event, or None if it is no counter."""
     found: list[int | None] = []
-    for node in nodes:
+    for node in logs:
         if isinstance(node, StackedEvents):
             found += [*counters(node.body), *[None] * len(jax.tree.leaves(node.dropped))]
         else:
@@ -177,15 +175,15 @@ def counters(nodes: Sequence[Node]) -> list[int | None]:
     return found
 
 
-def masked(nodes: Sequence[Node], mask: Any) -> tuple[Node, ...]:
-    """The nodes, of which nothing happened where `mask`, whose axes are the first ones of batches, is False."""
+def masked(logs: Sequence[Node], mask: Any) -> Logs:
+    """The logs, of which nothing happened where `mask`, whose axes are the first ones of batches, is False."""
 
     def narrow(event: Event, depth: int) -> Event:
         shape = event.lengths(depth + event.batch_ndim)
         new = jax.lax.broadcast_in_dim(mask, shape, range(depth, depth + jnp.ndim(mask)))
         return narrow_mask(event, new)
 
-    narrowed = map_events(narrow, nodes)
+    narrowed = map_events(narrow, logs)
     return tuple(_mask_dropped(node, mask) for node in narrowed)
 
 

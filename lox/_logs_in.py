@@ -70,9 +70,9 @@ def logs_of(jaxpr: Any) -> Iterator[tuple[Logs, Destination | None]]:
 
 def events_in(jaxpr: Any) -> Iterator[Event]:
     """The events of a jaxpr that wait for a handler, with abstract values in place of arrays."""
-    for nodes, to in logs_of(jaxpr):
+    for logs, to in logs_of(jaxpr):
         if to is None:
-            yield from events(nodes)
+            yield from events(logs)
 
 
 def rules_in(params: dict[str, Any]) -> bool:
@@ -113,8 +113,8 @@ def tapped_in(params: dict[str, Any]) -> bool:
 
 
 def unsupported(primitive: Any, params: dict[str, Any]) -> str:
-    found = [nodes for jaxpr in jaxprs_in(params) for nodes, _ in logs_of(jaxpr)]
-    sites = [str(event.site) for nodes in found for event in events(nodes)]
+    found = [logs for jaxpr in jaxprs_in(params) for logs, _ in logs_of(jaxpr)]
+    sites = [str(event.site) for logs in found for event in events(logs)]
     return _without_rule(primitive, f" at {sites[0]}" if sites else "")
 
 

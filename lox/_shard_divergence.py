@@ -34,11 +34,11 @@ def _guard(lower: Callable[..., Any], what: str) -> Callable[..., Any]:
 def _check(jaxpr: Any, apart: frozenset[Any], what: str) -> None:
     # What a tap from outside holds was logged where all shards came, and it is the first one's to send.
     begins = any(eqn.primitive is channel_p for eqn in equations(jaxpr))
-    for nodes, to in logs_of(jaxpr):
+    for logs, to in logs_of(jaxpr):
         if to is None or apart.isdisjoint(to.first) or not (begins or isinstance(to.channel, Channel)):
             continue
         raise UnsupportedPrimitiveError(
-            f"The log at {next(events(nodes)).site} is the same on all shards of a shard_map, of which the first sends "
+            f"The log at {next(events(logs)).site} is the same on all shards of a shard_map, of which the first sends "
             f"it, and is in a {what} to which perhaps others come alone. Apply lox.tap, or the logger, around the "
             f"{what} rather than inside of it, or log what differs between shards."
         )

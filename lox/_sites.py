@@ -145,8 +145,8 @@ def sites_of(jaxpr: Any) -> Sites:
 def _walk(jaxpr: Any, place: _Place) -> Iterator[LogSite]:
     for eqn in _compat.open_jaxpr(jaxpr).eqns:
         if eqn.primitive is log_p:
-            nodes, to = received([var.aval for var in eqn.invars], eqn.params)
-            for node in nodes if to is None else ():
+            logs, to = received([var.aval for var in eqn.invars], eqn.params)
+            for node in logs if to is None else ():
                 yield from _logged(node, place)
             continue
         for inner, where in _inside(eqn, place):

@@ -393,9 +393,9 @@ def _copied(arrays: list[Any]) -> list[Any]:
     return [jnp.copy(array) for array in arrays]
 
 
-def _split_by(group: Callable[[Event], Any], nodes: Sequence[Node]) -> Iterator[Node]:
-    """The nodes, an event being split into those of its keys for which `group` is the same."""
-    for node in nodes:
+def _split_by(group: Callable[[Event], Any], logs: Sequence[Node]) -> Iterator[Node]:
+    """The logs, an event being split into those of its keys for which `group` is the same."""
+    for node in logs:
         if isinstance(node, StackedEvents):
             yield node
             continue
@@ -404,8 +404,8 @@ def _split_by(group: Callable[[Event], Any], nodes: Sequence[Node]) -> Iterator[
             yield dataclasses.replace(node, values={key: node.values[key] for key in of if of[key] == each})
 
 
-def _labelled(nodes: Sequence[Node], labels: dict[str, Any]) -> tuple[Node, ...]:
-    """The nodes with labels, each of shape `()`."""
+def _labelled(logs: Sequence[Node], labels: dict[str, Any]) -> tuple[Node, ...]:
+    """The logs with labels, each of shape `()`."""
 
     def label(event: Event, depth: int) -> Event:
         shape = event.lengths(depth + event.batch_ndim)
@@ -413,15 +413,15 @@ def _labelled(nodes: Sequence[Node], labels: dict[str, Any]) -> tuple[Node, ...]
         steps = {name: jnp.broadcast_to(value, shape) for name, value in of_event.items()}
         return dataclasses.replace(event, steps=event.steps | steps)
 
-    return map_events(label, nodes)
+    return map_events(label, logs)
 
 
 def _aval(value: Any) -> Any:
     return value if isinstance(value, jax.core.ShapedArray) else jax.typeof(value)
 
 
-def _warn_that_nothing_is_skipped(nodes: Sequence[Node]) -> None:
-    for event in events(nodes):
+def _warn_that_nothing_is_skipped(logs: Sequence[Node]) -> None:
+    for event in events(logs):
         message = (
             "interval= of lox.tap skips nothing inside of a shard_map, where shards do not count together: every event "
             f"of {', '.join(map(repr, event.values))} arrives. Log every k-th one with lax.cond, or outside of it."
@@ -429,26 +429,26 @@ def _warn_that_nothing_is_skipped(nodes: Sequence[Node]) -> None:
         _transform.warn_once(message, TapWarning, event.site)
 
 
-def _single_events(nodes: Sequence[Node]) -> Iterator[Event]:
+def _single_events(logs: Sequence[Node]) -> Iterator[Event]:
     """The events as they are in one iteration of the loops around them, with abstract values."""
-    for event, depth in with_depths(nodes):
+    for event, depth in with_depths(logs):
         for _ in range(depth):
             event = jax.tree.map(lambda aval: jex.core.mapped_aval(aval.shape[0], 0, _aval(aval)), event)
         yield jax.tree.map(_aval, event)
 
 
-def _conflict(nodes: Sequence[Node], held: Iterable[tuple[str, Any]]) -> bool:
+def _conflict(logs: Sequence[Node], held: Iterable[tuple[str, Any]]) -> bool:
     """Whether a key is held with another shape, dtype or counters, so that one array cannot have both."""
     layouts = dict(held)
-    return any(layouts.get(key, layout) != layout for key, layout in _layouts(nodes, 0))
+    return any(layouts.get(key, layout) != layout for key, layout in _layouts(logs, 0))
 
 
 def _in_slots(slots: Sequence[Slots]) -> Iterator[tuple[str, Any]]:
     return (layout for each in slots for layout in _layouts(each.logs, 1))
 
 
-def _layouts(nodes: Sequence[Node], depth: int) -> Iterator[tuple[str, Any]]:
-    for event, inside in with_depths(nodes, depth):
+def _layouts(logs: Sequence[Node], depth: int) -> Iterator[tuple[str, Any]]:
+    for event, inside in with_depths(logs, depth):
         steps = {name: step.dtype for name, step in event.steps.items()}
         for key, value in event.values.items():
             yield key, (value.shape[inside:], value.dtype, event.batch_ndim, steps)
@@ -459,13 +459,13 @@ def _manual_axes() -> tuple[Any, ...]:
     return tuple(jax.sharding.get_abstract_mesh().manual_axes)
 
 
-def _kind(nodes: tuple[Node, ...]) -> Kind:
-    leaves, structure = jax.tree.flatten(nodes)
+def _kind(logs: tuple[Node, ...]) -> Kind:
+    leaves, structure = jax.tree.flatten(logs)
     return structure, tuple((aval.shape, aval.dtype) for aval in map(_aval, leaves))
 
 
-def _happened(nodes: Sequence[Node]) -> Any:
-    masks = [event.mask for event in events(nodes)]
+def _happened(logs: Sequence[Node]) -> Any:
+    masks = [event.mask for event in events(logs)]
     if any(mask is None for mask in masks):
         return jnp.int32(1)
     return functools.reduce(jnp.logical_or, [jnp.any(mask) for mask in masks]).astype(jnp.int32)
@@ -483,12 +483,12 @@ def _counting(counts: dict[tuple[str, ...], Any], event: Event) -> dict[tuple[st
 
 
 def _subsampled(
-    nodes: tuple[Node, ...], counts: dict[tuple[str, ...], Any], interval: int
+    logs: tuple[Node, ...], counts: dict[tuple[str, ...], Any], interval: int
 ) -> tuple[tuple[Node, ...], dict[tuple[str, ...], Any]]:
     """Masks all but every `interval`-th event of a timeline, of which there were `counts` before."""
     kept, counts = [], dict(counts)
     of_key = {key: keys for keys in counts for key in keys}
-    for each in refined(with_event_axes(nodes), of_key.get):
+    for each in refined(with_event_axes(logs), of_key.get):
         keys = of_key.get(next(iter(each.values)))
         if keys is not None:
             mask = each.happened()

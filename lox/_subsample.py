@@ -55,11 +55,11 @@ def kept(start: int, count: int, interval: int) -> int:
     return -(-(start + count) // interval) - -(-start // interval)
 
 
-def subsampled(nodes: Logs, interval: int, before: EventCounts) -> tuple[EventCounts, Logs]:
+def subsampled(logs: Logs, interval: int, before: EventCounts) -> tuple[EventCounts, Logs]:
     """Keep every `interval`-th event of logs that come after so many others."""
     found: list[Node] = []
     counts, uncertain = dict(before.counts), dict(before.uncertain)
-    for node in nodes:
+    for node in logs:
         found += _subsampled(node, interval, counts, uncertain)
     return EventCounts(tuple(counts.items()), tuple(uncertain.items())), tuple(found)
 

@@ -61,21 +61,21 @@ class HandlerTrace(Listener):
                 return primitive.bind(*args, **params)
             return self.apply(primitive, args, params)
 
-    def hear(self, nodes: Logs, to: Destination | None) -> None:
+    def hear(self, logs: Logs, to: Destination | None) -> None:
         with jex.core.set_current_trace(self.parent_trace):
             if self.handler.returns_logs and self.runs_at_once:
-                for event in nodes:
+                for event in logs:
                     arrays = (*event.values.values(), *event.steps.values()) if isinstance(event, Event) else ()
                     self.held.update(map(id, arrays or jax.tree.leaves(event)))
             if not self.handler.sees_tapped:
-                nodes = with_values(nodes)
+                logs = with_values(logs)
             if to is None:
-                self.state, collected = self.handler.handle(self.state, nodes)
+                self.state, collected = self.handler.handle(self.state, logs)
                 self.collect(collected)
             elif self.handler.sees_tapped and isinstance(self.handler, Filter):
-                emit(self.handler.rewrite(self.state, nodes), to)
+                emit(self.handler.rewrite(self.state, logs), to)
             else:
-                emit(nodes, to)
+                emit(logs, to)
 
     def process_custom_jvp_call(self, primitive: Any, fun: Any, jvp: Any, args: Any, /, *, symbolic_zeros: bool) -> Any:
         return self.call(primitive, fun, args, {"jvp": jvp, "symbolic_zeros": symbolic_zeros})

@@ -63,9 +63,9 @@ def shard_map(
 
 
 def _expand(
-    nodes: Sequence[Any], axes_of: AxesOf, manual: frozenset[Any], depth: int = 0
+    logs: Sequence[Any], axes_of: AxesOf, manual: frozenset[Any], depth: int = 0
 ) -> tuple[tuple[Any, ...], list[PartitionSpec]]:
-    """The nodes with an axis for shards where they vary, and the out_spec of each of their leaves.
+    """The logs with an axis for shards where they vary, and the out_spec of each of their leaves.
 
     A batch axis that is split over shards is put together again.
     """
@@ -90,7 +90,7 @@ def _expand(
             )
         expanded.append(node)
 
-    for node in nodes:
+    for node in logs:
         if isinstance(node, StackedEvents):
             body, body_specs = _expand(node.body, axes_of, manual, depth + 1)
             before = {key: event for event in events(node.body) for key in event.values}
