@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from lox._audit._settings import FORMATS
 from lox._exceptions import LoxError
@@ -74,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_ls(commands: argparse._SubParsersAction) -> None:
+def _add_ls(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "ls",
         help="list runs and their keys",
@@ -85,7 +86,7 @@ def _add_ls(commands: argparse._SubParsersAction) -> None:
     parser.set_defaults(command=lambda args: ls.ls(args.path))
 
 
-def _add_show(commands: argparse._SubParsersAction) -> None:
+def _add_show(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "show",
         help="show statistics of keys",
@@ -97,7 +98,7 @@ def _add_show(commands: argparse._SubParsersAction) -> None:
     parser.set_defaults(command=lambda args: show.show(args.path, args.keys))
 
 
-def _add_plot(commands: argparse._SubParsersAction) -> None:
+def _add_plot(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "plot",
         help="draw keys over steps",
@@ -113,7 +114,7 @@ def _add_plot(commands: argparse._SubParsersAction) -> None:
     parser.set_defaults(command=lambda args: plot.plot(args.path, args.keys, args.out, args.lines))
 
 
-def _add_tail(commands: argparse._SubParsersAction) -> None:
+def _add_tail(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "tail",
         help="follow runs that are written",
@@ -127,7 +128,7 @@ def _add_tail(commands: argparse._SubParsersAction) -> None:
     parser.set_defaults(command=lambda args: tail.tail(args.path, args.events, args.interval))
 
 
-def _add_export(commands: argparse._SubParsersAction) -> None:
+def _add_export(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "export",
         help="write logs for other programs",
@@ -166,7 +167,7 @@ def _add_export(commands: argparse._SubParsersAction) -> None:
     parser.set_defaults(command=run)
 
 
-def _add_audit(commands: argparse._SubParsersAction) -> None:
+def _add_audit(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "audit",
         help="find mistakes in a function, or in a script that runs",
@@ -238,7 +239,7 @@ def _add_audit(commands: argparse._SubParsersAction) -> None:
     parser.set_defaults(command=run)
 
 
-def _add_explain(commands: argparse._SubParsersAction) -> None:
+def _add_explain(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "explain",
         help="say what a code of the audit means",
@@ -248,7 +249,7 @@ def _add_explain(commands: argparse._SubParsersAction) -> None:
     parser.set_defaults(command=lambda args: explain.explain(args.code))
 
 
-def _add_demo(commands: argparse._SubParsersAction) -> None:
+def _add_demo(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "demo",
         help="train on handwritten digits and show the logs",
