@@ -58,6 +58,11 @@ def rule(primitive, broken):
     return lambda patch: patch.setitem(_handler.rules, primitive, broken(_handler.rules[primitive]))
 
 
+def own_rule(module, rules, primitive, broken):
+    """Breaks the rule of a primitive that a handler has of its own."""
+    return name(module, rules, lambda table: {**table, primitive: broken(table[primitive])})
+
+
 def closed_calls(broken):
     """Breaks the rule of `closed_call`, and what a handler does where jax 0.10 hands it the call itself."""
 
@@ -287,8 +292,14 @@ MUTANTS = {
     "scan logs twice": (rule(primitives.scan_p, doubled), "scan", ["scan"]),
     "cond drops its logs": (rule(primitives.cond_p, silent), "cond", ["cond", "switch"]),
     "cond logs twice": (rule(primitives.cond_p, doubled), "cond", ["cond", "switch"]),
-    "while drops its logs": (rule(primitives.while_p, silent), "while_loop", ["while_loop"]),
-    "while logs twice": (rule(primitives.while_p, doubled), "while_loop", ["while_loop", "fori_loop"]),
+    "while drops its logs": (own_rule(_spool, "_rules", primitives.while_p, silent), "while_loop", ["while_loop"]),
+    "while drops the logs of a tap": (rule(primitives.while_p, silent), "while_loop", ["while_loop"]),
+    "a scan of every other event drops its logs": (
+        own_rule(_spool, "_rules_with_interval", primitives.scan_p, silent),
+        "filters",
+        ["scan"],
+    ),
+    "while logs twice": (own_rule(_spool, "_rules", primitives.while_p, doubled), "while_loop", ["while_loop"]),
     "custom_jvp loses its rule": (rule(primitives.custom_jvp_call_p, inlined), "custom_rules", ["custom_jvp"]),
     "custom_jvp drops its logs": (rule(primitives.custom_jvp_call_p, silent), "jit", ["custom_jvp"]),
     "custom_jvp logs twice": (rule(primitives.custom_jvp_call_p, doubled), "jit", ["custom_jvp"]),

@@ -272,11 +272,11 @@ def test_a_program_that_breaks_a_law_is_stored_as_a_file_that_shows_it(tmp_path,
     scan_p = jax.extend.core.primitives.scan_p
     rule = _handler.rules[scan_p]
     options = ["--depth", "1", "--length", "1", "--laws", "scan", "--out", str(tmp_path / "found")]
-    command = ["--minutes", "0.2", "--seed", "1", *options]  # The eighth program of this seed is a scan.
+    command = ["--minutes", "0.2", "--seed", "1", *options]  # The ninth program of this seed is a scan.
 
-    def doubled(handler, primitive, args, params):
-        outs, nodes = rule(handler, primitive, args, params)
-        return outs, (*nodes, *nodes)
+    def doubled(*call):
+        outs, state, logs = rule(*call)
+        return outs, state, (*logs, *logs)
 
     with monkeypatch.context() as patch:
         patch.setitem(_handler.rules, scan_p, doubled)
