@@ -34,8 +34,13 @@ from lox._rules._call import discharge, split_results
 from lox._select import PassThrough, Selection
 from lox._timeline import canonical, refined
 
-_runs_once = (_compat.custom_vmap_p, _compat.shard_map_p)
-"""The primitives whose logs have other axes than those that their programs show."""
+_primitives = jex.core.primitives
+_shows_logs = {
+    *(_primitives.jit_p, _primitives.remat_p, _primitives.closed_call_p),
+    *(_primitives.scan_p, _primitives.while_p, _primitives.cond_p),
+    *(_primitives.custom_jvp_call_p, _primitives.custom_vjp_call_p),
+}
+"""The primitives of which a handler gets just those logs that their programs show."""
 
 
 @jax.tree_util.register_dataclass
@@ -164,7 +169,7 @@ class Reduce(Stateful):
 
     def _found(self, program: Any) -> Reduced:
         """What a program has folded when it has run, with abstract values in place of arrays."""
-        if not jax.sharding.get_abstract_mesh().manual_axes and not _has_other_axes(program):
+        if not jax.sharding.get_abstract_mesh().manual_axes and _shows_all(program):
             return _folds(program, self)
         inner = dataclasses.replace(self, forward=False)
         discharged, _, structure = discharge(inner, NOTHING, program)
@@ -172,11 +177,12 @@ class Reduce(Stateful):
 
 
 @_compat.weakref_lru_cache
-def _has_other_axes(program: Any) -> bool:
-    """Whether there are logs in a program that get other axes than those that it shows."""
-    return any(
-        logs_in(eqn.params) and (eqn.primitive in _runs_once or any(map(_has_other_axes, jaxprs_in(eqn.params))))
+def _shows_all(program: Any) -> bool:
+    """Whether a handler gets just those logs that a program shows."""
+    return all(
+        eqn.primitive in _shows_logs and all(map(_shows_all, jaxprs_in(eqn.params)))
         for eqn in _compat.open_jaxpr(program).eqns
+        if logs_in(eqn.params)
     )
 
 

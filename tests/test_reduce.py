@@ -321,3 +321,22 @@ def test_what_is_not_reduced_of_a_reversed_scan_is_in_the_order_in_which_it_happ
     _, logs = lox.spool(f, reduce={"last": "last"})(jnp.arange(3))
     assert logs["x"].tolist() == [2, 1, 0]
     assert logs["last"].tolist() == [0]
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+def test_a_reduction_in_a_loop_has_no_key_of_a_log_that_does_not_happen(transform):
+    """The matrix of a linear solver logs where the solver multiplies by it: this one does not."""
+
+    def f(xs):
+        def step(carry, x):
+            def solve(matvec, b):
+                return lox.log({"solved": b / 2})["solved"]
+
+            return carry, lax.custom_linear_solve(
+                lambda v: lox.log({"times": 2 * v})["times"], x, solve, symmetric=True
+            )
+
+        return lax.scan(step, 0.0, xs)[1]
+
+    _, logs = transform(lox.spool(f, reduce="mean"))(jnp.arange(4.0))
+    assert_logs(logs, {"solved": [0.75]})
