@@ -255,7 +255,7 @@ def result(accumulator: Accumulator) -> Any:
     reduction, mask = accumulator.reduction, accumulator.mask()
     value = _plus(accumulator.value, accumulator.lost)
     if reduction == "count":
-        if accumulator.certain > jnp.iinfo(jnp.int32).max:
+        if isinstance(accumulator.certain, int) and accumulator.certain > jnp.iinfo(jnp.int32).max:
             raise LogValueError(
                 f"reduce='count' counts {accumulator.certain:,} events of the log at {accumulator.site}, which is more "
                 "than an int32 holds. Leave it out of reduce=: the number is known before the program runs."

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -340,3 +341,13 @@ def test_a_reduction_in_a_loop_has_no_key_of_a_log_that_does_not_happen(transfor
 
     _, logs = transform(lox.spool(f, reduce="mean"))(jnp.arange(4.0))
     assert_logs(logs, {"solved": [0.75]})
+
+
+def test_a_scan_of_symbolic_length_counts_its_events():
+    def f(xs):
+        return lax.scan(lambda c, x: (lox.log({"x": x}) and c, None), 0, xs)[0]
+
+    shape = jax.export.symbolic_shape("n")
+    counted = jax.jit(lambda xs: lox.spool(f, reduce="count")(xs)[1]["x"])
+    exported = jax.export.export(counted)(jax.ShapeDtypeStruct(shape, jnp.float32))
+    assert exported.call(jnp.arange(5.0)).tolist() == [5]
