@@ -713,9 +713,11 @@ def test_a_forked_process_exits_without_what_its_parent_logs():
         "class Slow(lox.loggers.Logger):\n"
         "    def write(self, run, logs):\n"
         "        time.sleep(0.5)\n"
-        "        print(os.getpid() == parent, logs['x'].tolist(), flush=True)\n"
+        "        say(logs['x'].tolist())\n"
         "    def finish(self, run):\n"
-        "        print(os.getpid() == parent, 'finished', flush=True)\n"
+        "        say('finished')\n"
+        "def say(what):\n"  # In one write: both processes have the same pipe.
+        "    os.write(1, f'{os.getpid() == parent} {what}\\n'.encode())\n"
         "parent, logger = os.getpid(), Slow()\n"
         "state = logger.init(np.zeros(2, np.uint32))\n"
         "logger.log(state, lox.logdict({'x': np.arange(2)}))\n"
