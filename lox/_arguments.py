@@ -14,6 +14,7 @@ import numpy as np
 
 from lox._events import Event, Site
 from lox._exceptions import LogDataError, LogValueError
+from lox._site import Where
 
 _SCALARS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}
 ARRAY_LIKE = (*_SCALARS, np.ndarray, np.generic)
@@ -32,14 +33,26 @@ def names(value: str | Iterable[str], what: str, where: str) -> tuple[str, ...]:
     return found
 
 
-def read_event(function: str, data: Any, tags: str | Iterable[str], prefix: str, steps: dict[str, Any]) -> Event:
+def read_event(
+    function: str, data: Any, tags: str | Iterable[str], prefix: str, where: Any, steps: dict[str, Any]
+) -> Event:
     """What a call of `function` in the user's program is to log; an event without values when there is nothing."""
     call = _Call(function, _calling_site(tags))
     if not isinstance(prefix, str):
         raise LogDataError(f"prefix must be a string, got {describe(prefix)}, at {call.site}.")
     values = call.values(data, prefix)
-    counters = {name: call.counter(name, value) for name, value in steps.items()} if values else {}
-    return Event(values, counters, mask=None, iteration_deps=(), site=call.site)
+    if not values:
+        return event_of({}, {}, None, call.site)
+    mask = None if where is None else call.mask(where, values)
+    counters = {name: call.counter(name, value, mask) for name, value in steps.items()}
+    return event_of(values, counters, mask, call.site)
+
+
+def event_of(values: dict[str, Any], steps: dict[str, Any], mask: Any, site: Site) -> Event:
+    """An event of a log call, whose mask, if it has one, has the batch axes of the event."""
+    if mask is None:
+        return Event(values, steps, None, (), site)
+    return Event(values, steps, mask, (), site, batch_ndim=mask.ndim, optional=Where())
 
 
 def _calling_site(tags: str | Iterable[str]) -> Site:
@@ -123,12 +136,28 @@ class _Call:
         except (TypeError, ValueError, OverflowError) as error:
             raise LogDataError(f"{self.function} got {describe(value)} for {what}, at {self.site}: {error}") from error
 
-    def counter(self, name: str, value: Any) -> Any:
+    def mask(self, where: Any, values: dict[str, Any]) -> Any:
+        mask = self.array(where, "where")
+        if mask.dtype != bool:
+            raise LogDataError(
+                f"where= of {self.function} must be boolean, got {mask.dtype.name}{list(mask.shape)}, at {self.site}. "
+                "Write a comparison, as in where=n > 0."
+            )
+        for key, value in values.items():
+            if value.shape[: mask.ndim] != mask.shape:
+                raise LogValueError(
+                    f"where= of {self.function} has the shape {list(mask.shape)} and the key {key!r} the shape "
+                    f"{list(value.shape)}, at {self.site}. The shape of where= is (), or the first axes of every value."
+                )
+        return mask
+
+    def counter(self, name: str, value: Any, mask: Any) -> Any:
         counter = self.array(value, f"step {name!r}")
         is_number = counter.dtype.kind in "iuf" or jnp.issubdtype(counter.dtype, np.number)  # The first is faster.
-        if counter.shape != () or not is_number:
+        if not is_number or (counter.shape != () and (mask is None or counter.shape != mask.shape)):
+            or_masked = f" or a number for each element of where=, of shape {list(mask.shape)}" if np.ndim(mask) else ""
             raise LogValueError(
-                f"The step {name!r} of {self.function} must be a scalar number, got "
+                f"The step {name!r} of {self.function} must be a scalar number{or_masked}, got "
                 f"{counter.dtype.name}{list(counter.shape)}, at {self.site}."
             )
         return counter

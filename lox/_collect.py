@@ -19,7 +19,7 @@ from lox._exceptions import StructureError, UnsupportedPrimitiveError
 from lox._handler import Collector, Filter, Handler, Results, State
 from lox._leading_axes import where
 from lox._logs_in import events_in, jaxprs_in
-from lox._site import BranchesDiffer
+from lox._site import BranchesDiffer, strictest
 from lox._timeline import groups
 
 Maker = Callable[[Logs], Logs]
@@ -102,10 +102,12 @@ def unify_branches(branches: Sequence[Logs]) -> Sequence[Maker]:
         return [tuple for _ in branches]
     found = [_compat.abstract(with_event_axes, logs) for logs in branches]
     parts = [part for timelines in found for part in timelines]
-    shared = groups(part.values for part in parts)
-    together = [_Together(keys, [parts[place] for place in places], len(branches)) for keys, places in shared.items()]
-    reason = difference(branches)
-    return [lambda logs: _filled(logs, together, reason) for _ in branches]
+    reason, counts = difference(branches), [_counts_by_key(_counts_by_tags(logs)) for logs in branches]
+    together = []
+    for keys, places in groups(part.values for part in parts).items():
+        differ = len({count.get(keys[0], 0) for count in counts}) > 1
+        together.append(_Together(keys, [parts[at] for at in places], len(branches), reason if differ else None))
+    return [functools.partial(_filled, together=together) for _ in branches]
 
 
 def unify_branches_by_tag(branches: Sequence[Logs]) -> Sequence[Maker]:
@@ -149,12 +151,12 @@ def _restricted(logs: Sequence[Node], keys: Set[str], wanted: bool) -> Logs:
 
 
 def _counts_by_tags(logs: Sequence[Node], times: int = 1) -> Counter[tuple[str, tuple[str, ...]]]:
-    """How many events there are by key and tags."""
+    """How many events there are by key and tags, without those of calls that say themselves where they happen."""
     found: Counter[tuple[str, tuple[str, ...]]] = Counter()
     for node in logs:
         if isinstance(node, StackedEvents):
             found.update(_counts_by_tags(node.body, times * node.length))
-        else:
+        elif node.optional is None or node.optional.needs_unify:
             found.update({(key, node.site.tags): times for key in node.values})
     return found
 
@@ -211,11 +213,13 @@ class _Together:
         keys: The keys.
         parts: Their events in the branches that have some, with an event axis, and with abstract values for arrays.
         branches: How many branches there are.
+        reason: Why their number differs between branches, as far as no `where=` says so.
     """
 
     keys: tuple[str, ...]
     parts: list[Columns]
     branches: int
+    reason: BranchesDiffer | None
 
     def __post_init__(self) -> None:
         for part in self.parts[1:]:
@@ -239,7 +243,7 @@ class _Together:
         beyond = jnp.int32(0) if own is None or own.dropped is None else own.dropped
         return jax.lax.broadcast_in_dim(beyond, max(shapes, key=len), range(jnp.ndim(beyond)))
 
-    def filled(self, own: Columns | None, reason: BranchesDiffer | None) -> StackedEvents:
+    def filled(self, own: Columns | None) -> StackedEvents:
         """The events of one branch, if it has some, and those that only others have, which did not happen."""
         like, length = self.parts[0], self.length
         have = 0 if own is None else jnp.shape(own.any_value())[0]
@@ -257,7 +261,7 @@ class _Together:
                 mask = jax.lax.concatenate([own.happened(), mask], 0)
         values = {key: pad(own.values[key] if own else None, like.values[key]) for key in self.keys}
         steps = {name: pad(own.steps[name] if own else None, aval) for name, aval in like.steps.items()}
-        optional = reason if self.is_optional else next((part.optional for part in self.parts if part.optional), None)
+        optional = strictest((self.reason, *(part.optional for part in self.parts)))
         return Columns(
             values, steps, mask, self.dropped(own), like.site, like.batch_ndim, optional, like.outer_batch_ndim
         ).as_node()
@@ -277,10 +281,10 @@ def _check_branches(key: str, first: Columns, other: Columns) -> None:
         )
 
 
-def _filled(logs: Sequence[Node], together: Sequence[_Together], reason: BranchesDiffer | None) -> Logs:
+def _filled(logs: Sequence[Node], together: Sequence[_Together]) -> Logs:
     own = with_event_axes(logs)
     having = {key: part for part in own for key in part.values}
-    return tuple(each.filled(having.get(each.keys[0]), reason) for each in together)
+    return tuple(each.filled(having.get(each.keys[0])) for each in together)
 
 
 def fill(aval: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 
 from lox._events import NOWHERE, Event, Node, Site, StackedEvents
 from lox._exceptions import StructureError, UnsupportedPrimitiveError
-from lox._site import Optional
+from lox._site import Optional, strictest
 from lox._timeline import Timeline, groups
 
 
@@ -229,7 +229,7 @@ def _in_sequence(parts: list[Columns], depth: int, arrays: Arrays) -> Columns:
         first,
         joined,
         dropped=sum(dropped[1:], dropped[0]) if dropped else None,
-        optional=next((part.optional for part in parts if part.optional), None),
+        optional=strictest(part.optional for part in parts),
         is_filled=is_filled,
         single=False,
     )

@@ -22,7 +22,7 @@ from lox import _compat
 from lox._events import Destination, Event, Logs, Node, counters, depths, events, map_events, masked
 from lox._exceptions import UnsupportedPrimitiveError
 from lox._flax_probe import probing
-from lox._site import Transposed
+from lox._site import Transposed, strictest
 
 recording = jax.make_user_context(False)
 """Whether a handler is in scope, so that logs must be bound."""
@@ -206,7 +206,7 @@ def _transpose(cotangents: Sequence[Any], *leaves: Any, layout: Layout) -> list[
     logs, to = received(known, {"layout": layout})
 
     def say_why(event: Event, depth: int) -> Event:
-        return dataclasses.replace(event, optional=event.optional or Transposed())
+        return dataclasses.replace(event, optional=strictest((event.optional, Transposed())))
 
     emit(masked(map_events(say_why, logs), jnp.asarray(False)), to)
     return [None] * len(leaves)

@@ -247,8 +247,17 @@ def merged(first: Reduced, second: Reduced) -> Reduced:
             _check_alike(key, before, accumulator)
             accumulator = merge(before, accumulator)
         accumulators[key] = accumulator
-    timelines = canonical([*first.timelines, *second.timelines])
+    timelines = _together(first, second)
     return dataclasses.replace(first, accumulators=accumulators, timelines=timelines)
+
+
+def _together(first: Reduced, second: Reduced) -> tuple[tuple[str, ...], ...]:
+    """The timelines of both, quickly where nothing is regrouped: each log call of a program comes here."""
+    if not any(key in first.accumulators for keys in second.timelines for key in keys):
+        return tuple(sorted((*first.timelines, *second.timelines)))
+    if all(keys in first.timelines for keys in second.timelines):
+        return first.timelines
+    return canonical([*first.timelines, *second.timelines])
 
 
 def _type(accumulator: Accumulator) -> tuple[str, list[str]]:

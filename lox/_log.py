@@ -11,7 +11,7 @@ from lox._effect import emit, recording
 Data = TypeVar("Data")
 
 
-def log(data: Data, *, tags: str | Iterable[str] = (), prefix: str = "", **steps: Any) -> Data:
+def log(data: Data, *, tags: str | Iterable[str] = (), prefix: str = "", where: Any = None, **steps: Any) -> Data:
     """Logs `data` here, for the handler in scope, and returns it unchanged.
 
     A handler (`lox.spool`, `lox.keep`, ...) decides what becomes of the log. Without one, nothing happens: no
@@ -22,14 +22,19 @@ def log(data: Data, *, tags: str | Iterable[str] = (), prefix: str = "", **steps
             flatten to keys such as ``"grads/w"`` and ``"layers/0"``.
         tags: A name or names by which handlers can select this log.
         prefix: Put before every key.
-        **steps: Named scalar counters of the event, such as ``step=i, episode=e``.
+        where: A boolean: the event happens only where it is true. With shape `()` it is one yes or no. Its shape may
+            also be that of the first axes of every value: these become batch axes, as those of a `vmap` are, and each
+            element has an event or none. Use it in place of a `cond` around the log. `lox.spool` returns such events
+            with a mask, whatever the value is and without `unify=True`; a tap is called where any element is true.
+        **steps: Named counters of the event, such as ``step=i, episode=e``: scalars, or of the shape of `where`.
 
     Returns:
         `data`.
 
     Raises:
-        LogDataError: `data`, a key, a leaf or a tag has the wrong type. A `TypeError`.
-        LogValueError: Two keys are equal after flattening, or a step is not a scalar. A `ValueError`.
+        LogDataError: `data`, a key, a leaf, a tag or `where` has the wrong type. A `TypeError`.
+        LogValueError: Two keys are equal after flattening, a value does not begin with the axes of `where`, or a
+            counter has another shape than described. A `ValueError`.
 
     >>> import jax.numpy as jnp
     >>> import lox
@@ -40,9 +45,17 @@ def log(data: Data, *, tags: str | Iterable[str] = (), prefix: str = "", **steps
     >>> _, logs = f(jnp.arange(3.0))
     >>> sorted(logs), logs["x"].shape
     (['stats/max', 'x'], (1, 3))
+
+    The returns of three environments, of those that are done:
+
+    >>> def report(returns, done):
+    ...     lox.log({"return": returns}, where=done)
+    >>> _, logs = lox.spool(report)(jnp.array([5.0, 6.0, 7.0]), jnp.array([True, False, True]))
+    >>> logs["return"].tolist(), logs.valid("return").tolist()
+    ([[5.0, nan, 7.0]], [5.0, 7.0])
     """
     if recording.value:
-        event = read_event("lox.log", data, tags, prefix, steps)
+        event = read_event("lox.log", data, tags, prefix, where, steps)
         if event.values:
             emit((event,))
     return data

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from jax.interpreters import ad, batching, mlir
 
 from lox import _compat
-from lox._arguments import path_name, read_event, strongly_typed
+from lox._arguments import event_of, path_name, read_event, strongly_typed
 from lox._effect import emit, log_effect, recording
-from lox._events import Event, Site
+from lox._events import Site
 from lox._exceptions import LogDataError
 
 Data = TypeVar("Data")
@@ -38,17 +38,26 @@ class Backward:
 
 @dataclasses.dataclass(frozen=True)
 class Log(Backward):
-    """Logs it under `key`, with the counters `steps`."""
+    """Logs it.
+
+    Attributes:
+        key: The key.
+        steps: The names of the counters, which come first among the residuals.
+        has_mask: Whether the mask of the event comes after them.
+        site: The call.
+    """
 
     key: str
     steps: tuple[str, ...]
+    has_mask: bool
     site: Site
 
     def __call__(self, cotangent: Any, *residuals: Any) -> None:
         if not recording.value:
             return
-        steps = dict(zip(self.steps, residuals, strict=True))
-        emit((Event({self.key: strongly_typed(cotangent)}, steps, mask=None, iteration_deps=(), site=self.site),))
+        steps = dict(zip(self.steps, residuals, strict=False))
+        mask = residuals[-1] if self.has_mask else None
+        emit((event_of({self.key: strongly_typed(cotangent)}, steps, mask, self.site),))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +131,9 @@ ad.primitive_jvps[log_grad_p] = _jvp
 ad.primitive_transposes[log_grad_p] = _transpose
 
 
-def log_grad(data: Data, *, tags: str | Iterable[str] = (), prefix: str = "grad/", **steps: Any) -> Data:
+def log_grad(
+    data: Data, *, tags: str | Iterable[str] = (), prefix: str = "grad/", where: Any = None, **steps: Any
+) -> Data:
     """Logs the cotangent of `data`, where a derivative in reverse mode comes back to it, and returns `data`.
 
     Use what it returns: the cotangent is that of the returned value, the derivative of the differentiated function by
@@ -138,14 +149,17 @@ def log_grad(data: Data, *, tags: str | Iterable[str] = (), prefix: str = "grad/
         data: A mapping from key to a pytree of arrays of any shape and dtype, which is a pytree itself.
         tags: A name or names by which handlers can select this log.
         prefix: Put before every key.
-        **steps: Named scalar counters of the event, such as ``step=i, episode=e``.
+        where: A boolean of shape `()`, or of the shape of the first axes of every array: where the event happens, as in
+            `lox.log`. The cotangent goes back in any case.
+        **steps: Named counters of the event, such as ``step=i, episode=e``: scalars, or of the shape of `where`.
 
     Returns:
         `data`, of the same structure.
 
     Raises:
-        LogDataError: `data`, a key, a leaf or a tag has the wrong type. A `TypeError`.
-        LogValueError: Two keys are equal after flattening, or a step is not a scalar. A `ValueError`.
+        LogDataError: `data`, a key, a leaf, a tag or `where` has the wrong type. A `TypeError`.
+        LogValueError: Two keys are equal after flattening, a value does not begin with the axes of `where`, or a
+            counter has another shape than described. A `ValueError`.
 
     >>> import jax, jax.numpy as jnp
     >>> import lox
@@ -158,7 +172,8 @@ def log_grad(data: Data, *, tags: str | Iterable[str] = (), prefix: str = "grad/
     """
     if not recording.value:
         return data
-    event = read_event("lox.log_grad", data, tags, prefix, steps)
+    event = read_event("lox.log_grad", data, tags, prefix, where, steps)
+    mask = () if event.mask is None else (event.mask,)
 
     def watch(path: Any, leaf: Any) -> Any:
         key = prefix + path_name(path)
@@ -172,7 +187,7 @@ def log_grad(data: Data, *, tags: str | Iterable[str] = (), prefix: str = "grad/
         value = jnp.asarray(leaf)
         if not jnp.issubdtype(value.dtype, jnp.inexact):
             return leaf
-        backward = Log(key, tuple(event.steps), dataclasses.replace(event.site, backward=True))
-        return log_grad_p.bind(value, *event.steps.values(), backward=backward, of_tangent=False)
+        backward = Log(key, tuple(event.steps), bool(mask), dataclasses.replace(event.site, backward=True))
+        return log_grad_p.bind(value, *event.steps.values(), *mask, backward=backward, of_tangent=False)
 
     return jax.tree_util.tree_map_with_path(watch, data)

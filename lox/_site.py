@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
+from typing import ClassVar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +25,13 @@ NOWHERE = Site("", 0, "", ())
 
 
 class Optional:
-    """Why the number of events of a log call depends on data."""
+    """Why the number of events of a log call depends on data.
+
+    Attributes:
+        needs_unify: Whether `lox.spool` returns such events only where it is asked to, by `unify=True`.
+    """
+
+    needs_unify: ClassVar[bool] = True
 
     def message(self, site: Site = NOWHERE) -> str:
         """What to say of the log call at this place to someone who asks for all of its events."""
@@ -75,3 +83,16 @@ class Transposed(Optional):
             "a linear function, which never gets a value. Log where it does, use unify=True to get the event with a "
             "mask, or leave it out with argnames= or tags=."
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Where(Optional):
+    """The log call says itself where its event happens, by `where=`."""
+
+    needs_unify = False
+
+
+def strictest(reasons: Iterable[Optional | None]) -> Optional | None:
+    """The first of some reasons that needs `unify=True`, else the first reason, else None."""
+    found = [reason for reason in reasons if reason is not None]
+    return next((reason for reason in found if reason.needs_unify), found[0] if found else None)

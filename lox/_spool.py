@@ -62,7 +62,7 @@ class Spool(Collector):
         if self.forward:
             emit(logs if self.keep_logs else others)
         for event in events(selected):
-            if event.optional and not self.unify:
+            if event.optional and event.optional.needs_unify and not self.unify:
                 raise StructureError(event.optional.message(event.site))
         return selected
 

@@ -438,6 +438,17 @@ MUTANTS = {
         "tap_and_spool",
         THREE,
     ),
+    # Where a log happens.
+    "a log happens everywhere": (
+        name(_log, "read_event", lambda read: lambda *args: dataclasses.replace(read(*args), mask=None, batch_ndim=0)),
+        "jit",
+        testing.Program((Scan(3, (Log("a", "x", where="odd"), STEP)),)),
+    ),
+    "axes of where= are no batch axes": (
+        name(_log, "read_event", lambda read: lambda *args: dataclasses.replace(read(*args), batch_ndim=0)),
+        "jit",
+        testing.Program((Log("c", "x", where="each"), STEP, Log("c", "x", where="each"))),
+    ),
     # Without handlers.
     "a program without a handler logs": (name(_log, "recording", instead(Always)), "absence", []),
     "sites forgets that loops repeat": (

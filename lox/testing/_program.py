@@ -24,7 +24,8 @@ import lox
 class Log:
     """Logs one of `VALUES`, or `x` as one of `DTYPES`; a key that has steps has them at every site.
 
-    `beside` are further keys of the same call, each with its value.
+    `beside` are further keys of the same call, each with its value. `where` is one of `WHERES`; with "each", all
+    values are `x` or a cast of it.
     """
 
     key: str
@@ -33,6 +34,7 @@ class Log:
     steps: bool = False
     prefix: str = ""
     beside: tuple[tuple[str, str], ...] = ()
+    where: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +122,13 @@ VALUES = {
     "empty": "jnp.zeros((0, 2))",
 }
 """What can be logged, as Python."""
+
+WHERES = {
+    "": "",
+    "odd": "n % 2 == 1",
+    "each": "(n + jnp.arange(x.size).reshape(x.shape)) % 2 == 1",
+}
+"""What `where=` can be, as Python: nothing, one yes or no, or one for each number of `x`."""
 
 DTYPES = ("float16", "bfloat16", "complex64", "int32", "bool")
 """Dtypes that `x` can be cast to when it is logged."""
@@ -234,7 +243,7 @@ class _Source:
 
     def _statement(self, statement: Statement) -> list[str]:
         match statement:
-            case Log(key, value, tags, steps, prefix, beside):
+            case Log(key, value, tags, steps, prefix, beside, where):
                 data = []
                 for name, logged in ((key, value), *beside):
                     if logged not in VALUES and logged not in DTYPES:
@@ -242,6 +251,7 @@ class _Source:
                     data.append(f'"{name}": {VALUES.get(logged, f"x.astype(jnp.{logged})")}')
                 options = f", tags={list(tags)}" if tags else ""
                 options += f', prefix="{prefix}"' if prefix else ""
+                options += f", where={WHERES[where]}" if where else ""
                 options += ", step=i" if steps else ""
                 return [f"lox.log({{{', '.join(data)}}}{options})"]
             case Update(scale, shift, count):

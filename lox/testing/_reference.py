@@ -7,7 +7,7 @@ are deleted.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -75,10 +75,13 @@ class _Run:
 
     def _statement(self, statement: Statement, x: Any, n: int, i: int) -> tuple[Any, int]:
         match statement:
-            case Log(key, value, tags, steps, prefix, beside):
+            case Log(key, value, tags, steps, prefix, beside, where):
                 for name, of in ((key, value), *beside) if self.hears(tags) else ():
                     logged = _NUMPY[of](x, n) if of in _NUMPY else x.astype(jnp.dtype(of))
-                    self._log(prefix + name, logged, {"step": i} if steps else {})
+                    for lane, part in _happens(where, logged, n):
+                        dataclasses.replace(self, lane=(*self.lane, *lane))._log(
+                            prefix + name, part, {"step": i} if steps else {}
+                        )
                 return x, n
             case Update(scale, shift, count):
                 return np.sin(scale * x + shift + 0.1 * n).astype(x.dtype), (3 * n + count) % 7
@@ -120,6 +123,16 @@ class _Run:
         for suffix, part in value.items() if isinstance(value, dict) else [("", value)]:
             lanes = self.events.setdefault(key + suffix, {})
             lanes.setdefault(self.lane, []).append(Happened(part, steps))
+
+
+def _happens(where: str, value: Any, n: int) -> Iterator[tuple[Lane, Any]]:
+    """What is logged, and in which further batch element, where `where=` is true."""
+    if where == "each":
+        for number, lane in enumerate(np.ndindex(value.shape)):
+            if (n + number) % 2 == 1:
+                yield lane, value[lane]
+    elif not where or n % 2 == 1:
+        yield (), value
 
 
 def _slope(how: str, body: Body, x: Any, n: int, i: int) -> Any:

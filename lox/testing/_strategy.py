@@ -177,14 +177,19 @@ class _Grammar:
 
     def _logs(self, around: _Around) -> st.SearchStrategy[Log]:
         # A key has one shape and one set of counters wherever it is logged, hence its name.
-        def log(letter: str, value: str, tags: tuple[str, ...], others: list[str]) -> Log:
+        def log(letter: str, value: str, tags: tuple[str, ...], others: list[str], where: str) -> Log:
             beside = tuple((f"{letter}/{other}", other) for other in others if other != value)
-            return Log(f"{letter}/{value}", value, tags, steps=letter == "a", prefix=around.lanes, beside=beside)
+            name, prefix = f"{letter}/{value}", around.lanes
+            return Log(name, value, tags, steps=letter == "a", prefix=prefix, beside=beside, where=where)
 
         values = [value for value in self._values if not (around.sharded and value in UNVARYING)]
         tags = st.sampled_from([(), *((tag,) for tag in TAGS), TAGS])
         value = st.sampled_from(values or ["x"])
-        return st.builds(log, st.sampled_from("ab"), value, tags, st.lists(value, max_size=2, unique=True))
+        logs = [st.builds(log, st.sampled_from("ab"), value, tags, _few(value), st.sampled_from(["", "odd"]))]
+        if arrays := [value for value in values if value == "x" or value in DTYPES]:
+            array = st.sampled_from(arrays)
+            logs.append(st.builds(log, st.just("c"), array, tags, _few(array), st.just("each")))
+        return st.one_of(*logs)
 
     def _compound(self, name: str, depth: int, around: _Around) -> st.SearchStrategy[Statement]:
         def inner(**changed: Any) -> st.SearchStrategy[Body]:
@@ -221,6 +226,10 @@ class _Grammar:
             case "strip" | "keep":
                 return st.builds(Call, st.just(name), inner(), st.sampled_from(TAGS))
         return st.builds(Call, st.just(name), inner())
+
+
+def _few(value: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
+    return st.lists(value, max_size=2, unique=True)
 
 
 _numbers = st.sampled_from([0.25, 0.5, -0.75, 1.0])
