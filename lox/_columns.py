@@ -161,7 +161,7 @@ def columns(logs: Sequence[Node], depth: int = 0, arrays: Arrays = ON_DEVICE) ->
             fixed = (node.site, node.batch_ndim, node.optional, node.outer_batch_ndim, node.is_filled)
             parts.append(Columns(node.values, node.steps, node.mask, None, *fixed, single=True))
     return [
-        _in_sequence([parts[place].only(keys) for place in places], depth, arrays)
+        in_sequence([parts[place].only(keys) for place in places], depth, arrays)
         for keys, places in groups(part.values for part in parts).items()
     ]
 
@@ -213,13 +213,18 @@ def _unrolled(part: Columns, dropped: Any, depth: int, arrays: Arrays) -> Column
     return part.map(lambda array: arrays.unrolled(array, depth), dropped=dropped)
 
 
-def _in_sequence(parts: list[Columns], depth: int, arrays: Arrays) -> Columns:
+def in_sequence(parts: list[Columns], depth: int = 0, arrays: Arrays = ON_DEVICE) -> Columns:
+    """The events of some timelines of the same keys, one after the other.
+
+    Raises:
+        StructureError: They differ in shape, dtype or counters.
+    """
     if len(parts) == 1:
         return parts[0]
-    first, *others = parts = _in_equal_batches(parts, depth, arrays)
-    types = _types(first, depth)
+    first, *others = parts = in_equal_batches(parts, depth, arrays)
+    types = types_of(first, depth)
     for other in others:
-        _check_alike(types, first, other, depth)
+        check_alike(types, first, other, depth)
     is_filled = all(part.is_filled or part.mask is None for part in parts)
     if any(part.mask is not None for part in parts):
         parts = [dataclasses.replace(part, mask=part.happened(depth)) for part in parts]
@@ -252,8 +257,9 @@ Type = tuple[Any, tuple[int, ...], int]
 """The dtype and shape of an event, and how many of the first axes are of batches."""
 
 
-def _check_alike(types: dict[str, Type], first: Columns, other: Columns, depth: int) -> None:
-    others = _types(other, depth)
+def check_alike(types: dict[str, Type], first: Columns, other: Columns, depth: int = 0) -> None:
+    """Raise StructureError where events differ from the first ones, which have these types."""
+    others = types_of(other, depth)
     if types == others and first.steps.keys() == other.steps.keys():
         return
     for key in first.values:
@@ -269,12 +275,13 @@ def _check_alike(types: dict[str, Type], first: Columns, other: Columns, depth: 
         )
 
 
-def _types(part: Columns, depth: int) -> dict[str, Type]:
+def types_of(part: Columns, depth: int = 0) -> dict[str, Type]:
+    """The type of the events of each key."""
     first = depth + (not part.single)
     return {key: (value.dtype, tuple(value.shape[first:]), part.batch_ndim) for key, value in part.values.items()}
 
 
-def _in_equal_batches(parts: list[Columns], depth: int, arrays: Arrays) -> list[Columns]:
+def in_equal_batches(parts: list[Columns], depth: int = 0, arrays: Arrays = ON_DEVICE) -> list[Columns]:
     """The parts, of which those of smaller batches get the elements that they lack, where no event happened.
 
     So it is in `lax.map` with a `batch_size` that does not divide the length. Others stay as they are.
@@ -282,7 +289,7 @@ def _in_equal_batches(parts: list[Columns], depth: int, arrays: Arrays) -> list[
     batches = [part.batch(depth) for part in parts]
     if all(batch == batches[0] for batch in batches):
         return parts
-    logged = [{key: (dtype, shape[n:]) for key, (dtype, shape, n) in _types(part, depth).items()} for part in parts]
+    logged = [{key: (dtype, shape[n:]) for key, (dtype, shape, n) in types_of(part, depth).items()} for part in parts]
     first = parts[0].site, parts[0].batch_ndim, logged[0]
     if any((part.site, part.batch_ndim, types) != first for part, types in zip(parts, logged, strict=True)):
         return parts

@@ -18,10 +18,10 @@ from lox._events import Logs, Site
 State = Any
 """A pytree of arrays, whose static parts are known while a program is traced."""
 
-Inside = Literal["call", "loop", "rule"]
-"""What a primitive does with the programs in it. "call": it runs one of them, once. "loop": it branches, or repeats
-them, so that the state must have the same arrays before and after. "rule": it has rules of differentiation or batching,
-which take its results apart."""
+Inside = Literal["call", "loop", "branch", "rule"]
+"""What a primitive does with the programs in it. "call": it runs one of them, once. "loop": it repeats them, so that
+the state must have the same arrays before and after. "branch": it runs one of them, and the state must have the same
+arrays after each. "rule": it has rules of differentiation or batching, which take its results apart."""
 
 Results = tuple[State, Logs]
 """The state after a program, and the logs that were collected in it."""

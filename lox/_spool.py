@@ -9,6 +9,7 @@ from typing import Any, Literal, cast, overload
 
 from lox import _compat, _transform
 from lox._bounded import bounded_while
+from lox._capped import Capped
 from lox._collect import difference, filled, of_logs, unify_branches
 from lox._columns import with_event_axes
 from lox._eager import reporting_deleted
@@ -80,7 +81,7 @@ class Spool(Collector):
     ) -> tuple[Spool, EventCounts | None]:
         # Which events of a loop or branch are kept is known after it. So it is for a call, which is compiled once then,
         # unless a scan in it logs too much for that.
-        if state is None or inside == "loop" or (inside == "call" and not any(map(_has_scan, programs))):
+        if state is None or inside in ("loop", "branch") or (inside == "call" and not any(map(_has_scan, programs))):
             return self._keeping_all(), None
         return self, state.modulo(self.interval)
 
@@ -100,6 +101,10 @@ class Spool(Collector):
 
     def for_custom_rule(self, sites: frozenset[Site]) -> Filter:
         return PassThrough(self.selection, self.keep_logs, self.forward, sites)
+
+    def start(self) -> EventCounts | None:
+        """The state before a function."""
+        return None if self.interval == 1 else EventCounts()
 
     def result(self, state: EventCounts | None, logs: Logs) -> list[Timeline]:
         """The timelines of all logs of a function.
@@ -164,8 +169,9 @@ def _unbounded(found: Sequence[tuple[str, Event]]) -> str:
     sites = ", ".join(f"{key!r} at {event.site}" for key, event in found)
     return (
         f"lox.spool cannot return logs from a while_loop (or a fori_loop whose bounds are not static), of which the "
-        f"number of iterations is not known: {sites}. Give a bound with max_iters=, reduce them with reduce=, leave "
-        f"them out with on_while='warn' or with argnames= or tags=, or log in a scan or a fori_loop with static bounds."
+        f"number of iterations is not known: {sites}. Give a bound with max_events= or max_iters=, reduce them with "
+        "reduce=, leave them out with on_while='warn' or with argnames= or tags=, or log in a scan or a fori_loop "
+        "with static bounds."
     )
 
 
@@ -182,6 +188,7 @@ def spool(
     unify: bool = False,
     on_while: Literal["error", "warn"] = "error",
     max_iters: int | None = None,
+    max_events: int | None = None,
 ) -> Callable[[Function], Callable[..., tuple[Any, logdict]]]: ...
 @overload
 def spool(
@@ -196,6 +203,7 @@ def spool(
     unify: bool = False,
     on_while: Literal["error", "warn"] = "error",
     max_iters: int | None = None,
+    max_events: int | None = None,
 ) -> Callable[..., tuple[Any, logdict]]: ...
 def spool(
     fun: Function | None = None,
@@ -209,6 +217,7 @@ def spool(
     unify: bool = False,
     on_while: Literal["error", "warn"] = "error",
     max_iters: int | None = None,
+    max_events: int | None = None,
 ) -> Any:
     """Makes a function return what it logs, as arrays.
 
@@ -228,16 +237,21 @@ def spool(
             returned with a mask (and NaN, 0 or False where it did not) rather than refused.
         on_while: What to do with logs in a `while_loop`, or a `fori_loop` with dynamic bounds, of which the number
             is not known: "error" refuses them, "warn" leaves them out with a `SpoolWarning`. Neither matters where
-            `reduce` or `max_iters` tell what to do.
+            `reduce`, `max_events` or `max_iters` tell what to do.
         max_iters: Collects so many iterations of each such loop, with a mask, and counts in `logs.dropped` the
             events of further ones.
+        max_events: Bounds the events whose number is not known before the function runs, those in `while_loop`s
+            however nested and those that may not happen: of the keys that are logged together, and of each batch
+            element, the first so many that happen are kept, in their order, and `logs.dropped` counts the others.
+            Memory does not grow with the number of iterations. Events of these keys elsewhere count as well. In a
+            `shard_map` it is the number for each shard. `interval` comes first: what it skips does not count.
 
     Returns:
         A function with the arguments of `fun` that returns its result and a `lox.logdict`.
 
     Raises:
-        LogValueError: `reduce`, `interval`, `on_while` or `max_iters` is none of the above, or `reduce` and
-            `interval` are both given. A `ValueError`.
+        LogValueError: `reduce`, `interval`, `on_while`, `max_iters` or `max_events` is none of the above, or both of
+            `reduce` and `interval`, or of `max_iters` and `max_events`, are given. A `ValueError`.
         LogDataError: `argnames` or `tags` are not names. A `TypeError`.
 
     When the returned function runs:
@@ -258,7 +272,7 @@ def spool(
     >>> out.item(), logs["total"].tolist()
     (6.0, [0.0, 1.0, 3.0, 6.0])
     """
-    asked = (argnames, tags, reduce, interval, prefix, keep_logs, unify, on_while, max_iters)
+    asked = (argnames, tags, reduce, interval, prefix, keep_logs, unify, on_while, max_iters, max_events)
     try:
         options = _remembered_options(*asked)
     except TypeError:  # Something that cannot be hashed, such as a list of names, or of the wrong type.
@@ -276,6 +290,7 @@ def _options(
     unify: Any,
     on_while: Any,
     max_iters: Any,
+    max_events: Any,
 ) -> _Options:
     """Checks the keywords of `lox.spool`."""
     options = {
@@ -288,8 +303,12 @@ def _options(
     selection, reductions = Selection.of(argnames, tags), _reductions(reduce)
     if reduce is not None and interval is not None:
         raise LogValueError("lox.spool takes reduce= or interval=, not both.")
+    if max_iters is not None and max_events is not None:
+        raise LogValueError("lox.spool takes max_iters= or max_events=, not both.")
     _transform.string("prefix", prefix)
-    return _options_of(selection, reductions, tuple(options.items()), prefix)
+    return _options_of(
+        selection, reductions, tuple(options.items()), prefix, _transform.positive("max_events", max_events)
+    )
 
 
 # Written where it is called, `lox.spool(f)(x)` is made anew at each call.
@@ -304,6 +323,7 @@ class _Options:
     reductions: tuple[tuple[str | None, str], ...]
     make: tuple[tuple[str, Any], ...]
     prefix: str
+    max_events: int | None
 
     def call(self, fun: Function, args: Any, kwargs: Any) -> tuple[Any, logdict]:
         spool, reduce = _handlers(self, recording.value)
@@ -319,8 +339,7 @@ class _Options:
         if spool is None:
             out = inner(*args, **kwargs)
         else:
-            start = None if spool.interval == 1 else EventCounts()
-            out, state, collected = _transform.run(spool, start, inner, args, kwargs)
+            out, state, collected = _transform.run(spool, spool.start(), inner, args, kwargs)
             timelines += spool.result(state, collected)
         with reporting_deleted(folded):
             timelines += [as_timeline({key: folded.accumulators[key] for key in keys}) for keys in folded.timelines]
@@ -332,18 +351,25 @@ _options_of = functools.lru_cache(maxsize=128)(_Options)
 
 
 @functools.lru_cache(maxsize=128)
-def _handlers(options: _Options, forward: bool) -> tuple[Spool | None, Any]:
+def _handlers(options: _Options, forward: bool) -> tuple[Spool | Capped | None, Any]:
     """The handlers of the logs that are stacked, and inside it that of those that are reduced, as far as there are."""
     make, reductions = dict(options.make), options.reductions
+
+    def stacks(selection: Selection) -> Spool | Capped:
+        spool = Spool(selection=selection, forward=forward, **make)
+        if options.max_events is None:
+            return spool
+        return Capped(dataclasses.replace(spool, interval=1), options.max_events, spool.interval)
+
     if not reductions:
-        return Spool(selection=options.selection, forward=forward, **make), None
+        return stacks(options.selection), None
     common: dict[str, Any] = {"keep_logs": make["keep_logs"] and forward, "reductions": reductions}
     keys = frozenset(key for key, _ in reductions if key is not None)
     if not keys:
         return None, Reduce(selection=options.selection, forward=forward, **common)
     others = dataclasses.replace(options.selection, without=keys)
     reduce = Reduce(selection=options.selection.only(keys), forward=True, **common)
-    return Spool(selection=others, forward=forward, **make), reduce
+    return stacks(others), reduce
 
 
 def _spooled(fun: Function, options: _Options) -> Callable[..., tuple[Any, logdict]]:

@@ -217,12 +217,13 @@ def compact(timeline: Columns, interval: int, offset: int) -> Columns:
     inside = jnp.minimum(source, max(slots - 1, 0))
 
     def move(array: Any) -> Any:
-        return _over_batches(_take, timeline.batch_ndim)(array, sharded_as(array, inside))
+        return over_batches(_take, timeline.batch_ndim)(array, sharded_as(array, inside))
 
     return dataclasses.replace(timeline.map(move), mask=source < slots, is_filled=False)
 
 
-def _over_batches(function: Callable[..., Any], batch_ndim: int) -> Callable[..., Any]:
+def over_batches(function: Callable[..., Any], batch_ndim: int) -> Callable[..., Any]:
+    """A function of arrays with an event axis, for arrays that have batch axes after it."""
     for _ in range(batch_ndim):
         function = jax.vmap(function, in_axes=1, out_axes=1)
     return function

@@ -38,7 +38,7 @@ LAYERS = (
         "lox._extras",
     }
     | {"lox._run_all", "lox._site", "lox._timeline"},
-    {"lox._arguments", "lox._effect", "lox._columns", "lox._log", "lox._log_grad"}
+    {"lox._arguments", "lox._effect", "lox._columns", "lox._lockstep", "lox._log", "lox._log_grad"}
     | {"lox._keys", "lox._host_values", "lox._tables", "lox._datasets", "lox._abstract", "lox._notebook"},
     {
         "lox._handler",
@@ -53,7 +53,7 @@ LAYERS = (
         "lox._reduce",
     },
     {"lox._rules", "lox._autodiff", "lox._batching", "lox._transform", "lox._channel", "lox._deliver"}
-    | {"lox._shard_divergence", "lox._bounded", "lox._chunks", "lox._fold", "lox._subsample"},
+    | {"lox._shard_divergence", "lox._bounded", "lox._capped", "lox._chunks", "lox._fold", "lox._subsample"},
     HANDLERS | {"lox._storage", "lox._tap"},
     {"lox.loggers", "lox._audit"},
     {"lox", "lox.__main__", "lox.commands", "lox.demo", "lox.testing"},

@@ -411,8 +411,8 @@ def looped(x):
 
 UNBOUNDED = (
     "lox.spool cannot return logs from a while_loop (or a fori_loop whose bounds are not static), of which the number "
-    "of iterations is not known: {}. Give a bound with max_iters=, reduce them with reduce=, leave them out with "
-    "on_while='warn' or with argnames= or tags=, or log in a scan or a fori_loop with static bounds."
+    "of iterations is not known: {}. Give a bound with max_events= or max_iters=, reduce them with reduce=, leave them "
+    "out with on_while='warn' or with argnames= or tags=, or log in a scan or a fori_loop with static bounds."
 )
 
 

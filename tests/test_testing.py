@@ -193,7 +193,7 @@ class Changing:
         (
             lambda x: lax.fori_loop(0, jnp.int32(20), lambda i, x: lox.log({"x": x})["x"], x),
             testing.LAWS,
-            "max_iters is too small",
+            "max_iters=16 is too small",
         ),
     ],
 )

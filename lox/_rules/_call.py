@@ -32,6 +32,12 @@ def discharge(handler: Handler, state: State, jaxpr: Any) -> tuple[Any, list[Any
     return discharged, [*consts, *leaves], results
 
 
+def discharge_from(handler: Handler, structure: Any, avals: tuple[Any, ...], jaxpr: Any) -> tuple[Any, Any]:
+    """The same from a state of this structure with these abstract values: the jaxpr, and the new outputs' structure."""
+    discharged, _, results = _discharge(jaxpr, handler, structure, avals)
+    return discharged, results
+
+
 @_compat.weakref_lru_cache
 def _discharge(jaxpr: Any, handler: Handler, structure: Any, avals: tuple[Any, ...]) -> tuple[Any, list[Any], Any]:
     results = None

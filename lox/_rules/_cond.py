@@ -44,7 +44,7 @@ def discharge_branches(
         new outputs.
     """
     branches = [varied(branch, index) for branch in branches]
-    inner, inside = handler.enter(state, branches, "loop")
+    inner, inside = handler.enter(state, branches, "branch")
     discharged = [discharge(inner, inside, branch) for branch in branches]
     shapes = [split_results(_compat.out_avals(jaxpr), structure)[1:] for jaxpr, _, structure in discharged]
     makers = inner.unify_branches(shapes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ from lox import _compat
 from lox._events import Logs
 from lox._handler import Handler, State, rule
 from lox._leading_axes import where
+from lox._lockstep import any_live, settle
 from lox._logs_in import has_log
 from lox._rules._call import varied
 from lox._rules._loop import InLoop
@@ -28,12 +29,19 @@ def while_loop(
 ) -> tuple[list[Any], State, Logs]:
     del primitive
     loop = Loop(args, params)
+    return run_loop(handler, state, loop, loop.iterate)
+
+
+def run_loop(
+    handler: Handler, state: State, loop: Loop, iterate_values: Callable[..., list[Any]]
+) -> tuple[list[Any], State, Logs]:
+    """Run a loop under a handler, with this function of the carried values for an iteration."""
     start, state, logs = loop.start(handler, state)
     inside = InLoop(handler, state, loop.programs)
 
     def iterate(carry: Any) -> Any:
         values, state, trips = carry
-        values, state, _ = inside.run(state, loop.iterate, *values)
+        values, state, _ = inside.run(state, iterate_values, *values)
         return values, state, trips and [trips[0] + 1]
 
     trips = [jnp.int32(0)] if inside.carry else []
@@ -46,14 +54,17 @@ class Loop:
 
     Where the condition logs, the predicate of the next iteration is computed at the end of this one, so that this logs
     as well. So is a predicate with axes: it belongs to a batched loop, in which finished batch elements stand still.
+    The predicate is carried in `lockstep` too, so that they stand still under a later `vmap`.
 
     Attributes:
         init: The values that the loop of the program carries.
         programs: The jaxprs of the condition and of the body.
+        lockstep: Whether a `vmap` around runs the loop until the last batch element is done.
     """
 
-    def __init__(self, args: Sequence[Any], params: dict[str, Any]):
+    def __init__(self, args: Sequence[Any], params: dict[str, Any], lockstep: bool = False):
         """Take the arguments and the parameters of a `while_loop`."""
+        self.lockstep = lockstep
         self._cond_consts, self._body_consts, self.init = split_args(args, params)
         (self._predicate,) = _compat.out_avals(params["cond_jaxpr"])
         self._cond, self._body = self.programs = [
@@ -63,7 +74,7 @@ class Loop:
 
     def start(self, handler: Handler, state: State) -> tuple[list[Any], State, Logs]:
         """The values before the first iteration, and what the handler makes of the first test."""
-        if not has_log(self._cond) and not self._predicate.shape:
+        if not has_log(self._cond) and not self._predicate.shape and not self.lockstep:
             return list(self.init), state, ()
         ((predicate,), state_after, logs) = under(handler, self._test)(state, *self.init)
         init = [self._vary(value, predicate) for value in self.init] if predicate.shape else self.init
@@ -79,13 +90,16 @@ class Loop:
         if predicate.shape:
             pairs = zip(new, carry, strict=True)
             new = [where(predicate, self._vary(after, predicate), before) for after, before in pairs]
+        elif self.lockstep:
+            new = [settle(predicate, after, before) for after, before in zip(new, carry, strict=True)]
         (again,) = self._test(*self._typed(new))
         return [*new, again & predicate]
 
     def goes_on(self, values: Sequence[Any]) -> Any:
         """Whether there is another iteration after these values."""
         carried = values[len(self._types) :]
-        return jnp.any(*carried) if carried else self._test(*self._typed(values))[0]
+        again = jnp.any(*carried) if carried else self._test(*self._typed(values))[0]
+        return any_live(again) if self.lockstep else again
 
     def outs(self, values: Sequence[Any]) -> list[Any]:
         """The values that the loop of the program returns."""

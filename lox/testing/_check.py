@@ -52,7 +52,7 @@ def check(
         laws: Which laws, of `lox.testing.LAWS`.
         lanes: Tuples of arguments of further calls, which are batched with `args` under `vmap`: of the same structure,
             shapes and dtypes. By default `args` twice more, with the floats somewhat smaller.
-        spool: Keywords of `lox.spool`, of `unify`, `max_iters` and `on_while`. By default
+        spool: Keywords of `lox.spool`, of `unify`, `max_iters`, `max_events` and `on_while`. By default
             ``{"unify": True, "max_iters": 16}``.
         tolerance: How far floats may be apart, relative and absolute.
         choose: Takes what a law claims and returns what of it to check: everything by default, which compiles about
@@ -65,8 +65,8 @@ def check(
         BrokenLaw: A law does not hold. The message names the first difference: key, event, lane, what was expected
             and what was found. An `AssertionError`.
         NothingToCheck: The function logs nothing, or no law was given or applies. A `ValueError`.
-        ValueError: The function returns something else each time, or a loop runs longer than `max_iters`. Or an
-            argument is not as above.
+        ValueError: The function returns something else each time, or a loop runs longer than `max_iters`, or logs
+            more than `max_events`. Or an argument is not as above.
 
     >>> import jax, jax.numpy as jnp
     >>> import lox
@@ -148,9 +148,9 @@ def _claims(law: Law, claims: Any) -> tuple[Claim, ...]:
 
 def _options(spool: Any) -> dict[str, Any]:
     options = {} if spool is None else spool
-    if not isinstance(options, Mapping) or not set(options) <= {"unify", "max_iters", "on_while"}:
-        raise ValueError(f"spool= takes unify, max_iters and on_while by name, got {spool!r}.")
-    return {"unify": True, "max_iters": 16, **options}
+    if not isinstance(options, Mapping) or not set(options) <= {"unify", "max_iters", "max_events", "on_while"}:
+        raise ValueError(f"spool= takes unify, max_iters, max_events and on_while by name, got {spool!r}.")
+    return {"unify": True, **({} if "max_events" in options else {"max_iters": 16}), **options}
 
 
 def _lanes(args: tuple[Any, ...], lanes: Any) -> tuple[tuple[Any, ...], ...]:
@@ -212,4 +212,4 @@ def _is_fit(subject: Subject) -> None:
         _, bounded = jax.jit(subject.spool(subject.fun))(*subject.args)
         for key, dropped in bounded.dropped.items():
             if np.any(dropped):
-                raise ValueError(f"max_iters is too small: {dropped} events of key {key!r} were dropped.")
+                raise ValueError(f"{subject.bound} is too small: {dropped} events of key {key!r} were dropped.")

@@ -294,6 +294,8 @@ def filters(subject: Subject) -> Claims:
         how = f"jit(spool(f, interval={interval}))"
         spooled = jax.jit(subject.spool(f, interval=interval))
         yield subject.spools(how, spooled, expected=functools.partial(_thinned, subject, interval), args=subject.args)
+    for bound in (1, 3):
+        yield Claim(f"jit(spool(f, max_events={bound}))", functools.partial(_caps, subject, bound))
     numeric = not any(jnp.issubdtype(each.dtype, jax.dtypes.extended) for each in subject.types.values())
     for reduction in _REDUCTIONS if numeric else ("count", "first", "last"):
         yield Claim(f"jit(spool(f, reduce={reduction!r}))", functools.partial(_reduces, subject, reduction))
@@ -306,6 +308,29 @@ def _thinned(subject: Subject, interval: int) -> Reference:
         for key, lanes in subject.alone.events.items()
     }
     return Reference(subject.alone.out, thinned)
+
+
+def _caps(subject: Subject, bound: int) -> None:
+    how = f"jit(spool(f, max_events={bound}))"
+    spooled = jax.jit(subject.spool(subject.fun, max_events=bound, max_iters=None))
+    out, logs = spooled(*subject.args)
+    subject.out_is(subject.alone.out, out, how)
+    is_capped = logs.dropped
+    for key in logs:
+        if key in logs.mask and key not in is_capped:
+            raise BrokenLaw(f"{how} has a mask of key {key!r}, whose events it does not count.")
+    if "shard_map" in subject.primitives:  # There each shard keeps so many, of what they share as well.
+        return
+    expected = {
+        key: {lane: happened[: bound if key in is_capped else None] for lane, happened in lanes.items()}
+        for key, lanes in subject.alone.events.items()
+    }
+    subject.events_are(expected, subject.events(logs), how)
+    for key, dropped in is_capped.items():
+        for lane, number in np.ndenumerate(np.asarray(dropped)):
+            happened = len(subject.alone.events.get(key, {}).get(lane, ()))
+            if number != max(happened - bound, 0):
+                raise BrokenLaw(f"{how} counts {number} dropped events of key {key!r}, of {happened} that happened.")
 
 
 def _reduces(subject: Subject, reduction: str) -> None:

@@ -74,6 +74,12 @@ class Subject:
         """The arguments of one call, which may be donated to it."""
         return jax.tree.map(_copy, self.lanes[0])
 
+    @property
+    def bound(self) -> str:
+        """The keyword that bounds the events of loops, for messages."""
+        name = "max_events" if self.options.get("max_events") else "max_iters"
+        return f"{name}={self.options.get(name)}"
+
     @functools.cached_property
     def alone(self) -> Reference:
         """What one call returns and logs."""
@@ -91,8 +97,7 @@ class Subject:
         for key, dropped in logs.dropped.items():
             if np.any(dropped):
                 raise ValueError(
-                    f"max_iters={self.options['max_iters']} is too small: {dropped} events of key {key!r} were "
-                    f"dropped for the arguments {args}."
+                    f"{self.bound} is too small: {dropped} events of key {key!r} were dropped for the arguments {args}."
                 )
         return Reference(out, self.events(logs))
 
