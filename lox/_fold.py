@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from lox._events import Event, Logs, Site, with_depths
 from lox._exceptions import StructureError
 from lox._handler import Filter, Inside, Results, Stateful
 from lox._logs_in import jaxprs_in, logs_in
+from lox._patterns import first_match
 from lox._reduce import (
     Accumulator,
     continued,
@@ -102,8 +104,7 @@ class Reduce(Stateful):
 
     def reduction(self, key: str) -> str:
         """The reduction of a key that is selected."""
-        reductions = dict(self.reductions)
-        return reductions[key] if key in reductions else reductions[None]
+        return _reduction(self.reductions, key)
 
     def handle(self, state: Reduced, logs: Logs) -> Results:
         selected, others = self.selection.split(logs)
@@ -174,6 +175,12 @@ class Reduce(Stateful):
         inner = dataclasses.replace(self, forward=False)
         discharged, _, structure = discharge(inner, NOTHING, program)
         return split_results(_compat.out_avals(discharged), structure)[1]
+
+
+@functools.lru_cache(maxsize=4096)
+def _reduction(reductions: tuple[tuple[str | None, str], ...], key: str) -> str:
+    of_key = dict(reductions)
+    return of_key[None if None in of_key else first_match([name for name in of_key if name is not None], key)]
 
 
 @_compat.weakref_lru_cache

@@ -17,6 +17,7 @@ from lox._arguments import names
 from lox._events import NOWHERE
 from lox._exceptions import LogValueError, StructureError
 from lox._keys import on_host
+from lox._patterns import first_match, names_of
 from lox._reduce import Reduction, as_timeline, check_reduction, fold
 from lox._timeline import Timeline, canonical, groups, refined
 
@@ -227,11 +228,16 @@ class logdict(Mapping[str, Any]):
         return of_timelines((*mine._timelines, *other._timelines))
 
     def filter(self, argnames: str | Iterable[str] | Callable[[str], bool]) -> logdict:
-        """Only these keys, or those of which the function is true."""
+        """Return the logs of some keys.
+
+        Args:
+            argnames: Keys, patterns such as ``"train/*"``, or a function that is true of the keys to return.
+        """
         if callable(argnames):
             wanted = {key for key in self if argnames(key)}
         else:
-            wanted = set(names(argnames, "argnames", ""))
+            chosen = names_of(names(argnames, "argnames", ""))
+            wanted = {key for key in self if key in chosen}
         kept = (each.only(wanted) for each in self._timelines)
         return of_timelines(each for each in kept if each.values)
 
@@ -257,13 +263,15 @@ class logdict(Mapping[str, Any]):
 
         Args:
             reduction: "mean", "sum", "min", "max", "first", "last" or "count", or a mapping from key to one of them;
-                keys that are not in the mapping stay as they are.
+                keys that are not in the mapping stay as they are. Its keys are names or patterns such as ``"train/*"``;
+                the name itself comes first, then the first pattern that matches.
 
         Raises:
             LogValueError: There is no such reduction.
         """
         asked = reduction if isinstance(reduction, Mapping) else dict.fromkeys(self, reduction)
-        of_key = {key: check_reduction(asked[key]) for key in self if key in asked}
+        matching = {key: first_match(asked, key) for key in self}
+        of_key = {key: check_reduction(asked[found]) for key, found in matching.items() if found is not None}
         # The counters of "first" are those of another event.
         parts = refined(self._timelines, lambda key: (key in of_key, of_key.get(key) == "first"))
         return of_timelines(_reduced(part, of_key) if of_key.keys() & part.values else part for part in parts)

@@ -8,15 +8,17 @@ from collections.abc import Iterable
 from lox._arguments import names
 from lox._events import Event, Logs, Site, map_events, restrict
 from lox._handler import Filter, State
+from lox._patterns import Names, names_of
 
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """Keys among `argnames`, and not `without`, of calls that carry one of `tags`; None does not restrict."""
+    """Keys among `argnames` and `among`, and not `without`, of calls with one of `tags`; None does not restrict."""
 
-    argnames: frozenset[str] | None = None
-    tags: frozenset[str] | None = None
-    without: frozenset[str] = frozenset()
+    argnames: Names | None = None
+    tags: Names | None = None
+    among: Names | None = None
+    without: Names = frozenset()
 
     @classmethod
     def of(cls, argnames: str | Iterable[str] | None, tags: str | Iterable[str] | None) -> Selection:
@@ -26,16 +28,13 @@ class Selection:
             LogDataError: One of them is not a name or an iterable of names.
         """
         return cls(
-            None if argnames is None else frozenset(names(argnames, "argnames", "")),
-            None if tags is None else frozenset(names(tags, "tags", "")),
+            None if argnames is None else names_of(names(argnames, "argnames", "")),
+            None if tags is None else names_of(names(tags, "tags", "")),
         )
-
-    def only(self, keys: frozenset[str]) -> Selection:
-        """Return the selection of those keys that this one selects."""
-        return dataclasses.replace(self, argnames=keys if self.argnames is None else keys & self.argnames)
 
     def has(self, key: str, tags: Iterable[str]) -> bool:
         by_name = (self.argnames is None or key in self.argnames) and key not in self.without
+        by_name = by_name and (self.among is None or key in self.among)
         return by_name and (self.tags is None or not self.tags.isdisjoint(tags))
 
     def split(self, logs: Logs) -> tuple[Logs, Logs]:

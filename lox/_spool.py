@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, cast, overload
 
 from lox import _compat, _transform
+from lox._arguments import names
 from lox._bounded import bounded_while
 from lox._capped import Capped
 from lox._collect import difference, filled, of_logs, unify_branches
@@ -20,6 +21,7 @@ from lox._fold import NOTHING, Reduce
 from lox._handler import Collector, Filter, Handler, Inside, Results, Rule, State
 from lox._logdict import logdict, of_timelines
 from lox._logs_in import equations, events_in, logs_in
+from lox._patterns import names_of
 from lox._reduce import Reduction, as_timeline, check_reduction
 from lox._rules._scan import scan_p
 from lox._rules._while import Loop, while_loop, while_p
@@ -223,12 +225,15 @@ def spool(
 
     Args:
         fun: The function. Without it, a decorator is returned.
-        argnames: A key or keys to collect. None does not restrict; an empty iterable selects nothing.
-        tags: A tag or tags; a log call is selected when it carries any of them. With `argnames`, both must match.
+        argnames: A key or keys to collect, or patterns: `*` stands for any characters of a key but slashes, as in
+            ``"train/*"``, and `**` for any characters. None does not restrict; an empty iterable selects nothing.
+        tags: A tag or tags, or patterns; a log call is selected when it carries any of them. With `argnames`, both
+            must match.
         reduce: "mean", "sum", "min", "max", "first", "last" or "count", or a mapping from key to one of them: the
             events of a key become one, as they happen, so that memory does not grow with their number. Floats are
             added with compensation (Kahan): a sum or mean of 10^7 events is as precise as one event. Keys that are
-            not in the mapping are not reduced.
+            not in the mapping are not reduced. With ``{"loss": "mean", "*": "last"}``, the name of a key comes first,
+            then the first pattern that matches.
         interval: Of each key every `interval`-th event is kept, the first one first; n events take the memory of
             ceil(n / interval), plus those of one iteration of an outer loop.
         prefix: Put before every key.
@@ -364,11 +369,11 @@ def _handlers(options: _Options, forward: bool) -> tuple[Spool | Capped | None, 
     if not reductions:
         return stacks(options.selection), None
     common: dict[str, Any] = {"keep_logs": make["keep_logs"] and forward, "reductions": reductions}
-    keys = frozenset(key for key, _ in reductions if key is not None)
+    keys = names_of(key for key, _ in reductions if key is not None)
     if not keys:
         return None, Reduce(selection=options.selection, forward=forward, **common)
     others = dataclasses.replace(options.selection, without=keys)
-    reduce = Reduce(selection=options.selection.only(keys), forward=True, **common)
+    reduce = Reduce(selection=dataclasses.replace(options.selection, among=keys), forward=True, **common)
     return stacks(others), reduce
 
 
@@ -394,4 +399,4 @@ def _reductions(reduce: Any) -> tuple[tuple[str | None, str], ...]:
         return ()
     if not isinstance(reduce, Mapping):
         return ((None, check_reduction(reduce)),)
-    return tuple((key, check_reduction(name)) for key, name in reduce.items())
+    return tuple((key, check_reduction(reduce[key])) for key in names(reduce, "keys of reduce=", ""))

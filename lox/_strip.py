@@ -48,8 +48,10 @@ def strip(
 
     Args:
         fun: The function. Without it, a decorator is returned.
-        argnames: A key or keys to remove. None does not restrict; an empty iterable selects nothing.
-        tags: A tag or tags; a log call is selected when it carries any of them. With `argnames`, both must match.
+        argnames: A key or keys to remove, or patterns: `*` stands for any characters of a key but slashes, as in
+            ``"train/*"``, and `**` for any characters. None does not restrict; an empty iterable selects nothing.
+        tags: A tag or tags, or patterns; a log call is selected when it carries any of them. With `argnames`, both
+            must match.
 
     Returns:
         A function of the same signature and results.
@@ -86,8 +88,10 @@ def keep(
 
     Args:
         fun: The function. Without it, a decorator is returned.
-        argnames: A key or keys to keep. None does not restrict; an empty iterable selects nothing.
-        tags: A tag or tags; a log call is selected when it carries any of them. With `argnames`, both must match.
+        argnames: A key or keys to keep, or patterns: `*` stands for any characters of a key but slashes, as in
+            ``"train/*"``, and `**` for any characters. None does not restrict; an empty iterable selects nothing.
+        tags: A tag or tags, or patterns; a log call is selected when it carries any of them. With `argnames`, both
+            must match.
 
     Returns:
         A function of the same signature and results.

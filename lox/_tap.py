@@ -93,8 +93,10 @@ def tap(
     Args:
         fun: The function. Without it, a decorator is returned.
         callback: What takes the logs. Without it, they are printed.
-        argnames: A key or keys to take. None does not restrict; an empty iterable selects nothing.
-        tags: A tag or tags; a log call is selected when it carries any of them. With `argnames`, both must match.
+        argnames: A key or keys to take, or patterns: `*` stands for any characters of a key but slashes, as in
+            ``"train/*"``, and `**` for any characters. None does not restrict; an empty iterable selects nothing.
+        tags: A tag or tags, or patterns; a log call is selected when it carries any of them. With `argnames`, both
+            must match.
         interval: Of each key every `interval`-th event is taken, the first one first. What is skipped calls nothing.
             Inside a `shard_map`, where a `TapWarning` says so, and in rules of differentiation nothing is skipped.
         prefix: Put before every key.

@@ -162,7 +162,7 @@ def test_a_damaged_run_is_named_and_the_others_go_on(lox_main, runs, tmp_path):
         code, rows, error = lox_main(*command)
         assert code == 1 and f"{runs / 'b' / 'manifest.json'} is damaged" in error and error.count("\n") == 1
         assert {row[0].partition(",")[0] for row in rows} - {"run"} == {"a", "c"}
-    code, _, error = lox_main("plot", runs, "*", "-o", tmp_path / "plot.png")
+    code, _, error = lox_main("plot", runs, "**", "-o", tmp_path / "plot.png")
     assert code == 1 and "is damaged" in error and (tmp_path / "plot.png").exists()
     (runs / "a" / "train%2floss.0.npy").write_bytes(b"nonsense")
     code, rows, error = lox_main("ls", runs)
@@ -185,7 +185,9 @@ def test_show_takes_names_and_patterns_of_keys(lox_main, tmp_path):
         return code, [row[1] for row in rows], error
 
     assert keys("train/*") == (0, ["train/acc", "train/loss"], "")
-    assert keys("x[0]", "*loss", "train/loss") == (0, ["x[0]", "test/loss", "train/loss"], "")
+    assert keys("x[0]", "**/loss", "train/loss") == (0, ["x[0]", "test/loss", "train/loss"], "")
+    assert keys("*") == (0, ["x[0]"], "")
+    assert keys("x[?]", "test/loss") == (1, ["test/loss"], "lox: no run has the key 'x[?]'\n")
     assert keys("test/loss", "absent") == (1, ["test/loss"], "lox: no run has the key 'absent'\n")
 
 

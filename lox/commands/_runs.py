@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from lox._exceptions import StorageError
 from lox._logdict import logdict
+from lox._patterns import matches
 from lox._storage import read_run, runs
 from lox.commands._output import Failure, complain
 
@@ -64,7 +64,7 @@ class Selection:
             return list(logs)
         found = {}
         for pattern in self._patterns:
-            keys = [pattern] if pattern in logs else [key for key in logs if fnmatchcase(key, pattern)]
+            keys = [pattern] if pattern in logs else [key for key in logs if matches(pattern, key)]
             found.update(dict.fromkeys(keys))
             if keys:
                 self._missing.pop(pattern, None)
