@@ -20,6 +20,37 @@ _SCALARS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64, c
 ARRAY_LIKE = (*_SCALARS, np.ndarray, np.generic)
 
 
+RESERVED_COUNTERS = {
+    "tag": "tags= gives a log its tags",
+    "argnames": "argnames= of the handler selects keys, as in lox.spool(f, argnames=...)",
+    "every": "interval= of lox.spool and lox.tap takes every k-th event",
+    "interval": "interval= of lox.spool and lox.tap takes every k-th event",
+    "reduce": "reduce= of lox.spool reduces events",
+    "mask": "where= says whether the event happens",
+    "when": "where= says whether the event happens",
+}
+"""Names that counters cannot have, since they are keywords of something else, each with the keyword that was meant."""
+
+
+def check_counters(function: str, counters: Iterable[str], where: str) -> None:
+    """Refuse names of counters that are keywords of something else.
+
+    Args:
+        function: The function of lox that got them.
+        counters: The names.
+        where: Where that is, as messages have it.
+
+    Raises:
+        LogValueError: There is such a name. A `ValueError`.
+    """
+    for name in counters:
+        if name in RESERVED_COUNTERS:
+            raise LogValueError(
+                f"{function} got a counter named {name!r}{where}: {RESERVED_COUNTERS[name]}. Give a counter another "
+                "name."
+            )
+
+
 def names(value: str | Iterable[str], what: str, where: str) -> tuple[str, ...]:
     """A name or an iterable of names as a tuple; a bare string is one name."""
     if isinstance(value, str):
@@ -40,6 +71,8 @@ def read_event(
     call = _Call(function, _calling_site(tags))
     if not isinstance(prefix, str):
         raise LogDataError(f"prefix must be a string, got {describe(prefix)}, at {call.site}.")
+    if not RESERVED_COUNTERS.keys().isdisjoint(steps):
+        check_counters(function, steps, f", at {call.site}")
     values = call.values(data, prefix)
     if not values:
         return event_of({}, {}, None, call.site)

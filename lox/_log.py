@@ -27,6 +27,8 @@ def log(data: Data, *, tags: str | Iterable[str] = (), prefix: str = "", where: 
             element has an event or none. Use it in place of a `cond` around the log. `lox.spool` returns such events
             with a mask, whatever the value is and without `unify=True`; a tap is called where any element is true.
         **steps: Named counters of the event, such as ``step=i, episode=e``: scalars, or of the shape of `where`.
+            They cannot be named `tag`, `argnames`, `every`, `interval`, `reduce`, `mask` or `when`, which are taken for
+            misspelt keywords.
 
     Returns:
         `data`.
@@ -34,7 +36,7 @@ def log(data: Data, *, tags: str | Iterable[str] = (), prefix: str = "", where: 
     Raises:
         LogDataError: `data`, a key, a leaf, a tag or `where` has the wrong type. A `TypeError`.
         LogValueError: Two keys are equal after flattening, a value does not begin with the axes of `where`, or a
-            counter has another shape than described. A `ValueError`.
+            counter has another shape than described or one of these names. A `ValueError`.
 
     >>> import jax.numpy as jnp
     >>> import lox

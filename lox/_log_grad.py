@@ -152,6 +152,8 @@ def log_grad(
         where: A boolean of shape `()`, or of the shape of the first axes of every array: where the event happens, as in
             `lox.log`. The cotangent goes back in any case.
         **steps: Named counters of the event, such as ``step=i, episode=e``: scalars, or of the shape of `where`.
+            They cannot be named `tag`, `argnames`, `every`, `interval`, `reduce`, `mask` or `when`, which are taken for
+            misspelt keywords.
 
     Returns:
         `data`, of the same structure.
@@ -159,7 +161,7 @@ def log_grad(
     Raises:
         LogDataError: `data`, a key, a leaf, a tag or `where` has the wrong type. A `TypeError`.
         LogValueError: Two keys are equal after flattening, a value does not begin with the axes of `where`, or a
-            counter has another shape than described. A `ValueError`.
+            counter has another shape than described or one of these names. A `ValueError`.
 
     >>> import jax, jax.numpy as jnp
     >>> import lox

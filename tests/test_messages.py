@@ -121,6 +121,33 @@ def test_a_step_that_is_no_array():
     assert message(lox.LogDataError, lox.spool(f)) == expected
 
 
+MEANT = {
+    "tag": "tags= gives a log its tags",
+    "argnames": "argnames= of the handler selects keys, as in lox.spool(f, argnames=...)",
+    "every": "interval= of lox.spool and lox.tap takes every k-th event",
+    "interval": "interval= of lox.spool and lox.tap takes every k-th event",
+    "reduce": "reduce= of lox.spool reduces events",
+    "mask": "where= says whether the event happens",
+    "when": "where= says whether the event happens",
+}
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_a_counter_that_is_a_misspelt_keyword(name):
+    def f(x):
+        lox.log({"a": x}, **{name: 1})
+
+    def g(x):
+        return lox.log_grad({"a": x}, step=0, **{name: 1})["a"]
+
+    expected = f"lox.log got a counter named {name!r}, at {site(f)}: {MEANT[name]}. Give a counter another name."
+    assert message(lox.LogValueError, lox.spool(f), jnp.float32(1)) == expected
+    found = message(ValueError, lox.spool(jax.grad(g)), jnp.float32(1))
+    assert found.startswith(f"lox.log_grad got a counter named {name!r}, at {FILE}:")
+    assert name in lox.log.__doc__ and name in lox.log_grad.__doc__
+    assert f(jnp.float32(1)) is None
+
+
 @pytest.mark.parametrize(
     ("tags", "expected"),
     [
