@@ -9,6 +9,7 @@ from lox._exceptions import AuditError as AuditError
 from lox._exceptions import LogDataError as LogDataError
 from lox._exceptions import LogValueError as LogValueError
 from lox._exceptions import LoxError as LoxError
+from lox._exceptions import SelectionWarning as SelectionWarning
 from lox._exceptions import SpoolError as SpoolError
 from lox._exceptions import SpoolWarning as SpoolWarning
 from lox._exceptions import StorageError as StorageError

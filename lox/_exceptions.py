@@ -41,5 +41,9 @@ class SpoolWarning(UserWarning):
     """Logs were left out of what `lox.spool` returns, because the caller asked for a warning only."""
 
 
+class SelectionWarning(UserWarning):
+    """A name or pattern selects none of the logs of a function that logs, so that it is probably misspelt."""
+
+
 class TapWarning(UserWarning):
     """`lox.tap` does not do all that it was asked for, or a callback raised an error that is to be a warning only."""

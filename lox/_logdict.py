@@ -20,6 +20,7 @@ from lox._keys import on_host
 from lox._patterns import first_match, names_of
 from lox._reduce import Reduction, as_timeline, check_reduction, fold
 from lox._timeline import Timeline, canonical, groups, refined
+from lox._unmatched import calling_site, unmatched, warn_unmatched
 
 if TYPE_CHECKING:
     import pandas
@@ -232,11 +233,16 @@ class logdict(Mapping[str, Any]):
 
         Args:
             argnames: Keys, patterns such as ``"train/*"``, or a function that is true of the keys to return.
+
+        Warns:
+            SelectionWarning: A name or pattern matches no key.
         """
         if callable(argnames):
             wanted = {key for key in self if argnames(key)}
         else:
-            chosen = names_of(names(argnames, "argnames", ""))
+            asked = names(argnames, "argnames", "")
+            self._warn_of_unmatched("filter", "argnames", asked)
+            chosen = names_of(asked)
             wanted = {key for key in self if key in chosen}
         kept = (each.only(wanted) for each in self._timelines)
         return of_timelines(each for each in kept if each.values)
@@ -268,13 +274,21 @@ class logdict(Mapping[str, Any]):
 
         Raises:
             LogValueError: There is no such reduction.
+
+        Warns:
+            SelectionWarning: A name or pattern matches no key.
         """
         asked = reduction if isinstance(reduction, Mapping) else dict.fromkeys(self, reduction)
+        self._warn_of_unmatched("reduce", "reduction", asked)
         matching = {key: first_match(asked, key) for key in self}
         of_key = {key: check_reduction(asked[found]) for key, found in matching.items() if found is not None}
         # The counters of "first" are those of another event.
         parts = refined(self._timelines, lambda key: (key in of_key, of_key.get(key) == "first"))
         return of_timelines(_reduced(part, of_key) if of_key.keys() & part.values else part for part in parts)
+
+    def _warn_of_unmatched(self, method: str, keyword: str, asked: Iterable[str]) -> None:
+        for name in unmatched(asked, self.data) if self.data else ():
+            warn_unmatched(f"logdict.{method}", keyword, name, self.data, calling_site())
 
     def valid(self, key: str) -> np.ndarray[Any, Any]:
         """The events of a key that happened, as a NumPy array of shape `(happened, *shape)`.

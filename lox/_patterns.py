@@ -66,3 +66,8 @@ def names_of(patterns: Iterable[str]) -> Names:
     """Return a set with the names that match, which is a `frozenset` where no pattern has wildcards."""
     patterns = frozenset(patterns)
     return Patterns(patterns) if any(map(is_pattern, patterns)) else patterns
+
+
+def in_order(names: Names | None) -> tuple[str, ...]:
+    """Return the names and patterns of a set, sorted; none for None."""
+    return tuple(sorted(names.names if isinstance(names, Patterns) else names or ()))

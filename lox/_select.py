@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from lox._arguments import names
 from lox._events import Event, Logs, Site, map_events, restrict
 from lox._handler import Filter, State
-from lox._patterns import Names, names_of
+from lox._patterns import Names, in_order, names_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +31,10 @@ class Selection:
             None if argnames is None else names_of(names(argnames, "argnames", "")),
             None if tags is None else names_of(names(tags, "tags", "")),
         )
+
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """The names and patterns in `argnames` and `tags`, by keyword."""
+        return {"argnames": in_order(self.argnames), "tags": in_order(self.tags)}
 
     def has(self, key: str, tags: Iterable[str]) -> bool:
         by_name = (self.argnames is None or key in self.argnames) and key not in self.without

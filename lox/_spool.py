@@ -20,6 +20,7 @@ from lox._exceptions import LogValueError, SpoolError, SpoolWarning, StructureEr
 from lox._fold import NOTHING, Reduce
 from lox._handler import Collector, Filter, Handler, Inside, Results, Rule, State
 from lox._logdict import logdict, of_timelines
+from lox._logged_names import taking
 from lox._logs_in import equations, events_in, logs_in
 from lox._patterns import names_of
 from lox._reduce import Reduction, as_timeline, check_reduction
@@ -259,6 +260,9 @@ def spool(
             `reduce` and `interval`, or of `max_iters` and `max_events`, are given. A `ValueError`.
         LogDataError: `argnames` or `tags` are not names. A `TypeError`.
 
+    Warns:
+        SelectionWarning: A name or pattern selects nothing, although the function logs.
+
     When the returned function runs:
         SpoolError: Logs in a `while_loop` have no bound. A `ValueError`.
         StructureError: An event may not happen and `unify` is False, or events of one key differ in shape, dtype or
@@ -282,7 +286,10 @@ def spool(
         options = _remembered_options(*asked)
     except TypeError:  # Something that cannot be hashed, such as a list of names, or of the wrong type.
         options = _options(*asked)
-    return _transform.decorate(fun, lambda f: _spooled(f, options))
+    site = _transform.site_of(options.names)
+    return _transform.decorate(
+        fun, lambda f: _transform.checked(f, options, _spooled(f, options), "lox.spool", site, options.names)
+    )
 
 
 def _options(
@@ -329,6 +336,11 @@ class _Options:
     make: tuple[tuple[str, Any], ...]
     prefix: str
     max_events: int | None
+
+    @functools.cached_property
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """The names and patterns that select logs, by keyword."""
+        return self.selection.names() | {"reduce": tuple(key for key, _ in self.reductions if key is not None)}
 
     def call(self, fun: Function, args: Any, kwargs: Any) -> tuple[Any, logdict]:
         spool, reduce = _handlers(self, recording.value)
@@ -384,9 +396,11 @@ def _spooled(fun: Function, options: _Options) -> Callable[..., tuple[Any, logdi
         # Under no other transformation, compile what is to be returned too, and let JAX dispatch to that.
         if jitted is not None and _compat.is_top_level() and not recording.value:
             return jitted(*args, **kwargs)
+        if recording.value:
+            return taking(options, options.selection.has, options.call, fun, args, kwargs)
         return options.call(fun, args, kwargs)
 
-    return functools.wraps(fun, updated=())(spooled)
+    return spooled
 
 
 @_compat.cached_by_function

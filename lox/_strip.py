@@ -22,6 +22,10 @@ class Strip(Filter):
     def backward(self, state: State) -> tuple[Filter, State]:
         return self, state
 
+    def takes(self, key: str, tags: tuple[str, ...]) -> bool:
+        """Whether it removes the logs of a key and of a call with these tags."""
+        return self.selection.has(key, tags) == self.removes_selected
+
     def rewrite(self, state: State, logs: Logs) -> Logs:
         selected, others = self.selection.split(logs)
         return others if self.removes_selected else selected
@@ -67,7 +71,8 @@ def strip(
     """
     selection = Selection.of(argnames, tags)
     handler = Strip(selection, removes_selected=True)
-    return _transform.decorate(fun, lambda f: _transform.handle(f, handler, silent=selection == Selection()))
+    silent = selection == Selection()
+    return _transform.decorate(fun, lambda f: _transform.handle(f, handler, silent, handler.takes))
 
 
 @overload
@@ -108,4 +113,4 @@ def keep(
     """
     selection = Selection.of(argnames, tags)
     handler = Strip(selection, removes_selected=False)
-    return _transform.decorate(fun, lambda f: _transform.handle(f, handler, silent=False))
+    return _transform.decorate(fun, lambda f: _transform.handle(f, handler, False, handler.takes))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, overload
@@ -119,6 +118,9 @@ def tap(
         LogValueError: `interval`, `buffer`, `prefix` or `on_error` is none of the above. A `ValueError`.
         LogDataError: `argnames` or `tags` are not names. A `TypeError`.
 
+    Warns:
+        SelectionWarning: A name or pattern selects nothing, although the function logs.
+
     >>> import jax, jax.numpy as jnp
     >>> import lox
     >>> arrived = []
@@ -177,7 +179,14 @@ def labelled_tap(
         _transform.positive("interval", interval) or 1,
         _transform.positive("buffer", buffer) or 1,
     )
-    return _transform.decorate(fun, lambda f: _tapped(f, options, Channel(callback, prefix, warns), labels))
+    names = options.selection.names()
+    site = _transform.site_of(names)
+
+    def transform(f: Function) -> Function:
+        tapped = _tapped(f, options, Channel(callback, prefix, warns), labels)
+        return _transform.checked(f, options, tapped, "lox.tap", site, names, heeds_rules=True)
+
+    return _transform.decorate(fun, transform)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,7 +233,6 @@ def _tapped(fun: Function, options: _Options, channel: Channel, labels: dict[str
         staged = isinstance(number, jax.core.Tracer) and options.interval == options.buffer == 1
         return options.call(fun, channel if staged else number, labels, args, kwargs)
 
-    tapped = functools.wraps(fun, updated=())(tapped)
     weakref.finalize(tapped, _channel.close, channel)
     return tapped
 

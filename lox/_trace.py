@@ -21,6 +21,7 @@ from lox._events import Destination, Event, Logs, Node, with_values
 from lox._exceptions import UnsupportedPrimitiveError
 from lox._handler import Filter, Handler, State, rules
 from lox._late import is_late
+from lox._logged_names import meeting
 from lox._logs_in import WITH_RULES, logs_in, refuse_late, rules_in, unsupported
 
 _compiled = {jex.core.primitives.scan_p, jex.core.primitives.while_p, jex.core.primitives.cond_p}
@@ -30,7 +31,7 @@ _compiled = {jex.core.primitives.scan_p, jex.core.primitives.while_p, jex.core.p
 class HandlerTrace(Listener):
     """Runs primitives in the trace around it, and logs through a handler."""
 
-    __slots__ = ("parent_trace", "handler", "state", "collected", "runs_at_once", "held", "room")
+    __slots__ = ("parent_trace", "handler", "state", "collected", "runs_at_once", "held", "room", "met")
 
     def __init__(self, parent: Any, handler: Handler, state: State):
         super().__init__()
@@ -43,6 +44,7 @@ class HandlerTrace(Listener):
         self.held: set[int] = set()
         """Which arrays the logs refer to that are not copies, where operations run at once."""
         self.room = 8 * CHUNK
+        self.met = meeting.get()
 
     def stage_value(self, val: Any) -> Any:
         return self.parent_trace.stage_value(val)
@@ -62,6 +64,8 @@ class HandlerTrace(Listener):
             return self.apply(primitive, args, params)
 
     def hear(self, logs: Logs, to: Destination | None) -> None:
+        if self.met is not None and to is None:
+            self.met.meet(logs)
         with jex.core.set_current_trace(self.parent_trace):
             if self.handler.returns_logs and self.runs_at_once:
                 for event in logs:
@@ -104,6 +108,8 @@ class HandlerTrace(Listener):
             return self.apply(primitive, args, {"fun": fun, **params})
 
     def apply(self, primitive: Any, args: Any, params: Any) -> Any:
+        if self.met is not None:
+            self.met.meet_primitive(primitive, params)
         rule = self.handler.rules.get(primitive) or rules.get(primitive)
         if rule is None:
             raise UnsupportedPrimitiveError(unsupported(primitive, params))
@@ -126,7 +132,7 @@ class HandlerTrace(Listener):
 
     def close(self) -> None:
         """Let go of all values: rules of differentiation outlive the trace they were made in, and refer to it."""
-        self.parent_trace, self.state, self.collected = None, None, []
+        self.parent_trace, self.state, self.collected, self.met = None, None, [], None
 
     def collect(self, logs: Logs) -> None:
         self.collected.extend(logs)

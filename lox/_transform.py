@@ -21,7 +21,9 @@ from lox._effect import in_place, recording
 from lox._events import Logs, Site
 from lox._exceptions import LogValueError
 from lox._handler import Filter, Handler, State
+from lox._logged_names import Search, silently, taking
 from lox._trace import under
+from lox._unmatched import calling_site
 
 Function = Callable[..., Any]
 
@@ -118,20 +120,55 @@ def choice(name: str, value: Any, known: tuple[str, ...]) -> str:
     return value
 
 
-def handle(fun: Function, handler: Filter, silent: bool) -> Function:
+def checked(
+    fun: Function,
+    owner: Any,
+    call: Function,
+    function: str,
+    site: Site | None,
+    keywords: dict[str, tuple[str, ...]],
+    heeds_rules: bool = False,
+) -> Function:
+    """Give `fun` under a handler the metadata of `fun`, and have it warn, once, of selected names that it does not log.
+
+    Args:
+        fun: The function.
+        owner: What identifies the handler.
+        call: `fun` under the handler.
+        function: The function of lox that made it.
+        site: Where that was called, in the user's program; None where there is nothing to check.
+        keywords: The names that are selected, by keyword.
+        heeds_rules: Whether rules of differentiation may log for the handler when the call is over.
+    """
+    if site is None:
+        return functools.wraps(fun, updated=())(call)
+    search = Search(function, keywords, site, heeds_rules)
+    return functools.wraps(fun, updated=())(lambda *args, **kwargs: search.call(owner, call, args, kwargs))
+
+
+def site_of(keywords: dict[str, tuple[str, ...]]) -> Site | None:
+    """The line of the user's program that is calling lox; None where no names are selected, which takes no time."""
+    return calling_site() if any(keywords.values()) else None
+
+
+def handle(fun: Function, handler: Filter, silent: bool, takes: Callable[[str, tuple[str, ...]], bool]) -> Function:
     """`fun` under a handler that only changes what a handler further out receives.
 
     Args:
         fun: The function.
         handler: The handler.
         silent: Whether it lets no log through, so that the function need not log at all.
+        takes: Whether it removes logs of this key and these tags.
     """
+
+    def run(args: Any, kwargs: Any) -> Any:
+        return under(handler, fun)(None, *args, **kwargs)[0]
 
     @functools.wraps(fun, updated=())
     def handled(*args: Any, **kwargs: Any) -> Any:
         if not recording.value:
             return fun(*args, **kwargs)
         with recording(not silent):
-            return under(handler, fun)(None, *args, **kwargs)[0]
+            return silently(run, args, kwargs) if silent else taking(handler, takes, run, args, kwargs)
 
     return handled

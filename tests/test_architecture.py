@@ -38,12 +38,14 @@ LAYERS = (
         "lox._extras",
     }
     | {"lox._run_all", "lox._site", "lox._timeline", "lox._patterns"},
-    {"lox._arguments", "lox._effect", "lox._columns", "lox._lockstep", "lox._log", "lox._log_grad"}
+    {"lox._arguments", "lox._unmatched", "lox._effect", "lox._columns"}
+    | {"lox._lockstep", "lox._log", "lox._log_grad"}
     | {"lox._keys", "lox._host_values", "lox._tables", "lox._datasets", "lox._abstract", "lox._notebook"},
     {
         "lox._handler",
         "lox._select",
         "lox._logs_in",
+        "lox._logged_names",
         "lox._trace",
         "lox._late",
         "lox._eager",
@@ -182,6 +184,7 @@ EXPORTS = {
     "LoxError",
     "LogDataError",
     "LogValueError",
+    "SelectionWarning",
     "SpoolError",
     "SpoolWarning",
     "StructureError",

@@ -120,6 +120,7 @@ def test_fills_are_nan_zero_and_false_and_counters_are_filled_too():
     [({"argnames": "a"}, {"a": [4.0]}), ({"argnames": ()}, {}), ({"tags": "t"}, {})],
     ids=str,
 )
+@pytest.mark.filterwarnings("ignore:'t' in tags=:lox.SelectionWarning")
 @transforms
 def test_a_filter_that_leaves_no_unlike_key_makes_branches_fine(options, expected, transform):
     assert_logs(lox.spool(transform(unlike), **options)(jnp.float32(2))[1], expected)

@@ -672,6 +672,7 @@ def halved_bwd(_, bar):
 halved_vjp.defvjp(lambda x: (halved_vjp(x), None), halved_bwd)
 
 
+@pytest.mark.filterwarnings("ignore:'none' in tags=:lox.SelectionWarning")
 @pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
 @pytest.mark.parametrize("halved", [halved_jvp, halved_vjp], ids=["jvp", "vjp"])
 def test_a_handler_inside_a_gradient_takes_and_leaves_each_event_once(halved, around):
@@ -690,6 +691,7 @@ def test_a_handler_inside_a_gradient_takes_and_leaves_each_event_once(halved, ar
     assert_logs(outer, own)
 
 
+@pytest.mark.filterwarnings("ignore:'none' in tags=:lox.SelectionWarning")
 def test_a_handler_inside_a_gradient_hears_nothing_of_a_function_that_its_rule_does_not_run():
     @jax.custom_jvp
     def f(x):

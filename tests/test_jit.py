@@ -119,6 +119,7 @@ def test_a_jitted_function_inside_a_spooled_one_is_not_traced_again():
         lambda f: lox.spool(jax.tree_util.Partial(f)),
     ],
 )
+@pytest.mark.filterwarnings("ignore:'(other|none)' in argnames=:lox.SelectionWarning")
 def test_eager_operations_are_dispatched_at_once_while_a_handler_listens(handler):
     helper = jax.jit(lambda x: x * 2 + 1)
 

@@ -512,7 +512,8 @@ def test_every_error_is_one_of_lox_and_a_builtin_one():
     }
     for error, builtin in kinds.items():
         assert issubclass(error, lox.LoxError) and issubclass(error, builtin)
-    assert issubclass(lox.SpoolWarning, UserWarning)
+    for warning in (lox.SelectionWarning, lox.SpoolWarning, lox.TapWarning):
+        assert issubclass(warning, UserWarning)
 
 
 def test_an_error_names_the_users_line_also_through_a_decorated_function():

@@ -118,7 +118,7 @@ def _real(runs: Runs, name: str, logs: logdict) -> logdict:
     complex_keys = [key for key in logs if dtypes.issubdtype(logs[key].dtype, np.complexfloating)]
     for key in complex_keys:
         runs.fail(f"{key!r} of {name} is complex, and is left out")
-    return logs.filter([key for key in logs if key not in complex_keys]) if complex_keys else logs
+    return logs.filter(lambda key: key not in complex_keys) if complex_keys else logs
 
 
 def _write(runs: Runs, name: str, title: str, logs: logdict, make: Callable[[], Logger]) -> None:

@@ -228,7 +228,7 @@ class Subject:
             for _ in range(times):
                 out, logs = spooled(*jax.tree.map(_copy, its_args if args is None else tuple(args)))
                 self.out_is(its_reference.out, out, how)
-                logs = _events_first(logs if keys is None else logs.filter(list(keys)), axis)
+                logs = _events_first(logs if keys is None else logs.filter(keys.__contains__), axis)
                 self.events_are(its_reference.events, self.events(logs, batches), how)
 
         return Claim(how, verify, plain and (lambda: plain(*self.batch(batches)[0])))

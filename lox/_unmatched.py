@@ -1,0 +1,65 @@
+"""What is said of a name or a pattern that selects nothing."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+import warnings
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from lox._exceptions import SelectionWarning
+from lox._patterns import is_pattern, matches
+from lox._site import Site
+
+_LISTED = 10
+_registry: dict[Any, Any] = {}  # As `warnings` keeps it, to warn once of each line.
+
+
+def calling_site() -> Site:
+    """The line of the user's program that is calling lox."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("lox."):
+        frame = frame.f_back
+    return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, ())
+
+
+def unmatched(names: Iterable[str], there: Collection[str]) -> list[str]:
+    """The names and patterns that match none of the names that are there."""
+    return [name for name in names if name not in there and not any(matches(name, each) for each in there)]
+
+
+def warn_unmatched(function: str, keyword: str, name: str, there: Collection[str], site: Site) -> None:
+    """Warn of a name or pattern that matches nothing.
+
+    Args:
+        function: The function of lox that was called.
+        keyword: Its argument that has the name.
+        name: The name.
+        there: The names that there are.
+        site: The line in the user's program.
+    """
+    what = "tags of the logs" if keyword == "tags" else "keys that are logged"
+    if not there:
+        found = "the logs have no tags."
+    else:
+        listed = sorted(there)
+        more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+        found = f"it is none of the {what}: {', '.join(map(repr, listed[:_LISTED]))}{more}."
+        if is_pattern(name):
+            found = found.replace("it is none", "it matches none")
+        if meant := closest(name, there):
+            found += f" Did you mean {meant!r}?"
+    message = f"{name!r} in {keyword}= of {function} selects nothing: {found}"
+    warnings.warn_explicit(message, SelectionWarning, site.file, site.line, registry=_registry)
+
+
+def closest(name: str, there: Collection[str]) -> str | None:
+    """The name, or the pattern that has matches, that somebody probably meant by another name."""
+    if is_pattern(name):
+        across = re.sub(r"\*+", "**", name)
+        if any(matches(across, each) for each in there):
+            return across
+    longer = sorted(each for each in there if each.endswith(f"/{name}") or name.endswith(f"/{each}"))
+    return next(iter(longer or difflib.get_close_matches(name, sorted(there), 1)), None)
