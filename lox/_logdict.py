@@ -28,7 +28,19 @@ if TYPE_CHECKING:
 
 
 class _View(dict[Any, Any]):
-    """A dict that belongs to a logdict, and cannot be changed."""
+    """A dict that belongs to a logdict, and cannot be changed.
+
+    Args:
+        items: Its keys and values.
+        missing: What is said of a key that it does not have, before a list of those that it has.
+    """
+
+    def __init__(self, items: Iterable[tuple[Any, Any]], missing: str = "no such key: {!r}"):
+        super().__init__(items)
+        self._missing = missing
+
+    def __missing__(self, key: Any) -> NoReturn:
+        raise KeyError(f"{self._missing.replace('{!r}', repr(key))}; the names are: {_listed(self)}")
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(
@@ -143,7 +155,8 @@ class logdict(Mapping[str, Any]):
     @functools.cached_property
     def data(self) -> dict[str, Any]:
         """The events by key, shape `(events, *batch, *shape)`. It cannot be changed."""
-        return _View((key, value) for each in self._timelines for key, value in each.values.items())
+        items = ((key, value) for each in self._timelines for key, value in each.values.items())
+        return _View(items, "no events of the key {!r} were logged")
 
     @functools.cached_property
     def steps(self) -> dict[str, dict[str, Any]]:
@@ -152,17 +165,23 @@ class logdict(Mapping[str, Any]):
         for each in self._timelines:
             for name, step in each.steps.items():
                 found.setdefault(name, {}).update(dict.fromkeys(each.values, step))
-        return _View((name, _View(of)) for name, of in found.items())
+        of_name = {
+            name: _View(of.items(), f"the counter {name!r} was not logged with the key {{!r}}")
+            for name, of in found.items()
+        }
+        return _View(of_name.items(), "no counter {!r} was logged")
 
     @functools.cached_property
     def mask(self) -> dict[str, Any]:
         """Which events happened, by key, shape `(events, *batch)`; a key is absent when all did."""
-        return _View((key, each.mask) for each in self._timelines if each.mask is not None for key in each.values)
+        of_key = ((key, each.mask) for each in self._timelines if each.mask is not None for key in each.values)
+        return _View(of_key, "{!r} has no mask: all of its events happened, or it is no key")
 
     @functools.cached_property
     def dropped(self) -> dict[str, Any]:
         """How many events a bounded buffer dropped, by key, shape `batch`; absent when there was no bound."""
-        return _View((key, each.dropped) for each in self._timelines if each.dropped is not None for key in each.values)
+        of_key = ((key, each.dropped) for each in self._timelines if each.dropped is not None for key in each.values)
+        return _View(of_key, "{!r} has no count of dropped events: it has no bound, or it is no key")
 
     def ungrouped(self) -> logdict:
         """The same logs with a timeline for each key.
@@ -176,8 +195,7 @@ class logdict(Mapping[str, Any]):
         try:
             return self.data[key]
         except KeyError:
-            known = ", ".join(map(repr, sorted(self.data))) or "none"
-            raise KeyError(f"no events of the key {key!r} were logged; the keys are: {known}") from None
+            raise KeyError(f"no events of the key {key!r} were logged; the keys are: {_listed(self.data)}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.data)
@@ -187,6 +205,15 @@ class logdict(Mapping[str, Any]):
 
     def __contains__(self, key: object) -> bool:
         return key in self.data
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):  # What Python and libraries ask for.
+            raise AttributeError(f"a logdict has no attribute {name!r}", name=name, obj=self)
+        if name in self.data:
+            advice = f"write logs[{name!r}]"
+        else:
+            advice = f"its keys are: {_listed(self.data)}"
+        raise AttributeError(f"a logdict has no attribute {name!r}; {advice}", name=name, obj=self)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -374,6 +401,10 @@ class logdict(Mapping[str, Any]):
             LogValueError: Two variables would have one name. A `ValueError`.
         """
         return _datasets.dataset(self)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(names))) or "none"
 
 
 def _joined(first: Timeline, second: Timeline) -> Timeline:

@@ -15,6 +15,7 @@ from lox._abstract import trace
 from lox._effect import log_p, received
 from lox._events import Event, Site, StackedEvents
 from lox._logs_in import jaxprs_in
+from lox._misspelt import says_what_was_meant
 
 primitives = jex.core.primitives
 
@@ -103,6 +104,7 @@ class _Place:
         return _Place(events, self.exact and exact, (*self.path, name) if name else self.path)
 
 
+@says_what_was_meant("lox.sites", "lox.sites(f)(x)")
 def sites(fun: Callable[..., Any]) -> Callable[..., Sites]:
     """Makes a function tell which logs it would make, without running it.
 

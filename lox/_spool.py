@@ -22,6 +22,7 @@ from lox._handler import Collector, Filter, Handler, Inside, Results, Rule, Stat
 from lox._logdict import logdict, of_timelines
 from lox._logged_names import taking
 from lox._logs_in import equations, events_in, logs_in
+from lox._misspelt import says_what_was_meant
 from lox._patterns import names_of
 from lox._reduce import Reduction, as_timeline, check_reduction
 from lox._rules._scan import scan_p
@@ -208,6 +209,7 @@ def spool(
     max_iters: int | None = None,
     max_events: int | None = None,
 ) -> Callable[..., tuple[Any, logdict]]: ...
+@says_what_was_meant("lox.spool", "lox.spool(f)(x)")
 def spool(
     fun: Function | None = None,
     *,

@@ -9,6 +9,7 @@ from typing import Any, overload
 from lox import _transform
 from lox._events import Logs
 from lox._handler import Filter, State
+from lox._misspelt import says_what_was_meant
 from lox._select import Selection
 
 
@@ -42,6 +43,7 @@ def strip(
 def strip(
     fun: Function, *, argnames: str | Iterable[str] | None = None, tags: str | Iterable[str] | None = None
 ) -> Function: ...
+@says_what_was_meant("lox.strip", "lox.strip(f)(x)")
 def strip(
     fun: Function | None = None,
     *,
@@ -83,6 +85,7 @@ def keep(
 def keep(
     fun: Function, *, argnames: str | Iterable[str] | None = None, tags: str | Iterable[str] | None = None
 ) -> Function: ...
+@says_what_was_meant("lox.keep", "lox.keep(f)(x)")
 def keep(
     fun: Function | None = None,
     *,

@@ -10,12 +10,14 @@ from typing import Any, Literal, overload
 import jax
 
 from lox import _channel, _compat, _transform
+from lox._arguments import ARRAY_LIKE
 from lox._channel import Callback, Channel
 from lox._deliver import channel_p
 from lox._effect import ordering, recording
 from lox._exceptions import LogValueError
 from lox._handler import Handler, State
 from lox._logdict import logdict
+from lox._misspelt import says_what_was_meant
 from lox._select import Selection
 from lox._stream import BufferedTap, Endpoint, Tap, start
 
@@ -61,6 +63,7 @@ def tap(
     ordered: bool = True,
     on_error: Literal["raise", "warn"] = "raise",
 ) -> Function: ...
+@says_what_was_meant("lox.tap", "lox.tap(f, callback)(x)")
 def tap(
     fun: Function | None = None,
     callback: Callback | None = None,
@@ -150,6 +153,7 @@ def tap(
     )
 
 
+@says_what_was_meant("lox.tap")
 def labelled_tap(
     fun: Function | None,
     callback: Callback,
@@ -170,6 +174,8 @@ def labelled_tap(
     """
     if not callable(callback):
         advice = " A logger has a tap of its own: logger.tap(f, state)." if hasattr(callback, "tap") else ""
+        if isinstance(callback, (*ARRAY_LIKE, jax.Array)):
+            advice = " To call the function, write lox.tap(f)(x)."
         raise LogValueError(f"The callback of lox.tap must be callable, got {callback!r}.{advice}")
     _transform.string("prefix", prefix)
     warns = _transform.choice("on_error", on_error, ("raise", "warn")) == "warn"

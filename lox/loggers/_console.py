@@ -12,6 +12,7 @@ import numpy as np
 from lox._exceptions import LogDataError, LogValueError
 from lox._extras import extra
 from lox._logdict import logdict
+from lox._misspelt import says_what_was_meant
 from lox._text import number, sparkline, visible
 from lox.loggers._logger import Logger
 from lox.loggers._run import Key, Run
@@ -62,6 +63,7 @@ class ConsoleLogger(Logger):
     loss 0.5
     """
 
+    @says_what_was_meant()
     def __init__(
         self,
         progress: Mapping[str, int] | None = None,

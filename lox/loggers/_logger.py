@@ -19,6 +19,7 @@ from lox._exceptions import LogDataError, LogValueError, SpoolWarning
 from lox._keys import on_host
 from lox._log import log
 from lox._logdict import logdict
+from lox._misspelt import says_what_was_meant
 from lox._run_all import each
 from lox._spool import spool
 from lox._strip import strip
@@ -64,6 +65,7 @@ class Logger:
     0000000000000007 x [1.0]
     """
 
+    @says_what_was_meant()
     def __init__(self, *, room: int = 1024, overflow: Literal["wait", "drop"] = "wait", processes: Word | None = None):
         drops = _transform.choice("overflow", overflow, ("wait", "drop")) == "drop"
         name = type(self).__name__

@@ -6,6 +6,7 @@ from typing import Any
 
 from lox._concatenate import concatenated
 from lox._logdict import logdict
+from lox._misspelt import says_what_was_meant
 from lox.loggers._logger import Logger
 from lox.loggers._run import Run
 
@@ -30,6 +31,7 @@ class MemoryLogger(Logger):
     [[0.0], [1.0]]
     """
 
+    @says_what_was_meant()
     def __init__(self, **options: Any):
         super().__init__(**options)
         self.runs: dict[str, Run] = {}

@@ -14,6 +14,7 @@ import numpy as np
 
 from lox._extras import extra
 from lox._logdict import logdict
+from lox._misspelt import says_what_was_meant
 from lox._run_all import each
 from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
@@ -77,6 +78,7 @@ class MlflowLogger(Logger):
         mlflow.exceptions.MlflowException: By `flush`: there is no such server or store.
     """
 
+    @says_what_was_meant()
     def __init__(
         self,
         tracking_uri: str | None = None,

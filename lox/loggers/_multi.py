@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from lox import _channel
 from lox._exceptions import LogDataError
+from lox._misspelt import says_what_was_meant
 from lox._run_all import each
 from lox.loggers._logger import Logger
 
@@ -31,6 +32,7 @@ class MultiLogger(Logger):
     ([0, 1], [0, 1])
     """
 
+    @says_what_was_meant()
     def __init__(self, *loggers: Logger):
         for logger in loggers:
             if not isinstance(logger, Logger):

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from lox import _transform
 from lox._logdict import logdict
+from lox._misspelt import says_what_was_meant
 from lox._run_all import each
 from lox._storage import RunWriter
 from lox.loggers._logger import Logger
@@ -41,6 +42,7 @@ class SaveLogger(Logger):
     {'0000000000000007': [1.0]}
     """
 
+    @says_what_was_meant()
     def __init__(self, path: str | Path, *, existing: Literal["continue", "error"] = "continue", **options: Any):
         self.path = Path(path)
         self._must_be_new = _transform.choice("existing", existing, ("continue", "error")) == "error"

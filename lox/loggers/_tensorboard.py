@@ -13,6 +13,7 @@ import numpy as np
 
 from lox._extras import extra
 from lox._logdict import logdict
+from lox._misspelt import says_what_was_meant
 from lox._run_all import each
 from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
@@ -58,6 +59,7 @@ class TensorBoardLogger(Logger):
     ...         _ = logger.tap(f, logger.init(jax.random.key(7)))(jnp.float32(1))
     """
 
+    @says_what_was_meant()
     def __init__(self, logdir: str | Path, *, images: str | Iterable[str] = (), **options: Any):
         with extra("tensorboard", "TensorBoardLogger"):
             from tensorboardX import summary

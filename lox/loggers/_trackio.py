@@ -8,6 +8,7 @@ from typing import Any
 
 from lox._extras import extra
 from lox._logdict import logdict
+from lox._misspelt import says_what_was_meant
 from lox._run_all import each
 from lox.loggers._histogram import histogram
 from lox.loggers._images import keys_of_images
@@ -53,6 +54,7 @@ class TrackioLogger(Logger):
         ValueError: The project has no name that Trackio takes.
     """
 
+    @says_what_was_meant()
     def __init__(
         self,
         project: str,

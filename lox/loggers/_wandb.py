@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from lox._exceptions import LogValueError
 from lox._extras import extra
 from lox._logdict import logdict
+from lox._misspelt import says_what_was_meant, unexpected
 from lox.loggers._histogram import histogram
 from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
@@ -50,6 +52,7 @@ class WandbLogger(Logger):
         LogValueError: `init` has a keyword that is the logger's. A `ValueError`.
     """
 
+    @says_what_was_meant(first="project")
     def __init__(
         self,
         *,
@@ -64,6 +67,11 @@ class WandbLogger(Logger):
         for name in ("id", "resume", "reinit"):
             if name in init:
                 raise LogValueError(f"WandbLogger gives each run its {name}= itself.")
+        known = inspect.signature(wandb.init).parameters
+        for name in init:
+            if name not in known and all(each.kind != each.VAR_KEYWORD for each in known.values()):
+                own = ("images", "room", "overflow", "processes")
+                raise TypeError(unexpected("WandbLogger", name, [*own, *known]))
         self._wandb, self._init, self._images = wandb, init, keys_of_images(images)
         self._wandb_runs: dict[str, Any] = {}
         self._defined: set[tuple[str, str]] = set()
