@@ -19,9 +19,10 @@ State = Any
 """A pytree of arrays, whose static parts are known while a program is traced."""
 
 Inside = Literal["call", "loop", "branch", "rule"]
-"""What a primitive does with the programs in it. "call": it runs one of them, once. "loop": it repeats them, so that
-the state must have the same arrays before and after. "branch": it runs one of them, and the state must have the same
-arrays after each. "rule": it has rules of differentiation or batching, which take its results apart."""
+"""The use that a primitive makes of the programs in it. "call": it runs one of them, once. "loop": it repeats them.
+"branch": it runs one of several, so that the results of all must have one structure. "rule": it has rules of
+differentiation or batching, which take its results apart. In "loop" the state must have the same arrays before and
+after."""
 
 Results = tuple[State, Logs]
 """The state after a program, and the logs that were collected in it."""

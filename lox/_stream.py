@@ -115,7 +115,7 @@ class Tap(Filter):
         return logs if self.passes_on else ()
 
     def enter(self, state: Endpoint, programs: Sequence[Any], inside: Inside) -> tuple[Tap, Endpoint]:
-        return self, state if inside == "loop" else state.with_number()
+        return self, state if inside in ("loop", "branch") else state.with_number()
 
     def backward(self, state: Endpoint) -> tuple[Filter, Endpoint]:
         return self, state.with_number()
