@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._columns import Columns, describe, with_event_axes
-from lox._events import Event, Logs, Node, Site, StackedEvents, events, map_events, masked, restrict
+from lox._events import Event, Log, Logs, Site, StackedEvents, events, map_events, masked, restrict
 from lox._exceptions import StructureError, UnsupportedPrimitiveError
 from lox._handler import Collector, Filter, Handler, Results, State
 from lox._leading_axes import where
@@ -146,18 +146,18 @@ def unify_branches_by_tag(branches: Sequence[Logs]) -> Sequence[Maker]:
     return [functools.partial(make, own=own) for own in range(len(branches))]
 
 
-def _restricted(logs: Sequence[Node], keys: Set[str], wanted: bool) -> Logs:
+def _restricted(logs: Sequence[Log], keys: Set[str], wanted: bool) -> Logs:
     return map_events(lambda event, _: restrict(event, lambda key: (key in keys) == wanted), logs)
 
 
-def _counts_by_tags(logs: Sequence[Node], times: int = 1) -> Counter[tuple[str, tuple[str, ...]]]:
+def _counts_by_tags(logs: Sequence[Log], times: int = 1) -> Counter[tuple[str, tuple[str, ...]]]:
     """How many events there are by key and tags, without those of calls that say themselves where they happen."""
     found: Counter[tuple[str, tuple[str, ...]]] = Counter()
-    for node in logs:
-        if isinstance(node, StackedEvents):
-            found.update(_counts_by_tags(node.body, times * node.length))
-        elif node.optional is None or node.optional.needs_unify:
-            found.update({(key, node.site.tags): times for key in node.values})
+    for log in logs:
+        if isinstance(log, StackedEvents):
+            found.update(_counts_by_tags(log.body, times * log.length))
+        elif log.optional is None or log.optional.needs_unify:
+            found.update({(key, log.site.tags): times for key in log.values})
     return found
 
 
@@ -190,12 +190,12 @@ def _counts_by_key(counts: Mapping[tuple[str, tuple[str, ...]], int]) -> dict[st
 def _alike(first: Logs, second: Logs) -> bool:
     def unplaced(logs: Logs) -> tuple[Any, ...]:
         return tuple(
-            StackedEvents(unplaced(node.body), node.dropped, node.length)
-            if isinstance(node, StackedEvents)
+            StackedEvents(unplaced(log.body), log.dropped, log.length)
+            if isinstance(log, StackedEvents)
             else dataclasses.replace(
-                node, iteration_deps=(), site=dataclasses.replace(node.site, file="", line=0, function="")
+                log, iteration_deps=(), site=dataclasses.replace(log.site, file="", line=0, function="")
             )
-            for node in logs
+            for log in logs
         )
 
     leaves, structure = jax.tree.flatten(unplaced(first))
@@ -264,7 +264,7 @@ class _Together:
         optional = strictest((self.reason, *(part.optional for part in self.parts)))
         return Columns(
             values, steps, mask, self.dropped(own), like.site, like.batch_ndim, optional, like.outer_batch_ndim
-        ).as_node()
+        ).as_log()
 
 
 def _check_branches(key: str, first: Columns, other: Columns) -> None:
@@ -281,7 +281,7 @@ def _check_branches(key: str, first: Columns, other: Columns) -> None:
         )
 
 
-def _filled(logs: Sequence[Node], together: Sequence[_Together]) -> Logs:
+def _filled(logs: Sequence[Log], together: Sequence[_Together]) -> Logs:
     own = with_event_axes(logs)
     having = {key: part for part in own for key in part.values}
     return tuple(each.filled(having.get(each.keys[0])) for each in together)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lox._events import NOWHERE, Event, Node, Site, StackedEvents
+from lox._events import NOWHERE, Event, Log, Site, StackedEvents
 from lox._exceptions import StructureError, UnsupportedPrimitiveError
 from lox._site import Optional, strictest
 from lox._timeline import Timeline, groups
@@ -53,7 +53,7 @@ class Columns(Timeline):
         shape = jnp.shape(self.any_value())[: depth + self.batch_ndim + (not self.single)]
         return (np if isinstance(self.any_value(), np.ndarray) else jnp).ones(shape, bool)
 
-    def as_node(self) -> StackedEvents:
+    def as_log(self) -> StackedEvents:
         """The timeline, which has an event axis, as logs."""
         fixed = (self.site, self.batch_ndim, self.optional, (), self.outer_batch_ndim)
         event = Event(self.values, self.steps, self.mask, (), *fixed)
@@ -132,7 +132,7 @@ class OnHost:
 ON_DEVICE, ON_HOST = OnDevice(), OnHost()
 
 
-def columns(logs: Sequence[Node], depth: int = 0, arrays: Arrays = ON_DEVICE) -> list[Columns]:
+def columns(logs: Sequence[Log], depth: int = 0, arrays: Arrays = ON_DEVICE) -> list[Columns]:
     """The timelines of logs, in the order of their first events.
 
     Args:
@@ -145,21 +145,21 @@ def columns(logs: Sequence[Node], depth: int = 0, arrays: Arrays = ON_DEVICE) ->
             several sizes, of which the smaller ones are masked where they have no element.
     """
     parts: list[Columns] = []
-    for node in logs:
-        if isinstance(node, StackedEvents):
+    for log in logs:
+        if isinstance(log, StackedEvents):
             parts += [
-                _unrolled(each, _dropped(node, each), depth, arrays) for each in columns(node.body, depth + 1, arrays)
+                _unrolled(each, _dropped(log, each), depth, arrays) for each in columns(log.body, depth + 1, arrays)
             ]
         else:
-            if any(node.spmd_axes):
+            if any(log.spmd_axes):
                 raise UnsupportedPrimitiveError(
-                    f"reduce=, interval= and branches that log differently cannot be had for the log at {node.site} "
+                    f"reduce=, interval= and branches that log differently cannot be had for the log at {log.site} "
                     "inside a shard_map under vmap with spmd_axis_name=, which splits the batch over shards. Apply "
                     "lox.spool inside the vmap, as in vmap(spool(f), spmd_axis_name=...)."
                 )
-            node = node.with_full_steps(depth)
-            fixed = (node.site, node.batch_ndim, node.optional, node.outer_batch_ndim, node.is_filled)
-            parts.append(Columns(node.values, node.steps, node.mask, None, *fixed, single=True))
+            log = log.with_full_steps(depth)
+            fixed = (log.site, log.batch_ndim, log.optional, log.outer_batch_ndim, log.is_filled)
+            parts.append(Columns(log.values, log.steps, log.mask, None, *fixed, single=True))
     return [
         in_sequence([parts[place].only(keys) for place in places], depth, arrays)
         for keys, places in groups(part.values for part in parts).items()
@@ -183,7 +183,7 @@ def _expanded(part: Any) -> Any:
 _one_event = jax.jit(_expanded, inline=True)  # A program of constants does not show the call.
 
 
-def with_event_axes(logs: Sequence[Node], arrays: Arrays = ON_DEVICE) -> list[Columns]:
+def with_event_axes(logs: Sequence[Log], arrays: Arrays = ON_DEVICE) -> list[Columns]:
     """The timelines of logs, each with an event axis, also where there is one event."""
     return [
         _with(each, arrays.with_event_axis(_arrays(each)), single=False) if each.single else each

@@ -20,7 +20,7 @@ from lox._arguments import untyped
 from lox._channel import Channel, failed, find
 from lox._columns import ON_HOST, Columns, with_event_axes
 from lox._effect import Layout, log_p, ordered_tap_effect, received
-from lox._events import Destination, Event, Node, events, map_events, with_depths
+from lox._events import Destination, Event, Log, events, map_events, with_depths
 from lox._exceptions import UnsupportedPrimitiveError
 from lox._keys import impl_of, key_data
 from lox._logdict import logdict, map_timelines, of_timelines
@@ -137,7 +137,7 @@ def _send(*leaves: Any, layout: Layout) -> list[Any]:
     return []
 
 
-def _refuse(logs: Sequence[Node]) -> None:
+def _refuse(logs: Sequence[Log]) -> None:
     """Raise for logs that no handler has met, where JAX compiles or runs them: it is too late for that."""
     for event in events(logs):
         if event.values:  # An event without any is only an anchor.
@@ -161,7 +161,7 @@ def _in_callback() -> bool:
     return False
 
 
-def _is_plain(logs: Sequence[Node], to: Destination) -> bool:
+def _is_plain(logs: Sequence[Log], to: Destination) -> bool:
     """Whether there is one event, which happens for sure, and everywhere, and is laid out already."""
     if len(logs) > 1 or not isinstance(logs[0], Event) or logs[0].mask is not None or to.shard is not None:
         return False
@@ -269,7 +269,7 @@ def _with_devices(build: Callable[[Sequence[Any]], logdict], devices: int) -> Ca
     return lambda operands: map_timelines(labelled, build(operands))
 
 
-def _lay_out(logs: Sequence[Node], to: Destination) -> logdict:
+def _lay_out(logs: Sequence[Log], to: Destination) -> logdict:
     with_masks = to.shard is not None or any(event.mask is not None for event in events(logs))
     found = (_arrived(each, to, with_masks) for each in with_event_axes(logs, ON_HOST))
     return of_timelines(each for each in found if each is not None)

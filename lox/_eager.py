@@ -16,7 +16,7 @@ import jax.extend as jex
 import jax.numpy as jnp
 
 from lox._columns import ON_DEVICE
-from lox._events import Event, Node, StackedEvents, events
+from lox._events import Event, Log, StackedEvents, events
 from lox._exceptions import SpoolError
 
 Tree = TypeVar("Tree")
@@ -65,28 +65,28 @@ def _is_deleted(leaf: Any) -> bool:
     return hasattr(leaf, "is_deleted") and not isinstance(leaf, jax.core.Tracer) and leaf.is_deleted()
 
 
-def stacked(logs: Sequence[Node]) -> list[Node]:
+def stacked(logs: Sequence[Log]) -> list[Log]:
     """The same logs, of which each `CHUNK` that are alike become one.
 
     The logs of each key keep their order, which is all that counts.
     """
-    done: list[Node] = []
+    done: list[Log] = []
     alike: dict[Any, _Alike] = {}
     last: dict[str, Any] = {}
-    for node in logs:
-        leaves, structure = jax.tree.flatten(node)
+    for log in logs:
+        leaves, structure = jax.tree.flatten(log)
         kind = structure, tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
-        for key in node.values if isinstance(node, Event) else _keys(node):
+        for key in log.values if isinstance(log, Event) else _keys(log):
             if last.setdefault(key, kind) != kind:  # What was logged otherwise before comes first.
                 done += alike.pop(last[key], _Alike()).logs
                 last[key] = kind
         found = alike.setdefault(kind, _Alike())
-        found.logs.append(node)
+        found.logs.append(log)
         found.leaves.append(leaves)
         if len(found.logs) == CHUNK:
             arrays = ON_DEVICE.joined_leaves(alike.pop(kind).leaves, (True,) * CHUNK, 0)
             done.append(StackedEvents((jax.tree.unflatten(structure, arrays),), {}, CHUNK))
-    return [*done, *(node for found in alike.values() for node in found.logs)]
+    return [*done, *(log for found in alike.values() for log in found.logs)]
 
 
 class _Alike:
@@ -95,9 +95,9 @@ class _Alike:
     __slots__ = ("leaves", "logs")
 
     def __init__(self) -> None:
-        self.logs: list[Node] = []
+        self.logs: list[Log] = []
         self.leaves: list[list[Any]] = []
 
 
-def _keys(node: StackedEvents) -> set[str]:
-    return {key for event in events([node]) for key in event.values}
+def _keys(log: StackedEvents) -> set[str]:
+    return {key for event in events([log]) for key in event.values}

@@ -19,7 +19,7 @@ import numpy as np
 from jax.interpreters import ad, batching
 
 from lox import _compat
-from lox._events import Destination, Event, Logs, Node, counters, depths, events, map_events, masked
+from lox._events import Destination, Event, Log, Logs, counters, depths, events, map_events, masked
 from lox._exceptions import UnsupportedPrimitiveError
 from lox._flax_probe import probing
 from lox._site import Transposed, strictest
@@ -101,7 +101,7 @@ class Layout:
 
     __slots__ = ("__weakref__", "_hash", "effect", "keys", "tree")
 
-    def __init__(self, tree: Any, logs: Sequence[Node], to: Destination | None):
+    def __init__(self, tree: Any, logs: Sequence[Log], to: Destination | None):
         self.tree = tree
         found = list(events(logs))
         self.keys = tuple(key for event in found for key in event.values)
@@ -234,7 +234,7 @@ class Listener(jax.core.Trace):
         raise NotImplementedError
 
 
-def emit(logs: Sequence[Node], to: Destination | None = None) -> None:
+def emit(logs: Sequence[Log], to: Destination | None = None) -> None:
     """Binds the primitive: `logs` happen now, for whichever handler comes next, or on their way to a tap."""
     if not logs:
         return

@@ -68,16 +68,17 @@ class Event:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(slots=True)
 class StackedEvents:
-    """Nodes that happened `length` times; `dropped` counts, for keys of one timeline, the events beyond a bound."""
+    """Logs that happened `length` times; `dropped` counts, for keys of one timeline, the events beyond a bound."""
 
     body: tuple[Any, ...]
     dropped: dict[tuple[str, ...], Any]
     length: int = dataclasses.field(metadata={"static": True})
 
 
-Node = Event | StackedEvents
+Log = Event | StackedEvents
+"""A log call, or logs with an axis for the iterations of a loop."""
 
-Logs = tuple[Node, ...]
+Logs = tuple[Log, ...]
 """A sequence of logs, in the order in which they happened."""
 
 
@@ -101,21 +102,21 @@ class Destination:
     first: tuple[Any, ...] = dataclasses.field(default=(), metadata={"static": True})
 
 
-def map_events(function: Callable[[Event, int], Event | None], logs: Sequence[Node], depth: int = 0) -> Logs:
+def map_events(function: Callable[[Event, int], Event | None], logs: Sequence[Log], depth: int = 0) -> Logs:
     """Replaces every event; `function` also gets the number of loops around it and drops the event with None."""
-    mapped: list[Node] = []
-    for node in logs:
-        if isinstance(node, StackedEvents):
-            body = map_events(function, node.body, depth + 1)
+    mapped: list[Log] = []
+    for log in logs:
+        if isinstance(log, StackedEvents):
+            body = map_events(function, log.body, depth + 1)
             dropped = {}
-            if node.dropped:
+            if log.dropped:
                 keys = {key for event in events(body) for key in event.values}
-                left = {tuple(key for key in group if key in keys): count for group, count in node.dropped.items()}
+                left = {tuple(key for key in group if key in keys): count for group, count in log.dropped.items()}
                 dropped = {group: count for group, count in left.items() if group}
             if body:
-                mapped.append(StackedEvents(body, dropped, node.length))
+                mapped.append(StackedEvents(body, dropped, log.length))
         else:
-            event = function(node, depth)
+            event = function(log, depth)
             if event is not None:
                 mapped.append(event)
     return tuple(mapped)
@@ -129,53 +130,53 @@ def restrict(event: Event, wanted: Callable[[str], Any]) -> Event | None:
     return event if len(values) == len(event.values) else dataclasses.replace(event, values=values)
 
 
-def with_depths(logs: Sequence[Node], depth: int = 0) -> Iterator[tuple[Event, int]]:
+def with_depths(logs: Sequence[Log], depth: int = 0) -> Iterator[tuple[Event, int]]:
     """All events, each with the number of loops around it."""
-    for node in logs:
-        if isinstance(node, StackedEvents):
-            yield from with_depths(node.body, depth + 1)
+    for log in logs:
+        if isinstance(log, StackedEvents):
+            yield from with_depths(log.body, depth + 1)
         else:
-            yield node, depth
+            yield log, depth
 
 
-def events(logs: Sequence[Node]) -> Iterator[Event]:
+def events(logs: Sequence[Log]) -> Iterator[Event]:
     """All events, each once, whatever loops it is in."""
     if len(logs) == 1 and isinstance(logs[0], Event):  # As each log call of an eager program has it.
         return iter((logs[0],))
-    return (event for node in logs for event in ((node,) if isinstance(node, Event) else events(node.body)))
+    return (event for log in logs for event in ((log,) if isinstance(log, Event) else events(log.body)))
 
 
-def with_values(logs: Sequence[Node]) -> Logs:
+def with_values(logs: Sequence[Log]) -> Logs:
     """The logs without the events that only keep something from being removed."""
     if all([event.values for event in events(logs)]):
         return tuple(logs)
     return map_events(lambda event, _: event if event.values else None, logs)
 
 
-def depths(logs: Sequence[Node], depth: int = 0) -> list[int]:
+def depths(logs: Sequence[Log], depth: int = 0) -> list[int]:
     """For each array in the flattened logs, the number of its leading loop axes."""
     found: list[int] = []
-    for node in logs:
-        if isinstance(node, StackedEvents):
-            found += depths(node.body, depth + 1) + [depth] * len(jax.tree.leaves(node.dropped))
+    for log in logs:
+        if isinstance(log, StackedEvents):
+            found += depths(log.body, depth + 1) + [depth] * len(jax.tree.leaves(log.dropped))
         else:
-            found += [depth] * len(jax.tree.leaves(node))
+            found += [depth] * len(jax.tree.leaves(log))
     return found
 
 
-def counters(logs: Sequence[Node]) -> list[int | None]:
+def counters(logs: Sequence[Log]) -> list[int | None]:
     """For each array in the flattened logs, the number of batch axes of its event, or None if it is no counter."""
     found: list[int | None] = []
-    for node in logs:
-        if isinstance(node, StackedEvents):
-            found += [*counters(node.body), *[None] * len(jax.tree.leaves(node.dropped))]
+    for log in logs:
+        if isinstance(log, StackedEvents):
+            found += [*counters(log.body), *[None] * len(jax.tree.leaves(log.dropped))]
         else:
-            rest = len(jax.tree.leaves((node.mask, node.iteration_deps)))
-            found += [*[None] * len(node.values), *[node.batch_ndim] * len(node.steps), *[None] * rest]
+            rest = len(jax.tree.leaves((log.mask, log.iteration_deps)))
+            found += [*[None] * len(log.values), *[log.batch_ndim] * len(log.steps), *[None] * rest]
     return found
 
 
-def masked(logs: Sequence[Node], mask: Any) -> Logs:
+def masked(logs: Sequence[Log], mask: Any) -> Logs:
     """The logs, of which nothing happened where `mask`, whose axes are the first ones of batches, is False."""
 
     def narrow(event: Event, depth: int) -> Event:
@@ -184,7 +185,7 @@ def masked(logs: Sequence[Node], mask: Any) -> Logs:
         return narrow_mask(event, new)
 
     narrowed = map_events(narrow, logs)
-    return tuple(_mask_dropped(node, mask) for node in narrowed)
+    return tuple(_mask_dropped(log, mask) for log in narrowed)
 
 
 def narrow_mask(event: Event, mask: Any) -> Event:
@@ -198,8 +199,8 @@ def _both(first: Any, second: Any) -> Any:
     return _compat.vary_in_branch(first, axes) & _compat.vary_in_branch(second, axes)
 
 
-def _mask_dropped(node: Node, mask: Any) -> Node:
-    if isinstance(node, Event):
-        return node
-    dropped = {keys: where(mask, count, jnp.zeros_like(count)) for keys, count in node.dropped.items()}
-    return StackedEvents(tuple(_mask_dropped(child, mask) for child in node.body), dropped, node.length)
+def _mask_dropped(log: Log, mask: Any) -> Log:
+    if isinstance(log, Event):
+        return log
+    dropped = {keys: where(mask, count, jnp.zeros_like(count)) for keys, count in log.dropped.items()}
+    return StackedEvents(tuple(_mask_dropped(child, mask) for child in log.body), dropped, log.length)

@@ -37,7 +37,7 @@ class Backward:
 
 
 @dataclasses.dataclass(frozen=True)
-class Log(Backward):
+class LogCotangent(Backward):
     """Logs it.
 
     Attributes:
@@ -189,7 +189,7 @@ def log_grad(
         value = jnp.asarray(leaf)
         if not jnp.issubdtype(value.dtype, jnp.inexact):
             return leaf
-        backward = Log(key, tuple(event.steps), bool(mask), dataclasses.replace(event.site, backward=True))
+        backward = LogCotangent(key, tuple(event.steps), bool(mask), dataclasses.replace(event.site, backward=True))
         return log_grad_p.bind(value, *event.steps.values(), *mask, backward=backward, of_tangent=False)
 
     return jax.tree_util.tree_map_with_path(watch, data)

@@ -13,7 +13,7 @@ import jax.extend as jex
 from lox import _compat, _transform
 from lox._abstract import trace
 from lox._effect import log_p, received
-from lox._events import Event, Site, StackedEvents
+from lox._events import Log, Site, StackedEvents
 from lox._logs_in import jaxprs_in
 from lox._misspelt import says_what_was_meant
 
@@ -148,8 +148,8 @@ def _walk(jaxpr: Any, place: _Place) -> Iterator[LogSite]:
     for eqn in _compat.open_jaxpr(jaxpr).eqns:
         if eqn.primitive is log_p:
             logs, to = received([var.aval for var in eqn.invars], eqn.params)
-            for node in logs if to is None else ():
-                yield from _logged(node, place)
+            for log in logs if to is None else ():
+                yield from _logged(log, place)
             continue
         for inner, where in _inside(eqn, place):
             yield from _walk(inner, where)
@@ -175,25 +175,25 @@ def _inside(eqn: Any, place: _Place) -> Iterator[tuple[Any, _Place]]:
             yield inner, place.through(eqn.primitive.name)
 
 
-def _logged(node: Event | StackedEvents, place: _Place, loops: tuple[int, ...] = ()) -> Iterator[LogSite]:
-    if isinstance(node, StackedEvents):
-        for inner in node.body:
-            yield from _logged(inner, place, (*loops, node.length))
+def _logged(log: Log, place: _Place, loops: tuple[int, ...] = ()) -> Iterator[LogSite]:
+    if isinstance(log, StackedEvents):
+        for inner in log.body:
+            yield from _logged(inner, place, (*loops, log.length))
         return
-    if not node.values:
+    if not log.values:
         return
-    here = place.through("", math.prod(loops), exact=node.mask is None)
+    here = place.through("", math.prod(loops), exact=log.mask is None)
     depth = len(loops)
-    shapes = {key: tuple(aval.shape[depth:]) for key, aval in node.values.items()}
-    batch = math.prod(node.lengths(depth + node.batch_ndim)[depth:])
-    per_event = sum(math.prod(shapes[key]) * aval.dtype.itemsize for key, aval in node.values.items())
-    per_event += sum(batch * aval.dtype.itemsize for aval in node.steps.values())
-    site: Site = node.site
+    shapes = {key: tuple(aval.shape[depth:]) for key, aval in log.values.items()}
+    batch = math.prod(log.lengths(depth + log.batch_ndim)[depth:])
+    per_event = sum(math.prod(shapes[key]) * aval.dtype.itemsize for key, aval in log.values.items())
+    per_event += sum(batch * aval.dtype.itemsize for aval in log.steps.values())
+    site: Site = log.site
     yield LogSite(
-        keys=tuple(node.values),
+        keys=tuple(log.values),
         shapes=shapes,
-        dtypes={key: aval.dtype.name for key, aval in node.values.items()},
-        steps=tuple(node.steps),
+        dtypes={key: aval.dtype.name for key, aval in log.values.items()},
+        steps=tuple(log.steps),
         tags=site.tags,
         events=here.events,
         exact=here.exact,

@@ -21,8 +21,8 @@ from lox._effect import emit, log_p, received
 from lox._events import (
     Destination,
     Event,
+    Log,
     Logs,
-    Node,
     StackedEvents,
     events,
     map_events,
@@ -71,23 +71,23 @@ class Endpoint:
             return
         tracked = all(name in _compat.varying_axes(jax.lax.axis_index(name)) for name in axes)
 
-        def varies(node: Any) -> frozenset[Any]:
-            leaves = jax.tree.leaves(node)
+        def varies(tree: Any) -> frozenset[Any]:
+            leaves = jax.tree.leaves(tree)
             return frozenset[Any]().union(*map(_compat.varying_axes, leaves)) if tracked else frozenset(axes)
 
         told_apart = varies(labels) if tracked else frozenset[Any]()
-        for node in _split_by(varies, logs):
-            varying = varies(node)
+        for log in _split_by(varies, logs):
+            varying = varies(log)
             over = tuple(name for name in axes if name in varying - told_apart)
             if varying and labels:
                 own = tuple(name for name in axes if name in told_apart)
-                (node,) = _labelled([node], {SHARDED: -1 - jax.lax.axis_index(own) if own else jnp.int32(0)})
+                (log,) = _labelled([log], {SHARDED: -1 - jax.lax.axis_index(own) if own else jnp.int32(0)})
             first = tuple(name for name in axes if name not in varying)
             for name in first:  # Where all are alike, the first one speaks.
-                (node,) = masked([node], jax.lax.axis_index(name) == 0)
+                (log,) = masked([log], jax.lax.axis_index(name) == 0)
             shard = jax.lax.axis_index(over) if over else None
             shards = jax.lax.axis_size(over) if over else 1
-            emit([node], Destination(self.channel, shard, shards, ordered, first))
+            emit([log], Destination(self.channel, shard, shards, ordered, first))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -239,11 +239,11 @@ class BufferedTap(Stateful):
             return None
         return chunk_size(jaxpr, length, self.selection, self.buffer)
 
-    def _pends(self, state: Buffer, logs: Sequence[Node]) -> bool:
+    def _pends(self, state: Buffer, logs: Sequence[Log]) -> bool:
         # Once there are slots, what they hold and what comes next is sent together.
         if self.buffer == 1 or self.interval > 1 or state.kinds or not self.whole or _manual_axes():
             return False
-        if not all(isinstance(node, Event) and node.mask is None for node in logs):
+        if not all(isinstance(log, Event) and log.mask is None for log in logs):
             return False
         return not _conflict(logs, _layouts(state.pending, 0))
 
@@ -267,14 +267,14 @@ class BufferedTap(Stateful):
             return step(self, state, *logs)
         return _compiled(state, logs, tap=self, step=step)
 
-    def _one_by_one(self, state: Buffer, logs: Sequence[Node]) -> Buffer:
+    def _one_by_one(self, state: Buffer, logs: Sequence[Log]) -> Buffer:
         """Takes the logs as they happened, also those that come with all iterations of a loop."""
-        for node in logs:
-            if isinstance(node, Event):
-                state = self._taken(state, (node,))
-            elif node.length:
+        for log in logs:
+            if isinstance(log, Event):
+                state = self._taken(state, (log,))
+            elif log.length:
                 iterate: Any = lambda state, body: (self._one_by_one(state, body), None)  # noqa: E731
-                state, _ = jax.lax.scan(iterate, state, node.body)
+                state, _ = jax.lax.scan(iterate, state, log.body)
         return state
 
     def _met_one_by_one(self, program: Any) -> Iterator[Logs]:
@@ -365,7 +365,7 @@ class BufferedTap(Stateful):
         slots = tuple(dataclasses.replace(slots, used=count) for slots, count in zip(state.slots, used, strict=True))
         return dataclasses.replace(state, waiting=waiting, slots=slots)
 
-    def _waiting(self, state: Buffer) -> Iterator[Node]:
+    def _waiting(self, state: Buffer) -> Iterator[Log]:
         for slots in state.slots:
             used = state.waiting if slots.used is None else slots.used
             here = jnp.arange(self.buffer, dtype=jnp.int32) < used
@@ -393,18 +393,18 @@ def _copied(arrays: list[Any]) -> list[Any]:
     return [jnp.copy(array) for array in arrays]
 
 
-def _split_by(group: Callable[[Event], Any], logs: Sequence[Node]) -> Iterator[Node]:
+def _split_by(group: Callable[[Event], Any], logs: Sequence[Log]) -> Iterator[Log]:
     """The logs, an event being split into those of its keys for which `group` is the same."""
-    for node in logs:
-        if isinstance(node, StackedEvents):
-            yield node
+    for log in logs:
+        if isinstance(log, StackedEvents):
+            yield log
             continue
-        of = {key: group(dataclasses.replace(node, values={key: value})) for key, value in node.values.items()}
+        of = {key: group(dataclasses.replace(log, values={key: value})) for key, value in log.values.items()}
         for each in dict.fromkeys(of.values()):
-            yield dataclasses.replace(node, values={key: node.values[key] for key in of if of[key] == each})
+            yield dataclasses.replace(log, values={key: log.values[key] for key in of if of[key] == each})
 
 
-def _labelled(logs: Sequence[Node], labels: dict[str, Any]) -> tuple[Node, ...]:
+def _labelled(logs: Sequence[Log], labels: dict[str, Any]) -> tuple[Log, ...]:
     """The logs with labels, each of shape `()`."""
 
     def label(event: Event, depth: int) -> Event:
@@ -420,7 +420,7 @@ def _aval(value: Any) -> Any:
     return value if isinstance(value, jax.core.ShapedArray) else jax.typeof(value)
 
 
-def _warn_that_nothing_is_skipped(logs: Sequence[Node]) -> None:
+def _warn_that_nothing_is_skipped(logs: Sequence[Log]) -> None:
     for event in events(logs):
         message = (
             "interval= of lox.tap skips nothing inside of a shard_map, where shards do not count together: every event "
@@ -429,7 +429,7 @@ def _warn_that_nothing_is_skipped(logs: Sequence[Node]) -> None:
         _transform.warn_once(message, TapWarning, event.site)
 
 
-def _single_events(logs: Sequence[Node]) -> Iterator[Event]:
+def _single_events(logs: Sequence[Log]) -> Iterator[Event]:
     """The events as they are in one iteration of the loops around them, with abstract values."""
     for event, depth in with_depths(logs):
         for _ in range(depth):
@@ -437,7 +437,7 @@ def _single_events(logs: Sequence[Node]) -> Iterator[Event]:
         yield jax.tree.map(_aval, event)
 
 
-def _conflict(logs: Sequence[Node], held: Iterable[tuple[str, Any]]) -> bool:
+def _conflict(logs: Sequence[Log], held: Iterable[tuple[str, Any]]) -> bool:
     """Whether a key is held with another shape, dtype or counters, so that one array cannot have both."""
     layouts = dict(held)
     return any(layouts.get(key, layout) != layout for key, layout in _layouts(logs, 0))
@@ -447,7 +447,7 @@ def _in_slots(slots: Sequence[Slots]) -> Iterator[tuple[str, Any]]:
     return (layout for each in slots for layout in _layouts(each.logs, 1))
 
 
-def _layouts(logs: Sequence[Node], depth: int) -> Iterator[tuple[str, Any]]:
+def _layouts(logs: Sequence[Log], depth: int) -> Iterator[tuple[str, Any]]:
     for event, inside in with_depths(logs, depth):
         steps = {name: step.dtype for name, step in event.steps.items()}
         for key, value in event.values.items():
@@ -459,12 +459,12 @@ def _manual_axes() -> tuple[Any, ...]:
     return tuple(jax.sharding.get_abstract_mesh().manual_axes)
 
 
-def _kind(logs: tuple[Node, ...]) -> Kind:
+def _kind(logs: tuple[Log, ...]) -> Kind:
     leaves, structure = jax.tree.flatten(logs)
     return structure, tuple((aval.shape, aval.dtype) for aval in map(_aval, leaves))
 
 
-def _happened(logs: Sequence[Node]) -> Any:
+def _happened(logs: Sequence[Log]) -> Any:
     masks = [event.mask for event in events(logs)]
     if any(mask is None for mask in masks):
         return jnp.int32(1)
@@ -483,8 +483,8 @@ def _counting(counts: dict[tuple[str, ...], Any], event: Event) -> dict[tuple[st
 
 
 def _subsampled(
-    logs: tuple[Node, ...], counts: dict[tuple[str, ...], Any], interval: int
-) -> tuple[tuple[Node, ...], dict[tuple[str, ...], Any]]:
+    logs: tuple[Log, ...], counts: dict[tuple[str, ...], Any], interval: int
+) -> tuple[tuple[Log, ...], dict[tuple[str, ...], Any]]:
     """Masks all but every `interval`-th event of a timeline, of which there were `counts` before."""
     kept, counts = [], dict(counts)
     of_key = {key: keys for keys in counts for key in keys}
@@ -495,5 +495,5 @@ def _subsampled(
             number = counts[keys][None] + jnp.cumsum(mask, axis=0, dtype=jnp.int32) - 1
             counts[keys] = counts[keys] + jnp.sum(mask, axis=0, dtype=jnp.int32)
             each = dataclasses.replace(each, mask=mask & (number % interval == 0), is_filled=False)
-        kept.append(each.as_node())
+        kept.append(each.as_log())
     return tuple(kept), counts

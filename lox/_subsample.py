@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._columns import Columns, with_event_axes
-from lox._events import Logs, Node, StackedEvents, events, map_events, restrict
+from lox._events import Log, Logs, StackedEvents, events, map_events, restrict
 from lox._handler import Handler
 from lox._leading_axes import sharded_as, where
 from lox._rules._call import discharge, split_results
@@ -57,28 +57,28 @@ def kept(start: int, count: int, interval: int) -> int:
 
 def subsampled(logs: Logs, interval: int, before: EventCounts) -> tuple[EventCounts, Logs]:
     """Keep every `interval`-th event of logs that come after so many others."""
-    found: list[Node] = []
+    found: list[Log] = []
     counts, uncertain = dict(before.counts), dict(before.uncertain)
-    for node in logs:
-        found += _subsampled(node, interval, counts, uncertain)
+    for log in logs:
+        found += _subsampled(log, interval, counts, uncertain)
     return EventCounts(tuple(counts.items()), tuple(uncertain.items())), tuple(found)
 
 
-def _subsampled(node: Node, interval: int, counts: dict[str, int], uncertain: dict[str, int]) -> list[Node]:
-    for event in events([node]):
+def _subsampled(log: Log, interval: int, counts: dict[str, int], uncertain: dict[str, int]) -> list[Log]:
+    for event in events([log]):
         if event.mask is not None:
             for key in event.values:
                 uncertain.setdefault(key, counts.get(key, 0))
-    certain = {key for event in events([node]) for key in event.values} - uncertain.keys()
-    rest = map_events(lambda event, _: restrict(event, lambda key: key not in certain), [node])
-    kept_here: list[Node] = list(rest)
-    found = with_event_axes(map_events(lambda event, _: restrict(event, certain.__contains__), [node]))
+    certain = {key for event in events([log]) for key in event.values} - uncertain.keys()
+    rest = map_events(lambda event, _: restrict(event, lambda key: key not in certain), [log])
+    kept_here: list[Log] = list(rest)
+    found = with_event_axes(map_events(lambda event, _: restrict(event, certain.__contains__), [log]))
     for each in refined(found, lambda key: counts.get(key, 0)):
         start, count = counts.get(next(iter(each.values)), 0), jnp.shape(each.any_value())[0]
         counts.update(dict.fromkeys(each.values, start + count))
         first = -start % interval
         if first < count or not count:
-            kept_here.append(each.map(functools.partial(_every, interval=interval, first=first)).as_node())
+            kept_here.append(each.map(functools.partial(_every, interval=interval, first=first)).as_log())
     return kept_here
 
 
@@ -151,9 +151,9 @@ class _Buffers:
         found = self._timelines(certain)
         return [self._write(buffers, index, new) for buffers, new in zip(state, found, strict=True)], rest
 
-    def finish(self, state: Sequence[Columns]) -> list[Node]:
+    def finish(self, state: Sequence[Columns]) -> list[Log]:
         return [
-            buffers.as_node()
+            buffers.as_log()
             for buffers, each in zip(state, self.shapes, strict=True)
             if buffers.any_value().shape[0] or not self.length * each.any_value().shape[0]
         ]

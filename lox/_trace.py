@@ -17,7 +17,7 @@ import jax.extend as jex
 from lox import _compat
 from lox._eager import CHUNK, copied, may_delete, reporting_deleted, stacked
 from lox._effect import Listener, emit, heard, in_place, log_p, received
-from lox._events import Destination, Event, Logs, Node, with_values
+from lox._events import Destination, Event, Log, Logs, with_values
 from lox._exceptions import UnsupportedPrimitiveError
 from lox._handler import Filter, Handler, State, rules
 from lox._late import is_late
@@ -39,7 +39,7 @@ class HandlerTrace(Listener):
         self.parent_trace = parent
         self.handler = handler
         self.state = state
-        self.collected: list[Node] = []
+        self.collected: list[Log] = []
         self.runs_at_once = _compat.runs_at_once(self)
         self.held: set[int] = set()
         """Which arrays the logs refer to that are not copies, where operations run at once."""

@@ -72,32 +72,30 @@ def _expand(
     expanded: list[Any] = []
     specs: list[PartitionSpec] = []
 
-    def add(node: Any, axes: Axes, spmd_axes: Sequence[Axes] = (), outer: int = 0) -> None:
+    def add(log: Any, axes: Axes, spmd_axes: Sequence[Axes] = (), outer: int = 0) -> None:
         split = [tuple(name for name in names if name in manual) for names in spmd_axes]
         axes = tuple(name for name in axes if not any(name in names for names in split))
         of_batch = [names or None for names in split] + [None] * (outer - len(split))
         spec = [*[None] * depth, *of_batch[:outer], *([axes] if axes else []), *of_batch[outer:]]
-        specs.extend([PartitionSpec(*spec) if axes or any(split) else PartitionSpec()] * len(jax.tree.leaves(node)))
+        specs.extend([PartitionSpec(*spec) if axes or any(split) else PartitionSpec()] * len(jax.tree.leaves(log)))
         varying = (*axes, *(name for names in split for name in names))
-        node = jax.tree.map(lambda leaf: _compat.vary(leaf, varying), node)
+        log = jax.tree.map(lambda leaf: _compat.vary(leaf, varying), log)
         if axes:
-            node = jax.tree.map(lambda leaf: jax.lax.expand_dims(leaf, (depth + outer,)), node)
-        if isinstance(node, Event):
-            rest = tuple(tuple(name for name in names if name not in manual) for names in node.spmd_axes)
+            log = jax.tree.map(lambda leaf: jax.lax.expand_dims(leaf, (depth + outer,)), log)
+        if isinstance(log, Event):
+            rest = tuple(tuple(name for name in names if name not in manual) for names in log.spmd_axes)
             rest = ((), *rest) if axes and any(rest) else rest if any(rest) else ()
-            node = dataclasses.replace(
-                node, batch_ndim=node.batch_ndim + bool(axes), spmd_axes=rest, outer_batch_ndim=0
-            )
-        expanded.append(node)
+            log = dataclasses.replace(log, batch_ndim=log.batch_ndim + bool(axes), spmd_axes=rest, outer_batch_ndim=0)
+        expanded.append(log)
 
-    for node in logs:
-        if isinstance(node, StackedEvents):
-            body, body_specs = _expand(node.body, axes_of, manual, depth + 1)
-            before = {key: event for event in events(node.body) for key in event.values}
+    for log in logs:
+        if isinstance(log, StackedEvents):
+            body, body_specs = _expand(log.body, axes_of, manual, depth + 1)
+            before = {key: event for event in events(log.body) for key in event.values}
             after = {key: event.batch_ndim for event in events(body) for key in event.values}
-            shards = axes_of(jax.tree.leaves(node))
+            shards = axes_of(jax.tree.leaves(log))
             counts = {}
-            for keys, count in node.dropped.items():  # What varies is told key by key, and so splits a timeline.
+            for keys, count in log.dropped.items():  # What varies is told key by key, and so splits a timeline.
                 for varies in dict.fromkeys(after[key] > before[key].batch_ndim for key in keys):
                     counts[tuple(key for key in keys if (after[key] > before[key].batch_ndim) == varies)] = (
                         count,
@@ -109,22 +107,22 @@ def _expand(
                 axes = shards if varies else ()
                 dropped[keys] = jax.lax.expand_dims(_compat.vary(count, axes), (place,)) if axes else count
                 body_specs.append(PartitionSpec(*[None] * place, axes) if axes else PartitionSpec())
-            expanded.append(StackedEvents(body, dropped, node.length))
+            expanded.append(StackedEvents(body, dropped, log.length))
             specs += body_specs
-        elif isinstance(node, Event):
-            node = node.with_full_steps(depth)
-            others = jax.tree.leaves((node.steps, node.mask))
-            axes_by_key = {key: axes_of([value, *others]) for key, value in node.values.items()}
+        elif isinstance(log, Event):
+            log = log.with_full_steps(depth)
+            others = jax.tree.leaves((log.steps, log.mask))
+            axes_by_key = {key: axes_of([value, *others]) for key, value in log.values.items()}
             for group in dict.fromkeys(axes_by_key.values()):
-                values = {key: value for key, value in node.values.items() if axes_by_key[key] == group}
+                values = {key: value for key, value in log.values.items() if axes_by_key[key] == group}
                 add(
-                    dataclasses.replace(node, values=values, iteration_deps=()),
+                    dataclasses.replace(log, values=values, iteration_deps=()),
                     group,
-                    node.spmd_axes,
-                    node.outer_batch_ndim,
+                    log.spmd_axes,
+                    log.outer_batch_ndim,
                 )
         else:  # A state is spread key by key.
             alike: AxesOf = lambda part: axes_of(jax.tree.leaves(part))  # noqa: E731
-            for outer, part in node.parts(alike) if hasattr(node, "parts") else [(0, node)]:
+            for outer, part in log.parts(alike) if hasattr(log, "parts") else [(0, log)]:
                 add(part, alike(part), outer=outer)
     return tuple(expanded), specs
