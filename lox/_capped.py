@@ -23,7 +23,7 @@ from lox import _compat
 from lox._batching import Mask
 from lox._collect import filled
 from lox._columns import Columns, check_alike, in_equal_batches, in_sequence, types_of, with_event_axes
-from lox._events import Logs, Node, Site, events, map_events, restrict
+from lox._events import Log, Logs, Site, events, map_events, restrict
 from lox._handler import Collector, Filter, Handler, Inside, Results, Rule, State
 from lox._logs_in import tapped_in
 from lox._rules._call import discharge_from, split_results
@@ -114,16 +114,16 @@ class Capped(Collector):
     def join(self, state: Buffers | None, logs: Logs) -> Results:
         if state is None:
             return None, logs
-        collected: list[Node] = []
-        for node in logs:
-            state = self._with_room(state, node)
+        collected: list[Log] = []
+        for log in logs:
+            state = self._with_room(state, log)
             kept = state.keys()
-            rest = _restricted(node, kept, False)
+            rest = _restricted(log, kept, False)
             if rest and self.interval > 1 and not state.in_loop:
                 counts, rest = subsampled(rest, self.interval, state.counts)
                 state = dataclasses.replace(state, counts=counts)
             collected += rest
-            if written := _restricted(node, kept, True):
+            if written := _restricted(log, kept, True):
                 at_once = _compat.runs_at_once(_compat.current_trace())
                 state = (_compiled if at_once else Capped.written)(self, state, written)
         return state, tuple(collected)
@@ -171,9 +171,9 @@ class Capped(Collector):
         first = first.map(lambda array: array[: self.bound])
         return dataclasses.replace(first, dropped=rows.dropped + jnp.maximum(happened - self.bound, 0))
 
-    def _with_room(self, state: Buffers, node: Node) -> Buffers:
+    def _with_room(self, state: Buffers, log: Log) -> Buffers:
         """The state with a buffer for each key that needs one, and buffers whose keys are logged together."""
-        known, logged = state.keys(), [event for event in events((node,))]
+        known, logged = state.keys(), [event for event in events((log,))]
         takes = {key for event in logged if self.takes_all or event.mask is not None for key in event.values} | known
         if takes.isdisjoint(key for event in logged for key in event.values):
             return state
@@ -184,7 +184,7 @@ class Capped(Collector):
         )
         if takes == known and all(fits):
             return state
-        like = jax.tree.map(_aval, _restricted(node, takes, True))
+        like = jax.tree.map(_aval, _restricted(log, takes, True))
         found = refined(
             _compat.abstract(with_event_axes, like), lambda key: key in known or state.phase(key, self.interval)
         )
@@ -234,8 +234,8 @@ class Capped(Collector):
     def written(self, state: Buffers, logs: Logs) -> Buffers:
         """The state with further events, all of which have a place."""
         buffers = list(state.buffers)
-        for node in logs:
-            for found in with_event_axes((node,)):
+        for log in logs:
+            for found in with_event_axes((log,)):
                 for place, buffer in enumerate(buffers):
                     if buffer.rows.values.keys() <= found.values.keys():
                         buffers[place] = self._put(buffer, found.only(buffer.rows.values))
@@ -284,8 +284,8 @@ class Capped(Collector):
         return Buffer(rows, number[-1])
 
 
-def _restricted(node: Node, keys: set[str], wanted: bool) -> Logs:
-    return map_events(lambda event, _: restrict(event, lambda key: (key in keys) == wanted), (node,))
+def _restricted(log: Log, keys: set[str], wanted: bool) -> Logs:
+    return map_events(lambda event, _: restrict(event, lambda key: (key in keys) == wanted), (log,))
 
 
 def _only(buffer: Buffer, keys: Iterable[str]) -> Buffer:
@@ -355,7 +355,7 @@ def _out_of_loop(
 ) -> tuple[Any, Buffers | None, Logs]:
     if state is not None:
         return outs, after, logs
-    return outs, None, (*logs, *(capped.rows(buffer).as_node() for buffer in after.buffers))
+    return outs, None, (*logs, *(capped.rows(buffer).as_log() for buffer in after.buffers))
 
 
 _rules: Mapping[Any, Rule] = {while_p: _while, scan_p: _scan}
