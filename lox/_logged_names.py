@@ -16,7 +16,7 @@ import jax
 from lox import _compat
 from lox._effect import log_p, received
 from lox._events import Logs, Site, events
-from lox._log_grad import Log, log_grad_p
+from lox._log_grad import LogCotangent, log_grad_p
 from lox._logs_in import WITH_RULES, jaxprs_in
 from lox._unmatched import unmatched, warn_unmatched
 
@@ -90,7 +90,7 @@ def _names_in(jaxpr: Any) -> tuple[frozenset[Name], bool]:
 
 
 def _name_of(backward: Any) -> Name:
-    while not isinstance(backward, Log):
+    while not isinstance(backward, LogCotangent):
         backward = backward.backward
     return backward.key, backward.site.tags
 

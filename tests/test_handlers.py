@@ -4,11 +4,14 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import pytest
 from jax import lax
 
 import lox
 from lox import _transform
-from lox._handler import Filter
+from lox._collect import of_logs, unify_branches
+from lox._events import events
+from lox._handler import Collector, Filter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,3 +50,61 @@ def test_a_handler_is_told_a_branch_from_a_loop_a_call_and_a_function_with_rules
         jax.make_jaxpr(lambda x, f=program, h=handler: _transform.run(h, None, f, (x,), {})[0])(jnp.float32(1))
         found[use] = set(handler.seen)
     assert found == {use: {use} for use in uses}
+
+
+@dataclasses.dataclass(frozen=True)
+class All(Collector):
+    """Collects all logs, and has no rule for any primitive."""
+
+    def collect(self, logs):
+        return logs
+
+    def unify_branches(self, branches):
+        return of_logs(unify_branches([logs for _, logs in branches]))
+
+    def for_custom_rule(self, sites):
+        raise AssertionError
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """Whether there was a log, which is known while the program is traced."""
+
+    any: bool = dataclasses.field(default=False, metadata={"static": True})
+
+
+class First(All):
+    """Collects the first log."""
+
+    def join(self, state, logs):
+        return (state, ()) if state.any or not logs else (Seen(True), logs[:1])
+
+
+def run(handler, state, fun, *args):
+    """The result, the state and the logs of a function under a handler."""
+    return _transform.run(handler, state, fun, args, {})
+
+
+def doublings(x):
+    def condition(x):
+        lox.log({"c": x})
+        return x < 8
+
+    return lax.while_loop(condition, lambda x: 2 * x, x)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_collector_without_a_rule_for_while_refuses_the_loops_that_it_collects_from(transform):
+    message = "All collects the log at .*test_handlers.py:.* a while loop .* number of iterations is not known"
+    with pytest.raises(lox.UnsupportedPrimitiveError, match=message):
+        run(All(), None, transform(doublings), jnp.float32(1))
+    out, _, logs = run(All(), None, transform(lox.strip(doublings)), jnp.float32(1))
+    assert (out, logs) == (8, ())
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_the_first_test_of_a_loop_is_joined_once(transform):
+    out, state, logs = run(First(), Seen(), transform(doublings), jnp.float32(1))
+    (event,) = events(logs)
+    assert (out, state, event.values) == (8, Seen(True), {"c": 1})

@@ -10,7 +10,8 @@ import jax.extend as jex
 import jax.numpy as jnp
 
 from lox import _compat
-from lox._events import Logs
+from lox._events import Logs, events
+from lox._exceptions import UnsupportedPrimitiveError
 from lox._handler import Handler, State, rule
 from lox._leading_axes import where
 from lox._lockstep import any_live, settle
@@ -35,18 +36,29 @@ def while_loop(
 def run_loop(
     handler: Handler, state: State, loop: Loop, iterate_values: Callable[..., list[Any]]
 ) -> tuple[list[Any], State, Logs]:
-    """Run a loop under a handler, with this function of the carried values for an iteration."""
-    start, state, logs = loop.start(handler, state)
+    """Run a loop under a handler, with this function of the carried values for an iteration.
+
+    Raises:
+        UnsupportedPrimitiveError: The handler collects logs in it, of which the number is not known.
+    """
+    start, state, first = loop.start(handler, state)
     inside = InLoop(handler, state, loop.programs)
 
     def iterate(carry: Any) -> Any:
         values, state, trips = carry
-        values, state, _ = inside.run(state, iterate_values, *values)
+        values, state, logs = inside.run(state, iterate_values, *values)
+        for event in events(logs):
+            raise UnsupportedPrimitiveError(
+                f"{type(handler).__name__} collects the log at {event.site}, which is in a while_loop whose number of "
+                "iterations is not known. Give the handler a rule of its own for while_loop in Handler.rules, or leave "
+                "the log out with lox.strip."
+            )
         return values, state, trips and [trips[0] + 1]
 
     trips = [jnp.int32(0)] if inside.carry else []
     outs, carry, trips = jax.lax.while_loop(lambda carry: loop.goes_on(carry[0]), iterate, (start, inside.carry, trips))
-    return loop.outs(outs), *inside.leave(carry, logs, *trips)
+    state, logs = inside.leave(carry, (), *trips)
+    return loop.outs(outs), state, (*first, *logs)
 
 
 class Loop:
@@ -73,7 +85,7 @@ class Loop:
         self._types = [_compat.varying_axes(value) for value in self.init]
 
     def start(self, handler: Handler, state: State) -> tuple[list[Any], State, Logs]:
-        """The values before the first iteration, and what the handler makes of the first test."""
+        """The values before the first iteration, and the state and the logs after the first test."""
         if not has_log(self._cond) and not self._predicate.shape and not self.lockstep:
             return list(self.init), state, ()
         ((predicate,), state_after, logs) = under(handler, self._test)(state, *self.init)
@@ -96,7 +108,7 @@ class Loop:
         return [*new, again & predicate]
 
     def goes_on(self, values: Sequence[Any]) -> Any:
-        """Whether there is another iteration after these values."""
+        """Tell whether there is another iteration after these values."""
         carried = values[len(self._types) :]
         again = jnp.any(*carried) if carried else self._test(*self._typed(values))[0]
         return any_live(again) if self.lockstep else again
