@@ -75,7 +75,7 @@ class Buffers:
         return -dict(self.counts.counts).get(key, 0) % interval
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Capped(Collector):
     """Collects logs: all of those whose number is static, and the first n that happen of the others.
 
@@ -83,20 +83,18 @@ class Capped(Collector):
     of these are collected, those of a loop up to n.
 
     Attributes:
+        forward: Whether a handler further out wants the other logs.
         spool: Collects all logs. It says which, and whether they may be masked.
         bound: The number n.
         interval: Every how many events of a key one is kept; the others do not count.
         takes_all: Whether the number of no event is static, as in a `while_loop`.
     """
 
+    forward: bool
     spool: Collector
     bound: int
     interval: int
     takes_all: bool = False
-
-    @property
-    def forward(self) -> bool:  # type: ignore[override]
-        return self.spool.forward
 
     @property
     def rules(self) -> Mapping[Any, Rule]:  # type: ignore[override]
@@ -108,8 +106,9 @@ class Capped(Collector):
     def unify_branches(self, branches: Sequence[Results]) -> Sequence[Callable[[Results], Results]]:
         return self.spool.unify_branches(branches)
 
-    def for_custom_rule(self, sites: frozenset[Site]) -> Filter:
-        return self.spool.for_custom_rule(sites)
+    def detached(self, state: Buffers | None, sites: frozenset[Site]) -> tuple[Filter, State]:
+        del state
+        return self.spool.detached(None, sites)
 
     def join(self, state: Buffers | None, logs: Logs) -> Results:
         if state is None:

@@ -42,18 +42,19 @@ class Collect(Collector):
     """Collects every log; events that may not happen are masked.
 
     Attributes:
-        where: What the program is in, with which it cannot be told for which batch elements a rule runs.
+        where: The construct around the program. It does not tell for which batch elements a rule runs.
     """
 
     where: str
+    forward: bool = dataclasses.field(default=False, init=False)
 
     rules = {jex.core.primitives.while_p: _refuse_while}
 
     def collect(self, logs: Logs) -> Logs:
         return logs
 
-    def for_custom_rule(self, sites: frozenset[Site]) -> Filter:
-        return Refuse(sites, self.where)
+    def detached(self, state: State, sites: frozenset[Site]) -> tuple[Filter, State]:
+        return Refuse(sites, self.where), None
 
     def unify_branches(self, branches: Sequence[Results]) -> Sequence[Callable[[Results], Results]]:
         return of_logs(unify_branches_by_tag([logs for _, logs in branches]))
@@ -78,7 +79,7 @@ class Refuse(Filter):
 
 
 def of_logs(makers: Sequence[Maker]) -> Sequence[Callable[[Results], Results]]:
-    """What `Handler.unify_branches` returns where there is no state."""
+    """Make what `Handler.unify_branches` returns, for a handler without a state."""
 
     def unify(results: Results, maker: Maker) -> Results:
         return results[0], maker(results[1])
@@ -87,7 +88,7 @@ def of_logs(makers: Sequence[Maker]) -> Sequence[Callable[[Results], Results]]:
 
 
 def unify_branches(branches: Sequence[Logs]) -> Sequence[Maker]:
-    """For each branch, how to bring its logs into one structure with the others'.
+    """Return for each branch a function that brings its logs into one structure with the others'.
 
     Where all branches log alike, the logs stay as they are. Else the j-th event of a key in one branch meets the
     j-th of that key in the others, and where a branch has none, it is masked out there.
@@ -151,7 +152,7 @@ def _restricted(logs: Sequence[Log], keys: Set[str], wanted: bool) -> Logs:
 
 
 def _counts_by_tags(logs: Sequence[Log], times: int = 1) -> Counter[tuple[str, tuple[str, ...]]]:
-    """How many events there are by key and tags, without those of calls that say themselves where they happen."""
+    """Count the events by key and tags, without those of calls that say themselves where they happen."""
     found: Counter[tuple[str, tuple[str, ...]]] = Counter()
     for log in logs:
         if isinstance(log, StackedEvents):
@@ -162,7 +163,7 @@ def _counts_by_tags(logs: Sequence[Log], times: int = 1) -> Counter[tuple[str, t
 
 
 def difference(branches: Sequence[Logs], with_tags: bool = False) -> BranchesDiffer | None:
-    """What the branches of a `cond` or `switch` log, when the keys or their numbers of events differ; else None.
+    """Return the logs of each branch of a `cond` or `switch` if keys or their numbers of events differ; else None.
 
     Args:
         branches: For each branch its logs.
@@ -288,7 +289,7 @@ def _filled(logs: Sequence[Log], together: Sequence[_Together]) -> Logs:
 
 
 def fill(aval: Any) -> Any:
-    """What the user gets where no event happened: NaN, 0 or False; 0 also while JAX looks for NaN (`jax_debug_nans`).
+    """The value that the user gets where no event happened: NaN, 0 or False; 0 also under `jax_debug_nans`.
 
     Inside the program 0 stands there, to which no check of the program's values can object.
     """

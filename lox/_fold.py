@@ -13,10 +13,10 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._columns import Columns, columns, describe
-from lox._effect import emit, log_p, received
-from lox._events import Event, Logs, Site, with_depths
+from lox._effect import log_p, received
+from lox._events import Event, Logs, with_depths
 from lox._exceptions import StructureError
-from lox._handler import Filter, Inside, Results, Stateful
+from lox._handler import Inside, Results, Stateful
 from lox._logs_in import jaxprs_in, logs_in
 from lox._patterns import first_match
 from lox._reduce import (
@@ -33,7 +33,7 @@ from lox._reduce import (
     with_certain,
 )
 from lox._rules._call import discharge, split_results
-from lox._select import PassThrough, Selection
+from lox._select import Selecting, Selection
 from lox._timeline import canonical, refined
 
 _primitives = jex.core.primitives
@@ -62,19 +62,6 @@ class Reduced:
     in_loop: bool = dataclasses.field(default=False, metadata={"static": True})
     continues: tuple[str, ...] = dataclasses.field(default=(), metadata={"static": True})
 
-    def parts(self, group: Callable[[Any], Any]) -> list[tuple[int, Reduced]]:
-        """For the keys of each timeline for which `group` is the same: their `outer_batch_ndim`, and their events."""
-        found: dict[Any, list[str]] = {}
-        for place, keys in enumerate(self.timelines):
-            for key in keys:
-                found.setdefault((place, group(self.accumulators[key])), []).append(key)
-        parts = []
-        for alike in found.values():
-            outer = self.accumulators[alike[0]].outer_batch_ndim
-            own = {key: dataclasses.replace(self.accumulators[key], outer_batch_ndim=0) for key in alike}
-            parts.append((outer, Reduced(own, (tuple(alike),), self.in_loop)))
-        return parts
-
     def map(self, function: Callable[[str, Accumulator], Accumulator], **changes: Any) -> Reduced:
         """Apply a function to each key and accumulator."""
         found = {key: function(key, accumulator) for key, accumulator in self.accumulators.items()}
@@ -85,21 +72,13 @@ NOTHING = Reduced({}, ())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Reduce(Stateful):
+class Reduce(Selecting, Stateful):
     """Folds the selected logs.
 
     Attributes:
-        selection: Which logs.
-        forward: Whether a handler further out wants the others.
-        keep_logs: Whether it gets the selected ones as well.
         reductions: The reduction of every key (under None) or of some.
     """
 
-    returns_logs = True
-
-    selection: Selection
-    forward: bool
-    keep_logs: bool
     reductions: tuple[tuple[str | None, str], ...]
 
     def reduction(self, key: str) -> str:
@@ -107,9 +86,7 @@ class Reduce(Stateful):
         return _reduction(self.reductions, key)
 
     def handle(self, state: Reduced, logs: Logs) -> Results:
-        selected, others = self.selection.split(logs)
-        if self.forward:
-            emit(logs if self.keep_logs else others)
+        selected = self.taken(logs)
         return (merged(state, self._folded(selected)) if selected else state), ()
 
     def enter(self, state: Reduced, programs: Sequence[Any], inside: Inside) -> tuple[Reduce, Reduced]:
@@ -162,8 +139,18 @@ class Reduce(Stateful):
 
         return [unify for _ in branches]
 
-    def for_custom_rule(self, sites: frozenset[Site]) -> Filter:
-        return PassThrough(self.selection, self.keep_logs, self.forward, sites)
+    def by_shards(self, state: Reduced, axes_of: Callable[[Any], Any]) -> list[tuple[int, Reduced]]:
+        """Split the state key by key: a value that does not vary over shards gets no axis for them."""
+        found: dict[Any, list[str]] = {}
+        for place, keys in enumerate(state.timelines):
+            for key in keys:
+                found.setdefault((place, axes_of(state.accumulators[key])), []).append(key)
+        parts = []
+        for alike in found.values():
+            outer = state.accumulators[alike[0]].outer_batch_ndim
+            own = {key: dataclasses.replace(state.accumulators[key], outer_batch_ndim=0) for key in alike}
+            parts.append((outer, Reduced(own, (tuple(alike),), state.in_loop)))
+        return parts
 
     def _folded(self, logs: Logs) -> Reduced:
         return reduced(columns(logs), self.reduction)

@@ -1,7 +1,8 @@
-"""What becomes of logs: three kinds of handler, and the contract of the rules by which primitives run under one.
+"""The four kinds of handler, and the contract of the rules by which primitives run under one.
 
-A `Filter` puts other logs in the place of each log. A `Collector` returns logs, put together in the order in which they
-happened. A `Stateful` handler threads a state through the program.
+| | only reads its state | threads its state through the program |
+| acts where a log happens | `Filter`: puts other logs in its place | `Streamer`: sends logs to the host |
+| returns results to its caller | `Collector`: the logs, in order | `Stateful`: the state, made of the logs |
 
 A handler is static, and hashable. The arrays that it needs are its state, a pytree that each call gets and returns.
 """
@@ -9,6 +10,7 @@ A handler is static, and hashable. The arrays that it needs are its state, a pyt
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -29,7 +31,7 @@ Results = tuple[State, Logs]
 
 
 class Rule(Protocol):
-    """How a primitive with programs in it runs under a handler.
+    """Runs a primitive with programs in it under a handler.
 
     A rule gets the state into the primitive with `handler.enter`, runs the programs `under` the handler that this
     returns, and gets the state and the logs that were collected out again with `handler.leave`.
@@ -48,26 +50,25 @@ class Rule(Protocol):
             params: Its parameters, in a dict of the rule's own.
 
         Returns:
-            The outputs of the primitive, the state of the handler after it, and the logs that were collected in it:
-            what `handler.leave` has returned.
+            The outputs of the primitive, the state of the handler after it, and the logs that were collected in it, as
+            `handler.leave` has returned them.
         """
 
 
 class Handler(abc.ABC):
-    """What becomes of logs.
+    """Handles logs. Derive from one of the kinds below.
 
     Attributes:
-        returns_logs: Whether it returns what it makes of logs, with derivatives, and does nothing where they happen.
-        forward: Whether a handler further out wants the logs that one which returns logs leaves.
+        returns_logs: Whether it returns results to its caller, with derivatives, and does nothing where logs happen.
+            Each kind sets it.
+        forward: Whether a handler further out wants the logs that this one leaves. All kinds but `Filter` have it.
         sees_tapped: Whether it rewrites logs on their way to a tap as well: it mends what JAX does to a program.
-        same_on_shards: Whether its state is the same on all shards of a `shard_map`: that of the first one.
         rules: Rules of its own, which come before those for all handlers.
     """
 
-    returns_logs: ClassVar[bool] = False
-    forward: bool = False
+    returns_logs: ClassVar[bool]
+    forward: bool
     sees_tapped: ClassVar[bool] = False
-    same_on_shards: ClassVar[bool] = False
     rules: ClassVar[Mapping[Any, Rule]] = {}
 
     @abc.abstractmethod
@@ -80,7 +81,7 @@ class Handler(abc.ABC):
         Args:
             state: The state before the primitive.
             programs: The jaxprs, as far as they are known.
-            inside: What the primitive does with them.
+            inside: The use that the primitive makes of them.
         """
         del programs, inside
         return self, state
@@ -99,36 +100,61 @@ class Handler(abc.ABC):
 
     @abc.abstractmethod
     def unify_branches(self, branches: Sequence[Results]) -> Sequence[Callable[[Results], Results]]:
-        """Return for each branch how to give its results the structure that those of all branches get.
+        """Return for each branch a function that gives its results the structure of those of all branches.
+
+        To drop the logs that may not happen, return functions that return `(state, ())`.
 
         Args:
             branches: The results of each branch, with abstract values in place of arrays.
         """
 
+    def by_shards(self, state: State, axes_of: Callable[[Any], Any]) -> Sequence[tuple[int, State]]:
+        """Return the parts of a state at the end of a `shard_map`.
+
+        A part that varies over shards gets an axis for them, and `leave` is called with one part after the other. A
+        handler that acts where logs happen has the same state on all shards.
+
+        Args:
+            state: The state on a shard.
+            axes_of: A function that returns the axes of the mesh over which a tree of arrays varies.
+
+        Returns:
+            For each part the position of its axis for shards, and the part.
+        """
+        del axes_of
+        return [(0, state)]
+
     def finish(self, state: State) -> State:
-        """Do what is left to do for logs that have happened, at the end of the program or before an exception."""
+        """Do what is left to do for logs that have happened.
+
+        It is called at the end of the function, before an exception leaves it, and before a primitive through which no
+        state can be threaded.
+        """
         return state
 
-    def detached(self, state: State) -> tuple[Filter, State]:
-        """Return a filter that does the same where no state can be threaded."""
-        raise NotImplementedError(f"{type(self).__name__} returns logs")
+    @abc.abstractmethod
+    def detached(self, state: State, sites: frozenset[Site]) -> tuple[Filter, State]:
+        """Return a filter, and its state, for a program from which neither a state nor logs can come back.
+
+        A handler that acts where logs happen does the same there. Under a handler that returns results, such a program
+        is the rule of a function: logs at `sites` are dropped, and the others left for a handler further out.
+
+        Args:
+            state: The state before the program.
+            sites: The log calls of the function that the program is a rule of. They happen again in the rule, and what
+                the handler makes of them is returned with the function.
+        """
 
     def backward(self, state: State) -> tuple[Filter, State] | None:
         """Return the filter of what a backward pass logs for this part of the program; None leaves that alone."""
         del state
         return None
 
-    def for_custom_rule(self, sites: frozenset[Site]) -> Filter:
-        """Return the filter of a rule of differentiation or batching of a function whose logs are returned.
-
-        Args:
-            sites: The log calls of the function, which happen in its rule again.
-        """
-        raise NotImplementedError(f"{type(self).__name__} works in place")
-
 
 class Filter(Handler):
     """Puts other logs in the place of each log. It only reads its state."""
+
+    returns_logs = False
 
     @abc.abstractmethod
     def rewrite(self, state: State, logs: Logs) -> Logs:
@@ -145,21 +171,25 @@ class Filter(Handler):
     def unify_branches(self, branches: Sequence[Results]) -> Sequence[Callable[[Results], Results]]:
         return [_unchanged for _ in branches]
 
-    def detached(self, state: State) -> tuple[Filter, State]:
+    def detached(self, state: State, sites: frozenset[Site]) -> tuple[Filter, State]:
+        del sites
         return self, state
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Collector(Handler):
     """Returns logs. Those of a program are the logs of its parts, joined one after the other."""
 
     returns_logs = True
+
+    forward: bool
 
     @abc.abstractmethod
     def collect(self, logs: Logs) -> Logs:
         """Return the logs to keep."""
 
     def join(self, state: State, logs: Logs) -> Results:
-        """Return what to keep of logs that come after all others, and the state after them."""
+        """Keep some of the logs that come after all others, and return the state after them and the logs kept."""
         return state, logs
 
     def handle(self, state: State, logs: Logs) -> Results:
@@ -170,8 +200,11 @@ class Collector(Handler):
         return self.join(state, collected)
 
 
-class Stateful(Handler):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Threads(Handler):
     """Threads a state through the program, and collects nothing."""
+
+    forward: bool
 
     def leave(self, state: State, after: State, collected: Logs, trips: Any = 1) -> Results:
         del collected, trips
@@ -181,20 +214,27 @@ class Stateful(Handler):
         return [_unchanged for _ in branches]
 
 
+class Stateful(_Threads):
+    """Threads a state through the program, and returns it."""
+
+    returns_logs = True
+
+
+class Streamer(_Threads):
+    """Acts where logs happen, and threads a state through the program, which is the same on all shards."""
+
+    returns_logs = False
+
+
 def _unchanged(results: Results) -> Results:
     return results
 
 
+@dataclasses.dataclass(frozen=True)
 class DropAll(Filter):
     """Drops every log."""
 
     sees_tapped = True
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is DropAll
-
-    def __hash__(self) -> int:
-        return hash(DropAll)
 
     def rewrite(self, state: State, logs: Logs) -> Logs:
         return ()

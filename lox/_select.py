@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Iterable
 
 from lox._arguments import names
+from lox._effect import emit
 from lox._events import Event, Logs, Site, map_events, restrict
-from lox._handler import Filter, State
+from lox._handler import Filter, Handler, State
 from lox._patterns import Names, in_order, names_of
 
 
@@ -82,3 +83,28 @@ class PassThrough(Filter):
             return restrict(event, lambda key: not self.selection.has(key, event.site.tags))
 
         return map_events(left, logs)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Selecting(Handler):
+    """A handler that returns what it makes of the selected logs, and leaves the others.
+
+    Attributes:
+        selection: Which logs.
+        forward: Whether a handler further out wants the others.
+        keep_logs: Whether it gets the selected ones as well.
+    """
+
+    selection: Selection
+    forward: bool
+    keep_logs: bool = False
+
+    def taken(self, logs: Logs) -> Logs:
+        """Return the selected logs, and leave the others for a handler further out."""
+        selected, others = self.selection.split(logs)
+        if self.forward:
+            emit(logs if self.keep_logs else others)
+        return selected
+
+    def detached(self, state: State, sites: frozenset[Site]) -> tuple[Filter, State]:
+        return PassThrough(self.selection, self.keep_logs, self.forward, sites), None

@@ -14,11 +14,11 @@ from lox._capped import Capped
 from lox._collect import difference, filled, of_logs, unify_branches
 from lox._columns import with_event_axes
 from lox._eager import reporting_deleted
-from lox._effect import emit, recording
-from lox._events import Event, Logs, Site, events, map_events
+from lox._effect import recording
+from lox._events import Event, Logs, events, map_events
 from lox._exceptions import LogValueError, SpoolError, SpoolWarning, StructureError
 from lox._fold import NOTHING, Reduce
-from lox._handler import Collector, Filter, Handler, Inside, Results, Rule, State
+from lox._handler import Collector, Handler, Inside, Results, Rule, State
 from lox._logdict import logdict, of_timelines
 from lox._logged_names import taking
 from lox._logs_in import equations, events_in, logs_in
@@ -27,7 +27,7 @@ from lox._patterns import names_of
 from lox._reduce import Reduction, as_timeline, check_reduction
 from lox._rules._scan import scan_p
 from lox._rules._while import Loop, while_loop, while_p
-from lox._select import PassThrough, Selection
+from lox._select import PassThrough, Selecting, Selection
 from lox._subsample import EventCounts, compact, subsampled, subsampled_scan
 from lox._timeline import Timeline, refined
 
@@ -35,13 +35,10 @@ Function = Callable[..., Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Spool(Collector):
+class Spool(Selecting, Collector):
     """Collects the selected logs.
 
     Attributes:
-        selection: Which logs.
-        forward: Whether a handler further out wants the others.
-        keep_logs: Whether it gets the selected ones as well.
         unify: Whether events that may not happen are masked rather than refused.
         warn: Whether logs in a `while_loop` are left out with a warning rather than refused.
         max_iters: How many iterations of a `while_loop` are collected.
@@ -49,9 +46,6 @@ class Spool(Collector):
         keeps_all: Whether it is still to be seen which are.
     """
 
-    selection: Selection
-    forward: bool
-    keep_logs: bool
     unify: bool
     warn: bool
     max_iters: int | None
@@ -63,9 +57,7 @@ class Spool(Collector):
         return _rules if self.interval == 1 or self.keeps_all else _rules_with_interval
 
     def collect(self, logs: Logs) -> Logs:
-        selected, others = self.selection.split(logs)
-        if self.forward:
-            emit(logs if self.keep_logs else others)
+        selected = self.taken(logs)
         for event in events(selected):
             if event.optional and event.optional.needs_unify and not self.unify:
                 raise StructureError(event.optional.message(event.site))
@@ -102,9 +94,6 @@ class Spool(Collector):
         if not self.unify and (reason := difference(logs)):
             raise StructureError(reason.message())
         return of_logs(unify_branches(logs))
-
-    def for_custom_rule(self, sites: frozenset[Site]) -> Filter:
-        return PassThrough(self.selection, self.keep_logs, self.forward, sites)
 
     def start(self) -> EventCounts | None:
         """The state before a function."""
@@ -378,7 +367,8 @@ def _handlers(options: _Options, forward: bool) -> tuple[Spool | Capped | None, 
         spool = Spool(selection=selection, forward=forward, **make)
         if options.max_events is None:
             return spool
-        return Capped(dataclasses.replace(spool, interval=1), options.max_events, spool.interval)
+        stacking, interval = dataclasses.replace(spool, interval=1), spool.interval
+        return Capped(forward=forward, spool=stacking, bound=options.max_events, interval=interval)
 
     if not reductions:
         return stacks(options.selection), None

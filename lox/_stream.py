@@ -23,6 +23,7 @@ from lox._events import (
     Event,
     Log,
     Logs,
+    Site,
     StackedEvents,
     events,
     map_events,
@@ -32,7 +33,7 @@ from lox._events import (
     with_values,
 )
 from lox._exceptions import TapWarning
-from lox._handler import Filter, Handler, Inside, Results, State, Stateful
+from lox._handler import Filter, Handler, Inside, Results, State, Streamer
 from lox._logs_in import jaxprs_in
 from lox._rules._scan import scan
 from lox._select import Selection
@@ -96,13 +97,13 @@ class Tap(Filter):
 
     Attributes:
         selection: Which logs.
-        passes_on: Whether a handler further out wants logs.
+        forward: Whether a handler further out wants logs.
         ordered: Whether they arrive in the order in which they happen.
         interval: Every how many events of a key one was to be sent: here all are, which a warning says.
     """
 
     selection: Selection
-    passes_on: bool
+    forward: bool
     ordered: bool
     interval: int = 1
 
@@ -112,7 +113,7 @@ class Tap(Filter):
             if self.interval > 1 and _manual_axes():
                 _warn_that_nothing_is_skipped(selected)
             state.send(selected, self.ordered)
-        return logs if self.passes_on else ()
+        return logs if self.forward else ()
 
     def enter(self, state: Endpoint, programs: Sequence[Any], inside: Inside) -> tuple[Tap, Endpoint]:
         return self, state if inside in ("loop", "branch") else state.with_number()
@@ -180,23 +181,22 @@ def _scan(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BufferedTap(Stateful):
+class BufferedTap(Streamer):
     """Sends the selected logs to the host, some of them or many at a time, and leaves all for a handler further out.
 
     Attributes:
         selection: Which logs.
-        passes_on: Whether a handler further out wants logs.
+        forward: Whether a handler further out wants logs.
         ordered: Whether they arrive in the order in which they happen.
         interval: Every how many events of a key one is sent.
         buffer: How many logs are sent at a time.
         whole: Whether it runs the whole function, rather than a part of it, where nothing can be added to the state.
     """
 
-    same_on_shards = True
     rules = {primitives.scan_p: _scan}
 
     selection: Selection
-    passes_on: bool
+    forward: bool
     ordered: bool
     interval: int
     buffer: int
@@ -207,7 +207,7 @@ class BufferedTap(Stateful):
         if selected:
             pends = self._pends(state, selected)
             state = self._pended(state, selected) if pends else self._met(self._settled(state), selected)
-        if self.passes_on:
+        if self.forward:
             emit(logs)
         return state, ()
 
@@ -219,8 +219,9 @@ class BufferedTap(Stateful):
     def leave(self, state: Buffer, after: Buffer | None, collected: Logs, trips: Any = 1) -> Results:
         return (state if after is None else jax.lax.stop_gradient(after)), ()
 
-    def detached(self, state: Buffer) -> tuple[Filter, Endpoint]:
-        tap = Tap(selection=self.selection, passes_on=self.passes_on, ordered=self.ordered, interval=self.interval)
+    def detached(self, state: Buffer, sites: frozenset[Site] = frozenset()) -> tuple[Filter, Endpoint]:
+        del sites
+        tap = Tap(selection=self.selection, forward=self.forward, ordered=self.ordered, interval=self.interval)
         return tap, state.endpoint
 
     def backward(self, state: Buffer) -> tuple[Filter, Endpoint]:
@@ -235,7 +236,7 @@ class BufferedTap(Stateful):
     def chunk_size(self, jaxpr: Any, length: Any) -> int | None:
         """How many iterations of a scan are met at a time; None to meet each log as it happens."""
         # Without an interval each log is sent, so that nothing has to be counted on the way.
-        if self.buffer == 1 or self.interval > 1 or self.passes_on or _manual_axes():
+        if self.buffer == 1 or self.interval > 1 or self.forward or _manual_axes():
             return None
         return chunk_size(jaxpr, length, self.selection, self.buffer)
 

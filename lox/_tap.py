@@ -208,7 +208,7 @@ class _Options:
         if self.ordered:
             _compat.need(_compat.Feature.ORDERED_TAP)
         endpoint = Endpoint(channel, labels)
-        common: dict[str, Any] = {"selection": self.selection, "passes_on": recording.value, "ordered": self.ordered}
+        common: dict[str, Any] = {"selection": self.selection, "forward": recording.value, "ordered": self.ordered}
         handler: Handler = Tap(**common)
         state: State = endpoint
         if self.interval > 1 or self.buffer > 1:

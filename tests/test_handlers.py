@@ -8,10 +8,14 @@ import pytest
 from jax import lax
 
 import lox
-from lox import _transform
+from lox import _compat, _transform
 from lox._collect import of_logs, unify_branches
+from lox._columns import with_event_axes
+from lox._effect import recording
 from lox._events import events
-from lox._handler import Collector, Filter
+from lox._handler import Collector, Filter, Stateful, Streamer
+from lox._logs_in import events_in
+from lox._select import Selecting, Selection
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +56,7 @@ def test_a_handler_is_told_a_branch_from_a_loop_a_call_and_a_function_with_rules
     assert found == {use: {use} for use in uses}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class All(Collector):
     """Collects all logs, and has no rule for any primitive."""
 
@@ -62,7 +66,7 @@ class All(Collector):
     def unify_branches(self, branches):
         return of_logs(unify_branches([logs for _, logs in branches]))
 
-    def for_custom_rule(self, sites):
+    def detached(self, state, sites):
         raise AssertionError
 
 
@@ -98,13 +102,85 @@ def doublings(x):
 def test_a_collector_without_a_rule_for_while_refuses_the_loops_that_it_collects_from(transform):
     message = "All collects the log at .*test_handlers.py:.* a while loop .* number of iterations is not known"
     with pytest.raises(lox.UnsupportedPrimitiveError, match=message):
-        run(All(), None, transform(doublings), jnp.float32(1))
-    out, _, logs = run(All(), None, transform(lox.strip(doublings)), jnp.float32(1))
+        run(All(forward=False), None, transform(doublings), jnp.float32(1))
+    out, _, logs = run(All(forward=False), None, transform(lox.strip(doublings)), jnp.float32(1))
     assert (out, logs) == (8, ())
 
 
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_the_first_test_of_a_loop_is_joined_once(transform):
-    out, state, logs = run(First(), Seen(), transform(doublings), jnp.float32(1))
+    out, state, logs = run(First(forward=False), Seen(), transform(doublings), jnp.float32(1))
     (event,) = events(logs)
     assert (out, state, event.values) == (8, Seen(True), {"c": 1})
+
+
+@pytest.mark.parametrize("kind", [Collector, Stateful, Streamer])
+def test_a_kind_says_which_methods_a_handler_must_have(kind):
+    class Lacking(kind):
+        def handle(self, state, logs):
+            return state, ()
+
+        def collect(self, logs):
+            return logs
+
+        def unify_branches(self, branches):
+            return [lambda results: results for _ in branches]
+
+    with pytest.raises(TypeError, match="abstract.*detached"):
+        Lacking(forward=False)
+
+    class Whole(Lacking):
+        def detached(self, state, sites):
+            raise AssertionError
+
+    with pytest.raises(TypeError, match="forward"):
+        Whole()
+    assert Whole(forward=True).returns_logs == (kind is not Streamer)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Count(Selecting, Stateful):
+    """Counts the events of each selected key that happened."""
+
+    def handle(self, state, logs):
+        for each in with_event_axes(self.taken(logs)):
+            axes = sorted(_compat.varying_axes(each.any_value()))
+            number = jnp.sum(_compat.vary_in_branch(each.happened(), axes), dtype=jnp.int32)
+            state = state | {key: state.get(key, 0) + number for key in each.values}
+        return state, ()
+
+    def enter(self, state, programs, inside):
+        found = [event for program in programs for event in events_in(program)]
+        keys = {key for event in found for key in event.values if self.selection.has(key, event.site.tags)}
+        return self, dict.fromkeys(sorted(keys), jnp.int32(0))
+
+    def leave(self, state, after, collected, trips=1):
+        return state | {key: state.get(key, 0) + jnp.sum(number) for key, number in after.items()}, ()
+
+
+def count(fun, kind=Count, **selection):
+    def counted(*args):
+        handler = kind(selection=Selection.of(selection.get("argnames"), None), forward=recording.value)
+        out, numbers, _ = run(handler, {}, fun, *args)
+        return out, {key: int(number) for key, number in numbers.items()}
+
+    return counted
+
+
+def test_a_handler_leaves_logs_in_loops_under_a_derivative_for_one_further_out():
+    def f(x):
+        def step(x, i):
+            lox.log({"i": i})
+            return jnp.sin(lox.log({"x": x})["x"]), None
+
+        return lax.scan(step, x, jnp.arange(3))[0]
+
+    found = []
+
+    def counted(x):
+        out, numbers = count(jax.grad(f), argnames="x")(x)
+        found.append(numbers)
+        return out
+
+    assert list(lox.spool(counted)(jnp.float32(1))[1]["i"]) == [0, 1, 2]
+    assert found == [{"x": 3}]

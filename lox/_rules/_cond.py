@@ -61,7 +61,7 @@ def discharge_branches(
         new, _ = _compat.trace(branch, [*avals, *_compat.in_avals(jaxpr)[len(captured) :]], "lox")
         aligned.append(new)
         structure = branch.structure
-    if inner.same_on_shards:
+    if not inner.returns_logs:  # What such a handler has made of logs is the same on all shards.
         return tuple(aligned), consts, structure
     return _varying_alike(aligned, structure.num_leaves, index), consts, structure
 

@@ -1,8 +1,8 @@
 """Functions with rules of their own: `custom_jvp`, `custom_vjp` (also under `custom_root`), `custom_vmap`.
 
-A handler that collects adds the logs of the function to its outputs; its rule then gives the outputs' derivative,
-and the logs, which the rule says nothing of, have their true one. What a rule logs besides happens outside of what
-the handler runs, and goes to a handler further out. A handler that works in place works in the rules as well.
+A handler that returns results adds those of the function's logs to its outputs. The rule then gives the derivative of
+the outputs; the rule does not mention the logs, which have their true derivative. Other logs of the rule go to a
+handler further out. A handler that acts where logs happen runs in the rules as well.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lox import _compat
 from lox._effect import emit, recording
 from lox._events import NOWHERE, Event, Logs, Site
 from lox._exceptions import UnsupportedPrimitiveError
-from lox._handler import DropAll, Handler, State, Stateful, rule
+from lox._handler import DropAll, Handler, State, Stateful, Streamer, rule
 from lox._logs_in import equations, events_in
 from lox._trace import under
 
@@ -89,7 +89,7 @@ class _Function:
             return _compat.trace(self.fun, avals, "lox")[0]
 
     def sites(self, avals: Sequence[Any]) -> frozenset[Site]:
-        """Where the function logs, for arguments of these abstract values."""
+        """The log calls of the function, for arguments of these abstract values."""
         if not self.handler.returns_logs:
             return frozenset()
         return frozenset(event.site for event in events_in(self._jaxpr(avals)))
@@ -97,26 +97,24 @@ class _Function:
     def run_rule(
         self, rule: Callable[..., Any], held: Sequence[Any], *args: Any, sites: frozenset[Site] = frozenset()
     ) -> tuple[Any, list[Any]]:
-        """What a rule that stands for the function returns, with its logs left in place or to a handler further out.
+        """Run a rule that stands for the function.
 
-        Of what the rule runs, the logs at `sites` are the function's, which are returned with it.
+        A handler that acts where logs happen runs in the rule. One that returns results has those of the logs at
+        `sites` from the function itself; the other logs of the rule are left for a handler further out.
 
         Returns:
-            The outputs, and the leaves of the results of a handler that works in place.
+            The outputs, and the leaves of the results of a handler that acts where logs happen.
         """
         with recording(self.recorded):  # Also if nobody hears of it: JAX remembers what it makes of a rule.
             if self.handler.returns_logs:
-                return under(self.handler.for_custom_rule(sites), rule)(None, *args)[0], []
+                handler, state = self.handler.detached(self._state(held), sites)
+                return under(handler, rule)(state, *args)[0], []
             outs, *results = under(self.handler, rule)(self._state(held), *args)
         return outs, self._leaves(results)
 
     def run_other(self, rule: Callable[..., Any], held: Sequence[Any], *args: Any) -> Any:
-        """What a rule returns that does not stand for the function."""
-        handler, state = self.handler, None
-        if handler.returns_logs:
-            handler = handler.for_custom_rule(frozenset())
-        else:
-            handler, state = handler.detached(self._state(held))
+        """Run a rule that does not stand for the function, and return its outputs."""
+        handler, state = self.handler.detached(self._state(held), frozenset())
         with recording(self.recorded):
             return under(handler, rule)(state, *args)[0]
 
@@ -161,7 +159,7 @@ def _occupied(store: Any) -> bool:
 def _entered(handler: Handler, state: State, fun: Any, args: Sequence[Any]) -> tuple[Handler, list[Any], Any]:
     """The handler of a function with rules, and the leaves and the structure of its state there."""
     programs = []
-    if isinstance(handler, Stateful):
+    if isinstance(handler, (Stateful, Streamer)):
         programs = [_compat.trace(_traceless(fun), [jax.typeof(arg) for arg in args], "lox")[0]]
     inner, inside = handler.enter(state, programs, "rule")
     return inner, *jax.tree.flatten(inside)
@@ -298,7 +296,7 @@ def custom_vmap(
         if not inner.returns_logs:
             outs, leaves = primal.run_rule(rule, values, *args[held:])
             return (outs, leaves), (out_batched, [False] * len(leaves))
-        outs, _ = primal.run_rule(rule, (), *args[held:], sites=primal.sites(_compat.in_avals(params["call"])))
+        outs, _ = primal.run_rule(rule, values, *args[held:], sites=primal.sites(_compat.in_avals(params["call"])))
         in_axes = tuple(0 if batched else None for batched in in_batched)
         leaves = jax.vmap(primal.results, in_axes=in_axes, axis_size=axis_size)(*args)
         return (outs, leaves), (out_batched, [True] * len(leaves))

@@ -10,7 +10,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from lox import _compat
-from lox._events import Event, Logs, StackedEvents, events
+from lox._events import Event, Log, Logs, StackedEvents, events
 from lox._handler import Handler, State, rule
 from lox._trace import under
 
@@ -31,7 +31,7 @@ def shard_map(
         inner, inside = handler.enter(state, (), "rule")
     else:  # JAX does not know that the state is the same on all shards.
         state = handler.finish(state)
-        inner, inside = handler.detached(state)
+        inner, inside = handler.detached(state, frozenset())
     manual = [name for name in params["mesh"].axis_names if name in params["newly_manual_axes"]]
     structure = None
 
@@ -41,13 +41,16 @@ def shard_map(
         varying = frozenset[Any]().union(*map(_compat.varying_axes, leaves))
         return tuple(name for name in manual if name in varying)
 
+    def of_tree(tree: Any) -> Axes:
+        return axes_of(jax.tree.leaves(tree))
+
     def with_results(*args: Any) -> Any:
         nonlocal structure
         outs, after, logs = under(inner, fun)(inside, *args)
-        states, state_specs = _expand([after], axes_of, frozenset(manual))
-        logs, specs = _expand(logs, axes_of, frozenset(manual))
+        states, specs = _expand_state(inner.by_shards(after, of_tree), of_tree)
+        logs, log_specs = _expand(logs, axes_of, frozenset(manual))
         leaves, structure = jax.tree.flatten((states, logs))
-        specs = [*state_specs, *specs]
+        specs += log_specs
         return _compat.extend_outputs(outs, leaves, specs)
 
     results = primitive.bind(*args, subfuns=(with_results,), **params)
@@ -62,8 +65,39 @@ def shard_map(
     return outs, state, tuple(collected)
 
 
+def _expand_state(
+    parts: Sequence[tuple[int, State]], axes_of: Callable[[Any], Axes]
+) -> tuple[list[State], list[PartitionSpec]]:
+    """The parts of a state with an axis for shards where they vary, and the out_spec of each of their leaves."""
+    expanded, specs = [], []
+    for place, part in parts:
+        axes = axes_of(part)
+        part, part_specs = _with_shards(part, axes, place, [*[None] * place, *([axes] if axes else [])])
+        expanded.append(part)
+        specs += part_specs
+    return expanded, specs
+
+
+def _with_shards(
+    tree: Any, axes: Axes, place: int, spec: Sequence[Axes | None], split: Axes = ()
+) -> tuple[Any, list[PartitionSpec]]:
+    """A tree of arrays with an axis at `place` for shards, if they vary along any axes of the mesh, and its out_specs.
+
+    Args:
+        tree: The arrays.
+        axes: The axes of the mesh that the new axis is for.
+        place: Its position.
+        spec: The axes of the mesh along which each array axis of the result is split.
+        split: The axes of the mesh along which a batch axis that the arrays have is split.
+    """
+    tree = jax.tree.map(lambda leaf: _compat.vary(leaf, (*axes, *split)), tree)
+    if axes:
+        tree = jax.tree.map(lambda leaf: jax.lax.expand_dims(leaf, (place,)), tree)
+    return tree, [PartitionSpec(*spec) if axes or split else PartitionSpec()] * len(jax.tree.leaves(tree))
+
+
 def _expand(
-    logs: Sequence[Any], axes_of: AxesOf, manual: frozenset[Any], depth: int = 0
+    logs: Sequence[Log], axes_of: AxesOf, manual: frozenset[Any], depth: int = 0
 ) -> tuple[tuple[Any, ...], list[PartitionSpec]]:
     """The logs with an axis for shards where they vary, and the out_spec of each of their leaves.
 
@@ -71,22 +105,6 @@ def _expand(
     """
     expanded: list[Any] = []
     specs: list[PartitionSpec] = []
-
-    def add(log: Any, axes: Axes, spmd_axes: Sequence[Axes] = (), outer: int = 0) -> None:
-        split = [tuple(name for name in names if name in manual) for names in spmd_axes]
-        axes = tuple(name for name in axes if not any(name in names for names in split))
-        of_batch = [names or None for names in split] + [None] * (outer - len(split))
-        spec = [*[None] * depth, *of_batch[:outer], *([axes] if axes else []), *of_batch[outer:]]
-        specs.extend([PartitionSpec(*spec) if axes or any(split) else PartitionSpec()] * len(jax.tree.leaves(log)))
-        varying = (*axes, *(name for names in split for name in names))
-        log = jax.tree.map(lambda leaf: _compat.vary(leaf, varying), log)
-        if axes:
-            log = jax.tree.map(lambda leaf: jax.lax.expand_dims(leaf, (depth + outer,)), log)
-        if isinstance(log, Event):
-            rest = tuple(tuple(name for name in names if name not in manual) for names in log.spmd_axes)
-            rest = ((), *rest) if axes and any(rest) else rest if any(rest) else ()
-            log = dataclasses.replace(log, batch_ndim=log.batch_ndim + bool(axes), spmd_axes=rest, outer_batch_ndim=0)
-        expanded.append(log)
 
     for log in logs:
         if isinstance(log, StackedEvents):
@@ -109,20 +127,27 @@ def _expand(
                 body_specs.append(PartitionSpec(*[None] * place, axes) if axes else PartitionSpec())
             expanded.append(StackedEvents(body, dropped, log.length))
             specs += body_specs
-        elif isinstance(log, Event):
+        else:
             log = log.with_full_steps(depth)
             others = jax.tree.leaves((log.steps, log.mask))
             axes_by_key = {key: axes_of([value, *others]) for key, value in log.values.items()}
             for group in dict.fromkeys(axes_by_key.values()):
                 values = {key: value for key, value in log.values.items() if axes_by_key[key] == group}
-                add(
-                    dataclasses.replace(log, values=values, iteration_deps=()),
-                    group,
-                    log.spmd_axes,
-                    log.outer_batch_ndim,
-                )
-        else:  # A state is spread key by key.
-            alike: AxesOf = lambda part: axes_of(jax.tree.leaves(part))  # noqa: E731
-            for outer, part in log.parts(alike) if hasattr(log, "parts") else [(0, log)]:
-                add(part, alike(part), outer=outer)
+                own = dataclasses.replace(log, values=values, iteration_deps=())
+                event, event_specs = _expand_event(own, group, manual, depth)
+                expanded.append(event)
+                specs += event_specs
     return tuple(expanded), specs
+
+
+def _expand_event(event: Event, axes: Axes, manual: frozenset[Any], depth: int) -> tuple[Event, list[PartitionSpec]]:
+    outer, names_of = event.outer_batch_ndim, event.spmd_axes
+    split = [tuple(name for name in names if name in manual) for names in names_of]
+    axes = tuple(name for name in axes if not any(name in names for names in split))
+    of_batch = [names or None for names in split] + [None] * (outer - len(split))
+    spec = [*[None] * depth, *of_batch[:outer], *([axes] if axes else []), *of_batch[outer:]]
+    event, specs = _with_shards(event, axes, depth + outer, spec, tuple(name for names in split for name in names))
+    rest = tuple(tuple(name for name in names if name not in manual) for names in names_of)
+    rest = ((), *rest) if axes and any(rest) else rest if any(rest) else ()
+    batch_ndim = event.batch_ndim + bool(axes)
+    return dataclasses.replace(event, batch_ndim=batch_ndim, spmd_axes=rest, outer_batch_ndim=0), specs

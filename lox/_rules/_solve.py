@@ -23,7 +23,7 @@ def linear_solve(
     lengths, jaxprs = params["const_lengths"], params["jaxprs"]
     if not handler.returns_logs:
         state = handler.finish(state)
-    inner, inside = (DropAll(), None) if handler.returns_logs else handler.detached(state)
+    inner, inside = (DropAll(), None) if handler.returns_logs else handler.detached(state, frozenset())
     parts = [None if jaxpr is None else discharge(inner, inside, jaxpr) for jaxpr in jaxprs]
     position, new_args = 0, []
     for part, length in zip(parts, lengths, strict=True):
