@@ -100,7 +100,8 @@ def unify_branches(branches: Sequence[Logs]) -> Sequence[Maker]:
         StructureError: A key has different shapes, dtypes or counters in the branches.
     """
     if all(_alike(branches[0], other) for other in branches[1:]):
-        return [tuple for _ in branches]
+        like = jax.tree.structure(branches[-1])  # The sites of the log calls may differ.
+        return [lambda logs: jax.tree.unflatten(like, jax.tree.leaves(logs)) for _ in branches]
     found = [_compat.abstract(with_event_axes, logs) for logs in branches]
     parts = [part for timelines in found for part in timelines]
     reason, counts = difference(branches), [_counts_by_key(_counts_by_tags(logs)) for logs in branches]

@@ -37,6 +37,10 @@ class AuditError(LoxError, ValueError):
     """An audit found something that is at least as bad as it must not be."""
 
 
+class HandlerError(LoxError, TypeError):
+    """A handler does not keep to the contract of `Handler`: a mistake in lox, or in a handler of your own."""
+
+
 class SpoolWarning(UserWarning):
     """Logs were left out of what `lox.spool` returns, because the caller asked for a warning only."""
 

@@ -13,6 +13,7 @@ from lox._collect import of_logs, unify_branches
 from lox._columns import with_event_axes
 from lox._effect import recording
 from lox._events import events
+from lox._exceptions import HandlerError
 from lox._handler import Collector, Filter, Stateful, Streamer
 from lox._logs_in import events_in
 from lox._select import Selecting, Selection
@@ -158,6 +159,13 @@ class Count(Selecting, Stateful):
         return state | {key: state.get(key, 0) + jnp.sum(number) for key, number in after.items()}, ()
 
 
+class CountByShards(Count):
+    """Counts events that are the same on all shards once."""
+
+    def by_shards(self, state, axes_of):
+        return [(0, {key: number}) for key, number in state.items()]
+
+
 def count(fun, kind=Count, **selection):
     def counted(*args):
         handler = kind(selection=Selection.of(selection.get("argnames"), None), forward=recording.value)
@@ -184,3 +192,65 @@ def test_a_handler_leaves_logs_in_loops_under_a_derivative_for_one_further_out()
 
     assert list(lox.spool(counted)(jnp.float32(1))[1]["i"]) == [0, 1, 2]
     assert found == [{"x": 3}]
+
+
+@pytest.mark.parametrize("kind, expected", [(Count, {"a": 8, "b": 8}), (CountByShards, {"a": 8, "b": 4})])
+def test_a_handler_says_which_parts_of_its_state_get_an_axis_for_shards(kind, expected):
+    def f(x):
+        def step(x, _):
+            lox.log({"a": x})
+            lox.log({"b": jnp.float32(1)})
+            return x + 1, None
+
+        return lax.scan(step, x, None, length=4)[0]
+
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharded = jax.shard_map(f, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x"))
+    assert count(sharded, kind)(jnp.arange(4.0))[1] == expected
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Grows(Stateful):
+    """Adds to its state an array for each key that is logged."""
+
+    def handle(self, state, logs):
+        return state | {key: jnp.int32(1) for event in events(logs) for key in event.values}, ()
+
+    def detached(self, state, sites):
+        raise AssertionError
+
+
+def test_a_handler_whose_state_has_another_structure_in_each_branch_is_named():
+    def f(x):
+        return lax.cond(x > 0, lambda: lox.log({"a": x})["a"], lambda: lox.log({"b": x})["b"])
+
+    with pytest.raises(HandlerError, match=r"Grows in branch 0 of a cond .*'b'.*'a'.* `unify_branches`"):
+        run(Grows(forward=False), {}, f, jnp.float32(1))
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        lambda body, x: lax.fori_loop(0, 3, lambda _, x: body(x), x),
+        lambda body, x: lax.while_loop(lambda x: x < 3, body, x),
+    ],
+    ids=["scan", "while"],
+)
+def test_a_handler_that_adds_arrays_to_its_state_in_a_loop_is_named(loop):
+    with pytest.raises(
+        HandlerError, match=r"Grows goes into a loop .* none and .* with int32\[\] at \['a'\]\. .*`enter`"
+    ):
+        run(Grows(forward=False), {}, lambda x: loop(lambda x: lox.log({"a": x})["a"] + 1, x), jnp.float32(1))
+
+
+class Renames(Grows):
+    def handle(self, state, logs):
+        return {key: jnp.int32(1) for event in events(logs) for key in event.values}, ()
+
+
+def test_a_state_whose_arrays_change_places_in_a_loop_is_refused():
+    with pytest.raises(
+        HandlerError, match=r"int32\[\] at \['b'\] and comes out of an iteration with int32\[\] at \['a'\]"
+    ):
+        loop = lambda x: lax.fori_loop(0, 3, lambda _, x: lox.log({"a": x})["a"], x)  # noqa: E731
+        run(Renames(forward=False), {"b": jnp.int32(0)}, loop, jnp.float32(1))

@@ -10,6 +10,7 @@ import jax.extend as jex
 
 from lox import _compat
 from lox._events import Logs
+from lox._exceptions import HandlerError
 from lox._handler import Handler, State, rule
 from lox._rules._call import discharge, split_results, varied
 
@@ -50,7 +51,7 @@ def discharge_branches(
     makers = inner.unify_branches(shapes)
     consts = [value for _, captured, _ in discharged for value in captured]
     avals = [jax.typeof(value) for value in consts]
-    structure: Any = None
+    structures: list[Any] = []
     aligned = []
     position = 0
     for (jaxpr, captured, own), make in zip(discharged, makers, strict=True):
@@ -60,7 +61,15 @@ def discharge_branches(
         branch = _Branch(jaxpr, own, make, slice(first, last), len(consts))
         new, _ = _compat.trace(branch, [*avals, *_compat.in_avals(jaxpr)[len(captured) :]], "lox")
         aligned.append(new)
-        structure = branch.structure
+        structures.append(branch.structure)
+    structure = structures[-1]
+    for place, other in enumerate(structures):
+        if other != structure:
+            raise HandlerError(
+                f"The results of {type(handler).__name__} in branch {place} of a cond or switch have another structure "
+                f"than in branch {len(structures) - 1}: {other} and {structure}. Let `enter` make room for what the "
+                "branches log, or let `unify_branches` make their results alike."
+            )
     if not inner.returns_logs:  # What such a handler has made of logs is the same on all shards.
         return tuple(aligned), consts, structure
     return _varying_alike(aligned, structure.num_leaves, index), consts, structure
