@@ -1,4 +1,4 @@
-"""`lox.sites`: what a function would log, before it runs."""
+"""`lox.sites`: the logs of a function, before it runs."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ class LogSite:
         dtypes: The dtype by name.
         steps: The names of its counters.
         tags: Its tags.
-        events: How many events of each key there will be, or None when nothing bounds them.
+        events: How many events of each key there will be, or None when no bound is known: in a `while_loop`, and in a
+            primitive that lox does not know.
         exact: Whether there will be exactly so many rather than at most.
-        bytes: What `lox.spool` would hold for them, counters included, or None when nothing bounds it.
+        bytes: The bytes that `lox.spool` would need for them, counters included, or None when no bound is known.
         path: The loops, branches and calls around it, such as ``scan[1000] / cond[1] / jit:step``.
         file: The file of the call.
         line: Its line.
@@ -93,7 +94,7 @@ class Sites(list[LogSite]):
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """Where in the program: how often it is reached, and through what."""
+    """A place in the program: how often it is reached, and through which primitives."""
 
     events: int | None = 1
     exact: bool = True
@@ -157,22 +158,60 @@ def _walk(jaxpr: Any, place: _Place) -> Iterator[LogSite]:
 
 def _inside(eqn: Any, place: _Place) -> Iterator[tuple[Any, _Place]]:
     """The jaxprs of an equation and how often each is reached."""
-    params = eqn.params
-    if eqn.primitive is primitives.scan_p:
-        yield params["jaxpr"], place.through(f"scan[{params['length']}]", params["length"])
-    elif eqn.primitive is primitives.while_p:
-        yield params["cond_jaxpr"], place.through("while.cond", None)
-        yield params["body_jaxpr"], place.through("while", None)
-    elif eqn.primitive is primitives.cond_p:
-        for index, branch in enumerate(params["branches"]):
-            yield branch, place.through(f"cond[{index}]", 1, exact=False)
-    elif eqn.primitive is primitives.jit_p:
-        yield params["jaxpr"], place.through(f"jit:{params['name']}")
-    elif eqn.primitive is primitives.linear_solve_p:
-        yield params["jaxprs"].solve, place.through("linear_solve")
-    else:
-        for inner in jaxprs_in(params):
-            yield inner, place.through(eqn.primitive.name)
+    yield from _reached.get(eqn.primitive, _unknown)(eqn, place)
+
+
+Reached = Callable[[Any, _Place], Iterator[tuple[Any, _Place]]]
+
+
+def _scan(eqn: Any, place: _Place) -> Iterator[tuple[Any, _Place]]:
+    length = eqn.params["length"]
+    yield eqn.params["jaxpr"], place.through(f"scan[{length}]", length)
+
+
+def _while(eqn: Any, place: _Place) -> Iterator[tuple[Any, _Place]]:
+    yield eqn.params["cond_jaxpr"], place.through("while.cond", None)
+    yield eqn.params["body_jaxpr"], place.through("while", None)
+
+
+def _cond(eqn: Any, place: _Place) -> Iterator[tuple[Any, _Place]]:
+    for index, branch in enumerate(eqn.params["branches"]):
+        yield branch, place.through(f"cond[{index}]", 1, exact=False)
+
+
+def _jit(eqn: Any, place: _Place) -> Iterator[tuple[Any, _Place]]:
+    yield eqn.params["jaxpr"], place.through(f"jit:{eqn.params['name']}")
+
+
+def _linear_solve(eqn: Any, place: _Place) -> Iterator[tuple[Any, _Place]]:
+    yield eqn.params["jaxprs"].solve, place.through("linear_solve")
+
+
+def _once(eqn: Any, place: _Place) -> Iterator[tuple[Any, _Place]]:
+    for inner in jaxprs_in(eqn.params):
+        yield inner, place.through(eqn.primitive.name)
+
+
+def _unknown(eqn: Any, place: _Place) -> Iterator[tuple[Any, _Place]]:
+    """A primitive that may run its jaxprs any number of times."""
+    for inner in jaxprs_in(eqn.params):
+        yield inner, place.through(eqn.primitive.name, None, exact=False)
+
+
+_reached: dict[Any, Reached] = {
+    primitives.scan_p: _scan,
+    primitives.while_p: _while,
+    primitives.cond_p: _cond,
+    primitives.jit_p: _jit,
+    primitives.linear_solve_p: _linear_solve,
+    primitives.remat_p: _once,
+    primitives.closed_call_p: _once,
+    primitives.call_p: _once,
+    primitives.custom_jvp_call_p: _once,
+    primitives.custom_vjp_call_p: _once,
+    _compat.custom_vmap_p: _once,
+    _compat.shard_map_p: _once,
+}
 
 
 def _logged(log: Log, place: _Place, loops: tuple[int, ...] = ()) -> Iterator[LogSite]:

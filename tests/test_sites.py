@@ -4,6 +4,7 @@ import functools
 import inspect
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -188,3 +189,17 @@ def test_sites_leaves_the_function_as_it_was():
     lox.sites(f)(jnp.ones(2))
     assert not jax.make_jaxpr(f)(jnp.ones(2)).effects
     assert lox.spool(f)(jnp.ones(2))[1]["a"].shape == (1, 2)
+
+
+def test_the_number_of_events_in_a_primitive_that_lox_does_not_know_is_unknown():
+    twice = jax.extend.core.Primitive("twice")
+    twice.multiple_results = True
+    twice.def_abstract_eval(lambda *avals, jaxpr: [aval.strip_weak_type() for aval in avals])
+
+    def f(x):
+        jaxpr = jax.make_jaxpr(lambda x: lox.log({"x": x})["x"])(x)
+        lax.scan(lambda carry, _: (twice.bind(carry, jaxpr=jaxpr)[0], None), x, None, length=3)
+
+    (site,) = lox.sites(f)(jnp.float32(1))
+    assert (site.events, site.exact, site.bytes, site.count) == (None, False, None, "unbounded")
+    assert site.path == "scan[3] / twice"
