@@ -62,7 +62,7 @@ class Columns(Timeline):
 
 
 class Arrays(Protocol):
-    """How events are put one after the other: with JAX in a program, with NumPy on the host."""
+    """Operations that put events one after the other: of JAX in a program, of NumPy on the host."""
 
     def with_event_axis(self, part: Any) -> Any:
         """A tree of arrays with a first axis of length one."""
@@ -138,7 +138,7 @@ def columns(logs: Sequence[Log], depth: int = 0, arrays: Arrays = ON_DEVICE) -> 
     Args:
         logs: The logs, under `depth` loops.
         depth: The number of leading loop axes.
-        arrays: What the arrays are.
+        arrays: The operations for these arrays.
 
     Raises:
         StructureError: Events of one key differ in shape, dtype or counters. Those of one log call may be in batches of

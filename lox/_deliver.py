@@ -30,7 +30,7 @@ ORDER = ""
 """The name of a counter that numbers the events of several log calls, so that the host can put them in order."""
 
 LABEL = "\0"
-"""What the names of labels begin with, which no counter's does."""
+"""The beginning of the names of labels, which no counter has."""
 
 INNER = f"{LABEL}inner"
 """The label that counts the batch axes that an event had when it was labelled."""
@@ -150,7 +150,7 @@ def _refuse(logs: Sequence[Log]) -> None:
 
 
 def _in_callback() -> bool:
-    """Whether a program that runs has called Python: JAX may do so in the thread in which a handler runs."""
+    """True while a program that runs has called Python: JAX may do so in the thread in which a handler runs."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if _compat.calls_host(frame.f_globals.get("__name__", "")):
@@ -162,7 +162,7 @@ def _in_callback() -> bool:
 
 
 def _is_plain(logs: Sequence[Log], to: Destination) -> bool:
-    """Whether there is one event, which happens for sure, and everywhere, and is laid out already."""
+    """Tell whether there is one event, which happens for sure, and everywhere, and is laid out already."""
     if len(logs) > 1 or not isinstance(logs[0], Event) or logs[0].mask is not None or to.shard is not None:
         return False
     return INNER not in logs[0].steps or not logs[0].batch_ndim
@@ -196,7 +196,7 @@ def _run(*leaves: Any, layout: Layout) -> list[Any]:
 
 
 def receiver(layout: Layout, keys: Keys, devices: int) -> Callable[..., tuple[Any, ...]]:
-    """What a program that is compiled for so many devices calls: builds the logs and hands them to their channel.
+    """Build the logs and hand them to their channel, as a program that is compiled for so many devices calls it.
 
     Its arguments are the arrays of the layout, after what it returns: the tokens by which JAX keeps calls in order.
     Arrays that do not own their memory are the program's, which overwrites it: of them, copies are kept.

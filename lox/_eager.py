@@ -22,7 +22,7 @@ from lox._exceptions import SpoolError
 Tree = TypeVar("Tree")
 
 CHUNK = 32
-"""How many logs that are alike are stacked at a time."""
+"""The number of logs that are stacked at a time, if they are alike."""
 
 
 def may_delete(primitive: Any, params: dict[str, Any]) -> bool:

@@ -25,16 +25,16 @@ from lox._flax_probe import probing
 from lox._site import Transposed, strictest
 
 recording = jax.make_user_context(False)
-"""Whether a handler is in scope, so that logs must be bound."""
+"""True while a handler is in scope, so that logs must be bound."""
 
 heard = jax.make_user_context(True)
-"""Whether a handler gets what is logged here. Not so in what one that collects for itself alone makes of a program."""
+"""True where a handler gets the logs: in the rules of one that returns results, a handler further out."""
 
 in_place = jax.make_user_context(False)
-"""Whether all handlers in scope work in place, so that logs must stay where they happen."""
+"""True if all handlers in scope act where logs happen, so that logs must stay there."""
 
 transforming = jax.make_user_context(False)
-"""Whether JAX is differentiating a program in which logs happen. What it caches then serves no other purpose."""
+"""True while JAX differentiates a program in which logs happen. What it caches then serves no other purpose."""
 
 
 batching_shards: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("batching_shards", default=())
@@ -72,7 +72,7 @@ class _DeadCodeType(type):
 
 
 class _DeadLogEffect(metaclass=_DeadCodeType):
-    """What JAX's dead code elimination may remove: logs in a trace that a library only looks at."""
+    """The effect that JAX's dead code elimination may remove: logs in a trace that a library only looks at."""
 
 
 log_effect, tap_effect, ordered_tap_effect = LogEffect(), TapEffect(), OrderedTapEffect()

@@ -1,9 +1,8 @@
-"""What one `log_p` equation carries: events, possibly stacked by the loops they happened in.
+"""Logs, as one `log_p` equation carries them: events, possibly stacked by the loops in which they happened.
 
 Logs are a tuple in program order. Each is an `Event`, one call of `lox.log`, or `StackedEvents`, logs that happened
-`length` times. They are pytrees. Under `k` enclosing
-`StackedEvents`s every array of an event has `k` leading loop axes, outermost first; after them come the axes of batches
-(`vmap`, shards), then the shape that was logged.
+`length` times. They are pytrees. Under `k` enclosing `StackedEvents` every array of an event has `k` leading loop axes,
+outermost first; after them come the batch axes (`vmap`, shards), then the shape that was logged.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ Logs = tuple[Log, ...]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Destination:
-    """Where logs go that a tap has taken.
+    """The destination of logs that a tap has taken.
 
     Attributes:
         channel: The number under which the host knows the tap, shape `()`; or what it knows, which has no arrays.
@@ -177,7 +176,7 @@ def counters(logs: Sequence[Log]) -> list[int | None]:
 
 
 def masked(logs: Sequence[Log], mask: Any) -> Logs:
-    """The logs, of which nothing happened where `mask`, whose axes are the first ones of batches, is False."""
+    """Mask the logs; `mask` is a bool with the leading batch axes."""
 
     def narrow(event: Event, depth: int) -> Event:
         shape = event.lengths(depth + event.batch_ndim)
@@ -189,7 +188,7 @@ def masked(logs: Sequence[Log], mask: Any) -> Logs:
 
 
 def narrow_mask(event: Event, mask: Any) -> Event:
-    """The event, which did not happen either where the mask, of the axes of its own, is False."""
+    """Mask the event; `mask` has the axes of its own mask."""
     mask = mask if event.mask is None else _both(event.mask, mask)
     return dataclasses.replace(event, mask=mask, is_filled=False)
 

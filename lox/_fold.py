@@ -156,7 +156,7 @@ class Reduce(Selecting, Stateful):
         return reduced(columns(logs), self.reduction)
 
     def _found(self, program: Any) -> Reduced:
-        """What a program has folded when it has run, with abstract values in place of arrays."""
+        """Return the state that a program ends with, with abstract values in place of arrays."""
         if not jax.sharding.get_abstract_mesh().manual_axes and _shows_all(program):
             return _folds(program, self)
         inner = dataclasses.replace(self, forward=False)
@@ -172,7 +172,7 @@ def _reduction(reductions: tuple[tuple[str | None, str], ...], key: str) -> str:
 
 @_compat.weakref_lru_cache
 def _shows_all(program: Any) -> bool:
-    """Whether a handler gets just those logs that a program shows."""
+    """Tell whether a handler gets exactly the logs that a program shows."""
     return all(
         eqn.primitive in _shows_logs and all(map(_shows_all, jaxprs_in(eqn.params)))
         for eqn in _compat.open_jaxpr(program).eqns

@@ -25,7 +25,7 @@ Data = TypeVar("Data")
 
 
 class Backward:
-    """What becomes of a cotangent: logs it, given the values that the primitive carries along with its own.
+    """Handles a cotangent, given the values that the primitive carries along with its own.
 
     It is a parameter of the primitive, and its effects tell that handlers have to do with it.
     """
@@ -61,7 +61,7 @@ class LogCotangent(Backward):
 
 
 @dataclasses.dataclass(frozen=True)
-class EachLane(Backward):
+class EachElement(Backward):
     """Does so for each batch element.
 
     Attributes:
@@ -78,7 +78,7 @@ class EachLane(Backward):
         jax.vmap(self.backward, self.in_axes, **dict(self.axis))(cotangent, *residuals)
 
 
-_compat.cache_weakly(EachLane)
+_compat.cache_weakly(EachElement)
 
 log_grad_p = jex.core.Primitive("lox_log_grad")
 
@@ -98,7 +98,7 @@ def _batch(
 ) -> tuple[Any, Any]:
     if any(dim is not None for dim in dims):  # What all batch elements share has one cotangent, the sum of theirs.
         names = (("axis_name", axis_data.name), ("axis_size", axis_data.size), ("spmd_axis_name", axis_data.spmd_name))
-        backward = EachLane(backward, tuple(dims), names)
+        backward = EachElement(backward, tuple(dims), names)
     return log_grad_p.bind(*args, backward=backward, of_tangent=of_tangent), dims[0]
 
 

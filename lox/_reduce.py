@@ -59,13 +59,13 @@ class Accumulator:
     outer_batch_ndim: int = dataclasses.field(default=0, metadata={"static": True})
 
     def happened(self) -> Any:
-        """Whether there was an event, the shape of the batch, or True or False where that is known."""
+        """Tell whether there was an event: a bool of the shape of the batch, or True or False where that is known."""
         if self.certain > 0 or (self.maybe is None and self.begun is None):
             return bool(self.certain > 0)
         return self.begun if self.begun is not None else self.maybe > 0
 
     def mask(self) -> Any:
-        """Which batch elements had an event, or None if all surely did."""
+        """The mask of the batch elements that had an event, or None if all surely did."""
         happened = self.happened()
         if happened is True:
             return None
@@ -219,7 +219,7 @@ def entered(accumulator: Accumulator) -> Accumulator:
 
 
 def repeated(accumulator: Accumulator, trips: Any) -> Accumulator:
-    """What a loop has folded, with the events that each iteration surely has counted as often as there were any.
+    """Count the events that each iteration surely has once for each iteration.
 
     Args:
         accumulator: The accumulator after the last iteration.
@@ -231,13 +231,13 @@ def repeated(accumulator: Accumulator, trips: Any) -> Accumulator:
 
 
 def continued(before: Accumulator, after: Accumulator) -> Accumulator:
-    """What a loop in a loop has folded that began with what was before."""
+    """The accumulator after a loop in a loop that went on with the one before it."""
     is_masked = before.is_masked or after.is_masked
     return dataclasses.replace(after, certain=before.certain + after.certain, is_masked=is_masked)
 
 
 def out_of_loop(accumulator: Accumulator) -> Accumulator:
-    """What a loop has folded that is in no other loop."""
+    """The accumulator after a loop that is in no other loop."""
     return dataclasses.replace(accumulator, begun=None, maybe=accumulator.maybe if accumulator.is_masked else None)
 
 

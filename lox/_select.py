@@ -1,4 +1,4 @@
-"""Which logs a handler means, by key and by tag, and the handlers that only remove some."""
+"""Selection of logs by key and by tag, and what handlers that select share."""
 
 from __future__ import annotations
 

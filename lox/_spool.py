@@ -320,7 +320,7 @@ _remembered_options: Any = functools.lru_cache(maxsize=128, typed=True)(_options
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Options:
-    """What `lox.spool` was asked for. Equal ones are the same object, which is faster to look up."""
+    """The options of `lox.spool`. Equal ones are the same object, which is faster to look up."""
 
     selection: Selection
     reductions: tuple[tuple[str | None, str], ...]

@@ -46,7 +46,7 @@ primitives = jex.core.primitives
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Endpoint:
-    """Where a tap sends logs.
+    """The place that a tap sends logs to.
 
     Attributes:
         channel: What the host knows the tap as: a number, or itself where that saves the number's way.
@@ -234,7 +234,7 @@ class BufferedTap(Streamer):
         return dataclasses.replace(state, pending=())
 
     def chunk_size(self, jaxpr: Any, length: Any) -> int | None:
-        """How many iterations of a scan are met at a time; None to meet each log as it happens."""
+        """Return how many iterations of a scan are met at a time; None to meet each log as it happens."""
         # Without an interval each log is sent, so that nothing has to be counted on the way.
         if self.buffer == 1 or self.interval > 1 or self.forward or _manual_axes():
             return None
@@ -439,7 +439,7 @@ def _single_events(logs: Sequence[Log]) -> Iterator[Event]:
 
 
 def _conflict(logs: Sequence[Log], held: Iterable[tuple[str, Any]]) -> bool:
-    """Whether a key is held with another shape, dtype or counters, so that one array cannot have both."""
+    """Tell whether a key is held with another shape, dtype or counters, so that one array cannot have both."""
     layouts = dict(held)
     return any(layouts.get(key, layout) != layout for key, layout in _layouts(logs, 0))
 

@@ -28,7 +28,7 @@ from lox._timeline import refined
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class EventCounts:
-    """How many events of each key there were, kept or not.
+    """The numbers of events of each key, kept or not.
 
     Attributes:
         counts: The number of events, as long as it is known.
@@ -51,7 +51,7 @@ class EventCounts:
 
 
 def kept(start: int, count: int, interval: int) -> int:
-    """How many of the events numbered from `start` to `start + count - 1` are kept."""
+    """Count the events that are kept of those numbered from `start` to `start + count - 1`."""
     return -(-(start + count) // interval) - -(-start // interval)
 
 

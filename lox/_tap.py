@@ -80,9 +80,9 @@ def tap(
 
     The callback gets a `lox.logdict` of NumPy arrays, laid out as `lox.spool` lays them out: the first axis is that
     of events. It has a mask for a key of which an event happened in some batch elements only; an event that
-    happened in none does not arrive. Under `vmap` there is one call for all lanes. In a `shard_map`, each shard
-    sends its own, with an axis for shards on which a mask tells it; what is the same on all arrives once. Typed PRNG
-    keys arrive as their data.
+    happened in none does not arrive. Under `vmap` there is one call for all batch elements. In a `shard_map`, each
+    shard sends its own, with an axis for shards on which a mask tells it; what is the same on all arrives once. Typed
+    PRNG keys arrive as their data.
 
     The logs stay for a handler further out as well. The callback runs on a thread of JAX's runtime, while the
     program waits for it. It must not call JAX, which may deadlock: use NumPy, or hand the logs to another thread.
@@ -197,7 +197,7 @@ def labelled_tap(
 
 @dataclasses.dataclass(frozen=True)
 class _Options:
-    """What `lox.tap` was asked for, as far as the program depends on it."""
+    """The options of `lox.tap` on which the program depends."""
 
     selection: Selection
     ordered: bool

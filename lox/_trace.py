@@ -42,7 +42,7 @@ class HandlerTrace(Listener):
         self.collected: list[Log] = []
         self.runs_at_once = _compat.runs_at_once(self)
         self.held: set[int] = set()
-        """Which arrays the logs refer to that are not copies, where operations run at once."""
+        """The identities of the arrays in logs that are not copies, where operations run at once."""
         self.room = 8 * CHUNK
         self.met = meeting.get()
 

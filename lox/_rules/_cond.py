@@ -32,13 +32,13 @@ def cond(
 def discharge_branches(
     handler: Handler, state: State, branches: Sequence[Any], index: Any
 ) -> tuple[tuple[Any, ...], list[Any], Any]:
-    """The branches with the state and their logs as further outputs, of one structure in all of them.
+    """Make the state and the logs further outputs of the branches, of one structure in all of them.
 
     Args:
         handler: The handler of the logs.
         state: Its state before the branches.
         branches: The branches.
-        index: What tells which of them runs.
+        index: The number of the branch that runs.
 
     Returns:
         The branches, the values to pass for their new leading inputs, and the structure of the

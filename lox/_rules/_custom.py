@@ -291,7 +291,7 @@ def custom_vmap(
             out_batched[:] = jax.tree.leaves(batched)
             return jax.tree.leaves(outs)
 
-        # What the rule logs is of all batch elements; it happens where it does for any of them.
+        # The logs of the rule are those of all batch elements; they happen where they do for any of them.
         values = [jnp.max(a, 0) if batched else a for a, batched in zip(args[:held], in_batched[:held], strict=True)]
         if not inner.returns_logs:
             outs, leaves = primal.run_rule(rule, values, *args[held:])

@@ -18,7 +18,7 @@ from lox._trace import under
 
 @dataclasses.dataclass(frozen=True)
 class Handled(Backward):
-    """What becomes of a cotangent under a filter, whose state comes first among the values that are carried."""
+    """Logs a cotangent under a filter, whose state comes first among the values that are carried."""
 
     backward: Backward
     handler: Filter

@@ -125,7 +125,7 @@ class Loop:
 
     @staticmethod
     def _vary(value: Any, predicate: Any) -> Any:
-        # What is selected by a predicate that varies over shards varies as well.
+        # A value that is selected by a predicate that varies over shards varies as well.
         return _compat.vary(value, sorted(_compat.varying_axes(predicate)))
 
 

@@ -21,7 +21,7 @@ from lox.testing._subject import BrokenLaw, Claim, DoesNotApply, Function, Nothi
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Which laws a function was found to keep, and why others say nothing of it.
+    """The laws that a function was found to keep, and why others say nothing of it.
 
     Attributes:
         kept: The names of the laws.
@@ -62,8 +62,8 @@ def check(
         The laws that hold, and the reasons why others do not apply.
 
     Raises:
-        BrokenLaw: A law does not hold. The message names the first difference: key, event, lane, what was expected
-            and what was found. An `AssertionError`.
+        BrokenLaw: A law does not hold. The message names the first difference: key, event, batch element, what was
+            expected and what was found. An `AssertionError`.
         NothingToCheck: The function logs nothing, or no law was given or applies. A `ValueError`.
         ValueError: The function returns something else each time, or a loop runs longer than `max_iters`, or logs
             more than `max_events`. Or an argument is not as above.

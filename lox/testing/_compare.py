@@ -19,7 +19,7 @@ Lane = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Happened:
-    """One event in one lane.
+    """One event in one batch element.
 
     Attributes:
         value: What was logged.
@@ -31,17 +31,17 @@ class Happened:
 
 
 Events = Mapping[str, Mapping[Lane, Sequence[Happened]]]
-"""By key and lane, the events in the order in which they happen."""
+"""By key and batch element, the events in the order in which they happen."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """What a function computes and logs.
+    """The results and logs of a function.
 
     Attributes:
         out: The results.
-        events: By key and lane, the events in the order in which they happen. A lane is told by its number in each
-            batch, outermost first.
+        events: By key and batch element, the events in the order in which they happen. A batch element is named by
+            its number in each batch, outermost first.
     """
 
     out: Any
@@ -49,7 +49,7 @@ class Reference:
 
 
 def events(logs: logdict, depths: Mapping[str, int]) -> dict[str, dict[Lane, list[Happened]]]:
-    """The events that happened, by key and lane.
+    """The events that happened, by key and batch element.
 
     Args:
         logs: The logs.
@@ -78,7 +78,7 @@ def on_host(value: Any) -> np.ndarray:
 
 
 def difference(expected: Events, got: Events, tolerance: float) -> str | None:
-    """The first difference: which key, which event, which lane, what was expected, and what there was."""
+    """The first difference: which key, which event, which batch element, what was expected, and what there was."""
     return next(_differences(expected, got, tolerance), None)
 
 
@@ -86,7 +86,7 @@ def _differences(expected: Events, got: Events, tolerance: float) -> Iterator[st
     for key in sorted({*expected, *got}):
         theirs, ours = expected.get(key, {}), got.get(key, {})
         for lane in sorted({*theirs, *ours}):
-            where = f"key {key!r}" + (f", lane {lane}" if lane else "")
+            where = f"key {key!r}" + (f", batch element {lane}" if lane else "")
             want, have = theirs.get(lane, []), ours.get(lane, [])
             for place, (one, other) in enumerate(zip(want, have, strict=False)):
                 if one.steps != other.steps:
@@ -98,7 +98,7 @@ def _differences(expected: Events, got: Events, tolerance: float) -> Iterator[st
 
 
 def same(expected: Any, got: Any, tolerance: float) -> bool:
-    """Whether two arrays have the same shape, and the same values within rounding."""
+    """Tell whether two arrays have the same shape, and the same values within rounding."""
     expected, got = on_host(expected), on_host(got)
     if expected.shape != got.shape:
         return False

@@ -27,7 +27,7 @@ PROGRAMS_IN_ROUND = 20
 
 @dataclasses.dataclass
 class Tally:
-    """What was run so far.
+    """The programs that were run so far.
 
     Attributes:
         programs: How many programs.

@@ -1,4 +1,4 @@
-"""What is used of Hypothesis, which an extra of lox installs."""
+"""The names of Hypothesis that lox uses. An extra of lox installs it."""
 
 from lox._extras import extra
 

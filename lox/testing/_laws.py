@@ -72,7 +72,7 @@ def jit(subject: Subject) -> Claims:
 
 
 def vmap(subject: Subject) -> Claims:
-    """Law 4. A lane of `vmap(spool(f))` and of `spool(vmap(f))` logs what it would have logged alone."""
+    """Law 4. A batch element of `vmap(spool(f))` and of `spool(vmap(f))` logs what it would have logged alone."""
     f, spool = subject.fun, subject.spool
     one, two = jax.vmap(f), jax.vmap(jax.vmap(f))
 
@@ -349,7 +349,7 @@ def _reduces(subject: Subject, reduction: str) -> None:
             else:  # There is no value of no events.
                 continue
             if not same(expected, got, max(len(happened), 1) * subject.tolerance):
-                where = f"Key {key!r}" + (f", lane {lane}" if lane else "")
+                where = f"Key {key!r}" + (f", batch element {lane}" if lane else "")
                 raise BrokenLaw(f"{how} is {reduced[key]}. {where}: expected {expected}.")
 
 
@@ -402,7 +402,7 @@ def sharding(subject: Subject) -> Claims:
     if lanes > jax.device_count():
         return
     apart = functools.partial(on, lanes, PartitionSpec("lanes"))
-    how, plain = "jit(spool(vmap(f))) of a lane per device", apart(jax.jit(jax.vmap(f)))
+    how, plain = "jit(spool(vmap(f))) of a batch element per device", apart(jax.jit(jax.vmap(f)))
     yield subject.spools(how, apart(jax.jit(spool(jax.vmap(f)))), batches=1, plain=plain)
 
     def shard(*args: Any) -> Any:
@@ -460,7 +460,7 @@ def _sites_are_heard_of(subject: Subject, how: str, fun: Function, args: Sequenc
         count, exact = sum(site.events or 0 for site in of_key), all(site.exact for site in of_key)
         for lane, happened in lanes.items():
             if count < len(happened) or (exact and count != len(happened)):
-                where = f"key {key!r}" + (f", lane {lane}" if lane else "")
+                where = f"key {key!r}" + (f", batch element {lane}" if lane else "")
                 most = "" if exact else "at most "
                 raise BrokenLaw(f"sites({how}) counts {most}{count} events of {where}, and {len(happened)} happen.")
 
@@ -509,7 +509,7 @@ def hygiene(subject: Subject) -> Claims:
 
 
 def _in_threads(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
-    """What tasks return or raise that run at the same time."""
+    """Run tasks at the same time; returns what each returns or raises."""
     results: dict[int, Any] = {}
 
     def run(place: int) -> None:

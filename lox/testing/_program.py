@@ -98,9 +98,9 @@ class Derivative:
 
 @dataclasses.dataclass(frozen=True)
 class Vmap:
-    """Maps the body over lanes that start from different values, and goes on with their mean.
+    """Maps the body over batch elements that start from different values, and goes on with their mean.
 
-    The lanes are along `axis` of `x`, the first or the last, or on one device each.
+    The batch is along `axis` of `x`, the first or the last, or on one device each.
     """
 
     size: int
@@ -121,14 +121,14 @@ VALUES = {
     "nested": '{"twice": 2 * x, "parts": [n, x[..., None]]}',
     "empty": "jnp.zeros((0, 2))",
 }
-"""What can be logged, as Python."""
+"""The values that can be logged, as Python."""
 
 WHERES = {
     "": "",
     "odd": "n % 2 == 1",
     "each": "(n + jnp.arange(x.size).reshape(x.shape)) % 2 == 1",
 }
-"""What `where=` can be, as Python: nothing, one yes or no, or one for each number of `x`."""
+"""The values of `where=`, as Python: nothing, one yes or no, or one for each number of `x`."""
 
 DTYPES = ("float16", "bfloat16", "complex64", "int32", "bool")
 """Dtypes that `x` can be cast to when it is logged."""
@@ -183,12 +183,12 @@ class Program:
 
     @property
     def handles(self) -> bool:
-        """Whether it has a handler inside."""
+        """Tell whether it has a handler inside."""
         return any(isinstance(each, Call) and each.how in ("spool", "tap") for each in self.statements())
 
     @property
     def has_reverse(self) -> bool:
-        """Whether reverse mode goes through all of it."""
+        """Tell whether reverse mode goes through all of it."""
         return all(each.cut for each in self.statements() if isinstance(each, While))
 
     def statements(self) -> Iterator[Statement]:

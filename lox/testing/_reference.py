@@ -1,4 +1,4 @@
-"""An independent oracle: what a program computes and logs, by Python and NumPy, one step and one lane at a time.
+"""An independent oracle: what a program computes and logs, by Python and NumPy, one step and batch element at a time.
 
 It shares nothing with lox's handlers and rules. Derivatives are those that JAX finds for the program whose log calls
 are deleted.
@@ -31,7 +31,7 @@ from lox.testing._program import (
 
 
 def reference(program: Program, x: Any, n: Any) -> Reference:
-    """Runs a program by Python and NumPy, with loops unrolled, branches taken and lanes one by one.
+    """Runs a program by Python and NumPy, with loops unrolled, branches taken and batch elements one by one.
 
     Args:
         program: The program.
@@ -126,7 +126,7 @@ class _Run:
 
 
 def _happens(where: str, value: Any, n: int) -> Iterator[tuple[Lane, Any]]:
-    """What is logged, and in which further batch element, where `where=` is true."""
+    """The logged values where `where=` is true, and the further batch elements."""
     if where == "each":
         for number, lane in enumerate(np.ndindex(value.shape)):
             if (n + number) % 2 == 1:

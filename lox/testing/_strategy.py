@@ -48,7 +48,7 @@ CONSTRUCTS = (
     "vmap",
     "shard_map",
 )
-"""What a program can be made of, besides logs and arithmetic."""
+"""The constructs of a program, besides logs and arithmetic."""
 
 TAGS = ("metric", "debug")
 UNVARYING = ("constant", "empty")
@@ -134,7 +134,7 @@ def _logs(body: Body) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Around:
-    """What is around a statement, as far as it says what may be inside.
+    """The surroundings of a statement, as far as they say what may be inside.
 
     Attributes:
         lanes: A name for the batches, that the keys inside begin with: a key has one shape wherever it is logged.
@@ -157,7 +157,7 @@ class _Around:
             yield from ("vmap", "shard_map")
 
     def cuts(self) -> st.SearchStrategy[bool]:
-        """Whether a loop cuts derivatives off."""
+        """Tell whether a loop cuts derivatives off."""
         return st.booleans() if self.forward and not self.reverse else st.just(True)
 
 

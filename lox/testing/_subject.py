@@ -34,7 +34,7 @@ class NothingToCheck(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """What a law claims of one composition of transformations.
+    """A claim of a law about one composition of transformations.
 
     Attributes:
         how: The composition.
@@ -82,7 +82,7 @@ class Subject:
 
     @functools.cached_property
     def alone(self) -> Reference:
-        """What one call returns and logs."""
+        """The results and logs of one call."""
         return self._reference(self.lanes[0])
 
     @functools.cached_property
@@ -103,7 +103,7 @@ class Subject:
 
     @functools.cached_property
     def unrolled(self) -> Reference:
-        """What one call returns and logs when Python runs the loops and branches, of which lox then sees nothing."""
+        """The results and logs of one call when Python runs the loops and branches, so that lox does not see them."""
         if isinstance(self.fun, Program):
             return self.alone
         out, logs = self.in_python(self.spool(self.fun))(*self.args)
@@ -125,7 +125,7 @@ class Subject:
 
     @functools.cached_property
     def types(self) -> Mapping[str, Any]:
-        """What it may log, by key, with the axis of events."""
+        """The types of the logs that may happen, by key, with the axis of events."""
         return jax.eval_shape(lambda: self.spool(self.fun)(*self.args)[1]).data
 
     @property
@@ -169,7 +169,7 @@ class Subject:
         return lox.spool(fun, **(self.options | more))
 
     def events(self, logs: lox.logdict, batches: int = 0) -> Events:
-        """The events that happened, by key and lane, with this many batch axes around the function."""
+        """The events that happened, by key and batch element, with this many batch axes around the function."""
         return events(logs, {key: self.depth(key, logs, batches) for key in logs})
 
     def depth(self, key: str, logs: lox.logdict, batches: int = 0) -> int:
@@ -286,7 +286,7 @@ def _copy(leaf: Any) -> Any:
 
 
 def _stack(rows: Sequence[tuple[Any, ...]], expected: Sequence[Reference]) -> tuple[tuple[Any, ...], Reference]:
-    """Calls as the lanes of one."""
+    """Calls as the batch elements of one."""
 
     def stack(*leaves: Any) -> Any:
         return jnp.stack([jnp.asarray(leaf) for leaf in leaves])
