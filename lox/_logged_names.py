@@ -29,6 +29,10 @@ _JAX = os.path.dirname(jax.__file__) + os.sep
 taken: set[Name] = set()
 """The names that handlers inside others took. Where JAX has cached the function around one, nothing else tells."""
 
+removed: set[str] = set()
+"""The functions inside others all of whose logs are removed, so that nothing tells their names: not empty, no name is
+known not to be there."""
+
 _excused: set[tuple[str, str]] = set()
 """The keywords and names that may be of logs that nothing shows."""
 
@@ -41,13 +45,11 @@ class Met:
         owner: What identifies the handler.
         names: Their names.
         has_rules: Whether a function is called with a rule that is not JAX's, in which it may log what nothing shows.
-        has_silent: Whether a part of the function runs with all of its logs removed.
     """
 
     owner: Any
     names: set[Name] = dataclasses.field(default_factory=set)
     has_rules: bool = False
-    has_silent: bool = False
 
     def meet(self, logs: Logs) -> None:
         """Take the names of logs that happen."""
@@ -123,9 +125,7 @@ def taking(owner: Any, takes: Callable[..., bool], call: Function, *args: Any) -
 
 def silently(call: Function, *args: Any) -> Any:
     """Call a function all of whose logs are removed, so that their names are not known."""
-    met = meeting.get()
-    if met is not None:
-        met.has_silent = True
+    removed.add(call.__qualname__)
     return call(*args)
 
 
@@ -153,7 +153,8 @@ class Search:
             result = call(*args, **kwargs)
         finally:
             meeting.reset(token)
-        if met.names and not jax.config.jax_disable_jit:  # Where JAX runs branches in Python, it runs one.
+        # Where JAX runs branches in Python, it runs one.
+        if met.names and not removed and not jax.config.jax_disable_jit:
             self._is_over = True
             self._look(met)
         return result
@@ -164,7 +165,7 @@ class Search:
             missing = unmatched(asked, there)
             if not missing:
                 continue
-            if met.has_silent or (self._heeds_rules and met.has_rules):
+            if self._heeds_rules and met.has_rules:
                 _excused.update((keyword, name) for name in missing)
             for name in unmatched(missing, _of_keyword(keyword, taken)):
                 if (keyword, name) not in _excused:

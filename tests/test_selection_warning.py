@@ -16,6 +16,7 @@ from lox import _logged_names
 @pytest.fixture(autouse=True)
 def names_that_other_tests_have_logged_are_unknown(monkeypatch):
     monkeypatch.setattr(_logged_names, "taken", set())
+    monkeypatch.setattr(_logged_names, "removed", set())
     monkeypatch.setattr(_logged_names, "_excused", set())
 
 
