@@ -642,6 +642,16 @@ def test_a_batching_rule_around_a_spooled_function_is_kept(around):
     assert_array(out, [1002.0, 1004.0])
 
 
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_batching_rule_around_a_tapped_function_logs_to_the_tap(around):
+    arrived = []
+    out = around(jax.vmap(lox.tap(doubled(), arrived.append)))(jnp.array([1.0, 2.0]))
+    lox.flush()
+    assert_array(out, [1002.0, 1004.0])
+    (logs,) = arrived
+    assert_logs(logs, {"rule": [[1.0, 2.0]], "size": [2]})
+
+
 def test_a_sequential_map_logs_lane_after_lane():
     f = jax.custom_batching.sequential_vmap(lambda x: lox.log({"x": x})["x"] * 2)
     out, logs = lox.spool(jax.vmap(f))(jnp.array([1.0, 2.0, 3.0]))

@@ -48,6 +48,18 @@ def test_a_counter_that_is_donated_is_copied():
     assert logs.steps["step"]["x"].tolist() == [0, 1, 2]
 
 
+def test_what_is_donated_with_other_arguments_that_are_not_is_copied():
+    scaled = jax.jit(lambda x, by: x * by, donate_argnums=0)
+
+    def f(x):
+        for _ in range(3):
+            lox.log({"x": x})
+            x = scaled(x, SCALE)
+
+    _, logs = lox.spool(f)(jnp.array(X))
+    assert_logs(logs, {"x": np.float32([[8, 8], [4, 4], [2, 2]])})
+
+
 @pytest.mark.parametrize("handlers", [lox.keep, lox.spool, lambda f: lox.tap(f, lambda logs: None)])
 def test_a_donation_inside_of_other_handlers_is_seen(handlers):
     def f(x):

@@ -140,6 +140,15 @@ def test_a_primitive_that_runs_numpy_is_none_that_calls_a_function():
     assert_logs(logs, {"x": [-2.0]})
 
 
+def test_a_python_function_without_logs_runs_in_a_primitive_without_a_rule():
+    def total(x):
+        return double(lax.reduce(x, jnp.float32(0), lambda a, b: late(jnp.positive)(a + b), (0,)))
+
+    out, logs = lox.spool(total)(jnp.arange(4, dtype=jnp.float32))
+    assert out == 12
+    assert_logs(logs, {"x": [6.0]})
+
+
 def test_what_is_late_is_refused_from_the_first_import_on():
     program = """if True:
         import jax, lox
