@@ -65,6 +65,11 @@ def test_arrays_of_an_unregistered_dataclass_are_named():
     assert finding.code == "LOX500" and "'Plain'" in finding.message and "(x)" in finding.message
 
 
+def test_an_unregistered_dataclass_that_jax_refuses_is_told_once():
+    (finding,) = found(jax.jit(lambda state: state.x * 2), Plain(jnp.ones(3)))
+    assert finding.code == "LOX500" and "takes it for an array" in finding.message
+
+
 def test_a_state_that_is_returned_with_other_types_is_told_leaf_by_leaf():
     (finding,) = found(lambda s: State(s.x, s.count.astype(jnp.float32)), State(jnp.ones(3), jnp.int32(0)))
     assert finding.code == "LOX504" and "count is int32[], and returned as float32[]" in finding.message

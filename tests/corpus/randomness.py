@@ -522,6 +522,16 @@ def a_regression_that_starts_at_a_constant_seed(x, y):
     return jax.lax.fori_loop(0, 100, lambda _, w: w - 0.1 * jax.grad(loss)(w), w)
 
 
+@right("LOX704", f32(32, 8), f32(32))
+def a_regression_that_leaves_a_saddle_point_by_a_constant_step(x, y):
+    def loss(w):
+        return jnp.square(x @ w**2 - y).mean()
+
+    w = 0.1 * jax.random.normal(jax.random.key(0), (8,))
+    w = w - 0.1 * jax.grad(loss)(w)
+    return w + jax.random.uniform(jax.random.key(1), (8,), minval=-0.01, maxval=0.01)
+
+
 @right("LOX704", f32(32, 8), f32(8))
 def training_that_makes_its_keys_of_one_seed(data, w):
     def loss(w, key):
