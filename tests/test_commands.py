@@ -385,6 +385,11 @@ def test_events_without_steps_are_numbered_from_where_they_were(tmp_path):
         assert [row[2] for row in follower.new()] == ["event 3", "event 4"]
 
 
+def test_events_of_a_key_at_one_step_are_followed_in_their_order(tmp_path):
+    save(tmp_path / "a", {"x": [10, 9, 8]}, step=[0, 1, 1])
+    assert [row[3] for row in Follower(tmp_path).new()] == ["10", "9", "8"]
+
+
 def test_follow_past_a_damaged_run_and_one_that_is_made_anew(tmp_path, capsys):
     save(tmp_path / "a", {"x": [1, 2]})
     save(tmp_path / "b", {"x": [3]})
