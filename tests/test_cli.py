@@ -1,5 +1,6 @@
 """The command line: what it prints, what it writes and how it exits."""
 
+import argparse
 import functools
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import lox
-from lox.__main__ import main
+from lox.__main__ import _parser, main
 from lox.demo import training
 
 
@@ -51,6 +52,15 @@ def test_help_of_demo_lists_its_options(capsys):
     code, printed = run_expecting_exit(capsys, "demo", "--help")
     assert code == 0
     assert all(option in printed.out for option in ("--steps", "--seeds", "--out"))
+
+
+def test_help_says_what_each_command_does_and_what_each_argument_takes():
+    (commands,) = (each for each in _parser()._actions if isinstance(each, argparse._SubParsersAction))
+    assert [each.dest for each in commands._choices_actions if each.help] == [*commands.choices]
+    for command in commands.choices.values():
+        assert command.description
+        for argument in command._actions:
+            assert argument.help and (argument.metavar or argument.choices or argument.nargs == 0), argument
 
 
 def test_without_a_command_it_says_how_it_is_used(capsys):
