@@ -246,6 +246,18 @@ def test_an_interval_of_events_in_alike_branches_counts_the_branch_that_was_take
     assert_logs(logs, {"x": [0.0, -1.0, -0.5]})
 
 
+def test_an_interval_begins_in_branches_that_log_loops_where_it_was_before_them():
+    def f(x):
+        def loop(x):
+            return lax.scan(lambda x, i: (x, lox.log({"i": i})["i"]), x, jnp.arange(1, 8))[0]
+
+        lox.log({"i": 0})
+        return lax.cond(x > 0, loop, loop, x)
+
+    _, logs = lox.spool(f, interval=3)(jnp.float32(1))
+    assert_logs(logs, {"i": [*range(8)][::3]})
+
+
 def test_an_interval_of_events_that_may_not_happen_counts_those_that_do():
     def g(xs):
         def step(carry, x):

@@ -29,6 +29,14 @@ X = 0.7
 XS = np.float32([0.3, 1.7, 2.9])
 
 
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_tapped_function_takes_arguments_by_name(around):
+    arrived = []
+    around(lox.tap(lambda x, *, y: lox.log({"sum": x + y}), arrived.append))(1.0, y=2.0)
+    lox.flush()
+    assert_array(arrived[0]["sum"], np.float32([3]))
+
+
 @pytest.fixture(autouse=True)
 def nothing_left():
     """No test leaves an error for the next."""

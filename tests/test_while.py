@@ -553,3 +553,14 @@ def test_a_handler_further_out_gets_the_logs_of_a_loop_that_one_further_in_warns
         _, logs = lox.tap(inner, lambda logs: arrived.append(logs["x"].item()))(0.0)
     lox.flush()
     assert arrived == [0.0, 1.0, 2.0] and not logs
+
+
+@pytest.mark.parametrize("derivative", [jax.grad, lambda f: jax.jit(jax.grad(f))], ids=["grad", "jit of grad"])
+def test_a_loop_that_a_checkpoint_runs_again_logs_once(derivative):
+    @jax.checkpoint
+    def f(x):
+        return x * lax.while_loop(lambda i: i < 3, lambda i: lox.log({"i": i})["i"] + 1.0, jnp.float32(0))
+
+    slope, logs = lox.spool(derivative(f), max_iters=3)(jnp.float32(2))
+    assert slope == 3
+    assert_array(logs["i"], np.float32([0, 1, 2]))
