@@ -1017,3 +1017,14 @@ def test_of_several_errors_the_first_is_raised_with_the_others_in_notes():
     with pytest.raises(OSError, match="no 1") as raised:
         each(fail, [1, 2, 3])
     assert [note[-4:] for note in raised.value.__notes__] == ["no 2", "no 3"]
+
+
+def test_matrices_of_a_batch_inside_a_run_are_written():
+    def f(x):
+        lox.log({"product": jnp.outer(x, x)})
+
+    xs = np.arange(6, dtype=np.float32).reshape(3, 2)
+    with MemoryLogger() as logger:
+        logger.tap(jax.vmap(f), logger.init(7))(xs)
+        logger.flush()
+        assert_array(logger["0000000000000007"]["product"], np.stack([np.outer(x, x) for x in xs])[None])

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import lox
-from lox.loggers import MemoryLogger
+from lox.loggers import MemoryLogger, _processes
 
 SHARDS = 4
 KEYS = np.arange(2 * SHARDS, dtype=np.uint32).reshape(SHARDS, 2)
@@ -185,6 +185,18 @@ def test_what_describes_a_run_is_the_same_on_all_shards(mesh, logger):
     assert config["rate"].tolist() == 1 and config["wide"].tolist() == 2**40
     jax.block_until_ready(on_shards(mesh, lambda x: per_shard(x, x[0]), P("d"))(XS))
     with pytest.raises(lox.LogValueError, match="describe run 0000000000000007 by different values of 'rate'"):
+        logger.flush()
+
+
+@pytest.mark.parametrize("of_each", [False, True])
+def test_what_differs_between_shards_is_refused_by_a_process_that_is_not_the_first(mesh, logger, monkeypatch, of_each):
+    monkeypatch.setattr(_processes, "here", lambda: _processes.Here(process=1, processes=2, devices=SHARDS))
+
+    def per_shard(key, x):
+        return logger.tap(train, logger.init(key[0] if of_each else 7))(x[0])[None]
+
+    jax.block_until_ready(on_shards(mesh, per_shard, P("d"), P("d"))(KEYS, XS))
+    with pytest.raises(lox.LogValueError, match="it differs between the shards of a shard_map"):
         logger.flush()
 
 
