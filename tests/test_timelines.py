@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from reference import assert_logs
 
 import lox
+from lox._notebook import line
 
 XS = jnp.arange(6.0)
 
@@ -325,6 +326,11 @@ def test_a_notebook_shows_a_table():
     keys = lox.logdict({"key": jax.random.split(jax.random.key(0), 2)})
     assert "key&lt;fry&gt;" in keys._repr_html_()
     assert "<td>0</td>" in lox.logdict({"none": np.zeros((0, 2)), "no lanes": np.zeros((2, 0))})._repr_html_()
+
+
+@pytest.mark.parametrize("start", [-9.0, 0.0, 5.0])
+def test_a_line_of_numbers_goes_from_the_smallest_to_the_largest(start):
+    assert line(start + np.arange(3)) == "▁▄█"
 
 
 # -- counters of batches -------------------------------------------------------------------------------------------
