@@ -129,3 +129,14 @@ def test_what_several_functions_share_is_known_once(tmp_path, monkeypatch, capsy
     linecache.checkcache()
     assert main(["audit", "--baseline", "known.json", "--run", "script.py"]) == 0
     assert "2 functions: nothing found" in capsys.readouterr().out
+
+
+def test_a_baseline_stays_when_functions_change_places(audit, tmp_path):
+    one, rest = PROGRAM.split("def step")
+    other = one.partition("def")[2].replace(" draw", "def other")
+    rest = rest.replace("draw(key)", "(draw(jax.random.fold_in(key, 0)), other(jax.random.fold_in(key, 1)))")
+    written = []
+    for functions in (one + other, one.replace("draw", "other") + other.replace("other", "draw")):
+        audit(f"{functions}def step{rest}", "--write-baseline", "known.json")
+        written.append(json.loads((tmp_path / "known.json").read_text())["findings"])
+    assert [function for _, function, *_ in written[0]] == ["draw", "other"] and written[0] == written[1]
