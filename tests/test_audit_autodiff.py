@@ -395,3 +395,8 @@ def test_a_bound_at_the_end_of_a_range_that_is_only_approached_clips_nothing(fun
 def test_a_product_with_a_negative_number_is_zero_where_the_other_end_is_reached():
     assert codes_of(lambda x: jnp.sqrt(-3.0 * jnp.minimum(x, 0)).sum()) == {"LOX606"}
     assert codes_of(lambda x: jnp.sqrt(3.0 * jnp.maximum(x, 0)).sum()) == {"LOX606"}
+
+
+def test_a_logarithm_of_a_softmax_is_told_once():
+    report = lox.audit(lambda x: jnp.log(jax.nn.softmax(x)).sum(), differentiate="x")(jnp.ones(8))
+    assert [finding.code for finding in report.warnings] == ["LOX812"]

@@ -5,8 +5,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from lox._audit._capture import capture
+from lox._audit._fold import fold_crossings
 from lox._audit._follow import follow
-from lox._audit._stack import crossings, levels
+from lox._audit._location import NOWHERE
+from lox._audit._stack import Crossing, crossings, levels
 
 
 def program(fun, *args, **axes):
@@ -56,3 +58,9 @@ def test_branches_loops_and_calls_are_boundaries_too():
     assert ("branch 0", "in", shape) in found and ("branch 1", "out", shape) in found
     assert ("while", "carry", shape) in found and ("while condition", "carry", shape) in found
     assert ("jit:<lambda>", "out", "float32[3 batch, 2 time]") in found
+
+
+def test_many_values_that_cross_one_boundary_as_they_are_become_one_line():
+    types = ["float32[3]", "float32[3]", "int32[]", "bool[]", "float32[1]", "float32[2]"]
+    (line,) = fold_crossings(Crossing("scan", each, each, "in", NOWHERE) for each in types)
+    assert (line.outside, line.inside) == ("2 x float32[3], int32[], bool[], 2 more", "the same")
