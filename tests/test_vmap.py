@@ -274,3 +274,13 @@ def test_a_batch_inside_branches_that_log_one_key_with_different_tags_is_masked_
     assert_array(lane(logs, "y", 0), [2.0, 3.0])
     with pytest.raises(lox.StructureError, match="log different keys"):
         lox.spool(jax.vmap(f), tags="s")(xs)
+
+
+def test_branches_of_a_batch_that_log_one_key_with_different_tags_are_not_alike():
+    def f(x):
+        return lax.cond(x > 0, lambda: lox.log({"x": x}, tags="a")["x"], lambda: lox.log({"x": x}, tags="b")["x"])
+
+    with pytest.raises(lox.StructureError, match="log different keys"):
+        lox.spool(jax.vmap(f), tags="a")(jnp.array([1.0, -1.0]))
+    _, logs = lox.spool(jax.vmap(f), tags="a", unify=True)(jnp.array([1.0, -1.0]))
+    assert logs.mask["x"].tolist() == [[True, False]]
