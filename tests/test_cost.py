@@ -239,3 +239,16 @@ def test_a_handler_runs_the_body_of_a_loop_once(monkeypatch):
         ran.clear()
         jax.make_jaxpr(lox.spool(f, **options))(jnp.zeros(3))
         assert len(ran) == handlers, options
+
+
+def test_a_tap_on_one_device_calls_the_host_directly():
+    def f(x):
+        return lox.log({"x": x})["x"]
+
+    arrived = []
+    tapped = jax.jit(lox.tap(f, arrived.append))
+    text = tapped.lower(jnp.float32(2)).as_text()
+    assert text.count("xla_ffi_python_cpu_callback") == 1 and "sharding" not in text
+    tapped(jnp.float32(2))
+    lox.flush()
+    assert [logs["x"].tolist() for logs in arrived] == [[2.0]]
