@@ -1,0 +1,432 @@
+"""Plants small faults, drawn at random, in a copy of lox, and runs the quick tests that reach each of them.
+
+    python tests/planted.py --seed 4 --count 120    what the tests of the default tier notice, and what survives
+
+`tests/mutants.py` breaks each rule by hand; these are mistakes of one token or one statement, anywhere in the library.
+The copy, the tests that reach each line and the outcomes are in `build/planted`. A run that was stopped continues
+there; without the folder it begins anew. It needs Python 3.12 or later, for `sys.monitoring`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import inspect
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PLACE = ROOT / "build" / "planted"
+COPY = PLACE / "checkout"
+LIMIT = 90.0
+"""Seconds that the tests of one mutant may take."""
+HANGING = ["-o", "faulthandler_timeout=30", "-o", "faulthandler_exit_on_timeout=true"]
+"""A test that runs longer is one that the mutant keeps from ending."""
+TOOL = sys.monitoring.PROFILER_ID
+
+OUTPUT = "loggers _storage commands demo __main__ _tables _datasets _notebook _text _extras _run_all".split()
+OUTCOMES = ("killed", "timed out", "unfinished", "survived", "unreached")
+SHARES = {"core": 0.65, "output": 0.2, "auditor": 0.15}
+
+
+def area_of(path: Path) -> str | None:
+    """The area of a module, or None for the random programs and laws, which are tests themselves."""
+    first = path.with_suffix("").parts[1]
+    if first == "testing":
+        return None
+    return "auditor" if first in ("_audit", "_pytest") else "output" if first in OUTPUT else "core"
+
+
+# -- what a mutant is ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change of one node of a module: the bytes of the source from `start` to `end` become `after`."""
+
+    area: str
+    path: str
+    line: int
+    last: int
+    start: int
+    end: int
+    before: str
+    after: str
+    scopes: tuple[tuple[int, int], ...]
+    """First and last lines of the functions and classes around the node, from the inside, and of the module."""
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.before}  ->  {self.after}"
+
+
+COMPARISONS: dict[type[ast.cmpop], list[type[ast.cmpop]]] = {
+    ast.Lt: [ast.LtE, ast.GtE],
+    ast.LtE: [ast.Lt, ast.Gt],
+    ast.Gt: [ast.GtE, ast.LtE],
+    ast.GtE: [ast.Gt, ast.Lt],
+    ast.Eq: [ast.NotEq],
+    ast.NotEq: [ast.Eq],
+    ast.Is: [ast.IsNot],
+    ast.IsNot: [ast.Is],
+    ast.In: [ast.NotIn],
+    ast.NotIn: [ast.In],
+}
+ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Add,
+    ast.FloorDiv: ast.Mult,
+    ast.Div: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+}
+NAMES = [("min", "max"), ("minimum", "maximum"), ("any", "all"), ("zeros", "ones")]
+OPPOSITES = {old: new for pair in NAMES for old, new in (pair, pair[::-1])} | {"sorted": "list", "reversed": "list"}
+
+
+def changes(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that may take the place of this one."""
+    one = ast.Constant(1)
+    match node:
+        case ast.Compare(ops=ops):
+            for index, op in enumerate(ops):
+                for other in COMPARISONS[type(op)]:
+                    yield changed(node, ops=[*ops[:index], other(), *ops[index + 1 :]])
+        case ast.BoolOp(op=op, values=values):
+            yield changed(node, op=ast.Or() if isinstance(op, ast.And) else ast.And())
+            for index in range(len(values)):
+                left = [*values[:index], *values[index + 1 :]]
+                yield changed(node, values=left) if len(left) > 1 else left[0]
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            yield operand
+        case ast.BinOp(left=left, op=ast.BitOr() | ast.BitAnd(), right=right):
+            yield from (left, right)
+        case ast.BinOp(op=op) if type(op) in ARITHMETIC and not text(node.left) and not text(node.right):
+            yield changed(node, op=ARITHMETIC[type(op)]())
+        case ast.Constant(value=bool(value)):
+            yield ast.Constant(not value)
+        case ast.Constant(value=int(value)):
+            yield from (ast.Constant(other) for other in {value + 1, abs(value - 1)})
+        case ast.Constant(value=None):
+            yield ast.Constant(0)
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from (body, orelse)
+        case ast.Name(id=name) if name in OPPOSITES:
+            yield changed(node, id=OPPOSITES[name])
+        case ast.Attribute(attr=name) if name in OPPOSITES:
+            yield changed(node, attr=OPPOSITES[name])
+        case ast.Call(keywords=keywords):
+            for keyword in keywords:
+                yield changed(node, keywords=[other for other in keywords if other is not keyword])
+        case ast.ListComp(generators=loops) | ast.SetComp(generators=loops) | ast.GeneratorExp(generators=loops):
+            for index, loop in enumerate(loops):
+                if loop.ifs:
+                    yield changed(node, generators=[*loops[:index], changed(loop, ifs=[]), *loops[index + 1 :]])
+        case ast.Subscript(slice=ast.Slice(lower, upper, step) as where):
+            if step is not None:
+                yield changed(node, slice=changed(where, step=None))
+            else:
+                start = one if lower is None else ast.BinOp(lower, ast.Add(), one)
+                yield changed(node, slice=changed(where, lower=start))
+            if upper is not None:
+                yield changed(node, slice=changed(where, upper=ast.BinOp(upper, ast.Add(), one)))
+        case ast.Subscript(slice=ast.Constant(0)):
+            yield changed(node, slice=ast.Constant(-1))
+        case ast.Subscript(slice=ast.UnaryOp(ast.USub(), ast.Constant(1))):
+            yield changed(node, slice=ast.Constant(0))
+        case ast.Return(value=ast.Tuple(elts=[first, second, *rest])):
+            yield ast.Return(ast.Tuple([second, first, *rest], ast.Load()))
+        case ast.Expr(value=ast.Call() | ast.Await()) | ast.AugAssign() | ast.Delete() | ast.Break() | ast.Continue():
+            yield ast.Pass()
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+            yield ast.Pass()
+
+
+def changed(node: Any, **fields: Any) -> Any:
+    """The node with other fields."""
+    new = copy.copy(node)
+    for name, value in fields.items():
+        setattr(new, name, value)
+    return new
+
+
+def text(node: ast.AST) -> bool:
+    """Whether adding something to this is about sequences, where any other operation is an error at once."""
+    return isinstance(node, ast.JoinedStr | ast.List | ast.Tuple) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+
+
+def condition_of(node: ast.AST) -> list[tuple[ast.AST, list[ast.AST]]]:
+    """The condition of a statement, with what may take its place: a loop that never ends is left out."""
+    match node:
+        case ast.If(test=test):
+            return [(test, [ast.Constant(True), ast.Constant(False)])]
+        case ast.While(test=test):
+            return [(test, [ast.Constant(False)])]
+    return []
+
+
+def meant(node: ast.AST, parent: ast.AST) -> bool:
+    """Whether the node is part of what programs do: no type, no message of an error, no pattern."""
+    if node in (getattr(parent, "annotation", None), getattr(parent, "returns", None)):
+        return False
+    match node:
+        case ast.Raise() | ast.JoinedStr() | ast.pattern():
+            return False
+        case ast.Constant(None) if isinstance(parent, ast.Compare):
+            return False  # Python warns of `is 0`.
+        case ast.If(test=ast.Name("TYPE_CHECKING")) | ast.FunctionDef(name="__repr__"):
+            return False
+        case ast.Assign(targets=[ast.Name(name)]) if name.lstrip("_")[:1].isupper() and not name.isupper():
+            return False  # The name of a type.
+        case ast.FunctionDef(decorator_list=decorators):
+            return not any(ast.unparse(each).endswith(("overload", "abstractmethod")) for each in decorators)
+        case ast.ClassDef(bases=bases):
+            return not any("Protocol" in ast.unparse(base) for base in bases)
+    return True
+
+
+def sites(path: Path, area: str) -> Iterator[list[Mutant]]:
+    """The mutants of each node of a module."""
+    source = path.read_bytes()
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    name = path.relative_to(COPY).as_posix()
+    tree = ast.parse(source)
+
+    def visit(node: ast.AST, scopes: tuple[tuple[int, int], ...]) -> Iterator[list[Mutant]]:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            scopes = ((node.lineno, node.end_lineno or node.lineno), *scopes)
+        for old, others in [(node, list(changes(node))), *condition_of(node)]:
+            texts = dict.fromkeys(map(ast.unparse, others))
+            found = [mutant(old, new, scopes) for new in texts if new != ast.unparse(old)]
+            if found:
+                yield found
+        for child in ast.iter_child_nodes(node):
+            if meant(child, node):
+                yield from visit(child, scopes)
+
+    def mutant(old: Any, new: str, scopes: tuple[tuple[int, int], ...]) -> Mutant:
+        start, end = starts[old.lineno - 1] + old.col_offset, starts[old.end_lineno - 1] + old.end_col_offset
+        after = new if isinstance(old, ast.stmt) else f"({new})"
+        return Mutant(area, name, old.lineno, old.end_lineno, start, end, ast.unparse(old), after, scopes)
+
+    yield from visit(tree, ((1, len(starts)),))
+
+
+def draw(seed: int, count: int) -> list[Mutant]:
+    """Draws nodes without regard to what changes them, one change of each, in shares of the areas."""
+    chance = random.Random(seed)
+    found: dict[str, list[list[Mutant]]] = {area: [] for area in SHARES}
+    for path in sorted((COPY / "lox").rglob("*.py")):
+        if area := area_of(path.relative_to(COPY)):
+            found[area] += sites(path, area)
+    drawn = [
+        chance.choice(site)
+        for area, share in SHARES.items()
+        for site in chance.sample(found[area], round(count * share))
+    ]
+    chance.shuffle(drawn)
+    return drawn
+
+
+# -- which tests reach a line ----------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The option of this module as a plugin of pytest, in the processes that it starts."""
+    parser.addoption("--map", type=Path, help="write here which tests reach which lines, and their seconds")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Records what runs, from the import of lox on, and sees that the copy is what is imported."""
+    if config.option.map:
+        config.pluginmanager.register(Reached(config.option.map, f"{config.rootpath}{os.sep}"))
+    import lox
+
+    if Path(lox.__file__).parent != config.rootpath / "lox":
+        raise pytest.UsageError(f"{lox.__file__} would be tested, which is not in {config.rootpath}")
+
+
+class Reached:
+    """Writes which tests reach which lines of functions of lox, and how long each test takes."""
+
+    def __init__(self, file: Path, root: str) -> None:
+        self._file = file
+        self._root = root
+        self._lines: set[tuple[str, int]] = set()
+        self._imported: set[tuple[str, int]] = set()
+        self._in_test = False
+        self._seconds: dict[str, float] = {}
+        self._reached: dict[str, dict[int, list[int]]] = {}
+        events = sys.monitoring.events
+        sys.monitoring.use_tool_id(TOOL, "planted")
+        sys.monitoring.register_callback(TOOL, events.PY_START, self._start)
+        sys.monitoring.register_callback(TOOL, events.LINE, self._line)
+        sys.monitoring.set_events(TOOL, events.PY_START)
+
+    def _start(self, code: CodeType, offset: int) -> Any:
+        if code.co_filename.startswith(f"{self._root}lox{os.sep}"):
+            self._watch(code)
+        return sys.monitoring.DISABLE
+
+    def _watch(self, code: CodeType) -> None:
+        sys.monitoring.set_local_events(TOOL, code, sys.monitoring.events.LINE)
+        for inner in code.co_consts:
+            if isinstance(inner, CodeType):
+                self._watch(inner)
+
+    def _line(self, code: CodeType, line: int) -> None:
+        in_test = self._in_test and code.co_flags & inspect.CO_OPTIMIZED  # A function, and no module or class.
+        (self._lines if in_test else self._imported).add((code.co_filename.removeprefix(self._root), line))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self._lines, self._in_test = set(), True
+        result = yield
+        self._in_test = False
+        for path, line in self._lines:
+            self._reached.setdefault(path, {}).setdefault(line, []).append(len(self._seconds) - 1)
+        return result
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        took = report.duration if report.passed else math.inf
+        self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + took
+
+    def pytest_sessionfinish(self) -> None:
+        for event in (sys.monitoring.events.PY_START, sys.monitoring.events.LINE):
+            sys.monitoring.register_callback(TOOL, event, None)
+        found = {
+            "tests": [*self._seconds],
+            "seconds": [*self._seconds.values()],
+            "reached": self._reached,
+            "imported": sorted(self._imported),
+        }
+        self._file.write_text(json.dumps(found), encoding="utf-8")
+
+
+def tests_of(mutant: Mutant, reach: dict[str, Any]) -> list[str]:
+    """The tests that reach a mutant, in rounds: the quickest first, and each by file.
+
+    Of what runs when lox is imported, they are those that reach the function, class or module around it.
+    """
+    lines = reach["reached"].get(mutant.path, {})
+    runs_at_import = any([mutant.path, line] in reach["imported"] for line in range(mutant.line, mutant.last + 1))
+    tests: set[int] = set()
+    for first, last in ((mutant.line, mutant.last), *(mutant.scopes if runs_at_import else ())):
+        tests = tests or {test for line in range(first, last + 1) for test in lines.get(str(line), ())}
+    order, spent = [], 0.0
+    for test in sorted(tests, key=lambda test: (reach["seconds"][test], test)):
+        spent += reach["seconds"][test]
+        if spent <= LIMIT / 2:  # The other half is for what a mutant slows down.
+            order.append((int(math.log2(4 + spent)), reach["tests"][test].partition("::")[0], test))
+    return [reach["tests"][test] for *_, test in sorted(order)]
+
+
+# -- what becomes of a mutant ----------------------------------------------------------------------------------------
+
+
+def run_pytest(arguments: list[str], limit: float | None) -> tuple[int | None, str]:
+    """The exit status and the output of pytest in the copy; no status where the limit ended it."""
+    python_path = os.pathsep.join(map(str, (COPY, COPY / "lox" / "_pytest", COPY / "tests")))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-p", "planted", "-n0", "-q", "--tb=no", "-rfE", *arguments],
+        cwd=COPY,
+        env=os.environ | {"PYTHONPATH": python_path, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "300"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=limit)
+        return process.returncode, output
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return None, process.communicate()[0]
+
+
+def outcome(mutant: Mutant, tests: list[str]) -> tuple[str, str]:
+    """Plants the mutant, runs the tests and takes it out again; returns what became of it, and by what."""
+    if not tests:
+        return "unreached", ""
+    chosen = PLACE / "tests.txt"
+    chosen.write_text("\n".join(tests), encoding="utf-8")
+    path = COPY / mutant.path
+    original, kept = path.read_bytes(), path.stat()
+    try:
+        path.write_bytes(original[: mutant.start] + mutant.after.encode() + original[mutant.end :])
+        status, output = run_pytest(["-x", *HANGING, f"@{chosen}"], LIMIT)
+    finally:
+        path.write_bytes(original)
+        os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+    if status == 0:
+        return "survived", ""
+    if status is None:
+        return "unfinished", ""
+    if "Timeout (" in output:
+        return "timed out", ""
+    found = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR", "E "))]
+    return "killed", found[0] if found else f"exit status {status}"
+
+
+def make_copy() -> None:
+    """Copies the checkout, where there is no copy yet."""
+    if COPY.exists():
+        return
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0"):
+        if (ROOT / name).is_file():
+            (COPY / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, COPY / name)
+
+
+def main() -> None:
+    """Draws, runs what has not been run, and prints a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, required=True, help="what the mutants are drawn with")
+    parser.add_argument("--count", type=int, required=True, help="the number of mutants")
+    options = parser.parse_args()
+    make_copy()
+    mutants = draw(options.seed, options.count)
+    if not (PLACE / "map.json").exists():
+        print("Runs the tests of the default tier, to see which lines each reaches.", flush=True)
+        _, output = run_pytest([f"--planted-map={PLACE / 'map.json'}"], None)
+        print(output.splitlines()[-1])
+    reach = json.loads((PLACE / "map.json").read_text(encoding="utf-8"))
+    kept = PLACE / f"seed-{options.seed}.json"
+    found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    counts: Counter[tuple[str, str]] = Counter()
+    for number, mutant in enumerate(mutants, 1):
+        if str(mutant) not in found:
+            tests = tests_of(mutant, reach)
+            became, by = outcome(mutant, tests)
+            found[str(mutant)] = {"area": mutant.area, "outcome": became, "by": by, "tests": len(tests)}
+            kept.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        result = found[str(mutant)]
+        counts[result["area"], result["outcome"]] += 1
+        print(f"{number:3} {result['outcome']:10} {mutant}  {result['by']}", flush=True)
+    print(f"\n{'area':8}" + "".join(f"{column:>11}" for column in ("drawn", *OUTCOMES)))
+    for area in SHARES:
+        row = [counts[area, column] for column in OUTCOMES]
+        print(f"{area:8}" + "".join(f"{cell:11}" for cell in (sum(row), *row)))
+
+
+if __name__ == "__main__":
+    main()
