@@ -674,3 +674,13 @@ def test_a_stream_whose_method_was_replaced_is_still_written_to(name, monkeypatc
 
     report = lox.audit({"stdout": to_stdout, "stderr": to_stderr}[name])(np.float32(1))
     assert [finding.code for finding in report.found] == ["LOX410"]
+
+
+def test_what_is_deleted_outside_is_not_told_as_counted():
+    kept = {"old": 1}
+
+    def forgets(x):
+        del kept["old"]
+        return x
+
+    assert not lox.audit(forgets)(jnp.ones(3)).warnings and not kept
