@@ -46,10 +46,9 @@ def emit_callback(ctx: Any, callback: Callable[..., Any], operands: Sequence[Any
     """
     ordered = effect in ctx.tokens_in.effects()
     token = ctx.tokens_in.get(effect) if ordered else None
-    sharding = _sharding(ctx)
-    target = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu"}.get("".join(ctx.module_context.platforms))
-    if sharding is None and target is not None:
-        token = _emit_direct_callback(ctx, callback, operands, token, f"xla_ffi_python_{target}_callback")
+    is_on_cpu = tuple(ctx.module_context.platforms) == ("cpu",)
+    if is_on_cpu and getattr(ctx.module_context.axis_context, "num_devices", None) == 1:  # JAX would name the device.
+        token = _emit_direct_callback(ctx, callback, operands, token, "xla_ffi_python_cpu_callback")
     else:
         _, token, _ = mlir.emit_python_callback(
             ctx,
@@ -60,7 +59,7 @@ def emit_callback(ctx: Any, callback: Callable[..., Any], operands: Sequence[Any
             ctx.avals_out,
             has_side_effect=True,
             returns_token=ordered,
-            sharding=sharding,
+            sharding=_sharding(ctx),
         )
     if ordered:
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({effect: token})))
@@ -68,8 +67,8 @@ def emit_callback(ctx: Any, callback: Callable[..., Any], operands: Sequence[Any
 
 def _sharding(ctx: Any) -> Any:
     context = ctx.module_context.axis_context
-    if getattr(context, "num_devices", None) == 1 and not hasattr(context, "mesh"):
-        return None  # There is one device to call from, also where JAX would name it.
+    if not _callback_sharding.found and not hasattr(context, "mesh") and num_devices(ctx) == 1:
+        return None  # There is one device to call from.
     return _callback_sharding.value(context, None, ctx.avals_out)
 
 
