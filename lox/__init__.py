@@ -5,7 +5,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from lox._channel import flush as flush
+from lox._context import context as context
 from lox._exceptions import AuditError as AuditError
+from lox._exceptions import ContextError as ContextError
 from lox._exceptions import LogDataError as LogDataError
 from lox._exceptions import LogValueError as LogValueError
 from lox._exceptions import LoxError as LoxError

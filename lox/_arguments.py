@@ -88,6 +88,28 @@ def event_of(values: dict[str, Any], steps: dict[str, Any], mask: Any, site: Sit
     return Event(values, steps, mask, (), site, batch_ndim=mask.ndim, optional=Where())
 
 
+def read_context(
+    function: str, tags: str | Iterable[str], prefix: str, steps: dict[str, Any]
+) -> tuple[Site, dict[str, Any]]:
+    """Where a call of `function` in the user's program is, with its tags, and the counters that it gives.
+
+    No operation of JAX runs: a weakly typed array stays one.
+    """
+    call = _Call(function, _calling_site(tags))
+    if not isinstance(prefix, str):
+        raise LogDataError(f"prefix must be a string, got {describe(prefix)}, at {call.site}.")
+    check_counters(function, steps, f", at {call.site}")
+    if "where" in steps:
+        raise LogValueError(f"{function} takes no where=, which is of a log call, at {call.site}.")
+    counters = {}
+    for name, value in steps.items():
+        if isinstance(value, (np.ndarray, np.generic)):  # A copy: the memory of an array may change.
+            value = np.array(value, jax.dtypes.canonicalize_dtype(value.dtype))
+        counters[name] = value if isinstance(value, (jax.Array, np.ndarray)) else call.array(value, f"step {name!r}")
+        call.check_counter(name, counters[name])
+    return call.site, counters
+
+
 def _calling_site(tags: str | Iterable[str]) -> Site:
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("lox._"):
@@ -186,6 +208,10 @@ class _Call:
 
     def counter(self, name: str, value: Any, mask: Any) -> Any:
         counter = self.array(value, f"step {name!r}")
+        self.check_counter(name, counter, mask)
+        return counter
+
+    def check_counter(self, name: str, counter: Any, mask: Any = None) -> None:
         is_number = counter.dtype.kind in "iuf" or jnp.issubdtype(counter.dtype, np.number)  # The first is faster.
         if not is_number or (counter.shape != () and (mask is None or counter.shape != mask.shape)):
             or_masked = f" or a number for each element of where=, of shape {list(mask.shape)}" if np.ndim(mask) else ""
@@ -193,7 +219,6 @@ class _Call:
                 f"The step {name!r} of {self.function} must be a scalar number{or_masked}, got "
                 f"{counter.dtype.name}{list(counter.shape)}, at {self.site}."
             )
-        return counter
 
 
 def _scalar(value: Any) -> np.ndarray[Any, Any]:

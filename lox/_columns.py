@@ -12,7 +12,7 @@ import numpy as np
 
 from lox._events import NOWHERE, Event, Log, Site, StackedEvents
 from lox._exceptions import StructureError, UnsupportedPrimitiveError
-from lox._site import Optional, strictest
+from lox._site import Optional, from_context, strictest
 from lox._timeline import Timeline, groups
 
 
@@ -271,7 +271,8 @@ def check_alike(types: dict[str, Type], first: Columns, other: Columns, depth: i
             )
         raise StructureError(
             f"The key {key!r} is logged with {_counters(first)} at {first.site} and with {_counters(other)} at "
-            f"{other.site}. Events of one key must have the same counters: give one of them another key or a prefix."
+            f"{other.site}. Events of one key must have the same counters: give one of them another key or a "
+            f"prefix.{from_context(first.site, other.site)}"
         )
 
 

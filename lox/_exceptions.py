@@ -25,6 +25,10 @@ class StorageError(LoxError, OSError):
     """Saved logs cannot be read or continued: the files are not lox's, are damaged, or another process writes them."""
 
 
+class ContextError(LoxError, RuntimeError):
+    """A block of `lox.context` was left in another order than blocks nest, or its counters cannot reach a log."""
+
+
 class UnsupportedPrimitiveError(LoxError, NotImplementedError):
     """A log sits inside a JAX primitive that lox has no rule for."""
 

@@ -34,6 +34,7 @@ from lox._reduce import (
 )
 from lox._rules._call import discharge, split_results
 from lox._select import Selecting, Selection
+from lox._site import from_context
 from lox._timeline import canonical, refined
 
 _primitives = jex.core.primitives
@@ -264,5 +265,6 @@ def _check_alike(key: str, first: Accumulator, other: Accumulator) -> None:
     if (here, steps) != (there, other_steps):
         raise StructureError(
             f"The key {key!r} is logged as {here} with steps {steps} at {first.site} and as {there} with steps "
-            f"{other_steps} at {other.site}. Events of one key must be alike: give one of them another key or a prefix."
+            f"{other_steps} at {other.site}. Events of one key must be alike: give one of them another key or a "
+            f"prefix.{from_context(first.site, other.site)}"
         )

@@ -14,8 +14,10 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
+from lox._ambient import Ambient
 from lox._effect import emit
 from lox._events import Logs, Site
+from lox._logs_in import logs_in
 
 State = Any
 """A pytree of arrays, whose static parts are known while a program is traced."""
@@ -64,12 +66,19 @@ class Handler(abc.ABC):
         forward: Whether a handler further out wants the logs that this one leaves. All kinds but `Filter` have it.
         sees_tapped: Whether it rewrites logs on their way to a tap as well: it mends what JAX does to a program.
         rules: Rules of its own, which come before those for all handlers.
+        around: What the contexts say that logs are in. None for a handler that is no context: it leaves that as it is.
     """
 
     returns_logs: ClassVar[bool]
     forward: bool
     sees_tapped: ClassVar[bool] = False
     rules: ClassVar[Mapping[Any, Rule]] = {}
+    around: Ambient | None = None
+
+    def concerns(self, primitive: Any, params: dict[str, Any]) -> bool:
+        """Tell whether a primitive must run under the handler, for itself or for the programs in it."""
+        del primitive
+        return logs_in(params)
 
     @abc.abstractmethod
     def handle(self, state: State, logs: Logs) -> Results:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+from lox._ambient import in_context
 from lox._arguments import read_event
 from lox._effect import emit, recording
 
@@ -57,7 +58,7 @@ def log(data: Data, *, tags: str | Iterable[str] = (), prefix: str = "", where: 
     ([[5.0, nan, 7.0]], [5.0, 7.0])
     """
     if recording.value:
-        event = read_event("lox.log", data, tags, prefix, where, steps)
+        event = in_context(read_event("lox.log", data, tags, prefix, where, steps))
         if event.values:
             emit((event,))
     return data

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad, batching, mlir
 
 from lox import _compat
+from lox._ambient import in_context
 from lox._arguments import event_of, path_name, read_event, strongly_typed
 from lox._effect import emit, log_effect, recording
 from lox._events import Site
@@ -175,6 +176,8 @@ def log_grad(
     if not recording.value:
         return data
     event = read_event("lox.log_grad", data, tags, prefix, where, steps)
+    logged = in_context(event)
+    keys = dict(zip(event.values, logged.values, strict=True))
     mask = () if event.mask is None else (event.mask,)
 
     def watch(path: Any, leaf: Any) -> Any:
@@ -189,7 +192,9 @@ def log_grad(
         value = jnp.asarray(leaf)
         if not jnp.issubdtype(value.dtype, jnp.inexact):
             return leaf
-        backward = LogCotangent(key, tuple(event.steps), bool(mask), dataclasses.replace(event.site, backward=True))
-        return log_grad_p.bind(value, *event.steps.values(), *mask, backward=backward, of_tangent=False)
+        backward = LogCotangent(
+            keys[key], tuple(logged.steps), bool(mask), dataclasses.replace(logged.site, backward=True)
+        )
+        return log_grad_p.bind(value, *logged.steps.values(), *mask, backward=backward, of_tangent=False)
 
     return jax.tree_util.tree_map_with_path(watch, data)

@@ -9,6 +9,7 @@ import jax
 import jax.extend as jex
 
 from lox import _compat
+from lox._ambient import counter_p, handled_p
 from lox._effect import LogEffect, TapEffect, log_p, received
 from lox._events import Destination, Event, Logs, events
 from lox._exceptions import UnsupportedPrimitiveError
@@ -39,6 +40,24 @@ def logs_in(params: dict[str, Any]) -> bool:
 def has_log(jaxpr: Any) -> bool:
     return any(
         eqn.primitive is log_p or logs_in(eqn.params) or (is_late(eqn.primitive) and any(_late_events_of(eqn)))
+        for eqn in _compat.open_jaxpr(jaxpr).eqns
+    )
+
+
+def counters_in(params: dict[str, Any]) -> bool:
+    """Whether a log in a jaxpr among the parameters of a primitive waits for a counter from a context."""
+    return any(_binds(jaxpr, counter_p) for jaxpr in jaxprs_in(params))
+
+
+def handlers_in(params: dict[str, Any]) -> bool:
+    """Whether a handler ran where a jaxpr among the parameters of a primitive was made."""
+    return any(_binds(jaxpr, handled_p) for jaxpr in jaxprs_in(params))
+
+
+@_compat.weakref_lru_cache
+def _binds(jaxpr: Any, primitive: Any) -> bool:
+    return any(
+        eqn.primitive is primitive or any(_binds(inner, primitive) for inner in jaxprs_in(eqn.params))
         for eqn in _compat.open_jaxpr(jaxpr).eqns
     )
 

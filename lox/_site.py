@@ -9,16 +9,30 @@ from typing import ClassVar
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """Where and how `lox.log` was called, or, of what a backward pass logs, `lox.log_grad`."""
+    """Where and how `lox.log` was called, or, of what a backward pass logs, `lox.log_grad`.
+
+    Attributes:
+        from_context: The names of counters that the call got from a `lox.context`.
+    """
 
     file: str
     line: int
     function: str
     tags: tuple[str, ...]
     backward: bool = False
+    from_context: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} ({self.function})"
+
+
+def from_context(*sites: Site) -> str:
+    """What to add to a message about log calls with other counters: which of them got theirs from a `lox.context`."""
+    return "".join(
+        f" The call at {site} gets {', '.join(map(repr, site.from_context))} from a lox.context around it."
+        for site in sites
+        if site.from_context
+    )
 
 
 NOWHERE = Site("", 0, "", ())

@@ -30,6 +30,7 @@ from lox._rules._while import Loop, while_loop, while_p
 from lox._select import PassThrough, Selecting, Selection
 from lox._subsample import EventCounts, compact, subsampled, subsampled_scan
 from lox._timeline import Timeline, refined
+from lox._trace import is_outermost
 
 Function = Callable[..., Any]
 
@@ -386,7 +387,7 @@ def _spooled(fun: Function, options: _Options) -> Callable[..., tuple[Any, logdi
 
     def spooled(*args: Any, **kwargs: Any) -> tuple[Any, logdict]:
         # Under no other transformation, compile what is to be returned too, and let JAX dispatch to that.
-        if jitted is not None and _compat.is_top_level() and not recording.value:
+        if jitted is not None and is_outermost() and not recording.value:
             return jitted(*args, **kwargs)
         if recording.value:
             return taking(options, options.selection.has, options.call, fun, args, kwargs)

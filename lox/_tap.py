@@ -20,6 +20,7 @@ from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant
 from lox._select import Selection
 from lox._stream import BufferedTap, Endpoint, Tap, start
+from lox._trace import is_outermost
 
 Function = Callable[..., Any]
 
@@ -225,7 +226,7 @@ def _tapped(fun: Function, options: _Options, channel: Channel, labels: dict[str
     jitted = _jitted(fun, options) if _compat.is_jitted(fun) else None
 
     def tapped(*args: Any, **kwargs: Any) -> Any:
-        if _compat.is_top_level() and not recording.value:
+        if is_outermost() and not recording.value:
             _channel.release()
             with _channel.interruptible():
                 if jitted is not None:

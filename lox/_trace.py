@@ -8,21 +8,23 @@ whose jaxprs logs happen goes to its rule, all else is bound in the trace around
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.extend as jex
+from jax.extend.linear_util import wrap_init
 
 from lox import _compat
+from lox._ambient import ReadsContext, ambient
 from lox._eager import CHUNK, copied, may_delete, reporting_deleted, stacked
-from lox._effect import Listener, emit, heard, in_place, log_p, received
+from lox._effect import Listener, emit, heard, in_place, log_p, received, recording
 from lox._events import Destination, Event, Log, Logs, with_values
-from lox._exceptions import UnsupportedPrimitiveError
+from lox._exceptions import ContextError, UnsupportedPrimitiveError
 from lox._handler import Filter, Handler, State, rules
 from lox._late import is_late
 from lox._logged_names import meeting
-from lox._logs_in import WITH_RULES, logs_in, refuse_late, rules_in, unsupported
+from lox._logs_in import WITH_RULES, counters_in, handlers_in, logs_in, refuse_late, rules_in, unsupported
 
 _compiled = {jex.core.primitives.scan_p, jex.core.primitives.while_p, jex.core.primitives.cond_p}
 """The primitives that JAX compiles where they are bound eagerly, once for the same jaxpr."""
@@ -31,7 +33,7 @@ _compiled = {jex.core.primitives.scan_p, jex.core.primitives.while_p, jex.core.p
 class HandlerTrace(Listener):
     """Runs primitives in the trace around it, and logs through a handler."""
 
-    __slots__ = ("parent_trace", "handler", "state", "collected", "runs_at_once", "held", "room", "met")
+    __slots__ = ("parent_trace", "handler", "state", "collected", "runs_at_once", "held", "room", "met", "contexts")
 
     def __init__(self, parent: Any, handler: Handler, state: State):
         super().__init__()
@@ -45,6 +47,8 @@ class HandlerTrace(Listener):
         """The identities of the arrays in logs that are not copies, where operations run at once."""
         self.room = 8 * CHUNK
         self.met = meeting.get()
+        self.contexts = ambient.value
+        """What the contexts around say, where that of the handler, if it is one, is not among them."""
 
     def stage_value(self, val: Any) -> Any:
         return self.parent_trace.stage_value(val)
@@ -53,11 +57,11 @@ class HandlerTrace(Listener):
         if primitive is log_p:
             self.hear(*received(args, params))
             return []
-        with jex.core.set_current_trace(self.parent_trace):
+        with self.outside(primitive, params):
             if self.held and may_delete(primitive, params):
                 doomed = [arg for arg in args if id(arg) in self.held]
                 self.state, self.collected = copied((self.state, self.collected), doomed)
-            if not logs_in(params) and not self.may_ask_rule(primitive, params):
+            if not self.handler.concerns(primitive, params) and not self.may_ask_rule(primitive, params):
                 if is_late(primitive):
                     refuse_late(primitive, args, params)
                 return primitive.bind(*args, **params)
@@ -91,7 +95,7 @@ class HandlerTrace(Listener):
         return self.call(primitive, fun, args, params)
 
     def process_shard_map(self, primitive: Any, fun: Any, args: Any, /, **params: Any) -> Any:
-        with jex.core.set_current_trace(self.parent_trace):
+        with self.outside(primitive, params):
             return self.apply(primitive, args, {"fun": fun, **params})
 
     def process_call(self, primitive: Any, fun: Any, args: Any, params: Any, /) -> Any:
@@ -104,8 +108,35 @@ class HandlerTrace(Listener):
         if _compat.is_eager(self.parent_trace):  # Nothing can differentiate this call: its rules will not be asked for.
             with jex.core.set_current_trace(self):
                 return fun.call_wrapped(*args)
-        with jex.core.set_current_trace(self.parent_trace):
+        if self.handler.around is not None and not recording.value:
+            with contextlib.suppress(ReadsContext):
+                return self.call_unchanged(primitive, fun, args, params)
+        with self.outside(primitive, params):
             return self.apply(primitive, args, {"fun": fun, **params})
+
+    def call_unchanged(self, primitive: Any, fun: Any, args: Any, params: dict[str, Any]) -> Any:
+        """Call a function with rules as without a context.
+
+        Raises:
+            ReadsContext: A handler runs in the function, whose logs get counters.
+        """
+        called = False
+        rules = [name for name in ("jvp", "fwd", "bwd") if name in params]
+        functions = [without_values(self.handler, each, lambda: called) for each in (fun, *map(params.get, rules))]
+        others = {name: value for name, value in params.items() if name not in rules}
+        with jex.core.set_current_trace(self.parent_trace):
+            outs = primitive.bind(*args, subfuns=tuple(functions), **others)
+        called = True
+        return outs
+
+    def outside(self, primitive: Any, params: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
+        """The context of what the handler makes of a primitive, which happens outside of it."""
+        around = jex.core.set_current_trace(self.parent_trace)
+        if self.handler.around is None:
+            return around
+        if not recording.value and (primitive in WITH_RULES or rules_in(params)):
+            return around  # A handler that is in a rule has to tell that it is in a context.
+        return _within(around, ambient(self.contexts))
 
     def apply(self, primitive: Any, args: Any, params: Any) -> Any:
         if self.met is not None:
@@ -123,6 +154,8 @@ class HandlerTrace(Listener):
 
     def may_ask_rule(self, primitive: Any, params: Any) -> bool:
         """Tell whether JAX may run a rule in a primitive that logs though the function that it is for does not."""
+        if self.handler.around is not None and not recording.value:
+            return False
         return primitive in rules and not self.is_eager() and (primitive in WITH_RULES or rules_in(params))
 
     def is_eager(self) -> bool:
@@ -153,19 +186,77 @@ class HandlerTrace(Listener):
         return None if isinstance(self.handler, Filter) else self.state, tuple(self.collected)
 
 
+def without_values(handler: Handler, fun: Any, is_late: Callable[[], bool]) -> Any:
+    """A flat function of JAX's in a context, as it is without one, where nothing in it logs.
+
+    Args:
+        handler: The handler that the context is.
+        fun: The function.
+        is_late: Whether it is too late to call it with the values of the context, if a log in it needs them. If not,
+            `ReadsContext` is raised then.
+    """
+    run = under(handler, _compat.renewed(fun))
+
+    def call(*args: Any) -> Any:
+        try:
+            return run(None, *args)[0]
+        except ReadsContext:
+            if not is_late():
+                raise
+        raise ContextError(
+            "A rule of a custom_jvp or custom_vjp function runs a handler, such as lox.tap, after the block of the "
+            "lox.context is over in which the function was called. So its logs cannot get their counters. Apply the "
+            "handler outside of the context."
+        )
+
+    return wrap_init(call, debug_info=fun.debug_info)
+
+
 def _hearing(hears: bool) -> contextlib.AbstractContextManager[Any]:
     """The context in which `heard` is this; one that is not changed costs nothing."""
     return contextlib.nullcontext() if heard.value == hears else heard(hears)
 
 
+@contextlib.contextmanager
+def _within(*contexts: contextlib.AbstractContextManager[Any]) -> Iterator[None]:
+    outer, inner = contexts
+    with outer, inner:
+        yield
+
+
+def _inside(handler: Handler) -> contextlib.AbstractContextManager[Any]:
+    """The context in which a function runs under a handler."""
+    return contextlib.nullcontext() if handler.around is None else ambient(handler.around)
+
+
+def is_outermost() -> bool:
+    """Tell whether no transformation of JAX is in progress and no handler around, but for contexts."""
+    trace = _compat.current_trace()
+    while isinstance(trace, HandlerTrace) and trace.handler.around is not None:
+        trace = trace.parent_trace
+    return _compat.is_eager(trace)
+
+
+def reads_context(params: dict[str, Any]) -> bool:
+    """Tell whether what the contexts around say is part of a jaxpr among the parameters of a primitive."""
+    return counters_in(params) or handlers_in(params) or (recording.value and logs_in(params))
+
+
 def _runs_plainly(trace: Any, params: dict[str, Any]) -> bool:
-    # JAX does not ask again. So a handler that collects sees each call that donates: one may be of what was logged.
-    if not isinstance(trace, HandlerTrace) or not trace.is_eager() or logs_in(params):
+    if not isinstance(trace, HandlerTrace) or not trace.is_eager() or logs_in(params) or counters_in(params):
         return False
-    return in_place.value or not any(params["donated_invars"])
+    # JAX does not ask again. So a handler that collects sees each call that donates: one may be of what was logged.
+    return in_place.value or not recording.value or not any(params["donated_invars"])
 
 
-_compat.share_fast_dispatch(_runs_plainly)
+def _around_call(params: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
+    """The context in which a jitted function is called: outside of all contexts, where these do not matter to it."""
+    if ambient.value is None or reads_context(params) or rules_in(params):
+        return contextlib.nullcontext()
+    return ambient(None)
+
+
+_compat.share_fast_dispatch(_runs_plainly, _around_call)
 _compat.let_pmap_run(lambda trace: isinstance(trace, HandlerTrace) and trace.is_eager())
 
 
@@ -187,7 +278,7 @@ def under(handler: Handler, fun: Callable[..., Any], finishes: bool = False) -> 
         with jex.core.take_current_trace() as parent:
             trace = HandlerTrace(parent, handler, state)
             try:
-                with jex.core.set_current_trace(trace), _hearing(handler.returns_logs or heard.value):
+                with jex.core.set_current_trace(trace), _hearing(handler.returns_logs or heard.value), _inside(handler):
                     outs = fun(*args, **kwargs)
                 with jex.core.set_current_trace(parent):
                     if finishes:

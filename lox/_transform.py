@@ -17,6 +17,7 @@ import lox._batching as _batching  # noqa: F401
 import lox._deliver as _deliver  # noqa: F401
 import lox._rules as _rules  # noqa: F401
 from lox import _compat
+from lox._ambient import begin_handler
 from lox._effect import in_place, recording
 from lox._events import Logs, Site
 from lox._exceptions import LogValueError
@@ -41,6 +42,7 @@ def decorate(fun: Function | None, transform: Callable[[Function], Function]) ->
 
 def run(handler: Handler, state: State, fun: Function, args: Any, kwargs: Any) -> tuple[Any, State, Logs]:
     """Call `fun` under a handler; returns its result, the state after it and the logs that were collected."""
+    begin_handler()
     stays = not handler.returns_logs and (in_place.value or not recording.value)
     # A context that is not set costs nothing at each dispatch.
     with recording(True), in_place(stays) if stays != in_place.value else contextlib.nullcontext():
@@ -168,6 +170,7 @@ def handle(fun: Function, handler: Filter, silent: bool, takes: Callable[[str, t
     def handled(*args: Any, **kwargs: Any) -> Any:
         if not recording.value:
             return fun(*args, **kwargs)
+        begin_handler()
         with recording(not silent):
             return silently(run, args, kwargs) if silent else taking(handler, takes, run, args, kwargs)
 

@@ -38,7 +38,7 @@ LAYERS = (
         "lox._extras",
     }
     | {"lox._run_all", "lox._site", "lox._timeline", "lox._patterns"},
-    {"lox._arguments", "lox._unmatched", "lox._misspelt", "lox._effect", "lox._columns"}
+    {"lox._ambient", "lox._arguments", "lox._unmatched", "lox._misspelt", "lox._effect", "lox._columns"}
     | {"lox._lockstep", "lox._log", "lox._log_grad"}
     | {"lox._keys", "lox._host_values", "lox._tables", "lox._datasets", "lox._abstract", "lox._notebook"},
     {
@@ -56,7 +56,7 @@ LAYERS = (
     },
     {"lox._rules", "lox._autodiff", "lox._batching", "lox._transform", "lox._channel", "lox._deliver"}
     | {"lox._shard_divergence", "lox._bounded", "lox._capped", "lox._chunks", "lox._fold", "lox._subsample"},
-    HANDLERS | {"lox._storage", "lox._tap"},
+    HANDLERS | {"lox._storage", "lox._tap", "lox._context"},
     {"lox.loggers", "lox._audit"},
     {"lox", "lox.__main__", "lox.commands", "lox.demo", "lox.testing"},
 )
@@ -165,6 +165,8 @@ def test_exceptions_import_nothing_of_lox():
 
 
 EXPORTS = {
+    "context",
+    "ContextError",
     "audit",
     "AuditError",
     "log",

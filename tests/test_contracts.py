@@ -174,6 +174,37 @@ def test_jitted_functions_are_dispatched_by_run_python_pjit_once(monkeypatch):
     )
 
 
+@contract("wrap_tracing")
+def test_jitted_functions_are_looked_up_by_infer_params(monkeypatch):
+    calls, returned = [], []
+    owner = _patches._infer.owner
+    monkeypatch.setattr(owner, "_infer_params", spy(calls, returned)(owner._infer_params))
+
+    @jax.jit
+    def fun(x):
+        return x + 1
+
+    fun(1.0)
+    mine = [found for (args, _), (found, *_) in zip(calls, returned, strict=True) if "fun" in args[0].__name__]
+    assert len(mine) == 1 and "jaxpr" in mine[0].params, (
+        "JAX no longer calls _infer_params(fun, ...), or it returns something else: see lox._context._infer"
+    )
+
+
+@contract("wrap_custom_vjp")
+@pytest.mark.parametrize("differentiate", [jax.jvp, jax.linearize])
+def test_differentiation_calls_process_custom_vjp_call_of_its_trace(monkeypatch, differentiate):
+    calls = []
+    for trace in (ad.JVPTrace, _patches._linearization()):
+        monkeypatch.setattr(trace, "process_custom_vjp_call", spy(calls)(trace.process_custom_vjp_call))
+    fun = jax.custom_vjp(lambda x: x)
+    fun.defvjp(lambda x: (x, None), lambda _, bar: (bar,))
+    jax.vjp(fun, 1.0) if differentiate is jax.linearize else jax.jacrev(jax.checkpoint(fun))(1.0)
+    assert len(calls[0][0]) == 6 and set(calls[0][1]) == {"out_trees", "symbolic_zeros"}, (
+        "JAX differentiates custom_vjp otherwise: see lox._context._save_for_bwd"
+    )
+
+
 def test_jax_tells_levels_of_tracing_by_what_a_trace_refers_to_itself_with():
     def state():
         return jex.core.get_opaque_trace_state(convention="flax")

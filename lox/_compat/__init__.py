@@ -48,11 +48,13 @@ from lox._compat._patches import refusal as refusal
 from lox._compat._patches import share_fast_dispatch as share_fast_dispatch
 from lox._compat._patches import wrap_batching as wrap_batching
 from lox._compat._patches import wrap_checkpoint_rule as wrap_checkpoint_rule
+from lox._compat._patches import wrap_custom_vjp as wrap_custom_vjp
 from lox._compat._patches import wrap_dead_code_elimination as wrap_dead_code_elimination
 from lox._compat._patches import wrap_linearization as wrap_linearization
 from lox._compat._patches import wrap_lowering as wrap_lowering
 from lox._compat._patches import wrap_partial_evaluation as wrap_partial_evaluation
 from lox._compat._patches import wrap_shard_map_batching as wrap_shard_map_batching
+from lox._compat._patches import wrap_tracing as wrap_tracing
 from lox._compat._primitives import Effect as Effect
 from lox._compat._primitives import add_jet_rule as add_jet_rule
 from lox._compat._primitives import custom_vmap_p as custom_vmap_p

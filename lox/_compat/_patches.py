@@ -1,17 +1,20 @@
 """What lox changes in JAX, each change with what it is for.
 
-JAX has no hook for most of these. Each is made once, when lox is imported, and only where JAX has what is changed.
+JAX has no hook for most of these. Each is made once, when lox is imported or what needs it is first used, and only
+where JAX has what is changed.
 `tests/test_contracts.py` has a test for each, which fails when JAX no longer behaves as the change assumes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
-from jax.interpreters import batching, mlir, partial_eval
+from jax.interpreters import ad, batching, mlir, partial_eval
 
 from lox._compat._names import Feature, need, private
 from lox._compat._traces import current_trace, eagerly
@@ -235,7 +238,10 @@ _pmap_core = private(
 
 
 @_patch("_run_python_pjit", "jitted functions that do not log are as fast under a handler as without", required=False)
-def share_fast_dispatch(runs_plainly: Callable[[Any, dict[str, Any]], bool]) -> None:
+def share_fast_dispatch(
+    runs_plainly: Callable[[Any, dict[str, Any]], bool],
+    around: Callable[[dict[str, Any]], contextlib.AbstractContextManager[Any]],
+) -> None:
     """Let JAX dispatch jitted functions as it does at top level where a trace of ours changes nothing.
 
     JAX keeps an executable for its fast path only if the eager trace itself was current at the first call. There is no
@@ -243,6 +249,7 @@ def share_fast_dispatch(runs_plainly: Callable[[Any, dict[str, Any]], bool]) -> 
 
     Args:
         runs_plainly: Says of the current trace and the parameters of a `jit` whether it runs eagerly and unchanged.
+        around: The context of JAX in which a `jit` of these parameters runs.
     """
     if not _run_python.found:
         return
@@ -250,12 +257,52 @@ def share_fast_dispatch(runs_plainly: Callable[[Any, dict[str, Any]], bool]) -> 
 
     def dispatch(p: Any, *args: Any, **kwargs: Any) -> Any:
         params = getattr(p, "params", None)
-        if params is None or not runs_plainly(current_trace(), params):
+        if params is None:
             return run(p, *args, **kwargs)
-        with eagerly():
+        with eagerly() if runs_plainly(current_trace(), params) else contextlib.nullcontext(), around(params):
             return run(p, *args, **kwargs)
 
     _run_python.owner._run_python_pjit = dispatch
+
+
+_infer = private(
+    "jax._src.pjit:_infer_params",
+    purpose="to trace a jitted function that does not log no more often for the contexts it is called in",
+    otherwise="It is traced and compiled once more for each set of names in a lox.context.",
+    has="__call__",
+)
+
+
+@_patch("_infer_params", "jitted functions that do not log are not traced again in a lox.context", required=False)
+def wrap_tracing(wrapper: Wrapper) -> None:
+    """Wrap the function that looks a jitted function up for its arguments, or traces it.
+
+    It takes the function first, and returns what it found, which has the parameters of the `jit`, first.
+    """
+    if _infer.found:
+        original = _infer.value
+        _infer.owner._infer_params = wrapper(original)
+
+
+@functools.cache
+@_patch("process_custom_vjp_call of JVPTrace and LinearizeTrace", "bwd is in the contexts of its call", required=True)
+def wrap_custom_vjp(wrapper: Wrapper) -> None:
+    """Wrap the method by which differentiation meets a `custom_vjp`, once: at the first use of what needs it."""
+    traces: tuple[Any, ...] = (ad.JVPTrace, _linearization())
+    for trace in traces:
+        trace.process_custom_vjp_call = wrapper(trace.process_custom_vjp_call)
+
+
+def _linearization() -> Any:
+    """The class of the traces that linearize, which has no public name."""
+    found = []
+
+    def fun(x: Any) -> Any:
+        found.append(type(current_trace()))
+        return x
+
+    jax.eval_shape(lambda x: jax.linearize(fun, x)[0], jax.ShapeDtypeStruct((), "float32"))
+    return found[0]
 
 
 @_patch("the module that pmap asks whether it is transformed", "pmap runs under a handler as without", required=True)

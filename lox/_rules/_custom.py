@@ -7,7 +7,8 @@ handler further out. A handler that acts where logs happen runs in the rules as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 from jax.extend.linear_util import StoreException
 
 from lox import _compat
+from lox._ambient import ambient
 from lox._effect import emit, recording
 from lox._events import NOWHERE, Event, Logs, Site
 from lox._exceptions import UnsupportedPrimitiveError
@@ -29,7 +31,8 @@ primitives = jex.core.primitives
 class _Function:
     """A function with a rule, under a handler.
 
-    What runs is recorded as where the function is called, since rules run when the handler's own call may be over.
+    What runs is recorded, and in the contexts, as where the function is called: rules run when the handler's own call,
+    or the block of a context, may be over.
     The arguments are those of the function after the leaves of the state, since JAX runs rules later, when a value
     that was merely captured is gone.
     """
@@ -40,11 +43,12 @@ class _Function:
         self.fun = fun
         self.held = structure.num_leaves
         self.recorded = recording.value if recorded is None else recorded
+        self.around = ambient.value if handler.around is None else handler.around
         self.results_structure: Any = None
 
     def with_results(self, *args: Any) -> tuple[list[Any], list[Any]]:
         """The outputs, and the leaves of the state after the function and of its logs."""
-        with recording(self.recorded):
+        with self._where_called():
             outs, *results = under(self.handler, self.fun)(self._state(args), *args[self.held :])
         return list(outs), self._leaves(results)
 
@@ -77,6 +81,11 @@ class _Function:
                 "which leaves out derivatives of logs that nothing uses, or remove the log with lox.strip."
             ) from error
 
+    @contextlib.contextmanager
+    def _where_called(self) -> Iterator[None]:
+        with recording(self.recorded), ambient(self.around):
+            yield
+
     def _state(self, args: Sequence[Any]) -> State:
         return jax.tree.unflatten(self.structure, args[: self.held])
 
@@ -85,7 +94,7 @@ class _Function:
         return leaves
 
     def _jaxpr(self, avals: Sequence[Any]) -> Any:
-        with recording(self.recorded):
+        with self._where_called():
             return _compat.trace(self.fun, avals, "lox")[0]
 
     def sites(self, avals: Sequence[Any]) -> frozenset[Site]:
@@ -105,7 +114,7 @@ class _Function:
         Returns:
             The outputs, and the leaves of the results of a handler that acts where logs happen.
         """
-        with recording(self.recorded):  # Also if nobody hears of it: JAX remembers what it makes of a rule.
+        with self._where_called():  # Also if nobody hears of it: JAX remembers what it makes of a rule.
             if self.handler.returns_logs:
                 handler, state = self.handler.detached(self._state(held), sites)
                 return under(handler, rule)(state, *args)[0], []
@@ -115,7 +124,7 @@ class _Function:
     def run_other(self, rule: Callable[..., Any], held: Sequence[Any], *args: Any) -> Any:
         """Run a rule that does not stand for the function, and return its outputs."""
         handler, state = self.handler.detached(self._state(held), frozenset())
-        with recording(self.recorded):
+        with self._where_called():
             return under(handler, rule)(state, *args)[0]
 
     def leave(self, handler: Handler, state: State, leaves: Sequence[Any]) -> tuple[State, Logs]:

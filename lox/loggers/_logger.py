@@ -14,7 +14,8 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from lox import _channel, _compat, _transform
+from lox import _channel, _transform
+from lox._ambient import ambient
 from lox._exceptions import LogDataError, LogValueError, SpoolWarning
 from lox._keys import on_host
 from lox._log import log
@@ -24,6 +25,7 @@ from lox._run_all import each
 from lox._spool import spool
 from lox._strip import strip
 from lox._tap import labelled_tap
+from lox._trace import is_outermost
 from lox.loggers._packing import happened, kept, packed, unpacked
 from lox.loggers._processes import Processes, Word, here, home, whole
 from lox.loggers._run import Arrived, Key, Run, State, arrived, by_run, describer, labels, refuse_several, state_of
@@ -189,8 +191,9 @@ class Logger:
                 raise LogDataError(
                     f"A lox.logdict holds events along a first axis, and the values of {key!r} have none."
                 )
-        if not _compat.is_top_level():
-            strip(self._tapped(lambda: log(packed(logs)), state, {}, self._take_packed))()
+        if not is_outermost():
+            with ambient(None):  # Of logs that are there already, contexts say nothing.
+                strip(self._tapped(lambda: log(packed(logs)), state, {}, self._take_packed))()
             return
         first = home(jax.tree.leaves(logs)) if here().processes > 1 else None
         if first is not None:
