@@ -103,7 +103,9 @@ def read_context(
         raise LogValueError(f"{function} takes no where=, which is of a log call, at {call.site}.")
     counters = {}
     for name, value in steps.items():
-        if isinstance(value, (np.ndarray, np.generic)):  # A copy: the memory of an array may change.
+        if (
+            isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biuf"
+        ):  # A copy: the memory of an array may change.
             value = np.array(value, jax.dtypes.canonicalize_dtype(value.dtype))
         counters[name] = value if isinstance(value, (jax.Array, np.ndarray)) else call.array(value, f"step {name!r}")
         call.check_counter(name, counters[name])

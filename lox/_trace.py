@@ -47,6 +47,8 @@ class HandlerTrace(Listener):
         """The identities of the arrays in logs that are not copies, where operations run at once."""
         self.room = 8 * CHUNK
         self.met = meeting.get()
+        if handler.around is not None and not recording.value:  # Nothing hears of logs in such a primitive.
+            _compat.adopt_demands(self, parent)
         self.contexts = ambient.value
         """What the contexts around say, where that of the handler, if it is one, is not among them."""
 

@@ -476,6 +476,19 @@ def test_without_a_handler_a_block_adds_nothing_to_a_program():
     assert jax.jit(fun).lower(1, X).as_text() == jax.jit(without).lower(1, X).as_text().replace("without", "fun")
 
 
+def test_a_function_with_rules_is_differentiated_by_them():
+    """On jax 0.12, those of `custom_root` are in a primitive that JAX evaluates under a trace that does not want it."""
+
+    def root(x):
+        def solve(f, y):
+            return lax.while_loop(lambda y: jnp.abs(f(y)) > 1e-5, lambda y: y - 0.3 * f(y), y)
+
+        return lax.custom_root(lambda y: y * y - x, jnp.float32(1.5), solve, lambda g, y: y / g(jnp.float32(1)))
+
+    slope = jax.grad(lox.context(step=1)(root))(jnp.float32(2.0))
+    np.testing.assert_allclose(slope, 0.5 / np.sqrt(2.0), rtol=1e-4)
+
+
 def test_a_body_that_two_functions_share_gets_the_counter_in_both():
     def body(x, _):
         return x, lox.spool(note)(x)[1]

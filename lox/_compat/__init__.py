@@ -60,6 +60,7 @@ from lox._compat._primitives import add_jet_rule as add_jet_rule
 from lox._compat._primitives import custom_vmap_p as custom_vmap_p
 from lox._compat._primitives import shard_map_p as shard_map_p
 from lox._compat._primitives import unlisted_primitives as unlisted_primitives
+from lox._compat._traces import adopt_demands as adopt_demands
 from lox._compat._traces import adopt_level as adopt_level
 from lox._compat._traces import current_trace as current_trace
 from lox._compat._traces import is_eager as is_eager

@@ -95,6 +95,15 @@ def staged(operands: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext()
 
 
+def adopt_demands(trace: Any, parent: Any) -> None:
+    """Let `trace` get the primitives that `parent` gets: JAX evaluates those of some functions with rules if not asked.
+
+    These are the primitives of `custom_root` on jax 0.12, for one. No documentation names the attribute.
+    """
+    with contextlib.suppress(AttributeError):
+        trace.requires_low = parent.requires_low
+
+
 def adopt_level(trace: Any, parent: Any) -> None:
     """Make `trace`, which has no tracers of its own, count as `parent` where JAX tells levels of tracing apart.
 
