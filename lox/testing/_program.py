@@ -48,9 +48,10 @@ class Update:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """Runs the body as `jit`, `checkpoint`, `custom_jvp`, `custom_vjp`, or under a handler.
+    """Runs the body as `jit`, `checkpoint`, `custom_jvp`, `custom_vjp`, under a handler, or in a context.
 
-    `strip` and `keep` select by `tag`; `spool` leaves no log to what is around, `tap` leaves all.
+    `strip` and `keep` select by `tag`; `spool` leaves no log to what is around, `tap` leaves all. `context` adds the
+    tag, a prefix and a counter, which is `n`.
     """
 
     how: str
@@ -217,8 +218,8 @@ def bodies(statement: Statement) -> tuple[Body, ...]:
 def define(source: str, log: Callable[..., Any]) -> Callable[..., Any]:
     """The function that the source of a program defines, with `log` in place of `lox.log`."""
 
-    names = types.SimpleNamespace(log=log, strip=lox.strip, keep=lox.keep, spool=lox.spool, tap=lox.tap)
-    scope: dict[str, Any] = {"jax": jax, "jnp": jnp, "lox": names}
+    others = {name: getattr(lox, name) for name in ("strip", "keep", "spool", "tap", "context")}
+    scope: dict[str, Any] = {"jax": jax, "jnp": jnp, "lox": types.SimpleNamespace(log=log, **others)}
     exec(compile(source, "<program>", "exec"), scope)
     return scope["program"]
 
@@ -292,6 +293,9 @@ class _Source:
                 return [*lines, f"x, n = lox.spool({name}, unify=True, max_iters=16)(x, n)[0]"]
             case "tap":
                 return [*lines, f"x, n = lox.tap({name}, lambda logs: None)(x, n)"]
+            case "context":
+                options = f'tags="{call.tag}", prefix="in/", context=n'
+                return [*lines, f"x, n = lox.context({options})({name})(x, n)"]
             case "strip" | "keep":
                 return [*lines, f'x, n = lox.{call.how}({name}, tags="{call.tag}")(x, n)']
             case "custom_jvp":

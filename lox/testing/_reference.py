@@ -67,6 +67,9 @@ class _Run:
     events: dict[str, dict[Lane, list[Happened]]]
     lane: Lane
     hears: Callable[[tuple[str, ...]], bool]
+    prefix: str = ""
+    tags: tuple[str, ...] = ()
+    steps: tuple[tuple[str, int], ...] = ()
 
     def body(self, body: Body, x: Any, n: int, i: int) -> tuple[Any, int]:
         for statement in body:
@@ -76,11 +79,11 @@ class _Run:
     def _statement(self, statement: Statement, x: Any, n: int, i: int) -> tuple[Any, int]:
         match statement:
             case Log(key, value, tags, steps, prefix, beside, where):
-                for name, of in ((key, value), *beside) if self.hears(tags) else ():
+                for name, of in ((key, value), *beside) if self.hears((*tags, *self.tags)) else ():
                     logged = _NUMPY[of](x, n) if of in _NUMPY else x.astype(jnp.dtype(of))
                     for lane, part in _happens(where, logged, n):
                         dataclasses.replace(self, lane=(*self.lane, *lane))._log(
-                            prefix + name, part, {"step": i} if steps else {}
+                            self.prefix + prefix + name, part, dict(self.steps) | ({"step": i} if steps else {})
                         )
                 return x, n
             case Update(scale, shift, count):
@@ -91,6 +94,10 @@ class _Run:
                     hears = lambda tags: self.hears(tags) and tag not in tags  # noqa: E731
                 elif how == "keep":
                     hears = lambda tags: self.hears(tags) and tag in tags  # noqa: E731
+                elif how == "context":
+                    tags, prefix = (*self.tags, tag), f"{self.prefix}in/"
+                    inside = dataclasses.replace(self, tags=tags, prefix=prefix, steps=(("context", n),))
+                    return inside.body(body, x, n, i)
                 elif how == "spool":
                     hears = lambda tags: False  # noqa: E731
                 return dataclasses.replace(self, hears=hears).body(body, x, n, i)

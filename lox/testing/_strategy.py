@@ -34,6 +34,7 @@ CONSTRUCTS = (
     "custom_vjp",
     "strip",
     "keep",
+    "context",
     "spool",
     "tap",
     "scan",
@@ -223,7 +224,7 @@ class _Grammar:
             case "shard_map":
                 size = min(length, jax.device_count())
                 return st.builds(Vmap, st.just(size), lanes("shards", size, sharded=True), sharded=st.just(True))
-            case "strip" | "keep":
+            case "strip" | "keep" | "context":
                 return st.builds(Call, st.just(name), inner(), st.sampled_from(TAGS))
         return st.builds(Call, st.just(name), inner())
 
