@@ -1007,6 +1007,9 @@ def test_what_a_tap_sends_many_at_a_time_is_spooled_around_it_too(buffer, transf
     assert_array(logs["x"], alone["x"])
 
 
+TO_CALL = "To call the function, write lox.tap(f)(x)."
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -1015,8 +1018,8 @@ def test_what_a_tap_sends_many_at_a_time_is_spooled_around_it_too(buffer, transf
         ({"interval": 2**31}, "interval must be less than 2**31, got 2147483648."),
         ({"prefix": 3}, "prefix must be a string, got 3 of type int."),
         ({"on_error": "stop"}, "on_error must be one of 'raise', 'warn', got 'stop'."),
-        ({"callback": 3}, "The callback of lox.tap must be callable, got 3. To call the function, write lox.tap(f)(x)."),
-        ({"callback": 0}, "The callback of lox.tap must be callable, got 0. To call the function, write lox.tap(f)(x)."),
+        ({"callback": 3}, f"The callback of lox.tap must be callable, got 3. {TO_CALL}"),
+        ({"callback": 0}, f"The callback of lox.tap must be callable, got 0. {TO_CALL}"),
     ],
     ids=str,
 )
