@@ -1,6 +1,7 @@
 from benchmarks import (
     absence,
     auditing,
+    bounded,
     dispatch,
     growth,
     importing,
@@ -21,6 +22,7 @@ if __name__ == "__main__":
         absence,
         overhead,
         timelines,
+        bounded,
         peers,
         dispatch,
         tracing,

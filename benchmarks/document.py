@@ -28,6 +28,7 @@ CHAPTERS = {
     "absence": "Logs that nobody listens to",
     "overhead": "`lox.spool` over the function written by hand",
     "timelines": "Keys that are logged together",
+    "bounded": "Bounded events of loops of unknown length",
     "peers": "Other ways of logging",
     "dispatch": "Eager calls",
     "memory": "Reduced and thinned logs",

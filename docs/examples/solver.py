@@ -56,7 +56,7 @@ def main() -> None:
     lox.flush()
     print(f"as they happen: {len(sizes)} steps, the smallest {min(sizes):.5f}")
 
-    _, logs = jax.jit(lox.spool(solve, max_iters=5000), static_argnums=0)(pendulum, start, end)
+    _, logs = jax.jit(lox.spool(solve, max_events=5000), static_argnums=0)(pendulum, start, end)
     accepted = logs.valid("accepted")
     dropped = logs.dropped["accepted"].item()
     print(f"the first 5000: {accepted.sum()} accepted, {(~accepted).sum()} rejected, {dropped} did not fit")
@@ -67,7 +67,7 @@ def main() -> None:
     print(f"folded: the largest error {logs['error'].item():.2g}, of {logs['accepted'].item()} steps")
 
     starts = jnp.stack([jnp.linspace(0.5, 3, 4), jnp.zeros(4)], 1)
-    spooled = lox.spool(jax.vmap(lambda start: solve(pendulum, start, end)), max_iters=5000)
+    spooled = lox.spool(jax.vmap(lambda start: solve(pendulum, start, end)), max_events=5000)
     _, logs = jax.jit(spooled)(starts)
     steps = np.asarray(logs.mask["error"]).sum(0)
     print(f"four at once: {', '.join(map(str, steps))} steps, which differ, and no lane has those of another")
