@@ -25,6 +25,7 @@ from lox import (
     _autodiff,
     _batching,
     _bounded,
+    _capped,
     _collect,
     _columns,
     _compat,
@@ -351,7 +352,7 @@ MUTANTS = {
         testing.Program((Scan(3, (Log("a", "x"), STEP), reverse=True),)),
     ),
     "sites of one key log one after the other": (
-        name(_columns, "_in_sequence", lambda join: lambda parts, *rest: join(parts[::-1], *rest)),
+        name(_columns, "in_sequence", lambda join: lambda parts, *rest: join(parts[::-1], *rest)),
         "jit",
         THREE,
     ),
@@ -437,6 +438,20 @@ MUTANTS = {
         name(_stream, "_subsampled", lambda thin: lambda nodes, counts, interval: thin(nodes, counts, interval + 1)),
         "tap_and_spool",
         THREE,
+    ),
+    "max_events counts what did not happen": (
+        name(
+            _capped.Capped,
+            "_append",
+            lambda append: lambda self, buffer, event, happened: append(self, buffer, event, jnp.ones_like(happened)),
+        ),
+        "filters",
+        MAYBE,
+    ),
+    "max_events forgets what surely happened before": (
+        name(_capped, "in_sequence", instead(lambda rows: rows[-1])),
+        "filters",
+        testing.Program((Log("a", "x"), STEP, Scan(3, (Log("a", "x", where="odd"), STEP)))),
     ),
     # Where a log happens.
     "a log happens everywhere": (

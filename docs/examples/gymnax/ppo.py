@@ -112,13 +112,9 @@ def update(carry, now):
     (params, optimizer), _ = jax.lax.scan(epoch, (params, optimizer), jax.random.split(epochs_key, EPOCHS))
     lox.log({"value": last.mean()}, tags=["agent"], step=number)
     ended = rollout.done.sum()
-    jax.lax.cond(ended > 0, log_return, lambda *_: None, finished.sum() / ended, number)
+    mean_return = finished.sum() / jnp.maximum(ended, 1)
+    lox.log({"episode_return": mean_return}, tags=["agent"], where=ended > 0, step=number)
     return (params, optimizer, observations, states, returns), None
-
-
-def log_return(episode_return, number):
-    """Logs the mean return of episodes, where some have ended."""
-    lox.log({"episode_return": episode_return}, tags=["agent"], step=number)
 
 
 def estimates(rollout, last):
@@ -168,7 +164,7 @@ def main() -> None:
 
         watched = lox.spool(jax.vmap(run), tags="optimizer", reduce="last")
         _, losses = jax.jit(watched)(jnp.arange(options.seeds))
-    _, logs = jax.jit(lox.spool(train, argnames="episode_return", unify=True))(jax.random.key(0))
+    _, logs = jax.jit(lox.spool(train, argnames="episode_return"))(jax.random.key(0))
     returns = logs.valid("episode_return")
     print(f"{options.seeds} seeds; their last entropies {', '.join(f'{e:.2f}' for e in losses['loss/entropy'][0])}")
     print(f"the return of seed 0 went from {returns[:5].mean():.0f} to {returns[-5:].mean():.0f}")
