@@ -22,6 +22,8 @@ from tiers import pytest_collection_modifyitems as pytest_collection_modifyitems
 from tiers import pytest_configure as choose_tier  # noqa: E402
 from tiers import pytest_ignore_collect as pytest_ignore_collect  # noqa: E402
 
+from lox import _logged_names  # noqa: E402
+
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 QUICK = {
@@ -77,6 +79,13 @@ def few_programs():
     """Lets go of the programs of the module before, which would take gigabytes together."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def names_that_other_tests_logged_are_unknown(monkeypatch):
+    """Keeps what handlers took in one test from silencing the warnings of selections in another."""
+    for name in ("taken", "removed", "_excused"):
+        monkeypatch.setattr(_logged_names, name, set())
 
 
 @pytest.fixture(scope="session", autouse=True)

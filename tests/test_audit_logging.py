@@ -163,3 +163,11 @@ def test_a_log_in_a_primitive_without_a_rule_is_an_error_at_its_line():
 def test_a_function_without_logs_is_not_looked_at():
     codes = {finding.code for finding in lox.audit(jnp.sin)(f32(3)).verified}
     assert not any(code.startswith("LOX9") for code in codes)
+
+
+def test_a_log_with_where_is_no_branch_that_logs_differently():
+    def f(x):
+        jax.lax.cond(x > 1, lambda x: lox.log({"x": x}, where=x > 2)["x"], lambda x: x, x)
+        lox.log({"y": x}, where=x > 0)
+
+    assert "LOX901" not in {finding.code for finding in lox.audit(f)(1.0).issues}

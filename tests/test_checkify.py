@@ -115,6 +115,7 @@ QUICK = ("checkify(spool)", "checkify(vmap(spool))", "spool(checkify(vmap))")
 @pytest.mark.parametrize(
     "order", [order if order in QUICK else pytest.param(order, marks=pytest.mark.exhaustive) for order in ORDERS]
 )
+@pytest.mark.filterwarnings("ignore:.* of lox.spool selects nothing")
 @pytest.mark.parametrize("keywords", KEYWORDS)
 @pytest.mark.parametrize("fun", [right, wrong])
 def test_checkify_says_of_a_spooled_function_what_it_says_of_the_function(fun, keywords, order):

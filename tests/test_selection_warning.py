@@ -10,14 +10,6 @@ import pytest
 from jax import lax
 
 import lox
-from lox import _logged_names
-
-
-@pytest.fixture(autouse=True)
-def names_that_other_tests_have_logged_are_unknown(monkeypatch):
-    monkeypatch.setattr(_logged_names, "taken", set())
-    monkeypatch.setattr(_logged_names, "removed", set())
-    monkeypatch.setattr(_logged_names, "_excused", set())
 
 
 def f(x):

@@ -176,7 +176,7 @@ def branches(audited: Audited) -> Iterator[Finding | Held]:
         if step.equation.primitive is log_p:
             nodes, to = _carried(step)
             for event in events(nodes):
-                if to is None and event.optional and logs.is_left(event):
+                if to is None and _is_unasked(event) and logs.is_left(event):
                     yield BRANCHES.at(
                         _at(event.site), f"{_keys(event)} is logged in some branches of a cond or switch."
                     )
@@ -194,6 +194,11 @@ def branches(audited: Audited) -> Iterator[Finding | Held]:
             yield BRANCHES.fine(location)
 
 
+def _is_unasked(event: Event) -> bool:
+    """Whether an event may not happen, and no `where=` says so."""
+    return event.optional is not None and event.optional.needs_unify
+
+
 def _counts(block: Block, logs: _Logs, counts: Any) -> Counter[str]:
     """How many events of each key a block logs; those of a loop without a bound count as one."""
     found: Counter[str] = Counter()
@@ -201,7 +206,8 @@ def _counts(block: Block, logs: _Logs, counts: Any) -> Counter[str]:
         if step.equation.primitive is log_p:
             nodes, to = _carried(step)
             for event, depth in with_depths(nodes):
-                if to is None and logs.is_left(event):
+                is_sure = event.optional is None or _is_unasked(event)
+                if to is None and is_sure and logs.is_left(event):
                     found.update(dict.fromkeys(event.values, math.prod(event.lengths(depth))))
         elif step.equation.primitive in primitives("cond"):
             for key in {key for inner in step.blocks for key in counts(inner)}:
