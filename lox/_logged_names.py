@@ -154,7 +154,7 @@ class Search:
         finally:
             meeting.reset(token)
         # Where JAX runs branches in Python, it runs one.
-        if met.names and not removed and not jax.config.jax_disable_jit:
+        if met.names and not removed and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             self._is_over = True
             self._look(met)
         return result
