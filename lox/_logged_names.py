@@ -17,7 +17,8 @@ from lox import _compat
 from lox._effect import log_p, received
 from lox._events import Logs, Site, events
 from lox._log_grad import LogCotangent, log_grad_p
-from lox._logs_in import WITH_RULES, jaxprs_in
+from lox._logs_in import has_rule as has_own_rule
+from lox._logs_in import jaxprs_in
 from lox._unmatched import unmatched, warn_unmatched
 
 Function = Callable[..., Any]
@@ -74,7 +75,7 @@ def _names_of(primitive: Any, params: dict[str, Any]) -> tuple[frozenset[Name], 
     if primitive is log_grad_p:
         names |= {_name_of(params["backward"])}
     has_rules = any(has_rules for _, has_rules in programs)
-    return names, has_rules or (primitive in WITH_RULES and not _is_of_jax(params))
+    return names, has_rules or (has_own_rule(primitive, params) and not _is_of_jax(params))
 
 
 @_compat.weakref_lru_cache

@@ -30,7 +30,7 @@ def logs_in(params: dict[str, Any]) -> bool:
     """
     return any(has_log(jaxpr) for jaxpr in jaxprs_in(params)) or any(
         isinstance(effect, LogEffect)
-        for value in params.values()
+        for value in _compat.static_values(params)
         if not _compat.is_jaxpr(value)
         for effect in getattr(value, "effects", ())
     )
@@ -64,7 +64,7 @@ def _binds(jaxpr: Any, primitive: Any) -> bool:
 
 def jaxprs_in(params: dict[str, Any]) -> Iterator[Any]:
     """The jaxprs among the parameters of a primitive."""
-    for value in params.values():
+    for value in _compat.static_values(params):
         for item in value if isinstance(value, (tuple, list)) else (value,):
             if _compat.is_jaxpr(item):
                 yield item
@@ -94,6 +94,11 @@ def events_in(jaxpr: Any) -> Iterator[Event]:
             yield from events(logs)
 
 
+def has_rule(primitive: Any, params: dict[str, Any]) -> bool:
+    """Whether a primitive calls a function with a rule of its own, which may log though the function does not."""
+    return primitive in WITH_RULES or _compat.high_may_log(params)
+
+
 def rules_in(params: dict[str, Any]) -> bool:
     """Whether a function with a rule of its own is called in a jaxpr among the parameters of a primitive."""
     return any(_has_rule(jaxpr) for jaxpr in jaxprs_in(params))
@@ -101,7 +106,7 @@ def rules_in(params: dict[str, Any]) -> bool:
 
 @_compat.weakref_lru_cache
 def _has_rule(jaxpr: Any) -> bool:
-    return any(eqn.primitive in WITH_RULES or rules_in(eqn.params) for eqn in _compat.open_jaxpr(jaxpr).eqns)
+    return any(has_rule(eqn.primitive, eqn.params) or rules_in(eqn.params) for eqn in _compat.open_jaxpr(jaxpr).eqns)
 
 
 def _late_events(primitive: Any, avals: Sequence[Any], params: dict[str, Any]) -> Iterator[Event]:

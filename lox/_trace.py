@@ -24,7 +24,7 @@ from lox._exceptions import ContextError, UnsupportedPrimitiveError
 from lox._handler import Filter, Handler, State, rules
 from lox._late import is_late
 from lox._logged_names import meeting
-from lox._logs_in import WITH_RULES, counters_in, handlers_in, logs_in, refuse_late, rules_in, unsupported
+from lox._logs_in import counters_in, handlers_in, has_rule, logs_in, refuse_late, rules_in, unsupported
 
 _compiled = {jex.core.primitives.scan_p, jex.core.primitives.while_p, jex.core.primitives.cond_p}
 """The primitives that JAX compiles where they are bound eagerly, once for the same jaxpr."""
@@ -47,8 +47,7 @@ class HandlerTrace(Listener):
         """The identities of the arrays in logs that are not copies, where operations run at once."""
         self.room = 8 * CHUNK
         self.met = meeting.get()
-        if handler.around is not None and not recording.value:  # Nothing hears of logs in such a primitive.
-            _compat.adopt_demands(self, parent)
+        _compat.adopt_demands(self, parent)
         self.contexts = ambient.value
         """What the contexts around say, where that of the handler, if it is one, is not among them."""
 
@@ -136,7 +135,7 @@ class HandlerTrace(Listener):
         around = jex.core.set_current_trace(self.parent_trace)
         if self.handler.around is None:
             return around
-        if not recording.value and (primitive in WITH_RULES or rules_in(params)):
+        if not recording.value and (has_rule(primitive, params) or rules_in(params)):
             return around  # A handler that is in a rule has to tell that it is in a context.
         return _within(around, ambient(self.contexts))
 
@@ -144,6 +143,9 @@ class HandlerTrace(Listener):
         if self.met is not None:
             self.met.meet_primitive(primitive, params)
         rule = self.handler.rules.get(primitive) or rules.get(primitive)
+        if rule is None and (low := _compat.to_low(primitive)) is not None:
+            with jex.core.set_current_trace(self):
+                return low(*args, **params)
         if rule is None:
             raise UnsupportedPrimitiveError(unsupported(primitive, params))
         if primitive in _compiled and self.runs_at_once:  # A rule makes of it what is new at each call.
@@ -158,7 +160,7 @@ class HandlerTrace(Listener):
         """Tell whether JAX may run a rule in a primitive that logs though the function that it is for does not."""
         if self.handler.around is not None and not recording.value:
             return False
-        return primitive in rules and not self.is_eager() and (primitive in WITH_RULES or rules_in(params))
+        return primitive in rules and not self.is_eager() and (has_rule(primitive, params) or rules_in(params))
 
     def is_eager(self) -> bool:
         """Tell whether operations run at once, with nothing but handlers around."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
+from jax.experimental import hijax
 from reference import assert_array, assert_logs
 
 import lox
@@ -513,6 +514,105 @@ def test_a_root_finder_logs_its_iterations_and_keeps_its_implicit_derivative(aro
         slope, logs = around(g)(jnp.float32(2))
         np.testing.assert_allclose(slope, 0.5 / np.sqrt(2), RTOL)
         assert_logs(logs, {"y": ys}, steps=steps, rtol=RTOL)
+
+
+def root_by_while(log_in):
+    """A square root whose iterations JAX cannot differentiate in reverse mode, unless it logs in the solver."""
+
+    def log(place, value):
+        if place == log_in:
+            lox.log({"value": value})
+
+    def root(x):
+        def function(y):
+            log("function", y)
+            return y * y - x
+
+        def solve(f, y):
+            def step(y):
+                log("solver", y)
+                return y - 0.3 * f(y)
+
+            if log_in in ("function", "solver"):  # A number of times that a spool can know.
+                return lax.fori_loop(0, 20, lambda i, y: step(y), y)
+            return lax.while_loop(lambda y: jnp.abs(f(y)) > 1e-5, step, y)
+
+        def tangent_solve(g, y):
+            log("tangent", y)
+            return y / g(jnp.float32(1))
+
+        log("outside", x)
+        return lax.custom_root(function, jnp.float32(1.5), solve, tangent_solve)
+
+    return root
+
+
+@pytest.mark.parametrize("log_in", ["nothing", "outside", "function", "solver", "tangent"])
+@pytest.mark.parametrize(
+    "handle",
+    [
+        lambda f: lambda x: lox.spool(f)(x)[0],
+        lambda f: lambda x: lox.spool(f, reduce="mean")(x)[0],
+        lambda f: lox.tap(f, callback=lambda *_: None),
+        lambda f: lox.tap(lox.strip(f), callback=lambda *_: None),
+    ],
+    ids=["spool", "reduce", "tap", "strip"],
+)
+def test_under_a_handler_the_derivative_of_a_root_is_that_of_custom_root(handle, log_in):
+    root = root_by_while(log_in)
+    x, expected = jnp.float32(2), 0.5 / np.sqrt(2)
+    for slope in (
+        jax.grad(handle(root))(x),
+        jax.grad(handle(jax.jit(root)))(x),
+        jax.jit(jax.grad(handle(root)))(x),
+        jax.vmap(jax.grad(handle(root)))(x[None])[0],
+        jax.grad(lambda x: jax.vmap(handle(root))(x[None])[0])(x),
+        jax.jvp(handle(root), (x,), (jnp.ones_like(x),))[1],
+    ):
+        np.testing.assert_allclose(slope, expected, 1e-4)
+
+
+def test_a_primitive_of_jax_that_cannot_log_stays_in_the_program():
+    def search(x):
+        return jnp.searchsorted(lox.log({"x": jnp.arange(3, dtype=jnp.float32) * x})["x"], x)
+
+    plain, handled = (jax.make_jaxpr(lox.spool(fun))(jnp.float32(1)) for fun in (lox.strip(search), search))
+    programs = [[str(eqn) for eqn in jaxpr.eqns if "searchsorted" in str(eqn)] for jaxpr in (plain, handled)]
+    assert programs[0] == programs[1] != []
+    assert jax.__version_info__ < (0, 12) or "SearchSorted" in programs[0][0]
+
+
+@pytest.mark.skipif(not hasattr(hijax, "HiPrim"), reason="JAX has no HiPrim before 0.12")
+def test_a_high_level_primitive_of_a_library_keeps_its_derivative():
+    class Reverse(hijax.HiPrim):  # Its derivative is 7, so that the test sees which one is used.
+        def __init__(self, aval):
+            self.in_avals, self.out_aval, self.params = (aval,), aval, {}
+            super().__init__()
+
+        def expand(self, x):
+            return jnp.sin(x)
+
+        def vjp_fwd(self, nonzero, x):
+            return self(x), ()
+
+        def vjp_bwd_retval(self, residuals, out_bar):
+            return (7 * out_bar,)
+
+    class Forward(Reverse):
+        vjp_fwd, vjp_bwd_retval = hijax.vjp_from_jvp
+
+        def jvp(self, primals, tangents):
+            return self(*primals), 7 * tangents[0]
+
+    for kind in (Reverse, Forward):
+
+        def fun(x, kind=kind):
+            return kind(jax.typeof(x))(lox.log({"x": x})["x"])
+
+        for around in (lambda f: f, jax.jit):
+            slope, logs = jax.grad(lox.spool(around(fun)), has_aux=True)(jnp.float32(2))
+            assert slope == 7
+            assert_logs(logs, {"x": [2.0]})
 
 
 def test_lanes_of_a_root_finder_log_their_own_iterations():

@@ -58,7 +58,11 @@ from lox._compat._patches import wrap_tracing as wrap_tracing
 from lox._compat._primitives import Effect as Effect
 from lox._compat._primitives import add_jet_rule as add_jet_rule
 from lox._compat._primitives import custom_vmap_p as custom_vmap_p
+from lox._compat._primitives import high_may_log as high_may_log
+from lox._compat._primitives import high_p as high_p
 from lox._compat._primitives import shard_map_p as shard_map_p
+from lox._compat._primitives import static_values as static_values
+from lox._compat._primitives import to_low as to_low
 from lox._compat._primitives import unlisted_primitives as unlisted_primitives
 from lox._compat._traces import adopt_demands as adopt_demands
 from lox._compat._traces import adopt_level as adopt_level

@@ -38,6 +38,46 @@ def add_jet_rule(primitive: Any, rule: Callable[..., Any]) -> None:
 
 shard_map_p = primitive("shard_map")
 custom_vmap_p = primitive("custom_vmap_call")
+high_p = primitive("call_hi_primitive")
+"""Calls a `jax.experimental.hijax.HiPrim` (jax 0.12): an object with rules of its own, as `custom_root` makes one."""
+
+
+def static_values(params: dict[str, Any]) -> list[Any]:
+    """The parameters of a primitive, with those of a `HiPrim` among them: some are programs that it runs.
+
+    A derivative of a `HiPrim`, before it is transposed, runs none.
+    """
+    found = params.get("_prim")
+    if found is None:
+        return list(params.values())
+    return [found, *found.params.values()] if len(params) == 1 else []
+
+
+def to_low(primitive: Any) -> Any:
+    """The function that JAX takes for a high-level primitive where that is not wanted, or None."""
+    default = getattr(jex.core.Primitive, "to_lojax", None)
+    found = getattr(primitive, "to_lojax", None)
+    return None if getattr(found, "__func__", found) is default else found
+
+
+def high_may_log(params: dict[str, Any]) -> bool:
+    """Tell whether a rule of the `HiPrim` among these parameters may log.
+
+    It may if a user has written it, or gives functions to it. One that JAX cannot differentiate in forward mode, that
+    is linear, or that has types of its own is left to JAX.
+    """
+    found = params.get("_prim")
+    if found is None or len(params) > 1 or any(aval.is_high for aval in (*found.in_avals_flat, *found.out_avals_flat)):
+        return False
+    *kinds, _, _ = type(found).__mro__  # Without `HiPrim` and `object`.
+    defined = {name for kind in kinds for name in vars(kind)}
+    is_of_jax = type(found).__module__.startswith("jax.")
+    return (
+        "jvp" in defined
+        and "transpose" not in defined
+        and not (is_of_jax and not any(map(callable, found.params.values())))
+    )
+
 
 unlisted_primitives = {
     name: found

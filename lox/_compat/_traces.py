@@ -96,9 +96,11 @@ def staged(operands: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
 
 
 def adopt_demands(trace: Any, parent: Any) -> None:
-    """Let `trace` get the primitives that `parent` gets: JAX evaluates those of some functions with rules if not asked.
+    """Let `trace` get the primitives that `parent` gets.
 
-    These are the primitives of `custom_root` on jax 0.12, for one. No documentation names the attribute.
+    On jax 0.12 a trace that does not want high-level primitives gets what they stand for, without their rules of
+    differentiation and batching. `custom_root` is one, and a `jit` is one if such a primitive is in it. No
+    documentation names the attribute.
     """
     with contextlib.suppress(AttributeError):
         trace.requires_low = parent.requires_low

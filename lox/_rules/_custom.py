@@ -14,7 +14,8 @@ from typing import Any
 import jax
 import jax.extend as jex
 import jax.numpy as jnp
-from jax.extend.linear_util import StoreException
+from jax.api_util import debug_info
+from jax.extend.linear_util import StoreException, wrap_init
 
 from lox import _compat
 from lox._ambient import ambient
@@ -270,6 +271,32 @@ def custom_vjp(
         emit((Event({}, {}, mask=None, iteration_deps=tuple(outs[:1]), site=NOWHERE),))
     _settle(params["fun"], params["fwd"])
     return outs, *primal.leave(handler, state, leaves)
+
+
+# A HiPrim of jax 0.12, such as custom_root: args -> outs  becomes  a custom_jvp of what it stands for
+@rule(_compat.high_p)
+def high(
+    handler: Handler, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[Any], State, Logs]:
+    def function(*args: Any) -> Any:
+        return primitive.to_lojax(*args, **params)
+
+    def function_jvp(*both: Any) -> list[Any]:
+        primals, tangents = both[: len(both) // 2], both[len(both) // 2 :]
+        moving = [place for place, tangent in enumerate(tangents) if not _compat.is_zero(tangent)]
+
+        def moved(*values: Any) -> Any:
+            at = dict(zip(moving, values, strict=True))
+            return primitive.bind(*(at.get(place, primal) for place, primal in enumerate(primals)), **params)
+
+        outs, outs_dot = jax.jvp(moved, [primals[place] for place in moving], [tangents[place] for place in moving])
+        return [*outs, *outs_dot]
+
+    flat = {
+        name: wrap_init(f, debug_info=debug_info("lox", f, (), {}))
+        for name, f in (("fun", function), ("jvp", function_jvp))
+    }
+    return custom_jvp(handler, state, primitive, args, flat | {"symbolic_zeros": True})
 
 
 def _add(first: Any, second: Any) -> Any:
