@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.extend as jex
@@ -48,14 +48,33 @@ class ReadsContext(BaseException):
     """Ends the trace of a function that depends on the contexts around, where it was to be seen whether it does."""
 
 
-looking: contextvars.ContextVar[bool] = contextvars.ContextVar("looking", default=False)
-"""Whether a function is being traced to see whether it depends on the contexts around."""
+class Search:
+    """The trace of a function to see whether it depends on the contexts around.
+
+    Attributes:
+        ended: How often it was seen that it does. The function may catch `ReadsContext`, so that its trace goes on
+            without what raised it.
+    """
+
+    ended = 0
+
+    def end(self) -> NoReturn:
+        """Say that the function depends on the contexts around, and end its trace."""
+        self.ended += 1
+        raise ReadsContext
+
+
+looking: contextvars.ContextVar[Search | None] = contextvars.ContextVar("looking", default=None)
+"""The search in which what runs a handler, or logs, depends on the contexts around."""
+
+resolving: contextvars.ContextVar[Search | None] = contextvars.ContextVar("resolving", default=None)
+"""The search in which what needs the values of a context depends on it."""
 
 
 def in_context(event: Event) -> Event:
     """The event of a log call, with what the contexts around add to it."""
-    if looking.get():
-        raise ReadsContext
+    if (search := looking.get()) is not None:
+        search.end()
     around = ambient.value
     if around is None or not event.values:
         return event
@@ -72,8 +91,8 @@ def in_context(event: Event) -> Event:
 
 def begin_handler() -> None:
     """Say that what is being traced runs a handler, so that its logs depend on the contexts around."""
-    if looking.get():
-        raise ReadsContext
+    if (search := looking.get()) is not None:
+        search.end()
     if not _compat.runs_at_once(_compat.current_trace()):
         handled_p.bind()
 

@@ -34,11 +34,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
+import jax
 import jax.extend as jex
 from jax.extend.linear_util import wrap_init
 
 from lox import _compat, _transform
-from lox._ambient import Ambient, ReadsContext, ambient, counter_p, looking
+from lox._ambient import Ambient, ReadsContext, Search, ambient, counter_p, looking, resolving
 from lox._arguments import read_context, strongly_typed
 from lox._effect import recording
 from lox._events import Logs
@@ -71,7 +72,10 @@ def _resolve(
     handler: Handler, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[Any, State, Logs]:
     if state is None:  # Where the function is called as without the context.
-        raise ReadsContext
+        search = resolving.get()
+        if search is None:
+            raise ReadsContext
+        search.end()
     value = state.get(params["name"])
     if value is None:  # It is of a context further out.
         return primitive.bind(*args, **params), state, ()
@@ -99,16 +103,23 @@ def _infer(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(fun, *rest)
         dependence = _dependence(fun)
         if not dependence.known:
-            token = looking.set(True)
+            search = Search()
+            token = looking.set(search)
+            caught = True  # Whether a part of the function has caught the exception.
             try:
                 with ambient(None):
                     found = original(fun, *rest)
-                if not reads_context(found[0].params):
+                if not search.ended and not reads_context(found[0].params):
                     return found
-            except ReadsContext:
-                pass
+            except BaseException as error:
+                if not search.ended:
+                    raise
+                caught = search.ended > 1 or not isinstance(error, ReadsContext)
             finally:
                 looking.reset(token)
+            if search.ended and caught:  # JAX has cached a program without the handler that was to run in it.
+                jax.clear_caches()
+                dependence = _dependence(fun)
             dependence.known = True
         return original(fun, *rest)
 

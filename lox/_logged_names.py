@@ -78,6 +78,11 @@ def _names_of(primitive: Any, params: dict[str, Any]) -> tuple[frozenset[Name], 
     return names, has_rules or (has_own_rule(primitive, params) and not _is_of_jax(params))
 
 
+def user_rules_in(params: dict[str, Any]) -> bool:
+    """Tell whether a function with a rule that is not JAX's is called in a jaxpr among the parameters."""
+    return any(_names_in(jaxpr)[1] for jaxpr in jaxprs_in(params))
+
+
 @_compat.weakref_lru_cache
 def _names_in(jaxpr: Any) -> tuple[frozenset[Name], bool]:
     names, has_rules = frozenset[Name](), False

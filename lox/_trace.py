@@ -16,14 +16,14 @@ import jax.extend as jex
 from jax.extend.linear_util import wrap_init
 
 from lox import _compat
-from lox._ambient import ReadsContext, ambient
+from lox._ambient import ReadsContext, Search, ambient, resolving
 from lox._eager import CHUNK, copied, may_delete, reporting_deleted, stacked
 from lox._effect import Listener, emit, heard, in_place, log_p, received, recording
 from lox._events import Destination, Event, Log, Logs, with_values
 from lox._exceptions import ContextError, UnsupportedPrimitiveError
 from lox._handler import Filter, Handler, State, rules
 from lox._late import is_late
-from lox._logged_names import meeting
+from lox._logged_names import meeting, user_rules_in
 from lox._logs_in import counters_in, handlers_in, has_rule, logs_in, refuse_late, rules_in, unsupported
 
 _compiled = {jex.core.primitives.scan_p, jex.core.primitives.while_p, jex.core.primitives.cond_p}
@@ -65,6 +65,9 @@ class HandlerTrace(Listener):
             if not self.handler.concerns(primitive, params) and not self.may_ask_rule(primitive, params):
                 if is_late(primitive):
                     refuse_late(primitive, args, params)
+                if self.leaves_rules(primitive, params):
+                    with self.without_values():
+                        return self.apply(primitive, args, params)
                 return primitive.bind(*args, **params)
             return self.apply(primitive, args, params)
 
@@ -162,6 +165,25 @@ class HandlerTrace(Listener):
             return False
         return primitive in rules and not self.is_eager() and (has_rule(primitive, params) or rules_in(params))
 
+    def leaves_rules(self, primitive: Any, params: dict[str, Any]) -> bool:
+        """Tell whether a program has rules in it that JAX may run when the block of the context is over.
+
+        Where the program is staged, a rule stays in it, to be run when the outer program is differentiated. Nothing
+        hears of what it logs, but a handler in it needs the values of the context.
+        """
+        if self.handler.around is None or recording.value or primitive not in rules:
+            return False
+        return not _compat.runs_at_once(self.parent_trace) and user_rules_in(params)
+
+    @contextlib.contextmanager
+    def without_values(self) -> Iterator[None]:
+        """The context in which functions with rules in programs refuse to run a handler later."""
+        state, self.state = self.state, None
+        try:
+            yield
+        finally:
+            self.state = state
+
     def is_eager(self) -> bool:
         """Tell whether operations run at once, with nothing but handlers around."""
         around = self.parent_trace
@@ -202,11 +224,20 @@ def without_values(handler: Handler, fun: Any, is_late: Callable[[], bool]) -> A
     run = under(handler, _compat.renewed(fun))
 
     def call(*args: Any) -> Any:
+        search = Search()
+        token = resolving.set(search)
+        outs = None
         try:
-            return run(None, *args)[0]
-        except ReadsContext:
-            if not is_late():
+            outs = run(None, *args)[0]
+        except BaseException:
+            if not search.ended:
                 raise
+        finally:
+            resolving.reset(token)
+        if not search.ended:  # Also if the function has caught the exception.
+            return outs
+        if not is_late():
+            raise ReadsContext
         raise ContextError(
             "A rule of a custom_jvp or custom_vjp function runs a handler, such as lox.tap, after the block of the "
             "lox.context is over in which the function was called. So its logs cannot get their counters. Apply the "

@@ -800,3 +800,85 @@ def test_nothing_leaks_and_operations_may_run_one_by_one():
             assert counters(jax.jit(lox.spool(train))(X)[1]) == {"step": [0, 1], "other": [1, 1]}
     with jax.disable_jit():
         assert counters(lox.spool(train)(X)[1]) == {"step": [0, 1]}
+
+
+def _taps_backward(received):
+    """A function that logs in its bwd rule alone, where a tap hears of it."""
+
+    @jax.custom_vjp
+    def fun(x):
+        return jnp.sin(x)
+
+    def bwd(residuals, out_bar):
+        lox.tap(lambda g: lox.log({"g": g}), callback=lambda logs: received.append(logs))(out_bar)
+        return (out_bar,)
+
+    fun.defvjp(lambda x: (jnp.sin(x), None), bwd)
+    return fun
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda context, fun: jax.jit(context(jax.jit(fun))),
+        lambda context, fun: jax.jit(context(jax.jit(jax.jit(fun)))),
+        lambda context, fun: jax.jit(context(lambda x: lax.scan(lambda x, _: (fun(x), None), x, None, 2)[0])),
+        lambda context, fun: lambda x: lax.scan(lambda x, _: (context(jax.jit(fun))(x), None), x, None, 2)[0],
+        lambda context, fun: jax.jit(context(lambda x: lax.cond(x > 0, fun, lambda x: x, x))),
+        lambda context, fun: jax.jit(context(jax.checkpoint(fun))),
+    ],
+    ids=["jit", "jit in jit", "scan", "scan around", "cond", "checkpoint"],
+)
+def test_a_rule_that_runs_a_handler_after_the_block_is_refused_wherever_it_is(program):
+    received = []
+    fun = _taps_backward(received)
+    with pytest.raises(lox.ContextError, match="after the block"):
+        jax.grad(program(lox.context(step=1), fun))(X)
+    assert not received
+    jax.grad(program(lambda f: f, fun))(X)
+    lox.flush()
+    assert received
+    assert not any(logs.steps for logs in received)
+
+
+@pytest.mark.parametrize("reraised", [False, True])
+@pytest.mark.parametrize(
+    "inside", [lambda f: f, jax.jit, lambda f: lambda x: lax.scan(lambda x, _: (f(x), None), x, None, 1)[0]]
+)
+def test_a_function_that_catches_all_exceptions_gets_its_counter(inside, reraised):
+    received = []
+
+    def fun(x):
+        try:
+            lox.tap(note, callback=lambda logs: received.append(logs))(x)
+        except:  # noqa: E722
+            if reraised:
+                raise ValueError("an error") from None
+        return x * 2
+
+    jitted = jax.jit(inside(fun))
+    for _ in range(2):
+        assert lox.context(step=3)(jitted)(X) == X * 2
+    lox.flush()
+    assert [int(logs.steps["step"]["x"][0]) for logs in received] == [3, 3]
+    assert jitted(X) == X * 2
+    lox.flush()
+    assert len(received) == 3
+    assert not received[-1].steps
+
+
+def test_a_rule_that_catches_all_exceptions_does_not_lose_a_counter():
+    @jax.custom_vjp
+    def fun(x):
+        return x * 2
+
+    def bwd(residuals, out_bar):
+        try:
+            lox.tap(note, callback=lambda logs: None)(out_bar)
+        except:  # noqa: E722
+            pass
+        return (out_bar,)
+
+    fun.defvjp(lambda x: (x * 2, None), bwd)
+    with pytest.raises(lox.ContextError, match="after the block"):
+        jax.grad(lox.context(step=1)(fun))(X)
