@@ -17,7 +17,7 @@ import jax.extend as jex
 
 from lox import _compat
 from lox._collect import Collect
-from lox._effect import batching_shards, emit, emit_batched, in_place, recording
+from lox._effect import batching_shards, emit, emit_batched, in_place, recording, with_batch_axis
 from lox._events import Event, Logs, Site, map_events, masked
 from lox._exceptions import UnsupportedPrimitiveError
 from lox._handler import DropAll, Filter, Results, State, rules
@@ -202,6 +202,40 @@ def _batch_shard_map(original: Callable[..., Any]) -> Callable[..., Any]:
     return batch
 
 
+@dataclasses.dataclass(frozen=True)
+class InBatch(Filter):
+    """Gives logs that do not depend on a batch its axis all the same, as every log has it.
+
+    Attributes:
+        axis_data: What JAX knows of the axis.
+    """
+
+    sees_tapped = True
+    adds_axes = True
+
+    axis_data: Any
+
+    def rewrite(self, state: State, logs: Logs) -> Logs:
+        leaves, tree = jax.tree.flatten(logs)
+        return with_batch_axis(self.axis_data, leaves, [None] * len(leaves), tree)
+
+
+def _batch_custom_vmap(original: Batcher) -> Batcher:
+    def batch(
+        axis_data: Any, args: Sequence[Any], dims: Sequence[Any], **params: Any
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        mapped = any(dim is not None for dim in dims)
+        if mapped or not (recording.value or tapped_in(params)) or not logs_in(params):
+            return original(axis_data, args, dims, **params)
+        # JAX does not run the rule, and would run the function as if there was no batch.
+        outs, _, _ = rules[_compat.custom_vmap_p](InBatch(axis_data), None, _compat.custom_vmap_p, args, params)
+        return outs, [None] * len(outs)
+
+    return batch
+
+
 _compat.wrap_batching(cond_p, _batch_cond)
 _compat.wrap_batching(while_p, _batch_while)
+if _compat.custom_vmap_p is not None:
+    _compat.wrap_batching(_compat.custom_vmap_p, _batch_custom_vmap)
 _compat.wrap_shard_map_batching(_batch_shard_map)

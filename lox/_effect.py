@@ -152,7 +152,14 @@ class _Place:
 def emit_batched(
     axis_data: Any, leaves: Sequence[Any], dims: Sequence[Any], tree: Any, to: Destination | None = None
 ) -> None:
-    """Emits logs whose arrays have batch axes at `dims`.
+    """Emits logs whose arrays have batch axes at `dims`."""
+    emit(with_batch_axis(axis_data, leaves, dims, tree, to), to)
+
+
+def with_batch_axis(
+    axis_data: Any, leaves: Sequence[Any], dims: Sequence[Any], tree: Any, to: Destination | None = None
+) -> Logs:
+    """Return logs whose arrays have batch axes at `dims`, with the axis where that of a batch belongs.
 
     The axes of batches follow those of loops, and every value gets one, whether or not it depends on the batch. A
     counter that does not, as most do not, stays without: it is copied where the loops around are over.
@@ -190,7 +197,7 @@ def emit_batched(
             outer_batch_ndim=event.outer_batch_ndim + is_outer,
         )
 
-    emit(map_events(add_axis, jax.tree.unflatten(tree, moved)), to)
+    return map_events(add_axis, jax.tree.unflatten(tree, moved))
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, layout: Layout) -> tuple[list[Any], list[Any]]:

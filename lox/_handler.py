@@ -65,6 +65,7 @@ class Handler(abc.ABC):
             Each kind sets it.
         forward: Whether a handler further out wants the logs that this one leaves. All kinds but `Filter` have it.
         sees_tapped: Whether it rewrites logs on their way to a tap as well: it mends what JAX does to a program.
+        adds_axes: Whether it gives logs batch axes, so that those of a batch have others than those of an element.
         rules: Rules of its own, which come before those for all handlers.
         around: What the contexts say that logs are in. None for a handler that is no context: it leaves that as it is.
     """
@@ -72,6 +73,7 @@ class Handler(abc.ABC):
     returns_logs: ClassVar[bool]
     forward: bool
     sees_tapped: ClassVar[bool] = False
+    adds_axes: ClassVar[bool] = False
     rules: ClassVar[Mapping[Any, Rule]] = {}
     around: Ambient | None = None
 

@@ -247,6 +247,20 @@ def test_vmap_calls_the_batching_rule_of_a_primitive(monkeypatch, primitive):
     )
 
 
+@contract("wrap_batching")
+def test_vmap_asks_the_batching_rule_of_a_custom_vmap_function_also_where_no_argument_is_batched(monkeypatch):
+    calls = []
+    table, primitive = batching.fancy_primitive_batchers, _compat.custom_vmap_p
+    monkeypatch.setitem(table, primitive, spy(calls)(table[primitive]))
+    fun = jax.custom_batching.custom_vmap(lambda x: x)
+    fun.def_vmap(lambda size, batched, x: (x, batched[0]))
+    jax.vmap(lambda x: x + fun(np.float32(1)))(np.zeros(2, np.float32))
+    ((axis, args, dims), params) = calls[0]
+    assert axis.size == 2 and list(dims) == [None] and len(args) == 1 and {"call", "rule", "in_tree"} <= set(params), (
+        "vmap calls a custom_vmap function otherwise: see lox._batching._batch_custom_vmap"
+    )
+
+
 def shards():
     mesh = jax.make_mesh((2,), ("shard",), axis_types=(jax.sharding.AxisType.Auto,))
     spec = jax.sharding.PartitionSpec("shard")

@@ -759,6 +759,146 @@ def test_a_sequential_map_logs_lane_after_lane():
     assert_logs(logs, {"x": [1.0, 2.0, 3.0]})
 
 
+def logged(x):
+    return lox.log({"a": x})["a"]
+
+
+def with_batching_rule(fun, rule=None):
+    """A function whose batching rule is the function for each batch element, or another rule."""
+    f = jax.custom_batching.custom_vmap(fun)
+    f.def_vmap(lambda size, batched, x: ((rule or jax.vmap(fun))(x), True))
+    return f
+
+
+def tapped_alone(f, x, **options):
+    heard = []
+    lox.tap(f, lambda logs: heard.extend(logs.valid("a").tolist()), **options)(x)
+    lox.flush()
+    return heard
+
+
+def elements(calls, size):
+    """What each batch element has logged, of calls of a tap around or inside of a vmap of this size."""
+    found = [[] for _ in range(size)]
+    for logs in calls:
+        values, mask = np.asarray(logs["a"]), logs.mask.get("a")
+        assert values.shape[1:] == (size,)
+        for event, happened in zip(values, np.ones_like(values, bool) if mask is None else mask, strict=True):
+            for element in np.flatnonzero(happened):
+                found[element].append(event[element].item())
+    return found
+
+
+silent = with_batching_rule(lambda x: x)
+recorded = with_batching_rule(logged)
+
+batched_programs = {
+    "a function that does not log": lambda n: silent(logged(n)),
+    "a function that logs": recorded,
+    "both": lambda n: recorded(silent(logged(n))) + 0 * logged(2 * n),
+    "jit": lambda n: jax.jit(recorded)(logged(n)),
+    "cond": lambda n: lax.cond(n % 2 == 0, lambda n: n, recorded, n),
+    "cond before": lambda n: recorded(lax.cond(n % 2 == 0, lambda n: n, logged, n)),
+    "while": lambda n: lax.while_loop(
+        lambda s: s[0] < s[2], lambda s: (s[0] + 1, recorded(s[1]) + 10, s[2]), (0, n, n)
+    )[1],
+    "while of what is not batched": lambda n: lax.while_loop(
+        lambda s: s[0] < s[1], lambda s: (s[0] + 1 + 0 * recorded(s[0]), s[1]), (0, n)
+    )[0],
+    "scan": lambda n: lax.scan(lambda c, x: (recorded(silent(c + x)), None), n, jnp.arange(3))[0],
+    "not batched": lambda n: logged(n) + 0 * recorded(jnp.int32(5)),
+    "nested": lambda n: jax.vmap(recorded)(jnp.arange(2) + n).sum() * 0 + with_batching_rule(lambda n: recorded(n))(n),
+}
+
+
+@pytest.mark.covering(2)
+@pytest.mark.parametrize("options", [{}, {"buffer": 2}, {"interval": 2}, {"interval": 2, "buffer": 3}])
+@pytest.mark.parametrize("where", ["inside", "outside"])
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("name", batched_programs)
+def test_a_tap_gets_of_each_batch_element_what_it_logs_alone_through_batching_rules(name, around, where, options):
+    f, ns, calls = batched_programs[name], jnp.array([1, 4, 3]), []
+    if name == "nested":  # Which has another batch axis.
+        f = with_batching_rule(lambda n: recorded(n))
+    if where == "inside":
+        out = around(jax.vmap(lox.tap(f, calls.append, **options)))(ns)
+    else:
+        out = around(lox.tap(jax.vmap(f), calls.append, **options))(ns)
+    lox.flush()
+    assert_array(out, jax.vmap(f)(ns))
+    assert elements(calls, 3) == [tapped_alone(f, n, **options) for n in ns]
+
+
+@pytest.mark.parametrize("name", batched_programs)
+def test_a_reduction_over_each_batch_element_is_that_of_the_element_alone_through_batching_rules(name):
+    f, ns = batched_programs[name], jnp.array([1, 4, 3])
+    if name == "nested":
+        f = with_batching_rule(lambda n: recorded(n))
+    for reduction in ("count", "sum"):
+        alone = [tapped_alone(f, n) for n in ns]
+        expected = [len(events) if reduction == "count" else sum(events) for events in alone]
+        got = lox.spool(jax.vmap(f), reduce=reduction)(ns)[1]["a"]
+        assert jnp.broadcast_to(got, (1, 3)).tolist() == [expected]
+        got = jax.vmap(lox.spool(f, reduce=reduction))(ns)[1]["a"]
+        assert jnp.broadcast_to(got, (3, 1))[:, 0].tolist() == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"buffer": 3}])
+@pytest.mark.parametrize("name", sorted(set(batched_programs) - {"nested"}))
+def test_a_logger_gets_each_batch_element_in_its_own_run_through_batching_rules(name, options):
+    f, ns = batched_programs[name], jnp.array([1, 4, 3])
+    with lox.loggers.MemoryLogger() as logger:
+        jax.vmap(lambda seed, n: logger.tap(f, logger.init(seed), **options)(n))(jnp.arange(3), ns)
+        logger.flush()
+        found = {int(run): logger[run]["a"].tolist() for run in logger.runs if "a" in logger[run]}
+    expected = {place: events for place, n in enumerate(ns) if (events := tapped_alone(f, n))}
+    assert found == expected
+
+
+def test_an_unbatched_call_in_two_vmaps_has_the_axes_of_both():
+    f = lambda x: jax.vmap(lambda y: recorded(x) + y)(jnp.arange(2))  # noqa: E731
+    xs, calls = jnp.array([1, 2, 3]), []
+    _, logs = lox.spool(jax.vmap(f))(xs)
+    assert logs["a"].tolist() == [[[1, 1], [2, 2], [3, 3]]]
+    lox.tap(jax.vmap(f), calls.append)(xs)
+    lox.flush()
+    assert [call["a"].tolist() for call in calls] == [[[[1, 1], [2, 2], [3, 3]]]]
+    calls.clear()
+    jax.vmap(lox.tap(f, calls.append, buffer=2))(xs)
+    lox.flush()
+    assert [call["a"].tolist() for call in calls] == [[[[1, 1], [2, 2], [3, 3]]]]
+
+
+@pytest.mark.parametrize("fun", [lambda x: x, logged], ids=["silent", "logging"])
+def test_what_a_batching_rule_logs_of_each_element_besides_is_refused_where_elements_part(fun):
+    rule = lambda xs: jax.vmap(lambda x: lox.log({"rule": x})["rule"])(xs)  # noqa: E731
+    f = with_batching_rule(fun, rule)
+    xs = jnp.array([1, 4, 3])
+    parted = {
+        "cond": lambda n: lax.cond(n % 2 == 0, lambda n: n, f, n),
+        "while": lambda n: lax.while_loop(lambda s: s[0] < s[1], lambda s: (s[0] + 1, f(s[1])), (0, n))[0],
+    }
+    for program in parted.values():
+        for handler in (lambda f: lox.tap(f, print), lambda f: lox.tap(f, print, buffer=2), spool_counts):
+            with pytest.raises(lox.UnsupportedPrimitiveError, match="test_custom_rules.py:[0-9]+"):
+                handler(jax.vmap(program))(xs)
+    with lox.loggers.MemoryLogger() as logger, pytest.raises(lox.UnsupportedPrimitiveError, match="runs of their own"):
+        jax.vmap(lambda seed, n: logger.tap(f, logger.init(seed))(n))(jnp.arange(3), xs)
+
+
+def spool_counts(f):
+    return lox.spool(f, reduce="count")
+
+
+def test_a_buffered_tap_inside_of_a_vmap_gets_what_only_a_batching_rule_logs():
+    f = with_batching_rule(lambda x: x, lambda xs: lox.log({"rule": xs})["rule"])
+    calls = []
+    jax.vmap(lox.tap(lambda x: f(logged(x)), calls.append, buffer=3))(jnp.array([1, 2]))
+    lox.flush()
+    found = sorted((key, value.tolist()) for logs in calls for key, value in logs.items())
+    assert found == [("a", [[1, 2]]), ("rule", [[1, 2]])]
+
+
 @jax.custom_jvp
 def halved_jvp(x):
     lox.log({"x": x})

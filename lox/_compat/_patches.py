@@ -170,7 +170,9 @@ _batch_trace = private(
 )
 
 
-@_patch("the batching of cond and while_loop", "each batch element logs what it would log alone", required=True)
+@_patch(
+    "the batching of cond, while_loop and custom_vmap", "each batch element logs what it would log alone", required=True
+)
 def wrap_batching(primitive: Any, wrapper: Wrapper) -> None:
     """Wrap JAX's rule that batches a primitive."""
     batching.fancy_primitive_batchers[primitive] = wrapper(batching.fancy_primitive_batchers[primitive])

@@ -8,6 +8,7 @@ handler further out. A handler that acts where logs happen runs in the rules as 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,10 +21,11 @@ from jax.extend.linear_util import StoreException, wrap_init
 from lox import _compat
 from lox._ambient import ambient
 from lox._effect import emit, recording
-from lox._events import NOWHERE, Event, Logs, Site
+from lox._events import NOWHERE, Event, Logs, Site, events, map_events
 from lox._exceptions import UnsupportedPrimitiveError
-from lox._handler import DropAll, Handler, State, Stateful, Streamer, rule
-from lox._logs_in import equations, events_in
+from lox._handler import DropAll, Filter, Handler, Results, State, Stateful, Streamer, rule
+from lox._logs_in import equations, events_in, logs_in, logs_of
+from lox._select import Selection
 from lox._trace import under
 
 primitives = jex.core.primitives
@@ -128,9 +130,39 @@ class _Function:
         with self._where_called():
             return under(handler, rule)(state, *args)[0]
 
+    def run_rule_beside(
+        self,
+        rule: Callable[..., Any],
+        held: Sequence[Any],
+        held_batched: Sequence[bool],
+        sites: frozenset[Site],
+        *args: Any,
+    ) -> list[Any]:
+        """What a batching rule returns where the logs of the function, at `sites`, are taken from the function.
+
+        What only the rule logs is of all batch elements. It goes to the handler, where they agree in its state.
+        """
+        handler: Handler = self.handler
+        state, differs = self._state(held), self._state(held_batched)
+        if isinstance(handler, Streamer):
+            (handler, state), (_, differs) = (handler.detached(each, frozenset()) for each in (state, differs))
+        parts = handler.adds_axes or any(jax.tree.leaves(differs))
+        # What happens to a part of the program for any batch element happens to a log of the whole batch.
+        whole = handler.sees_tapped and not handler.adds_axes and not sites
+        selection = getattr(handler, "selection", Selection())
+        beside = _OfRule(sites, parts, selection, whole, handler.sees_tapped)
+        state = jax.tree.map(lambda leaf, batched: _of_any(leaf) if batched else leaf, state, differs)
+        with self._where_called():
+            return under(handler, lambda *args: under(beside, rule)(None, *args)[0])(state, *args)[0]
+
     def leave(self, handler: Handler, state: State, leaves: Sequence[Any]) -> tuple[State, Logs]:
         """The state of the handler after the function, and the logs that were collected in it."""
         return handler.leave(state, *jax.tree.unflatten(self.results_structure, leaves))
+
+
+def _of_any(leaf: Any) -> Any:
+    """Of a condition for each batch element, whether it holds for any; of others, that of the first element."""
+    return jnp.any(leaf, 0) if jnp.issubdtype(leaf.dtype, bool) else leaf[0]
 
 
 def _traceless(fun: Any) -> Callable[..., Any]:
@@ -305,12 +337,55 @@ def _add(first: Any, second: Any) -> Any:
     return second if first is None else first + second
 
 
+@dataclasses.dataclass(frozen=True)
+class _OfRule(Filter):
+    """Leaves what a batching rule logs beside the logs of its function, if it can be told what becomes of it.
+
+    Attributes:
+        sites: The log calls of the function, whose logs are taken from the function, for each batch element.
+        refuses: Whether other logs are refused, since batch elements differ in what becomes of them.
+        selection: Which logs are refused.
+        takes_whole: Whether logs of the whole batch, which have no batch axis, are left all the same.
+        refuses_tapped: Whether logs on their way to a tap are refused as well.
+    """
+
+    sees_tapped = True
+
+    sites: frozenset[Site]
+    refuses: bool
+    selection: Selection
+    takes_whole: bool
+    refuses_tapped: bool
+
+    def handle(self, state: State, logs: Logs) -> Results:
+        emit(self._others(logs, self.refuses))
+        return state, ()
+
+    def rewrite(self, state: State, logs: Logs) -> Logs:
+        return self._others(logs, self.refuses and self.refuses_tapped)
+
+    def _others(self, logs: Logs, refuses: bool) -> Logs:
+        logs = map_events(lambda event, _: None if event.site in self.sites else event, logs)
+        for event in events(self.selection.split(logs)[0] if refuses else ()):
+            if event.values and not (self.takes_whole and not event.batch_ndim):
+                raise UnsupportedPrimitiveError(
+                    f"A batching rule logs, at {event.site}, of a function that is called under a vmap whose batch "
+                    "elements part: in a branch or loop, or in runs of their own. lox cannot tell for which of them "
+                    "the rule runs. Log in the function rather than in its rule, or leave this log out with lox.strip."
+                )
+        return logs
+
+
 # custom_vmap: args -> outs  becomes  (state, args) -> (outs, results)
+# Batch elements may differ in the state, and in their logs by it: then each element's logs are those of the function,
+# and of the rule come the outputs. A state that the function cannot change stays outside.
 @rule(_compat.custom_vmap_p)
 def custom_vmap(
     handler: Handler, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], State, Logs]:
-    del primitive
+    if isinstance(handler, Streamer) and not logs_in(params):
+        outs, _, _ = custom_vmap(*handler.detached(state, frozenset()), primitive, args, params)
+        return outs, state, ()
     inner, inside = handler.enter(state, [params["call"]], "rule")
     leaves, structure = jax.tree.flatten(inside)
     primal = _Function(inner, structure, _compat.as_fun(params["call"]))
@@ -322,19 +397,34 @@ def custom_vmap(
         out_batched: list[bool] = []
 
         def rule(*args: Any) -> list[Any]:
+            if not any(in_batched[held:]):  # Only the state has the batch axis: JAX would not run the rule.
+                outs = primitive.bind(*args, **params)
+                out_batched[:] = [False] * len(outs)
+                return outs
             unflatten = params["in_tree"].unflatten
             outs, batched = params["rule"](axis_size, unflatten(list(in_batched[held:])), *unflatten(list(args)))
             out_batched[:] = jax.tree.leaves(batched)
             return jax.tree.leaves(outs)
 
         # The logs of the rule are those of all batch elements; they happen where they do for any of them.
-        values = [jnp.max(a, 0) if batched else a for a, batched in zip(args[:held], in_batched[:held], strict=True)]
-        if not inner.returns_logs:
-            outs, leaves = primal.run_rule(rule, values, *args[held:])
+        held_args = args[:held]
+        values = [_of_any(a) if batched else a for a, batched in zip(held_args, in_batched[:held], strict=True)]
+
+        def one(*args: Any) -> list[Any]:
+            return primal.results(*args) if inner.returns_logs else primal.with_results(*args)[1]
+
+        if inner.returns_logs:
+            outs, _ = primal.run_rule(rule, values, *args[held:], sites=primal.sites(_compat.in_avals(params["call"])))
+        elif isinstance(inner, Streamer) or any(in_batched[:held]) or inner.adds_axes:
+            sites = frozenset(event.site for logs, _ in logs_of(params["call"]) for event in events(logs))
+            outs = primal.run_rule_beside(rule, held_args, in_batched[:held], sites, *args[held:])
+            if not sites:
+                return (outs, []), (out_batched, [])
+        else:
+            outs, leaves = primal.run_rule(rule, held_args, *args[held:])
             return (outs, leaves), (out_batched, [False] * len(leaves))
-        outs, _ = primal.run_rule(rule, values, *args[held:], sites=primal.sites(_compat.in_avals(params["call"])))
         in_axes = tuple(0 if batched else None for batched in in_batched)
-        leaves = jax.vmap(primal.results, in_axes=in_axes, axis_size=axis_size)(*args)
+        leaves = jax.vmap(one, in_axes=in_axes, axis_size=axis_size)(*args)
         return (outs, leaves), (out_batched, [True] * len(leaves))
 
     outs, leaves = function(*leaves, *args)
