@@ -147,9 +147,10 @@ class Reduce(Selecting, Stateful):
             for key in keys:
                 found.setdefault((place, axes_of(state.accumulators[key])), []).append(key)
         parts = []
-        for alike in found.values():
+        for (_, axes), alike in found.items():
             outer = state.accumulators[alike[0]].outer_batch_ndim
-            own = {key: dataclasses.replace(state.accumulators[key], outer_batch_ndim=0) for key in alike}
+            shards = (jax.lax.axis_size(axes),) if axes else ()
+            own = {key: _on_shards(state.accumulators[key], outer, shards) for key in alike}
             parts.append((outer, Reduced(own, (tuple(alike),), state.in_loop)))
         return parts
 
@@ -169,6 +170,12 @@ class Reduce(Selecting, Stateful):
 def _reduction(reductions: tuple[tuple[str | None, str], ...], key: str) -> str:
     of_key = dict(reductions)
     return of_key[None if None in of_key else first_match([name for name in of_key if name is not None], key)]
+
+
+def _on_shards(accumulator: Accumulator, place: int, shards: tuple[int, ...]) -> Accumulator:
+    """The accumulator, told that its arrays will have a batch axis of this size for shards at this place."""
+    shape = accumulator.batch_shape
+    return dataclasses.replace(accumulator, outer_batch_ndim=0, batch_shape=(*shape[:place], *shards, *shape[place:]))
 
 
 @_compat.weakref_lru_cache

@@ -611,3 +611,43 @@ def test_a_value_that_shards_share_has_the_counters_of_each(mesh, transform):
 
     _, logs = lox.spool(transform(sharded(mesh, counted)))(XS)
     assert_logs(logs, {"sum": [[28.0] * 4]}, steps={"step": {"sum": [[0, 1, 2, 3]]}})
+
+
+def logs_on_odd_shards(x):
+    return lax.cond(lax.axis_index("d") % 2 == 1, lambda: lox.log({"a": x.sum()})["a"], lambda: x.sum())
+
+
+def logs_as_often_as_its_shard(x):
+    def iterate(carry):
+        return carry[0] + 1, lox.log({"a": carry[1]})["a"]
+
+    start = lax.axis_index("d") * 0, x.sum()
+    return lax.while_loop(lambda carry: carry[0] < lax.axis_index("d"), iterate, start)[1]
+
+
+def logs_once_more(x):
+    lox.log({"a": x.sum()})
+    return logs_on_odd_shards(x)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize(
+    ("fun", "counts"),
+    [(logs_on_odd_shards, [0, 1, 0, 1]), (logs_as_often_as_its_shard, [0, 1, 2, 3]), (logs_once_more, [1, 2, 1, 2])],
+)
+def test_a_reduction_counts_on_each_shard_what_happens_there_also_under_vmap(mesh, check_vma, fun, counts):
+    g = sharded(mesh, lambda x: fun(x)[None], check_vma=check_vma)
+    xs, happened = np.stack([XS, XS + 8]), np.array(counts) > 0
+    parts = xs.reshape(2, 4, 2).sum(2)
+    alone = lox.spool(g, reduce="count")(XS)[1]
+    assert alone["a"].tolist() == [counts]
+    for transform in (lambda f: f, jax.jit):
+        batched = transform(lox.spool(jax.vmap(g), reduce="count"))(xs)[1]
+        assert batched["a"].tolist() == [[counts] * 2]
+        assert jax.vmap(lox.spool(g, reduce="count"))(xs)[1]["a"].tolist() == [[counts]] * 2
+    twice = lox.spool(jax.vmap(jax.vmap(g)), reduce="count")(xs[None])[1]
+    assert twice["a"].tolist() == [[[counts] * 2]]
+    last = lox.spool(jax.vmap(g), reduce="last")(xs)[1]
+    np.testing.assert_array_equal(last["a"], np.where(happened, parts, np.nan)[None])
+    masks = [happened.tolist()] * 2
+    assert (last.mask["a"].tolist() if not happened.all() else [masks]) == [masks]

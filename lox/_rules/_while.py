@@ -55,7 +55,7 @@ def run_loop(
             )
         return values, state, trips and [trips[0] + 1]
 
-    trips = [jnp.int32(0)] if inside.carry else []
+    trips = [loop.differing(jnp.int32(0))] if inside.carry else []
     outs, carry, trips = jax.lax.while_loop(lambda carry: loop.goes_on(carry[0]), iterate, (start, inside.carry, trips))
     state, logs = inside.leave(carry, (), *trips)
     return loop.outs(outs), state, (*first, *logs)
@@ -116,6 +116,10 @@ class Loop:
     def outs(self, values: Sequence[Any]) -> list[Any]:
         """The values that the loop of the program returns."""
         return self._typed(values[: len(self._types)])
+
+    def differing(self, value: Any) -> Any:
+        """The value, as one that differs between shards if the number of iterations does."""
+        return self._vary(value, self._predicate)
 
     def _test(self, *values: Any) -> list[Any]:
         return _compat.as_fun(self._cond)(*self._cond_consts, *values)
