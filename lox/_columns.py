@@ -61,6 +61,10 @@ class Columns(Timeline):
         return StackedEvents((event,), dropped, jnp.shape(self.any_value())[0])
 
 
+_OPERANDS = 32
+"""How many arrays one compiled call joins."""
+
+
 class Arrays(Protocol):
     """Operations that put events one after the other: of JAX in a program, of NumPy on the host."""
 
@@ -93,12 +97,17 @@ class OnDevice:
 
     def joined_leaves(self, leaves: Sequence[list[Any]], single: tuple[bool, ...], axis: int) -> list[Any]:
         """The same for trees of one structure, as lists of their arrays."""
+        at_once = runs_at_once(leaves[0])
+        if at_once and len(leaves) > _OPERANDS:  # XLA takes long to compile what joins many.
+            ranges = [slice(first, first + _OPERANDS) for first in range(0, len(leaves), _OPERANDS)]
+            joined = [self.joined_leaves(leaves[some], single[some], axis) for some in ranges]
+            return self.joined_leaves(joined, (False,) * len(joined), axis)
         # Numbers of Python are joined on the host: each array there that a call takes makes it slower.
         columns = [
             ON_HOST.joined(list(column), single, axis) if all(type(each) is np.ndarray for each in column) else column
             for column in zip(*leaves, strict=True)
         ]
-        return (_joined if runs_at_once(leaves[0]) else _join)(columns, single, axis)
+        return (_joined if at_once else _join)(columns, single, axis)
 
     def padded(self, array: Any, axis: int, size: int) -> Any:
         lacks = (*array.shape[:axis], size - array.shape[axis], *array.shape[axis + 1 :])
@@ -168,7 +177,10 @@ def columns(logs: Sequence[Log], depth: int = 0, arrays: Arrays = ON_DEVICE) -> 
 
 def one_event(part: Any) -> Any:
     """A tree of arrays with an event axis of length one."""
-    return _one_event(part) if runs_at_once(part) else _expanded(part)
+    if not runs_at_once(part):
+        return _expanded(part)
+    leaves, structure = jax.tree.flatten(part)
+    return jax.tree.unflatten(structure, _one_event(leaves))  # Compiled once for all keys that are alike.
 
 
 def runs_at_once(tree: Any) -> bool:

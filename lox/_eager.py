@@ -46,11 +46,12 @@ def reporting_deleted(tree: Any) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError):
-        _check_alive(tree)
+        check_alive(tree)
         raise
 
 
-def _check_alive(tree: Any) -> None:
+def check_alive(tree: Any) -> None:
+    """Raise SpoolError where an array of logs, or of what was folded of them, was deleted."""
     parts = jax.tree.leaves(tree, is_leaf=lambda part: hasattr(part, "site"))
     sites = [str(part.site) for part in parts if any(map(_is_deleted, jax.tree.leaves(part)))]
     if sites:
@@ -75,8 +76,10 @@ def stacked(logs: Sequence[Log]) -> list[Log]:
     last: dict[str, Any] = {}
     for log in logs:
         leaves, structure = jax.tree.flatten(log)
-        kind = structure, tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
-        for key in log.values if isinstance(log, Event) else _keys(log):
+        keys = tuple(log.values if isinstance(log, Event) else _keys(log))
+        # By the keys, since structures that differ in nothing else have one hash.
+        kind = keys, structure, tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
+        for key in keys:
             if last.setdefault(key, kind) != kind:  # What was logged otherwise before comes first.
                 done += alike.pop(last[key], _Alike()).logs
                 last[key] = kind
@@ -99,5 +102,5 @@ class _Alike:
         self.leaves: list[list[Any]] = []
 
 
-def _keys(log: StackedEvents) -> set[str]:
-    return {key for event in events([log]) for key in event.values}
+def _keys(log: StackedEvents) -> dict[str, None]:
+    return {key: None for event in events([log]) for key in event.values}

@@ -17,7 +17,7 @@ from jax.extend.linear_util import wrap_init
 
 from lox import _compat
 from lox._ambient import ReadsContext, Search, ambient, resolving
-from lox._eager import CHUNK, copied, may_delete, reporting_deleted, stacked
+from lox._eager import CHUNK, check_alive, copied, may_delete, reporting_deleted, stacked
 from lox._effect import Listener, emit, heard, in_place, log_p, received, recording
 from lox._events import Destination, Event, Log, Logs, with_values
 from lox._exceptions import ContextError, UnsupportedPrimitiveError
@@ -82,7 +82,11 @@ class HandlerTrace(Listener):
             if not self.handler.sees_tapped:
                 logs = with_values(logs)
             if to is None:
-                self.state, collected = self.handler.handle(self.state, logs)
+                try:
+                    self.state, collected = self.handler.handle(self.state, logs)
+                except RuntimeError:
+                    self.check_alive()
+                    raise
                 self.collect(collected)
             elif self.handler.sees_tapped and isinstance(self.handler, Filter):
                 emit(self.handler.rewrite(self.state, logs), to)
@@ -154,10 +158,20 @@ class HandlerTrace(Listener):
         if primitive in _compiled and self.runs_at_once:  # A rule makes of it what is new at each call.
             with jex.core.set_current_trace(self):
                 return _compat.run_compiled(primitive, args, params)
-        with _hearing(self.handler.forward if self.handler.returns_logs else heard.value):
-            outs, self.state, collected = rule(self.handler, self.state, primitive, args, dict(params))
+        try:
+            with _hearing(self.handler.forward if self.handler.returns_logs else heard.value):
+                outs, self.state, collected = rule(self.handler, self.state, primitive, args, dict(params))
+        except RuntimeError as error:
+            if "deleted" in str(error):  # Not one of the program's own.
+                self.check_alive()
+            raise
         self.collect(collected)
         return outs
+
+    def check_alive(self) -> None:
+        """Raise SpoolError where operations run at once and an array of the state was deleted."""
+        if self.runs_at_once:
+            check_alive(self.state)
 
     def may_ask_rule(self, primitive: Any, params: Any) -> bool:
         """Tell whether JAX may run a rule in a primitive that logs though the function that it is for does not."""

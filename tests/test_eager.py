@@ -7,6 +7,7 @@ import pytest
 from reference import assert_array, assert_logs
 
 import lox
+from lox import _columns
 
 SCALE = np.float32(0.5)
 
@@ -86,7 +87,9 @@ def aot(x):
 
 
 @pytest.mark.parametrize("delete", [aot, lambda x: x.delete()], ids=["compiled", "delete"])
-@pytest.mark.parametrize("options", [{}, {"interval": 2}, {"reduce": "last"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"interval": 2}, *({"reduce": name} for name in ("last", "sum", "mean", "min", "first"))], ids=str
+)
 @pytest.mark.parametrize("count", [1, 40, 600])
 def test_what_was_deleted_unseen_is_an_error_that_names_the_log(delete, count, options):
     def f(x):
@@ -100,6 +103,48 @@ def test_what_was_deleted_unseen_is_an_error_that_names_the_log(delete, count, o
         lox.SpoolError, match=rf"test_eager.py:{f.__code__.co_firstlineno + 2} .* was deleted.*jnp.copy"
     ):
         lox.spool(f)(jnp.array(X))
+
+
+@pytest.mark.parametrize("name", ["sum", "first"])
+def test_what_was_deleted_before_a_loop_is_an_error_that_names_the_log(name):
+    def f(x):
+        def step(carry, y):
+            lox.log({"x": y})
+            return carry, None
+
+        lox.log({"x": x})
+        x.delete()
+        for _ in range(2):
+            jax.lax.scan(step, 0, jnp.ones((2, 2)))
+
+    with pytest.raises(lox.SpoolError, match=rf"test_eager.py:{f.__code__.co_firstlineno + 5} .* was deleted"):
+        lox.spool(f, reduce=name)(jnp.array(X))
+
+
+def test_calls_with_a_key_each_and_shared_ones_are_stacked_a_few_at_a_time(monkeypatch):
+    counts, joined = [], _columns._joined
+    monkeypatch.setattr(_columns, "_joined", lambda *args: counts.append(len(args[1])) or joined(*args))
+
+    def f(x):
+        for place in range(200):
+            lox.log({f"own{place}": x + place, f"shared{place % 2}": x + place}, step=place)
+
+    _, logs = lox.spool(f)(jnp.float32(8))
+    assert_array(logs["shared1"], 8.0 + np.arange(1, 200, 2))
+    assert logs.steps["step"]["shared0"].tolist() == list(range(0, 200, 2))
+    assert logs["own7"].tolist() == [15]
+    assert counts and max(counts) <= _columns._OPERANDS
+
+
+def test_keys_that_are_alike_share_what_is_compiled():
+    def f(x):
+        for place in range(30):
+            lox.log({f"key{place}": x, "shared": x}, step=place)
+
+    lox.spool(f)(jnp.arange(3))
+    compiled = _columns._one_event._cache_size()
+    lox.spool(lambda x: [lox.log({f"other{place}": x}, step=place) for place in range(30)])(jnp.arange(3))
+    assert _columns._one_event._cache_size() <= compiled + 1
 
 
 def test_a_copy_of_what_is_deleted_is_kept():
