@@ -218,18 +218,21 @@ class logdict(Mapping[str, Any]):
     __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
-        """Whether two logdicts hold equal arrays of equal shapes and dtypes. Needs concrete values."""
+        """Whether the same happened in both: equal events, counters, masks and numbers of dropped events.
+
+        Shapes and dtypes must be equal. Values and counters of events that the mask says did not happen do not
+        matter. A NaN that was logged differs from every value, as in NumPy. Needs concrete values.
+        """
         if not isinstance(other, logdict):
             return NotImplemented
-        (mine, tree), (theirs, other_tree) = (jax.tree.flatten(logs.ungrouped()) for logs in (self, other))
-        return tree == other_tree and all(
-            a.shape == b.shape and a.dtype == b.dtype and bool(jnp.all(a == b))
-            for a, b in zip(mine, theirs, strict=True)
-        )
+        mine, theirs = self.ungrouped(), other.ungrouped()
+        if jax.tree.structure(mine) != jax.tree.structure(theirs):
+            return False
+        of_key = {key: timeline for timeline in theirs._timelines for key in timeline.values}
+        return all(_equal(timeline, of_key[key]) for timeline in mine._timelines for key in timeline.values)
 
     def __repr__(self) -> str:
-        keys = ", ".join(f"{key}: {value.dtype.name}{list(value.shape)}" for key, value in self.data.items())
-        return f"logdict({keys})"
+        return f"logdict({', '.join(f'{key}: {_shown(value)}' for key, value in self.data.items())})"
 
     def _repr_html_(self) -> str:
         return _notebook.table(self)
@@ -292,7 +295,7 @@ class logdict(Mapping[str, Any]):
 
         The counters become those of the last event, or of the first for "first". A key of which no event happened
         in some batch element is masked out there. Of events without a mask, all batch elements have as many:
-        "count" is one number.
+        "count" is one number. `dropped` stays: of events beyond a bound nothing is in the results.
 
         Args:
             reduction: "mean", "sum", "min", "max", "first", "last" or "count", or a mapping from key to one of them;
@@ -407,6 +410,36 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(repr, sorted(names))) or "none"
 
 
+def _shown(value: Any) -> str:
+    """The dtype and the shape of an array, and another leaf as it is."""
+    if _notebook.is_array(value):
+        return f"{value.dtype.name}{list(value.shape)}"
+    return repr(value)
+
+
+def _equal(first: Timeline, second: Timeline) -> bool:
+    """Whether the same happened in two timelines of the same keys and counters."""
+    whole = [(first.mask, second.mask), (first.dropped, second.dropped)]
+    if not all(_equal_arrays(mine, theirs) for mine, theirs in whole if mine is not None):
+        return False
+    parts = (first.values, second.values), (first.steps, second.steps)
+    return all(_equal_arrays(mine[name], theirs[name], first.mask) for mine, theirs in parts for name in mine)
+
+
+def _equal_arrays(first: Any, second: Any, where: Any = None) -> bool:
+    are_arrays = _notebook.is_array(first), _notebook.is_array(second)
+    if not all(are_arrays):  # jax.tree.map makes others.
+        return not any(are_arrays) and bool(first == second)
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    equal = first == second
+    if isinstance(equal, bool):  # Abstract values.
+        return equal
+    if where is not None and _notebook.is_array(where) and where.shape == equal.shape[: where.ndim]:
+        equal |= jnp.expand_dims(jnp.logical_not(where), tuple(range(where.ndim, equal.ndim)))
+    return bool(jnp.all(equal))
+
+
 def _joined(first: Timeline, second: Timeline) -> Timeline:
     for key in first.values:
         values = first.values[key], second.values[key]
@@ -440,7 +473,7 @@ def _reduced(timeline: Timeline, reductions: Mapping[str, str]) -> Timeline:
         key: fold(reductions[key], value, timeline.mask, timeline.steps, NOWHERE, batch_ndim)
         for key, value in timeline.values.items()
     }
-    return as_timeline(found)
+    return dataclasses.replace(as_timeline(found), dropped=timeline.dropped)
 
 
 def _flat(logs: logdict) -> tuple[tuple[Any], _Structure]:

@@ -26,16 +26,36 @@ def _row(cells: Mapping[str, str]) -> str:
     return f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells.values())}</tr>"
 
 
+def is_array(value: Any) -> bool:
+    """Tell whether a leaf of a logdict has a dtype and a shape: `jax.tree.map` makes leaves that have none."""
+    return hasattr(getattr(value, "dtype", None), "name") and isinstance(getattr(value, "shape", None), tuple)
+
+
 def _cells(logs: Logs, key: str) -> dict[str, str]:
     value: Any = logs.data[key]
+    if not is_array(value) or not value.shape:
+        dtype = value.dtype.name if is_array(value) else type(value).__name__
+        return {"key": key, "dtype": dtype, "shape": "", "events": "", "last": str(value), "line": ""}
     known = {"key": key, "dtype": value.dtype.name, "shape": str(list(value.shape[1:]))}
-    if isinstance(value, jax.core.Tracer) or not isinstance(value, (jax.Array, np.ndarray)):
+    if not _are_events(logs, key):
         return known | {"events": str(value.shape[0]), "last": "", "line": ""}
     events = PlainEvents.of(logs, key)
     happened = events.happened.any(tuple(range(1, events.happened.ndim)))
     numbers = events.numbers()[happened]
     last = f"{numbers[-1]:.6g}" if len(numbers) else ""
     return known | {"events": str(int(happened.sum())), "last": last, "line": line(numbers)}
+
+
+def _are_events(logs: Logs, key: str) -> bool:
+    """Whether the values, the counters and the mask of a key are concrete arrays that belong together."""
+    steps = [of[key] for of in logs.steps.values() if key in of]
+    others = [*steps, *([logs.mask[key]] if key in logs.mask else [])]
+    arrays = [logs.data[key], *others]
+    if any(isinstance(each, jax.core.Tracer) or not isinstance(each, (jax.Array, np.ndarray)) for each in arrays):
+        return False
+    if key in logs.mask and logs.mask[key].dtype != bool:
+        return False
+    return all(each.ndim and each.shape == arrays[0].shape[: each.ndim] for each in others)
 
 
 def line(numbers: np.ndarray) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from lox import _compat
 from lox._collect import fill
 from lox._columns import one_event
-from lox._events import Site
+from lox._events import NOWHERE, Site
 from lox._exceptions import LogValueError
 from lox._leading_axes import where
 from lox._timeline import Timeline
@@ -87,20 +87,25 @@ def lift(reduction: str, value: Any, mask: Any, steps: Mapping[str, Any], site: 
         LogValueError: There is no such reduction of values of this dtype.
     """
     if jnp.issubdtype(value.dtype, jax.dtypes.extended) and reduction not in ("first", "last", "count"):
-        raise LogValueError(f"reduce={reduction!r} takes numbers, got {value.dtype.name} logged at {site}.")
+        raise LogValueError(f"reduce={reduction!r} takes numbers, got {value.dtype.name}{_at(site, ' ')}.")
     dtype, shape = value.dtype, value.shape[:batch_ndim]
     if reduction in ("mean", "sum"):
         try:
             value = value.astype(_sum_dtype(reduction, dtype))
         except ValueError as error:
             raise LogValueError(
-                f"jax.numpy has no {reduction} of {dtype.name}, logged at {site}: log it as another dtype."
+                f"jax.numpy has no {reduction} of {dtype.name}{_at(site)}: convert it to another dtype first."
             ) from error
     if mask is not None and reduction not in ("first", "last", "count"):
         value = where(mask, value, _identity(reduction, jax.typeof(value)))
     maybe, certain = (None, 1) if mask is None else (mask.astype(jnp.int32), 0)
     kept = None if reduction == "count" else value
     return Accumulator(kept, None, maybe, None, dict(steps), reduction, dtype, shape, certain, site, mask is not None)
+
+
+def _at(site: Site, before: str = ", ") -> str:
+    """Where events were logged, for a message; a logdict does not know."""
+    return "" if site == NOWHERE else f"{before}logged at {site}"
 
 
 def count(maybe: Any, certain: int, batch_shape: tuple[int, ...], site: Site) -> Accumulator:
@@ -257,7 +262,7 @@ def result(accumulator: Accumulator) -> Any:
     if reduction == "count":
         if isinstance(accumulator.certain, int) and accumulator.certain > jnp.iinfo(jnp.int32).max:
             raise LogValueError(
-                f"reduce='count' counts {accumulator.certain:,} events of the log at {accumulator.site}, which is more "
+                f"reduce='count' counts {accumulator.certain:,} events{_at(accumulator.site)}, which is more "
                 "than an int32 holds. Leave it out of reduce=: the number is known before the program runs."
             )
         return _plus(accumulator.maybe, jnp.full(accumulator.batch_shape, accumulator.certain, jnp.int32))

@@ -284,3 +284,67 @@ def test_events_with_other_counters_are_not_joined_in_either_order():
     for first, second in ((without, counted), (counted, without)):
         with pytest.raises(lox.StructureError, match="counters differ"):
             first + second
+
+
+def test_a_reduction_keeps_how_many_events_were_dropped(logs):
+    assert logs.reduce("sum").dropped["x"] == 2 and "y" not in logs.reduce("sum").dropped
+    loop = lambda n: jax.lax.while_loop(lambda i: i < n, lambda i: lox.log({"a": i})["a"] + 1, 0)  # noqa: E731
+    truncated = lox.spool(jax.vmap(loop), max_iters=2)(jnp.array([5, 1]))[1].reduce({"a": "first"})
+    assert_array(truncated["a"], [[0, 0]])
+    assert_array(truncated.dropped["a"], [3, 0])
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        lambda leaf: None,
+        lambda leaf: leaf.sharding,
+        lambda leaf: "<text>",
+        lambda leaf: 1.5,
+        lambda leaf: leaf.mean(),
+        np.asarray,
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
+        lambda leaf: leaf.ravel()[:1],
+    ],
+)
+def test_a_logdict_of_any_leaves_shows_what_is_there(logs, leaf):
+    mapped = jax.tree.map(leaf, logs)
+    value = mapped["y"]
+    shown = f"{value.dtype.name}{list(value.shape)}" if hasattr(value, "dtype") else repr(value)
+    assert f"y: {shown})" in repr(mapped)
+    table = mapped._repr_html_()
+    assert "<td>y</td>" in table and "<text>" not in table
+    assert isinstance(mapped == jax.tree.map(leaf, logs), bool)
+    assert mapped != jax.tree.map(lambda leaf: "other", logs)
+
+
+def test_logs_are_equal_where_the_same_happened():
+    def f(happens, x):
+        return jax.lax.cond(happens, lambda: lox.log({"a": x}, step=1)["a"], lambda: x)
+
+    spooled = jax.jit(lox.spool(f, unify=True))
+    missing = spooled(False, 1.0)[1]
+    assert np.isnan(missing["a"][0])
+    assert missing == missing
+    assert missing == jax.tree.map(jnp.copy, missing)
+    assert missing == spooled(False, 2.0)[1]
+    assert missing == lox.logdict({"a": jnp.zeros(1)}, {"step": {"a": jnp.array([7])}}, missing.mask)
+    assert missing != lox.logdict({"a": jnp.zeros(1)}, {"step": {"a": jnp.array([0])}})
+    there = spooled(True, 1.0)[1]
+    assert there != missing and there == spooled(True, 1.0)[1] and there != spooled(True, 2.0)[1]
+    assert spooled(True, jnp.nan)[1] != spooled(True, jnp.nan)[1]
+    batch = lambda x: lox.logdict({"a": x}, {}, {"a": jnp.array([[True, False]])})  # noqa: E731
+    assert batch(jnp.array([[[1.0, 2.0], [3.0, 4.0]]])) == batch(jnp.array([[[1.0, 2.0], [5.0, jnp.nan]]]))
+    assert batch(jnp.array([[[1.0, 2.0], [3.0, 4.0]]])) != batch(jnp.array([[[1.0, 0.0], [3.0, 4.0]]]))
+    keys = lambda seed: lox.logdict({"k": jax.random.split(jax.random.key(seed), 2)}, mask={"k": jnp.zeros(2, bool)})  # noqa: E731
+    assert keys(0) == keys(1)
+
+
+def test_an_error_of_a_reduction_has_no_line_where_none_is_known():
+    logs = lox.logdict({"a": jnp.array([1, 2], jnp.int4)})
+    with pytest.raises(lox.LogValueError, match="no sum of int4: convert"):
+        logs.reduce("sum")
+    with pytest.raises(lox.LogValueError, match="takes numbers, got key<fry>[.]$"):
+        lox.logdict({"k": jax.random.split(jax.random.key(0), 2)}).reduce("sum")
+    with pytest.raises(lox.LogValueError, match="of int4, logged at .*test_logdict.py:[0-9]+"):
+        lox.spool(lambda x: lox.log({"a": x}), reduce="sum")(jnp.array(1, jnp.int4))
