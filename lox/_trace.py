@@ -150,7 +150,7 @@ class HandlerTrace(Listener):
         if self.met is not None:
             self.met.meet_primitive(primitive, params)
         rule = self.handler.rules.get(primitive) or rules.get(primitive)
-        if rule is None and (low := _compat.to_low(primitive)) is not None:
+        if rule is None and (low := _compat.to_low(primitive, args, params)) is not None:
             with jex.core.set_current_trace(self):
                 return low(*args, **params)
         if rule is None:

@@ -6,9 +6,10 @@ They have no public names as objects, but JAX's public tables of rules have them
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.extend as jex
 from jax.interpreters import ad, batching, partial_eval
 
@@ -53,11 +54,16 @@ def static_values(params: dict[str, Any]) -> list[Any]:
     return [found, *found.params.values()] if len(params) == 1 else []
 
 
-def to_low(primitive: Any) -> Any:
-    """The function that JAX takes for a high-level primitive where that is not wanted, or None."""
+def to_low(primitive: Any, args: Sequence[Any], params: dict[str, Any]) -> Any:
+    """The function that JAX takes for a high-level primitive where that is not wanted, or None.
+
+    Some primitives are high-level for some parameters only, and become themselves with others.
+    """
     default = getattr(jex.core.Primitive, "to_lojax", None)
     found = getattr(primitive, "to_lojax", None)
-    return None if getattr(found, "__func__", found) is default else found
+    if getattr(found, "__func__", found) is default:
+        return None
+    return found if primitive.is_high(*map(jax.typeof, args), **params) else None
 
 
 def high_may_log(params: dict[str, Any]) -> bool:
