@@ -23,14 +23,16 @@ def test_tap_calls_back_as_often_and_in_the_order_that_an_ordered_debug_callback
     def alike(program, n):
         called, tapped = [], []
 
-        def log(data, *, prefix="", tags=(), step=None):
-            def callback(*leaves):
-                for key, leaf in zip(keys, leaves, strict=True):
-                    called.append((key, np.asarray(leaf)))
+        def log(data, *, prefix="", tags=(), step=None, where=True):
+            def callback(mask, *leaves):
+                for key, leaf in zip(keys, map(np.asarray, leaves), strict=True) if np.any(mask) else ():
+                    filler = np.array(np.nan if jnp.issubdtype(leaf.dtype, jnp.inexact) else 0).astype(leaf.dtype)
+                    happened = np.reshape(mask, np.shape(mask) + (1,) * (leaf.ndim - np.ndim(mask)))
+                    called.append((key, np.where(happened, leaf, filler)))
 
             paths = jax.tree_util.tree_leaves_with_path(data)
             keys = [prefix + jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
-            jax.debug.callback(callback, *(jnp.asarray(leaf) for _, leaf in paths), ordered=True)
+            jax.debug.callback(callback, where, *(jnp.asarray(leaf) for _, leaf in paths), ordered=True)
             return data
 
         def callback(logs):
