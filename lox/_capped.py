@@ -25,7 +25,7 @@ from lox._collect import filled
 from lox._columns import Columns, check_alike, in_equal_batches, in_sequence, types_of, with_event_axes
 from lox._events import Log, Logs, Site, events, map_events, restrict
 from lox._handler import Collector, Filter, Handler, Inside, Results, Rule, State
-from lox._logs_in import tapped_in
+from lox._logs_in import events_in, tapped_in
 from lox._rules._call import discharge_from, split_results
 from lox._rules._scan import scan, scan_p
 from lox._rules._while import Loop, run_loop, while_p
@@ -189,6 +189,18 @@ class Capped(Collector):
         )
         return self._regrouped(state, [Buffer(each, None) for each in found])
 
+    def before(self, loop: Loop, state: Buffers) -> Buffers:
+        """The state before a loop, with buffers that vary over the shards over which the number of iterations does."""
+        if not loop.differs:
+            return state
+        logged = {key for program in loop.programs for event in events_in(program) for key in event.values}
+        prepared = self._in_loop(state, loop.programs)
+        buffers = (
+            buffer if logged.isdisjoint(buffer.rows.values) else jax.tree.map(loop.differing, buffer)
+            for buffer in prepared.buffers
+        )
+        return dataclasses.replace(prepared, buffers=tuple(buffers), in_loop=state.in_loop)
+
     def _in_loop(self, state: Buffers, programs: Sequence[Any]) -> Buffers:
         """The state with all arrays that it has after any iteration."""
         after = state
@@ -337,7 +349,7 @@ def _while(
             return loop.iterate(*values)
         return cast(list[Any], under(Mask(), loop.iterate)(values[-1], *values)[0])
 
-    outs, after, logs = run_loop(capped, state or Buffers(), loop, iterate)
+    outs, after, logs = run_loop(capped, capped.before(loop, state or Buffers()), loop, iterate)
     return _out_of_loop(capped, state, outs, after, logs)
 
 

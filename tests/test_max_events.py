@@ -358,3 +358,40 @@ def test_events_of_one_key_must_be_alike_in_loops_too():
 def test_reduced_keys_and_bounded_keys_go_together():
     _, logs = jax.jit(lox.spool(nested_whiles, max_events=2, reduce={"inner": "count"}))(N)
     assert logs["inner"].tolist() == [10] and logs["x"].shape == (2,)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_loops_of_as_many_iterations_as_a_shard_has_keep_its_first_events(nested):
+    mesh = jax.make_mesh((2,), ("d",), (jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec("d")
+
+    def f(ns):
+        def loop(start):
+            def body(i):
+                lox.log({"i": i})
+                lox.log({"odd": i}, where=i % 2 == 1)
+                return i + 1
+
+            return jax.lax.while_loop(lambda i: i < ns[0], body, jax.lax.pcast(start, ("d",), to="varying"))
+
+        if not nested:
+            return ns + loop(jnp.int32(0))
+
+        def outer(carry):
+            number, total = carry
+            lox.log({"number": number})
+            return number + 1, total + loop(number)
+
+        start = jax.lax.pcast(jnp.int32(0), ("d",), to="varying")
+        return ns + jax.lax.while_loop(lambda carry: carry[0] < 2, outer, (jnp.int32(0), start))[1]
+
+    sharded = jax.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec)
+    _, logs = jax.jit(lox.spool(sharded, max_events=3))(jnp.array([2, 4]))
+    for shard, n in enumerate((2, 4)):
+        starts = range(2) if nested else range(1)
+        events = [i for start in starts for i in range(start, n)]
+        assert [value for value, _ in kept(logs, "i", (shard,))] == events[:3]
+        assert logs.dropped["i"][shard] == max(len(events) - 3, 0)
+        assert [value for value, _ in kept(logs, "odd", (shard,))] == [i for i in events if i % 2 == 1][:3]
+    if nested:
+        assert logs["number"].shape == (3,) and logs.valid("number").tolist() == [0, 1]

@@ -117,6 +117,11 @@ class Loop:
         """The values that the loop of the program returns."""
         return self._typed(values[: len(self._types)])
 
+    @property
+    def differs(self) -> bool:
+        """Whether the number of iterations differs between shards."""
+        return bool(_compat.varying_axes(self._predicate))
+
     def differing(self, value: Any) -> Any:
         """The value, as one that differs between shards if the number of iterations does."""
         return self._vary(value, self._predicate)
