@@ -191,12 +191,14 @@ class Capped(Collector):
 
     def before(self, loop: Loop, state: Buffers) -> Buffers:
         """The state before a loop, with buffers that vary over the shards over which the number of iterations does."""
-        if not loop.differs:
+        if not (axes := loop.differs_over):
             return state
         logged = {key for program in loop.programs for event in events_in(program) for key in event.values}
         prepared = self._in_loop(state, loop.programs)
         buffers = (
-            buffer if logged.isdisjoint(buffer.rows.values) else jax.tree.map(loop.differing, buffer)
+            buffer
+            if logged.isdisjoint(buffer.rows.values)
+            else jax.tree.map(lambda leaf: _compat.vary_in_branch(leaf, axes), buffer)
             for buffer in prepared.buffers
         )
         return dataclasses.replace(prepared, buffers=tuple(buffers), in_loop=state.in_loop)
@@ -316,7 +318,7 @@ def _varying_as(buffer: Buffer, like: Buffer) -> Buffer:
     """The buffer, marked as varying over the shards over which what is written to it varies."""
 
     def vary(array: Any, like: Any) -> Any:
-        return array if like is None else _compat.vary(array, sorted(_compat.varying_axes(like)))
+        return array if like is None else _compat.vary_in_branch(array, sorted(_compat.varying_axes(like)))
 
     values = {key: vary(rows, like.rows.values[key]) for key, rows in buffer.rows.values.items()}
     steps = {name: vary(rows, like.rows.steps.get(name)) for name, rows in buffer.rows.steps.items()}
@@ -342,7 +344,9 @@ def _while(
     del primitive
     capped = dataclasses.replace(cast(Capped, handler), takes_all=True)
     # A log that is left in the loop is masked by what JAX makes of the loop under a `vmap`.
-    loop = Loop(args, params, lockstep=not capped.forward and not tapped_in(params))
+    # On shards JAX does it by types, which the loop must not change.
+    on_shards = bool(jax.sharding.get_abstract_mesh().manual_axes)
+    loop = Loop(args, params, lockstep=not capped.forward and not tapped_in(params) and not on_shards)
 
     def iterate(*values: Any) -> list[Any]:
         if not loop.lockstep:

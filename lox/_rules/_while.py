@@ -118,9 +118,9 @@ class Loop:
         return self._typed(values[: len(self._types)])
 
     @property
-    def differs(self) -> bool:
-        """Whether the number of iterations differs between shards."""
-        return bool(_compat.varying_axes(self._predicate))
+    def differs_over(self) -> list[Any]:
+        """The axes of the mesh along which the number of iterations differs between shards."""
+        return sorted(_compat.varying_axes(self._predicate))
 
     def differing(self, value: Any) -> Any:
         """The value, as one that differs between shards if the number of iterations does."""
