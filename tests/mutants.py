@@ -95,6 +95,11 @@ def name(owner, attribute, broken):
     return lambda patch: patch.setattr(owner, attribute, broken(getattr(owner, attribute)))
 
 
+def both(*breaks):
+    """Breaks several things, as a rule and that of a primitive which becomes the first one's."""
+    return lambda patch: [each(patch) for each in breaks]
+
+
 def instead(value):
     """Whatever it was, this is in its place."""
     return lambda _: value
@@ -302,7 +307,11 @@ MUTANTS = {
     ),
     "while logs twice": (own_rule(_spool, "_rules", primitives.while_p, doubled), "while_loop", ["while_loop"]),
     "custom_jvp loses its rule": (rule(primitives.custom_jvp_call_p, inlined), "custom_rules", ["custom_jvp"]),
-    "custom_jvp drops its logs": (rule(primitives.custom_jvp_call_p, silent), "jit", ["custom_jvp"]),
+    "custom_jvp drops its logs": (
+        both(rule(primitives.custom_jvp_call_p, silent), rule(_compat.high_p, silent)),
+        "jit",
+        ["custom_jvp"],
+    ),
     "custom_jvp logs twice": (rule(primitives.custom_jvp_call_p, doubled), "jit", ["custom_jvp"]),
     "custom_vjp loses its rule": (rule(primitives.custom_vjp_call_p, inlined), "custom_rules", ["custom_vjp"]),
     "custom_vjp drops its logs": (rule(primitives.custom_vjp_call_p, silent), "jit", ["custom_vjp"]),

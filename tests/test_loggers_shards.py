@@ -188,6 +188,7 @@ def test_what_describes_a_run_is_the_same_on_all_shards(mesh, logger):
         logger.flush()
 
 
+@pytest.mark.filterwarnings("ignore:.* does not write what process")
 @pytest.mark.parametrize("of_each", [False, True])
 def test_what_differs_between_shards_is_refused_by_a_process_that_is_not_the_first(mesh, logger, monkeypatch, of_each):
     monkeypatch.setattr(_processes, "here", lambda: _processes.Here(process=1, processes=2, devices=SHARDS))

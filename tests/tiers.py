@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, seed, settings
 
 INTEGRATION = Path(__file__).parent / "integration"
 DEFAULT = "not integration and not exhaustive"
-BUDGETS = {"default": 6_200, "integration": 1_700, "exhaustive": 2_560}
+BUDGETS = {"default": 6_400, "integration": 1_700, "exhaustive": 2_700}
 """The most that a tier may run: a test counts 1, and one that generates programs as many as it generates."""
 
 
