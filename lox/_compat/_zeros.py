@@ -13,6 +13,9 @@ def zeros_like_aval(aval: Any) -> Any:
     """Zeros of an abstract value; typed keys get key data of zeros (jax 0.10 makes float0 of them)."""
     if jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key):
         return jax.lax.full(aval.shape, 0, aval.dtype)
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.manual_axes and getattr(aval, "sharding", None) is not None and aval.sharding.mesh != mesh:
+        aval = aval.update(sharding=aval.sharding.update(mesh=mesh))  # That of a value from outside of the shard_map.
     return ad.zeros_like_aval(aval)
 
 
