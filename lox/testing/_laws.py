@@ -319,7 +319,7 @@ def _caps(subject: Subject, bound: int) -> None:
     for key in logs:
         if key in logs.mask and key not in is_capped:
             raise BrokenLaw(f"{how} has a mask of key {key!r}, whose events it does not count.")
-    if "shard_map" in subject.primitives:  # There each shard keeps so many, of what they share as well.
+    if subject.has_shards:  # There each shard keeps so many, of what they share as well.
         return
     expected = {
         key: {lane: happened[: bound if key in is_capped else None] for lane, happened in lanes.items()}
@@ -371,7 +371,7 @@ def tap_and_spool(subject: Subject) -> Claims:
         for name, fun in (("f", f), ("jit(f)", jax.jit(f))):
             tapped = functools.partial(lox.tap, fun, buffer=buffer)
             yield subject.taps(f"tap({name}, buffer={buffer})", tapped)
-    if "shard_map" in subject.primitives:  # Shards do not count together: `interval` skips nothing there.
+    if subject.has_shards:  # Shards do not count together: `interval` skips nothing there.
         return
     for buffer in (1, 2):
         how = f"tap(jit(f), interval=2, buffer={buffer})"
@@ -386,7 +386,7 @@ def sharding(subject: Subject) -> Claims:
         raise DoesNotApply("there is one device")
     if not jax.sharding.get_abstract_mesh().empty:
         raise DoesNotApply("a mesh is set already")
-    if "shard_map" in subject.primitives:
+    if subject.has_shards:
         raise DoesNotApply("the function says itself which devices it uses")
 
     def on(devices: int, spec: PartitionSpec, fun: Function) -> Function:

@@ -14,7 +14,7 @@ import numpy as np
 import lox
 from lox import _logs_in
 from lox.testing._compare import Events, Lane, Reference, difference, events, same
-from lox.testing._program import Program
+from lox.testing._program import Program, Vmap
 from lox.testing._reference import reference
 
 Function = Callable[..., Any]
@@ -156,6 +156,13 @@ class Subject:
     def primitives(self) -> frozenset[str]:
         """The names of the primitives in the function, at any depth."""
         return frozenset(eqn.primitive.name for eqn in _logs_in.equations(jax.make_jaxpr(self.fun)(*self.args)))
+
+    @property
+    def has_shards(self) -> bool:
+        """Whether it has a `shard_map`, also one that JAX leaves out where nothing logs in it."""
+        if isinstance(self.fun, Program):
+            return any(isinstance(each, Vmap) and each.sharded for each in self.fun.statements())
+        return "shard_map" in self.primitives
 
     def require(self, names: Iterable[str], what: str) -> None:
         """Raises DoesNotApply if the function has none of these primitives."""
