@@ -35,7 +35,7 @@ def measure() -> Iterator[Table]:
 
 
 def solve(state):
-    """The implicit Euler method with Newton's, both of which stop by themselves."""
+    """The implicit Euler method with Newton's. Both stop by themselves."""
 
     def slope(state):
         return -jnp.sin(state) * jnp.roll(state, 1)

@@ -172,7 +172,7 @@ class Capped(Collector):
 
     def _with_room(self, state: Buffers, log: Log) -> Buffers:
         """The state with a buffer for each key that needs one, and buffers whose keys are logged together."""
-        known, logged = state.keys(), [event for event in events((log,))]
+        known, logged = state.keys(), list(events((log,)))
         takes = {key for event in logged if self.takes_all or event.mask is not None for key in event.values} | known
         if takes.isdisjoint(key for event in logged for key in event.values):
             return state

@@ -159,10 +159,10 @@ class context:
     """Adds counters, tags and a prefix to every log call in a block, or in the calls of a function.
 
     `with lox.context(step=i):` is the same as writing `step=i` at each log call in the block that has no such counter:
-    those of the functions that it calls, jitted ones as well, whether the handler is around the block or inside of it.
+    those of the functions that it calls, jitted ones as well, whether the handler is around the block or inside it.
 
     Contexts nest: prefixes are joined, the outer one first, tags add up, and of two counters of one name the inner one
-    counts, or that of the log call itself. Selections by `argnames` and `tags` see what the contexts inside of the
+    counts, or that of the log call itself. Selections by `argnames` and `tags` see what the contexts inside the
     handler and around it have added. The block may be inside `jit`, `vmap`, `grad` or the body of a `scan`: there, a
     counter that is traced is that of the iteration. It is restored when an exception leaves the block, and is not
     seen by threads that are started in it. What `lox.log_grad` and the bwd rule of a `custom_vjp` log has the context
@@ -189,7 +189,7 @@ class context:
 
     When the block is left, or a program in it is compiled:
         ContextError: The block is left in another order than blocks nest, as when a generator yields in one. Or a
-            counter cannot reach a log, as in ``jax.jit(lox.tap(f)).lower(x)`` inside of a block. A `RuntimeError`.
+            counter cannot reach a log, as in ``jax.jit(lox.tap(f)).lower(x)`` inside a block. A `RuntimeError`.
 
     >>> import jax, jax.numpy as jnp
     >>> import lox
