@@ -67,9 +67,9 @@ class HandlerTrace(Listener):
                     refuse_late(primitive, args, params)
                 if self.leaves_rules(primitive, params):
                     with self.without_values():
-                        return self.apply(primitive, args, params)
+                        return self.apply_bound(primitive, args, params)
                 return primitive.bind(*args, **params)
-            return self.apply(primitive, args, params)
+            return self.apply_bound(primitive, args, params)
 
     def hear(self, logs: Logs, to: Destination | None) -> None:
         if self.met is not None and to is None:
@@ -146,13 +146,20 @@ class HandlerTrace(Listener):
             return around  # A handler that is in a rule has to tell that it is in a context.
         return _within(around, ambient(self.contexts))
 
+    def apply_bound(self, primitive: Any, args: Any, params: Any) -> Any:
+        """Apply a rule where the parameters are those of an equation: JAX can say what else it makes of them."""
+        if self.rule_for(primitive) is None and (low := _compat.to_low(primitive, args, params)) is not None:
+            with jex.core.set_current_trace(self):
+                return low(*args, **params)
+        return self.apply(primitive, args, params)
+
+    def rule_for(self, primitive: Any) -> Any:
+        return self.handler.rules.get(primitive) or rules.get(primitive)
+
     def apply(self, primitive: Any, args: Any, params: Any) -> Any:
         if self.met is not None:
             self.met.meet_primitive(primitive, params)
-        rule = self.handler.rules.get(primitive) or rules.get(primitive)
-        if rule is None and (low := _compat.to_low(primitive, args, params)) is not None:
-            with jex.core.set_current_trace(self):
-                return low(*args, **params)
+        rule = self.rule_for(primitive)
         if rule is None:
             raise UnsupportedPrimitiveError(unsupported(primitive, params))
         if primitive in _compiled and self.runs_at_once:  # A rule makes of it what is new at each call.

@@ -12,11 +12,18 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, seed, settings
+from hypothesis.internal.conjecture import providers
 
 INTEGRATION = Path(__file__).parent / "integration"
 DEFAULT = "not integration and not exhaustive"
 BUDGETS = {"default": 6_400, "integration": 1_700, "exhaustive": 2_700}
 """The most that a tier may run: a test counts 1, and one that generates programs as many as it generates."""
+
+
+# Hypothesis takes numbers from the source of all modules that are imported: what is generated would depend on which
+# other tests are collected. Here the seed alone decides.
+assert hasattr(providers, "_get_local_constants")
+providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_configure(config):

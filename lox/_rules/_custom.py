@@ -46,7 +46,7 @@ class _Function:
         self.fun = fun
         self.held = structure.num_leaves
         self.recorded = recording.value if recorded is None else recorded
-        self.around = ambient.value if handler.around is None else handler.around
+        self.around = ambient.value
         self.results_structure: Any = None
 
     def with_results(self, *args: Any) -> tuple[list[Any], list[Any]]:
