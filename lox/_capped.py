@@ -29,6 +29,7 @@ from lox._logs_in import events_in, tapped_in
 from lox._rules._call import discharge_from, split_results
 from lox._rules._scan import scan, scan_p
 from lox._rules._while import Loop, run_loop, while_p
+from lox._split import plain
 from lox._subsample import EventCounts, compact, subsampled
 from lox._timeline import Timeline, groups, refined
 from lox._trace import under
@@ -114,6 +115,7 @@ class Capped(Collector):
         if state is None:
             return None, logs
         collected: list[Log] = []
+        state = dataclasses.replace(state, counts=state.counts.appeared(logs))
         for log in logs:
             state = self._with_room(state, log)
             kept = state.keys()
@@ -140,7 +142,8 @@ class Capped(Collector):
             return self.join(state, collected)
         if not after.in_loop:  # What is collected in a call comes before what is in its buffers.
             return dataclasses.replace(after, counts=state.counts.after(after.counts, self.interval)), collected
-        return self.join(dataclasses.replace(after, counts=state.counts, in_loop=state.in_loop), collected)
+        counts = dataclasses.replace(state.counts, order=after.counts.order)
+        return self.join(dataclasses.replace(after, counts=counts, in_loop=state.in_loop), collected)
 
     def rows(self, buffer: Buffer) -> Columns:
         """The events in a buffer, with a mask, and the number of those that it dropped."""
@@ -153,6 +156,11 @@ class Capped(Collector):
     def start(self) -> Buffers:
         """The state before a function."""
         return Buffers()
+
+    def order(self, state: Buffers, logs: Logs) -> tuple[str, ...]:
+        """The names that `by_type` has made, in the order in which they first appear in the program."""
+        del logs
+        return state.counts.order
 
     def result(self, state: Buffers, logs: Logs) -> list[Timeline]:
         """The timelines of all logs of a function."""
@@ -197,7 +205,7 @@ class Capped(Collector):
         prepared = self._in_loop(state, loop.programs)
         buffers = (
             buffer
-            if logged.isdisjoint(buffer.rows.values)
+            if logged.isdisjoint(map(plain, buffer.rows.values))
             else jax.tree.map(lambda leaf: _compat.vary_in_branch(leaf, axes), buffer)
             for buffer in prepared.buffers
         )
@@ -210,9 +218,10 @@ class Capped(Collector):
             before = after
             for program in programs:
                 after = self._after(after, program)
-            after = dataclasses.replace(after, counts=state.counts)
+            counts = dataclasses.replace(state.counts, order=after.counts.order)
+            after = dataclasses.replace(after, counts=counts)
             if _types(before) == _types(after):
-                return dataclasses.replace(self._regrouped(state, after.buffers), in_loop=True)
+                return dataclasses.replace(self._regrouped(state, after.buffers), counts=counts, in_loop=True)
 
     def _after(self, state: Buffers, program: Any) -> Buffers:
         """The state after a program, with abstract values in place of arrays."""

@@ -20,6 +20,7 @@ from lox._handler import Collector, Filter, Handler, Results, State
 from lox._leading_axes import where
 from lox._logs_in import events_in, jaxprs_in
 from lox._site import BranchesDiffer, strictest
+from lox._split import MENDS, plain
 from lox._timeline import groups
 
 Maker = Callable[[Logs], Logs]
@@ -178,7 +179,7 @@ def difference(branches: Sequence[Logs], with_tags: bool = False) -> BranchesDif
     listed = []
     for logs, count in zip(branches, by_key, strict=True):
         sites = {key: event.site for event in reversed(list(events(logs))) for key in event.values}
-        listed.append(tuple((key, number, sites[key]) for key, number in count.items()))
+        listed.append(tuple((plain(key), number, sites[key]) for key, number in count.items()))
     return BranchesDiffer(tuple(listed))
 
 
@@ -277,9 +278,9 @@ def _check_branches(key: str, first: Columns, other: Columns) -> None:
     if kinds[0] != kinds[1]:
         (here, steps), (there, other_steps) = kinds
         raise StructureError(
-            f"The branches of a cond or switch log the key {key!r} differently: as {here} with steps {steps} at "
+            f"The branches of a cond or switch log the key {plain(key)!r} differently: as {here} with steps {steps} at "
             f"{first.site}, and as {there} with steps {other_steps} at {other.site}. Events of one key must be alike: "
-            "give one of them another key or a prefix."
+            f"{MENDS}"
         )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from lox._events import NOWHERE, Event, Log, Site, StackedEvents
 from lox._exceptions import StructureError, UnsupportedPrimitiveError
 from lox._site import Optional, from_context, strictest
+from lox._split import MENDS, is_typed, plain
 from lox._timeline import Timeline, groups
 
 
@@ -277,14 +278,13 @@ def check_alike(types: dict[str, Type], first: Columns, other: Columns, depth: i
     for key in first.values:
         if types[key] != others[key]:
             raise StructureError(
-                f"The key {key!r} is logged as {describe(*types[key])} at {first.site} and as "
-                f"{describe(*others[key])} at {other.site}. "
-                "Events of one key must be alike: give one of them another key or a prefix."
+                f"The key {plain(key)!r} is logged as {describe(*types[key])} at {first.site} and as "
+                f"{describe(*others[key])} at {other.site}. Events of one key must be alike: {MENDS}"
             )
         raise StructureError(
-            f"The key {key!r} is logged with {_counters(first)} at {first.site} and with {_counters(other)} at "
-            f"{other.site}. Events of one key must have the same counters: give one of them another key or a "
-            f"prefix.{from_context(first.site, other.site)}"
+            f"The key {plain(key)!r} is logged with {_counters(first)} at {first.site} and with {_counters(other)} at "
+            f"{other.site}. Events of one key must have the same counters: {MENDS}"
+            f"{from_context(first.site, other.site)}"
         )
 
 
@@ -297,14 +297,16 @@ def types_of(part: Columns, depth: int = 0) -> dict[str, Type]:
 def in_equal_batches(parts: list[Columns], depth: int = 0, arrays: Arrays = ON_DEVICE) -> list[Columns]:
     """The parts, of which those of smaller batches get the elements that they lack, where no event happened.
 
-    So it is in `lax.map` with a `batch_size` that does not divide the length. Others stay as they are.
+    So it is in `lax.map` with a `batch_size` that does not divide the length, and for all events that are collected by
+    type. Others stay as they are.
     """
     batches = [part.batch(depth) for part in parts]
     if all(batch == batches[0] for batch in batches):
         return parts
     logged = [{key: (dtype, shape[n:]) for key, (dtype, shape, n) in types_of(part, depth).items()} for part in parts]
-    first = parts[0].site, parts[0].batch_ndim, logged[0]
-    if any((part.site, part.batch_ndim, types) != first for part, types in zip(parts, logged, strict=True)):
+    one_site = any(map(is_typed, parts[0].values)) or all(part.site == parts[0].site for part in parts)
+    first = parts[0].batch_ndim, logged[0]
+    if not one_site or any((part.batch_ndim, types) != first for part, types in zip(parts, logged, strict=True)):
         return parts
     largest = tuple(map(max, zip(*batches, strict=True)))
     return [

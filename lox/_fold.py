@@ -25,6 +25,7 @@ from lox._reduce import (
     empty_in_loop,
     entered,
     fold,
+    in_common_batches,
     in_equal_batches,
     lift,
     merge,
@@ -35,6 +36,7 @@ from lox._reduce import (
 from lox._rules._call import discharge, split_results
 from lox._select import Selecting, Selection
 from lox._site import from_context
+from lox._split import MENDS, by_type, in_order, is_typed, plain
 from lox._timeline import canonical, refined
 
 _primitives = jex.core.primitives
@@ -56,12 +58,14 @@ class Reduced:
         timelines: The keys that are logged together, and whose counters and masks are therefore equal.
         in_loop: Whether it has the same arrays after any events.
         continues: The keys of which the events before the primitive are part, that it is in.
+        order: The names that `_split.by_type` has made, in the order in which they first appeared.
     """
 
     accumulators: dict[str, Accumulator]
     timelines: tuple[tuple[str, ...], ...] = dataclasses.field(metadata={"static": True})
     in_loop: bool = dataclasses.field(default=False, metadata={"static": True})
     continues: tuple[str, ...] = dataclasses.field(default=(), metadata={"static": True})
+    order: tuple[str, ...] = dataclasses.field(default=(), metadata={"static": True})
 
     def map(self, function: Callable[[str, Accumulator], Accumulator], **changes: Any) -> Reduced:
         """Apply a function to each key and accumulator."""
@@ -78,13 +82,15 @@ class Reduce(Selecting, Stateful):
 
     Attributes:
         reductions: The reduction of every key (under None) or of some.
+        split: Whether events of one key that are not alike are folded apart rather than refused.
     """
 
     reductions: tuple[tuple[str | None, str], ...]
+    split: bool
 
-    def reduction(self, key: str) -> str:
-        """The reduction of a key that is selected."""
-        return _reduction(self.reductions, key)
+    def reduction(self, name: str) -> str:
+        """The reduction of a key that is selected, which a name is made of."""
+        return _reduction(self.reductions, plain(name))
 
     def handle(self, state: Reduced, logs: Logs) -> Results:
         selected = self.taken(logs)
@@ -116,7 +122,7 @@ class Reduce(Selecting, Stateful):
         if after.in_loop:
             rest = {key: out_of_loop(each) for key, each in rest.items()}
         state = dataclasses.replace(state, accumulators=state.accumulators | goes_on)
-        return merged(state, Reduced(rest, after.timelines)), ()
+        return merged(state, Reduced(rest, after.timelines, order=after.order)), ()
 
     def unify_branches(self, branches: Sequence[Results]) -> Sequence[Callable[[Results], Results]]:
         states = [state for state, _ in branches]
@@ -151,11 +157,12 @@ class Reduce(Selecting, Stateful):
             outer = state.accumulators[alike[0]].outer_batch_ndim
             shards = (jax.lax.axis_size(axes),) if axes else ()
             own = {key: _on_shards(state.accumulators[key], outer, shards) for key in alike}
-            parts.append((outer, Reduced(own, (tuple(alike),), state.in_loop)))
+            parts.append((outer, Reduced(own, (tuple(alike),), state.in_loop, order=state.order)))
         return parts
 
     def _folded(self, logs: Logs) -> Reduced:
-        return reduced(columns(logs), self.reduction)
+        logs = by_type(logs, lambda key: self.split or self.reduction(key) == "count")
+        return reduced(columns(logs), self.reduction, in_order(logs) if self.split else ())
 
     def _found(self, program: Any) -> Reduced:
         """Return the state that a program ends with, with abstract values in place of arrays."""
@@ -223,17 +230,19 @@ def _alike(first: Accumulator, second: Accumulator) -> bool:
     return _type(first) == _type(second) and first.batch_shape == second.batch_shape
 
 
-def reduced(timelines: Sequence[Columns], reduction: Callable[[str], str]) -> Reduced:
-    """The events of some timelines, each key by its reduction."""
-    accumulators = {}
+def reduced(timelines: Sequence[Columns], reduction: Callable[[str], str], order: tuple[str, ...] = ()) -> Reduced:
+    """The events of some timelines, each key by its reduction. Those of any type count together."""
+    accumulators: dict[str, Accumulator] = {}
+    groups = []
     # The counters of "first" are those of another event.
-    parts = refined(timelines, lambda key: reduction(key) == "first")
-    for each in parts:
+    for each in refined(timelines, lambda name: reduction(name) == "first"):
         of = lift if each.single else fold
-        for key, value in each.values.items():
+        keys = [plain(name) if reduction(name) == "count" else name for name in each.values]
+        for key, value in zip(keys, each.values.values(), strict=True):
             one = of(reduction(key), value, each.mask, each.steps, each.site, each.batch_ndim)
-            accumulators[key] = dataclasses.replace(one, outer_batch_ndim=each.outer_batch_ndim)
-    return Reduced(accumulators, canonical(each.values for each in parts))
+            _add(accumulators, key, dataclasses.replace(one, outer_batch_ndim=each.outer_batch_ndim))
+        groups.append(keys)
+    return Reduced(accumulators, canonical(groups), order=order)
 
 
 def merged(first: Reduced, second: Reduced) -> Reduced:
@@ -244,13 +253,20 @@ def merged(first: Reduced, second: Reduced) -> Reduced:
     """
     accumulators = dict(first.accumulators)
     for key, accumulator in second.accumulators.items():
-        if key in accumulators:
-            before, accumulator = in_equal_batches(accumulators[key], accumulator)
-            _check_alike(key, before, accumulator)
-            accumulator = merge(before, accumulator)
-        accumulators[key] = accumulator
-    timelines = _together(first, second)
-    return dataclasses.replace(first, accumulators=accumulators, timelines=timelines)
+        _add(accumulators, key, accumulator)
+    timelines, order = _together(first, second), tuple(dict.fromkeys((*first.order, *second.order)))
+    return dataclasses.replace(first, accumulators=accumulators, timelines=timelines, order=order)
+
+
+def _add(accumulators: dict[str, Accumulator], key: str, further: Accumulator) -> None:
+    if key in accumulators:
+        before, further = in_equal_batches(accumulators[key], further, of_any_call=is_typed(key))
+        if further.reduction == "count":
+            before, further = in_common_batches(before, further)
+        else:
+            _check_alike(key, before, further)
+        further = merge(before, further)
+    accumulators[key] = further
 
 
 def _together(first: Reduced, second: Reduced) -> tuple[tuple[str, ...], ...]:
@@ -263,7 +279,9 @@ def _together(first: Reduced, second: Reduced) -> tuple[tuple[str, ...], ...]:
 
 
 def _type(accumulator: Accumulator) -> tuple[str, list[str]]:
-    shape = accumulator.batch_shape if accumulator.value is None else jnp.shape(accumulator.value)
+    if accumulator.reduction == "count":
+        return "", sorted(accumulator.steps)
+    shape = jnp.shape(accumulator.value)
     return describe(accumulator.dtype, shape, len(accumulator.batch_shape)), sorted(accumulator.steps)
 
 
@@ -271,7 +289,7 @@ def _check_alike(key: str, first: Accumulator, other: Accumulator) -> None:
     (here, steps), (there, other_steps) = _type(first), _type(other)
     if (here, steps) != (there, other_steps):
         raise StructureError(
-            f"The key {key!r} is logged as {here} with steps {steps} at {first.site} and as {there} with steps "
-            f"{other_steps} at {other.site}. Events of one key must be alike: give one of them another key or a "
-            f"prefix.{from_context(first.site, other.site)}"
+            f"The key {plain(key)!r} is logged as {here} with steps {steps} at {first.site} and as {there} with steps "
+            f"{other_steps} at {other.site}. Events of one key must be alike: {MENDS}"
+            f"{from_context(first.site, other.site)}"
         )

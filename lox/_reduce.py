@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+import math
+from collections.abc import Container, Mapping
+from itertools import takewhile
 from typing import Any, Literal, get_args
 
 import jax
@@ -159,12 +161,14 @@ def empty_in_loop(like: Accumulator) -> Accumulator:
     return dataclasses.replace(none, maybe=maybe, begun=begun, is_masked=False)
 
 
-def in_equal_batches(first: Accumulator, second: Accumulator) -> tuple[Accumulator, Accumulator]:
+def in_equal_batches(
+    first: Accumulator, second: Accumulator, of_any_call: bool = False
+) -> tuple[Accumulator, Accumulator]:
     """Accumulators of one log call, of which that of the smaller batch has no events of the elements that it lacks.
 
     So it is in `lax.map` with a `batch_size` that does not divide the length. Others stay as they are.
     """
-    if first.site != second.site or len(first.batch_shape) != len(second.batch_shape):
+    if not (of_any_call or first.site == second.site) or len(first.batch_shape) != len(second.batch_shape):
         return first, second
     largest = tuple(map(max, first.batch_shape, second.batch_shape))
     return _in_batch(first, largest), _in_batch(second, largest)
@@ -187,6 +191,30 @@ def _in_batch(accumulator: Accumulator, batch_shape: tuple[int, ...]) -> Accumul
         return jax.lax.dynamic_update_slice(whole, part, [0] * part.ndim)
 
     return jax.tree.map(put, none, dataclasses.replace(uncertain, batch_shape=batch_shape))
+
+
+def in_common_batches(first: Accumulator, second: Accumulator) -> tuple[Accumulator, Accumulator]:
+    """Counts with the first batch axes that both have, and the counters. Other axes are added up, and have none."""
+    shared = takewhile(lambda sizes: sizes[0] == sizes[1], zip(first.batch_shape, second.batch_shape, strict=False))
+    batch_shape = tuple(size for size, _ in shared)
+    steps = first.steps.keys() & second.steps.keys() if first.batch_shape == second.batch_shape else ()
+    return _in_common_batch(first, batch_shape, steps), _in_common_batch(second, batch_shape, steps)
+
+
+def _in_common_batch(accumulator: Accumulator, batch_shape: tuple[int, ...], steps: Container[str]) -> Accumulator:
+    """A count with these batch axes and counters only."""
+    ndim, sizes = len(batch_shape), accumulator.batch_shape[len(batch_shape) :]
+    maybe = accumulator.maybe
+    if maybe is not None and sizes:
+        maybe = jnp.sum(maybe, axis=tuple(range(ndim, maybe.ndim)), dtype=maybe.dtype)
+    return dataclasses.replace(
+        accumulator,
+        maybe=maybe,
+        certain=accumulator.certain * math.prod(sizes),
+        steps={name: step for name, step in accumulator.steps.items() if name in steps},
+        batch_shape=batch_shape,
+        outer_batch_ndim=min(accumulator.outer_batch_ndim, ndim),
+    )
 
 
 def merge(first: Accumulator, second: Accumulator) -> Accumulator:

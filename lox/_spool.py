@@ -28,6 +28,7 @@ from lox._reduce import Reduction, as_timeline, check_reduction
 from lox._rules._scan import scan_p
 from lox._rules._while import Loop, while_loop, while_p
 from lox._select import PassThrough, Selecting, Selection
+from lox._split import by_type, in_order, numbered
 from lox._subsample import EventCounts, compact, subsampled, subsampled_scan
 from lox._timeline import Timeline, refined
 from lox._trace import is_outermost
@@ -45,6 +46,7 @@ class Spool(Selecting, Collector):
         max_iters: How many iterations of a `while_loop` are collected.
         interval: Which events are kept.
         keeps_all: Whether it is still to be seen which are.
+        split: Whether events of one key that are not alike are collected apart rather than refused.
     """
 
     unify: bool
@@ -52,6 +54,7 @@ class Spool(Selecting, Collector):
     max_iters: int | None
     interval: int = 1
     keeps_all: bool = False
+    split: bool = False
 
     @property
     def rules(self) -> Mapping[Any, Rule]:  # type: ignore[override]
@@ -62,7 +65,7 @@ class Spool(Selecting, Collector):
         for event in events(selected):
             if event.optional and event.optional.needs_unify and not self.unify:
                 raise StructureError(event.optional.message(event.site))
-        return selected
+        return by_type(selected) if self.split else selected
 
     def join(self, state: EventCounts | None, logs: Logs) -> Results:
         if self.keeps_all:
@@ -99,6 +102,10 @@ class Spool(Selecting, Collector):
     def start(self) -> EventCounts | None:
         """The state before a function."""
         return None if self.interval == 1 else EventCounts()
+
+    def order(self, state: EventCounts | None, logs: Logs) -> tuple[str, ...]:
+        """The names that `by_type` has made, in the order in which they first appear in the program."""
+        return in_order(logs) if state is None else state.order
 
     def result(self, state: EventCounts | None, logs: Logs) -> list[Timeline]:
         """The timelines of all logs of a function.
@@ -183,6 +190,7 @@ def spool(
     on_while: Literal["error", "warn"] = "error",
     max_iters: int | None = None,
     max_events: int | None = None,
+    on_mismatch: Literal["error", "split"] = "error",
 ) -> Callable[[Function], Callable[..., tuple[Any, logdict]]]: ...
 @overload
 def spool(
@@ -198,6 +206,7 @@ def spool(
     on_while: Literal["error", "warn"] = "error",
     max_iters: int | None = None,
     max_events: int | None = None,
+    on_mismatch: Literal["error", "split"] = "error",
 ) -> Callable[..., tuple[Any, logdict]]: ...
 @says_what_was_meant("lox.spool", "lox.spool(f)(x)")
 def spool(
@@ -213,6 +222,7 @@ def spool(
     on_while: Literal["error", "warn"] = "error",
     max_iters: int | None = None,
     max_events: int | None = None,
+    on_mismatch: Literal["error", "split"] = "error",
 ) -> Any:
     """Makes a function return what it logs, as arrays.
 
@@ -243,13 +253,18 @@ def spool(
             element, the first so many that happen are kept, in their order, and `logs.dropped` counts the others.
             Memory does not grow with the number of iterations. Events of these keys elsewhere count as well. In a
             `shard_map` it is the number for each shard. `interval` comes first: what it skips does not count.
+        on_mismatch: What to do with events of one key that differ in shape, dtype, counters or the number of batch
+            axes, such as those of a line that a library calls both under `vmap` and not: "error" refuses them, "split"
+            returns them as ``"key"``, ``"key#2"`` and so on, in the order in which they first appear in the program. A
+            number that makes a key that is logged is left out. All other arguments name the key without a number. A
+            "count" needs neither: it counts all events of a key, and adds up the batch axes that not all of them have.
 
     Returns:
         A function with the arguments of `fun` that returns its result and a `lox.logdict`.
 
     Raises:
-        LogValueError: `reduce`, `interval`, `on_while`, `max_iters` or `max_events` is none of the above, or both of
-            `reduce` and `interval`, or of `max_iters` and `max_events`, are given. A `ValueError`.
+        LogValueError: `reduce`, `interval`, `on_while`, `max_iters`, `max_events` or `on_mismatch` is none of the
+            above, or both of `reduce` and `interval`, or of `max_iters` and `max_events`, are given. A `ValueError`.
         LogDataError: `argnames` or `tags` are not names. A `TypeError`.
 
     Warns:
@@ -273,7 +288,7 @@ def spool(
     >>> out.item(), logs["total"].tolist()
     (6.0, [0.0, 1.0, 3.0, 6.0])
     """
-    asked = (argnames, tags, reduce, interval, prefix, keep_logs, unify, on_while, max_iters, max_events)
+    asked = (argnames, tags, reduce, interval, prefix, keep_logs, unify, on_while, max_iters, max_events, on_mismatch)
     try:
         options = _remembered_options(*asked)
     except TypeError:  # Something that cannot be hashed, such as a list of names, or of the wrong type.
@@ -295,6 +310,7 @@ def _options(
     on_while: Any,
     max_iters: Any,
     max_events: Any,
+    on_mismatch: Any,
 ) -> _Options:
     """Checks the keywords of `lox.spool`."""
     options = {
@@ -303,6 +319,7 @@ def _options(
         "warn": _transform.choice("on_while", on_while, ("error", "warn")) == "warn",
         "max_iters": _transform.positive("max_iters", max_iters),
         "interval": _transform.positive("interval", interval) or 1,
+        "split": _transform.choice("on_mismatch", on_mismatch, ("error", "split")) == "split",
     }
     selection, reductions = Selection.of(argnames, tags), _reductions(reduce)
     if reduce is not None and interval is not None:
@@ -344,15 +361,18 @@ class _Options:
             return out
 
         timelines: list[Timeline] = []
+        order: tuple[str, ...] = ()
         inner = fun if reduce is None else reducing
         if spool is None:
             out = inner(*args, **kwargs)
         else:
             out, state, collected = _transform.run(spool, spool.start(), inner, args, kwargs)
             timelines += spool.result(state, collected)
+            order = spool.order(state, collected)
         with reporting_deleted(folded):
             timelines += [as_timeline({key: folded.accumulators[key] for key in keys}) for keys in folded.timelines]
-        logs = of_timelines(timelines)
+        order += folded.order
+        logs = of_timelines(numbered(timelines, order) if order else timelines)
         return out, logs.prefix(self.prefix) if self.prefix else logs
 
 
@@ -373,7 +393,7 @@ def _handlers(options: _Options, forward: bool) -> tuple[Spool | Capped | None, 
 
     if not reductions:
         return stacks(options.selection), None
-    common: dict[str, Any] = {"keep_logs": make["keep_logs"] and forward, "reductions": reductions}
+    common = {"keep_logs": make["keep_logs"] and forward, "reductions": reductions, "split": make["split"]}
     keys = names_of(key for key, _ in reductions if key is not None)
     if not keys:
         return None, Reduce(selection=options.selection, forward=forward, **common)

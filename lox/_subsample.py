@@ -22,6 +22,7 @@ from lox._handler import Handler
 from lox._leading_axes import sharded_as, where
 from lox._rules._call import discharge, split_results
 from lox._rules._scan import operands, options, run_scan
+from lox._split import in_order
 from lox._timeline import refined
 
 
@@ -33,21 +34,28 @@ class EventCounts:
     Attributes:
         counts: The number of events, as long as it is known.
         uncertain: The keys of which an event may not have happened, with their number before that.
+        order: The names that `_split.by_type` has made, in the order in which they appeared.
     """
 
     counts: tuple[tuple[str, int], ...] = dataclasses.field(default=(), metadata={"static": True})
     uncertain: tuple[tuple[str, int], ...] = dataclasses.field(default=(), metadata={"static": True})
+    order: tuple[str, ...] = dataclasses.field(default=(), metadata={"static": True})
+
+    def appeared(self, logs: Sequence[Log]) -> EventCounts:
+        """The same counts, where further logs appear."""
+        order = in_order(logs, self.order)
+        return self if order == self.order else dataclasses.replace(self, order=order)
 
     def modulo(self, interval: int) -> EventCounts:
         """Return counts that keep the same events of what comes after. They are few, so that JAX's caches serve."""
-        return EventCounts(tuple((key, count % interval) for key, count in self.counts), self.uncertain)
+        return dataclasses.replace(self, counts=tuple((key, count % interval) for key, count in self.counts))
 
     def after(self, inner: EventCounts, interval: int) -> EventCounts:
         """Return the counts after a program that began with `self.modulo(interval)` and ended with `inner`."""
         more = {key: count - count % interval for key, count in self.counts}
         uncertain = {key: count + more.get(key, 0) for key, count in inner.uncertain} | dict(self.uncertain)
         counts = tuple((key, count + more.get(key, 0)) for key, count in inner.counts)
-        return EventCounts(counts, tuple(uncertain.items()))
+        return EventCounts(counts, tuple(uncertain.items()), inner.order)
 
 
 def kept(start: int, count: int, interval: int) -> int:
@@ -61,7 +69,7 @@ def subsampled(logs: Logs, interval: int, before: EventCounts) -> tuple[EventCou
     counts, uncertain = dict(before.counts), dict(before.uncertain)
     for log in logs:
         found += _subsampled(log, interval, counts, uncertain)
-    return EventCounts(tuple(counts.items()), tuple(uncertain.items())), tuple(found)
+    return EventCounts(tuple(counts.items()), tuple(uncertain.items()), before.appeared(logs).order), tuple(found)
 
 
 def _subsampled(log: Log, interval: int, counts: dict[str, int], uncertain: dict[str, int]) -> list[Log]:
@@ -131,6 +139,7 @@ class _Buffers:
         """Take the logs of one iteration, with abstract values in place of arrays."""
         self.interval, self.length = interval, length
         self.counts, self.uncertain = dict(before.counts), dict(before.uncertain)
+        self.order = before.appeared(like).order
         self.shapes = _compat.abstract(self._timelines, self._split(like)[0])
 
     def start(self) -> list[Columns]:
@@ -166,7 +175,7 @@ class _Buffers:
         for each in self.shapes:
             for key, value in each.values.items():
                 counts[key] = counts.get(key, 0) + self.length * value.shape[0]
-        return EventCounts(tuple(counts.items()), tuple(uncertain.items()))
+        return EventCounts(tuple(counts.items()), tuple(uncertain.items()), self.order)
 
     def _timelines(self, logs: Logs) -> list[Columns]:
         """The timelines, of which those keys are together that had as many events before."""

@@ -38,6 +38,7 @@ from lox import (
     _reduce,
     _select,
     _sites,
+    _split,
     _spool,
     _stream,
     _strip,
@@ -461,6 +462,16 @@ MUTANTS = {
         name(_capped, "in_sequence", instead(lambda rows: rows[-1])),
         "filters",
         testing.Program((Log("a", "x"), STEP, Scan(3, (Log("a", "x", where="odd"), STEP)))),
+    ),
+    "types of a key are not told apart": (
+        name(_split, "_name", instead(lambda event, key, depth: f"{key}\0")),
+        "filters",
+        testing.Program((Log("a", "x"), STEP)),
+    ),
+    "types are numbered from the last": (
+        name(_spool, "numbered", lambda numbered: lambda timelines, order: numbered(timelines, order[::-1])),
+        "filters",
+        testing.Program((Log("a", "x"), STEP)),
     ),
     # Where a log happens.
     "a log happens everywhere": (

@@ -38,7 +38,7 @@ LAYERS = (
         "lox._extras",
     }
     | {"lox._run_all", "lox._site", "lox._timeline", "lox._patterns"},
-    {"lox._ambient", "lox._arguments", "lox._unmatched", "lox._misspelt", "lox._effect", "lox._columns"}
+    {"lox._ambient", "lox._arguments", "lox._unmatched", "lox._misspelt", "lox._effect", "lox._columns", "lox._split"}
     | {"lox._lockstep", "lox._log", "lox._log_grad"}
     | {"lox._keys", "lox._host_values", "lox._tables", "lox._datasets", "lox._abstract", "lox._notebook"},
     {

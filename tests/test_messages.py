@@ -251,6 +251,7 @@ def twice(x):
 
 
 MISMATCH = "The branches of a cond or switch log different keys, so that some events may not happen:\n"
+MENDS = "give one of them another key or a prefix, or have lox.spool return them apart, with on_mismatch='split'."
 WAYS = (
     "\nLog the same keys in every branch, use unify=True to get these events with a mask, or leave the keys out with "
     "argnames= or tags=."
@@ -295,8 +296,8 @@ def test_branches_that_log_one_key_with_different_shapes():
 
     expected = (
         f"The branches of a cond or switch log the key 'a' differently: as float32[] with steps ['i'] at "
-        f"{site(narrow)}, and as float32[2] with steps ['i'] at {site(wide)}. Events of one key must be alike: give "
-        f"one of them another key or a prefix."
+        f"{site(narrow)}, and as float32[2] with steps ['i'] at {site(wide)}. Events of one key must be alike: "
+        f"{MENDS}"
     )
     assert message(lox.StructureError, lox.spool(f), jnp.float32(1)) == expected
     assert message(lox.StructureError, lox.spool(f, unify=True), jnp.float32(1)) == expected
@@ -315,7 +316,7 @@ def test_branches_that_log_one_key_with_different_counters():
     expected = (
         f"The branches of a cond or switch log the key 'a' differently: as float32[] with steps [] at "
         f"{site(uncounted)}, and as float32[] with steps ['i'] at {site(counted)}. Events of one key must be alike: "
-        f"give one of them another key or a prefix."
+        f"{MENDS}"
     )
     assert message(lox.StructureError, lox.spool(f, unify=True), jnp.float32(1)) == expected
 
@@ -339,13 +340,13 @@ def test_one_key_with_two_shapes_or_dtypes(first, second, kinds):
     here, there = site(f), site(f, 1).replace("(f)", "(<lambda>)")
     assert str(raised.value) == (
         f"The key 'a' is logged as {kinds[0]} at {here} and as {kinds[1]} at {there}. Events of one key must be alike: "
-        f"give one of them another key or a prefix."
+        f"{MENDS}"
     )
     with pytest.raises(lox.StructureError) as raised:
         lox.spool(f, reduce="last")()
     assert str(raised.value) == (
         f"The key 'a' is logged as {kinds[0]} with steps [] at {here} and as {kinds[1]} with steps [] at {there}. "
-        f"Events of one key must be alike: give one of them another key or a prefix."
+        f"Events of one key must be alike: {MENDS}"
     )
 
 
@@ -356,7 +357,7 @@ def test_one_key_with_different_counters():
 
     expected = (
         f"The key 'a' is logged with the steps i, j at {site(f)} and with no steps at {site(f, 1)}. Events of one key "
-        f"must have the same counters: give one of them another key or a prefix."
+        f"must have the same counters: {MENDS}"
     )
     assert message(lox.StructureError, lox.spool(f)) == expected
 
@@ -368,7 +369,7 @@ def test_one_key_in_a_batch_and_outside_of_it():
 
     expected = (
         f"The key 'a' is logged as float32[] at {site(f)} and as float32[] in a batch of 3 at {site(inside)}. "
-        f"Events of one key must be alike: give one of them another key or a prefix."
+        f"Events of one key must be alike: {MENDS}"
     )
     assert message(lox.StructureError, lox.spool(f), jnp.ones(3)) == expected
 
@@ -380,7 +381,7 @@ def test_one_line_that_logs_one_key_with_two_types():
 
     expected = (
         f"The key 'a' is logged as float32[2] at {site(f)} and as int32[] at {site(f)}. Events of one key must be "
-        f"alike: give one of them another key or a prefix."
+        f"alike: {MENDS}"
     )
     assert message(lox.StructureError, lox.spool(f), jnp.ones(2)) == expected
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -266,7 +266,10 @@ def custom_rules(subject: Subject) -> Claims:
 
 
 def filters(subject: Subject) -> Claims:
-    """Law 11. `strip` and `keep` select, `interval` and `reduce` summarize what would have been logged."""
+    """Law 11. `strip` and `keep` select, `interval` and `reduce` summarize what would have been logged.
+
+    Other events of a key are told apart.
+    """
     f = subject.fun
 
     def selects(how: str, handled: Function, names: frozenset[str]) -> Claim:
@@ -296,9 +299,24 @@ def filters(subject: Subject) -> Claims:
         yield subject.spools(how, spooled, expected=functools.partial(_thinned, subject, interval), args=subject.args)
     for bound in (1, 3):
         yield Claim(f"jit(spool(f, max_events={bound}))", functools.partial(_caps, subject, bound))
+    mixed = jax.jit(subject.spool(_with_others(f, keys), on_mismatch="split"))
+    how = "jit(spool(f and other events of each key, on_mismatch='split'))"
+    yield subject.spools(how, mixed, expected=lambda: subject.alone, args=subject.args, keys=keys)
     numeric = not any(jnp.issubdtype(each.dtype, jax.dtypes.extended) for each in subject.types.values())
     for reduction in _REDUCTIONS if numeric else ("count", "first", "last"):
         yield Claim(f"jit(spool(f, reduce={reduction!r}))", functools.partial(_reduces, subject, reduction))
+
+
+def _with_others(fun: Function, keys: Collection[str]) -> Function:
+    """The function, after which each key is logged with a type that no function is likely to log."""
+
+    def mixed(*args: Any) -> Any:
+        out = fun(*args)
+        for key in sorted(keys):
+            lox.log({key: jnp.zeros((0, 7, 0, 7), jnp.uint8)})
+        return out
+
+    return mixed
 
 
 def _thinned(subject: Subject, interval: int) -> Reference:
