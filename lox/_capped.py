@@ -191,7 +191,7 @@ class Capped(Collector):
         )
         if takes == known and all(fits):
             return state
-        like = jax.tree.map(_aval, _restricted(log, takes, True))
+        like = jax.tree.map(_compat.aval_of, _restricted(log, takes, True))
         found = refined(
             _compat.abstract(with_event_axes, like), lambda key: key in known or state.phase(key, self.interval)
         )
@@ -227,7 +227,7 @@ class Capped(Collector):
         """The state after a program, with abstract values in place of arrays."""
         state = dataclasses.replace(state, in_loop=False)
         leaves, structure = jax.tree.flatten(state)
-        return _after(program, self, structure, tuple(map(_aval, leaves)))
+        return _after(program, self, structure, tuple(map(_compat.aval_of, leaves)))
 
     def _regrouped(self, state: Buffers, found: Sequence[Buffer]) -> Buffers:
         """The state with a buffer for each timeline of it and of others, which have the types of arrays to come."""
@@ -314,13 +314,9 @@ def _only(buffer: Buffer, keys: Iterable[str]) -> Buffer:
     return Buffer(buffer.rows.only(set(keys)), buffer.number)
 
 
-def _aval(array: Any) -> Any:
-    return array if isinstance(array, jax.core.ShapedArray) else jax.typeof(array)
-
-
 def _types(state: Buffers) -> tuple[Any, list[Any]]:
     leaves, structure = jax.tree.flatten(state)
-    return structure, list(map(_aval, leaves))
+    return structure, list(map(_compat.aval_of, leaves))
 
 
 def _varying_as(buffer: Buffer, like: Buffer) -> Buffer:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.extend as jex
 import jax.numpy as jnp
 
 from lox import _compat
@@ -127,6 +128,15 @@ def restrict(event: Event, wanted: Callable[[str], Any]) -> Event | None:
     if not values:
         return None
     return event if len(values) == len(event.values) else dataclasses.replace(event, values=values)
+
+
+def single_events(logs: Sequence[Log]) -> Iterator[Event]:
+    """The events as they are in one iteration of the loops around them, with abstract values in place of arrays."""
+    for event, depth in with_depths(logs):
+        event = jax.tree.map(_compat.aval_of, event)
+        for _ in range(depth):
+            event = jax.tree.map(lambda aval: jex.core.mapped_aval(aval.shape[0], 0, aval), event)
+        yield event
 
 
 def with_depths(logs: Sequence[Log], depth: int = 0) -> Iterator[tuple[Event, int]]:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._columns import Columns, columns, describe
+from lox._eager import reporting_deleted
 from lox._effect import log_p, received
 from lox._events import Event, Logs, with_depths
 from lox._exceptions import StructureError
@@ -21,6 +22,7 @@ from lox._logs_in import jaxprs_in, logs_in
 from lox._patterns import first_match
 from lox._reduce import (
     Accumulator,
+    as_timeline,
     continued,
     empty_in_loop,
     entered,
@@ -37,7 +39,7 @@ from lox._rules._call import discharge, split_results
 from lox._select import Selecting, Selection
 from lox._site import from_context
 from lox._split import MENDS, by_type, in_order, is_typed, plain
-from lox._timeline import canonical, refined
+from lox._timeline import Timeline, canonical, refined
 
 _primitives = jex.core.primitives
 _shows_logs = {
@@ -90,7 +92,22 @@ class Reduce(Selecting, Stateful):
 
     def reduction(self, name: str) -> str:
         """The reduction of a key that is selected, which a name is made of."""
-        return _reduction(self.reductions, plain(name))
+        return reduction_of(self.reductions, name)
+
+    def start(self) -> Reduced:
+        """The state before a function."""
+        return NOTHING
+
+    def order(self, state: Reduced, logs: Logs) -> tuple[str, ...]:
+        """The names that `by_type` has made, in the order in which they first appear in the program."""
+        del logs
+        return state.order
+
+    def result(self, state: Reduced, logs: Logs) -> list[Timeline]:
+        """The timelines of all events of a function."""
+        del logs
+        with reporting_deleted(state):
+            return [as_timeline({key: state.accumulators[key] for key in keys}) for keys in state.timelines]
 
     def handle(self, state: Reduced, logs: Logs) -> Results:
         selected = self.taken(logs)
@@ -174,9 +191,10 @@ class Reduce(Selecting, Stateful):
 
 
 @functools.lru_cache(maxsize=4096)
-def _reduction(reductions: tuple[tuple[str | None, str], ...], key: str) -> str:
+def reduction_of(reductions: tuple[tuple[str | None, str], ...], name: str) -> str:
+    """The reduction of the key that a name is made of: that of every key, or the first that matches."""
     of_key = dict(reductions)
-    return of_key[None if None in of_key else first_match([name for name in of_key if name is not None], key)]
+    return of_key[None if None in of_key else first_match([each for each in of_key if each is not None], plain(name))]
 
 
 def _on_shards(accumulator: Accumulator, place: int, shards: tuple[int, ...]) -> Accumulator:
@@ -264,7 +282,7 @@ def _add(accumulators: dict[str, Accumulator], key: str, further: Accumulator) -
         if further.reduction == "count":
             before, further = in_common_batches(before, further)
         else:
-            _check_alike(key, before, further)
+            check_alike(key, before, further)
         further = merge(before, further)
     accumulators[key] = further
 
@@ -285,7 +303,8 @@ def _type(accumulator: Accumulator) -> tuple[str, list[str]]:
     return describe(accumulator.dtype, shape, len(accumulator.batch_shape)), sorted(accumulator.steps)
 
 
-def _check_alike(key: str, first: Accumulator, other: Accumulator) -> None:
+def check_alike(key: str, first: Accumulator, other: Accumulator) -> None:
+    """Raise StructureError where events of one key are not alike."""
     (here, steps), (there, other_steps) = _type(first), _type(other)
     if (here, steps) != (there, other_steps):
         raise StructureError(

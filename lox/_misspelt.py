@@ -15,6 +15,9 @@ _SYNONYMS = {
     "tags": ("labels", "label", "groups"),
     "interval": ("every", "each", "freq", "frequency", "period", "subsample", "thin", "stride"),
     "reduce": ("reduction", "agg", "aggregate", "aggregation", "reducer"),
+    "window": ("every_n", "per", "rolling", "span"),
+    "max_events": ("max_logs", "capacity", "first"),
+    "on_mismatch": ("on_conflict", "mismatch"),
     "max_iters": ("max_iter", "max_steps", "max_iterations", "bound", "limit"),
     "unify": ("mask", "masked", "optional"),
     "on_while": ("while_loop", "on_loop"),
@@ -39,8 +42,11 @@ _SYNONYMS = {
 
 _KEYWORDS_OF = {
     "interval": "lox.spool and lox.tap",
-    "reduce": "lox.spool",
+    "reduce": "lox.spool and lox.tap",
+    "window": "lox.spool and lox.tap",
     "max_iters": "lox.spool",
+    "max_events": "lox.spool",
+    "on_mismatch": "lox.spool",
     "unify": "lox.spool",
     "on_while": "lox.spool",
     "keep_logs": "lox.spool",

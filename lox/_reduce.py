@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox import _compat
+from lox._arguments import names
 from lox._collect import fill
 from lox._columns import one_event
 from lox._events import NOWHERE, Site
@@ -24,6 +25,9 @@ from lox._timeline import Timeline
 
 Reduction = Literal["mean", "sum", "min", "max", "first", "last", "count"]
 REDUCTIONS: tuple[str, ...] = get_args(Reduction)
+
+Reductions = tuple[tuple[str | None, str], ...]
+"""The reduction of every key, under None, or those of some names and patterns."""
 
 
 @jax.tree_util.register_dataclass
@@ -80,6 +84,23 @@ def check_reduction(name: Any) -> str:
         known = ", ".join(map(repr, REDUCTIONS))
         raise LogValueError(f"There is no reduction {name!r}: reduce= takes one of {known}, or a mapping to them.")
     return name
+
+
+def read_reductions(reduce: Any) -> Reductions:
+    """Read the keyword `reduce` of a transformation."""
+    if reduce is None:
+        return ()
+    if not isinstance(reduce, Mapping):
+        return ((None, check_reduction(reduce)),)
+    return tuple((key, check_reduction(reduce[key])) for key in names(reduce, "keys of reduce=", ""))
+
+
+def check_window(function: str, reduce: Any, interval: Any, window: Any) -> None:
+    """Raise LogValueError where these keywords of a function do not go together."""
+    if reduce is not None and interval is not None:
+        raise LogValueError(f"{function} takes reduce= or interval=, not both.")
+    if window is not None and reduce is None:
+        raise LogValueError(f"window= of {function} takes reduce=: how the events of a window become one.")
 
 
 def lift(reduction: str, value: Any, mask: Any, steps: Mapping[str, Any], site: Site, batch_ndim: int) -> Accumulator:

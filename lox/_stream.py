@@ -13,13 +13,12 @@ import jax.numpy as jnp
 
 import lox._shard_divergence as _shard_divergence  # noqa: F401  (refuses to lower what would lose logs)
 from lox import _compat, _transform
-from lox._channel import Channel
 from lox._chunks import chunk_size, scan_in_chunks
 from lox._columns import with_event_axes
-from lox._deliver import INNER, ORDER, SHARDED, channel_p
+from lox._deliver import ORDER
 from lox._effect import emit, log_p, received
+from lox._endpoint import Endpoint, manual_axes
 from lox._events import (
-    Destination,
     Event,
     Log,
     Logs,
@@ -27,8 +26,8 @@ from lox._events import (
     StackedEvents,
     events,
     map_events,
-    masked,
     narrow_mask,
+    single_events,
     with_depths,
     with_values,
 )
@@ -41,54 +40,6 @@ from lox._timeline import canonical, refined
 
 Kind = tuple[Any, tuple[Any, ...]]
 primitives = jex.core.primitives
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Endpoint:
-    """The place that a tap sends logs to.
-
-    Attributes:
-        channel: What the host knows the tap as: a number, or itself where that saves the number's way.
-        labels: Counters that what is sent has besides its own, each of shape `()`, by name.
-    """
-
-    channel: Any
-    labels: dict[str, Any]
-
-    def with_number(self) -> Endpoint:
-        """The same for a program that is compiled once for all its callers."""
-        is_number = not isinstance(self.channel, Channel)
-        return self if is_number else Endpoint(channel_p.bind(channel=self.channel), self.labels)
-
-    def send(self, logs: Logs, ordered: bool) -> None:
-        """Send logs to the host, as they happen now."""
-        labels = {name: jnp.asarray(value) for name, value in self.labels.items()}
-        if labels:
-            logs = _labelled(logs, labels)
-        axes = _manual_axes()
-        if not axes:
-            emit(logs, Destination(self.channel, None, 1, ordered))
-            return
-        tracked = all(name in _compat.varying_axes(jax.lax.axis_index(name)) for name in axes)
-
-        def varies(tree: Any) -> frozenset[Any]:
-            leaves = jax.tree.leaves(tree)
-            return frozenset[Any]().union(*map(_compat.varying_axes, leaves)) if tracked else frozenset(axes)
-
-        told_apart = varies(labels) if tracked else frozenset[Any]()
-        for log in _split_by(varies, logs):
-            varying = varies(log)
-            over = tuple(name for name in axes if name in varying - told_apart)
-            if varying and labels:
-                own = tuple(name for name in axes if name in told_apart)
-                (log,) = _labelled([log], {SHARDED: -1 - jax.lax.axis_index(own) if own else jnp.int32(0)})
-            first = tuple(name for name in axes if name not in varying)
-            for name in first:  # Where all are alike, the first one speaks.
-                (log,) = masked([log], jax.lax.axis_index(name) == 0)
-            shard = jax.lax.axis_index(over) if over else None
-            shards = jax.lax.axis_size(over) if over else 1
-            emit([log], Destination(self.channel, shard, shards, ordered, first))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,7 +61,7 @@ class Tap(Filter):
     def rewrite(self, state: Endpoint, logs: Logs) -> Logs:
         selected, _ = self.selection.split(logs)
         if selected:
-            if self.interval > 1 and _manual_axes():
+            if self.interval > 1 and manual_axes():
                 _warn_that_nothing_is_skipped(selected)
             state.send(selected, self.ordered)
         return logs if self.forward else ()
@@ -236,13 +187,13 @@ class BufferedTap(Streamer):
     def chunk_size(self, jaxpr: Any, length: Any) -> int | None:
         """Return how many iterations of a scan are met at a time; None to meet each log as it happens."""
         # Without an interval each log is sent, so that nothing has to be counted on the way.
-        if self.buffer == 1 or self.interval > 1 or self.forward or _manual_axes():
+        if self.buffer == 1 or self.interval > 1 or self.forward or manual_axes():
             return None
         return chunk_size(jaxpr, length, self.selection, self.buffer)
 
     def _pends(self, state: Buffer, logs: Sequence[Log]) -> bool:
         # Once there are slots, what they hold and what comes next is sent together.
-        if self.buffer == 1 or self.interval > 1 or state.kinds or not self.whole or _manual_axes():
+        if self.buffer == 1 or self.interval > 1 or state.kinds or not self.whole or manual_axes():
             return False
         if not all(isinstance(log, Event) and log.mask is None for log in logs):
             return False
@@ -292,10 +243,10 @@ class BufferedTap(Streamer):
 
     def _prepared(self, state: Buffer, found: Sequence[Logs]) -> Buffer:
         """The same with a place for these logs, as far as it can have a new one."""
-        if not self.whole or _manual_axes():
+        if not self.whole or manual_axes():
             return state
         counts, kinds, slots = dict(state.counts), list(state.kinds), list(state.slots)
-        for event in (event for logs in found for event in _single_events(logs)):
+        for event in (event for logs in found for event in single_events(logs)):
             if any(map(_compat.varying_axes, jax.tree.leaves(event))):  # Logs of shards are sent as they come.
                 continue
             logs: Logs = (event,)
@@ -321,13 +272,13 @@ class BufferedTap(Streamer):
         return _compat.zeros_like_aval(jex.core.unmapped_aval(self.buffer, 0, aval))
 
     def _taken(self, state: Buffer, logs: Logs) -> Buffer:
-        if self.interval > 1 and _manual_axes():
+        if self.interval > 1 and manual_axes():
             _warn_that_nothing_is_skipped(logs)
         elif self.interval > 1:
             logs, counts = _subsampled(logs, state.counts, self.interval)
             state = dataclasses.replace(state, counts=counts)
         kind = _kind(logs)
-        if kind in state.kinds and not _manual_axes():
+        if kind in state.kinds and not manual_axes():
             return self._buffered(state, logs, state.kinds.index(kind))
         if self.buffer > 1:
             state = self._flushed(state)
@@ -394,33 +345,6 @@ def _copied(arrays: list[Any]) -> list[Any]:
     return [jnp.copy(array) for array in arrays]
 
 
-def _split_by(group: Callable[[Event], Any], logs: Sequence[Log]) -> Iterator[Log]:
-    """The logs, an event being split into those of its keys for which `group` is the same."""
-    for log in logs:
-        if isinstance(log, StackedEvents):
-            yield log
-            continue
-        of = {key: group(dataclasses.replace(log, values={key: value})) for key, value in log.values.items()}
-        for each in dict.fromkeys(of.values()):
-            yield dataclasses.replace(log, values={key: log.values[key] for key in of if of[key] == each})
-
-
-def _labelled(logs: Sequence[Log], labels: dict[str, Any]) -> tuple[Log, ...]:
-    """The logs with labels, each of shape `()`."""
-
-    def label(event: Event, depth: int) -> Event:
-        shape = event.lengths(depth + event.batch_ndim)
-        of_event = labels | {INNER: jnp.int32(event.batch_ndim)}
-        steps = {name: jnp.broadcast_to(value, shape) for name, value in of_event.items()}
-        return dataclasses.replace(event, steps=event.steps | steps)
-
-    return map_events(label, logs)
-
-
-def _aval(value: Any) -> Any:
-    return value if isinstance(value, jax.core.ShapedArray) else jax.typeof(value)
-
-
 def _warn_that_nothing_is_skipped(logs: Sequence[Log]) -> None:
     for event in events(logs):
         message = (
@@ -428,14 +352,6 @@ def _warn_that_nothing_is_skipped(logs: Sequence[Log]) -> None:
             f"of {', '.join(map(repr, event.values))} arrives. Log every k-th one with lax.cond, or outside of it."
         )
         _transform.warn_once(message, TapWarning, event.site)
-
-
-def _single_events(logs: Sequence[Log]) -> Iterator[Event]:
-    """The events as they are in one iteration of the loops around them, with abstract values."""
-    for event, depth in with_depths(logs):
-        for _ in range(depth):
-            event = jax.tree.map(lambda aval: jex.core.mapped_aval(aval.shape[0], 0, _aval(aval)), event)
-        yield jax.tree.map(_aval, event)
 
 
 def _conflict(logs: Sequence[Log], held: Iterable[tuple[str, Any]]) -> bool:
@@ -455,14 +371,9 @@ def _layouts(logs: Sequence[Log], depth: int) -> Iterator[tuple[str, Any]]:
             yield key, (value.shape[inside:], value.dtype, event.batch_ndim, steps)
 
 
-def _manual_axes() -> tuple[Any, ...]:
-    """The axes of the shards that the program runs on one by one."""
-    return tuple(jax.sharding.get_abstract_mesh().manual_axes)
-
-
 def _kind(logs: tuple[Log, ...]) -> Kind:
     leaves, structure = jax.tree.flatten(logs)
-    return structure, tuple((aval.shape, aval.dtype) for aval in map(_aval, leaves))
+    return structure, tuple((aval.shape, aval.dtype) for aval in map(_compat.aval_of, leaves))
 
 
 def _happened(logs: Sequence[Log]) -> Any:

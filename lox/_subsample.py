@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from lox import _compat
 from lox._columns import Columns, with_event_axes
 from lox._events import Log, Logs, StackedEvents, events, map_events, restrict
-from lox._handler import Handler
+from lox._handler import Handler, State
 from lox._leading_axes import sharded_as, where
 from lox._rules._call import discharge, split_results
 from lox._rules._scan import operands, options, run_scan
@@ -96,8 +96,13 @@ def _every(array: Any, interval: int, first: int) -> Any:
 
 # scan: (consts, carry, xs) -> (carry, ys)  becomes  (consts, (carry, buffers), xs) -> ((carry, buffers), (ys, logs))
 def subsampled_scan(
-    collector: Handler, before: EventCounts, interval: int, args: Sequence[Any], params: dict[str, Any]
-) -> tuple[list[Any], EventCounts, Logs]:
+    collector: Handler,
+    before: EventCounts,
+    interval: int,
+    args: Sequence[Any],
+    params: dict[str, Any],
+    state: State = None,
+) -> tuple[list[Any], EventCounts, Logs, State]:
     """Run a scan of which every `interval`-th event is kept.
 
     Events that surely happen are written to buffers of those kept; the others are stacked.
@@ -108,28 +113,32 @@ def subsampled_scan(
         interval: Which events are kept.
         args: The arguments of the scan.
         params: Its parameters.
+        state: The state of the handler, which has the same arrays after any iteration.
 
     Returns:
-        The outputs of the scan, the events after it, and the logs.
+        The outputs of the scan, the events after it, the logs, and the state of the handler.
     """
     length = params["length"]
     consts, init, xs = operands(args, params)
-    discharged, captured, structure = discharge(collector, None, params["jaxpr"])
+    discharged, captured, structure = discharge(collector, state, params["jaxpr"])
+    held = jax.tree.leaves(state)
+    captured, after = captured[: len(captured) - len(held)], state
     body = _compat.as_fun(discharged)
     _, _, like = split_results(_compat.out_avals(discharged), structure)
     buffers = _Buffers(interval, before, length, like)
 
     def iterate(carry: Any, index: Any, *values: Any) -> Any:
+        nonlocal after
         del index
-        state, number = carry
-        outs, _, logs = split_results(body(*captured, *consts, *values), structure)
-        state, rest = buffers.write(state, number, logs)
-        return outs, (state, number + 1), rest
+        held, kept, number = carry
+        outs, after, logs = split_results(body(*captured, *held, *consts, *values), structure)
+        kept, rest = buffers.write(kept, number, logs)
+        return outs, (jax.tree.leaves(after), kept, number + 1), rest
 
-    start = buffers.start(), jnp.int32(0)
-    outs, (state, _), stacked = run_scan(iterate, start, init, xs, **options(params))
-    logs = (*buffers.finish(state), *((StackedEvents(stacked, {}, length),) if stacked else ()))
-    return outs, buffers.counts_after(stacked), logs
+    start = held, buffers.start(), jnp.int32(0)
+    outs, (held, kept, _), stacked = run_scan(iterate, start, init, xs, **options(params))
+    logs = (*buffers.finish(kept), *((StackedEvents(stacked, {}, length),) if stacked else ()))
+    return outs, buffers.counts_after(stacked), logs, jax.tree.unflatten(jax.tree.structure(after), held)
 
 
 class _Buffers:

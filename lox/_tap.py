@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, overload
 
 import jax
@@ -14,12 +15,16 @@ from lox._arguments import ARRAY_LIKE
 from lox._channel import Callback, Channel
 from lox._deliver import channel_p
 from lox._effect import ordering, recording
+from lox._endpoint import Endpoint
 from lox._exceptions import LogValueError
 from lox._handler import Handler, State
 from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant
+from lox._patterns import names_of
+from lox._reduce import Reduction, Reductions, check_window, read_reductions
 from lox._select import Selection
-from lox._stream import BufferedTap, Endpoint, Tap, start
+from lox._stream import BufferedTap, Tap, start
+from lox._summary import Summary, SummaryTap
 from lox._trace import is_outermost
 
 Function = Callable[..., Any]
@@ -45,7 +50,9 @@ def tap(
     *,
     argnames: str | Iterable[str] | None = None,
     tags: str | Iterable[str] | None = None,
+    reduce: Reduction | Mapping[str, Reduction] | None = None,
     interval: int | None = None,
+    window: int | None = None,
     prefix: str = "",
     buffer: int = 1,
     ordered: bool = True,
@@ -58,7 +65,9 @@ def tap(
     *,
     argnames: str | Iterable[str] | None = None,
     tags: str | Iterable[str] | None = None,
+    reduce: Reduction | Mapping[str, Reduction] | None = None,
     interval: int | None = None,
+    window: int | None = None,
     prefix: str = "",
     buffer: int = 1,
     ordered: bool = True,
@@ -71,7 +80,9 @@ def tap(
     *,
     argnames: str | Iterable[str] | None = None,
     tags: str | Iterable[str] | None = None,
+    reduce: Reduction | Mapping[str, Reduction] | None = None,
     interval: int | None = None,
+    window: int | None = None,
     prefix: str = "",
     buffer: int = 1,
     ordered: bool = True,
@@ -100,8 +111,14 @@ def tap(
             ``"train/*"``, and `**` for any characters. None does not restrict; an empty iterable selects nothing.
         tags: A tag or tags, or patterns; a log call is selected when it carries any of them. With `argnames`, both
             must match.
+        reduce: "mean", "sum", "min", "max", "first", "last" or "count", or a mapping from key to one of them, as
+            `lox.spool` takes it: the events of a key become one, which arrives when the function has ended, or one for
+            each `window`. They do not wait in a buffer. Inside a `shard_map`, in rules of differentiation and in
+            backward passes they are refused.
         interval: Of each key every `interval`-th event is taken, the first one first. What is skipped calls nothing.
             Inside a `shard_map`, where a `TapWarning` says so, and in rules of differentiation nothing is skipped.
+        window: With `reduce`, each `window` events that happen become one, which arrives with the last of them, and
+            so the last ones, if they are fewer, when the function has ended. Batch elements count for themselves.
         prefix: Put before every key.
         buffer: How many logs the device collects at most for one call of the callback. What is left at the end of the
             function, also if an exception ends it while it runs eagerly, is handed over then. A scan that logs the
@@ -119,7 +136,8 @@ def tap(
         accelerators a call may return before they have run.
 
     Raises:
-        LogValueError: `interval`, `buffer`, `prefix` or `on_error` is none of the above. A `ValueError`.
+        LogValueError: `reduce`, `interval`, `window`, `buffer`, `prefix` or `on_error` is none of the above, both of
+            `reduce` and `interval` are given, or `window` without `reduce`. A `ValueError`.
         LogDataError: `argnames` or `tags` are not names. A `TypeError`.
 
     Warns:
@@ -146,7 +164,9 @@ def tap(
         {},
         argnames=argnames,
         tags=tags,
+        reduce=reduce,
         interval=interval,
+        window=window,
         prefix=prefix,
         buffer=buffer,
         ordered=ordered,
@@ -162,7 +182,9 @@ def labelled_tap(
     *,
     argnames: str | Iterable[str] | None = None,
     tags: str | Iterable[str] | None = None,
+    reduce: Reduction | Mapping[str, Reduction] | None = None,
     interval: int | None = None,
+    window: int | None = None,
     prefix: str = "",
     buffer: int = 1,
     ordered: bool = True,
@@ -180,13 +202,16 @@ def labelled_tap(
         raise LogValueError(f"The callback of lox.tap must be callable, got {callback!r}.{advice}")
     _transform.string("prefix", prefix)
     warns = _transform.choice("on_error", on_error, ("raise", "warn")) == "warn"
+    check_window("lox.tap", reduce, interval, window)
     options = _Options(
         Selection.of(argnames, tags),
         bool(ordered),
         _transform.positive("interval", interval) or 1,
         _transform.positive("buffer", buffer) or 1,
+        read_reductions(reduce),
+        _transform.positive("window", window),
     )
-    names = options.selection.names()
+    names = options.names()
     site = _transform.site_of(names)
 
     def transform(f: Function) -> Function:
@@ -204,22 +229,45 @@ class _Options:
     ordered: bool
     interval: int
     buffer: int
+    reductions: Reductions
+    window: int | None
+
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """The names and patterns that select logs, by keyword."""
+        return self.selection.names() | {"reduce": tuple(key for key, _ in self.reductions if key is not None)}
 
     def call(self, fun: Function, channel: Any, labels: dict[str, Any], args: Any, kwargs: Any) -> Any:
         if self.ordered:
             _compat.need(_compat.Feature.ORDERED_TAP)
         endpoint = Endpoint(channel, labels)
-        common: dict[str, Any] = {"selection": self.selection, "forward": recording.value, "ordered": self.ordered}
-        handler: Handler = Tap(**common)
-        state: State = endpoint
-        if self.interval > 1 or self.buffer > 1:
-            handler = BufferedTap(interval=self.interval, buffer=self.buffer, **common)
-            state = start(endpoint)
+        for handler, state in self._handlers(endpoint):
+            fun = functools.partial(_under, handler, state, fun)
         token = ordering.set((*ordering.get(), self.selection) if self.ordered else ordering.get())
         try:
-            return _transform.run(handler, state, fun, args, kwargs)[0]
+            return fun(*args, **kwargs)
         finally:
             ordering.reset(token)
+
+    def _handlers(self, endpoint: Endpoint) -> Iterator[tuple[Handler, State]]:
+        """The handler of the logs that are reduced, and around it that of the others, as far as there are."""
+        keys = names_of(key for key, _ in self.reductions if key is not None)
+        selection, forward = self.selection, recording.value
+        if self.reductions:
+            reduced = dataclasses.replace(selection, among=keys) if keys else selection
+            common: dict[str, Any] = {"ordered": self.ordered, "reductions": self.reductions, "window": self.window}
+            yield SummaryTap(selection=reduced, forward=forward or bool(keys), **common), Summary(endpoint, {})
+            if not keys:
+                return
+            selection = dataclasses.replace(selection, without=keys)
+        fixed: dict[str, Any] = {"selection": selection, "forward": forward, "ordered": self.ordered}
+        if self.interval > 1 or self.buffer > 1:
+            yield BufferedTap(interval=self.interval, buffer=self.buffer, **fixed), start(endpoint)
+        else:
+            yield Tap(**fixed), endpoint
+
+
+def _under(handler: Handler, state: State, fun: Function, /, *args: Any, **kwargs: Any) -> Any:
+    return _transform.run(handler, state, fun, args, kwargs)[0]
 
 
 def _tapped(fun: Function, options: _Options, channel: Channel, labels: dict[str, Any]) -> Function:
@@ -237,7 +285,8 @@ def _tapped(fun: Function, options: _Options, channel: Channel, labels: dict[str
     def call(*args: Any, **kwargs: Any) -> Any:
         number = channel_p.bind(channel=channel)
         # In a program that is being staged, the channel is part of it; but what is carried on is arrays.
-        staged = isinstance(number, jax.core.Tracer) and options.interval == options.buffer == 1
+        carries = options.interval > 1 or options.buffer > 1 or options.reductions
+        staged = isinstance(number, jax.core.Tracer) and not carries
         return options.call(fun, channel if staged else number, labels, args, kwargs)
 
     weakref.finalize(tapped, _channel.close, channel)

@@ -40,9 +40,12 @@ from lox import (
     _sites,
     _split,
     _spool,
+    _stack,
     _stream,
     _strip,
+    _summary,
     _trace,
+    _window,
     testing,
 )
 from lox._log_grad import log_grad_p
@@ -187,6 +190,10 @@ def unmasked(patch):
         name(_fold, attribute, lambda of: lambda how, value, mask, *rest: of(how, value, None, *rest))(patch)
 
 
+def zeros(tree):
+    return jax.tree.map(jnp.zeros_like, tree)
+
+
 def always_there(filled):
     def fill(*args):
         def sure(event, depth):
@@ -299,14 +306,14 @@ MUTANTS = {
     "scan logs twice": (rule(primitives.scan_p, doubled), "scan", ["scan"]),
     "cond drops its logs": (rule(primitives.cond_p, silent), "cond", ["cond", "switch"]),
     "cond logs twice": (rule(primitives.cond_p, doubled), "cond", ["cond", "switch"]),
-    "while drops its logs": (own_rule(_spool, "_rules", primitives.while_p, silent), "while_loop", ["while_loop"]),
+    "while drops its logs": (own_rule(_stack, "rules", primitives.while_p, silent), "while_loop", ["while_loop"]),
     "while drops the logs of a tap": (rule(primitives.while_p, silent), "while_loop", ["while_loop"]),
     "a scan of every other event drops its logs": (
-        own_rule(_spool, "_rules_with_interval", primitives.scan_p, silent),
+        own_rule(_stack, "_rules_with_interval", primitives.scan_p, silent),
         "filters",
         ["scan"],
     ),
-    "while logs twice": (own_rule(_spool, "_rules", primitives.while_p, doubled), "while_loop", ["while_loop"]),
+    "while logs twice": (own_rule(_stack, "rules", primitives.while_p, doubled), "while_loop", ["while_loop"]),
     "custom_jvp loses its rule": (rule(primitives.custom_jvp_call_p, inlined), "custom_rules", ["custom_jvp"]),
     "custom_jvp drops its logs": (
         both(rule(primitives.custom_jvp_call_p, silent), rule(_compat.high_p, silent)),
@@ -372,7 +379,7 @@ MUTANTS = {
         "while_loop",
         ["while_loop", "fori_loop"],
     ),
-    "logs have no derivative": (name(_spool.Spool, "result", cut_off), "logs_are_values", []),
+    "logs have no derivative": (name(_stack.Spool, "result", cut_off), "logs_are_values", []),
     # Filters.
     "tags are not looked at": (
         name(
@@ -393,12 +400,12 @@ MUTANTS = {
         [],
     ),
     "interval is one too long": (
-        name(_spool, "subsampled", lambda keep: lambda logs, interval, before: keep(logs, interval + 1, before)),
+        name(_stack, "subsampled", lambda keep: lambda logs, interval, before: keep(logs, interval + 1, before)),
         "filters",
         THREE,
     ),
     "interval counts what did not happen": (
-        name(_spool, "compact", instead(lambda block, interval, offset: block)),
+        name(_stack, "compact", instead(lambda block, interval, offset: block)),
         "filters",
         MAYBE,
     ),
@@ -472,6 +479,25 @@ MUTANTS = {
         name(_spool, "numbered", lambda numbered: lambda timelines, order: numbered(timelines, order[::-1])),
         "filters",
         testing.Program((Log("a", "x"), STEP)),
+    ),
+    "a window forgets the one before it": (
+        name(
+            _window,
+            "rows_of",
+            lambda rows: lambda timelines, folding, event, mask: rows(timelines, zeros(folding), event, mask),
+        ),
+        "filters",
+        testing.Program((Scan(3, (Log("a", "x"), STEP)),)),
+    ),
+    "a window never ends": (
+        name(_window, "folded", lambda fold: lambda reductions, size, *rest: fold(reductions, None, *rest)),
+        "filters",
+        testing.Program((Scan(3, (Log("a", "x"), STEP)),)),
+    ),
+    "a tap sends the last window twice": (
+        name(_summary.SummaryTap, "_waits", instead(lambda self, number: number > 0)),
+        "tap_and_spool",
+        testing.Program((Scan(2, (Log("a", "x"), STEP)),)),
     ),
     # Where a log happens.
     "a log happens everywhere": (

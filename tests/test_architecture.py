@@ -25,7 +25,7 @@ MODULES = modules(PACKAGE, PACKAGE.parent)
 del MODULES["lox._pytest._lox_pytest"]  # It is a module of its own where lox is installed.
 TESTS = Path(__file__).parent
 EVERYWHERE = MODULES | modules(TESTS.parent / "benchmarks", TESTS.parent) | modules(TESTS, TESTS)
-HANDLERS = {"lox._spool", "lox._strip", "lox._sites", "lox._stream"}
+HANDLERS = {"lox._spool", "lox._strip", "lox._sites", "lox._stream", "lox._summary"}
 # From the bottom: a module imports none of a later layer.
 LAYERS = (
     {
@@ -55,7 +55,8 @@ LAYERS = (
         "lox._reduce",
     },
     {"lox._rules", "lox._autodiff", "lox._batching", "lox._transform", "lox._channel", "lox._deliver"}
-    | {"lox._shard_divergence", "lox._bounded", "lox._capped", "lox._chunks", "lox._fold", "lox._subsample"},
+    | {"lox._shard_divergence", "lox._bounded", "lox._capped", "lox._chunks", "lox._fold", "lox._subsample"}
+    | {"lox._stack", "lox._window", "lox._endpoint"},
     HANDLERS | {"lox._storage", "lox._tap", "lox._context"},
     {"lox.loggers", "lox._audit"},
     {"lox", "lox.__main__", "lox.commands", "lox.demo", "lox.testing"},

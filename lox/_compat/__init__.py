@@ -16,6 +16,7 @@ from lox._compat._functions import renew as renew
 from lox._compat._functions import renewed as renewed
 from lox._compat._jaxprs import abstract as abstract
 from lox._compat._jaxprs import as_fun as as_fun
+from lox._compat._jaxprs import aval_of as aval_of
 from lox._compat._jaxprs import in_avals as in_avals
 from lox._compat._jaxprs import int32_scalar as int32_scalar
 from lox._compat._jaxprs import is_jaxpr as is_jaxpr

@@ -63,6 +63,11 @@ def _with_inputs(jaxpr: Any) -> Any:
     return jaxpr.replace(constvars=(), invars=[*jaxpr.constvars, *jaxpr.invars], debug_info=debug)
 
 
+def aval_of(value: Any) -> Any:
+    """The abstract value of an array, or of a value that is abstract already."""
+    return value if isinstance(value, jax.core.ShapedArray) else jax.typeof(value)
+
+
 def abstract(fun: Callable[[Any], Any], tree: Any) -> Any:
     """Call `fun` with a pytree of abstract values; the result has abstract values in place of arrays.
 

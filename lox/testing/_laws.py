@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import lox
 from lox._leading_axes import where as where_mask
 from lox._logs_in import events_in
-from lox.testing._compare import Reference, same
+from lox.testing._compare import Happened, Reference, same
 from lox.testing._program import Program
 from lox.testing._subject import BrokenLaw, Claim, DoesNotApply, Function, Subject
 
@@ -302,9 +302,17 @@ def filters(subject: Subject) -> Claims:
     mixed = jax.jit(subject.spool(_with_others(f, keys), on_mismatch="split"))
     how = "jit(spool(f and other events of each key, on_mismatch='split'))"
     yield subject.spools(how, mixed, expected=lambda: subject.alone, args=subject.args, keys=keys)
-    numeric = not any(jnp.issubdtype(each.dtype, jax.dtypes.extended) for each in subject.types.values())
-    for reduction in _REDUCTIONS if numeric else ("count", "first", "last"):
+    bounds = {"max_iters": subject.options.get("max_iters") or 16, "max_events": None}
+    for reduction in _REDUCTIONS if _is_numeric(subject) else ("count", "first", "last"):
         yield Claim(f"jit(spool(f, reduce={reduction!r}))", functools.partial(_reduces, subject, reduction))
+        how = f"jit(spool(f, reduce={reduction!r}, window=2))"
+        spooled = jax.jit(subject.spool(f, reduce=reduction, window=2, **bounds))
+        expected = functools.partial(_windows, subject, reduction, 2)
+        yield subject.spools(how, spooled, expected=expected, args=subject.args)
+
+
+def _is_numeric(subject: Subject) -> bool:
+    return not any(jnp.issubdtype(each.dtype, jax.dtypes.extended) for each in subject.types.values())
 
 
 def _with_others(fun: Function, keys: Collection[str]) -> Function:
@@ -326,6 +334,26 @@ def _thinned(subject: Subject, interval: int) -> Reference:
         for key, lanes in subject.alone.events.items()
     }
     return Reference(subject.alone.out, thinned)
+
+
+def _windows(subject: Subject, reduction: str, length: int) -> Reference:
+    """Each `length` events of each key, reduced."""
+
+    def reduced(happened: Sequence[Happened]) -> list[Happened]:
+        windows = [happened[first : first + length] for first in range(0, len(happened), length)]
+        return [
+            Happened(
+                np.asarray(_REDUCTIONS[reduction](jnp.asarray(np.stack([event.value for event in window])))),
+                window[0 if reduction == "first" else -1].steps,
+            )
+            for window in windows
+        ]
+
+    found = {
+        key: {lane: reduced(happened) for lane, happened in lanes.items()}
+        for key, lanes in subject.alone.events.items()
+    }
+    return Reference(subject.alone.out, found)
 
 
 def _caps(subject: Subject, bound: int) -> None:
@@ -371,6 +399,9 @@ def _reduces(subject: Subject, reduction: str) -> None:
                 raise BrokenLaw(f"{how} is {reduced[key]}. {where}: expected {expected}.")
 
 
+MANY = 10**6
+"""More events than a program has."""
+
 _REDUCTIONS: Mapping[str, Callable[[jax.Array], Any]] = {
     "count": len,
     "sum": functools.partial(jnp.sum, axis=0),
@@ -395,6 +426,13 @@ def tap_and_spool(subject: Subject) -> Claims:
         how = f"tap(jit(f), interval=2, buffer={buffer})"
         tapped = functools.partial(lox.tap, jax.jit(f), buffer=buffer, interval=2)
         yield subject.taps(how, tapped, expected=functools.partial(_thinned, subject, 2), args=subject.args)
+    for reduction in ("sum", "first", "last"):
+        for window in (2, None):
+            how = f"tap(jit(f), reduce={reduction!r}, window={window})"
+            tapped = functools.partial(lox.tap, jax.jit(f), reduce=reduction, window=window)
+            expected = functools.partial(_windows, subject, reduction, window or MANY)
+            if reduction != "sum" or _is_numeric(subject):
+                yield subject.taps(how, tapped, expected=expected, args=subject.args)
 
 
 def sharding(subject: Subject) -> Claims:

@@ -1,0 +1,231 @@
+"""Statistics of each k events of a key: `window=`.
+
+A window is folded as its events happen. The event that begins the next one stands for it: it gets the values of the
+window that is over, and the others what is of no use. So every k-th event is kept, by what keeps every k-th event of
+`interval=`. The first one stands for nothing, and the last window, which no event follows, is what is left.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import jax
+
+from lox import _compat
+from lox._collect import filled
+from lox._columns import Columns, in_sequence, one_event
+from lox._eager import reporting_deleted
+from lox._events import Event, Log, Logs, StackedEvents, single_events, with_depths
+from lox._fold import check_alike, reduction_of
+from lox._handler import Handler, Inside, Results, Rule, State
+from lox._leading_axes import where
+from lox._reduce import Accumulator, Reductions, empty_in_loop, in_equal_batches, lift, merge, result, with_certain
+from lox._rules._call import discharge, split_results
+from lox._rules._scan import scan, scan_p
+from lox._split import is_typed
+from lox._stack import Spool, has_scan, rules
+from lox._subsample import EventCounts, subsampled, subsampled_scan
+from lox._timeline import Timeline, canonical
+
+Folding = dict[str, Accumulator]
+"""For each key the events of its last window. They are those of a loop: the same arrays after any events."""
+
+Timelines = Sequence[Sequence[str]]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """The state of a `Windowed` handler.
+
+    Attributes:
+        folding: The last window of each key. It is full until the next event.
+        timelines: The keys that are logged together.
+        counts: How many events there were.
+        in_loop: Whether it is in a loop, where it has the same arrays after any events.
+    """
+
+    folding: Folding
+    timelines: tuple[tuple[str, ...], ...] = dataclasses.field(default=(), metadata={"static": True})
+    counts: EventCounts = dataclasses.field(default=EventCounts(), metadata={"static": True})
+    in_loop: bool = dataclasses.field(default=False, metadata={"static": True})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Windowed(Spool):
+    """Folds each `interval` selected events of a key, and collects what comes of it.
+
+    Its state is `Windows`. It is None where none can go through: in branches, in `while_loop`s, in a `shard_map` and in
+    functions with rules of their own. All events of these are collected, and folded after them.
+
+    Attributes:
+        reductions: The reduction of every key (under None) or of some.
+    """
+
+    reductions: Reductions
+
+    @property
+    def rules(self) -> Mapping[Any, Rule]:  # type: ignore[override]
+        return _rules
+
+    def join(self, state: State, logs: Logs) -> Results:
+        if state is None:
+            return None, logs
+        at_once = _compat.runs_at_once(_compat.current_trace())
+        timelines = canonical([*state.timelines, *timelines_in(self.reductions, logs)])
+        folding = with_room(self.reductions, state.folding, logs)
+        folding, rows = (_compiled if at_once else _folded)(self, timelines, folding, logs)
+        state = dataclasses.replace(state, folding=folding, timelines=timelines)
+        if self.keeps_all:
+            return state, rows
+        counts, rows = subsampled(rows, self.interval, state.counts)
+        return dataclasses.replace(state, counts=counts), rows
+
+    def enter(self, state: State, programs: Sequence[Any], inside: Inside) -> tuple[Windowed, State]:
+        if state is None or inside in ("branch", "rule") or (inside == "call" and not any(map(has_scan, programs))):
+            return self, None
+        if inside == "call":
+            return self, dataclasses.replace(state, counts=state.counts.modulo(self.interval))
+        inner = dataclasses.replace(self, keeps_all=True)
+        state = dataclasses.replace(state, counts=EventCounts(), in_loop=True)
+        for program in programs:
+            jaxpr, _, structure = discharge(inner, Windows({}, in_loop=True), program)
+            _, after, _ = split_results(_compat.out_avals(jaxpr), structure)
+            new = {key: each for key, each in after.folding.items() if key not in state.folding}
+            timelines = canonical([*state.timelines, *after.timelines])
+            folding = state.folding | {key: empty_in_loop(each) for key, each in new.items()}
+            state = dataclasses.replace(state, folding=folding, timelines=timelines)
+        return inner, state
+
+    def leave(self, state: State, after: State, collected: Logs, trips: Any = 1) -> Results:
+        del trips
+        if state is None or after is None:
+            return self.join(state, collected)
+        if self.keeps_all:
+            return dataclasses.replace(after, counts=state.counts, in_loop=state.in_loop), collected
+        counts = state.counts.after(after.counts, self.interval)
+        return dataclasses.replace(after, counts=counts), collected
+
+    def start(self) -> Any:
+        return Windows({})
+
+    def order(self, state: State, logs: Logs) -> tuple[str, ...]:
+        del logs
+        return state.counts.order
+
+    def result(self, state: State, logs: Logs) -> list[Timeline]:
+        with reporting_deleted((state, logs)):
+            return [filled(self._with_last(state.folding, each)) for each in self.columns(state.counts, logs)]
+
+    def _with_last(self, folding: Folding, rows: Columns) -> Columns:
+        """The windows of a timeline, of which the first is none, and the last is still to come."""
+        if not rows.any_value().shape[0]:
+            return rows
+        first = folding[next(iter(rows.values))]
+        last = dataclasses.replace(
+            rows,
+            values={key: one_event(result(folding[key])) for key in rows.values},
+            steps={name: one_event(step) for name, step in first.steps.items()},
+            mask=None if rows.mask is None else one_event(first.happened()),
+            dropped=None,
+        )
+        return in_sequence([rows.map(lambda array: array[1:]), last])
+
+    def _met(self, timelines: Timelines, folding: Folding, event: Event) -> tuple[Folding, list[Event]]:
+        """The windows after an event, and what stands for those before it."""
+        before, after = folded(self.reductions, self.interval, folding, event)
+        return folding | after, rows_of(timelines, before, event, lambda _: event.mask)
+
+
+def timelines_in(reductions: Reductions, logs: Logs) -> list[list[str]]:
+    """The keys of each event of logs that have the same counters when they are reduced."""
+    found = []
+    for event, _ in with_depths(logs):
+        for is_first in (True, False):  # The counters of "first" are those of another event.
+            found.append([key for key in event.values if (reduction_of(reductions, key) == "first") == is_first])
+    return [keys for keys in found if keys]
+
+
+def with_room(reductions: Reductions, folding: Folding, logs: Logs) -> Folding:
+    """Windows with an empty one for each key of logs that has none."""
+    for event in single_events(logs):
+        if event.values.keys() - folding.keys():
+            like = _compat.abstract(functools.partial(_lifted, reductions), event)
+            folding = {key: empty_in_loop(each) for key, each in like.items()} | folding
+    return folding
+
+
+def folded(reductions: Reductions, size: int | None, folding: Folding, event: Event) -> tuple[Folding, Folding]:
+    """The windows of the keys of an event, before it and after it. A window that is full begins anew."""
+    before: Folding = {}
+    after: Folding = {}
+    for key, one in _lifted(reductions, event).items():
+        window, one = in_equal_batches(folding[key], one, of_any_call=is_typed(key))
+        check_alike(key, window, one)
+        before[key] = window
+        if size is not None:
+            is_over = (one.maybe > 0) & (window.maybe == size)
+            none = dataclasses.replace(empty_in_loop(jax.tree.map(jax.typeof, window)), site=window.site)
+            window = jax.tree.map(functools.partial(where, is_over), none, window)
+        after[key] = dataclasses.replace(merge(window, one), is_masked=False)
+    return before, after
+
+
+def rows_of(timelines: Timelines, folding: Folding, event: Event, mask: Callable[[Accumulator], Any]) -> list[Event]:
+    """Windows in the place of an event, one for each timeline, with the mask of each."""
+    rows = []
+    for keys in ([key for key in timeline if key in folding] for timeline in timelines):
+        if keys:
+            values, first = {key: result(folding[key]) for key in keys}, folding[keys[0]]
+            row = dataclasses.replace(event, values=values, steps=first.steps, mask=mask(first), is_filled=False)
+            rows.append(row)
+    return rows
+
+
+def _lifted(reductions: Reductions, event: Event) -> Folding:
+    event = event.with_full_steps(0)
+    found = {}
+    for key, value in event.values.items():
+        one = lift(reduction_of(reductions, key), value, event.mask, event.steps, event.site, event.batch_ndim)
+        one = dataclasses.replace(one, outer_batch_ndim=event.outer_batch_ndim)
+        found[key] = dataclasses.replace(with_certain(one, 0), is_masked=False)
+    return found
+
+
+def _folded(
+    handler: Windowed, timelines: tuple[tuple[str, ...], ...], folding: Folding, logs: Sequence[Log]
+) -> tuple[Folding, Logs]:
+    """The windows after logs, and what stands for them."""
+    rows: list[Log] = []
+    for log in logs:
+        if isinstance(log, StackedEvents):
+
+            def iterate(folding: Folding, body: Logs) -> tuple[Folding, Logs]:
+                return _folded(handler, timelines, folding, body)
+
+            folding, stacked = jax.lax.scan(iterate, folding, log.body)
+            rows.append(StackedEvents(stacked, log.dropped, log.length))
+        else:
+            folding, found = handler._met(timelines, folding, log)
+            rows += found
+    return folding, tuple(rows)
+
+
+_compiled = jax.jit(_folded, static_argnums=(0, 1))
+
+
+def _scan(
+    handler: Handler, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[Any, State, Logs]:
+    handler = cast(Windowed, handler)
+    if state is None or handler.keeps_all:
+        return scan(handler, state, primitive, args, params)
+    inner, inside = handler.enter(state, [params["jaxpr"]], "loop")
+    outs, counts, logs, after = subsampled_scan(inner, state.counts, handler.interval, args, params, inside)
+    return outs, dataclasses.replace(after, counts=counts, in_loop=False), logs
+
+
+_rules: Mapping[Any, Rule] = {**rules, scan_p: _scan}
