@@ -19,12 +19,12 @@ import lox
 TOKENS, LENGTH, WIDTH, HEADS, BLOCKS = 8, 12, 32, 4, 3
 
 
-def attend(queries, keys, values, name):
+def attend(queries, keys, values):
     """Causal attention over arrays of shape (length, heads, width of a head)."""
     scores = jnp.einsum("qhd,khd->hqk", queries, keys) / jnp.sqrt(queries.shape[-1])
     weights = jax.nn.softmax(jnp.where(jnp.tri(len(queries), dtype=bool), scores, -jnp.inf))
     entropy = -jnp.sum(jax.scipy.special.xlogy(weights, weights), -1)
-    lox.log({"entropy": entropy.mean(-1), "on_itself": jnp.einsum("hqq->h", weights) / len(queries)}, prefix=name)
+    lox.log({"entropy": entropy.mean(-1), "on_itself": jnp.einsum("hqq->h", weights) / len(queries)})
     return jnp.einsum("hqk,khd->qhd", weights, values)
 
 
@@ -37,11 +37,11 @@ class FlaxBlock(nnx.Module):
         self.up = nnx.Linear(WIDTH, 2 * WIDTH, rngs=rngs)
         self.down = nnx.Linear(2 * WIDTH, WIDTH, rngs=rngs)
 
-    def __call__(self, x, name):
+    def __call__(self, x):
         """Of and to arrays of shape (length, width)."""
-        x = lox.log_grad({"block": x}, prefix=f"grad/{name}")["block"]
+        x = lox.log_grad({"block": x})["block"]
         heads = self.project(self.norm(x)).reshape(LENGTH, HEADS, -1)
-        x = x + attend(*jnp.split(heads, 3, axis=-1), name).reshape(LENGTH, WIDTH)
+        x = x + attend(*jnp.split(heads, 3, axis=-1)).reshape(LENGTH, WIDTH)
         return x + self.down(jax.nn.gelu(self.up(x)))
 
 
@@ -60,11 +60,11 @@ class EquinoxBlock(eqx.Module):
         self.up = eqx.nn.Linear(WIDTH, 2 * WIDTH, key=keys[1])
         self.down = eqx.nn.Linear(2 * WIDTH, WIDTH, key=keys[2])
 
-    def __call__(self, x, name):
+    def __call__(self, x):
         """Of and to arrays of shape (length, width)."""
-        x = lox.log_grad({"block": x}, prefix=f"grad/{name}")["block"]
+        x = lox.log_grad({"block": x})["block"]
         heads = jax.vmap(lambda token: self.project(self.norm(token)))(x).reshape(LENGTH, HEADS, -1)
-        x = x + attend(*jnp.split(heads, 3, axis=-1), name).reshape(LENGTH, WIDTH)
+        x = x + attend(*jnp.split(heads, 3, axis=-1)).reshape(LENGTH, WIDTH)
         return x + jax.vmap(lambda token: self.down(jax.nn.gelu(self.up(token))))(x)
 
 
@@ -91,7 +91,8 @@ def with_embedding(key, blocks, merged):
         blocks, embedding, places = parameters
         x = embedding[tokens] + places
         for place, block in enumerate(merged(blocks)):
-            x = block(x, f"block{place}/")
+            with lox.context(prefix=f"block{place}/"):
+                x = block(x)
         return x @ embedding.T
 
     return (blocks, embedding, places), logits
@@ -127,7 +128,7 @@ def main() -> None:
         print(f"{name}: loss {logs['loss'][0]:.3f} to {logs['loss'][-1]:.3f}")
         for place in range(BLOCKS):
             entropy = logs[f"block{place}/entropy"]  # (steps, batch, heads)
-            gradients = logs[f"grad/block{place}/block"]  # (steps, batch, length, width)
+            gradients = logs[f"block{place}/grad/block"]  # (steps, batch, length, width)
             norms = jnp.sqrt((gradients**2).sum((1, 2, 3)))
             last = ", ".join(f"{head:.2f}" for head in entropy[-1].mean(0))
             print(f"  block {place}: entropy of its heads {last}; gradient {norms[0]:.1e} to {norms[-1]:.1e}")

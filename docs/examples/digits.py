@@ -28,11 +28,11 @@ def predict(params, images):
     return jax.nn.relu(images @ params["hidden"]) @ params["output"]
 
 
-def loss_fn(params, images, labels, name):
-    """The mean cross entropy; what is logged here says by its name which part of the data it is of."""
+def loss_fn(params, images, labels):
+    """The mean cross entropy. Whose it is and of which step, the context says."""
     logits = predict(params, images)
     loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-    lox.log({"loss": loss, "accuracy": jnp.mean(logits.argmax(-1) == labels)}, prefix=f"{name}/", tags=[name])
+    lox.log({"loss": loss, "accuracy": jnp.mean(logits.argmax(-1) == labels)})
     return loss
 
 
@@ -46,11 +46,13 @@ def train(key, images, labels, test_images, test_labels):
     def step(carry, i):
         params, state = carry
         batch = jax.random.choice(jax.random.fold_in(data_key, i), len(labels), (BATCH,), replace=False)
-        gradient = jax.grad(loss_fn)(params, images[batch], labels[batch], "train")
-        lox.log({"norm": optax.tree.norm(gradient)}, tags=["train"])
+        with lox.context(prefix="train/", step=i):
+            gradient = jax.grad(loss_fn)(params, images[batch], labels[batch])
+            lox.log({"norm": optax.tree.norm(gradient)})
         updates, state = OPTIMIZER.update(gradient, state)
         params = optax.apply_updates(params, updates)
-        jax.lax.cond(i % 10 == 0, lambda: loss_fn(params, test_images, test_labels, "test"), lambda: jnp.float32(0))
+        with lox.context(prefix="test/", step=i):
+            jax.lax.cond(i % 10 == 0, lambda: loss_fn(params, test_images, test_labels), lambda: jnp.float32(0))
         return (params, state), None
 
     return jax.lax.scan(step, (params, OPTIMIZER.init(params)), jnp.arange(STEPS))[0][0]
@@ -80,12 +82,12 @@ def main() -> None:
 
 
 def draw(logs, out):
-    """Draws losses and accuracies over the events: a line for the mean of the seeds, in a band of all."""
+    """Draws losses and accuracies over the steps: a line for the mean of the seeds, in a band of all."""
     figure, panels = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
     for panel, name in zip(panels, ("loss", "accuracy"), strict=True):
-        for part, every in (("train", 1), ("test", 10)):
+        for part in ("train", "test"):
             values = np.asarray(logs[f"{part}/{name}"])  # (events, seeds)
-            steps = every * np.arange(len(values))
+            steps = logs.steps["step"][f"{part}/{name}"][:, 0]
             panel.fill_between(steps, values.min(1), values.max(1), alpha=0.25)
             panel.plot(steps, values.mean(1), label=part)
         panel.set(xlabel="step", ylabel=name)

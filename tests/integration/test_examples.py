@@ -44,7 +44,7 @@ def test_data_parallel_training_logs_the_same_however_it_is_spread(on_one_device
 
 def test_live_progress_says_how_far_it_is():
     shown = run("live_progress.py")
-    assert "step 19981/20000 (100%)" in shown and "trained 4 networks" in shown
+    assert "step 20000/20000 (100%)" in shown and "trained 4 networks" in shown
 
 
 def test_the_solver_logs_the_same_steps_in_each_way():
