@@ -287,6 +287,8 @@ def _inside(handler: Handler) -> contextlib.AbstractContextManager[Any]:
 
 def is_outermost() -> bool:
     """Tell whether no transformation of JAX is in progress and no handler around, but for contexts."""
+    if _compat.is_top_level():  # Quickly, since each call of a jitted function comes here.
+        return True
     trace = _compat.current_trace()
     while isinstance(trace, HandlerTrace) and trace.handler.around is not None:
         trace = trace.parent_trace
