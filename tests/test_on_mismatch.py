@@ -131,7 +131,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.covering(2)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("control", CONTROL)
 @pytest.mark.parametrize("around", ["nothing", "vmap", "grad"])
