@@ -334,20 +334,24 @@ MUTANTS = {
     # How JAX's own transformations meet a log.
     "a log is of the tangent": (entry(ad.primitive_jvps, of_tangents), "derivatives", []),
     "vmap loses logs": (entry(batching.fancy_primitive_batchers, lost), "vmap", []),
-    "vmap mixes lanes": (entry(batching.fancy_primitive_batchers, in_other_lanes), "vmap", []),
+    "vmap mixes batch elements": (entry(batching.fancy_primitive_batchers, in_other_lanes), "vmap", []),
     "shard_map mixes shards": (name(_shard_map, "_expand", from_other_shards), "jit", ["shard_map"]),
     "shards share what only some of them log": (
         name(_cond, "varied", instead(lambda branch, index: branch)),
         "tap_and_spool",
         testing.Program((Vmap(3, (Branch(((), (Log("a", "constant"),)), on="n"),), sharded=True),)),
     ),
-    "lanes log in branches not taken": (name(_batching, "logs_in", instead(lambda params: False)), "vmap", ["cond"]),
-    "lanes log after they finished": (
+    "batch elements log in branches not taken": (
+        name(_batching, "logs_in", instead(lambda params: False)),
+        "vmap",
+        ["cond"],
+    ),
+    "batch elements log after they finished": (
         name(_batching, "_predicate_is_batched", instead(lambda *args: False)),
         "vmap",
         ["while_loop"],
     ),
-    "no lane is masked": (
+    "no batch element is masked": (
         name(_batching.Mask, "rewrite", instead(lambda self, state, logs: logs)),
         "vmap",
         ["while_loop"],

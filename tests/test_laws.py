@@ -49,7 +49,7 @@ def keeps_law(law, examples):
                 program,
                 *batch[0],
                 laws=[law],
-                lanes=batch[1:],
+                batch=batch[1:],
                 spool={"max_events": 99} if number % 2 else {},
                 choose=functools.partial(two_of, number=number // 2),
             )

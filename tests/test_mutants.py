@@ -21,7 +21,7 @@ def find_broken(law, where):
 
     def keeps(program):
         with contextlib.suppress(testing.NothingToCheck):  # A filter leaves no log, or the law says nothing of it.
-            testing.check(program, *LANES[0], laws=[getattr(testing, law)], lanes=LANES[1:])
+            testing.check(program, *LANES[0], laws=[getattr(testing, law)], batch=LANES[1:])
 
     if callable(where):
         return keeps(where)

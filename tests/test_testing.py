@@ -229,8 +229,8 @@ def once():
         (None, (), {}, "takes a function, got None"),
         (of_vmap, (jnp.ones(2),), {"laws": testing.jit}, "laws must be a list"),
         (of_vmap, (jnp.ones(2),), {"laws": ["jit"]}, "got 'jit'"),
-        (of_vmap, (jnp.ones(2),), {"lanes": []}, "lanes must be a list"),
-        (of_vmap, (jnp.ones(2),), {"lanes": [(jnp.ones(3),)]}, "same structure, shapes and dtypes"),
+        (of_vmap, (jnp.ones(2),), {"batch": []}, "batch= must be a list"),
+        (of_vmap, (jnp.ones(2),), {"batch": [(jnp.ones(3),)]}, "structure, shapes and dtypes of the others"),
         (of_vmap, (jnp.ones(2),), {"spool": {"reduce": "mean"}}, "spool= takes unify"),
         (of_vmap, (jnp.ones(2),), {"tolerance": float("inf")}, "tolerance must be"),
         (of_vmap, (jnp.ones(2),), {"choose": lambda claims: None}, "A law makes claims"),
@@ -247,7 +247,7 @@ def test_every_lane_must_fit_in_max_iters():
         return lax.while_loop(lambda x: jnp.abs(x) < 16, lambda x: lox.log({"x": x})["x"] - 1, x)
 
     with pytest.raises(ValueError, match="max_iters=16 is too small"):
-        testing.check(f, jnp.float32(-4), lanes=[(jnp.float32(4),)], laws=[testing.vmap])
+        testing.check(f, jnp.float32(-4), batch=[(jnp.float32(4),)], laws=[testing.vmap])
 
 
 def test_a_check_is_not_inside_of_a_handler():

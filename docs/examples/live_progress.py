@@ -2,8 +2,8 @@
 
     python docs/examples/live_progress.py
 
-On a terminal the table is drawn in place; in a file or a pipe it is a line every few seconds. The device sends the means
-of each 200 steps, so that watching costs little and skips nothing.
+On a terminal the table is drawn in place; in a file or a pipe it is a line every few seconds. The device sends the
+means of each 200 steps, so that watching costs little and skips nothing.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def check(
     fun: Function,
     *args: Any,
     laws: Iterable[Law] = LAWS,
-    lanes: Sequence[tuple[Any, ...]] | None = None,
+    batch: Sequence[tuple[Any, ...]] | None = None,
     spool: dict[str, Any] | None = None,
     tolerance: float = 1e-4,
     choose: Callable[[Sequence[Claim]], Iterable[Claim]] = tuple,
@@ -50,7 +50,7 @@ def check(
             it must return and log under transformations; for a `Program` it is what `reference` says.
         *args: Its arguments: pytrees of arrays. Bind others with `functools.partial`.
         laws: Which laws, of `lox.testing.LAWS`.
-        lanes: Tuples of arguments of further calls, which are batched with `args` under `vmap`: of the same structure,
+        batch: Tuples of arguments of further calls, which are batched with `args` under `vmap`: of the same structure,
             shapes and dtypes. By default `args` twice more, with the floats somewhat smaller.
         spool: Keywords of `lox.spool`, of `unify`, `max_iters`, `max_events` and `on_while`. By default
             ``{"unify": True, "max_iters": 16}``.
@@ -86,7 +86,7 @@ def check(
     if not isinstance(tolerance, (int, float)) or not 0 <= tolerance < math.inf:
         raise ValueError(f"tolerance must be a number of at least 0, got {tolerance!r}.")
     laws = _laws(laws)
-    subject = Subject(fun, (args, *_lanes(args, lanes)), _options(spool), tolerance)
+    subject = Subject(fun, (args, *_batch(args, batch)), _options(spool), tolerance)
     _is_fit(subject)
     kept: dict[str, int] = {}
     not_applicable: dict[str, str] = {}
@@ -153,7 +153,7 @@ def _options(spool: Any) -> dict[str, Any]:
     return {"unify": True, **({} if "max_events" in options else {"max_iters": 16}), **options}
 
 
-def _lanes(args: tuple[Any, ...], lanes: Any) -> tuple[tuple[Any, ...], ...]:
+def _batch(args: tuple[Any, ...], batch: Any) -> tuple[tuple[Any, ...], ...]:
     """The arguments of further calls, as they are given, or like those of the first."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(args):
         if not isinstance(leaf, (bool, int, float, complex, np.generic, np.ndarray, jax.Array)):
@@ -161,15 +161,18 @@ def _lanes(args: tuple[Any, ...], lanes: Any) -> tuple[tuple[Any, ...], ...]:
                 f"check takes arguments that are pytrees of arrays, got {leaf!r} of type {type(leaf).__name__} at "
                 f"{jax.tree_util.keystr(path)}. Bind what is none with functools.partial."
             )
-    if lanes is None:
+    if batch is None:
         return _scaled(args, 0.5), _scaled(args, 0.75)
-    if not isinstance(lanes, Sequence) or not all(isinstance(lane, tuple) for lane in lanes) or not lanes:
-        raise ValueError(f"lanes must be a list with a tuple of arguments for each further call, got {lanes!r}.")
-    for lane in lanes:
-        given, first = jax.tree.map(_kind, lane), jax.tree.map(_kind, args)
+    if not isinstance(batch, Sequence) or not all(isinstance(each, tuple) for each in batch) or not batch:
+        raise ValueError(f"batch= must be a list with a tuple of arguments for each further call, got {batch!r}.")
+    for each in batch:
+        given, first = jax.tree.map(_kind, each), jax.tree.map(_kind, args)
         if given != first:
-            raise ValueError(f"Lanes must be of the same structure, shapes and dtypes, got {given} next to {first}.")
-    return tuple(lanes)
+            raise ValueError(
+                "The arguments in batch= must have the structure, shapes and dtypes of the others, got "
+                f"{given} next to {first}."
+            )
+    return tuple(batch)
 
 
 def _kind(leaf: Any) -> str:

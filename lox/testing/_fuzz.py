@@ -107,7 +107,7 @@ class _Attempt:
     def check(self) -> int:
         """Returns the number of claims that hold."""
         try:
-            return check(self.program, *self.lanes[0], laws=[self.law], lanes=self.lanes[1:], choose=self.choose).claims
+            return check(self.program, *self.lanes[0], laws=[self.law], batch=self.lanes[1:], choose=self.choose).claims
         except NothingToCheck:  # A filter leaves no log, or the law says nothing of the program.
             return 0
 
@@ -124,9 +124,9 @@ class _Attempt:
             f"if jax.device_count() < {jax.device_count()}:\n"
             f'    raise SystemExit("Set JAX_NUM_CPU_DEVICES={jax.device_count()}: it takes several devices.")\n'
             f"program = testing.Program({self.program.body!r})\n"
-            f"lanes = [{lanes}]\n"
+            f"batch = [{lanes}]\n"
             f"choose = lambda claims: [claims[{self.choice} % len(claims)]]\n"
-            f"testing.check(program, *lanes[0], laws=[testing.{self.law.__name__}], lanes=lanes[1:], choose=choose)\n"
+            f"testing.check(program, *batch[0], laws=[testing.{self.law.__name__}], batch=batch[1:], choose=choose)\n"
         )
 
 
