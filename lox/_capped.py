@@ -22,7 +22,16 @@ import jax.numpy as jnp
 from lox import _compat
 from lox._batching import Mask
 from lox._collect import filled
-from lox._columns import Columns, check_alike, in_equal_batches, in_sequence, types_of, with_event_axes
+from lox._columns import (
+    Columns,
+    check_alike,
+    in_equal_batches,
+    in_sequence,
+    promoted,
+    types_of,
+    with_event_axes,
+    with_steps_of_one_dtype,
+)
 from lox._events import Log, Logs, Site, events, map_events, restrict
 from lox._handler import Collector, Filter, Handler, Inside, Results, Rule, State
 from lox._logs_in import events_in, tapped_in
@@ -266,9 +275,12 @@ class Capped(Collector):
     def _put(self, buffer: Buffer, new: Columns) -> Buffer:
         rows, new = in_equal_batches([buffer.rows, new])
         check_alike(types_of(rows), rows, new)
+        number = buffer.number
         if rows is not buffer.rows:
-            lacks = [(0, more - have) for have, more in zip(buffer.number.shape, rows.batch(0), strict=True)]
-            buffer = Buffer(dataclasses.replace(rows, mask=None), jnp.pad(buffer.number, lacks))
+            lacks = [(0, more - have) for have, more in zip(number.shape, rows.batch(0), strict=True)]
+            rows, number = dataclasses.replace(rows, mask=None), jnp.pad(number, lacks)
+        rows, new = with_steps_of_one_dtype([rows, new])
+        buffer = Buffer(rows, number)
         happened, count = new.happened(), new.any_value().shape[0]
         if count > FEW:
             buffer = self._merged(buffer, new)
@@ -326,7 +338,10 @@ def _varying_as(buffer: Buffer, like: Buffer) -> Buffer:
         return array if like is None else _compat.vary_in_branch(array, sorted(_compat.varying_axes(like)))
 
     values = {key: vary(rows, like.rows.values[key]) for key, rows in buffer.rows.values.items()}
-    steps = {name: vary(rows, like.rows.steps.get(name)) for name, rows in buffer.rows.steps.items()}
+    steps = {}
+    for name, rows in buffer.rows.steps.items():
+        new = like.rows.steps.get(name, rows)
+        steps[name] = vary(rows.astype(promoted(rows.dtype, new.dtype)), new)
     return Buffer(dataclasses.replace(buffer.rows, values=values, steps=steps), vary(buffer.number, like.number))
 
 

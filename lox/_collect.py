@@ -13,14 +13,14 @@ import jax.extend as jex
 import jax.numpy as jnp
 
 from lox import _compat
-from lox._columns import Columns, describe, with_event_axes
+from lox._columns import Columns, describe, with_event_axes, with_steps_of_one_dtype
 from lox._events import Event, Log, Logs, Site, StackedEvents, events, map_events, masked, restrict
 from lox._exceptions import StructureError, UnsupportedPrimitiveError
 from lox._handler import Collector, Filter, Handler, Results, State
 from lox._leading_axes import where
 from lox._logs_in import events_in, jaxprs_in
 from lox._site import BranchesDiffer, strictest
-from lox._split import MENDS, plain
+from lox._split import MENDS, by_type, plain, untyped
 from lox._timeline import groups
 
 Maker = Callable[[Logs], Logs]
@@ -117,8 +117,10 @@ def unify_branches_by_tag(branches: Sequence[Logs]) -> Sequence[Maker]:
     """`unify_branches` for logs from which handlers further out may still select some by tags.
 
     Events of one key that carry different tags do not meet each other. Of such a key, the events of each branch
-    stay as they are, in their order, and are masked out in the other branches.
+    stay as they are, in their order, and are masked out in the other branches. Events of different types do not meet
+    either: handlers further out may leave some out, or tell them apart.
     """
+    branches = list(map(by_type, branches))
     tags: dict[str, set[tuple[str, ...]]] = {}
     for logs in branches:
         for event in events(logs):
@@ -139,12 +141,13 @@ def unify_branches_by_tag(branches: Sequence[Logs]) -> Sequence[Maker]:
         return dataclasses.replace(event, optional=event.optional or reason)
 
     def make(logs: tuple[Any, ...], own: int) -> tuple[Any, ...]:
+        logs = by_type(logs)
         found = list(together[own](_restricted(logs, mixed, False)))
         for branch, like in enumerate(apart):
             here = branch == own
             rest = _restricted(logs, mixed, True) if here else jax.tree.map(_compat.zeros_like_aval, like)
             found += map_events(because, masked(rest, jnp.asarray(here)))
-        return tuple(found)
+        return untyped(found)
 
     return [functools.partial(make, own=own) for own in range(len(branches))]
 
@@ -228,6 +231,7 @@ class _Together:
         for part in self.parts[1:]:
             for key in self.keys:
                 _check_branches(key, self.parts[0], part)
+        self.parts = _compat.abstract(with_steps_of_one_dtype, self.parts)
 
     @property
     def length(self) -> int:
@@ -249,6 +253,9 @@ class _Together:
     def filled(self, own: Columns | None) -> StackedEvents:
         """The events of one branch, if it has some, and those that only others have, which did not happen."""
         like, length = self.parts[0], self.length
+        if own is not None:
+            steps = {name: step.astype(like.steps[name].dtype) for name, step in own.steps.items()}
+            own = dataclasses.replace(own, steps=steps)
         have = 0 if own is None else jnp.shape(own.any_value())[0]
 
         def pad(array: Any, aval: Any) -> Any:

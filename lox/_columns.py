@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -238,6 +239,7 @@ def in_sequence(parts: list[Columns], depth: int = 0, arrays: Arrays = ON_DEVICE
     types = types_of(first, depth)
     for other in others:
         check_alike(types, first, other, depth)
+    parts = with_steps_of_one_dtype(parts)
     is_filled = all(part.is_filled or part.mask is None for part in parts)
     if any(part.mask is not None for part in parts):
         parts = [dataclasses.replace(part, mask=part.happened(depth)) for part in parts]
@@ -251,6 +253,26 @@ def in_sequence(parts: list[Columns], depth: int = 0, arrays: Arrays = ON_DEVICE
         is_filled=is_filled,
         single=False,
     )
+
+
+def promoted(first: Any, second: Any) -> Any:
+    """The dtype of a counter that has these, whatever promotion of dtypes JAX is set to for the values of a program."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.promote_types(first, second)
+
+
+def with_steps_of_one_dtype(parts: list[Columns]) -> list[Columns]:
+    """The timelines, with the counters of each name in a dtype that has the values of all."""
+    dtypes = [{name: step.dtype for name, step in part.steps.items()} for part in parts]
+    if all(each == dtypes[0] for each in dtypes):
+        return parts
+    common = {name: functools.reduce(promoted, [each[name] for each in dtypes]) for name in dtypes[0]}
+
+    def cast(part: Columns) -> Columns:
+        steps = {name: step.astype(common[name]) for name, step in part.steps.items()}
+        return dataclasses.replace(part, steps=steps)
+
+    return list(map(cast, parts))
 
 
 def _join(columns: list[Any], single: tuple[bool, ...], axis: int) -> list[Any]:

@@ -245,7 +245,8 @@ def _events(program: Any, selection: Selection) -> list[Event]:
 
 
 def _alike(first: Accumulator, second: Accumulator) -> bool:
-    return _type(first) == _type(second) and first.batch_shape == second.batch_shape
+    dtypes = [{name: step.dtype for name, step in each.steps.items()} for each in (first, second)]
+    return _type(first) == _type(second) and first.batch_shape == second.batch_shape and dtypes[0] == dtypes[1]
 
 
 def reduced(timelines: Sequence[Columns], reduction: Callable[[str], str], order: tuple[str, ...] = ()) -> Reduced:
@@ -298,7 +299,8 @@ def _together(first: Reduced, second: Reduced) -> tuple[tuple[str, ...], ...]:
 
 def _type(accumulator: Accumulator) -> tuple[str, list[str]]:
     if accumulator.reduction == "count":
-        return "", sorted(accumulator.steps)
+        batch = " x ".join(map(str, accumulator.batch_shape))
+        return f"events in a batch of {batch}" if batch else "events", sorted(accumulator.steps)
     shape = jnp.shape(accumulator.value)
     return describe(accumulator.dtype, shape, len(accumulator.batch_shape)), sorted(accumulator.steps)
 

@@ -17,7 +17,7 @@ import numpy as np
 from lox import _compat
 from lox._arguments import names
 from lox._collect import fill
-from lox._columns import one_event
+from lox._columns import one_event, promoted
 from lox._events import NOWHERE, Site
 from lox._exceptions import LogValueError
 from lox._leading_axes import where
@@ -251,6 +251,7 @@ def merge(first: Accumulator, second: Accumulator) -> Accumulator:
         value = _choose(first.happened(), first.value, second.value)
     elif first.reduction == "last":
         value = _choose(second.happened(), second.value, first.value)
+    first, second = with_steps_as(first, second), with_steps_as(second, first)
     steps = {}
     for name, step in first.steps.items():
         if first.reduction == "first":
@@ -265,6 +266,15 @@ def merge(first: Accumulator, second: Accumulator) -> Accumulator:
     return dataclasses.replace(
         first, value=value, lost=lost, maybe=maybe, begun=begun, steps=steps, certain=certain, is_masked=is_masked
     )
+
+
+def with_steps_as(accumulator: Accumulator, other: Accumulator) -> Accumulator:
+    """The accumulator, with counters in dtypes that have the values of those of the other as well."""
+    steps = {}
+    for name, step in accumulator.steps.items():
+        theirs = other.steps.get(name, step)
+        steps[name] = step.astype(promoted(step.dtype, theirs.dtype)) if step.dtype != theirs.dtype else step
+    return dataclasses.replace(accumulator, steps=steps)
 
 
 def entered(accumulator: Accumulator) -> Accumulator:

@@ -52,6 +52,18 @@ def by_type(logs: Sequence[Log], wanted: Callable[[str], bool] = lambda key: Tru
     return tuple(found)
 
 
+def untyped(logs: Sequence[Log]) -> Logs:
+    """Put the keys in the place of the names that `by_type` has made of them."""
+    found: list[Log] = []
+    for log in logs:
+        if isinstance(log, StackedEvents):
+            dropped = {tuple(map(plain, names)): count for names, count in log.dropped.items()}
+            found.append(StackedEvents(untyped(log.body), dropped, log.length))
+        else:
+            found.append(dataclasses.replace(log, values={plain(name): value for name, value in log.values.items()}))
+    return tuple(found)
+
+
 def _name(event: Event, key: str, depth: int) -> str:
     value = event.values[key]
     shape = value.shape[depth + event.batch_ndim :]

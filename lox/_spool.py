@@ -115,14 +115,16 @@ def spool(
             axes, such as those of a line that a library calls both under `vmap` and not: "error" refuses them, "split"
             returns them as ``"key"``, ``"key#2"`` and so on, in the order in which they first appear in the program. A
             number that makes a key that is logged is left out. All other arguments name the key without a number. A
-            "count" needs neither: it counts all events of a key, and adds up the batch axes that not all of them have.
+            "count" without `window` needs neither: it counts all events of a key, and adds up the batch axes that not
+            all of them have.
 
     Returns:
         A function with the arguments of `fun` that returns its result and a `lox.logdict`.
 
     Raises:
-        LogValueError: `reduce`, `interval`, `on_while`, `max_iters`, `max_events` or `on_mismatch` is none of the
-            above, or both of `reduce` and `interval`, or of `max_iters` and `max_events`, are given. A `ValueError`.
+        LogValueError: `reduce`, `interval`, `window`, `on_while`, `max_iters`, `max_events` or `on_mismatch` is none of
+            the above; both of `reduce` and `interval`, or of `max_iters` and `max_events`, are given; or `window`
+            without `reduce`. A `ValueError`.
         LogDataError: `argnames` or `tags` are not names. A `TypeError`.
 
     Warns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from lox import _compat, _transform
 from lox._bounded import bounded_while
@@ -42,6 +42,7 @@ class Spool(Selecting, Collector):
     interval: int = 1
     keeps_all: bool = False
     split: bool = False
+    ways: ClassVar[str] = "Give a bound with max_events= or max_iters=, reduce them with reduce="
 
     @property
     def rules(self) -> Mapping[Any, Rule]:  # type: ignore[override]
@@ -57,11 +58,11 @@ class Spool(Selecting, Collector):
     def join(self, state: EventCounts | None, logs: Logs) -> Results:
         if self.keeps_all:
             return state, logs
-        if state is not None:
+        if state is not None and self.interval > 1:
             return subsampled(logs, self.interval, state)
         # In the iteration, where it costs nothing.
         settled = all([event.mask is None for event in events(logs)])
-        return state, logs if settled else map_events(filled, logs)
+        return state and state.appeared(logs), logs if settled else map_events(filled, logs)
 
     def enter(
         self, state: EventCounts | None, programs: Sequence[Any], inside: Inside
@@ -88,7 +89,7 @@ class Spool(Selecting, Collector):
 
     def start(self) -> EventCounts | None:
         """The state before a function."""
-        return None if self.interval == 1 else EventCounts()
+        return EventCounts() if self.interval > 1 or self.split else None
 
     def order(self, state: EventCounts | None, logs: Logs) -> tuple[str, ...]:
         """The names that `by_type` has made, in the order in which they first appear in the program."""
@@ -138,7 +139,7 @@ def _while(
         state, logs = handler.leave(state, None, logs)
         return outs, state, (*before, *logs)
     if selected:
-        message = _unbounded(selected)
+        message = _unbounded(selected, handler.ways)
         if not handler.warn:
             raise SpoolError(message)
         _transform.warn_once(f"Logs were left out. {message}", SpoolWarning, selected[0][1].site)
@@ -158,11 +159,10 @@ rules: Mapping[Any, Rule] = {while_p: _while}
 _rules_with_interval: Mapping[Any, Rule] = {while_p: _while, scan_p: _scan}
 
 
-def _unbounded(found: Sequence[tuple[str, Event]]) -> str:
+def _unbounded(found: Sequence[tuple[str, Event]], ways: str) -> str:
     sites = ", ".join(f"{key!r} at {event.site}" for key, event in found)
     return (
         f"lox.spool cannot return logs from a while_loop (or a fori_loop whose bounds are not static), of which the "
-        f"number of iterations is not known: {sites}. Give a bound with max_events= or max_iters=, reduce them with "
-        "reduce=, leave them out with on_while='warn' or with argnames= or tags=, or log in a scan or a fori_loop "
-        "with static bounds."
+        f"number of iterations is not known: {sites}. {ways}, leave them out with on_while='warn' or with argnames= or "
+        "tags=, or log in a scan or a fori_loop with static bounds."
     )

@@ -147,7 +147,8 @@ class Refuse(Filter):
     def rewrite(self, state: State, logs: Logs) -> Logs:
         for event in events(self.selection.split(logs)[0]):
             if event.values:
-                raise UnsupportedPrimitiveError(_refusal(event, "in a rule of differentiation or in a backward pass"))
+                where = "in a rule of differentiation, in a backward pass, or in a shard_map without check_vma"
+                raise UnsupportedPrimitiveError(_refusal(event, where))
         return logs if self.forward else ()
 
 

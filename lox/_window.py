@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import jax
 
@@ -22,7 +22,17 @@ from lox._events import Event, Log, Logs, StackedEvents, single_events, with_dep
 from lox._fold import check_alike, reduction_of
 from lox._handler import Handler, Inside, Results, Rule, State
 from lox._leading_axes import where
-from lox._reduce import Accumulator, Reductions, empty_in_loop, in_equal_batches, lift, merge, result, with_certain
+from lox._reduce import (
+    Accumulator,
+    Reductions,
+    empty_in_loop,
+    in_equal_batches,
+    lift,
+    merge,
+    result,
+    with_certain,
+    with_steps_as,
+)
 from lox._rules._call import discharge, split_results
 from lox._rules._scan import scan, scan_p
 from lox._split import is_typed
@@ -66,6 +76,7 @@ class Windowed(Spool):
     """
 
     reductions: Reductions
+    ways: ClassVar[str] = "With window=, give a bound with max_iters=, or reduce all events to one, without window="
 
     @property
     def rules(self) -> Mapping[Any, Rule]:  # type: ignore[override]
@@ -94,10 +105,8 @@ class Windowed(Spool):
         for program in programs:
             jaxpr, _, structure = discharge(inner, Windows({}, in_loop=True), program)
             _, after, _ = split_results(_compat.out_avals(jaxpr), structure)
-            new = {key: each for key, each in after.folding.items() if key not in state.folding}
             timelines = canonical([*state.timelines, *after.timelines])
-            folding = state.folding | {key: empty_in_loop(each) for key, each in new.items()}
-            state = dataclasses.replace(state, folding=folding, timelines=timelines)
+            state = dataclasses.replace(state, folding=_room_for(after.folding, state.folding), timelines=timelines)
         return inner, state
 
     def leave(self, state: State, after: State, collected: Logs, trips: Any = 1) -> Results:
@@ -150,12 +159,18 @@ def timelines_in(reductions: Reductions, logs: Logs) -> list[list[str]]:
 
 
 def with_room(reductions: Reductions, folding: Folding, logs: Logs) -> Folding:
-    """Windows with an empty one for each key of logs that has none."""
+    """Windows that have the arrays that they have after logs."""
     for event in single_events(logs):
-        if event.values.keys() - folding.keys():
-            like = _compat.abstract(functools.partial(_lifted, reductions), event)
-            folding = {key: empty_in_loop(each) for key, each in like.items()} | folding
+        folding = _room_for(_compat.abstract(functools.partial(_lifted, reductions), event), folding)
     return folding
+
+
+def _room_for(like: Folding, folding: Folding) -> Folding:
+    """The windows that have the arrays that they have after others, of which there are abstract values."""
+    found = dict(folding)
+    for key, each in like.items():
+        found[key] = with_steps_as(folding[key], each) if key in folding else empty_in_loop(each)
+    return found
 
 
 def folded(reductions: Reductions, size: int | None, folding: Folding, event: Event) -> tuple[Folding, Folding]:

@@ -328,3 +328,69 @@ def test_of_a_program_with_one_key_nothing_is_lost(options, examples):
             np.testing.assert_allclose(got[kind], expected[kind], rtol=1e-5, atol=1e-6)
 
     check()
+
+
+# -- branches under vmap, long eager functions, counters --------------------------------------------------------------
+
+
+def mixed(x):
+    def branch(x):
+        lox.log({"a": x, "b": x})
+        lox.log({"a": x}, n=1)
+        return x
+
+    return lax.cond(x > 0, branch, lambda x: x, x)
+
+
+def test_branches_that_a_batch_takes_both_may_log_types_that_handlers_tell_apart_or_leave_out():
+    batched = jax.vmap(mixed)
+    logs = both(batched, XS, unify=True)
+    assert set(logs) == {"a", "a#2", "b"} and logs.valid("a#2").tolist() == logs.valid("a").tolist() == [1, 2]
+    assert both(batched, XS, reduce="last", window=2)["a#2"].shape == (1, 3)
+    assert lox.spool(batched, reduce="count")(XS)[1]["a"].tolist() == [[0, 2, 2]]
+    for fun in (
+        lox.spool(batched, argnames="b", unify=True),
+        lox.spool(lox.keep(batched, argnames="b"), reduce="last"),
+    ):
+        assert list(fun(XS)[1]) == ["b"]
+    with pytest.raises(lox.StructureError, match="on_mismatch='split'"):
+        lox.spool(batched, unify=True)(XS)
+
+
+def test_the_order_of_types_is_that_of_a_long_eager_function():
+    def f():
+        note(1)
+        for number in range(300):
+            note(float(number))
+            if number % 2:
+                note(jnp.zeros(2))
+
+    _, logs = split(f)()
+    assert {key: (value.shape, value.dtype.name) for key, value in logs.items()} == {
+        "a": ((1,), "int32"),
+        "a#2": ((300,), "float32"),
+        "a#3": ((150, 2), "float32"),
+    }
+
+
+@pytest.mark.parametrize("second", [2.5, np.uint8(2)])
+@pytest.mark.parametrize("control", ["Python", "scan", "cond", "while_loop"])
+@pytest.mark.parametrize(
+    "options", [{}, {"interval": 3}, {"max_events": 9}, {"reduce": "last"}, {"reduce": "first", "window": 2}], ids=str
+)
+def test_counters_of_one_name_have_one_dtype(second, control, options):
+    def body(x):
+        note(x, step=1)
+        note(x, step=second)
+        return x + 1
+
+    def branches(x):
+        return lax.cond(x > 0, lambda x: note(x, step=1), lambda x: note(x, step=second), x)
+
+    fun = branches if control == "cond" else body if control == "Python" else CONTROL[control](body)
+    bound = {} if "max_events" in options else {"max_iters": 8}
+    dtype = jnp.float32 if second == 2.5 else jnp.int32
+    for handled in (lox.spool(fun, **options, **bound), jax.jit(lox.spool(fun, **options, **bound))):
+        logs = handled(jnp.float32(-1))[1]
+        if not (control == "Python" and "interval" in options):  # The second event is not kept.
+            assert logs.steps["step"]["a"].dtype == dtype

@@ -341,3 +341,24 @@ def test_what_cannot_be_is_refused(transform):
             transform(reduce="mean", window=wrong)
     with pytest.raises(lox.LogValueError, match="no reduction 'median'"):
         transform(reduce="median")
+
+
+def test_a_tap_promotes_counters_and_says_why_it_cannot_reduce():
+    def f():
+        note(1.0, step=1)
+        note(2.0, step=2.5)
+
+    for compiled in (False, True):
+        _, (logs,) = tapped(f, compiled=compiled, reduce="mean")
+        assert logs["a"].tolist() == [1.5] and logs.steps["step"]["a"].tolist() == [2.5]
+    with pytest.raises(
+        lox.StructureError, match=r"'a' is logged as events with steps \[\] at .* and as events in a batch"
+    ):
+        lox.spool(lambda x: (note(x[0]), jax.vmap(note)(x)), reduce="count", window=2)(jnp.ones(3))
+
+
+def test_a_while_loop_without_a_bound_says_that_windows_take_max_iters():
+    fun = CONTROL["while_loop"](lambda x: note(x) + 1)
+    for options in ({}, {"max_events": 5}):
+        with pytest.raises(lox.SpoolError, match="With window=, give a bound with max_iters="):
+            lox.spool(fun, reduce="mean", window=2, **options)(0.0)
