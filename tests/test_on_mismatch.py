@@ -373,6 +373,7 @@ def test_the_order_of_types_is_that_of_a_long_eager_function():
     }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("second", [2.5, np.uint8(2)])
 @pytest.mark.parametrize("control", ["Python", "scan", "cond", "while_loop"])
 @pytest.mark.parametrize(
