@@ -1,5 +1,6 @@
 """The examples of the documentation, as a reader runs them."""
 
+import json
 import os
 import re
 import subprocess
@@ -54,6 +55,16 @@ def test_the_solver_logs_the_same_steps_in_each_way():
     assert accepted + rejected == steps and dropped == 0
     assert folded.endswith(f"of {steps} steps")
     assert len(set(at_once.partition(":")[2].split(" steps")[0].split(","))) == 4
+
+
+def test_each_environment_logs_where_its_episodes_end():
+    first, _, *environments, memory = run("episodes.py").splitlines()
+    episodes, kept, dropped = (int(number) for number in re.findall(r"(\d+) (?:episodes|kept|dropped)", first))
+    assert episodes == kept + dropped
+    for line in environments:
+        numbers, steps = (json.loads(part) for part in re.findall(r"\[.*?\]", line))
+        assert numbers == list(range(len(numbers))) and steps == sorted(steps)
+    assert "221 kB of logs; those of every step would be 27 MB" in memory
 
 
 def test_attention_is_watched_in_flax_and_in_equinox():
