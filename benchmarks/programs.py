@@ -366,34 +366,6 @@ def reduced_scan() -> Program:
     return Program("mean over scan", f, by_hand, (jnp.linspace(0, 1, 10_000),), {"reduce": "mean"})
 
 
-def windows() -> Program:
-    """The same scan, of which the means of each 100 values are kept. A person writes a scan of scans."""
-
-    def f(xs):
-        def step(total, x):
-            total = jnp.sin(total) + x
-            lox.log({"total": total})
-            return total, None
-
-        return jax.lax.scan(step, 0.0, xs)[0]
-
-    def by_hand(xs):
-        def step(carry, x):
-            total, sofar = carry
-            total = jnp.sin(total) + x
-            return (total, _add(sofar, total)), None
-
-        def window(total, xs):
-            (total, sofar), _ = jax.lax.scan(step, (total, (0.0, 0.0)), xs)
-            return total, sum(sofar) / 100
-
-        out, means = jax.lax.scan(window, 0.0, xs.reshape(-1, 100))
-        return out, ({"total": means}, {})
-
-    options = {"reduce": "mean", "window": 100}
-    return Program("means of windows", f, by_hand, (jnp.linspace(0, 1, 10_000),), options)
-
-
 def solver() -> Program:
     """Newton's method for a cubic root, 39 iterations of a `while_loop` of unknown length, of which 64 may be kept."""
 
@@ -438,6 +410,5 @@ ALL = (
     grad_in_scan,
     grad_of_scan,
     reduced_scan,
-    windows,
     solver,
 )
