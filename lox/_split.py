@@ -17,7 +17,7 @@ from lox._events import Event, Log, Logs, StackedEvents, events
 from lox._timeline import Timeline
 
 MENDS = "give one of them another key or a prefix, or have lox.spool return them apart, with on_mismatch='split'."
-"""What to do where events of one key are not alike."""
+"""The advice in errors about events of one key that differ in type."""
 
 _MARK = "\0"
 
@@ -80,7 +80,7 @@ def in_order(logs: Sequence[Log], before: tuple[str, ...] = ()) -> tuple[str, ..
 
 
 def numbered(timelines: Iterable[Timeline], order: Sequence[str]) -> list[Timeline]:
-    """Give each type of a key a key of its own: `"key"`, `"key#2"` and so on, but none that is there already.
+    """Name the types of each key `"key"`, `"key#2"` and so on. A name that another key already has is skipped.
 
     Args:
         timelines: The timelines.

@@ -119,7 +119,7 @@ class SummaryTap(Streamer):
 
 
 def _taken(tap: SummaryTap, state: Summary, logs: Sequence[Log]) -> Summary:
-    """The state after logs, of which windows that became full were sent."""
+    """Fold logs into the state, and send each window that becomes full. Return the new state."""
     for log in logs:
         if isinstance(log, StackedEvents):
             iterate: Any = lambda state, body: (_taken(tap, state, body), None)  # noqa: E731

@@ -130,7 +130,7 @@ class Windowed(Spool):
             return [filled(self._with_last(state.folding, each)) for each in self.columns(state.counts, logs)]
 
     def _with_last(self, folding: Folding, rows: Columns) -> Columns:
-        """The windows of a timeline, of which the first is none, and the last is still to come."""
+        """Drop the first row, which stands for no window, and append the last window, which is still in the state."""
         if not rows.any_value().shape[0]:
             return rows
         first = folding[next(iter(rows.values))]
@@ -159,14 +159,14 @@ def timelines_in(reductions: Reductions, logs: Logs) -> list[list[str]]:
 
 
 def with_room(reductions: Reductions, folding: Folding, logs: Logs) -> Folding:
-    """Windows that have the arrays that they have after logs."""
+    """Make room for logs: add an empty window for each new key, and widen the dtypes of counters."""
     for event in single_events(logs):
         folding = _room_for(_compat.abstract(functools.partial(_lifted, reductions), event), folding)
     return folding
 
 
 def _room_for(like: Folding, folding: Folding) -> Folding:
-    """The windows that have the arrays that they have after others, of which there are abstract values."""
+    """Make room for the keys and counters of `like`, which has abstract values in place of arrays."""
     found = dict(folding)
     for key, each in like.items():
         found[key] = with_steps_as(folding[key], each) if key in folding else empty_in_loop(each)

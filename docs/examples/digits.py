@@ -29,7 +29,7 @@ def predict(params, images):
 
 
 def loss_fn(params, images, labels):
-    """The mean cross entropy. Whose it is and of which step, the context says."""
+    """The mean cross entropy. The context around the call says which data and which step it is of."""
     logits = predict(params, images)
     loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
     lox.log({"loss": loss, "accuracy": jnp.mean(logits.argmax(-1) == labels)})
