@@ -107,7 +107,7 @@ def read_context(
             isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biuf"
         ):  # A copy: the memory of an array may change.
             value = np.array(value, jax.dtypes.canonicalize_dtype(value.dtype))
-        counters[name] = value if isinstance(value, (jax.Array, np.ndarray)) else call.array(value, f"step {name!r}")
+        counters[name] = value if isinstance(value, (jax.Array, np.ndarray)) else call.array(value, "step", name)
         call.check_counter(name, counters[name])
     return call.site, counters
 
@@ -151,7 +151,7 @@ class _Call:
                 raise LogValueError(
                     f"{self.function} got two values for the key {name!r} after flattening, at {self.site}."
                 )
-            values[name] = self.array(leaf, f"key {name!r}")
+            values[name] = self.array(leaf, "key", name)
         return values
 
     def _flatten(self, data: Mapping[Any, Any], path: str) -> Iterator[tuple[str, Any]]:
@@ -181,17 +181,20 @@ class _Call:
                 else:
                     yield full, leaf
 
-    def array(self, value: Any, what: str) -> Any:
+    def array(self, value: Any, what: str, name: str = "") -> Any:
+        """An argument as an array; `what` and `name` say which argument it is."""
         if isinstance(value, jax.Array):
             return strongly_typed(value)
-        if not isinstance(value, ARRAY_LIKE) and not hasattr(value, "__jax_array__"):
-            raise LogDataError(f"{self.function} takes array-likes, got {describe(value)} for {what}, at {self.site}.")
         try:
             if type(value) in _SCALARS:
                 return _scalar(value)
-            return strongly_typed(jnp.array(value))  # A copy: the memory of NumPy's arrays may change.
+            if isinstance(value, ARRAY_LIKE) or hasattr(value, "__jax_array__"):
+                return strongly_typed(jnp.array(value))  # A copy: the memory of NumPy's arrays may change.
         except (TypeError, ValueError, OverflowError) as error:
+            what = f"{what} {name!r}" if name else what
             raise LogDataError(f"{self.function} got {describe(value)} for {what}, at {self.site}: {error}") from error
+        what = f"{what} {name!r}" if name else what
+        raise LogDataError(f"{self.function} takes array-likes, got {describe(value)} for {what}, at {self.site}.")
 
     def mask(self, where: Any, values: dict[str, Any]) -> Any:
         mask = self.array(where, "where")
@@ -209,7 +212,7 @@ class _Call:
         return mask
 
     def counter(self, name: str, value: Any, mask: Any) -> Any:
-        counter = self.array(value, f"step {name!r}")
+        counter = self.array(value, "step", name)
         self.check_counter(name, counter, mask)
         return counter
 

@@ -8,7 +8,7 @@ the handler sees a call that may delete it. What it does not see, an executable 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -30,10 +30,10 @@ def may_delete(primitive: Any, params: dict[str, Any]) -> bool:
     return any(params.get("donated_invars", ())) or primitive is jex.core.primitives.device_put_p
 
 
-def copied(tree: Tree, doomed: Iterable[Any]) -> Tree:
+def copied(tree: Tree, doomed: Sequence[Any]) -> Tree:
     """The tree, with copies of arrays that are about to be deleted."""
     copies = {id(array): jnp.copy(array) for array in doomed}
-    return jax.tree.map(lambda leaf: copies.get(id(leaf), leaf), tree)
+    return jax.tree.map(lambda leaf: copies.get(id(leaf), leaf), tree) if copies else tree
 
 
 @contextlib.contextmanager
@@ -66,12 +66,13 @@ def _is_deleted(leaf: Any) -> bool:
     return hasattr(leaf, "is_deleted") and not isinstance(leaf, jax.core.Tracer) and leaf.is_deleted()
 
 
-def stacked(logs: Sequence[Log]) -> list[Log]:
-    """The same logs, of which each `CHUNK` that are alike become one.
+def stacked(logs: Sequence[Log], least: int = CHUNK) -> list[Log]:
+    """The same logs, of which those that are alike become one: each `CHUNK`, and what is left if it is not less.
 
     The logs of each key keep their order, which is all that counts.
     """
     done: list[Log] = []
+    kinds: dict[Any, Any] = {}
     alike: dict[Any, _Alike] = {}
     last: dict[str, Any] = {}
     for log in logs:
@@ -79,17 +80,17 @@ def stacked(logs: Sequence[Log]) -> list[Log]:
         keys = tuple(log.values if isinstance(log, Event) else _keys(log))
         # By the keys, since structures that differ in nothing else have one hash.
         kind = keys, structure, tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
+        kind = kinds.setdefault(kind, kind)  # To compare two of them takes longer than to see that they are one.
         for key in keys:
-            if last.setdefault(key, kind) != kind:  # What was logged otherwise before comes first.
-                done += alike.pop(last[key], _Alike()).logs
+            if last.setdefault(key, kind) is not kind:  # What was logged otherwise before comes first.
+                done += alike.pop(last[key], _Alike()).joined(least)
                 last[key] = kind
         found = alike.setdefault(kind, _Alike())
         found.logs.append(log)
         found.leaves.append(leaves)
         if len(found.logs) == CHUNK:
-            arrays = ON_DEVICE.joined_leaves(alike.pop(kind).leaves, (True,) * CHUNK, 0)
-            done.append(StackedEvents((jax.tree.unflatten(structure, arrays),), {}, CHUNK))
-    return [*done, *(log for found in alike.values() for log in found.logs)]
+            done += alike.pop(kind).joined(least)
+    return [*done, *(log for found in alike.values() for log in found.joined(least))]
 
 
 class _Alike:
@@ -100,6 +101,14 @@ class _Alike:
     def __init__(self) -> None:
         self.logs: list[Log] = []
         self.leaves: list[list[Any]] = []
+
+    def joined(self, least: int) -> list[Log]:
+        """One log of all of them, or as they are, if they are less."""
+        count = len(self.logs)
+        if count < least:
+            return self.logs
+        arrays = ON_DEVICE.joined_leaves(self.leaves, (True,) * count, 0)
+        return [StackedEvents((jax.tree.structure(self.logs[0]).unflatten(arrays),), {}, count)]
 
 
 def _keys(log: StackedEvents) -> dict[str, None]:

@@ -157,7 +157,10 @@ def events(logs: Sequence[Log]) -> Iterator[Event]:
 
 def with_values(logs: Sequence[Log]) -> Logs:
     """The logs without the events that only keep something from being removed."""
-    if all([event.values for event in events(logs)]):
+    for event in events(logs):
+        if not event.values:
+            break
+    else:
         return tuple(logs)
     return map_events(lambda event, _: event if event.values else None, logs)
 

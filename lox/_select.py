@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 
 from lox._arguments import names
@@ -37,6 +38,11 @@ class Selection:
         """The names and patterns in `argnames` and `tags`, by keyword."""
         return {"argnames": in_order(self.argnames), "tags": in_order(self.tags)}
 
+    @functools.cached_property
+    def has_all(self) -> bool:
+        """Whether it is known that all are selected."""
+        return self == Selection()
+
     def has(self, key: str, tags: Iterable[str]) -> bool:
         by_name = (self.argnames is None or key in self.argnames) and key not in self.without
         by_name = by_name and (self.among is None or key in self.among)
@@ -44,15 +50,12 @@ class Selection:
 
     def split(self, logs: Logs) -> tuple[Logs, Logs]:
         """Return the logs that are meant, and the others."""
-        if self == _ALL:
+        if self.has_all:
             return logs, ()
         return self._restrict(logs, True), self._restrict(logs, False)
 
     def _restrict(self, logs: Logs, wanted: bool) -> Logs:
         return map_events(lambda event, _: restrict(event, lambda key: self.has(key, event.site.tags) == wanted), logs)
-
-
-_ALL = Selection()
 
 
 @dataclasses.dataclass(frozen=True)

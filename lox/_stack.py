@@ -61,8 +61,11 @@ class Spool(Selecting, Collector):
         if state is not None and self.interval > 1:
             return subsampled(logs, self.interval, state)
         # In the iteration, where it costs nothing.
-        settled = all([event.mask is None for event in events(logs)])
-        return state and state.appeared(logs), logs if settled else map_events(filled, logs)
+        for event in events(logs):
+            if event.mask is not None:
+                logs = map_events(filled, logs)
+                break
+        return state and state.appeared(logs), logs
 
     def enter(
         self, state: EventCounts | None, programs: Sequence[Any], inside: Inside

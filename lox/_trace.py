@@ -8,7 +8,7 @@ whose jaxprs logs happen goes to its rule, all else is bound in the trace around
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from lox import _compat
 from lox._ambient import ReadsContext, Search, ambient, resolving
 from lox._eager import CHUNK, check_alive, copied, may_delete, reporting_deleted, stacked
 from lox._effect import Listener, emit, heard, in_place, log_p, received, recording
-from lox._events import Destination, Event, Log, Logs, with_values
+from lox._events import Destination, Log, Logs, with_values
 from lox._exceptions import ContextError, UnsupportedPrimitiveError
 from lox._handler import Filter, Handler, State, rules
 from lox._late import is_late
@@ -33,7 +33,19 @@ _compiled = {jex.core.primitives.scan_p, jex.core.primitives.while_p, jex.core.p
 class HandlerTrace(Listener):
     """Runs primitives in the trace around it, and logs through a handler."""
 
-    __slots__ = ("parent_trace", "handler", "state", "collected", "runs_at_once", "held", "room", "met", "contexts")
+    __slots__ = (
+        "parent_trace",
+        "handler",
+        "state",
+        "collected",
+        "runs_at_once",
+        "keeps",
+        "held",
+        "seen",
+        "room",
+        "met",
+        "contexts",
+    )
 
     def __init__(self, parent: Any, handler: Handler, state: State):
         super().__init__()
@@ -43,8 +55,11 @@ class HandlerTrace(Listener):
         self.state = state
         self.collected: list[Log] = []
         self.runs_at_once = _compat.runs_at_once(self)
+        self.keeps = handler.returns_logs and self.runs_at_once
+        """Whether arrays of the program are kept as they are, without a copy."""
         self.held: set[int] = set()
-        """The identities of the arrays in logs that are not copies, where operations run at once."""
+        """The identities of the arrays in the first logs that were collected, `seen` of them."""
+        self.seen = 0
         self.room = 8 * CHUNK
         self.met = meeting.get()
         _compat.adopt_demands(self, parent)
@@ -59,9 +74,8 @@ class HandlerTrace(Listener):
             self.hear(*received(args, params))
             return []
         with self.outside(primitive, params):
-            if self.held and may_delete(primitive, params):
-                doomed = [arg for arg in args if id(arg) in self.held]
-                self.state, self.collected = copied((self.state, self.collected), doomed)
+            if self.keeps and may_delete(primitive, params):
+                self.keep_without(args)
             if not self.handler.concerns(primitive, params) and not self.may_ask_rule(primitive, params):
                 if is_late(primitive):
                     refuse_late(primitive, args, params)
@@ -75,10 +89,6 @@ class HandlerTrace(Listener):
         if self.met is not None and to is None:
             self.met.meet(logs)
         with jex.core.set_current_trace(self.parent_trace):
-            if self.handler.returns_logs and self.runs_at_once:
-                for event in logs:
-                    arrays = (*event.values.values(), *event.steps.values()) if isinstance(event, Event) else ()
-                    self.held.update(map(id, arrays or jax.tree.leaves(event)))
             if not self.handler.sees_tapped:
                 logs = with_values(logs)
             if to is None:
@@ -216,20 +226,28 @@ class HandlerTrace(Listener):
 
     def collect(self, logs: Logs) -> None:
         self.collected.extend(logs)
-        if self.held and len(self.collected) >= self.room:
-            self.stack()
+        if self.keeps and len(self.collected) >= self.room:
+            self.stack(CHUNK)
             self.room = max(self.room, 2 * len(self.collected))
 
-    def stack(self) -> None:
-        """Put logs that are alike into one, so that many take little time to put together in the end."""
-        if len(self.collected) > CHUNK:
+    def stack(self, least: int) -> None:
+        """Put logs that are alike into one, if there are as many, so that all are put together fast in the end."""
+        if len(self.collected) >= least:
             with reporting_deleted(self.collected):
-                self.collected = stacked(self.collected)
+                self.collected = stacked(self.collected, least)
+            self.held, self.seen = set(), 0
+
+    def keep_without(self, doomed: Sequence[Any]) -> None:
+        """Keep copies in place of arrays that are about to be deleted."""
+        self.held.update(map(id, jax.tree.leaves(self.collected[self.seen :])))
+        self.seen = len(self.collected)
+        held = self.held.union(map(id, jax.tree.leaves(self.state)))
+        self.state, self.collected = copied((self.state, self.collected), [arg for arg in doomed if id(arg) in held])
 
     def results(self) -> tuple[State, Logs]:
         """The state after the function, but for one that is only read, and all logs that were collected."""
-        if self.held:
-            self.stack()
+        if self.keeps:
+            self.stack(2)
         return None if isinstance(self.handler, Filter) else self.state, tuple(self.collected)
 
 
