@@ -105,7 +105,7 @@ class logdict(Mapping[str, Any]):
     [2.0]
     """
 
-    _parts: tuple[tuple[dict[str, Any], dict[str, Any], Any, Any], ...]
+    _parts: tuple[tuple[Any, ...], ...]
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class logdict(Mapping[str, Any]):
             for key, step in of.items():
                 counters[key][name] = step
         self.__dict__["_parts"] = tuple(
-            ({key: value}, counters[key], mask.get(key), dropped.get(key)) for key, value in data.items()
+            _part(Timeline({key: value}, counters[key], mask.get(key), dropped.get(key))) for key, value in data.items()
         )
 
     @functools.cached_property
@@ -488,7 +488,13 @@ def _flat_with_keys(logs: logdict) -> tuple[tuple[tuple[Any, Any]], _Structure]:
 
 def of_timelines(timelines: Iterable[Timeline]) -> logdict:
     """Make a logdict of timelines, each of which has other keys."""
-    return _of_parts((), (tuple((each.values, each.steps, each.mask, each.dropped) for each in timelines),))
+    return _of_parts((), (tuple(map(_part, timelines)),))
+
+
+def _part(timeline: Timeline) -> tuple[Any, ...]:
+    """The parts of a timeline, as JAX sees them; the fewer there are, the faster JAX makes a logdict."""
+    parts = timeline.values, timeline.steps, timeline.mask, timeline.dropped
+    return parts if timeline.steps or timeline.mask is not None or timeline.dropped is not None else parts[:1]
 
 
 def map_timelines(function: Callable[[Timeline], Timeline], logs: logdict) -> logdict:

@@ -24,7 +24,7 @@ class Timeline:
     """
 
     values: dict[str, Any]
-    steps: dict[str, Any]
+    steps: dict[str, Any] = dataclasses.field(default_factory=dict)
     mask: Any = None
     dropped: Any = None
 
