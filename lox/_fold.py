@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.extend as jex
-import jax.numpy as jnp
 
 from lox import _compat
 from lox._columns import Columns, columns, describe
@@ -22,6 +21,7 @@ from lox._logs_in import jaxprs_in, logs_in
 from lox._patterns import first_match
 from lox._reduce import (
     Accumulator,
+    Reductions,
     as_timeline,
     continued,
     empty_in_loop,
@@ -35,6 +35,7 @@ from lox._reduce import (
     repeated,
     with_certain,
 )
+from lox._reductions import Reduction
 from lox._rules._call import discharge, split_results
 from lox._select import Selecting, Selection
 from lox._site import from_context
@@ -87,10 +88,10 @@ class Reduce(Selecting, Stateful):
         split: Whether events of one key that are not alike are folded apart rather than refused.
     """
 
-    reductions: tuple[tuple[str | None, str], ...]
+    reductions: Reductions
     split: bool
 
-    def reduction(self, name: str) -> str:
+    def reduction(self, name: str) -> Reduction[Any]:
         """The reduction of a key that is selected, which a name is made of."""
         return reduction_of(self.reductions, name)
 
@@ -178,7 +179,7 @@ class Reduce(Selecting, Stateful):
         return parts
 
     def _folded(self, logs: Logs) -> Reduced:
-        logs = by_type(logs, lambda key: self.split or self.reduction(key) == "count")
+        logs = by_type(logs, lambda key: self.split or self.reduction(key).is_number_of_events)
         return reduced(columns(logs), self.reduction, in_order(logs) if self.split else ())
 
     def _found(self, program: Any) -> Reduced:
@@ -191,7 +192,7 @@ class Reduce(Selecting, Stateful):
 
 
 @functools.lru_cache(maxsize=4096)
-def reduction_of(reductions: tuple[tuple[str | None, str], ...], name: str) -> str:
+def reduction_of(reductions: Reductions, name: str) -> Reduction[Any]:
     """The reduction of the key that a name is made of: that of every key, or the first that matches."""
     of_key = dict(reductions)
     return of_key[None if None in of_key else first_match([each for each in of_key if each is not None], plain(name))]
@@ -249,14 +250,16 @@ def _alike(first: Accumulator, second: Accumulator) -> bool:
     return _type(first) == _type(second) and first.batch_shape == second.batch_shape and dtypes[0] == dtypes[1]
 
 
-def reduced(timelines: Sequence[Columns], reduction: Callable[[str], str], order: tuple[str, ...] = ()) -> Reduced:
+def reduced(
+    timelines: Sequence[Columns], reduction: Callable[[str], Reduction[Any]], order: tuple[str, ...] = ()
+) -> Reduced:
     """The events of some timelines, each key by its reduction. Those of any type count together."""
     accumulators: dict[str, Accumulator] = {}
     groups = []
     # The counters of "first" are those of another event.
-    for each in refined(timelines, lambda name: reduction(name) == "first"):
+    for each in refined(timelines, lambda name: reduction(name).keeps_first):
         of = lift if each.single else fold
-        keys = [plain(name) if reduction(name) == "count" else name for name in each.values]
+        keys = [plain(name) if reduction(name).is_number_of_events else name for name in each.values]
         for key, value in zip(keys, each.values.values(), strict=True):
             one = of(reduction(key), value, each.mask, each.steps, each.site, each.batch_ndim)
             _add(accumulators, key, dataclasses.replace(one, outer_batch_ndim=each.outer_batch_ndim))
@@ -280,7 +283,7 @@ def merged(first: Reduced, second: Reduced) -> Reduced:
 def _add(accumulators: dict[str, Accumulator], key: str, further: Accumulator) -> None:
     if key in accumulators:
         before, further = in_equal_batches(accumulators[key], further, of_any_call=is_typed(key))
-        if further.reduction == "count":
+        if further.reduction.is_number_of_events:
             before, further = in_common_batches(before, further)
         else:
             check_alike(key, before, further)
@@ -298,11 +301,11 @@ def _together(first: Reduced, second: Reduced) -> tuple[tuple[str, ...], ...]:
 
 
 def _type(accumulator: Accumulator) -> tuple[str, list[str]]:
-    if accumulator.reduction == "count":
+    if accumulator.reduction.is_number_of_events:
         batch = " x ".join(map(str, accumulator.batch_shape))
         return f"events in a batch of {batch}" if batch else "events", sorted(accumulator.steps)
-    shape = jnp.shape(accumulator.value)
-    return describe(accumulator.dtype, shape, len(accumulator.batch_shape)), sorted(accumulator.steps)
+    shape, batch_shape = accumulator.shape, accumulator.batch_shape
+    return describe(accumulator.dtype, (*batch_shape, *shape), len(batch_shape)), sorted(accumulator.steps)
 
 
 def check_alike(key: str, first: Accumulator, other: Accumulator) -> None:

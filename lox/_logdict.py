@@ -18,7 +18,8 @@ from lox._events import NOWHERE
 from lox._exceptions import LogValueError, StructureError
 from lox._keys import on_host
 from lox._patterns import first_match, names_of
-from lox._reduce import Reduction, as_timeline, check_reduction, fold
+from lox._reduce import Name, as_timeline, fold, reduction_named
+from lox._reductions import Reduction
 from lox._timeline import Timeline, canonical, groups, refined
 from lox._unmatched import calling_site, unmatched, warn_unmatched
 
@@ -290,7 +291,7 @@ class logdict(Mapping[str, Any]):
         chosen = slice(start, stop, step)
         return map_timelines(lambda timeline: timeline.map(lambda array: array[chosen]), self)
 
-    def reduce(self, reduction: Reduction | Mapping[str, Reduction]) -> logdict:
+    def reduce(self, reduction: Name | Mapping[str, Name]) -> logdict:
         """Reduces the events of each key that happened to one.
 
         The counters become those of the last event, or of the first for "first". A key of which no event happened
@@ -298,9 +299,9 @@ class logdict(Mapping[str, Any]):
         "count" is one number. `dropped` stays: of events beyond a bound nothing is in the results.
 
         Args:
-            reduction: "mean", "sum", "min", "max", "first", "last" or "count", or a mapping from key to one of them;
-                keys that are not in the mapping stay as they are. Its keys are names or patterns such as ``"train/*"``;
-                the name itself comes first, then the first pattern that matches.
+            reduction: "mean", "sum", "std", "var", "min", "max", "first", "last" or "count", or a mapping from key to
+                one of them; keys that are not in the mapping stay as they are. Its keys are names or patterns such as
+                ``"train/*"``; the name itself comes first, then the first pattern that matches.
 
         Raises:
             LogValueError: There is no such reduction.
@@ -311,9 +312,9 @@ class logdict(Mapping[str, Any]):
         asked = reduction if isinstance(reduction, Mapping) else dict.fromkeys(self, reduction)
         self._warn_of_unmatched("reduce", "reduction", asked)
         matching = {key: first_match(asked, key) for key in self}
-        of_key = {key: check_reduction(asked[found]) for key, found in matching.items() if found is not None}
+        of_key = {key: reduction_named(asked[found]) for key, found in matching.items() if found is not None}
         # The counters of "first" are those of another event.
-        parts = refined(self._timelines, lambda key: (key in of_key, of_key.get(key) == "first"))
+        parts = refined(self._timelines, lambda key: (key in of_key, key in of_key and of_key[key].keeps_first))
         return of_timelines(_reduced(part, of_key) if of_key.keys() & part.values else part for part in parts)
 
     def _warn_of_unmatched(self, method: str, keyword: str, asked: Iterable[str]) -> None:
@@ -467,7 +468,7 @@ def _joined(first: Timeline, second: Timeline) -> Timeline:
     )
 
 
-def _reduced(timeline: Timeline, reductions: Mapping[str, str]) -> Timeline:
+def _reduced(timeline: Timeline, reductions: Mapping[str, Reduction[Any]]) -> Timeline:
     batch_ndim = 0 if timeline.mask is None else timeline.mask.ndim - 1
     found = {
         key: fold(reductions[key], value, timeline.mask, timeline.steps, NOWHERE, batch_ndim)

@@ -154,7 +154,7 @@ def timelines_in(reductions: Reductions, logs: Logs) -> list[list[str]]:
     found = []
     for event, _ in with_depths(logs):
         for is_first in (True, False):  # The counters of "first" are those of another event.
-            found.append([key for key in event.values if (reduction_of(reductions, key) == "first") == is_first])
+            found.append([key for key in event.values if reduction_of(reductions, key).keeps_first == is_first])
     return [keys for keys in found if keys]
 
 

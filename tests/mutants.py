@@ -36,6 +36,7 @@ from lox import (
     _handler,
     _log,
     _reduce,
+    _reductions,
     _select,
     _sites,
     _split,
@@ -215,6 +216,14 @@ def forgetful(merged):
         return merged(first, second)
 
     return of_this_iteration
+
+
+def same_mean(merge):
+    def merged(reduction, first, second, *happened):
+        found = merge(reduction, first, second, *happened)
+        return found._replace(squares=first.squares.plus(second.squares.value()))
+
+    return merged
 
 
 class Lazy(_stream.BufferedTap):
@@ -426,6 +435,11 @@ MUTANTS = {
     ),
     "reduce prefers the latter": (
         name(_fold, "merge", lambda merge: lambda first, second: merge(second, first)),
+        "filters",
+        SCANS,
+    ),
+    "the spread forgets how far the means are apart": (
+        name(_reductions.Spread, "merge", same_mean),
         "filters",
         SCANS,
     ),

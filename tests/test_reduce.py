@@ -14,8 +14,8 @@ from reference import assert_logs
 import lox
 from lox import _reduce
 from lox._events import NOWHERE
+from lox._reductions import REDUCTIONS
 
-REDUCTIONS = ("mean", "sum", "min", "max", "first", "last", "count")
 DTYPES = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint32", "bool", "complex64")
 
 
@@ -47,6 +47,13 @@ def over_branches(xs):
     lax.scan(step, 0, xs)
 
 
+OF_ALL = {
+    "first": lambda xs: xs[0],
+    "last": lambda xs: xs[-1],
+    **{how: getattr(jnp, how) for how in ("mean", "sum", "min", "max", "std", "var")},
+}
+"""What each reduction is of all events."""
+
 LOOPS = (over_scan, over_scans, over_while, over_steps, over_branches)
 loops = pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
 
@@ -68,6 +75,16 @@ def test_ten_million_events_are_added_as_precisely_as_they_are_logged(loop, how,
     xs = np.random.default_rng(0).normal(0.1, spread, 10_000_000).astype(np.float32)
     want = getattr(np, how)(xs, dtype=np.float64)
     assert np.float32(reduced(loop, how, jnp.asarray(xs))) == pytest.approx(want, rel=2e-7)
+
+
+@pytest.mark.optimized
+@pytest.mark.parametrize("loop", [over_scan, over_while])
+@pytest.mark.parametrize(("mean", "std"), [(0, 1), (1e3, 1), (-1e-30, 1e-15), (3, 0)], ids=str)
+def test_the_spread_of_ten_million_events_is_as_precise(loop, mean, std):
+    xs = np.random.default_rng(0).normal(mean, std, 10_000_000).astype(np.float32)
+    for how in ("var", "std"):
+        want = getattr(np, how)(xs, dtype=np.float64)
+        assert np.float32(reduced(loop, how, jnp.asarray(xs))) == pytest.approx(want, rel=1e-6, abs=0)
 
 
 @pytest.mark.optimized
@@ -121,6 +138,8 @@ def test_what_is_not_finite_reduces_as_numpy_reduces_it(loop, values):
     xs = np.asarray(values, np.float32)
     found = jax.jit(every(loop))(jnp.asarray(xs))
     with np.errstate(all="ignore"):
+        for how in ("std", "var"):
+            assert not np.isfinite(found[how]["x"][0]) and not np.isfinite(getattr(np, how)(xs))
         for how in ("mean", "sum", "min", "max"):
             want = functools.reduce(np.add, xs) if how in ("mean", "sum") else getattr(np, how)(xs)
             np.testing.assert_array_equal(found[how]["x"][0], want / 4 if how == "mean" else want)
@@ -135,13 +154,47 @@ def test_an_infinite_sum_is_no_nan(transform):
 
 @pytest.mark.covering(1)
 @loops
-@pytest.mark.parametrize("how", ["mean", "sum", "min", "max", "first", "last"])
+@pytest.mark.parametrize("how", ["mean", "sum", "min", "max", "first", "last", "std", "var"])
 def test_the_derivative_of_a_reduction_is_that_of_the_same_of_the_full_logs(loop, how):
     xs = jnp.array([1.0, 3.0, 2.0, -1.0])
-    full = jax.grad(lambda xs: lox.spool(over_scan)(xs)[1].reduce(how)["x"][0])(xs)
+    full = jax.grad(lambda xs: OF_ALL[how](lox.spool(over_scan)(xs)[1]["x"]))(xs)
     if loop is not over_while:  # Which has no reverse mode.
-        assert jax.grad(functools.partial(reduced, loop, how))(xs).tolist() == full.tolist()
-    assert jax.jacfwd(functools.partial(reduced, loop, how))(xs).tolist() == full.tolist()
+        np.testing.assert_allclose(jax.grad(functools.partial(reduced, loop, how))(xs), full, rtol=1e-6)
+    np.testing.assert_allclose(jax.jacfwd(functools.partial(reduced, loop, how))(xs), full, rtol=1e-6)
+
+
+@loops
+@pytest.mark.parametrize("how", ["std", "var"])
+def test_the_spread_of_equal_events_is_zero_and_so_is_its_derivative(loop, how):
+    for xs in (jnp.full(4, 0.1), jnp.full(4, 3e30)):
+        value, derivative = jax.value_and_grad(lambda xs: reduced(over_scan, how, xs))(xs)
+        assert value == reduced(loop, how, xs) == 0
+        assert derivative.tolist() == [0] * len(xs)
+
+
+@pytest.mark.parametrize("transform", [jax.jit, lambda f: f])
+def test_a_batch_has_the_spread_of_each_element(transform):
+    """Of the events that happened, for each element of their values by itself."""
+
+    def f(x):
+        lox.log({"x": x, "pair": jnp.stack([x, 3 * x])}, where=x > 0)
+        return x
+
+    def over(xs):
+        return lax.map(f, xs)
+
+    xs = np.array([[1, 2, -1, 4], [-1, 3, -2, -3], [-1, -1, -1, -1]], np.float32)
+    logs = transform(jax.vmap(lox.spool(over, reduce="var")))(jnp.asarray(xs))[1]
+    wants = [np.var([1, 2, 4]), 0, np.nan]
+    np.testing.assert_allclose(logs["x"][:, 0], wants, rtol=1e-6)
+    np.testing.assert_allclose(logs["pair"][:, 0], np.stack([wants, np.multiply(9, wants)], -1), rtol=1e-6)
+    assert logs.mask["x"][:, 0].tolist() == [True, True, False]
+
+
+def test_the_spread_of_complex_numbers_is_real():
+    xs = jnp.array([1 + 2j, 3 - 1j, 0.5j])
+    found = reduced(over_scan, "var", xs)
+    assert found.dtype == jnp.float32 and found == pytest.approx(np.var(np.asarray(xs)))
 
 
 def test_events_that_surely_and_that_maybe_happen_are_counted_together():
@@ -154,7 +207,7 @@ def test_events_that_surely_and_that_maybe_happen_are_counted_together():
         lax.scan(step, 0, xs)
 
     events = [0.0, 1.0, 2.0, -2.0, 3.0, -3.0]
-    wants = {"mean": 1 / 6, "sum": 1.0, "min": -3.0, "max": 3.0, "first": events[0], "last": events[-1], "count": 6}
+    wants = {how: float(of_all(jnp.asarray(events))) for how, of_all in OF_ALL.items()} | {"count": 6}
     for how, want in wants.items():
         logs = jax.jit(lox.spool(f, reduce=how, unify=True))(jnp.arange(4.0))[1]
         assert logs["x"].tolist() == [pytest.approx(want)]
@@ -182,11 +235,11 @@ def test_more_events_than_fit_into_the_dtype_of_a_count_are_refused():
 def test_the_first_of_more_events_than_an_int32_counts_is_the_first():
     """A loop, seen from an iteration before which the number of events wraps around to a negative number."""
     mask = jnp.asarray(True)
-    event = _reduce.lift("first", jnp.float32(2), mask, {}, NOWHERE, 0)
+    event = _reduce.lift(REDUCTIONS["first"], jnp.float32(2), mask, {}, NOWHERE, 0)
     none = _reduce.empty_in_loop(jax.tree.map(jax.typeof, event))
-    sofar = _reduce.merge(none, _reduce.lift("first", jnp.float32(1), mask, {}, NOWHERE, 0))
+    sofar = _reduce.merge(none, _reduce.lift(REDUCTIONS["first"], jnp.float32(1), mask, {}, NOWHERE, 0))
     sofar = dataclasses.replace(sofar, maybe=jnp.int32(-(2**31)))
-    assert _reduce.merge(sofar, event).value == 1
+    assert _reduce.merge(sofar, event).state == 1
 
 
 def rows(inner):

@@ -406,6 +406,8 @@ _REDUCTIONS: Mapping[str, Callable[[jax.Array], Any]] = {
     "count": len,
     "sum": functools.partial(jnp.sum, axis=0),
     "mean": functools.partial(jnp.mean, axis=0),
+    "std": functools.partial(jnp.std, axis=0),
+    "var": functools.partial(jnp.var, axis=0),
     "min": functools.partial(jnp.min, axis=0),
     "max": functools.partial(jnp.max, axis=0),
     "first": lambda values: values[0],

@@ -1,0 +1,370 @@
+"""What events are reduced to: for each reduction, the state of one event, that of two states together, and the result.
+
+A state is a tree of arrays that begin with the batch axes. A reduction says nothing of where events come from, in which
+order loops, branches and shards merge them, or how many there were: `_reduce.py` does that for all of them.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lox import _compat
+from lox._leading_axes import where
+
+State = TypeVar("State")
+
+
+class Reduction(abc.ABC, Generic[State]):
+    """How events are reduced. Equal ones are alike: they are static in the structure of what is folded."""
+
+    takes_keys = False
+    """Whether it takes events of any dtype; else, numbers."""
+
+    keeps_first = False
+    """Whether the counters of the result are those of the first event; else, of the last one."""
+
+    is_number_of_events = False
+    """Whether the values of events do not matter, but how many there are."""
+
+    is_zero_of_none = False
+    """Whether the result of no events is zero; else, as that of an event that did not happen."""
+
+    @abc.abstractmethod
+    def lift(self, value: Any, mask: Any, batch_shape: tuple[int, ...]) -> State:
+        """Return the state of one event.
+
+        Args:
+            value: Shape `(*batch_shape, *shape)`.
+            mask: For which batch elements the event happened, or None. The state is that of no events for others.
+            batch_shape: The sizes of the batch axes.
+
+        Raises:
+            ValueError: There is no such reduction of this dtype.
+        """
+
+    @abc.abstractmethod
+    def none(self, like: State) -> State:
+        """Return the state of no events, in all arrays that a state can have, from the abstract values of one."""
+
+    @abc.abstractmethod
+    def merge(self, first: State, second: State, first_happened: Any, second_happened: Any) -> State:
+        """Return the state of the events of `first` and then those of `second`.
+
+        Args:
+            first: A state.
+            second: Another.
+            first_happened: Whether it has an event, a bool of the shape of the batch, or True or False where known.
+            second_happened: The same of the other.
+        """
+
+    @abc.abstractmethod
+    def stacked(self, values: Any, batch_shape: tuple[int, ...]) -> State:
+        """Return the state of several events, which are stacked along a first axis and all happened."""
+
+    @abc.abstractmethod
+    def finish(self, state: State, number: Callable[[Any], Any], dtype: Any) -> Any:
+        """Return the result; where there was no event, it does not matter which.
+
+        Args:
+            state: The state.
+            number: Returns how many events there were, in a dtype: an array of the shape of the batch, or a scalar.
+            dtype: The dtype of the events.
+        """
+
+    def full(self, state: State) -> State:
+        """Return the state with all arrays that it can have."""
+        return state
+
+
+@dataclasses.dataclass(frozen=True)
+class Count(Reduction[None]):
+    """The number of events, which is counted for every reduction."""
+
+    takes_keys = True
+    is_number_of_events = True
+    is_zero_of_none = True
+
+    def lift(self, value: Any, mask: Any, batch_shape: tuple[int, ...]) -> None:
+        return None
+
+    def none(self, like: None) -> None:
+        return None
+
+    def merge(self, first: None, second: None, first_happened: Any, second_happened: Any) -> None:
+        return None
+
+    def stacked(self, values: Any, batch_shape: tuple[int, ...]) -> None:
+        return None
+
+    def finish(self, state: None, number: Callable[[Any], Any], dtype: Any) -> Any:
+        return number(jnp.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class End(Reduction[Any]):
+    """The first event or the last one."""
+
+    keeps_first: bool = False
+    takes_keys = True
+
+    def lift(self, value: Any, mask: Any, batch_shape: tuple[int, ...]) -> Any:
+        return value
+
+    def none(self, like: Any) -> Any:
+        return _compat.zeros_like_aval(like)
+
+    def merge(self, first: Any, second: Any, first_happened: Any, second_happened: Any) -> Any:
+        if self.keeps_first:
+            return choose(first_happened, first, second)
+        return choose(second_happened, second, first)
+
+    def stacked(self, values: Any, batch_shape: tuple[int, ...]) -> Any:
+        return values[0 if self.keeps_first else -1]
+
+    def finish(self, state: Any, number: Callable[[Any], Any], dtype: Any) -> Any:
+        return state
+
+
+def choose(mask: Any, first: Any, second: Any) -> Any:
+    """The first where the mask is True, which may be a bool of Python; else the second."""
+    if isinstance(mask, bool):
+        return first if mask else second
+    return where(mask, first, second)
+
+
+@dataclasses.dataclass(frozen=True)
+class Extreme(Reduction[Any]):
+    """The smallest or the largest value."""
+
+    largest: bool
+
+    def lift(self, value: Any, mask: Any, batch_shape: tuple[int, ...]) -> Any:
+        return value if mask is None else where(mask, value, self.none(jax.typeof(value)))
+
+    def none(self, like: Any) -> Any:
+        zeros = _compat.zeros_like_aval(like)
+        if like.dtype == bool:
+            return zeros if self.largest else ~zeros
+        integer = jnp.issubdtype(like.dtype, jnp.integer)
+        limits: Any = jnp.iinfo(like.dtype) if integer else jnp.finfo(like.dtype)
+        most, least = limits.max, limits.min
+        if not integer and np.isinf(np.asarray(np.inf, limits.dtype)):  # Some floats of 8 bits have no infinity.
+            most, least = np.inf, -np.inf
+        return zeros + jnp.asarray(least if self.largest else most, like.dtype)
+
+    def merge(self, first: Any, second: Any, first_happened: Any, second_happened: Any) -> Any:
+        return (jnp.maximum if self.largest else jnp.minimum)(first, second)
+
+    def stacked(self, values: Any, batch_shape: tuple[int, ...]) -> Any:
+        return (jnp.max if self.largest else jnp.min)(values, axis=0)
+
+    def finish(self, state: Any, number: Callable[[Any], Any], dtype: Any) -> Any:
+        return state
+
+
+class Sum(NamedTuple):
+    """A sum that does not lose what rounding takes from it.
+
+    Attributes:
+        total: The sum.
+        lost: Of floats, what rounding has taken from it; None for nothing.
+    """
+
+    total: Any
+    lost: Any = None
+
+    def plus(self, more: Any, lost: Any = None) -> Sum:
+        """Add an array, from which rounding has taken `lost`."""
+        if not jnp.issubdtype(self.total.dtype, jnp.inexact):
+            return Sum(self.total + more)
+        return Sum(*_compensated(self.total, more, plus(self.lost, lost)))
+
+    def value(self) -> Any:
+        return plus(self.total, self.lost)
+
+    def full(self) -> Sum:
+        """The sum with all arrays that it can have."""
+        if self.lost is None and jnp.issubdtype(self.total.dtype, jnp.inexact):
+            return Sum(self.total, jnp.zeros_like(self.total))
+        return self
+
+    @classmethod
+    def none(cls, like: Sum) -> Sum:
+        """The sum of nothing."""
+        return cls(_compat.zeros_like_aval(like.total)).full()
+
+
+def plus(first: Any, second: Any) -> Any:
+    """The sum, where None stands for nothing."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second
+
+
+@functools.partial(jax.jit, inline=True)  # Which an eager call dispatches at once.
+def _compensated(first: Any, second: Any, lost: Any) -> tuple[Any, Any]:
+    """The sum of two floats and of what rounding has taken from them, and what rounding takes from it.
+
+    That is added with the next event, so that it stays small: a sum of n events is off by at most about
+    (3 * 2**-24 + n * 2**-46) times the sum of their sizes, for float32. (Kahan, Communications of the ACM 8, 1965.) The
+    derivative is that of the sum.
+    """
+    if lost is not None:
+        second = second + jax.lax.stop_gradient(lost)
+    total = first + second
+    added = _finite(total) - _finite(first)  # Differences of infinities would be NaN.
+    return total, jax.lax.stop_gradient(second - added)
+
+
+def _finite(array: Any) -> Any:
+    """The array, with the largest number in place of infinity."""
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        return jax.lax.complex(_finite(jnp.real(array)), _finite(jnp.imag(array)))
+    most = jnp.asarray(jnp.finfo(array.dtype).max, array.dtype)
+    return jax.lax.clamp(-most, array, most)
+
+
+@dataclasses.dataclass(frozen=True)
+class Total(Reduction[Sum]):
+    """The sum of the values, or their mean."""
+
+    name: str
+
+    @property
+    def is_zero_of_none(self) -> bool:  # type: ignore[override]
+        return self.name == "sum"
+
+    def lift(self, value: Any, mask: Any, batch_shape: tuple[int, ...]) -> Sum:
+        value = value.astype(_sum_dtype(self.name, value.dtype))
+        return Sum(value if mask is None else where(mask, value, jnp.zeros_like(value)))
+
+    def none(self, like: Sum) -> Sum:
+        return Sum.none(like)
+
+    def merge(self, first: Sum, second: Sum, first_happened: Any, second_happened: Any) -> Sum:
+        return first.plus(*second)
+
+    def stacked(self, values: Any, batch_shape: tuple[int, ...]) -> Sum:
+        return Sum(jnp.sum(values, axis=0, dtype=_sum_dtype(self.name, values.dtype)))
+
+    def finish(self, state: Sum, number: Callable[[Any], Any], dtype: Any) -> Any:
+        total = state.value()
+        if self.name == "mean":
+            total = total / _expanded(jnp.maximum(number(total.dtype), 1), total)
+        return total.astype(_result_dtype(self.name, dtype))
+
+    def full(self, state: Sum) -> Sum:
+        return state.full()
+
+
+class Moments(NamedTuple):
+    """What the variance of some events is made of.
+
+    Attributes:
+        number: How many there are, the shape of the batch.
+        mean: Their mean.
+        squares: The sum of their squared distances from it.
+    """
+
+    number: Any
+    mean: Sum
+    squares: Sum
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread(Reduction[Moments]):
+    """The variance of the values, or its square root, as of a population.
+
+    States merge as in Chan, Golub and LeVeque, The American Statistician 37, 1983; one event at a time, that is the
+    method of Welford, Technometrics 4, 1962. A difference of large sums is never taken.
+    """
+
+    name: str
+
+    def lift(self, value: Any, mask: Any, batch_shape: tuple[int, ...]) -> Moments:
+        value = value.astype(_sum_dtype("mean", value.dtype))
+        number = jnp.ones(batch_shape, jnp.int32) if mask is None else mask.astype(jnp.int32)
+        mean = value if mask is None else where(mask, value, jnp.zeros_like(value))
+        return Moments(number, Sum(mean), Sum(_squared(mean - mean)))  # Not of infinity, which makes it NaN.
+
+    def none(self, like: Moments) -> Moments:
+        return Moments(_compat.zeros_like_aval(like.number), Sum.none(like.mean), Sum.none(like.squares))
+
+    def merge(self, first: Moments, second: Moments, first_happened: Any, second_happened: Any) -> Moments:
+        number = first.number + second.number
+        distance = second.mean.value() - first.mean.value()
+        distance = where(second.number > 0, distance, jnp.zeros_like(distance))
+        # Of large values, the square of the distance from no event would be infinite.
+        squares = _squared(where(first.number > 0, distance, jnp.zeros_like(distance)))
+        weight = second.number.astype(squares.dtype) / jnp.maximum(number, 1).astype(squares.dtype)
+        common = _expanded(first.number.astype(squares.dtype) * weight, squares)
+        return Moments(
+            number,
+            first.mean.plus(distance * _expanded(weight, distance)),
+            first.squares.plus(second.squares.value() + squares * common),
+        )
+
+    def stacked(self, values: Any, batch_shape: tuple[int, ...]) -> Moments:
+        values = values.astype(_sum_dtype("mean", values.dtype))
+        mean = jnp.mean(values, axis=0)
+        squares = jnp.sum(_squared(values - mean), axis=0)
+        return Moments(jnp.full(batch_shape, values.shape[0], jnp.int32), Sum(mean), Sum(squares))
+
+    def finish(self, state: Moments, number: Callable[[Any], Any], dtype: Any) -> Any:
+        squares = state.squares.value()
+        found = squares / _expanded(jnp.maximum(state.number, 1).astype(squares.dtype), squares)
+        if self.name == "std":
+            is_zero = found == 0  # Where the square root has no derivative.
+            found = jnp.where(is_zero, jnp.zeros_like(found), jnp.sqrt(jnp.where(is_zero, jnp.ones_like(found), found)))
+        return found.astype(_result_dtype(self.name, dtype))
+
+    def full(self, state: Moments) -> Moments:
+        return Moments(state.number, state.mean.full(), state.squares.full())
+
+
+def _squared(distance: Any) -> Any:
+    is_complex = jnp.issubdtype(distance.dtype, jnp.complexfloating)
+    return jnp.real(distance * jnp.conj(distance)) if is_complex else distance * distance
+
+
+def _expanded(number: Any, value: Any) -> Any:
+    """Numbers of the shape of the batch, with the dtype and the further axes of a value."""
+    number = number.astype(value.dtype)
+    return jax.lax.expand_dims(number, range(number.ndim, value.ndim)) if number.ndim else number
+
+
+def _result_dtype(name: str, dtype: Any) -> Any:
+    return _numpy_dtype(name, dtype, jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _numpy_dtype(name: str, dtype: Any, x64: bool) -> Any:
+    """The dtype that `jax.numpy` gives a reduction of arrays of this dtype."""
+    return jax.eval_shape(getattr(jnp, name), jax.ShapeDtypeStruct((1,), dtype)).dtype
+
+
+def _sum_dtype(name: str, dtype: Any) -> Any:
+    out = _result_dtype(name, dtype)
+    return jnp.float32 if out in (jnp.bfloat16, jnp.float16) else out
+
+
+REDUCTIONS: dict[str, Reduction[Any]] = {
+    "mean": Total("mean"),
+    "sum": Total("sum"),
+    "std": Spread("std"),
+    "var": Spread("var"),
+    "min": Extreme(largest=False),
+    "max": Extreme(largest=True),
+    "first": End(keeps_first=True),
+    "last": End(),
+    "count": Count(),
+}
+"""The reductions that have a name."""
