@@ -181,11 +181,11 @@ class Sum(NamedTuple):
     total: Any
     lost: Any = None
 
-    def plus(self, more: Any, lost: Any = None) -> Sum:
-        """Add an array, from which rounding has taken `lost`."""
+    def plus(self, more: Any, lost: Any = None, keeps_infinity: bool = True) -> Sum:
+        """Add an array, from which rounding has taken `lost`. An infinite sum may become NaN if that is told."""
         if not jnp.issubdtype(self.total.dtype, jnp.inexact):
             return Sum(self.total + more)
-        return Sum(*_compensated(self.total, more, plus(self.lost, lost)))
+        return Sum(*_compensated(self.total, more, plus(self.lost, lost), keeps_infinity))
 
     def value(self) -> Any:
         return plus(self.total, self.lost)
@@ -209,8 +209,8 @@ def plus(first: Any, second: Any) -> Any:
     return first + second
 
 
-@functools.partial(jax.jit, inline=True)  # Which an eager call dispatches at once.
-def _compensated(first: Any, second: Any, lost: Any) -> tuple[Any, Any]:
+@functools.partial(jax.jit, static_argnums=3, inline=True)  # Which an eager call dispatches at once.
+def _compensated(first: Any, second: Any, lost: Any, keeps_infinity: bool) -> tuple[Any, Any]:
     """The sum of two floats and of what rounding has taken from them, and what rounding takes from it.
 
     That is added with the next event, so that it stays small: a sum of n events is off by at most about
@@ -220,7 +220,8 @@ def _compensated(first: Any, second: Any, lost: Any) -> tuple[Any, Any]:
     if lost is not None:
         second = second + jax.lax.stop_gradient(lost)
     total = first + second
-    added = _finite(total) - _finite(first)  # Differences of infinities would be NaN.
+    # Differences of infinities would be NaN.
+    added = _finite(total) - _finite(first) if keeps_infinity else total - first
     return total, jax.lax.stop_gradient(second - added)
 
 
@@ -300,7 +301,8 @@ class Spread(Reduction[Moments]):
 
     def merge(self, first: Moments, second: Moments, first_happened: Any, second_happened: Any) -> Moments:
         number = first.number + second.number
-        distance = second.mean.value() - first.mean.value()
+        # Without what rounding took from the first one, so that the next event need not wait for it.
+        distance = second.mean.value() - first.mean.total
         distance = where(second.number > 0, distance, jnp.zeros_like(distance))
         # Of large values, the square of the distance from no event would be infinite.
         squares = _squared(where(first.number > 0, distance, jnp.zeros_like(distance)))
@@ -308,7 +310,7 @@ class Spread(Reduction[Moments]):
         common = _expanded(first.number.astype(squares.dtype) * weight, squares)
         return Moments(
             number,
-            first.mean.plus(distance * _expanded(weight, distance)),
+            first.mean.plus(distance * _expanded(weight, distance), keeps_infinity=False),
             first.squares.plus(second.squares.value() + squares * common),
         )
 
