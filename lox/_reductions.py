@@ -181,11 +181,11 @@ class Sum(NamedTuple):
     total: Any
     lost: Any = None
 
-    def plus(self, more: Any, lost: Any = None, keeps_infinity: bool = True) -> Sum:
-        """Add an array, from which rounding has taken `lost`. An infinite sum may become NaN if that is told."""
+    def plus(self, more: Any, lost: Any = None, is_finite: bool = False) -> Sum:
+        """Add an array, from which rounding has taken `lost`; it takes less time where the sum surely is finite."""
         if not jnp.issubdtype(self.total.dtype, jnp.inexact):
             return Sum(self.total + more)
-        return Sum(*_compensated(self.total, more, plus(self.lost, lost), keeps_infinity))
+        return Sum(*_compensated(self.total, more, plus(self.lost, lost), is_finite))
 
     def value(self) -> Any:
         return plus(self.total, self.lost)
@@ -210,7 +210,7 @@ def plus(first: Any, second: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=3, inline=True)  # Which an eager call dispatches at once.
-def _compensated(first: Any, second: Any, lost: Any, keeps_infinity: bool) -> tuple[Any, Any]:
+def _compensated(first: Any, second: Any, lost: Any, is_finite: bool) -> tuple[Any, Any]:
     """The sum of two floats and of what rounding has taken from them, and what rounding takes from it.
 
     That is added with the next event, so that it stays small: a sum of n events is off by at most about
@@ -221,7 +221,7 @@ def _compensated(first: Any, second: Any, lost: Any, keeps_infinity: bool) -> tu
         second = second + jax.lax.stop_gradient(lost)
     total = first + second
     # Differences of infinities would be NaN.
-    added = _finite(total) - _finite(first) if keeps_infinity else total - first
+    added = total - first if is_finite else _finite(total) - _finite(first)
     return total, jax.lax.stop_gradient(second - added)
 
 
@@ -271,8 +271,9 @@ class Moments(NamedTuple):
 
     Attributes:
         number: How many there are, the shape of the batch.
-        mean: Their mean.
-        squares: The sum of their squared distances from it.
+        mean: Their mean, in which 0 stands for what is not finite, or so large that a distance may not be.
+        squares: The sum of their squared distances from it; -inf where there was such an event. NaN may not stand
+            there: a branch that is not taken may have one, and a check of the program would see it.
     """
 
     number: Any
@@ -293,8 +294,9 @@ class Spread(Reduction[Moments]):
     def lift(self, value: Any, mask: Any, batch_shape: tuple[int, ...]) -> Moments:
         value = value.astype(_sum_dtype("mean", value.dtype))
         number = jnp.ones(batch_shape, jnp.int32) if mask is None else mask.astype(jnp.int32)
-        mean = value if mask is None else where(mask, value, jnp.zeros_like(value))
-        return Moments(number, Sum(mean), Sum(_squared(mean - mean)))  # Not of infinity, which makes it NaN.
+        value = value if mask is None else where(mask, value, jnp.zeros_like(value))
+        finite, squares = _has_square(value), jnp.zeros_like(jnp.real(value))
+        return Moments(number, Sum(where(finite, value, jnp.zeros_like(value))), Sum(_marked(finite, squares)))
 
     def none(self, like: Moments) -> Moments:
         return Moments(_compat.zeros_like_aval(like.number), Sum.none(like.mean), Sum.none(like.squares))
@@ -310,26 +312,38 @@ class Spread(Reduction[Moments]):
         common = _expanded(first.number.astype(squares.dtype) * weight, squares)
         return Moments(
             number,
-            first.mean.plus(distance * _expanded(weight, distance), keeps_infinity=False),
+            first.mean.plus(distance * _expanded(weight, distance), is_finite=True),
             first.squares.plus(second.squares.value() + squares * common),
         )
 
     def stacked(self, values: Any, batch_shape: tuple[int, ...]) -> Moments:
         values = values.astype(_sum_dtype("mean", values.dtype))
+        finite = _has_square(values)
+        values = where(finite, values, jnp.zeros_like(values))
         mean = jnp.mean(values, axis=0)
-        squares = jnp.sum(_squared(values - mean), axis=0)
+        squares = _marked(jnp.all(finite, axis=0), jnp.sum(_squared(values - mean), axis=0))
         return Moments(jnp.full(batch_shape, values.shape[0], jnp.int32), Sum(mean), Sum(squares))
 
     def finish(self, state: Moments, number: Callable[[Any], Any], dtype: Any) -> Any:
         squares = state.squares.value()
         found = squares / _expanded(jnp.maximum(state.number, 1).astype(squares.dtype), squares)
-        if self.name == "std":
-            is_zero = found == 0  # Where the square root has no derivative.
-            found = jnp.where(is_zero, jnp.zeros_like(found), jnp.sqrt(jnp.where(is_zero, jnp.ones_like(found), found)))
+        has_spread = found > 0
+        if self.name == "std":  # The square root of 0 has no derivative.
+            found = where(has_spread, jnp.sqrt(where(has_spread, found, jnp.ones_like(found))), found)
+        found = where(found < 0, jnp.full_like(found, jnp.nan), found)
         return found.astype(_result_dtype(self.name, dtype))
 
     def full(self, state: Moments) -> Moments:
         return Moments(state.number, state.mean.full(), state.squares.full())
+
+
+def _has_square(value: Any) -> Any:
+    size = jnp.abs(value)
+    return size <= jnp.finfo(size.dtype).max / 4
+
+
+def _marked(finite: Any, squares: Any) -> Any:
+    return where(finite, squares, jnp.full_like(squares, -jnp.inf))
 
 
 def _squared(distance: Any) -> Any:

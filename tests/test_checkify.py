@@ -12,7 +12,7 @@ import lox
 XS = jnp.arange(1, 7, dtype=jnp.float32).reshape(2, 3) * jnp.array([[1, -1, 1]], jnp.float32)
 """Two batch elements."""
 
-REDUCE = ("mean", "sum", "min", "max", "first", "last", "count")
+REDUCE = ("mean", "sum", "std", "var", "min", "max", "first", "last", "count")
 """The reductions, which are also keys."""
 
 
@@ -32,7 +32,8 @@ def right(x):
         return lax.while_loop(lambda carry: carry[0] < 5, body, (jnp.int32(0), x))[1]
 
     def step(total, x):
-        lox.log({"y": total, "infinite": jnp.where(x > 1, -jnp.inf, x)})
+        infinite = jnp.where(x > 1, -jnp.inf, x)
+        lox.log({"y": total, "infinite": infinite, "infinitely spread": infinite})
         total = total + lax.cond(x > 0, positive, lambda x: 0 * x, x)
         return lax.cond(x > 2, loop, lambda x: x, total), None
 
@@ -51,7 +52,11 @@ def wrong(x):
 
 KEYWORDS = {
     "interval": {"argnames": ("z", "in loop", "y"), "unify": True, "max_iters": 3, "interval": 2},
-    "reduce": {"unify": True, "max_iters": 9, "reduce": {name: name for name in REDUCE} | {"infinite": "sum"}},
+    "reduce": {
+        "unify": True,
+        "max_iters": 9,
+        "reduce": {name: name for name in REDUCE} | {"infinite": "sum", "infinitely spread": "var"},
+    },
 }
 
 

@@ -185,8 +185,8 @@ def test_what_is_no_function(transformation):
 @pytest.mark.parametrize("reduce", ["median", {"a": "median"}], ids=str)
 def test_an_unknown_reduction(reduce):
     assert message(lox.LogValueError, lambda: lox.spool(lambda: None, reduce=reduce)) == (
-        "There is no reduction 'median': reduce= takes one of 'mean', 'sum', 'min', 'max', 'first', 'last', 'count', "
-        "or a mapping to them."
+        "There is no reduction 'median': reduce= takes one of 'mean', 'sum', 'std', 'var', 'min', 'max', 'first', "
+        "'last', 'count', or a mapping to them."
     )
 
 
