@@ -89,7 +89,8 @@ def spool(
         reduce: "mean", "sum", "std", "var", "min", "max", "first", "last" or "count", or a mapping from key to one of
             them: the events of a key become one, as they happen, so that memory does not grow with their number.
             Each is of every element of the values by itself. "var" is the variance of a population (divided by the
-            number of events) and "std" its square root, so that of one event both are 0. Floats are added with
+            number of events) and "std" its square root, so that of one event both are 0; they are NaN where an event is
+            not finite, or larger than a quarter of the largest number of its dtype. Floats are added with
             compensation (Kahan): a sum, mean or variance of 10^7 events is as precise as one of a few. Keys that are
             not in the mapping are not reduced. With ``{"loss": "mean", "*": "last"}``, the name of a key comes first,
             then the first pattern that matches.
