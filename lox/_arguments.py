@@ -181,7 +181,7 @@ class _Call:
                 else:
                     yield full, leaf
 
-    def array(self, value: Any, what: str, name: str = "") -> Any:
+    def array(self, value: Any, what: str, name: str | None = None) -> Any:
         """An argument as an array; `what` and `name` say which argument it is."""
         if isinstance(value, jax.Array):
             return strongly_typed(value)
@@ -191,10 +191,10 @@ class _Call:
             if isinstance(value, ARRAY_LIKE) or hasattr(value, "__jax_array__"):
                 return strongly_typed(jnp.array(value))  # A copy: the memory of NumPy's arrays may change.
         except (TypeError, ValueError, OverflowError) as error:
-            what = f"{what} {name!r}" if name else what
-            raise LogDataError(f"{self.function} got {describe(value)} for {what}, at {self.site}: {error}") from error
-        what = f"{what} {name!r}" if name else what
-        raise LogDataError(f"{self.function} takes array-likes, got {describe(value)} for {what}, at {self.site}.")
+            given = f"{describe(value)} for {_argument(what, name)}, at {self.site}"
+            raise LogDataError(f"{self.function} got {given}: {error}") from error
+        given = f"{describe(value)} for {_argument(what, name)}, at {self.site}"
+        raise LogDataError(f"{self.function} takes array-likes, got {given}.")
 
     def mask(self, where: Any, values: dict[str, Any]) -> Any:
         mask = self.array(where, "where")
@@ -224,6 +224,10 @@ class _Call:
                 f"The step {name!r} of {self.function} must be a scalar number{or_masked}, got "
                 f"{counter.dtype.name}{list(counter.shape)}, at {self.site}."
             )
+
+
+def _argument(what: str, name: str | None) -> str:
+    return what if name is None else f"{what} {name!r}"
 
 
 def _scalar(value: Any) -> np.ndarray[Any, Any]:

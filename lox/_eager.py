@@ -66,8 +66,8 @@ def _is_deleted(leaf: Any) -> bool:
     return hasattr(leaf, "is_deleted") and not isinstance(leaf, jax.core.Tracer) and leaf.is_deleted()
 
 
-def stacked(logs: Sequence[Log], least: int = CHUNK) -> list[Log]:
-    """The same logs, of which those that are alike become one: each `CHUNK`, and what is left if it is not less.
+def stacked(logs: Sequence[Log], least: int) -> list[Log]:
+    """Stack logs that are alike: `CHUNK` at a time, and the rest of them if there are at least `least`.
 
     The logs of each key keep their order, which is all that counts.
     """
@@ -103,7 +103,7 @@ class _Alike:
         self.leaves: list[list[Any]] = []
 
     def joined(self, least: int) -> list[Log]:
-        """One log of all of them, or as they are, if they are less."""
+        """Stack all of them into one log if there are at least `least`; else return them as they are."""
         count = len(self.logs)
         if count < least:
             return self.logs

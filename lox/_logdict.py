@@ -314,7 +314,8 @@ class logdict(Mapping[str, Any]):
         matching = {key: first_match(asked, key) for key in self}
         of_key = {key: reduction_named(asked[found]) for key, found in matching.items() if found is not None}
         # The counters of "first" are those of another event.
-        parts = refined(self._timelines, lambda key: (key in of_key, key in of_key and of_key[key].keeps_first))
+        keeps_first = {key for key, each in of_key.items() if each.keeps_first}
+        parts = refined(self._timelines, lambda key: (key in of_key, key in keeps_first))
         return of_timelines(_reduced(part, of_key) if of_key.keys() & part.values else part for part in parts)
 
     def _warn_of_unmatched(self, method: str, keyword: str, asked: Iterable[str]) -> None:

@@ -26,7 +26,7 @@ from lox._reductions import REDUCTIONS, Count, Reduction, choose, plus
 from lox._timeline import Timeline
 
 Name = Literal["mean", "sum", "std", "var", "min", "max", "first", "last", "count"]
-"""What names a reduction."""
+"""The name of a reduction."""
 
 Reductions = tuple[tuple[str | None, Reduction[Any]], ...]
 """The reduction of every key, under None, or those of some names and patterns."""

@@ -1,4 +1,4 @@
-"""What events are reduced to: for each reduction, the state of one event, that of two states together, and the result.
+"""The reductions: each makes states of events, merges two states, and makes a result of a state.
 
 A state is a tree of arrays that begin with the batch axes. A reduction says nothing of where events come from, in which
 order loops, branches and shards merge them, or how many there were: `_reduce.py` does that for all of them.
@@ -23,19 +23,19 @@ State = TypeVar("State")
 
 
 class Reduction(abc.ABC, Generic[State]):
-    """How events are reduced. Equal ones are alike: they are static in the structure of what is folded."""
+    """How events are reduced. It is static in the structure of an `Accumulator`, so equal ones do the same."""
 
     takes_keys = False
-    """Whether it takes events of any dtype; else, numbers."""
+    """Whether it takes PRNG keys too. The others take numbers only."""
 
     keeps_first = False
-    """Whether the counters of the result are those of the first event; else, of the last one."""
+    """Whether the result has the counters of the first event. The others have those of the last event."""
 
     is_number_of_events = False
-    """Whether the values of events do not matter, but how many there are."""
+    """Whether it only counts events, and ignores their values."""
 
     is_zero_of_none = False
-    """Whether the result of no events is zero; else, as that of an event that did not happen."""
+    """Whether the result of no events is 0. The others give NaN, 0 or False, by their dtype."""
 
     @abc.abstractmethod
     def lift(self, value: Any, mask: Any, batch_shape: tuple[int, ...]) -> State:
@@ -267,7 +267,7 @@ class Total(Reduction[Sum]):
 
 
 class Moments(NamedTuple):
-    """What the variance of some events is made of.
+    """The number, mean and spread of some events, from which their variance follows.
 
     Attributes:
         number: How many there are, the shape of the batch.

@@ -40,7 +40,7 @@ class Selection:
 
     @functools.cached_property
     def has_all(self) -> bool:
-        """Whether it is known that all are selected."""
+        """Whether no option restricts the selection."""
         return self == Selection()
 
     def has(self, key: str, tags: Iterable[str]) -> bool:

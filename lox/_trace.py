@@ -56,7 +56,7 @@ class HandlerTrace(Listener):
         self.collected: list[Log] = []
         self.runs_at_once = _compat.runs_at_once(self)
         self.keeps = handler.returns_logs and self.runs_at_once
-        """Whether arrays of the program are kept as they are, without a copy."""
+        """Whether the logs refer to arrays of the program itself, which a later call may delete."""
         self.held: set[int] = set()
         """The identities of the arrays in the first logs that were collected, `seen` of them."""
         self.seen = 0

@@ -52,7 +52,7 @@ OF_ALL = {
     "last": lambda xs: xs[-1],
     **{how: getattr(jnp, how) for how in ("mean", "sum", "min", "max", "std", "var")},
 }
-"""What each reduction is of all events."""
+"""Each reduction as a function of all events at once."""
 
 LOOPS = (over_scan, over_scans, over_while, over_steps, over_branches)
 loops = pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
@@ -175,7 +175,7 @@ def test_the_spread_of_equal_events_is_zero_and_so_is_its_derivative(loop, how):
 
 @pytest.mark.parametrize("transform", [jax.jit, lambda f: f])
 def test_a_batch_has_the_spread_of_each_element(transform):
-    """Of the events that happened, for each element of their values by itself."""
+    """Only events that happened count, and each element of the values has its own spread."""
 
     def f(x):
         lox.log({"x": x, "pair": jnp.stack([x, 3 * x])}, where=x > 0)
