@@ -10,7 +10,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -181,11 +181,14 @@ class Sum(NamedTuple):
     total: Any
     lost: Any = None
 
-    def plus(self, more: Any, lost: Any = None, is_finite: bool = False) -> Sum:
-        """Add an array, from which rounding has taken `lost`; it takes less time where the sum surely is finite."""
+    def plus(self, more: Any, lost: Any = None, of: Literal["any", "finite", "positive"] = "any") -> Sum:
+        """Add an array, from which rounding has taken `lost`.
+
+        It takes less time where all sums are finite, and where all that is added is positive or 0.
+        """
         if not jnp.issubdtype(self.total.dtype, jnp.inexact):
             return Sum(self.total + more)
-        return Sum(*_compensated(self.total, more, plus(self.lost, lost), is_finite))
+        return Sum(*_compensated(self.total, more, plus(self.lost, lost), of))
 
     def value(self) -> Any:
         return plus(self.total, self.lost)
@@ -210,7 +213,7 @@ def plus(first: Any, second: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=3, inline=True)  # Which an eager call dispatches at once.
-def _compensated(first: Any, second: Any, lost: Any, is_finite: bool) -> tuple[Any, Any]:
+def _compensated(first: Any, second: Any, lost: Any, of: str) -> tuple[Any, Any]:
     """The sum of two floats and of what rounding has taken from them, and what rounding takes from it.
 
     That is added with the next event, so that it stays small: a sum of n events is off by at most about
@@ -220,8 +223,10 @@ def _compensated(first: Any, second: Any, lost: Any, is_finite: bool) -> tuple[A
     if lost is not None:
         second = second + jax.lax.stop_gradient(lost)
     total = first + second
+    if of == "positive":  # What the largest number has no room for counts as taken.
+        total = jax.lax.min(total, jnp.asarray(jnp.finfo(total.dtype).max, total.dtype))
     # Differences of infinities would be NaN.
-    added = total - first if is_finite else _finite(total) - _finite(first)
+    added = _finite(total) - _finite(first) if of == "any" else total - first
     return total, jax.lax.stop_gradient(second - added)
 
 
@@ -272,13 +277,15 @@ class Moments(NamedTuple):
     Attributes:
         number: How many there are, the shape of the batch.
         mean: Their mean, in which 0 stands for what is not finite, or so large that a distance may not be.
-        squares: The sum of their squared distances from it; -inf where there was such an event. NaN may not stand
-            there: a branch that is not taken may have one, and a check of the program would see it.
+        squares: The sum of their squared distances from it.
+        had_large: Where there was such an event, so that the result is NaN. A sum of NaN would be seen by a check of
+            the program, also in a branch that is not taken.
     """
 
     number: Any
     mean: Sum
     squares: Sum
+    had_large: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,34 +302,36 @@ class Spread(Reduction[Moments]):
         value = value.astype(_sum_dtype("mean", value.dtype))
         number = jnp.ones(batch_shape, jnp.int32) if mask is None else mask.astype(jnp.int32)
         value = value if mask is None else where(mask, value, jnp.zeros_like(value))
-        finite, squares = _has_square(value), jnp.zeros_like(jnp.real(value))
-        return Moments(number, Sum(where(finite, value, jnp.zeros_like(value))), Sum(_marked(finite, squares)))
+        value, is_large = _without_large(value)
+        return Moments(number, Sum(value), Sum(jnp.zeros_like(jnp.real(value))), is_large)
 
     def none(self, like: Moments) -> Moments:
-        return Moments(_compat.zeros_like_aval(like.number), Sum.none(like.mean), Sum.none(like.squares))
+        number, had_large = _compat.zeros_like_aval(like.number), _compat.zeros_like_aval(like.had_large)
+        return Moments(number, Sum.none(like.mean), Sum.none(like.squares), had_large)
 
     def merge(self, first: Moments, second: Moments, first_happened: Any, second_happened: Any) -> Moments:
         number = first.number + second.number
         # Without what rounding took from the first one, so that the next event need not wait for it.
         distance = second.mean.value() - first.mean.total
-        distance = where(second.number > 0, distance, jnp.zeros_like(distance))
-        # Of large values, the square of the distance from no event would be infinite.
-        squares = _squared(where(first.number > 0, distance, jnp.zeros_like(distance)))
-        weight = second.number.astype(squares.dtype) / jnp.maximum(number, 1).astype(squares.dtype)
-        common = _expanded(first.number.astype(squares.dtype) * weight, squares)
+        dtype = first.squares.total.dtype
+        weight = second.number.astype(dtype) / jnp.maximum(number, 1).astype(dtype)
+        # Times a number that may be 0 before it is squared, which may make it infinite.
+        scaled = distance * _expanded(first.number.astype(dtype) * weight, distance)
         return Moments(
             number,
-            first.mean.plus(distance * _expanded(weight, distance), is_finite=True),
-            first.squares.plus(second.squares.value() + squares * common),
+            first.mean.plus(distance * _expanded(weight, distance), of="finite"),
+            first.squares.plus(second.squares.value() + _real_product(scaled, distance), of="positive"),
+            first.had_large | second.had_large,
         )
 
     def stacked(self, values: Any, batch_shape: tuple[int, ...]) -> Moments:
         values = values.astype(_sum_dtype("mean", values.dtype))
-        finite = _has_square(values)
-        values = where(finite, values, jnp.zeros_like(values))
+        values, is_large = _without_large(values)
         mean = jnp.mean(values, axis=0)
-        squares = _marked(jnp.all(finite, axis=0), jnp.sum(_squared(values - mean), axis=0))
-        return Moments(jnp.full(batch_shape, values.shape[0], jnp.int32), Sum(mean), Sum(squares))
+        distance = values - mean
+        squares = jnp.sum(_real_product(distance, distance), axis=0)
+        number = jnp.full(batch_shape, values.shape[0], jnp.int32)
+        return Moments(number, Sum(mean), Sum(squares), jnp.any(is_large, axis=0))
 
     def finish(self, state: Moments, number: Callable[[Any], Any], dtype: Any) -> Any:
         squares = state.squares.value()
@@ -330,25 +339,24 @@ class Spread(Reduction[Moments]):
         has_spread = found > 0
         if self.name == "std":  # The square root of 0 has no derivative.
             found = where(has_spread, jnp.sqrt(where(has_spread, found, jnp.ones_like(found))), found)
-        found = where(found < 0, jnp.full_like(found, jnp.nan), found)
+        found = where(state.had_large, jnp.full_like(found, jnp.nan), found)
         return found.astype(_result_dtype(self.name, dtype))
 
     def full(self, state: Moments) -> Moments:
-        return Moments(state.number, state.mean.full(), state.squares.full())
+        return state._replace(mean=state.mean.full(), squares=state.squares.full())
 
 
-def _has_square(value: Any) -> Any:
+def _without_large(value: Any) -> tuple[Any, Any]:
+    """Return 0 for what is not finite or so large that its distance from another value may not be, and where it is."""
     size = jnp.abs(value)
-    return size <= jnp.finfo(size.dtype).max / 4
+    is_small = size <= jnp.finfo(size.dtype).max / 4
+    return where(is_small, value, jnp.zeros_like(value)), ~is_small
 
 
-def _marked(finite: Any, squares: Any) -> Any:
-    return where(finite, squares, jnp.full_like(squares, -jnp.inf))
-
-
-def _squared(distance: Any) -> Any:
-    is_complex = jnp.issubdtype(distance.dtype, jnp.complexfloating)
-    return jnp.real(distance * jnp.conj(distance)) if is_complex else distance * distance
+def _real_product(first: Any, second: Any) -> Any:
+    """The real part of a number times the conjugate of another."""
+    is_complex = jnp.issubdtype(first.dtype, jnp.complexfloating)
+    return jnp.real(first * jnp.conj(second)) if is_complex else first * second
 
 
 def _expanded(number: Any, value: Any) -> Any:
