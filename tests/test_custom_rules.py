@@ -261,8 +261,20 @@ def test_logs_that_have_no_derivative_in_forward_mode_are_refused_unless_nothing
 
     assert jax.jit(derivative)(jnp.float32(3)) == 6
     line = straight_through.__wrapped__.__code__.co_firstlineno + 2
-    with pytest.raises(lox.UnsupportedPrimitiveError, match=f"test_custom_rules.py:{line} .*jax.jit"):
-        derivative(jnp.float32(3))
+    for transform in (lambda f: f, jax.vmap, lambda f: jax.jit(jax.vmap(f))):
+        with pytest.raises(lox.UnsupportedPrimitiveError, match=f"test_custom_rules.py:{line} .*handler outside"):
+            transform(derivative)(jnp.full(2, 3.0))
+    assert lox.spool(jax.jacfwd(calls_one_with_a_vjp_rule))(jnp.float32(3))[0] == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"reduce": "sum"}], ids=["stacked", "reduced"])
+def test_without_its_logs_a_function_with_both_rules_has_its_forward_derivative_under_a_handler(options):
+    @jax.custom_jvp
+    def f(x):
+        return straight_through(x)
+
+    f.defjvp(lambda primals, tangents: (jnp.round(*primals), 2 * tangents[0]))
+    assert jax.jacfwd(lambda x: lox.spool(lox.strip(f), **options)(x)[0])(jnp.float32(3)) == 2
 
 
 def test_a_jvp_rule_is_linearized():

@@ -77,11 +77,14 @@ class _Function:
             jaxpr = self._jaxpr([jax.typeof(primal) for primal in primals[self.held :]])
             if all(eqn.primitive is not primitives.custom_vjp_call_p for eqn in equations(jaxpr)):
                 raise
-            site = next(iter(events_in(jaxpr))).site
+            logged = list(events_in(jaxpr))
+            if not logged:  # So that the results do not depend on the arguments.
+                held, args = tuple(primals[: self.held]), primals[self.held :]
+                return jax.jvp(lambda *held: self.results(*held, *args), held, tuple(tangents[: self.held]))
             raise UnsupportedPrimitiveError(
-                f"JAX has no forward-mode derivative of what is logged at {site}: the log is in a function with a "
-                "custom_jvp rule, which calls a function with a custom_vjp rule. Compile the derivative with jax.jit, "
-                "which leaves out derivatives of logs that nothing uses, or remove the log with lox.strip."
+                f"JAX has no forward-mode derivative of what is logged at {logged[0].site}: the log is in a function "
+                "with a custom_jvp rule, which calls a function with a custom_vjp rule. Put the handler outside of the "
+                "derivative, as in lox.spool(jax.jacfwd(f)), or remove the logs of that function with lox.strip."
             ) from error
 
     @contextlib.contextmanager
