@@ -28,6 +28,7 @@ from lox._strip import strip as strip
 
 if TYPE_CHECKING:
     from lox import loggers as loggers
+    from lox import reductions as reductions
     from lox._audit import audit as audit
     from lox._sites import LogSite as LogSite
     from lox._sites import sites as sites
@@ -42,6 +43,7 @@ _AT_FIRST_USE = {
     "load": "lox._storage",
     "load_config": "lox._storage",
     "loggers": "lox.loggers",
+    "reductions": "lox.reductions",
     "save": "lox._storage",
     "sites": "lox._sites",
     "tap": "lox._tap",

@@ -35,7 +35,7 @@ from lox._reduce import (
     repeated,
     with_certain,
 )
-from lox._reductions import Reduction
+from lox._reductions import Reducer
 from lox._rules._call import discharge, split_results
 from lox._select import Selecting, Selection
 from lox._site import from_context
@@ -91,7 +91,7 @@ class Reduce(Selecting, Stateful):
     reductions: Reductions
     split: bool
 
-    def reduction(self, name: str) -> Reduction[Any]:
+    def reduction(self, name: str) -> Reducer[Any]:
         """The reduction of a key that is selected, which a name is made of."""
         return reduction_of(self.reductions, name)
 
@@ -192,7 +192,7 @@ class Reduce(Selecting, Stateful):
 
 
 @functools.lru_cache(maxsize=4096)
-def reduction_of(reductions: Reductions, name: str) -> Reduction[Any]:
+def reduction_of(reductions: Reductions, name: str) -> Reducer[Any]:
     """The reduction of the key that a name is made of: that of every key, or the first that matches."""
     of_key = dict(reductions)
     return of_key[None if None in of_key else first_match([each for each in of_key if each is not None], plain(name))]
@@ -251,7 +251,7 @@ def _alike(first: Accumulator, second: Accumulator) -> bool:
 
 
 def reduced(
-    timelines: Sequence[Columns], reduction: Callable[[str], Reduction[Any]], order: tuple[str, ...] = ()
+    timelines: Sequence[Columns], reduction: Callable[[str], Reducer[Any]], order: tuple[str, ...] = ()
 ) -> Reduced:
     """The events of some timelines, each key by its reduction. Those of any type count together."""
     accumulators: dict[str, Accumulator] = {}

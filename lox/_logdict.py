@@ -18,8 +18,8 @@ from lox._events import NOWHERE
 from lox._exceptions import LogValueError, StructureError
 from lox._keys import on_host
 from lox._patterns import first_match, names_of
-from lox._reduce import Name, as_timeline, fold, reduction_named
-from lox._reductions import Reduction
+from lox._reduce import AnyReduction, as_timeline, fold, read_reduction
+from lox._reductions import Reducer
 from lox._timeline import Timeline, canonical, groups, refined
 from lox._unmatched import calling_site, unmatched, warn_unmatched
 
@@ -291,7 +291,7 @@ class logdict(Mapping[str, Any]):
         chosen = slice(start, stop, step)
         return map_timelines(lambda timeline: timeline.map(lambda array: array[chosen]), self)
 
-    def reduce(self, reduction: Name | Mapping[str, Name]) -> logdict:
+    def reduce(self, reduction: AnyReduction | Mapping[str, AnyReduction]) -> logdict:
         """Reduces the events of each key that happened to one.
 
         The counters become those of the last event, or of the first for "first". A key of which no event happened
@@ -299,9 +299,10 @@ class logdict(Mapping[str, Any]):
         "count" is one number. `dropped` stays: of events beyond a bound nothing is in the results.
 
         Args:
-            reduction: "mean", "sum", "std", "var", "min", "max", "first", "last" or "count", or a mapping from key to
-                one of them; keys that are not in the mapping stay as they are. Its keys are names or patterns such as
-                ``"train/*"``; the name itself comes first, then the first pattern that matches.
+            reduction: "mean", "sum", "std", "var", "min", "max", "first", "last" or "count", what a function of
+                `lox.reductions` returns, or a mapping from key to one of these; keys that are not in the mapping stay
+                as they are. Its keys are names or patterns such as ``"train/*"``; the name itself comes first, then
+                the first pattern that matches.
 
         Raises:
             LogValueError: There is no such reduction.
@@ -312,7 +313,7 @@ class logdict(Mapping[str, Any]):
         asked = reduction if isinstance(reduction, Mapping) else dict.fromkeys(self, reduction)
         self._warn_of_unmatched("reduce", "reduction", asked)
         matching = {key: first_match(asked, key) for key in self}
-        of_key = {key: reduction_named(asked[found]) for key, found in matching.items() if found is not None}
+        of_key = {key: read_reduction(asked[found]) for key, found in matching.items() if found is not None}
         # The counters of "first" are those of another event.
         keeps_first = {key for key, each in of_key.items() if each.keeps_first}
         parts = refined(self._timelines, lambda key: (key in of_key, key in keeps_first))
@@ -469,7 +470,7 @@ def _joined(first: Timeline, second: Timeline) -> Timeline:
     )
 
 
-def _reduced(timeline: Timeline, reductions: Mapping[str, Reduction[Any]]) -> Timeline:
+def _reduced(timeline: Timeline, reductions: Mapping[str, Reducer[Any]]) -> Timeline:
     batch_ndim = 0 if timeline.mask is None else timeline.mask.ndim - 1
     found = {
         key: fold(reductions[key], value, timeline.mask, timeline.steps, NOWHERE, batch_ndim)

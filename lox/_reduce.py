@@ -22,13 +22,16 @@ from lox._columns import one_event, promoted
 from lox._events import NOWHERE, Site
 from lox._exceptions import LogValueError
 from lox._leading_axes import where
-from lox._reductions import REDUCTIONS, Count, Reduction, choose, plus
+from lox._reductions import REDUCTIONS, Count, Reducer, choose, plus
 from lox._timeline import Timeline
 
 Name = Literal["mean", "sum", "std", "var", "min", "max", "first", "last", "count"]
 """The name of a reduction."""
 
-Reductions = tuple[tuple[str | None, Reduction[Any]], ...]
+AnyReduction = Name | Reducer[Any]
+"""What `reduce=` takes for a key: a name, or what a function of `lox.reductions` returns."""
+
+Reductions = tuple[tuple[str | None, Reducer[Any]], ...]
 """The reduction of every key, under None, or those of some names and patterns."""
 
 
@@ -56,7 +59,7 @@ class Accumulator:
     maybe: Any
     begun: Any
     steps: dict[str, Any]
-    reduction: Reduction[Any] = dataclasses.field(metadata={"static": True})
+    reduction: Reducer[Any] = dataclasses.field(metadata={"static": True})
     dtype: Any = dataclasses.field(metadata={"static": True})
     shape: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     batch_shape: tuple[int, ...] = dataclasses.field(metadata={"static": True})
@@ -79,16 +82,21 @@ class Accumulator:
         return jnp.zeros(self.batch_shape, bool) if happened is False else happened
 
 
-def reduction_named(name: Any) -> Reduction[Any]:
-    """Return the reduction of this name.
+def read_reduction(reduction: Any) -> Reducer[Any]:
+    """Read what `reduce=` has for a key.
 
     Raises:
-        LogValueError: There is none.
+        LogValueError: It is no reduction.
     """
-    if name not in REDUCTIONS:
-        known = ", ".join(map(repr, REDUCTIONS))
-        raise LogValueError(f"There is no reduction {name!r}: reduce= takes one of {known}, or a mapping to them.")
-    return REDUCTIONS[name]
+    if isinstance(reduction, Reducer):
+        return reduction
+    if isinstance(reduction, str) and reduction in REDUCTIONS:
+        return REDUCTIONS[reduction]
+    known = ", ".join(map(repr, REDUCTIONS))
+    raise LogValueError(
+        f"There is no reduction {reduction!r}: reduce= takes one of {known}, what a function of lox.reductions "
+        "returns, or a mapping to them."
+    )
 
 
 def read_reductions(reduce: Any) -> Reductions:
@@ -96,8 +104,8 @@ def read_reductions(reduce: Any) -> Reductions:
     if reduce is None:
         return ()
     if not isinstance(reduce, Mapping):
-        return ((None, reduction_named(reduce)),)
-    return tuple((key, reduction_named(reduce[key])) for key in names(reduce, "keys of reduce=", ""))
+        return ((None, read_reduction(reduce)),)
+    return tuple((key, read_reduction(reduce[key])) for key in names(reduce, "keys of reduce=", ""))
 
 
 def check_window(function: str, reduce: Any, interval: Any, window: Any) -> None:
@@ -109,7 +117,7 @@ def check_window(function: str, reduce: Any, interval: Any, window: Any) -> None
 
 
 def lift(
-    reduction: Reduction[Any], value: Any, mask: Any, steps: Mapping[str, Any], site: Site, batch_ndim: int
+    reduction: Reducer[Any], value: Any, mask: Any, steps: Mapping[str, Any], site: Site, batch_ndim: int
 ) -> Accumulator:
     """One event as an accumulator; it did not happen where `mask` is False.
 
@@ -118,20 +126,19 @@ def lift(
     """
     dtype, batch_shape, shape = value.dtype, value.shape[:batch_ndim], value.shape[batch_ndim:]
     if jnp.issubdtype(dtype, jax.dtypes.extended) and not reduction.takes_keys:
-        raise LogValueError(f"reduce={_named(reduction)!r} takes numbers, got {dtype.name}{_at(site, ' ')}.")
+        raise LogValueError(f"reduce={reduction} takes numbers, got {dtype.name}{_at(site, ' ')}.")
     try:
         state = reduction.lift(value, mask, batch_shape)
     except ValueError as error:
         raise LogValueError(
-            f"jax.numpy has no {_named(reduction)} of {dtype.name}{_at(site)}: convert it to another dtype first."
+            f"There is no {reduction} of {dtype.name}{_at(site)}: convert it to another dtype first."
         ) from error
     maybe, certain = (None, 1) if mask is None else (mask.astype(jnp.int32), 0)
+    if mask is not None:  # Which event is the last one varies over shards as the mask does.
+        axes = sorted(_compat.varying_axes(mask))
+        steps = {name: _compat.vary_in_branch(step, axes) for name, step in steps.items()}
     is_masked = mask is not None
     return Accumulator(state, maybe, None, dict(steps), reduction, dtype, shape, batch_shape, certain, site, is_masked)
-
-
-def _named(reduction: Reduction[Any]) -> str:
-    return next(name for name, each in REDUCTIONS.items() if each == reduction)
 
 
 def _at(site: Site, before: str = ", ") -> str:
@@ -145,7 +152,7 @@ def count(maybe: Any, certain: int, batch_shape: tuple[int, ...], site: Site) ->
 
 
 def fold(
-    reduction: Reduction[Any], value: Any, mask: Any, steps: Mapping[str, Any], site: Site, batch_ndim: int
+    reduction: Reducer[Any], value: Any, mask: Any, steps: Mapping[str, Any], site: Site, batch_ndim: int
 ) -> Accumulator:
     """Events, stacked along their first axis, as an accumulator."""
     length = value.shape[0]

@@ -22,7 +22,7 @@ from lox._leading_axes import where
 State = TypeVar("State")
 
 
-class Reduction(abc.ABC, Generic[State]):
+class Reducer(abc.ABC, Generic[State]):
     """How events are reduced. It is static in the structure of an `Accumulator`, so equal ones do the same."""
 
     takes_keys = False
@@ -36,6 +36,10 @@ class Reduction(abc.ABC, Generic[State]):
 
     is_zero_of_none = False
     """Whether the result of no events is 0. The others give NaN, 0 or False, by their dtype."""
+
+    def __str__(self) -> str:
+        """What people write for it."""
+        return next((repr(name) for name, each in REDUCTIONS.items() if each == self), repr(self))
 
     @abc.abstractmethod
     def lift(self, value: Any, mask: Any, batch_shape: tuple[int, ...]) -> State:
@@ -85,7 +89,7 @@ class Reduction(abc.ABC, Generic[State]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Count(Reduction[None]):
+class Count(Reducer[None]):
     """The number of events, which is counted for every reduction."""
 
     takes_keys = True
@@ -109,7 +113,7 @@ class Count(Reduction[None]):
 
 
 @dataclasses.dataclass(frozen=True)
-class End(Reduction[Any]):
+class End(Reducer[Any]):
     """The first event or the last one."""
 
     keeps_first: bool = False
@@ -141,7 +145,7 @@ def choose(mask: Any, first: Any, second: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Extreme(Reduction[Any]):
+class Extreme(Reducer[Any]):
     """The smallest or the largest value."""
 
     largest: bool
@@ -239,7 +243,7 @@ def _finite(array: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Total(Reduction[Sum]):
+class Total(Reducer[Sum]):
     """The sum of the values, or their mean."""
 
     name: str
@@ -289,7 +293,7 @@ class Moments(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Spread(Reduction[Moments]):
+class Spread(Reducer[Moments]):
     """The variance of the values, or its square root, as of a population.
 
     States merge as in Chan, Golub and LeVeque, The American Statistician 37, 1983; one event at a time, that is the
@@ -353,6 +357,63 @@ def _without_large(value: Any) -> tuple[Any, Any]:
     return where(is_small, value, jnp.zeros_like(value)), ~is_small
 
 
+class Average(NamedTuple):
+    """A weighted mean of some events, as it goes on from the events before them.
+
+    Attributes:
+        own: The sum of the events, each with its weight: (1 - decay) times decay to the power of the number of events
+            after it.
+        left: The weight of what was before them, the shape of the batch: decay to the power of their number.
+        first: The first event, which is what was before, where there was nothing.
+    """
+
+    own: Any
+    left: Any
+    first: Any
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Ewma(Reducer[Average]):
+    """The exponentially weighted moving average after the last event."""
+
+    decay: float
+
+    def __repr__(self) -> str:
+        return f"lox.reductions.ewma({self.decay})"
+
+    def lift(self, value: Any, mask: Any, batch_shape: tuple[int, ...]) -> Average:
+        value = value.astype(_sum_dtype("mean", value.dtype))
+        left = jnp.full(batch_shape, self.decay, jnp.finfo(value.dtype).dtype)
+        if mask is not None:
+            value, left = where(mask, value, jnp.zeros_like(value)), jnp.where(mask, left, jnp.ones_like(left))
+        return Average(value * (1 - self.decay), left, value)
+
+    def none(self, like: Average) -> Average:
+        own, left, first = map(_compat.zeros_like_aval, like)
+        return Average(own, left + 1, first)
+
+    def merge(self, first: Average, second: Average, first_happened: Any, second_happened: Any) -> Average:
+        own = second.own + _weighted(first.own, second.left)
+        return Average(own, first.left * second.left, where(first.left < 1, first.first, second.first))
+
+    def stacked(self, values: Any, batch_shape: tuple[int, ...]) -> Average:
+        def add(sofar: Average, value: Any) -> tuple[Average, None]:
+            return self.merge(sofar, self.lift(value, None, batch_shape), True, True), None
+
+        return jax.lax.scan(add, self.lift(values[0], None, batch_shape), values[1:])[0]
+
+    def finish(self, state: Average, number: Callable[[Any], Any], dtype: Any) -> Any:
+        return (state.own + _weighted(state.first, state.left)).astype(_result_dtype("mean", dtype))
+
+
+def _weighted(value: Any, weight: Any) -> Any:
+    """The value times a weight of the shape of the batch, where infinity times 0 is infinity."""
+    weight = _expanded(weight, value)
+    return value * where(
+        (weight == 0) & ~jnp.isfinite(value), jnp.ones_like(value), jnp.broadcast_to(weight, value.shape)
+    )
+
+
 def _real_product(first: Any, second: Any) -> Any:
     """The real part of a number times the conjugate of another."""
     is_complex = jnp.issubdtype(first.dtype, jnp.complexfloating)
@@ -380,7 +441,7 @@ def _sum_dtype(name: str, dtype: Any) -> Any:
     return jnp.float32 if out in (jnp.bfloat16, jnp.float16) else out
 
 
-REDUCTIONS: dict[str, Reduction[Any]] = {
+REDUCTIONS: dict[str, Reducer[Any]] = {
     "mean": Total("mean"),
     "sum": Total("sum"),
     "std": Spread("std"),

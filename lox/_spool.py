@@ -16,7 +16,7 @@ from lox._logdict import logdict, of_timelines
 from lox._logged_names import taking
 from lox._misspelt import says_what_was_meant
 from lox._patterns import names_of
-from lox._reduce import Name, Reductions, check_window, read_reductions
+from lox._reduce import AnyReduction, Reductions, check_window, read_reductions
 from lox._select import Selection
 from lox._split import numbered
 from lox._stack import Spool
@@ -33,7 +33,7 @@ def spool(
     *,
     argnames: str | Iterable[str] | None = None,
     tags: str | Iterable[str] | None = None,
-    reduce: Name | Mapping[str, Name] | None = None,
+    reduce: AnyReduction | Mapping[str, AnyReduction] | None = None,
     interval: int | None = None,
     window: int | None = None,
     prefix: str = "",
@@ -50,7 +50,7 @@ def spool(
     *,
     argnames: str | Iterable[str] | None = None,
     tags: str | Iterable[str] | None = None,
-    reduce: Name | Mapping[str, Name] | None = None,
+    reduce: AnyReduction | Mapping[str, AnyReduction] | None = None,
     interval: int | None = None,
     window: int | None = None,
     prefix: str = "",
@@ -67,7 +67,7 @@ def spool(
     *,
     argnames: str | Iterable[str] | None = None,
     tags: str | Iterable[str] | None = None,
-    reduce: Name | Mapping[str, Name] | None = None,
+    reduce: AnyReduction | Mapping[str, AnyReduction] | None = None,
     interval: int | None = None,
     window: int | None = None,
     prefix: str = "",
@@ -86,8 +86,9 @@ def spool(
             ``"train/*"``, and `**` for any characters. None does not restrict; an empty iterable selects nothing.
         tags: A tag or tags, or patterns; a log call is selected when it carries any of them. With `argnames`, both
             must match.
-        reduce: "mean", "sum", "std", "var", "min", "max", "first", "last" or "count", or a mapping from key to one of
-            them: the events of a key become one, as they happen, so that memory does not grow with their number.
+        reduce: "mean", "sum", "std", "var", "min", "max", "first", "last" or "count", what a function of
+            `lox.reductions` returns, or a mapping from key to one of them: the events of a key become one, as they
+            happen, so that memory does not grow with their number.
             Each is of every element of the values by itself. "var" is the variance of a population (divided by the
             number of events) and "std" its square root, so that of one event both are 0; they are NaN where an event is
             not finite, or larger than a quarter of the largest number of its dtype. Floats are added with

@@ -21,7 +21,7 @@ from lox._handler import Handler, State
 from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant
 from lox._patterns import names_of
-from lox._reduce import Name, Reductions, check_window, read_reductions
+from lox._reduce import AnyReduction, Reductions, check_window, read_reductions
 from lox._select import Selection
 from lox._stream import BufferedTap, Tap, start
 from lox._summary import Summary, SummaryTap
@@ -50,7 +50,7 @@ def tap(
     *,
     argnames: str | Iterable[str] | None = None,
     tags: str | Iterable[str] | None = None,
-    reduce: Name | Mapping[str, Name] | None = None,
+    reduce: AnyReduction | Mapping[str, AnyReduction] | None = None,
     interval: int | None = None,
     window: int | None = None,
     prefix: str = "",
@@ -65,7 +65,7 @@ def tap(
     *,
     argnames: str | Iterable[str] | None = None,
     tags: str | Iterable[str] | None = None,
-    reduce: Name | Mapping[str, Name] | None = None,
+    reduce: AnyReduction | Mapping[str, AnyReduction] | None = None,
     interval: int | None = None,
     window: int | None = None,
     prefix: str = "",
@@ -80,7 +80,7 @@ def tap(
     *,
     argnames: str | Iterable[str] | None = None,
     tags: str | Iterable[str] | None = None,
-    reduce: Name | Mapping[str, Name] | None = None,
+    reduce: AnyReduction | Mapping[str, AnyReduction] | None = None,
     interval: int | None = None,
     window: int | None = None,
     prefix: str = "",
@@ -111,10 +111,10 @@ def tap(
             ``"train/*"``, and `**` for any characters. None does not restrict; an empty iterable selects nothing.
         tags: A tag or tags, or patterns; a log call is selected when it carries any of them. With `argnames`, both
             must match.
-        reduce: "mean", "sum", "std", "var", "min", "max", "first", "last" or "count", or a mapping from key to one of
-            them, as `lox.spool` takes it: the events of a key become one, which arrives when the function has ended,
-            or one for each `window`. They do not wait in a buffer. Inside a `shard_map`, in rules of differentiation
-            and in backward passes they are refused.
+        reduce: As `lox.spool` takes it, such as "mean", `lox.reductions.ewma(0.9)`, or a mapping from key to one of
+            them: the events of a key become one, which arrives when the function has ended, or one for each `window`.
+            They do not wait in a buffer. Inside a `shard_map`, in rules of differentiation and in backward passes they
+            are refused.
         interval: Of each key every `interval`-th event is taken, the first one first. What is skipped calls nothing.
             Inside a `shard_map`, where a `TapWarning` says so, and in rules of differentiation nothing is skipped.
         window: With `reduce`, each `window` events that happen become one, which arrives with the last of them, and
@@ -182,7 +182,7 @@ def labelled_tap(
     *,
     argnames: str | Iterable[str] | None = None,
     tags: str | Iterable[str] | None = None,
-    reduce: Name | Mapping[str, Name] | None = None,
+    reduce: AnyReduction | Mapping[str, AnyReduction] | None = None,
     interval: int | None = None,
     window: int | None = None,
     prefix: str = "",

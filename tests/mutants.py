@@ -226,6 +226,10 @@ def same_mean(merge):
     return merged
 
 
+def own_average(merge):
+    return lambda reduction, *states: merge(reduction, *states)._replace(own=states[1].own)
+
+
 class Lazy(_stream.BufferedTap):
     def finish(self, state):
         return state
@@ -440,6 +444,11 @@ MUTANTS = {
     ),
     "the spread forgets how far the means are apart": (
         name(_reductions.Spread, "merge", same_mean),
+        "filters",
+        SCANS,
+    ),
+    "a moving average forgets what was before a loop": (
+        name(_reductions.Ewma, "merge", own_average),
         "filters",
         SCANS,
     ),

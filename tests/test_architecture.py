@@ -54,6 +54,7 @@ LAYERS = (
         "lox._collect",
         "lox._reduce",
         "lox._reductions",
+        "lox.reductions",
     },
     {"lox._rules", "lox._autodiff", "lox._batching", "lox._transform", "lox._channel", "lox._deliver"}
     | {"lox._shard_divergence", "lox._bounded", "lox._capped", "lox._chunks", "lox._fold", "lox._subsample"}

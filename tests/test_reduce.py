@@ -173,6 +173,68 @@ def test_the_spread_of_equal_events_is_zero_and_so_is_its_derivative(loop, how):
         assert derivative.tolist() == [0] * len(xs)
 
 
+def averaged(xs, decay):
+    """The moving average by hand."""
+    average, *rest = xs
+    for x in rest:
+        average = decay * average + (1 - decay) * x
+    return average
+
+
+@loops
+@pytest.mark.parametrize("decay", [0, 0.9])
+def test_a_moving_average_is_that_of_the_loop_by_hand_and_so_is_its_derivative(loop, decay):
+    xs = jnp.array([[1.0, 3.0], [2.0, -1.0], [0.0, 8.0], [5.0, 5.0]])
+    if loop in (over_scans, over_branches):
+        xs = xs[:, 0]
+    how, want = lox.reductions.ewma(decay), averaged(xs, decay)
+    np.testing.assert_allclose(reduced(loop, how, xs), want, rtol=1e-6)
+    np.testing.assert_allclose(lox.spool(over_scan)(xs)[1].reduce(how)["x"][0], want, rtol=1e-6)
+    slopes = jax.jacfwd(functools.partial(reduced, loop, how))(xs)
+    np.testing.assert_allclose(slopes, jax.jacfwd(lambda xs: averaged(xs, decay))(xs), rtol=1e-6)
+
+
+def test_a_moving_average_starts_anew_in_each_window_and_batch_element():
+    def f(xs):
+        return lax.map(lambda x: lox.log({"x": x}, where=x > 0)["x"], xs)
+
+    xs, how = (
+        np.array([[1, -2, 3, 4, 5], [-1, 7, 2, -3, -1], [-1, -1, -1, -1, -1]], np.float32),
+        lox.reductions.ewma(0.5),
+    )
+    _, logs = jax.vmap(lox.spool(f, reduce=how))(xs)
+    np.testing.assert_allclose(logs["x"][:, 0], [4.0, 4.5, np.nan])
+    _, logs = jax.vmap(lox.spool(f, reduce={"x": how}, window=2))(xs)
+    windows = [row[happened].tolist() for row, happened in zip(logs["x"], logs.mask["x"], strict=True)]
+    assert windows == [[2, 4.5], [4.5], []]
+    heard = []
+    lox.tap(f, lambda logs: heard.extend(logs["x"]), reduce=how, window=2)(xs[0])
+    lox.flush()
+    assert heard == [2, 4.5]
+
+
+def test_infinity_stays_in_a_moving_average_and_nan_is_not_made_of_it():
+    with jax.debug_nans(True):
+        for first in (np.inf, 1.0):
+            xs = jnp.full(3000, 1.0).at[0].set(first)  # So many that the weight of the first one is 0.
+            assert reduced(over_scan, lox.reductions.ewma(0.9), xs) == pytest.approx(first)
+            assert lox.spool(over_scan)(xs)[1].reduce(lox.reductions.ewma(0.9))["x"] == pytest.approx(first)
+
+
+@pytest.mark.parametrize("dtype", [name for name in DTYPES if not name.startswith("float8")])
+def test_a_moving_average_has_the_dtype_of_a_mean(dtype):
+    xs = jnp.arange(4).astype(dtype)
+    found = reduced(over_scan, lox.reductions.ewma(0.5), xs)
+    assert found.dtype == jnp.mean(xs).dtype
+    np.testing.assert_allclose(np.asarray(found, complex), averaged(np.asarray(xs, complex), 0.5), rtol=1e-2)
+
+
+@pytest.mark.parametrize("decay", [1, -0.1, "a", True, float("nan"), 1 - 1e-12, None], ids=str)
+def test_a_decay_is_a_number_below_1(decay):
+    with pytest.raises(lox.LogValueError, match=f"ewma is a number from 0 to less than 1, got {decay!r}"):
+        lox.reductions.ewma(decay)
+
+
 @pytest.mark.parametrize("transform", [jax.jit, lambda f: f])
 def test_a_batch_has_the_spread_of_each_element(transform):
     """Only events that happened count, and each element of the values has its own spread."""
@@ -317,7 +379,7 @@ def test_loops_in_loops_reduce_as_all_their_events_do(nest, transform):
 
 def test_a_sum_that_jax_numpy_does_not_have_is_refused_at_its_line():
     line = over_scan.__code__.co_firstlineno + 1
-    with pytest.raises(lox.LogValueError, match=f"no sum of int4, logged at .*test_reduce.py:{line} "):
+    with pytest.raises(lox.LogValueError, match=f"no 'sum' of int4, logged at .*test_reduce.py:{line} "):
         lox.spool(over_scan, reduce="sum")(jnp.ones(2, "int4"))
 
 

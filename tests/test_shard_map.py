@@ -590,6 +590,22 @@ def test_a_scan_of_nothing_on_shards_has_no_events(mesh, transform):
     assert np.asarray(logs.steps["step"]["x"]).shape == (0, 4)
 
 
+@pytest.mark.parametrize("reduce", ["last", "first", "mean", "count"])
+def test_the_last_event_of_each_shard_in_a_loop_has_a_counter_of_its_own(mesh, reduce):
+    def body(x):
+        def step(carry, i):
+            lox.log({"x": x[0] * i}, where=i >= x[0], step=i)
+            return carry, None
+
+        lax.scan(step, 0, jnp.arange(3.0))
+        return x
+
+    wants = {"last": [0, 2, 4, 4], "first": [0, 1, 4, 4], "mean": [0, 1.5, 4, 4], "count": [3, 2, 1, 1]}
+    _, logs = jax.jit(lox.spool(sharded(mesh, body), reduce=reduce))(jnp.array([0.0, 0, 1, 1, 2, 2, 2, 2]))
+    np.testing.assert_array_equal(logs["x"], [wants[reduce]])
+    np.testing.assert_array_equal(logs.steps["step"]["x"], [[0, 1, 2, 2] if reduce == "first" else [2, 2, 2, 2]])
+
+
 @pytest.mark.parametrize("around", [0, 1])
 def test_a_reduction_on_shards_that_split_a_batch_is_refused_under_other_batches_as_well(grid, around):
     def f(x):

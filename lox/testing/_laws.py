@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import lox
 from lox._leading_axes import where as where_mask
 from lox._logs_in import events_in
+from lox._reduce import AnyReduction
 from lox.testing._compare import Happened, Reference, same
 from lox.testing._program import Program
 from lox.testing._subject import BrokenLaw, Claim, DoesNotApply, Function, Subject
@@ -338,7 +339,7 @@ def _thinned(subject: Subject, interval: int) -> Reference:
     return Reference(subject.alone.out, thinned)
 
 
-def _windows(subject: Subject, reduction: str, length: int) -> Reference:
+def _windows(subject: Subject, reduction: AnyReduction, length: int) -> Reference:
     """Each `length` events of each key, reduced."""
 
     def reduced(happened: Sequence[Happened]) -> list[Happened]:
@@ -381,7 +382,7 @@ def _caps(subject: Subject, bound: int) -> None:
                 raise BrokenLaw(f"{how} counts {number} dropped events of key {key!r}, of {happened} that happened.")
 
 
-def _reduces(subject: Subject, reduction: str) -> None:
+def _reduces(subject: Subject, reduction: AnyReduction) -> None:
     how = f"jit(spool(f, reduce={reduction!r}))"
     out, reduced = jax.jit(subject.spool(subject.fun, reduce=reduction))(*subject.args)
     subject.out_is(subject.alone.out, out, how)
@@ -404,7 +405,16 @@ def _reduces(subject: Subject, reduction: str) -> None:
 MANY = 10**6
 """More events than a program has."""
 
-_REDUCTIONS: Mapping[str, Callable[[jax.Array], Any]] = {
+
+def _moving_average(values: jax.Array) -> jax.Array:
+    dtype = jnp.mean(values).dtype
+    average, *rest = np.asarray(values).astype(np.promote_types(dtype, np.float32))
+    for value in rest:
+        average = average / 2 + value / 2
+    return jnp.asarray(average, dtype)
+
+
+_REDUCTIONS: Mapping[AnyReduction, Callable[[jax.Array], Any]] = {
     "count": len,
     "sum": functools.partial(jnp.sum, axis=0),
     "mean": functools.partial(jnp.mean, axis=0),
@@ -414,6 +424,7 @@ _REDUCTIONS: Mapping[str, Callable[[jax.Array], Any]] = {
     "max": functools.partial(jnp.max, axis=0),
     "first": lambda values: values[0],
     "last": lambda values: values[-1],
+    lox.reductions.ewma(0.5): _moving_average,
 }
 
 
