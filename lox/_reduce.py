@@ -29,7 +29,7 @@ Name = Literal["mean", "sum", "std", "var", "min", "max", "first", "last", "coun
 """The name of a reduction."""
 
 AnyReduction = Name | Reducer[Any]
-"""What `reduce=` takes for a key: a name, or what a function of `lox.reductions` returns."""
+"""A value of `reduce=` for one key: a name, or an object that a function of `lox.reductions` returns."""
 
 Reductions = tuple[tuple[str | None, Reducer[Any]], ...]
 """The reduction of every key, under None, or those of some names and patterns."""

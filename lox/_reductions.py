@@ -38,7 +38,7 @@ class Reducer(abc.ABC, Generic[State]):
     """Whether the result of no events is 0. The others give NaN, 0 or False, by their dtype."""
 
     def __str__(self) -> str:
-        """What people write for it."""
+        """The reduction as a user writes it, for messages."""
         return next((repr(name) for name, each in REDUCTIONS.items() if each == self), repr(self))
 
     @abc.abstractmethod

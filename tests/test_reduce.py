@@ -198,10 +198,8 @@ def test_a_moving_average_starts_anew_in_each_window_and_batch_element():
     def f(xs):
         return lax.map(lambda x: lox.log({"x": x}, where=x > 0)["x"], xs)
 
-    xs, how = (
-        np.array([[1, -2, 3, 4, 5], [-1, 7, 2, -3, -1], [-1, -1, -1, -1, -1]], np.float32),
-        lox.reductions.ewma(0.5),
-    )
+    xs = np.array([[1, -2, 3, 4, 5], [-1, 7, 2, -3, -1], [-1, -1, -1, -1, -1]], np.float32)
+    how = lox.reductions.ewma(0.5)
     _, logs = jax.vmap(lox.spool(f, reduce=how))(xs)
     np.testing.assert_allclose(logs["x"][:, 0], [4.0, 4.5, np.nan])
     _, logs = jax.vmap(lox.spool(f, reduce={"x": how}, window=2))(xs)

@@ -134,7 +134,7 @@ def derivatives(subject: Subject) -> Claims:
             without_logs = functools.partial(lambda spooled, *points: spooled(*points)[0], spooled)
             yield _derives(subject, spools, without_logs, points, expected)
             yield _derives(subject, taps, tapped(_ignore), points, expected)
-        # Of a log in both, the forward derivative goes through the custom_vjp, which JAX has not under vmap.
+        # JAX has no forward derivative, under vmap, of a log in a custom_vjp function that a custom_jvp one calls.
         if name != "jacfwd" or not {"custom_jvp_call", "custom_vjp_call"} <= subject.primitives:
             yield _derives(subject, f"{name} of spool(f)", jax.jit(mode(of_spool)), points, expected)
 
