@@ -24,6 +24,7 @@ from lox._reduce import (
     Reductions,
     as_timeline,
     continued,
+    empty_in_branch,
     empty_in_loop,
     entered,
     fold,
@@ -34,6 +35,7 @@ from lox._reduce import (
     out_of_loop,
     repeated,
     with_certain,
+    with_full_state,
 )
 from lox._reductions import Reducer
 from lox._rules._call import discharge, split_results
@@ -122,12 +124,16 @@ class Reduce(Selecting, Stateful):
         for program in programs:
             found = _both(found, self._found(program))
         before = {key: entered(each) for key, each in state.accumulators.items()} if state.in_loop else {}
+        if inside == "branch":  # Which returns events, where a state is large.
+            before = {key: each for key, each in before.items() if not each.reduction.is_large}
         continues = tuple(
             key for key, each in found.accumulators.items() if key in before and _alike(before[key], each)
         )
 
         def start(key: str, like: Accumulator) -> Accumulator:
-            return before[key] if key in continues else empty_in_loop(like)
+            if key in continues:
+                return with_full_state(before[key]) if inside == "loop" else before[key]
+            return empty_in_branch(like) if inside == "branch" else empty_in_loop(like)
 
         return self, found.map(start, in_loop=True, continues=continues)
 
@@ -158,7 +164,8 @@ class Reduce(Selecting, Stateful):
             def change(key: str, each: Accumulator) -> Accumulator:
                 is_masked = key in of_all
                 site = states[0].accumulators[key].site
-                return dataclasses.replace(with_certain(each, surely[key]), is_masked=is_masked, site=site)
+                alike = each.reduction.alike(each.state, [state.accumulators[key].state for state in states])
+                return dataclasses.replace(with_certain(each, surely[key]), state=alike, is_masked=is_masked, site=site)
 
             return results[0].map(change, timelines=timelines), ()
 

@@ -299,8 +299,8 @@ class logdict(Mapping[str, Any]):
         "count" is one number. `dropped` stays: of events beyond a bound nothing is in the results.
 
         Args:
-            reduction: "mean", "sum", "std", "var", "min", "max", "first", "last" or "count", what a function of
-                `lox.reductions` returns, or a mapping from key to one of these; keys that are not in the mapping stay
+            reduction: "mean", "sum", "std", "var", "min", "max", "first", "last" or "count", an object of
+                `lox.reductions`, or a mapping from key to one of these; keys that are not in the mapping stay
                 as they are. Its keys are names or patterns such as ``"train/*"``; the name itself comes first, then
                 the first pattern that matches.
 

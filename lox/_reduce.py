@@ -22,14 +22,18 @@ from lox._columns import one_event, promoted
 from lox._events import NOWHERE, Site
 from lox._exceptions import LogValueError
 from lox._leading_axes import where
+from lox._own_reduction import Own, Reduction
 from lox._reductions import REDUCTIONS, Count, Reducer, choose, plus
 from lox._timeline import Timeline
 
 Name = Literal["mean", "sum", "std", "var", "min", "max", "first", "last", "count"]
 """The name of a reduction."""
 
-AnyReduction = Name | Reducer[Any]
-"""A value of `reduce=` for one key: a name, or an object that a function of `lox.reductions` returns."""
+AnyReduction = Name | Reducer[Any] | Reduction
+"""A value of `reduce=` for one key: a name, or an object of `lox.reductions`."""
+
+MOST_BYTES = 64 << 20
+"""The most that the state of a key may take, where it is larger than the event."""
 
 Reductions = tuple[tuple[str | None, Reducer[Any]], ...]
 """The reduction of every key, under None, or those of some names and patterns."""
@@ -90,12 +94,14 @@ def read_reduction(reduction: Any) -> Reducer[Any]:
     """
     if isinstance(reduction, Reducer):
         return reduction
+    if isinstance(reduction, Reduction):
+        return Own(reduction)
     if isinstance(reduction, str) and reduction in REDUCTIONS:
         return REDUCTIONS[reduction]
     known = ", ".join(map(repr, REDUCTIONS))
     raise LogValueError(
-        f"There is no reduction {reduction!r}: reduce= takes one of {known}, what a function of lox.reductions "
-        "returns, or a mapping to them."
+        f"There is no reduction {reduction!r}: reduce= takes one of {known}, an object of lox.reductions, or a mapping "
+        "to them."
     )
 
 
@@ -133,6 +139,14 @@ def lift(
         raise LogValueError(
             f"There is no {reduction} of {dtype.name}{_at(site)}: convert it to another dtype first."
         ) from error
+    size = reduction.bytes_of(shape, dtype, batch_shape)
+    if size > MOST_BYTES:
+        raise LogValueError(
+            f"The state of reduce={reduction} takes {size / 2**20:,.0f} MiB for events of shape {shape}"
+            f"{f' in a batch of {batch_shape}' if batch_shape else ''}{_at(site)}; {MOST_BYTES >> 20} MiB is the most. "
+            "pool=True takes all elements of an event as one sample. A larger relative_error= takes less, and so do "
+            "fewer edges, or to log less of the value."
+        )
     maybe, certain = (None, 1) if mask is None else (mask.astype(jnp.int32), 0)
     if mask is not None:  # Which event is the last one varies over shards as the mask does.
         axes = sorted(_compat.varying_axes(mask))
@@ -190,6 +204,11 @@ def empty_in_loop(like: Accumulator) -> Accumulator:
     return dataclasses.replace(none, maybe=maybe, begun=begun, is_masked=False)
 
 
+def empty_in_branch(like: Accumulator) -> Accumulator:
+    """An accumulator of no events at the start of a branch, from the abstract values of one."""
+    return dataclasses.replace(empty_in_loop(like), state=like.reduction.none_in_branch(like.state))
+
+
 def in_equal_batches(
     first: Accumulator, second: Accumulator, of_any_call: bool = False
 ) -> tuple[Accumulator, Accumulator]:
@@ -206,8 +225,7 @@ def in_equal_batches(
 def _in_batch(accumulator: Accumulator, batch_shape: tuple[int, ...]) -> Accumulator:
     if accumulator.batch_shape == batch_shape:
         return accumulator
-    uncertain = with_certain(accumulator, 0)
-    uncertain = dataclasses.replace(uncertain, state=uncertain.reduction.full(uncertain.state))
+    uncertain = with_full_state(with_certain(accumulator, 0))
 
     def widened(aval: Any) -> Any:
         return aval.update(shape=(*batch_shape, *aval.shape[len(batch_shape) :]))
@@ -310,6 +328,11 @@ def with_certain(accumulator: Accumulator, certain: int) -> Accumulator:
         return accumulator
     number = jnp.full(accumulator.batch_shape, more, jnp.int32)
     return dataclasses.replace(accumulator, maybe=plus(accumulator.maybe, number), certain=certain, is_masked=True)
+
+
+def with_full_state(accumulator: Accumulator) -> Accumulator:
+    """The same events, in all arrays that a state can have."""
+    return dataclasses.replace(accumulator, state=accumulator.reduction.full(accumulator.state))
 
 
 def result(accumulator: Accumulator) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import jax
@@ -36,6 +36,12 @@ class Reducer(abc.ABC, Generic[State]):
 
     is_zero_of_none = False
     """Whether the result of no events is 0. The others give NaN, 0 or False, by their dtype."""
+
+    is_ordered = False
+    """Whether the result depends on the order of the events."""
+
+    is_large = False
+    """Whether its state is larger than an event, so that it is not made, copied or finished without need."""
 
     def __str__(self) -> str:
         """The reduction as a user writes it, for messages."""
@@ -87,6 +93,20 @@ class Reducer(abc.ABC, Generic[State]):
         """Return the state with all arrays that it can have."""
         return state
 
+    def none_in_branch(self, like: State) -> State:
+        """Return the state of no events at the start of a branch, from the abstract values of one of an event."""
+        return self.none(like)
+
+    def alike(self, state: State, states: Sequence[State]) -> State:
+        """Return the state of a branch with the arrays that those of all branches, which are abstract, can have."""
+        del states
+        return state
+
+    def bytes_of(self, shape: tuple[int, ...], dtype: Any, batch_shape: tuple[int, ...]) -> int:
+        """Return the size of a state that is larger than an event of this shape."""
+        del shape, dtype, batch_shape
+        return 0
+
 
 @dataclasses.dataclass(frozen=True)
 class Count(Reducer[None]):
@@ -118,6 +138,7 @@ class End(Reducer[Any]):
 
     keeps_first: bool = False
     takes_keys = True
+    is_ordered = True
 
     def lift(self, value: Any, mask: Any, batch_shape: tuple[int, ...]) -> Any:
         return value
@@ -269,7 +290,7 @@ class Total(Reducer[Sum]):
         total = state.value()
         if self.name == "mean":
             total = total / _expanded(jnp.maximum(number(total.dtype), 1), total)
-        return total.astype(_result_dtype(self.name, dtype))
+        return total.astype(result_dtype(self.name, dtype))
 
     def full(self, state: Sum) -> Sum:
         return state.full()
@@ -344,7 +365,7 @@ class Spread(Reducer[Moments]):
         if self.name == "std":  # The square root of 0 has no derivative.
             found = where(has_spread, jnp.sqrt(where(has_spread, found, jnp.ones_like(found))), found)
         found = where(state.had_large, jnp.full_like(found, jnp.nan), found)
-        return found.astype(_result_dtype(self.name, dtype))
+        return found.astype(result_dtype(self.name, dtype))
 
     def full(self, state: Moments) -> Moments:
         return state._replace(mean=state.mean.full(), squares=state.squares.full())
@@ -378,6 +399,8 @@ class Ewma(Reducer[Average]):
 
     decay: float
 
+    is_ordered = True
+
     def __repr__(self) -> str:
         return f"lox.reductions.ewma({self.decay})"
 
@@ -403,7 +426,7 @@ class Ewma(Reducer[Average]):
         return jax.lax.scan(add, self.lift(values[0], None, batch_shape), values[1:])[0]
 
     def finish(self, state: Average, number: Callable[[Any], Any], dtype: Any) -> Any:
-        return (state.own + _weighted(state.first, state.left)).astype(_result_dtype("mean", dtype))
+        return (state.own + _weighted(state.first, state.left)).astype(result_dtype("mean", dtype))
 
 
 def _weighted(value: Any, weight: Any) -> Any:
@@ -426,7 +449,7 @@ def _expanded(number: Any, value: Any) -> Any:
     return jax.lax.expand_dims(number, range(number.ndim, value.ndim)) if number.ndim else number
 
 
-def _result_dtype(name: str, dtype: Any) -> Any:
+def result_dtype(name: str, dtype: Any) -> Any:
     return _numpy_dtype(name, dtype, jax.config.jax_enable_x64)  # type: ignore[attr-defined]
 
 
@@ -437,7 +460,7 @@ def _numpy_dtype(name: str, dtype: Any, x64: bool) -> Any:
 
 
 def _sum_dtype(name: str, dtype: Any) -> Any:
-    out = _result_dtype(name, dtype)
+    out = result_dtype(name, dtype)
     return jnp.float32 if out in (jnp.bfloat16, jnp.float16) else out
 
 

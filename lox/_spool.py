@@ -86,9 +86,9 @@ def spool(
             ``"train/*"``, and `**` for any characters. None does not restrict; an empty iterable selects nothing.
         tags: A tag or tags, or patterns; a log call is selected when it carries any of them. With `argnames`, both
             must match.
-        reduce: "mean", "sum", "std", "var", "min", "max", "first", "last" or "count", what a function of
-            `lox.reductions` returns, or a mapping from key to one of them: the events of a key become one, as they
-            happen, so that memory does not grow with their number.
+        reduce: "mean", "sum", "std", "var", "min", "max", "first", "last" or "count", an object of `lox.reductions`,
+            such as quantiles or a histogram, or a mapping from key to one of them: the events of a key become one, as
+            they happen, so that memory does not grow with their number.
             Each is of every element of the values by itself. "var" is the variance of a population (divided by the
             number of events) and "std" its square root, so that of one event both are 0; they are NaN where an event is
             not finite, or larger than a quarter of the largest number of its dtype. Floats are added with

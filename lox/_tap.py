@@ -111,10 +111,10 @@ def tap(
             ``"train/*"``, and `**` for any characters. None does not restrict; an empty iterable selects nothing.
         tags: A tag or tags, or patterns; a log call is selected when it carries any of them. With `argnames`, both
             must match.
-        reduce: As `lox.spool` takes it, such as "mean", `lox.reductions.ewma(0.9)`, or a mapping from key to one of
-            them: the events of a key become one, which arrives when the function has ended, or one for each `window`.
-            They do not wait in a buffer. Inside a `shard_map`, in rules of differentiation and in backward passes they
-            are refused.
+        reduce: As `lox.spool` takes it, such as "mean", `lox.reductions.quantiles(0.9)`, or a mapping from key to one
+            of them: the events of a key become one, which arrives when the function has ended, or one for each
+            `window`. They do not wait in a buffer. Inside a `shard_map`, in rules of differentiation and in backward
+            passes they are refused.
         interval: Of each key every `interval`-th event is taken, the first one first. What is skipped calls nothing.
             Inside a `shard_map`, where a `TapWarning` says so, and in rules of differentiation nothing is skipped.
         window: With `reduce`, each `window` events that happen become one, which arrives with the last of them, and

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import jax
+import jax.numpy as jnp
 
 from lox import _compat
 from lox._collect import filled
@@ -146,7 +147,9 @@ class Windowed(Spool):
     def _met(self, timelines: Timelines, folding: Folding, event: Event) -> tuple[Folding, list[Event]]:
         """The windows after an event, and what stands for those before it."""
         before, after = folded(self.reductions, self.interval, folding, event)
-        return folding | after, rows_of(timelines, before, event, lambda _: event.mask)
+        return folding | after, rows_of(
+            timelines, before, event, lambda _: event.mask, lambda window: window.maybe == self.interval
+        )
 
 
 def timelines_in(reductions: Reductions, logs: Logs) -> list[list[str]]:
@@ -183,21 +186,57 @@ def folded(reductions: Reductions, size: int | None, folding: Folding, event: Ev
         before[key] = window
         if size is not None:
             is_over = (one.maybe > 0) & (window.maybe == size)
-            none = dataclasses.replace(empty_in_loop(jax.tree.map(jax.typeof, window)), site=window.site)
-            window = jax.tree.map(functools.partial(where, is_over), none, window)
+            window = _anew(is_over, window)
         after[key] = dataclasses.replace(merge(window, one), is_masked=False)
     return before, after
 
 
-def rows_of(timelines: Timelines, folding: Folding, event: Event, mask: Callable[[Accumulator], Any]) -> list[Event]:
-    """Windows in the place of an event, one for each timeline, with the mask of each."""
+def _anew(is_over: Any, window: Accumulator) -> Accumulator:
+    """The window, or an empty one where it is over."""
+
+    def begun(window: Accumulator) -> Accumulator:
+        none = dataclasses.replace(empty_in_loop(jax.tree.map(jax.typeof, window)), site=window.site)
+        return jax.tree.map(functools.partial(where, is_over), none, window)
+
+    if not window.reduction.is_large:
+        return begun(window)
+    return jax.lax.cond(jnp.any(is_over), begun, lambda window: window, window)
+
+
+def rows_of(
+    timelines: Timelines,
+    folding: Folding,
+    event: Event,
+    mask: Callable[[Accumulator], Any],
+    counts: Callable[[Accumulator], Any] | None = None,
+) -> list[Event]:
+    """Windows in the place of an event, one for each timeline.
+
+    Args:
+        timelines: The keys that are logged together.
+        folding: The windows.
+        event: The event.
+        mask: The mask of each of what is returned.
+        counts: Where the value of a window is of use, if not where the mask is True.
+    """
     rows = []
     for keys in ([key for key in timeline if key in folding] for timeline in timelines):
         if keys:
-            values, first = {key: result(folding[key]) for key in keys}, folding[keys[0]]
-            row = dataclasses.replace(event, values=values, steps=first.steps, mask=mask(first), is_filled=False)
+            first = folding[keys[0]]
+            happened = mask(first)
+            is_of_use = happened if counts is None else counts(first)
+            values = {key: _result_where(is_of_use, folding[key]) for key in keys}
+            row = dataclasses.replace(event, values=values, steps=first.steps, mask=happened, is_filled=False)
             rows.append(row)
     return rows
+
+
+def _result_where(is_of_use: Any, window: Accumulator) -> Any:
+    """The result of a window, made only where it is of use if it is made of a large state."""
+    if not window.reduction.is_large:
+        return result(window)
+    like = _compat.abstract(result, jax.tree.map(jax.typeof, window))
+    return jax.lax.cond(jnp.any(is_of_use), result, lambda _: _compat.zeros_like_aval(like), window)
 
 
 def _lifted(reductions: Reductions, event: Event) -> Folding:

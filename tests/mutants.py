@@ -24,6 +24,7 @@ import lox
 from lox import (
     _autodiff,
     _batching,
+    _bins,
     _bounded,
     _capped,
     _collect,
@@ -35,6 +36,7 @@ from lox import (
     _fold,
     _handler,
     _log,
+    _own_reduction,
     _reduce,
     _reductions,
     _select,
@@ -42,6 +44,7 @@ from lox import (
     _split,
     _spool,
     _stack,
+    _stepwise,
     _stream,
     _strip,
     _summary,
@@ -251,6 +254,8 @@ STEP = Update(0.5, 0.25, 1)
 THREE = testing.Program((Log("a", "x"), STEP, Log("a", "x"), STEP, Log("a", "x")))
 SCANS = testing.Program((Scan(3, (Log("a", "x"), STEP, Log("a", "x"), STEP)),))
 BRANCHES_OF_LANES = testing.Program((Vmap(3, (Branch(((), (Log("lanes3/a", "x", steps=True),))),)),))
+TWICE_IN_A_BRANCH = testing.Program((Scan(3, (Branch(((), (Log("a", "x"), STEP, Log("a", "x"))), on="i"), STEP)),))
+BEFORE_A_SCAN = testing.Program((Log("a", "x"), STEP, *SCANS.body))
 MAYBE = testing.Program((Scan(3, (Branch(((), (Log("a", "x"),)), on="i"), STEP, Log("a", "x"))),))
 
 
@@ -451,6 +456,23 @@ MUTANTS = {
         name(_reductions.Ewma, "merge", own_average),
         "filters",
         SCANS,
+    ),
+    "bins count what did not happen": (
+        name(
+            _bins.Binned, "add", lambda add: lambda self, state, values, _, shape: add(self, state, values, None, shape)
+        ),
+        "filters",
+        BRANCHES_OF_LANES,
+    ),
+    "events of a branch are forgotten at the next one": (
+        name(_stepwise.Pending, "then", instead(lambda self, other: dataclasses.replace(other, room=self.room))),
+        "filters",
+        TWICE_IN_A_BRANCH,
+    ),
+    "a state forgets the one before it": (
+        name(_own_reduction.Own, "join", instead(lambda self, first, second, batch_ndim: second)),
+        "filters",
+        BEFORE_A_SCAN,
     ),
     "a scan counts twice what it continues": (
         name(_fold, "entered", instead(lambda accumulator: accumulator)),

@@ -54,6 +54,9 @@ LAYERS = (
         "lox._collect",
         "lox._reduce",
         "lox._reductions",
+        "lox._stepwise",
+        "lox._bins",
+        "lox._own_reduction",
         "lox.reductions",
     },
     {"lox._rules", "lox._autodiff", "lox._batching", "lox._transform", "lox._channel", "lox._deliver"}

@@ -186,7 +186,7 @@ def test_what_is_no_function(transformation):
 def test_an_unknown_reduction(reduce):
     assert message(lox.LogValueError, lambda: lox.spool(lambda: None, reduce=reduce)) == (
         "There is no reduction 'median': reduce= takes one of 'mean', 'sum', 'std', 'var', 'min', 'max', 'first', "
-        "'last', 'count', what a function of lox.reductions returns, or a mapping to them."
+        "'last', 'count', an object of lox.reductions, or a mapping to them."
     )
 
 

@@ -59,8 +59,7 @@ def discharge_branches(
         position = last
 
         branch = _Branch(jaxpr, own, make, slice(first, last), len(consts))
-        new, _ = _compat.trace(branch, [*avals, *_compat.in_avals(jaxpr)[len(captured) :]], "lox")
-        aligned.append(new)
+        aligned.append(_compat.trace(branch, [*avals, *_compat.in_avals(jaxpr)[len(captured) :]], "lox"))
         structures.append(branch.structure)
     structure = structures[-1]
     for place, other in enumerate(structures):
@@ -70,9 +69,29 @@ def discharge_branches(
                 f"than in branch {len(structures) - 1}: {other} and {structure}. Let `enter` make room for what the "
                 "branches log, or let `unify_branches` make their results alike."
             )
+    aligned, captured = _with_inputs_of_all(aligned)
+    consts = captured + consts
     if not inner.returns_logs:  # What such a handler has made of logs is the same on all shards.
         return tuple(aligned), consts, structure
     return _varying_alike(aligned, structure.num_leaves, index), consts, structure
+
+
+def _with_inputs_of_all(branches: Sequence[tuple[Any, list[Any]]]) -> tuple[list[Any], list[Any]]:
+    """The branches, each with the values that it takes for its leading inputs, as branches that take those of all."""
+    captured = [value for _, own in branches for value in own]
+    if not captured:
+        return [branch for branch, _ in branches], []
+    found = []
+    first = 0
+    for branch, own in branches:
+
+        def with_all(*args: Any, branch: Any = branch, first: int = first, count: int = len(own)) -> list[Any]:
+            return list(_compat.as_fun(branch)(*args[first : first + count], *args[len(captured) :]))
+
+        avals = [*map(jax.typeof, captured), *_compat.in_avals(branch)[len(own) :]]
+        found.append(_compat.trace(with_all, avals, "lox")[0])
+        first += len(own)
+    return found, captured
 
 
 def _varying_alike(branches: Sequence[Any], count: int, index: Any) -> tuple[Any, ...]:

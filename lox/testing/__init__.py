@@ -2,6 +2,7 @@
 
 from lox.testing._check import Report as Report
 from lox.testing._check import check as check
+from lox.testing._check_reduction import check_reduction as check_reduction
 from lox.testing._compare import Happened as Happened
 from lox.testing._compare import Reference as Reference
 from lox.testing._compare import difference as difference

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -306,7 +307,7 @@ def filters(subject: Subject) -> Claims:
     how = "jit(spool(f and other events of each key, on_mismatch='split'))"
     yield subject.spools(how, mixed, expected=lambda: subject.alone, args=subject.args, keys=keys)
     bounds = {"max_iters": subject.options.get("max_iters") or 16, "max_events": None}
-    for reduction in _REDUCTIONS if _is_numeric(subject) else ("count", "first", "last"):
+    for reduction in (each for each in _REDUCTIONS if _takes(each, subject)):
         yield Claim(f"jit(spool(f, reduce={reduction!r}))", functools.partial(_reduces, subject, reduction))
         how = f"jit(spool(f, reduce={reduction!r}, window=2))"
         spooled = jax.jit(subject.spool(f, reduce=reduction, window=2, **bounds))
@@ -314,8 +315,11 @@ def filters(subject: Subject) -> Claims:
         yield subject.spools(how, spooled, expected=expected, args=subject.args)
 
 
-def _is_numeric(subject: Subject) -> bool:
-    return not any(jnp.issubdtype(each.dtype, jax.dtypes.extended) for each in subject.types.values())
+def _takes(reduction: AnyReduction, subject: Subject) -> bool:
+    """Tell whether there is such a reduction of all that the function logs."""
+    refused: tuple[Any, ...] = () if reduction in ("count", "first", "last") else (jax.dtypes.extended,)
+    refused += (jnp.complexfloating,) if reduction in (HISTOGRAM, DECAYED) else ()
+    return not any(jnp.issubdtype(each.dtype, kind) for each in subject.types.values() for kind in refused)
 
 
 def _with_others(fun: Function, keys: Collection[str]) -> Function:
@@ -393,7 +397,7 @@ def _reduces(subject: Subject, reduction: AnyReduction) -> None:
             happened, got = lanes.get(lane, ()), reduced[key][(0, *lane[:axes])]
             if happened:
                 expected = _REDUCTIONS[reduction](jnp.asarray(np.stack([event.value for event in happened])))
-            elif reduction in ("count", "sum"):
+            elif reduction in ("count", "sum", HISTOGRAM):
                 expected = jnp.zeros_like(got)
             else:  # There is no value of no events.
                 continue
@@ -414,6 +418,33 @@ def _moving_average(values: jax.Array) -> jax.Array:
     return jnp.asarray(average, dtype)
 
 
+def _histogram(values: jax.Array) -> jax.Array:
+    exact = np.asarray(values.astype(np.float32))
+    bins = [exact < EDGES[0], *((low <= exact) & (exact < high) for low, high in itertools.pairwise(EDGES))]
+    bins.append(EDGES[-1] <= exact)
+    return jnp.asarray(np.stack([np.sum(each, axis=0) for each in bins], axis=-1), jnp.uint32)
+
+
+EDGES = (0.0, 0.5, 2.0)
+HISTOGRAM = lox.reductions.histogram(EDGES)
+
+DECAYED = lox.reductions.Reduction(
+    init=lambda event: (jnp.float32(1), jnp.zeros(event.shape, np.float32)),
+    step=lambda state, value: (state[0] / 2, state[1] / 2 + value.astype(np.float32)),
+    merge=lambda first, second: (first[0] * second[0], first[1] * second[0] + second[1]),
+    finish=lambda state: state[1],
+    ordered=True,
+)
+"""Twice the sum of the events, each of which counts half of what the next one counts."""
+
+
+def _decayed(values: jax.Array) -> jax.Array:
+    total = np.zeros(values.shape[1:], np.float32)
+    for value in np.asarray(values.astype(np.float32)):
+        total = total / 2 + value
+    return jnp.asarray(total)
+
+
 _REDUCTIONS: Mapping[AnyReduction, Callable[[jax.Array], Any]] = {
     "count": len,
     "sum": functools.partial(jnp.sum, axis=0),
@@ -425,6 +456,8 @@ _REDUCTIONS: Mapping[AnyReduction, Callable[[jax.Array], Any]] = {
     "first": lambda values: values[0],
     "last": lambda values: values[-1],
     lox.reductions.ewma(0.5): _moving_average,
+    HISTOGRAM: _histogram,
+    DECAYED: _decayed,
 }
 
 
@@ -441,12 +474,12 @@ def tap_and_spool(subject: Subject) -> Claims:
         how = f"tap(jit(f), interval=2, buffer={buffer})"
         tapped = functools.partial(lox.tap, jax.jit(f), buffer=buffer, interval=2)
         yield subject.taps(how, tapped, expected=functools.partial(_thinned, subject, 2), args=subject.args)
-    for reduction in ("sum", "first", "last"):
+    for reduction in ("sum", "first", "last", HISTOGRAM):
         for window in (2, None):
             how = f"tap(jit(f), reduce={reduction!r}, window={window})"
             tapped = functools.partial(lox.tap, jax.jit(f), reduce=reduction, window=window)
             expected = functools.partial(_windows, subject, reduction, window or MANY)
-            if reduction != "sum" or _is_numeric(subject):
+            if _takes(reduction, subject):
                 yield subject.taps(how, tapped, expected=expected, args=subject.args)
 
 

@@ -1,0 +1,306 @@
+"""Reductions that count events by bins: quantiles and histograms. They merge by addition."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lox._reductions import result_dtype
+from lox._stepwise import Stepwise
+
+MOST = np.uint32(2**32 - 1)
+"""A bin that has counted so many counts no more."""
+
+SINGLE = 8
+"""How many events are added one at a time, each where its bin is not full."""
+
+
+class Counts(NamedTuple):
+    """A state of bins.
+
+    Attributes:
+        number: How many numbers each bin has counted, uint32, shape `(*batch, *shape, bins)`.
+        most: At least as many as any bin of the batch element has counted, uint32.
+    """
+
+    number: Any
+    most: Any
+
+
+class Binned(Stepwise):
+    """Counts events by bins. Its states are `Counts`."""
+
+    @abc.abstractmethod
+    def bins(self, dtype: Any) -> int:
+        """How many bins there are."""
+
+    @abc.abstractmethod
+    def bin_of(self, values: Any) -> Any:
+        """The bin of each value, int32; the number of bins for what is in none."""
+
+    def size(self, shape: tuple[int, ...], dtype: Any) -> int:
+        return 4 * math.prod(shape) * self.bins(dtype)
+
+    def start(self, shape: tuple[int, ...], dtype: Any) -> Counts:
+        return Counts(np.broadcast_to(np.uint32(0), (*shape, self.bins(dtype))), np.uint32(0))
+
+    def add(self, state: Counts, values: Any, happened: Any, shape: tuple[int, ...]) -> Counts:
+        counts, most = state
+        bins, number = counts.shape[-1], values.shape[-1]
+        places = self.bin_of(values)
+        if happened is not None:
+            happened = jax.lax.expand_dims(happened, range(happened.ndim - 1, places.ndim - 1))
+            places = jnp.where(happened, places, bins)
+        if number <= SINGLE:
+            for place in range(number):
+                counts = _plus(counts, places[..., place : place + 1], _unless_full)
+        else:
+            counts = jax.lax.cond(
+                jnp.all(most <= MOST - np.uint32(number)),
+                lambda counts: _plus(counts, places, _one),
+                lambda counts: _sum(counts, _plus(jnp.zeros_like(counts), places, _one)),
+                counts,
+            )
+        return Counts(counts, _sum(most, np.uint32(number)))
+
+    def join(self, first: Counts, second: Counts, batch_ndim: int) -> Counts:
+        return Counts(*map(_sum, first, second))
+
+
+def _sum(first: Any, second: Any) -> Any:
+    """The sum, or the most that there can be."""
+    total = first + second
+    return jnp.where(total < first, MOST, total)
+
+
+def _one(at: Any) -> Any:
+    return np.uint32(1)
+
+
+def _unless_full(at: Any) -> Any:
+    return (at.get(mode="fill", fill_value=0) != MOST).astype(jnp.uint32)
+
+
+def _plus(counts: Any, places: Any, one: Callable[[Any], Any]) -> Any:
+    """Add one at each of these places along the last axis, where there is such a place."""
+    where = jnp.indices(places.shape, jnp.int32, sparse=True)[:-1]
+    at = counts.at[(*where, places)]
+    return at.add(one(at), mode="drop")
+
+
+@dataclasses.dataclass(frozen=True)
+class FloatBins:
+    """Bins of floats by their exponent and the first bits of their significand.
+
+    The bins of a sign begin with the subnormal numbers, of which those of one leading bit are divided as normal ones
+    are, and end with one for infinity. Then come those of the other sign, the other way round, with one for 0 between.
+
+    Attributes:
+        dtype: The dtype of the floats.
+        depth: How many bits of the significand count. A bin is `2**-depth` times as wide as its numbers are large.
+    """
+
+    dtype: Any
+    depth: int
+
+    @property
+    def _bits(self) -> Any:
+        return jnp.dtype(f"uint{8 * jnp.dtype(self.dtype).itemsize}")
+
+    @property
+    def _digits(self) -> int:
+        return int(jnp.finfo(self.dtype).nmant)
+
+    @property
+    def _infinity(self) -> int:
+        """The bits of infinity."""
+        return ((1 << jnp.finfo(self.dtype).nexp) - 1) << self._digits
+
+    @property
+    def of_sign(self) -> int:
+        """How many bins a sign has."""
+        return self._of_normal(self._infinity) + 1
+
+    @property
+    def number(self) -> int:
+        """How many bins there are."""
+        return 2 * self.of_sign + 1
+
+    def _of_normal(self, bits: Any) -> Any:
+        return (bits >> (self._digits - self.depth)) + ((self._digits - 1) << self.depth)
+
+    def bin_of(self, values: Any) -> Any:
+        """The bin of each value, int32; the number of bins for NaN."""
+        unsigned, depth = self._bits, self.depth
+        bits = jax.lax.bitcast_convert_type(values, unsigned)
+        size = bits & unsigned.type((1 << (8 * unsigned.itemsize - 1)) - 1)
+        exponent = (8 * unsigned.itemsize - 1) - jax.lax.clz(jnp.maximum(size, unsigned.type(1)))
+        shift = exponent.astype(jnp.int32) - depth
+        leading = jnp.where(
+            shift >= 0,
+            size >> jnp.maximum(shift, 0).astype(unsigned),
+            size << jnp.maximum(-shift, 0).astype(unsigned),
+        )
+        of_subnormal = (exponent.astype(jnp.int32) << depth) + leading.astype(jnp.int32) - (1 << depth)
+        of_normal = (size >> unsigned.type(self._digits - depth)).astype(jnp.int32) + ((self._digits - 1) << depth)
+        of_size = jnp.where(size < unsigned.type(1 << self._digits), of_subnormal, of_normal)
+        is_negative = size != bits
+        place = self.of_sign + jnp.where(is_negative, -1 - of_size, 1 + of_size)
+        place = jnp.where(size == unsigned.type(0), self.of_sign, place)
+        return jnp.where(size > unsigned.type(self._infinity), self.number, place)
+
+    def value_of(self, places: Any) -> Any:
+        """The middle of each bin."""
+        unsigned, depth = self._bits, self.depth
+        of_size = jnp.abs(places - self.of_sign) - 1
+        below, half = self._digits - depth, (1 << (self._digits - depth)) >> 1
+        normal = of_size - ((self._digits - 1) << depth)
+        bits_of_normal = (normal.astype(unsigned) << unsigned.type(below)) + unsigned.type(half)
+        exponent = of_size >> depth
+        leading = ((of_size & ((1 << depth) - 1)) | (1 << depth)).astype(unsigned)
+        shift = exponent - depth
+        up, down = (jnp.maximum(each, 0).astype(unsigned) for each in (shift, -shift))
+        middle = (unsigned.type(1) << up) >> unsigned.type(1)
+        bits_of_subnormal = jnp.where(shift >= 0, (leading << up) + middle, leading >> down)
+        size = jnp.where(of_size < (self._digits << depth), bits_of_subnormal, bits_of_normal)
+        size = jnp.where(of_size == self.of_sign - 1, unsigned.type(self._infinity), size)
+        size = jnp.where(places == self.of_sign, unsigned.type(0), size)
+        sign = (places < self.of_sign).astype(unsigned) << unsigned.type(8 * unsigned.itemsize - 1)
+        return jax.lax.bitcast_convert_type(size | sign, self.dtype)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Quantiles(Binned):
+    """Quantiles, within a relative error. Attributes: see `lox.reductions.quantiles`.
+
+    The bins are those of DDSketch (Masson, Rim and Lee, PVLDB 12, 2019), taken from the bits of a float instead of its
+    logarithm.
+    """
+
+    qs: tuple[float, ...]
+    relative_error: float
+    pool: bool | int
+    is_single: bool
+
+    def __repr__(self) -> str:
+        more = f", relative_error={self.relative_error}" if self.relative_error != 0.01 else ""
+        qs = self.qs[0] if self.is_single else list(self.qs)
+        return f"lox.reductions.quantiles({qs}{more}{_pool(self.pool)})"
+
+    def read(self, value: Any) -> Any:
+        if jnp.issubdtype(value.dtype, jnp.complexfloating):
+            raise ValueError("complex numbers have no order")
+        dtype = result_dtype("mean", value.dtype)
+        if jnp.dtype(dtype).itemsize == 1:
+            dtype = jnp.float16
+        return value.astype(dtype)
+
+    def bins(self, dtype: Any) -> int:
+        return self._bins(dtype).number
+
+    def bin_of(self, values: Any) -> Any:
+        return self._bins(values.dtype).bin_of(values)
+
+    def value(self, state: Counts, shape: tuple[int, ...], dtype: Any, batch_ndim: int) -> Any:
+        counts = state.number
+        out = result_dtype("mean", dtype)
+        bins = self._bins(jnp.float16 if jnp.dtype(out).itemsize == 1 else out)
+        low = jnp.cumsum(counts, axis=-1, dtype=jnp.uint32)
+        high = jnp.cumsum((low < counts).astype(jnp.uint32), axis=-1, dtype=jnp.uint32)  # It begins anew at 2**32.
+        found = []
+        for q in self.qs:
+            most_high, most_low = _rank(q, high[..., -1:], low[..., -1:])
+            is_before = (high < most_high) | ((high == most_high) & (low <= most_low))
+            found.append(jnp.sum(is_before, axis=-1, dtype=jnp.int32))
+        values = bins.value_of(jnp.minimum(jnp.stack(found, axis=-1), bins.number - 1))
+        unknown = jnp.all(counts == np.uint32(0), axis=-1) | jnp.any(counts == MOST, axis=-1)
+        values = jnp.where(unknown[..., None], jnp.asarray(jnp.nan, values.dtype), values).astype(out)
+        return values[..., 0] if self.is_single else values
+
+    def _bins(self, dtype: Any) -> FloatBins:
+        # What an integer loses when it becomes a float counts too.
+        digits = int(jnp.finfo(dtype).nmant)
+        depth = math.ceil(-math.log2(self.relative_error - 2.0**-24)) - 1
+        return FloatBins(jnp.dtype(dtype), min(max(depth, 0), digits))
+
+
+def _rank(q: float, high: Any, low: Any) -> tuple[Any, Any]:
+    """The largest integer up to q times (n - 1), in two words, as n is. There q is a multiple of 2**-32, rounded up."""
+    low, high = low - np.uint32(1), high - (low == np.uint32(0)).astype(jnp.uint32)
+    part = math.ceil(q * 2**32)
+    if part == 2**32:
+        return high, low
+    carried, _ = _product(low, part)
+    high, low = _product(high, part)
+    total = low + carried
+    return high + (total < carried).astype(jnp.uint32), total
+
+
+def _product(words: Any, factor: int) -> tuple[Any, Any]:
+    """The product of words and a word, in two words each."""
+    half, mask = np.uint32(16), np.uint32(0xFFFF)
+    a1, a0 = words >> half, words & mask
+    b1, b0 = np.uint32(factor >> 16), np.uint32(factor & 0xFFFF)
+    middle = (a0 * b0 >> half) + (a0 * b1 & mask) + (a1 * b0 & mask)
+    return a1 * b1 + (a0 * b1 >> half) + (a1 * b0 >> half) + (middle >> half), (middle << half) | (a0 * b0 & mask)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Histogram(Binned):
+    """Counts by bins with these edges. Attributes: see `lox.reductions.histogram`."""
+
+    edges: tuple[float, ...]
+    pool: bool | int
+
+    is_zero_of_none = True
+
+    def __repr__(self) -> str:
+        edges = list(self.edges) if len(self.edges) < 6 else f"[{self.edges[0]}, ..., {self.edges[-1]}]"
+        return f"lox.reductions.histogram({edges}{_pool(self.pool)})"
+
+    def read(self, value: Any) -> Any:
+        if jnp.issubdtype(value.dtype, jnp.complexfloating):
+            raise ValueError("complex numbers have no order")
+        if value.dtype == bool:
+            return value.astype(jnp.uint8)
+        is_small = jnp.issubdtype(value.dtype, jnp.floating) and value.dtype.itemsize < 4
+        return value.astype(jnp.float32) if is_small else value
+
+    def bins(self, dtype: Any) -> int:
+        return len(self.edges) + 1
+
+    def bin_of(self, values: Any) -> Any:
+        below, edges = _edges(self.edges, np.dtype(values.dtype))
+        if len(edges) <= 64:
+            place = jnp.sum(values[..., None] >= edges, axis=-1, dtype=jnp.int32)
+        else:
+            place = jnp.searchsorted(edges, values, side="right", method="scan_unrolled").astype(jnp.int32)
+        place = place + below
+        if jnp.issubdtype(values.dtype, jnp.floating):
+            place = jnp.where(jnp.isnan(values), self.bins(values.dtype), place)
+        return place
+
+    def value(self, state: Counts, shape: tuple[int, ...], dtype: Any, batch_ndim: int) -> Any:
+        return state.number
+
+
+def _edges(edges: tuple[float, ...], dtype: Any) -> tuple[int, Any]:
+    """How many edges are below all numbers of a dtype, and the least number of the dtype from each of the others on."""
+    if np.issubdtype(dtype, np.floating):
+        with np.errstate(over="ignore"):
+            nearest = np.asarray(edges, dtype)
+        return 0, np.where(nearest < np.asarray(edges, np.float64), np.nextafter(nearest, dtype.type(np.inf)), nearest)
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    below = sum(edge <= least for edge in edges)
+    return below, np.asarray([math.ceil(edge) for edge in edges if least < edge <= most], dtype)
+
+
+def _pool(pool: bool | int) -> str:
+    return f", pool={pool}" if pool else ""

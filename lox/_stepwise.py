@@ -1,0 +1,223 @@
+"""Reductions whose state is larger than an event, so that events are added to it one by one, where they happen.
+
+An event, or the few of a branch, is kept as it is (`Pending`) until it meets the state of all events (`Folded`). Thus a
+loop carries one large state, to which each iteration adds in place, and a branch returns events rather than a state.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lox import _compat
+from lox._leading_axes import sharded_as
+from lox._reductions import Reducer
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Pending:
+    """Events that were not added to a state yet.
+
+    Attributes:
+        values: Shape `(*batch, *shape, number)`.
+        happened: Which of them happened, of shape `(*batch, number)`; None for all.
+        shape: The shape of what a sample is taken of: that of an event, or `()` where its elements are the sample.
+        room: How many there may be; more are folded.
+    """
+
+    values: Any
+    happened: Any
+    shape: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+    room: int = dataclasses.field(default=1, metadata={"static": True})
+
+    @property
+    def number(self) -> int:
+        """How many there are."""
+        return int(self.values.shape[-1])
+
+    def mask(self) -> Any:
+        """Which of them happened, as an array."""
+        if self.happened is not None:
+            return self.happened
+        batch = self.values.shape[: self.values.ndim - len(self.shape) - 1]
+        return jnp.ones((*batch, self.number), bool)
+
+    def then(self, other: Pending) -> Pending:
+        """These, and then others."""
+        values = jnp.concatenate([self.values, other.values], axis=-1)
+        if self.happened is None and other.happened is None:
+            return dataclasses.replace(self, values=values)
+        happened = jnp.concatenate([self.mask(), other.mask()], axis=-1)
+        return dataclasses.replace(self, values=values, happened=happened)
+
+    def padded(self, number: int) -> Pending:
+        """So many, of which the last ones did not happen."""
+        more = [(0, 0, 0)] * (self.values.ndim - 1) + [(0, number - self.number, 0)]
+        values = jax.lax.pad(self.values, jnp.zeros((), self.values.dtype), more)
+        happened = jax.lax.pad(self.mask(), np.False_, more[len(self.shape) :])
+        return dataclasses.replace(self, values=values, happened=happened)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Folded:
+    """A state to which events were added.
+
+    Attributes:
+        state: Arrays that begin with the batch axes.
+        shape: As in `Pending`.
+        dtype: The dtype of the values.
+    """
+
+    state: Any
+    shape: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+    dtype: Any = dataclasses.field(metadata={"static": True})
+
+
+IN_BRANCH = 64
+"""How many events of a key a branch returns as they are; a state of more is returned as a whole."""
+
+
+class Stepwise(Reducer[Any]):
+    """A reduction that adds events to a state."""
+
+    is_large = True
+
+    pool: bool | int
+    """Whether all elements of an event are the sample, or so many of them."""
+
+    def read(self, value: Any) -> Any:
+        """The event in the dtype that the state is of.
+
+        Raises:
+            ValueError: There is no such reduction of this dtype.
+        """
+        return value
+
+    @abc.abstractmethod
+    def start(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """The state of no events of one batch element, as NumPy has it or as JAX does."""
+
+    @abc.abstractmethod
+    def add(self, state: Any, values: Any, happened: Any, shape: tuple[int, ...]) -> Any:
+        """Add events of these values, shape `(*batch, *shape, number)`, and mask, `(*batch, number)` or None."""
+
+    @abc.abstractmethod
+    def join(self, first: Any, second: Any, batch_ndim: int) -> Any:
+        """The state of the events of two states."""
+
+    @abc.abstractmethod
+    def value(self, state: Any, shape: tuple[int, ...], dtype: Any, batch_ndim: int) -> Any:
+        """The result, of any dtype."""
+
+    @abc.abstractmethod
+    def size(self, shape: tuple[int, ...], dtype: Any) -> int:
+        """The bytes of the state of one batch element."""
+
+    def bytes_of(self, shape: tuple[int, ...], dtype: Any, batch_shape: tuple[int, ...]) -> int:
+        like = jax.eval_shape(self.read, jax.ShapeDtypeStruct(shape, dtype))
+        return math.prod(batch_shape) * self.size(() if self.pool else shape, like.dtype)
+
+    def lift(self, value: Any, mask: Any, batch_shape: tuple[int, ...]) -> Pending:
+        values, shape = self._sample(self.read(value), len(batch_shape))
+        happened = mask
+        if mask is not None:
+            happened = jnp.broadcast_to(mask[..., None], (*batch_shape, values.shape[-1]))
+        return Pending(values, happened, shape)
+
+    def none(self, like: Any) -> Folded:
+        zero, dtype = self._zero(like)
+        start = self.start(like.shape, dtype)
+        return Folded(jax.tree.map(lambda leaf: _repeated(leaf, zero), start), like.shape, dtype)
+
+    def none_in_branch(self, like: Any) -> Pending:
+        zero, dtype = self._zero(like)
+        return Pending(_repeated(np.zeros((*like.shape, 0), dtype), zero), None, like.shape, IN_BRANCH)
+
+    def alike(self, state: Any, states: Sequence[Any]) -> Any:
+        if not all(isinstance(each, Pending) for each in states):
+            return self.full(state)
+        number = max(each.number for each in states)
+        if all(each.happened is None and each.number == number for each in states):
+            return state
+        return state.padded(number)
+
+    def full(self, state: Any) -> Folded:
+        if isinstance(state, Folded):
+            return state
+        none = self.none(jax.tree.map(jax.typeof, state))
+        return self._added(none, state)
+
+    def merge(self, first: Any, second: Any, first_happened: Any, second_happened: Any) -> Any:
+        if isinstance(first, Pending) and isinstance(second, Pending):
+            if first.number + second.number <= first.room:
+                return first.then(second)
+        if isinstance(second, Pending):
+            return self._added(self.full(first), second)
+        first = self.full(first)
+        batch_ndim = _batch_ndim(first, self.start(first.shape, first.dtype))
+        return dataclasses.replace(first, state=self.join(first.state, second.state, batch_ndim))
+
+    def stacked(self, values: Any, batch_shape: tuple[int, ...]) -> Folded:
+        values, shape = self._sample(self.read(values), 1 + len(batch_shape))
+        values = jnp.moveaxis(values, 0, -2)
+        values = values.reshape(*values.shape[:-2], math.prod(values.shape[-2:]))
+        return self.full(Pending(values, None, shape))
+
+    def finish(self, state: Any, number: Callable[[Any], Any], dtype: Any) -> Any:
+        folded = self.full(state)
+        batch_ndim = _batch_ndim(folded, self.start(folded.shape, folded.dtype))
+        return self.value(folded.state, folded.shape, dtype, batch_ndim)
+
+    def _zero(self, like: Any) -> tuple[Any, Any]:
+        """Zeros of the shape of the batch, from the abstract values of a state, and the dtype of its values.
+
+        They vary over shards, and are sharded, as these are.
+        """
+        pending = isinstance(like, Pending)
+        array = like.values if pending else jax.tree.leaves(like.state)[0]
+        dtype = like.values.dtype if pending else like.dtype
+        rest = len(like.shape) + 1 if pending else np.ndim(jax.tree.leaves(self.start(like.shape, dtype))[0])
+        zeros = _compat.zeros_like_aval(array)
+        return jnp.sum(zeros, axis=tuple(range(zeros.ndim - rest, zeros.ndim))), dtype
+
+    def _added(self, folded: Folded, events: Pending) -> Folded:
+        if not events.number:
+            return folded
+        state = _add(self, folded.state, events.values, events.happened, folded.shape)
+        return dataclasses.replace(folded, state=state)
+
+    def _sample(self, value: Any, batch_ndim: int) -> tuple[Any, tuple[int, ...]]:
+        """The values that an event adds, along a last axis, and the shape of what each is an element of."""
+        batch, shape = value.shape[:batch_ndim], value.shape[batch_ndim:]
+        if not self.pool:
+            return value[..., None], shape
+        values, number = value.reshape(*batch, math.prod(shape)), math.prod(shape)
+        if self.pool is not True and self.pool < number:
+            values = values[..., np.sort(np.random.default_rng(0).choice(number, self.pool, replace=False))]
+        return values, ()
+
+
+def _batch_ndim(folded: Folded, start: Any) -> int:
+    first, of_one = jax.tree.leaves(folded.state)[0], jax.tree.leaves(start)[0]
+    return int(first.ndim - np.ndim(of_one))
+
+
+def _repeated(leaf: Any, like: Any) -> Any:
+    """An array for each element of an array, sharded as that is, and varying over shards as that does."""
+    repeated = sharded_as(like, jnp.broadcast_to(leaf, (*like.shape, *np.shape(leaf))))
+    return _compat.vary_in_branch(repeated, sorted(_compat.varying_axes(like)))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4), inline=True)  # Which an eager call dispatches at once.
+def _add(reduction: Stepwise, state: Any, values: Any, happened: Any, shape: tuple[int, ...]) -> Any:
+    return reduction.add(state, values, happened, shape)

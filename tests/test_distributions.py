@@ -1,0 +1,500 @@
+"""Quantiles, histograms and reductions of one's own: exact where they say so, and however the events are grouped."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax import lax
+from jax.experimental import checkify
+from jax.sharding import AxisType, PartitionSpec
+from test_reduce import LOOPS, over_scan, over_scans, over_while, reduced
+from tiers import generates
+
+import lox
+import lox.testing
+from lox import _bins
+from lox.reductions import Reduction, histogram, quantiles
+
+QS = (0, 0.001, 0.1, 0.25, 0.5, 0.9, 0.999, 1)
+loops = pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+random = np.random.default_rng(0)
+SUBNORMAL = np.arange(1, 4001, dtype=np.uint32).view(np.float32)
+
+
+def mixed():
+    parts = [
+        SUBNORMAL[::40],
+        -SUBNORMAL[::40],
+        [0.0, -0.0] * 9,
+        [np.inf, -np.inf, np.nan] * 20,
+        random.normal(size=900),
+    ]
+    return random.permutation(np.concatenate(parts))
+
+
+STREAMS = {
+    "constant": np.full(1000, -0.1),
+    "zeros": np.zeros(1000),
+    "normal": random.normal(size=1000),
+    "30 orders of magnitude": 10 ** random.uniform(-15, 15, 1000) * random.choice([-1, 1], 1000),
+    "all orders of magnitude": 10 ** random.uniform(-44, 38.5, 1000),
+    "subnormal": SUBNORMAL,
+    "infinities": random.permutation(np.repeat([np.inf, -np.inf, 1], [300, 200, 500])),
+    "one number and NaN": random.permutation(np.repeat([np.nan, 3], [999, 1])),
+    "two values far apart": random.permutation(np.repeat([1e-30, 1e30], [501, 499])),
+    "mixed": mixed(),
+}
+
+
+def lower(values, qs):
+    """NumPy's quantiles, for whatever NumPy cannot subtract as well."""
+    values = np.sort(values[~np.isnan(values)])
+    return values[[int(np.floor(q * (len(values) - 1))) for q in qs]]
+
+
+def assert_near(found, wanted, error):
+    found, wanted = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
+    is_exact = ~np.isfinite(wanted) | (wanted == 0)
+    np.testing.assert_array_equal(found[is_exact], wanted[is_exact])
+    found, wanted = found[~is_exact], wanted[~is_exact]
+    assert np.all(np.abs(found - wanted) <= error * np.abs(wanted)), (found, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float8_e5m2", "int32", "uint8", "bool"])
+@pytest.mark.parametrize("error", [0.3, 0.01, 0.0005])
+@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.covering(1)
+def test_quantiles_are_within_their_relative_error(stream, error, dtype):
+    with np.errstate(all="ignore"):
+        xs = np.nan_to_num(STREAMS[stream], posinf=3, neginf=-3) if dtype in ("int32", "bool") else STREAMS[stream]
+        if dtype == "uint8":
+            xs = np.clip(np.nan_to_num(np.abs(xs)), 0, 255)
+        xs = (np.clip(xs, -(2**31), 2**31 - 200) if dtype == "int32" else xs).astype(dtype)
+    found = reduced(over_scan, quantiles(QS, error), jnp.asarray(xs))
+    assert found.dtype == jnp.mean(jnp.zeros(1, dtype)).dtype
+    assert_near(found, lower(xs.astype(np.float64), QS), error)
+
+
+def test_quantiles_of_float64():
+    with jax.enable_x64(True):
+        xs = np.concatenate([10 ** random.uniform(-300, 300, 500), np.arange(100, dtype=np.uint64).view(np.float64)])
+        found = reduced(over_scan, quantiles(QS, 0.001), jnp.asarray(xs))
+        assert found.dtype == jnp.float64
+        assert_near(found, lower(xs, QS), 0.001)
+
+
+@pytest.mark.parametrize("depth", [0, 3, 7])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_bins_of_all_numbers_are_in_their_order(dtype, depth):
+    bins = _bins.FloatBins(jnp.dtype(dtype), depth)
+    every = lax.bitcast_convert_type(jnp.arange(2**16, dtype=jnp.uint16), jnp.dtype(dtype))
+    places, exact = np.asarray(bins.bin_of(every)), np.asarray(every.astype(jnp.float32))
+    assert (places[np.isnan(exact)] == bins.number).all()
+    places, exact = places[~np.isnan(exact)], exact[~np.isnan(exact)]
+    order = np.argsort(exact)
+    assert (np.diff(places[order]) >= 0).all() and places.min() == 0 and places.max() == bins.number - 1
+    assert_near(bins.value_of(places), exact, 2.0 ** -(depth + 1))
+    of_infinity = places[np.isinf(exact)]
+    assert (np.bincount(places)[of_infinity] == 1).all()
+
+
+@loops
+@pytest.mark.parametrize("how", [quantiles(QS), histogram(np.linspace(-1, 1, 9))], ids=["quantiles", "histogram"])
+def test_it_is_the_same_in_every_loop_and_of_logs(loop, how):
+    xs = jnp.asarray(random.normal(size=240).astype(np.float32))
+    wanted = reduced(over_scan, how, xs)
+    np.testing.assert_array_equal(reduced(loop, how, xs), wanted)
+    np.testing.assert_array_equal(lox.spool(over_scan)(xs)[1].reduce(how)["x"][0], wanted)
+    masked = lox.spool(lambda xs: lax.map(lambda x: lox.log({"x": x}, where=x > 0)["x"], xs))(xs)[1]
+    np.testing.assert_array_equal(masked.reduce(how)["x"][0], reduced(over_scan, how, xs[xs > 0]))
+
+
+def in_branches(xs):
+    """Events of one branch, of several, of none, of a loop in a branch, and of a function in it."""
+
+    def step(carry, x):
+        note = functools.partial(lox.log, {"x": x})
+        lax.switch(
+            (jnp.abs(x) * 10).astype(jnp.int32) % 5,
+            [
+                lambda: None,
+                lambda: note() and None,
+                lambda: jax.jit(lambda: (note(), note()) and None)(),
+                lambda: over_scan(jnp.full(3, x)),
+                lambda: lax.cond(x > 0, lambda: note() and None, lambda: None),
+            ],
+        )
+        return carry, None
+
+    lax.scan(step, 0, xs)
+
+
+def of_branches(xs):
+    kinds = (np.abs(xs) * np.float32(10)).astype(np.int32) % 5
+    return np.repeat(xs, np.choose(kinds, [0, 1, 2, 3, xs > 0]))
+
+
+@pytest.mark.parametrize("how", [quantiles(QS), histogram(np.linspace(-1, 1, 9))], ids=["quantiles", "histogram"])
+def test_branches_return_their_events(how):
+    xs = random.normal(size=(3, 200)).astype(np.float32)
+    wanted = np.stack([reduced(over_scan, how, jnp.asarray(of_branches(row))) for row in xs])
+    np.testing.assert_array_equal(reduced(in_branches, how, jnp.asarray(xs[0])), wanted[0])
+    for batched in (
+        jax.vmap(lambda xs: reduced(in_branches, how, xs)),
+        lambda xs: reduced(jax.vmap(in_branches), how, xs),
+    ):
+        np.testing.assert_array_equal(batched(jnp.asarray(xs)), wanted)
+
+
+def test_a_batched_branch_does_not_select_a_state():
+    """Each of 100,000 elements would take as long as all bins of its own."""
+
+    def f(x):
+        return lax.scan(lambda c, x: (lax.cond(x > 0, lambda: lox.log({"x": x}) and 1, lambda: 0), None), 0, x)[0]
+
+    jaxpr = jax.make_jaxpr(lox.spool(jax.vmap(f), reduce=quantiles(0.5), unify=True))(jnp.zeros((4, 10)))
+    bins = _bins.FloatBins(jnp.dtype("float32"), 6).number
+    (loop,) = [eqn for eqn in jaxpr.jaxpr.eqns if eqn.primitive.name == "scan"]
+    large = [eqn for eqn in loop.params["jaxpr"].jaxpr.eqns if any(bins in out.aval.shape for out in eqn.outvars)]
+    assert {eqn.primitive.name for eqn in large} <= {"scatter-add", "scatter_add", "jit", "pjit"}
+
+
+@pytest.mark.parametrize("how", [quantiles((0.1, 0.5)), histogram([-1, 0, 1])], ids=["quantiles", "histogram"])
+def test_each_batch_element_and_window_is_by_itself(how):
+    def f(xs):
+        return lax.map(lambda x: lox.log({"x": x}, where=x > -1, i=1)["x"], xs)
+
+    xs = np.asarray(random.normal(size=(3, 50)), np.float32)
+    xs[1] = -2
+    for spooled in (jax.vmap(lox.spool(f, reduce=how)), jax.jit(lox.spool(jax.vmap(f), reduce=how))):
+        _, logs = spooled(xs)
+        found = logs["x"].reshape(3, -1)
+        for place in (0, 2):
+            rest = xs[place][xs[place] > -1]
+            np.testing.assert_array_equal(found[place], reduced(over_scan, how, jnp.asarray(rest)))
+        assert np.all(np.isnan(found[1]) if found.dtype == np.float32 else found[1] == 0)
+    rest = xs[0][xs[0] > -1]
+    wanted = [reduced(over_scan, how, jnp.asarray(rest[first : first + 7])) for first in range(0, len(rest), 7)]
+    _, logs = lox.spool(f, reduce=how, window=7)(xs[0])
+    np.testing.assert_array_equal(logs.valid("x"), wanted)
+    _, logs = jax.vmap(lox.spool(f, reduce=how, window=7))(xs)
+    np.testing.assert_array_equal(logs["x"][0][logs.mask["x"][0]], wanted)
+    for tapped in (f, jax.jit(f)):
+        heard = []
+        lox.tap(tapped, lambda logs, heard=heard: heard.extend(logs["x"]), reduce=how, window=7)(xs[0])
+        lox.flush()
+        np.testing.assert_array_equal(heard, wanted)
+
+
+EDGES = {
+    "a few": [-1, 0, 0.1, 3],
+    "one": [0],
+    "many": np.linspace(-3, 3, 101),
+    "infinite": [-np.inf, 0, np.inf],
+    "beyond all floats": [-1e300, -1e39, 1e39, 1e300],
+    "beyond all integers": [-(2**40), -(2**31), -0.5, 200.5, 2**31, 2**40],
+    "between floats": [0.1 + 1e-10, 0.1 + 2e-10, 1 + 1e-9],
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8", "int8", "bool"])
+@pytest.mark.parametrize("edges", EDGES)
+@pytest.mark.covering(1)
+def test_a_histogram_counts_as_it_says(edges, dtype):
+    values = [-128, -2, -1, -0.5, -0.0, 0, 0.1, 0.5, 1, 1.000001, 2, 3, 127, 200, 255, 3e38, -3e38, np.inf, -np.inf, 7]
+    with np.errstate(all="ignore"):
+        xs = np.asarray(values, np.float32)
+        if dtype not in ("float32", "bfloat16"):
+            xs = np.clip(xs, *((0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max - 127)))
+        xs = xs.astype(dtype)
+    found = reduced(over_scan, histogram(EDGES[edges]), jnp.asarray(xs))
+    exact, bins = xs.astype(np.float64), np.asarray([-np.inf, *EDGES[edges], np.inf])
+    wanted = [int(np.sum((low <= exact) & (exact < high))) for low, high in zip(bins, bins[1:], strict=False)]
+    wanted[-1] += int(np.sum(exact == np.inf))
+    if np.isneginf(EDGES[edges][0]):
+        wanted[0] = 0
+    assert found.dtype == jnp.uint32
+    assert found.tolist() == wanted
+
+
+def test_nan_is_in_no_bin():
+    assert reduced(over_scan, histogram([0, 1]), jnp.array([np.nan, 0.5, np.nan])).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("number", [1, 2, 20])
+def test_a_bin_that_is_full_counts_no_more(number):
+    """A result of a bin that is full is not known, or is the most that a bin can count."""
+    how, most = histogram([0]), 2**32 - 1
+    values, state = jnp.zeros((number,)), counts_of(5, most - 1)
+    assert how.add(state, values, None, ()).number.tolist() == [5, most]
+    assert how.join(state, state, 0).number.tolist() == [10, most]
+    assert how.add(state, values, jnp.zeros(number, bool), ()).number.tolist() == [5, most - 1]
+    almost = counts_of(5, most - number)
+    assert how.add(almost, values, None, ()).number.tolist() == [5, most]
+    assert how.add(how.add(almost, -1 - values, None, ()), values, None, ()).number.tolist() == [5 + number, most]
+    median = quantiles([0.5])
+    place = median.bin_of(jnp.float32(3))
+    counts = jnp.zeros(median.bins(jnp.float32), jnp.uint32).at[place]
+    for number, wanted in ((most - 1, 3), (most, np.nan)):
+        found = median.value(_bins.Counts(counts.set(np.uint32(number)), None), (), jnp.float32, 0)
+        np.testing.assert_allclose(found, wanted, rtol=0.01)
+
+
+def counts_of(*numbers):
+    return _bins.Counts(jnp.asarray(np.uint32(numbers)), jnp.uint32(min(sum(numbers), 2**32 - 1)))
+
+
+def test_more_numbers_than_a_word_counts_are_in_order():
+    """Of 2**33 numbers and more, which no test can log."""
+    how = quantiles(QS)
+    places = how.bin_of(jnp.asarray([1.0, 2.0, 4.0, 8.0], jnp.float32))
+    counts = jnp.zeros(how.bins(jnp.float32), jnp.uint32).at[places].set(np.uint32(2**31))
+    found = how.value(_bins.Counts(counts, None), (), jnp.float32, 0)
+    np.testing.assert_allclose(found, [1, 1, 1, 1, 2, 8, 8, 8], rtol=0.01)
+
+
+@generates(100)
+@given(st.floats(0, 1), st.integers(1, 2**60))
+def test_ranks_of_two_words_are_exact(q, number):
+    words = [np.uint32([each]) for each in (number >> 32, number & 0xFFFFFFFF)]
+    high, low = _bins._rank(q, *words)
+    part = int(np.ceil(np.float64(q) * 2**32))
+    assert (int(high[0]) << 32) + int(low[0]) == part * (number - 1) >> 32
+
+
+def log(x):
+    lox.log({"x": x})
+
+
+@pytest.mark.parametrize("how", [quantiles, functools.partial(lambda _, **more: histogram([0, 5, 50], **more))])
+def test_all_elements_of_a_value_can_be_the_sample(how):
+    xs = jnp.asarray(random.normal(size=(6, 4, 5)).astype(np.float32) * 10)
+    pooled, alone = how(QS, pool=True), how(QS)
+    for loop in (over_scan, over_while):
+        np.testing.assert_array_equal(reduced(loop, pooled, xs), reduced(over_scan, alone, xs.reshape(-1)))
+    np.testing.assert_array_equal(lox.spool(over_scan)(xs)[1].reduce(pooled)["x"][0], reduced(over_scan, pooled, xs))
+    found = lox.spool(jax.vmap(over_scan), reduce=pooled)(xs.reshape(2, 3, 4, 5))[1]["x"]
+    np.testing.assert_array_equal(found[0, 1], reduced(over_scan, pooled, xs[3:]))
+    assert lox.spool(log, reduce=pooled)(jnp.zeros((0, 3)))[1]["x"].shape == found[0, 1][None].shape
+
+
+def test_a_part_of_the_elements_is_the_same_part_of_each_event():
+    xs = jnp.broadcast_to(jnp.arange(1.0, 1001), (5, 1000))
+    found = reduced(over_scan, histogram(np.arange(1, 1001), pool=50), xs)
+    assert sorted(set(found.tolist())) == [0, 5] and sum(found.tolist()) == 250
+    np.testing.assert_array_equal(reduced(over_scan, histogram(np.arange(1, 1001), pool=50), xs[:1]), found // 5)
+    assert sum(reduced(over_scan, histogram([0], pool=5000), xs).tolist()) == 5000
+
+
+def test_a_single_quantile_has_no_axis():
+    xs = jnp.arange(101.0).reshape(101, 1) * jnp.ones(3)
+    assert reduced(over_scan, quantiles(0.5), xs).shape == (3,)
+    assert reduced(over_scan, quantiles([0.5]), xs).shape == (3, 1)
+
+
+def test_memory_does_not_grow_with_the_number_of_events():
+    def bytes_of(number):
+        spooled = lox.spool(lambda: lax.fori_loop(0, number, lambda i, c: lox.log({"x": c})["x"] + 1, 0.0), reduce=HOWS)
+        return jax.jit(spooled).lower().compile().memory_analysis().temp_size_in_bytes
+
+    assert bytes_of(10) == bytes_of(10_000_000)
+
+
+HOWS = quantiles((0.1, 0.9))
+
+
+def test_a_state_that_is_too_large_is_refused_with_its_size_and_place():
+    message = (
+        r"The state of reduce=lox.reductions.quantiles\(\[0.5\]\) takes 135 MiB for events of shape \(10, 100\), "
+        r"logged at .*test_distributions.py:\d+ \(log\); 64 MiB is the most. pool=True takes"
+    )
+    for fun in (log, over_scan):
+        values = jnp.zeros((10, 100)) if fun is log else jnp.zeros((3, 10, 100))
+        with pytest.raises(lox.LogValueError, match=message if fun is log else "takes 135 MiB"):
+            lox.spool(fun, reduce=quantiles([0.5]))(values)
+        lox.spool(fun, reduce=quantiles([0.5], pool=True))(values)
+    with pytest.raises(lox.LogValueError, match=r"of shape \(\) in a batch of \(2000,\)"):
+        lox.spool(jax.vmap(over_scan), reduce=quantiles([0.5]))(jnp.zeros((2000, 2)))
+    large = Reduction(jnp.zeros(2**24 + 1), lambda s, x: s + x, jnp.add, jnp.sum)
+    with pytest.raises(lox.LogValueError, match="takes 64 MiB"):
+        lox.spool(log, reduce=large)(1.0)
+    lox.spool(log, reduce="mean")(jnp.zeros(2**25, jnp.int8))
+
+
+@pytest.mark.parametrize("qs", [-0.1, 1.1, [], [[0.5]], "a", None, [0.5, np.nan], [0.5, "b"]], ids=str)
+def test_quantiles_are_numbers_from_0_to_1(qs):
+    with pytest.raises(lox.LogValueError, match=r"quantiles takes a number from 0 to 1 or a sequence of them, got"):
+        quantiles(qs)
+
+
+@pytest.mark.parametrize("error", [0, 1, 1e-7, "a", None, True, np.nan], ids=str)
+def test_a_relative_error_is_a_number(error):
+    with pytest.raises(lox.LogValueError, match=r"relative_error of .* is a number from 1e-6 to less than 1, got"):
+        quantiles(0.5, error)
+
+
+@pytest.mark.parametrize("edges", [[], [1, 1], [2, 1], [np.nan], [0, np.nan], "a", None, 3, [[0, 1]], ["b"]], ids=str)
+def test_edges_are_numbers_in_order(edges):
+    with pytest.raises(lox.LogValueError, match=r"histogram takes one or more numbers, each larger than the one"):
+        histogram(edges)
+
+
+@pytest.mark.parametrize("pool", [0, -1, 1.5, None, "all"], ids=str)
+def test_a_pool_is_all_elements_or_a_number_of_them(pool):
+    with pytest.raises(lox.LogValueError, match=r"pool= of lox.reductions.histogram takes True, False or a number"):
+        histogram([0], pool=pool)
+
+
+@pytest.mark.parametrize("how", [quantiles(0.5), histogram([0])], ids=["quantiles", "histogram"])
+def test_what_has_no_order_is_refused(how):
+    with pytest.raises(lox.LogValueError, match=r"There is no lox.reductions.* of complex64, logged at .*\(log\)"):
+        lox.spool(log, reduce=how)(1j)
+    with pytest.raises(lox.LogValueError, match=r"takes numbers, got key<fry> logged at"):
+        lox.spool(log, reduce=how)(jax.random.key(0))
+
+
+def test_objects_are_written_as_they_are_made():
+    assert repr(quantiles([0.5, 1], 0.02, pool=True)) == (
+        "lox.reductions.quantiles([0.5, 1.0], relative_error=0.02, pool=True)"
+    )
+    assert repr(quantiles(0.5)) == "lox.reductions.quantiles(0.5)"
+    assert repr(histogram([0, 1])) == "lox.reductions.histogram([0.0, 1.0])"
+    assert repr(histogram(range(9), pool=7)) == "lox.reductions.histogram([0.0, ..., 8.0], pool=7)"
+
+
+@pytest.mark.parametrize("how", [quantiles(QS), histogram([0, 1])], ids=["quantiles", "histogram"])
+def test_no_checker_of_jax_objects(how):
+    xs = jnp.array([1.0, np.inf, 3.0])
+    errors, found = checkify.checkify(functools.partial(reduced, over_scan, how), errors=checkify.all_checks)(xs[::2])
+    errors.throw()
+    np.testing.assert_array_equal(found, reduced(over_scan, how, xs[::2]))
+    with jax.debug_nans(True), jax.checking_leaks():
+        reduced(over_scan, how, xs)
+
+
+def test_quantiles_are_constants_for_derivatives_and_the_rest_keeps_its_own():
+    def f(xs):
+        out, logs = lox.spool(over_scan, reduce={"x": quantiles(0.5)})(xs)
+        return jnp.sum(logs["x"]) + jnp.sum(xs**2)
+
+    xs = jnp.array([1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(jax.grad(f)(xs), 2 * xs)
+    np.testing.assert_array_equal(jax.jacfwd(f)(xs), 2 * xs)
+
+
+@pytest.mark.parametrize("how", [quantiles(QS), histogram([0, 1, 2])], ids=["quantiles", "histogram"])
+def test_shards_have_an_axis(how):
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
+    xs = jnp.asarray(random.normal(size=24).astype(np.float32))
+    sharded = jax.shard_map(
+        lambda xs: over_scan(xs) or over_branches_of(xs),
+        mesh=mesh,
+        in_specs=PartitionSpec("data"),
+        out_specs=PartitionSpec(),
+    )
+    found = jax.jit(lox.spool(sharded, reduce=how, unify=True))(xs)[1]["x"][0]
+    for shard, rows in zip(found, xs.reshape(2, 12), strict=True):
+        both = jnp.concatenate([rows, rows[rows > 0]])
+        np.testing.assert_array_equal(shard, reduced(over_scan, how, both))
+
+
+def over_branches_of(xs):
+    def step(carry, x):
+        lax.cond(x > 0, lambda: lox.log({"x": x}) and None, lambda: None)
+        return carry, None
+
+    lax.scan(step, 0, xs)
+
+
+# -- reductions of one's own -----------------------------------------------------------------------------------------
+
+MEAN = Reduction(
+    init=lambda event: (jnp.zeros(event.shape, event.dtype), jnp.int32(0)),
+    step=lambda state, x: (state[0] + x, state[1] + 1),
+    merge=lambda first, second: (first[0] + second[0], first[1] + second[1]),
+    finish=lambda state: state[0] / state[1].astype(jnp.float32),
+)
+
+
+@loops
+def test_a_reduction_of_ones_own_is_that_of_all_events(loop):
+    xs = jnp.asarray(random.normal(size=24).astype(np.float32))
+    np.testing.assert_allclose(reduced(loop, MEAN, xs), jnp.mean(xs), rtol=1e-5)
+    np.testing.assert_allclose(lox.spool(over_scan)(xs)[1].reduce(MEAN)["x"][0], jnp.mean(xs), rtol=1e-5)
+    if loop is not over_while:
+        np.testing.assert_allclose(jax.grad(functools.partial(reduced, loop, MEAN))(xs), np.full(24, 1 / 24), rtol=1e-5)
+
+
+def test_a_reduction_of_ones_own_has_batch_elements_windows_and_masks():
+    def f(xs):
+        return lax.map(lambda x: lox.log({"x": jnp.stack([x, -x])}, where=x > 0)["x"], xs)
+
+    xs = np.array([[1, -2, 3, 4, 5], [-1, 7, 2, -3, -1], [-1, -1, -1, -1, -1]], np.float32)
+    for spooled in (jax.vmap(lox.spool(f, reduce=MEAN)), lox.spool(jax.vmap(f), reduce=MEAN)):
+        np.testing.assert_allclose(spooled(xs)[1]["x"].reshape(3, 2)[:, 0], [3.25, 4.5, np.nan])
+    _, logs = jax.vmap(lox.spool(f, reduce={"x": MEAN}, window=3))(xs)
+    windows = [row[happened, 1].tolist() for row, happened in zip(logs["x"], logs.mask["x"], strict=True)]
+    np.testing.assert_allclose(windows[0], [-8 / 3, -5], rtol=1e-6)
+    assert windows[1:] == [[-4.5], []]
+    in_branch = jax.vmap(lox.spool(in_branches, reduce=MEAN, unify=True))(xs / 8)[1]["x"][:, 0]
+    np.testing.assert_allclose(in_branch[:2], [np.mean(of_branches(row / 8)) for row in xs[:2]], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"init": ()}, r"The state of lox.reductions.Reduction\(step=.*\) has no arrays: init is \(\)"),
+        ({"step": lambda s, x: s[0]}, r"step of .* returns a state of float32\[\], but init is one of \('float32"),
+        ({"step": lambda s, x: (s[0], s[0])}, r"step of .* returns a state of \('float32\[\]', 'float32\[\]'\)"),
+        ({"merge": lambda a, b: (a[0][None], a[1])}, r"merge of .* returns a state of \('float32\[1\]', 'int32\[\]'\)"),
+        ({"finish": lambda state: state}, r"finish of .* returns an array, got \("),
+    ],
+)
+def test_a_function_that_returns_something_else_is_named(changes, message):
+    broken = dataclasses.replace(MEAN, **changes)
+    with pytest.raises(lox.LogValueError, match=message):
+        reduced(over_scans, broken, jnp.arange(8.0))
+        lox.spool(lambda xs: over_scan(xs) or over_scan(xs), reduce=broken)(jnp.arange(8.0))
+
+
+EVENTS = np.asarray(random.normal(size=(9, 2)), np.float32)
+
+
+@pytest.mark.parametrize("how", ["mean", "std", "first", "count", quantiles(QS), histogram([0]), MEAN], ids=str)
+def test_a_reduction_is_found_to_be_as_described(how):
+    lox.testing.check_reduction(how, EVENTS)
+
+
+LAST = Reduction(
+    init=(0.0, False),
+    step=lambda state, x: (x, jnp.asarray(True)),
+    merge=lambda first, second: jax.tree.map(lambda a, b: jnp.where(second[1], b, a), first, second),
+    finish=lambda state: state[0],
+)
+
+
+@pytest.mark.parametrize(
+    ("broken", "grouping"),
+    [
+        (Reduction(0.0, lambda state, x: state / 2 + x, jnp.add, lambda state: state), "a function of two loops"),
+        (Reduction(0.0, lambda state, x: x, lambda first, second: second, lambda state: state), "of 9 and 0 events"),
+        (LAST, "in the opposite order"),
+    ],
+)
+def test_a_reduction_that_depends_on_the_grouping_is_found(broken, grouping):
+    with pytest.raises(AssertionError, match=grouping):
+        lox.testing.check_reduction(broken, EVENTS[:, 0])
+
+
+def test_an_ordered_reduction_may_depend_on_the_order():
+    lox.testing.check_reduction(dataclasses.replace(LAST, ordered=True), EVENTS[:, 0])
+
+
+def test_fewer_than_two_events_check_nothing():
+    with pytest.raises(ValueError, match="at least 2 events"):
+        lox.testing.check_reduction("mean", [1.0])
