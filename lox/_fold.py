@@ -22,6 +22,7 @@ from lox._patterns import first_match
 from lox._reduce import (
     Accumulator,
     Reductions,
+    apart,
     as_timeline,
     continued,
     empty_in_branch,
@@ -263,8 +264,7 @@ def reduced(
     """The events of some timelines, each key by its reduction. Those of any type count together."""
     accumulators: dict[str, Accumulator] = {}
     groups = []
-    # The counters of "first" are those of another event.
-    for each in refined(timelines, lambda name: reduction(name).keeps_first):
+    for each in refined(timelines, lambda name: apart(reduction(name), name)):
         of = lift if each.single else fold
         keys = [plain(name) if reduction(name).is_number_of_events else name for name in each.values]
         for key, value in zip(keys, each.values.values(), strict=True):

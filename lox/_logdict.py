@@ -18,7 +18,7 @@ from lox._events import NOWHERE
 from lox._exceptions import LogValueError, StructureError
 from lox._keys import on_host
 from lox._patterns import first_match, names_of
-from lox._reduce import AnyReduction, as_timeline, fold, read_reduction
+from lox._reduce import AnyReduction, apart, as_timeline, fold, read_reduction
 from lox._reductions import Reducer
 from lox._timeline import Timeline, canonical, groups, refined
 from lox._unmatched import calling_site, unmatched, warn_unmatched
@@ -314,9 +314,8 @@ class logdict(Mapping[str, Any]):
         self._warn_of_unmatched("reduce", "reduction", asked)
         matching = {key: first_match(asked, key) for key in self}
         of_key = {key: read_reduction(asked[found]) for key, found in matching.items() if found is not None}
-        # The counters of "first" are those of another event.
-        keeps_first = {key for key, each in of_key.items() if each.keeps_first}
-        parts = refined(self._timelines, lambda key: (key in of_key, key in keeps_first))
+        together = {key: apart(each, key) for key, each in of_key.items()}
+        parts = refined(self._timelines, together.get)
         return of_timelines(_reduced(part, of_key) if of_key.keys() & part.values else part for part in parts)
 
     def _warn_of_unmatched(self, method: str, keyword: str, asked: Iterable[str]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from itertools import takewhile
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from lox._collect import fill
 from lox._columns import one_event, promoted
 from lox._events import NOWHERE, Site
 from lox._exceptions import LogValueError
+from lox._largest import Kept, Numbered
 from lox._leading_axes import where
 from lox._own_reduction import Own, Reduction
 from lox._reductions import REDUCTIONS, Count, Reducer, choose, plus
@@ -134,7 +135,7 @@ def lift(
     if jnp.issubdtype(dtype, jax.dtypes.extended) and not reduction.takes_keys:
         raise LogValueError(f"reduce={reduction} takes numbers, got {dtype.name}{_at(site, ' ')}.")
     try:
-        state = reduction.lift(value, mask, batch_shape)
+        state = reduction.lift(_with_steps(reduction, value, steps), mask, batch_shape)
     except ValueError as error:
         raise LogValueError(
             f"There is no {reduction} of {dtype.name}{_at(site)}: convert it to another dtype first."
@@ -153,6 +154,10 @@ def lift(
         steps = {name: _compat.vary_in_branch(step, axes) for name, step in steps.items()}
     is_masked = mask is not None
     return Accumulator(state, maybe, None, dict(steps), reduction, dtype, shape, batch_shape, certain, site, is_masked)
+
+
+def _with_steps(reduction: Reducer[Any], value: Any, steps: Mapping[str, Any]) -> Any:
+    return Numbered(value, dict(steps)) if reduction.takes_steps else value
 
 
 def _at(site: Site, before: str = ", ") -> str:
@@ -176,7 +181,8 @@ def fold(
     if mask is None and length:
         place = 0 if reduction.keeps_first else -1
         one = lift(reduction, value[place], None, {name: step[place] for name, step in steps.items()}, site, batch_ndim)
-        return dataclasses.replace(one, state=reduction.stacked(value, one.batch_shape), certain=length)
+        state = reduction.stacked(_with_steps(reduction, value, steps), one.batch_shape)
+        return dataclasses.replace(one, state=state, certain=length)
 
     def of_event(event: Any) -> Accumulator:
         value, mask, steps = event
@@ -349,13 +355,31 @@ def result(accumulator: Accumulator) -> Any:
         return surely if accumulator.maybe is None else accumulator.maybe.astype(dtype) + surely
 
     value, mask = reduction.finish(accumulator.state, number, accumulator.dtype), accumulator.mask()
-    return value if mask is None or reduction.is_zero_of_none else where(mask, value, fill(jax.typeof(value)))
+    if reduction.takes_steps:
+        return Kept(value.happened, *_where(value.happened, value[1:]))
+    return value if mask is None or reduction.is_zero_of_none else _where(mask, value)
+
+
+def _where(mask: Any, tree: Any) -> Any:
+    """The arrays where the mask is True, and elsewhere what the user gets where no event happened."""
+    return jax.tree.map(lambda array: where(mask, array, fill(jax.typeof(array))), tree)
+
+
+def as_event(accumulators: Mapping[str, Accumulator], result: Callable[[Accumulator], Any] = result) -> Timeline:
+    """The reduced events of the keys of one timeline, without an axis for events."""
+    first = next(iter(accumulators.values()))
+    values = {key: result(each) for key, each in accumulators.items()}
+    if not first.reduction.takes_steps:
+        return Timeline(values, dict(first.steps), first.mask())
+    ((key, kept),) = values.items()
+    return Timeline({key: kept.value}, kept.steps, kept.happened)
 
 
 def as_timeline(accumulators: Mapping[str, Accumulator]) -> Timeline:
     """The reduced events of the keys of one timeline, as its only event."""
-    first = next(iter(accumulators.values()))
-    values = {key: one_event(result(each)) for key, each in accumulators.items()}
-    happened = first.mask()
-    mask = None if happened is None else one_event(happened)
-    return Timeline(values, {name: one_event(step) for name, step in first.steps.items()}, mask)
+    return as_event(accumulators).map(one_event)
+
+
+def apart(reduction: Reducer[Any], key: str) -> Any:
+    """What keys of one log call have in common, whose counters are those of the same event."""
+    return reduction.keeps_first, key if reduction.takes_steps else None

@@ -28,6 +28,9 @@ class Reducer(abc.ABC, Generic[State]):
     takes_keys = False
     """Whether it takes PRNG keys too. The others take numbers only."""
 
+    takes_steps = False
+    """Whether its events come with their counters, and its result has those of each element."""
+
     keeps_first = False
     """Whether the result has the counters of the first event. The others have those of the last event."""
 

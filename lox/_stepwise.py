@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox import _compat
+from lox._columns import promoted
 from lox._leading_axes import sharded_as
 from lox._reductions import Reducer
 
@@ -28,7 +29,7 @@ class Pending:
     """Events that were not added to a state yet.
 
     Attributes:
-        values: Shape `(*batch, *shape, number)`.
+        values: An array or a tree of arrays of shape `(*batch, *shape, number)`.
         happened: Which of them happened, of shape `(*batch, number)`; None for all.
         shape: The shape of what a sample is taken of: that of an event, or `()` where its elements are the sample.
         room: How many there may be; more are folded.
@@ -42,18 +43,23 @@ class Pending:
     @property
     def number(self) -> int:
         """How many there are."""
-        return int(self.values.shape[-1])
+        return int(self.any_value().shape[-1])
+
+    def any_value(self) -> Any:
+        """One of the arrays of values, or its abstract value."""
+        return jax.tree.leaves(self.values)[0]
 
     def mask(self) -> Any:
         """Which of them happened, as an array."""
         if self.happened is not None:
             return self.happened
-        batch = self.values.shape[: self.values.ndim - len(self.shape) - 1]
+        values = self.any_value()
+        batch = values.shape[: values.ndim - len(self.shape) - 1]
         return jnp.ones((*batch, self.number), bool)
 
     def then(self, other: Pending) -> Pending:
         """These, and then others."""
-        values = jnp.concatenate([self.values, other.values], axis=-1)
+        values = joined(self.values, other.values)
         if self.happened is None and other.happened is None:
             return dataclasses.replace(self, values=values)
         happened = jnp.concatenate([self.mask(), other.mask()], axis=-1)
@@ -61,8 +67,8 @@ class Pending:
 
     def padded(self, number: int) -> Pending:
         """So many, of which the last ones did not happen."""
-        more = [(0, 0, 0)] * (self.values.ndim - 1) + [(0, number - self.number, 0)]
-        values = jax.lax.pad(self.values, jnp.zeros((), self.values.dtype), more)
+        more = [(0, 0, 0)] * (self.any_value().ndim - 1) + [(0, number - self.number, 0)]
+        values = jax.tree.map(lambda array: jax.lax.pad(array, jnp.zeros((), array.dtype), more), self.values)
         happened = jax.lax.pad(self.mask(), np.False_, more[len(self.shape) :])
         return dataclasses.replace(self, values=values, happened=happened)
 
@@ -75,12 +81,24 @@ class Folded:
     Attributes:
         state: Arrays that begin with the batch axes.
         shape: As in `Pending`.
-        dtype: The dtype of the values.
+        dtype: The dtype of the values, or whatever `Stepwise.dtype_of` says of them.
     """
 
     state: Any
     shape: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     dtype: Any = dataclasses.field(metadata={"static": True})
+
+
+def joined(first: Any, second: Any) -> Any:
+    """Two trees of arrays, one after the other along the last axis, in dtypes that have the values of both."""
+
+    def join(first: Any, second: Any) -> Any:
+        if first.dtype != second.dtype:
+            dtype = promoted(first.dtype, second.dtype)
+            first, second = first.astype(dtype), second.astype(dtype)
+        return jnp.concatenate([first, second], axis=-1)
+
+    return jax.tree.map(join, first, second)
 
 
 IN_BRANCH = 64
@@ -102,6 +120,14 @@ class Stepwise(Reducer[Any]):
             ValueError: There is no such reduction of this dtype.
         """
         return value
+
+    def dtype_of(self, values: Any) -> Any:
+        """What a state depends on beside the shape, of events in the form that `read` returns."""
+        return values.dtype
+
+    def no_values(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """No events of one batch element, as NumPy has them."""
+        return np.zeros((*shape, 0), dtype)
 
     @abc.abstractmethod
     def start(self, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -125,13 +151,13 @@ class Stepwise(Reducer[Any]):
 
     def bytes_of(self, shape: tuple[int, ...], dtype: Any, batch_shape: tuple[int, ...]) -> int:
         like = jax.eval_shape(self.read, jax.ShapeDtypeStruct(shape, dtype))
-        return math.prod(batch_shape) * self.size(() if self.pool else shape, like.dtype)
+        return math.prod(batch_shape) * self.size(() if self.pool else shape, self.dtype_of(like))
 
     def lift(self, value: Any, mask: Any, batch_shape: tuple[int, ...]) -> Pending:
         values, shape = self._sample(self.read(value), len(batch_shape))
         happened = mask
         if mask is not None:
-            happened = jnp.broadcast_to(mask[..., None], (*batch_shape, values.shape[-1]))
+            happened = jnp.broadcast_to(mask[..., None], (*batch_shape, jax.tree.leaves(values)[0].shape[-1]))
         return Pending(values, happened, shape)
 
     def none(self, like: Any) -> Folded:
@@ -141,7 +167,8 @@ class Stepwise(Reducer[Any]):
 
     def none_in_branch(self, like: Any) -> Pending:
         zero, dtype = self._zero(like)
-        return Pending(_repeated(np.zeros((*like.shape, 0), dtype), zero), None, like.shape, IN_BRANCH)
+        values = jax.tree.map(lambda leaf: _repeated(leaf, zero), self.no_values(like.shape, dtype))
+        return Pending(values, None, like.shape, IN_BRANCH)
 
     def alike(self, state: Any, states: Sequence[Any]) -> Any:
         if not all(isinstance(each, Pending) for each in states):
@@ -169,9 +196,12 @@ class Stepwise(Reducer[Any]):
 
     def stacked(self, values: Any, batch_shape: tuple[int, ...]) -> Folded:
         values, shape = self._sample(self.read(values), 1 + len(batch_shape))
-        values = jnp.moveaxis(values, 0, -2)
-        values = values.reshape(*values.shape[:-2], math.prod(values.shape[-2:]))
-        return self.full(Pending(values, None, shape))
+
+        def in_sequence(array: Any) -> Any:
+            array = jnp.moveaxis(array, 0, -2)
+            return array.reshape(*array.shape[:-2], math.prod(array.shape[-2:]))
+
+        return self.full(Pending(jax.tree.map(in_sequence, values), None, shape))
 
     def finish(self, state: Any, number: Callable[[Any], Any], dtype: Any) -> Any:
         folded = self.full(state)
@@ -184,8 +214,8 @@ class Stepwise(Reducer[Any]):
         They vary over shards, and are sharded, as these are.
         """
         pending = isinstance(like, Pending)
-        array = like.values if pending else jax.tree.leaves(like.state)[0]
-        dtype = like.values.dtype if pending else like.dtype
+        array = like.any_value() if pending else jax.tree.leaves(like.state)[0]
+        dtype = self.dtype_of(like.values) if pending else like.dtype
         rest = len(like.shape) + 1 if pending else np.ndim(jax.tree.leaves(self.start(like.shape, dtype))[0])
         zeros = _compat.zeros_like_aval(array)
         return jnp.sum(zeros, axis=tuple(range(zeros.ndim - rest, zeros.ndim))), dtype
@@ -198,13 +228,15 @@ class Stepwise(Reducer[Any]):
 
     def _sample(self, value: Any, batch_ndim: int) -> tuple[Any, tuple[int, ...]]:
         """The values that an event adds, along a last axis, and the shape of what each is an element of."""
-        batch, shape = value.shape[:batch_ndim], value.shape[batch_ndim:]
+        array = jax.tree.leaves(value)[0]
+        batch, shape = array.shape[:batch_ndim], array.shape[batch_ndim:]
         if not self.pool:
-            return value[..., None], shape
-        values, number = value.reshape(*batch, math.prod(shape)), math.prod(shape)
+            return jax.tree.map(lambda array: array[..., None], value), shape
+        number = math.prod(shape)
+        chosen: Any = slice(None)
         if self.pool is not True and self.pool < number:
-            values = values[..., np.sort(np.random.default_rng(0).choice(number, self.pool, replace=False))]
-        return values, ()
+            chosen = np.sort(np.random.default_rng(0).choice(number, self.pool, replace=False))
+        return jax.tree.map(lambda array: array.reshape(*batch, number)[..., chosen], value), ()
 
 
 def _batch_ndim(folded: Folded, start: Any) -> int:

@@ -18,7 +18,7 @@ from lox._logs_in import jaxprs_in
 from lox._reduce import Accumulator, Reductions
 from lox._select import Selection
 from lox._timeline import canonical
-from lox._window import Folding, folded, rows_of, timelines_in, with_room
+from lox._window import Folding, folded, rows_of, timelines_in, with_room, without_missing
 
 
 @jax.tree_util.register_dataclass
@@ -105,7 +105,7 @@ class SummaryTap(Streamer):
 
     def _send(self, state: Summary, rows: Sequence[Event]) -> None:
         if rows:
-            state.endpoint.send(tuple(jax.lax.stop_gradient(rows)), self.ordered)
+            state.endpoint.send(tuple(jax.lax.stop_gradient([*map(without_missing, rows)])), self.ordered)
 
     def _waits(self, number: Any) -> Any:
         return number > 0 if self.window is None else (number > 0) & (number < self.window)

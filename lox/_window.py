@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +22,12 @@ from lox._eager import reporting_deleted
 from lox._events import Event, Log, Logs, StackedEvents, single_events, with_depths
 from lox._fold import check_alike, reduction_of
 from lox._handler import Handler, Inside, Results, Rule, State
-from lox._leading_axes import where
+from lox._leading_axes import broadcast_as, where
 from lox._reduce import (
     Accumulator,
     Reductions,
+    apart,
+    as_event,
     empty_in_loop,
     in_equal_batches,
     lift,
@@ -41,8 +43,13 @@ from lox._stack import Spool, has_scan, rules
 from lox._subsample import EventCounts, subsampled, subsampled_scan
 from lox._timeline import Timeline, canonical
 
+T = TypeVar("T", Event, Columns)
+
 Folding = dict[str, Accumulator]
 """For each key the events of its last window. They are those of a loop: the same arrays after any events."""
+
+KEPT = "\0kept"
+"""The counter of a row that says which elements there are."""
 
 Timelines = Sequence[Sequence[str]]
 
@@ -128,20 +135,20 @@ class Windowed(Spool):
 
     def result(self, state: State, logs: Logs) -> list[Timeline]:
         with reporting_deleted((state, logs)):
-            return [filled(self._with_last(state.folding, each)) for each in self.columns(state.counts, logs)]
+            rows = [self._with_last(state.folding, each) for each in self.columns(state.counts, logs)]
+            return [without_missing(filled(each)) for each in rows]
 
     def _with_last(self, folding: Folding, rows: Columns) -> Columns:
         """Drop the first row, which stands for no window, and append the last window, which is still in the state."""
         if not rows.any_value().shape[0]:
             return rows
         first = folding[next(iter(rows.values))]
-        last = dataclasses.replace(
-            rows,
-            values={key: one_event(result(folding[key])) for key in rows.values},
-            steps={name: one_event(step) for name, step in first.steps.items()},
-            mask=None if rows.mask is None else one_event(first.happened()),
-            dropped=None,
-        )
+        event = as_event({key: folding[key] for key in rows.values}).map(one_event)
+        steps, mask = event.steps, None if rows.mask is None else one_event(first.happened())
+        if first.reduction.takes_steps:
+            steps = steps | {KEPT: event.mask}
+            mask = None if mask is None else broadcast_as(event.mask, mask, event.mask.ndim)
+        last = dataclasses.replace(rows, values=event.values, steps=steps, mask=mask, dropped=None)
         return in_sequence([rows.map(lambda array: array[1:]), last])
 
     def _met(self, timelines: Timelines, folding: Folding, event: Event) -> tuple[Folding, list[Event]]:
@@ -154,11 +161,13 @@ class Windowed(Spool):
 
 def timelines_in(reductions: Reductions, logs: Logs) -> list[list[str]]:
     """The keys of each event of logs that have the same counters when they are reduced."""
-    found = []
+    found: list[list[str]] = []
     for event, _ in with_depths(logs):
-        for is_first in (True, False):  # The counters of "first" are those of another event.
-            found.append([key for key in event.values if reduction_of(reductions, key).keeps_first == is_first])
-    return [keys for keys in found if keys]
+        of: dict[Any, list[str]] = {}
+        for key in event.values:
+            of.setdefault(apart(reduction_of(reductions, key), key), []).append(key)
+        found += of.values()
+    return found
 
 
 def with_room(reductions: Reductions, folding: Folding, logs: Logs) -> Folding:
@@ -224,11 +233,25 @@ def rows_of(
         if keys:
             first = folding[keys[0]]
             happened = mask(first)
-            is_of_use = happened if counts is None else counts(first)
-            values = {key: _result_where(is_of_use, folding[key]) for key in keys}
-            row = dataclasses.replace(event, values=values, steps=first.steps, mask=happened, is_filled=False)
+            result_of = functools.partial(_result_where, happened if counts is None else counts(first))
+            found = as_event({key: folding[key] for key in keys}, result_of)
+            row = dataclasses.replace(event, values=found.values, steps=found.steps, mask=happened, is_filled=False)
+            if first.reduction.takes_steps:  # What is missing in a window counts as an event like the rest.
+                kept = found.mask
+                happened = None if happened is None else broadcast_as(kept, happened, kept.ndim)
+                row = dataclasses.replace(row, steps=found.steps | {KEPT: kept}, mask=happened, batch_ndim=kept.ndim)
             rows.append(row)
     return rows
+
+
+def without_missing(events: T) -> T:
+    """Rows without the elements that are missing in them."""
+    if KEPT not in events.steps:
+        return events
+    steps = dict(events.steps)
+    kept = steps.pop(KEPT)
+    mask = kept if events.mask is None else events.mask & kept
+    return filled(dataclasses.replace(events, steps=steps, mask=mask, is_filled=False))
 
 
 def _result_where(is_of_use: Any, window: Accumulator) -> Any:
@@ -236,7 +259,8 @@ def _result_where(is_of_use: Any, window: Accumulator) -> Any:
     if not window.reduction.is_large:
         return result(window)
     like = _compat.abstract(result, jax.tree.map(jax.typeof, window))
-    return jax.lax.cond(jnp.any(is_of_use), result, lambda _: _compat.zeros_like_aval(like), window)
+    none: Any = lambda _: jax.tree.map(_compat.zeros_like_aval, like)  # noqa: E731
+    return jax.lax.cond(jnp.any(is_of_use), result, none, window)
 
 
 def _lifted(reductions: Reductions, event: Event) -> Folding:

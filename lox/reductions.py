@@ -18,10 +18,11 @@ import numpy as np
 
 from lox._bins import Histogram, Quantiles
 from lox._exceptions import LogValueError
+from lox._largest import Largest
 from lox._own_reduction import Reduction as Reduction
 from lox._reductions import Ewma, Reducer
 
-__all__ = ["Reduction", "ewma", "histogram", "quantiles"]
+__all__ = ["Reduction", "ewma", "histogram", "quantiles", "topk"]
 
 
 def quantiles(qs: float | Sequence[float], relative_error: float = 0.01, *, pool: bool | int = False) -> Reducer[Any]:
@@ -105,6 +106,34 @@ def histogram(edges: Sequence[float], *, pool: bool | int = False) -> Reducer[An
     if not numbers or np.isnan(numbers[0]) or not all(map(operator.lt, numbers, numbers[1:])):
         raise LogValueError(message)
     return Histogram(numbers, _sample("histogram", pool))
+
+
+def topk(k: int, *, pool: bool | int = False) -> Reducer[Any]:
+    """The `k` largest values of the events, the largest first, and their counters.
+
+    Of equal values the earliest come first; NaN counts as less than all numbers. The values are the last axis of the
+    result. All its axes are as those of a batch: the counters, each that of the event that the value is from, have them
+    too, and so has the mask, which is False where there were fewer events. The derivative is the true one.
+
+    Args:
+        k: How many.
+        pool: Whether all elements of a value are the sample, or how many of them.
+
+    Raises:
+        lox.LogValueError: An argument is not as described.
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> import lox
+    >>> def f(xs):
+    ...     return jax.lax.scan(lambda i, x: (i + 1, lox.log({"loss": x}, step=i)["loss"]), 0, xs)[1]
+    >>> _, logs = lox.spool(f, reduce=lox.reductions.topk(2))(jnp.array([3.0, 9.0, 1.0, 7.0]))
+    >>> logs["loss"].tolist(), logs.steps["step"]["loss"].tolist()
+    ([[9.0, 7.0]], [[1, 3]])
+    """
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise LogValueError(f"lox.reductions.topk takes a number of at least 1, got {k!r}.")
+    return Largest(k, _sample("topk", pool))
 
 
 def ewma(decay: float) -> Reducer[Any]:

@@ -18,7 +18,7 @@ from tiers import generates
 import lox
 import lox.testing
 from lox import _bins
-from lox.reductions import Reduction, histogram, quantiles
+from lox.reductions import Reduction, histogram, quantiles, topk
 
 QS = (0, 0.001, 0.1, 0.25, 0.5, 0.9, 0.999, 1)
 loops = pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
@@ -465,7 +465,9 @@ def test_a_function_that_returns_something_else_is_named(changes, message):
 EVENTS = np.asarray(random.normal(size=(9, 2)), np.float32)
 
 
-@pytest.mark.parametrize("how", ["mean", "std", "first", "count", quantiles(QS), histogram([0]), MEAN], ids=str)
+@pytest.mark.parametrize(
+    "how", ["mean", "std", "first", "count", quantiles(QS), histogram([0]), topk(3), MEAN], ids=str
+)
 def test_a_reduction_is_found_to_be_as_described(how):
     lox.testing.check_reduction(how, EVENTS)
 
@@ -498,3 +500,143 @@ def test_an_ordered_reduction_may_depend_on_the_order():
 def test_fewer_than_two_events_check_nothing():
     with pytest.raises(ValueError, match="at least 2 events"):
         lox.testing.check_reduction("mean", [1.0])
+
+
+# -- the largest values ----------------------------------------------------------------------------------------------
+
+
+def numbered(loop):
+    """A loop that logs its values with their place as counter, and in which events come that do not happen."""
+
+    def f(xs):
+        def note(place):
+            lox.log({"x": xs[place]}, place=place)
+
+        if loop == "scan":
+            lax.scan(lambda c, place: (c, note(place)), None, jnp.arange(len(xs)))
+        elif loop == "where in nested scans":
+
+            def step(place, _):
+                lox.log({"x": xs[place]}, place=place, where=place >= 0)
+                lox.log({"x": xs[place]}, place=-place, where=place < 0)
+                return place + 1, None
+
+            lax.scan(lambda c, _: lax.scan(step, c, None, 2), 0, None, len(xs) // 2)
+        elif loop == "branches":
+
+            def branch(place):
+                lax.cond(place % 4 < 2, lambda: (note(place), note(place + 1)) and None, lambda: over_pair(place))
+                return place + 2
+
+            def over_pair(place):
+                lax.scan(lambda c, place: (c, note(place)), None, place + jnp.arange(2))
+
+            lax.while_loop(lambda place: place < len(xs), branch, 0)
+        else:
+            for place in range(len(xs)):
+                note(jnp.int32(place))
+
+    return f
+
+
+def largest(xs, k):
+    """The values and places of the largest elements, NaN as the least ones, for NumPy."""
+    exact = np.asarray(xs, np.float64)
+    order = np.argsort(np.where(np.isnan(exact), np.inf, -exact), kind="stable")[:k]
+    return exact[order], order
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "uint8", "bool"])
+@pytest.mark.parametrize("k", [1, 3, 20])
+@pytest.mark.parametrize("loop", ["scan", "where in nested scans", "branches", "Python"])
+def test_the_largest_values_come_with_their_counters(loop, k, dtype):
+    xs = np.float32([3, -2, 3, 0, 7, -128, 127, 7, 1, 0, 2, 127])
+    xs = (np.clip(xs, 0, None) if dtype in ("uint8", "bool") else xs).astype(dtype)
+    if dtype in ("float32", "bfloat16"):
+        xs[[1, 3, 5]] = np.nan, -np.inf, np.inf
+    wanted, places = largest(xs, k)
+    for spooled in (
+        lox.spool(numbered(loop), reduce=topk(k), unify=True),
+        jax.jit(lox.spool(numbered(loop), reduce=topk(k), unify=True)),
+        lambda xs: (None, lox.spool(numbered("scan"))(xs)[1].reduce(topk(k))),
+    ):
+        _, logs = spooled(jnp.asarray(xs))
+        assert logs["x"].shape == logs.mask["x"].shape == logs.steps["place"]["x"].shape == (1, k)
+        assert logs["x"].dtype == xs.dtype
+        happened = logs.mask["x"][0]
+        assert happened.tolist() == [place < len(xs) for place in range(k)]
+        np.testing.assert_array_equal(np.asarray(logs["x"][0][happened], np.float64), wanted)
+        assert logs.steps["place"]["x"][0][happened].tolist() == places.tolist()
+
+
+def test_the_largest_of_each_element_batch_and_window():
+    xs = random.normal(size=(3, 8, 2)).astype(np.float32)
+    fun = numbered("scan")
+    for spooled in (lox.spool(jax.vmap(fun), reduce=topk(2)), jax.vmap(lox.spool(fun, reduce=topk(2)))):
+        _, logs = spooled(jnp.asarray(xs))
+        for row, column in np.ndindex(3, 2):
+            wanted, places = largest(xs[row, :, column], 2)
+            np.testing.assert_array_equal(logs["x"].reshape(3, 2, 2)[row, column], np.float32(wanted))
+            assert logs.steps["place"]["x"].reshape(3, 2, 2)[row, column].tolist() == places.tolist()
+    _, logs = lox.spool(fun, reduce=topk(2, pool=True))(jnp.asarray(xs[0]))
+    wanted, places = largest(xs[0].reshape(-1), 2)
+    assert (logs["x"][0].tolist(), logs.steps["place"]["x"][0].tolist()) == (wanted.tolist(), (places // 2).tolist())
+    heard = []
+    lox.tap(fun, heard.append, reduce=topk(2), window=5)(jnp.asarray(xs[0, :, 0]))
+    lox.flush()
+    _, logs = lox.spool(fun, reduce=topk(2), window=5)(jnp.asarray(xs[0, :, 0]))
+    _, batch = jax.vmap(lox.spool(fun, reduce=topk(2), window=5))(jnp.asarray(xs[:, :, 0]))
+    for window, first in enumerate((0, 5)):
+        wanted, places = largest(xs[0, first : first + 5, 0], 2)
+        for each in (
+            heard[window],
+            logs.slice(window, window + 1),
+            jax.tree.map(lambda x: x[0], batch).slice(window, window + 1),
+        ):
+            assert each["x"][0].tolist() == wanted.tolist()
+            assert each.steps["place"]["x"][0].tolist() == (places + first).tolist()
+
+
+def test_a_window_of_fewer_events_than_are_kept_says_so():
+    heard = []
+    lox.tap(numbered("scan"), heard.append, reduce=topk(3), window=2)(jnp.float32([5, 7, 1]))
+    lox.flush()
+    _, logs = lox.spool(numbered("scan"), reduce=topk(3), window=2)(jnp.float32([5, 7, 1]))
+    for windows in ([logs.slice(0, 1), logs.slice(1, 2)], heard):
+        assert [each.mask["x"][0].tolist() for each in windows] == [[True, True, False], [True, False, False]]
+        np.testing.assert_array_equal(
+            np.concatenate([each["x"] for each in windows]), [[7, 5, np.nan], [1] + 2 * [np.nan]]
+        )
+
+
+def test_the_derivative_of_the_largest_is_that_of_their_events():
+    def f(xs):
+        return jnp.sum(lox.spool(numbered("scan"), reduce=topk(2))(xs)[1]["x"] ** 2)
+
+    xs = jnp.array([1.0, 5.0, 3.0])
+    assert jax.grad(f)(xs).tolist() == [0, 10, 6]
+    assert jax.jacfwd(f)(xs).tolist() == [0, 10, 6]
+
+
+def test_counters_of_several_dtypes_and_shards_have_their_largest_values():
+    def f(xs):
+        lox.log({"x": xs[0]}, i=1)
+        lox.log({"x": xs[1]}, i=2.5)
+        over = lambda c, x: (c, lox.log({"x": x}, i=3) and None)  # noqa: E731
+        lax.scan(over, None, xs)
+
+    _, logs = lox.spool(f, reduce=topk(3))(jnp.array([1.0, 4.0]))
+    assert (logs["x"].tolist(), logs.steps["i"]["x"].tolist()) == ([[4, 4, 1]], [[2.5, 3, 1]])
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
+    sharded = jax.shard_map(numbered("scan"), mesh=mesh, in_specs=PartitionSpec("data"), out_specs=PartitionSpec())
+    _, logs = jax.jit(lox.spool(sharded, reduce=topk(2)))(jnp.float32([3, 5, 4, 1, 9, 0]))
+    assert (logs["x"][0].tolist(), logs.steps["place"]["x"][0].tolist()) == ([[5, 4], [9, 1]], [[1, 2], [1, 0]])
+
+
+@pytest.mark.parametrize("k", [0, -1, 1.5, True, None, "a"], ids=str)
+def test_as_many_are_kept_as_a_number_says(k):
+    with pytest.raises(lox.LogValueError, match=r"lox.reductions.topk takes a number of at least 1, got"):
+        topk(k)
+    with pytest.raises(lox.LogValueError, match=r"There is no lox.reductions.topk\(2, pool=True\) of complex64"):
+        lox.spool(log, reduce=topk(2, pool=True))(1j)
