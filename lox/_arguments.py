@@ -85,7 +85,7 @@ def event_of(values: dict[str, Any], steps: dict[str, Any], mask: Any, site: Sit
     """An event of a log call, whose mask, if it has one, has the batch axes of the event."""
     if mask is None:
         return Event(values, steps, None, (), site)
-    return Event(values, steps, mask, (), site, batch_ndim=mask.ndim, optional=Where())
+    return Event(values, steps, mask, (), site, batch_ndim=mask.ndim, optional=Where(), where_ndim=mask.ndim)
 
 
 def read_context(

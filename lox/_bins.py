@@ -186,8 +186,8 @@ class Quantiles(Binned):
 
     qs: tuple[float, ...]
     relative_error: float
-    pool: bool | int
     is_single: bool
+    pool: bool | int
 
     def __repr__(self) -> str:
         more = f", relative_error={self.relative_error}" if self.relative_error != 0.01 else ""

@@ -273,7 +273,15 @@ class _Together:
         steps = {name: pad(own.steps[name] if own else None, aval) for name, aval in like.steps.items()}
         optional = strictest((self.reason, *(part.optional for part in self.parts)))
         return Columns(
-            values, steps, mask, self.dropped(own), like.site, like.batch_ndim, optional, like.outer_batch_ndim
+            values,
+            steps,
+            mask,
+            self.dropped(own),
+            like.site,
+            like.batch_ndim,
+            optional,
+            like.outer_batch_ndim,
+            where_ndim=like.where_ndim,
         ).as_log()
 
 

@@ -29,6 +29,7 @@ class Columns(Timeline):
         optional: Why the number of events depends on data; None when it does not.
         outer_batch_ndim: How many of the first batch axes are of a `vmap` around a `shard_map`.
         is_filled: Whether values and counters already are what the user gets where the mask is False.
+        where_ndim: How many of the last batch axes are of `where=`.
         single: Whether there is one event, and no event axis yet, so that stacking costs nothing.
     """
 
@@ -37,6 +38,7 @@ class Columns(Timeline):
     optional: Optional | None = dataclasses.field(default=None, metadata={"static": True})
     outer_batch_ndim: int = dataclasses.field(default=0, metadata={"static": True})
     is_filled: bool = dataclasses.field(default=False, metadata={"static": True})
+    where_ndim: int = dataclasses.field(default=0, metadata={"static": True})
     single: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def any_value(self) -> Any:
@@ -58,7 +60,7 @@ class Columns(Timeline):
     def as_log(self) -> StackedEvents:
         """The timeline, which has an event axis, as logs."""
         fixed = (self.site, self.batch_ndim, self.optional, (), self.outer_batch_ndim)
-        event = Event(self.values, self.steps, self.mask, (), *fixed)
+        event = Event(self.values, self.steps, self.mask, (), *fixed, where_ndim=self.where_ndim)
         dropped = {} if self.dropped is None else {tuple(sorted(self.values)): self.dropped}
         return StackedEvents((event,), dropped, jnp.shape(self.any_value())[0])
 
@@ -169,7 +171,7 @@ def columns(logs: Sequence[Log], depth: int = 0, arrays: Arrays = ON_DEVICE) -> 
                     "lox.spool inside the vmap, as in vmap(spool(f), spmd_axis_name=...)."
                 )
             log = log.with_full_steps(depth)
-            fixed = (log.site, log.batch_ndim, log.optional, log.outer_batch_ndim, log.is_filled)
+            fixed = (log.site, log.batch_ndim, log.optional, log.outer_batch_ndim, log.is_filled, log.where_ndim)
             parts.append(Columns(log.values, log.steps, log.mask, None, *fixed, single=True))
     return [
         in_sequence([parts[place].only(keys) for place in places], depth, arrays)

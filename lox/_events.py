@@ -39,6 +39,7 @@ class Event:
         spmd_axes: Inside a `shard_map`, for the first batch axes, the mesh axes over which each is split.
         outer_batch_ndim: Inside a `shard_map`, how many of the first batch axes are of a `vmap` around it.
         is_filled: Whether values and counters already are what the user gets where the mask is False.
+        where_ndim: How many of the last batch axes are of `where=`.
     """
 
     values: dict[str, Any]
@@ -51,6 +52,7 @@ class Event:
     spmd_axes: tuple[tuple[Any, ...], ...] = dataclasses.field(default=(), metadata={"static": True})
     outer_batch_ndim: int = dataclasses.field(default=0, metadata={"static": True})
     is_filled: bool = dataclasses.field(default=False, metadata={"static": True})
+    where_ndim: int = dataclasses.field(default=0, metadata={"static": True})
 
     def with_full_steps(self, depth: int) -> Event:
         """The event under `depth` loops, whose counters have all batch axes in full."""

@@ -268,7 +268,7 @@ def reduced(
         of = lift if each.single else fold
         keys = [plain(name) if reduction(name).is_number_of_events else name for name in each.values]
         for key, value in zip(keys, each.values.values(), strict=True):
-            one = of(reduction(key), value, each.mask, each.steps, each.site, each.batch_ndim)
+            one = of(reduction(key), value, each.mask, each.steps, each.site, each.batch_ndim, each.where_ndim)
             _add(accumulators, key, dataclasses.replace(one, outer_batch_ndim=each.outer_batch_ndim))
         groups.append(keys)
     return Reduced(accumulators, canonical(groups), order=order)

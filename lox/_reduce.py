@@ -124,13 +124,22 @@ def check_window(function: str, reduce: Any, interval: Any, window: Any) -> None
 
 
 def lift(
-    reduction: Reducer[Any], value: Any, mask: Any, steps: Mapping[str, Any], site: Site, batch_ndim: int
+    reduction: Reducer[Any],
+    value: Any,
+    mask: Any,
+    steps: Mapping[str, Any],
+    site: Site,
+    batch_ndim: int,
+    where_ndim: int = 0,
 ) -> Accumulator:
     """One event as an accumulator; it did not happen where `mask` is False.
+
+    The last `where_ndim` batch axes are of `where=`, and are part of the sample of a reduction that pools.
 
     Raises:
         LogValueError: There is no such reduction of values of this dtype.
     """
+    batch_ndim = pooled_ndim(reduction, batch_ndim, where_ndim)
     dtype, batch_shape, shape = value.dtype, value.shape[:batch_ndim], value.shape[batch_ndim:]
     if jnp.issubdtype(dtype, jax.dtypes.extended) and not reduction.takes_keys:
         raise LogValueError(f"reduce={reduction} takes numbers, got {dtype.name}{_at(site, ' ')}.")
@@ -148,12 +157,30 @@ def lift(
             "pool=True takes all elements of an event as one sample. A larger relative_error= takes less, and so do "
             "fewer edges, or to log less of the value."
         )
+    if mask is not None and mask.ndim > batch_ndim:
+        mask, steps = of_last(mask, steps, batch_ndim)
     maybe, certain = (None, 1) if mask is None else (mask.astype(jnp.int32), 0)
     if mask is not None:  # Which event is the last one varies over shards as the mask does.
         axes = sorted(_compat.varying_axes(mask))
         steps = {name: _compat.vary_in_branch(step, axes) for name, step in steps.items()}
     is_masked = mask is not None
     return Accumulator(state, maybe, None, dict(steps), reduction, dtype, shape, batch_shape, certain, site, is_masked)
+
+
+def pooled_ndim(reduction: Reducer[Any], batch_ndim: int, where_ndim: int) -> int:
+    """How many batch axes the results of a reduction have."""
+    return batch_ndim - where_ndim if reduction.pool else batch_ndim
+
+
+def of_last(mask: Any, steps: Mapping[str, Any], batch_ndim: int) -> tuple[Any, dict[str, Any]]:
+    """The mask and the counters of what happens in some element of the further axes: those of the last one there."""
+    shape = (*mask.shape[:batch_ndim], math.prod(mask.shape[batch_ndim:]))
+    flat = mask.reshape(shape)
+    if not shape[-1]:
+        return jnp.any(flat, axis=-1), {name: jnp.zeros(shape[:-1], step.dtype) for name, step in steps.items()}
+    last = shape[-1] - 1 - jnp.argmax(flat[..., ::-1], axis=-1, keepdims=True)
+    of = {name: jnp.take_along_axis(step.reshape(shape), last, axis=-1)[..., 0] for name, step in steps.items()}
+    return jnp.any(flat, axis=-1), of
 
 
 def _with_steps(reduction: Reducer[Any], value: Any, steps: Mapping[str, Any]) -> Any:
@@ -171,13 +198,19 @@ def count(maybe: Any, certain: int, batch_shape: tuple[int, ...], site: Site) ->
 
 
 def fold(
-    reduction: Reducer[Any], value: Any, mask: Any, steps: Mapping[str, Any], site: Site, batch_ndim: int
+    reduction: Reducer[Any],
+    value: Any,
+    mask: Any,
+    steps: Mapping[str, Any],
+    site: Site,
+    batch_ndim: int,
+    where_ndim: int = 0,
 ) -> Accumulator:
     """Events, stacked along their first axis, as an accumulator."""
     length = value.shape[0]
     if length == 1:
         value, mask, steps = jax.tree.map(lambda array: jax.lax.squeeze(array, (0,)), (value, mask, dict(steps)))
-        return lift(reduction, value, mask, steps, site, batch_ndim)
+        return lift(reduction, value, mask, steps, site, batch_ndim, where_ndim)
     if mask is None and length:
         place = 0 if reduction.keeps_first else -1
         one = lift(reduction, value[place], None, {name: step[place] for name, step in steps.items()}, site, batch_ndim)
@@ -186,7 +219,7 @@ def fold(
 
     def of_event(event: Any) -> Accumulator:
         value, mask, steps = event
-        return lift(reduction, value, mask, steps, site, batch_ndim)
+        return lift(reduction, value, mask, steps, site, batch_ndim, where_ndim)
 
     stacked = (value, mask, dict(steps))
     of_one = jax.tree.map(lambda array: jex.core.mapped_aval(array.shape[0], 0, jax.typeof(array)), stacked)
@@ -382,4 +415,4 @@ def as_timeline(accumulators: Mapping[str, Accumulator]) -> Timeline:
 
 def apart(reduction: Reducer[Any], key: str) -> Any:
     """What keys of one log call have in common, whose counters are those of the same event."""
-    return reduction.keeps_first, key if reduction.takes_steps else None
+    return reduction.keeps_first, bool(reduction.pool), key if reduction.takes_steps else None

@@ -40,6 +40,9 @@ class Reducer(abc.ABC, Generic[State]):
     is_zero_of_none = False
     """Whether the result of no events is 0. The others give NaN, 0 or False, by their dtype."""
 
+    pool: bool | int = False
+    """Whether all elements of an event are one sample, or how many of them. Then the axes of `where=` are too."""
+
     is_ordered = False
     """Whether the result depends on the order of the events."""
 

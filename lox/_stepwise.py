@@ -32,7 +32,7 @@ class Pending:
         values: An array or a tree of arrays of shape `(*batch, *shape, number)`.
         happened: Which of them happened, of shape `(*batch, number)`; None for all.
         shape: The shape of what a sample is taken of: that of an event, or `()` where its elements are the sample.
-        room: How many there may be; more are folded.
+        room: How many there may be; more are folded, but for a first event.
     """
 
     values: Any
@@ -102,16 +102,13 @@ def joined(first: Any, second: Any) -> Any:
 
 
 IN_BRANCH = 64
-"""How many events of a key a branch returns as they are; a state of more is returned as a whole."""
+"""How many numbers of a key a branch returns as they are, or those of one event; a state of more is returned whole."""
 
 
 class Stepwise(Reducer[Any]):
     """A reduction that adds events to a state."""
 
     is_large = True
-
-    pool: bool | int
-    """Whether all elements of an event are the sample, or so many of them."""
 
     def read(self, value: Any) -> Any:
         """The event in the dtype that the state is of.
@@ -154,10 +151,13 @@ class Stepwise(Reducer[Any]):
         return math.prod(batch_shape) * self.size(() if self.pool else shape, self.dtype_of(like))
 
     def lift(self, value: Any, mask: Any, batch_shape: tuple[int, ...]) -> Pending:
-        values, shape = self._sample(self.read(value), len(batch_shape))
-        happened = mask
-        if mask is not None:
-            happened = jnp.broadcast_to(mask[..., None], (*batch_shape, jax.tree.leaves(values)[0].shape[-1]))
+        value = self.read(value)
+        values, shape = self._sample(value, len(batch_shape))
+        happened = None if mask is None else mask[..., None]
+        if mask is not None and self.pool:  # It may have axes of `where=` too.
+            array = jax.tree.leaves(value)[0]
+            mask = jnp.broadcast_to(jax.lax.expand_dims(mask, range(mask.ndim, array.ndim)), array.shape)
+            happened, _ = self._sample(mask, len(batch_shape))
         return Pending(values, happened, shape)
 
     def none(self, like: Any) -> Folded:
@@ -186,7 +186,8 @@ class Stepwise(Reducer[Any]):
 
     def merge(self, first: Any, second: Any, first_happened: Any, second_happened: Any) -> Any:
         if isinstance(first, Pending) and isinstance(second, Pending):
-            if first.number + second.number <= first.room:
+            fits = first.number + second.number <= first.room
+            if fits or (not first.number and first.room == IN_BRANCH):
                 return first.then(second)
         if isinstance(second, Pending):
             return self._added(self.full(first), second)

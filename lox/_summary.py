@@ -85,7 +85,7 @@ class SummaryTap(Streamer):
         for keys in state.timelines:
             first = state.folding[keys[0]]
             event = Event({}, {}, None, (), first.site, len(first.batch_shape))
-            rows += rows_of([keys], state.folding, event, lambda window: self._waits(window.maybe))
+            rows += rows_of([keys], state.folding, event, lambda window, _: self._waits(window.maybe))
         self._send(state, rows)
         return dataclasses.replace(state, folding={}, timelines=())
 
@@ -97,8 +97,8 @@ class SummaryTap(Streamer):
         _, after = folded(self.reductions, self.window, state.folding, event)
         if self.window is not None:
 
-            def is_full(window: Accumulator) -> Any:
-                return (window.maybe == self.window) & (True if event.mask is None else event.mask)
+            def is_full(window: Accumulator, happened: Any) -> Any:
+                return (window.maybe == self.window) & (True if happened is None else happened)
 
             self._send(state, rows_of(state.timelines, after, event, is_full))
         return dataclasses.replace(state, folding=state.folding | after)

@@ -32,6 +32,8 @@ from lox._reduce import (
     in_equal_batches,
     lift,
     merge,
+    of_last,
+    pooled_ndim,
     result,
     with_certain,
     with_steps_as,
@@ -155,7 +157,7 @@ class Windowed(Spool):
         """The windows after an event, and what stands for those before it."""
         before, after = folded(self.reductions, self.interval, folding, event)
         return folding | after, rows_of(
-            timelines, before, event, lambda _: event.mask, lambda window: window.maybe == self.interval
+            timelines, before, event, lambda _, happened: happened, lambda window: window.maybe == self.interval
         )
 
 
@@ -216,7 +218,7 @@ def rows_of(
     timelines: Timelines,
     folding: Folding,
     event: Event,
-    mask: Callable[[Accumulator], Any],
+    mask: Callable[[Accumulator, Any], Any],
     counts: Callable[[Accumulator], Any] | None = None,
 ) -> list[Event]:
     """Windows in the place of an event, one for each timeline.
@@ -225,17 +227,29 @@ def rows_of(
         timelines: The keys that are logged together.
         folding: The windows.
         event: The event.
-        mask: The mask of each of what is returned.
+        mask: Takes a window and the mask of the event, and returns that of what is returned.
         counts: Where the value of a window is of use, if not where the mask is True.
     """
     rows = []
     for keys in ([key for key in timeline if key in folding] for timeline in timelines):
         if keys:
             first = folding[keys[0]]
-            happened = mask(first)
+            ndim = pooled_ndim(first.reduction, event.batch_ndim, event.where_ndim)
+            happened = event.mask
+            if happened is not None and happened.ndim > ndim:
+                happened, _ = of_last(happened, {}, ndim)
+            happened = mask(first, happened)
             result_of = functools.partial(_result_where, happened if counts is None else counts(first))
             found = as_event({key: folding[key] for key in keys}, result_of)
-            row = dataclasses.replace(event, values=found.values, steps=found.steps, mask=happened, is_filled=False)
+            row = dataclasses.replace(
+                event,
+                values=found.values,
+                steps=found.steps,
+                mask=happened,
+                batch_ndim=ndim,
+                where_ndim=0,
+                is_filled=False,
+            )
             if first.reduction.takes_steps:  # What is missing in a window counts as an event like the rest.
                 kept = found.mask
                 happened = None if happened is None else broadcast_as(kept, happened, kept.ndim)
@@ -267,7 +281,8 @@ def _lifted(reductions: Reductions, event: Event) -> Folding:
     event = event.with_full_steps(0)
     found = {}
     for key, value in event.values.items():
-        one = lift(reduction_of(reductions, key), value, event.mask, event.steps, event.site, event.batch_ndim)
+        fixed = (event.site, event.batch_ndim, event.where_ndim)
+        one = lift(reduction_of(reductions, key), value, event.mask, event.steps, *fixed)
         one = dataclasses.replace(one, outer_batch_ndim=event.outer_batch_ndim)
         found[key] = dataclasses.replace(with_certain(one, 0), is_masked=False)
     return found

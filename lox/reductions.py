@@ -3,7 +3,8 @@
 The state of a reduction has a fixed size, and states of loops, branches and batch elements merge to that of all events.
 Each element of a value is reduced by itself, as by a mean. With `pool=True` the elements of a value are the sample
 together, such as the activations of a layer; `pool=n` takes `n` of them, drawn once, the same ones of each event. The
-axes of a `vmap` and of `where=` are never pooled.
+axes of `where=` are pooled too, those of a `vmap` never. (A logdict does not know which axes are of `where=`, and pools
+none of them.)
 
 A state that would take more than 64 MiB raises `lox.LogValueError` with the number.
 """
@@ -68,7 +69,7 @@ def quantiles(qs: float | Sequence[float], relative_error: float = 0.01, *, pool
             "The relative_error of lox.reductions.quantiles is a number from 1e-6 to less than 1, "
             f"got {relative_error!r}."
         )
-    return Quantiles(numbers, error, _sample("quantiles", pool), np.ndim(qs) == 0)
+    return Quantiles(numbers, error, np.ndim(qs) == 0, _sample("quantiles", pool))
 
 
 def _not_quantiles(qs: Any) -> str:

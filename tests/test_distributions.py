@@ -283,6 +283,68 @@ def test_all_elements_of_a_value_can_be_the_sample(how):
     assert lox.spool(log, reduce=pooled)(jnp.zeros((0, 3)))[1]["x"].shape == found[0, 1][None].shape
 
 
+ROWS, COLUMNS = random.normal(size=(3, 10, 4, 2)).astype(np.float32), random.random((3, 10, 4)) < 0.4
+COLUMNS[0, :5], COLUMNS[1] = False, False
+
+
+def finished(in_branch):
+    """A loop of events of which each of four elements happens or not, with a counter of its own."""
+
+    def f(rows, done):
+        def step(i, row):
+            x, happened = row
+
+            def note():
+                lox.log({"x": x, "y": x[:, 0]}, where=happened, step=i, place=i * 10 + jnp.arange(4))
+
+            lax.cond(i % 2 == 0, note, note) if in_branch else note()
+            return i + 1, None
+
+        lax.scan(step, 0, (rows, done))
+
+    return f
+
+
+@pytest.mark.parametrize("in_branch", [False, True])
+def test_the_elements_of_where_are_one_sample(in_branch):
+    """Each loop has a result for itself, which has the counters of the last element of which an event happened."""
+    how = {"x": quantiles(QS, pool=True), "y": histogram([-1, 0, 1], pool=True)}
+    fun, batch = finished(in_branch), (jnp.asarray(ROWS), jnp.asarray(COLUMNS))
+    for spooled in (jax.vmap(lox.spool(fun, reduce=how)), lox.spool(jax.vmap(fun), reduce=how)):
+        _, logs = spooled(*batch)
+        for loop in range(3):
+            x, y = logs["x"].reshape(3, -1)[loop], logs["y"].reshape(3, -1)[loop]
+            happened = ROWS[loop][COLUMNS[loop]]
+            assert logs.mask["x"].reshape(3)[loop] == logs.mask["y"].reshape(3)[loop] == bool(len(happened))
+            if len(happened):
+                np.testing.assert_array_equal(x, reduced(over_scan, quantiles(QS), jnp.asarray(happened.reshape(-1))))
+                rows, columns = np.nonzero(COLUMNS[loop])
+                assert logs.steps["step"]["x"].reshape(3)[loop] == rows[-1]
+                assert logs.steps["place"]["y"].reshape(3)[loop] == rows[-1] * 10 + columns[-1]
+            np.testing.assert_array_equal(y, reduced(over_scan, histogram([-1, 0, 1]), jnp.asarray(happened[:, 0])))
+
+
+def test_windows_of_where_count_calls_in_which_an_element_happened():
+    fun, how = finished(False), histogram([-1, 0, 1], pool=True)
+    rows, done = ROWS[0], COLUMNS[0]
+    calls = np.flatnonzero(done.any(axis=1))
+    wanted = []
+    for first in range(0, len(calls), 2):
+        window = calls[first : first + 2]
+        happened = rows[window][done[window]][:, 0]
+        wanted.append(np.histogram(happened, [-np.inf, -1, 0, 1, np.inf])[0].tolist())
+    _, logs = lox.spool(fun, argnames="y", reduce=how, window=2)(jnp.asarray(rows), jnp.asarray(done))
+    assert logs.valid("y").tolist() == wanted
+    heard = []
+    lox.tap(fun, lambda logs: heard.extend(logs["y"].tolist()), argnames="y", reduce=how, window=2)(rows, done)
+    lox.flush()
+    assert heard == wanted
+    _, logs = lox.spool(fun, argnames="y", reduce=topk(2, pool=True))(jnp.asarray(rows), jnp.asarray(done))
+    values, places = largest(np.where(done, rows[..., 0], -np.inf).reshape(-1), 2)
+    assert logs["y"][0].tolist() == values.tolist()
+    assert logs.steps["place"]["y"][0].tolist() == (places // 4 * 10 + places % 4).tolist()
+
+
 def test_a_part_of_the_elements_is_the_same_part_of_each_event():
     xs = jnp.broadcast_to(jnp.arange(1.0, 1001), (5, 1000))
     found = reduced(over_scan, histogram(np.arange(1, 1001), pool=50), xs)
