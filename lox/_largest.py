@@ -10,7 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lox._columns import promoted
 from lox._stepwise import Stepwise, joined
+
+SINGLE = 8
+"""How many events are put in their places one at a time; more are ordered together."""
 
 
 class Numbered(NamedTuple):
@@ -82,13 +86,36 @@ class Largest(Stepwise):
         else:
             happened = jax.lax.expand_dims(happened, range(happened.ndim - 1, values.value.ndim - 1))
             happened = jnp.broadcast_to(happened, values.value.shape)
-        return self._kept(joined(state, Kept(happened, *values)))
+        events = Kept(happened, *values)
+        number = happened.shape[-1]
+        if number > SINGLE:
+            return self._kept(joined(state, events))
+        for place in range(number):
+            state = self._inserted(state, jax.tree.map(lambda array: array[..., place : place + 1], events))  # noqa: B023
+        return state
 
     def join(self, first: Kept, second: Kept, batch_ndim: int) -> Kept:
         return self._kept(joined(first, second))
 
     def value(self, state: Kept, shape: tuple[int, ...], dtype: Any, batch_ndim: int) -> Kept:
         return state
+
+    def _inserted(self, kept: Kept, event: Kept) -> Kept:
+        """Put an event in its place, and those that come after it one place further on."""
+        is_less = event.value > kept.value
+        if jnp.issubdtype(kept.value.dtype, jnp.floating):
+            is_less |= jnp.isnan(kept.value) & ~jnp.isnan(event.value)
+        stays = (kept.happened & ~is_less) | ~event.happened
+        moves = jnp.concatenate([jnp.zeros_like(stays[..., :1]), ~stays[..., :-1]], axis=-1)
+
+        def put(old: Any, new: Any) -> Any:
+            if old.dtype != new.dtype:
+                dtype = promoted(old.dtype, new.dtype)
+                old, new = old.astype(dtype), new.astype(dtype)
+            before = jnp.concatenate([old[..., :1], old[..., :-1]], axis=-1)
+            return jnp.where(stays, old, jnp.where(moves, before, new))
+
+        return jax.tree.map(put, kept, event)
 
     def _kept(self, kept: Kept) -> Kept:
         falling = -kept.value if jnp.issubdtype(kept.value.dtype, jnp.floating) else ~kept.value
