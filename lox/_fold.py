@@ -15,7 +15,7 @@ from lox._columns import Columns, columns, describe
 from lox._eager import reporting_deleted
 from lox._effect import log_p, received
 from lox._events import Event, Logs, with_depths
-from lox._exceptions import StructureError
+from lox._exceptions import StructureError, UnsupportedPrimitiveError
 from lox._handler import Inside, Results, Stateful
 from lox._logs_in import jaxprs_in, logs_in
 from lox._patterns import first_match
@@ -118,12 +118,23 @@ class Reduce(Selecting, Stateful):
         return (merged(state, self._folded(selected)) if selected else state), ()
 
     def enter(self, state: Reduced, programs: Sequence[Any], inside: Inside) -> tuple[Reduce, Reduced]:
+        is_numbered = any(each.is_numbered for _, each in self.reductions)
         if inside == "rule" or (inside == "call" and not state.in_loop):
-            return self, NOTHING
+            if not is_numbered:
+                return self, NOTHING
         # One that has them before can go on with these; another has them begin anew, and merges them.
         found = NOTHING
         for program in programs:
             found = _both(found, self._found(program))
+        if inside == "rule":
+            for key, each in found.accumulators.items():
+                if each.reduction.is_numbered:
+                    raise UnsupportedPrimitiveError(
+                        f"The key {plain(key)!r}, logged at {each.site}, cannot be reduced by {each.reduction}: it is "
+                        "in a function with a rule of its own, where nobody knows how many events there were before. "
+                        "Leave it out of reduce=, or log it outside of that function."
+                    )
+            return self, NOTHING
         before = {key: entered(each) for key, each in state.accumulators.items()} if state.in_loop else {}
         if inside == "branch":  # Which returns events, where a state is large.
             before = {key: each for key, each in before.items() if not each.reduction.is_large}
@@ -134,7 +145,10 @@ class Reduce(Selecting, Stateful):
         def start(key: str, like: Accumulator) -> Accumulator:
             if key in continues:
                 return with_full_state(before[key]) if inside == "loop" else before[key]
-            return empty_in_branch(like) if inside == "branch" else empty_in_loop(like)
+            none = empty_in_branch(like) if inside == "branch" else empty_in_loop(like)
+            if key not in state.accumulators:
+                return none
+            return dataclasses.replace(none, state=like.reduction.after(none.state, state.accumulators[key].state))
 
         return self, found.map(start, in_loop=True, continues=continues)
 

@@ -43,6 +43,9 @@ class Reducer(abc.ABC, Generic[State]):
     pool: bool | int = False
     """Whether all elements of an event are one sample, or how many of them. Then the axes of `where=` are too."""
 
+    is_numbered = False
+    """Whether the result depends on how many events there were before each."""
+
     is_ordered = False
     """Whether the result depends on the order of the events."""
 
@@ -102,6 +105,11 @@ class Reducer(abc.ABC, Generic[State]):
     def none_in_branch(self, like: State) -> State:
         """Return the state of no events at the start of a branch, from the abstract values of one of an event."""
         return self.none(like)
+
+    def after(self, none: State, before: State) -> State:
+        """Return the state of no events, knowing which events were before."""
+        del before
+        return none
 
     def alike(self, state: State, states: Sequence[State]) -> State:
         """Return the state of a branch with the arrays that those of all branches, which are abstract, can have."""

@@ -32,12 +32,14 @@ class Pending:
         values: An array or a tree of arrays of shape `(*batch, *shape, number)`.
         happened: Which of them happened, of shape `(*batch, number)`; None for all.
         shape: The shape of what a sample is taken of: that of an event, or `()` where its elements are the sample.
+        before: How many events there were before, for a reduction that `is_numbered`; None for none.
         room: How many there may be; more are folded, but for a first event.
     """
 
     values: Any
     happened: Any
     shape: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+    before: Any = None
     room: int = dataclasses.field(default=1, metadata={"static": True})
 
     @property
@@ -168,7 +170,7 @@ class Stepwise(Reducer[Any]):
     def none_in_branch(self, like: Any) -> Pending:
         zero, dtype = self._zero(like)
         values = jax.tree.map(lambda leaf: _repeated(leaf, zero), self.no_values(like.shape, dtype))
-        return Pending(values, None, like.shape, IN_BRANCH)
+        return Pending(values, None, like.shape, room=IN_BRANCH)
 
     def alike(self, state: Any, states: Sequence[Any]) -> Any:
         if not all(isinstance(each, Pending) for each in states):

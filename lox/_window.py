@@ -207,6 +207,7 @@ def _anew(is_over: Any, window: Accumulator) -> Accumulator:
 
     def begun(window: Accumulator) -> Accumulator:
         none = dataclasses.replace(empty_in_loop(jax.tree.map(jax.typeof, window)), site=window.site)
+        none = dataclasses.replace(none, state=none.reduction.after(none.state, window.state))
         return jax.tree.map(functools.partial(where, is_over), none, window)
 
     if not window.reduction.is_large:

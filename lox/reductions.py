@@ -15,15 +15,17 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from lox._bins import Histogram, Quantiles
 from lox._exceptions import LogValueError
-from lox._largest import Largest
+from lox._largest import Largest, Reservoir
 from lox._own_reduction import Reduction as Reduction
 from lox._reductions import Ewma, Reducer
 
-__all__ = ["Reduction", "ewma", "histogram", "quantiles", "topk"]
+__all__ = ["Reduction", "ewma", "histogram", "quantiles", "reservoir", "topk"]
 
 
 def quantiles(qs: float | Sequence[float], relative_error: float = 0.01, *, pool: bool | int = False) -> Reducer[Any]:
@@ -135,6 +137,52 @@ def topk(k: int, *, pool: bool | int = False) -> Reducer[Any]:
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise LogValueError(f"lox.reductions.topk takes a number of at least 1, got {k!r}.")
     return Largest(k, _sample("topk", pool))
+
+
+def reservoir(k: int, key: Any, *, pool: bool | int = False) -> Reducer[Any]:
+    """A random sample of `k` events, without replacement, and their counters.
+
+    Each event has the same chance. The sample depends on `key` and on the numbers of the events, those that happened
+    before them, and on nothing else: it is the same however loops and functions group the events, and in each batch
+    element with as many events, and the elements of an event are sampled together. It is in a random order. The result,
+    its counters and its mask have the axes that those of `topk` have.
+
+    In functions with rules of their own (`jax.custom_jvp` and the like) it raises `lox.UnsupportedPrimitiveError`.
+
+    Args:
+        k: How many.
+        key: An integer of at least 0, or a PRNG key of JAX.
+        pool: Whether the elements of all values are the sample, or how many of them.
+
+    Raises:
+        lox.LogValueError: An argument is not as described.
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> import lox
+    >>> def f(xs):
+    ...     return jax.lax.scan(lambda i, x: (i + 1, lox.log({"loss": x}, step=i)["loss"]), 0, xs)[1]
+    >>> _, logs = lox.spool(f, reduce=lox.reductions.reservoir(3, 0))(jnp.arange(1000.0))
+    >>> logs["loss"].shape, (logs["loss"] == logs.steps["step"]["loss"]).all().item()
+    ((1, 3), True)
+    """
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise LogValueError(f"lox.reductions.reservoir takes a number of at least 1, got {k!r}.")
+    return Reservoir(k, _sample("reservoir", pool), _seed(key))
+
+
+def _seed(key: Any) -> tuple[int, ...]:
+    message = f"The key of lox.reductions.reservoir is an integer of at least 0 or a PRNG key, got {key!r}."
+    if isinstance(key, jax.core.Tracer):
+        raise LogValueError(f"{message} It has to be known when the function is traced.")
+    if isinstance(key, (int, np.integer)) and not isinstance(key, bool) and key >= 0:
+        words = range(max(2, -(-int(key).bit_length() // 32)))
+        return tuple(int(key) >> 32 * word & 0xFFFFFFFF for word in reversed(words))
+    if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        key = jax.random.key_data(key)
+    if isinstance(key, (jax.Array, np.ndarray)) and key.dtype == jnp.uint32 and key.ndim == 1 and key.size:
+        return tuple(map(int, np.asarray(key)))
+    raise LogValueError(message)
 
 
 def ewma(decay: float) -> Reducer[Any]:

@@ -17,8 +17,8 @@ from tiers import generates
 
 import lox
 import lox.testing
-from lox import _bins
-from lox.reductions import Reduction, histogram, quantiles, topk
+from lox import _bins, _largest
+from lox.reductions import Reduction, histogram, quantiles, reservoir, topk
 
 QS = (0, 0.001, 0.1, 0.25, 0.5, 0.9, 0.999, 1)
 loops = pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
@@ -702,3 +702,105 @@ def test_as_many_are_kept_as_a_number_says(k):
         topk(k)
     with pytest.raises(lox.LogValueError, match=r"There is no lox.reductions.topk\(2, pool=True\) of complex64"):
         lox.spool(log, reduce=topk(2, pool=True))(1j)
+
+
+# -- a random sample -------------------------------------------------------------------------------------------------
+
+
+def drawn(number, k, seed, before=0):
+    """The numbers of the events that are drawn, in order, from the formula."""
+    hashes = np.asarray(_largest._hash(before + jnp.arange(number, dtype=jnp.uint32), reservoir(k, seed).seed))
+    return np.argsort(hashes)[::-1][:k]
+
+
+@pytest.mark.parametrize("loop", ["scan", "where in nested scans", "branches", "Python"])
+def test_a_sample_is_the_same_in_every_loop(loop):
+    xs = jnp.asarray(random.normal(size=(40, 2)).astype(np.float32))
+    for spooled in (lox.spool(numbered(loop), reduce=reservoir(6, 3), unify=True), lambda xs: (None, of_all(xs))):
+        _, logs = spooled(xs)
+        places = drawn(40, 6, 3)
+        assert logs.steps["place"]["x"][0].tolist() == [places.tolist()] * 2
+        np.testing.assert_array_equal(logs["x"][0], xs[places].T)
+        assert logs.mask["x"].all()
+
+
+def of_all(xs):
+    return lox.spool(numbered("scan"))(xs)[1].reduce(reservoir(6, 3))
+
+
+def test_a_sample_goes_on_with_the_numbers_of_what_was_before():
+    """In loops, functions and branches one after the other, in loops in them, and in windows."""
+
+    def f(xs):
+        over_scan(xs[:5])
+        jax.jit(over_scans)(xs[5:13])
+        lax.cond(xs[0] > -9, over_scan, lambda xs: None, xs[13:20])
+        jax.jit(lambda xs: over_scan(xs[:3]) or lax.cond(xs[0] > 9, over_scan, lambda xs: over_scan(xs[:2]), xs))(
+            xs[20:]
+        )
+        over_while(xs[25:])
+
+    xs = jnp.asarray(random.normal(size=30).astype(np.float32))
+    happened = jnp.concatenate([xs[:23], xs[20:22], xs[25:]])
+    for spooled in (
+        lox.spool(f, reduce=reservoir(4, 1), unify=True),
+        jax.jit(lox.spool(f, reduce=reservoir(4, 1), unify=True)),
+    ):
+        np.testing.assert_array_equal(spooled(xs)[1]["x"][0], happened[drawn(30, 4, 1)])
+    batch = jnp.stack([xs, -xs, xs + 1])
+    _, logs = jax.vmap(lox.spool(f, reduce=reservoir(4, 1), unify=True))(batch)
+    np.testing.assert_array_equal(logs["x"][0, 0], happened[drawn(30, 4, 1)])
+    _, logs = lox.spool(over_scan, reduce=reservoir(2, 1), window=10)(xs)
+    for window, found in enumerate(logs["x"]):
+        np.testing.assert_array_equal(found, xs[10 * window + drawn(10, 2, 1, before=10 * window)])
+
+
+def test_each_event_has_the_same_chance():
+    """So have pairs of events, and other keys draw others."""
+    counts = np.zeros((12, 12))
+    for seed in range(4000):
+        places = drawn(12, 3, seed)
+        counts[np.ix_(places, places)] += 1
+    expected = np.where(np.eye(12), 4000 * 3 / 12, 4000 * 3 / 12 * 2 / 11)
+    assert np.abs((counts - expected) / np.sqrt(expected)).max() < 4
+    first = [tuple(drawn(12, 1, seed)) for seed in range(4000)]
+    assert np.corrcoef(np.ravel(first[:-1]), np.ravel(first[1:]))[0, 1] == pytest.approx(0, abs=0.05)
+
+
+def test_the_elements_of_an_event_are_drawn_together_or_pooled():
+    xs = jnp.asarray(random.normal(size=(20, 3)).astype(np.float32))
+    _, logs = lox.spool(numbered("scan"), reduce=reservoir(4, jax.random.key(5)))(xs)
+    places = logs.steps["place"]["x"][0]
+    assert (places == places[:1]).all()
+    np.testing.assert_array_equal(logs["x"][0], xs[places[0]].T)
+    _, logs = lox.spool(numbered("scan"), reduce=reservoir(4, 2, pool=True))(xs)
+    np.testing.assert_array_equal(logs["x"][0], xs.reshape(-1)[drawn(60, 4, 2)])
+    assert logs.steps["place"]["x"][0].tolist() == (drawn(60, 4, 2) // 3).tolist()
+    lox.testing.check_reduction(reservoir(4, 2, pool=True), EVENTS)
+    _, logs = lox.spool(log, reduce=reservoir(2, 2))(1j)
+    np.testing.assert_array_equal(logs["x"][0], [1j, np.nan])
+
+
+def test_keys_of_jax_and_integers_are_told_apart():
+    seeds = [reservoir(1, key).seed for key in (0, 1, 2**32, 2**64, jax.random.key(3), jax.random.PRNGKey(4))]
+    assert len(set(seeds)) == len(seeds)
+    assert reservoir(1, jax.random.key(1)) == reservoir(1, 1) == reservoir(1, np.uint8(1)) != reservoir(1, 2)
+    for key in (-1, 1.5, None, "a", True, jnp.zeros(2)):
+        with pytest.raises(
+            lox.LogValueError, match=r"The key of lox.reductions.reservoir is an integer of at least 0 or"
+        ):
+            reservoir(1, key)
+    with pytest.raises(lox.LogValueError, match="It has to be known when the function is traced"):
+        jax.jit(lambda key: reservoir(1, key))(jax.random.key(0))
+    with pytest.raises(lox.LogValueError, match="reservoir takes a number of at least 1, got 0"):
+        reservoir(0, 1)
+
+
+def test_a_sample_of_events_in_a_custom_rule_is_refused():
+    @jax.custom_jvp
+    def f(x):
+        return lox.log({"x": x})["x"]
+
+    f.defjvp(lambda primals, tangents: (f(*primals), tangents[0]))
+    with pytest.raises(lox.UnsupportedPrimitiveError, match=r"'x', logged at .* cannot be reduced by .*reservoir\(2\)"):
+        lox.spool(lambda xs: lax.map(f, xs), reduce=reservoir(2, 0))(jnp.ones(3))
