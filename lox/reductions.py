@@ -163,7 +163,7 @@ def reservoir(k: int, key: Any, *, pool: bool | int = False) -> Reducer[Any]:
     >>> def f(xs):
     ...     return jax.lax.scan(lambda i, x: (i + 1, lox.log({"loss": x}, step=i)["loss"]), 0, xs)[1]
     >>> _, logs = lox.spool(f, reduce=lox.reductions.reservoir(3, 0))(jnp.arange(1000.0))
-    >>> logs["loss"].shape, (logs["loss"] == logs.steps["step"]["loss"]).all().item()
+    >>> logs["loss"].shape, logs["loss"].tolist() == logs.steps["step"]["loss"].tolist()
     ((1, 3), True)
     """
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:

@@ -65,15 +65,13 @@ def assert_near(found, wanted, error):
     assert np.all(np.abs(found - wanted) <= error * np.abs(wanted)), (found, wanted)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float8_e5m2", "int32", "uint8", "bool"])
-@pytest.mark.parametrize("error", [0.3, 0.01, 0.0005])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float8_e5m2", "int32", "bool"])
+@pytest.mark.parametrize("error", [0.01, 0.0005])
 @pytest.mark.parametrize("stream", STREAMS)
 @pytest.mark.covering(1)
 def test_quantiles_are_within_their_relative_error(stream, error, dtype):
     with np.errstate(all="ignore"):
         xs = np.nan_to_num(STREAMS[stream], posinf=3, neginf=-3) if dtype in ("int32", "bool") else STREAMS[stream]
-        if dtype == "uint8":
-            xs = np.clip(np.nan_to_num(np.abs(xs)), 0, 255)
         xs = (np.clip(xs, -(2**31), 2**31 - 200) if dtype == "int32" else xs).astype(dtype)
     found = reduced(over_scan, quantiles(QS, error), jnp.asarray(xs))
     assert found.dtype == jnp.mean(jnp.zeros(1, dtype)).dtype
@@ -258,7 +256,7 @@ def test_more_numbers_than_a_word_counts_are_in_order():
     np.testing.assert_allclose(found, [1, 1, 1, 1, 2, 8, 8, 8], rtol=0.01)
 
 
-@generates(100)
+@generates(30)
 @given(st.floats(0, 1), st.integers(1, 2**60))
 def test_ranks_of_two_words_are_exact(q, number):
     words = [np.uint32([each]) for each in (number >> 32, number & 0xFFFFFFFF)]
