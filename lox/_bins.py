@@ -189,6 +189,8 @@ class Quantiles(Binned):
     is_single: bool
     pool: bool | int
 
+    saves = f"{Binned.saves}, and a larger relative_error= takes less"
+
     def __repr__(self) -> str:
         more = f", relative_error={self.relative_error}" if self.relative_error != 0.01 else ""
         qs = self.qs[0] if self.is_single else list(self.qs)
@@ -212,16 +214,9 @@ class Quantiles(Binned):
         counts = state.number
         out = result_dtype("mean", dtype)
         bins = self._bins(jnp.float16 if jnp.dtype(out).itemsize == 1 else out)
-        low = jnp.cumsum(counts, axis=-1, dtype=jnp.uint32)
-        high = jnp.cumsum((low < counts).astype(jnp.uint32), axis=-1, dtype=jnp.uint32)  # It begins anew at 2**32.
-        found = []
-        for q in self.qs:
-            most_high, most_low = _rank(q, high[..., -1:], low[..., -1:])
-            is_before = (high < most_high) | ((high == most_high) & (low <= most_low))
-            found.append(jnp.sum(is_before, axis=-1, dtype=jnp.int32))
-        values = bins.value_of(jnp.minimum(jnp.stack(found, axis=-1), bins.number - 1))
+        values = bins.value_of(jnp.minimum(_bins_of_ranks(counts, self.qs), bins.number - 1))
         unknown = jnp.all(counts == np.uint32(0), axis=-1) | jnp.any(counts == MOST, axis=-1)
-        values = jnp.where(unknown[..., None], jnp.asarray(jnp.nan, values.dtype), values).astype(out)
+        values = jnp.where(unknown[..., None], np.asarray(np.nan, values.dtype), values).astype(out)
         return values[..., 0] if self.is_single else values
 
     def _bins(self, dtype: Any) -> FloatBins:
@@ -231,25 +226,80 @@ class Quantiles(Binned):
         return FloatBins(jnp.dtype(dtype), min(max(depth, 0), digits))
 
 
-def _rank(q: float, high: Any, low: Any) -> tuple[Any, Any]:
-    """The largest integer up to q times (n - 1), in two words, as n is. There q is a multiple of 2**-32, rounded up."""
-    low, high = low - np.uint32(1), high - (low == np.uint32(0)).astype(jnp.uint32)
-    part = math.ceil(q * 2**32)
-    if part == 2**32:
-        return high, low
-    carried, _ = _product(low, part)
-    high, low = _product(high, part)
-    total = low + carried
-    return high + (total < carried).astype(jnp.uint32), total
+class Words(NamedTuple):
+    """An integer of 64 bits."""
+
+    high: Any
+    low: Any
+
+    @classmethod
+    def added_up(cls, words: Words) -> Words:
+        """The sums of all words up to each along the last axis."""
+        low = jnp.cumsum(words.low, axis=-1, dtype=jnp.uint32)
+        carried = (low < words.low).astype(jnp.uint32)  # It begins anew at 2**32.
+        return cls(jnp.cumsum(words.high + carried, axis=-1, dtype=jnp.uint32), low)
+
+    def minus(self, other: Words) -> Words:
+        return Words(self.high - other.high - (self.low < other.low).astype(jnp.uint32), self.low - other.low)
+
+    def up_to(self, other: Words) -> Any:
+        """Whether it is no larger than another."""
+        return (self.high < other.high) | ((self.high == other.high) & (self.low <= other.low))
+
+    def map(self, function: Callable[[Any], Any]) -> Words:
+        return Words(*map(function, self))
 
 
-def _product(words: Any, factor: int) -> tuple[Any, Any]:
-    """The product of words and a word, in two words each."""
+def _bins_of_ranks(counts: Any, qs: tuple[float, ...]) -> Any:
+    """The bin of each quantile, of shape `(*batch, *shape, qs)`.
+
+    It is looked for among blocks of bins first and then in one block, which takes a pass over all bins, but no sum of
+    all up to each.
+    """
+    bins = counts.shape[-1]
+    size = math.isqrt(bins) + 1
+    blocks = -(-bins // size)
+    counts = jnp.pad(counts, [(0, 0)] * (counts.ndim - 1) + [(0, blocks * size - bins)])
+    counts = counts.reshape(*counts.shape[:-1], blocks, size)
     half, mask = np.uint32(16), np.uint32(0xFFFF)
-    a1, a0 = words >> half, words & mask
-    b1, b0 = np.uint32(factor >> 16), np.uint32(factor & 0xFFFF)
+    lower, upper = (jnp.sum(part, axis=-1, dtype=jnp.uint32) for part in (counts & mask, counts >> half))
+    low = lower + (upper << half)
+    total = Words.added_up(Words((upper >> half) + (low < lower).astype(jnp.uint32), low))
+    last = total.map(lambda words: words[..., -1:])
+    rank = _rank(qs, last)
+
+    def before(sums: Words) -> Any:
+        """How many of some sums are up to the rank."""
+        return jnp.sum(sums.up_to(rank.map(lambda words: words[..., None])), axis=-1, dtype=jnp.int32)
+
+    block = jnp.minimum(before(total.map(lambda words: words[..., None, :])), blocks - 1)
+    is_first = block == 0
+    sofar = total.map(lambda words: jnp.take_along_axis(words, jnp.maximum(block - 1, 0), axis=-1))
+    rank = rank.minus(sofar.map(lambda words: jnp.where(is_first, np.uint32(0), words)))
+    inside = jnp.take_along_axis(counts, block[..., None], axis=-2)
+    return block * size + before(Words.added_up(Words(jnp.zeros_like(inside), inside)))
+
+
+def _rank(qs: tuple[float, ...], number: Words) -> Words:
+    """The largest integers up to q times (n - 1), along the last axis. There q is a multiple of 2**-32, rounded up."""
+    last = number.minus(Words(np.uint32(0), np.uint32(1)))
+    parts = [math.ceil(q * 2**32) for q in qs]
+    factors = np.asarray([part % 2**32 for part in parts], np.uint32)
+    carried = _product(last.low, factors).high
+    high, low = _product(last.high, factors)
+    total = low + carried
+    found = Words(high + (total < carried).astype(jnp.uint32), total)
+    is_last = np.asarray([part == 2**32 for part in parts])
+    return Words(*(jnp.where(is_last, whole, word) for whole, word in zip(last, found, strict=True)))
+
+
+def _product(words: Any, factors: Any) -> Words:
+    """The products of words and factors of one word."""
+    half, mask = np.uint32(16), np.uint32(0xFFFF)
+    a1, a0, b1, b0 = words >> half, words & mask, factors >> half, factors & mask
     middle = (a0 * b0 >> half) + (a0 * b1 & mask) + (a1 * b0 & mask)
-    return a1 * b1 + (a0 * b1 >> half) + (a1 * b0 >> half) + (middle >> half), (middle << half) | (a0 * b0 & mask)
+    high = a1 * b1 + (a0 * b1 >> half) + (a1 * b0 >> half) + (middle >> half)
+    return Words(high, (middle << half) | (a0 * b0 & mask))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -270,8 +320,11 @@ class Histogram(Binned):
             raise ValueError("complex numbers have no order")
         if value.dtype == bool:
             return value.astype(jnp.uint8)
-        is_small = jnp.issubdtype(value.dtype, jnp.floating) and value.dtype.itemsize < 4
-        return value.astype(jnp.float32) if is_small else value
+        if jnp.issubdtype(value.dtype, jnp.floating):
+            return value.astype(jnp.float32) if value.dtype.itemsize < 4 else value
+        if jnp.iinfo(value.dtype).bits < 8:  # Which NumPy has no numbers of.
+            return value.astype(jnp.int32)
+        return value
 
     def bins(self, dtype: Any) -> int:
         return len(self.edges) + 1
@@ -295,8 +348,10 @@ def _edges(edges: tuple[float, ...], dtype: Any) -> tuple[int, Any]:
     """How many edges are below all numbers of a dtype, and the least number of the dtype from each of the others on."""
     if np.issubdtype(dtype, np.floating):
         with np.errstate(over="ignore"):
-            nearest = np.asarray(edges, dtype)
-        return 0, np.where(nearest < np.asarray(edges, np.float64), np.nextafter(nearest, dtype.type(np.inf)), nearest)
+            nearest = [dtype.type(edge) for edge in edges]
+        up = dtype.type(np.inf)
+        pairs = zip(nearest, edges, strict=True)
+        return 0, np.asarray([np.nextafter(near, up) if float(near) < edge else near for near, edge in pairs], dtype)
     least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
     below = sum(edge <= least for edge in edges)
     return below, np.asarray([math.ceil(edge) for edge in edges if least < edge <= most], dtype)

@@ -15,7 +15,7 @@ def where(mask: Any, first: Any, second: Any) -> Any:
     first, second = (jnp.broadcast_to(operand, shape) for operand in (first, second))
     if jnp.ndim(mask):
         places = range(jnp.ndim(mask))
-        mask = jax.lax.broadcast_in_dim(mask, shape, places, out_sharding=_explicit_sharding(first))
+        mask = jax.lax.broadcast_in_dim(mask, shape, places, out_sharding=explicit_sharding(first))
     return jax.lax.select(mask, first, second)
 
 
@@ -27,7 +27,7 @@ def broadcast_as(value: Any, array: Any, ndim: int) -> Any:
     shape = jnp.shape(value)[:ndim]
     if jnp.shape(array) == shape:
         return array
-    sharding = _explicit_sharding(value)
+    sharding = explicit_sharding(value)
     if sharding is not None:
         sharding = sharding.update(spec=PartitionSpec(*(*sharding.spec, *[None] * ndim)[:ndim]))
     return jax.lax.broadcast_in_dim(array, shape, range(jnp.ndim(array)), out_sharding=sharding)
@@ -35,14 +35,14 @@ def broadcast_as(value: Any, array: Any, ndim: int) -> Any:
 
 def sharded_as(value: Any, array: Any) -> Any:
     """The array, whose leading axes are those of the value as far as both have them, sharded like the value there."""
-    sharding = _explicit_sharding(value)
+    sharding = explicit_sharding(value)
     if sharding is None:
         return array
     spec = (*sharding.spec, *[None] * jnp.ndim(array))[: jnp.ndim(array)]
     return jax.sharding.reshard(array, PartitionSpec(*spec))
 
 
-def _explicit_sharding(value: Any) -> Any:
+def explicit_sharding(value: Any) -> Any:
     """The sharding that is part of the type of a value, or None."""
     sharding = jax.typeof(value).sharding
     return sharding if AxisType.Explicit in sharding.mesh.axis_types else None

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lox._exceptions import LogValueError
 from lox._leading_axes import where
@@ -26,7 +27,7 @@ class Reduction:
     Attributes:
         init: The state of no events, an array or a pytree of arrays; or a function that makes it of a
             `jax.ShapeDtypeStruct` of an event.
-        step: Takes a state and the value of an event, and returns the state with that event, of the same shapes and
+        step: Takes a state and the whole value of an event, and returns the state with that event, of the same shapes and
             dtypes.
         merge: Takes the states of some events and of those after them, and returns that of all. That of no events
             changes nothing.
@@ -70,6 +71,7 @@ class Own(Stepwise):
     own: Reduction
 
     pool = False
+    saves = "Log less of the value, or keep less of it"
 
     def __repr__(self) -> str:
         return repr(self.own)
@@ -80,7 +82,11 @@ class Own(Stepwise):
 
     def start(self, shape: tuple[int, ...], dtype: Any) -> Any:
         init = self.own.init
-        state = jax.tree.map(jnp.asarray, init(jax.ShapeDtypeStruct(shape, dtype)) if callable(init) else init)
+        found = init(jax.ShapeDtypeStruct(shape, dtype)) if callable(init) else init
+        try:
+            state = jax.tree.map(jnp.asarray, found)
+        except TypeError as error:
+            raise LogValueError(f"The state of {self} is an array or a tree of arrays, got {found!r}.") from error
         if not jax.tree.leaves(state):
             raise LogValueError(f"The state of {self} has no arrays: init is {init!r}.")
         return state
@@ -109,9 +115,9 @@ class Own(Stepwise):
 
     def value(self, state: Any, shape: tuple[int, ...], dtype: Any, batch_ndim: int) -> Any:
         found = _batched(self.own.finish, batch_ndim)(state)
-        if not isinstance(found, jax.Array):
+        if not isinstance(found, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
             raise LogValueError(f"finish of {self} returns an array, got {found!r}.")
-        return found
+        return jnp.asarray(found)
 
     def _alike(self, function: str, new: Any, state: Any) -> Any:
         """The new state, which has to have the types of the old one."""

@@ -154,8 +154,7 @@ def lift(
         raise LogValueError(
             f"The state of reduce={reduction} takes {size / 2**20:,.0f} MiB for events of shape {shape}"
             f"{f' in a batch of {batch_shape}' if batch_shape else ''}{_at(site)}; {MOST_BYTES >> 20} MiB is the most. "
-            "pool=True takes all elements of an event as one sample. A larger relative_error= takes less, and so do "
-            "fewer edges, or to log less of the value."
+            f"{reduction.saves}."
         )
     if mask is not None and mask.ndim > batch_ndim:
         mask, steps = of_last(mask, steps, batch_ndim)

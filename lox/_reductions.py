@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox import _compat
-from lox._leading_axes import where
+from lox._leading_axes import sharded_as, where
 
 State = TypeVar("State")
 
@@ -42,6 +42,9 @@ class Reducer(abc.ABC, Generic[State]):
 
     pool: bool | int = False
     """Whether all elements of an event are one sample, or how many of them. Then the axes of `where=` are too."""
+
+    saves = "pool=True takes all elements of an event as one sample"
+    """What makes a large state smaller, for an error."""
 
     is_numbered = False
     """Whether the result depends on how many events there were before each."""
@@ -420,7 +423,7 @@ class Ewma(Reducer[Average]):
 
     def lift(self, value: Any, mask: Any, batch_shape: tuple[int, ...]) -> Average:
         value = value.astype(_sum_dtype("mean", value.dtype))
-        left = jnp.full(batch_shape, self.decay, jnp.finfo(value.dtype).dtype)
+        left = sharded_as(value, jnp.full(batch_shape, self.decay, jnp.finfo(value.dtype).dtype))
         if mask is not None:
             value, left = where(mask, value, jnp.zeros_like(value)), jnp.where(mask, left, jnp.ones_like(left))
         return Average(value * (1 - self.decay), left, value)
@@ -445,10 +448,8 @@ class Ewma(Reducer[Average]):
 
 def _weighted(value: Any, weight: Any) -> Any:
     """The value times a weight of the shape of the batch, where infinity times 0 is infinity."""
-    weight = _expanded(weight, value)
-    return value * where(
-        (weight == 0) & ~jnp.isfinite(value), jnp.ones_like(value), jnp.broadcast_to(weight, value.shape)
-    )
+    weight = sharded_as(value, jnp.broadcast_to(_expanded(weight, value), value.shape))
+    return value * where((weight == 0) & ~jnp.isfinite(value), jnp.ones_like(value), weight)
 
 
 def _real_product(first: Any, second: Any) -> Any:
@@ -475,7 +476,7 @@ def _numpy_dtype(name: str, dtype: Any, x64: bool) -> Any:
 
 def _sum_dtype(name: str, dtype: Any) -> Any:
     out = result_dtype(name, dtype)
-    return jnp.float32 if out in (jnp.bfloat16, jnp.float16) else out
+    return jnp.float32 if jnp.issubdtype(out, jnp.floating) and jnp.finfo(out).bits < 32 else out
 
 
 REDUCTIONS: dict[str, Reducer[Any]] = {

@@ -16,10 +16,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from lox import _compat
 from lox._columns import promoted
-from lox._leading_axes import sharded_as
+from lox._leading_axes import explicit_sharding, sharded_as
 from lox._reductions import Reducer
 
 
@@ -61,6 +62,8 @@ class Pending:
 
     def then(self, other: Pending) -> Pending:
         """These, and then others."""
+        if not self.number:
+            return dataclasses.replace(other, before=self.before, room=self.room)
         values = joined(self.values, other.values)
         if self.happened is None and other.happened is None:
             return dataclasses.replace(self, values=values)
@@ -163,13 +166,21 @@ class Stepwise(Reducer[Any]):
         return Pending(values, happened, shape)
 
     def none(self, like: Any) -> Folded:
-        zero, dtype = self._zero(like)
-        start = self.start(like.shape, dtype)
-        return Folded(jax.tree.map(lambda leaf: _repeated(leaf, zero), start), like.shape, dtype)
+        if isinstance(like, Folded):
+            start = self.start(like.shape, like.dtype)
+            return dataclasses.replace(like, state=jax.tree.map(_of_type, start, like.state))
+        dtype, event = self.dtype_of(like.values), _event_of(like.any_value())
+        return Folded(_repeated(self.start(like.shape, dtype), event, like.shape), like.shape, dtype)
 
     def none_in_branch(self, like: Any) -> Pending:
-        zero, dtype = self._zero(like)
-        values = jax.tree.map(lambda leaf: _repeated(leaf, zero), self.no_values(like.shape, dtype))
+        if isinstance(like, Folded):
+            dtype, array = like.dtype, jax.tree.leaves(like.state)[0]
+            rest = array.ndim - np.ndim(jax.tree.leaves(self.start(like.shape, dtype))[0]) + len(like.shape)
+            event = _zeros(array)
+            event = jnp.sum(event, axis=tuple(range(min(rest, event.ndim), event.ndim)))
+        else:
+            dtype, event = self.dtype_of(like.values), _event_of(like.any_value())
+        values = _repeated(self.no_values(like.shape, dtype), event, like.shape)
         return Pending(values, None, like.shape, room=IN_BRANCH)
 
     def alike(self, state: Any, states: Sequence[Any]) -> Any:
@@ -195,7 +206,8 @@ class Stepwise(Reducer[Any]):
             return self._added(self.full(first), second)
         first = self.full(first)
         batch_ndim = _batch_ndim(first, self.start(first.shape, first.dtype))
-        return dataclasses.replace(first, state=self.join(first.state, second.state, batch_ndim))
+        join = functools.partial(self.join, batch_ndim=batch_ndim)
+        return dataclasses.replace(first, state=_without_sharding(join, _specs(first.state), first.state, second.state))
 
     def stacked(self, values: Any, batch_shape: tuple[int, ...]) -> Folded:
         values, shape = self._sample(self.read(values), 1 + len(batch_shape))
@@ -204,29 +216,29 @@ class Stepwise(Reducer[Any]):
             array = jnp.moveaxis(array, 0, -2)
             return array.reshape(*array.shape[:-2], math.prod(array.shape[-2:]))
 
-        return self.full(Pending(jax.tree.map(in_sequence, values), None, shape))
+        specs = _specs(values)
+        if specs is not None:
+            specs = jax.tree.map(lambda spec: PartitionSpec(*spec[1:-1]), specs, is_leaf=_is_spec)
+        values = _without_sharding(functools.partial(jax.tree.map, in_sequence), specs, values)
+        return self.full(Pending(values, None, shape))
 
     def finish(self, state: Any, number: Callable[[Any], Any], dtype: Any) -> Any:
         folded = self.full(state)
         batch_ndim = _batch_ndim(folded, self.start(folded.shape, folded.dtype))
-        return self.value(folded.state, folded.shape, dtype, batch_ndim)
-
-    def _zero(self, like: Any) -> tuple[Any, Any]:
-        """Zeros of the shape of the batch, from the abstract values of a state, and the dtype of its values.
-
-        They vary over shards, and are sharded, as these are.
-        """
-        pending = isinstance(like, Pending)
-        array = like.any_value() if pending else jax.tree.leaves(like.state)[0]
-        dtype = self.dtype_of(like.values) if pending else like.dtype
-        rest = len(like.shape) + 1 if pending else np.ndim(jax.tree.leaves(self.start(like.shape, dtype))[0])
-        zeros = _compat.zeros_like_aval(array)
-        return jnp.sum(zeros, axis=tuple(range(zeros.ndim - rest, zeros.ndim))), dtype
+        value = functools.partial(self.value, shape=folded.shape, dtype=dtype, batch_ndim=batch_ndim)
+        specs = _specs(jax.tree.leaves(folded.state)[0])
+        if specs is not None:
+            first = (*specs, *[None] * batch_ndim)[: batch_ndim + len(folded.shape)]
+            state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), folded.state)
+            like = jax.eval_shape(value, state)
+            specs = jax.tree.map(lambda leaf: PartitionSpec(*first[: leaf.ndim]), like)
+        return _without_sharding(value, specs, folded.state)
 
     def _added(self, folded: Folded, events: Pending) -> Folded:
         if not events.number:
             return folded
-        state = _add(self, folded.state, events.values, events.happened, folded.shape)
+        add = functools.partial(_add, self, shape=folded.shape)
+        state = _without_sharding(add, _specs(folded.state), folded.state, events.values, events.happened)
         return dataclasses.replace(folded, state=state)
 
     def _sample(self, value: Any, batch_ndim: int) -> tuple[Any, tuple[int, ...]]:
@@ -239,7 +251,14 @@ class Stepwise(Reducer[Any]):
         chosen: Any = slice(None)
         if self.pool is not True and self.pool < number:
             chosen = np.sort(np.random.default_rng(0).choice(number, self.pool, replace=False))
-        return jax.tree.map(lambda array: array.reshape(*batch, number)[..., chosen], value), ()
+        specs = _specs(value)
+        if specs is not None:
+            specs = jax.tree.map(lambda spec: PartitionSpec(*spec[:batch_ndim]), specs, is_leaf=_is_spec)
+
+        def sample(value: Any) -> Any:
+            return jax.tree.map(lambda array: array.reshape(*batch, number)[..., chosen], value)
+
+        return _without_sharding(sample, specs, value), ()
 
 
 def _batch_ndim(folded: Folded, start: Any) -> int:
@@ -247,10 +266,52 @@ def _batch_ndim(folded: Folded, start: Any) -> int:
     return int(first.ndim - np.ndim(of_one))
 
 
-def _repeated(leaf: Any, like: Any) -> Any:
-    """An array for each element of an array, sharded as that is, and varying over shards as that does."""
-    repeated = sharded_as(like, jnp.broadcast_to(leaf, (*like.shape, *np.shape(leaf))))
-    return _compat.vary_in_branch(repeated, sorted(_compat.varying_axes(like)))
+def _zeros(aval: Any) -> Any:
+    return _compat.zeros_like_aval(aval)
+
+
+def _event_of(aval: Any) -> Any:
+    """Zeros of the shape of one event, from the abstract value of several along the last axis."""
+    return jnp.sum(_zeros(aval), axis=-1)
+
+
+def _of_type(leaf: Any, aval: Any) -> Any:
+    """An array, repeated, that is sharded and varies over shards as an abstract value does."""
+    repeated = sharded_as(_zeros(aval), jnp.broadcast_to(leaf, aval.shape))
+    return _compat.vary_in_branch(repeated, sorted(_compat.varying_axes(aval)))
+
+
+def _repeated(tree: Any, event: Any, shape: tuple[int, ...]) -> Any:
+    """Arrays for each batch element of an event of this shape, sharded as it is, and varying over shards as it does.
+
+    An array that begins with the axes of the event is sharded along these too.
+    """
+    batch = event.shape[: event.ndim - len(shape)]
+    of_batch = jnp.sum(event, axis=tuple(range(len(batch), event.ndim)))
+
+    def repeated(leaf: Any) -> Any:
+        whole = jnp.broadcast_to(leaf, (*batch, *np.shape(leaf)))
+        whole = sharded_as(event if np.shape(leaf)[: len(shape)] == shape else of_batch, whole)
+        return _compat.vary_in_branch(whole, sorted(_compat.varying_axes(event)))
+
+    return jax.tree.map(repeated, tree)
+
+
+def _is_spec(leaf: Any) -> bool:
+    return isinstance(leaf, PartitionSpec)
+
+
+def _specs(tree: Any) -> Any:
+    """How arrays are sharded, for `_without_sharding`; None where that is not part of their types."""
+    shardings = jax.tree.map(explicit_sharding, tree)
+    if not jax.tree.leaves(shardings):
+        return None
+    return jax.tree.map(lambda array: getattr(explicit_sharding(array), "spec", PartitionSpec()), tree)
+
+
+def _without_sharding(function: Callable[..., Any], specs: Any, *args: Any) -> Any:
+    """Call a function with arrays whose shardings are not part of their types, and shard the results like this."""
+    return function(*args) if specs is None else jax.sharding.auto_axes(function, out_sharding=specs)(*args)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4), inline=True)  # Which an eager call dispatches at once.

@@ -11,16 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 from jax.experimental import checkify
-from jax.sharding import AxisType, PartitionSpec
-from test_reduce import LOOPS, over_scan, over_scans, over_while, reduced
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from test_reduce import LOOPS, over_scan, over_scans, over_steps, over_while, reduced
 from tiers import generates
 
 import lox
 import lox.testing
 from lox import _bins, _largest
-from lox.reductions import Reduction, histogram, quantiles, reservoir, topk
+from lox.reductions import Reduction, ewma, histogram, quantiles, reservoir, topk
 
 QS = (0, 0.001, 0.1, 0.25, 0.5, 0.9, 0.999, 1)
+COARSE = quantiles(QS, 0.2)
+"""Which takes less time."""
+
 loops = pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
 random = np.random.default_rng(0)
 SUBNORMAL = np.arange(1, 4001, dtype=np.uint32).view(np.float32)
@@ -101,8 +104,9 @@ def test_the_bins_of_all_numbers_are_in_their_order(dtype, depth):
     assert (np.bincount(places)[of_infinity] == 1).all()
 
 
+@pytest.mark.covering(1)
 @loops
-@pytest.mark.parametrize("how", [quantiles(QS), histogram(np.linspace(-1, 1, 9))], ids=["quantiles", "histogram"])
+@pytest.mark.parametrize("how", [COARSE, histogram(np.linspace(-1, 1, 9))], ids=["quantiles", "histogram"])
 def test_it_is_the_same_in_every_loop_and_of_logs(loop, how):
     xs = jnp.asarray(random.normal(size=240).astype(np.float32))
     wanted = reduced(over_scan, how, xs)
@@ -137,7 +141,7 @@ def of_branches(xs):
     return np.repeat(xs, np.choose(kinds, [0, 1, 2, 3, xs > 0]))
 
 
-@pytest.mark.parametrize("how", [quantiles(QS), histogram(np.linspace(-1, 1, 9))], ids=["quantiles", "histogram"])
+@pytest.mark.parametrize("how", [COARSE, histogram(np.linspace(-1, 1, 9))], ids=["quantiles", "histogram"])
 def test_branches_return_their_events(how):
     xs = random.normal(size=(3, 200)).astype(np.float32)
     wanted = np.stack([reduced(over_scan, how, jnp.asarray(of_branches(row))) for row in xs])
@@ -162,7 +166,7 @@ def test_a_batched_branch_does_not_select_a_state():
     assert {eqn.primitive.name for eqn in large} <= {"scatter-add", "scatter_add", "jit", "pjit"}
 
 
-@pytest.mark.parametrize("how", [quantiles((0.1, 0.5)), histogram([-1, 0, 1])], ids=["quantiles", "histogram"])
+@pytest.mark.parametrize("how", [quantiles((0.1, 0.5), 0.2), histogram([-1, 0, 1])], ids=["quantiles", "histogram"])
 def test_each_batch_element_and_window_is_by_itself(how):
     def f(xs):
         return lax.map(lambda x: lox.log({"x": x}, where=x > -1, i=1)["x"], xs)
@@ -220,6 +224,15 @@ def test_a_histogram_counts_as_it_says(edges, dtype):
     assert found.tolist() == wanted
 
 
+def test_edges_that_are_integers_are_exact():
+    with jax.enable_x64(True):
+        xs = jnp.asarray([2**53, 2**53 + 1, 2**53 + 2, 0, -1, 2**61])
+        edges = [-(2**61), 0, 1, 2**53 + 1, 2**53 + 2, 2**61]
+        assert reduced(over_scan, histogram(edges), xs).tolist() == [0, 1, 1, 1, 1, 1, 1]
+        assert reduced(over_scan, histogram(edges), xs.astype(jnp.float64)).tolist() == [0, 1, 1, 2, 0, 1, 1]
+    assert reduced(over_scan, histogram([-8, 0, 7]), jnp.array([1, 2, -3, 7], "int4")).tolist() == [0, 1, 2, 1]
+
+
 def test_nan_is_in_no_bin():
     assert reduced(over_scan, histogram([0, 1]), jnp.array([np.nan, 0.5, np.nan])).tolist() == [0, 1, 0]
 
@@ -259,10 +272,30 @@ def test_more_numbers_than_a_word_counts_are_in_order():
 @generates(30)
 @given(st.floats(0, 1), st.integers(1, 2**60))
 def test_ranks_of_two_words_are_exact(q, number):
-    words = [np.uint32([each]) for each in (number >> 32, number & 0xFFFFFFFF)]
-    high, low = _bins._rank(q, *words)
+    words = _bins.Words(*(np.uint32([each]) for each in (number >> 32, number & 0xFFFFFFFF)))
+    high, low = _bins._rank((q,), words)
     part = int(np.ceil(np.float64(q) * 2**32))
     assert (int(high[0]) << 32) + int(low[0]) == part * (number - 1) >> 32
+
+
+@generates(20)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40))
+def test_the_bin_of_a_rank_is_that_of_the_sum_of_all_bins(seed, bins):
+    """Of counts so large that their sum takes two words, and of small ones, many of them 0."""
+    drawn = np.random.default_rng(seed)
+    counts = drawn.choice([0, 0, 1, 5, 2**16, 2**31, 2**32 - 2], bins).astype(np.uint32)
+    counts[0] += np.uint32(1)
+    qs = (0, *drawn.random(3).tolist(), 0.5, 1)
+    total = np.cumsum(counts.astype(object))
+    ranks = [int(np.ceil(np.float64(q) * 2**32)) * (int(total[-1]) - 1) >> 32 for q in qs]
+    wanted = [sum(bool(each <= rank) for each in total) for rank in ranks]
+    assert _bins._bins_of_ranks(jnp.asarray(counts), qs).tolist() == wanted
+
+
+def test_a_thousand_quantiles_are_those_one_by_one():
+    xs = jnp.asarray(random.normal(size=500).astype(np.float32))
+    qs = np.linspace(0, 1, 1000)
+    assert_near(reduced(over_scan, quantiles(qs, 0.1), xs), lower(np.asarray(xs), qs), 0.1)
 
 
 def log(x):
@@ -383,10 +416,12 @@ def test_a_state_that_is_too_large_is_refused_with_its_size_and_place():
     large = Reduction(jnp.zeros(2**24 + 1), lambda s, x: s + x, jnp.add, jnp.sum)
     with pytest.raises(lox.LogValueError, match="takes 64 MiB"):
         lox.spool(log, reduce=large)(1.0)
+    with pytest.raises(lox.LogValueError, match="and a larger relative_error= takes less"):
+        lox.spool(log, reduce=quantiles([0.5], 1e-6))(1.0)
     lox.spool(log, reduce="mean")(jnp.zeros(2**25, jnp.int8))
 
 
-@pytest.mark.parametrize("qs", [-0.1, 1.1, [], [[0.5]], "a", None, [0.5, np.nan], [0.5, "b"]], ids=str)
+@pytest.mark.parametrize("qs", [-0.1, 1.1, [], [[0.5]], "a", "0.5", None, True, [0.5, np.nan], [0.5, "b"]], ids=str)
 def test_quantiles_are_numbers_from_0_to_1(qs):
     with pytest.raises(lox.LogValueError, match=r"quantiles takes a number from 0 to 1 or a sequence of them, got"):
         quantiles(qs)
@@ -398,7 +433,9 @@ def test_a_relative_error_is_a_number(error):
         quantiles(0.5, error)
 
 
-@pytest.mark.parametrize("edges", [[], [1, 1], [2, 1], [np.nan], [0, np.nan], "a", None, 3, [[0, 1]], ["b"]], ids=str)
+@pytest.mark.parametrize(
+    "edges", [[], [1, 1], [2, 1], [np.nan], [0, np.nan], "a", None, 3, [[0, 1]], ["b"], [0, 10**400]], ids=str
+)
 def test_edges_are_numbers_in_order(edges):
     with pytest.raises(lox.LogValueError, match=r"histogram takes one or more numbers, each larger than the one"):
         histogram(edges)
@@ -423,8 +460,8 @@ def test_objects_are_written_as_they_are_made():
         "lox.reductions.quantiles([0.5, 1.0], relative_error=0.02, pool=True)"
     )
     assert repr(quantiles(0.5)) == "lox.reductions.quantiles(0.5)"
-    assert repr(histogram([0, 1])) == "lox.reductions.histogram([0.0, 1.0])"
-    assert repr(histogram(range(9), pool=7)) == "lox.reductions.histogram([0.0, ..., 8.0], pool=7)"
+    assert repr(histogram([0, 1])) == "lox.reductions.histogram([0, 1])"
+    assert repr(histogram(range(9), pool=7)) == "lox.reductions.histogram([0, ..., 8], pool=7)"
 
 
 @pytest.mark.parametrize("how", [quantiles(QS), histogram([0, 1])], ids=["quantiles", "histogram"])
@@ -434,7 +471,9 @@ def test_no_checker_of_jax_objects(how):
     errors.throw()
     np.testing.assert_array_equal(found, reduced(over_scan, how, xs[::2]))
     with jax.debug_nans(True), jax.checking_leaks():
-        reduced(over_scan, how, xs)
+        for transform in (jax.jit, lambda f: f):
+            reduced(over_scan, how, xs, transform)
+            reduced(over_steps, how, xs, transform)
 
 
 def test_quantiles_are_constants_for_derivatives_and_the_rest_keeps_its_own():
@@ -469,6 +508,37 @@ def over_branches_of(xs):
         return carry, None
 
     lax.scan(step, 0, xs)
+
+
+SUM = Reduction(lambda event: jnp.zeros(event.shape, event.dtype), lambda s, x: s + x, jnp.add, lambda s: s)
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize(
+    "how",
+    [*(quantiles(0.5, 0.2, pool=pool) for pool in (False, True)), histogram([10]), topk(2), topk(2, pool=True)]
+    + [reservoir(2, 0), ewma(0.5), SUM],
+    ids=str,
+)
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("around", ["scan", "branches", "batch", "no loop"])
+def test_shardings_in_types_stay(around, window, how):
+    functions = {
+        "scan": over_scan,
+        "branches": lambda xs: lax.map(lambda x: lax.cond(x.sum() > 0, lambda: log(x), lambda: None), xs),
+        "batch": jax.vmap(over_scan, in_axes=1),
+        "no loop": log,
+    }
+    fun = lox.spool(functions[around], reduce=how, window=window, unify=True)
+    xs = jnp.arange(40.0).reshape(10, 4)
+    _, wanted = fun(xs)
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        sharded = jax.device_put(xs, NamedSharding(mesh, PartitionSpec(None, "d")))
+        for spooled in (fun, jax.jit(fun)):
+            np.testing.assert_allclose(np.asarray(spooled(sharded)[1]["x"]), wanted["x"], rtol=1e-6)
+        if around == "scan" and how is not SUM and not how.pool:
+            assert "d" in jax.typeof(jax.jit(fun)(sharded)[1]["x"]).sharding.spec
 
 
 # -- reductions of one's own -----------------------------------------------------------------------------------------
@@ -512,6 +582,10 @@ def test_a_reduction_of_ones_own_has_batch_elements_windows_and_masks():
         ({"step": lambda s, x: s[0]}, r"step of .* returns a state of float32\[\], but init is one of \('float32"),
         ({"step": lambda s, x: (s[0], s[0])}, r"step of .* returns a state of \('float32\[\]', 'float32\[\]'\)"),
         ({"merge": lambda a, b: (a[0][None], a[1])}, r"merge of .* returns a state of \('float32\[1\]', 'int32\[\]'\)"),
+        (
+            {"init": ("a",)},
+            r"The state of lox.reductions.Reduction\(step=.*\) is an array or a tree of arrays, got \('a'",
+        ),
         ({"finish": lambda state: state}, r"finish of .* returns an array, got \("),
     ],
 )
@@ -526,7 +600,18 @@ EVENTS = np.asarray(random.normal(size=(9, 2)), np.float32)
 
 
 @pytest.mark.parametrize(
-    "how", ["mean", "std", "first", "count", quantiles(QS), histogram([0]), topk(3), MEAN], ids=str
+    "how",
+    [
+        "mean",
+        "std",
+        "first",
+        "count",
+        pytest.param(COARSE, marks=pytest.mark.exhaustive),
+        histogram([0]),
+        topk(3),
+        MEAN,
+    ],
+    ids=str,
 )
 def test_a_reduction_is_found_to_be_as_described(how):
     lox.testing.check_reduction(how, EVENTS)
@@ -560,6 +645,8 @@ def test_an_ordered_reduction_may_depend_on_the_order():
 def test_fewer_than_two_events_check_nothing():
     with pytest.raises(ValueError, match="at least 2 events"):
         lox.testing.check_reduction("mean", [1.0])
+    with pytest.raises(ValueError, match="tolerance must be a number of at least 0, got nan"):
+        lox.testing.check_reduction("mean", [1.0, 2.0], tolerance=float("nan"))
 
 
 # -- the largest values ----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ def check_reduction(reduction: AnyReduction, values: Any, *, tolerance: float = 
 
     They are split in two and in three at each of several places, into loops of their own and into functions; masked
     ones come between them; they are batch elements of a `vmap`; and unless the reduction is `ordered`, they come in
-    another order.
+    another order. Whether the result is what you mean, it does not say.
 
     Args:
         reduction: What `reduce=` takes for a key, such as a `lox.reductions.Reduction`.
@@ -32,7 +33,7 @@ def check_reduction(reduction: AnyReduction, values: Any, *, tolerance: float = 
     Raises:
         BrokenLaw: It does not. The message says how the events were grouped, and has both results. An
             `AssertionError`.
-        ValueError: There are fewer than 2 events.
+        ValueError: There are fewer than 2 events, or the tolerance is none.
 
     >>> import jax.numpy as jnp
     >>> import lox.testing
@@ -44,6 +45,8 @@ def check_reduction(reduction: AnyReduction, values: Any, *, tolerance: float = 
     ... )
     >>> lox.testing.check_reduction(mean, jnp.array([3.0, 1.0, 4.0, 1.0, 5.0]))
     """
+    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not 0 <= tolerance < math.inf:
+        raise ValueError(f"tolerance must be a number of at least 0, got {tolerance!r}.")
     values = jnp.asarray(values)
     if not values.ndim or len(values) < 2:
         raise ValueError(f"check_reduction takes at least 2 events, stacked along the first axis, got {values!r}.")
