@@ -27,8 +27,8 @@ class Reduction:
     Attributes:
         init: The state of no events, an array or a pytree of arrays; or a function that makes it of a
             `jax.ShapeDtypeStruct` of an event.
-        step: Takes a state and the whole value of an event, and returns the state with that event, of the same shapes and
-            dtypes.
+        step: Takes a state and the whole value of an event, and returns the state with that event, of the same shapes
+            and dtypes.
         merge: Takes the states of some events and of those after them, and returns that of all. That of no events
             changes nothing.
         finish: Takes a state, and returns the result, an array.

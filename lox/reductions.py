@@ -37,7 +37,7 @@ def quantiles(qs: float | Sequence[float], relative_error: float = 0.01, *, pool
 
     A key takes 139 KiB per element of the value (and of the batch) in float32, at the default error, so that a value of
     1,000 elements needs `pool=`; half the error takes twice as much, and 1e-4 is about the least for one number. The
-    result takes a pass over all of it: with `window=`, a tenth of a millisecond or so for each window and element. It is
+    result takes a pass over all of it: with `window=`, some tenths of a millisecond for each window and element. It is
     NaN where there was no number, and where one bin of the state has counted 2**32 - 1 numbers, which is as far as it
     can count. It has no derivative: `jax.grad` takes it as a constant.
 
