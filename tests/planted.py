@@ -1,6 +1,7 @@
 """Plants small faults, drawn at random, in a copy of lox, and runs the quick tests that reach each of them.
 
     python tests/planted.py --seed 4 --count 120    what the tests of the default tier notice, and what survives
+    python tests/planted.py --seed 4 --count 120 --whole    what the exhaustive tests notice of these survivors
 
 `tests/mutants.py` breaks each rule by hand; these are mistakes of one token or one statement, anywhere in the library.
 The copy, the tests that reach each line and the outcomes are in `build/planted`. A run that was stopped continues
@@ -33,8 +34,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PLACE = ROOT / "build" / "planted"
 COPY = PLACE / "checkout"
-LIMIT = 90.0
-"""Seconds that the tests of one mutant may take."""
+LIMITS = {"default": 90.0, "exhaustive": 600.0}
+"""Seconds that the tests of a tier may take for one mutant."""
 HANGING = ["-o", "faulthandler_timeout=30", "-o", "faulthandler_exit_on_timeout=true"]
 """A test that runs longer is one that the mutant keeps from ending."""
 TOOL = 2  # `sys.monitoring.PROFILER_ID`, which older Pythons do not have
@@ -251,13 +252,13 @@ def draw(seed: int, count: int) -> list[Mutant]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The option of this module as a plugin of pytest, in the processes that it starts."""
-    parser.addoption("--map", type=Path, help="write here which tests reach which lines, and their seconds")
+    parser.addoption("--planted-map", type=Path, help="write here which tests reach which lines, and their seconds")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Records what runs, from the import of lox on, and sees that the copy is what is imported."""
-    if config.option.map:
-        config.pluginmanager.register(Reached(config.option.map, f"{config.rootpath}{os.sep}"))
+    if config.option.planted_map:
+        config.pluginmanager.register(Reached(config.option.planted_map, f"{config.rootpath}{os.sep}"))
     import lox
 
     if Path(lox.__file__).parent != config.rootpath / "lox":
@@ -321,7 +322,7 @@ class Reached:
         self._file.write_text(json.dumps(found), encoding="utf-8")
 
 
-def tests_of(mutant: Mutant, reach: dict[str, Any]) -> list[str]:
+def tests_of(mutant: Mutant, reach: dict[str, Any], limit: float) -> list[str]:
     """The tests that reach a mutant, in rounds: the quickest first, and each by file.
 
     Of what runs when lox is imported, they are those that reach the function, class or module around it.
@@ -334,7 +335,7 @@ def tests_of(mutant: Mutant, reach: dict[str, Any]) -> list[str]:
     order, spent = [], 0.0
     for test in sorted(tests, key=lambda test: (reach["seconds"][test], test)):
         spent += reach["seconds"][test]
-        if spent <= LIMIT / 2:  # The other half is for what a mutant slows down.
+        if spent <= limit / 2:  # The other half is for what a mutant slows down.
             order.append((int(math.log2(4 + spent)), reach["tests"][test].partition("::")[0], test))
     return [reach["tests"][test] for *_, test in sorted(order)]
 
@@ -362,7 +363,7 @@ def run_pytest(arguments: list[str], limit: float | None) -> tuple[int | None, s
         return None, process.communicate()[0]
 
 
-def outcome(mutant: Mutant, tests: list[str]) -> tuple[str, str]:
+def outcome(mutant: Mutant, tests: list[str], limit: float) -> tuple[str, str]:
     """Plants the mutant, runs the tests and takes it out again; returns what became of it, and by what."""
     if not tests:
         return "unreached", ""
@@ -372,7 +373,7 @@ def outcome(mutant: Mutant, tests: list[str]) -> tuple[str, str]:
     original, kept = path.read_bytes(), path.stat()
     try:
         path.write_bytes(original[: mutant.start] + mutant.after.encode() + original[mutant.end :])
-        status, output = run_pytest(["-x", *HANGING, f"@{chosen}"], LIMIT)
+        status, output = run_pytest(["-x", *HANGING, f"@{chosen}"], limit)
     finally:
         path.write_bytes(original)
         os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
@@ -397,31 +398,43 @@ def make_copy() -> None:
             shutil.copy2(ROOT / name, COPY / name)
 
 
+def reach_of(tier: str) -> dict[str, Any]:
+    """Which lines the tests of a tier reach."""
+    file = PLACE / f"{tier}.json"
+    if not file.exists():
+        print(f"Runs the tests of the {tier} tier, to see which lines each reaches.", flush=True)
+        chosen = [] if tier == "default" else ["-m", tier]
+        _, output = run_pytest([f"--planted-map={file}", *chosen], None)
+        print(output.splitlines()[-1])
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
 def main() -> None:
     """Draws, runs what has not been run, and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, required=True, help="what the mutants are drawn with")
     parser.add_argument("--count", type=int, required=True, help="the number of mutants")
+    parser.add_argument("--whole", action="store_true", help="run the exhaustive tests on what survives the others")
     options = parser.parse_args()
     make_copy()
     mutants = draw(options.seed, options.count)
-    if not (PLACE / "map.json").exists():
-        print("Runs the tests of the default tier, to see which lines each reaches.", flush=True)
-        _, output = run_pytest([f"--planted-map={PLACE / 'map.json'}"], None)
-        print(output.splitlines()[-1])
-    reach = json.loads((PLACE / "map.json").read_text(encoding="utf-8"))
+    reaches = {tier: reach_of(tier) for tier in LIMITS if tier == "default" or options.whole}
     kept = PLACE / f"seed-{options.seed}.json"
     found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     counts: Counter[tuple[str, str]] = Counter()
     for number, mutant in enumerate(mutants, 1):
-        if str(mutant) not in found:
-            tests = tests_of(mutant, reach)
-            became, by = outcome(mutant, tests)
-            found[str(mutant)] = {"area": mutant.area, "outcome": became, "by": by, "tests": len(tests)}
-            kept.write_text(json.dumps(found, indent=1), encoding="utf-8")
-        result = found[str(mutant)]
+        result = found.setdefault(str(mutant), {"area": mutant.area, "outcome": "unreached", "tiers": []})
+        for tier, reach in reaches.items():
+            if tier not in result["tiers"] and result["outcome"] in ("survived", "unreached"):
+                tests = tests_of(mutant, reach, LIMITS[tier])
+                became, by = outcome(mutant, tests, LIMITS[tier])
+                if became != "unreached":
+                    result |= {"outcome": became, "by": by, "tests": len(tests)}
+                result["tiers"].append(tier)
+                kept.write_text(json.dumps(found, indent=1), encoding="utf-8")
         counts[result["area"], result["outcome"]] += 1
-        print(f"{number:3} {result['outcome']:10} {mutant}  {result['by']}", flush=True)
+        print(f"{number:3} {result['outcome']:10} {mutant}  {result.get('by', '')}", flush=True)
     print(f"\n{'area':8}" + "".join(f"{column:>11}" for column in ("drawn", *OUTCOMES)))
     for area in SHARES:
         row = [counts[area, column] for column in OUTCOMES]
