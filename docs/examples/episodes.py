@@ -3,7 +3,8 @@
     python docs/examples/episodes.py
 
 Which environment is done when, only the run tells. `where=` makes each environment log its own return, and
-`max_events=` bounds what is kept of each: the memory is that of 8 episodes, not of 1,000 steps.
+`max_events=` bounds what is kept of each: the memory is that of 8 episodes, not of 1,000 steps. Quantiles take the
+returns of all environments as one sample: those of each 250 steps in which an episode ended are a row.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import lox
 
 ENVIRONMENTS, STEPS, EPISODES = 2048, 1000, 8
+QUANTILES = lox.reductions.quantiles([0.1, 0.5, 0.9], pool=True)
 
 
 def rollout(key):
@@ -44,6 +46,10 @@ def main() -> None:
         print(f"  environment {place}: episodes {numbers[:kept].tolist()} ended at steps {steps[:kept].tolist()}")
     every_step = jax.eval_shape(lox.spool(rollout), jax.random.key(0))[1]
     print(f"{size(logs) / 1e3:.0f} kB of logs; those of every step would be {size(every_step) / 1e6:.0f} MB")
+    _, logs = jax.jit(lox.spool(rollout, reduce=QUANTILES, window=250))(jax.random.key(0))
+    print("returns, of all environments: 10 %, median, 90 %")
+    for step, row in zip(logs.steps["step"]["return"][logs.mask["return"]], logs.valid("return"), strict=True):
+        print(f"  to step {step}: {', '.join(f'{each:.0f}' for each in row)}")
 
 
 def size(logs):

@@ -58,13 +58,21 @@ def test_the_solver_logs_the_same_steps_in_each_way():
 
 
 def test_each_environment_logs_where_its_episodes_end():
-    first, _, *environments, memory = run("episodes.py").splitlines()
+    first, _, *environments, memory, _, _, _, _, _ = run("episodes.py").splitlines()
     episodes, kept, dropped = (int(number) for number in re.findall(r"(\d+) (?:episodes|kept|dropped)", first))
     assert episodes == kept + dropped
     for line in environments:
         numbers, steps = (json.loads(part) for part in re.findall(r"\[.*?\]", line))
         assert numbers == list(range(len(numbers))) and steps == sorted(steps)
     assert "221 kB of logs; those of every step would be 27 MB" in memory
+
+
+def test_returns_of_all_environments_have_quantiles():
+    *_, title, first, second, third, last = run("episodes.py").splitlines()
+    assert title == "returns, of all environments: 10 %, median, 90 %"
+    rows = [tuple(map(int, re.findall(r"-?\d+", line))) for line in (first, second, third, last)]
+    assert [step // 250 for step, *_ in rows] == [1, 2, 3, 3] and rows[-1][0] == 999
+    assert all(low < median < high < -10 for _, low, median, high in rows)
 
 
 def test_attention_is_watched_in_flax_and_in_equinox():
