@@ -381,7 +381,7 @@ class Spread(Reducer[Moments]):
         has_spread = found > 0
         if self.name == "std":  # The square root of 0 has no derivative.
             found = where(has_spread, jnp.sqrt(where(has_spread, found, jnp.ones_like(found))), found)
-        found = where(state.had_large, jnp.full_like(found, jnp.nan), found)
+        found = jnp.where(state.had_large, np.asarray(np.nan, found.dtype), found)
         return found.astype(result_dtype(self.name, dtype))
 
     def full(self, state: Moments) -> Moments:

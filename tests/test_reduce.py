@@ -150,6 +150,7 @@ def test_an_infinite_sum_is_no_nan(transform):
     with jax.debug_nans(True):
         assert reduced(over_scan, "mean", jnp.array([1.0, np.inf]), transform) == np.inf
         assert reduced(over_steps, "sum", jnp.array([1.0, np.inf]), transform) == np.inf
+        assert reduced(over_steps, "std", jnp.array([1.0, 3.0]), transform) == 1
 
 
 @pytest.mark.covering(1)
