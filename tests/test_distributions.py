@@ -689,7 +689,7 @@ def numbered(loop):
 def largest(xs, k):
     """The values and places of the largest elements, NaN as the least ones, for NumPy."""
     exact = np.asarray(xs, np.float64)
-    order = np.argsort(np.where(np.isnan(exact), np.inf, -exact), kind="stable")[:k]
+    order = np.lexsort((np.where(np.isnan(exact), 0, -exact), np.isnan(exact)))[:k]
     return exact[order], order
 
 
