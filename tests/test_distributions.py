@@ -583,8 +583,8 @@ def test_a_reduction_of_ones_own_has_batch_elements_windows_and_masks():
         ({"step": lambda s, x: (s[0], s[0])}, r"step of .* returns a state of \('float32\[\]', 'float32\[\]'\)"),
         ({"merge": lambda a, b: (a[0][None], a[1])}, r"merge of .* returns a state of \('float32\[1\]', 'int32\[\]'\)"),
         (
-            {"init": ("a",)},
-            r"The state of lox.reductions.Reduction\(step=.*\) is an array or a tree of arrays, got \('a'",
+            {"init": ("text",)},
+            r"The state of lox.reductions.Reduction\(step=.*\) is an array or a tree of arrays, got \('text'",
         ),
         ({"finish": lambda state: state}, r"finish of .* returns an array, got \("),
     ],
