@@ -247,6 +247,7 @@ def test_a_bin_that_is_full_counts_no_more(number):
     assert how.add(state, values, jnp.zeros(number, bool), ()).number.tolist() == [5, most - 1]
     almost = counts_of(5, most - number)
     assert how.add(almost, values, None, ()).number.tolist() == [5, most]
+    assert how.add(how.add(almost, values, None, ()), values, None, ()).number.tolist() == [5, most]
     assert how.add(how.add(almost, -1 - values, None, ()), values, None, ()).number.tolist() == [5 + number, most]
     median = quantiles([0.5])
     place = median.bin_of(jnp.float32(3))
@@ -257,7 +258,7 @@ def test_a_bin_that_is_full_counts_no_more(number):
 
 
 def counts_of(*numbers):
-    return _bins.Counts(jnp.asarray(np.uint32(numbers)), jnp.uint32(min(sum(numbers), 2**32 - 1)))
+    return _bins.Counts(jnp.asarray(np.uint32(numbers)), jnp.uint32(max(numbers)))
 
 
 def test_more_numbers_than_a_word_counts_are_in_order():
