@@ -182,7 +182,7 @@ def bounded(name: str, loop: Callable[[int], Function], by_hand: Callable[[int, 
 
 
 def pooled() -> Iterator[tuple]:
-    """What logs of a large array in each step take, over the same scan without logs."""
+    """The time that logging a large array adds to each step of a scan."""
 
     def steps(note: Function) -> Function:
         def step(x, _):

@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox._reductions import result_dtype
-from lox._stepwise import Stepwise
+from lox._stepwise import Stepwise, check_ordered, of_each
 
 MOST = np.uint32(2**32 - 1)
 """A bin that has counted so many counts no more."""
 
 SINGLE = 8
-"""How many events are added one at a time, each where its bin is not full."""
+"""So many events or fewer are added one at a time, each where its bin is not full."""
 
 
 class Counts(NamedTuple):
@@ -45,8 +45,9 @@ class Binned(Stepwise):
     def bin_of(self, values: Any) -> Any:
         """The bin of each value, int32; the number of bins for what is in none."""
 
-    def size(self, shape: tuple[int, ...], dtype: Any) -> int:
-        return 4 * math.prod(shape) * self.bins(dtype)
+    def bytes_of(self, shape: tuple[int, ...], dtype: Any, batch_shape: tuple[int, ...]) -> int:
+        like = jax.eval_shape(self.read, jax.ShapeDtypeStruct(shape, dtype))
+        return 4 * self.samples(shape, batch_shape) * self.bins(like.dtype)
 
     def start(self, shape: tuple[int, ...], dtype: Any) -> Counts:
         return Counts(np.broadcast_to(np.uint32(0), (*shape, self.bins(dtype))), np.uint32(0))
@@ -56,8 +57,7 @@ class Binned(Stepwise):
         bins, number = counts.shape[-1], values.shape[-1]
         places = self.bin_of(values)
         if happened is not None:
-            happened = jax.lax.expand_dims(happened, range(happened.ndim - 1, places.ndim - 1))
-            places = jnp.where(happened, places, bins)
+            places = jnp.where(of_each(happened, places), places, bins)
         if number <= SINGLE:
             for place in range(number):
                 counts = _plus(counts, places[..., place : place + 1], _unless_full)
@@ -99,8 +99,9 @@ def _plus(counts: Any, places: Any, one: Callable[[Any], Any]) -> Any:
 class FloatBins:
     """Bins of floats by their exponent and the first bits of their significand.
 
-    The bins of a sign begin with the subnormal numbers, of which those of one leading bit are divided as normal ones
-    are, and end with one for infinity. Then come those of the other sign, the other way round, with one for 0 between.
+    The bins are in the order of the numbers: first those of the negative ones, then one for 0, then those of the
+    positive ones. Each infinity has a bin of its own. A subnormal number has no exponent of its own; its place is found
+    by its leading bit, as if it had one.
 
     Attributes:
         dtype: The dtype of the floats.
@@ -125,7 +126,7 @@ class FloatBins:
 
     @property
     def of_sign(self) -> int:
-        """How many bins a sign has."""
+        """The number of bins of positive numbers, or of negative ones."""
         return self._of_normal(self._infinity) + 1
 
     @property
@@ -134,6 +135,7 @@ class FloatBins:
         return 2 * self.of_sign + 1
 
     def _of_normal(self, bits: Any) -> Any:
+        """The bin of a normal number, or of infinity, among those of its sign."""
         return (bits >> (self._digits - self.depth)) + ((self._digits - 1) << self.depth)
 
     def bin_of(self, values: Any) -> Any:
@@ -149,7 +151,7 @@ class FloatBins:
             size << jnp.maximum(-shift, 0).astype(unsigned),
         )
         of_subnormal = (exponent.astype(jnp.int32) << depth) + leading.astype(jnp.int32) - (1 << depth)
-        of_normal = (size >> unsigned.type(self._digits - depth)).astype(jnp.int32) + ((self._digits - 1) << depth)
+        of_normal = self._of_normal(size).astype(jnp.int32)
         of_size = jnp.where(size < unsigned.type(1 << self._digits), of_subnormal, of_normal)
         is_negative = size != bits
         place = self.of_sign + jnp.where(is_negative, -1 - of_size, 1 + of_size)
@@ -189,20 +191,17 @@ class Quantiles(Binned):
     is_single: bool
     pool: bool | int
 
+    name = "quantiles"
     saves = f"{Binned.saves}, and a larger relative_error= takes less"
 
     def __repr__(self) -> str:
         more = f", relative_error={self.relative_error}" if self.relative_error != 0.01 else ""
         qs = self.qs[0] if self.is_single else list(self.qs)
-        return f"lox.reductions.quantiles({qs}{more}{_pool(self.pool)})"
+        return self.written(f"{qs}{more}")
 
     def read(self, value: Any) -> Any:
-        if jnp.issubdtype(value.dtype, jnp.complexfloating):
-            raise ValueError("complex numbers have no order")
-        dtype = result_dtype("mean", value.dtype)
-        if jnp.dtype(dtype).itemsize == 1:
-            dtype = jnp.float16
-        return value.astype(dtype)
+        check_ordered(value.dtype)
+        return value.astype(_float_of(value.dtype))
 
     def bins(self, dtype: Any) -> int:
         return self._bins(dtype).number
@@ -212,11 +211,11 @@ class Quantiles(Binned):
 
     def value(self, state: Counts, shape: tuple[int, ...], dtype: Any, batch_ndim: int) -> Any:
         counts = state.number
-        out = result_dtype("mean", dtype)
-        bins = self._bins(jnp.float16 if jnp.dtype(out).itemsize == 1 else out)
+        bins = self._bins(_float_of(dtype))
         values = bins.value_of(jnp.minimum(_bins_of_ranks(counts, self.qs), bins.number - 1))
         unknown = jnp.all(counts == np.uint32(0), axis=-1) | jnp.any(counts == MOST, axis=-1)
-        values = jnp.where(unknown[..., None], np.asarray(np.nan, values.dtype), values).astype(out)
+        values = jnp.where(unknown[..., None], np.asarray(np.nan, values.dtype), values)
+        values = values.astype(result_dtype("mean", dtype))
         return values[..., 0] if self.is_single else values
 
     def _bins(self, dtype: Any) -> FloatBins:
@@ -224,6 +223,12 @@ class Quantiles(Binned):
         digits = int(jnp.finfo(dtype).nmant)
         depth = math.ceil(-math.log2(self.relative_error - 2.0**-24)) - 1
         return FloatBins(jnp.dtype(dtype), min(max(depth, 0), digits))
+
+
+def _float_of(dtype: Any) -> Any:
+    """The dtype of the floats that stand for values of a dtype."""
+    dtype = jnp.dtype(result_dtype("mean", dtype))
+    return jnp.float16 if dtype.itemsize == 1 else dtype
 
 
 class Words(NamedTuple):
@@ -243,7 +248,7 @@ class Words(NamedTuple):
         return Words(self.high - other.high - (self.low < other.low).astype(jnp.uint32), self.low - other.low)
 
     def up_to(self, other: Words) -> Any:
-        """Whether it is no larger than another."""
+        """Tell whether it is at most another."""
         return (self.high < other.high) | ((self.high == other.high) & (self.low <= other.low))
 
     def map(self, function: Callable[[Any], Any]) -> Words:
@@ -269,7 +274,7 @@ def _bins_of_ranks(counts: Any, qs: tuple[float, ...]) -> Any:
     rank = _rank(qs, last)
 
     def before(sums: Words) -> Any:
-        """How many of some sums are up to the rank."""
+        """The number of sums that are at most the rank."""
         return jnp.sum(sums.up_to(rank.map(lambda words: words[..., None])), axis=-1, dtype=jnp.int32)
 
     block = jnp.minimum(before(total.map(lambda words: words[..., None, :])), blocks - 1)
@@ -309,15 +314,15 @@ class Histogram(Binned):
     edges: tuple[float, ...]
     pool: bool | int
 
+    name = "histogram"
     is_zero_of_none = True
 
     def __repr__(self) -> str:
         edges = list(self.edges) if len(self.edges) < 6 else f"[{self.edges[0]}, ..., {self.edges[-1]}]"
-        return f"lox.reductions.histogram({edges}{_pool(self.pool)})"
+        return self.written(f"{edges}")
 
     def read(self, value: Any) -> Any:
-        if jnp.issubdtype(value.dtype, jnp.complexfloating):
-            raise ValueError("complex numbers have no order")
+        check_ordered(value.dtype)
         if value.dtype == bool:
             return value.astype(jnp.uint8)
         if jnp.issubdtype(value.dtype, jnp.floating):
@@ -345,7 +350,7 @@ class Histogram(Binned):
 
 
 def _edges(edges: tuple[float, ...], dtype: Any) -> tuple[int, Any]:
-    """How many edges are below all numbers of a dtype, and the least number of the dtype from each of the others on."""
+    """The number of edges that all numbers of a dtype are at or above, and the others, rounded up to such a number."""
     if np.issubdtype(dtype, np.floating):
         with np.errstate(over="ignore"):
             nearest = [dtype.type(edge) for edge in edges]
@@ -355,7 +360,3 @@ def _edges(edges: tuple[float, ...], dtype: Any) -> tuple[int, Any]:
     least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
     below = sum(edge <= least for edge in edges)
     return below, np.asarray([math.ceil(edge) for edge in edges if least < edge <= most], dtype)
-
-
-def _pool(pool: bool | int) -> str:
-    return f", pool={pool}" if pool else ""

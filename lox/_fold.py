@@ -119,21 +119,14 @@ class Reduce(Selecting, Stateful):
 
     def enter(self, state: Reduced, programs: Sequence[Any], inside: Inside) -> tuple[Reduce, Reduced]:
         is_numbered = any(each.is_numbered for _, each in self.reductions)
-        if inside == "rule" or (inside == "call" and not state.in_loop):
-            if not is_numbered:
-                return self, NOTHING
+        if not is_numbered and (inside == "rule" or (inside == "call" and not state.in_loop)):
+            return self, NOTHING
         # One that has them before can go on with these; another has them begin anew, and merges them.
         found = NOTHING
         for program in programs:
             found = _both(found, self._found(program))
         if inside == "rule":
-            for key, each in found.accumulators.items():
-                if each.reduction.is_numbered:
-                    raise UnsupportedPrimitiveError(
-                        f"The key {plain(key)!r}, logged at {each.site}, cannot be reduced by {each.reduction}: it is "
-                        "in a function with a rule of its own, where nobody knows how many events there were before. "
-                        "Leave it out of reduce=, or log it outside of that function."
-                    )
+            _check_not_numbered(found)
             return self, NOTHING
         before = {key: entered(each) for key, each in state.accumulators.items()} if state.in_loop else {}
         if inside == "branch":  # Which returns events, where a state is large.
@@ -211,6 +204,17 @@ class Reduce(Selecting, Stateful):
         inner = dataclasses.replace(self, forward=False)
         discharged, _, structure = discharge(inner, NOTHING, program)
         return split_results(_compat.out_avals(discharged), structure)[1]
+
+
+def _check_not_numbered(found: Reduced) -> None:
+    """Raise UnsupportedPrimitiveError for events whose numbers a reduction asks for, in a rule, which has none."""
+    for key, each in found.accumulators.items():
+        if each.reduction.is_numbered:
+            raise UnsupportedPrimitiveError(
+                f"The key {plain(key)!r}, logged at {each.site}, cannot be reduced by {each.reduction}: it is in a "
+                "function with a rule of its own, where nobody knows how many events there were before. Leave it out "
+                "of reduce=, or log it outside of that function."
+            )
 
 
 @functools.lru_cache(maxsize=4096)

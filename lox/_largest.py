@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lox._columns import promoted
-from lox._stepwise import Folded, Pending, Stepwise, joined
+from lox._stepwise import Folded, Pending, Stepwise, check_ordered, joined, of_each, of_one_dtype
 
 SINGLE = 8
-"""How many events are put in their places one at a time; more are ordered together."""
+"""So many events or fewer are put in their places one at a time; more are sorted together."""
 
 
 class Numbered(NamedTuple):
@@ -28,7 +26,7 @@ class Kept(NamedTuple):
     """The values that were kept, in order, of shape `(*batch, *shape, k)`.
 
     Attributes:
-        happened: Whether there were so many.
+        happened: Where there was an event; after the last one there is none.
         value: The values.
         steps: The counters of each.
     """
@@ -45,16 +43,17 @@ class Largest(Stepwise):
     k: int
     pool: bool | int
 
+    name = "topk"
     takes_steps = True
-    takes_ordered: ClassVar[bool] = True
+    orders_values: ClassVar[bool] = True
 
     def __repr__(self) -> str:
-        return f"lox.reductions.topk({self.k}{f', pool={self.pool}' if self.pool else ''})"
+        return self.written(f"{self.k}")
 
     def read(self, value: Numbered) -> Numbered:
         array = value.value
-        if self.takes_ordered and jnp.issubdtype(array.dtype, jnp.complexfloating):
-            raise ValueError("complex numbers have no order")
+        if self.orders_values:
+            check_ordered(array.dtype)
 
         def of_each(step: Any) -> Any:
             return jnp.broadcast_to(jax.lax.expand_dims(step, range(step.ndim, array.ndim)), array.shape)
@@ -65,24 +64,16 @@ class Largest(Stepwise):
         return values.value.dtype, tuple(sorted((name, step.dtype) for name, step in values.steps.items()))
 
     def no_values(self, shape: tuple[int, ...], dtype: Any) -> Numbered:
-        value, steps = dtype
-        return Numbered(np.zeros((*shape, 0), value), {name: np.zeros((*shape, 0), each) for name, each in steps})
+        return _zeros((*shape, 0), dtype)
 
     def bytes_of(self, shape: tuple[int, ...], dtype: Any, batch_shape: tuple[int, ...]) -> int:
-        return math.prod((*batch_shape, *(() if self.pool else shape), self.k)) * jnp.dtype(dtype).itemsize
-
-    def size(self, shape: tuple[int, ...], dtype: Any) -> int:
-        raise NotImplementedError
+        return self.samples(shape, batch_shape) * self.k * jnp.dtype(dtype).itemsize
 
     def start(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        value, steps = dtype
-        whole = (*shape, self.k)
-        return Kept(
-            np.zeros(whole, bool), np.zeros(whole, value), {name: np.zeros(whole, each) for name, each in steps}
-        )
+        return Kept(np.zeros((*shape, self.k), bool), *_zeros((*shape, self.k), dtype))
 
     def add(self, state: Any, values: Numbered, happened: Any, shape: tuple[int, ...]) -> Any:
-        return self._with(state, Kept(_of_each(happened, values), *values))
+        return self._with(state, Kept(_happened(happened, values), *values))
 
     def _with(self, state: Kept, events: Kept) -> Kept:
         number = events.value.shape[-1]
@@ -107,9 +98,7 @@ class Largest(Stepwise):
         moves = jnp.concatenate([jnp.zeros_like(stays[..., :1]), ~stays[..., :-1]], axis=-1)
 
         def put(old: Any, new: Any) -> Any:
-            if old.dtype != new.dtype:
-                dtype = promoted(old.dtype, new.dtype)
-                old, new = old.astype(dtype), new.astype(dtype)
+            old, new = of_one_dtype(old, new)
             before = jnp.concatenate([old[..., :1], old[..., :-1]], axis=-1)
             return jnp.where(stays, old, jnp.where(moves, before, new))
 
@@ -122,12 +111,14 @@ class Largest(Stepwise):
         return jax.tree.unflatten(structure, [leaf[..., : self.k] for leaf in ordered[2:]])
 
 
-def _of_each(happened: Any, values: Numbered) -> Any:
-    """The mask of events, for each element of their values."""
-    if happened is None:
-        return jnp.ones(values.value.shape, bool)
-    happened = jax.lax.expand_dims(happened, range(happened.ndim - 1, values.value.ndim - 1))
-    return jnp.broadcast_to(happened, values.value.shape)
+def _zeros(shape: tuple[int, ...], dtype: Any) -> Numbered:
+    value, steps = dtype
+    return Numbered(np.zeros(shape, value), {name: np.zeros(shape, each) for name, each in steps})
+
+
+def _happened(happened: Any, values: Numbered) -> Any:
+    """The mask of events, or None for all, for each element of their values."""
+    return jnp.ones(values.value.shape, bool) if happened is None else of_each(happened, values.value)
 
 
 VALUE = ""
@@ -152,12 +143,10 @@ class Reservoir(Largest):
 
     seed: tuple[int, ...] = ()
 
+    name = "reservoir"
     is_numbered = True
     is_ordered = True
-    takes_ordered = False
-
-    def __repr__(self) -> str:
-        return f"lox.reductions.reservoir({self.k}{f', pool={self.pool}' if self.pool else ''})"
+    orders_values = False
 
     def start(self, shape: tuple[int, ...], dtype: Any) -> Any:
         value, steps = dtype
@@ -165,7 +154,7 @@ class Reservoir(Largest):
         return Drawn(np.zeros(shape, np.uint32), kept)
 
     def add(self, state: Any, values: Numbered, happened: Any, shape: tuple[int, ...]) -> Any:
-        happened = _of_each(happened, values)
+        happened = _happened(happened, values)
         after = state.number[..., None] + jnp.cumsum(happened, axis=-1, dtype=jnp.uint32)
         drawn = Numbered(_hash(after - np.uint32(1), self.seed), {VALUE: values.value, **values.steps})
         return Drawn(after[..., -1], self._with(state.kept, Kept(happened, *drawn)))
@@ -177,14 +166,6 @@ class Reservoir(Largest):
         steps = dict(state.kept.steps)
         value = steps.pop(VALUE)
         return Kept(state.kept.happened, value, steps)
-
-    def full(self, state: Any) -> Folded:
-        if isinstance(state, Folded):
-            return state
-        none = self.none(jax.tree.map(jax.typeof, state))
-        if state.before is not None:
-            none = self.after(none, dataclasses.replace(state, happened=jnp.zeros_like(state.mask())))
-        return self._added(none, state)
 
     def after(self, none: Any, before: Any) -> Any:
         if isinstance(before, Folded):

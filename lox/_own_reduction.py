@@ -91,9 +91,9 @@ class Own(Stepwise):
             raise LogValueError(f"The state of {self} has no arrays: init is {init!r}.")
         return state
 
-    def size(self, shape: tuple[int, ...], dtype: Any) -> int:
-        state = jax.eval_shape(lambda: self.start(shape, dtype))
-        return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    def bytes_of(self, shape: tuple[int, ...], dtype: Any, batch_shape: tuple[int, ...]) -> int:
+        leaves = jax.tree.leaves(jax.eval_shape(lambda: self.start(shape, dtype)))
+        return math.prod(batch_shape) * sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
 
     def add(self, state: Any, values: Any, happened: Any, shape: tuple[int, ...]) -> Any:
         step = _batched(self.own.step, values.ndim - 1 - len(shape))

@@ -167,7 +167,7 @@ def lift(
 
 
 def pooled_ndim(reduction: Reducer[Any], batch_ndim: int, where_ndim: int) -> int:
-    """How many batch axes the results of a reduction have."""
+    """The number of batch axes of the results of a reduction: those of `where=` are none when it pools."""
     return batch_ndim - where_ndim if reduction.pool else batch_ndim
 
 
@@ -413,5 +413,5 @@ def as_timeline(accumulators: Mapping[str, Accumulator]) -> Timeline:
 
 
 def apart(reduction: Reducer[Any], key: str) -> Any:
-    """What keys of one log call have in common, whose counters are those of the same event."""
+    """A value that is equal for keys of one log call if their results have the same counters and mask."""
     return reduction.keeps_first, bool(reduction.pool), key if reduction.takes_steps else None

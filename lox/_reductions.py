@@ -29,7 +29,7 @@ class Reducer(abc.ABC, Generic[State]):
     """Whether it takes PRNG keys too. The others take numbers only."""
 
     takes_steps = False
-    """Whether its events come with their counters, and its result has those of each element."""
+    """Whether it gets the counters with the values. Then its result has counters and a mask for each element."""
 
     keeps_first = False
     """Whether the result has the counters of the first event. The others have those of the last event."""
@@ -41,19 +41,19 @@ class Reducer(abc.ABC, Generic[State]):
     """Whether the result of no events is 0. The others give NaN, 0 or False, by their dtype."""
 
     pool: bool | int = False
-    """Whether all elements of an event are one sample, or how many of them. Then the axes of `where=` are too."""
+    """Whether all elements of an event are one sample, with the axes of `where=`; a number takes so many of them."""
 
     saves = "pool=True takes all elements of an event as one sample"
-    """What makes a large state smaller, for an error."""
+    """What the user can do about a state that is too large, for the error."""
 
     is_numbered = False
-    """Whether the result depends on how many events there were before each."""
+    """Whether it needs the number of each event, counted from the first one of the function."""
 
     is_ordered = False
     """Whether the result depends on the order of the events."""
 
     is_large = False
-    """Whether its state is larger than an event, so that it is not made, copied or finished without need."""
+    """Whether its state is larger than an event. Branches do not return such a state, and windows finish few."""
 
     def __str__(self) -> str:
         """The reduction as a user writes it, for messages."""

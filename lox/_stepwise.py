@@ -45,7 +45,7 @@ class Pending:
 
     @property
     def number(self) -> int:
-        """How many there are."""
+        """The number of events."""
         return int(self.any_value().shape[-1])
 
     def any_value(self) -> Any:
@@ -53,7 +53,7 @@ class Pending:
         return jax.tree.leaves(self.values)[0]
 
     def mask(self) -> Any:
-        """Which of them happened, as an array."""
+        """Which of the events happened, as an array."""
         if self.happened is not None:
             return self.happened
         values = self.any_value()
@@ -71,7 +71,7 @@ class Pending:
         return dataclasses.replace(self, values=values, happened=happened)
 
     def padded(self, number: int) -> Pending:
-        """So many, of which the last ones did not happen."""
+        """These, and after them events that did not happen: so many in all."""
         more = [(0, 0, 0)] * (self.any_value().ndim - 1) + [(0, number - self.number, 0)]
         values = jax.tree.map(lambda array: jax.lax.pad(array, jnp.zeros((), array.dtype), more), self.values)
         happened = jax.lax.pad(self.mask(), np.False_, more[len(self.shape) :])
@@ -98,22 +98,42 @@ def joined(first: Any, second: Any) -> Any:
     """Two trees of arrays, one after the other along the last axis, in dtypes that have the values of both."""
 
     def join(first: Any, second: Any) -> Any:
-        if first.dtype != second.dtype:
-            dtype = promoted(first.dtype, second.dtype)
-            first, second = first.astype(dtype), second.astype(dtype)
-        return jnp.concatenate([first, second], axis=-1)
+        return jnp.concatenate(of_one_dtype(first, second), axis=-1)
 
     return jax.tree.map(join, first, second)
 
 
+def of_one_dtype(first: Any, second: Any) -> tuple[Any, Any]:
+    """Two arrays in a dtype that has the values of both."""
+    if first.dtype == second.dtype:
+        return first, second
+    dtype = promoted(first.dtype, second.dtype)
+    return first.astype(dtype), second.astype(dtype)
+
+
+def of_each(happened: Any, values: Any) -> Any:
+    """The mask of events, shape `(*batch, number)`, for each of their values, shape `(*batch, *shape, number)`."""
+    happened = jax.lax.expand_dims(happened, range(happened.ndim - 1, values.ndim - 1))
+    return jnp.broadcast_to(happened, values.shape)
+
+
+def check_ordered(dtype: Any) -> None:
+    """Raise ValueError where values of a dtype have no order."""
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        raise ValueError("complex numbers have no order")
+
+
 IN_BRANCH = 64
-"""How many numbers of a key a branch returns as they are, or those of one event; a state of more is returned whole."""
+"""A branch returns up to so many numbers of a key as they are, or those of one event. For more it returns a state."""
 
 
 class Stepwise(Reducer[Any]):
     """A reduction that adds events to a state."""
 
     is_large = True
+
+    name = ""
+    """The function that makes it."""
 
     def read(self, value: Any) -> Any:
         """The event in the dtype that the state is of.
@@ -124,7 +144,7 @@ class Stepwise(Reducer[Any]):
         return value
 
     def dtype_of(self, values: Any) -> Any:
-        """What a state depends on beside the shape, of events in the form that `read` returns."""
+        """The dtype of values that `read` returned, on which the arrays of a state depend."""
         return values.dtype
 
     def no_values(self, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -147,13 +167,13 @@ class Stepwise(Reducer[Any]):
     def value(self, state: Any, shape: tuple[int, ...], dtype: Any, batch_ndim: int) -> Any:
         """The result, of any dtype."""
 
-    @abc.abstractmethod
-    def size(self, shape: tuple[int, ...], dtype: Any) -> int:
-        """The bytes of the state of one batch element."""
+    def written(self, arguments: str) -> str:
+        """How an object is made with these arguments and `pool=`."""
+        return f"lox.reductions.{self.name}({arguments}{f', pool={self.pool}' if self.pool else ''})"
 
-    def bytes_of(self, shape: tuple[int, ...], dtype: Any, batch_shape: tuple[int, ...]) -> int:
-        like = jax.eval_shape(self.read, jax.ShapeDtypeStruct(shape, dtype))
-        return math.prod(batch_shape) * self.size(() if self.pool else shape, self.dtype_of(like))
+    def samples(self, shape: tuple[int, ...], batch_shape: tuple[int, ...]) -> int:
+        """How many samples are taken of events of this shape."""
+        return math.prod((*batch_shape, *(() if self.pool else shape)))
 
     def lift(self, value: Any, mask: Any, batch_shape: tuple[int, ...]) -> Pending:
         value = self.read(value)
@@ -167,8 +187,12 @@ class Stepwise(Reducer[Any]):
 
     def none(self, like: Any) -> Folded:
         if isinstance(like, Folded):
+
+            def of_type(leaf: Any, aval: Any) -> Any:
+                return _laid_out_as(_compat.zeros_like_aval(aval), jnp.broadcast_to(leaf, aval.shape))
+
             start = self.start(like.shape, like.dtype)
-            return dataclasses.replace(like, state=jax.tree.map(_of_type, start, like.state))
+            return dataclasses.replace(like, state=jax.tree.map(of_type, start, like.state))
         dtype, event = self.dtype_of(like.values), _event_of(like.any_value())
         return Folded(_repeated(self.start(like.shape, dtype), event, like.shape), like.shape, dtype)
 
@@ -176,7 +200,7 @@ class Stepwise(Reducer[Any]):
         if isinstance(like, Folded):
             dtype, array = like.dtype, jax.tree.leaves(like.state)[0]
             rest = array.ndim - np.ndim(jax.tree.leaves(self.start(like.shape, dtype))[0]) + len(like.shape)
-            event = _zeros(array)
+            event = _compat.zeros_like_aval(array)
             event = jnp.sum(event, axis=tuple(range(min(rest, event.ndim), event.ndim)))
         else:
             dtype, event = self.dtype_of(like.values), _event_of(like.any_value())
@@ -195,6 +219,8 @@ class Stepwise(Reducer[Any]):
         if isinstance(state, Folded):
             return state
         none = self.none(jax.tree.map(jax.typeof, state))
+        if state.before is not None:
+            none = self.after(none, dataclasses.replace(state, happened=jnp.zeros_like(state.mask())))
         return self._added(none, state)
 
     def merge(self, first: Any, second: Any, first_happened: Any, second_happened: Any) -> Any:
@@ -266,19 +292,9 @@ def _batch_ndim(folded: Folded, start: Any) -> int:
     return int(first.ndim - np.ndim(of_one))
 
 
-def _zeros(aval: Any) -> Any:
-    return _compat.zeros_like_aval(aval)
-
-
 def _event_of(aval: Any) -> Any:
     """Zeros of the shape of one event, from the abstract value of several along the last axis."""
-    return jnp.sum(_zeros(aval), axis=-1)
-
-
-def _of_type(leaf: Any, aval: Any) -> Any:
-    """An array, repeated, that is sharded and varies over shards as an abstract value does."""
-    repeated = sharded_as(_zeros(aval), jnp.broadcast_to(leaf, aval.shape))
-    return _compat.vary_in_branch(repeated, sorted(_compat.varying_axes(aval)))
+    return jnp.sum(_compat.zeros_like_aval(aval), axis=-1)
 
 
 def _repeated(tree: Any, event: Any, shape: tuple[int, ...]) -> Any:
@@ -290,11 +306,15 @@ def _repeated(tree: Any, event: Any, shape: tuple[int, ...]) -> Any:
     of_batch = jnp.sum(event, axis=tuple(range(len(batch), event.ndim)))
 
     def repeated(leaf: Any) -> Any:
-        whole = jnp.broadcast_to(leaf, (*batch, *np.shape(leaf)))
-        whole = sharded_as(event if np.shape(leaf)[: len(shape)] == shape else of_batch, whole)
-        return _compat.vary_in_branch(whole, sorted(_compat.varying_axes(event)))
+        begins_alike = np.shape(leaf)[: len(shape)] == shape
+        return _laid_out_as(event if begins_alike else of_batch, jnp.broadcast_to(leaf, (*batch, *np.shape(leaf))))
 
     return jax.tree.map(repeated, tree)
+
+
+def _laid_out_as(like: Any, array: Any) -> Any:
+    """The array, sharded as another is, and varying over shards as it does."""
+    return _compat.vary_in_branch(sharded_as(like, array), sorted(_compat.varying_axes(like)))
 
 
 def _is_spec(leaf: Any) -> bool:

@@ -74,10 +74,12 @@ def canonical(parts: Iterable[Iterable[str]]) -> tuple[tuple[str, ...], ...]:
 
 def refined(timelines: Iterable[T], group: Callable[[str], Any]) -> list[T]:
     """Split each timeline into the keys for which `group` is the same."""
-    found = []
-    for each in timelines:
-        of: dict[Any, list[str]] = {}
-        for key in each.values:
-            of.setdefault(group(key), []).append(key)
-        found += [each.only(keys) for keys in of.values()]
-    return found
+    return [each.only(keys) for each in timelines for keys in grouped(each.values, group)]
+
+
+def grouped(keys: Iterable[str], group: Callable[[str], Any]) -> list[list[str]]:
+    """Put keys for which `group` is the same together."""
+    of: dict[Any, list[str]] = {}
+    for key in keys:
+        of.setdefault(group(key), []).append(key)
+    return [*of.values()]

@@ -43,7 +43,7 @@ from lox._rules._scan import scan, scan_p
 from lox._split import is_typed
 from lox._stack import Spool, has_scan, rules
 from lox._subsample import EventCounts, subsampled, subsampled_scan
-from lox._timeline import Timeline, canonical
+from lox._timeline import Timeline, canonical, grouped
 
 T = TypeVar("T", Event, Columns)
 
@@ -165,10 +165,7 @@ def timelines_in(reductions: Reductions, logs: Logs) -> list[list[str]]:
     """The keys of each event of logs that have the same counters when they are reduced."""
     found: list[list[str]] = []
     for event, _ in with_depths(logs):
-        of: dict[Any, list[str]] = {}
-        for key in event.values:
-            of.setdefault(apart(reduction_of(reductions, key), key), []).append(key)
-        found += of.values()
+        found += grouped(event.values, lambda key: apart(reduction_of(reductions, key), key))
     return found
 
 

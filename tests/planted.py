@@ -399,7 +399,7 @@ def make_copy() -> None:
 
 
 def reach_of(tier: str) -> dict[str, Any]:
-    """Which lines the tests of a tier reach."""
+    """The lines that each test of a tier reaches."""
     file = PLACE / f"{tier}.json"
     if not file.exists():
         print(f"Runs the tests of the {tier} tier, to see which lines each reaches.", flush=True)

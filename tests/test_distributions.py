@@ -22,7 +22,7 @@ from lox.reductions import Reduction, ewma, histogram, quantiles, reservoir, top
 
 QS = (0, 0.001, 0.1, 0.25, 0.5, 0.9, 0.999, 1)
 COARSE = quantiles(QS, 0.2)
-"""Which takes less time."""
+"""Has fewer bins, and so takes less time."""
 
 loops = pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
 random = np.random.default_rng(0)
@@ -262,7 +262,7 @@ def counts_of(*numbers):
 
 
 def test_more_numbers_than_a_word_counts_are_in_order():
-    """Of 2**33 numbers and more, which no test can log."""
+    """The counts of 2**33 numbers are made by hand: nothing can log so many in a test."""
     how = quantiles(QS)
     places = how.bin_of(jnp.asarray([1.0, 2.0, 4.0, 8.0], jnp.float32))
     counts = jnp.zeros(how.bins(jnp.float32), jnp.uint32).at[places].set(np.uint32(2**31))
@@ -282,7 +282,7 @@ def test_ranks_of_two_words_are_exact(q, number):
 @generates(15)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40))
 def test_the_bin_of_a_rank_is_that_of_the_sum_of_all_bins(seed, bins):
-    """Of counts so large that their sum takes two words, and of small ones, many of them 0."""
+    """Some counts are so large that their sum takes two words; many are 0."""
     drawn = np.random.default_rng(seed)
     counts = drawn.choice([0, 0, 1, 5, 2**16, 2**31, 2**32 - 2], bins).astype(np.uint32)
     counts[0] += np.uint32(1)
@@ -320,7 +320,7 @@ COLUMNS[0, :5], COLUMNS[1] = False, False
 
 
 def finished(in_branch):
-    """A loop of events of which each of four elements happens or not, with a counter of its own."""
+    """A loop that logs four elements where each is done, with a counter for the four and one for each."""
 
     def f(rows, done):
         def step(i, row):

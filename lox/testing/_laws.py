@@ -435,7 +435,7 @@ DECAYED = lox.reductions.Reduction(
     finish=lambda state: state[1],
     ordered=True,
 )
-"""Twice the sum of the events, each of which counts half of what the next one counts."""
+"""The sum of the events with weights: 1 for the last one, and for each other half of that of the next one."""
 
 
 def _decayed(values: jax.Array) -> jax.Array:
