@@ -4,7 +4,6 @@ Over both ends of what lox supports, 300 programs or more are checked for each l
 """
 
 import functools
-from collections import Counter
 
 import jax
 import numpy as np
@@ -24,25 +23,24 @@ IS_ABOUT = {
 }
 """What a program must have for a law to say something of it."""
 
-PARTIAL = (*IS_ABOUT, testing.logs_are_values)
+PARTIAL = (*IS_ABOUT, testing.logs_are_values, testing.derivatives, testing.sharding)
 """The laws that say nothing of many programs."""
 
 GENERAL = tuple(law for law in testing.LAWS if law not in PARTIAL)
-NEED_SOMETHING = (testing.derivatives, testing.sharding)
-"""Those of the general laws that say nothing of a few programs."""
 
 
 def keep_laws(laws, examples, claims):
-    """Checks so many claims of each law on random programs; returns how many programs each said something of."""
+    """Checks so many claims of each law on random programs of which all laws say something; returns their number."""
     programs = testing.programs(depth=2, length=2)
     for law in laws:
         if law in IS_ABOUT:
             programs = programs.filter(lambda program, law=law: any(map(IS_ABOUT[law], program.statements())))
-    checked = Counter()
+    checked = 0
 
     @examples
     @given(programs, st.tuples(*[st.integers(0, 6)] * 3), st.integers(0, 1000))
     def keep(program, starts, number):
+        nonlocal checked
         batch = [(X * np.float32(1 - place / 2), np.int32(n)) for place, n in enumerate(starts)]
         try:
             report = testing.check(
@@ -55,7 +53,9 @@ def keep_laws(laws, examples, claims):
             )
         except testing.NothingToCheck:  # A filter leaves no log, or the claims say nothing of the program.
             reject()
-        checked.update(report.kept)
+        if len(report.kept) < len(laws):
+            reject()
+        checked += 1
 
     keep()
     jax.clear_caches()  # What was compiled takes gigabytes.
@@ -71,22 +71,20 @@ def some_of(claims, number, count):
 
 @pytest.mark.generated(5)
 def test_random_programs_keep_the_general_laws(examples):
-    checked = keep_laws(GENERAL, examples, claims=2)
-    assert all(checked[law.__name__] >= (2 if law in NEED_SOMETHING else 5) for law in GENERAL)
+    assert keep_laws(GENERAL, examples, claims=2) == 5
 
 
 @pytest.mark.generated(5)
 @pytest.mark.parametrize("law", PARTIAL, ids=lambda law: law.__name__)
 def test_random_programs_keep_the_law(law, examples):
-    assert keep_laws([law], examples, claims=2)[law.__name__] == 5
+    assert keep_laws([law], examples, claims=2) == 5
 
 
 @pytest.mark.exhaustive
-@pytest.mark.generated(17)
+@pytest.mark.generated(15)
 @pytest.mark.parametrize("part", range(10))
 def test_many_random_programs_keep_the_general_laws(part, examples):
-    checked = keep_laws(GENERAL, examples, claims=1)
-    assert all(checked[law.__name__] >= (10 if law in NEED_SOMETHING else 17) for law in GENERAL)
+    assert keep_laws(GENERAL, examples, claims=1) == 15
 
 
 @pytest.mark.exhaustive
@@ -94,4 +92,4 @@ def test_many_random_programs_keep_the_general_laws(part, examples):
 @pytest.mark.parametrize("part", range(5))
 @pytest.mark.parametrize("law", PARTIAL, ids=lambda law: law.__name__)
 def test_many_random_programs_keep_the_law(law, part, examples):
-    assert keep_laws([law], examples, claims=1)[law.__name__] == 30
+    assert keep_laws([law], examples, claims=1) == 30
