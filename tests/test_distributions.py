@@ -434,12 +434,10 @@ def test_a_relative_error_is_a_number():
             quantiles(0.5, error)
 
 
-@pytest.mark.parametrize(
-    "edges", [[], [1, 1], [2, 1], [np.nan], [0, np.nan], "a", None, 3, [[0, 1]], ["b"], [0, 10**400]], ids=str
-)
-def test_edges_are_numbers_in_order(edges):
-    with pytest.raises(lox.LogValueError, match=r"histogram takes one or more numbers, each larger than the one"):
-        histogram(edges)
+def test_edges_are_numbers_in_order():
+    for edges in [[], [1, 1], [2, 1], [np.nan], [0, np.nan], "a", None, 3, [[0, 1]], ["b"], [0, 10**400]]:
+        with pytest.raises(lox.LogValueError, match=r"histogram takes one or more numbers, each larger than the one"):
+            histogram(edges)
 
 
 def test_a_pool_is_all_elements_or_a_number_of_them():
