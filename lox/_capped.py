@@ -40,7 +40,7 @@ from lox._rules._scan import scan, scan_p
 from lox._rules._while import Loop, run_loop, while_p
 from lox._split import plain
 from lox._subsample import EventCounts, compact, subsampled
-from lox._timeline import Timeline, groups, refined
+from lox._timeline import groups, refined
 from lox._trace import under
 
 FEW = 8
@@ -171,10 +171,10 @@ class Capped(Collector):
         del logs
         return state.counts.order
 
-    def result(self, state: Buffers, logs: Logs) -> list[Timeline]:
+    def result(self, state: Buffers, logs: Logs) -> list[Columns]:
         """The timelines of all logs of a function."""
         parts = [*with_event_axes(logs), *map(self.rows, state.buffers)]
-        found: list[Timeline] = []
+        found: list[Columns] = []
         for keys, places in groups(part.values for part in parts).items():
             # Those that were collected came before those in the buffer.
             rows = [parts[place].only(keys) for place in places]

@@ -33,7 +33,8 @@ LABEL = "\0"
 """The beginning of the names of labels, which no counter has."""
 
 INNER = f"{LABEL}inner"
-"""The label that counts the batch axes that an event had when it was labelled."""
+"""The label that counts the batch axes that an event had when it was labelled. It has all batch axes, as counters do,
+and stays among them on the host."""
 
 SHARDED = f"{LABEL}sharded"
 """The label of what differs between shards: their axis, or, where it is the other labels that tell them apart, the
@@ -250,7 +251,8 @@ def _builder(layout: Layout, keys: Keys) -> Callable[[Sequence[Any]], logdict]:
             return _lay_out(*layout.tree.unflatten(arrays))
         (event,) = logs
         values = {key: arrays[place] for key, place in event.values.items()}
-        return of_timelines([Timeline(values, {name: arrays[place] for name, place in event.steps.items()})])
+        steps = {name: arrays[place] for name, place in event.steps.items() if name != INNER}
+        return of_timelines([Timeline(values, steps)])
 
     impls = dict(keys)
 
@@ -307,11 +309,11 @@ def _arrived(timeline: Columns, to: Destination, with_masks: bool) -> Timeline |
 
 
 def _labels(steps: dict[str, Any]) -> dict[str, Any]:
-    """Takes the labels from the counters of a key, without the batch axes that were there when they were put on."""
-    labels = {name: steps.pop(name) for name in list(steps) if name.startswith(LABEL)}
+    """Takes all labels but `INNER` from the counters, without the batch axes that were there when they were put on."""
+    labels = {name: steps.pop(name) for name in list(steps) if name.startswith(LABEL) and name != INNER}
     if not labels:
         return labels
-    inner = labels.pop(INNER)
+    inner = steps[INNER]
     if not inner.size:
         return labels
     return {name: label[(..., *[0] * int(inner.flat[0]))] for name, label in labels.items()}

@@ -43,7 +43,7 @@ from lox._rules._call import discharge, split_results
 from lox._select import Selecting, Selection
 from lox._site import from_context
 from lox._split import MENDS, by_type, in_order, is_typed, plain
-from lox._timeline import Timeline, canonical, refined
+from lox._timeline import canonical, refined
 
 _primitives = jex.core.primitives
 _shows_logs = {
@@ -107,7 +107,7 @@ class Reduce(Selecting, Stateful):
         del logs
         return state.order
 
-    def result(self, state: Reduced, logs: Logs) -> list[Timeline]:
+    def result(self, state: Reduced, logs: Logs) -> list[Columns]:
         """The timelines of all events of a function."""
         del logs
         with reporting_deleted(state):

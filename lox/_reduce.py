@@ -18,14 +18,13 @@ import jax.numpy as jnp
 from lox import _compat
 from lox._arguments import names
 from lox._collect import fill
-from lox._columns import one_event, promoted
+from lox._columns import Columns, one_event, promoted
 from lox._events import NOWHERE, Site
 from lox._exceptions import LogValueError
 from lox._largest import Kept, Numbered
 from lox._leading_axes import where
 from lox._own_reduction import Own, Reduction
 from lox._reductions import REDUCTIONS, Count, Reducer, choose, plus
-from lox._timeline import Timeline
 
 Name = Literal["mean", "sum", "std", "var", "min", "max", "first", "last", "count"]
 """The name of a reduction."""
@@ -397,17 +396,18 @@ def _where(mask: Any, tree: Any) -> Any:
     return jax.tree.map(lambda array: where(mask, array, fill(jax.typeof(array))), tree)
 
 
-def as_event(accumulators: Mapping[str, Accumulator], result: Callable[[Accumulator], Any] = result) -> Timeline:
+def as_event(accumulators: Mapping[str, Accumulator], result: Callable[[Accumulator], Any] = result) -> Columns:
     """The reduced events of the keys of one timeline, without an axis for events."""
     first = next(iter(accumulators.values()))
+    batch_ndim = len(first.batch_shape)
     values = {key: result(each) for key, each in accumulators.items()}
     if not first.reduction.takes_steps:
-        return Timeline(values, dict(first.steps), first.mask())
+        return Columns(values, dict(first.steps), first.mask(), batch_ndim=batch_ndim)
     ((key, kept),) = values.items()
-    return Timeline({key: kept.value}, kept.steps, kept.happened)
+    return Columns({key: kept.value}, kept.steps, kept.happened, batch_ndim=batch_ndim)
 
 
-def as_timeline(accumulators: Mapping[str, Accumulator]) -> Timeline:
+def as_timeline(accumulators: Mapping[str, Accumulator]) -> Columns:
     """The reduced events of the keys of one timeline, as its only event."""
     return as_event(accumulators).map(one_event)
 

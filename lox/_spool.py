@@ -7,8 +7,12 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, overload
 
+import jax.numpy as jnp
+
 from lox import _compat, _transform
 from lox._capped import Capped
+from lox._columns import Columns
+from lox._deliver import INNER
 from lox._effect import recording
 from lox._exceptions import LogValueError
 from lox._fold import Reduce
@@ -20,7 +24,6 @@ from lox._reduce import AnyReduction, Reductions, check_window, read_reductions
 from lox._select import Selection
 from lox._split import numbered
 from lox._stack import Spool
-from lox._timeline import Timeline
 from lox._trace import is_outermost
 from lox._window import Windowed
 
@@ -152,12 +155,52 @@ def spool(
     >>> out.item(), logs["total"].tolist()
     (6.0, [0.0, 1.0, 3.0, 6.0])
     """
+    return labelled_spool(
+        fun,
+        False,
+        argnames=argnames,
+        tags=tags,
+        reduce=reduce,
+        interval=interval,
+        window=window,
+        prefix=prefix,
+        keep_logs=keep_logs,
+        unify=unify,
+        on_while=on_while,
+        max_iters=max_iters,
+        max_events=max_events,
+        on_mismatch=on_mismatch,
+    )
+
+
+@says_what_was_meant("lox.spool")
+def labelled_spool(
+    fun: Function | None,
+    labelled: bool = True,
+    *,
+    argnames: str | Iterable[str] | None = None,
+    tags: str | Iterable[str] | None = None,
+    reduce: AnyReduction | Mapping[str, AnyReduction] | None = None,
+    interval: int | None = None,
+    window: int | None = None,
+    prefix: str = "",
+    keep_logs: bool = False,
+    unify: bool = False,
+    on_while: str = "error",
+    max_iters: int | None = None,
+    max_events: int | None = None,
+    on_mismatch: str = "error",
+) -> Any:
+    """`lox.spool`, of which events with batch axes also have the label `INNER` among their counters.
+
+    The label has as many batch axes, all of size one: only their number matters.
+    """
     bounds = (max_iters, max_events)
     asked = (argnames, tags, reduce, interval, window, prefix, keep_logs, unify, on_while, *bounds, on_mismatch)
     try:
-        options = _remembered_options(*asked)
+        options = _remembered_options(labelled, *asked)
     except TypeError:  # Something that cannot be hashed, such as a list of names, or of the wrong type.
-        options = _options(*asked)
+        options = _options(labelled, *asked)
     site = _transform.site_of(options.names)
     return _transform.decorate(
         fun, lambda f: _transform.checked(f, options, _spooled(f, options), "lox.spool", site, options.names)
@@ -165,6 +208,7 @@ def spool(
 
 
 def _options(
+    labelled: bool,
     argnames: Any,
     tags: Any,
     reduce: Any,
@@ -193,7 +237,7 @@ def _options(
         raise LogValueError("lox.spool takes max_iters= or max_events=, not both.")
     _transform.string("prefix", prefix)
     bounds = _transform.positive("max_events", max_events), _transform.positive("window", window)
-    return _options_of(selection, reductions, tuple(options.items()), prefix, *bounds)
+    return _options_of(selection, reductions, tuple(options.items()), prefix, *bounds, labelled)
 
 
 # Written where it is called, `lox.spool(f)(x)` is made anew at each call.
@@ -210,6 +254,7 @@ class _Options:
     prefix: str
     max_events: int | None
     window: int | None
+    labelled: bool
 
     @functools.cached_property
     def names(self) -> dict[str, tuple[str, ...]]:
@@ -217,7 +262,7 @@ class _Options:
         return self.selection.names() | {"reduce": tuple(key for key, _ in self.reductions if key is not None)}
 
     def call(self, fun: Function, args: Any, kwargs: Any) -> tuple[Any, logdict]:
-        timelines: list[Timeline] = []
+        timelines: list[Columns] = []
         order: tuple[str, ...] = ()
 
         def under(handler: Spool | Capped | Reduce, fun: Function) -> Function:
@@ -233,11 +278,20 @@ class _Options:
         for handler in _handlers(self, recording.value):
             fun = under(handler, fun)
         out = fun(*args, **kwargs)
+        if self.labelled:
+            timelines = [*map(_labelled, timelines)]
         logs = of_timelines(numbered(timelines, order) if order else timelines)
         return out, logs.prefix(self.prefix) if self.prefix else logs
 
 
 _options_of = functools.lru_cache(maxsize=128)(_Options)
+
+
+def _labelled(timeline: Columns) -> Columns:
+    if not timeline.batch_ndim:
+        return timeline
+    label = jnp.zeros((len(timeline.any_value()), *[1] * timeline.batch_ndim), bool)
+    return dataclasses.replace(timeline, steps=timeline.steps | {INNER: label})
 
 
 @functools.lru_cache(maxsize=128)

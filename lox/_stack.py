@@ -20,7 +20,7 @@ from lox._rules._while import Loop, while_loop, while_p
 from lox._select import PassThrough, Selecting
 from lox._split import by_type, in_order
 from lox._subsample import EventCounts, compact, subsampled, subsampled_scan
-from lox._timeline import Timeline, refined
+from lox._timeline import refined
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class Spool(Selecting, Collector):
         """The names that `by_type` has made, in the order in which they first appear in the program."""
         return in_order(logs) if state is None else state.order
 
-    def result(self, state: EventCounts | None, logs: Logs) -> list[Timeline]:
+    def result(self, state: EventCounts | None, logs: Logs) -> list[Columns]:
         """The timelines of all logs of a function.
 
         Raises:

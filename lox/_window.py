@@ -43,7 +43,7 @@ from lox._rules._scan import scan, scan_p
 from lox._split import is_typed
 from lox._stack import Spool, has_scan, rules
 from lox._subsample import EventCounts, subsampled, subsampled_scan
-from lox._timeline import Timeline, canonical, grouped
+from lox._timeline import canonical, grouped
 
 T = TypeVar("T", Event, Columns)
 
@@ -135,7 +135,7 @@ class Windowed(Spool):
         del logs
         return state.counts.order
 
-    def result(self, state: State, logs: Logs) -> list[Timeline]:
+    def result(self, state: State, logs: Logs) -> list[Columns]:
         with reporting_deleted((state, logs)):
             rows = [self._with_last(state.folding, each) for each in self.columns(state.counts, logs)]
             return [without_missing(filled(each)) for each in rows]

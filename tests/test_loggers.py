@@ -144,6 +144,96 @@ def test_a_step_is_that_of_the_first_lane_in_which_the_event_happened():
     assert steps == [([2], [0]), ([12], [1])]
 
 
+def batches(xs):
+    """Logs with every number of batch axes, with and without a counter and a mask."""
+    jax.vmap(lambda x: lox.log({"x": x, "pair": jnp.stack([x, x])}))(xs)
+    jax.vmap(lambda x: lox.log({"counted": x}, step=3))(xs)
+    jax.vmap(lambda x: jax.vmap(lambda y: lox.log({"two": y}))(jnp.stack([x, x])))(xs)
+    lox.log({"where": xs}, where=xs > 1)
+    lox.log({"everywhere": xs}, where=xs > -1)
+    lox.log({"vector": xs, "number": jnp.sum(xs)})
+    return jnp.sum(xs)
+
+
+BATCH_AXES = {"x": 1, "pair": 1, "counted": 1, "two": 2, "where": 1, "everywhere": 1, "vector": 0, "number": 0}
+
+
+@jits
+@ways
+@pytest.mark.parametrize("around", ["nothing", "vmap", "grad", "scan"])
+def test_a_run_says_how_many_batch_axes_the_values_have_that_are_written(jit, way, around):
+    found = []
+
+    class Axes(Logger):
+        def write(self, run, logs):
+            assert run.batch_ndim.keys() == logs.keys()
+            assert not any(name.startswith("\0") for name in logs.steps)
+            found.extend(run.batch_ndim.items())
+
+    around = {
+        "nothing": lambda f: lambda keys, xs: f(keys[0], xs),
+        "vmap": lambda f: lambda keys, xs: jax.vmap(f, in_axes=(0, None))(keys, xs),
+        "grad": lambda f: lambda keys, xs: jax.grad(f, argnums=1)(keys[0], xs),
+        "scan": lambda f: lambda keys, xs: lax.scan(lambda x, key: (x + f(key, xs), None), 0.0, keys),
+    }[around]
+    with Axes() as logger:
+        jit(around(logging(logger, way, batches)))(keys(2), jnp.arange(3.0))
+    assert set(found) == set(BATCH_AXES.items())
+
+
+def test_the_batch_axes_of_collected_logs_are_those_of_their_counters_and_masks():
+    found = {}
+
+    class Axes(Logger):
+        def write(self, run, logs):
+            found.update(run.batch_ndim)
+
+    _, logs = lox.spool(batches)(jnp.arange(3.0))
+    with Axes() as logger:
+        logger.log(logger.init(7), logs)
+    assert found == BATCH_AXES | {"x": 0, "pair": 0, "two": 0}
+
+
+@jits
+def test_a_logger_that_keeps_arrays_keeps_what_spool_returns(jit, tmp_path):
+    everything = {"argnames": [key for key in BATCH_AXES if key != "where" and key != "everywhere"]}
+    for options in (everything, {"argnames": "where"}):
+        _, expected = lox.spool(batches, **options)(jnp.arange(3.0))
+        memory = MemoryLogger()
+        saver = lox.loggers.SaveLogger(tmp_path / str(len(expected)))
+        with MultiLogger(memory, saver) as logger:
+            jit(logger.spool(batches, logger.init(7), **options))(jnp.arange(3.0))
+        kept, saved = memory["0000000000000007"], lox.load(saver.path)["0000000000000007"]
+        assert kept == saved == expected
+
+
+def test_handlers_further_out_hear_of_no_batch_axes():
+    with MemoryLogger() as logger:
+        _, logs = lox.spool(logger.spool(batches, logger.init(7), keep_logs=True))(jnp.arange(3.0))
+        _, alone = lox.spool(batches)(jnp.arange(3.0))
+    assert logs == alone and set(logs.steps) == {"step"}
+
+
+def test_what_shards_have_of_their_own_has_a_batch_axis_of_shards():
+    mesh = Mesh(np.array(jax.devices()[:2]), ("d",))
+    found = []
+
+    class Axes(Logger):
+        def write(self, run, logs):
+            found.extend(run.batch_ndim.items())
+
+    def f(x):
+        lox.log({"own": jnp.sum(x), "same": jnp.float32(1)})
+        jax.vmap(lambda x: lox.log({"x": x}))(x)
+        return x
+
+    g = jax.shard_map(f, mesh=mesh, in_specs=PartitionSpec("d"), out_specs=PartitionSpec("d"))
+    with Axes() as logger:
+        jax.jit(lambda x: logger.tap(g, logger.init(7))(x))(jnp.arange(4.0))
+        jax.jit(lambda x: logger.spool(g, logger.init(7))(x))(jnp.arange(4.0))
+    assert set(found) == {("own", 1), ("same", 0), ("x", 2)}
+
+
 def logger_name(key):
     return "".join(f"{word:08x}" for word in np.asarray(jax.random.key_data(key)).tolist())
 

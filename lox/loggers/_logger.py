@@ -22,11 +22,11 @@ from lox._log import log
 from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant
 from lox._run_all import each
-from lox._spool import spool
+from lox._spool import labelled_spool
 from lox._strip import strip
 from lox._tap import labelled_tap
 from lox._trace import is_outermost
-from lox.loggers._packing import happened, kept, packed, unpacked
+from lox.loggers._packing import batch_ndim, happened, kept, packed, unlabelled, unpacked
 from lox.loggers._processes import Processes, Word, here, home, whole
 from lox.loggers._run import Arrived, Key, Run, State, arrived, by_run, describer, labels, refuse_several, state_of
 from lox.loggers._worker import Worker
@@ -99,8 +99,8 @@ class Logger:
 
         Args:
             run: The run.
-            logs: Arrays of NumPy, at least one event of each key. There is a mask only where batches inside of the
-                logged function have batch elements in which an event did not happen.
+            logs: Arrays of NumPy, at least one event of each key, of which `run.batch_ndim[key]` axes after the first
+                are batch axes. There is a mask only where an event did not happen in some batch elements.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say how it writes logs.")
 
@@ -155,7 +155,7 @@ class Logger:
         state = self._checked(state)
 
         def spooled(f: Function) -> Function:
-            collect = spool(f, **options)
+            collect = labelled_spool(f, **options)
 
             @functools.wraps(f, updated=())
             def call(*args: Any, **kwargs: Any) -> Any:
@@ -175,7 +175,7 @@ class Logger:
 
         Args:
             state: The state of the run.
-            logs: What `lox.spool` returned.
+            logs: What `lox.spool` returned. The batch axes are those that the counters or the mask have as well.
 
         Raises:
             LogDataError: The logs are no `lox.logdict`. A `TypeError`.
@@ -361,7 +361,8 @@ class Logger:
             if np.any(dropped):
                 message = f"{np.sum(dropped)} events of {key!r} were dropped before {self!r} got them: max_iters= of "
                 warnings.warn(message + "spool is too small.", SpoolWarning, stacklevel=2)
-        logs = happened(logs)
+        run.batch_ndim = batch_ndim(logs)
+        logs = unlabelled(happened(logs))
         if logs.data:
             try:
                 self.write(run, logs)

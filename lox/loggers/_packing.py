@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from lox import _compat
+from lox._deliver import INNER
 from lox._keys import on_host
 from lox._logdict import logdict, map_timelines
 from lox._timeline import Timeline
@@ -77,3 +79,23 @@ def happened(logs: logdict) -> logdict:
                 if key in of:
                     steps.setdefault(name, {})[key] = of[key][there]
     return logdict(data, steps, {key: value for key, value in mask.items() if key in data})
+
+
+def batch_ndim(logs: logdict) -> dict[str, int]:
+    """The number of batch axes of each key: those that its counters, its label and its mask have as well."""
+    found: dict[str, int] = {}
+    for timeline in logs._timelines:
+        arrays = timeline.steps.values() if timeline.mask is None else (timeline.mask, *timeline.steps.values())
+        found |= dict.fromkeys(timeline.values, max((np.ndim(array) for array in arrays), default=1) - 1)
+    return found
+
+
+def unlabelled(logs: logdict) -> logdict:
+    """The logs without the label of their batch axes."""
+    if INNER not in logs.steps:
+        return logs
+
+    def without(timeline: Timeline) -> Timeline:
+        return dataclasses.replace(timeline, steps={name: s for name, s in timeline.steps.items() if name != INNER})
+
+    return map_timelines(without, logs)

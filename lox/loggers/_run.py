@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox._arguments import path_name
-from lox._deliver import DEVICES, LABEL, SHARDED
+from lox._deliver import DEVICES, INNER, LABEL, SHARDED
 from lox._exceptions import LogDataError, LogValueError
 from lox._host_values import PlainEvents, plain
 from lox._logdict import logdict
@@ -78,12 +78,15 @@ class Run:
         config: What describes it, by name: numbers and arrays as arrays of NumPy, and text.
         seen: How many events of each key were written by this process.
         title: Another name for it.
+        batch_ndim: The number of batch axes of each key that is being written: one for each `vmap` inside the run, and
+            those of `where=`. They follow the event axis.
     """
 
     key: Key
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     seen: dict[str, int] = dataclasses.field(default_factory=dict)
     title: str = ""
+    batch_ndim: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -223,13 +226,13 @@ def by_run(logs: logdict) -> Iterator[tuple[Key, logdict]]:
     """Takes logs with labels apart into those of each run.
 
     An event of a run has no axes of batches around its logger, and a mask that says whether it happened in the batch
-    element.
+    element. The label of its batch axes inside stays among its counters.
 
     Raises:
         LogDataError: Two batch elements are of one run. A `TypeError`.
     """
     names = sorted(name for name in logs.steps if name.startswith(LABEL) and name[len(LABEL) :].isdigit())
-    counters = {name: of for name, of in logs.steps.items() if not name.startswith(LABEL)}
+    counters = {name: of for name, of in logs.steps.items() if name == INNER or not name.startswith(LABEL)}
     words_of = logs.steps[names[0]]
     if not logs.mask and all(words_of[key].ndim == 1 for key in logs.data):  # There is one run, and all happened.
         key = next(iter(logs.data))
