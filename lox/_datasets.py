@@ -34,10 +34,10 @@ def dataset(logs: Logs) -> xarray.Dataset:
     for keys in groups.values():
         suffix = f"_{keys[0]}" if len(groups) > 1 else ""
         first = events[keys[0]]
-        lanes = [f"batch_{axis}" for axis in range(len(first.lanes))] if len(first.lanes) > 1 else ["batch"]
-        if len({each.lanes for each in events.values() if each.lanes}) > 1:
+        lanes = [f"batch_{axis}" for axis in range(len(first.batch))] if len(first.batch) > 1 else ["batch"]
+        if len({each.batch for each in events.values() if each.batch}) > 1:
             lanes = [lane + suffix for lane in lanes]
-        dims = [f"event{suffix}", *lanes[: len(first.lanes)]]
+        dims = [f"event{suffix}", *lanes[: len(first.batch)]]
         for name, step in _counters(first).items():
             coordinates[name + suffix] = (dims[: step.ndim], step)
         for key in keys:
@@ -50,12 +50,12 @@ def dataset(logs: Logs) -> xarray.Dataset:
 
 def _counters(events: PlainEvents) -> dict[str, np.ndarray]:
     """The counters; one that all batch elements share has the axis of events only."""
-    if 0 in events.lanes:
+    if 0 in events.batch:
         return events.steps
     found = {}
     for name, step in events.steps.items():
         shared = events.counter(name)
-        same = (step == shared.reshape(-1, *[1] * len(events.lanes))) | ~events.happened
+        same = (step == shared.reshape(-1, *[1] * len(events.batch))) | ~events.happened
         found[name] = shared if same.all() else step
     return found
 

@@ -77,13 +77,13 @@ class Logs(Protocol):
 class PlainEvents:
     """The events of one key, as arrays of NumPy.
 
-    The axes of batches are those that the counters and the mask have as well. A key without either has none that can
-    be told from those of its values.
+    The batch axes are those that the counters and the mask have as well, and as many as the caller knows of. Those of
+    a key without either cannot be told from the axes of its values otherwise.
 
     Attributes:
-        values: Shape `(events, *lanes, *shape)`.
-        steps: The counters by name, shape `(events, *lanes)`.
-        happened: Which events happened, shape `(events, *lanes)`.
+        values: Shape `(events, *batch, *shape)`.
+        steps: The counters by name, shape `(events, *batch)`.
+        happened: Which events happened, shape `(events, *batch)`.
         impl: The implementation of the PRNG keys whose words the values are.
     """
 
@@ -93,19 +93,19 @@ class PlainEvents:
     impl: str | None
 
     @classmethod
-    def of(cls, logs: Logs, key: str) -> PlainEvents:
-        """Those of a key of logs."""
+    def of(cls, logs: Logs, key: str, batch_ndim: int = 0) -> PlainEvents:
+        """Those of a key of logs, which has so many batch axes or more."""
         values, mask = logs.data[key], logs.mask.get(key)
         steps = {name: standard(of[key]) for name, of in logs.steps.items() if key in of}
-        lanes = max([np.ndim(array) for array in (*steps.values(), mask) if array is not None], default=1)
+        with_batch = (np.ndim(array) for array in (*steps.values(), mask) if array is not None)
         plain_values = standard(values)
-        shape = plain_values.shape[:lanes]
+        shape = plain_values.shape[: max(1 + batch_ndim, *with_batch, 1)]
         happened = np.ones(shape, bool) if mask is None else along(standard(mask), shape)
         return cls(plain_values, {name: along(step, shape) for name, step in steps.items()}, happened, impl_of(values))
 
     @property
-    def lanes(self) -> tuple[int, ...]:
-        """The lengths of the axes of batches."""
+    def batch(self) -> tuple[int, ...]:
+        """The lengths of the batch axes."""
         return self.happened.shape[1:]
 
     @property
@@ -118,12 +118,25 @@ class PlainEvents:
         in which it happened.
         """
         steps = self.steps[name]
-        if not self.lanes:
+        if not self.batch:
             return steps
-        if 0 in self.lanes:  # It happened in none.
+        if 0 in self.batch:  # It happened in none.
             return np.zeros(len(steps), steps.dtype)
         happened = self.happened.reshape(len(steps), -1)
         return np.take_along_axis(steps.reshape(happened.shape), happened.argmax(1)[:, None], 1)[:, 0]
+
+    def means(self) -> np.ndarray:
+        """The mean of each event over the batch elements in which it happened, shape `(events, *shape)`.
+
+        It is NaN where an element is, or where the event happened in none. A batch of one element is that element.
+        """
+        count, size = len(self.values), math.prod(self.batch)
+        values = self.values.reshape(count, size, *self.shape)
+        if size == 1:
+            return values[:, 0]
+        happened = self.happened.reshape(count, size, *(1 for _ in self.shape))
+        with np.errstate(all="ignore"):
+            return values.sum(1, np.float64, where=happened) / happened.sum(1)
 
     def numbers(self) -> np.ndarray:
         """Each event as one number, shape `(events,)`: the mean of its elements in the batch elements in which it
@@ -136,8 +149,8 @@ class PlainEvents:
             return values.reshape(-1)
         size, axes = math.prod(self.shape), tuple(range(1, self.happened.ndim))
         with np.errstate(all="ignore"):
-            of_lanes = values.reshape(*self.happened.shape, size).sum(-1, np.float64)
-            return of_lanes.sum(axes, where=self.happened) / (self.happened.sum(axes) * size)
+            of_batch = values.reshape(*self.happened.shape, size).sum(-1, np.float64)
+            return of_batch.sum(axes, where=self.happened) / (self.happened.sum(axes) * size)
 
 
 def real(values: np.ndarray) -> np.ndarray:

@@ -98,7 +98,7 @@ class _Rows:
         known = np.unique(np.concatenate(all_steps)) if all_steps else np.zeros(0, np.int64)
         if known.dtype == np.float16:  # No index of pandas is of these.
             known = known.astype(np.float32)
-        axes = max((len(each.lanes) for each in events.values()), default=0)
+        axes = max((len(each.batch) for each in events.values()), default=0)
         labels = []
         for key, each in events.items():
             step = np.searchsorted(known, each.steps["step"][each.happened]) if counted[key] else places[key][0]

@@ -289,7 +289,26 @@ def test_values_of_every_kind(value, shown):
         assert re.search(rf"\bx +{re.escape(shown)}\b", printed(console))
 
 
-def test_lanes_in_which_nothing_happened_are_left_out():
+@pytest.mark.parametrize(("batch_as", "line"), [("mean", "x 3"), ("histogram", "x 3"), ("each", "x/0 3  x/1 2  x/2 4")])
+def test_a_line_shows_the_mean_of_batch_elements_or_each(batch_as, line):
+    console = pipe()
+    with lox.loggers.ConsoleLogger(console=console, batch_as=batch_as) as logger:
+        for scale in (3.0, 1.0):
+            xs = scale * jnp.array([1.0, 2.0, 4.0])
+            logger.tap(lambda xs: lox.log({"x": xs}, where=xs > 1), logger.init(0))(xs)
+    assert printed(console).splitlines()[-1] == line
+
+
+def test_too_many_batch_elements_for_a_row_each_are_an_error_of_their_key_alone():
+    console = pipe()
+    logs = lox.logdict({"many": np.zeros((1, 513)), "x": np.ones(1)}, {"step": {"many": np.zeros((1, 513))}})
+    with pytest.raises(lox.LogDataError, match="'many' has 513 batch elements"):
+        with lox.loggers.ConsoleLogger(console=console, batch_as="each") as logger:
+            logger.log(logger.init(0), logs)
+    assert printed(console).splitlines()[-1] == "x 1"
+
+
+def test_batch_elements_in_which_nothing_happened_are_left_out():
     def f(x):
         return jax.lax.cond(x > 1, lambda: (lox.log({"x": x}), x)[1], lambda: x)
 

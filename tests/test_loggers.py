@@ -195,12 +195,13 @@ def test_the_batch_axes_of_collected_logs_are_those_of_their_counters_and_masks(
 
 
 @jits
-def test_a_logger_that_keeps_arrays_keeps_what_spool_returns(jit, tmp_path):
+@pytest.mark.parametrize("batch_as", ["mean", "each", "histogram"])
+def test_a_logger_that_keeps_arrays_keeps_what_spool_returns(jit, batch_as, tmp_path):
     everything = {"argnames": [key for key in BATCH_AXES if key != "where" and key != "everywhere"]}
     for options in (everything, {"argnames": "where"}):
         _, expected = lox.spool(batches, **options)(jnp.arange(3.0))
-        memory = MemoryLogger()
-        saver = lox.loggers.SaveLogger(tmp_path / str(len(expected)))
+        memory = MemoryLogger(batch_as=batch_as)
+        saver = lox.loggers.SaveLogger(tmp_path / str(len(expected)), batch_as=batch_as)
         with MultiLogger(memory, saver) as logger:
             jit(logger.spool(batches, logger.init(7), **options))(jnp.arange(3.0))
         kept, saved = memory["0000000000000007"], lox.load(saver.path)["0000000000000007"]

@@ -83,12 +83,12 @@ CALLS = {
     ),
     "SaveLogger, a second one": (
         lambda: LOGGERS.SaveLogger("a", "continue"),
-        "SaveLogger takes only path by position, and by name existing=, room=, overflow=, processes=.",
+        "SaveLogger takes only path by position, and by name existing=, room=, overflow=, processes=, batch_as=.",
     ),
     "SaveLogger, nothing": (LOGGERS.SaveLogger, "SaveLogger: missing a required argument: 'path'."),
     "MemoryLogger": (
         lambda: LOGGERS.MemoryLogger("a"),
-        "MemoryLogger takes all arguments by name: room=, overflow=, processes=.",
+        "MemoryLogger takes all arguments by name: room=, overflow=, processes=, batch_as=.",
     ),
     "ConsoleLogger": (
         lambda: LOGGERS.ConsoleLogger(total=3),
@@ -107,6 +107,10 @@ CALLS = {
         "MlflowLogger has no argument uri=. Did you mean tracking_uri=?",
     ),
     "MultiLogger": (lambda: LOGGERS.MultiLogger(room=3), "MultiLogger has no argument room=. It has no keywords."),
+    "MultiLogger, batch_as=": (
+        lambda: LOGGERS.MultiLogger(batch_as="each"),
+        "MultiLogger has no argument batch_as=. It has no keywords.",
+    ),
 }
 
 

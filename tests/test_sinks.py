@@ -160,7 +160,7 @@ def test_a_key_whose_dtype_and_shape_change(sink):
 
 
 @pytest.mark.integration
-def test_lanes_in_which_an_event_did_not_happen_are_no_part_of_it(sink):
+def test_batch_elements_in_which_an_event_did_not_happen_are_no_part_of_a_histogram(sink):
     def log_if_positive(x, i):
         lax.cond(x > 0, lambda: (lox.log({"x": x, "two": jnp.array([x, -x])}, step=i), None)[1], lambda: None)
 
@@ -171,13 +171,13 @@ def test_lanes_in_which_an_event_did_not_happen_are_no_part_of_it(sink):
 
         lax.scan(step, xs, jnp.arange(10, 13))
 
-    with sink.logger() as logger:
+    with sink.logger(batch_as="histogram") as logger:
         logger.tap(program, logger.init(7))(jnp.array([0, 5, 12]))
     found = sink.ranges()[NAME]
     assert found["two"] == [(10, (-12, 12)), (11, (-7, 7)), (12, (-2, 2))]
     assert [step for step, _ in found["x"]] == [10, 11, 12]
     assert found["x"][0] == (10, (5, 12))
-    assert "x" not in sink.numbers()[NAME]  # One lane of several is no number.
+    assert "x" not in sink.numbers()[NAME]  # One element of several is no number.
 
 
 @pytest.mark.integration
@@ -190,6 +190,211 @@ def test_a_batch_without_lanes_is_nothing(sink):
         logger.spool(log, logger.init(7))(jnp.zeros(0, jnp.int32))
     assert sink.numbers()[NAME] == {"y": [(0, 0)]}
     assert not any(sink.ranges().values())
+
+
+# -- values with batch axes ----------------------------------------------------------------------------------------
+
+DONE = np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0], [1, 1, 1]], bool)
+"""In which steps the episodes of three environments end."""
+RETURNS = np.arange(12, dtype=np.float32).reshape(4, 3) ** 2
+
+
+def act(returns, done, counted):
+    """Logs the returns of the episodes that end, and two values of all environments."""
+
+    def step(_, at):
+        i, returns, done = at
+        counters = {"step": 10 * i, "epoch": i} if counted else {}
+        lox.log({"return": returns}, where=done, **counters)
+        jax.vmap(lambda x: lox.log({"x": x, "pair": jnp.stack([x, -x])}, **counters))(returns)
+        lox.log({"vector": returns})
+
+    lax.scan(lambda *args: (step(*args), None), None, (jnp.arange(len(done)), returns, done))
+
+
+def tapped(logger, state, *args, **options):
+    logger.tap(act, state, **options)(*args)
+
+
+def spooled(logger, state, *args, **options):
+    logger.spool(act, state, unify=True, **options)(*args)
+
+
+def batched(log):
+    def log_two(logger, state, returns, done, counted):
+        def one(words, returns):
+            log(logger, logger.init(words), returns, done, counted)
+
+        jax.jit(jax.vmap(one))(jnp.stack([jnp.uint32([0, 7]), jnp.uint32([0, 8])]), jnp.stack([returns, returns + 1]))
+
+    return log_two
+
+
+WAYS = {
+    "tap": tapped,
+    "tap, buffered": lambda *args: tapped(*args, buffer=3),
+    "spool": spooled,
+    "spool, in jit": lambda logger, state, returns, done, counted: jax.jit(
+        lambda *args: spooled(logger, state, *args, counted)
+    )(returns, done),
+    "spool, in windows": lambda *args: spooled(*args, reduce="last", window=1),
+    "spool, bounded": lambda *args: spooled(*args, max_events=9),
+    "tap, in windows": lambda *args: tapped(*args, reduce="last", window=1),
+    "tap, under vmap": batched(tapped),
+    "spool, under vmap": batched(spooled),
+}
+
+
+def scalars(sink):
+    """The numbers, without the statistics of arrays that MLflow has."""
+    numbers = sink.numbers()[NAME]
+    statistics = (".mean", ".std", ".min", ".max") if isinstance(sink, Mlflow) else ()
+    return {key: events for key, events in numbers.items() if not key.endswith(statistics)}
+
+
+def check_means(sink, done, counted):
+    numbers, ranges = scalars(sink), sink.ranges()[NAME]
+    ended = [i for i in range(len(done)) if done[i].any()]
+    steps = [10 * i for i in ended] if counted else range(len(ended))
+    expected = [(at, pytest.approx(RETURNS[i][done[i]].mean())) for at, i in zip(steps, ended, strict=True)]
+    assert numbers["return"] == expected
+    assert numbers["x"] == [(10 * i if counted else i, pytest.approx(RETURNS[i].mean())) for i in range(4)]
+    assert numbers.keys() == ({"return", "x", "epoch"} if counted else {"return", "x"})
+    assert ranges.keys() == {"pair", "vector"}
+    for i, (step, (low, high)) in enumerate(ranges["pair"]):
+        assert step == (10 * i if counted else i)
+        assert (low, high) == (pytest.approx(-RETURNS[i].mean()), pytest.approx(RETURNS[i].mean()))
+    for i, (_, (low, high)) in enumerate(ranges["vector"]):
+        assert (low, high) == (RETURNS[i].min(), RETURNS[i].max())
+
+
+@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_batch_inside_a_run_is_a_curve_of_its_means_with_or_without_a_counter(tensorboard, way, counted):
+    # A bound and windows count the events of each batch element: the first of them may be of several steps.
+    done = DONE if "windows" not in way and "bounded" not in way else np.ones_like(DONE)
+    with tensorboard.logger() as logger:
+        WAYS[way](logger, logger.init(7), RETURNS, done, counted)
+    check_means(tensorboard, done, counted)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("counted", [True, False])
+def test_the_returns_of_episodes_that_end_are_a_curve(sink, counted):
+    with sink.logger() as logger:
+        tapped(logger, logger.init(7), RETURNS, DONE, counted)
+    check_means(sink, DONE, counted)
+
+
+def in_batch(values, steps=None, mask=None):
+    """Logs of a key `x` in which the axes of the mask are batch axes."""
+    steps = {name: {"x": step} for name, step in (steps or {}).items()}
+    return lox.logdict({"x": values}, steps, {"x": np.ones(values.shape[:2], bool) if mask is None else mask})
+
+
+@pytest.mark.integration
+def test_a_mean_is_not_finite_where_an_element_in_which_the_event_happened_is_not(sink):
+    values = np.float32([[1, np.nan], [1, np.nan], [1, np.inf], [np.inf, -np.inf], [-np.inf, 2], [1, 2]])
+    mask = np.ones(values.shape, bool)
+    mask[1, 1] = False
+    largest = LARGEST if isinstance(sink, Mlflow) else np.inf
+    expected = [np.nan, 1, largest, np.nan, -largest, 1.5]
+    np.testing.assert_equal(logged(sink, in_batch(values, mask=mask)).numbers(), {NAME: {"x": [*enumerate(expected)]}})
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.array([[True, False]]), 0.5),
+        (np.int8([[127, 126]]), 126.5),
+        (np.uint8([[1, 2]]), 1.5),
+        (np.uint64([[2**63, 2**63 + 2**42]]), 2**63 + 2**41),
+        (np.ones((1, 2), ml_dtypes.bfloat16), 1),
+        (np.float16([[60000, 60002]]), 60000),
+        (np.int32([[7]]), 7),
+        (np.int32([[[7], [8]]]), 7.5),
+    ],
+)
+def test_a_mean_is_a_number_of_any_dtype(tensorboard, values, expected):
+    assert logged(tensorboard, in_batch(values)).numbers() == {NAME: {"x": [(0, expected)]}}
+
+
+@pytest.mark.integration
+def test_each_batch_element_has_a_curve_at_its_own_counters(sink):
+    values = np.arange(6.0).reshape(3, 2)
+    steps = {"step": np.array([[0, 5], [1, 6], [2, 7]]), "epoch": np.array([[1, 2], [3, 4], [5, 6]])}
+    mask = np.array([[True, False], [True, True], [False, True]])
+    found = logged(sink, in_batch(values, steps, mask), batch_as="each").numbers()[NAME]
+    assert {name: sorted(events) for name, events in found.items()} == {
+        "x/0": [(0, 0), (1, 2)],
+        "x/1": [(6, 3), (7, 5)],
+        "epoch": [(0, 1), (1, 3), (6, 4), (7, 6)],
+    }
+
+
+@pytest.mark.integration
+def test_curves_of_batch_elements_without_a_counter_have_the_numbers_of_the_events(sink):
+    def log(x, done):
+        lox.log({"x": x}, where=done)
+        jax.vmap(lambda y: jax.vmap(lambda z: lox.log({"y": z}))(y))(jnp.stack([x, x + 2]))
+        lox.log({"vector": x})
+
+    with sink.logger(batch_as="each") as logger:
+        for i, done in enumerate([[True, True], [False, True], [True, False]]):
+            logger.tap(log, logger.init(7))(jnp.array([0.0, 1.0]) + 10 * i, jnp.array(done))
+        mask = np.array([[True, False], [False, True], [True, False]])
+        logger.log(logger.init(7), in_batch(np.arange(6.0).reshape(3, 2), mask=mask))
+    assert scalars(sink) == {
+        "x/0": [(0, 0), (2, 20), (3, 0), (5, 4)],
+        "x/1": [(0, 1), (1, 11), (4, 3)],
+        **{f"y/{row}/{at}": [(i, 10 * i + 2 * row + at) for i in range(3)] for row in range(2) for at in range(2)},
+    }
+    assert sink.ranges()[NAME].keys() == {"vector"}
+
+
+@pytest.mark.integration
+def test_a_batch_element_and_a_key_of_its_name_are_kept_apart(sink):
+    keys = ["x/1", "x/1_", "x/1__", "x/1/1", "x_", "/1", "", "x/", "a b/1", "x/1/", "x/é", "step", "project", "x.mean"]
+    data = {key: np.float32([place]) for place, key in enumerate(keys)}
+    count = len(keys)
+    for place, key in enumerate(["x", "x/1", "", "step", "project", "x.mean", "x/", "a b"]):
+        data[f"{key}"] = np.float32([[count + 2 * place, count + 2 * place + 1]])
+    batched = {key: np.ones((1, 2), bool) for key, value in data.items() if value.ndim == 2}
+    steps = {"x/0": dict.fromkeys(data, np.array([100]))}
+    steps["x/0"] |= {key: np.full((1, 2), 100) for key in batched}
+    found = logged(sink, lox.logdict(data, steps, batched), batch_as="each").numbers()[NAME]
+    values = [value for events in found.values() for _, value in events if value != 100]
+    assert sorted(values) == sorted(float(each) for value in data.values() for each in value.ravel())
+    assert all(len(set(events)) == 1 for events in found.values())
+
+
+@pytest.mark.integration
+def test_too_many_batch_elements_for_a_curve_each_are_an_error_of_their_key_alone(sink):
+    data = {"many": np.zeros((1, 513)), "some": np.zeros((1, 512)), "x": np.ones(1)}
+    mask = {key: np.ones(data[key].shape, bool) for key in ("many", "some")}
+    with pytest.raises(
+        lox.LogDataError, match="'many' has 513 batch elements, .* draws a curve for 512 at most. .*mean"
+    ):
+        logged(sink, lox.logdict(data, {}, mask), batch_as="each")
+    assert len(sink.numbers()[NAME]) == 513 and sink.numbers()[NAME]["x"] == [(0, 1)]
+
+
+@pytest.mark.integration
+def test_images_of_a_batch_stay_as_they_are(tensorboard):
+    channels = np.random.default_rng(0).integers(0, 256, (1, 3, 4, 3)).astype(np.uint8)
+    expected = channels[0]
+    for name, batch_as in {"x": "mean", "x/0_": "each"}.items():
+        key = name.removesuffix("_")
+        logs = lox.logdict({key: channels}, {}, {key: np.ones((1, 3), bool)})
+        found = logged(tensorboard, logs, images=[key], batch_as=batch_as).images()[NAME]
+        np.testing.assert_array_equal(found[name][0][1][..., :3], expected)
+
+
+@pytest.mark.parametrize("logger", [MemoryLogger, WandbLogger])
+def test_what_to_make_of_a_batch_is_one_of_three_words(logger):
+    with pytest.raises(lox.LogValueError, match="batch_as must be one of 'mean', 'each', 'histogram', got 'sum'"):
+        logger(batch_as="sum")
 
 
 LARGEST = np.finfo(np.float64).max

@@ -13,7 +13,9 @@ from lox._exceptions import LogDataError, LogValueError
 from lox._extras import extra
 from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant
+from lox._run_all import raise_first
 from lox._text import number, sparkline, visible
+from lox.loggers._curves import curves
 from lox.loggers._logger import Logger
 from lox.loggers._run import Key, Run
 from lox.loggers._statistics import BARS, Statistics, numbers_of
@@ -34,10 +36,11 @@ class ConsoleLogger(Logger):
 
     On a terminal it is a table that is drawn anew ten times a second at most, below what the program prints: for each
     key the last value, mean, smallest and largest value, and a line of all values. Values of several runs are shown as
-    mean ± standard deviation of the runs' last ones, arrays as the mean of their elements, complex numbers as their
-    absolute values. What is not finite is counted, shown in red, and left out of the mean and the range. With
-    ``overflow="drop"`` it says how many deliveries were dropped. In a notebook the table is an output of the cell that
-    first logs. Elsewhere, as in a file, a line of text is printed every few seconds.
+    mean ± standard deviation of the runs' last ones, arrays and batches as the mean of their elements, complex numbers
+    as their absolute values. With ``batch_as="each"`` each batch element has a row of its own. What is not finite is
+    counted, shown in red, and left out of the mean and the range. With ``overflow="drop"`` it says how many deliveries
+    were dropped. In a notebook the table is an output of the cell that first logs. Elsewhere, as in a file, a line of
+    text is printed every few seconds.
 
     What a program prints without a newline at its end may be overwritten by the table.
 
@@ -101,11 +104,15 @@ class ConsoleLogger(Logger):
 
     def write(self, run: Run, logs: logdict) -> None:
         """See `Logger`."""
+        errors: list[LogDataError] = []
+        if self.batch_as == "each":
+            logs = _of_each(run, logs, errors)
         with self._lock:
             self._held.append((run.key, logs))
             if len(self._held) >= HELD:
                 self._digest()
         self._screen.changed(self)
+        raise_first(errors)
 
     def close(self) -> None:
         """See `Logger`."""
@@ -212,6 +219,21 @@ class ConsoleLogger(Logger):
 
     def __repr__(self) -> str:
         return f"ConsoleLogger({self._totals})" if self._totals else "ConsoleLogger()"
+
+
+def _of_each(run: Run, logs: logdict, errors: list[LogDataError]) -> logdict:
+    """Logs whose batch elements are keys of their own. What is wrong with a key is appended to the errors."""
+    data: dict[str, Any] = {}
+    steps: dict[str, dict[str, Any]] = {}
+    for key in logs:
+        try:
+            for name, events in curves(run, logs, key, "each"):
+                data[name] = events.values
+                for counter, step in events.steps.items():
+                    steps.setdefault(counter, {})[name] = step
+        except LogDataError as error:
+            errors.append(error)
+    return logdict(data, steps)
 
 
 def _check(progress: Mapping[str, int] | None, every: Any) -> None:

@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import numpy as np
@@ -26,6 +26,7 @@ from lox._spool import labelled_spool
 from lox._strip import strip
 from lox._tap import labelled_tap
 from lox._trace import is_outermost
+from lox.loggers._curves import BatchAs
 from lox.loggers._packing import batch_ndim, happened, kept, packed, unlabelled, unpacked
 from lox.loggers._processes import Processes, Word, here, home, whole
 from lox.loggers._run import Arrived, Key, Run, State, arrived, by_run, describer, labels, refuse_several, state_of
@@ -47,6 +48,10 @@ class Logger:
         processes: Which of the processes that `jax.distributed` connects write: the "first", or "all", each what
             arrives in it. Without it the first, and another one that leaves out what might be its own says so in a
             `TapWarning`.
+        batch_as: What sinks that draw curves make of a value with batch axes, of a `vmap` inside the run or of
+            `where=`: "mean", one value, the mean over the batch elements in which the event happened; "each", a value
+            for each batch element, `"key/0"`, `"key/1"` and so on; or "histogram", an array of all of them. Loggers
+            that keep arrays keep all of it.
 
     Raises:
         LogValueError: An argument is none of the above. A `ValueError`.
@@ -68,10 +73,19 @@ class Logger:
     """
 
     @says_what_was_meant()
-    def __init__(self, *, room: int = 1024, overflow: Literal["wait", "drop"] = "wait", processes: Word | None = None):
+    def __init__(
+        self,
+        *,
+        room: int = 1024,
+        overflow: Literal["wait", "drop"] = "wait",
+        processes: Word | None = None,
+        batch_as: BatchAs = "mean",
+    ):
         drops = _transform.choice("overflow", overflow, ("wait", "drop")) == "drop"
+        _transform.choice("batch_as", batch_as, get_args(BatchAs))
         name = type(self).__name__
         given = dict(vars(self))
+        self.batch_as: BatchAs = batch_as
         self._processes = Processes(processes)
         self._runs: dict[tuple[Key, str], Run] = {}
         self._said: dict[Key, dict[str, Any]] = {}

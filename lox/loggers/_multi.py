@@ -14,7 +14,7 @@ from lox.loggers._logger import Logger
 class MultiLogger(Logger):
     """Hands logs to several loggers, each with a thread of its own.
 
-    One that fails does not keep the others from what they get.
+    One that fails does not keep the others from what they get. Options such as `batch_as` are those of each logger.
 
     Args:
         *loggers: The loggers. Closing this one closes them.

@@ -12,6 +12,7 @@ from lox._exceptions import LogDataError
 from lox._host_values import PlainEvents, plain
 from lox._logdict import logdict
 from lox._run_all import raise_first
+from lox.loggers._curves import EVENT, BatchAs, curves
 from lox.loggers._images import image
 from lox.loggers._run import Run
 
@@ -38,45 +39,63 @@ class Row:
     images: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
-def rows(run: Run, logs: logdict, images: frozenset[str] = frozenset(), whole: bool = False) -> Iterator[Row]:
+def rows(
+    run: Run,
+    logs: logdict,
+    images: frozenset[str] = frozenset(),
+    whole: bool = False,
+    batch_as: BatchAs = "mean",
+) -> Iterator[Row]:
     """The events of logs, those of keys with the same counters together, each key's in their order.
-
-    Batch elements inside of the run are a part of the value, as far as the event happened in them.
 
     Args:
         run: The run.
         logs: Its logs.
         images: The keys of images.
         whole: Whether the sink knows whole steps only. A counter `step` of another dtype is then like other counters.
+        batch_as: As for `curves`. As a "histogram", values are arrays of the batch elements in which the event
+            happened. Images have no curves.
 
     Raises:
-        LogDataError: A value is complex, or is no image where it should be. All else is yielded before. A `TypeError`.
+        LogDataError: A value is complex, or is no image where it should be, or has too many batch elements. All else
+            is yielded before. A `TypeError`.
     """
     groups: dict[Any, list[str]] = {}
     counters: dict[str, dict[str, np.ndarray]] = {}
-    events = {key: PlainEvents.of(logs, key) for key in logs}
+    events: dict[str, PlainEvents] = {}
     errors: dict[str, LogDataError] = {}
-    for key, of_key in events.items():
-        if of_key.values.dtype.kind == "c":
+    of_images: set[str] = set()
+    for key in logs:
+        if logs[key].dtype.kind == "c":
             errors[key] = LogDataError(f"{key!r} is complex; log its real and imaginary part, or its absolute value.")
             continue
-        if 0 in of_key.lanes:  # It happened in none.
+        try:
+            found = dict(curves(run, logs, key, batch_as, key in images))
+        except LogDataError as error:
+            errors[key] = error
+            continue
+        events |= found
+        if key in images:
+            of_images |= found.keys()
+    for key, of_key in events.items():
+        if 0 in of_key.batch:  # It happened in none.
             continue
         own = {name: of_key.counter(name) for name in of_key.steps}
+        number = own.pop(EVENT, None)
         if "step" not in own or (whole and own["step"].dtype.kind not in "iu"):
-            own[""] = run.seen.get(key, 0) + np.arange(len(of_key.values))
+            own[EVENT] = run.seen.get(key, 0) + np.arange(len(of_key.values)) if number is None else number
         counters[key] = own
         alike = tuple((name, array.dtype, array.tobytes()) for name, array in sorted(own.items()))
         groups.setdefault((len(of_key.values), alike), []).append(key)
     for (count, _), keys in groups.items():
         own = dict(counters[keys[0]])
-        counted = "" not in own
-        steps = own.pop("step" if counted else "")
+        counted = EVENT not in own
+        steps = own.pop("step" if counted else EVENT)
         for event in range(count):
             row = Row(steps[event].item(), counted, {name: array[event].item() for name, array in own.items()})
             for key in keys:
                 value = events[key].values[event]
-                if key in images:
+                if key in of_images:
                     try:
                         row.images[key] = image(key, value)
                     except LogDataError as error:

@@ -34,10 +34,11 @@ LIMITS = np.array([*np.negative(_POSITIVE[::-1]), 0, *_POSITIVE])
 class TensorBoardLogger(Logger):
     """Writes each run to a directory of its own, as TensorBoard reads it. Needs the extra `tensorboard`.
 
-    Numbers become scalars and arrays histograms of what is finite in them, unless nothing is. The step is the counter
-    `step`, or the number of the event where none was logged or it is of floats; other counters are scalars as well. A
-    character that tags cannot have, as a space, is written as its code point: `_x20-`. A key that is the name of one of
-    its counters, or the tag "config/text_summary" of what describes the run, gets `_x-` at its end.
+    Numbers become scalars and arrays histograms of what is finite in them, unless nothing is. Values with batch axes
+    become their mean, or what `batch_as` says. The step is the counter `step`, or the number of the event where none
+    was logged or it is of floats; other counters are scalars as well. A character that tags cannot have, as a space, is
+    written as its code point: `_x20-`. A key that is the name of one of its counters, or the tag "config/text_summary"
+    of what describes the run, gets `_x-` at its end.
 
     Args:
         logdir: The directory for those of the runs.
@@ -84,7 +85,7 @@ class TensorBoardLogger(Logger):
     def write(self, run: Run, logs: logdict) -> None:
         """See `Logger`."""
         add, summary = self._files[run.name].add, self._summary
-        for row in rows(run, logs, self._images, whole=True):
+        for row in rows(run, logs, self._images, whole=True, batch_as=self.batch_as):
             counters = {_tag(name): number for name, number in row.counters.items()}
             numbers = {_tag(key, counters): number for key, number in row.numbers.items()}
             for tag, number in (counters | numbers).items():

@@ -31,10 +31,10 @@ class TrackioLogger(Logger):
     """Logs each run to a Trackio run of its own. Needs the extra `trackio`.
 
     The Trackio run has the run's name, so that the same key continues it, and what describes the run as its config.
-    Numbers become metrics and arrays histograms of what is finite in them, unless nothing is. The step is the counter
-    `step`, or the number of the event where none was logged or it is of floats; other counters are metrics as well. A
-    key that Trackio has a use of its own for, as "time", or that is the name of one of its counters, gets `_x-` at its
-    end.
+    Numbers become metrics and arrays histograms of what is finite in them, unless nothing is. Values with batch axes
+    become their mean, or what `batch_as` says. The step is the counter `step`, or the number of the event where none
+    was logged or it is of floats; other counters are metrics as well. A key that Trackio has a use of its own for, as
+    "time", or that is the name of one of its counters, gets `_x-` at its end.
 
     Everything is written to Trackio's database of the project, in the directory that the environment variable
     `TRACKIO_DIR` says. `trackio show` shows it, and `trackio.sync` takes it to a server; the logger itself starts no
@@ -90,7 +90,7 @@ class TrackioLogger(Logger):
         """See `Logger`."""
         held = self._held.setdefault(run.name, [])
         try:
-            for row in rows(run, logs, self._images, whole=True):
+            for row in rows(run, logs, self._images, whole=True, batch_as=self.batch_as):
                 step = int(row.step)
                 counters = {_name(name): number for name, number in row.counters.items()}
                 of_keys: dict[str, Any] = dict(row.numbers)

@@ -34,8 +34,9 @@ class WandbLogger(Logger):
     The W&B run has the run's name as its id, so that the same key continues it, and what describes the run as its
     config. Numbers become metrics over the counter `step`, in whatever order they come, or over `event`, their number,
     where none was logged; other counters are metrics as well. Arrays become histograms of what is finite in them,
-    unless nothing is. The character `*` is written as its code point: `_x2a-`. A key that W&B or the logger has a use
-    of its own for, as "_step" and "event", or that is the name of one of its counters, gets `_x-` at its end.
+    unless nothing is. Values with batch axes become their mean, or what `batch_as` says. The character `*` is written
+    as its code point: `_x2a-`. A key that W&B or the logger has a use of its own for, as "_step" and "event", or that
+    is the name of one of its counters, gets `_x-` at its end.
 
     Args:
         images: Keys whose values are images: shape `(H, W)` or `(H, W, C)` with 1, 3 or 4 channels, of `uint8`, or of
@@ -43,6 +44,7 @@ class WandbLogger(Logger):
         room: As for `Logger`.
         overflow: As for `Logger`.
         processes: As for `Logger`.
+        batch_as: As for `Logger`.
         **init: Keywords of `wandb.init`, such as `project`, `group` and `mode`. Its `id`, `resume` and `reinit` are
             the logger's.
 
@@ -60,6 +62,7 @@ class WandbLogger(Logger):
         room: int = 1024,
         overflow: Any = "wait",
         processes: Any = None,
+        batch_as: Any = "mean",
         **init: Any,
     ):
         with extra("wandb", "WandbLogger"):
@@ -70,12 +73,12 @@ class WandbLogger(Logger):
         known = inspect.signature(wandb.init).parameters
         for name in init:
             if name not in known and all(each.kind != each.VAR_KEYWORD for each in known.values()):
-                own = ("images", "room", "overflow", "processes")
+                own = ("images", "room", "overflow", "processes", "batch_as")
                 raise TypeError(unexpected("WandbLogger", name, [*own, *known]))
         self._wandb, self._init, self._images = wandb, init, keys_of_images(images)
         self._wandb_runs: dict[str, Any] = {}
         self._defined: set[tuple[str, str]] = set()
-        super().__init__(room=room, overflow=overflow, processes=processes)
+        super().__init__(room=room, overflow=overflow, processes=processes, batch_as=batch_as)
 
     def start(self, run: Run) -> None:
         """See `Logger`."""
@@ -91,7 +94,7 @@ class WandbLogger(Logger):
     def write(self, run: Run, logs: logdict) -> None:
         """See `Logger`."""
         wandb_run = self._wandb_runs[run.name]
-        for row in rows(run, logs, self._images):
+        for row in rows(run, logs, self._images, batch_as=self.batch_as):
             axis = "step" if row.counted else "event"
             counters = {_name(name): number for name, number in row.counters.items()}
             of_keys: dict[str, Any] = dict(row.numbers)

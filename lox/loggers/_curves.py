@@ -1,0 +1,84 @@
+"""Events with batch axes as curves: one of all batch elements, or one of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+
+from lox._exceptions import LogDataError
+from lox._host_values import PlainEvents
+from lox._logdict import logdict
+from lox.loggers._run import Run
+
+BatchAs = Literal["mean", "each", "histogram"]
+
+EVENT = ""
+"""The name of the counter that says, of events that others were left out of, which event of the run each one is."""
+
+MOST = 512
+"""How many batch elements of a key may have curves of their own."""
+
+
+def curves(
+    run: Run, logs: logdict, key: str, batch_as: BatchAs, is_image: bool = False
+) -> Iterator[tuple[str, PlainEvents]]:
+    """The curves of one key, by name.
+
+    Args:
+        run: The run.
+        logs: Its logs.
+        key: The key.
+        batch_as: "mean", for one curve of the means over the batch elements in which the event happened, at the
+            counters of the first of them; "each", for a curve of each batch element, called `"key/0"`, or `"key/0/1"`
+            where there are two batch axes; "histogram", for the events as they are.
+        is_image: Whether the values are images, which stay as they are.
+
+    Raises:
+        LogDataError: There are too many batch elements for "each". A `TypeError`.
+    """
+    events = PlainEvents.of(logs, key, run.batch_ndim.get(key, 0))
+    if batch_as == "each":
+        yield from [(_with_mark(key), events)] if is_image else _of_each(run, key, events)
+    elif batch_as == "histogram" or is_image or 0 in events.batch:
+        yield key, events
+    else:
+        steps = {name: events.counter(name) for name in events.steps}
+        happened = np.ones(len(events.values), bool)
+        yield key, dataclasses.replace(events, values=events.means(), steps=steps, happened=happened)
+
+
+def _of_each(run: Run, key: str, events: PlainEvents) -> Iterator[tuple[str, PlainEvents]]:
+    count = math.prod(events.batch)
+    if count > MOST:
+        raise LogDataError(
+            f'{key!r} has {count:,} batch elements, and batch_as="each" draws a curve for {MOST} at most. With '
+            'batch_as="mean" it is one curve, of their mean, and with "histogram" a histogram.'
+        )
+    name = _with_mark(key)
+    for element in np.ndindex(events.batch):
+        (there,) = np.nonzero(events.happened[:, *element])
+        if len(there):
+            steps = {counter: step[there, *element] for counter, step in events.steps.items()}
+            yield (
+                "/".join([name, *map(str, element)]),
+                dataclasses.replace(
+                    events,
+                    values=events.values[there, *element],
+                    steps=steps | {EVENT: run.seen.get(key, 0) + there},
+                    happened=np.ones(len(there), bool),
+                ),
+            )
+
+
+def _with_mark(key: str) -> str:
+    """The key as no batch element is called, for each key another one.
+
+    >>> _with_mark("layers"), _with_mark("layers/0"), _with_mark("layers/0_")
+    ('layers', 'layers/0_', 'layers/0__')
+    """
+    return re.sub(r"(/[0-9]+_*)\Z", r"\1_", key)
