@@ -17,6 +17,9 @@ from lox._exceptions import LogDataError, LogValueError
 from lox._site import Where
 
 _SCALARS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}
+_KNOWN = frozenset("?bhilqBHILQefdFD")
+"""The dtypes of NumPy, by their characters, that JAX has as well."""
+
 ARRAY_LIKE = (*_SCALARS, np.ndarray, np.generic)
 
 
@@ -65,10 +68,19 @@ def names(value: str | Iterable[str], what: str, where: str) -> tuple[str, ...]:
 
 
 def read_event(
-    function: str, data: Any, tags: str | Iterable[str], prefix: str, where: Any, steps: dict[str, Any]
+    function: str,
+    data: Any,
+    tags: str | Iterable[str],
+    prefix: str,
+    where: Any,
+    steps: dict[str, Any],
+    computes: bool = True,
 ) -> Event:
-    """What a call of `function` in the user's program is to log; an event without values when there is nothing."""
-    call = _Call(function, _calling_site(tags))
+    """What a call of `function` in the user's program is to log; an event without values when there is nothing.
+
+    Without `computes`, no operation of JAX runs: arrays of NumPy stay on the host, and weakly typed ones weakly typed.
+    """
+    call = _Call(function, _calling_site(tags), computes)
     if not isinstance(prefix, str):
         raise LogDataError(f"prefix must be a string, got {describe(prefix)}, at {call.site}.")
     if not RESERVED_COUNTERS.keys().isdisjoint(steps):
@@ -95,26 +107,23 @@ def read_context(
 
     No operation of JAX runs: a weakly typed array stays one.
     """
-    call = _Call(function, _calling_site(tags))
+    call = _Call(function, _calling_site(tags), computes=False)
     if not isinstance(prefix, str):
         raise LogDataError(f"prefix must be a string, got {describe(prefix)}, at {call.site}.")
     check_counters(function, steps, f", at {call.site}")
     if "where" in steps:
         raise LogValueError(f"{function} takes no where=, which is of a log call, at {call.site}.")
-    counters = {}
-    for name, value in steps.items():
-        if (
-            isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biuf"
-        ):  # A copy: the memory of an array may change.
-            value = np.array(value, jax.dtypes.canonicalize_dtype(value.dtype))
-        counters[name] = value if isinstance(value, (jax.Array, np.ndarray)) else call.array(value, "step", name)
-        call.check_counter(name, counters[name])
-    return call.site, counters
+    return call.site, {name: call.counter(name, value, None) for name, value in steps.items()}
+
+
+def read_counters(function: str, steps: dict[str, Any]) -> dict[str, Any]:
+    """The counters that a call of `function` in the user's program gives to logs that are there already."""
+    return read_context(function, (), "", steps)[1]
 
 
 def _calling_site(tags: str | Iterable[str]) -> Site:
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("lox._"):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("lox._", "lox.loggers._")):
         frame = frame.f_back
     code = frame.f_code
     if type(tags) is not tuple or tags:
@@ -131,6 +140,7 @@ class _Call:
 
     function: str
     site: Site
+    computes: bool = True
 
     def values(self, data: Any, prefix: str) -> dict[str, Any]:
         if not isinstance(data, Mapping):
@@ -184,10 +194,14 @@ class _Call:
     def array(self, value: Any, what: str, name: str | None = None) -> Any:
         """An argument as an array; `what` and `name` say which argument it is."""
         if isinstance(value, jax.Array):
-            return strongly_typed(value)
+            return strongly_typed(value) if self.computes else value
         try:
             if type(value) in _SCALARS:
                 return _scalar(value)
+            if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iu":
+                _check_range(value)
+            if not self.computes and isinstance(value, (np.ndarray, np.generic)) and value.dtype.char in _KNOWN:
+                return np.array(value).astype(jax.dtypes.canonicalize_dtype(value.dtype), copy=False)
             if isinstance(value, ARRAY_LIKE) or hasattr(value, "__jax_array__"):
                 return strongly_typed(jnp.array(value))  # A copy: the memory of NumPy's arrays may change.
         except (TypeError, ValueError, OverflowError) as error:
@@ -217,7 +231,10 @@ class _Call:
         return counter
 
     def check_counter(self, name: str, counter: Any, mask: Any = None) -> None:
-        is_number = counter.dtype.kind in "iuf" or jnp.issubdtype(counter.dtype, np.number)  # The first is faster.
+        dtype = counter.dtype
+        is_number = dtype.kind in "iuf" or (
+            jnp.issubdtype(dtype, np.number) and dtype.kind != "c"
+        )  # The first is faster.
         if not is_number or (counter.shape != () and (mask is None or counter.shape != mask.shape)):
             or_masked = f" or a number for each element of where=, of shape {list(mask.shape)}" if np.ndim(mask) else ""
             raise LogValueError(
@@ -237,6 +254,19 @@ def _scalar(value: Any) -> np.ndarray[Any, Any]:
         return np.asarray(value, dtype)
     with np.errstate(over="ignore"):
         return np.asarray(value, dtype)
+
+
+def _check_range(value: Any) -> None:
+    """Refuse integers that the dtype which JAX gives them cannot hold.
+
+    Raises:
+        OverflowError: There are some.
+    """
+    dtype = jax.dtypes.canonicalize_dtype(value.dtype)
+    if dtype != value.dtype and np.size(value):
+        limits = np.iinfo(dtype)
+        if np.min(value) < limits.min or np.max(value) > limits.max:
+            raise OverflowError(f"{dtype.name}, which JAX has for {value.dtype.name}, does not hold all of its numbers")
 
 
 def path_name(path: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -34,19 +35,50 @@ def plain(value: Any) -> Any:
     """A value as numbers, text, lists and mappings of Python, dtypes by name; what is none of these stays as it is.
 
     >>> import jax.numpy as jnp
-    >>> plain({"rate": np.float32(0.5), "shape": (2, 3), "dtype": jnp.bfloat16})
-    {'rate': 0.5, 'shape': [2, 3], 'dtype': 'bfloat16'}
+    >>> plain({"rate": np.float32(0.1), "shape": (2, 3), "dtype": jnp.bfloat16})
+    {'rate': 0.1, 'shape': [2, 3], 'dtype': 'bfloat16'}
     """
     if isinstance(value, Mapping):
         return {str(name): plain(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(each) for each in value]
+    if isinstance(value, (set, frozenset)):  # Whose order is another in each process.
+        return sorted((plain(each) for each in value), key=repr)
     if isinstance(value, str):
         return str(value)
     if isinstance(value, (jax.Array, np.ndarray, np.generic)):
-        return value.tolist() if value.dtype.kind in "SUOMm" else standard(value).tolist()
+        return value.tolist() if value.dtype.kind in "SUOMm" else shortest(value)
     dtype = dtype_of(value)
     return value if dtype is None else dtype.name
+
+
+def without_addresses(text: str) -> str:
+    """A text without where in memory the objects in it are.
+
+    >>> without_addresses("<function f at 0x7f1de1ad7ec0>")
+    '<function f>'
+    """
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
+
+
+def shortest(array: Any) -> Any:
+    """The elements of an array in lists, floats as the shortest decimals that their own dtype tells from others.
+
+    >>> shortest(np.float32(0.1)), shortest(np.float16([0.1, np.inf]))
+    (0.1, [0.1, inf])
+    """
+    array = np.asarray(on_host(array) if isinstance(array, jax.Array) else array)
+    if not dtypes.issubdtype(array.dtype, np.floating) or array.dtype.itemsize >= 8:
+        return standard(array).tolist()
+    with np.errstate(over="ignore"):  # A decimal above the largest number is none of the dtype.
+        return np.array([_shortest(number) for number in array.ravel()]).reshape(array.shape).tolist()
+
+
+def _shortest(number: Any) -> float:
+    """The shortest decimal that is this number, of a float dtype, among the numbers of the dtype."""
+    wide = float(number)
+    texts = (f"{wide:.{digits}g}" for digits in range(1, 10))
+    return next((float(text) for text in texts if number.dtype.type(float(text)) == number), wide)
 
 
 def dtype_of(value: Any) -> np.dtype | None:

@@ -34,7 +34,8 @@ _SYNONYMS = {
     "experiment": ("project", "name"),
     "tracking_uri": ("uri", "url", "path", "dir"),
     "progress": ("total", "totals", "steps"),
-    "every": ("interval", "refresh", "seconds"),
+    "seconds": ("every", "refresh", "interval"),
+    "every_calls": ("every", "calls", "every_steps"),
     "room": ("queue", "maxsize", "capacity", "buffer"),
     "images": ("image", "image_keys"),
 }

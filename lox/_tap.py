@@ -196,7 +196,7 @@ def labelled_tap(
     events and those of the batches around the tap, and no handler further out sees them.
     """
     if not callable(callback):
-        advice = " A logger has a tap of its own: logger.tap(f, state)." if hasattr(callback, "tap") else ""
+        advice = " A logger has a tap of its own: logger.tap(f, run)." if hasattr(callback, "tap") else ""
         if isinstance(callback, (*ARRAY_LIKE, jax.Array)):
             advice = " To call the function, write lox.tap(f)(x)."
         raise LogValueError(f"The callback of lox.tap must be callable, got {callback!r}.{advice}")

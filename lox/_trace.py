@@ -313,6 +313,14 @@ def is_outermost() -> bool:
     return _compat.is_eager(trace)
 
 
+def is_called_from_python() -> bool:
+    """Tell whether Python runs each call: no transformation of JAX is in progress, whatever handlers are around."""
+    trace = _compat.current_trace()
+    while isinstance(trace, HandlerTrace):
+        trace = trace.parent_trace
+    return _compat.is_eager(trace)
+
+
 def reads_context(params: dict[str, Any]) -> bool:
     """Tell whether what the contexts around say is part of a jaxpr among the parameters of a primitive."""
     return counters_in(params) or handlers_in(params) or (recording.value and logs_in(params))

@@ -102,7 +102,7 @@ class Wandb(Sink):
             for record in self._written(file):
                 kind = record.WhichOneof("record_type")
                 if kind == "run":
-                    name, group = record.run.run_id, record.run.run_group
+                    name, group = record.run.display_name, record.run.run_group
                     config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
                 elif kind == "config":
                     config |= {item.key: json.loads(item.value_json) for item in record.config.update}
@@ -126,7 +126,7 @@ class Wandb(Sink):
     def _rows(self, read):
         found = defaultdict(lambda: defaultdict(list))
         for file in self.files():
-            name = file.stem.removeprefix("run-")
+            name = next(record.run.display_name for record in self._written(file) if record.HasField("run"))
             for row in self.rows(file):
                 axis = "event" if "event" in row else "step"
                 for key, value in row.items():

@@ -13,6 +13,7 @@ import numpy as np
 import pandas
 import pytest
 from PIL import Image
+from runs import name_of
 
 import lox
 from lox.__main__ import main
@@ -300,7 +301,7 @@ def test_export_to_tensorboard_is_what_its_reader_reads(lox_main, runs, tmp_path
     with lox.loggers.SaveLogger(runs) as logger:
         logger.log(logger.init(7, rate=0.5), lox.logdict({"x": np.arange(2.0)}))
     assert lox_main("export", runs, "--to", "tensorboard", "-o", tmp_path / "tb") == (0, [], "")
-    for name, key, values in [("b", "train/loss", [1, 2, 3, 4]), ("0000000000000007", "x", [0, 1])]:
+    for name, key, values in [("b", "train/loss", [1, 2, 3, 4]), (name_of(7, rate=0.5), "x", [0, 1])]:
         events = EventAccumulator(str(tmp_path / "tb" / name))
         events.Reload()
         assert [event.value for event in events.Scalars(key)] == values
@@ -358,7 +359,7 @@ def test_follow_what_comes_of_known_and_new_runs_and_keys(tmp_path):
         for step in range(3):
             log(7, {"x": step / 2}, step)
         follower = Follower(tmp_path)
-        run, other = "0000000000000007", "0000000000000008"
+        run, other = name_of(7), name_of(8)
         assert list(follower.new(2)) == [(run, "x", "step 1", "0.5"), (run, "x", "step 2", "1")]
         assert list(follower.new()) == []
         log(7, {"y": 5, "x": 6.0}, 3)
@@ -434,7 +435,7 @@ def test_tail_prints_what_another_process_writes_until_it_is_interrupted(tmp_pat
     ):
         for place, seed in enumerate((7, 7, 8)):
             print(seed, file=writer.stdin, flush=True)
-            assert reader.stdout.readline() == f"{seed:016x}\tx\tstep {10 * place}\t{place}\n"
+            assert reader.stdout.readline() == f"{name_of(seed)}\tx\tstep {10 * place}\t{place}\n"
         reader.send_signal(signal.SIGINT)
         out, error = reader.communicate(timeout=60)
         assert (reader.returncode, out, error) == (130, "", "")

@@ -46,7 +46,7 @@ def logs_of(**values):
 
 def test_a_line_says_how_far_it_is_and_what_was_last():
     console = pipe()
-    with lox.loggers.ConsoleLogger({"step": 4}, every=1000, console=console) as logger:
+    with lox.loggers.ConsoleLogger({"step": 4}, seconds=1000, console=console) as logger:
         for key, scale in ((1, 1.0), (2, 3.0)):
             values = np.arange(3) * scale
             logs = lox.logdict({"loss": values, "v": np.ones((3, 2))}, {"step": {"loss": np.arange(3)}})
@@ -59,7 +59,7 @@ def test_a_line_says_how_far_it_is_and_what_was_last():
 
 def test_lines_come_every_so_many_seconds_whatever_the_number_of_events():
     console = pipe()
-    with lox.loggers.ConsoleLogger(every=0.2, console=console) as logger:
+    with lox.loggers.ConsoleLogger(seconds=0.2, console=console) as logger:
         state, start = logger.init(0), time.monotonic()
         for i in range(3000):
             logger.log(state, logs_of(x=[float(i)]))
@@ -100,7 +100,7 @@ def test_progress_is_the_mean_of_the_furthest_steps_of_runs():
 
 def test_a_key_of_several_shapes_counts_all_of_its_values():
     console = pipe()
-    with lox.loggers.ConsoleLogger(every=1000, console=console) as logger:
+    with lox.loggers.ConsoleLogger(seconds=1000, console=console) as logger:
         run = Run((0, 7), {})
         logger.start(run)
         for values in ([1.0], [[2.0, 4.0]], [[[8.0]]]):
@@ -143,7 +143,7 @@ def test_a_file_that_has_no_such_characters():
 def test_a_reader_that_is_gone_ends_nothing():
     code = (
         "import time, numpy as np, lox\n"
-        "logger = lox.loggers.ConsoleLogger(every=1e-3)\n"
+        "logger = lox.loggers.ConsoleLogger(seconds=1e-3)\n"
         "for i in range(100):\n"
         "    logger.log(logger.init(np.zeros(2, np.uint32)), lox.logdict({'x': np.ones(1)}))\n"
         "    time.sleep(2e-3)\n"
@@ -459,9 +459,9 @@ def test_a_series_is_that_of_means(reverse):
         ({"progress": {"step": 0}}, lox.LogValueError, "needs a positive integer for 'step', got 0"),
         ({"progress": {"step": 1.5}}, lox.LogValueError, "needs a positive integer for 'step', got 1.5"),
         ({"progress": {"step": True}}, lox.LogValueError, "needs a positive integer for 'step', got True"),
-        ({"every": "1"}, lox.LogDataError, "is a number of seconds, got '1'"),
-        ({"every": 0}, lox.LogValueError, "must be positive, got 0"),
-        ({"every": float("nan")}, lox.LogValueError, "must be positive, got nan"),
+        ({"seconds": "1"}, lox.LogDataError, "is a number of seconds, got '1'"),
+        ({"seconds": 0}, lox.LogValueError, "must be positive, got 0"),
+        ({"seconds": float("nan")}, lox.LogValueError, "must be positive, got nan"),
         ({"room": 0}, lox.LogValueError, "room"),
     ],
 )

@@ -862,7 +862,7 @@ def test_a_logger_gets_each_batch_element_in_its_own_run_through_batching_rules(
     with lox.loggers.MemoryLogger() as logger:
         jax.vmap(lambda seed, n: logger.tap(f, logger.init(seed), **options)(n))(jnp.arange(3), ns)
         logger.flush()
-        found = {int(run): logger[run]["a"].tolist() for run in logger.runs if "a" in logger[run]}
+        found = {logger.runs[run].key[1]: logger[run]["a"].tolist() for run in logger.runs if "a" in logger[run]}
     expected = {place: events for place, n in enumerate(ns) if (events := tapped_alone(f, n))}
     assert found == expected
 

@@ -246,3 +246,26 @@ def test_a_function_may_log_values_that_do_not_depend_on_its_arguments():
     for transform in (lambda f: f, jax.jit):
         assert_logs(lox.spool(transform(f))(jnp.float32(1))[1], {"constant": [3.0]})
     assert_array(lox.spool(jax.vmap(f))(jnp.ones(2))[1]["constant"], [[3.0, 3.0]])
+
+
+@pytest.mark.parametrize("value", [np.int64(2**31), np.int64([0, -(2**31) - 1]), np.uint64(2**32)])
+def test_integers_of_64_bits_that_jax_would_cut_are_an_error(value):
+    with pytest.raises(lox.LogDataError, match="does not hold all of its numbers"):
+        lox.spool(lambda: lox.log({"x": value}))()
+    if np.ndim(value) == 0:
+        with pytest.raises(lox.LogDataError, match="for step 'step'"):
+            lox.spool(lambda: lox.log({"x": 1}, step=value))()
+        logger = lox.loggers.MemoryLogger()
+        with pytest.raises(lox.LogDataError, match="logger.log got"):
+            logger.log(logger.init(7), {"x": 1}, step=value)
+
+
+@pytest.mark.parametrize("value", [np.int64(2**31 - 1), np.int64(-(2**31)), np.uint64(2**32 - 1), np.int64([])])
+def test_integers_of_64_bits_that_have_room_in_32_are_logged(value):
+    _, logs = lox.spool(lambda: lox.log({"x": value}))()
+    assert logs["x"].tolist() == [value.tolist()]
+
+
+def test_a_step_that_is_complex_is_an_error():
+    with pytest.raises(lox.LogValueError, match="must be a scalar number, got complex64"):
+        lox.spool(lambda: lox.log({"x": 1}, step=1j))()

@@ -14,6 +14,7 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 from reference import assert_array
+from runs import name_of
 
 import lox
 from lox import _channel
@@ -26,7 +27,7 @@ from lox.loggers._run import Run
 
 jits = pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])
 ways = pytest.mark.parametrize("way", ["tap", "spool"])
-NAMES = ["6b20015999ba4efe", "375f238fcddb151d", "f71f4ea9a20e4081"]  # Of the three keys split from that of seed 0.
+SEVEN = name_of(7)
 
 
 def keys(count=3):
@@ -65,8 +66,8 @@ def test_each_lane_is_a_run_with_its_own_events(jit, way):
     out = jit(jax.vmap(logging(logger, way, walk)))(keys(), jnp.arange(3.0))
     logger.flush()
     assert_array(out, [3.0, 4.0, 5.0])
-    assert set(logger.runs) == set(NAMES)
-    for lane, name in enumerate(NAMES):
+    assert set(logger.runs) == {*map(name_of, keys())}
+    for lane, name in enumerate(map(name_of, keys())):
         values = lane + np.arange(3.0)
         logs = logger[name]
         assert_array(logs["x"], values)
@@ -117,7 +118,7 @@ def test_a_batch_inside_of_a_run_is_an_axis_of_its_values(jit, way):
     logger = MemoryLogger()
     jit(jax.vmap(logging(logger, way, f)))(keys(2), jnp.arange(6.0).reshape(2, 3))
     logger.flush()
-    first, second = (logger[name] for name in map(logger_name, keys(2)))
+    first, second = (logger[name] for name in map(name_of, keys(2)))
     assert_array(first["x"], [[np.nan, np.nan, 2.0]])
     assert_array(first.mask["x"], [[False, False, True]])
     assert_array(second["x"], [[3.0, 4.0, 5.0]])
@@ -204,7 +205,7 @@ def test_a_logger_that_keeps_arrays_keeps_what_spool_returns(jit, batch_as, tmp_
         saver = lox.loggers.SaveLogger(tmp_path / str(len(expected)), batch_as=batch_as)
         with MultiLogger(memory, saver) as logger:
             jit(logger.spool(batches, logger.init(7), **options))(jnp.arange(3.0))
-        kept, saved = memory["0000000000000007"], lox.load(saver.path)["0000000000000007"]
+        kept, saved = memory[SEVEN], lox.load(saver.path)[SEVEN]
         assert kept == saved == expected
 
 
@@ -235,10 +236,6 @@ def test_what_shards_have_of_their_own_has_a_batch_axis_of_shards():
     assert set(found) == {("own", 1), ("same", 0), ("x", 2)}
 
 
-def logger_name(key):
-    return "".join(f"{word:08x}" for word in np.asarray(jax.random.key_data(key)).tolist())
-
-
 @jits
 def test_what_describes_a_run_may_differ_by_lane_and_be_traced(jit):
     logger = MemoryLogger()
@@ -249,8 +246,9 @@ def test_what_describes_a_run_may_differ_by_lane_and_be_traced(jit):
 
     jit(jax.vmap(g))(keys(), jnp.arange(3.0))
     logger.flush()
-    for lane, name in enumerate(NAMES):
-        config = logger.runs[name].config
+    for lane, key in enumerate(keys()):
+        described = {"lr": lane, "optimizer": {"name": "adam", "nesterov": None}, "layers": [8, 4]}
+        config = logger.runs[name_of(key, described)].config
         assert (config["lr"], config["layers/0"], config["layers/1"]) == (lane, 8, 4)
         assert (config["optimizer/name"], config["optimizer/nesterov"]) == ("adam", None)
 
@@ -264,11 +262,11 @@ def test_init_touches_no_host_and_is_a_pytree():
 
 
 def test_a_state_is_a_frozen_dataclass_whose_leaves_have_names():
-    state = MemoryLogger().init(7, lr=0.5, name="a")
+    state = MemoryLogger().init(7, lr=0.5, model="a")
     with pytest.raises(dataclasses.FrozenInstanceError):
-        state.notes = ()
-    other = dataclasses.replace(state, notes=(("name", "b"),))
-    assert (state.notes, other.notes) == ((("name", "a"),), (("name", "b"),)) and other.words is state.words
+        state.words = ()
+    other = dataclasses.replace(state, static=dataclasses.replace(state.static, texts=(("model", "b"),)))
+    assert state.static.texts == (("model", "a"),) and other.words is state.words
     plain = dataclasses.replace(state, words=7, config={})  # Arrays compare one by one.
     assert plain == dataclasses.replace(plain) != dataclasses.replace(plain, words=8)
     paths, _ = jax.tree.flatten_with_path(state)
@@ -283,10 +281,10 @@ def test_states_of_different_numbers_are_of_one_structure():
         traced.append(x)
         return logger.tap(walk, state)(x)
 
-    states = [logger.init(seed, lr=lr, name="a") for seed, lr in ((0, 0.1), (1, 1e-300))]
+    states = [logger.init(seed, lr=lr, model="a") for seed, lr in ((0, 0.1), (1, 1e-300))]
     assert len({jax.tree.structure(state) for state in states}) == 1
     assert hash(jax.tree.structure(states[0])) == hash(jax.tree.structure(states[1]))
-    assert jax.tree.structure(logger.init(0, lr=0.1, name="b")) != jax.tree.structure(states[0])
+    assert jax.tree.structure(logger.init(0, lr=0.1, model="b")) != jax.tree.structure(states[0])
     for state in states:
         train(state, 1.0)
     assert len(traced) == 1
@@ -336,7 +334,7 @@ def test_a_run_is_named_by_a_key_or_a_seed(key):
     logger = MemoryLogger()
     logger.log(logger.init(key), lox.logdict({"x": np.arange(2)}))
     logger.flush()
-    assert list(logger.runs) == ["0000000000000007"]
+    assert list(logger.runs) == [SEVEN]
 
 
 def test_memory_keeps_events_of_one_key_that_differ_apart():
@@ -351,7 +349,7 @@ def test_memory_keeps_events_of_one_key_that_differ_apart():
     for part in parts:
         logger.log(logger.init(7), part)
     logger.flush()
-    logs = logger["0000000000000007"]
+    logs = logger[SEVEN]
     assert {key: values.tolist() for key, values in logs.items()} == {
         "x": [1, 3],
         "y": [5],
@@ -366,14 +364,15 @@ def test_seeds_may_be_traced():
     logger = MemoryLogger()
     jax.jit(jax.vmap(lambda seed: logger.tap(walk, logger.init(seed))(0.0)))(jnp.arange(7, 9))
     logger.flush()
-    assert sorted(logger.runs) == ["0000000000000007", "0000000000000008"]
+    assert sorted(logger.runs) == sorted(map(name_of, (7, 8)))
 
 
 def test_a_key_of_another_implementation_names_a_run():
     logger = MemoryLogger()
     logger.tap(walk, logger.init(jax.random.key(7, impl="rbg")))(0.0)
     logger.flush()
-    assert list(logger.runs) == ["00000000000000070000000000000007"]
+    (name,) = logger.runs
+    assert name == name_of(jax.random.key(7, impl="rbg")) and name.startswith("seed=7-")
 
 
 def test_the_same_key_is_the_same_run():
@@ -381,7 +380,7 @@ def test_the_same_key_is_the_same_run():
     for start in (0.0, 10.0):
         logger.tap(walk, logger.init(7))(start)
     logger.flush()
-    assert_array(logger["0000000000000007"]["x"], [0.0, 1.0, 2.0, 10.0, 11.0, 12.0])
+    assert_array(logger[SEVEN]["x"], [0.0, 1.0, 2.0, 10.0, 11.0, 12.0])
 
 
 @ways
@@ -390,7 +389,7 @@ def test_lanes_of_one_run_are_an_error_that_says_what_to_do(way):
     state = logger.init(0)
     options = {"unify": True} if way == "spool" else {}
     jax.vmap(getattr(logger, way)(walk, state, **options))(jnp.arange(2.0))
-    with pytest.raises(lox.LogDataError, match="Give each a key of its own"):
+    with pytest.raises(lox.LogDataError, match="Give each a key or a config of its own"):
         logger.flush()
 
 
@@ -412,7 +411,7 @@ def test_options_of_tap(options):
     jax.jit(logger.tap(walk, state, **options))(0.0)
     logger.flush()
     values = np.arange(3.0, dtype=np.float32)[:: options.get("interval", 1)]
-    assert_array(logger["0000000000000007"][options.get("prefix", "") + "x"], values)
+    assert_array(logger[SEVEN][options.get("prefix", "") + "x"], values)
 
 
 @pytest.mark.parametrize(
@@ -427,8 +426,8 @@ def test_options_of_spool(options, expected):
     logger = MemoryLogger()
     jax.jit(logger.spool(walk, logger.init(7), **options))(0.0)
     logger.flush()
-    assert set(logger["0000000000000007"]) == {"x"}
-    assert_array(logger["0000000000000007"]["x"], expected)
+    assert set(logger[SEVEN]) == {"x"}
+    assert_array(logger[SEVEN]["x"], expected)
 
 
 def test_what_a_bounded_loop_dropped_is_said():
@@ -453,7 +452,7 @@ def test_shards_log_to_one_run():
     g = jax.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec)
     jax.jit(lambda key, x: logger.tap(g, logger.init(key))(x))(jax.random.key(7), jnp.arange(8.0))
     logger.flush()
-    logs = logger["0000000000000007"]
+    logs = logger[SEVEN]
     assert logs["x"].shape == (12, 4, 2)  # Each shard sends its own, of which a mask tells.
     for shard in range(4):
         mine = logs.mask["x"][:, shard]
@@ -467,7 +466,7 @@ def test_a_key_logged_once_more_in_every_event_of_a_batch_of_many_runs():
     logger.flush()
     assert len(logger.runs) == lanes
     for lane, key in enumerate(keys(lanes)):
-        assert_array(logger[logger_name(key)]["x"], lane + np.arange(3.0, dtype=np.float32))
+        assert_array(logger[name_of(key)]["x"], lane + np.arange(3.0, dtype=np.float32))
 
 
 # -- wrong use -----------------------------------------------------------------------------------------------------
@@ -475,7 +474,7 @@ def test_a_key_logged_once_more_in_every_event_of_a_batch_of_many_runs():
 
 @pytest.mark.parametrize("key", ["seed", 1.5, None, np.zeros(2), True])
 def test_what_is_no_key(key):
-    with pytest.raises(lox.LogDataError, match="named by a PRNG key"):
+    with pytest.raises(lox.LogDataError, match="A run has a PRNG key"):
         MemoryLogger().init(key)
 
 
@@ -536,28 +535,28 @@ def test_without_a_state():
 
 def test_what_is_no_logs():
     logger = MemoryLogger()
-    with pytest.raises(lox.LogDataError, match="writes a lox.logdict, as lox.spool returns it, got dict"):
-        logger.log(logger.init(0), {"x": 1})
+    with pytest.raises(lox.LogDataError, match="logger.log takes a mapping from key to arrays, got 1.0 of type float"):
+        logger.log(logger.init(0), 1.0)
 
 
 def test_a_logger_as_decorator():
     logger = MemoryLogger()
 
     @jax.jit
-    @logger.tap(state=logger.init(7), argnames="x")
+    @logger.tap(run=logger.init(7), argnames="x")
     def f(x):
         return walk(x)
 
     f(0.0)
     logger.flush()
-    assert_array(logger["0000000000000007"]["x"], [0.0, 1.0, 2.0])
+    assert_array(logger[SEVEN]["x"], [0.0, 1.0, 2.0])
 
 
 def test_a_closed_logger_takes_no_logs():
     with MemoryLogger() as logger:
         f = logger.tap(walk, logger.init(7))
         f(0.0)
-    assert_array(logger["0000000000000007"]["x"], [0.0, 1.0, 2.0])
+    assert_array(logger[SEVEN]["x"], [0.0, 1.0, 2.0])
     f(0.0)
     with pytest.raises(lox.LogValueError, match="was closed"):
         lox.flush()
@@ -661,7 +660,7 @@ def test_one_logger_that_fails_keeps_nothing_from_the_others():
     with pytest.raises(OSError, match="disk full") as raised:
         logger.flush()
     assert any("Faulty()" in note for note in raised.value.__notes__)
-    assert_array(good["0000000000000007"]["x"], [0.0, 1.0, 2.0])
+    assert_array(good[SEVEN]["x"], [0.0, 1.0, 2.0])
     logger.flush()
 
 
@@ -703,7 +702,7 @@ def test_two_threads_each_log_to_their_run():
         sys.setswitchinterval(switches)
     logger.flush()
     for run in (1, 2):
-        assert_array(logger[f"{run:016x}"]["x"], np.full(500, float(run)))
+        assert_array(logger[name_of(run)]["x"], np.full(500, float(run)))
 
 
 def test_what_was_logged_may_be_written_over():
@@ -713,7 +712,7 @@ def test_what_was_logged_may_be_written_over():
         values[:], steps[:] = i, 10 * i
         logger.log(state, lox.logdict({"x": values}, {"step": {"x": steps}}))
     logger.flush()
-    logs = logger["0000000000000007"]
+    logs = logger[SEVEN]
     np.testing.assert_array_equal(logs["x"], np.arange(5))
     np.testing.assert_array_equal(logs.steps["step"]["x"], 10 * np.arange(5))
 
@@ -761,7 +760,7 @@ def test_flush_and_close_end_while_other_threads_log(end):
         thread.join(30)
         assert not thread.is_alive()
     logger.close()
-    assert logger.count == len(accepted) and finished == ["0000000000000007"]
+    assert logger.count == len(accepted) and finished == [SEVEN]
 
 
 def test_a_logger_may_log_to_itself_without_room():
@@ -971,7 +970,7 @@ def test_a_buffer_of_several_keys_arrives_whole():
     logger = MemoryLogger()
     jax.jit(logger.tap(f, logger.init(7), buffer=4))(0.0)
     logger.flush()
-    logs = logger["0000000000000007"]
+    logs = logger[SEVEN]
     assert_array(logs["x"], np.arange(5.0))
     assert_array(logs["y"], np.stack([np.arange(5.0)] * 2, 1))
 
@@ -1001,7 +1000,7 @@ def test_threads_log_to_runs_of_their_own_in_order():
         thread.join()
     logger.flush()
     for seed in range(4):
-        assert_array(logger[f"{seed:016x}"]["x"], seed * 100 + np.arange(50.0, dtype=np.float32))
+        assert_array(logger[name_of(seed)]["x"], seed * 100 + np.arange(50.0, dtype=np.float32))
 
 
 def test_what_waits_at_the_end_of_the_process_is_written():
@@ -1018,7 +1017,7 @@ for i in range(5):
     logger.tap(lambda x: lox.log({"x": x}), logger.init(7))(jnp.float32(i))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.split("\n") == ["[0.0]", "[1.0]", "[2.0]", "[3.0]", "[4.0]", "finished 0000000000000007", ""]
+    assert done.stdout.split("\n") == ["[0.0]", "[1.0]", "[2.0]", "[3.0]", "[4.0]", f"finished {SEVEN}", ""]
 
 
 def test_a_closed_logger_has_no_thread():
@@ -1035,7 +1034,7 @@ def test_a_key_may_have_the_name_of_its_counter(around):
     with MemoryLogger() as logger:
         spooled = logger.spool(lambda x: lox.log({"step": x, "data": 2 * x}, step=3)["step"], logger.init(7))
         around(spooled)(jnp.float32(1))
-    logs = logger["0000000000000007"]
+    logs = logger[SEVEN]
     assert (logs["step"].tolist(), logs["data"].tolist()) == ([1], [2])
     assert {key: step.tolist() for key, step in logs.steps["step"].items()} == {"step": [3], "data": [3]}
 
@@ -1118,4 +1117,4 @@ def test_matrices_of_a_batch_inside_a_run_are_written():
     with MemoryLogger() as logger:
         logger.tap(jax.vmap(f), logger.init(7))(xs)
         logger.flush()
-        assert_array(logger["0000000000000007"]["product"], np.stack([np.outer(x, x) for x in xs])[None])
+        assert_array(logger[SEVEN]["product"], np.stack([np.outer(x, x) for x in xs])[None])

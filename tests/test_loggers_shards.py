@@ -7,13 +7,14 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from runs import name_of
 
 import lox
 from lox.loggers import MemoryLogger, _processes
 
 SHARDS = 4
 KEYS = np.arange(2 * SHARDS, dtype=np.uint32).reshape(SHARDS, 2)
-NAMES = [f"{first:08x}{second:08x}" for first, second in KEYS]
+NAMES = [name_of(key) for key in KEYS]
 XS = np.arange(SHARDS, dtype=np.float32)
 
 
@@ -55,7 +56,7 @@ EXPECTED = [[(x, 0), (x + 1, 1)] for x in XS.tolist()]
 
 def check_two_runs(logger):
     """Checks that two lanes have a run each, in which all shards are."""
-    assert sorted(logger.runs) == NAMES[:2]
+    assert sorted(logger.runs) == sorted(NAMES[:2])
     for name in NAMES[:2]:
         assert by_shard(logger[name], "own") == EXPECTED
         assert logger[name]["mean"].tolist() == [1.5, 2.5]
@@ -75,8 +76,9 @@ def test_shards_whose_keys_differ_have_a_run_each(mesh, logger, mapped):
 
     jax.block_until_ready(on_shards(mesh, per_shard, P("d"), P("d"))(KEYS, XS))
     logger.flush()
-    assert sorted(logger.runs) == NAMES
-    for place, name in enumerate(NAMES):
+    names = [name_of(key, rate=x) for key, x in zip(KEYS, XS, strict=True)]
+    assert sorted(logger.runs) == sorted(names)
+    for place, name in enumerate(names):
         logs = logger[name]
         assert not logs.mask
         assert logs["own"].tolist() == [place, place + 1]
@@ -90,7 +92,7 @@ def test_shards_of_one_run_are_an_axis_of_it(mesh, logger, check_vma):
     tapped = logger.tap(on_shards(mesh, lambda x: train(x[0])[None], P("d"), check_vma=check_vma), logger.init(7))
     jax.block_until_ready(tapped(XS))
     logger.flush()
-    logs = logger["0000000000000007"]
+    logs = logger[name_of(7)]
     assert by_shard(logs, "own") == EXPECTED
     if check_vma:
         assert logs["mean"].tolist() == [1.5, 2.5]
@@ -124,7 +126,7 @@ def test_lanes_inside_of_a_run_follow_its_shards(mesh, logger):
     tapped = logger.tap(on_shards(mesh, per_shard, P("d")), logger.init(7))
     jax.block_until_ready(tapped(XS))
     logger.flush()
-    logs = logger["0000000000000007"]
+    logs = logger[name_of(7)]
     assert logs["own"].shape[1:] == (SHARDS, 2)
     for shard in range(SHARDS):
         happened = logs.mask["own"][:, shard].all(-1)
@@ -146,7 +148,7 @@ def test_logs_that_are_written_on_shards_arrive_whole(mesh, logger, check_vma, b
 
     jax.block_until_ready(on_shards(mesh, per_shard, P("d"), check_vma=check_vma)(XS))
     logger.flush()
-    logs = logger["0000000000000007"]
+    logs = logger[name_of(7)]
     assert by_shard(logs, "own") == EXPECTED
     if branches:
         assert by_shard(logs, "large") == [[], [], [(2, 5)], [(3, 5)]]
@@ -163,28 +165,40 @@ def test_counters_that_alone_differ_between_shards_arrive_with_their_values(mesh
 
     jax.block_until_ready(on_shards(mesh, per_shard, P("d"))(XS))
     logger.flush()
-    assert by_shard(logger["0000000000000007"], "one") == [[(1, shard)] for shard in range(SHARDS)]
+    assert by_shard(logger[name_of(7)], "one") == [[(1, shard)] for shard in range(SHARDS)]
 
 
 def test_each_device_of_a_parallel_map_is_a_shard_of_the_run(logger):
     mapped = jax.pmap(lambda x: logger.log(logger.init(7), lox.spool(train)(x)[1]), axis_name="d")
     jax.block_until_ready(mapped(XS))
     logger.flush()
-    assert by_shard(logger["0000000000000007"], "own") == EXPECTED
+    assert by_shard(logger[name_of(7)], "own") == EXPECTED
 
 
-def test_what_describes_a_run_is_the_same_on_all_shards(mesh, logger):
-    def per_shard(x, check):
-        return logger.tap(lambda x: train(x)[None], logger.init(7, rate=x[0] * 0 + check, wide=np.int64(2**40)))(x[0])
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_shards_of_one_config_are_of_one_run_and_those_of_others_have_a_run_each(mesh, logger, check_vma):
+    def per_shard(rate, x):
+        state = logger.init(7, rate=rate, wide=np.int64(2**40))
+        return logger.tap(train, state)(x[0])[None]
 
-    for check_vma in (True, False):
-        f = on_shards(mesh, lambda x: per_shard(x, 1), P("d"), check_vma=check_vma)
-        jax.block_until_ready(f(XS))
-        logger.flush()
-    config = logger.runs["0000000000000007"].config
+    jax.block_until_ready(on_shards(mesh, lambda x: per_shard(1.0, x), P("d"), check_vma=check_vma)(XS))
+    logger.flush()
+    name = name_of(7, rate=1, wide=2**40)
+    assert list(logger.runs) == [name] and by_shard(logger[name], "own") == EXPECTED
+    config = logger.runs[name].config
     assert config["rate"].tolist() == 1 and config["wide"].tolist() == 2**40
-    jax.block_until_ready(on_shards(mesh, lambda x: per_shard(x, x[0]), P("d"))(XS))
-    with pytest.raises(lox.LogValueError, match="describe run 0000000000000007 by different values of 'rate'"):
+    jax.block_until_ready(on_shards(mesh, lambda x: per_shard(x[0] + 2, x), P("d"))(XS))
+    logger.flush()
+    for place, rate in enumerate(XS + 2):
+        assert logger[name_of(7, rate=rate, wide=2**40)]["own"].tolist() == [place, place + 1]
+
+
+def test_shards_that_compute_one_config_apart_are_an_error(mesh, logger):
+    def per_shard(x):
+        return logger.tap(train, logger.init(7, rate=x[0] * 0))(x[0])[None]
+
+    jax.block_until_ready(on_shards(mesh, per_shard, P("d"))(XS))
+    with pytest.raises(lox.LogValueError, match=f"Two shards of a shard_map log to run {name_of(7, rate=0)}"):
         logger.flush()
 
 

@@ -409,7 +409,7 @@ def test_a_key_that_speaks_of_tracers():
 def test_a_logger_as_a_callback():
     assert message(lox.LogValueError, lox.tap, inside, lox.loggers.MemoryLogger()) == (
         "The callback of lox.tap must be callable, got MemoryLogger(). A logger has a tap of its own: "
-        "logger.tap(f, state)."
+        "logger.tap(f, run)."
     )
 
 

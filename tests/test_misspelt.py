@@ -73,6 +73,10 @@ CALLS = {
         lambda: LOGGERS.MemoryLogger().spool(f, lox.loggers.MemoryLogger().init(1), keys="a"),
         "lox.spool has no argument keys=. Did you mean argnames=?",
     ),
+    "ConsoleLogger, every=": (
+        lambda: LOGGERS.ConsoleLogger(every=1),
+        "ConsoleLogger has no argument every=. Did you mean seconds=?",
+    ),
     "SaveLogger, folder=": (
         lambda: LOGGERS.SaveLogger(folder="a"),
         "SaveLogger has no argument folder=. Did you mean path=?",

@@ -21,12 +21,13 @@ import numpy as np
 import pytest
 from jax import lax
 from numpy.testing import assert_array_equal
+from runs import name_of
 
 import lox
 from lox._storage._column import Column
 from lox.loggers import MultiLogger, SaveLogger
 
-RUN = "0000000000000007"
+RUN = name_of(7)
 
 
 def logs_of(values, **steps):
@@ -251,7 +252,7 @@ def test_one_directory_for_each_lane(tmp_path):
     loaded = lox.load(tmp_path)
     assert len(loaded) == 64
     for lane, key in enumerate(keys):
-        name = "".join(f"{word:08x}" for word in jax.random.key_data(key).tolist())
+        name = name_of(key, start=lane)
         assert_array_equal(loaded[name]["x"], lane + np.arange(4.0, dtype=np.float32))
         manifest = json.loads((tmp_path / name / "manifest.json").read_text())
         assert manifest["config"] == {"start": lane} and manifest["key"] == jax.random.key_data(key).tolist()
@@ -509,7 +510,7 @@ def test_a_directory_that_is_deleted_underneath_is_an_error_and_other_runs_go_on
     with pytest.raises(FileNotFoundError):
         logger.flush()
     logger.close()
-    assert_array_equal(lox.load(tmp_path)["0000000000000008"]["x"], [1.0, 2.0])
+    assert_array_equal(lox.load(tmp_path)[name_of(8)]["x"], [1.0, 2.0])
 
 
 @pytest.mark.integration
@@ -896,8 +897,11 @@ def test_what_describes_runs_is_read_back(tmp_path):
             logger.log(logger.init(seed, rate=rate, model={"width": 8}), logs_of({"x": [1.0]}))
     found = lox.load_config(tmp_path / "runs")
     assert found.keys() == lox.load(tmp_path / "runs").keys()
-    assert repr(found["0" * 16]) == "{'model/width': 8, 'rate': 0.1}"
-    assert repr(lox.load_config(tmp_path / "runs" / f"{1:016x}")) == "{'model/width': 8, 'rate': nan}"
+    assert repr(found[name_of(0, rate=0.1, model={"width": 8})]) == "{'model/width': 8, 'rate': 0.1}"
+    assert (
+        repr(lox.load_config(tmp_path / "runs" / name_of(1, rate=math.nan, model={"width": 8})))
+        == "{'model/width': 8, 'rate': nan}"
+    )
     with pytest.raises(lox.StorageError, match="no directory of runs"):
         lox.load_config(tmp_path / "nothing")
 
@@ -905,14 +909,14 @@ def test_what_describes_runs_is_read_back(tmp_path):
 def test_another_experiment_in_a_run_is_said(tmp_path):
     def log(**config):
         with SaveLogger(tmp_path) as logger:
-            logger.log(logger.init(7, **config), logs_of({"x": [1.0]}))
+            logger.log(logger.init(7, name="mine", **config), logs_of({"x": [1.0]}))
 
     log(rate=0.1, nan=math.nan, shape=(2, 3), cell=lambda: 0)
     log(rate=0.1, nan=math.nan, shape=[2, 3], cell=lambda: 0, more="words")
-    with pytest.warns(UserWarning, match=f"{RUN} is a run already, with rate=0.1, and goes on with 0.5. If this is"):
+    with pytest.warns(UserWarning, match="mine is a run already, with rate=0.1, and goes on with 0.5. If this is"):
         log(rate=0.5)
-    assert lox.load_config(tmp_path / RUN)["rate"] == 0.5
-    assert len(lox.load(tmp_path / RUN)["x"]) == 3
+    assert lox.load_config(tmp_path / "mine")["rate"] == 0.5
+    assert len(lox.load(tmp_path / "mine")["x"]) == 3
 
 
 @pytest.mark.parametrize("logs", [{"x": 1}, None])
@@ -992,7 +996,7 @@ def test_a_run_is_there_when_its_first_event_cannot_be_saved(tmp_path):
         logger.log(logger.init(7), lox.logdict({"x": np.array(["text"])}))
         with pytest.raises(lox.LogDataError, match="cannot be saved"):
             logger.flush()
-    assert [*lox.load(tmp_path)] == ["0000000000000007"]
+    assert [*lox.load(tmp_path)] == [RUN]
 
 
 @pytest.mark.parametrize("short", ["x.0.npy", "x@step.0.npy"])

@@ -13,18 +13,20 @@ import ml_dtypes
 import numpy as np
 import pytest
 from jax import lax
+from runs import name_of
 from sinks import Mlflow, TensorBoard, Trackio, Wandb
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 import lox
-from lox.loggers import MemoryLogger, MlflowLogger, MultiLogger, TrackioLogger, WandbLogger
+from lox.loggers import MemoryLogger, MlflowLogger, MultiLogger, TrackioLogger, WandbLogger, _processes
+from lox.loggers._identity import identity_of
 
 # MLflow's own, of SQLAlchemy.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning")
 
 KEYS = jax.random.key_data(jax.random.split(jax.random.key(0), 2))
-NAMES = ["".join(f"{word:08x}" for word in words) for words in KEYS.tolist()]
-NAME = "0000000000000007"  # Of the seed 7.
+NAMES = [name_of(key, rate=place, author="Ada") for place, key in enumerate(KEYS)]
+NAME = name_of(7)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,7 @@ def train(x):
 
 def run(logger):
     def one(words, x):
-        return logger.tap(train, logger.init(words, rate=x, name="Ada"), buffer=2)(x)
+        return logger.tap(train, logger.init(words, rate=x, author="Ada"), buffer=2)(x)
 
     jax.jit(jax.vmap(one))(KEYS, jnp.arange(2.0))
 
@@ -118,6 +120,23 @@ def test_a_run_goes_on_where_it_was(sink):
         steps = {"step": {"x": np.arange(start, start + 2)}}
         logged(sink, lox.logdict({"x": np.arange(2.0) + start}, steps))
     assert sink.numbers() == {NAME: {"x": [(0, 0), (1, 1), (10, 10), (11, 11)]}}
+
+
+@pytest.mark.integration
+def test_what_shards_log_of_one_run_is_apart_from_what_they_share_in_each_process(sink, monkeypatch):
+    monkeypatch.setattr(_processes, "here", lambda: _processes.Here(0, 2, 2))
+    mesh = jax.sharding.Mesh(jax.devices()[:2], "d")
+
+    def program(x):
+        lox.log({"own": x, "mean": lax.pmean(x, "d")})
+        return x
+
+    with sink.logger(processes="all") as logger:
+        state = logger.init(7)
+        of_shards = jax.shard_map(program, mesh=mesh, in_specs=jax.P("d"), out_specs=jax.P("d"))
+        jax.block_until_ready(jax.jit(logger.tap(of_shards, state))(jnp.arange(2.0)))
+    assert {name: set(keys) for name, keys in sink.ranges().items() if keys} == {f"{NAME}-process0": {"own"}}
+    assert {name: set(keys) & {"mean"} for name, keys in sink.numbers().items()}[NAME] == {"mean"}
 
 
 ODD = ["a b", "a_b", "a*b", "a//b", "a/", "/a", "//a", "a", "A", "..", "../a", "a/./b", "..a", "é", "模型", "a\nb"]
@@ -444,7 +463,8 @@ def test_a_value_that_cannot_be_written_is_an_error_of_its_key_alone(sink):
             notes = "".join(raised.value.__notes__)
             assert "The image 'no image' must have the shape" in notes and "The image 'another'" in notes
     numbers, ranges = sink.numbers(), sink.ranges()
-    for lane, name in enumerate(NAMES):
+    for lane, key in enumerate(KEYS):
+        name = name_of(key)
         assert numbers[name]["a"] == numbers[name]["c"] == [(0, lane), (1, lane)]
         assert [step for step, _ in ranges[name]["b"]] == [0, 1]
 
@@ -496,7 +516,7 @@ def test_threads_log_to_one_run_and_to_others(sink):
             thread.join()
     found = sink.numbers()
     events = [(i, i) for i in range(10)]
-    assert [found[f"{seed:016x}"]["mine"] for seed in (1, 2)] == [events, events]
+    assert [found[name_of(seed)]["mine"] for seed in (1, 2)] == [events, events]
     assert list(found[NAME].values()) == [events, events]
 
 
@@ -594,7 +614,7 @@ def test_tensorboard_has_histograms_and_what_describes_the_run(tensorboard):
         assert [event.histogram_value.num for event in histograms] == [2, 2, 2]  # What is finite.
         (config,) = events.Tensors("config/text_summary")
         text = config.tensor_proto.string_val[0].decode()
-        assert f"| rate | {float(lane)} |" in text and "| name | Ada |" in text
+        assert f"| rate | {float(lane)} |" in text and "| author | Ada |" in text
 
 
 @pytest.mark.integration
@@ -629,7 +649,7 @@ def test_tensorboard_goes_on_in_another_file_when_a_full_disk_has_room_again(ten
 def test_tensorboard_keeps_what_describes_the_run_apart_from_keys(tensorboard):
     with tensorboard.logger() as logger:
         logger.log(logger.init(7, rate=0.5), lox.logdict({"config/text_summary": np.ones(1)}))
-    tags = tensorboard.read(NAME).Tags()
+    tags = tensorboard.read(name_of(7, rate=0.5)).Tags()
     assert (tags["tensors"], tags["scalars"]) == (["config/text_summary"], ["config/text_summary_x-"])
 
 
@@ -645,8 +665,8 @@ def test_wandb_has_histograms_axes_and_what_describes_the_run(wandb):
     for lane, name in enumerate(NAMES):
         config, group, axes, rows = found[name]
         assert group == "g"
-        described = {key: config[key] for key in ("key", "rate", "name", "model")}
-        assert described == {"key": KEYS[lane].tolist(), "rate": lane, "name": "Ada", "model": "small"}
+        described = {key: config[key] for key in ("key", "rate", "author", "model")}
+        assert described == {"key": KEYS[lane].tolist(), "rate": lane, "author": "Ada", "model": "small"}
         assert axes == {"train/loss": "step", "accuracy": "step", "weights": "event", "end": "event"}
         of_loss = [row for row in rows if "train/loss" in row]
         assert of_loss == [
@@ -688,7 +708,7 @@ def test_wandb_has_an_axis_for_every_key(wandb):
 def test_what_describes_a_wandb_run_is_kept_apart_from_what_wandb_says_of_it(wandb):
     with wandb.logger() as logger:
         logger.log(logger.init(7, _wandb=1), lox.logdict({"x": np.ones(1)}))
-    config = wandb.read()[NAME][0]
+    config = wandb.read()[name_of(7, _wandb=1)][0]
     assert config["_wandb_x"] == 1 and config["_wandb"] != 1  # W&B strips hyphens.
 
 
@@ -707,9 +727,10 @@ def test_mlflow_has_statistics_of_arrays_and_what_describes_the_run(mlflow):
         run(logger)
     for lane, name in enumerate(NAMES):
         found = mlflow.runs()[name]
-        assert found.data.params == {"rate": str(float(lane)), "name": "Ada"}
+        assert found.data.params == {"rate": str(float(lane)), "author": "Ada"}
         tags = {key: found.data.tags[key] for key in ("lox.run", "key", "team")}
-        assert tags == {"lox.run": name, "key": json.dumps(KEYS[lane].tolist()), "team": "red"}
+        identity = identity_of(KEYS[lane].tolist(), {"rate": lane, "author": "Ada"}, None)
+        assert tags == {"lox.run": identity, "key": json.dumps(KEYS[lane].tolist()), "team": "red"}
         assert found.info.status == "FINISHED"
         numbers = mlflow.numbers()[name]
         of_weights = {key: events for key, events in numbers.items() if key.startswith("weights")}
@@ -736,8 +757,8 @@ def test_mlflow_gets_many_metrics_and_params_in_several_calls(mlflow):
     with mlflow.logger() as logger:
         state = logger.init(7, **{f"p{i}": i for i in range(150)})
         logger.log(state, lox.logdict({"x": np.arange(2500.0)}))
-    assert mlflow.numbers()[NAME]["x"] == [(i, i) for i in range(2500)]
-    assert mlflow.runs()[NAME].data.params == {f"p{i}": str(i) for i in range(150)}
+    assert mlflow.numbers()[state.name]["x"] == [(i, i) for i in range(2500)]
+    assert mlflow.runs()[state.name].data.params == {f"p{i}": str(i) for i in range(150)}
 
 
 @pytest.mark.integration
@@ -752,9 +773,9 @@ def test_what_params_of_mlflow_cannot_hold_is_in_an_artifact(mlflow):
     first = {"text": text, "note*": "x"}
     for config in (first, {"rate": 0.5}, {"rate": 0.25}, {"rate": 0.5}):
         with mlflow.logger() as logger:
-            logger.log(logger.init(7, **config), lox.logdict({"x": np.ones(1)}))
-            logger.log(logger.init(7, later=1), lox.logdict({"x": np.ones(1)}))
-        found = mlflow.runs()[NAME]
+            logger.log(logger.init(7, name="mine", **config), lox.logdict({"x": np.ones(1)}))
+            logger.log(logger.init(7, name="mine", later=1), lox.logdict({"x": np.ones(1)}))
+        found = mlflow.runs()["mine"]
         file = mlflow.path / "artifacts" / found.info.run_id / "artifacts" / found.data.tags["lox.config"]
         assert json.loads(file.read_text()) == {**config, "later": 1}
     assert json.loads(min(file.parent.iterdir()).read_text()) == first
@@ -765,8 +786,8 @@ def test_what_params_of_mlflow_cannot_hold_is_in_an_artifact(mlflow):
 def test_what_describes_an_mlflow_run_now_is_in_its_newest_artifact(mlflow):
     with mlflow.logger() as logger:
         for rate in (0.5, 0.25, 0.5):
-            logger.log(logger.init(7, rate=rate), lox.logdict({"x": np.ones(1)}))
-    found = mlflow.runs()[NAME]
+            logger.log(logger.init(7, name="mine", rate=rate), lox.logdict({"x": np.ones(1)}))
+    found = mlflow.runs()["mine"]
     file = mlflow.path / "artifacts" / found.info.run_id / "artifacts" / found.data.tags["lox.config"]
     assert json.loads(file.read_text()) == {"rate": 0.5}
 
@@ -807,11 +828,11 @@ def test_mlflow_gets_the_metrics_of_one_run_when_the_others_are_deleted(mlflow):
 
     log()
     for name, found in mlflow.runs().items():
-        if name != f"{5:016x}":
+        if name != name_of(5):
             mlflow.client.delete_run(found.info.run_id)
     with pytest.raises(Exception, match="must be in the 'active' state"):
         log()
-    assert mlflow.numbers() == {f"{5:016x}": {"x": [(0, 1), (1, 1)]}}
+    assert mlflow.numbers() == {name_of(5): {"x": [(0, 1), (1, 1)]}}
     with pytest.raises(Exception, match="must be in the 'active' state"):
         logger.close()
 
@@ -842,8 +863,8 @@ def test_trackio_has_histograms_and_what_describes_the_run(trackio):
         run(logger)
     for lane, name in enumerate(NAMES):
         config = trackio.configs()[name]
-        described = {key: config[key] for key in ("key", "rate", "name", "model", "_Group")}
-        assert described == {"key": KEYS[lane].tolist(), "rate": lane, "name": "Ada", "model": "small", "_Group": "g"}
+        described = {key: config[key] for key in ("key", "rate", "author", "model", "_Group")}
+        assert described == {"key": KEYS[lane].tolist(), "rate": lane, "author": "Ada", "model": "small", "_Group": "g"}
         of_weights = [(step, row["weights"]) for step, row in trackio.rows(name) if "weights" in row]
         assert [step for step, _ in of_weights] == [0, 1, 2]
         assert [sum(histogram["values"]) for _, histogram in of_weights] == [2, 2, 2]  # What is finite.
@@ -863,7 +884,7 @@ def test_keys_that_are_columns_of_trackio_are_kept_apart_from_them(trackio):
 def test_what_describes_a_trackio_run_is_kept_apart_from_what_trackio_says_of_it(trackio):
     with trackio.logger(group="g") as logger:
         logger.log(logger.init(7, _Group=1, _Created=2), lox.logdict({"x": np.ones(1)}))
-    config = trackio.configs()[NAME]
+    config = trackio.configs()[name_of(7, _Group=1, _Created=2)]
     assert (config["_Group"], config["_Group_x-"], config["_Created_x-"]) == ("g", 1, 2)
 
 
@@ -871,9 +892,9 @@ def test_what_describes_a_trackio_run_is_kept_apart_from_what_trackio_says_of_it
 def test_trackio_is_told_what_describes_a_run_later(trackio):
     with trackio.logger() as logger:
         for rate in (0.5, 0.25, 0.25):
-            logger.log(logger.init(7, rate=np.float64(rate)), lox.logdict({"x": np.ones(1)}))
-    assert trackio.configs()[NAME]["rate"] == 0.25
-    assert trackio.numbers()[NAME]["x"] == [(0, 1), (1, 1), (2, 1)]
+            logger.log(logger.init(7, name="mine", rate=np.float64(rate)), lox.logdict({"x": np.ones(1)}))
+    assert trackio.configs()["mine"]["rate"] == 0.25
+    assert trackio.numbers()["mine"]["x"] == [(0, 1), (1, 1), (2, 1)]
 
 
 @pytest.mark.integration

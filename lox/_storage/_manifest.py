@@ -54,9 +54,12 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=1, default=str)
 
 
-def new_manifest(key: Sequence[int]) -> dict[str, Any]:
+def new_manifest(key: Sequence[int], identity: str = "", notes: str | None = None) -> dict[str, Any]:
     """The manifest of a run that begins, of the PRNG key with these words."""
-    return {"format": FORMAT, "versions": _versions(), "key": list(key), "config": {}, "columns": {}, "dropped": {}}
+    named = {"run": identity} if identity else {}
+    noted = {} if notes is None else {"notes": notes}
+    of_run = {"key": list(key), **named, **noted, "config": {}}
+    return {"format": FORMAT, "versions": _versions(), **of_run, "columns": {}, "dropped": {}}
 
 
 def _versions() -> dict[str, str]:

@@ -32,9 +32,12 @@ def claim(path: Path) -> dict[str, Any]:
             except FileExistsError:
                 other = _owner(path)
                 if other is not None and _lives(other):
+                    by = f"process {other['process']} on {other['host']}"
+                    if (other["process"], other["host"]) == (mine["process"], mine["host"]):
+                        by += ", which is this one"
                     raise StorageError(
-                        f"{path} is written by process {other['process']} on {other['host']}. Close that logger, or "
-                        f"give this run another key or path. If it is gone, delete {path / OWNER}."
+                        f"{path} is written by {by}. Close that logger, or give this run another key, config or path. "
+                        f"If it is gone, delete {path / OWNER}."
                     ) from None
                 (path / OWNER).unlink(missing_ok=True)
     finally:

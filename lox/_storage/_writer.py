@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,20 +11,13 @@ from typing import Any
 import numpy as np
 
 from lox._exceptions import StorageError
-from lox._host_values import plain
+from lox._host_values import plain, without_addresses
 from lox._logdict import logdict
 from lox._run_all import each
 from lox._storage._column import Column, lost
 from lox._storage._manifest import MANIFEST, new_manifest, read_manifest, to_json, write_manifest
 from lox._storage._owner import claim, release
 from lox._storage._segment import Segment, as_stored, segments_of
-
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-
-
-def _text(value: Any) -> str:
-    """A value as a manifest has it, without where in memory an object was."""
-    return _ADDRESS.sub("", to_json(value))
 
 
 class RunWriter:
@@ -35,13 +27,24 @@ class RunWriter:
         path: The directory of the run. It is made, or continued.
         key: The words of the PRNG key that the run is of.
         config: What describes it.
+        identity: What tells it from other runs.
+        notes: Text that is stored with it.
         must_be_new: Whether it is an error that the run exists.
 
     Raises:
-        StorageError: The run exists and must not; another process writes it; or the directory is no run.
+        StorageError: The run exists and must not, or is another one; another process writes it; or the directory is
+            no run.
     """
 
-    def __init__(self, path: Path, key: Sequence[int], config: Mapping[str, Any], must_be_new: bool = False):
+    def __init__(
+        self,
+        path: Path,
+        key: Sequence[int],
+        config: Mapping[str, Any],
+        identity: str = "",
+        notes: str | None = None,
+        must_be_new: bool = False,
+    ):
         self.path = path
         self._columns: dict[tuple[str, int], list[Column]] = {}
         path.mkdir(parents=True, exist_ok=True)
@@ -50,7 +53,9 @@ class RunWriter:
             exists = (path / MANIFEST).exists()
             if exists and must_be_new:
                 raise StorageError(f"{path} is a run already. Give this one another key or path.")
-            self._manifest = read_manifest(path) if exists else new_manifest(key)
+            self._manifest = read_manifest(path) if exists else new_manifest(key, identity, notes)
+            if self._manifest.get("run", identity) != identity:
+                raise StorageError(f"{path} is another run already. Give this one another name or path.")
             self._segments = segments_of(self._manifest, path)
             self._changed = not exists
             self._warn_of_another(config)
@@ -70,7 +75,7 @@ class RunWriter:
         """Says so where a run goes on that was another experiment."""
         said = self._manifest["config"]
         for name, value in config.items():
-            if name in said and _text(said[name]) != _text(plain(value)):
+            if name in said and _text(said[name]) != _text(value):
                 warnings.warn(
                     f"{self.path} is a run already, with {name}={said[name]!r}, and goes on with {plain(value)!r}. If "
                     "this is another experiment, give it another key or path.",
@@ -160,6 +165,11 @@ class RunWriter:
     def close(self) -> None:
         """Lets another process write the run."""
         release(self.path, self._claim)
+
+
+def _text(value: Any) -> str:
+    """A value as a manifest has it, without where in memory an object was."""
+    return without_addresses(to_json(plain(value)))
 
 
 def absent(files: Iterable[Path]) -> None:

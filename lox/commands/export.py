@@ -19,7 +19,7 @@ from lox._logdict import logdict
 from lox._storage import read_manifest
 from lox.commands._output import Failure
 from lox.commands._runs import Runs
-from lox.loggers import Logger, TensorBoardLogger, WandbLogger
+from lox.loggers import Logger, Run, TensorBoardLogger, WandbLogger
 
 if TYPE_CHECKING:
     import pandas
@@ -124,10 +124,11 @@ def _real(runs: Runs, name: str, logs: logdict) -> logdict:
 def _write(runs: Runs, name: str, title: str, logs: logdict, make: Callable[[], Logger]) -> None:
     """Writes a run to a logger of its own, which names it by this title."""
     manifest = read_manifest(runs.folders[name])
-    key = tuple(manifest["key"])
+    run = Run(tuple(manifest["key"]), manifest["config"], name=title, identity=title, notes=manifest.get("notes"))
 
     def write(logger: Logger) -> None:
-        logger._write_happened(logger._run_of(key, manifest["config"], title), _real(runs, name, logs))
+        logger._begin(run)
+        logger._write_happened(run, _real(runs, name, logs))
 
     try:
         with make() as logger:

@@ -6,8 +6,8 @@ from lox.loggers._memory import MemoryLogger as MemoryLogger
 from lox.loggers._mlflow import MlflowLogger as MlflowLogger
 from lox.loggers._multi import MultiLogger as MultiLogger
 from lox.loggers._run import Run as Run
-from lox.loggers._run import State as State
 from lox.loggers._save import SaveLogger as SaveLogger
+from lox.loggers._state import State as State
 from lox.loggers._tensorboard import TensorBoardLogger as TensorBoardLogger
 from lox.loggers._trackio import TrackioLogger as TrackioLogger
 from lox.loggers._wandb import WandbLogger as WandbLogger

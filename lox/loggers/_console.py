@@ -17,7 +17,7 @@ from lox._run_all import raise_first
 from lox._text import number, sparkline, visible
 from lox.loggers._curves import curves
 from lox.loggers._logger import Logger
-from lox.loggers._run import Key, Run
+from lox.loggers._run import Run
 from lox.loggers._statistics import BARS, Statistics, numbers_of
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ class ConsoleLogger(Logger):
     Args:
         progress: For counters, such as ``{"step": 10_000}``, how many steps there are to do: each gets a bar, with the
             time it took, the time that is left and the steps a second. Of several runs, it is the mean.
-        every: How many seconds pass between two lines of text.
+        seconds: How many seconds pass between two lines of text.
         console: Where to show it; by default, rich's own.
         **options: As for `Logger`.
 
     Raises:
         ImportError: rich is not installed.
-        LogDataError: `progress` is no mapping of names, `every` no number, or `console` no console. A `TypeError`.
-        LogValueError: A number of steps, or `every`, is not positive. A `ValueError`.
+        LogDataError: `progress` is no mapping of names, `seconds` no number, or `console` no console. A `TypeError`.
+        LogValueError: A number of steps, or `seconds`, is not positive. A `ValueError`.
 
     >>> import sys
     >>> import jax.numpy as jnp
@@ -71,7 +71,7 @@ class ConsoleLogger(Logger):
         self,
         progress: Mapping[str, int] | None = None,
         *,
-        every: float = 5.0,
+        seconds: float = 5.0,
         console: Console | None = None,
         **options: Any,
     ):
@@ -79,14 +79,14 @@ class ConsoleLogger(Logger):
             import rich.console
 
             from lox.loggers import _screen
-        _check(progress, every)
+        _check(progress, seconds)
         if not isinstance(console, (rich.console.Console, type(None))):
             raise LogDataError(f"console= of ConsoleLogger is a rich.console.Console, got {console!r}.")
         self._console = console or rich.get_console()
-        self._screen = _screen.screen_of(self._console, every)
+        self._screen = _screen.screen_of(self._console, seconds)
         self._totals = dict(progress or {})
-        self._held: list[tuple[Key, logdict]] = []
-        self._at: dict[str, dict[Key, float]] = {name: {} for name in self._totals}
+        self._held: list[tuple[str, logdict]] = []
+        self._at: dict[str, dict[str, float]] = {name: {} for name in self._totals}
         self._bars: Any = None
         self._shown = False
         self._statistics: dict[str, Statistics] = {}
@@ -108,7 +108,7 @@ class ConsoleLogger(Logger):
         if self.batch_as == "each":
             logs = _of_each(run, logs, errors)
         with self._lock:
-            self._held.append((run.key, logs))
+            self._held.append((run.identity, logs))
             if len(self._held) >= HELD:
                 self._digest()
         self._screen.changed(self)
@@ -186,7 +186,7 @@ class ConsoleLogger(Logger):
     def _digest(self) -> None:
         """Takes in what was held: many small logs at a time cost a fraction of what they cost one by one."""
         held, self._held = self._held, []
-        parts: dict[tuple[Key, str], list[logdict]] = {}
+        parts: dict[tuple[str, str], list[logdict]] = {}
         for run, logs in held:
             for key in logs:
                 parts.setdefault((run, key), []).append(logs)
@@ -236,7 +236,7 @@ def _of_each(run: Run, logs: logdict, errors: list[LogDataError]) -> logdict:
     return logdict(data, steps)
 
 
-def _check(progress: Mapping[str, int] | None, every: Any) -> None:
+def _check(progress: Mapping[str, int] | None, seconds: Any) -> None:
     if progress is not None and not isinstance(progress, Mapping):
         raise LogDataError(f'progress= of ConsoleLogger is a mapping such as {{"step": 10_000}}, got {progress!r}.')
     for name, total in (progress or {}).items():
@@ -244,10 +244,10 @@ def _check(progress: Mapping[str, int] | None, every: Any) -> None:
             raise LogDataError(f"progress= of ConsoleLogger maps the names of counters, got {name!r}.")
         if isinstance(total, bool) or not isinstance(total, (int, np.integer)) or total < 1:
             raise LogValueError(f"progress= of ConsoleLogger needs a positive integer for {name!r}, got {total!r}.")
-    if isinstance(every, bool) or not isinstance(every, (int, float)):
-        raise LogDataError(f"every= of ConsoleLogger is a number of seconds, got {every!r}.")
-    if not every > 0:
-        raise LogValueError(f"every= of ConsoleLogger must be positive, got {every!r}.")
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise LogDataError(f"seconds= of ConsoleLogger is a number of seconds, got {seconds!r}.")
+    if not seconds > 0:
+        raise LogValueError(f"seconds= of ConsoleLogger must be positive, got {seconds!r}.")
 
 
 def _bars(console: Console, totals: Mapping[str, int]) -> Any:

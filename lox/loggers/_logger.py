@@ -7,7 +7,7 @@ import functools
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal, get_args
 
@@ -15,9 +15,10 @@ import jax
 import numpy as np
 
 from lox import _channel, _transform
-from lox._ambient import ambient
+from lox._ambient import ambient, in_context
+from lox._arguments import read_counters, read_event
+from lox._effect import emit, recording
 from lox._exceptions import LogDataError, LogValueError, SpoolWarning
-from lox._keys import on_host
 from lox._log import log
 from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant
@@ -26,10 +27,34 @@ from lox._spool import labelled_spool
 from lox._strip import strip
 from lox._tap import labelled_tap
 from lox._trace import is_outermost
+from lox.loggers._arrived import SEVERAL_OF_ONE, Arrived, arrived, by_group
+from lox.loggers._calls import some_calls
 from lox.loggers._curves import BatchAs
-from lox.loggers._packing import batch_ndim, happened, kept, packed, unlabelled, unpacked
+from lox.loggers._packing import (
+    Arrays,
+    batch_ndim,
+    collected_of,
+    counts_of_dropped,
+    event_of,
+    happened,
+    items,
+    kept,
+    packed,
+    parts_of,
+    unlabelled,
+    unpacked,
+    with_counters,
+)
 from lox.loggers._processes import Processes, Word, here, home, whole
-from lox.loggers._run import Arrived, Key, Run, State, arrived, by_run, describer, labels, refuse_several, state_of
+from lox.loggers._run import Run
+from lox.loggers._state import (
+    Description,
+    State,
+    Static,
+    labels,
+    refuse_several,
+    state_of,
+)
 from lox.loggers._worker import Worker
 
 Function = Callable[..., Any]
@@ -56,7 +81,8 @@ class Logger:
     Raises:
         LogValueError: An argument is none of the above. A `ValueError`.
 
-    Loggers that are open when the interpreter exits are closed. A forked process has none of its parent's logs that
+    A logger that nothing refers to any more writes what it was given and closes its runs. Loggers that are open when
+    the interpreter exits are closed. A forked process has none of its parent's logs that
     wait, and closes no logger of its parent.
 
     >>> import jax, jax.numpy as jnp
@@ -69,7 +95,7 @@ class Logger:
     ...     return lox.log({"x": x})["x"]
     >>> with Printer() as logger:
     ...     _ = logger.tap(f, logger.init(jax.random.key(7)))(jnp.float32(1))
-    0000000000000007 x [1.0]
+    seed=7-... x [1.0]
     """
 
     @says_what_was_meant()
@@ -87,12 +113,14 @@ class Logger:
         given = dict(vars(self))
         self.batch_as: BatchAs = batch_as
         self._processes = Processes(processes)
-        self._runs: dict[tuple[Key, str], Run] = {}
-        self._said: dict[Key, dict[str, Any]] = {}
-        self._said_by: dict[tuple[Key, str], tuple[int, Any]] = {}
-        self._shards: dict[Key, int] = {}
-        self._latest: tuple[Any, Any] = (None, None)
-        self._worker = Worker(name, _transform.positive("room", room) or 1, drops, self.sync, self._failed)
+        self._runs: dict[str, Run] = {}
+        self._names: set[str] = set()
+        self._contents: dict[str, str] = {}
+        self._groups: dict[int, Callable[[], Description]] = {}
+        self._described: dict[tuple[str, str], Callable[[], Description]] = {}
+        self._early: list[tuple[int, logdict, Arrived]] = []
+        self._shards: dict[str, int] = {}
+        self._worker = Worker(name, _transform.positive("room", room) or 1, drops, self._sync)
         for attribute, value in given.items():
             if hasattr(Logger, attribute) or vars(self)[attribute] is not value:
                 raise LogValueError(
@@ -103,7 +131,7 @@ class Logger:
     # -- What a kind of logger does -------------------------------------------------------------------------------
 
     def start(self, run: Run) -> None:
-        """Begins a run, before its first logs; one with the same key may have been there before."""
+        """Begins a run, before its first logs; one with the same identity may have been there before."""
 
     def describe(self, run: Run) -> None:
         """Takes what describes a run, when that was said again after its start."""
@@ -119,54 +147,89 @@ class Logger:
         raise NotImplementedError(f"{type(self).__name__} does not say how it writes logs.")
 
     def sync(self) -> None:
-        """Makes what was written last; called when no more logs wait, and before `flush` returns."""
+        """Makes what was written last; called when no more logs wait, ten times a second while they always do, and
+        before `flush` returns.
+        """
 
     def finish(self, run: Run) -> None:
         """Ends a run, when the logger is closed."""
 
     # -- What programs do -----------------------------------------------------------------------------------------
 
-    def init(self, key: Any, **config: Any) -> State:
-        """The state of a run, which names it. Touches nothing on the host; works in `jit` and `vmap`.
+    def init(
+        self,
+        key: Any,
+        config: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        notes: str | None = None,
+        **values: Any,
+    ) -> State:
+        """The state of a run. Works in `jit` and `vmap`, and starts nothing: the run begins with its first logs.
+
+        A run is a key and a config: the same key with another learning rate is another run, also when both are batch
+        elements of one `vmap`. A number is the same run in each dtype that has it as its shortest decimal: `0.1` is
+        `jnp.float32(0.1)`. The key and the arrays may be donated later.
 
         Args:
-            key: A PRNG key, or a seed. Logs under the same key are of the same run, also in another process.
-            **config: What describes the run: numbers, arrays, text, nested mappings of them. Numbers of Python and
+            key: A PRNG key, or a seed.
+            config: What describes the run: numbers, arrays, text, nested mappings of them. Numbers of Python and
                 NumPy keep their 64 bits, also in `jit`.
+            name: A name for the run, which alone identifies it. Without it, the run is named by what describes it.
+            notes: Text that is stored with the run and does not identify it.
+            **values: More of the config.
 
         Raises:
-            LogDataError: The key is none, or is several. A `TypeError`.
-            LogValueError: Two values that describe the run have one name when nested ones are flattened. A
-                `ValueError`.
+            LogDataError: The key is none, or is several; or `config` is no mapping, or `name` or `notes` no text. A
+                `TypeError`.
+            LogValueError: Two values that describe the run have one name, or `name` is empty. A `ValueError`.
         """
-        return state_of(key, config)
+        return state_of(key, config, values, name, notes)
 
-    def tap(self, fun: Function | None = None, state: State | None = None, **options: Any) -> Any:
+    def tap(
+        self, fun: Function | None = None, run: State | None = None, *, every_calls: int = 1, **options: Any
+    ) -> Any:
         """`lox.tap` to this logger: what a function logs is written as it happens.
 
         Args:
             fun: The function. Without it, a decorator is returned.
-            state: The state of the run.
+            run: The run, as `init` returns it.
+            every_calls: Log only every k-th call of the returned function, the first one first; the other calls run as
+                without the logger. It counts calls from Python, and is an error inside `jit`, `vmap` or `scan`, where
+                `interval` takes every k-th event.
             **options: Keywords of `lox.tap`: `argnames`, `tags`, `interval`, `prefix`, `buffer`, `ordered`.
 
         Returns:
             A function of the same signature and results.
-        """
-        state = self._checked(state)
-        return _transform.decorate(fun, lambda f: self._tapped(f, state, options))
 
-    def spool(self, fun: Function | None = None, state: State | None = None, **options: Any) -> Any:
+        Raises:
+            LogValueError: `every_calls` is no positive integer, or, with another number than 1, JAX traces the call.
+                A `ValueError`.
+        """
+        run, count = self._checked(run), _transform.positive("every_calls", every_calls) or 1
+        return _transform.decorate(fun, lambda f: some_calls(count, self._tapped(f, run, options), f))
+
+    def spool(
+        self, fun: Function | None = None, run: State | None = None, *, every_calls: int = 1, **options: Any
+    ) -> Any:
         """`lox.spool` to this logger: what a function logs is collected, and written when it has returned.
 
         Args:
             fun: The function. Without it, a decorator is returned.
-            state: The state of the run.
+            run: The run, as `init` returns it.
+            every_calls: Log only every k-th call of the returned function, the first one first; the other calls run as
+                without the logger. It counts calls from Python, and is an error inside `jit`, `vmap` or `scan`, where
+                `interval` takes every k-th event.
             **options: Keywords of `lox.spool`.
 
         Returns:
             A function of the same signature and results.
+
+        Raises:
+            LogValueError: `every_calls` is no positive integer, or, with another number than 1, JAX traces the call.
+                A `ValueError`.
         """
-        state = self._checked(state)
+        run, count = self._checked(run), _transform.positive("every_calls", every_calls) or 1
 
         def spooled(f: Function) -> Function:
             collect = labelled_spool(f, **options)
@@ -174,53 +237,84 @@ class Logger:
             @functools.wraps(f, updated=())
             def call(*args: Any, **kwargs: Any) -> Any:
                 out, logs = collect(*args, **kwargs)
-                self.log(state, logs)
+                self.log(run, logs)
                 return out
 
-            return call
+            def skip(*args: Any, **kwargs: Any) -> Any:
+                # A handler further out gets what it would get beside this one.
+                return collect(*args, **kwargs)[0] if recording.value else f(*args, **kwargs)
+
+            return some_calls(count, call, skip)
 
         return _transform.decorate(fun, spooled)
 
-    def log(self, state: State, logs: logdict) -> None:
-        """Writes logs that were collected, in or out of `jit` and `vmap`.
+    def log(self, run: State, logs: Mapping[str, Any], /, **steps: Any) -> None:
+        """Writes logs, in or out of `jit` and `vmap`: what `lox.spool` returned, or one event.
 
-        Arrays that several processes have are written once; where none has all of them, they are sent to the first,
-        for which all must call this.
+        The call does not wait for the device, and arrays may be donated or changed after it. Arrays that several
+        processes have are written once; where none has all of them, they are sent to the first, for which all must
+        call this.
 
         Args:
-            state: The state of the run.
-            logs: What `lox.spool` returned. The batch axes are those that the counters or the mask have as well.
+            run: The run, as `init` returns it.
+            logs: What `lox.spool` returned, of which the batch axes are those that the counters or the mask have as
+                well; or a mapping from key to array-likes, as `lox.log` takes it, which is one event. Numbers get the
+                dtypes that JAX has for them, as in `lox.log`, so 64 bits become 32 unless jax_enable_x64 is set. An
+                event gets the prefix and the counters of the `lox.context` around.
+            **steps: Counters, such as ``step=i``: scalars, the same for all events of the call. A counter that a key
+                of `logs` has already stays.
 
         Raises:
-            LogDataError: The logs are no `lox.logdict`. A `TypeError`.
+            LogDataError: The logs are no mapping, or a key, a leaf or a counter has the wrong type. A `TypeError`.
+            LogValueError: Two keys are equal after flattening, or a counter is no scalar number or has a name that
+                `lox.log` refuses as well. A `ValueError`.
+
+        >>> import lox
+        >>> logger = lox.loggers.MemoryLogger()
+        >>> run = logger.init(7)
+        >>> for step in range(3):
+        ...     logger.log(run, {"return": 0.5 * step, "norm": {"w": 1.0}}, step=step)
+        >>> logger.flush()
+        >>> logs = logger[run.name]
+        >>> logs["return"].tolist(), logs.steps["step"]["norm/w"].tolist()
+        ([0.0, 0.5, 1.0], [0, 1, 2])
         """
-        state = self._checked(state)
-        if not isinstance(logs, logdict):
-            raise LogDataError(
-                f"A logger writes a lox.logdict, as lox.spool returns it, got {type(logs).__name__}. Arrays of events "
-                'make one: lox.logdict({"loss": jnp.array([0.5])}).'
-            )
-        for key, values in logs.data.items():
+        run = self._checked(run)
+        for name in ("tags", "prefix", "where"):
+            if name in steps:
+                raise LogValueError(f"logger.log takes no {name}=, which is of lox.log. Give a counter another name.")
+        if isinstance(logs, logdict):
+            self._log_collected(run, logs, read_counters("logger.log", steps) if steps else {})
+        elif is_outermost():
+            event = in_context(read_event("logger.log", logs, (), "", None, steps, computes=False))
+            self._log_now(run, event_of, (event.values, event.steps))
+        else:
+            event = read_event("logger.log", logs, (), "", None, steps)
+            strip(self._tapped(lambda: emit((in_context(event),)), run, {}))()
+
+    def _log_collected(self, state: State, logs: logdict, counters: dict[str, Any]) -> None:
+        for key, values in items(logs):
             if np.ndim(values) == 0:
                 raise LogDataError(
                     f"A lox.logdict holds events along a first axis, and the values of {key!r} have none."
                 )
-        if not is_outermost():
-            with ambient(None):  # Of logs that are there already, contexts say nothing.
-                strip(self._tapped(lambda: log(packed(logs)), state, {}, self._take_packed))()
+        if is_outermost():
+            self._log_now(state, collected_of, parts_of(logs, counters))
             return
-        first = home(jax.tree.leaves(logs)) if here().processes > 1 else None
+        with ambient(None):  # Of logs that are there already, contexts say nothing.
+            logs = with_counters(logs, counters)
+            strip(self._tapped(lambda: log(packed(logs)), state, {}, self._take_packed))()
+
+    def _log_now(self, state: State, logs_of: Callable[[Arrays], logdict], parts: Arrays) -> None:
+        """Delivers what `logs_of` makes of arrays, when they are arrays of NumPy."""
+        first = home(array for part in parts for array in part.values()) if here().processes > 1 else None
         if first is not None:
-            state, logs = jax.tree.map(whole, (state, logs))
+            state = jax.tree.map(whole, state)
+            parts = [{name: whole(array) for name, array in part.items()} for part in parts]
             if first != here().process:
                 return
-        known, run = self._latest
-        if state is not known:
-            config = jax.tree.map(on_host, state)
-            run = (tuple(config.words.tolist()), describer(state)(config.config))
-            self._latest = (state, run)
         come_from = Arrived(0 if first is None else jax.device_count())
-        self._deliver(functools.partial(_write_now, run, come_from, kept(logs)))
+        self._deliver(functools.partial(_write_now, state._describe, come_from, logs_of, kept(parts)))
 
     def flush(self) -> None:
         """Waits until all is written that was logged before, and raises what was raised meanwhile.
@@ -231,7 +325,7 @@ class Logger:
         try:
             _channel.flush()
         finally:
-            self._worker.wait(self.sync)
+            self._worker.wait(self._sync)
         _channel.flush()
 
     def close(self) -> None:
@@ -246,9 +340,15 @@ class Logger:
         try:
             self.flush()
         finally:
-            self._worker.stop(self._finish)
+            self._worker.stop(self._sync, self._finish)
+            self._worker.join()
             _open.discard(self)
         _channel.flush()
+
+    def __del__(self) -> None:
+        # Nobody refers to it but here, so that no more logs come, and none wait. What its runs have open is closed.
+        if hasattr(self, "_worker"):
+            self._worker.stop(self._sync, self._finish)
 
     def __enter__(self) -> Any:
         return self
@@ -284,23 +384,26 @@ class Logger:
                 f"A logger needs the state of a run, as {type(self).__name__}.init(key) gives it; got "
                 f"{type(state).__name__}."
             )
-        if state is not self._latest[0]:
-            refuse_several(np.shape(state.words)[:-1])
+        refuse_several(np.shape(state.words)[:-1])
         return state
 
     def _tapped(
         self, fun: Function, state: State, options: Mapping[str, Any], take: Callable[[logdict], None] | None = None
     ) -> Function:
-        of_run = labels(state.words)
+        of_run = labels(state)
         tapped = labelled_tap(fun, take or self._take, of_run, **options)
-        if not state.config and not state.notes:
+        if not state._is_traced:
+            self._learn(state._number, state._describe)
             return tapped
-        described = describer(state)
+        static = state.static
 
-        def take_config(logs: logdict) -> None:
-            self._deliver(functools.partial(_describe, logs, described))
+        def take_description(logs: logdict) -> None:
+            for group, parts in by_group(logs):
+                describe = functools.partial(_described, parts, arrived(logs), static)
+                self._learn(group, functools.cache(describe))
 
-        describe = strip(labelled_tap(lambda: log({"config": state.config, "run": 0}), take_config, of_run))
+        described = {"words": state.words, "config": state.config}
+        describe = strip(labelled_tap(lambda: log(described), take_description, of_run))
 
         @functools.wraps(tapped, updated=())
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -308,6 +411,10 @@ class Logger:
             return tapped(*args, **kwargs)
 
         return call
+
+    def _learn(self, group: int, describe: Callable[[], Description]) -> None:
+        """Learns which run the logs of a group are of. It needs no room, so that it is known before logs arrive."""
+        self._groups.setdefault(group, describe)
 
     def _take(self, logs: logdict) -> None:
         self._deliver(functools.partial(_write_all, logs))
@@ -317,111 +424,151 @@ class Logger:
 
     def _deliver(self, task: Callable[[Logger], None]) -> None:
         """Has the logger's thread do something with it, after all that was delivered before."""
-        if not self._worker.do(functools.partial(task, self)):
+        if not self._worker.do(functools.partial(self._attempt, task, self)):
             raise LogValueError(f"{self!r} was closed, and gets logs.")
 
     # -- On the logger's thread -----------------------------------------------------------------------------------
 
-    def _run_of(self, key: Key, config: Mapping[str, Any], title: str = "") -> Run:
-        """The run of a key, which is started when it is new, by another name where a title is given."""
-        run = self._runs.get((key, title))
+    def _run_of(self, description: Description, suffix: str = "") -> Run:
+        """The run of a description, which is started when it is new."""
+        identity = f"{description.identity}{suffix}"
+        run = self._runs.get(identity)
         if run is None:
-            run = Run(key, {**self._said.get(key, {}), **config}, title=title)
-            self.start(run)
-            self._runs[key, title] = run
-            _close_first_at_exit()
-        elif config:
-            run.config.update(config)
+            name = next(name for each in description.names if (name := f"{each}{suffix}") not in self._names)
+            run = Run(description.words, dict(description.config), {}, name, identity, description.notes)
+            self._begin(run)
+        elif self._contents.get(run.name, description.content) != description.content:  # Only its name is the same.
+            run.config.update(description.config)
             self.describe(run)
+        self._contents[run.name] = description.content
         return run
 
-    def _describe_run(self, key: Key, config: Mapping[str, Any], shard: int | None) -> None:
-        """Takes what describes the run of a key, if this process writes it; of one of its shards, where these differ.
+    def _begin(self, run: Run) -> None:
+        """Starts a run."""
+        self.start(run)
+        self._names.add(run.name)
+        self._runs[run.identity] = run
+        _close_first_at_exit()
+
+    def _write_groups(self, logs: Iterable[tuple[int, logdict]], come_from: Arrived) -> None:
+        """Writes the logs of several groups that arrived together.
 
         Raises:
-            LogValueError: Another shard of the run has said something else. A `ValueError`.
+            LogDataError: Two of them are of one run. A `TypeError`.
         """
-        if shard is not None:
-            for name, value in config.items():
-                first, said = self._said_by.setdefault((key, name), (shard, value))
-                if first != shard and not np.array_equal(said, value):
-                    raise LogValueError(f"Two shards describe run {Run(key).name} by different values of {name!r}.")
-        if not self._processes.waits():
-            if here().process == 0:
-                self._run_of(key, config)
-            return
-        self._said[key] = {**self._said.get(key, {}), **config}
-        for known, title in list(self._runs):
-            if known == key:
-                self._run_of(key, config, title)
+        came = [(group, of_group, come_from) for group, of_group in logs]
+        identities = [self._description(group).identity for group, *_ in came if group in self._groups]
+        if len(set(identities)) < len(identities):
+            raise LogDataError(SEVERAL_OF_ONE)
+        self._early += came
+        self._write_early()
 
-    def _write_run(self, key: Key, config: Mapping[str, Any], logs: logdict, come_from: Arrived) -> None:
-        """Writes what happened of logs of the run of a key, if this process writes it.
+    def _write_early(self) -> None:
+        """Writes what arrived before it was known of which run it is, as far as it is known now.
+
+        Callbacks that are not ordered may arrive before the description of their run.
+        """
+        known = [(self._description(group), *rest) for group, *rest in self._early if group in self._groups]
+        self._early = [each for each in self._early if each[0] not in self._groups]
+        each(lambda found: self._write_run(*found), known)
+
+    def _description(self, group: int) -> Description:
+        """What describes the run of a group that is known. All groups of one run then share it."""
+        found = self._groups[group]()
+        self._groups[group] = self._described.setdefault((found.identity, found.content), self._groups[group])
+        return found
+
+    def _write_run(self, description: Description, logs: logdict, come_from: Arrived) -> None:
+        """Writes what happened of logs of a run, if this process writes it.
 
         Raises:
-            LogValueError: Another process should, or another shard has a run with the same key. A `ValueError`.
+            LogValueError: Another process should, or another shard logs to the same run. A `ValueError`.
         """
-        if come_from.shard is not None and self._shards.setdefault(key, come_from.shard) != come_from.shard:
+        shard, identity = come_from.shard, description.identity
+        if shard is not None and self._shards.setdefault(identity, shard) != shard:
             raise LogValueError(
-                f"Two shards of a shard_map log to run {Run(key).name}, by states that were made on each. Give each "
-                "shard a key of its own, or make the state outside of the shard_map."
+                f"Two shards of a shard_map log to run {description.name}, by states that were made on each. Give "
+                "each shard a key of its own, or make the state outside of the shard_map."
             )
-        if self._processes.writes(self, key, come_from):
-            self._write_happened(self._run_of(key, config, self._processes.title(key, come_from)), logs)
+        if self._processes.writes(self, description.name, come_from):
+            self._write_happened(self._run_of(description, self._processes.suffix(come_from)), logs)
 
     def _write_happened(self, run: Run, logs: logdict) -> None:
         """Writes what happened of logs that may hold more."""
-        for key, dropped in logs.dropped.items():
+        for key, dropped in counts_of_dropped(logs):
             if np.any(dropped):
                 message = f"{np.sum(dropped)} events of {key!r} were dropped before {self!r} got them: max_iters= of "
                 warnings.warn(message + "spool is too small.", SpoolWarning, stacklevel=2)
         run.batch_ndim = batch_ndim(logs)
         logs = unlabelled(happened(logs))
-        if logs.data:
+        if any(True for _ in items(logs)):
             try:
                 self.write(run, logs)
             finally:  # It may have written some of them.
-                for key, values in logs.items():
+                for key, values in items(logs):
                     run.seen[key] = run.seen.get(key, 0) + len(values)
 
+    def _sync(self) -> None:
+        self._attempt(self._write_early)
+        self._attempt(self.sync)
+
     def _finish(self) -> None:
-        each(self.finish, self._runs.values())
+        self._attempt(self._refuse_unknown)
+        self._attempt(each, self.finish, self._runs.values())
+
+    def _refuse_unknown(self) -> None:
+        """Raises an error for logs of which nobody said to what run they belong."""
+        if self._early:
+            keys = sorted({key for _, logs, _ in self._early for key in logs})
+            raise LogValueError(
+                f"{self!r} does not write what arrived of {keys}: the key and config of their run were computed in the "
+                "program, and arrived in another process. Make the state outside of jit, where each process knows it."
+            )
+
+    def _attempt(self, act: Callable[..., Any], *args: Any) -> None:
+        try:
+            act(*args)
+        except BaseException as error:  # noqa: BLE001  (whatever a sink raises: the next task runs all the same)
+            self._failed(error)
 
     def _failed(self, error: BaseException) -> None:
         error.add_note(f"The error was raised by {self!r}.")
         _channel.keep(error)
 
 
-def _describe(logs: logdict, described: Callable[[Mapping[str, Any]], dict[str, Any]], logger: Logger) -> None:
-    axis = arrived(logs).axis
-    for key, values in by_run(logs):
-        shard = int(np.argmax(next(iter(values.mask.values()), 0))) if axis else None
-        config = {name.removeprefix("config/"): value[0] for name, value in values.items() if name != "run"}
-        logger._describe_run(key, described(config if shard is None else _of_shard(config, shard)), shard)
-
-
-def _of_shard(config: Mapping[str, Any], shard: int) -> dict[str, Any]:
-    return {name: value[shard] for name, value in config.items()}
+def _described(parts: logdict, come_from: Arrived, static: Static) -> Description:
+    """What describes a run, from what arrived of it."""
+    place = (0, int(np.argmax(next(iter(parts.mask.values()), 0)))) if come_from.axis else (0,)
+    config = {key.removeprefix("config/"): value[place] for key, value in parts.items() if key.startswith("config/")}
+    return Description.made(parts["words"][place], config, static)
 
 
 def _write_all(logs: logdict, logger: Logger) -> None:
-    come_from = arrived(logs)
-    each(lambda run: logger._write_run(run[0], {}, run[1], come_from), by_run(logs))
+    logger._write_groups(by_group(logs), arrived(logs))
 
 
-def _write_now(run: tuple[Key, dict[str, Any]], come_from: Arrived, logs: logdict, logger: Logger) -> None:
-    logger._write_run(*run, logs, come_from)
+def _write_now(
+    describe: Callable[[], Description],
+    come_from: Arrived,
+    logs_of: Callable[[Arrays], logdict],
+    read: Callable[[], Arrays],
+    logger: Logger,
+) -> None:
+    logger._write_run(describe(), logs_of(read()), come_from)
 
 
 def _write_packed(logs: logdict, logger: Logger) -> None:
     come_from = arrived(logs)
-    each(lambda run: logger._write_run(run[0], {}, unpacked(run[1], bool(come_from.axis)), come_from), by_run(logs))
+    found = ((group, unpacked(event, bool(come_from.axis))) for group, event in by_group(logs))
+    logger._write_groups(found, come_from)
 
 
 _open: weakref.WeakSet[Logger] = weakref.WeakSet()
 
 
 def _close_all() -> None:
+    for worker in _channel.members(_channel.waiting):  # Those of loggers that are gone finish their runs.
+        worker.wait()
     for logger in _channel.members(_open):
         try:
             logger.close()

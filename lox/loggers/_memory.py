@@ -9,6 +9,7 @@ from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant
 from lox.loggers._logger import Logger
 from lox.loggers._run import Run
+from lox.loggers._state import State
 
 
 class MemoryLogger(Logger):
@@ -46,9 +47,9 @@ class MemoryLogger(Logger):
         """See `Logger`."""
         self._logs[run.name].append(logs)
 
-    def __getitem__(self, run: str) -> logdict:
-        """The logs of a run so far, laid out as `lox.spool` does.
+    def __getitem__(self, run: str | State) -> logdict:
+        """The logs of a run so far, by its name or state, laid out as `lox.spool` does.
 
         Events of a key that have another shape, dtype or other counters than the first ones go on as ``"key#2"``.
         """
-        return concatenated(list(self._logs[run]))
+        return concatenated(list(self._logs[run.name if isinstance(run, State) else run]))

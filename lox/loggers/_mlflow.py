@@ -23,7 +23,10 @@ from lox.loggers._rows import Row, described, rows
 from lox.loggers._run import Run
 
 TAG = "lox.run"
-"""The tag of an MLflow run that holds the name of the run."""
+"""The tag of an MLflow run that holds the identity of the run."""
+
+TAG_OF_NOTES = "mlflow.note.content"
+"""The tag that MLflow shows as the description of a run."""
 
 TAG_OF_CONFIG = "lox.config"
 """The tag of an MLflow run that names the newest artifact with what describes the run, where there is one."""
@@ -51,9 +54,10 @@ _starting = threading.Lock()
 class MlflowLogger(Logger):
     """Logs each run to an MLflow run of its own. Needs the extra `mlflow`.
 
-    The MLflow run has the run's name, also as the tag `lox.run` by which the same key finds it again and continues it,
-    and its key as the tag `key`. What describes the run becomes its params. Where they cannot hold it, for being
-    longer than 6000 characters or for having changed since, an artifact does, which the tag `lox.config` names.
+    The MLflow run has the run's name. Its tag `lox.run` is the run's identity, by which the same key and config find it
+    again and continue it, and its tag `key` the run's key. What describes the run becomes its params. Where they cannot
+    hold it, for being longer than 6000 characters or for having changed since, an artifact does, which the tag
+    `lox.config` names.
 
     Numbers become metrics. An array becomes four metrics of what is finite in it, unless nothing is: `KEY.mean`,
     `KEY.std`, `KEY.min` and `KEY.max`. Values with batch axes become their mean, or what `batch_as` says. The step is
@@ -129,14 +133,15 @@ class MlflowLogger(Logger):
         with _starting:
             mine = self._client.search_runs(
                 [self._experiment],
-                f"tags.`{TAG}` = '{run.name}'",
+                f"tags.`{TAG}` = '{run.identity}'",
                 order_by=["attributes.start_time ASC"],
                 max_results=1,
             )
             if mine:
                 self._client.update_run(mine[0].info.run_id, status="RUNNING")
             else:
-                tags = self._tags | {TAG: run.name, "key": json.dumps(run.key)}
+                notes = {} if run.notes is None else {TAG_OF_NOTES: run.notes}
+                tags = self._tags | notes | {TAG: run.identity, "key": json.dumps(run.key)}
                 mine = [self._client.create_run(self._experiment, tags=tags, run_name=run.name)]
         self._ids[run.name] = mine[0].info.run_id
         self._params[run.name] = dict(mine[0].data.params)

@@ -9,6 +9,7 @@ from lox._exceptions import LogDataError
 from lox._misspelt import says_what_was_meant
 from lox._run_all import each
 from lox.loggers._logger import Logger
+from lox.loggers._state import Description
 
 
 class MultiLogger(Logger):
@@ -26,9 +27,10 @@ class MultiLogger(Logger):
     >>> import lox
     >>> first, second = lox.loggers.MemoryLogger(), lox.loggers.MemoryLogger()
     >>> logger = lox.loggers.MultiLogger(first, second)
-    >>> logger.log(logger.init(7), lox.logdict({"x": jnp.arange(2)}))
+    >>> run = logger.init(7)
+    >>> logger.log(run, lox.logdict({"x": jnp.arange(2)}))
     >>> logger.flush()
-    >>> first["0000000000000007"]["x"].tolist(), second["0000000000000007"]["x"].tolist()
+    >>> first[run.name]["x"].tolist(), second[run.name]["x"].tolist()
     ([0, 1], [0, 1])
     """
 
@@ -48,6 +50,11 @@ class MultiLogger(Logger):
             except Exception as error:  # noqa: BLE001  (the next one gets the logs as well)
                 error.add_note(f"The error was raised by {logger!r}.")
                 _channel.keep(error)
+
+    def _learn(self, group: int, describe: Callable[[], Description]) -> None:
+        """See `Logger`."""
+        for logger in self.loggers:
+            logger._learn(group, describe)
 
     def flush(self) -> None:
         """See `Logger`."""

@@ -3,28 +3,183 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from lox import _compat
+from lox._arguments import untyped
 from lox._deliver import INNER
-from lox._keys import on_host
-from lox._logdict import logdict, map_timelines
+from lox._keys import impl_of, key_data
+from lox._logdict import logdict, map_timelines, of_timelines
 from lox._timeline import Timeline
 
-
-def kept(logs: logdict) -> logdict:
-    """The logs as arrays of NumPy that nobody else can change."""
-    return map_timelines(_kept, logs)
+Arrays = Sequence[Mapping[str, Any]]
+"""Arrays by name, in several mappings, whose order is that of what is written."""
 
 
-def _kept(timeline: Timeline) -> Timeline:
-    def keep(array: Any) -> Any:
-        return array.copy() if isinstance(array, np.ndarray) else on_host(array)
+def kept(parts: Arrays) -> Callable[[], list[dict[str, Any]]]:
+    """A function that reads arrays as they are now, into arrays of NumPy; it is for the logger's thread.
 
-    return timeline.map(keep, dropped=None if timeline.dropped is None else keep(timeline.dropped))
+    The program may go on at once: it may change its arrays of NumPy, and donate its arrays of JAX. Nothing waits here,
+    neither for the device nor for the host.
+    """
+    arrays: list[Any] = []
+    impls: dict[int, str] = {}
+    pending: dict[Any, list[int]] = {}
+    for place, leaf in enumerate(leaf for part in parts for leaf in part.values()):
+        array = _host_copy(leaf)
+        if array is None:
+            if not isinstance(leaf.dtype, np.dtype) and (impl := impl_of(leaf)) is not None:
+                with jax.ensure_compile_time_eval():
+                    impls[place], leaf = impl, untyped(leaf)
+            array = leaf if leaf.is_fully_addressable else leaf.addressable_data(0)
+            pending.setdefault(array.sharding, []).append(place)
+        arrays.append(array)
+    for places in pending.values():  # One program runs on the devices of one sharding.
+        for place, copy in zip(places, _device_copies([arrays[place] for place in places]), strict=True):
+            copy.copy_to_host_async()
+            arrays[place] = copy
+    names = [tuple(part) for part in parts]
+
+    def read() -> list[dict[str, Any]]:
+        found = list(map(np.asarray, arrays))
+        for place, impl in impls.items():
+            found[place] = key_data(found[place], impl)
+        left = iter(found)
+        return [{name: next(left) for name in part} for part in names]
+
+    return read
+
+
+def _host_copy(leaf: Any) -> np.ndarray[Any, Any] | None:
+    """What the program cannot change of a leaf, or None where a device may have to be waited for.
+
+    JAX does not write over memory of the CPU to which an array of NumPy refers: what is donated is copied then.
+    """
+    array: Any = leaf
+    if not isinstance(leaf, jax.Array):
+        return np.array(leaf, subok=True)
+    if not isinstance(array.dtype, np.dtype) or not _is_cpu(array.sharding) or not array.is_ready():
+        return None
+    try:
+        return np.asarray(leaf)
+    except jax.errors.JaxRuntimeError:  # Its computation failed, which the logger's thread finds out.
+        return None
+
+
+@functools.lru_cache
+def _is_cpu(sharding: Any) -> bool:
+    devices: Any = sharding.device_set
+    return len(devices) == 1 and next(iter(devices)).platform == "cpu"
+
+
+def _device_copies(arrays: list[jax.Array]) -> list[jax.Array]:
+    """Copies of arrays of one sharding, which are made when the arrays are there."""
+    with jax.debug_nans(False), jax.debug_infs(False), jax.ensure_compile_time_eval():
+        return _copied(arrays)  # To look for NaN waits for the result, and NaN may be logged.
+
+
+@jax.jit
+def _copied(arrays: list[jax.Array]) -> list[jax.Array]:
+    return list(map(jnp.copy, arrays))
+
+
+def parts_of(logs: logdict, counters: Mapping[str, Any]) -> Arrays:
+    """The arrays of logs, and counters that have one value for all of their events, for `collected_of`."""
+    parts: list[Mapping[str, Any]] = [counters]
+    for timeline in logs._timelines:
+        further = {"mask": timeline.mask, "dropped": timeline.dropped}
+        parts += timeline.values, timeline.steps, {name: of for name, of in further.items() if of is not None}
+    return parts
+
+
+def collected_of(parts: Arrays) -> logdict:
+    """The logs of which these are the arrays."""
+    counters, *others = parts
+    return with_counters(
+        of_timelines(Timeline(v, s, **m) for v, s, m in zip(*[iter(others)] * 3, strict=True)), counters
+    )
+
+
+def event_of(parts: Arrays) -> logdict:
+    """One event as logs: its values, and its counters."""
+    values, steps = ({name: array[None] for name, array in part.items()} for part in parts)
+    return of_timelines([Timeline(values, steps)] if values else [])
+
+
+def with_counters(logs: logdict, counters: Mapping[str, Any]) -> logdict:
+    """The logs with counters that have one value for all events. Those that a key has already stay.
+
+    The counters, and the logs, are arrays of NumPy, or of JAX where they are traced.
+    """
+
+    def counted(timeline: Timeline) -> Timeline:
+        known = [*timeline.steps.values(), *([] if timeline.mask is None else [timeline.mask])]
+        shape = known[0].shape if known else next(iter(timeline.values.values())).shape[:1]
+        full = {
+            name: np.full(shape, value) if isinstance(value, np.ndarray) else jnp.full(shape, value)
+            for name, value in counters.items()
+        }
+        return dataclasses.replace(timeline, steps=full | timeline.steps)
+
+    return map_timelines(counted, logs) if counters else logs
+
+
+def items(logs: logdict) -> Iterator[tuple[str, Any]]:
+    """The keys of logs and their events, without a mapping of them, whose making would cost more than a small event."""
+    return (item for timeline in logs._timelines for item in timeline.values.items())
+
+
+def counts_of_dropped(logs: logdict) -> Iterator[tuple[str, Any]]:
+    """The keys whose events a bounded buffer dropped, and how many."""
+    return ((key, each.dropped) for each in logs._timelines if each.dropped is not None for key in each.values)
+
+
+def joined(parts: Iterable[logdict]) -> Iterator[logdict]:
+    """Logs of arrays of NumPy in their order, where those that follow each other and are alike become one."""
+    for _, alike in itertools.groupby(parts, _layout):
+        yield _one_after_the_other(list(alike))
+
+
+def _layout(logs: logdict) -> Any:
+    return [
+        (
+            each.mask is None,
+            [
+                (name, array.dtype, array.shape[1:], getattr(array, "impl", None))
+                for of in (each.values, each.steps)
+                for name, array in of.items()
+            ],
+        )
+        for each in logs._timelines
+    ]
+
+
+def _one_after_the_other(parts: list[logdict]) -> logdict:
+    if len(parts) == 1:
+        return parts[0]
+
+    def all_of(*arrays: Any) -> Any:
+        if arrays[0] is None:
+            return None
+        together = np.concatenate(arrays)
+        impl = getattr(arrays[0], "impl", None)
+        return together if impl is None else key_data(together, impl)
+
+    def together(*timelines: Timeline) -> Timeline:
+        values, steps = (
+            {name: all_of(*(getattr(each, part)[name] for each in timelines)) for name in getattr(timelines[0], part)}
+            for part in ("values", "steps")
+        )
+        return Timeline(values, steps, all_of(*(each.mask for each in timelines)))
+
+    return of_timelines(map(together, *(part._timelines for part in parts)))
 
 
 def packed(logs: logdict) -> dict[str, Any]:
@@ -62,17 +217,17 @@ def unpacked(event: logdict, with_shards: bool) -> logdict:
 
 def happened(logs: logdict) -> logdict:
     """Only the events that happened in some batch element."""
-    if not logs.mask and all(len(value) for value in logs.data.values()):
+    if all(timeline.mask is None for timeline in logs._timelines) and all(len(value) for _, value in items(logs)):
         return logs
     data, mask = {}, {}
     steps: dict[str, dict[str, Any]] = {}
     for key, value in logs.items():
         there: Any = slice(None)
         if key in logs.mask:
-            lanes = logs.mask[key]
-            there = lanes.reshape(len(lanes), -1).any(1)
-            if not lanes[there].all():
-                mask[key] = lanes[there]
+            mask_of_key = logs.mask[key]
+            there = mask_of_key.reshape(len(mask_of_key), -1).any(1)
+            if not mask_of_key[there].all():
+                mask[key] = mask_of_key[there]
         if len(value[there]):
             data[key] = value[there]
             for name, of in logs.steps.items():
@@ -92,7 +247,7 @@ def batch_ndim(logs: logdict) -> dict[str, int]:
 
 def unlabelled(logs: logdict) -> logdict:
     """The logs without the label of their batch axes."""
-    if INNER not in logs.steps:
+    if not any(INNER in timeline.steps for timeline in logs._timelines):
         return logs
 
     def without(timeline: Timeline) -> Timeline:

@@ -14,7 +14,7 @@ from lox import _transform
 from lox._arguments import untyped
 from lox._exceptions import LogValueError, TapWarning
 from lox._keys import impl_of, key_data
-from lox.loggers._run import Arrived, Key, Run
+from lox.loggers._arrived import Arrived
 
 Word = Literal["first", "all"]
 
@@ -46,16 +46,16 @@ class Processes:
         self._word = word
         self._warns = word is None
 
-    def waits(self) -> bool:
-        """Whether a run begins with its logs only, as other processes may be those that get them."""
+    def shares(self) -> bool:
+        """Whether other processes may write to the same run."""
         return self._word == "all" and here().processes > 1
 
-    def writes(self, logger: object, key: Key, arrived: Arrived) -> bool:
+    def writes(self, logger: object, name: str, arrived: Arrived) -> bool:
         """Whether this process writes logs that arrived in it.
 
         Args:
             logger: The logger.
-            key: The words of the run's key.
+            name: The name of the run.
             arrived: Where they come from.
 
         Raises:
@@ -63,7 +63,7 @@ class Processes:
         """
         if self._word == "all" or here().process == 0:
             return True
-        which = f"what process {here().process} of {here().processes} logs to run {Run(key).name}"
+        which = f"what process {here().process} of {here().processes} logs to run {name}"
         if arrived.differs:
             raise LogValueError(
                 f"{logger!r} does not write {which}: it differs between the shards of a shard_map, and the first "
@@ -86,9 +86,9 @@ class Processes:
             )
         return False
 
-    def title(self, key: Key, arrived: Arrived) -> str:
-        """The name of the run that they are written to, where it is not that of the key."""
-        return f"{Run(key).name}-process{here().process}" if arrived.axis and self.waits() else ""
+    def suffix(self, arrived: Arrived) -> str:
+        """The end of the names of the runs that they are written to."""
+        return f"-process{here().process}" if arrived.axis and self.shares() else ""
 
 
 def home(arrays: Iterable[Any]) -> int | None:

@@ -11,6 +11,7 @@ from lox._misspelt import says_what_was_meant
 from lox._run_all import each
 from lox._storage import RunWriter
 from lox.loggers._logger import Logger
+from lox.loggers._packing import joined
 from lox.loggers._run import Run
 
 HELD = 4096
@@ -37,9 +38,10 @@ class SaveLogger(Logger):
     ...     return lox.log({"x": x}, step=0)["x"]
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with lox.loggers.SaveLogger(folder) as logger:
-    ...         _ = logger.tap(f, logger.init(jax.random.key(7), lr=0.1))(jnp.float32(1))
-    ...     {name: logs["x"].tolist() for name, logs in lox.load(folder).items()}
-    {'0000000000000007': [1.0]}
+    ...         run = logger.init(jax.random.key(7), lr=0.1)
+    ...         _ = logger.tap(f, run)(jnp.float32(1))
+    ...     lox.load(folder)[run.name]["x"].tolist()
+    [1.0]
     """
 
     @says_what_was_meant()
@@ -53,7 +55,9 @@ class SaveLogger(Logger):
 
     def start(self, run: Run) -> None:
         """See `Logger`."""
-        self._writers[run.name] = RunWriter(self.path / run.name, run.key, run.config, self._must_be_new)
+        self._writers[run.name] = RunWriter(
+            self.path / run.name, run.key, run.config, run.identity, run.notes, self._must_be_new
+        )
 
     def describe(self, run: Run) -> None:
         """See `Logger`."""
@@ -69,7 +73,7 @@ class SaveLogger(Logger):
     def sync(self) -> None:
         """See `Logger`."""
         held, self._held, self._count = self._held, {}, 0
-        each(lambda name: self._writers[name].append(held[name]), held)
+        each(lambda name: self._writers[name].append([*joined(held[name])]), held)
 
     def finish(self, run: Run) -> None:
         """See `Logger`."""

@@ -122,8 +122,8 @@ class Notebook:
 class Lines:
     """Prints a line of a part when it first changes, every few seconds as long as it does, and at the end."""
 
-    def __init__(self, console: Console, every: float):
-        self._console, self._every = console, every
+    def __init__(self, console: Console, seconds: float):
+        self._console, self._seconds = console, seconds
         self._next: dict[int, float] = {}
         self._unsaid: set[int] = set()
         self._lock = threading.Lock()
@@ -152,24 +152,24 @@ class Lines:
             self._console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
             self._console.file.flush()
         self._unsaid.discard(id(part))
-        self._next[id(part)] = time.monotonic() + self._every
+        self._next[id(part)] = time.monotonic() + self._seconds
 
 
 _terminals: weakref.WeakValueDictionary[tuple[str, int], Terminal] = weakref.WeakValueDictionary()
 """By the number of their device, or by the identity of their consoles, which they keep alive."""
 
 
-def screen_of(console: Console, every: float) -> Screen:
+def screen_of(console: Console, seconds: float) -> Screen:
     """What shows parts on a console: all parts on one terminal together.
 
     Args:
         console: The console.
-        every: How many seconds pass between two lines, where lines are printed.
+        seconds: How many seconds pass between two lines, where lines are printed.
     """
     if console.is_jupyter:
         return Notebook()
     if not console.is_terminal or console.is_dumb_terminal:
-        return Lines(console, every)
+        return Lines(console, seconds)
     return _terminals.setdefault(_device(console), Terminal(console))
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from lox._host_values import PlainEvents
 from lox._logdict import logdict
-from lox.loggers._run import Key
 
 BARS = 24
 """How many numbers stand for all events of a key."""
@@ -57,8 +56,8 @@ class Statistics:
         series: All of them in their order.
     """
 
-    last: dict[Key, float] = dataclasses.field(default_factory=dict)
-    seen: dict[Key, int] = dataclasses.field(default_factory=dict)
+    last: dict[str, float] = dataclasses.field(default_factory=dict)
+    seen: dict[str, int] = dataclasses.field(default_factory=dict)
     count: int = 0
     total: float = 0.0
     low: float = np.inf
@@ -66,7 +65,7 @@ class Statistics:
     not_finite: int = 0
     series: Series = dataclasses.field(default_factory=Series)
 
-    def add(self, run: Key, numbers: np.ndarray) -> None:
+    def add(self, run: str, numbers: np.ndarray) -> None:
         """Adds the next events of a run, shape `(events,)`."""
         finite = numbers[np.isfinite(numbers)]
         self.last[run] = float(numbers[-1])

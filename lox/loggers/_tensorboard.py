@@ -74,6 +74,8 @@ class TensorBoardLogger(Logger):
         """See `Logger`."""
         self._files[run.name] = _Events(self.logdir / run.name)
         self.describe(run)
+        if run.notes is not None:
+            self._files[run.name].add(0, self._summary.text("notes", run.notes))
 
     def describe(self, run: Run) -> None:
         """See `Logger`."""

@@ -30,11 +30,11 @@ Written = tuple[dict[str, Any], int, str]
 class TrackioLogger(Logger):
     """Logs each run to a Trackio run of its own. Needs the extra `trackio`.
 
-    The Trackio run has the run's name, so that the same key continues it, and what describes the run as its config.
-    Numbers become metrics and arrays histograms of what is finite in them, unless nothing is. Values with batch axes
-    become their mean, or what `batch_as` says. The step is the counter `step`, or the number of the event where none
-    was logged or it is of floats; other counters are metrics as well. A key that Trackio has a use of its own for, as
-    "time", or that is the name of one of its counters, gets `_x-` at its end.
+    The Trackio run has the run's name, so that the same key and config continue it, and what describes the run as its
+    config. Numbers become metrics and arrays histograms of what is finite in them, unless nothing is. Values with batch
+    axes become their mean, or what `batch_as` says. The step is the counter `step`, or the number of the event where
+    none was logged or it is of floats; other counters are metrics as well. A key that Trackio has a use of its own for,
+    as "time", or that is the name of one of its counters, gets `_x-` at its end.
 
     Everything is written to Trackio's database of the project, in the directory that the environment variable
     `TRACKIO_DIR` says. `trackio show` shows it, and `trackio.sync` takes it to a server; the logger itself starts no
@@ -84,6 +84,8 @@ class TrackioLogger(Logger):
     def describe(self, run: Run) -> None:
         """See `Logger`."""
         of_trackio = {"_Created": _now(), "_Group": self._group}
+        if run.notes is not None:
+            of_trackio["_Notes"] = run.notes
         self._untold[run.name] = self._config | {"key": list(run.key)} | _config(run) | of_trackio
 
     def write(self, run: Run, logs: logdict) -> None:

@@ -31,7 +31,7 @@ _starting = threading.Lock()
 class WandbLogger(Logger):
     """Logs each run to a W&B run of its own. Needs the extra `wandb`.
 
-    The W&B run has the run's name as its id, so that the same key continues it, and what describes the run as its
+    The W&B run has the run's identity as its id, so that the same key and config continue it, and the run's name and
     config. Numbers become metrics over the counter `step`, in whatever order they come, or over `event`, their number,
     where none was logged; other counters are metrics as well. Arrays become histograms of what is finite in them,
     unless nothing is. Values with batch axes become their mean, or what `batch_as` says. The character `*` is written
@@ -83,9 +83,12 @@ class WandbLogger(Logger):
     def start(self, run: Run) -> None:
         """See `Logger`."""
         config = {**(self._init.get("config") or {}), "key": list(run.key), **_config(run)}
-        options = {"name": run.name} | self._init | {"config": config}
+        notes = {} if run.notes is None else {"notes": run.notes}
+        options = {"name": run.name} | self._init | notes | {"config": config}
         with _starting:
-            self._wandb_runs[run.name] = self._wandb.init(id=run.name, resume="allow", reinit="create_new", **options)
+            self._wandb_runs[run.name] = self._wandb.init(
+                id=run.identity, resume="allow", reinit="create_new", **options
+            )
 
     def describe(self, run: Run) -> None:
         """See `Logger`."""

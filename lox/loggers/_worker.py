@@ -4,34 +4,44 @@ from __future__ import annotations
 
 import collections
 import threading
+import time
+import weakref
 from collections.abc import Callable
 
 from lox import _channel
 
 Task = Callable[[], object]
 
+GATHERS = 0.05
+"""How many seconds the thread lets tasks gather after the first: to wake for each costs more than a small task."""
+
+AT_MOST = 0.1
+"""How many seconds pass at most, while tasks keep coming, until `idle` runs."""
+
 
 class Worker:
     """Runs tasks on a thread of its own, in the order in which they came.
+
+    The thread keeps nothing alive but the tasks that wait, and handles no errors: tasks do not raise.
 
     Attributes:
         dropped: How many tasks found no room.
         stopped: Whether it takes no more tasks.
     """
 
-    def __init__(self, name: str, room: int, drops: bool, idle: Task, failed: Callable[[BaseException], None]):
+    def __init__(self, name: str, room: int, drops: bool, idle: Task):
         """Starts no thread yet.
 
         Args:
             name: The name of the thread.
             room: How many tasks may wait.
             drops: Whether a task that finds no room is dropped rather than waited for.
-            idle: What to run after a task when no other waits.
-            failed: What to do with what a task raised.
+            idle: A method to run after tasks when no other waits, and from time to time while others do. Its object
+                is not kept alive.
         """
         self.dropped = 0
         self.stopped = False
-        self._name, self._room, self._drops, self._idle, self._failed = name, room, drops, idle, failed
+        self._name, self._room, self._drops, self._idle = name, room, drops, weakref.WeakMethod(idle)
         self.forget()
         _channel.waiting.add(self)
 
@@ -39,8 +49,10 @@ class Worker:
         """Begins anew without a thread, as a forked process must: it has none, and the tasks are its parent's."""
         self._tasks: collections.deque[Task] = collections.deque()
         self._came, self._done = 0, 0
+        self._urgent = False
+        self._ran = 0.0
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # Garbage collection may stop the worker while this thread holds it.
         self._more, self._fewer = threading.Condition(self._lock), threading.Condition(self._lock)
 
     def do(self, task: Task) -> bool:
@@ -64,19 +76,23 @@ class Worker:
             if last is not None and not self.stopped:
                 self._put(last)
             came = self._came
+            self._hurry()
             while self._done < came:
                 self._fewer.wait()
 
-    def stop(self, last: Task) -> None:
-        """Takes no more tasks, and returns when all is done, then `idle`, then `last`, and the thread has ended."""
+    def stop(self, *last: Task) -> None:
+        """Takes no more tasks, and ends the thread when all is done that came before, and then `last`."""
         with self._lock:
             if not self.stopped and self._thread is not None:
-                self._put(self._idle)
-                self._put(last)
+                for task in last:
+                    self._put(task)
             self.stopped = True
-            thread = self._thread
-        if thread is not None and not self._is_here():
-            thread.join()
+            self._hurry()
+
+    def join(self) -> None:
+        """Returns when the thread of a worker that was stopped has ended."""
+        if self._thread is not None and not self._is_here():
+            self._thread.join()
 
     def _is_here(self) -> bool:
         return threading.current_thread() is self._thread
@@ -87,26 +103,46 @@ class Worker:
             self._thread.start()
         self._tasks.append(task)
         self._came += 1
+        if len(self._tasks) == 1:
+            self._more.notify()
+        if 2 * len(self._tasks) >= self._room:  # Before a program has to wait.
+            self._hurry()
+
+    def _hurry(self) -> None:
+        self._urgent = True
         self._more.notify()
 
     def _run(self) -> None:
-        while (task := self._next()) is not None:
-            self._attempt(task)
-            if not self._tasks and not self.stopped:
-                self._attempt(self._idle)
-            self._done += 1
+        while self._gather():
+            while self._step():
+                pass
 
-    def _next(self) -> Task | None:
+    def _gather(self) -> bool:
+        """Wait for tasks; returns False when there will be none."""
         with self._lock:
-            self._fewer.notify_all()
             while not self._tasks:
                 if self.stopped:
-                    return None
+                    return False
                 self._more.wait()
-            return self._tasks.popleft()
+            until = time.monotonic() + GATHERS
+            while not self._urgent and (left := until - time.monotonic()) > 0:
+                self._more.wait(left)
+        self._ran = time.monotonic()
+        return True
 
-    def _attempt(self, task: Task) -> None:
-        try:
-            task()
-        except BaseException as error:  # noqa: BLE001  (whatever a sink raises: the next task runs all the same)
-            self._failed(error)
+    def _step(self) -> bool:
+        """Do a task; returns False when no other waits. It is not referred to when this returns."""
+        with self._lock:
+            task = self._tasks.popleft()
+            self._fewer.notify_all()
+        task()
+        if not self._tasks or time.monotonic() - self._ran > AT_MOST:
+            idle = self._idle()
+            if idle is not None and not self.stopped:
+                idle()
+            self._ran = time.monotonic()
+        with self._lock:
+            self._done += 1
+            self._urgent = self._urgent and bool(self._tasks)
+            self._fewer.notify_all()
+            return bool(self._tasks)

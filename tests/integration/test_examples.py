@@ -30,7 +30,8 @@ def run(example, *arguments):
 def on_one_device(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
     assert "1 devices, 70 steps" in run("data_parallel.py", "--out", folder)
-    return lox.load(folder)["0000000000000000"]
+    (logs,) = lox.load(folder).values()
+    return logs
 
 
 @pytest.mark.parametrize("arguments", [("--devices", 4), ("--devices", 2, "--processes", 2)])

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from processes import Processes, told
+from runs import name_of
 from sinks import Mlflow, TensorBoard, Trackio, Wandb
 
 import lox
@@ -56,7 +57,7 @@ def write(logger):
     logger.log(logger.init(8), lox.logdict({"epochs": np.arange(2)}))
 """
 )
-RUNS = [f"{run:016x}" for run in range(1, 9)]
+RUNS = [*(name_of(run, rate=0.1) for run in range(1, 8)), name_of(8)]
 
 
 @pytest.fixture
@@ -197,7 +198,7 @@ with lox.loggers.SaveLogger({str(folder)!r}, processes="all") as logger:
 """
     told(code, 2, 2)
     runs = lox.load(folder)
-    name = "0000000000000001"
+    name = name_of(1, rate=0.5)
     assert sorted(runs) == [name, f"{name}-process0", f"{name}-process1"]
     assert runs[name]["mean"].shape == (2, 1) and list(runs[name]) == ["mean"]
     for process in range(2):
@@ -218,12 +219,68 @@ with lox.loggers.SaveLogger({str(folder)!r}, processes="all") as logger:
 """
     told(code, 2, 2)
     runs = lox.load(folder)
-    assert sorted(runs) == ["0000000000000001", "0000000200000003", "0000000400000005", "0000000600000007"]
-    for place, (name, logs) in enumerate(sorted(runs.items())):
+    names = [name_of(key, rate=0.5) for key in np.arange(8, dtype=np.uint32).reshape(4, 2)]
+    assert sorted(runs) == sorted(names)
+    for place, name in enumerate(names):
+        logs = runs[name]
         assert not logs.mask
         assert logs["own"].tolist() == [place, place + 1]
         assert logs["mean"].tolist() == [1.5, 2.5]
         assert json.loads((folder / name / "manifest.json").read_text())["config"] == {"rate": 0.5}
+
+
+@pytest.mark.parametrize("made", ["in jit", "outside of jit", "on each shard"])
+def test_what_differs_between_shards_is_written_where_the_state_is_known(made):
+    """A state that a program of all devices computes is known in the first process alone."""
+    code = f"""{ON_SHARDS}
+logger = lox.loggers.MemoryLogger(processes="all")
+made = {made!r}
+state = logger.init(1, rate=0.5)
+
+def of_shards(xs):
+    def shard(xs):
+        return jax.vmap(train_one)(xs)
+    return jax.shard_map(shard, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(xs)
+
+def of_each_shard(seeds, xs):
+    def one(seed, x):
+        return logger.tap(train_one, logger.init(seed, rate=0.5))(x)
+    return jax.shard_map(jax.vmap(one), mesh=mesh, in_specs=P("data"), out_specs=P("data"))(seeds, xs)
+
+xs, seeds = spread(np.arange(4.0, dtype=np.float32), "data"), spread(np.arange(4), "data")
+seed = spread(np.int32(1))
+if made == "in jit":
+    found = jax.jit(lambda seed, xs: logger.tap(of_shards, logger.init(seed, rate=0.5))(xs))(seed, xs)
+elif made == "outside of jit":
+    found = jax.jit(logger.tap(of_shards, state))(xs)
+else:
+    found = jax.jit(of_each_shard)(seeds, xs)
+jax.block_until_ready(found)
+flushed_well = flushed(logger)
+try:
+    logger.close()
+    error = None
+except lox.LogValueError as raised:
+    error = str(raised)
+tell(flushed=flushed_well, error=error, runs={{run: list(logger[run]) for run in logger.runs}})
+"""
+    (first,), (second,) = told(code, 2, 2)
+    name = name_of(1, rate=0.5)
+    if made == "on each shard":
+        names = [name_of(seed, rate=0.5) for seed in range(4)]
+        assert [sorted(first["runs"]), sorted(second["runs"])] == [names[:2], names[2:]]
+    elif made == "outside of jit":
+        assert first["runs"] == {name: ["mean"], f"{name}-process0": ["own"]}
+        assert second["runs"] == {f"{name}-process1": ["own"]}
+    else:
+        assert first["runs"] == {name: ["mean"], f"{name}-process0": ["own"]}
+        assert second["runs"] == {}
+    assert first["error"] is None and first["flushed"] is second["flushed"] is None
+    if made == "in jit":
+        assert "does not write what arrived of ['own']" in second["error"]
+        assert "Make the state outside of jit" in second["error"]
+    else:
+        assert second["error"] is None
 
 
 SEEDS = """
@@ -238,8 +295,9 @@ def train(key):
 def run_seeds(logger, seeds):
     "Each on devices of this process alone."
     for seed in seeds:
-        logger.tap(jax.jit(train), logger.init(seed, seed=seed))(jax.random.key(seed))
-        logger.tap(lambda: lox.log({"end": jnp.float32(seed)}), logger.init(seed, ended=True))()
+        name = f"of-{seed}"
+        logger.tap(jax.jit(train), logger.init(seed, name=name, seed=seed))(jax.random.key(seed))
+        logger.tap(lambda: lox.log({"end": jnp.float32(seed)}), logger.init(seed, name=name, ended=True))()
     def one(seed):
         return logger.tap(train, logger.init(seed + 10))(jax.random.key(seed))
     jax.vmap(one)(jnp.array(seeds))
@@ -254,16 +312,14 @@ with lox.loggers.SaveLogger({str(folder)!r}, processes="all") as logger:
     for of_round in range(2):  # A restart, after which each process has the other's seeds.
         told(code.replace("ROUND", str(of_round)), 2, 1)
     runs = lox.load(folder)
-    assert sorted(runs) == sorted(f"{seed:016x}" for seed in (0, 1, 2, 3, 10, 11, 12, 13))
+    assert len(runs) == 8
     for seed in range(4):
-        for name in (f"{seed:016x}", f"{seed + 10:016x}"):
+        for name in (f"of-{seed}", name_of(seed + 10)):
             start = jax.random.uniform(jax.random.key(seed)).item()
             np.testing.assert_allclose(runs[name]["x"], 2 * [start, start / 2, start / 4], rtol=1e-6)
             assert runs[name].steps["step"]["x"].tolist() == 2 * [0, 1, 2]
-        assert json.loads((folder / f"{seed:016x}" / "manifest.json").read_text())["config"] == {
-            "seed": seed,
-            "ended": True,
-        }
+        manifest = json.loads((folder / f"of-{seed}" / "manifest.json").read_text())
+        assert manifest["config"] == {"seed": seed, "ended": True}
 
 
 @pytest.mark.parametrize("processes", ["None", "'first'"])
@@ -296,12 +352,12 @@ tell(**{run: logger[run]["x"].tolist() for run in logger.runs})
     first, second = told(code, 2, 2)
     assert first == [
         {
-            "0000000000000001": [0, 1],
-            "0000000000000002": [[0, 1, 2, 3], [4, 5, 6, 7]],
-            "0000000000000003": [0],
+            name_of(1): [0, 1],
+            name_of(2): [[0, 1, 2, 3], [4, 5, 6, 7]],
+            name_of(3): [0],
         }
     ]
-    assert second == [{"0000000000000004": [1]}]
+    assert second == [{name_of(4): [1]}]
 
 
 def test_what_is_spread_keeps_the_rest_as_it_is():
@@ -360,10 +416,10 @@ tell(runs=sorted(logger.runs))
     first, second = told(code, 2, 2)
     if processes == "all":
         assert all(of is None for each in (*first[:-1], *second[:-1]) for of in each.values())
-        assert first[-1]["runs"] == ["0000000000000003"]
-        assert second[-1]["runs"] == ["0000000000000001", "0000000000000002", "0000000000000004"]
+        assert first[-1]["runs"] == [name_of(3)]
+        assert second[-1]["runs"] == [name_of(1), name_of(2), name_of(4)]
         return
-    assert first[-1]["runs"] == ["0000000000000003"] and second[-1]["runs"] == []
+    assert first[-1]["runs"] == [name_of(3)] and second[-1]["runs"] == []
     assert "begin with one of its devices" in second[0]["tap"] and "begin with one" in second[1]["shards"]
     assert first[2] == second[2] == {"log": None}
 
@@ -392,8 +448,8 @@ tell(error=error)
     (first,), (second,) = told("from jax.experimental import multihost_utils\n" + code, 2, 1)
     assert first == {"error": None} and "is written by process" in second["error"]
     assert {name: list(logs) for name, logs in lox.load(folder).items()} == {
-        "0000000000000000": ["own", "x"],
-        "0000000000000001": ["own"],
+        name_of(0): ["own", "x"],
+        name_of(1): ["own"],
     }
 
 
@@ -423,12 +479,13 @@ while True:  # Until the other is missed.
         assert other.returncode != 0
         assert time.monotonic() - began < 100
     runs = lox.load(folder)
-    assert sorted(runs) == sorted(f"{seed:016x}" for seed in (0, 1, 10, 11))
+    assert sorted(runs) == sorted(["of-0", "of-1", name_of(10), name_of(11)])
     assert all(len(logs["x"]) == 3 for logs in runs.values())
     with SaveLogger(folder) as logger:  # And goes on, where no other process writes any longer.
         for seed in (0, 1):
-            logger.log(logger.init(seed), lox.logdict({"x": np.ones(1, np.float32)}, {"step": {"x": np.int32([3])}}))
-    assert [len(lox.load(folder)[f"{seed:016x}"]["x"]) for seed in (0, 1)] == [4, 4]
+            more = lox.logdict({"x": np.ones(1, np.float32)}, {"step": {"x": np.int32([3])}})
+            logger.log(logger.init(seed, name=f"of-{seed}"), more)
+    assert [len(lox.load(folder)[f"of-{seed}"]["x"]) for seed in (0, 1)] == [4, 4]
 
 
 def test_a_writer_that_blocks_in_one_process_makes_all_wait_and_none_fail():
@@ -442,11 +499,12 @@ class Slow(lox.loggers.MemoryLogger):
         super().write(run, logs)
 
 logger = Slow(room=1, processes="first")
-tapped = jax.jit(logger.tap(train, logger.init(1)))
+run = logger.init(1)
+tapped = jax.jit(logger.tap(train, run))
 threading.Timer(2, go_on.set).start()
 jax.block_until_ready([tapped(w, x) for _ in range(3)])
 logger.flush()
-tell(losses=logger["0000000000000001"]["loss"].tolist() if logger.runs else [])
+tell(losses=logger[run]["loss"].tolist() if logger.runs else [])
 """
     (first,), (second,) = told(code, 2, 2)
     np.testing.assert_allclose(first["losses"], 3 * LOSSES, rtol=1e-4)

@@ -1,0 +1,123 @@
+"""The identity of a run: its name, or its key and its config, as the host computes it from their values."""
+
+from __future__ import annotations
+
+import decimal
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lox._host_values import shortest, without_addresses
+
+DIGITS = 6
+"""How many hexadecimal digits of the identity a stored name has, unless two names are then equal."""
+EXACT = decimal.Context(decimal.MAX_PREC, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)
+"""The precision of decimals, whatever the program has set."""
+LONGEST = 80
+"""How many characters a stored name has at most, without these digits."""
+LONGEST_TEXT = 16
+"""How many characters of a text in the config a stored name has at most."""
+
+
+def identity_of_title(title: str) -> str:
+    """The identity of a run that was given a name, as 32 hexadecimal digits."""
+    return _digest(["name", title])
+
+
+def identity_of(words: Sequence[int], config: Mapping[str, Any]) -> str:
+    """The identity of a run by its key and config, as 32 hexadecimal digits.
+
+    Equal numbers are equal whatever their dtypes: a number counts as the shortest decimal that its own dtype tells
+    from others. Arrays count by dtype, shape and bytes.
+
+    Args:
+        words: The data of the run's PRNG key.
+        config: Numbers, arrays of NumPy and text, by name.
+
+    >>> identity_of([0, 7], {"rate": np.float32(0.1)}) == identity_of([0, 7], {"rate": 0.1})
+    True
+    """
+    return _digest([[*words], sorted((name, _text(value)) for name, value in config.items())])
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
+
+
+def _text(value: Any) -> str:
+    """A value of a config as text: that of other kinds and other values differs."""
+    if isinstance(value, str):
+        return f"text {without_addresses(value)}"
+    if value is None:
+        return "none"
+    if isinstance(value, int):  # One that NumPy may have no dtype for.
+        return f"number {_decimal(value)}"
+    array = np.asarray(value)
+    if array.ndim:
+        digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+        return f"array {array.dtype.name} {array.shape} {digest}"
+    if array.dtype == bool:
+        return f"bool {array.item()}"
+    parts = (array.real, array.imag) if array.dtype.kind == "c" else (array,)
+    return " ".join(["number", *(str(_decimal(part)) for part in parts)])
+
+
+def _decimal(number: Any) -> decimal.Decimal:
+    """A number as the shortest decimal that its own dtype tells from others."""
+    found = decimal.Decimal(number if isinstance(number, int) else repr(shortest(number)))
+    if found == 0:
+        return decimal.Decimal()  # -0.0 is 0.
+    return found.normalize(EXACT) if found.is_finite() else found
+
+
+def stored_names(words: Sequence[int], config: Mapping[str, Any], name: str | None, identity: str) -> Iterator[str]:
+    """Names by which a run may be stored, the best first: a longer one is for a run that would share it with another.
+
+    >>> next(stored_names([0, 7], {"model/width": 8, "rate": np.float32(0.1)}, None, "0123456789abcdef" * 2))
+    'model.width=8,rate=0.1,seed=7-012345'
+    """
+    if name is not None:
+        readable = _safe(name, LONGEST)
+        if readable == name:
+            yield name
+    else:
+        readable = ",".join(_parts(words, config))
+    for digits in range(DIGITS, len(identity) + 1):
+        yield f"{readable}-{identity[:digits]}"
+
+
+def _parts(words: Sequence[int], config: Mapping[str, Any]) -> Iterator[str]:
+    """The scalars of a config, as many as there is room for, and the seed."""
+    half = len(words) // 2
+    if half > 1 and words[:half] == words[half:]:  # The implementation rbg has it twice.
+        words = words[:half]
+    seed = f"key={words[0]:08x}" if any(words[:-1]) else f"seed={words[-1]}"
+    room = LONGEST - len(seed)
+    for name, value in config.items():
+        scalar = _scalar(value)
+        part = f"{_safe(name.replace('/', '.'), LONGEST)}={scalar}"
+        if scalar and len(part) < room:
+            room -= len(part) + 1
+            yield part
+    yield seed
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str):
+        return _safe(without_addresses(value), LONGEST_TEXT)
+    if value is None or np.ndim(value):
+        return ""
+    if np.asarray(value).dtype.kind in "bc":
+        return _safe(str(np.asarray(value)), LONGEST_TEXT)
+    number = _decimal(value)
+    whole = number == number.to_integral_value() and abs(number) < 10**12
+    return str(int(number)) if whole else f"{float(number):.4g}"
+
+
+def _safe(text: str, longest: int) -> str:
+    """Text that every file system and service takes in a name."""
+    return re.sub(r"^\.|[^\w.+-]|[^\x00-\x7f]", "_", text)[:longest]
