@@ -272,7 +272,6 @@ class Reached:
         self._file = file
         self._root = root
         self._lines: set[tuple[str, int]] = set()
-        self._imported: set[tuple[str, int]] = set()
         self._in_test = False
         self._seconds: dict[str, float] = {}
         self._reached: dict[str, dict[int, list[int]]] = {}
@@ -294,8 +293,8 @@ class Reached:
                 self._watch(inner)
 
     def _line(self, code: CodeType, line: int) -> None:
-        in_test = self._in_test and code.co_flags & inspect.CO_OPTIMIZED  # A function, and no module or class.
-        (self._lines if in_test else self._imported).add((code.co_filename.removeprefix(self._root), line))
+        if self._in_test and code.co_flags & inspect.CO_OPTIMIZED:  # A function, and no module or class.
+            self._lines.add((code.co_filename.removeprefix(self._root), line))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -317,7 +316,6 @@ class Reached:
             "tests": [*self._seconds],
             "seconds": [*self._seconds.values()],
             "reached": self._reached,
-            "imported": sorted(self._imported),
         }
         self._file.write_text(json.dumps(found), encoding="utf-8")
 
@@ -325,12 +323,12 @@ class Reached:
 def tests_of(mutant: Mutant, reach: dict[str, Any], limit: float) -> list[str]:
     """The tests that reach a mutant, in rounds: the quickest first, and each by file.
 
-    Of what runs when lox is imported, they are those that reach the function, class or module around it.
+    Of what no test reaches, such as what runs when lox is imported, they are those that reach the function, class or
+    module around it.
     """
     lines = reach["reached"].get(mutant.path, {})
-    runs_at_import = any([mutant.path, line] in reach["imported"] for line in range(mutant.line, mutant.last + 1))
     tests: set[int] = set()
-    for first, last in ((mutant.line, mutant.last), *(mutant.scopes if runs_at_import else ())):
+    for first, last in ((mutant.line, mutant.last), *mutant.scopes):
         tests = tests or {test for line in range(first, last + 1) for test in lines.get(str(line), ())}
     order, spent = [], 0.0
     for test in sorted(tests, key=lambda test: (reach["seconds"][test], test)):
