@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -513,3 +514,17 @@ print(sorted({{"pandas", "matplotlib", "wandb", "xarray"}} & set(sys.modules)), 
 
 def test_a_picture_may_have_its_suffix_in_capitals(tmp_path):
     assert output_file(".png")(str(tmp_path / "CURVES.PNG")) == tmp_path / "CURVES.PNG"
+
+
+def test_explain_prints_the_page_of_a_code_in_any_case(capsys):
+    assert main(["explain", "lox104"]) == 0
+    assert capsys.readouterr().out == (Path(__file__).parents[1] / "docs" / "audit" / "LOX104.md").read_text()
+
+
+def test_explain_lists_all_codes_or_says_that_there_is_no_such_code(lox_main):
+    code, rows, error = lox_main("explain")
+    assert (code, error) == (0, "") and rows == sorted(rows)
+    pages = (Path(__file__).parents[1] / "docs" / "audit").glob("LOX*.md")
+    assert {row[0] for row in rows} == {page.stem for page in pages}
+    code, rows, error = lox_main("explain", "LOX9999")
+    assert code == 1 and not rows and "no LOX9999" in error
