@@ -362,3 +362,21 @@ def test_a_while_loop_without_a_bound_says_that_windows_take_max_iters():
     for options in ({}, {"max_events": 5}):
         with pytest.raises(lox.SpoolError, match="With window=, give a bound with max_iters="):
             lox.spool(fun, reduce="mean", window=2, **options)(0.0)
+
+
+def test_calls_of_a_jitted_function_share_a_program_wherever_they_begin_in_the_same_place_of_a_window():
+    """The first call has no window before it; the others begin with a full one."""
+
+    @jax.jit
+    def six(x):
+        return lax.scan(lambda c, _: (note(c) + 1, None), x, None, 6)[0]
+
+    def f(x):
+        for _ in range(5):
+            x = six(x)
+        return x
+
+    spooled = lox.spool(f, reduce="sum", window=3)
+    calls = [eqn for eqn in jax.make_jaxpr(spooled)(0.0).eqns if eqn.params.get("name") == "six"]
+    assert len(calls) == 5 and len({id(eqn.params["jaxpr"]) for eqn in calls}) == 2
+    assert spooled(0.0)[1]["a"].tolist() == [3 * first + 3 for first in range(0, 30, 3)]
