@@ -1,6 +1,7 @@
 """`max_events=`: the first n events that happen of those whose number is not static, whatever loops they are in."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -395,3 +396,16 @@ def test_loops_of_as_many_iterations_as_a_shard_has_keep_its_first_events(nested
         assert [value for value, _ in kept(logs, "odd", (shard,))] == [i for i in events if i % 2 == 1][:3]
     if nested:
         assert logs["number"].shape == (3,) and logs.valid("number").tolist() == [0, 1]
+
+
+def test_a_batch_of_loops_selects_between_no_buffers():
+    """JAX selects every carried value of a loop with a batched predicate, which would copy them in each iteration."""
+
+    def selects(fun, n):
+        program = jax.jit(fun).lower(n).as_text()
+        return len(re.findall(r"stablehlo\.select .*tensor<(?:\d+x)*\d{4,}x\w+>", program))
+
+    spooled = lox.spool(
+        lambda n: jax.lax.while_loop(lambda i: i < n, lambda i: lox.log({"i": i})["i"] + 1, 0), max_events=5000
+    )
+    assert selects(jax.vmap(spooled), jnp.arange(3)) == selects(spooled, N) <= 1
