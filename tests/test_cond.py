@@ -398,3 +398,17 @@ def test_a_mask_of_one_event_of_a_branch_outlives_another_event_of_its_key(other
     spooled = jax.jit(lox.spool(lambda x: lax.cond(x > 1, branch, other(branch), x), unify=True))
     for x, expected in ((2.0, [20.0]), (4.0, [4.0, 40.0])):
         assert_array(spooled(x)[1].valid("a"), expected)
+
+
+def test_branches_that_log_as_many_events_in_another_order_are_not_padded():
+    def one(x):
+        lox.log({"a": x})
+        lox.log({"b": x + 1})
+
+    def other(x):
+        lox.log({"b": x})
+        lox.log({"a": -x})
+
+    spooled = lox.spool(lambda x: lax.cond(x > 0, one, other, x))
+    assert "concatenate" not in str(jax.make_jaxpr(spooled)(1.0))
+    assert_logs(spooled(-1.0)[1], {"a": [1.0], "b": [-1.0]})
