@@ -14,7 +14,7 @@ class Failure(Exception):
 
 def complain(message: str) -> None:
     """Says what went wrong."""
-    print(f"lox: {visible(message)}", file=sys.stderr, flush=True)
+    print(f"lox: {visible(message)}", file=sys.stderr)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
