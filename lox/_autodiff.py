@@ -227,18 +227,8 @@ class _SilentStaging:
         return getattr(self._trace, name)
 
     def default_process_primitive(self, primitive: Any, tracers: Sequence[Any], params: dict[str, Any]) -> Any:
-        body, body_consts, _ = discharge(DropAll(), None, params["body_jaxpr"])
-        cond, cond_consts, _ = discharge(DropAll(), None, params["cond_jaxpr"])
-        first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-        known = self._trace.new_const
-        tracers = [*map(known, cond_consts), *tracers[:first], *map(known, body_consts), *tracers[first:]]
-        params = params | {
-            "cond_jaxpr": cond,
-            "body_jaxpr": body,
-            "cond_nconsts": first + len(cond_consts),
-            "body_nconsts": second - first + len(body_consts),
-        }
-        return self._trace.default_process_primitive(primitive, tracers, params)
+        silent = {name: discharge(DropAll(), None, params[name])[0] for name in ("cond_jaxpr", "body_jaxpr")}
+        return self._trace.default_process_primitive(primitive, tracers, params | silent)
 
 
 def _logs(eqn: Any) -> bool:
