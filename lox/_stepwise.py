@@ -105,8 +105,6 @@ def joined(first: Any, second: Any) -> Any:
 
 def of_one_dtype(first: Any, second: Any) -> tuple[Any, Any]:
     """Two arrays in a dtype that has the values of both."""
-    if first.dtype == second.dtype:
-        return first, second
     dtype = promoted(first.dtype, second.dtype)
     return first.astype(dtype), second.astype(dtype)
 
