@@ -208,6 +208,20 @@ def test_logs_that_arrive_before_their_run_is_known_wait_for_it():
         logger.close()
 
 
+def test_logs_whose_run_becomes_known_while_they_are_sorted_are_not_lost():
+    class Late(dict):
+        def __contains__(self, group):
+            asked.append(group)
+            return len(asked) > 2  # Once when it arrives and once when it is sorted, and then it is known.
+
+    asked, described, logger = [], state(7, rate=0.1), MemoryLogger()
+    logger._groups = Late({described._number: described._describe})
+    logger._take(labelled(described))
+    logger.flush()
+    logger.flush()
+    assert logger[described]["x"].tolist() == [1]
+
+
 def test_what_describes_a_run_needs_no_room():
     class Slow(MemoryLogger):
         def write(self, run, logs):

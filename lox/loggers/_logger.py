@@ -468,9 +468,11 @@ class Logger:
 
         Callbacks that are not ordered may arrive before the description of their run.
         """
-        known = [(self._description(group), *rest) for group, *rest in self._early if group in self._groups]
-        self._early = [each for each in self._early if each[0] not in self._groups]
-        each(lambda found: self._write_run(*found), known)
+        known: list[tuple[int, logdict, Arrived]] = []
+        early, self._early = self._early, []
+        for came in early:  # Each is looked up once: callbacks of other threads may learn of its run meanwhile.
+            (known if came[0] in self._groups else self._early).append(came)
+        each(lambda came: self._write_run(self._description(came[0]), *came[1:]), known)
 
     def _description(self, group: int) -> Description:
         """What describes the run of a group that is known. All groups of one run then share it."""
