@@ -1,6 +1,7 @@
 """Logs on disk: what is written can be read, at any moment, whatever happens to the process, the disk or the files."""
 
 import contextlib
+import datetime
 import json
 import math
 import mmap
@@ -1027,3 +1028,40 @@ def test_a_mask_that_is_ahead_of_its_values_is_read_as_far_as_these(tmp_path):
     Column.open(tmp_path / "run" / "x@@mask.0.npy", np.dtype(bool), ()).append(np.array([True]))
     logs = lox.load(tmp_path / "run")
     assert logs["x"].tolist() == [0, 1, 2] and logs.mask["x"].tolist() == [True, False, True]
+
+
+def test_the_manifest_says_when_and_by_what_a_run_was_made(tmp_path, monkeypatch):
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run([*git, *command], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "train.py"), raising=False)
+    monkeypatch.setattr(sys, "argv", ["train.py", "--rate", "0.1"])
+    before = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    write(tmp_path / "runs", logs_of({"x": [1.0]}))
+    lox.save(lox.logdict({"x": np.ones(1)}), tmp_path / "saved")
+    for folder in (tmp_path / "runs" / RUN, tmp_path / "saved"):
+        manifest = json.loads((folder / "manifest.json").read_text())
+        assert before <= datetime.datetime.fromisoformat(manifest["time"]) <= datetime.datetime.now(datetime.UTC)
+        assert (manifest["command"], manifest["commit"]) == (["train.py", "--rate", "0.1"], commit)
+        assert set(manifest["versions"]) == {"python", "lox", "jax", "numpy"}
+    manifest = json.loads((tmp_path / "runs" / RUN / "manifest.json").read_text())
+    assert manifest["devices"] == {"cpu": jax.local_device_count()}
+
+
+@pytest.mark.parametrize("path", ["", None])
+def test_without_a_repository_or_git_a_manifest_names_no_commit(tmp_path, monkeypatch, path):
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "train.py"), raising=False)
+    if path is not None:
+        monkeypatch.setenv("PATH", path)
+    write(tmp_path / "runs", logs_of({"x": [1.0]}))
+    assert "commit" not in json.loads((tmp_path / "runs" / RUN / "manifest.json").read_text())
+
+
+def test_a_run_that_goes_on_keeps_what_its_manifest_says(tmp_path, monkeypatch):
+    write(tmp_path, logs_of({"x": [1.0]}))
+    first = json.loads((tmp_path / RUN / "manifest.json").read_text())
+    monkeypatch.setattr(sys, "argv", ["other.py"])
+    write(tmp_path, logs_of({"x": [2.0]}))
+    second = json.loads((tmp_path / RUN / "manifest.json").read_text())
+    assert [second[name] for name in ("time", "command")] == [first[name] for name in ("time", "command")]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import platform
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lox._exceptions import StorageError
+from lox._storage._origin import origin
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -54,16 +56,19 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=1, default=str)
 
 
-def new_manifest(key: Sequence[int], identity: str = "", notes: str | None = None) -> dict[str, Any]:
-    """The manifest of a run that begins, of the PRNG key with these words."""
-    named = {"run": identity} if identity else {}
-    noted = {} if notes is None else {"notes": notes}
-    of_run = {"key": list(key), **named, **noted, "config": {}}
-    return {"format": FORMAT, "versions": _versions(), **of_run, "columns": {}, "dropped": {}}
+def new_manifest(key: Sequence[int], about: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest of a run that begins now.
+
+    Args:
+        key: The words of its PRNG key.
+        about: What else to say of it, by name.
+    """
+    of_run = {"key": list(key), **about, "config": {}}
+    return {"format": FORMAT, **origin(), "versions": _versions(), **of_run, "columns": {}, "dropped": {}}
 
 
 def _versions() -> dict[str, str]:
-    versions = {}
+    versions = {"python": platform.python_version()}
     for name, package in (("lox", "jax-lox"), ("jax", "jax"), ("numpy", "numpy")):
         try:
             versions[name] = importlib.metadata.version(package)

@@ -54,7 +54,7 @@ def save(logs: logdict, path: str | Path, **config: Any) -> None:
         if len(counts) > 1:
             raise LogDataError(f"The events, counters and mask of {key!r} are not as many: {sorted(counts)}.")
     segments = {key: Segment.of(logs, key) for key in logs}
-    manifest = new_manifest(()) | {
+    manifest = new_manifest((), {}) | {
         "config": plain(config),
         "columns": {key: [segment.to_json()] for key, segment in segments.items()},
         "dropped": plain(logs.dropped),

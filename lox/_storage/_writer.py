@@ -28,7 +28,7 @@ class RunWriter:
         key: The words of the PRNG key that the run is of.
         config: What describes it.
         identity: What tells it from other runs.
-        notes: Text that is stored with it.
+        about: What else the manifest of a new run says of it, by name.
         must_be_new: Whether it is an error that the run exists.
 
     Raises:
@@ -41,8 +41,8 @@ class RunWriter:
         path: Path,
         key: Sequence[int],
         config: Mapping[str, Any],
-        identity: str = "",
-        notes: str | None = None,
+        identity: str,
+        about: Mapping[str, Any],
         must_be_new: bool = False,
     ):
         self.path = path
@@ -53,7 +53,7 @@ class RunWriter:
             exists = (path / MANIFEST).exists()
             if exists and must_be_new:
                 raise StorageError(f"{path} is a run already. Give this one another key or path.")
-            self._manifest = read_manifest(path) if exists else new_manifest(key, identity, notes)
+            self._manifest = read_manifest(path) if exists else new_manifest(key, {"run": identity, **about})
             if self._manifest.get("run", identity) != identity:
                 raise StorageError(f"{path} is another run already. Give this one another name or path.")
             self._segments = segments_of(self._manifest, path)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
+
+import jax
 
 from lox import _transform
 from lox._logdict import logdict
@@ -55,8 +58,11 @@ class SaveLogger(Logger):
 
     def start(self, run: Run) -> None:
         """See `Logger`."""
+        about: dict[str, Any] = {"devices": Counter(device.device_kind for device in jax.local_devices())}
+        if run.notes is not None:
+            about["notes"] = run.notes
         self._writers[run.name] = RunWriter(
-            self.path / run.name, run.key, run.config, run.identity, run.notes, self._must_be_new
+            self.path / run.name, run.key, run.config, run.identity, about, self._must_be_new
         )
 
     def describe(self, run: Run) -> None:
