@@ -19,7 +19,7 @@ from runs import name_of
 import lox
 from lox import _channel
 from lox._run_all import each
-from lox.loggers import Logger, MemoryLogger, MultiLogger
+from lox.loggers import Logger, MemoryLogger, MultiLogger, _logger
 from lox.loggers._histogram import histogram
 from lox.loggers._names import escaped
 from lox.loggers._rows import rows
@@ -1118,3 +1118,82 @@ def test_matrices_of_a_batch_inside_a_run_are_written():
         logger.tap(jax.vmap(f), logger.init(7))(xs)
         logger.flush()
         assert_array(logger[SEVEN]["product"], np.stack([np.outer(x, x) for x in xs])[None])
+
+
+class Gathering(Logger):
+    """Notes what it is given, from when it may go on."""
+
+    gathers = True
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.written, self.seen, self.go_on = [], [], threading.Event()
+        self._worker.do(self.go_on.wait)
+
+    def write(self, run, logs):
+        self.seen.append(dict(run.seen))
+        self.written.append((run.name, {key: value.tolist() for key, value in logs.items()}))
+        if "faulty" in logs:
+            raise OSError("no")
+
+
+def test_a_logger_that_gathers_gets_many_events_of_all_keys_at_a_time():
+    logger = Gathering()
+    runs = [logger.init(seed) for seed in range(2)]
+    for i in range(5):
+        for run in runs:
+            logger.log(run, {"a": i}, step=i)
+            logger.log(run, {"b": float(i), "c": i})
+    logger.go_on.set()
+    logger.flush()
+    events = {"a": [*range(5)], "b": [float(i) for i in range(5)], "c": [*range(5)]}
+    assert logger.written == [(run.name, events) for run in runs]
+    logger.log(runs[0], {"a": 7}, step=7)
+    logger.flush()
+    assert logger.written[2:] == [(runs[0].name, {"a": [7]})]
+    assert logger.seen == [{}, {}, {"a": 5, "b": 5, "c": 5}]
+
+
+def test_gathered_events_of_a_key_keep_their_order_where_they_differ():
+    logger, run = Gathering(), MemoryLogger().init(7)
+    for values in ({"x": 1, "y": 1}, {"x": 2}, {"y": 3}, {"x": 4.0}, {"x": 5.0}, {"x": 6}, {"y": [7, 8]}, {"y": [9]}):
+        logger.log(run, {key: np.asarray(value, np.asarray(value).dtype) for key, value in values.items()})
+    logger.go_on.set()
+    logger.flush()
+    found = {key: [event for _, logs in logger.written for event in logs.get(key, ())] for key in "xy"}
+    assert found == {"x": [1, 2, 4, 5, 6], "y": [1, 3, [7, 8], [9]]}
+
+
+def test_an_error_of_gathered_events_keeps_nothing_from_other_runs():
+    logger = Gathering()
+    for seed, key in ((1, "x"), (2, "faulty"), (3, "x")):
+        logger.log(logger.init(seed), {key: seed})
+    logger.go_on.set()
+    with pytest.raises(OSError, match="no"):
+        logger.flush()
+    assert [name for name, _ in logger.written] == [name_of(seed) for seed in (1, 2, 3)]
+
+
+def test_what_is_gathered_is_written_when_it_is_much(monkeypatch):
+    monkeypatch.setattr(_logger, "GATHERED", 3)
+    logger = Gathering()
+    run = logger.init(7)
+    for i in range(7):
+        logger.log(run, {"x": i})
+    logger.go_on.set()
+    logger.close()
+    assert [logs["x"] for _, logs in logger.written] == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+def test_gathered_events_keep_their_batch_axes_and_masks():
+    class Axes(Gathering):
+        def write(self, run, logs):
+            self.written.append((dict(run.batch_ndim), {key: logs.mask[key].tolist() for key in logs.mask}))
+
+    logger, run = Axes(), MemoryLogger().init(7)
+    for mask in ([[True, True]], [[True, False]]):
+        logger.log(run, lox.logdict({"x": np.ones((1, 2))}, {}, {"x": np.array(mask)}))
+    logger.log(run, lox.logdict({"x": np.ones((1, 2))}))
+    logger.go_on.set()
+    logger.close()
+    assert logger.written == [({"x": 1}, {}), ({"x": 1}, {"x": [[True, False]]}), ({"x": 0}, {})]

@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import jax
 import numpy as np
@@ -30,6 +30,7 @@ from lox._trace import is_outermost
 from lox.loggers._arrived import SEVERAL_OF_ONE, Arrived, arrived, by_group
 from lox.loggers._calls import some_calls
 from lox.loggers._curves import BatchAs
+from lox.loggers._gathering import joined
 from lox.loggers._packing import (
     Arrays,
     batch_ndim,
@@ -58,6 +59,9 @@ from lox.loggers._state import (
 from lox.loggers._worker import Worker
 
 Function = Callable[..., Any]
+
+GATHERED = 4096
+"""How many deliveries are gathered at most before they are written."""
 
 
 class Logger:
@@ -98,6 +102,9 @@ class Logger:
     seed=7-... x [1.0]
     """
 
+    gathers: ClassVar[bool] = False
+    """Whether `write` is given many events at a time: what arrives until nothing waits, or for a tenth of a second."""
+
     @says_what_was_meant()
     def __init__(
         self,
@@ -118,6 +125,8 @@ class Logger:
         self._contents: dict[str, str] = {}
         self._groups: dict[int, Callable[[], Description]] = {}
         self._described: dict[tuple[str, str], Callable[[], Description]] = {}
+        self._gathered: dict[str, tuple[Run, list[logdict]]] = {}
+        self._count = 0
         self._early: list[tuple[int, logdict, Arrived]] = []
         self._shards: dict[str, int] = {}
         self._worker = Worker(name, _transform.positive("room", room) or 1, drops, self._sync)
@@ -501,18 +510,34 @@ class Logger:
             if np.any(dropped):
                 message = f"{np.sum(dropped)} events of {key!r} were dropped before {self!r} got them: max_iters= of "
                 warnings.warn(message + "spool is too small.", SpoolWarning, stacklevel=2)
+        logs = happened(logs)
+        if not any(True for _ in items(logs)):
+            return
+        if not self.gathers:
+            self._write(run, logs)
+            return
+        self._gathered.setdefault(run.identity, (run, []))[1].append(logs)
+        self._count += 1
+        if self._count >= GATHERED:
+            self._write_gathered()
+
+    def _write_gathered(self) -> None:
+        gathered, self._gathered, self._count = self._gathered.values(), {}, 0
+        each(lambda part: self._write(*part), ((run, logs) for run, parts in gathered for logs in joined(parts)))
+
+    def _write(self, run: Run, logs: logdict) -> None:
+        """Writes events that happened, with the label of their batch axes."""
         run.batch_ndim = batch_ndim(logs)
-        logs = unlabelled(happened(logs))
-        if any(True for _ in items(logs)):
-            try:
-                self.write(run, logs)
-            finally:  # It may have written some of them.
-                for key, values in items(logs):
-                    run.seen[key] = run.seen.get(key, 0) + len(values)
+        logs = unlabelled(logs)
+        try:
+            self.write(run, logs)
+        finally:  # It may have written some of them.
+            for key, values in items(logs):
+                run.seen[key] = run.seen.get(key, 0) + len(values)
 
     def _sync(self) -> None:
-        self._attempt(self._write_early)
-        self._attempt(self.sync)
+        for act in (self._write_early, self._write_gathered, self.sync):
+            self._attempt(act)
 
     def _finish(self) -> None:
         self._attempt(self._refuse_unknown)

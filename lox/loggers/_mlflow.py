@@ -83,6 +83,8 @@ class MlflowLogger(Logger):
         mlflow.exceptions.MlflowException: By `flush`: there is no such server or store.
     """
 
+    gathers = True
+
     @says_what_was_meant()
     def __init__(
         self,

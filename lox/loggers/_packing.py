@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -141,47 +141,6 @@ def counts_of_dropped(logs: logdict) -> Iterator[tuple[str, Any]]:
     return ((key, each.dropped) for each in logs._timelines if each.dropped is not None for key in each.values)
 
 
-def joined(parts: Iterable[logdict]) -> Iterator[logdict]:
-    """Logs of arrays of NumPy in their order, where those that follow each other and are alike become one."""
-    for _, alike in itertools.groupby(parts, _layout):
-        yield _one_after_the_other(list(alike))
-
-
-def _layout(logs: logdict) -> Any:
-    return [
-        (
-            each.mask is None,
-            [
-                (name, array.dtype, array.shape[1:], getattr(array, "impl", None))
-                for of in (each.values, each.steps)
-                for name, array in of.items()
-            ],
-        )
-        for each in logs._timelines
-    ]
-
-
-def _one_after_the_other(parts: list[logdict]) -> logdict:
-    if len(parts) == 1:
-        return parts[0]
-
-    def all_of(*arrays: Any) -> Any:
-        if arrays[0] is None:
-            return None
-        together = np.concatenate(arrays)
-        impl = getattr(arrays[0], "impl", None)
-        return together if impl is None else key_data(together, impl)
-
-    def together(*timelines: Timeline) -> Timeline:
-        values, steps = (
-            {name: all_of(*(getattr(each, part)[name] for each in timelines)) for name in getattr(timelines[0], part)}
-            for part in ("values", "steps")
-        )
-        return Timeline(values, steps, all_of(*(each.mask for each in timelines)))
-
-    return of_timelines(map(together, *(part._timelines for part in parts)))
-
-
 def packed(logs: logdict) -> dict[str, Any]:
     """Logs as what one event can hold. What is of one key varies alike over shards, so that it arrives together."""
     parts = {"data": logs.data, "mask": logs.mask, "dropped": logs.dropped}
@@ -216,24 +175,22 @@ def unpacked(event: logdict, with_shards: bool) -> logdict:
 
 
 def happened(logs: logdict) -> logdict:
-    """Only the events that happened in some batch element."""
-    if all(timeline.mask is None for timeline in logs._timelines) and all(len(value) for _, value in items(logs)):
-        return logs
-    data, mask = {}, {}
-    steps: dict[str, dict[str, Any]] = {}
-    for key, value in logs.items():
-        there: Any = slice(None)
-        if key in logs.mask:
-            mask_of_key = logs.mask[key]
-            there = mask_of_key.reshape(len(mask_of_key), -1).any(1)
-            if not mask_of_key[there].all():
-                mask[key] = mask_of_key[there]
-        if len(value[there]):
-            data[key] = value[there]
-            for name, of in logs.steps.items():
-                if key in of:
-                    steps.setdefault(name, {})[key] = of[key][there]
-    return logdict(data, steps, {key: value for key, value in mask.items() if key in data})
+    """Only the events that happened in some batch element.
+
+    Where each of them happened in all, the mask becomes the label of its batch axes.
+    """
+    found = []
+    for timeline in logs._timelines:
+        mask = timeline.mask
+        if mask is not None:
+            there = mask.reshape(len(mask), -1).any(1)
+            timeline = timeline.map(operator.itemgetter(there))
+            if timeline.mask.all():
+                label = np.zeros((len(timeline.mask), *[1] * (mask.ndim - 1)), bool)
+                timeline = dataclasses.replace(timeline, steps={INNER: label, **timeline.steps}, mask=None)
+        if len(next(iter(timeline.values.values()))):
+            found.append(timeline)
+    return of_timelines(found)
 
 
 def batch_ndim(logs: logdict) -> dict[str, int]:

@@ -11,14 +11,9 @@ import jax
 from lox import _transform
 from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant
-from lox._run_all import each
 from lox._storage import RunWriter
 from lox.loggers._logger import Logger
-from lox.loggers._packing import joined
 from lox.loggers._run import Run
-
-HELD = 4096
-"""How many deliveries are held at most before they are written together."""
 
 
 class SaveLogger(Logger):
@@ -47,13 +42,13 @@ class SaveLogger(Logger):
     [1.0]
     """
 
+    gathers = True
+
     @says_what_was_meant()
     def __init__(self, path: str | Path, *, existing: Literal["continue", "error"] = "continue", **options: Any):
         self.path = Path(path)
         self._must_be_new = _transform.choice("existing", existing, ("continue", "error")) == "error"
         self._writers: dict[str, RunWriter] = {}
-        self._held: dict[str, list[logdict]] = {}
-        self._count = 0
         super().__init__(**options)
 
     def start(self, run: Run) -> None:
@@ -71,15 +66,7 @@ class SaveLogger(Logger):
 
     def write(self, run: Run, logs: logdict) -> None:
         """See `Logger`."""
-        self._held.setdefault(run.name, []).append(logs)
-        self._count += 1
-        if self._count >= HELD:
-            self.sync()
-
-    def sync(self) -> None:
-        """See `Logger`."""
-        held, self._held, self._count = self._held, {}, 0
-        each(lambda name: self._writers[name].append([*joined(held[name])]), held)
+        self._writers[run.name].append([logs])
 
     def finish(self, run: Run) -> None:
         """See `Logger`."""

@@ -60,6 +60,8 @@ class TensorBoardLogger(Logger):
     ...         _ = logger.tap(f, logger.init(jax.random.key(7)))(jnp.float32(1))
     """
 
+    gathers = True
+
     @says_what_was_meant()
     def __init__(self, logdir: str | Path, *, images: str | Iterable[str] = (), **options: Any):
         with extra("tensorboard", "TensorBoardLogger"):

@@ -54,6 +54,8 @@ class TrackioLogger(Logger):
         ValueError: The project has no name that Trackio takes.
     """
 
+    gathers = True
+
     @says_what_was_meant()
     def __init__(
         self,

@@ -54,6 +54,8 @@ class WandbLogger(Logger):
         LogValueError: `init` has a keyword that is the logger's. A `ValueError`.
     """
 
+    gathers = True
+
     @says_what_was_meant(first="project")
     def __init__(
         self,
