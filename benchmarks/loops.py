@@ -21,7 +21,7 @@ from benchmarks.saving import wandb_run
 STEPS = 1_000
 KEYS = ("loss", "accuracy", "norm")
 ROUNDS = 5
-RUN, OTHER = "0000000000000007", "0000000000000008"
+RUN, OTHER = "spooled", "mapping"
 
 Loop = Callable[[], None]
 
@@ -132,7 +132,7 @@ def _floats(x: Any) -> Any:
 
 
 def _spooled(logger: lox.loggers.Logger) -> Loop:
-    run, spooled = logger.init(7), lox.spool(logging)
+    run, spooled = logger.init(7, name=RUN), lox.spool(logging)
 
     def step(x: Any) -> Any:
         x, logs = spooled(x)
@@ -143,7 +143,7 @@ def _spooled(logger: lox.loggers.Logger) -> Loop:
 
 
 def _mapped(logger: lox.loggers.Logger) -> Loop:
-    run = logger.init(8)
+    run = logger.init(8, name=OTHER)
 
     def step(x: Any) -> Any:
         x, values = plain(x)
@@ -154,7 +154,7 @@ def _mapped(logger: lox.loggers.Logger) -> Loop:
 
 
 def _tapped(logger: lox.loggers.Logger, **options: Any) -> Loop:
-    tapped = logger.tap(logging, logger.init(7), **options)
+    tapped = logger.tap(logging, logger.init(7, name=RUN), **options)
     if not options:
         calling(tapped, jnp.float32(0))
         logger.flush()
