@@ -198,10 +198,11 @@ class _Call:
         try:
             if type(value) in _SCALARS:
                 return _scalar(value)
-            if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iu":
-                _check_range(value)
-            if not self.computes and isinstance(value, (np.ndarray, np.generic)) and value.dtype.char in _KNOWN:
-                return np.array(value).astype(jax.dtypes.canonicalize_dtype(value.dtype), copy=False)
+            if isinstance(value, (np.ndarray, np.generic)):
+                if value.dtype.kind in "iu":
+                    _check_range(value)
+                if not self.computes and value.dtype.char in _KNOWN:
+                    return np.array(value).astype(jax.dtypes.canonicalize_dtype(value.dtype), copy=False)
             if isinstance(value, ARRAY_LIKE) or hasattr(value, "__jax_array__"):
                 return strongly_typed(jnp.array(value))  # A copy: the memory of NumPy's arrays may change.
         except (TypeError, ValueError, OverflowError) as error:
@@ -231,10 +232,8 @@ class _Call:
         return counter
 
     def check_counter(self, name: str, counter: Any, mask: Any = None) -> None:
-        dtype = counter.dtype
-        is_number = dtype.kind in "iuf" or (
-            jnp.issubdtype(dtype, np.number) and dtype.kind != "c"
-        )  # The first is faster.
+        kind = counter.dtype.kind
+        is_number = kind in "iuf" or (kind != "c" and jnp.issubdtype(counter.dtype, np.number))  # The first is faster.
         if not is_number or (counter.shape != () and (mask is None or counter.shape != mask.shape)):
             or_masked = f" or a number for each element of where=, of shape {list(mask.shape)}" if np.ndim(mask) else ""
             raise LogValueError(

@@ -15,7 +15,7 @@ from runs import name_of, state
 
 import lox
 from lox.loggers import Logger, MemoryLogger, MultiLogger, SaveLogger, State, _state
-from lox.loggers._state import Description, labels
+from lox.loggers._state import labels
 
 RUN = name_of(7)
 RATES = [0.1 * 2**place for place in range(8)]
@@ -118,7 +118,7 @@ def test_values_that_differ_are_of_different_runs():
     values = [1, 2, 0.1, np.nextafter(np.float32(0.1), np.float32(1)), True, "1", "True", None, "none", 1j, np.inf]
     values += [np.float32([1, 2]), np.float32([2, 1]), np.float32([[1, 2]]), np.int32([1, 2]), [1, 2], {"a": 1}, ""]
     values += [jax.random.key_data(jax.random.key(1)), -1, np.nan, "a b", "a_b", "a" * 99, "a" * 100]
-    assert len({Description.of(state(7, value=value)).identity for value in values}) == len(values)
+    assert len({state(7, value=value)._describe().identity for value in values}) == len(values)
     assert name_of(7, a=1) != name_of(7, b=1) != name_of(8, b=1) != name_of(8)
 
 
@@ -200,7 +200,7 @@ def test_logs_that_arrive_before_their_run_is_known_wait_for_it():
     logger._take(labelled(described))
     logger.flush()
     assert not logger.runs
-    logger._learn(described._number, lambda: Description.of(described))
+    logger._learn(described._number, described._describe)
     logger.flush()
     assert logger[described]["x"].tolist() == [1]
     logger._take(labelled(state(8)))
@@ -498,8 +498,8 @@ def test_the_largest_number_of_a_dtype_describes_a_run(tmp_path, dtype):
 
 def test_integers_of_any_size_are_told_apart():
     numbers = [2**63, 2**64, 2**64 + 1, 2**70, 2**70 + 1, 10**120, 10**120 + 1, -(2**70)]
-    assert len({Description.of(state(7, n=n)).identity for n in numbers}) == len(numbers)
-    assert Description.of(state(7, n=10**20)).identity == Description.of(state(7, n=1e20)).identity
+    assert len({state(7, n=n)._describe().identity for n in numbers}) == len(numbers)
+    assert state(7, n=10**20)._describe().identity == state(7, n=1e20)._describe().identity
 
 
 @pytest.mark.parametrize("jit", [lambda f: f, jax.jit])

@@ -86,8 +86,8 @@ class Logger:
         LogValueError: An argument is none of the above. A `ValueError`.
 
     A logger that nothing refers to any more writes what it was given and closes its runs. Loggers that are open when
-    the interpreter exits are closed. A forked process has none of its parent's logs that
-    wait, and closes no logger of its parent.
+    the interpreter exits are closed. A forked process has none of its parent's logs that wait, and closes no logger of
+    its parent.
 
     >>> import jax, jax.numpy as jnp
     >>> import lox
@@ -511,7 +511,7 @@ class Logger:
                 message = f"{np.sum(dropped)} events of {key!r} were dropped before {self!r} got them: max_iters= of "
                 warnings.warn(message + "spool is too small.", SpoolWarning, stacklevel=2)
         logs = happened(logs)
-        if not any(True for _ in items(logs)):
+        if not logs._timelines:
             return
         if not self.gathers:
             self._write(run, logs)

@@ -17,7 +17,6 @@ from lox._arguments import describe, path_name, untyped
 from lox._deliver import LABEL
 from lox._exceptions import LogDataError, LogValueError
 from lox._host_values import plain
-from lox._keys import on_host
 from lox.loggers._identity import identity_of, identity_of_title, stored_names
 from lox.loggers._packing import Arrays, kept
 
@@ -69,7 +68,7 @@ class State:
         """
         if self._is_traced or np.ndim(self.words) != 1:
             raise LogValueError("A run has a name outside of jit and vmap, where its key is one and has a value.")
-        return Description.of(self).name
+        return self._describe().name
 
     @property
     def _is_traced(self) -> bool:
@@ -111,12 +110,6 @@ class Description:
     config: dict[str, Any]
     title: str | None = None
     notes: str | None = None
-
-    @classmethod
-    def of(cls, state: State) -> Description:
-        """That of a state of one run, which is not traced."""
-        config = {name: on_host(array) for name, array in state.config.items()}
-        return cls.made(on_host(state.words), config, state.static)
 
     @classmethod
     def made(cls, words: Any, config: Mapping[str, Any], static: Static) -> Description:
