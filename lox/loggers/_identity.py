@@ -85,25 +85,36 @@ def stored_names(words: Sequence[int], config: Mapping[str, Any], name: str | No
         if readable == name:
             yield name
     else:
-        readable = ",".join(_parts(words, config))
+        seed = seed_of(words)
+        readable = ",".join([*scalars_of(config, LONGEST - len(seed)), seed])
     for digits in range(DIGITS, len(identity) + 1):
         yield f"{readable}-{identity[:digits]}"
 
 
-def _parts(words: Sequence[int], config: Mapping[str, Any]) -> Iterator[str]:
-    """The scalars of a config, as many as there is room for, and the seed."""
+def seed_of(words: Sequence[int]) -> str:
+    """The seed of a PRNG key, or the first word of one that was not made from a seed.
+
+    >>> seed_of([0, 7]), seed_of([0xcb7b94cb, 5])
+    ('seed=7', 'key=cb7b94cb')
+    """
     half = len(words) // 2
     if half > 1 and words[:half] == words[half:]:  # The implementation rbg has it twice.
         words = words[:half]
-    seed = f"key={words[0]:08x}" if any(words[:-1]) else f"seed={words[-1]}"
-    room = LONGEST - len(seed)
+    return f"key={words[0]:08x}" if any(words[:-1]) else f"seed={words[-1]}"
+
+
+def scalars_of(config: Mapping[str, Any], room: int) -> Iterator[str]:
+    """The scalars of a config, as many as there is room for, in characters.
+
+    >>> list(scalars_of({"model/width": 8, "rate": np.float32(0.1), "shape": np.ones(3)}, 80))
+    ['model.width=8', 'rate=0.1']
+    """
     for name, value in config.items():
         scalar = _scalar(value)
         part = f"{_safe(name.replace('/', '.'), LONGEST)}={scalar}"
         if scalar and len(part) < room:
             room -= len(part) + 1
             yield part
-    yield seed
 
 
 def _scalar(value: Any) -> str:
