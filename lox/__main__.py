@@ -60,8 +60,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="lox",
         description="Logging for JAX: what to do with saved logs, and what a function will do.",
         epilog="Exit codes: 0 done, 1 not or not all done, 2 wrong usage, 130 interrupted. On a terminal, tables are "
-        "aligned and have a header; elsewhere they are lines of fields with tabs between. PATH is the directory of a "
-        "run, as lox.save makes it, or one with runs in it, as SaveLogger does; it may be written meanwhile.",
+        "aligned and have a header, and runs are called by what differs between them; elsewhere they are lines of "
+        "fields with tabs between, with the whole names of runs. PATH is the directory of a run, as lox.save makes it, "
+        "or one with runs in it, as SaveLogger does; it may be written meanwhile.",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_ls(commands)
@@ -83,7 +84,8 @@ def _add_ls(commands: argparse._SubParsersAction[Any]) -> None:
         "the last one, and its type. Of an array it is the mean of its numbers.",
     )
     _add_path(parser)
-    parser.set_defaults(command=lambda args: ls.ls(args.path))
+    parser.add_argument("--names", action="store_true", help="add a column: the path from PATH to each run")
+    parser.set_defaults(command=lambda args: ls.ls(args.path, args.names))
 
 
 def _add_show(commands: argparse._SubParsersAction[Any]) -> None:

@@ -1,6 +1,7 @@
 """The commands for saved logs: what they print and write, how they exit, and runs that are damaged or being written."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -17,11 +18,14 @@ from PIL import Image
 from runs import name_of
 
 import lox
+from lox import _storage
 from lox.__main__ import main
 from lox.commands._arguments import output_file
+from lox.commands._labels import labels
 from lox.commands._series import Series
 from lox.commands.plot import over_runs
 from lox.commands.tail import Follower
+from lox.loggers._identity import identity_of, stored_names
 
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 
@@ -223,6 +227,107 @@ def test_a_reader_that_goes_away_is_no_traceback(many, runs):
         after_a_line.stdout.close()
         for process in (after_a_line, at_once):
             assert process.stderr.read() == b"" and process.wait() == 141
+
+
+# -- labels --------------------------------------------------------------------------------------------------------
+
+
+def made(path, seed=7, *, title=None, suffix="", saved=False, **config):
+    """Writes a run as a logger does, to a directory of its own in a path, or one that is only saved; returns it."""
+    words = [0, seed]
+    identity = identity_of(words, config)
+    path = path if saved else path / (next(stored_names(words, config, title, identity)) + suffix)
+    save(path, {"x": np.arange(seed)}, config)
+    if not saved:
+        manifest = json.loads((path / "manifest.json").read_text())
+        (path / "manifest.json").write_text(json.dumps(manifest | {"key": words, "run": identity + suffix}))
+    return path
+
+
+SAVED = {"saved": True}
+LABELS = {
+    "configs and seeds": (
+        {"A": [{"lr": 0.1, "model/width": 8}, {"lr": 0.2, "model/width": 8}, {"lr": 0.1, "seed": 2}]},
+        ["lr=0.1,model.width=8,seed=7", "lr=0.1,seed=2", "lr=0.2,model.width=8,seed=7"],
+    ),
+    "numbers that read alike": ({"A": [{"lr": 0.10001}, {"lr": 0.10002, "seed": 8}]}, ["seed=7", "seed=8"]),
+    "experiments": ({"A": [{"lr": 0.1}], "B": [{"lr": 0.1}]}, ["A", "B"]),
+    "seeds in experiments": (
+        {"A": [{"seed": 1, "lr": 0.1}], "B": [{"seed": 1, "lr": 0.1}, {"seed": 2, "lr": 0.1}]},
+        ["A/seed=1", "B/seed=1", "B/seed=2"],
+    ),
+    "None and nothing": ({"A": [{"clip": None}, {"clip": 0.5}, {}]}, ["clip=0.5", "clip=None", "seed=7"]),
+    "names of users": ({"A": [{"title": "best"}, {"title": "a b"}, {}]}, ["a_b-941678", "best", "seed=7"]),
+    "arrays": (
+        {"A": [{"lr": 0.1, "x": np.arange(2)}, {"lr": 0.1, "x": np.arange(3)}, {"lr": 0.2}]},
+        ["lr=0.1-ef0b06", "lr=0.1-f7b26e", "lr=0.2"],
+    ),
+    "processes": (
+        {"A": [{"suffix": "-process0"}, {"suffix": "-process1"}]},
+        ["seed=7-941678-process0", "seed=7-941678-process1"],
+    ),
+    "directories that are called as labels": (
+        {"A": [{"seed": 1, "lr": 0.1}, {"seed": 2, "lr": 0.1}], "A/seed=1": [SAVED], "A/seed=1-c658a6": [SAVED]},
+        ["A/lr=0.1,seed=1-c658a6", "A/seed=1", "A/seed=1-c658a6", "seed=2"],
+    ),
+    "one run": ({"A": [{"lr": 0.1}]}, ["A/lr=0.1,seed=7-bfc975"]),
+}
+
+
+@pytest.mark.parametrize("case", LABELS)
+def test_a_label_is_what_tells_a_run_from_the_others(tmp_path, case):
+    experiments, expected = LABELS[case]
+    for experiment, of_experiment in experiments.items():
+        for each in of_experiment:
+            made(tmp_path / experiment, **each)
+    found = labels(_storage.runs(tmp_path))
+    assert found.keys() == lox.load(tmp_path).keys() and sorted(found.values()) == expected
+
+
+def test_labels_are_for_terminals_and_names_for_programs(lox_main, tmp_path, monkeypatch):
+    first, second = (made(tmp_path / "A", seed).relative_to(tmp_path).as_posix() for seed in (1, 2))
+    for command in ("ls", "show"):
+        assert [row[0] for row in lox_main(command, tmp_path)[1]] == [first, second]
+    assert [row[-1] for row in lox_main("ls", tmp_path, "--names")[1]] == [first, second]
+    follower = Follower(tmp_path)
+    monkeypatch.setattr("lox.commands._labels.on_terminal", lambda: True)
+    for command in ("ls", "show"):
+        assert [row[0] for row in lox_main(command, tmp_path)[1]] == ["seed=1", "seed=2"]
+    assert [(row[0], row[-1]) for row in lox_main("ls", tmp_path, "--names")[1]] == [
+        ("seed=1", first),
+        ("seed=2", second),
+    ]
+    assert {row[0] for row in follower.new()} == {"seed=1", "seed=2"}
+    made(tmp_path / "B", 3)
+    assert {row[0] for row in follower.new()} == {"B/seed=3"}
+
+
+def test_a_legend_has_labels_of_what_a_logger_wrote(lox_main, tmp_path):
+    with lox.loggers.SaveLogger(tmp_path / "runs") as logger:
+        for rate in (0.25, 0.5):
+            logger.log(logger.init(jax.random.key(7), rate=jnp.float32(rate), width=8), {"x": 1.0})
+        logger.log(logger.init(8, name="best", rate=0.5), {"x": 1.0})
+    assert lox_main("plot", tmp_path, "x", "--lines", "-o", tmp_path / "plot.svg")[0] == 0
+    text = (tmp_path / "plot.svg").read_text()
+    assert all(f"<!-- {label} -->" in text for label in ("rate=0.25", "rate=0.5", "best"))
+
+
+def test_manifests_that_no_logger_wrote_do_not_keep_runs_from_being_listed(lox_main, tmp_path, monkeypatch):
+    monkeypatch.setattr("lox.commands._labels.on_terminal", lambda: True)
+    file, _ = (made(tmp_path, seed) / "manifest.json" for seed in (1, 2))
+    good = json.loads(file.read_text())
+    for wrong in (
+        {"key": 7},
+        {"key": ["a", 1]},
+        {"run": 5},
+        {"config": {"a": {"b": 1}, "c": [[1], [2, 3]]}},
+    ):
+        file.write_text(json.dumps(good | wrong))
+        code, rows, error = lox_main("ls", tmp_path)
+        assert (code, error, len(rows), rows[1][0]) == (0, "", 2, "seed=2")
+    file.write_text("{")
+    code, rows, error = lox_main("ls", tmp_path)
+    assert code == 1 and error.count("is damaged") == 1 and [row[0] for row in rows] == ["seed=2"]
 
 
 # -- plot ----------------------------------------------------------------------------------------------------------

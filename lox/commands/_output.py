@@ -17,9 +17,14 @@ def complain(message: str) -> None:
     print(f"lox: {visible(message)}", file=sys.stderr)
 
 
+def on_terminal() -> bool:
+    """Whether people read the output, rather than other programs."""
+    return sys.stdout.isatty()
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Prints rows: aligned and under a header on a terminal, as they come and with tabs between elsewhere."""
-    if not sys.stdout.isatty():
+    if not on_terminal():
         for row in rows:
             _print("\t".join(map(visible, row)))
         return
@@ -39,7 +44,7 @@ class Stream:
         """Prints rows at once."""
         for row in rows:
             fields = [visible(field) for field in row]
-            if sys.stdout.isatty():
+            if on_terminal():
                 widths = self._widths or [0] * len(fields)
                 self._widths = [max(width, len(field)) for width, field in zip(widths, fields, strict=True)]
                 _print(aligned(fields, self._widths))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lox._extras import extra
+from lox.commands._labels import labels
 from lox.commands._output import Failure, complain
 from lox.commands._runs import Runs, Selection
 from lox.commands._series import Series
@@ -31,11 +32,12 @@ def plot(path: Path, keys: Sequence[str], out: Path, lines: bool) -> int:
     selection.report(runs)
     if not curves:
         raise Failure("there is nothing to draw")
+    names = labels(runs.folders)
     figure = Figure(figsize=(8, 1 + 3 * len(curves)), layout="constrained")
     for axes, (key, of_runs) in zip(figure.subplots(len(curves), squeeze=False).flat, curves.items(), strict=True):
         axes.set_title(key, parse_math=False)
         axes.set_xlabel(" or ".join(sorted({series.counter for series in of_runs.values()})))
-        _draw_lines(axes, of_runs) if lines or len(of_runs) == 1 else _draw_band(axes, of_runs)
+        _draw_lines(axes, of_runs, names) if lines or len(of_runs) == 1 else _draw_band(axes, of_runs)
         missing = sum(series.not_finite for series in of_runs.values())
         if missing:
             complain(f"{missing} values of {key!r} are not finite, and are left out")
@@ -47,11 +49,12 @@ def plot(path: Path, keys: Sequence[str], out: Path, lines: bool) -> int:
     return runs.exit_code
 
 
-def _draw_lines(axes: Any, of_runs: dict[str, Series]) -> None:
+def _draw_lines(axes: Any, of_runs: dict[str, Series], names: Mapping[str, str]) -> None:
     for run, series in of_runs.items():
         order = np.argsort(series.steps, kind="stable")
         values = np.asarray(series.values, np.float64)[order]
-        (line,) = axes.plot(series.steps[order], np.where(np.isfinite(values), values, np.nan), linewidth=1, label=run)
+        drawn = np.where(np.isfinite(values), values, np.nan)
+        (line,) = axes.plot(series.steps[order], drawn, linewidth=1, label=names[run])
         if np.isfinite(values).sum() == 1:
             line.set_marker("o")
     if len(of_runs) <= 10:

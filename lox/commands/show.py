@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from lox._text import number, sparkline
+from lox.commands._labels import shown
 from lox.commands._output import table
 from lox.commands._runs import Runs, Selection
 from lox.commands._series import Series, count, numbers
@@ -24,11 +25,12 @@ def show(path: Path, keys: Sequence[str]) -> int:
 
 
 def _rows(runs: Runs, selection: Selection) -> Iterator[tuple[str, ...]]:
+    labels = shown(runs.folders)
     for run, logs in runs:
         for key in selection.of(logs):
             series = Series.of(logs, key)
             if series.values is None:
-                yield run, key, str(count(logs, key)), *["-"] * 6, ""
+                yield labels[run], key, str(count(logs, key)), *["-"] * 6, ""
                 continue
             found = numbers(logs, key)
             finite = found[np.isfinite(found)].astype(np.float64)
@@ -36,4 +38,4 @@ def _rows(runs: Runs, selection: Selection) -> Iterator[tuple[str, ...]]:
                 statistics = [number(of(finite)) if len(finite) else "-" for of in (np.mean, np.std, np.min, np.max)]
             latest = number(series.values[-1]) if len(series.values) else "-"
             missing = str(len(found) - len(finite))
-            yield run, key, str(count(logs, key)), *statistics, latest, missing, sparkline(series.values)
+            yield labels[run], key, str(count(logs, key)), *statistics, latest, missing, sparkline(series.values)

@@ -9,6 +9,7 @@ from pathlib import Path
 from lox._exceptions import StorageError
 from lox._storage import read_run, runs
 from lox._text import number
+from lox.commands._labels import shown
 from lox.commands._output import Stream, complain
 from lox.commands._series import Series
 
@@ -30,11 +31,15 @@ class Follower:
     def __init__(self, path: Path):
         self._path = path
         self._seen: dict[tuple[str, str], int] = {}
+        self._labels: dict[str, str] = {}
         self._complaints: set[str] = set()
 
     def new(self, latest: int | None = None) -> Iterator[Row]:
         """The events since the last time, or only the latest of each key."""
-        for name, folder in runs(self._path).items():
+        folders = runs(self._path)
+        if folders.keys() != self._labels.keys():  # What differs between them may be something else now.
+            self._labels = shown(folders)
+        for name, folder in folders.items():
             try:
                 logs = read_run(folder)
             except (StorageError, OSError) as error:  # It may be well again the next time.
@@ -52,7 +57,7 @@ class Follower:
                 series = Series.of(logs, key, start if latest is None else max(start, count - latest))
                 for place, step in enumerate(series.steps):
                     value = "-" if series.values is None else number(series.values[place])
-                    row = name, key, f"{series.counter} {number(step)}", value
+                    row = self._labels[name], key, f"{series.counter} {number(step)}", value
                     found.append((series.counter == "event", float(step), row))
             for *_, row in sorted(found, key=lambda each: each[:2]):
                 yield row
