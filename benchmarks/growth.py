@@ -124,7 +124,7 @@ def _over_keys(folder: Path, keys: int) -> dict[str, tuple[Call, int]]:
         "SaveLogger": through(lox.loggers.SaveLogger(folder / "saved")),
         "TensorBoardLogger": through(lox.loggers.TensorBoardLogger(folder / "tensorboard")),
         "tensorboardX": tensorboard,
-        "WandbLogger": through(lox.loggers.WandbLogger(mode="offline", dir=folder)),
+        "WandbLogger": through(lox.loggers.WandbLogger(init={"mode": "offline", "dir": folder})),
         "W&B": weights_and_biases,
     }
     return {name: (call, events * keys) for name, call in calls.items()}

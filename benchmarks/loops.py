@@ -50,7 +50,7 @@ def _loops(folder: Path) -> Table:
     loggers = {
         "SaveLogger": lox.loggers.SaveLogger(folder / "save"),
         "TensorBoardLogger": lox.loggers.TensorBoardLogger(folder / "tensorboard"),
-        "WandbLogger": lox.loggers.WandbLogger(mode="offline", dir=_made(folder / "wandb")),
+        "WandbLogger": lox.loggers.WandbLogger(init={"mode": "offline", "dir": _made(folder / "wandb")}),
     }
     tensorboard, tensorboard_calls = _tensorboard(folder / "tensorboardX")
     wandb, wandb_calls = _wandb(folder / "client")
@@ -82,7 +82,7 @@ def _loops(folder: Path) -> Table:
     _check(calls["logger.tap(every_calls=100)"] * STEPS // 100, [len(memory[RUN]["loss"])])
     for logger in (*loggers.values(), tap_logger, memory):
         logger.close()
-    saved = lox.load(folder / "save")
+    saved = lox.load(loggers["SaveLogger"].directory)
     _check(calls["SaveLogger"] * STEPS, [len(saved[RUN][key]) for key in KEYS])
     _check(calls["SaveLogger, a mapping"] * STEPS, [len(saved[OTHER][key]) for key in KEYS])
     against = {

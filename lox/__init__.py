@@ -9,6 +9,7 @@ from lox._context import context as context
 from lox._exceptions import AuditError as AuditError
 from lox._exceptions import ContextError as ContextError
 from lox._exceptions import LogDataError as LogDataError
+from lox._exceptions import LoggerWarning as LoggerWarning
 from lox._exceptions import LogValueError as LogValueError
 from lox._exceptions import LoxError as LoxError
 from lox._exceptions import SelectionWarning as SelectionWarning

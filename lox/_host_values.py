@@ -195,3 +195,12 @@ def along(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if array.shape == shape:
         return array
     return np.broadcast_to(array.reshape(array.shape + (1,) * (len(shape) - array.ndim)), shape)
+
+
+def steps_of_elements(steps: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    """A counter in each batch element, as an array of shape `(events, elements)`, NaN where an event did not happen."""
+    numbers = np.asarray(steps, np.float64)
+    if mask is not None:
+        numbers = numbers.reshape(numbers.shape + (1,) * (mask.ndim - numbers.ndim))
+        numbers = np.where(mask.reshape(mask.shape + (1,) * (numbers.ndim - mask.ndim)), numbers, np.nan)
+    return numbers.reshape(len(numbers), math.prod(numbers.shape[1:]))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lox.loggers import MlflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
+from lox.loggers import MlflowLogger, MultiLogger, TensorBoardLogger, TrackioLogger, WandbLogger
 
 
 class Sink:
@@ -20,9 +20,19 @@ class Sink:
         arguments: Those of the logger: the positional ones, and the others by name.
     """
 
+    experiment = "tried"
+
     def logger(self, **options):
+        """A logger of the same experiment, which the second one continues."""
         positional, named = self.arguments
-        return self.of(*positional, **named, **options)
+        which = {"resume" if getattr(self, "begun", False) else "name": self.experiment}
+        self.begun = True
+        return self.of(*positional, **(which | named | options))
+
+    def several(self, *others):
+        """The same, which logs to others as well."""
+        positional, named = self.arguments
+        return MultiLogger(self.of(*positional, **named), *others, name=self.experiment)
 
 
 class TensorBoard(Sink):
@@ -50,14 +60,13 @@ class TensorBoard(Sink):
         }
 
     def runs(self):
-        return [path.name for path in self.path.iterdir()]
+        return [path.name for path in (self.path / self.experiment).iterdir() if path.is_dir()]
 
     def read(self, name):
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-        events = EventAccumulator(
-            str(self.path / name), size_guidance={"scalars": 0, "histograms": 0, "tensors": 0, "images": 0}
-        )
+        everything = dict.fromkeys(("scalars", "histograms", "tensors", "images"), 0)
+        events = EventAccumulator(str(self.path / self.experiment / name), size_guidance=everything)
         with np.errstate(over="ignore"):  # Of what it makes of histograms, for its page of distributions.
             events.Reload()
         return events
@@ -75,7 +84,7 @@ class Wandb(Sink):
 
     def __init__(self, path):
         self.path = path
-        self.arguments = [], {"mode": "offline", "dir": str(path)}
+        self.arguments = [], {"init": {"mode": "offline", "dir": str(path)}}
 
     def numbers(self):
         return self._rows(lambda folder, value: value if isinstance(value, (int, float)) else None)
@@ -175,13 +184,14 @@ class Mlflow(Sink):
     def __init__(self, path, store):
         from mlflow.tracking import MlflowClient
 
-        self.path, self.uri, self.experiment = path, f"sqlite:///{store}", str(path)
+        self.path, self.uri, self.name = path, f"sqlite:///{store}", str(path)
         self.client = MlflowClient(self.uri)
-        self.id = self.client.create_experiment(self.experiment, artifact_location=str(path / "artifacts"))
-        self.arguments = [self.uri, self.experiment], {}
+        self.id = self.client.create_experiment(self.name, artifact_location=str(path / "artifacts"))
+        self.arguments = [self.uri, self.name], {}
 
     def runs(self):
-        return {run.info.run_name: run for run in self.client.search_runs([self.id], max_results=1000)}
+        found = self.client.search_runs([self.id], max_results=1000)
+        return {run.info.run_name: run for run in found if "mlflow.parentRunId" in run.data.tags}
 
     def numbers(self):
         return {
@@ -244,15 +254,19 @@ class Trackio(Sink):
         return self._rows(read)
 
     def rows(self, name):
-        rows = self._select("SELECT step, metrics FROM metrics WHERE run_name = ? ORDER BY id", name)
+        """Those of a run of a logger, or of another one."""
+        command = "SELECT step, metrics FROM metrics WHERE run_name in (?, ?) ORDER BY id"
+        rows = self._select(command, name, f"{self.experiment}/{name}")
         return [(step, json.loads(metrics)) for step, metrics in rows]
 
     def configs(self):
-        return {name: json.loads(config) for name, config in self._select("SELECT run_name, config FROM configs")}
+        found = self._select("SELECT run_name, config FROM configs")
+        return {name.removeprefix(f"{self.experiment}/"): json.loads(config) for name, config in found}
 
     def _rows(self, read):
         found = defaultdict(lambda: defaultdict(list))
         for (name,) in self._select("SELECT DISTINCT run_name FROM metrics"):
+            name = name.removeprefix(f"{self.experiment}/")
             for step, row in self.rows(name):
                 for key, value in row.items():
                     if (number := read(value)) is not None:

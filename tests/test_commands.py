@@ -15,7 +15,7 @@ import numpy as np
 import pandas
 import pytest
 from PIL import Image
-from runs import name_of
+from runs import name_of, saver
 
 import lox
 from lox import _storage
@@ -404,17 +404,20 @@ def test_export_writes_through_links_and_into_pipes(lox_main, runs, tmp_path):
 def test_export_to_tensorboard_is_what_its_reader_reads(lox_main, runs, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with lox.loggers.SaveLogger(runs) as logger:
+    with saver(runs) as logger:
         logger.log(logger.init(7, rate=0.5), lox.logdict({"x": np.arange(2.0)}))
     assert lox_main("export", runs, "--to", "tensorboard", "-o", tmp_path / "tb") == (0, [], "")
     for name, key, values in [("b", "train/loss", [1, 2, 3, 4]), (name_of(7, rate=0.5), "x", [0, 1])]:
-        events = EventAccumulator(str(tmp_path / "tb" / name))
+        events = EventAccumulator(str(tmp_path / "tb" / runs.name / name))
         events.Reload()
         assert [event.value for event in events.Scalars(key)] == values
         (config,) = events.Tensors("config/text_summary")
         assert b"0.5" in config.tensor_proto.string_val[0]
-    code, _, error = lox_main("export", runs, "--to", "tensorboard", "-o", tmp_path / "tb")
-    assert code == 1 and error.count("has something in it already") == 4
+    assert lox_main("export", runs, "--to", "tensorboard", "-o", tmp_path / "tb")[0] == 0
+    once, again = (
+        sorted(path.name for path in (tmp_path / "tb" / f"{runs.name}{end}").iterdir()) for end in ("", "-2")
+    )
+    assert once == again
 
 
 @pytest.mark.integration
@@ -425,10 +428,8 @@ def test_export_to_wandb_has_a_run_for_each(lox_main, runs, tmp_path, monkeypatc
     code, _, _ = lox_main("export", runs, "--to", "wandb", "--offline", "--project", "p", "-o", tmp_path / "wandb")
     assert code == 0
     files = list((tmp_path / "wandb").glob("wandb/offline-run-*/*.wandb"))
-    assert sorted(file.stem for file in files) == ["run-a", "run-b", "run-b-c"]
-    code, _, error = lox_main("export", runs, "--to", "wandb", "--offline", "--project", "p", "-o", tmp_path / "wandb")
-    assert code == 1 and error.count("is this run already") == 3
-    assert len(list((tmp_path / "wandb").glob("wandb/offline-run-*"))) == 3
+    assert len(files) == 3
+    assert sorted(path.stem for path in tmp_path.glob("wandb/wandb/lox/p/*.json")) == ["b", runs.name]
     deadline = time.monotonic() + 30  # The process of W&B writes the end of a file after `finish` has returned.
     while not all(b"train/loss" in file.read_bytes() for file in files):
         assert time.monotonic() < deadline
@@ -455,7 +456,7 @@ def test_a_file_that_cannot_be_written_is_an_error_and_leaves_nothing(lox_main, 
 
 
 def test_follow_what_comes_of_known_and_new_runs_and_keys(tmp_path):
-    with lox.loggers.SaveLogger(tmp_path) as logger:
+    with saver(tmp_path) as logger:
 
         def log(seed, values, step):
             steps = {"step": {key: np.array([step]) for key in values}}
@@ -482,7 +483,7 @@ def test_follow_what_comes_of_known_and_new_runs_and_keys(tmp_path):
 
 
 def test_events_without_steps_are_numbered_from_where_they_were(tmp_path):
-    with lox.loggers.SaveLogger(tmp_path) as logger:
+    with saver(tmp_path) as logger:
         logger.log(logger.init(7), lox.logdict({"x": np.arange(3.0)}))
         logger.flush()
         follower = Follower(tmp_path)
@@ -518,7 +519,7 @@ WRITER = """
 import sys
 import numpy as np
 import lox
-logger = lox.loggers.SaveLogger(sys.argv[1])
+logger = lox.loggers.SaveLogger(sys.argv[1], name="first")
 for i, line in enumerate(sys.stdin):
     logger.log(logger.init(int(line)), lox.logdict({"x": np.array([i])}, {"step": {"x": np.array([10 * i])}}))
     logger.flush()

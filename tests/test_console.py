@@ -88,6 +88,7 @@ def test_a_counter_that_is_not_finite_makes_no_progress():
     assert printed(console).startswith("step 2/4 (50%)")
 
 
+@pytest.mark.filterwarnings("ignore::lox.LoggerWarning")  # The step goes back.
 def test_progress_is_the_mean_of_the_furthest_steps_of_runs():
     console = pipe()
     with lox.loggers.ConsoleLogger({"step": 8}, console=console) as logger:
@@ -470,6 +471,7 @@ def test_options_that_mean_nothing_are_errors(options, error, message):
         lox.loggers.ConsoleLogger(**options)
 
 
+@pytest.mark.filterwarnings("ignore::lox.LoggerWarning")  # The step goes back.
 def test_progress_does_not_go_back_with_a_counter():
     console = pipe()
     with lox.loggers.ConsoleLogger({"step": 10}, console=console) as logger:

@@ -205,7 +205,7 @@ def test_a_logger_that_keeps_arrays_keeps_what_spool_returns(jit, batch_as, tmp_
         saver = lox.loggers.SaveLogger(tmp_path / str(len(expected)), batch_as=batch_as)
         with MultiLogger(memory, saver) as logger:
             jit(logger.spool(batches, logger.init(7), **options))(jnp.arange(3.0))
-        kept, saved = memory[SEVEN], lox.load(saver.path)[SEVEN]
+        kept, saved = memory[SEVEN], lox.load(saver.directory)[SEVEN]
         assert kept == saved == expected
 
 
@@ -273,6 +273,7 @@ def test_a_state_is_a_frozen_dataclass_whose_leaves_have_names():
     assert [jax.tree_util.keystr(path) for path, _ in paths] == [".words", ".config['lr']"]
 
 
+@pytest.mark.filterwarnings("ignore::lox.LoggerWarning")  # A function that is called again begins at step 0 again.
 def test_states_of_different_numbers_are_of_one_structure():
     logger, traced = MemoryLogger(), []
 
@@ -375,6 +376,7 @@ def test_a_key_of_another_implementation_names_a_run():
     assert name == name_of(jax.random.key(7, impl="rbg")) and name.startswith("seed=7-")
 
 
+@pytest.mark.filterwarnings("ignore::lox.LoggerWarning")  # As above.
 def test_the_same_key_is_the_same_run():
     logger = MemoryLogger()
     for start in (0.0, 10.0):

@@ -23,6 +23,7 @@ def message(error, call):
     return raised.value.args[0]
 
 
+OPTIONS = "name=, resume=, from_step=, batch_as=, room=, overflow=, processes="
 CALLS = {
     "spool, keys=": (lambda: lox.spool(f, keys="a"), "lox.spool has no argument keys=. Did you mean argnames=?"),
     "spool, name=": (lambda: lox.spool(name="a"), "lox.spool has no argument name=. Did you mean argnames=?"),
@@ -87,12 +88,12 @@ CALLS = {
     ),
     "SaveLogger, a second one": (
         lambda: LOGGERS.SaveLogger("a", "continue"),
-        "SaveLogger takes only path by position, and by name existing=, room=, overflow=, processes=, batch_as=.",
+        f"SaveLogger takes only path by position, and by name {OPTIONS}.",
     ),
     "SaveLogger, nothing": (LOGGERS.SaveLogger, "SaveLogger: missing a required argument: 'path'."),
     "MemoryLogger": (
         lambda: LOGGERS.MemoryLogger("a"),
-        "MemoryLogger takes all arguments by name: room=, overflow=, processes=, batch_as=.",
+        f"MemoryLogger takes all arguments by name: {OPTIONS}.",
     ),
     "ConsoleLogger": (
         lambda: LOGGERS.ConsoleLogger(total=3),
@@ -104,16 +105,19 @@ CALLS = {
     ),
     "WandbLogger, a name": (
         lambda: LOGGERS.WandbLogger("mine"),
-        "WandbLogger takes all arguments by name. Did you mean project='mine'?",
+        "WandbLogger takes all arguments by name. Did you mean init='mine'?",
     ),
     "MlflowLogger": (
         lambda: LOGGERS.MlflowLogger(uri="a"),
         "MlflowLogger has no argument uri=. Did you mean tracking_uri=?",
     ),
-    "MultiLogger": (lambda: LOGGERS.MultiLogger(room=3), "MultiLogger has no argument room=. It has no keywords."),
+    "MultiLogger": (
+        lambda: LOGGERS.MultiLogger(room=3),
+        "MultiLogger has no argument room=. It has name=, resume=, from_step=.",
+    ),
     "MultiLogger, batch_as=": (
         lambda: LOGGERS.MultiLogger(batch_as="each"),
-        "MultiLogger has no argument batch_as=. It has no keywords.",
+        "MultiLogger has no argument batch_as=. It has name=, resume=, from_step=.",
     ),
 }
 
@@ -126,8 +130,8 @@ def test_an_argument_that_there_is_not(call):
 
 def test_a_keyword_that_wandb_does_not_know():
     pytest.importorskip("wandb")
-    assert message(TypeError, lambda: LOGGERS.WandbLogger(projct="a")) == (
-        "WandbLogger has no argument projct=. Did you mean project=?"
+    assert message(TypeError, lambda: LOGGERS.WandbLogger(init={"projct": "a"})) == (
+        "wandb.init has no argument projct=. Did you mean project=?"
     )
 
 
@@ -150,7 +154,7 @@ def test_signatures_stay_as_they_are():
         parameters = inspect.signature(function).parameters.values()
         assert next(iter(parameters)).name == "fun"
         assert not any(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters)
-    assert list(inspect.signature(LOGGERS.SaveLogger).parameters) == ["path", "existing", "options"]
+    assert list(inspect.signature(LOGGERS.SaveLogger).parameters) == ["path", "options"]
 
 
 LOGS = lox.logdict(

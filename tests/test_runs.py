@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from runs import name_of, state
+from runs import name_of, saver, state
 
 import lox
-from lox.loggers import Logger, MemoryLogger, MultiLogger, SaveLogger, State, _state
+from lox.loggers import Logger, MemoryLogger, MultiLogger, State, _state
 from lox.loggers._state import labels
 
 RUN = name_of(7)
@@ -68,7 +68,7 @@ def sweep_by_hand(logger, way):
 @pytest.mark.parametrize("sweep", [sweep_in_vmap, sweep_in_python, sweep_of_one_jitted_function, sweep_by_hand])
 @pytest.mark.parametrize("way", ["tap", "spool"])
 def test_a_sweep_has_the_same_runs_in_a_vmap_and_in_a_python_loop(tmp_path, sweep, way):
-    with SaveLogger(tmp_path) as logger:
+    with saver(tmp_path) as logger:
         sweep(logger, way)
     found, configs = lox.load(tmp_path), lox.load_config(tmp_path)
     expected = {}
@@ -132,9 +132,10 @@ def test_a_name_alone_identifies_a_run():
     assert logger.runs["baseline"].config["rate"] == 0.5
 
 
+@pytest.mark.filterwarnings("ignore::lox.LoggerWarning")  # The step goes back.
 @pytest.mark.parametrize("jit", [lambda f: f, jax.jit])
 def test_notes_are_stored_and_do_not_identify(tmp_path, jit):
-    with SaveLogger(tmp_path) as logger:
+    with saver(tmp_path) as logger:
         for notes in ("first try", None, "another"):
             jit(lambda rate, notes=notes: logger.tap(train, logger.init(7, rate=rate, notes=notes))(rate))(0.1)
     assert len(lox.load(tmp_path)[name_of(7, rate=0.1)]["loss"]) == 9
@@ -243,7 +244,7 @@ def test_what_describes_a_run_needs_no_room():
 
 
 def test_a_run_begins_with_its_first_logs(tmp_path):
-    with SaveLogger(tmp_path / "runs") as logger:
+    with saver(tmp_path / "runs") as logger:
         state = logger.init(7, rate=0.1)
         jax.jit(logger.tap(lambda x: x + 1, state))(1.0)
         jax.jit(lambda rate: logger.tap(lambda x: x + 1, logger.init(7, rate=rate))(rate))(0.5)
@@ -265,6 +266,7 @@ def test_all_loggers_of_several_have_the_runs(way):
         assert set(each.runs) == {name_of(7, rate=0.1), name_of(0), name_of(1)}
 
 
+@pytest.mark.filterwarnings("ignore::lox.LoggerWarning")  # The step goes back.
 def test_a_state_may_leave_the_program_that_made_it():
     logger = MemoryLogger()
     made = jax.jit(lambda rate: logger.init(7, rate=rate))(0.1)
@@ -354,7 +356,7 @@ def test_two_runs_whose_names_would_be_equal_have_longer_ones(monkeypatch):
 
 @pytest.mark.parametrize("title", ["a/b", "..", "日本", "x" * 500, "a b", "con", ".hidden"])
 def test_any_text_may_be_the_name_of_a_run(tmp_path, title):
-    with SaveLogger(tmp_path) as logger:
+    with saver(tmp_path) as logger:
         state = logger.init(7, name=title)
         logger.log(state, lox.logdict({"x": np.ones(1)}))
     assert list(lox.load(tmp_path)) == [state.name] and len(state.name) < 100
@@ -363,11 +365,11 @@ def test_any_text_may_be_the_name_of_a_run(tmp_path, title):
 
 def test_a_directory_of_another_run_is_not_continued(tmp_path):
     for seed in range(2):
-        with SaveLogger(tmp_path) as logger:
+        with saver(tmp_path) as logger:
             logger.log(logger.init(seed), lox.logdict({"x": np.ones(1)}))
     (tmp_path / name_of(0)).rename(tmp_path / "moved")
     (tmp_path / name_of(1)).rename(tmp_path / name_of(0))
-    logger = SaveLogger(tmp_path)
+    logger = saver(tmp_path)
     logger.log(logger.init(0), lox.logdict({"x": np.ones(1)}))
     with pytest.raises(lox.StorageError, match="is another run already"):
         logger.close()
@@ -491,7 +493,7 @@ def test_states_of_one_run_take_little_memory():
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, jnp.bfloat16, jnp.float8_e4m3fn])
 def test_the_largest_number_of_a_dtype_describes_a_run(tmp_path, dtype):
     largest = jnp.finfo(dtype).max
-    with SaveLogger(tmp_path) as logger:
+    with saver(tmp_path) as logger:
         logger.log(run := logger.init(7, clip=largest), {"x": 1})
     assert dtype(json.loads((tmp_path / run.name / "manifest.json").read_text())["config"]["clip"]) == largest
 

@@ -18,7 +18,7 @@ from sinks import Mlflow, TensorBoard, Trackio, Wandb
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 import lox
-from lox.loggers import MemoryLogger, MlflowLogger, MultiLogger, TrackioLogger, WandbLogger, _processes
+from lox.loggers import MemoryLogger, MlflowLogger, TrackioLogger, WandbLogger, _processes
 from lox.loggers._identity import identity_of
 
 # MLflow's own, of SQLAlchemy.
@@ -490,6 +490,7 @@ def test_steps_that_are_no_integers(sink):
 
 
 @pytest.mark.integration
+@pytest.mark.filterwarnings("ignore::lox.LoggerWarning")
 def test_steps_that_go_backwards(sink):
     logged(sink, lox.logdict({"x": np.arange(3.0)}, {"step": {"x": np.array([5, 3, 4])}}))
     assert sorted(sink.numbers()[NAME]["x"]) == [(3, 1), (4, 2), (5, 0)]
@@ -529,7 +530,7 @@ def test_a_program_that_never_closes_its_logger_ends_in_peace(sink, end):
     positional, named = sink.arguments
     code = (
         "import numpy as np, lox\n"
-        f"logger = lox.loggers.{sink.of.__name__}(*{positional}, **{named})\n"
+        f"logger = lox.loggers.{sink.of.__name__}(*{positional}, name={sink.experiment!r}, **{named})\n"
         "logger.log(logger.init(7), lox.logdict({'x': np.ones(3)}))\n"
         f"{end}\n"
     )
@@ -626,7 +627,7 @@ def test_tensorboard_goes_on_in_another_file_when_a_full_disk_has_room_again(ten
         "import numpy as np, lox\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
-        "logger = lox.loggers.TensorBoardLogger(sys.argv[1])\n"
+        "logger = lox.loggers.TensorBoardLogger(sys.argv[1], name='tried')\n"
         "state = logger.init(np.uint32([0, 7]))\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, unlimited[1]))\n"
         "logger.log(state, lox.logdict({'x': np.arange(2000.0)}))\n"
@@ -641,7 +642,7 @@ def test_tensorboard_goes_on_in_another_file_when_a_full_disk_has_room_again(ten
     command = [sys.executable, "-c", code, str(tensorboard.path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout == "File too large\n", done.stderr
-    torn, whole = sorted((tensorboard.path / NAME).iterdir())
+    torn, whole = sorted((tensorboard.path / tensorboard.experiment / NAME).iterdir())
     assert torn.stat().st_size <= 4096
     assert [event.step for event in EventFileLoader(str(whole)).Load() if event.HasField("summary")] == [2000, 2001]
     assert [(event.step, event.value) for event in tensorboard.read(NAME).Scalars("x")][-2:] == [(2000, 0), (2001, 1)]
@@ -660,7 +661,8 @@ def test_tensorboard_keeps_what_describes_the_run_apart_from_keys(tensorboard):
 
 @pytest.mark.integration
 def test_wandb_has_histograms_axes_and_what_describes_the_run(wandb):
-    with wandb.logger(project="p", group="g", config={"model": "small"}) as logger:
+    named = wandb.arguments[1]["init"] | {"project": "p", "group": "g", "config": {"model": "small"}}
+    with wandb.logger(init=named) as logger:
         run(logger)
     found = wandb.read()
     assert set(found) == set(NAMES)
@@ -714,10 +716,10 @@ def test_what_describes_a_wandb_run_is_kept_apart_from_what_wandb_says_of_it(wan
     assert config["_wandb_x"] == 1 and config["_wandb"] != 1  # W&B strips hyphens.
 
 
-@pytest.mark.parametrize("name", ["id", "resume", "reinit"])
+@pytest.mark.parametrize("name", ["resume", "reinit"])
 def test_keywords_that_are_those_of_the_logger_for_wandb(name):
     with pytest.raises(lox.LogValueError, match=f"its {name}= itself"):
-        WandbLogger(**{name: "mine"})
+        WandbLogger(init={name: "mine"})
 
 
 # -- MLflow --------------------------------------------------------------------------------------------------------
@@ -805,7 +807,7 @@ def test_an_mlflow_run_whose_params_hold_everything_has_no_artifact(mlflow):
 @pytest.mark.integration
 def test_an_mlflow_run_that_is_deleted_underneath_is_an_error_and_other_loggers_go_on(mlflow):
     memory = MemoryLogger()
-    logger = MultiLogger(mlflow.logger(), memory)
+    logger = mlflow.several(memory)
     for place in range(2):
         logger.log(logger.init(7), lox.logdict({"x": np.arange(2.0)}))
         if not place:
@@ -846,7 +848,7 @@ def test_the_active_run_of_mlflow_is_the_users(mlflow, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.uri)
     mine = module.start_run(experiment_id=mlflow.id)
     same_store = mlflow.uri.replace("mlflow.db", "./mlflow.db")
-    with MlflowLogger(same_store, mlflow.experiment) as logger:
+    with MlflowLogger(same_store, mlflow.name) as logger:
         logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))
     assert module.get_tracking_uri() == mlflow.uri
     assert module.active_run().info.run_id == mine.info.run_id
@@ -861,7 +863,7 @@ def test_the_active_run_of_mlflow_is_the_users(mlflow, monkeypatch):
 
 @pytest.mark.integration
 def test_trackio_has_histograms_and_what_describes_the_run(trackio):
-    with trackio.logger(group="g", config={"model": "small"}) as logger:
+    with trackio.logger(init={"group": "g", "config": {"model": "small"}}) as logger:
         run(logger)
     for lane, name in enumerate(NAMES):
         config = trackio.configs()[name]
@@ -884,7 +886,7 @@ def test_keys_that_are_columns_of_trackio_are_kept_apart_from_them(trackio):
 
 @pytest.mark.integration
 def test_what_describes_a_trackio_run_is_kept_apart_from_what_trackio_says_of_it(trackio):
-    with trackio.logger(group="g") as logger:
+    with trackio.logger(init={"group": "g"}) as logger:
         logger.log(logger.init(7, _Group=1, _Created=2), lox.logdict({"x": np.ones(1)}))
     config = trackio.configs()[name_of(7, _Group=1, _Created=2)]
     assert (config["_Group"], config["_Group_x-"], config["_Created_x-"]) == ("g", 1, 2)
@@ -915,7 +917,10 @@ def test_the_run_of_trackio_is_the_users(trackio):
     module.finish()
     assert mine.name == "mine"
     numbers = trackio.numbers()
-    assert (dict(numbers["mine"]), dict(numbers[NAME])) == ({"my own": [(0, 3)]}, {"x": [(0, 1)]})
+    assert {name: dict(events) for name, events in numbers.items()} == {
+        "mine": {"my own": [(0, 3)]},
+        NAME: {"x": [(0, 1)]},
+    }
 
 
 @pytest.mark.integration
@@ -930,7 +935,7 @@ def test_trackio_has_written_when_flush_returns(trackio):
 @pytest.mark.integration
 def test_a_database_of_trackio_that_is_locked_is_an_error_and_other_loggers_go_on(trackio):
     memory = MemoryLogger()
-    logger = MultiLogger(trackio.logger(), memory)
+    logger = trackio.several(memory)
     logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))
     logger.flush()
     database = trackio.folder / f"{trackio.project}.db"
@@ -954,8 +959,9 @@ def test_a_name_that_trackio_does_not_take(trackio_folder):
 
 @pytest.mark.integration
 def test_a_wandb_run_that_is_finished_underneath_is_an_error_and_other_sinks_go_on(wandb):
-    first, memory = wandb.logger(), MemoryLogger()
-    logger = MultiLogger(first, memory)
+    memory = MemoryLogger()
+    logger = wandb.several(memory)
+    first = logger.loggers[0]
     logger.log(logger.init(7), lox.logdict({"x": np.arange(2.0)}))
     logger.flush()
     for each in first._wandb_runs.values():
@@ -996,7 +1002,8 @@ def test_another_process_continues_the_runs(mlflow, trackio):
     program = f"""
 import numpy as np, lox
 from lox.loggers import MlflowLogger, MultiLogger, TrackioLogger
-logger = MultiLogger(MlflowLogger({mlflow.uri!r}, {mlflow.experiment!r}), TrackioLogger({trackio.project!r}))
+both = MlflowLogger({mlflow.uri!r}, {mlflow.name!r}), TrackioLogger({trackio.project!r})
+logger = MultiLogger(*both, resume="tried")
 logger.log(logger.init(7), lox.logdict({{"x": np.array([5.0])}}, {{"step": {{"x": np.array([10])}}}}))
 """
     both = [logged(each, {"x": np.ones(1)}) for each in (mlflow, trackio)]

@@ -77,7 +77,7 @@ def load_config(path: str | Path) -> dict[str, Any]:
 
 
 def runs(path: str | Path) -> dict[str, Path]:
-    """The runs in a directory, by name; the directory itself when it is one.
+    """The runs in a directory, by name; the directory itself when it is one. What is in a run is not listed.
 
     Raises:
         StorageError: There is no such directory.
@@ -87,7 +87,9 @@ def runs(path: str | Path) -> dict[str, Path]:
         return {path.resolve().name: path}
     if not path.is_dir():
         raise StorageError(f"{path} is no directory of runs.")
-    return {found.parent.relative_to(path).as_posix(): found.parent for found in sorted(path.rglob(MANIFEST))}
+    found = sorted(manifest.parent for manifest in path.rglob(MANIFEST))
+    inside = {run for run in found if not set(found).isdisjoint(run.parents)}
+    return {run.relative_to(path).as_posix(): run for run in found if run not in inside}
 
 
 def _some(path: str | Path) -> dict[str, Path]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import os
+import uuid
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from lox._exceptions import StorageError
-from lox._host_values import plain, without_addresses
+from lox._host_values import plain, steps_of_elements, without_addresses
 from lox._logdict import logdict
 from lox._run_all import each
 from lox._storage._column import Column, lost
 from lox._storage._manifest import MANIFEST, new_manifest, read_manifest, to_json, write_manifest
-from lox._storage._owner import claim, release
-from lox._storage._segment import Segment, as_stored, segments_of
+from lox._storage._owner import claim, holds, release
+from lox._storage._segment import Segment, as_stored, from_stored, segments_of
 
 
 class RunWriter:
@@ -29,11 +32,14 @@ class RunWriter:
         config: What describes it.
         identity: What tells it from other runs.
         about: What else the manifest of a new run says of it, by name.
-        must_be_new: Whether it is an error that the run exists.
+        takes_over: Whether a claim of a process on another machine does not count, of which nobody here can tell
+            whether it lives.
+
+    Attributes:
+        is_new: Whether the run was not there.
 
     Raises:
-        StorageError: The run exists and must not, or is another one; another process writes it; or the directory is
-            no run.
+        StorageError: The run is another one; another process writes it; or the directory is no run.
     """
 
     def __init__(
@@ -43,21 +49,19 @@ class RunWriter:
         config: Mapping[str, Any],
         identity: str,
         about: Mapping[str, Any],
-        must_be_new: bool = False,
+        takes_over: bool = False,
     ):
         self.path = path
         self._columns: dict[tuple[str, int], list[Column]] = {}
         path.mkdir(parents=True, exist_ok=True)
-        self._claim = claim(path)
+        self._claim = claim(path, takes_over)
         try:
-            exists = (path / MANIFEST).exists()
-            if exists and must_be_new:
-                raise StorageError(f"{path} is a run already. Give this one another key or path.")
-            self._manifest = read_manifest(path) if exists else new_manifest(key, {"run": identity, **about})
+            self.is_new = not (path / MANIFEST).exists()
+            self._manifest = new_manifest(key, {"run": identity, **about}) if self.is_new else read_manifest(path)
             if self._manifest.get("run", identity) != identity:
-                raise StorageError(f"{path} is another run already. Give this one another name or path.")
+                raise StorageError(f"{path} is another run already. Give this one another name.")
             self._segments = segments_of(self._manifest, path)
-            self._changed = not exists
+            self._changed = self.is_new
             self._warn_of_another(config)
             self.describe(config)
         except BaseException:
@@ -78,7 +82,7 @@ class RunWriter:
             if name in said and _text(said[name]) != _text(value):
                 warnings.warn(
                     f"{self.path} is a run already, with {name}={said[name]!r}, and goes on with {plain(value)!r}. If "
-                    "this is another experiment, give it another key or path.",
+                    "this is another run, give it another name.",
                     stacklevel=2,
                 )
 
@@ -102,6 +106,8 @@ class RunWriter:
             else:
                 runs.append((segment, [logs]))
 
+        if not holds(self.path, self._claim):
+            raise StorageError(f"{self.path} is written by another process now, which continues the experiment.")
         try:
             each(sort, ((key, logs) for logs in parts for key in logs.data))
         finally:
@@ -120,7 +126,7 @@ class RunWriter:
         known = self._segments.get(key, [])
         if known and dataclasses.replace(known[-1], number=0, stem=like.stem) == like:
             return known[-1]
-        segment = dataclasses.replace(like, number=len(known))
+        segment = dataclasses.replace(like, number=max((each.number for each in known), default=-1) + 1)
         absent(self.path / file for _, file, *_ in segment.columns())
         self._segments[key] = [*known, segment]
         self._changed = True
@@ -153,6 +159,91 @@ class RunWriter:
         for column in columns:
             column.count = count
         return columns
+
+    def last_steps(self) -> dict[str, np.ndarray]:
+        """The largest counter `step` of each key that has one, of each batch element."""
+        found = {}
+        for key, segments in self._segments.items():
+            steps = [self._steps(segment) for segment in segments[-1:]]
+            if steps and steps[0] is not None and len(steps[0]):
+                found[key] = np.fmax.reduce(steps[0])
+        return found
+
+    def set_aside(self, step: int) -> list[str]:
+        """Takes the events whose counter `step` is this one or a later one, in any batch element, out of the run.
+
+        They are in a run of their own then, a directory `aside-N` of the run.
+
+        Returns:
+            The keys with events that have no such counter, which stay.
+        """
+        later: dict[tuple[str, int], np.ndarray] = {}
+        without = []
+        for key, segments in self._segments.items():
+            for segment in segments:
+                steps = self._steps(segment)
+                if steps is None:
+                    without.append(key)
+                elif (found := (steps >= step).any(1)).any():
+                    later[key, segment.number] = found
+        if later:
+            self._take_out(later)
+        return list(dict.fromkeys(without))
+
+    def _take_out(self, later: Mapping[tuple[str, int], np.ndarray]) -> None:
+        """Moves events of segments to a run of their own. Killed at any time, the run has all of them, or none."""
+        old = [segment for key, of in self._segments.items() for segment in of if (key, segment.number) in later]
+        scratch = self.path / f".{uuid.uuid4().hex}"
+        scratch.mkdir()
+        aside = scratch / "aside"
+        aside.mkdir()
+        moved: dict[str, list[Segment]] = {}
+        left: dict[str, list[Segment]] = {}
+        for key, segments in self._segments.items():
+            for segment in segments:
+                taken = later.get((key, segment.number))
+                if taken is None:
+                    left.setdefault(key, []).append(segment)
+                    continue
+                number = max(each.number for each in [*segments, *left.get(key, [])]) + 1
+                self._copy(segment, taken, aside, segment)
+                moved.setdefault(key, []).append(segment)
+                if not taken.all():
+                    rest = dataclasses.replace(segment, number=number)
+                    self._copy(segment, ~taken, scratch, rest)
+                    left.setdefault(key, []).append(rest)
+        columns = {key: [segment.to_json() for segment in segments] for key, segments in moved.items()}
+        write_manifest(aside, self._manifest | {"columns": columns})
+        number = next(number for number in itertools.count(1) if not (self.path / f"aside-{number}").exists())
+        os.rename(aside, self.path / f"aside-{number}")
+        for column in scratch.iterdir():
+            os.replace(column, self.path / column.name)
+        scratch.rmdir()
+        self._segments, self._changed = left, True
+        self._columns = {}
+        self._write_manifest()
+        for segment in old:
+            for _, file, *_ in segment.columns():
+                (self.path / file).unlink(missing_ok=True)
+
+    def _copy(self, segment: Segment, chosen: np.ndarray, folder: Path, to: Segment) -> None:
+        """Writes some events of a segment as another one to a directory."""
+        for (_, file, dtype, shape, _), (_, new, *_) in zip(segment.columns(), to.columns(), strict=True):
+            entries = Column.read(self.path / file, dtype, shape)[: len(chosen)]
+            Column.create(folder / new, dtype, shape).append(entries[chosen])
+
+    def _steps(self, segment: Segment) -> np.ndarray | None:
+        """The counter `step` of a segment, of shape `(events, elements)`; None when it has none."""
+        try:
+            arrays = {part: Column.read(self.path / file, dtype, of) for part, file, dtype, of, _ in segment.columns()}
+        except (StorageError, FileNotFoundError):  # It is damaged, as its next event will say, or has no event yet.
+            return np.zeros((0, 1))
+        count = min(map(len, arrays.values()))
+        if "step" not in arrays:
+            return None
+        logical = next(logical for name, logical, _ in segment.steps if name == "step")
+        mask = arrays["@mask"][:count] if "@mask" in arrays else None
+        return steps_of_elements(from_stored(arrays["step"][:count], logical), mask)
 
     def _write_manifest(self) -> None:
         if self._changed:

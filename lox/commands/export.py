@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-import re
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,10 +14,12 @@ from jax import dtypes
 from lox._exceptions import LoxError
 from lox._extras import extra
 from lox._logdict import logdict
+from lox._run_all import each
 from lox._storage import read_manifest
 from lox.commands._output import Failure
 from lox.commands._runs import Runs
 from lox.loggers import Logger, Run, TensorBoardLogger, WandbLogger
+from lox.loggers._experiment import experiment_name
 
 if TYPE_CHECKING:
     import pandas
@@ -47,34 +47,21 @@ def to_parquet(path: Path, out: Path, wide: bool) -> int:
 
 
 def to_tensorboard(path: Path, out: Path) -> int:
-    """Writes a directory for TensorBoard for each run."""
-    runs = Runs(path)
+    """Writes a directory for TensorBoard for each run, in one for each experiment."""
     with extra("tensorboard", "export"):
         import tensorboardX  # noqa: F401  (the logger imports it)
-    for name, logs in runs:
-        if (out / name).is_dir() and any((out / name).iterdir()):
-            runs.fail(f"{out / name} has something in it already, to which the run would be added: delete it")
-        else:
-            _write(runs, name, name, logs, lambda: TensorBoardLogger(out))
-    return runs.exit_code
+    return _to_loggers(Runs(path), path, lambda name: TensorBoardLogger(out, name=name))
 
 
 def to_wandb(path: Path, out: Path | None, offline: bool, project: str | None) -> int:
-    """Logs each run to a W&B run of its own."""
-    runs = Runs(path)
+    """Logs each run to a W&B run of its own, in a group for each experiment."""
     with extra("wandb", "export"):
         import wandb  # noqa: F401  (the logger imports it)
     options: dict[str, Any] = {"mode": "offline" if offline else None, "dir": out, "project": project}
     given = {name: value for name, value in options.items() if value is not None}
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    for name, logs in runs:
-        title = re.sub(r"[^A-Za-z0-9_.-]", "-", name)  # A path cannot be the id of a W&B run.
-        if there := next((out or Path()).glob(f"wandb/offline-run-*-{glob.escape(title)}"), None):
-            runs.fail(f"{there} is this run already, to which its events would be added: delete it")
-            continue
-        _write(runs, name, title, logs, lambda: WandbLogger(**given))
-    return runs.exit_code
+    return _to_loggers(Runs(path), path, lambda name: WandbLogger(name=name, init=given))
 
 
 def _table(runs: Runs, wide: bool) -> pandas.DataFrame:
@@ -121,8 +108,24 @@ def _real(runs: Runs, name: str, logs: logdict) -> logdict:
     return logs.filter(lambda key: key not in complex_keys) if complex_keys else logs
 
 
-def _write(runs: Runs, name: str, title: str, logs: logdict, make: Callable[[], Logger]) -> None:
-    """Writes a run to a logger of its own, which names it by this title."""
+def _to_loggers(runs: Runs, path: Path, make: Callable[[str], Logger]) -> int:
+    """Writes all runs to loggers: those in one directory are an experiment, which has its name."""
+    loggers: dict[str, Logger] = {}
+    for name, logs in runs:
+        parent, _, title = name.rpartition("/")
+        experiment = experiment_name(parent or path.resolve().name)
+        try:
+            if experiment not in loggers:
+                loggers[experiment] = make(experiment)
+            _write(loggers[experiment], runs, name, title, logs)
+        except Exception as error:  # noqa: BLE001  (whatever a sink raises; the other runs go on)
+            runs.fail(f"{name}: {error}")
+    each(lambda logger: logger.close(), loggers.values())
+    return runs.exit_code
+
+
+def _write(logger: Logger, runs: Runs, name: str, title: str, logs: logdict) -> None:
+    """Writes a run to a logger under this title."""
     manifest = read_manifest(runs.folders[name])
     run = Run(tuple(manifest["key"]), manifest["config"], name=title, identity=title, notes=manifest.get("notes"))
 
@@ -130,8 +133,5 @@ def _write(runs: Runs, name: str, title: str, logs: logdict, make: Callable[[], 
         logger._begin(run)
         logger._write_happened(run, _real(runs, name, logs))
 
-    try:
-        with make() as logger:
-            logger._deliver(write)
-    except Exception as error:  # noqa: BLE001  (whatever a sink raises; the other runs go on)
-        runs.fail(f"{name}: {error}")
+    logger._deliver(write)
+    logger.flush()

@@ -18,7 +18,7 @@ from lox import _channel, _transform
 from lox._ambient import ambient, in_context
 from lox._arguments import read_counters, read_event
 from lox._effect import emit, recording
-from lox._exceptions import LogDataError, LogValueError, SpoolWarning
+from lox._exceptions import LogDataError, LoggerWarning, LogValueError, SpoolWarning
 from lox._log import log
 from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant
@@ -29,7 +29,9 @@ from lox._tap import labelled_tap
 from lox._trace import is_outermost
 from lox.loggers._arrived import SEVERAL_OF_ONE, Arrived, arrived, by_group
 from lox.loggers._calls import some_calls
+from lox.loggers._cards import Cards
 from lox.loggers._curves import BatchAs
+from lox.loggers._experiment import Experiment
 from lox.loggers._gathering import joined
 from lox.loggers._packing import (
     Arrays,
@@ -46,7 +48,7 @@ from lox.loggers._packing import (
     unpacked,
     with_counters,
 )
-from lox.loggers._processes import Processes, Word, here, home, whole
+from lox.loggers._processes import Processes, Word, agree, here, home, whole
 from lox.loggers._run import Run
 from lox.loggers._state import (
     Description,
@@ -70,7 +72,15 @@ class Logger:
     `write` gets the logs of one run at a time, in the order in which they happened, on a thread of the logger's own,
     whatever threads they came from. What it raises is kept until `flush` or `close`, and the logger goes on.
 
+    A logger is an experiment, a new one by default, and what it writes is apart from that of other experiments.
+
     Args:
+        name: The name of the experiment; by default the date, the time and the script. An experiment of a name that
+            exists gets a number, as in "name-2".
+        resume: The name of the experiment to continue, or "latest", the one that was begun or continued last. When
+            there is none, "latest" begins a new one, with a `LoggerWarning`.
+        from_step: The step from which to continue: events whose counter `step` is this one or a later one, in any batch
+            element, are taken back before the first new event of their run. Without it, new events follow all others.
         room: How many deliveries from programs may wait to be written.
         overflow: What to do with one that finds no room: "wait", which makes the program wait as well, or "drop",
             which counts them in `dropped`.
@@ -83,7 +93,12 @@ class Logger:
             that keep arrays keep all of it.
 
     Raises:
-        LogValueError: An argument is none of the above. A `ValueError`.
+        LogDataError: A name is no text, or `from_step` no integer. A `TypeError`.
+        LogValueError: An argument is none of the above; or, by the first `init`, `resume` names no experiment. A
+            `ValueError`.
+
+    A run whose `step` goes back has a `LoggerWarning`, once for each logger: a program that was begun again from a
+    checkpoint needs `from_step`.
 
     A logger that nothing refers to any more writes what it was given and closes its runs. Loggers that are open when
     the interpreter exits are closed. A forked process has none of its parent's logs that wait, and closes no logger of
@@ -109,15 +124,21 @@ class Logger:
     def __init__(
         self,
         *,
+        name: str | None = None,
+        resume: str | None = None,
+        from_step: int | None = None,
+        batch_as: BatchAs = "mean",
         room: int = 1024,
         overflow: Literal["wait", "drop"] = "wait",
         processes: Word | None = None,
-        batch_as: BatchAs = "mean",
     ):
         drops = _transform.choice("overflow", overflow, ("wait", "drop")) == "drop"
         _transform.choice("batch_as", batch_as, get_args(BatchAs))
-        name = type(self).__name__
+        of_type = type(self).__name__
         given = dict(vars(self))
+        self._experiment = Experiment(name, resume, from_step)
+        self._place: Cards | None = None
+        self._is_ordered = True
         self.batch_as: BatchAs = batch_as
         self._processes = Processes(processes)
         self._runs: dict[str, Run] = {}
@@ -129,11 +150,12 @@ class Logger:
         self._count = 0
         self._early: list[tuple[int, logdict, Arrived]] = []
         self._shards: dict[str, int] = {}
-        self._worker = Worker(name, _transform.positive("room", room) or 1, drops, self._sync)
+        self._worker = Worker(of_type, _transform.positive("room", room) or 1, drops, self._sync)
         for attribute, value in given.items():
             if hasattr(Logger, attribute) or vars(self)[attribute] is not value:
                 raise LogValueError(
-                    f"{name} sets the attribute {attribute!r}, which lox.loggers.Logger has: give yours another name."
+                    f"{of_type} sets the attribute {attribute!r}, which lox.loggers.Logger has: give yours another "
+                    "name."
                 )
         _open.add(self)
 
@@ -191,8 +213,10 @@ class Logger:
         Raises:
             LogDataError: The key is none, or is several; or `config` is no mapping, or `name` or `notes` no text. A
                 `TypeError`.
-            LogValueError: Two values that describe the run have one name, or `name` is empty. A `ValueError`.
+            LogValueError: Two values that describe the run have one name, or `name` is empty; or the logger should
+                continue an experiment that is not there. A `ValueError`.
         """
+        self._prepare()
         return state_of(key, config, values, name, notes)
 
     def tap(
@@ -206,7 +230,8 @@ class Logger:
             every_calls: Log only every k-th call of the returned function, the first one first; the other calls run as
                 without the logger. It counts calls from Python, and is an error inside `jit`, `vmap` or `scan`, where
                 `interval` takes every k-th event.
-            **options: Keywords of `lox.tap`: `argnames`, `tags`, `interval`, `prefix`, `buffer`, `ordered`.
+            **options: Keywords of `lox.tap`: `argnames`, `tags`, `interval`, `reduce`, `window`, `prefix`, `buffer`,
+                `ordered` and `on_error`.
 
         Returns:
             A function of the same signature and results.
@@ -373,6 +398,17 @@ class Logger:
             error.add_note(f"Closing {self!r} raised {type(another).__name__}: {another}")
 
     @property
+    def experiment(self) -> str:
+        """The name of the experiment, which is begun for that if no run has begun yet.
+
+        Raises:
+            LogValueError: It should be continued, and is not there. A `ValueError`.
+            OSError: It cannot be begun, in whatever way the service says so.
+        """
+        self._prepare()
+        return self._experiment.begin(self._place)
+
+    @property
     def dropped(self) -> int:
         """How many deliveries were dropped for want of room."""
         return self._worker.dropped
@@ -383,11 +419,10 @@ class Logger:
     # -- On the way -----------------------------------------------------------------------------------------------
 
     def _checked(self, state: State | None) -> State:
-        if not hasattr(self, "_worker"):
-            raise LogValueError(f"{type(self).__name__}.__init__ must call super().__init__(), which makes its thread.")
-        if self._worker.stopped:
+        if hasattr(self, "_worker") and self._worker.stopped:
             raise LogValueError(f"{self!r} was closed, and can be given no more logs.")
         here()  # While this thread may ask JAX.
+        self._prepare()
         if not isinstance(state, State):
             raise LogDataError(
                 f"A logger needs the state of a run, as {type(self).__name__}.init(key) gives it; got "
@@ -396,10 +431,58 @@ class Logger:
         refuse_several(np.shape(state.words)[:-1])
         return state
 
+    def _prepare(self) -> None:
+        """Does what must be known before programs run: what is continued, and what other processes write."""
+        if not hasattr(self, "_worker"):
+            raise LogValueError(f"{type(self).__name__}.__init__ must call super().__init__(), which makes its thread.")
+        if self._experiment.name is not None:
+            return
+        self._experiment.owner = repr(self)
+        if self._shares():
+            agree(self._experiment)
+        elif self._experiment.is_resumed and here().process == 0:
+            self._experiment.begin(self._place)
+            self._close_others()
+
+    def _kept_by(self, place: Cards) -> None:
+        """Has its experiments known in a place."""
+        self._place = place
+        self._experiment.kept_by(place)
+
+    def _shares(self) -> bool:
+        """Whether other processes may write to the same runs."""
+        return self._processes.shares()
+
+    def _write_for(self, experiment: Experiment) -> None:
+        """Writes an experiment that others write as well, instead of its own.
+
+        Raises:
+            LogValueError: It has one of its own. A `ValueError`.
+        """
+        if self._experiment is experiment:
+            return
+        if not self._experiment.may_be_another:
+            raise LogValueError(
+                f"{self!r} has an experiment of its own. Give name=, resume= and from_step= to {experiment.owner}."
+            )
+        experiment.takes(self._experiment)
+        self._experiment = experiment
+
+    def _close_others(self) -> None:
+        """Closes those loggers of this process that write what this one continues."""
+        for other in _channel.members(_open):
+            if other._experiment is not self._experiment and self._experiment.is_that_of(other._experiment):
+                try:
+                    other.close()
+                except Exception as error:  # noqa: BLE001  (it is that logger's)
+                    _channel.keep(error)
+
     def _tapped(
         self, fun: Function, state: State, options: Mapping[str, Any], take: Callable[[logdict], None] | None = None
     ) -> Function:
         of_run = labels(state)
+        if options.get("ordered") is False:
+            self._is_ordered = False
         tapped = labelled_tap(fun, take or self._take, of_run, **options)
         if not state._is_traced:
             self._learn(state._number, state._describe)
@@ -454,6 +537,7 @@ class Logger:
 
     def _begin(self, run: Run) -> None:
         """Starts a run."""
+        self._experiment.begin(self._place)
         self.start(run)
         self._names.add(run.name)
         self._runs[run.identity] = run
@@ -508,8 +592,11 @@ class Logger:
         """Writes what happened of logs that may hold more."""
         for key, dropped in counts_of_dropped(logs):
             if np.any(dropped):
-                message = f"{np.sum(dropped)} events of {key!r} were dropped before {self!r} got them: max_iters= of "
-                warnings.warn(message + "spool is too small.", SpoolWarning, stacklevel=2)
+                self._warn(
+                    f"{np.sum(dropped)} events of {key!r} of run {run.name} were dropped before {self!r} got them: "
+                    "max_events= or max_iters= of spool is too small.",
+                    SpoolWarning,
+                )
         logs = happened(logs)
         if not logs._timelines:
             return
@@ -534,6 +621,9 @@ class Logger:
         finally:  # It may have written some of them.
             for key, values in items(logs):
                 run.seen[key] = run.seen.get(key, 0) + len(values)
+        if self._is_ordered and (back := run.goes_back(logs)):
+            self._is_ordered = False
+            self._warn(f"Run {run.name}: {back}")
 
     def _sync(self) -> None:
         for act in (self._write_early, self._write_gathered, self.sync):
@@ -542,6 +632,7 @@ class Logger:
     def _finish(self) -> None:
         self._attempt(self._refuse_unknown)
         self._attempt(each, self.finish, self._runs.values())
+        self._attempt(self._experiment.end, self._place)
 
     def _refuse_unknown(self) -> None:
         """Raises an error for logs of which nobody said to what run they belong."""
@@ -557,6 +648,13 @@ class Logger:
             act(*args)
         except BaseException as error:  # noqa: BLE001  (whatever a sink raises: the next task runs all the same)
             self._failed(error)
+
+    def _warn(self, message: str, category: type[Warning] = LoggerWarning) -> None:
+        """Warns; where warnings are errors, the logger goes on all the same."""
+        try:
+            warnings.warn(message, category, stacklevel=3)
+        except category as warning:
+            self._failed(warning)
 
     def _failed(self, error: BaseException) -> None:
         error.add_note(f"The error was raised by {self!r}.")

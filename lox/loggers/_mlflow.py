@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import threading
@@ -16,6 +17,7 @@ from lox._extras import extra
 from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant
 from lox._run_all import each
+from lox.loggers._cards import Card
 from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
 from lox.loggers._names import escaped
@@ -24,6 +26,12 @@ from lox.loggers._run import Run
 
 TAG = "lox.run"
 """The tag of an MLflow run that holds the identity of the run."""
+
+TAG_OF_EXPERIMENT = "lox.experiment"
+"""The tag of the MLflow run of an experiment that holds its card."""
+
+TAG_OF_PARENT = "mlflow.parentRunId"
+"""The tag by which MLflow knows the parent of a run."""
 
 TAG_OF_NOTES = "mlflow.note.content"
 """The tag that MLflow shows as the description of a run."""
@@ -51,13 +59,103 @@ _starting = threading.Lock()
 """Two threads do not begin runs at once."""
 
 
+@dataclasses.dataclass(frozen=True)
+class _Store:
+    """One of MLflow's experiments. The cards of lox's are in runs of it, each of which is the parent of others.
+
+    A store is made or changed by opening it, which is for the processes that write.
+    """
+
+    tracking_uri: str | None
+    experiment_name: str
+    open: Callable[[], Any] = dataclasses.field(compare=False)
+    refusal: type[Exception] = dataclasses.field(compare=False)
+    _parents: dict[str, str] = dataclasses.field(default_factory=dict, compare=False)
+
+    @functools.cached_property
+    def client(self) -> Any:
+        return self.open()
+
+    @functools.cached_property
+    def id(self) -> str:
+        found = self.client.get_experiment_by_name(self.experiment_name)
+        if found is None:
+            try:
+                return self.client.create_experiment(self.experiment_name)
+            except self.refusal:  # Another process may have made it since.
+                found = self.client.get_experiment_by_name(self.experiment_name)
+                if found is None:
+                    raise
+        return found.experiment_id
+
+    def search(self, condition: str) -> list[Any]:
+        """The runs of which something holds, the first one first."""
+        found: list[Any] = []
+        token = None
+        while token is None or token:
+            page = self.client.search_runs(
+                [self.id], condition, order_by=["attributes.start_time ASC"], page_token=token
+            )
+            found += page
+            token = page.token or ""
+        return sorted(found, key=lambda run: (run.info.start_time, run.info.run_id))
+
+    def create(self, tags: Mapping[str, str], name: str) -> Any:
+        """A new run."""
+        return self.client.create_run(self.id, tags=dict(tags), run_name=name)
+
+    def parent(self, name: str) -> str:
+        """The id of the run of an experiment; of several of one name, the first."""
+        if name not in self._parents:
+            for run in self._of_experiments()[::-1]:
+                self._parents[Card.from_json(run.data.tags[TAG_OF_EXPERIMENT]).name] = run.info.run_id
+        return self._parents[name]
+
+    def _of_experiments(self) -> list[Any]:
+        return self.search(f"tags.`{TAG_OF_EXPERIMENT}` LIKE '%'")
+
+    def read(self) -> dict[str, Card]:
+        """See `Cards`."""
+        cards = [Card.from_json(run.data.tags[TAG_OF_EXPERIMENT]) for run in self._of_experiments()]
+        return {card.name: card for card in cards[::-1]}
+
+    def make(self, card: Card) -> bool:
+        """See `Cards`. Of several that are made at once, the first stays."""
+        if card.name in self.read():
+            return False
+        mine = self.create({TAG_OF_EXPERIMENT: card.to_json()}, card.name).info.run_id
+        if self.parent(card.name) == mine:
+            return True
+        self.client.delete_run(mine)
+        return False
+
+    def replace(self, card: Card) -> None:
+        """See `Cards`."""
+        parent = self.parent(card.name)
+        self.client.set_tag(parent, TAG_OF_EXPERIMENT, card.to_json())
+        self.client.update_run(parent, status="RUNNING")
+
+    def remove(self, name: str) -> None:
+        """See `Cards`."""
+        self.client.delete_run(self._parents.pop(name))
+
+    def end(self, name: str) -> None:
+        """See `Cards`."""
+        self.client.set_terminated(self.parent(name))
+
+    def __str__(self) -> str:
+        return f"MLflow's experiment {self.experiment_name!r}"
+
+
 class MlflowLogger(Logger):
     """Logs each run to an MLflow run of its own. Needs the extra `mlflow`.
 
-    The MLflow run has the run's name. Its tag `lox.run` is the run's identity, by which the same key and config find it
-    again and continue it, and its tag `key` the run's key. What describes the run becomes its params. Where they cannot
-    hold it, for being longer than 6000 characters or for having changed since, an artifact does, which the tag
-    `lox.config` names.
+    The experiment is an MLflow run as well, and the parent of those of its runs, which have the names of the runs.
+    MLflow takes nothing back: with `from_step`, runs go on as further MLflow runs, whose names end in "-from4" for the
+    step 4. The tag `lox.experiment` of the parent is what is known of the experiment, the tag `lox.run` of the others
+    the identity of the run, and `key` its key. What describes the run becomes its params. Where they cannot hold it,
+    for being longer than 6000 characters or for having changed since, an artifact does, which the tag `lox.config`
+    names.
 
     Numbers become metrics. An array becomes four metrics of what is finite in it, unless nothing is: `KEY.mean`,
     `KEY.std`, `KEY.min` and `KEY.max`. Values with batch axes become their mean, or what `batch_as` says. The step is
@@ -71,7 +169,7 @@ class MlflowLogger(Logger):
 
     Args:
         tracking_uri: The URI of a server, or of a store as in `"sqlite:///mlflow.db"`. Without it, MLflow's own.
-        experiment: The name of the experiment, which is made when there is none.
+        experiment_name: The name of MLflow's experiment, which is made when there is none.
         tags: More tags of the runs.
         images: Keys whose values are images: shape `(H, W)` or `(H, W, C)` with 1, 3 or 4 channels, of `uint8`, or of
             floats from 0 to 1.
@@ -89,7 +187,7 @@ class MlflowLogger(Logger):
     def __init__(
         self,
         tracking_uri: str | None = None,
-        experiment: str = "Default",
+        experiment_name: str = "Default",
         *,
         tags: Mapping[str, str] | None = None,
         images: str | Iterable[str] = (),
@@ -101,9 +199,9 @@ class MlflowLogger(Logger):
             from mlflow.tracking import MlflowClient
         self._images = keys_of_images(images)
         self._entities, self._tags = entities, dict(tags or {})
-        self._open: Callable[[], Any] = functools.partial(MlflowClient, tracking_uri)
-        self._refusal = MlflowException
-        self._experiment_name = experiment
+        self._store = _Store(
+            tracking_uri, experiment_name, functools.partial(MlflowClient, tracking_uri), MlflowException
+        )
         self._ids: dict[str, str] = {}
         self._params: dict[str, dict[str, str]] = {}
         self._config: dict[str, dict[str, str]] = {}
@@ -111,40 +209,25 @@ class MlflowLogger(Logger):
         self._held: dict[str, list[tuple[str, float, int]]] = {}
         self._time = 0
         super().__init__(**options)
+        self._kept_by(self._store)
 
-    # A store is made or changed by opening it, which is for the processes that write.
-    @functools.cached_property
+    @property
     def _client(self) -> Any:
-        return self._open()
-
-    @functools.cached_property
-    def _experiment(self) -> str:
-        """The id of the experiment."""
-        found = self._client.get_experiment_by_name(self._experiment_name)
-        if found is None:
-            try:
-                return self._client.create_experiment(self._experiment_name)
-            except self._refusal:  # Another process may have made it since.
-                found = self._client.get_experiment_by_name(self._experiment_name)
-                if found is None:
-                    raise
-        return found.experiment_id
+        return self._store.client
 
     def start(self, run: Run) -> None:
         """See `Logger`."""
+        card = self._experiment.card(self._store)
+        parent = self._store.parent(card.name)
+        identity = f"{run.identity}{card.suffix}"
         with _starting:
-            mine = self._client.search_runs(
-                [self._experiment],
-                f"tags.`{TAG}` = '{run.identity}'",
-                order_by=["attributes.start_time ASC"],
-                max_results=1,
-            )
+            mine = self._store.search(f"tags.`{TAG}` = '{identity}' and tags.`{TAG_OF_PARENT}` = '{parent}'")[:1]
             if mine:
                 self._client.update_run(mine[0].info.run_id, status="RUNNING")
             else:
                 notes = {} if run.notes is None else {TAG_OF_NOTES: run.notes}
-                tags = self._tags | notes | {TAG: run.identity, "key": json.dumps(run.key)}
-                mine = [self._client.create_run(self._experiment, tags=tags, run_name=run.name)]
+                tags = self._tags | notes | {TAG: identity, TAG_OF_PARENT: parent, "key": json.dumps(run.key)}
+                mine = [self._store.create(tags, f"{run.name}{card.suffix}")]
         self._ids[run.name] = mine[0].info.run_id
         self._params[run.name] = dict(mine[0].data.params)
         if TAG_OF_CONFIG in mine[0].data.tags:
@@ -205,11 +288,13 @@ class MlflowLogger(Logger):
     def _send(self, name: str) -> None:
         # MLflow keeps one of several equal metrics of one millisecond: those of one step are of later ones.
         now = self._time = max(time.time_ns() // 1_000_000, self._time + 1)
-        count: Counter[tuple[str, int]] = Counter()
+        late: Counter[str] = Counter()
+        latest: dict[str, int] = {}
         metrics = []
         for metric, value, step in self._held.pop(name, []):
-            metrics.append(self._entities.Metric(metric, value, now + count[metric, step], step))
-            count[metric, step] += 1
-        self._time += max(count.values(), default=0)
+            late[metric] += latest.get(metric) == step
+            latest[metric] = step
+            metrics.append(self._entities.Metric(metric, value, now + late[metric], step))
+        self._time += max(late.values(), default=0)
         if metrics:
             self._client.log_batch(self._ids[name], metrics=metrics)  # Which takes any number, in several calls.

@@ -8,6 +8,7 @@ from lox import _channel
 from lox._exceptions import LogDataError
 from lox._misspelt import says_what_was_meant
 from lox._run_all import each
+from lox.loggers._experiment import Experiment
 from lox.loggers._logger import Logger
 from lox.loggers._state import Description
 
@@ -19,9 +20,13 @@ class MultiLogger(Logger):
 
     Args:
         *loggers: The loggers. Closing this one closes them.
+        name: The name of their experiment, which is one for all of them, as for `Logger`.
+        resume: The experiment that they continue, as for `Logger`.
+        from_step: The step from which they continue it, as for `Logger`.
 
     Raises:
         LogDataError: One of them is none. A `TypeError`.
+        LogValueError: One of them was given a name or an experiment to continue, or has begun one. A `ValueError`.
 
     >>> import jax.numpy as jnp
     >>> import lox
@@ -35,12 +40,27 @@ class MultiLogger(Logger):
     """
 
     @says_what_was_meant()
-    def __init__(self, *loggers: Logger):
+    def __init__(
+        self, *loggers: Logger, name: str | None = None, resume: str | None = None, from_step: int | None = None
+    ):
         for logger in loggers:
             if not isinstance(logger, Logger):
                 raise LogDataError(f"A MultiLogger takes loggers, got {logger!r} of type {type(logger).__name__}.")
-        super().__init__()
+        super().__init__(name=name, resume=resume, from_step=from_step)
         self.loggers = loggers
+        self._experiment.owner = "the MultiLogger"
+        for logger in loggers:
+            logger._write_for(self._experiment)
+
+    def _shares(self) -> bool:
+        """See `Logger`."""
+        return any(logger._shares() for logger in self.loggers)
+
+    def _write_for(self, experiment: Experiment) -> None:
+        """See `Logger`."""
+        super()._write_for(experiment)
+        for logger in self.loggers:
+            logger._experiment = experiment
 
     def _deliver(self, task: Callable[[Logger], None]) -> None:
         """See `Logger`."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import warnings
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
 
 from lox import _transform
@@ -15,6 +17,7 @@ from lox._arguments import untyped
 from lox._exceptions import LogValueError, TapWarning
 from lox._keys import impl_of, key_data
 from lox.loggers._arrived import Arrived
+from lox.loggers._experiment import Experiment
 
 Word = Literal["first", "all"]
 
@@ -89,6 +92,33 @@ class Processes:
     def suffix(self, arrived: Arrived) -> str:
         """The end of the names of the runs that they are written to."""
         return f"-process{here().process}" if arrived.axis and self.shares() else ""
+
+
+def agree(experiment: Experiment) -> None:
+    """Has all processes write the experiment that the first one begins or continues. All of them must call this.
+
+    Raises:
+        LogValueError: The first process cannot. A `ValueError`.
+    """
+
+    def exchanged() -> str:
+        told = b""
+        if here().process == 0:
+            try:
+                told = b"1" + experiment.told().encode()
+            except Exception as error:  # noqa: BLE001  (the others wait for an answer)
+                told = b"0" + f"{type(error).__name__}: {error}".encode()
+        size = int(multihost_utils.broadcast_one_to_all(np.int32(len(told))))
+        text = np.zeros(size, np.uint8) if here().process else np.frombuffer(told, np.uint8)
+        return bytes(np.asarray(multihost_utils.broadcast_one_to_all(text))).decode()
+
+    # Another thread computes at once, also while this one is traced.
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        told = thread.submit(exchanged).result()
+    if told[0] == "0":
+        raise LogValueError(f"The first process could not begin an experiment. {told[1:]}")
+    if here().process:
+        experiment.follow(told[1:])
 
 
 def home(arrays: Iterable[Any]) -> int | None:

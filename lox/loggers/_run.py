@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lox._host_values import PlainEvents
+from lox._host_values import PlainEvents, steps_of_elements
 from lox._logdict import logdict
 
 Key = tuple[int, ...]
@@ -28,6 +28,7 @@ class Run:
         notes: Text that is stored with it.
         batch_ndim: The number of batch axes of each key that is being written: one for each `vmap` inside the run, and
             those of `where=`. They follow the event axis.
+        last_step: The largest counter `step` of each key that has one, of each batch element, as far as it is known.
     """
 
     key: Key
@@ -37,6 +38,7 @@ class Run:
     identity: str = ""
     notes: str | None = None
     batch_ndim: dict[str, int] = dataclasses.field(default_factory=dict)
+    last_step: dict[str, np.ndarray] = dataclasses.field(default_factory=dict, repr=False)
 
     def steps(self, logs: logdict, key: str, first: int | None = None) -> np.ndarray:
         """The number of each event of a key: its `step` counter, or, when it has none, its place in the run.
@@ -48,3 +50,26 @@ class Run:
             return PlainEvents.of(logs, key).counter("step")
         first = self.seen.get(key, 0) if first is None else first
         return np.arange(first, first + len(logs[key]))
+
+    def goes_back(self, logs: logdict) -> str:
+        """Takes logs that were written; says so if the counter `step` of a key is smaller than it was before."""
+        found = ""
+        for timeline in logs._timelines:
+            if "step" not in timeline.steps:
+                continue
+            key = next(iter(timeline.values))
+            steps = steps_of_elements(timeline.steps["step"], timeline.mask)
+            before = self.last_step.get(key)
+            if before is None or before.shape != steps.shape[1:]:
+                before = np.full(steps.shape[1:], np.nan)
+            latest = np.fmax.accumulate(np.concatenate([before[None], steps]))
+            back = steps < latest[:-1]
+            if back.any():
+                place = np.unravel_index(back.argmax(), back.shape)
+                found = (
+                    f"the step of {key!r} goes back from {latest[place]:g} to {steps[place]:g}. If the program was "
+                    "begun again from a checkpoint, give the logger resume= and from_step=. If a loop in a loop begins "
+                    "at 0 each time, log a step that goes on."
+                )
+            self.last_step |= dict.fromkeys(timeline.values, latest[-1])
+        return found

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 
-from lox import _transform
 from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant
-from lox._storage import RunWriter
+from lox._storage import RunWriter, read_manifest, runs
+from lox.loggers._cards import Files
 from lox.loggers._logger import Logger
 from lox.loggers._run import Run
 
@@ -19,9 +19,11 @@ from lox.loggers._run import Run
 class SaveLogger(Logger):
     """Appends the logs of each run to a directory of its own, which `lox.load` reads at any time, also after a crash.
 
+    The directory of the experiment is `path/NAME`, and those of its runs are in it. What `from_step` takes back is in
+    a directory `aside-1`, `aside-2` and so on of the run, which `lox.load` reads by its own path.
+
     Args:
-        path: The directory for the directories of runs.
-        existing: What to do with a run that is there already: "continue" it, or "error".
+        path: The directory for the directories of experiments.
         **options: As for `Logger`.
 
     Raises:
@@ -29,36 +31,62 @@ class SaveLogger(Logger):
         StorageError: By `flush`: a directory is no run, another process writes it, or the files of a key are damaged.
             An `OSError`.
 
+    Where an experiment that is continued gets a run of a key that it has with another config only, a `LoggerWarning`
+    says so.
+
     >>> import tempfile
     >>> import jax, jax.numpy as jnp
     >>> import lox
     >>> def f(x):
     ...     return lox.log({"x": x}, step=0)["x"]
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with lox.loggers.SaveLogger(folder) as logger:
+    ...     with lox.loggers.SaveLogger(folder, name="first") as logger:
     ...         run = logger.init(jax.random.key(7), lr=0.1)
     ...         _ = logger.tap(f, run)(jnp.float32(1))
-    ...     lox.load(folder)[run.name]["x"].tolist()
-    [1.0]
+    ...     for name, logs in lox.load(folder).items():
+    ...         print(name, logs["x"].tolist())
+    first/lr=0.1,seed=7-5c3a40 [1.0]
     """
 
     gathers = True
 
     @says_what_was_meant()
-    def __init__(self, path: str | Path, *, existing: Literal["continue", "error"] = "continue", **options: Any):
+    def __init__(self, path: str | Path, **options: Any):
         self.path = Path(path)
-        self._must_be_new = _transform.choice("existing", existing, ("continue", "error")) == "error"
         self._writers: dict[str, RunWriter] = {}
+        self._earlier: dict[tuple[int, ...], str] | None = None
         super().__init__(**options)
+        self._kept_by(Files.at(path, "*/experiment.json"))
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the experiment, which is begun for that if no run has begun yet."""
+        return self.path / self.experiment
 
     def start(self, run: Run) -> None:
         """See `Logger`."""
         about: dict[str, Any] = {"devices": Counter(device.device_kind for device in jax.local_devices())}
         if run.notes is not None:
             about["notes"] = run.notes
-        self._writers[run.name] = RunWriter(
-            self.path / run.name, run.key, run.config, run.identity, about, self._must_be_new
-        )
+        resumed = self._experiment.is_resumed
+        folder = self.directory
+        if resumed and self._earlier is None:
+            self._earlier = {tuple(read_manifest(there).get("key", ())): name for name, there in runs(folder).items()}
+        writer = RunWriter(folder / run.name, run.key, run.config, run.identity, about, takes_over=resumed)
+        self._writers[run.name] = writer
+        if writer.is_new:
+            if self._earlier and (other := self._earlier.get(run.key)):
+                self._earlier = {}
+                self._warn(
+                    f"{folder / run.name} is a new run of an experiment that is continued, in which {other} has the "
+                    "same key and another config. Where the program goes on from a checkpoint, give the run the config "
+                    "that it had."
+                )
+            return
+        step = self._experiment.from_step
+        if step is not None and (without := writer.set_aside(step)):
+            self._warn(f"Events of {without} of {writer.path} stay: they have no counter step, to go on from {step}.")
+        run.last_step = writer.last_steps()
 
     def describe(self, run: Run) -> None:
         """See `Logger`."""

@@ -15,6 +15,7 @@ from lox._extras import extra
 from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant
 from lox._run_all import each
+from lox.loggers._cards import Files
 from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
 from lox.loggers._names import escaped
@@ -34,6 +35,9 @@ LIMITS = np.array([*np.negative(_POSITIVE[::-1]), 0, *_POSITIVE])
 class TensorBoardLogger(Logger):
     """Writes each run to a directory of its own, as TensorBoard reads it. Needs the extra `tensorboard`.
 
+    The directory of a run is `logdir/NAME/RUN`, of the names of experiment and run. Its config is a text, and
+    hyperparameters for the tab HPARAMS. TensorBoard hides what `from_step` takes back.
+
     Numbers become scalars and arrays histograms of what is finite in them, unless nothing is. Values with batch axes
     become their mean, or what `batch_as` says. The step is the counter `step`, or the number of the event where none
     was logged or it is of floats; other counters are scalars as well. A character that tags cannot have, as a space, is
@@ -41,7 +45,7 @@ class TensorBoardLogger(Logger):
     of what describes the run, gets `_x-` at its end.
 
     Args:
-        logdir: The directory for those of the runs.
+        logdir: The directory for the directories of experiments.
         images: Keys whose values are images: shape `(H, W)` or `(H, W, C)` with 1, 3 or 4 channels, of `uint8`, or of
             floats from 0 to 1.
         **options: As for `Logger`.
@@ -71,10 +75,18 @@ class TensorBoardLogger(Logger):
         self._images = keys_of_images(images)
         self._files: dict[str, _Events] = {}
         super().__init__(**options)
+        self._kept_by(Files.at(logdir, "*/tensorboard.json"))
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the experiment, which is begun for that if no run has begun yet."""
+        return self.logdir / self.experiment
 
     def start(self, run: Run) -> None:
         """See `Logger`."""
-        self._files[run.name] = _Events(self.logdir / run.name)
+        self._files[run.name] = file = _Events(self.directory / run.name)
+        if self._experiment.from_step is not None:
+            file.take_back(self._experiment.from_step)
         self.describe(run)
         if run.notes is not None:
             self._files[run.name].add(0, self._summary.text("notes", run.notes))
@@ -85,6 +97,8 @@ class TensorBoardLogger(Logger):
             lines = [f"| {name} | {value} |" for name, value in described(run).items()]
             text = "\n".join(["| name | value |", "|---|---|", *lines])
             self._files[run.name].add(0, self._summary.text("config", text))
+            _, of_run, _ = self._summary.hparams(described(run), {})
+            self._files[run.name].add(0, of_run)
 
     def write(self, run: Run, logs: logdict) -> None:
         """See `Logger`."""
@@ -121,15 +135,22 @@ class _Events:
 
     def __init__(self, folder: Path):
         from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
 
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._open, self._event = folder, EventsWriter, Event
+        self._folder, self._open, self._event, self._session = folder, EventsWriter, Event, SessionLog
         self._file: Any = None
 
     def add(self, step: float, summary: Any) -> None:
         """Writes a summary of `tensorboardX.summary`."""
-        event = self._event(wall_time=time.time(), step=int(step), summary=summary)
+        self._add(int(step), summary=summary)
+
+    def take_back(self, step: int) -> None:
+        """Has TensorBoard hide what was written of this step and later ones."""
+        self._add(step, session_log=self._session(status=self._session.START))
+
+    def _add(self, step: int, **what: Any) -> None:
+        event = self._event(wall_time=time.time(), step=step, **what)
         with self._written():
             if self._file is None:
                 # Their names tell the second and the host only: a file of the same second would replace another, and

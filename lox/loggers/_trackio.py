@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from lox._arguments import describe
+from lox._exceptions import LogDataError, LogValueError
 from lox._extras import extra
 from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant
 from lox._run_all import each
+from lox.loggers._cards import Files
 from lox.loggers._histogram import histogram
 from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
@@ -30,11 +34,14 @@ Written = tuple[dict[str, Any], int, str]
 class TrackioLogger(Logger):
     """Logs each run to a Trackio run of its own. Needs the extra `trackio`.
 
-    The Trackio run has the run's name, so that the same key and config continue it, and what describes the run as its
-    config. Numbers become metrics and arrays histograms of what is finite in them, unless nothing is. Values with batch
-    axes become their mean, or what `batch_as` says. The step is the counter `step`, or the number of the event where
-    none was logged or it is of floats; other counters are metrics as well. A key that Trackio has a use of its own for,
-    as "time", or that is the name of one of its counters, gets `_x-` at its end.
+    A Trackio run is called `NAME/RUN`, by the names of experiment and run, and the experiment is its group. Its config
+    is what describes the run. Trackio takes nothing back: with `from_step`, runs go on as further Trackio runs, whose
+    names end in "-from4" for the step 4. Files in the directory `lox` of Trackio's say which experiments there are.
+
+    Numbers become metrics and arrays histograms of what is finite in them, unless nothing is. Values with batch axes
+    become their mean, or what `batch_as` says. The step is the counter `step`, or the number of the event where none
+    was logged or it is of floats; other counters are metrics as well. A key that Trackio has a use of its own for, as
+    "time", or that is the name of one of its counters, gets `_x-` at its end.
 
     Everything is written to Trackio's database of the project, in the directory that the environment variable
     `TRACKIO_DIR` says. `trackio show` shows it, and `trackio.sync` takes it to a server; the logger itself starts no
@@ -42,15 +49,16 @@ class TrackioLogger(Logger):
 
     Args:
         project: The project.
-        group: The group of the runs.
-        config: What describes all runs.
+        init: The keywords `group` and `config` of `trackio.init`: a group other than the experiment, and what describes
+            all runs.
         images: Keys whose values are images: shape `(H, W)` or `(H, W, C)` with 1, 3 or 4 channels, of `uint8`, or of
             floats from 0 to 1.
         **options: As for `Logger`.
 
     Raises:
         ImportError: trackio is not installed.
-        LogDataError: `images` is not a name or an iterable of names. A `TypeError`.
+        LogDataError: `init` is no mapping, or `images` is not a name or an iterable of names. A `TypeError`.
+        LogValueError: `init` has another keyword. A `ValueError`.
         ValueError: The project has no name that Trackio takes.
     """
 
@@ -61,34 +69,48 @@ class TrackioLogger(Logger):
         self,
         project: str,
         *,
-        group: str | None = None,
-        config: Mapping[str, Any] | None = None,
+        init: Mapping[str, Any] | None = None,
         images: str | Iterable[str] = (),
         **options: Any,
     ):
         with extra("trackio", "TrackioLogger"):
             import trackio
             from trackio.sqlite_storage import SQLiteStorage
+            from trackio.utils import TRACKIO_DIR
         SQLiteStorage.validate_project_name(project)
+        if init is not None and not isinstance(init, Mapping):
+            raise LogDataError(
+                f"init= of TrackioLogger is a mapping of keywords of trackio.init, got {describe(init)}."
+            )
+        for name in init or {}:
+            if name not in ("group", "config"):
+                raise LogValueError(f"init= of TrackioLogger has group and config of trackio.init, got {name!r}.")
         # A run of trackio.init has a thread of its own: those of hundreds of runs wait for one lock, and give up. Nor
         # does its log raise what goes wrong.
         self._trackio, self._storage = trackio, SQLiteStorage
         self._images = keys_of_images(images)
-        self._project, self._group, self._config = project, group, dict(config or {})
+        self._project, self._init = project, dict(init or {})
         self._untold: dict[str, dict[str, Any]] = {}
         self._held: dict[str, list[Written]] = {}
+        self._of_trackio: dict[str, str] = {}
         super().__init__(**options)
+        self._cards = Files.at(Path(TRACKIO_DIR) / "lox" / escaped(project, r"[^\w.-]"), "*.json")
+        self._kept_by(self._cards)
 
     def start(self, run: Run) -> None:
         """See `Logger`."""
+        card = self._experiment.card(self._cards)
+        self._of_trackio[run.name] = f"{card.name}/{run.name}{card.suffix}"
         self.describe(run)
 
     def describe(self, run: Run) -> None:
         """See `Logger`."""
-        of_trackio = {"_Created": _now(), "_Group": self._group}
+        of_trackio = {"_Created": _now(), "_Group": self._init.get("group", self.experiment)}
         if run.notes is not None:
             of_trackio["_Notes"] = run.notes
-        self._untold[run.name] = self._config | {"key": list(run.key)} | _config(run) | of_trackio
+        self._untold[run.name] = (
+            dict(self._init.get("config") or {}) | {"key": list(run.key)} | _config(run) | of_trackio
+        )
 
     def write(self, run: Run, logs: logdict) -> None:
         """See `Logger`."""
@@ -102,7 +124,7 @@ class TrackioLogger(Logger):
                     of_keys[key] = self._trackio.Histogram(np_histogram=histogram(array))._to_dict()
                 for key, array in row.images.items():
                     image = self._trackio.Image(array)
-                    image._save(self._project, run.name, step)
+                    image._save(self._project, self._of_trackio[run.name], step)
                     of_keys[key] = image._to_dict()
                 values = counters | {_name(key, counters): value for key, value in of_keys.items()}
                 if values:
@@ -118,7 +140,9 @@ class TrackioLogger(Logger):
     def _send(self, name: str) -> None:
         if held := self._held.pop(name):
             metrics, steps, times = (list(column) for column in zip(*held, strict=True))
-            self._storage.bulk_log(self._project, name, metrics, steps, times, self._untold.pop(name, None))
+            self._storage.bulk_log(
+                self._project, self._of_trackio[name], metrics, steps, times, self._untold.pop(name, None)
+            )
 
     def __repr__(self) -> str:
         return f"TrackioLogger({self._project!r})"

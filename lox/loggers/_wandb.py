@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import os
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
-from lox._exceptions import LogValueError
+from lox._arguments import describe
+from lox._exceptions import LogDataError, LogValueError
 from lox._extras import extra
 from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant, unexpected
+from lox.loggers._cards import Files
 from lox.loggers._histogram import histogram
 from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
@@ -31,66 +36,70 @@ _starting = threading.Lock()
 class WandbLogger(Logger):
     """Logs each run to a W&B run of its own. Needs the extra `wandb`.
 
-    The W&B run has the run's identity as its id, so that the same key and config continue it, and the run's name and
-    config. Numbers become metrics over the counter `step`, in whatever order they come, or over `event`, their number,
-    where none was logged; other counters are metrics as well. Arrays become histograms of what is finite in them,
-    unless nothing is. Values with batch axes become their mean, or what `batch_as` says. The character `*` is written
-    as its code point: `_x2a-`. A key that W&B or the logger has a use of its own for, as "_step" and "event", or that
-    is the name of one of its counters, gets `_x-` at its end.
+    The experiment is the group of its W&B runs, which have the names and configs of the runs. W&B takes nothing back:
+    with `from_step`, runs go on as further W&B runs, whose names end in "-from4" for the step 4. Files in the directory
+    `wandb/lox` say which experiments there are.
+
+    Numbers become metrics over the counter `step`, in whatever order they come, or over `event`, their number, where
+    none was logged; other counters are metrics as well. Arrays become histograms of what is finite in them, unless
+    nothing is. Values with batch axes become their mean, or what `batch_as` says. The character `*` is written as its
+    code point: `_x2a-`. A key that W&B or the logger has a use of its own for, as "_step" and "event", or that is the
+    name of one of its counters, gets `_x-` at its end.
 
     Args:
+        init: Keywords of `wandb.init`, such as `project`, `tags` and `mode`. Its `group` and `name` replace those of
+            the experiment and of the runs, and `id` is for a logger of one run; `resume` and `reinit` are the logger's.
         images: Keys whose values are images: shape `(H, W)` or `(H, W, C)` with 1, 3 or 4 channels, of `uint8`, or of
             floats from 0 to 1.
-        room: As for `Logger`.
-        overflow: As for `Logger`.
-        processes: As for `Logger`.
-        batch_as: As for `Logger`.
-        **init: Keywords of `wandb.init`, such as `project`, `group` and `mode`. Its `id`, `resume` and `reinit` are
-            the logger's.
+        **options: As for `Logger`.
 
     Raises:
         ImportError: wandb is not installed.
-        LogDataError: `images` is not a name or an iterable of names. A `TypeError`.
-        LogValueError: `init` has a keyword that is the logger's. A `ValueError`.
+        LogDataError: `init` is no mapping, or has a keyword that `wandb.init` has not; or `images` is not a name or an
+            iterable of names. A `TypeError`.
+        LogValueError: `init` has a keyword that is the logger's; or, by `flush`, an `id` for several runs. A
+            `ValueError`.
     """
 
     gathers = True
 
-    @says_what_was_meant(first="project")
-    def __init__(
-        self,
-        *,
-        images: str | Iterable[str] = (),
-        room: int = 1024,
-        overflow: Any = "wait",
-        processes: Any = None,
-        batch_as: Any = "mean",
-        **init: Any,
-    ):
+    @says_what_was_meant(first="init")
+    def __init__(self, *, init: Mapping[str, Any] | None = None, images: str | Iterable[str] = (), **options: Any):
         with extra("wandb", "WandbLogger"):
             import wandb
-        for name in ("id", "resume", "reinit"):
-            if name in init:
+        if init is not None and not isinstance(init, Mapping):
+            raise LogDataError(f"init= of WandbLogger is a mapping of keywords of wandb.init, got {describe(init)}.")
+        self._init = dict(init or {})
+        for name in ("resume", "reinit"):
+            if name in self._init:
                 raise LogValueError(f"WandbLogger gives each run its {name}= itself.")
         known = inspect.signature(wandb.init).parameters
-        for name in init:
+        for name in self._init:
             if name not in known and all(each.kind != each.VAR_KEYWORD for each in known.values()):
-                own = ("images", "room", "overflow", "processes", "batch_as")
-                raise TypeError(unexpected("WandbLogger", name, [*own, *known]))
-        self._wandb, self._init, self._images = wandb, init, keys_of_images(images)
+                raise LogDataError(unexpected("wandb.init", name, list(known)))
+        self._wandb, self._images = wandb, keys_of_images(images)
         self._wandb_runs: dict[str, Any] = {}
         self._defined: set[tuple[str, str]] = set()
-        super().__init__(room=room, overflow=overflow, processes=processes, batch_as=batch_as)
+        super().__init__(**options)
+        folder = self._init.get("dir") or os.environ.get("WANDB_DIR") or "."
+        project = self._init.get("project") or os.environ.get("WANDB_PROJECT") or "uncategorized"
+        self._cards = Files.at(Path(folder) / "wandb" / "lox" / escaped(str(project), r"[^\w.-]"), "*.json")
+        self._kept_by(self._cards)
 
     def start(self, run: Run) -> None:
         """See `Logger`."""
+        card = self._experiment.card(self._cards)
+        name = f"{run.name}{card.suffix}"
+        of_run = hashlib.sha256(f"{card.token} {run.identity} {card.suffix}".encode()).hexdigest()[:20]
+        if "id" in self._init and self._wandb_runs:
+            raise LogValueError(
+                f"{self!r} has one id= for W&B runs, {self._init['id']!r}, and gets logs of a second run."
+            )
         config = {**(self._init.get("config") or {}), "key": list(run.key), **_config(run)}
         notes = {} if run.notes is None else {"notes": run.notes}
-        options = {"name": run.name} | self._init | notes | {"config": config}
+        options = {"id": of_run, "name": name, "group": card.name} | self._init | notes | {"config": config}
         with _starting:
-            self._wandb_runs[run.name] = self._wandb.init(
-                id=run.identity, resume="allow", reinit="create_new", **options
-            )
+            self._wandb_runs[run.name] = self._wandb.init(resume="allow", reinit="create_new", **options)
 
     def describe(self, run: Run) -> None:
         """See `Logger`."""

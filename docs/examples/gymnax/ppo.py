@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=4)
     options = parser.parse_args()
 
-    wandb = lox.loggers.WandbLogger(project="ppo", mode="offline", dir=options.out)
+    wandb = lox.loggers.WandbLogger(init={"project": "ppo", "mode": "offline", "dir": options.out})
     with lox.loggers.MultiLogger(wandb, lox.loggers.TensorBoardLogger(f"{options.out}/tensorboard")) as logger:
 
         def run(seed):

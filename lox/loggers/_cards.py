@@ -1,0 +1,153 @@
+"""What is known of experiments where a logger writes: a card for each, which only one process can make."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import Any, Protocol
+
+from lox._exceptions import StorageError
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """An experiment.
+
+    Attributes:
+        name: Its name.
+        token: A text that no other experiment has, also where another one has its name.
+        time: When it was begun or resumed last, in nanoseconds since 1970.
+        resumed: The steps from which it was resumed.
+    """
+
+    name: str
+    token: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex[:16])
+    time: int = dataclasses.field(default_factory=time.time_ns)
+    resumed: tuple[int, ...] = ()
+
+    def again(self, step: int | None) -> Card:
+        """The card of the experiment when it is resumed, from a step or from its end."""
+        steps = self.resumed if step is None else (*self.resumed, step)
+        return dataclasses.replace(self, time=time.time_ns(), resumed=steps)
+
+    @property
+    def suffix(self) -> str:
+        """The end of the names of what a sink writes that takes no steps back: it goes on under another name."""
+        if not self.resumed:
+            return ""
+        step = self.resumed[-1]
+        count = self.resumed.count(step)
+        return f"-from{step}" if count == 1 else f"-from{step}-{count}"
+
+    def to_json(self) -> str:
+        """The card as text."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Card:
+        """The card of a text.
+
+        Raises:
+            ValueError: It is that of no card.
+        """
+        found = json.loads(text)
+        try:
+            return cls(str(found["name"]), str(found["token"]), int(found["time"]), tuple(map(int, found["resumed"])))
+        except (KeyError, TypeError) as error:
+            raise ValueError(repr(error)) from error
+
+
+class Cards(Protocol):
+    """The cards of one place. Those of one place are equal, whichever logger has them."""
+
+    def read(self) -> dict[str, Card]:
+        """The card of each experiment, by name."""
+
+    def make(self, card: Card) -> bool:
+        """Makes a card, unless there is one for its name. Of several at once, one is made."""
+
+    def replace(self, card: Card) -> None:
+        """Replaces the card of an experiment."""
+
+    def remove(self, name: str) -> None:
+        """Removes a card that was made just now."""
+
+    def end(self, name: str) -> None:
+        """Says that nobody writes the experiment any more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Files:
+    """Cards in files.
+
+    Attributes:
+        folder: The directory that they are in, or whose directories they are in.
+        pattern: The path of a card in it, with a star for the name of its experiment.
+    """
+
+    folder: Path
+    pattern: str
+
+    @classmethod
+    def at(cls, folder: str | Path, pattern: str) -> Files:
+        """The cards of a directory, wherever the program goes later."""
+        return cls(Path(folder).absolute(), pattern)
+
+    def read(self) -> dict[str, Card]:
+        """See `Cards`."""
+        found = {}
+        for path in sorted(self.folder.glob(self.pattern)):
+            try:
+                card = Card.from_json(path.read_text(encoding="utf-8"))
+            except FileNotFoundError:
+                continue
+            except ValueError as error:
+                raise StorageError(f"{path} is damaged: {error}. It says when an experiment was begun.") from error
+            found[card.name] = card
+        return found
+
+    def make(self, card: Card) -> bool:
+        """See `Cards`."""
+        path = self._path(card.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._written(path, card) as new:
+            try:
+                os.link(new, path)  # Unlike a rename, it fails when there is one.
+            except FileExistsError:
+                return False
+        return True
+
+    def replace(self, card: Card) -> None:
+        """See `Cards`."""
+        path = self._path(card.name)
+        with self._written(path, card) as new:
+            os.replace(new, path)
+
+    def remove(self, name: str) -> None:
+        """See `Cards`."""
+        self._path(name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # It is not empty.
+            self._path(name).parent.rmdir()
+
+    def end(self, name: str) -> None:
+        """See `Cards`."""
+
+    def _path(self, name: str) -> Path:
+        return self.folder / self.pattern.replace("*", name)
+
+    @contextlib.contextmanager
+    def _written(self, path: Path, card: Card) -> Any:
+        new = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            new.write_text(card.to_json(), encoding="utf-8")
+            yield new
+        finally:
+            new.unlink(missing_ok=True)
+
+    def __str__(self) -> str:
+        return str(self.folder)

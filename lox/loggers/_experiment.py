@@ -1,0 +1,252 @@
+"""The experiment that a logger writes: a new one for each logger, or one that is resumed."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+import re
+import sys
+import threading
+import warnings
+from collections.abc import Container, Iterator
+from pathlib import Path
+from typing import Any
+
+from lox._arguments import describe
+from lox._exceptions import LogDataError, LoggerWarning, LogValueError
+from lox._run_all import raise_first
+from lox.loggers._cards import Card, Cards
+
+LATEST = "latest"
+LONGEST = 100
+"""How many characters the name of an experiment has at most."""
+NAMES = re.compile(rf"[A-Za-z0-9_](?:[A-Za-z0-9_ .,=+@-]{{0,{LONGEST - 2}}}[A-Za-z0-9_=+@-])?")
+"""The names that each file system and service takes."""
+
+
+class Experiment:
+    """The experiment of a logger, or of several that write the same.
+
+    Args:
+        name: Its name, of which another experiment gets one with a number. Without it, the date, the time and the
+            script are its name.
+        resume: The name of the experiment to continue, or "latest".
+        from_step: The step from which it is continued; without it, from its end.
+
+    Attributes:
+        owner: What to call the logger in messages.
+
+    Raises:
+        LogDataError: A name is no text, or the step no integer. A `TypeError`.
+        LogValueError: A name has characters that not each file system takes, or the arguments exclude each other. A
+            `ValueError`.
+    """
+
+    def __init__(self, name: Any = None, resume: Any = None, from_step: Any = None):
+        _check_name("name", name)
+        _check_name("resume", resume)
+        if name == LATEST:
+            raise LogValueError(f"name={LATEST!r} would be an experiment that resume= cannot name. Give another name.")
+        if name is not None and resume is not None:
+            raise LogValueError("resume= continues the experiment of its name: it excludes name=.")
+        if from_step is not None:
+            from_step = _step(from_step)
+            if resume is None:
+                raise LogValueError("from_step= says where resume= continues an experiment, and there is no resume=.")
+        self.owner = "A logger"
+        self._given, self._resume, self._from_step = name, resume, from_step
+        self._places: list[Cards] = []
+        self._joined: dict[Cards, Card] = {}
+        self._errors: dict[Cards, Exception] = {}
+        self._name: str | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def may_be_another(self) -> bool:
+        """Whether nothing was asked of it, and nothing is kept of it yet."""
+        return self._given is None and self._resume is None and not self._joined
+
+    @property
+    def name(self) -> str | None:
+        """Its name, once it is begun."""
+        return self._name
+
+    @property
+    def from_step(self) -> int | None:
+        """The step from which it is continued; None when it is a new one, or is continued from its end."""
+        return self._from_step
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether it is continued."""
+        return self._resume is not None
+
+    def kept_by(self, *places: Cards) -> None:
+        """Has places that know of experiments know of this one too."""
+        self._places += [place for place in places if place not in self._places]
+
+    def takes(self, other: Experiment) -> None:
+        """Is known wherever another one would be, whose loggers now write this one."""
+        self.kept_by(*other._places)
+
+    def is_that_of(self, other: Experiment) -> bool:
+        """Whether another one is the same, in one of its places."""
+        return self._name == other._name and any(place in self._places for place in other._places)
+
+    def begin(self, place: Cards | None = None) -> str:
+        """Begins or continues it, unless that was done, and returns its name.
+
+        Args:
+            place: Where it must be known. Elsewhere, that it cannot be is no error of the caller's.
+        """
+        with self._lock:
+            if self._name is None and self._resume is not None:
+                self._continue(self._resume)
+            if self._name is None:
+                self._make()
+            name = str(self._name)
+            if place is not None and place in self._errors:
+                raise self._errors.pop(place)
+            if place is not None and place not in self._joined:  # It failed before.
+                self._join(name, place, place.read())
+            return name
+
+    def card(self, place: Cards) -> Card:
+        """Its card in a place."""
+        self.begin(place)
+        return self._joined[place]
+
+    def end(self, place: Cards | None) -> None:
+        """Says in a place that this program is done with it."""
+        if place is not None and place in self._joined and self._name is not None:
+            place.end(self._name)
+
+    # -- In several processes -----------------------------------------------------------------------------------------
+
+    def told(self) -> str:
+        """What other processes need to know of it, as text; it is begun for that."""
+        name = self.begin()
+        cards = [self._joined[place].to_json() if place in self._joined else None for place in self._places]
+        return json.dumps([name, self.is_resumed, cards])
+
+    def follow(self, told: str) -> None:
+        """Is the experiment that another process has begun, in the same places."""
+        with self._lock:
+            name, is_resumed, cards = json.loads(told)
+            if not is_resumed:
+                self._resume = self._from_step = None
+            self._name = name
+            for place, text in zip(self._places, cards, strict=True):
+                if text is not None:
+                    card = Card.from_json(text)
+                    if not place.make(card) and place.read()[name] != card:
+                        place.replace(card)
+                    self._joined[place] = card
+
+    # -- How it gets its name -----------------------------------------------------------------------------------------
+
+    def _make(self) -> None:
+        for name in _numbered(self._given or default_name()):
+            card, taken = Card(name), False
+            made: dict[Cards, Card] = {}
+            for place in self._places:
+                try:
+                    taken = not place.make(card)
+                except Exception as error:  # noqa: BLE001  (it is raised to the logger that writes there)
+                    self._errors[place] = error
+                    continue
+                if taken:
+                    break
+                made[place] = card
+            if not taken:
+                self._raise_if_none(made)
+                self._name, self._joined = name, made
+                return
+            for place in made:
+                place.remove(name)
+
+    def _continue(self, wanted: str) -> None:
+        """Continues the experiment of a name; begins none when the latest is wanted and there is none."""
+        known: dict[Cards, dict[str, Card]] = {}
+        for place in self._places:
+            try:
+                known[place] = place.read()
+            except Exception as error:  # noqa: BLE001  (it is raised to the logger that writes there)
+                self._errors[place] = error
+        self._raise_if_none(known)
+        cards = [card for cards in known.values() for card in cards.values()]
+        names = list(dict.fromkeys(card.name for card in sorted(cards, key=lambda card: -card.time)))
+        where = f"in {' and '.join(map(str, known))}" if known else "that it knows of"
+        if wanted == LATEST and not names:
+            warnings.warn(
+                f"{self.owner} begins a new experiment: there is none {where} that resume={LATEST!r} could continue.",
+                LoggerWarning,
+                stacklevel=2,
+            )
+            self._resume = self._from_step = None
+            return
+        if wanted != LATEST and wanted not in names:
+            latest = f"The latest are {', '.join(map(repr, names[:10]))}." if names else "There is none at all."
+            raise LogValueError(f"{self.owner} cannot continue {wanted!r}: no such experiment is {where}. {latest}")
+        self._name = names[0] if wanted == LATEST else wanted
+        for place, there in known.items():
+            self._join(self._name, place, there)
+
+    def _join(self, name: str, place: Cards, there: dict[str, Card]) -> None:
+        """Has a place know of it."""
+        card = Card(name)
+        if name in there and self.is_resumed:
+            card = there[name].again(self._from_step)
+            place.replace(card)
+        elif not place.make(card):
+            raise LogValueError(f"There is another experiment {name!r} in {place}. Give this one another name.")
+        self._joined[place] = card
+
+    def _raise_if_none(self, known: Container[Cards]) -> None:
+        """Raises what went wrong in its places, if that was so in all of them."""
+        if self._places and not any(place in known for place in self._places):
+            raise_first([self._errors.pop(place) for place in self._places])
+
+
+def default_name() -> str:
+    """The date, the time and the name of the script."""
+    main = sys.modules.get("__main__")
+    file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    if spec is not None:
+        script = spec.name.removesuffix(".__main__").rpartition(".")[2]
+    elif file is not None:
+        script = Path(file).stem
+    else:
+        script = "notebook" if "ipykernel" in sys.modules else "python"
+    return experiment_name(f"{datetime.datetime.now():%Y-%m-%d_%H-%M-%S}-{script[:40]}")
+
+
+def experiment_name(text: str) -> str:
+    """A name that an experiment can have, of any text."""
+    name = re.sub(r"[^A-Za-z0-9_,=+@.-]", "-", text)[: LONGEST - 10].rstrip(".")
+    return name if NAMES.fullmatch(name) and name != LATEST else f"_{name}"
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    for number in itertools.count(2):
+        yield f"{name}-{number}"
+
+
+def _check_name(word: str, name: Any) -> None:
+    if name is None:
+        return
+    if not isinstance(name, str):
+        raise LogDataError(f"{word}= of a logger is text, got {describe(name)}.")
+    if not NAMES.fullmatch(name):
+        raise LogValueError(
+            f"{word}={name!r} is not the name of an experiment: it has 1 to {LONGEST} letters, digits and characters "
+            "of ' _.,=+@-', and does not begin or end with a space or a dot."
+        )
+
+
+def _step(step: Any) -> int:
+    if isinstance(step, bool) or not hasattr(step, "__index__"):
+        raise LogDataError(f"from_step= of a logger is an integer, got {describe(step)}.")
+    return step.__index__()
