@@ -14,7 +14,7 @@ extensions = [
 ]
 nitpicky = True
 # What other projects document: their inventories would have to be fetched.
-nitpick_ignore_regex = [("py:.*", r"(collections|jax|mlflow|numpy|pathlib|rich)\b.*")]
+nitpick_ignore_regex = [("py:.*", r"(collections|jax|lox\.loggers\._\w+|mlflow|numpy|pathlib|rich)\b.*")]
 exclude_patterns = ["examples"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]

@@ -401,6 +401,7 @@ NURSERY = """
 import os, signal, sys, warnings
 import numpy as np
 import lox
+from runs import saver
 warnings.simplefilter("ignore")  # Those of JAX, which the children alone use, of the fork.
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for line in sys.stdin:
@@ -426,9 +427,9 @@ for i in range(10**9):
 @contextlib.contextmanager
 def writers(path):
     """What starts a process that writes and writes, and returns it when it has written something."""
-    with subprocess.Popen(
-        [sys.executable, "-c", NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as nursery:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", NURSERY], env=environment, **pipes) as nursery:
 
         def start():
             nursery.stdin.write(f"{path / 'runs'} {path / 'acknowledged'}\n")
@@ -525,7 +526,7 @@ def test_two_processes_do_not_write_one_run(tmp_path):
         with saver(runs) as logger:  # Another run is no matter.
             logger.log(logger.init(8), logs_of({"x": [1.0]}))
         kill(process)
-    write(runs, logs_of({"x": np.float32([-1])}, step=np.int32([-1])))
+    write(runs, logs_of({"x": np.float32([-1])}, step=np.int32([10**9])))
     assert lox.load(runs)[RUN]["x"][-1] == -1
 
 
@@ -576,6 +577,7 @@ def test_a_logger_that_continues_an_experiment_closes_the_one_that_writes_it(tmp
     with saver(tmp_path) as logger:
         run = logger.init(7)
         logger.log(run, logs_of({"x": [1.0]}))
+        logger.flush()
         write(tmp_path, logs_of({"x": [2.0]}))
         with pytest.raises(lox.LogValueError, match="was closed"):
             logger.log(run, logs_of({"x": [3.0]}))
