@@ -74,23 +74,17 @@ def read_event(
     prefix: str,
     where: Any,
     steps: dict[str, Any],
-    computes: bool = True,
 ) -> Event:
-    """What a call of `function` in the user's program is to log; an event without values when there is nothing.
-
-    Without `computes`, no operation of JAX runs: arrays of NumPy stay on the host, and weakly typed ones weakly typed.
-    """
-    call = _Call(function, _calling_site(tags), computes)
+    """What a call of `function` in the user's program is to log; an event without values when there is nothing."""
+    site, call = _calling_site(tags), _Call(function)
     if not isinstance(prefix, str):
-        raise LogDataError(f"prefix must be a string, got {describe(prefix)}, at {call.site}.")
-    if not RESERVED_COUNTERS.keys().isdisjoint(steps):
-        check_counters(function, steps, f", at {call.site}")
+        raise LogDataError(f"prefix must be a string, got {describe(prefix)}, at {site}.")
+    call.check_names(steps)
     values = call.values(data, prefix)
     if not values:
-        return event_of({}, {}, None, call.site)
+        return event_of({}, {}, None, site)
     mask = None if where is None else call.mask(where, values)
-    counters = {name: call.counter(name, value, mask) for name, value in steps.items()}
-    return event_of(values, counters, mask, call.site)
+    return event_of(values, call.counters(steps, mask), mask, site)
 
 
 def event_of(values: dict[str, Any], steps: dict[str, Any], mask: Any, site: Site) -> Event:
@@ -107,18 +101,31 @@ def read_context(
 
     No operation of JAX runs: a weakly typed array stays one.
     """
-    call = _Call(function, _calling_site(tags), computes=False)
+    site, call = _calling_site(tags), _Call(function, computes=False)
     if not isinstance(prefix, str):
-        raise LogDataError(f"prefix must be a string, got {describe(prefix)}, at {call.site}.")
-    check_counters(function, steps, f", at {call.site}")
+        raise LogDataError(f"prefix must be a string, got {describe(prefix)}, at {site}.")
+    call.check_names(steps)
     if "where" in steps:
-        raise LogValueError(f"{function} takes no where=, which is of a log call, at {call.site}.")
-    return call.site, {name: call.counter(name, value, None) for name, value in steps.items()}
+        raise LogValueError(f"{function} takes no where=, which is of a log call, at {site}.")
+    return site, call.counters(steps)
+
+
+def read_values(function: str, data: Any, steps: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values and counters that a call of `function` in the user's program gives to a logger.
+
+    No operation of JAX runs: arrays of NumPy stay on the host, and weakly typed ones weakly typed.
+    """
+    call = _Call(function, computes=False)
+    call.check_names(steps)
+    values = call.values(data, "")
+    return values, call.counters(steps) if values else {}
 
 
 def read_counters(function: str, steps: dict[str, Any]) -> dict[str, Any]:
     """The counters that a call of `function` in the user's program gives to logs that are there already."""
-    return read_context(function, (), "", steps)[1]
+    call = _Call(function, computes=False)
+    call.check_names(steps)
+    return call.counters(steps)
 
 
 def _calling_site(tags: str | Iterable[str]) -> Site:
@@ -136,11 +143,24 @@ _site = functools.lru_cache(maxsize=4096)(Site)  # An eager program gets there a
 
 @dataclasses.dataclass(slots=True)
 class _Call:
-    """A function of lox that was called at some line, for the messages of errors."""
+    """A call of a function of lox, whose arguments are read before it returns.
+
+    Attributes:
+        function: The name of the function, for the messages of errors.
+        computes: Whether operations of JAX may run.
+    """
 
     function: str
-    site: Site
     computes: bool = True
+
+    @property
+    def site(self) -> Site:
+        """The line of the user's program that is calling. Only errors need it: to look for it takes time."""
+        return _calling_site(())
+
+    def check_names(self, steps: dict[str, Any]) -> None:
+        if not RESERVED_COUNTERS.keys().isdisjoint(steps):
+            check_counters(self.function, steps, f", at {self.site}")
 
     def values(self, data: Any, prefix: str) -> dict[str, Any]:
         if not isinstance(data, Mapping):
@@ -226,12 +246,11 @@ class _Call:
                 )
         return mask
 
+    def counters(self, steps: dict[str, Any], mask: Any = None) -> dict[str, Any]:
+        return {name: self.counter(name, value, mask) for name, value in steps.items()}
+
     def counter(self, name: str, value: Any, mask: Any) -> Any:
         counter = self.array(value, "step", name)
-        self.check_counter(name, counter, mask)
-        return counter
-
-    def check_counter(self, name: str, counter: Any, mask: Any = None) -> None:
         kind = counter.dtype.kind
         is_number = kind in "iuf" or (kind != "c" and jnp.issubdtype(counter.dtype, np.number))  # The first is faster.
         if not is_number or (counter.shape != () and (mask is None or counter.shape != mask.shape)):
@@ -240,6 +259,7 @@ class _Call:
                 f"The step {name!r} of {self.function} must be a scalar number{or_masked}, got "
                 f"{counter.dtype.name}{list(counter.shape)}, at {self.site}."
             )
+        return counter
 
 
 def _argument(what: str, name: str | None) -> str:

@@ -95,13 +95,14 @@ def test_several_loggers_do_not_wait_either():
     assert_array(second[RUN]["x"], np.float32([3]))
 
 
+@pytest.mark.parametrize("size", [10, 10_000], ids=["small", "large"])
 @pytest.mark.parametrize("ready", [False, True], ids=["while it is computed", "when it is there"])
-def test_an_array_that_is_donated_later_is_logged_as_it_was(ready):
+def test_an_array_that_is_donated_later_is_logged_as_it_was(ready, size):
     @functools.partial(jax.jit, donate_argnums=0)
     def overwrite(x):
         return x * 0 - 1
 
-    logger, state, x = MemoryLogger(), MemoryLogger().init(7), jnp.zeros(1000)
+    logger, state, x = MemoryLogger(), MemoryLogger().init(7), jnp.zeros(size)
     for i in range(5):
         x = jnp.where(busy()() > 2, 0, x) + 10 * i  # 0, 9, 19, 29, ...: what was overwritten is -1.
         if ready:
@@ -109,7 +110,7 @@ def test_an_array_that_is_donated_later_is_logged_as_it_was(ready):
         logger.log(state, lox.logdict({"x": x}))
         x = overwrite(x)
     logger.flush()
-    np.testing.assert_array_equal(logger[RUN]["x"], np.repeat([0, 9, 19, 29, 39], 1000))
+    np.testing.assert_array_equal(logger[RUN]["x"], np.repeat([0, 9, 19, 29, 39], size))
 
 
 def test_what_numpy_changes_later_is_logged_as_it_was():

@@ -18,15 +18,17 @@ Layout = Any
 def joined(parts: Iterable[logdict]) -> Iterator[logdict]:
     """Logs of arrays of NumPy, the events of each key in their order, where those that are alike become one."""
     alike: dict[Layout, list[Timeline]] = {}
-    layouts: dict[str, Layout] = {}
+    keys: set[str] = set()
     for logs in parts:
         for timeline in logs._timelines:
             layout = _layout(timeline)
-            if any(layouts.get(key, layout) != layout for key in timeline.values):
-                yield of_timelines(map(_one_after_the_other, alike.values()))
-                alike, layouts = {}, {}
-            layouts |= dict.fromkeys(timeline.values, layout)
-            alike.setdefault(layout, []).append(timeline)
+            if layout not in alike:
+                if not keys.isdisjoint(timeline.values):
+                    yield of_timelines(map(_one_after_the_other, alike.values()))
+                    alike, keys = {}, set()
+                alike[layout] = []
+                keys |= timeline.values.keys()
+            alike[layout].append(timeline)
     if alike:
         yield of_timelines(map(_one_after_the_other, alike.values()))
 

@@ -16,8 +16,9 @@ import numpy as np
 
 from lox import _channel, _transform
 from lox._ambient import ambient, in_context
-from lox._arguments import read_counters, read_event
+from lox._arguments import read_counters, read_event, read_values
 from lox._effect import emit, recording
+from lox._events import NOWHERE, Event
 from lox._exceptions import LogDataError, LoggerWarning, LogValueError, SpoolWarning
 from lox._log import log
 from lox._logdict import logdict
@@ -320,7 +321,7 @@ class Logger:
         if isinstance(logs, logdict):
             self._log_collected(run, logs, read_counters("logger.log", steps) if steps else {})
         elif is_outermost():
-            event = in_context(read_event("logger.log", logs, (), "", None, steps, computes=False))
+            event = in_context(Event(*read_values("logger.log", logs, steps), None, (), NOWHERE))
             self._log_now(run, event_of, (event.values, event.steps))
         else:
             event = read_event("logger.log", logs, (), "", None, steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Collection
@@ -25,14 +26,18 @@ def escaped(key: str, refused: str, longest: int | None = None, reserved: Collec
     >>> escaped("step", r"[^\w-]", reserved={"step"}), escaped("step_x-", r"[^\w-]"), escaped("", r"[^\w-]")
     ('step_x-', 'step_x5f-x-', '_x-')
     """
-
-    def escape(found: re.Match[str]) -> str:
-        return "".join(f"_x{ord(character):x}-" for character in found[0])
-
-    name = re.sub(rf"{refused}|_(?=x[0-9a-f]*-)", escape, key)
+    name = _without(refused, key)
     while not name or name in reserved:
         name += "_x-"
     if longest is not None and len(name) > longest:
         digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:24]
         name = f"{name[: longest - 27]}_x{digest}-"  # No code point has so many digits.
     return name
+
+
+@functools.lru_cache(10_000)  # The same keys are written again and again.
+def _without(refused: str, key: str) -> str:
+    def escape(found: re.Match[str]) -> str:
+        return "".join(f"_x{ord(character):x}-" for character in found[0])
+
+    return re.sub(rf"{refused}|_(?=x[0-9a-f]*-)", escape, key)

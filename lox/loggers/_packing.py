@@ -19,6 +19,9 @@ from lox._keys import impl_of, key_data
 from lox._logdict import logdict, map_timelines, of_timelines
 from lox._timeline import Timeline
 
+COPIED = 4096
+"""Arrays of at most so many bytes are copied on the host, which takes no time, so that JAX may reuse their memory."""
+
 Arrays = Sequence[Mapping[str, Any]]
 """Arrays by name, in several mappings, whose order is that of what is written."""
 
@@ -29,30 +32,23 @@ def kept(parts: Arrays) -> Callable[[], list[dict[str, Any]]]:
     The program may go on at once: it may change its arrays of NumPy, and donate its arrays of JAX. Nothing waits here,
     neither for the device nor for the host.
     """
-    arrays: list[Any] = []
-    impls: dict[int, str] = {}
-    pending: dict[Any, list[int]] = {}
-    for place, leaf in enumerate(leaf for part in parts for leaf in part.values()):
-        array = _host_copy(leaf)
-        if array is None:
-            if not isinstance(leaf.dtype, np.dtype) and (impl := impl_of(leaf)) is not None:
-                with jax.ensure_compile_time_eval():
-                    impls[place], leaf = impl, untyped(leaf)
-            array = leaf if leaf.is_fully_addressable else leaf.addressable_data(0)
-            pending.setdefault(array.sharding, []).append(place)
-        arrays.append(array)
-    for places in pending.values():  # One program runs on the devices of one sharding.
-        for place, copy in zip(places, _device_copies([arrays[place] for place in places]), strict=True):
-            copy.copy_to_host_async()
-            arrays[place] = copy
-    names = [tuple(part) for part in parts]
+    found: list[dict[str, Any]] = []
+    waiting: list[tuple[dict[str, Any], str]] = []
+    leaves: list[jax.Array] = []
+    for part in parts:
+        copies: dict[str, Any] = {}
+        found.append(copies)
+        for name, leaf in part.items():
+            copies[name] = copy = _host_copy(leaf)
+            if copy is None:
+                waiting.append((copies, name))
+                leaves.append(leaf)
+    late = _device_copies(leaves) if leaves else []
 
     def read() -> list[dict[str, Any]]:
-        found = list(map(np.asarray, arrays))
-        for place, impl in impls.items():
-            found[place] = key_data(found[place], impl)
-        left = iter(found)
-        return [{name: next(left) for name in part} for part in names]
+        for (copies, name), copy in zip(waiting, late, strict=True):
+            copies[name] = copy()
+        return found
 
     return read
 
@@ -68,9 +64,10 @@ def _host_copy(leaf: Any) -> np.ndarray[Any, Any] | None:
     if not isinstance(array.dtype, np.dtype) or not _is_cpu(array.sharding) or not array.is_ready():
         return None
     try:
-        return np.asarray(leaf)
+        array = np.asarray(leaf)
     except jax.errors.JaxRuntimeError:  # Its computation failed, which the logger's thread finds out.
         return None
+    return array if array.nbytes > COPIED else array.copy()
 
 
 @functools.lru_cache
@@ -79,10 +76,29 @@ def _is_cpu(sharding: Any) -> bool:
     return len(devices) == 1 and next(iter(devices)).platform == "cpu"
 
 
-def _device_copies(arrays: list[jax.Array]) -> list[jax.Array]:
-    """Copies of arrays of one sharding, which are made when the arrays are there."""
-    with jax.debug_nans(False), jax.debug_infs(False), jax.ensure_compile_time_eval():
-        return _copied(arrays)  # To look for NaN waits for the result, and NaN may be logged.
+def _device_copies(leaves: Sequence[Any]) -> list[Callable[[], np.ndarray]]:
+    """For each array a function that waits for a copy of it, which is made when the array is there."""
+    arrays, impls = list(leaves), [None if isinstance(leaf.dtype, np.dtype) else impl_of(leaf) for leaf in leaves]
+    pending: dict[Any, list[int]] = {}
+    for place, array in enumerate(arrays):
+        if impls[place] is not None:
+            with jax.ensure_compile_time_eval():
+                array = untyped(array)
+        arrays[place] = array if array.is_fully_addressable else array.addressable_data(0)
+        pending.setdefault(arrays[place].sharding, []).append(place)
+    for places in pending.values():  # One program runs on the devices of one sharding.
+        # To look for NaN waits for the result, and NaN may be logged.
+        with jax.debug_nans(False), jax.debug_infs(False), jax.ensure_compile_time_eval():
+            copies = _copied([arrays[place] for place in places])
+        for place, copy in zip(places, copies, strict=True):
+            copy.copy_to_host_async()
+            arrays[place] = copy
+    return [functools.partial(_read, array, impl) for array, impl in zip(arrays, impls, strict=True)]
+
+
+def _read(array: jax.Array, impl: str | None) -> np.ndarray:
+    words = np.asarray(array)
+    return words if impl is None else key_data(words, impl)
 
 
 @jax.jit
@@ -93,18 +109,18 @@ def _copied(arrays: list[jax.Array]) -> list[jax.Array]:
 def parts_of(logs: logdict, counters: Mapping[str, Any]) -> Arrays:
     """The arrays of logs, and counters that have one value for all of their events, for `collected_of`."""
     parts: list[Mapping[str, Any]] = [counters]
-    for timeline in logs._timelines:
-        further = {"mask": timeline.mask, "dropped": timeline.dropped}
-        parts += timeline.values, timeline.steps, {name: of for name, of in further.items() if of is not None}
+    for values, *others in logs._parts:
+        steps, mask, dropped = others or ({}, None, None)
+        parts += values, steps, {} if mask is None else {"mask": mask}, {} if dropped is None else {"dropped": dropped}
     return parts
 
 
-def collected_of(parts: Arrays) -> logdict:
+def collected_of(parts: Sequence[Any]) -> logdict:
     """The logs of which these are the arrays."""
     counters, *others = parts
-    return with_counters(
-        of_timelines(Timeline(v, s, **m) for v, s, m in zip(*[iter(others)] * 3, strict=True)), counters
-    )
+    of_timeline = zip(others[::4], others[1::4], others[2::4], others[3::4], strict=True)
+    timelines = (Timeline(values, steps, **mask, **dropped) for values, steps, mask, dropped in of_timeline)
+    return of_timelines(_counted(timeline, counters) for timeline in timelines)
 
 
 def event_of(parts: Arrays) -> logdict:
@@ -118,22 +134,24 @@ def with_counters(logs: logdict, counters: Mapping[str, Any]) -> logdict:
 
     The counters, and the logs, are arrays of NumPy, or of JAX where they are traced.
     """
+    return map_timelines(functools.partial(_counted, counters=counters), logs)
 
-    def counted(timeline: Timeline) -> Timeline:
-        known = [*timeline.steps.values(), *([] if timeline.mask is None else [timeline.mask])]
-        shape = known[0].shape if known else next(iter(timeline.values.values())).shape[:1]
-        full = {
-            name: np.full(shape, value) if isinstance(value, np.ndarray) else jnp.full(shape, value)
-            for name, value in counters.items()
-        }
-        return dataclasses.replace(timeline, steps=full | timeline.steps)
 
-    return map_timelines(counted, logs) if counters else logs
+def _counted(timeline: Timeline, counters: Mapping[str, Any]) -> Timeline:
+    if not counters:
+        return timeline
+    known = [*timeline.steps.values(), *([] if timeline.mask is None else [timeline.mask])]
+    shape = known[0].shape if known else _any_value(timeline).shape[:1]
+    full = {
+        name: np.full(shape, value, value.dtype) if isinstance(value, np.ndarray) else jnp.full(shape, value)
+        for name, value in counters.items()
+    }
+    return Timeline(timeline.values, full | timeline.steps, timeline.mask, timeline.dropped)
 
 
 def items(logs: logdict) -> Iterator[tuple[str, Any]]:
     """The keys of logs and their events, without a mapping of them, whose making would cost more than a small event."""
-    return (item for timeline in logs._timelines for item in timeline.values.items())
+    return (item for values, *_ in logs._parts for item in values.items())
 
 
 def counts_of_dropped(logs: logdict) -> Iterator[tuple[str, Any]]:
@@ -179,6 +197,8 @@ def happened(logs: logdict) -> logdict:
 
     Where each of them happened in all, the mask becomes the label of its batch axes.
     """
+    if all(timeline.mask is None and len(_any_value(timeline)) for timeline in logs._timelines):
+        return logs
     found = []
     for timeline in logs._timelines:
         mask = timeline.mask
@@ -188,9 +208,13 @@ def happened(logs: logdict) -> logdict:
             if timeline.mask.all():
                 label = np.zeros((len(timeline.mask), *[1] * (mask.ndim - 1)), bool)
                 timeline = dataclasses.replace(timeline, steps={INNER: label, **timeline.steps}, mask=None)
-        if len(next(iter(timeline.values.values()))):
+        if len(_any_value(timeline)):
             found.append(timeline)
     return of_timelines(found)
+
+
+def _any_value(timeline: Timeline) -> Any:
+    return next(iter(timeline.values.values()))
 
 
 def batch_ndim(logs: logdict) -> dict[str, int]:
