@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from ports import classifier, dqn
+from ports import classifier, dqn, ppo, solver, vae
 from sinks import Mlflow, TensorBoard, Trackio, Wandb
 
 import lox
@@ -39,7 +39,7 @@ def name_of(port):
     return port.__name__.removeprefix("ports.")
 
 
-@pytest.mark.parametrize("port", [classifier, dqn], ids=name_of)
+@pytest.mark.parametrize("port", [ppo, classifier, solver, vae, dqn], ids=name_of)
 def test_a_port_has_the_curves_of_its_original_in_each_sink(port, sinks, tmp_path):
     expected = port.original()
     memory = MemoryLogger()
