@@ -8,11 +8,10 @@ import jax
 import numpy as np
 import pytest
 from processes import Processes, told
-from runs import name_of
+from runs import name_of, saver
 from sinks import Mlflow, TensorBoard, Trackio, Wandb
 
 import lox
-from lox.loggers import SaveLogger
 
 # MLflow's own, of SQLAlchemy.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning")
@@ -86,7 +85,7 @@ def test_each_sink_has_each_event_once_of_two_processes(sinks, environment):
     for sink in sinks:
         positional, named = sink.arguments
         given = ", ".join([*map(repr, positional), *(f"{name}={value!r}" for name, value in named.items())])
-        made = f"lox.loggers.{sink.of.__name__}({given}, processes='first')"
+        made = f"lox.loggers.{sink.of.__name__}({given}, name={sink.experiment!r}, processes='first')"
         code += f"with {made} as logger:\n    write(logger)\n"
     with Processes(code, 2, 2, environment) as processes:
         processes.told()
@@ -125,8 +124,8 @@ import rich.console
 shown = io.StringIO()
 memory = lox.loggers.MemoryLogger(processes="first")
 console = lox.loggers.ConsoleLogger(console=rich.console.Console(file=shown), processes="first")
-saver = lox.loggers.SaveLogger({str(folder)!r}, processes="first")
-with lox.loggers.MultiLogger(memory, console, saver) as logger:
+saver = lox.loggers.SaveLogger({str(folder.parent)!r}, processes="first")
+with lox.loggers.MultiLogger(memory, console, saver, name={folder.name!r}) as logger:
     write(logger)
 tell(runs=sorted(memory.runs), losses=[memory[run]["loss"].tolist() for run in sorted(memory.runs)[:7]])
 tell(shown=len(shown.getvalue()))
@@ -181,7 +180,7 @@ def flushed(logger):
 @pytest.mark.parametrize("program", ["run_of_all", "run_of_each"])
 def test_what_differs_between_shards_is_refused_where_the_first_process_writes(folder, program):
     code = f"""{ON_SHARDS}
-with lox.loggers.SaveLogger({str(folder)!r}) as logger:
+with lox.loggers.SaveLogger({str(folder.parent)!r}, name={folder.name!r}) as logger:
     {program}(logger)
     tell(error=flushed(logger))
 """
@@ -193,7 +192,7 @@ with lox.loggers.SaveLogger({str(folder)!r}) as logger:
 
 def test_each_process_writes_what_differs_between_its_shards_to_a_run_of_its_own(folder):
     code = f"""{ON_SHARDS}
-with lox.loggers.SaveLogger({str(folder)!r}, processes="all") as logger:
+with lox.loggers.SaveLogger({str(folder.parent)!r}, name={folder.name!r}, processes="all") as logger:
     run_of_all(logger, rate=0.5)
 """
     told(code, 2, 2)
@@ -214,7 +213,7 @@ with lox.loggers.SaveLogger({str(folder)!r}, processes="all") as logger:
 
 def test_each_process_writes_the_runs_of_its_shards(folder):
     code = f"""{ON_SHARDS}
-with lox.loggers.SaveLogger({str(folder)!r}, processes="all") as logger:
+with lox.loggers.SaveLogger({str(folder.parent)!r}, name={folder.name!r}, processes="all") as logger:
     run_of_each(logger, rate=0.5)
 """
     told(code, 2, 2)
@@ -304,13 +303,15 @@ def run_seeds(logger, seeds):
 """
 
 
+@pytest.mark.filterwarnings("ignore::lox.LoggerWarning")
 def test_seeds_that_are_spread_over_processes_have_a_run_each_that_goes_on_in_another_one(folder):
     code = f"""{SEEDS}
-with lox.loggers.SaveLogger({str(folder)!r}, processes="all") as logger:
+with lox.loggers.SaveLogger({str(folder.parent)!r}, WORD={folder.name!r}, processes="all") as logger:
     run_seeds(logger, [2 * ((process + ROUND) % 2), 2 * ((process + ROUND) % 2) + 1])
 """
     for of_round in range(2):  # A restart, after which each process has the other's seeds.
-        told(code.replace("ROUND", str(of_round)), 2, 1)
+        word = "resume" if of_round else "name"
+        told(code.replace("ROUND", str(of_round)).replace("WORD", word), 2, 1)
     runs = lox.load(folder)
     assert len(runs) == 8
     for seed in range(4):
@@ -429,7 +430,7 @@ tell(runs=sorted(logger.runs))
 
 def test_two_processes_do_not_write_one_run(folder):
     code = f"""
-logger = lox.loggers.SaveLogger({str(folder)!r}, processes="all")
+logger = lox.loggers.SaveLogger({str(folder.parent)!r}, name={folder.name!r}, processes="all")
 logger.log(logger.init(process), lox.logdict({{"own": np.ones(1)}}))
 logger.flush()
 if process:
@@ -458,7 +459,7 @@ def test_a_process_that_dies_leaves_what_was_written(folder, victim):
     code = f"""{SEEDS}
 import time
 from jax.experimental import multihost_utils
-logger = lox.loggers.SaveLogger({str(folder)!r}, processes="all")
+logger = lox.loggers.SaveLogger({str(folder.parent)!r}, name={folder.name!r}, processes="all")
 run_seeds(logger, [process])
 logger.flush()
 tell(pid=os.getpid())
@@ -481,7 +482,7 @@ while True:  # Until the other is missed.
     runs = lox.load(folder)
     assert sorted(runs) == sorted(["of-0", "of-1", name_of(10), name_of(11)])
     assert all(len(logs["x"]) == 3 for logs in runs.values())
-    with SaveLogger(folder) as logger:  # And goes on, where no other process writes any longer.
+    with saver(folder) as logger:  # And goes on, where no other process writes any longer.
         for seed in (0, 1):
             more = lox.logdict({"x": np.ones(1, np.float32)}, {"step": {"x": np.int32([3])}})
             logger.log(logger.init(seed, name=f"of-{seed}"), more)

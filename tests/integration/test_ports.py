@@ -5,7 +5,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 from ports import classifier, dqn, ppo, solver, vae
-from sinks import Mlflow, TensorBoard, Trackio, Wandb
+from sinks import Mlflow, Sink, TensorBoard, Trackio, Wandb
 
 import lox
 from lox.loggers import MemoryLogger, MultiLogger, SaveLogger
@@ -43,13 +43,13 @@ def name_of(port):
 def test_a_port_has_the_curves_of_its_original_in_each_sink(port, sinks, tmp_path):
     expected = port.original()
     memory = MemoryLogger()
-    with MultiLogger(SaveLogger(tmp_path / "saved"), memory, *(sink.logger() for sink in sinks.values())) as logger:
+    others = [SaveLogger(tmp_path / "saved"), memory, *(sink.logger(name=None) for sink in sinks.values())]
+    with MultiLogger(*others, name=Sink.experiment) as logger:
         names = [state.name for state in port.ported(logger)]
     read = {
         "save": {name: curves_in(logs) for name, logs in lox.load(tmp_path / "saved").items()},
         "memory": {name: curves_in(memory[name]) for name in memory.runs},
-        "mlflow": {name: in_order_of_steps(curves) for name, curves in sinks["mlflow"].numbers().items()},
-    } | {name: sink.numbers() for name, sink in sinks.items() if name != "mlflow"}
+    } | {name: sink.numbers() for name, sink in sinks.items()}
     assert all(points for curves in expected for points in curves.values())
     for sink, runs in read.items():
         assert sorted(run_in(runs, name)[0] for name in names) == sorted(runs), sink
@@ -73,11 +73,6 @@ def curves_in(logs):
             assert len(set(step[where])) == 1  # In no element did it happen at another step.
             curves[key].append((step[where][0], value[where].mean()))
     return dict(curves)
-
-
-def in_order_of_steps(curves):
-    """The points of each step in the order of their times, which MLflow has of each point apart."""
-    return {key: sorted(points, key=lambda point: point[0]) for key, points in curves.items()}
 
 
 def assert_curves(found, expected, where):
