@@ -542,6 +542,68 @@ def test_a_program_that_never_closes_its_logger_ends_in_peace(sink, end):
     assert sink.numbers()[NAME]["x"] == [(0, 1), (1, 1), (2, 1)]
 
 
+# -- experiments ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.integration
+def test_an_experiment_that_goes_on_from_a_step(sink):
+    """TensorBoard hides what is taken back; the others have a run of their own for what comes after it."""
+    state = None
+    for start, options in ((0, {}), (4, {"from_step": 4}), (4, {"from_step": 4}), (8, {})):
+        with sink.logger(**options) as logger:
+            state = logger.init(7, rate=0.5)
+            for step in range(start, start + 4):
+                logger.log(state, {"x": np.float32(10 * start + step)}, step=step)
+    found = {name: {step: value for step, value in runs["x"]} for name, runs in sink.numbers().items()}
+    first, second, last = ({step: 10 * start + step for step in range(start, start + 4)} for start in (0, 4, 8))
+    if sink.of is lox.loggers.TensorBoardLogger:
+        assert found == {state.name: first | second | last}
+        assert len(sink.numbers()[state.name]["x"]) == 12
+    else:
+        further = {f"{state.name}-from4": second, f"{state.name}-from4-2": second | last}
+        assert found == {state.name: first} | further
+
+
+@pytest.mark.integration
+def test_experiments_of_one_name_are_apart(sink):
+    positional, named = sink.arguments
+    names = set()
+    for place in range(3):
+        with sink.of(*positional, **named, name=sink.experiment) as logger:
+            logger.log(logger.init(7), {"x": np.float32(place)}, step=place)
+        names.add(logger.experiment)
+    assert names == {"tried", "tried-2", "tried-3"}
+    with pytest.raises(lox.LogValueError, match="cannot continue 'tired'"):
+        sink.of(*positional, **named, resume="tired").init(7)
+    if sink.of is WandbLogger:
+        assert [len(sink.rows(file)) for file in sink.files()] == [1, 1, 1]
+    else:
+        assert len(sink.numbers()[NAME]["x"]) == 1
+
+
+@pytest.mark.integration
+def test_tensorboard_has_the_config_as_hyperparameters(tensorboard):
+    with tensorboard.logger() as logger:
+        logger.log(logger.init(7, rate=0.5, model="small"), {"x": 1.0})
+    metadata = tensorboard.read(name_of(7, rate=0.5, model="small")).SummaryMetadata("_hparams_/session_start_info")
+    assert b"rate" in metadata.plugin_data.content and b"small" in metadata.plugin_data.content
+
+
+@pytest.mark.integration
+def test_wandb_has_the_experiment_as_group_or_what_its_options_say(wandb):
+    options = wandb.arguments[1]["init"]
+    with wandb.logger() as logger:
+        logger.log(logger.init(7), {"x": 1.0})
+    with wandb.logger(init={**options, "id": "mine", "name": "my run", "tags": ["a"]}) as logger:
+        logger.log(logger.init(8), {"x": 1.0})
+        logger.flush()
+        logger.log(logger.init(9), {"x": 1.0})
+        with pytest.raises(lox.LogValueError, match="has one id= for W&B runs, 'mine'"):
+            logger.flush()
+    assert {name: group for name, (_, group, *_) in wandb.read().items()} == {NAME: "tried", "my run": "tried"}
+    assert [file.stem for file in wandb.files()].count("run-mine") == 1
+
+
 # -- images --------------------------------------------------------------------------------------------------------
 
 

@@ -73,14 +73,22 @@ class SaveLogger(Logger):
         if resumed and self._earlier is None:
             self._earlier = {tuple(read_manifest(there).get("key", ())): name for name, there in runs(folder).items()}
         writer = RunWriter(folder / run.name, run.key, run.config, run.identity, about, takes_over=resumed)
+        try:
+            self._go_on(run, writer)
+        except BaseException:
+            writer.close()
+            raise
         self._writers[run.name] = writer
+
+    def _go_on(self, run: Run, writer: RunWriter) -> None:
+        """Takes back what is to be taken back of a run that was there before."""
         if writer.is_new:
             if self._earlier and (other := self._earlier.get(run.key)):
                 self._earlier = {}
                 self._warn(
-                    f"{folder / run.name} is a new run of an experiment that is continued, in which {other} has the "
-                    "same key and another config. Where the program goes on from a checkpoint, give the run the config "
-                    "that it had."
+                    f"{writer.path} is a new run of an experiment that is continued, in which {other} has the same key "
+                    "and another config. Where the program goes on from a checkpoint, give the run the config that it "
+                    "had."
                 )
             return
         step = self._experiment.from_step

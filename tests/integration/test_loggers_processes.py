@@ -303,6 +303,30 @@ def run_seeds(logger, seeds):
 """
 
 
+def test_all_processes_write_the_experiment_that_the_first_one_names(folder, environment):
+    code = f"""
+os.chdir({str(folder.parent)!r})
+if process:  # Alone, it would give another name.
+    lox.loggers._experiment.default_name = lambda: "other"
+wandb = lox.loggers.WandbLogger(init={{"mode": "offline"}}, processes="all")
+saver = lox.loggers.SaveLogger({str(folder)!r}, processes="all")
+with lox.loggers.MultiLogger(wandb, saver) as logger:
+    state = jax.jit(lambda: logger.init(process))()
+    logger.log(logger.init(process), lox.logdict({{"x": np.ones(1)}}))
+    tell(name=logger.experiment)
+try:
+    lox.loggers.SaveLogger({str(folder)!r}, resume="none", processes="all").init(7)
+except lox.LogValueError as error:
+    tell(error=str(error))
+"""
+    with Processes(code, 2, 1, environment) as processes:
+        first, second = processes.told()
+    assert first == second[:1] + first[1:] and "cannot continue 'none'" in first[1]["error"]
+    assert "The first process could not begin an experiment" in second[1]["error"]
+    name = first[0]["name"]
+    assert sorted(lox.load(folder)) == sorted(f"{name}/{name_of(process)}" for process in range(2))
+
+
 @pytest.mark.filterwarnings("ignore::lox.LoggerWarning")
 def test_seeds_that_are_spread_over_processes_have_a_run_each_that_goes_on_in_another_one(folder):
     code = f"""{SEEDS}

@@ -1,0 +1,364 @@
+"""Experiments of loggers: a new one for each logger, apart from all others, and one that goes on only when asked."""
+
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from runs import name_of
+
+import lox
+from lox.loggers import Logger, MemoryLogger, MultiLogger, SaveLogger, TensorBoardLogger
+
+RUN = name_of(7)
+
+
+def logs_of(steps, **values):
+    values = {key: np.asarray(value) for key, value in values.items()}
+    return lox.logdict(values, {"step": dict.fromkeys(values, np.asarray(steps))})
+
+
+def write(path, steps, seed=7, config=None, **options):
+    with SaveLogger(path, **options) as logger:
+        logger.log(logger.init(seed, config), logs_of(steps, x=np.float32(steps)))
+    return logger.experiment
+
+
+# -- which experiment it is ------------------------------------------------------------------------------------------
+
+CELL = """
+logger = lox.loggers.SaveLogger(path, name="cell")
+@jax.jit
+@jax.vmap
+def train(seed):
+    def step(x, i):
+        lox.log({"x": x}, step=i)
+        return x + 1, None
+    return logger.tap(lambda x: jax.lax.scan(step, x, jnp.arange(3))[0], logger.init(seed))(jnp.float32(0))
+train(jnp.arange(2))
+lox.flush()
+"""
+
+
+def test_a_cell_of_a_notebook_that_runs_three_times_makes_three_experiments(tmp_path):
+    cell = {"lox": lox, "jax": jax, "jnp": jnp, "path": tmp_path}
+    for _ in range(3):
+        exec(CELL, cell)
+    cell["logger"].flush()
+    names = [f"{experiment}/{name_of(seed)}" for experiment in ("cell", "cell-2", "cell-3") for seed in range(2)]
+    runs = lox.load(tmp_path)
+    assert sorted(runs) == sorted(names)
+    assert all(runs[name] == runs[names[0]] and runs[name]["x"].tolist() == [0, 1, 2] for name in names)
+    del cell
+    gc.collect()
+    lox.flush()
+
+
+def test_the_thread_of_a_logger_that_nobody_holds_ends(tmp_path):
+    logger = SaveLogger(tmp_path, name="a")
+    logger.log(logger.init(7), {"x": 1.0})
+    logger.flush()
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "SaveLogger"]
+    del logger
+    thread.join(10)
+    assert not thread.is_alive() and not list(tmp_path.rglob("owner.json"))
+
+
+def test_an_experiment_has_the_date_the_time_and_the_script_as_its_name(tmp_path):
+    logger = SaveLogger(tmp_path)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-\w+", logger.experiment)
+    assert logger.directory == tmp_path / logger.experiment
+
+
+def test_loggers_that_begin_at_once_have_experiments_of_their_own(tmp_path):
+    loggers = [SaveLogger(tmp_path, name="a") for _ in range(16)]
+    together = threading.Barrier(len(loggers))
+
+    def begin(logger):
+        together.wait()
+        logger.log(logger.init(7), {"x": 1.0})
+        logger.close()
+
+    threads = [threading.Thread(target=begin, args=(logger,)) for logger in loggers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {logger.experiment for logger in loggers} == {"a", *(f"a-{number}" for number in range(2, 17))}
+    assert len(lox.load(tmp_path)) == 16
+
+
+@pytest.mark.integration
+def test_terminals_that_begin_at_once_have_experiments_of_their_own(tmp_path):
+    program = (
+        "import sys, lox\n"
+        "logger = lox.loggers.MultiLogger(*(of(sys.argv[1]) for of in (lox.loggers.SaveLogger,\n"
+        "    lox.loggers.TensorBoardLogger)), name='a')\n"
+        "run = logger.init(7)\n"
+        "print(flush=True)\n"
+        "sys.stdin.readline()\n"
+        "logger.log(run, {'x': 1.0})\n"
+        "logger.close()\n"
+        "print(logger.experiment)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    running = [subprocess.Popen(command, **pipes) for _ in range(3)]
+    for process in running:
+        process.stdout.readline()
+    for process in running:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    names = {process.communicate(timeout=120)[0].strip() for process in running}
+    assert len(names) == 3 and {path.name for path in tmp_path.iterdir()} == names
+    for name in names:
+        assert lox.load(tmp_path / name)[RUN]["x"].tolist() == [1.0]
+        assert len(list((tmp_path / name / RUN).glob("events*"))) == 1
+
+
+def test_nothing_is_made_before_the_first_logs(tmp_path):
+    logger = MultiLogger(SaveLogger(tmp_path / "a"), TensorBoardLogger(tmp_path / "b"))
+    run = logger.init(7)
+    logger.tap(lambda: None, run)()
+    logger.flush()
+    assert not list(tmp_path.iterdir())
+    logger.log(run, {"x": 1.0})
+    logger.close()
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", ".a", "a ", "ä", "a\n", "x" * 101, "latest"])
+def test_names_that_not_every_file_system_takes(tmp_path, name):
+    with pytest.raises(lox.LogValueError, match="name="):
+        SaveLogger(tmp_path, name=name)
+
+
+def test_arguments_that_exclude_each_other(tmp_path):
+    with pytest.raises(lox.LogValueError, match="excludes name="):
+        SaveLogger(tmp_path, name="a", resume="b")
+    with pytest.raises(lox.LogValueError, match="there is no resume="):
+        SaveLogger(tmp_path, from_step=3)
+    with pytest.raises(lox.LogDataError, match="from_step= of a logger is an integer, got 'a' of type str"):
+        SaveLogger(tmp_path, resume="a", from_step="a")
+    with pytest.raises(lox.LogDataError, match="name= of a logger is text, got 3 of type int"):
+        SaveLogger(tmp_path, name=3)
+
+
+# -- one that goes on ------------------------------------------------------------------------------------------------
+
+
+def test_an_experiment_goes_on_by_its_name_or_as_the_latest(tmp_path):
+    for name in ("a", "b"):
+        write(tmp_path, [0], name=name)
+    assert write(tmp_path, [1], resume="latest") == "b"
+    assert write(tmp_path, [1], resume="a") == "a"
+    assert write(tmp_path, [2], resume="latest") == "a"  # The one that was continued last.
+    runs = lox.load(tmp_path)
+    assert {name: logs["x"].tolist() for name, logs in runs.items()} == {f"a/{RUN}": [0, 1, 2], f"b/{RUN}": [0, 1]}
+
+
+@pytest.mark.parametrize("of", [SaveLogger, lambda path, **options: MemoryLogger(**options)])
+def test_the_first_program_that_resumes_the_latest_begins_one_and_says_so(tmp_path, of):
+    with pytest.warns(lox.LoggerWarning, match="begins a new experiment: there is none"):
+        logger = of(tmp_path, resume="latest", from_step=4)
+        run = logger.init(7)
+    logger.log(run, {"x": 1.0}, step=5)
+    logger.close()
+
+
+def test_an_experiment_that_is_not_there_is_an_error_at_once(tmp_path):
+    write(tmp_path, [0], name="mine")
+    logger = SaveLogger(tmp_path, resume="main")
+    with pytest.raises(lox.LogValueError, match=r"cannot continue 'main'.*The latest are 'mine'"):
+        logger.init(7)
+    with pytest.raises(lox.LogValueError, match="There is none at all"):
+        MemoryLogger(resume="a").init(7)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_damaged_experiment_is_an_error_that_names_its_file(tmp_path):
+    write(tmp_path, [0], name="a")
+    (tmp_path / "a" / "experiment.json").write_text("{")
+    with pytest.raises(lox.StorageError, match=r"experiment\.json is damaged"):
+        SaveLogger(tmp_path, resume="latest").init(7)
+
+
+def test_a_key_with_another_config_in_an_experiment_that_goes_on(tmp_path):
+    write(tmp_path, [0], config={"rate": 0.1}, name="a")
+    with pytest.raises(lox.LoggerWarning, match="has the same key and another config"):
+        write(tmp_path, [1], config={"rate": 0.2}, resume="a")
+    runs = lox.load(tmp_path / "a")
+    assert [runs[name_of(7, rate=rate)]["x"].tolist() for rate in (0.1, 0.2)] == [[0], [1]]
+
+
+@pytest.mark.parametrize("steps", [[3, 2], [[3, 3], [3, 2]]])
+def test_a_step_that_goes_back_is_said_once(tmp_path, steps):
+    with SaveLogger(tmp_path, name="a") as logger:
+        run = logger.init(7)
+        for _ in range(2):
+            logger.log(run, logs_of(steps, x=np.ones(np.shape(steps), np.float32)))
+        with pytest.raises(lox.LoggerWarning, match=r"Run seed=7-\w+: the step of 'x' goes back from 3 to 2"):
+            logger.flush()
+        logger.log(run, logs_of(steps, x=np.ones(np.shape(steps), np.float32)))
+    with pytest.raises(lox.LoggerWarning, match="goes back from 3 to 1"):
+        write(tmp_path, [1], resume="a") if np.ndim(steps) == 1 else write(tmp_path, [[1, 1]], resume="a")
+    assert len(lox.load(tmp_path / "a")[RUN]["x"]) == 7
+
+
+def test_a_step_that_did_not_happen_does_not_go_back(tmp_path):
+    with MemoryLogger() as logger:
+        for happened, steps in (([True, False], [5, 1]), ([False, True], [1, 3]), ([True, False], [6, 0])):
+            logs = lox.logdict(
+                {"x": np.ones((1, 2))}, {"step": {"x": np.array([steps])}}, mask={"x": np.array([happened])}
+            )
+            logger.log(logger.init(7), logs)
+
+
+# -- from a step -----------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import os, signal, sys, jax, jax.numpy as jnp, lox
+path, options = sys.argv[1], eval(sys.argv[2])
+logger = lox.loggers.SaveLogger(path, **options)
+start, end = options.get("from_step", 0), 7 if "name" in options else 10
+
+@jax.jit
+def step(x):
+    lox.log({"x": x})
+    return x + 1
+
+x = jnp.float32(start)
+run = logger.init(7, rate=0.1)
+for i in range(start, end):
+    x, logs = lox.spool(step)(x)
+    logger.log(run, logs, step=i)
+logger.flush()
+if "name" in options:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.integration
+def test_a_job_that_was_killed_goes_on_from_its_checkpoint(tmp_path):
+    for options in ({"name": "job"}, {"resume": "latest", "from_step": 4}):
+        command = [sys.executable, "-W", "error", "-c", PROGRAM, str(tmp_path), repr(options)]
+        code = subprocess.run(command, timeout=120).returncode
+        assert code == (-signal.SIGKILL if "name" in options else 0)
+    ((name, logs),) = lox.load(tmp_path).items()
+    assert name == f"job/{name_of(7, rate=0.1)}"
+    assert logs["x"].tolist() == logs.steps["step"]["x"].tolist() == [*range(10)]
+    assert lox.load(tmp_path / name / "aside-1")["x"].tolist() == [4, 5, 6]
+
+
+def test_what_is_taken_back_is_moved_aside_in_all_segments_and_batch_elements(tmp_path):
+    batch = lox.logdict(
+        {"x": np.arange(6.0).reshape(3, 2)},
+        {"step": {"x": np.array([[0, 1], [9, 2], [1, 4]])}},
+        mask={"x": np.array([[True, True], [False, True], [True, True]])},
+    )
+    parts = [batch, logs_of([0, 1], y=[0, 1]), logs_of([2, 3, 5], y=[2.5, 3.5, 5.5]), lox.logdict({"z": np.ones(2)})]
+    with SaveLogger(tmp_path, name="a") as logger:
+        for part in parts:
+            logger.log(logger.init(7), part)
+    with (
+        pytest.raises(lox.LoggerWarning, match=r"Events of \['z'\] .* stay"),
+        SaveLogger(tmp_path, resume="a", from_step=3) as logger,
+    ):
+        logger.log(logger.init(7), logs_of([3, 4], y=[30.5, 40.5]))
+    logs, aside = lox.load(tmp_path / "a" / RUN), lox.load(tmp_path / "a" / RUN / "aside-1")
+    assert logs["x"].tolist() == [[0, 1], [2, 3]] and aside["x"].tolist() == [[4, 5]]
+    assert logs.mask["x"].tolist() == [[True, True], [False, True]]
+    assert (logs["y"].tolist(), logs["y#2"].tolist(), aside["y"].tolist()) == ([0, 1], [2.5, 30.5, 40.5], [3.5, 5.5])
+    assert logs["z"].tolist() == [1, 1] and "z" not in aside
+
+
+def test_each_restart_moves_its_events_aside(tmp_path):
+    write(tmp_path, [0, 1, 2, 3], name="a")
+    for start in (2, 2, 0, 9):
+        write(tmp_path, [start, start + 1], resume="a", from_step=np.int32(start))
+    folder = tmp_path / "a" / RUN
+    assert lox.load(tmp_path)[f"a/{RUN}"]["x"].tolist() == [0, 1, 9, 10]
+    assert [lox.load(folder / f"aside-{n}")["x"].tolist() for n in (1, 2, 3)] == [[2, 3], [2, 3], [0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("place", range(6))
+def test_a_program_that_fails_while_it_moves_events_aside_loses_none(tmp_path, place, monkeypatch):
+    write(tmp_path, [0, 1, 2, 3], name="a")
+    count = [-100]
+
+    def failing(function):
+        def call(*args):
+            count[0] += 1
+            if count[0] == place:
+                raise OSError("no")
+            return function(*args)
+
+        return call
+
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(os, name, failing(getattr(os, name)))
+    logger = SaveLogger(tmp_path, resume="a", from_step=2)
+    run = logger.init(7)
+    count[0] = 0
+    logger.log(run, logs_of([2], x=np.float32([20])))
+    try:
+        logger.close()
+    except OSError:
+        monkeypatch.undo()
+        write(tmp_path, [20], resume="a", from_step=2)
+    assert lox.load(tmp_path / "a")[RUN]["x"].tolist() == [0, 1, 20]
+    assert lox.load(tmp_path / "a" / RUN / "aside-1")["x"].tolist() == [2, 3]
+
+
+# -- several loggers -------------------------------------------------------------------------------------------------
+
+
+def test_the_loggers_of_a_multi_logger_have_one_experiment(tmp_path):
+    write(tmp_path / "b", [0], name="a")
+    memory, inner = MemoryLogger(), MultiLogger(SaveLogger(tmp_path / "c"))
+    loggers = [SaveLogger(tmp_path / "b"), SaveLogger(tmp_path / "d"), memory, inner]
+    with MultiLogger(*loggers, name="a") as logger:
+        logger.log(logger.init(7), {"x": 1.0}, step=1)
+    assert {each.experiment for each in (logger, *loggers, *inner.loggers)} == {"a-2"}
+    assert [[*lox.load(tmp_path / place)] for place in "cd"] == [[f"a-2/{RUN}"]] * 2
+    others = SaveLogger(tmp_path / "c"), SaveLogger(tmp_path / "new")
+    with MultiLogger(*others, resume="a-2") as logger:
+        logger.log(logger.init(7), {"x": 1.0}, step=2)
+    assert len(lox.load(tmp_path / "c")[f"a-2/{RUN}"]["x"]) == 2
+    assert len(lox.load(tmp_path / "new")[f"a-2/{RUN}"]["x"]) == 1
+
+
+def test_a_logger_with_an_experiment_of_its_own_is_in_no_multi_logger(tmp_path):
+    with pytest.raises(lox.LogValueError, match="has an experiment of its own"):
+        MultiLogger(SaveLogger(tmp_path, name="a"))
+    begun = SaveLogger(tmp_path)
+    assert begun.experiment
+    with pytest.raises(lox.LogValueError, match="has an experiment of its own"):
+        MultiLogger(begun, name="b")
+
+
+def test_a_logger_that_cannot_begin_keeps_no_other_from_what_it_gets(tmp_path):
+    (tmp_path / "file").write_text("")
+    saver = SaveLogger(tmp_path / "there")
+    logger = MultiLogger(SaveLogger(tmp_path / "file"), saver, name="a")
+    logger.log(logger.init(7), {"x": 1.0})
+    with pytest.raises(OSError, match="file"):
+        logger.close()
+    assert lox.load(saver.directory)[RUN]["x"].tolist() == [1.0]
+
+
+def test_a_logger_of_ones_own_has_experiments_too():
+    class Mine(Logger):
+        def write(self, run, logs):
+            pass
+
+    with Mine(name="mine") as logger:
+        logger.log(logger.init(7), {"x": 1.0})
+    assert logger.experiment == "mine"
