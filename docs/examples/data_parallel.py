@@ -55,7 +55,7 @@ def main() -> None:
         run = logger.init(0, batch=BATCH, devices=jax.device_count(), processes=jax.process_count())
         params, state = jax.jit(logger.tap(train, run))(params, state, images, labels)
     if jax.process_index() == 0:
-        losses = lox.load(out)[run.name]["loss"]
+        losses = lox.load(logger.directory)[run.name]["loss"]
         print(f"{jax.device_count()} devices, {len(losses)} steps: loss {losses[0]:.4f} to {losses[-1]:.4f}, in {out}")
 
 

@@ -75,7 +75,7 @@ def main() -> None:
                 return logger.tap(train, logger.init(key, batch=BATCH), buffer=50)(key, *data)
 
             jax.block_until_ready(jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), SEEDS)))
-        logs = lox.load(folder, stack=True)
+        logs = lox.load(logger.directory, stack=True)
         draw(logs, out)
         accuracy = logs["test/accuracy"][-1]
         print(f"{SEEDS} seeds, {len(logs['train/loss'])} steps: accuracy {accuracy.mean():.3f} ± {accuracy.std():.3f}")

@@ -18,12 +18,13 @@ def test_agents_learn_and_each_seed_has_a_run_in_both_loggers(tmp_path):
     assert done.returncode == 0, done.stderr
     first, last = map(int, re.search(r"went from (\d+) to (\d+)", done.stdout).groups())
     assert last > 2 * first
-    names = sorted(path.name for path in tmp_path.glob("tensorboard/*"))
+    (experiment,) = tmp_path.glob("tensorboard/*-ppo")
+    names = sorted(path.name for path in experiment.iterdir() if path.is_dir())
     assert [re.search(r"seed=(\d)-", name)[1] for name in names] == ["0", "1", "2", "3"]
-    identities = sorted(path.name.rpartition("-")[2] for path in tmp_path.glob("wandb/offline-run-*"))
-    assert sorted(identity[:6] for identity in identities) == sorted(name.rpartition("-")[2] for name in names)
+    assert len(list(tmp_path.glob("wandb/offline-run-*"))) == 4
+    assert [path.stem for path in tmp_path.glob("wandb/lox/ppo/*.json")] == [experiment.name]
     for name in names:
-        events = EventAccumulator(str(tmp_path / "tensorboard" / name))
+        events = EventAccumulator(str(experiment / name))
         events.Reload()
         assert [event.step for event in events.Scalars("value")] == list(range(100))
         assert len(events.Scalars("episode_return")) > 50
