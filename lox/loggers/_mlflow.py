@@ -16,7 +16,6 @@ import numpy as np
 from lox._extras import extra
 from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant
-from lox._run_all import each
 from lox.loggers._cards import Card
 from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
@@ -38,9 +37,6 @@ TAG_OF_NOTES = "mlflow.note.content"
 
 TAG_OF_CONFIG = "lox.config"
 """The tag of an MLflow run that names the newest artifact with what describes the run, where there is one."""
-
-HELD = 1000
-"""How many metrics of a run are held at most before they are written together."""
 
 # Of how many characters names and values may be.
 NAME = 250
@@ -206,7 +202,6 @@ class MlflowLogger(Logger):
         self._params: dict[str, dict[str, str]] = {}
         self._config: dict[str, dict[str, str]] = {}
         self._exceeding: set[str] = set()
-        self._held: dict[str, list[tuple[str, float, int]]] = {}
         self._time = 0
         super().__init__(**options)
         self._kept_by(self._store)
@@ -254,47 +249,43 @@ class MlflowLogger(Logger):
 
     def write(self, run: Run, logs: logdict) -> None:
         """See `Logger`."""
-        held = self._held.setdefault(run.name, [])
+        numbers: list[tuple[str, float, int]] = []
         try:
             for row in rows(run, logs, self._images, whole=True, batch_as=self.batch_as):
-                self._write_row(run, row, held)
+                self._write_row(run, row, numbers)
         finally:
-            if len(held) >= HELD:
-                self._send(run.name)
-
-    def sync(self) -> None:
-        """See `Logger`."""
-        each(self._send, list(self._held))
+            if numbers:
+                self._send(run, numbers)
 
     def finish(self, run: Run) -> None:
         """See `Logger`."""
         if run.name in self._ids:
             self._client.set_terminated(self._ids.pop(run.name))
 
-    def _write_row(self, run: Run, row: Row, held: list[tuple[str, float, int]]) -> None:
+    def _write_row(self, run: Run, row: Row, written: list[tuple[str, float, int]]) -> None:
         step = int(row.step)
         counters = {escaped(name, REFUSED, NAME): number for name, number in row.counters.items()}
         numbers = {escaped(key, REFUSED, NAME, counters): number for key, number in row.numbers.items()}
-        held += [(name, float(number), step) for name, number in (counters | numbers).items()]
+        written += [(name, float(number), step) for name, number in (counters | numbers).items()]
         for key, array in row.arrays.items():
             name = escaped(key, REFUSED, NAME - len(".mean"))
             with np.errstate(over="ignore", invalid="ignore"):
                 found = {statistic: float(of(array)) for statistic, of in STATISTICS.items()}
-            held += [(f"{name}.{statistic}", number, step) for statistic, number in found.items()]
+            written += [(f"{name}.{statistic}", number, step) for statistic, number in found.items()]
         for key, image in row.images.items():
             name = escaped(key, REFUSED_OF_IMAGES, NAME_OF_IMAGE)
             self._client.log_image(self._ids[run.name], image, key=name, step=step)
 
-    def _send(self, name: str) -> None:
-        # MLflow keeps one of several equal metrics of one millisecond: those of one step are of later ones.
+    def _send(self, run: Run, numbers: list[tuple[str, float, int]]) -> None:
+        # MLflow keeps one of several equal metrics of one millisecond: of those of one step, the next and all that come
+        # after it are of later ones, so that they stay in order.
         now = self._time = max(time.time_ns() // 1_000_000, self._time + 1)
         late: Counter[str] = Counter()
         latest: dict[str, int] = {}
         metrics = []
-        for metric, value, step in self._held.pop(name, []):
+        for metric, value, step in numbers:
             late[metric] += latest.get(metric) == step
             latest[metric] = step
             metrics.append(self._entities.Metric(metric, value, now + late[metric], step))
         self._time += max(late.values(), default=0)
-        if metrics:
-            self._client.log_batch(self._ids[name], metrics=metrics)  # Which takes any number, in several calls.
+        self._client.log_batch(self._ids[run.name], metrics=metrics)  # Which takes any number, in several calls.

@@ -12,7 +12,6 @@ from lox._exceptions import LogDataError, LogValueError
 from lox._extras import extra
 from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant
-from lox._run_all import each
 from lox.loggers._cards import Files
 from lox.loggers._histogram import histogram
 from lox.loggers._images import keys_of_images
@@ -21,8 +20,6 @@ from lox.loggers._names import UNWRITABLE, escaped
 from lox.loggers._rows import described, rows
 from lox.loggers._run import Run
 
-HELD = 1000
-"""How many rows of a run are held at most before they are written together."""
 RESERVED = "project run timestamp step time metrics id run_id run_name log_id space_id created_at".split()
 """Metrics that Trackio loses, from its database or from the tables that it publishes."""
 RESERVED_OF_CONFIG = ("_Created", "_Group", "_Username")
@@ -91,7 +88,6 @@ class TrackioLogger(Logger):
         self._images = keys_of_images(images)
         self._project, self._init = project, dict(init or {})
         self._untold: dict[str, dict[str, Any]] = {}
-        self._held: dict[str, list[Written]] = {}
         self._of_trackio: dict[str, str] = {}
         super().__init__(**options)
         self._cards = Files.at(Path(TRACKIO_DIR) / "lox" / escaped(project, r"[^\w.-]"), "*.json")
@@ -114,7 +110,7 @@ class TrackioLogger(Logger):
 
     def write(self, run: Run, logs: logdict) -> None:
         """See `Logger`."""
-        held = self._held.setdefault(run.name, [])
+        written: list[Written] = []
         try:
             for row in rows(run, logs, self._images, whole=True, batch_as=self.batch_as):
                 step = int(row.step)
@@ -128,21 +124,12 @@ class TrackioLogger(Logger):
                     of_keys[key] = image._to_dict()
                 values = counters | {_name(key, counters): value for key, value in of_keys.items()}
                 if values:
-                    held.append((values, step, _now()))
+                    written.append((values, step, _now()))
         finally:
-            if len(held) >= HELD:
-                self._send(run.name)
-
-    def sync(self) -> None:
-        """See `Logger`."""
-        each(self._send, list(self._held))
-
-    def _send(self, name: str) -> None:
-        if held := self._held.pop(name):
-            metrics, steps, times = (list(column) for column in zip(*held, strict=True))
-            self._storage.bulk_log(
-                self._project, self._of_trackio[name], metrics, steps, times, self._untold.pop(name, None)
-            )
+            if written:
+                metrics, steps, times = (list(column) for column in zip(*written, strict=True))
+                config = self._untold.pop(run.name, None)
+                self._storage.bulk_log(self._project, self._of_trackio[run.name], metrics, steps, times, config)
 
     def __repr__(self) -> str:
         return f"TrackioLogger({self._project!r})"
