@@ -45,7 +45,7 @@ class SaveLogger(Logger):
     ...         _ = logger.tap(f, run)(jnp.float32(1))
     ...     for name, logs in lox.load(folder).items():
     ...         print(name, logs["x"].tolist())
-    first/lr=0.1,seed=7-5c3a40 [1.0]
+    first/lr=0.1,seed=7-bfc975 [1.0]
     """
 
     gathers = True
