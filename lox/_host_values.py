@@ -201,6 +201,20 @@ def steps_of_elements(steps: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
     """A counter in each batch element, as an array of shape `(events, elements)`, NaN where an event did not happen."""
     numbers = np.asarray(steps, np.float64)
     if mask is not None:
-        numbers = numbers.reshape(numbers.shape + (1,) * (mask.ndim - numbers.ndim))
-        numbers = np.where(mask.reshape(mask.shape + (1,) * (numbers.ndim - mask.ndim)), numbers, np.nan)
+        numbers, mask = _of_one_rank(numbers, mask)
+        numbers = np.where(mask, numbers, np.nan)
     return numbers.reshape(len(numbers), math.prod(numbers.shape[1:]))
+
+
+def at_least(steps: np.ndarray, mask: np.ndarray | None, step: int) -> np.ndarray:
+    """Whether each event has a counter of this number or a later one, in a batch element in which it happened."""
+    later = np.asarray(steps) >= (step if steps.dtype.kind in "iu" else np.float64(step))
+    if mask is not None:
+        later, mask = _of_one_rank(later, mask)
+        later = later & mask
+    return later.reshape(len(later), math.prod(later.shape[1:])).any(1)
+
+
+def _of_one_rank(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    rank = max(array.ndim for array in arrays)
+    return tuple(array.reshape(array.shape + (1,) * (rank - array.ndim)) for array in arrays)

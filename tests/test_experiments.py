@@ -1,12 +1,16 @@
 """Experiments of loggers: a new one for each logger, apart from all others, and one that goes on only when asked."""
 
 import gc
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -147,6 +151,8 @@ def test_arguments_that_exclude_each_other(tmp_path):
         SaveLogger(tmp_path, from_step=3)
     with pytest.raises(lox.LogDataError, match="from_step= of a logger is an integer, got 'a' of type str"):
         SaveLogger(tmp_path, resume="a", from_step="a")
+    with pytest.raises(lox.LogValueError, match="has 64 bits"):
+        SaveLogger(tmp_path, resume="a", from_step=2**63)
     with pytest.raises(lox.LogDataError, match="name= of a logger is text, got 3 of type int"):
         SaveLogger(tmp_path, name=3)
 
@@ -181,6 +187,90 @@ def test_an_experiment_that_is_not_there_is_an_error_at_once(tmp_path):
     with pytest.raises(lox.LogValueError, match="There is none at all"):
         MemoryLogger(resume="a").init(7)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_directory_that_was_renamed_or_copied_is_an_experiment_of_its_name(tmp_path):
+    write(tmp_path, [0], name="a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "a").rename(tmp_path / "c")
+    for name in ("b", "c"):
+        assert write(tmp_path, [1], resume=name) == name
+    assert [logs["x"].tolist() for logs in lox.load(tmp_path).values()] == [[0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize("there", ["a file", "a run"])
+def test_what_is_no_experiment_has_its_name_and_nothing_is_written_into_it(tmp_path, there):
+    if there == "a file":
+        (tmp_path / "a").write_text("")
+    else:
+        lox.save(logs_of([0], x=[0]), tmp_path / "a")
+    assert write(tmp_path, [0], name="a") == "a-2"
+    assert f"a-2/{RUN}" in lox.load(tmp_path)
+
+
+def test_the_directory_is_where_the_program_was_when_the_logger_was_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    logger = SaveLogger("runs", name="a")
+    (tmp_path / "elsewhere").mkdir()
+    for folder in (tmp_path / "elsewhere", tmp_path):
+        monkeypatch.chdir(folder)
+        logger.log(logger.init(7), {"x": 1.0})
+        logger.flush()
+    logger.close()
+    assert len(lox.load(tmp_path / "runs" / "a" / RUN)["x"]) == 2
+
+
+def test_a_logger_that_continues_is_let_go_at_once_as_well(tmp_path):
+    write(tmp_path, [0], name="a")
+    logger = SaveLogger(tmp_path, resume="a")
+    logger.log(logger.init(7), {"x": 1.0})
+    logger.flush()
+    gone, until = weakref.ref(logger), time.monotonic() + 10
+    del logger
+    gc.disable()
+    try:
+        while gone() is not None and time.monotonic() < until:  # Its thread has it while it does its last task.
+            time.sleep(0.01)
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_where_warnings_are_errors_nothing_is_lost_that_they_are_about(tmp_path):
+    write(tmp_path, [0], name="a")
+    owner = {"process": 1, "host": "elsewhere", "id": "other"}
+    (tmp_path / "a" / RUN / "owner.json").write_text(json.dumps(owner))
+    with pytest.raises(lox.LoggerWarning, match="was written by process 1 on elsewhere, and is continued here"):
+        write(tmp_path, [1], resume="a")
+    assert lox.load(tmp_path / "a")[RUN]["x"].tolist() == [0, 1]
+
+
+def test_what_was_taken_over_is_refused_to_the_other_process(tmp_path):
+    with (
+        pytest.raises(lox.StorageError, match="is written by another process now"),
+        SaveLogger(tmp_path, name="a") as logger,
+    ):
+        logger.log(logger.init(7), {"x": 1.0})
+        logger.flush()
+        (logger.directory / RUN / "owner.json").write_text(json.dumps({"process": 1, "host": "elsewhere", "id": "o"}))
+        logger.log(logger.init(7), {"x": 2.0})
+    assert lox.load(tmp_path / "a")[RUN]["x"].tolist() == [1.0]
+
+
+def test_a_damaged_run_is_in_nobodys_way(tmp_path):
+    write(tmp_path, [0], name="a", seed=8)
+    (tmp_path / "a" / name_of(8) / "manifest.json").write_text("{")
+    write(tmp_path, [0], resume="a")
+    assert lox.load(tmp_path / "a" / RUN)["x"].tolist() == [0]
+
+
+def test_steps_are_compared_to_the_last_bit(tmp_path):
+    steps = np.int64(2**53) + np.arange(3)
+    with SaveLogger(tmp_path, name="a") as logger:
+        logger.log(logger.init(7), logs_of(steps, x=steps))
+    with SaveLogger(tmp_path, resume="a", from_step=2**53 + 1) as logger:
+        logger.log(logger.init(7), {"y": 1.0})
+    assert lox.load(tmp_path / "a")[RUN]["x"].tolist() == [2**53]
 
 
 def test_a_damaged_experiment_is_an_error_that_names_its_file(tmp_path):
@@ -312,6 +402,9 @@ def test_a_program_that_fails_while_it_moves_events_aside_loses_none(tmp_path, p
         logger.close()
     except OSError:
         monkeypatch.undo()
+        with SaveLogger(tmp_path, resume="a") as logger:  # What is begun or not is in the way of no other segment.
+            logger.log(logger.init(7), {"x": 3}, step=5)
+        assert lox.load(tmp_path / "a")[RUN]["x#2"].tolist() == [3]
         write(tmp_path, [20], resume="a", from_step=2)
     assert lox.load(tmp_path / "a")[RUN]["x"].tolist() == [0, 1, 20]
     assert lox.load(tmp_path / "a" / RUN / "aside-1")["x"].tolist() == [2, 3]
@@ -322,11 +415,12 @@ def test_a_program_that_fails_while_it_moves_events_aside_loses_none(tmp_path, p
 
 def test_the_loggers_of_a_multi_logger_have_one_experiment(tmp_path):
     write(tmp_path / "b", [0], name="a")
-    memory, inner = MemoryLogger(), MultiLogger(SaveLogger(tmp_path / "c"))
+    memory, innermost = MemoryLogger(), SaveLogger(tmp_path / "c")
+    inner = MultiLogger(MultiLogger(innermost))
     loggers = [SaveLogger(tmp_path / "b"), SaveLogger(tmp_path / "d"), memory, inner]
     with MultiLogger(*loggers, name="a") as logger:
         logger.log(logger.init(7), {"x": 1.0}, step=1)
-    assert {each.experiment for each in (logger, *loggers, *inner.loggers)} == {"a-2"}
+    assert {each.experiment for each in (logger, *loggers, *inner.loggers, innermost)} == {"a-2"}
     assert [[*lox.load(tmp_path / place)] for place in "cd"] == [[f"a-2/{RUN}"]] * 2
     others = SaveLogger(tmp_path / "c"), SaveLogger(tmp_path / "new")
     with MultiLogger(*others, resume="a-2") as logger:
@@ -336,8 +430,10 @@ def test_the_loggers_of_a_multi_logger_have_one_experiment(tmp_path):
 
 
 def test_a_logger_with_an_experiment_of_its_own_is_in_no_multi_logger(tmp_path):
+    other = MemoryLogger()
     with pytest.raises(lox.LogValueError, match="has an experiment of its own"):
-        MultiLogger(SaveLogger(tmp_path, name="a"))
+        MultiLogger(other, SaveLogger(tmp_path, name="a"))
+    MultiLogger(other)
     begun = SaveLogger(tmp_path)
     assert begun.experiment
     with pytest.raises(lox.LogValueError, match="has an experiment of its own"):

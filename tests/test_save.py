@@ -498,7 +498,7 @@ logger.close()
 def test_a_place_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError) as raised:
-        write(tmp_path / "file", logs_of({"x": [1.0]}))
+        write(tmp_path / "file" / "runs", logs_of({"x": [1.0]}))
     assert any("SaveLogger" in note for note in raised.value.__notes__)
 
 
@@ -542,14 +542,21 @@ def unreachable(process, signal):
 @pytest.mark.parametrize(
     "claim, kill, written",
     [
-        (claim_of(os.getpid()), os.kill, False),
+        (claim_of(os.getpid()), os.kill, True),
         (claim_of(1), unreachable, False),
         (claim_of(2**30), os.kill, True),
         (claim_of(2**30, "elsewhere"), os.kill, False),
         ("", os.kill, True),
         ('{"process": 1', os.kill, True),
     ],
-    ids=["this process", "another user's", "a dead one", "on another host", "torn at once", "torn"],
+    ids=[
+        "one of the same number",
+        "another user's",
+        "a dead one",
+        "on another host",
+        "torn at once",
+        "torn",
+    ],
 )
 def test_a_run_is_written_unless_a_process_that_may_live_writes_it(tmp_path, monkeypatch, claim, kill, written):
     monkeypatch.setattr(os, "kill", kill)

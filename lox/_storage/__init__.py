@@ -10,6 +10,7 @@ them, by readers and by who goes on with them: these are the events that were wr
 made before its first event, so that one that is gone, or shorter than its header says, is damaged.
 """
 
+from lox._storage._manifest import MANIFEST as MANIFEST
 from lox._storage._manifest import read_manifest as read_manifest
 from lox._storage._reader import load as load
 from lox._storage._reader import load_config as load_config

@@ -6,15 +6,14 @@ import dataclasses
 import itertools
 import os
 import uuid
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lox._exceptions import StorageError
-from lox._host_values import plain, steps_of_elements, without_addresses
+from lox._host_values import at_least, plain, steps_of_elements, without_addresses
 from lox._logdict import logdict
 from lox._run_all import each
 from lox._storage._column import Column, lost
@@ -32,8 +31,8 @@ class RunWriter:
         config: What describes it.
         identity: What tells it from other runs.
         about: What else the manifest of a new run says of it, by name.
-        takes_over: Whether a claim of a process on another machine does not count, of which nobody here can tell
-            whether it lives.
+        warn: Takes what to say where the run has another config, or was claimed by a process on another machine. Of
+            that one nobody here can tell whether it lives, and without this its claim counts.
 
     Attributes:
         is_new: Whether the run was not there.
@@ -49,12 +48,12 @@ class RunWriter:
         config: Mapping[str, Any],
         identity: str,
         about: Mapping[str, Any],
-        takes_over: bool = False,
+        warn: Callable[[str], None] | None = None,
     ):
         self.path = path
         self._columns: dict[tuple[str, int], list[Column]] = {}
         path.mkdir(parents=True, exist_ok=True)
-        self._claim = claim(path, takes_over)
+        self._claim = claim(path, warn)
         try:
             self.is_new = not (path / MANIFEST).exists()
             self._manifest = new_manifest(key, {"run": identity, **about}) if self.is_new else read_manifest(path)
@@ -62,7 +61,8 @@ class RunWriter:
                 raise StorageError(f"{path} is another run already. Give this one another name.")
             self._segments = segments_of(self._manifest, path)
             self._changed = self.is_new
-            self._warn_of_another(config)
+            if warn is not None:
+                self._warn_of_another(config, warn)
             self.describe(config)
         except BaseException:
             self.close()
@@ -75,15 +75,14 @@ class RunWriter:
         self._manifest["config"] = new
         self._write_manifest()
 
-    def _warn_of_another(self, config: Mapping[str, Any]) -> None:
+    def _warn_of_another(self, config: Mapping[str, Any], warn: Callable[[str], None]) -> None:
         """Says so where a run goes on that was another experiment."""
         said = self._manifest["config"]
         for name, value in config.items():
             if name in said and _text(said[name]) != _text(value):
-                warnings.warn(
+                warn(
                     f"{self.path} is a run already, with {name}={said[name]!r}, and goes on with {plain(value)!r}. If "
-                    "this is another run, give it another name.",
-                    stacklevel=2,
+                    "this is another run, give it another name."
                 )
 
     def append(self, parts: Sequence[logdict]) -> None:
@@ -126,7 +125,7 @@ class RunWriter:
         known = self._segments.get(key, [])
         if known and dataclasses.replace(known[-1], number=0, stem=like.stem) == like:
             return known[-1]
-        segment = dataclasses.replace(like, number=max((each.number for each in known), default=-1) + 1)
+        segment = dataclasses.replace(like, number=self._next(key))
         absent(self.path / file for _, file, *_ in segment.columns())
         self._segments[key] = [*known, segment]
         self._changed = True
@@ -160,13 +159,20 @@ class RunWriter:
             column.count = count
         return columns
 
+    def _next(self, key: str) -> int:
+        """A number that no segment of a key has had."""
+        had = self._manifest.setdefault("numbers", {})
+        number = max(had.get(key, 0), *(segment.number + 1 for segment in self._segments.get(key, [])), 0)
+        had[key] = number + 1
+        return number
+
     def last_steps(self) -> dict[str, np.ndarray]:
         """The largest counter `step` of each key that has one, of each batch element."""
         found = {}
         for key, segments in self._segments.items():
             steps = [self._steps(segment) for segment in segments[-1:]]
-            if steps and steps[0] is not None and len(steps[0]):
-                found[key] = np.fmax.reduce(steps[0])
+            if steps and steps[0] is not None and len(steps[0][0]):
+                found[key] = np.fmax.reduce(steps_of_elements(*steps[0]))
         return found
 
     def set_aside(self, step: int) -> list[str]:
@@ -184,7 +190,7 @@ class RunWriter:
                 steps = self._steps(segment)
                 if steps is None:
                     without.append(key)
-                elif (found := (steps >= step).any(1)).any():
+                elif (found := at_least(*steps, step)).any():
                     later[key, segment.number] = found
         if later:
             self._take_out(later)
@@ -192,6 +198,9 @@ class RunWriter:
 
     def _take_out(self, later: Mapping[tuple[str, int], np.ndarray]) -> None:
         """Moves events of segments to a run of their own. Killed at any time, the run has all of them, or none."""
+        numbers = {place: self._next(place[0]) for place in later}
+        self._changed = True
+        self._write_manifest()  # What is made below is never in the way of what comes after a kill.
         old = [segment for key, of in self._segments.items() for segment in of if (key, segment.number) in later]
         scratch = self.path / f".{uuid.uuid4().hex}"
         scratch.mkdir()
@@ -205,11 +214,10 @@ class RunWriter:
                 if taken is None:
                     left.setdefault(key, []).append(segment)
                     continue
-                number = max(each.number for each in [*segments, *left.get(key, [])]) + 1
                 self._copy(segment, taken, aside, segment)
                 moved.setdefault(key, []).append(segment)
                 if not taken.all():
-                    rest = dataclasses.replace(segment, number=number)
+                    rest = dataclasses.replace(segment, number=numbers[key, segment.number])
                     self._copy(segment, ~taken, scratch, rest)
                     left.setdefault(key, []).append(rest)
         columns = {key: [segment.to_json() for segment in segments] for key, segments in moved.items()}
@@ -232,18 +240,18 @@ class RunWriter:
             entries = Column.read(self.path / file, dtype, shape)[: len(chosen)]
             Column.create(folder / new, dtype, shape).append(entries[chosen])
 
-    def _steps(self, segment: Segment) -> np.ndarray | None:
-        """The counter `step` of a segment, of shape `(events, elements)`; None when it has none."""
+    def _steps(self, segment: Segment) -> tuple[np.ndarray, np.ndarray | None] | None:
+        """The counter `step` of a segment, and its mask; None when it has none."""
         try:
             arrays = {part: Column.read(self.path / file, dtype, of) for part, file, dtype, of, _ in segment.columns()}
         except (StorageError, FileNotFoundError):  # It is damaged, as its next event will say, or has no event yet.
-            return np.zeros((0, 1))
+            return np.zeros(0), None
         count = min(map(len, arrays.values()))
         if "step" not in arrays:
             return None
         logical = next(logical for name, logical, _ in segment.steps if name == "step")
         mask = arrays["@mask"][:count] if "@mask" in arrays else None
-        return steps_of_elements(from_stored(arrays["step"][:count], logical), mask)
+        return from_stored(arrays["step"][:count], logical), mask
 
     def _write_manifest(self) -> None:
         if self._changed:

@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lox._exceptions import StorageError
+from lox._storage import MANIFEST
+
+TRIES = 100
+"""How often a card is tried to be made while other programs make and remove directories."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +100,7 @@ class Files:
     @classmethod
     def at(cls, folder: str | Path, pattern: str) -> Files:
         """The cards of a directory, wherever the program goes later."""
-        return cls(Path(folder).absolute(), pattern)
+        return cls(Path(folder).resolve(), pattern)
 
     def read(self) -> dict[str, Card]:
         """See `Cards`."""
@@ -108,19 +112,29 @@ class Files:
                 continue
             except ValueError as error:
                 raise StorageError(f"{path} is damaged: {error}. It says when an experiment was begun.") from error
-            found[card.name] = card
+            before, after = self.pattern.split("*")
+            name = path.relative_to(self.folder).as_posix().removeprefix(before).removesuffix(after)
+            # Its directory may have been renamed, or copied.
+            found[name] = dataclasses.replace(card, name=name)
         return found
 
     def make(self, card: Card) -> bool:
         """See `Cards`."""
         path = self._path(card.name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with self._written(path, card) as new:
+        if path.exists() or self._is_in_the_way(path.parent):
+            return False
+        for attempt in range(TRIES):
             try:
-                os.link(new, path)  # Unlike a rename, it fails when there is one.
-            except FileExistsError:
-                return False
-        return True
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with self._written(path, card) as new:
+                    os.link(new, path)  # Unlike a rename, it fails when there is one.
+                return True
+            except (FileExistsError, FileNotFoundError):  # Another program has removed the directory, or made the card.
+                if path.exists():
+                    return False
+                if attempt == TRIES - 1:
+                    raise
+        return False
 
     def replace(self, card: Card) -> None:
         """See `Cards`."""
@@ -136,6 +150,10 @@ class Files:
 
     def end(self, name: str) -> None:
         """See `Cards`."""
+
+    def _is_in_the_way(self, folder: Path) -> bool:
+        """Whether what has the place of the directory of an experiment is a file, or a run."""
+        return folder != self.folder and ((folder.exists() and not folder.is_dir()) or (folder / MANIFEST).exists())
 
     def _path(self, name: str) -> Path:
         return self.folder / self.pattern.replace("*", name)

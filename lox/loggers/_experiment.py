@@ -20,8 +20,8 @@ from lox.loggers._cards import Card, Cards
 
 LATEST = "latest"
 LONGEST = 100
-"""How many characters the name of an experiment has at most."""
-NAMES = re.compile(rf"[A-Za-z0-9_](?:[A-Za-z0-9_ .,=+@-]{{0,{LONGEST - 2}}}[A-Za-z0-9_=+@-])?")
+"""How many characters the name of an experiment has at most, without its number."""
+NAMES = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_ .,=+@-]*[A-Za-z0-9_=+@-])?(?<!\.json)")
 """The names that each file system and service takes."""
 
 
@@ -149,6 +149,7 @@ class Experiment:
     def _make(self) -> None:
         for name in _numbered(self._given or default_name()):
             card, taken = Card(name), False
+            self._errors.clear()
             made: dict[Cards, Card] = {}
             for place in self._places:
                 try:
@@ -179,12 +180,12 @@ class Experiment:
         names = list(dict.fromkeys(card.name for card in sorted(cards, key=lambda card: -card.time)))
         where = f"in {' and '.join(map(str, known))}" if known else "that it knows of"
         if wanted == LATEST and not names:
+            self._resume = self._from_step = None
             warnings.warn(
                 f"{self.owner} begins a new experiment: there is none {where} that resume={LATEST!r} could continue.",
                 LoggerWarning,
                 stacklevel=2,
             )
-            self._resume = self._from_step = None
             return
         if wanted != LATEST and wanted not in names:
             latest = f"The latest are {', '.join(map(repr, names[:10]))}." if names else "There is none at all."
@@ -239,14 +240,17 @@ def _check_name(word: str, name: Any) -> None:
         return
     if not isinstance(name, str):
         raise LogDataError(f"{word}= of a logger is text, got {describe(name)}.")
-    if not NAMES.fullmatch(name):
+    if not NAMES.fullmatch(name) or (word == "name" and len(name) > LONGEST):
         raise LogValueError(
             f"{word}={name!r} is not the name of an experiment: it has 1 to {LONGEST} letters, digits and characters "
-            "of ' _.,=+@-', and does not begin or end with a space or a dot."
+            "of ' _.,=+@-', does not begin or end with a space or a dot, and does not end with '.json'."
         )
 
 
 def _step(step: Any) -> int:
     if isinstance(step, bool) or not hasattr(step, "__index__"):
         raise LogDataError(f"from_step= of a logger is an integer, got {describe(step)}.")
-    return step.__index__()
+    number = step.__index__()
+    if not -(2**63) <= number < 2**63:
+        raise LogValueError(f"from_step= of a logger has 64 bits, got {number}.")
+    return number

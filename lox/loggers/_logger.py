@@ -454,18 +454,21 @@ class Logger:
         """Whether other processes may write to the same runs."""
         return self._processes.shares()
 
-    def _write_for(self, experiment: Experiment) -> None:
-        """Writes an experiment that others write as well, instead of its own.
+    def _check_may_write_for(self, experiment: Experiment) -> None:
+        """Checks that it may write an experiment that others write as well, instead of its own.
 
         Raises:
             LogValueError: It has one of its own. A `ValueError`.
         """
-        if self._experiment is experiment:
-            return
         if not self._experiment.may_be_another:
             raise LogValueError(
                 f"{self!r} has an experiment of its own. Give name=, resume= and from_step= to {experiment.owner}."
             )
+
+    def _write_for(self, experiment: Experiment) -> None:
+        """Writes an experiment that others write as well, instead of its own."""
+        if self._experiment is experiment:
+            return
         experiment.takes(self._experiment)
         self._experiment = experiment
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import random
 import threading
 import time
 from collections import Counter
@@ -103,9 +104,13 @@ class _Store:
     def parent(self, name: str) -> str:
         """The id of the run of an experiment; of several of one name, the first."""
         if name not in self._parents:
-            for run in self._of_experiments()[::-1]:
-                self._parents[Card.from_json(run.data.tags[TAG_OF_EXPERIMENT]).name] = run.info.run_id
+            self._parents[name] = self._named(name)[0]
         return self._parents[name]
+
+    def _named(self, name: str) -> list[str]:
+        """The ids of the runs of experiments of a name."""
+        runs = self._of_experiments()
+        return [run.info.run_id for run in runs if Card.from_json(run.data.tags[TAG_OF_EXPERIMENT]).name == name]
 
     def _of_experiments(self) -> list[Any]:
         return self.search(f"tags.`{TAG_OF_EXPERIMENT}` LIKE '%'")
@@ -116,13 +121,14 @@ class _Store:
         return {card.name: card for card in cards[::-1]}
 
     def make(self, card: Card) -> bool:
-        """See `Cards`. Of several that are made at once, the first stays."""
-        if card.name in self.read():
-            return False
-        mine = self.create({TAG_OF_EXPERIMENT: card.to_json()}, card.name).info.run_id
-        if self.parent(card.name) == mine:
-            return True
-        self.client.delete_run(mine)
+        """See `Cards`. Who sees no other after making its own has the name; who sees one tries again."""
+        while card.name not in self.read():
+            mine = self.create({TAG_OF_EXPERIMENT: card.to_json()}, card.name).info.run_id
+            if self._named(card.name) == [mine]:
+                self._parents[card.name] = mine
+                return True
+            self.client.delete_run(mine)
+            time.sleep(random.uniform(0, 0.2))
         return False
 
     def replace(self, card: Card) -> None:

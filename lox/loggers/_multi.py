@@ -50,6 +50,8 @@ class MultiLogger(Logger):
         self.loggers = loggers
         self._experiment.owner = "the MultiLogger"
         for logger in loggers:
+            logger._check_may_write_for(self._experiment)
+        for logger in loggers:
             logger._write_for(self._experiment)
 
     def _shares(self) -> bool:
@@ -60,7 +62,7 @@ class MultiLogger(Logger):
         """See `Logger`."""
         super()._write_for(experiment)
         for logger in self.loggers:
-            logger._experiment = experiment
+            logger._write_for(experiment)
 
     def _deliver(self, task: Callable[[Logger], None]) -> None:
         """See `Logger`."""

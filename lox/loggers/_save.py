@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from lox._exceptions import StorageError
 from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant
 from lox._storage import RunWriter, read_manifest, runs
@@ -53,6 +56,7 @@ class SaveLogger(Logger):
     @says_what_was_meant()
     def __init__(self, path: str | Path, **options: Any):
         self.path = Path(path)
+        self._path = self.path.absolute()  # Wherever the program goes later.
         self._writers: dict[str, RunWriter] = {}
         self._earlier: dict[tuple[int, ...], str] | None = None
         super().__init__(**options)
@@ -61,7 +65,7 @@ class SaveLogger(Logger):
     @property
     def directory(self) -> Path:
         """The directory of the experiment, which is begun for that if no run has begun yet."""
-        return self.path / self.experiment
+        return self._path / self.experiment
 
     def start(self, run: Run) -> None:
         """See `Logger`."""
@@ -71,8 +75,9 @@ class SaveLogger(Logger):
         resumed = self._experiment.is_resumed
         folder = self.directory
         if resumed and self._earlier is None:
-            self._earlier = {tuple(read_manifest(there).get("key", ())): name for name, there in runs(folder).items()}
-        writer = RunWriter(folder / run.name, run.key, run.config, run.identity, about, takes_over=resumed)
+            self._earlier = dict(_keys(folder))
+        warn = self._warn if resumed else None
+        writer = RunWriter(folder / run.name, run.key, run.config, run.identity, about, warn)
         try:
             self._go_on(run, writer)
         except BaseException:
@@ -111,3 +116,10 @@ class SaveLogger(Logger):
 
     def __repr__(self) -> str:
         return f"SaveLogger({str(self.path)!r})"
+
+
+def _keys(folder: Path) -> Iterator[tuple[tuple[int, ...], str]]:
+    """The keys of runs that were saved, and their names; not of those that are damaged."""
+    for name, there in runs(folder).items():
+        with contextlib.suppress(StorageError, TypeError):
+            yield tuple(read_manifest(there).get("key", ())), name

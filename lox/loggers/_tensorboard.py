@@ -72,6 +72,7 @@ class TensorBoardLogger(Logger):
             from tensorboardX import summary
         self._summary = summary
         self.logdir = Path(logdir)
+        self._path = self.logdir.absolute()  # Wherever the program goes later.
         self._images = keys_of_images(images)
         self._files: dict[str, _Events] = {}
         super().__init__(**options)
@@ -80,7 +81,7 @@ class TensorBoardLogger(Logger):
     @property
     def directory(self) -> Path:
         """The directory of the experiment, which is begun for that if no run has begun yet."""
-        return self.logdir / self.experiment
+        return self._path / self.experiment
 
     def start(self, run: Run) -> None:
         """See `Logger`."""
