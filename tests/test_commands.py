@@ -542,7 +542,7 @@ def test_tail_prints_what_another_process_writes_until_it_is_interrupted(tmp_pat
     ):
         for place, seed in enumerate((7, 7, 8)):
             print(seed, file=writer.stdin, flush=True)
-            assert reader.stdout.readline() == f"{name_of(seed)}\tx\tstep {10 * place}\t{place}\n"
+            assert reader.stdout.readline() == f"first/{name_of(seed)}\tx\tstep {10 * place}\t{place}\n"
         reader.send_signal(signal.SIGINT)
         out, error = reader.communicate(timeout=60)
         assert (reader.returncode, out, error) == (130, "", "")
