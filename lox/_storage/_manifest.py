@@ -15,6 +15,8 @@ from lox._exceptions import StorageError
 from lox._storage._origin import origin
 
 MANIFEST = "manifest.json"
+ASIDE = "aside-"
+"""What the names of directories begin with that have what was taken back of a run."""
 FORMAT = 1
 
 

@@ -12,7 +12,7 @@ from lox._concatenate import concatenated
 from lox._exceptions import StorageError
 from lox._logdict import logdict
 from lox._storage._column import Column, lost
-from lox._storage._manifest import MANIFEST, read_manifest
+from lox._storage._manifest import ASIDE, MANIFEST, read_manifest
 from lox._storage._segment import Segment, from_stored, segments_of
 from lox._storage._stack import stacked
 
@@ -77,7 +77,7 @@ def load_config(path: str | Path) -> dict[str, Any]:
 
 
 def runs(path: str | Path) -> dict[str, Path]:
-    """The runs in a directory, by name; the directory itself when it is one. What is in a run is not listed.
+    """The runs in a directory, by name; the directory itself when it is one. What was taken back of a run is none.
 
     Raises:
         StorageError: There is no such directory.
@@ -87,9 +87,9 @@ def runs(path: str | Path) -> dict[str, Path]:
         return {path.resolve().name: path}
     if not path.is_dir():
         raise StorageError(f"{path} is no directory of runs.")
-    found = sorted(manifest.parent for manifest in path.rglob(MANIFEST))
-    inside = {run for run in found if not set(found).isdisjoint(run.parents)}
-    return {run.relative_to(path).as_posix(): run for run in found if run not in inside}
+    found = {manifest.parent for manifest in path.rglob(MANIFEST)}
+    taken_back = {run for run in found if run.name.startswith((ASIDE, ".")) and not found.isdisjoint(run.parents)}
+    return {run.relative_to(path).as_posix(): run for run in sorted(found - taken_back)}
 
 
 def _some(path: str | Path) -> dict[str, Path]:

@@ -17,7 +17,7 @@ from lox._host_values import at_least, plain, steps_of_elements, without_address
 from lox._logdict import logdict
 from lox._run_all import each
 from lox._storage._column import Column, lost
-from lox._storage._manifest import MANIFEST, new_manifest, read_manifest, to_json, write_manifest
+from lox._storage._manifest import ASIDE, MANIFEST, new_manifest, read_manifest, to_json, write_manifest
 from lox._storage._owner import claim, holds, release
 from lox._storage._segment import Segment, as_stored, from_stored, segments_of
 
@@ -204,7 +204,7 @@ class RunWriter:
         old = [segment for key, of in self._segments.items() for segment in of if (key, segment.number) in later]
         scratch = self.path / f".{uuid.uuid4().hex}"
         scratch.mkdir()
-        aside = scratch / "aside"
+        aside = scratch / ASIDE
         aside.mkdir()
         moved: dict[str, list[Segment]] = {}
         left: dict[str, list[Segment]] = {}
@@ -222,8 +222,8 @@ class RunWriter:
                     left.setdefault(key, []).append(rest)
         columns = {key: [segment.to_json() for segment in segments] for key, segments in moved.items()}
         write_manifest(aside, self._manifest | {"columns": columns})
-        number = next(number for number in itertools.count(1) if not (self.path / f"aside-{number}").exists())
-        os.rename(aside, self.path / f"aside-{number}")
+        number = next(number for number in itertools.count(1) if not (self.path / f"{ASIDE}{number}").exists())
+        os.rename(aside, self.path / f"{ASIDE}{number}")
         for column in scratch.iterdir():
             os.replace(column, self.path / column.name)
         scratch.rmdir()
