@@ -450,6 +450,17 @@ def test_a_logger_that_cannot_begin_keeps_no_other_from_what_it_gets(tmp_path):
     assert lox.load(saver.directory)[RUN]["x"].tolist() == [1.0]
 
 
+def test_a_logger_that_cannot_go_on_keeps_no_other_from_it(tmp_path):
+    for place in "ab":
+        write(tmp_path / place, [0], name="x")
+    (tmp_path / "a" / "x" / "experiment.json").write_text("{")
+    logger = MultiLogger(SaveLogger(tmp_path / "a"), SaveLogger(tmp_path / "b"), resume="x")
+    logger.log(logger.init(7), logs_of([1], x=np.float32([1])))
+    with pytest.raises(lox.StorageError, match="damaged"):
+        logger.close()
+    assert lox.load(tmp_path / "b")[f"x/{RUN}"]["x"].tolist() == [0, 1]
+
+
 def test_a_logger_of_ones_own_has_experiments_too():
     class Mine(Logger):
         def write(self, run, logs):

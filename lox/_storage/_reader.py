@@ -113,7 +113,24 @@ def read_run(path: Path) -> logdict:
     Raises:
         StorageError: It is no run, or damaged.
     """
-    manifest = read_manifest(path)
+    while True:
+        manifest = read_manifest(path)
+        try:
+            logs = _read(path, manifest)
+        except StorageError:
+            if not _has_changed(path, manifest):
+                raise
+            continue
+        if not _has_changed(path, manifest):
+            return logs
+
+
+def _has_changed(path: Path, manifest: Mapping[str, Any]) -> bool:
+    """Whether columns were made, or taken back, since a manifest was read."""
+    return read_manifest(path)["columns"] != manifest["columns"]
+
+
+def _read(path: Path, manifest: Mapping[str, Any]) -> logdict:
     parts = []
     for key, segments in segments_of(manifest, path).items():
         for segment in segments:

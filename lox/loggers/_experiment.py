@@ -190,9 +190,14 @@ class Experiment:
         if wanted != LATEST and wanted not in names:
             latest = f"The latest are {', '.join(map(repr, names[:10]))}." if names else "There is none at all."
             raise LogValueError(f"{self.owner} cannot continue {wanted!r}: no such experiment is {where}. {latest}")
-        self._name = names[0] if wanted == LATEST else wanted
+        name = names[0] if wanted == LATEST else wanted
         for place, there in known.items():
-            self._join(self._name, place, there)
+            try:
+                self._join(name, place, there)
+            except Exception as error:  # noqa: BLE001  (it is raised to the logger that writes there)
+                self._errors[place] = error
+        self._raise_if_none(self._joined)
+        self._name = name
 
     def _join(self, name: str, place: Cards, there: dict[str, Card]) -> None:
         """Has a place know of it."""
