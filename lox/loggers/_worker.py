@@ -131,12 +131,13 @@ class Worker:
         return True
 
     def _step(self) -> bool:
-        """Do a task; returns False when no other waits. It is not referred to when this returns."""
+        """Do a task; returns False when no other waited after it. It is not referred to when this returns."""
         with self._lock:
             task = self._tasks.popleft()
             self._fewer.notify_all()
         task()
-        if not self._tasks or time.monotonic() - self._ran > AT_MOST:
+        was_last = not self._tasks
+        if was_last or time.monotonic() - self._ran > AT_MOST:
             idle = self._idle()
             if idle is not None and not self.stopped:
                 idle()
@@ -145,4 +146,4 @@ class Worker:
             self._done += 1
             self._urgent = self._urgent and bool(self._tasks)
             self._fewer.notify_all()
-            return bool(self._tasks)
+            return not was_last  # What came since gathers anew.
