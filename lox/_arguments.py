@@ -75,7 +75,7 @@ def read_event(
     where: Any,
     steps: dict[str, Any],
 ) -> Event:
-    """What a call of `function` in the user's program is to log; an event without values when there is nothing."""
+    """The event that a call of `function` in the user's program logs; it has no values when the call gave none."""
     site, call = _calling_site(tags), _Call(function)
     if not isinstance(prefix, str):
         raise LogDataError(f"prefix must be a string, got {describe(prefix)}, at {site}.")
@@ -302,6 +302,13 @@ def strongly_typed(array: Any) -> Any:
 def untyped(array: Any) -> Any:
     """The array; of typed PRNG keys, their data."""
     return jax.random.key_data(array) if jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key) else array
+
+
+def keywords(value: Any, what: str, of: str) -> dict[str, Any]:
+    """Keywords of a function that an argument holds; None holds none."""
+    if value is not None and not isinstance(value, Mapping):
+        raise LogDataError(f"{what} is a mapping of keywords of {of}, got {describe(value)}.")
+    return dict(value or {})
 
 
 def describe(value: Any) -> str:

@@ -199,22 +199,18 @@ def along(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 def steps_of_elements(steps: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
     """A counter in each batch element, as an array of shape `(events, elements)`, NaN where an event did not happen."""
-    numbers = np.asarray(steps, np.float64)
-    if mask is not None:
-        numbers, mask = _of_one_rank(numbers, mask)
-        numbers = np.where(mask, numbers, np.nan)
-    return numbers.reshape(len(numbers), math.prod(numbers.shape[1:]))
+    return _elements(np.asarray(steps, np.float64), mask, np.nan)
 
 
 def at_least(steps: np.ndarray, mask: np.ndarray | None, step: int) -> np.ndarray:
     """Whether each event has a counter of this number or a later one, in a batch element in which it happened."""
-    later = np.asarray(steps) >= (step if steps.dtype.kind in "iu" else np.float64(step))
+    later = steps >= (step if steps.dtype.kind in "iu" else np.float64(step))
+    return _elements(later, mask, False).any(1)
+
+
+def _elements(array: np.ndarray, mask: np.ndarray | None, otherwise: Any) -> np.ndarray:
+    """An array with one axis for all batch elements, shape `(events, elements)`; `otherwise` where none happened."""
     if mask is not None:
-        later, mask = _of_one_rank(later, mask)
-        later = later & mask
-    return later.reshape(len(later), math.prod(later.shape[1:])).any(1)
-
-
-def _of_one_rank(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    rank = max(array.ndim for array in arrays)
-    return tuple(array.reshape(array.shape + (1,) * (rank - array.ndim)) for array in arrays)
+        shape = max(array.shape, mask.shape, key=len)
+        array = np.where(along(mask, shape), along(array, shape), otherwise)
+    return array.reshape(len(array), math.prod(array.shape[1:]))

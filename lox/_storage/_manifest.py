@@ -16,7 +16,7 @@ from lox._storage._origin import origin
 
 MANIFEST = "manifest.json"
 ASIDE = "aside-"
-"""What the names of directories begin with that have what was taken back of a run."""
+"""The prefix of the directories in a run that hold the events which were taken back."""
 FORMAT = 1
 
 

@@ -74,7 +74,7 @@ def _owner(path: Path) -> dict[str, Any] | None:
 
 
 def holds(path: Path, mine: dict[str, Any]) -> bool:
-    """Whether a claim was not taken over."""
+    """Whether a claim still counts: no other process has taken the run over."""
     return _owner(path) in (mine, None)
 
 

@@ -170,9 +170,9 @@ class RunWriter:
         """The largest counter `step` of each key that has one, of each batch element."""
         found = {}
         for key, segments in self._segments.items():
-            steps = [self._steps(segment) for segment in segments[-1:]]
-            if steps and steps[0] is not None and len(steps[0][0]):
-                found[key] = np.fmax.reduce(steps_of_elements(*steps[0]))
+            steps = self._steps(segments[-1])
+            if steps is not None and len(steps[0]):
+                found[key] = np.fmax.reduce(steps_of_elements(*steps))
         return found
 
     def set_aside(self, step: int) -> list[str]:

@@ -18,7 +18,7 @@ def complain(message: str) -> None:
 
 
 def on_terminal() -> bool:
-    """Whether people read the output, rather than other programs."""
+    """Whether the output goes to a terminal, and not to another program."""
     return sys.stdout.isatty()
 
 

@@ -1,4 +1,4 @@
-"""What is known of experiments where a logger writes: a card for each, which only one process can make."""
+"""The cards of experiments: each place where loggers write has one for each experiment, made by one process only."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from lox._exceptions import StorageError
 from lox._storage import MANIFEST
@@ -24,7 +25,7 @@ class Card:
 
     Attributes:
         name: Its name.
-        token: A text that no other experiment has, also where another one has its name.
+        token: A unique text. It tells experiments of one name apart, in different places.
         time: When it was begun or resumed last, in nanoseconds since 1970.
         resumed: The steps from which it was resumed.
     """
@@ -152,14 +153,14 @@ class Files:
         """See `Cards`."""
 
     def _is_in_the_way(self, folder: Path) -> bool:
-        """Whether what has the place of the directory of an experiment is a file, or a run."""
+        """Whether a file or a run has the path that the directory of an experiment needs."""
         return folder != self.folder and ((folder.exists() and not folder.is_dir()) or (folder / MANIFEST).exists())
 
     def _path(self, name: str) -> Path:
         return self.folder / self.pattern.replace("*", name)
 
     @contextlib.contextmanager
-    def _written(self, path: Path, card: Card) -> Any:
+    def _written(self, path: Path, card: Card) -> Iterator[Path]:
         new = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
             new.write_text(card.to_json(), encoding="utf-8")

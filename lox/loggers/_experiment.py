@@ -26,11 +26,11 @@ NAMES = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_ .,=+@-]*[A-Za-z0-9_=+@-])?(?<!\.
 
 
 class Experiment:
-    """The experiment of a logger, or of several that write the same.
+    """The experiment of a logger, or of several loggers that write one.
 
     Args:
-        name: Its name, of which another experiment gets one with a number. Without it, the date, the time and the
-            script are its name.
+        name: Its name; a number follows where another experiment has the name. By default the date, the time and the
+            name of the script.
         resume: The name of the experiment to continue, or "latest".
         from_step: The step from which it is continued; without it, from its end.
 
@@ -64,7 +64,7 @@ class Experiment:
 
     @property
     def may_be_another(self) -> bool:
-        """Whether nothing was asked of it, and nothing is kept of it yet."""
+        """Whether it has no name, no experiment to continue and no card yet, so that another can take its place."""
         return self._given is None and self._resume is None and not self._joined
 
     @property
@@ -83,22 +83,22 @@ class Experiment:
         return self._resume is not None
 
     def kept_by(self, *places: Cards) -> None:
-        """Has places that know of experiments know of this one too."""
+        """Adds places that get its card."""
         self._places += [place for place in places if place not in self._places]
 
     def takes(self, other: Experiment) -> None:
-        """Is known wherever another one would be, whose loggers now write this one."""
+        """Adds the places of another experiment, whose loggers write this one from now on."""
         self.kept_by(*other._places)
 
     def is_that_of(self, other: Experiment) -> bool:
-        """Whether another one is the same, in one of its places."""
+        """Whether another object stands for the same experiment: it has the name, and a place in common."""
         return self._name == other._name and any(place in self._places for place in other._places)
 
     def begin(self, place: Cards | None = None) -> str:
         """Begins or continues it, unless that was done, and returns its name.
 
         Args:
-            place: Where it must be known. Elsewhere, that it cannot be is no error of the caller's.
+            place: The place of the caller. Errors of other places are raised to their own loggers.
         """
         with self._lock:
             if self._name is None and self._resume is not None:
@@ -118,14 +118,14 @@ class Experiment:
         return self._joined[place]
 
     def end(self, place: Cards | None) -> None:
-        """Says in a place that this program is done with it."""
+        """Marks it as ended in a place."""
         if place is not None and place in self._joined and self._name is not None:
             place.end(self._name)
 
     # -- In several processes -----------------------------------------------------------------------------------------
 
     def told(self) -> str:
-        """What other processes need to know of it, as text; it is begun for that."""
+        """Begins it, and returns what other processes need to know of it, as text."""
         name = self.begin()
         cards = [self._joined[place].to_json() if place in self._joined else None for place in self._places]
         return json.dumps([name, self.is_resumed, cards])

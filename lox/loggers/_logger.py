@@ -30,7 +30,7 @@ from lox._tap import labelled_tap
 from lox._trace import is_outermost
 from lox.loggers._arrived import SEVERAL_OF_ONE, Arrived, arrived, by_group
 from lox.loggers._calls import some_calls
-from lox.loggers._cards import Cards
+from lox.loggers._cards import Card, Cards
 from lox.loggers._curves import BatchAs
 from lox.loggers._experiment import Experiment
 from lox.loggers._gathering import joined
@@ -433,12 +433,13 @@ class Logger:
         return state
 
     def _prepare(self) -> None:
-        """Does what must be known before programs run: what is continued, and what other processes write."""
+        """Finds the experiment before programs run, where it is continued or is that of several processes."""
         if not hasattr(self, "_worker"):
             raise LogValueError(f"{type(self).__name__}.__init__ must call super().__init__(), which makes its thread.")
         if self._experiment.name is not None:
             return
-        self._experiment.owner = repr(self)
+        if self._shares() or self._experiment.is_resumed:
+            self._experiment.owner = repr(self)
         if self._shares():
             agree(self._experiment)
         elif self._experiment.is_resumed and here().process == 0:
@@ -449,6 +450,13 @@ class Logger:
         """Has its experiments known in a place."""
         self._place = place
         self._experiment.kept_by(place)
+
+    @property
+    def _card(self) -> Card:
+        """The card of its experiment, which is begun for that."""
+        if self._place is None:
+            raise TypeError(f"{self!r} has no place for cards.")
+        return self._experiment.card(self._place)
 
     def _shares(self) -> bool:
         """Whether other processes may write to the same runs."""

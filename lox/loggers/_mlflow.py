@@ -58,9 +58,9 @@ _starting = threading.Lock()
 
 @dataclasses.dataclass(frozen=True)
 class _Store:
-    """One of MLflow's experiments. The cards of lox's are in runs of it, each of which is the parent of others.
+    """An experiment of MLflow. Each of its parent runs holds the card of an experiment of lox.
 
-    A store is made or changed by opening it, which is for the processes that write.
+    To open a store may create or migrate it, so only a process that writes does.
     """
 
     tracking_uri: str | None
@@ -86,13 +86,11 @@ class _Store:
         return found.experiment_id
 
     def search(self, condition: str) -> list[Any]:
-        """The runs of which something holds, the first one first."""
+        """The runs that match a condition, in the order in which they were made."""
         found: list[Any] = []
         token = None
         while token is None or token:
-            page = self.client.search_runs(
-                [self.id], condition, order_by=["attributes.start_time ASC"], page_token=token
-            )
+            page = self.client.search_runs([self.id], condition, page_token=token)
             found += page
             token = page.token or ""
         return sorted(found, key=lambda run: (run.info.start_time, run.info.run_id))
@@ -218,7 +216,7 @@ class MlflowLogger(Logger):
 
     def start(self, run: Run) -> None:
         """See `Logger`."""
-        card = self._experiment.card(self._store)
+        card = self._card
         parent = self._store.parent(card.name)
         identity = f"{run.identity}{card.suffix}"
         with _starting:

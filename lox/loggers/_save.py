@@ -86,7 +86,7 @@ class SaveLogger(Logger):
         self._writers[run.name] = writer
 
     def _go_on(self, run: Run, writer: RunWriter) -> None:
-        """Takes back what is to be taken back of a run that was there before."""
+        """Takes back the events of a run from `from_step` on; warns of a new run with the key of another one."""
         if writer.is_new:
             if self._earlier and (other := self._earlier.get(run.key)):
                 self._earlier = {}

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lox._arguments import describe
-from lox._exceptions import LogDataError, LogValueError
+from lox._arguments import keywords
+from lox._exceptions import LogValueError
 from lox._extras import extra
 from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant
@@ -75,27 +75,23 @@ class TrackioLogger(Logger):
             from trackio.sqlite_storage import SQLiteStorage
             from trackio.utils import TRACKIO_DIR
         SQLiteStorage.validate_project_name(project)
-        if init is not None and not isinstance(init, Mapping):
-            raise LogDataError(
-                f"init= of TrackioLogger is a mapping of keywords of trackio.init, got {describe(init)}."
-            )
-        for name in init or {}:
+        self._init = keywords(init, "init= of TrackioLogger", "trackio.init")
+        for name in self._init:
             if name not in ("group", "config"):
                 raise LogValueError(f"init= of TrackioLogger has group and config of trackio.init, got {name!r}.")
         # A run of trackio.init has a thread of its own: those of hundreds of runs wait for one lock, and give up. Nor
         # does its log raise what goes wrong.
         self._trackio, self._storage = trackio, SQLiteStorage
         self._images = keys_of_images(images)
-        self._project, self._init = project, dict(init or {})
+        self._project = project
         self._untold: dict[str, dict[str, Any]] = {}
         self._of_trackio: dict[str, str] = {}
         super().__init__(**options)
-        self._cards = Files.at(Path(TRACKIO_DIR) / "lox" / escaped(project, r"[^\w.-]"), "*.json")
-        self._kept_by(self._cards)
+        self._kept_by(Files.at(Path(TRACKIO_DIR) / "lox" / escaped(project, r"[^\w.-]"), "*.json"))
 
     def start(self, run: Run) -> None:
         """See `Logger`."""
-        card = self._experiment.card(self._cards)
+        card = self._card
         self._of_trackio[run.name] = f"{card.name}/{run.name}{card.suffix}"
         self.describe(run)
 

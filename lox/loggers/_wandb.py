@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lox._arguments import describe
+from lox._arguments import keywords
 from lox._exceptions import LogDataError, LogValueError
 from lox._extras import extra
 from lox._logdict import logdict
@@ -67,9 +67,7 @@ class WandbLogger(Logger):
     def __init__(self, *, init: Mapping[str, Any] | None = None, images: str | Iterable[str] = (), **options: Any):
         with extra("wandb", "WandbLogger"):
             import wandb
-        if init is not None and not isinstance(init, Mapping):
-            raise LogDataError(f"init= of WandbLogger is a mapping of keywords of wandb.init, got {describe(init)}.")
-        self._init = dict(init or {})
+        self._init = keywords(init, "init= of WandbLogger", "wandb.init")
         for name in ("resume", "reinit"):
             if name in self._init:
                 raise LogValueError(f"WandbLogger gives each run its {name}= itself.")
@@ -83,12 +81,11 @@ class WandbLogger(Logger):
         super().__init__(**options)
         folder = self._init.get("dir") or os.environ.get("WANDB_DIR") or "."
         project = self._init.get("project") or os.environ.get("WANDB_PROJECT") or "uncategorized"
-        self._cards = Files.at(Path(folder) / "wandb" / "lox" / escaped(str(project), r"[^\w.-]"), "*.json")
-        self._kept_by(self._cards)
+        self._kept_by(Files.at(Path(folder) / "wandb" / "lox" / escaped(str(project), r"[^\w.-]"), "*.json"))
 
     def start(self, run: Run) -> None:
         """See `Logger`."""
-        card = self._experiment.card(self._cards)
+        card = self._card
         name = f"{run.name}{card.suffix}"
         of_run = hashlib.sha256(f"{card.token} {run.identity} {card.suffix}".encode()).hexdigest()[:20]
         if "id" in self._init and self._wandb_runs:

@@ -41,7 +41,7 @@ def train_batches():
         yield from batches(epoch, 5)
 
 
-def test_batches():
+def held_out():
     return batches(100, 3)
 
 
@@ -64,7 +64,7 @@ def train_step(model, optimizer, metrics, batch):
 
 
 @nnx.jit
-def test_step(model, metrics, batch):
+def evaluate(model, metrics, batch):
     loss, accuracy = loss_and_accuracy(model, batch)
     metrics.update(loss=loss, accuracy=accuracy)
 
@@ -85,8 +85,8 @@ def original():
                 add(f"train/{name}", step, value)
             metrics.reset()
             model.eval()
-            for batch in test_batches():
-                test_step(model, metrics, batch)
+            for batch in held_out():
+                evaluate(model, metrics, batch)
             for name, value in metrics.compute().items():
                 add(f"test/{name}", step, value)
             metrics.reset()
@@ -124,7 +124,7 @@ def ported(logger):
         if (step + 1) % TEST_EVERY == 0:
             logger.log(run, mean(metrics).prefix("train/"), step=step)
             model.eval()
-            tests = [lox.spool(test)(model, batch)[1] for batch in test_batches()]
+            tests = [lox.spool(test)(model, batch)[1] for batch in held_out()]
             logger.log(run, mean(tests).prefix("test/"), step=step)
             metrics = []
     return [run]

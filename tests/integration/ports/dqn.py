@@ -23,6 +23,7 @@ class Walk:
         self.place, self.time, self.total = self.rng.uniform(-1, 1), 0, 0.0
 
     def step(self, action):
+        self.action = action
         self.place += action - 0.5 + 0.3 * self.rng.normal()
         self.time += 1
         reward = 1 - abs(self.place)
@@ -77,6 +78,24 @@ def act(rng, params, observation, step):
     return int(jnp.argmax(q_values(params, observation)))
 
 
+class Actor:
+    """The environments, and what was seen in them."""
+
+    def __init__(self):
+        self.walks, self.replay = [Walk(0), Walk(1)], Replay(2 * STEPS)
+        self.rng = np.random.default_rng(2)
+
+    def episodes(self, params, step):
+        """Acts once in each environment; gives the return and the length of each episode that ends by that."""
+        for walk in self.walks:
+            before = walk.observation()
+            reward, terminated, truncated = walk.step(act(self.rng, params, before, step))
+            self.replay.add(before, walk.action, reward, walk.observation(), terminated)
+            if terminated or truncated:
+                yield walk.total, walk.time
+                walk.reset()
+
+
 # -- as it was -----------------------------------------------------------------------------------------------------
 
 
@@ -105,21 +124,16 @@ def update_and_return(params, target, opt_state, batch):
 
 
 def original():
-    writer, walks, replay, rng = Writer(), [Walk(0), Walk(1)], Replay(2 * STEPS), np.random.default_rng(2)
+    writer, actor = Writer(), Actor()
     params, target, opt_state = start(jax.random.key(0))
     for step in range(STEPS):
-        for walk in walks:
-            before = walk.observation()
-            action = act(rng, params, before, step)
-            reward, terminated, truncated = walk.step(action)
-            replay.add(before, action, reward, walk.observation(), terminated)
-            if terminated or truncated:
-                writer.add_scalar("charts/episodic_return", walk.total, step)
-                writer.add_scalar("charts/episodic_length", walk.time, step)
-                walk.reset()
+        for total, length in actor.episodes(params, step):
+            writer.add_scalar("charts/episodic_return", total, step)
+            writer.add_scalar("charts/episodic_length", length, step)
         if step >= LEARN_AFTER:
             if step % LEARN_EVERY == 0:
-                loss, chosen, params, opt_state = update_and_return(params, target, opt_state, replay.sample())
+                batch = actor.replay.sample()
+                loss, chosen, params, opt_state = update_and_return(params, target, opt_state, batch)
                 if step % LOG_EVERY == 0:
                     writer.add_scalar("losses/td_loss", float(loss), step)
                     writer.add_scalar("losses/q_values", float(chosen), step)
@@ -147,21 +161,14 @@ def update(params, target, opt_state, batch):
 
 
 def ported(logger):
-    run = logger.init(0, discount=DISCOUNT)
-    walks, replay, rng = [Walk(0), Walk(1)], Replay(2 * STEPS), np.random.default_rng(2)
+    run, actor = logger.init(0, discount=DISCOUNT), Actor()
     params, target, opt_state = start(jax.random.key(0))
     for step in range(STEPS):
-        for walk in walks:
-            before = walk.observation()
-            action = act(rng, params, before, step)
-            reward, terminated, truncated = walk.step(action)
-            replay.add(before, action, reward, walk.observation(), terminated)
-            if terminated or truncated:
-                logger.log(run, {"charts": {"episodic_return": walk.total, "episodic_length": walk.time}}, step=step)
-                walk.reset()
+        for total, length in actor.episodes(params, step):
+            logger.log(run, {"charts": {"episodic_return": total, "episodic_length": length}}, step=step)
         if step >= LEARN_AFTER:
             if step % LEARN_EVERY == 0:
-                (params, opt_state), logs = lox.spool(update)(params, target, opt_state, replay.sample())
+                (params, opt_state), logs = lox.spool(update)(params, target, opt_state, actor.replay.sample())
                 if step % LOG_EVERY == 0:
                     logger.log(run, logs, step=step)
             if step % TARGET_EVERY == 0:

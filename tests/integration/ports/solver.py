@@ -11,7 +11,7 @@ END, MOST, TOLERANCE = 2.0, 64, 1e-2
 
 
 def slope(damping, y):
-    """Of van der Pol's oscillator."""
+    """The derivative of van der Pol's oscillator."""
     return jnp.stack([y[1], damping * (1 - y[0] ** 2) * y[1] - y[0]])
 
 
