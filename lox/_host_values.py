@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import operator
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -32,11 +34,13 @@ def standard(array: Any) -> np.ndarray:
 
 
 def plain(value: Any) -> Any:
-    """A value as numbers, text, lists and mappings of Python, dtypes by name; what is none of these stays as it is.
+    """A value as numbers, text, lists and mappings of Python; what has no such form stays as it is.
+
+    A dtype is its name, and a function or class is the name by which other modules import it.
 
     >>> import jax.numpy as jnp
-    >>> plain({"rate": np.float32(0.1), "shape": (2, 3), "dtype": jnp.bfloat16})
-    {'rate': 0.1, 'shape': [2, 3], 'dtype': 'bfloat16'}
+    >>> plain({"rate": np.float32(0.1), "shape": (2, 3), "dtype": jnp.bfloat16, "activation": jnp.tanh})
+    {'rate': 0.1, 'shape': [2, 3], 'dtype': 'bfloat16', 'activation': 'jax.numpy.tanh'}
     """
     if isinstance(value, Mapping):
         return {str(name): plain(each) for name, each in value.items()}
@@ -49,16 +53,28 @@ def plain(value: Any) -> Any:
     if isinstance(value, (jax.Array, np.ndarray, np.generic)):
         return value.tolist() if value.dtype.kind in "SUOMm" else shortest(value)
     dtype = dtype_of(value)
-    return value if dtype is None else dtype.name
+    return (_importable_name(value) or value) if dtype is None else dtype.name
 
 
-def without_addresses(text: str) -> str:
-    """A text without where in memory the objects in it are.
+def _importable_name(value: Any) -> str | None:
+    """The name of a function or class, as pickle finds it; None of other values, and of a lambda or a closure."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not (callable(value) and isinstance(module, str) and isinstance(name, str)):
+        return None
+    try:
+        found = operator.attrgetter(name)(sys.modules[module])
+    except (AttributeError, KeyError):
+        return None
+    return f"{module}.{name}" if found is value else None
 
-    >>> without_addresses("<function f at 0x7f1de1ad7ec0>")
-    '<function f>'
+
+def has_address(text: str) -> bool:
+    """Whether a text says where in memory an object is, which differs in each process.
+
+    >>> has_address("<function <lambda> at 0x7f1de1ad7ec0>")
+    True
     """
-    return re.sub(r" at 0x[0-9a-f]+", "", text)
+    return re.search(r" at 0x[0-9a-f]+", text) is not None
 
 
 def shortest(array: Any) -> Any:

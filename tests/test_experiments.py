@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -145,7 +146,7 @@ def test_names_that_not_every_file_system_takes(tmp_path, name):
 
 
 def test_arguments_that_exclude_each_other(tmp_path):
-    with pytest.raises(lox.LogValueError, match="excludes name="):
+    with pytest.raises(lox.LogValueError, match="names the experiment: with name=, it is None or 'latest'"):
         SaveLogger(tmp_path, name="a", resume="b")
     with pytest.raises(lox.LogValueError, match="there is no resume="):
         SaveLogger(tmp_path, from_step=3)
@@ -168,6 +169,16 @@ def test_an_experiment_goes_on_by_its_name_or_as_the_latest(tmp_path):
     assert write(tmp_path, [2], resume="latest") == "a"  # The one that was continued last.
     runs = lox.load(tmp_path)
     assert {name: logs["x"].tolist() for name, logs in runs.items()} == {f"a/{RUN}": [0, 1, 2], f"b/{RUN}": [0, 1]}
+
+
+def test_the_latest_of_a_name_goes_on_and_is_begun_when_there_is_none(tmp_path):
+    write(tmp_path, [0], name="other")
+    with pytest.warns(lox.LoggerWarning, match="there is none called 'job' in "):
+        assert write(tmp_path, [0], name="job", resume="latest") == "job"
+    write(tmp_path, [0], name="jobs")
+    assert write(tmp_path, [1], name="job", resume="latest") == "job"
+    assert write(tmp_path, [0], name="job") == "job-2"
+    assert write(tmp_path, [1], name="job", resume="latest", from_step=1) == "job-2"
 
 
 @pytest.mark.parametrize("of", [SaveLogger, lambda path, **options: MemoryLogger(**options)])
@@ -255,6 +266,20 @@ def test_what_was_taken_over_is_refused_to_the_other_process(tmp_path):
         (logger.directory / RUN / "owner.json").write_text(json.dumps({"process": 1, "host": "elsewhere", "id": "o"}))
         logger.log(logger.init(7), {"x": 2.0})
     assert lox.load(tmp_path / "a")[RUN]["x"].tolist() == [1.0]
+
+
+def test_a_process_that_still_writes_is_said_when_another_continues(tmp_path):
+    write(tmp_path, [0], name="a")
+    with subprocess.Popen(["sleep", "60"]) as other:
+        owner = {"process": other.pid, "host": socket.gethostname(), "id": "other"}
+        (tmp_path / "a" / RUN / "owner.json").write_text(json.dumps(owner))
+        logger = MultiLogger(SaveLogger(tmp_path), MemoryLogger(), resume="a")
+        with pytest.warns(lox.LoggerWarning, match=f"another process of this machine writes .*{RUN}"):
+            run = logger.init(7)
+        logger.log(run, {"x": 1.0})
+        with pytest.raises(lox.StorageError, match=f"is written by process {other.pid}"):
+            logger.close()
+        other.kill()
 
 
 def test_a_damaged_run_is_in_nobodys_way(tmp_path):

@@ -1,6 +1,7 @@
 """Which run logs belong to: a key and a config, or a name, whatever the program around it."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import pickle
@@ -104,7 +105,7 @@ EQUAL = {
     "lists": [[1, 2], (1, 2.0)],
     "nothing": [None, None],
     "mappings": [{"a": 1, "b": {"c": 2}}, {"b": {"c": 2}, "a": 1}],
-    "functions": [lambda: 0, lambda: 1],
+    "functions": [jnp.tanh, "jax.numpy.tanh"],
     "sets": [{"a", "b", "c"}, frozenset("cab")],
 }
 
@@ -120,6 +121,22 @@ def test_values_that_differ_are_of_different_runs():
     values += [jax.random.key_data(jax.random.key(1)), -1, np.nan, "a b", "a_b", "a" * 99, "a" * 100]
     assert len({state(7, value=value)._describe().identity for value in values}) == len(values)
     assert name_of(7, a=1) != name_of(7, b=1) != name_of(8, b=1) != name_of(8)
+
+
+def test_functions_and_classes_are_told_apart_by_their_names():
+    values = [jax.nn.relu, jax.nn.silu, jax.nn.gelu, jnp.tanh, jnp.add, Logger, MemoryLogger]
+    names = [name_of(7, value=value).rpartition("-")[0] for value in values]
+    assert names == [
+        f"value={name},seed=7" for name in "relu silu gelu jax.numpy.tanh _jnp.ufunc__add_ Logger MemoryLogger".split()
+    ]
+
+
+@pytest.mark.parametrize("jit", [lambda f: f, jax.jit])
+def test_what_has_no_text_of_its_own_describes_no_run(jit):
+    partial = functools.partial(jax.nn.gelu, approximate=True)
+    for value in (lambda: 0, object(), partial, jax.jit(jnp.tanh), [object()]):
+        with pytest.raises(lox.LogDataError, match=r"The value 'model/value(/0)?' of a run .* cannot tell runs apart"):
+            jit(lambda seed, value=value: state(seed, model={"value": value}))(7)
 
 
 def test_a_name_alone_identifies_a_run():

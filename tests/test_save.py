@@ -521,9 +521,12 @@ def test_two_processes_do_not_write_one_run(tmp_path):
     runs = tmp_path / "runs"
     with writers(tmp_path) as start:
         process = start()
-        with pytest.raises(lox.StorageError, match=f"is written by process {process}"):
+        with (
+            pytest.warns(lox.LoggerWarning, match="another process of this machine writes"),
+            pytest.raises(lox.StorageError, match=f"is written by process {process}"),
+        ):
             write(runs, logs_of({"x": [1.0]}))
-        with saver(runs) as logger:  # Another run is no matter.
+        with pytest.warns(lox.LoggerWarning), saver(runs) as logger:  # Another run is no matter.
             logger.log(logger.init(8), logs_of({"x": [1.0]}))
         kill(process)
     write(runs, logs_of({"x": np.float32([-1])}, step=np.int32([10**9])))
@@ -923,8 +926,8 @@ def test_another_experiment_in_a_run_is_said(tmp_path):
         with saver(tmp_path) as logger:
             logger.log(logger.init(7, name="mine", **config), logs_of({"x": [1.0]}))
 
-    log(rate=0.1, nan=math.nan, shape=(2, 3), cell=lambda: 0)
-    log(rate=0.1, nan=math.nan, shape=[2, 3], cell=lambda: 0, more="words")
+    log(rate=0.1, nan=math.nan, shape=(2, 3), cell=jnp.tanh)
+    log(rate=0.1, nan=math.nan, shape=[2, 3], cell=jnp.tanh, more="words")
     with pytest.warns(UserWarning, match="mine is a run already, with rate=0.1, and goes on with 0.5. If this is"):
         log(rate=0.5)
     assert lox.load_config(tmp_path / "mine")["rate"] == 0.5

@@ -12,6 +12,7 @@ made before its first event, so that one that is gone, or shorter than its heade
 
 from lox._storage._manifest import MANIFEST as MANIFEST
 from lox._storage._manifest import read_manifest as read_manifest
+from lox._storage._owner import is_written as is_written
 from lox._storage._reader import load as load
 from lox._storage._reader import load_config as load_config
 from lox._storage._reader import read_run as read_run

@@ -73,6 +73,12 @@ def _owner(path: Path) -> dict[str, Any] | None:
         return None
 
 
+def is_written(path: Path) -> bool:
+    """Whether another process of this machine writes a run."""
+    owner = _owner(path)
+    return owner is not None and owner.get("process") != os.getpid() and _lives(owner, path, lambda _: None)
+
+
 def holds(path: Path, mine: dict[str, Any]) -> bool:
     """Whether a claim still counts: no other process has taken the run over."""
     return _owner(path) in (mine, None)

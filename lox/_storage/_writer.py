@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lox._exceptions import StorageError
-from lox._host_values import at_least, plain, steps_of_elements, without_addresses
+from lox._host_values import at_least, plain, steps_of_elements
 from lox._logdict import logdict
 from lox._run_all import each
 from lox._storage._column import Column, lost
@@ -267,8 +267,8 @@ class RunWriter:
 
 
 def _text(value: Any) -> str:
-    """A value as a manifest has it, without where in memory an object was."""
-    return without_addresses(to_json(plain(value)))
+    """A value as a manifest has it."""
+    return to_json(plain(value))
 
 
 def absent(files: Iterable[Path]) -> None:

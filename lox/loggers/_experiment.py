@@ -31,7 +31,7 @@ class Experiment:
     Args:
         name: Its name; a number follows where another experiment has the name. By default the date, the time and the
             name of the script.
-        resume: The name of the experiment to continue, or "latest".
+        resume: The name of the experiment to continue, or "latest", which with a name is the latest of this name.
         from_step: The step from which it is continued; without it, from its end.
 
     Attributes:
@@ -48,8 +48,8 @@ class Experiment:
         _check_name("resume", resume)
         if name == LATEST:
             raise LogValueError(f"name={LATEST!r} would be an experiment that resume= cannot name. Give another name.")
-        if name is not None and resume is not None:
-            raise LogValueError("resume= continues the experiment of its name: it excludes name=.")
+        if name is not None and resume not in (None, LATEST):
+            raise LogValueError(f"resume={resume!r} names the experiment: with name=, it is None or {LATEST!r}.")
         if from_step is not None:
             from_step = _step(from_step)
             if resume is None:
@@ -179,6 +179,9 @@ class Experiment:
         cards = [card for cards in known.values() for card in cards.values()]
         names = list(dict.fromkeys(card.name for card in sorted(cards, key=lambda card: -card.time)))
         where = f"in {' and '.join(map(str, known))}" if known else "that it knows of"
+        if self._given is not None:
+            names = [name for name in names if re.fullmatch(rf"{re.escape(self._given)}(-\d+)?", name)]
+            where = f"called {self._given!r} {where}"
         if wanted == LATEST and not names:
             self._resume = self._from_step = None
             warnings.warn(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lox._host_values import shortest, without_addresses
+from lox._host_values import shortest
 
 DIGITS = 6
 """How many hexadecimal digits of the identity a stored name has, unless two names are then equal."""
@@ -51,7 +51,7 @@ def _digest(value: Any) -> str:
 def _text(value: Any) -> str:
     """A value of a config as text: that of other kinds and other values differs."""
     if isinstance(value, str):
-        return f"text {without_addresses(value)}"
+        return f"text {value}"
     if value is None:
         return "none"
     if isinstance(value, int):  # One that NumPy may have no dtype for.
@@ -119,7 +119,8 @@ def scalars_of(config: Mapping[str, Any], room: int) -> Iterator[str]:
 
 def _scalar(value: Any) -> str:
     if isinstance(value, str):
-        return _safe(without_addresses(value), LONGEST_TEXT)
+        is_dotted = re.fullmatch(r"[\w.]+", value) and len(value) > LONGEST_TEXT
+        return _safe(value.rpartition(".")[2] if is_dotted else value, LONGEST_TEXT)
     if value is None or np.ndim(value):
         return ""
     if np.asarray(value).dtype.kind in "bc":

@@ -78,8 +78,9 @@ class Logger:
     Args:
         name: The name of the experiment; by default the date, the time and the script. An experiment of a name that
             exists gets a number, as in "name-2".
-        resume: The name of the experiment to continue, or "latest", the one that was begun or continued last. When
-            there is none, "latest" begins a new one, with a `LoggerWarning`.
+        resume: The name of the experiment to continue, or "latest", the one that was begun or continued last; with
+            `name`, among those of this name and its numbers. When there is none, "latest" begins a new one, with a
+            `LoggerWarning`.
         from_step: The step from which to continue: events whose counter `step` is this one or a later one, in any batch
             element, are taken back before the first new event of their run. Without it, new events follow all others.
         room: How many deliveries from programs may wait to be written.
@@ -205,15 +206,15 @@ class Logger:
 
         Args:
             key: A PRNG key, or a seed.
-            config: What describes the run: numbers, arrays, text, nested mappings of them. Numbers of Python and
-                NumPy keep their 64 bits, also in `jit`.
+            config: What describes the run: numbers, arrays, text, nested mappings of them; functions and classes by
+                the names of their modules. Numbers of Python and NumPy keep their 64 bits, also in `jit`.
             name: A name for the run, which alone identifies it. Without it, the run is named by what describes it.
             notes: Text that is stored with the run and does not identify it.
             **values: More of the config.
 
         Raises:
-            LogDataError: The key is none, or is several; or `config` is no mapping, or `name` or `notes` no text. A
-                `TypeError`.
+            LogDataError: The key is none, or is several; or `config` is no mapping, or `name` or `notes` no text; or a
+                value has no text that is the same in each process, as a lambda. A `TypeError`.
             LogValueError: Two values that describe the run have one name, or `name` is empty; or the logger should
                 continue an experiment that is not there. A `ValueError`.
         """
@@ -444,7 +445,11 @@ class Logger:
             agree(self._experiment)
         elif self._experiment.is_resumed and here().process == 0:
             self._experiment.begin(self._place)
-            self._close_others()
+            self._continue()
+
+    def _continue(self) -> None:
+        """Continues an experiment that other loggers may write still."""
+        self._close_others()
 
     def _kept_by(self, place: Cards) -> None:
         """Has its experiments known in a place."""

@@ -58,6 +58,10 @@ class MultiLogger(Logger):
         """See `Logger`."""
         return any(logger._shares() for logger in self.loggers)
 
+    def _continue(self) -> None:
+        """See `Logger`."""
+        each(lambda logger: logger._continue(), self.loggers)
+
     def _write_for(self, experiment: Experiment) -> None:
         """See `Logger`."""
         super()._write_for(experiment)

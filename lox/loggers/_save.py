@@ -13,7 +13,7 @@ import jax
 from lox._exceptions import StorageError
 from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant
-from lox._storage import RunWriter, read_manifest, runs
+from lox._storage import RunWriter, is_written, read_manifest, runs
 from lox.loggers._cards import Files
 from lox.loggers._logger import Logger
 from lox.loggers._run import Run
@@ -84,6 +84,17 @@ class SaveLogger(Logger):
             writer.close()
             raise
         self._writers[run.name] = writer
+
+    def _continue(self) -> None:
+        """See `Logger`. What another process of this machine still writes is refused to this one: that is said now."""
+        super()._continue()
+        name = str(self._experiment.name)
+        if living := [path for path in sorted((self._path / name).glob("*")) if is_written(path)]:
+            self._warn(
+                f"{self!r} continues {name!r}, of which another process of this machine writes "
+                f"{living[0]}{f' and {len(living) - 1} more runs' if living[1:] else ''}. As long as it does, what is "
+                "logged to these runs here is refused, and lost."
+            )
 
     def _go_on(self, run: Run, writer: RunWriter) -> None:
         """Takes back the events of a run from `from_step` on; warns of a new run with the key of another one."""

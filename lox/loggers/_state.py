@@ -16,7 +16,7 @@ import numpy as np
 from lox._arguments import describe, path_name, untyped
 from lox._deliver import LABEL
 from lox._exceptions import LogDataError, LogValueError
-from lox._host_values import plain
+from lox._host_values import has_address, plain
 from lox.loggers._identity import identity_of, identity_of_title, stored_names
 from lox.loggers._packing import Arrays, kept
 
@@ -173,8 +173,7 @@ def state_of(key: Any, config: Any, values: Mapping[str, Any], title: Any = None
     for name, leaf in named.items():
         array = _array(leaf)
         if array is None:
-            text = plain(leaf)
-            texts.append((name, text if isinstance(text, (str, int, type(None))) else repr(text)))
+            texts.append((name, _text(name, leaf)))
         elif array.dtype.name in WIDE and not isinstance(array, jax.Array):
             wide.append((name, array.dtype.name))
             arrays[name] = np.array(array, array.dtype.name)[..., None].view(np.uint32)
@@ -184,6 +183,24 @@ def state_of(key: Any, config: Any, values: Mapping[str, Any], title: Any = None
     if not state._is_traced and not any(map(_is_global, jax.tree.leaves(state))):
         state._number_and_read()
     return state
+
+
+def _text(name: str, value: Any) -> Any:
+    """What describes a run and is no array, as text, an integer or None.
+
+    Raises:
+        LogDataError: Its text is another one in each process.
+    """
+    found = plain(value)
+    if isinstance(found, (str, int, type(None))):
+        return found
+    text = repr(found)
+    if has_address(text):
+        raise LogDataError(
+            f"The value {name!r} of a run is {text}, of type {type(value).__name__}: its text is another one in each "
+            f"process, and cannot tell runs apart. Give what describes it, such as {name}='relu'."
+        )
+    return text
 
 
 def _is_global(array: Any) -> bool:
