@@ -221,7 +221,7 @@ def steps_of_elements(steps: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
 def at_least(steps: np.ndarray, mask: np.ndarray | None, step: int) -> np.ndarray:
     """Whether each event has a counter of this number or a later one, in a batch element in which it happened."""
     later = steps >= (step if steps.dtype.kind in "iu" else np.float64(step))
-    return _elements(later, mask, False).any(1)
+    return np.logical_or.reduce(_elements(later, mask, False), 1)
 
 
 def _elements(array: np.ndarray, mask: np.ndarray | None, otherwise: Any) -> np.ndarray:
