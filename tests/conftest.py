@@ -21,6 +21,7 @@ from tiers import examples as examples  # noqa: E402
 from tiers import pytest_collection_modifyitems as pytest_collection_modifyitems  # noqa: E402
 from tiers import pytest_configure as choose_tier  # noqa: E402
 from tiers import pytest_ignore_collect as pytest_ignore_collect  # noqa: E402
+from tiers import share  # noqa: E402
 
 from lox import _logged_names  # noqa: E402
 
@@ -42,11 +43,13 @@ def pytest_addoption(parser):
         "--as-users", action="store_true", help="compile as users do: with all optimizations, and without a cache"
     )
     parser.addoption("--no-compilation-cache", action="store_true", help="compile everything")
+    parser.addoption("--share", type=share, help="run one of so many shares of the slow tests, as in 1/2")
     parser.addoption("--mutant", help="break lox in this way, of tests/mutants.py")
 
 
 def pytest_configure(config):
     choose_tier(config)
+    os.environ.pop("PYTEST_ADDOPTS", None)  # They are not for the sessions of pytest that tests start.
     if config.getoption("mutant"):
         from mutants import MUTANTS
 

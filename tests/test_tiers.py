@@ -1,10 +1,11 @@
 """The tiers of the tests: what each runs, and that it stays within its budget."""
 
+import argparse
 import itertools
 import types
 
 import pytest
-from tiers import BUDGETS, COUNTS, covering, number
+from tiers import BUDGETS, COUNTS, covering, is_in_share, number, share, tier
 
 
 def test_a_tier_runs_no_more_than_its_budget(pytestconfig):
@@ -37,6 +38,26 @@ def test_a_covering_array_has_all_combinations_of_so_many_parameters(strength, l
 def test_a_covering_array_of_more_parameters_than_there_are_is_an_error():
     with pytest.raises(pytest.UsageError, match=r"covering\(3\) takes a test of that many parameters"):
         covering([Item(a=1, b=2)], 3)
+
+
+def test_each_slow_test_is_in_one_share_and_what_generates_programs_in_all(request):
+    items = request.session.items
+    for count in (1, 2, 3):
+        found = [item for item in items for place in range(count) if is_in_share(item, place + 1, count)]
+        for item in items:
+            in_all = tier(item) == "default" or item.get_closest_marker("generated")
+            assert found.count(item) == (count if in_all else 1)
+
+
+def test_shares_have_about_as_many_tests():
+    items = [types.SimpleNamespace(nodeid=f"test_x[{n}]", get_closest_marker="exhaustive".__eq__) for n in range(1000)]
+    assert 400 < sum(is_in_share(item, 1, 2) for item in items) < 600
+
+
+@pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "a/b", "1/2/3", "-1/2"])
+def test_what_is_no_share(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="--share takes one of"):
+        share(text)
 
 
 @pytest.mark.parametrize("args", [(), (0,), ("2",), (1, 2)])

@@ -4,9 +4,14 @@ A test is of the default tier unless it is marked. `integration` is for tests th
 sinks, or build pages. `exhaustive` is for whole products and long random searches. `covering(strength)` splits a test
 with several parameters: by default it runs a covering array, in which all combinations of `strength` of its
 parameters occur; the rest is exhaustive.
+
+`--share=1/2` leaves out every second test of the slow tiers, and `--share=2/2` the others. Both run what generates
+programs, which are other ones with another `--hypothesis-seed`.
 """
 
+import argparse
 import itertools
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -59,6 +64,10 @@ def pytest_collection_modifyitems(config, items):
     config.stash[COUNTS] = Counter()
     for item in items:
         config.stash[COUNTS][tier(item)] += generated(item)
+    if (share := config.getoption("share")) is not None:
+        others = [item for item in items if not is_in_share(item, *share)]
+        items[:] = [item for item in items if is_in_share(item, *share)]
+        config.hook.pytest_deselected(items=others)
 
 
 COUNTS = pytest.StashKey[Counter]()
@@ -68,6 +77,21 @@ def tier(item):
     """The tier of a test."""
     marked = [name for name in ("exhaustive", "integration") if item.get_closest_marker(name)]
     return marked[0] if marked else "default"
+
+
+def share(text):
+    """The number of a share and of how many it is one, of a text as "1/2"."""
+    place, _, count = text.partition("/")
+    if not (place.isdecimal() and count.isdecimal() and 1 <= int(place) <= int(count)):
+        raise argparse.ArgumentTypeError(f"--share takes one of 1/2, 2/2, 1/3 and so on, got {text!r}")
+    return int(place), int(count)
+
+
+def is_in_share(item, place, count):
+    """Whether a share of the tests has this one."""
+    if tier(item) == "default" or item.get_closest_marker("generated"):
+        return True
+    return zlib.crc32(item.nodeid.encode()) % count == place - 1
 
 
 def generated(item):
