@@ -26,6 +26,7 @@ COARSE = quantiles(QS, 0.2)
 
 loops = pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
 random = np.random.default_rng(0)
+slow = functools.partial(pytest.param, marks=pytest.mark.exhaustive)
 SUBNORMAL = np.arange(1, 4001, dtype=np.uint32).view(np.float32)
 
 
@@ -166,7 +167,9 @@ def test_a_batched_branch_does_not_select_a_state():
     assert {eqn.primitive.name for eqn in large} <= {"scatter-add", "scatter_add", "jit", "pjit"}
 
 
-@pytest.mark.parametrize("how", [quantiles((0.1, 0.5), 0.2), histogram([-1, 0, 1])], ids=["quantiles", "histogram"])
+@pytest.mark.parametrize(
+    "how", [slow(quantiles((0.1, 0.5), 0.2)), histogram([-1, 0, 1])], ids=["quantiles", "histogram"]
+)
 def test_each_batch_element_and_window_is_by_itself(how):
     def f(xs):
         return lax.map(lambda x: lox.log({"x": x}, where=x > -1, i=1)["x"], xs)
@@ -303,7 +306,7 @@ def log(x):
     lox.log({"x": x})
 
 
-@pytest.mark.parametrize("how", [quantiles, functools.partial(lambda _, **more: histogram([0, 5, 50], **more))])
+@pytest.mark.parametrize("how", [slow(quantiles), functools.partial(lambda _, **more: histogram([0, 5, 50], **more))])
 def test_all_elements_of_a_value_can_be_the_sample(how):
     xs = jnp.asarray(random.normal(size=(6, 4, 5)).astype(np.float32) * 10)
     pooled, alone = how(QS, pool=True), how(QS)
@@ -337,7 +340,7 @@ def finished(in_branch):
     return f
 
 
-@pytest.mark.parametrize("in_branch", [False, True])
+@pytest.mark.parametrize("in_branch", [slow(False), True])
 def test_the_elements_of_where_are_one_sample(in_branch):
     """Each loop has a result for itself, which has the counters of the last element of which an event happened."""
     how = {"x": quantiles(QS, pool=True), "y": histogram([-1, 0, 1], pool=True)}
@@ -602,12 +605,12 @@ EVENTS = np.asarray(random.normal(size=(9, 2)), np.float32)
     "how",
     [
         "mean",
-        "std",
+        slow("std"),
         "first",
         "count",
-        pytest.param(COARSE, marks=pytest.mark.exhaustive),
-        histogram([0]),
-        topk(3),
+        slow(COARSE),
+        slow(histogram([0])),
+        slow(topk(3)),
         MEAN,
     ],
     ids=str,
@@ -839,6 +842,7 @@ def test_a_sample_goes_on_with_the_numbers_of_what_was_before():
         np.testing.assert_array_equal(found, xs[10 * window + drawn(10, 2, 1, before=10 * window)])
 
 
+@pytest.mark.exhaustive
 def test_each_event_has_the_same_chance():
     """So have pairs of events, and other keys draw others."""
     counts = np.zeros((12, 12))
@@ -851,6 +855,7 @@ def test_each_event_has_the_same_chance():
     assert np.corrcoef(np.ravel(first[:-1]), np.ravel(first[1:]))[0, 1] == pytest.approx(0, abs=0.05)
 
 
+@pytest.mark.exhaustive
 def test_the_elements_of_an_event_are_drawn_together_or_pooled():
     xs = jnp.asarray(random.normal(size=(20, 3)).astype(np.float32))
     _, logs = lox.spool(numbered("scan"), reduce=reservoir(4, jax.random.key(5)))(xs)
