@@ -1180,3 +1180,22 @@ def test_a_complex_event_that_did_not_happen_is_nan():
 
     _, (logs,) = tapped(lambda tap: tap(jax.vmap(f))(jnp.array([1.0, -1.0])))
     assert logs["z"][0, 0] == 1j and np.isnan(logs["z"][0, 1])
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_on_accelerators_what_is_sent_in_order_is_computed_before_the_call(ordered, monkeypatch):
+    """XLA for GPU aborts where an ordered call of the host takes a slice: a barrier keeps it from fusing the two."""
+    from lox._compat import _lowering
+
+    monkeypatch.setattr(_lowering, "_is_on_cpu", lambda ctx: False)
+    heard = []
+
+    def f(rows):
+        return jax.lax.map(lambda row: lox.log({"row": row})["row"], rows)
+
+    tapped = jax.jit(lox.tap(f, lambda logs: heard.extend(logs["row"].tolist()), ordered=ordered))
+    rows = jnp.arange(6.0).reshape(3, 2)
+    assert ("optimization_barrier" in tapped.lower(rows).as_text()) == ordered
+    np.testing.assert_array_equal(tapped(rows), rows)
+    lox.flush()
+    assert sorted(heard) == rows.tolist()

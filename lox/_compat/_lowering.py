@@ -46,10 +46,12 @@ def emit_callback(ctx: Any, callback: Callable[..., Any], operands: Sequence[Any
     """
     ordered = effect in ctx.tokens_in.effects()
     token = ctx.tokens_in.get(effect) if ordered else None
-    is_on_cpu = tuple(ctx.module_context.platforms) == ("cpu",)
+    is_on_cpu = _is_on_cpu(ctx)
     if is_on_cpu and getattr(ctx.module_context.axis_context, "num_devices", None) == 1:  # JAX would name the device.
         token = _emit_direct_callback(ctx, callback, operands, token, "xla_ffi_python_cpu_callback")
     else:
+        if ordered and not is_on_cpu:
+            operands = _apart(ctx, operands)
         _, token, _ = mlir.emit_python_callback(
             ctx,
             callback,
@@ -63,6 +65,16 @@ def emit_callback(ctx: Any, callback: Callable[..., Any], operands: Sequence[Any
         )
     if ordered:
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({effect: token})))
+
+
+def _is_on_cpu(ctx: Any) -> bool:
+    return tuple(ctx.module_context.platforms) == ("cpu",)
+
+
+def _apart(ctx: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    """The operands, computed before the call: XLA for GPU aborts when it fuses a slice into one that has a token."""
+    within = dataclasses.replace(ctx, avals_out=ctx.avals_in, tokens_in=mlir.TokenSet(), tokens_out=None)
+    return mlir.lower_fun(lambda *arrays: jax.lax.optimization_barrier(arrays))(within, *operands)
 
 
 def _sharding(ctx: Any) -> Any:
