@@ -49,7 +49,6 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     choose_tier(config)
-    os.environ.pop("PYTEST_ADDOPTS", None)  # They are not for the sessions of pytest that tests start.
     if config.getoption("mutant"):
         from mutants import MUTANTS
 
@@ -72,9 +71,22 @@ def pytest_configure(config):
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "False"
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    node.workerinput["options"] = {name: node.config.getoption(name) for name in ("share", "hypothesis_seed")}
+
+
 def pytest_collection_finish():
     gc.collect()
     gc.freeze()  # Tests that collect garbage need not look at what was imported.
+
+
+@pytest.fixture(scope="session", autouse=True)
+def options_are_not_for_sessions_that_tests_start():
+    """Takes them from the environment where tests run: before that, the workers of xdist read them there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTEST_ADDOPTS", raising=False)
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -54,6 +54,11 @@ def test_shares_have_about_as_many_tests():
     assert 400 < sum(is_in_share(item, 1, 2) for item in items) < 600
 
 
+def test_a_worker_of_xdist_has_the_options_that_the_session_was_given(pytestconfig):
+    given = getattr(pytestconfig, "workerinput", {}).get("options", {})
+    assert {name: pytestconfig.getoption(name) for name in given} == given
+
+
 @pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "a/b", "1/2/3", "-1/2"])
 def test_what_is_no_share(text):
     with pytest.raises(argparse.ArgumentTypeError, match="--share takes one of"):

@@ -65,9 +65,9 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         config.stash[COUNTS][tier(item)] += generated(item)
     if (share := config.getoption("share")) is not None:
-        others = [item for item in items if not is_in_share(item, *share)]
-        items[:] = [item for item in items if is_in_share(item, *share)]
-        config.hook.pytest_deselected(items=others)
+        chosen = {item for item in items if is_in_share(item, *share)}
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]
 
 
 COUNTS = pytest.StashKey[Counter]()
