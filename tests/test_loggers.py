@@ -1188,6 +1188,67 @@ def test_what_is_gathered_is_written_when_it_is_much(monkeypatch):
     assert [logs["x"] for _, logs in logger.written] == [[0, 1, 2], [3, 4, 5], [6]]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_is_gathered_each_key_has_the_events_in_the_order_in_which_they_were_logged(seed):
+    class Wholes(Gathering):
+        def write(self, run, logs):
+            batch_ndim = {key: run.batch_ndim[key] for key in logs}
+            self.written.append((run.name, batch_ndim, logs))
+
+    class EachAlone(Wholes):
+        gathers = False
+
+    def events(written):
+        """The events of each run and key, with their counters, and the elements in which they happened."""
+        found = {}
+        for name, batch_ndim, logs in written:
+            for key, values in logs.items():
+                mask = logs.mask.get(key, np.ones(values.shape[: 1 + batch_ndim[key]], bool))
+                for i, value in enumerate(values):
+                    steps = {name: of[key][i].tolist() for name, of in logs.steps.items() if key in of}
+                    impl = getattr(values, "impl", None)
+                    event = (value.dtype, impl, value.tolist(), steps, mask[i].tolist())
+                    found.setdefault((name, key), []).append(event)
+        return found
+
+    rng = np.random.default_rng(seed)
+    lengths = iter(rng.integers(1, 4, 1000))
+
+    def masked(data, mask):
+        n = next(lengths)
+        return lox.logdict({key: np.stack([value] * n) for key, value in data.items()}, {}, {"x": np.stack([mask] * n)})
+
+    def sometimes(x):
+        lox.log({"w": x}, epoch=x)
+        return lax.cond(x > 1, lambda: lox.log({"x": x})["x"], lambda: x)
+
+    kinds = [
+        lambda i: {"x": np.float32(i)},
+        lambda i: {"x": i, "y": [i, i]},
+        lambda i: {"y": [i], "z": jnp.full((2, 2), i)},
+        lambda i: {"z": jax.random.key(i)},
+        lambda i: {"x": jnp.bfloat16(i), "z": jax.random.key(i, impl="rbg")},
+        lambda i: lox.logdict({"x": jnp.arange(next(lengths)) + i}),
+        lambda i: lox.logdict({"x": np.arange(2), "y": np.arange(3) + i}, {"epoch": {"x": np.arange(2)}}),
+        lambda i: lox.spool(sometimes, unify=True)(jnp.float32(i % 3))[1],
+        lambda i: masked({"x": np.float32([i, i])}, np.array([True, True])),
+        lambda i: masked({"x": np.float32([i, i])}, np.array([False, True])),
+    ]
+    alone, gathering = EachAlone(), Wholes()
+    states = [alone.init(seed) for seed in (0, 1, 0)]
+    for i in range(60):
+        counters = {"epoch": i} if rng.random() < 0.3 else {}
+        state, logs = states[rng.integers(3)], kinds[rng.integers(len(kinds))](i)
+        for logger in (alone, gathering):
+            logger.log(state, logs, **counters)
+    for logger in (alone, gathering):
+        logger.go_on.set()
+    for logger in (alone, gathering):
+        logger.close()
+    assert len(gathering.written) < len(alone.written)
+    assert events(gathering.written) == events(alone.written)
+
+
 def test_gathered_events_keep_their_batch_axes_and_masks():
     class Axes(Gathering):
         def write(self, run, logs):
@@ -1199,4 +1260,4 @@ def test_gathered_events_keep_their_batch_axes_and_masks():
     logger.log(run, lox.logdict({"x": np.ones((1, 2))}))
     logger.go_on.set()
     logger.close()
-    assert logger.written == [({"x": 1}, {}), ({"x": 1}, {"x": [[True, False]]}), ({"x": 0}, {})]
+    assert logger.written == [({"x": 1}, {"x": [[True, True], [True, False]]}), ({"x": 0}, {})]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -11,35 +11,45 @@ from lox._keys import key_data
 from lox._logdict import logdict, of_timelines
 from lox._timeline import Timeline
 
+T = TypeVar("T")
+
 Layout = Any
 """What events agree on that can be in one array: their keys and counters, with dtypes and shapes."""
 
 
+def alike(items: Iterable[T], layout: Callable[[T], Any], keys: Callable[[T], set[Any]]) -> Iterator[list[list[T]]]:
+    """Groups of items of one layout, several at a time, so that what has one key keeps its order."""
+    groups: dict[Any, list[T]] = {}
+    seen: set[Any] = set()
+    for item in items:
+        group = groups.get(of := layout(item))
+        if group is None:
+            new = keys(item)
+            if not seen.isdisjoint(new):
+                yield [*groups.values()]
+                groups, seen = {}, set()
+            group = groups[of] = []
+            seen |= new
+        group.append(item)
+    if groups:
+        yield [*groups.values()]
+
+
 def joined(parts: Iterable[logdict]) -> Iterator[logdict]:
     """Logs of arrays of NumPy, the events of each key in their order, where those that are alike become one."""
-    alike: dict[Layout, list[Timeline]] = {}
-    keys: set[str] = set()
-    for logs in parts:
-        for timeline in logs._timelines:
-            layout = _layout(timeline)
-            if layout not in alike:
-                if not keys.isdisjoint(timeline.values):
-                    yield of_timelines(map(_one_after_the_other, alike.values()))
-                    alike, keys = {}, set()
-                alike[layout] = []
-                keys |= timeline.values.keys()
-            alike[layout].append(timeline)
-    if alike:
-        yield of_timelines(map(_one_after_the_other, alike.values()))
+    timelines = (timeline for logs in parts for timeline in logs._timelines)
+    for groups in alike(timelines, _layout, lambda timeline: {*timeline.values}):
+        yield of_timelines(map(_one_after_the_other, groups))
 
 
 def _layout(timeline: Timeline) -> Layout:
-    parts = [
-        (name, array.dtype, array.shape[1:], getattr(array, "impl", None))
-        for of in (timeline.values, timeline.steps)
-        for name, array in of.items()
-    ]
+    parts = [(name, *layout_of(array)) for of in (timeline.values, timeline.steps) for name, array in of.items()]
     return (len(timeline.values), timeline.mask is None, *parts)
+
+
+def layout_of(array: Any) -> Layout:
+    """What arrays agree on that can follow each other in one array."""
+    return array.dtype, array.shape[1:], getattr(array, "impl", None)
 
 
 def _one_after_the_other(timelines: list[Timeline]) -> Timeline:
@@ -47,11 +57,15 @@ def _one_after_the_other(timelines: list[Timeline]) -> Timeline:
     if not others:
         return first
 
-    def all_of(*arrays: Any) -> Any:
-        together = np.concatenate(arrays)
-        impl = getattr(arrays[0], "impl", None)
-        return together if impl is None else key_data(together, impl)
+    values = {name: all_of([each.values[name] for each in timelines]) for name in first.values}
+    steps = {name: all_of([each.steps[name] for each in timelines]) for name in first.steps}
+    return Timeline(values, steps, None if first.mask is None else all_of([each.mask for each in timelines]))
 
-    values = {name: all_of(*(each.values[name] for each in timelines)) for name in first.values}
-    steps = {name: all_of(*(each.steps[name] for each in timelines)) for name in first.steps}
-    return Timeline(values, steps, None if first.mask is None else all_of(*(each.mask for each in timelines)))
+
+def all_of(arrays: list[Any]) -> Any:
+    """Arrays of one layout as one."""
+    if len(arrays) == 1:
+        return arrays[0]
+    together = np.concatenate(arrays)
+    impl = getattr(arrays[0], "impl", None)
+    return together if impl is None else key_data(together, impl)

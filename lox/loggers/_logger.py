@@ -7,7 +7,7 @@ import functools
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Literal, get_args
 
@@ -33,18 +33,21 @@ from lox.loggers._calls import some_calls
 from lox.loggers._cards import Card, Cards
 from lox.loggers._curves import BatchAs
 from lox.loggers._experiment import Experiment
-from lox.loggers._gathering import joined
+from lox.loggers._gathering import alike, joined
 from lox.loggers._packing import (
     Arrays,
+    as_events,
     batch_ndim,
-    collected_of,
     counts_of_dropped,
-    event_of,
     happened,
     items,
     kept,
+    keys_in,
+    layout_of_parts,
+    logs_of,
     packed,
     parts_of,
+    parts_of_event,
     unlabelled,
     unpacked,
     with_counters,
@@ -62,6 +65,12 @@ from lox.loggers._state import (
 from lox.loggers._worker import Worker
 
 Function = Callable[..., Any]
+
+Delivery = tuple[Callable[[], Description], Arrived, Arrays]
+"""What a program gave to `log`: what describes its run, where it comes from, and the arrays."""
+
+NOWHERE_ELSE = Arrived()
+"""What comes from no program on devices."""
 
 GATHERED = 4096
 """How many deliveries are gathered at most before they are written."""
@@ -151,6 +160,7 @@ class Logger:
         self._gathered: dict[str, tuple[Run, list[logdict]]] = {}
         self._count = 0
         self._early: list[tuple[int, logdict, Arrived]] = []
+        self._kept: list[Delivery] = []
         self._shards: dict[str, int] = {}
         self._worker = Worker(of_type, _transform.positive("room", room) or 1, drops, self._sync)
         for attribute, value in given.items():
@@ -175,7 +185,7 @@ class Logger:
         Args:
             run: The run.
             logs: Arrays of NumPy, at least one event of each key, of which `run.batch_ndim[key]` axes after the first
-                are batch axes. There is a mask only where an event did not happen in some batch elements.
+                are batch axes. There is a mask only where one of the events did not happen in some batch elements.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say how it writes logs.")
 
@@ -323,34 +333,34 @@ class Logger:
             self._log_collected(run, logs, read_counters("logger.log", steps) if steps else {})
         elif is_outermost():
             event = in_context(Event(*read_values("logger.log", logs, steps), None, (), NOWHERE))
-            self._log_now(run, event_of, (event.values, event.steps))
+            self._log_now(run, parts_of_event(event.values, event.steps), as_events)
         else:
             event = read_event("logger.log", logs, (), "", None, steps)
             strip(self._tapped(lambda: emit((in_context(event),)), run, {}))()
 
     def _log_collected(self, state: State, logs: logdict, counters: dict[str, Any]) -> None:
         for key, values in items(logs):
-            if np.ndim(values) == 0:
+            if not getattr(values, "ndim", 0):
                 raise LogDataError(
                     f"A lox.logdict holds events along a first axis, and the values of {key!r} have none."
                 )
         if is_outermost():
-            self._log_now(state, collected_of, parts_of(logs, counters))
+            self._log_now(state, parts_of(logs, counters))
             return
         with ambient(None):  # Of logs that are there already, contexts say nothing.
             logs = with_counters(logs, counters)
             strip(self._tapped(lambda: log(packed(logs)), state, {}, self._take_packed))()
 
-    def _log_now(self, state: State, logs_of: Callable[[Arrays], logdict], parts: Arrays) -> None:
-        """Delivers what `logs_of` makes of arrays, when they are arrays of NumPy."""
+    def _log_now(self, state: State, parts: Arrays, then: Callable[[Arrays], Arrays] | None = None) -> None:
+        """Delivers logs of which these are the arrays, or what `then` makes of them when they are arrays of NumPy."""
         first = home(array for part in parts for array in part.values()) if here().processes > 1 else None
         if first is not None:
             state = jax.tree.map(whole, state)
             parts = [{name: whole(array) for name, array in part.items()} for part in parts]
             if first != here().process:
                 return
-        come_from = Arrived(0 if first is None else jax.device_count())
-        self._deliver(functools.partial(_write_now, state._describe, come_from, logs_of, kept(parts)))
+        come_from = NOWHERE_ELSE if first is None else Arrived(jax.device_count())
+        self._deliver(functools.partial(_write_now, state._describe, come_from, kept(parts), then))
 
     def flush(self) -> None:
         """Waits until all is written that was logged before, and raises what was raised meanwhile.
@@ -566,6 +576,7 @@ class Logger:
         Raises:
             LogDataError: Two of them are of one run. A `TypeError`.
         """
+        self._write_kept()
         came = [(group, of_group, come_from) for group, of_group in logs]
         identities = [self._description(group).identity for group, *_ in came if group in self._groups]
         if len(set(identities)) < len(identities):
@@ -589,6 +600,16 @@ class Logger:
         found = self._groups[group]()
         self._groups[group] = self._described.setdefault((found.identity, found.content), self._groups[group])
         return found
+
+    def _write_kept(self) -> None:
+        """Writes what programs gave to `log`: what is alike of a run as one, whatever came between."""
+        deliveries, self._kept = self._kept, []
+        for groups in alike(deliveries, _layout, _keys):
+            each(self._write_alike, groups)
+
+    def _write_alike(self, deliveries: list[Delivery]) -> None:
+        describe, come_from, _ = deliveries[0]
+        self._write_run(describe(), logs_of([parts for *_, parts in deliveries]), come_from)
 
     def _write_run(self, description: Description, logs: logdict, come_from: Arrived) -> None:
         """Writes what happened of logs of a run, if this process writes it.
@@ -643,7 +664,7 @@ class Logger:
             self._warn(f"Run {run.name}: {back}")
 
     def _sync(self) -> None:
-        for act in (self._write_early, self._write_gathered, self.sync):
+        for act in (self._write_kept, self._write_early, self._write_gathered, self.sync):
             self._attempt(act)
 
     def _finish(self) -> None:
@@ -692,11 +713,29 @@ def _write_all(logs: logdict, logger: Logger) -> None:
 def _write_now(
     describe: Callable[[], Description],
     come_from: Arrived,
-    logs_of: Callable[[Arrays], logdict],
     read: Callable[[], Arrays],
+    then: Callable[[Arrays], Arrays] | None,
     logger: Logger,
 ) -> None:
-    logger._write_run(describe(), logs_of(read()), come_from)
+    parts = read()
+    logger._kept.append((describe, come_from, parts if then is None else then(parts)))
+    if not logger.gathers:
+        logger._write_kept()
+    elif len(logger._kept) + logger._count >= GATHERED:
+        logger._write_kept()
+        logger._write_gathered()
+
+
+def _layout(delivery: Delivery) -> Hashable:
+    """What deliveries agree on that are written as one."""
+    *of_run, parts = delivery
+    return (*of_run, layout_of_parts(parts))
+
+
+def _keys(delivery: Delivery) -> set[Hashable]:
+    """The run and key of each event: their order stays."""
+    describe, _, parts = delivery
+    return {(describe().identity, key) for key in keys_in(parts)}
 
 
 def _write_packed(logs: logdict, logger: Logger) -> None:

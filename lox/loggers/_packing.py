@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,13 +12,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.backend import backends
 
 from lox import _compat
 from lox._arguments import untyped
 from lox._deliver import INNER
+from lox._host_values import along
 from lox._keys import impl_of, key_data
 from lox._logdict import logdict, map_timelines, of_timelines
 from lox._timeline import Timeline
+from lox.loggers._gathering import all_of, layout_of
 
 COPIED = 4096
 """Arrays of at most so many bytes are copied on the host, which takes no time, so that JAX may reuse their memory."""
@@ -61,13 +65,19 @@ def _host_copy(leaf: Any) -> np.ndarray[Any, Any] | None:
     array: Any = leaf
     if not isinstance(leaf, jax.Array):
         return np.array(leaf, subok=True)
-    if not isinstance(array.dtype, np.dtype) or not _is_cpu(array.sharding) or not array.is_ready():
+    if not isinstance(array.dtype, np.dtype) or not (_is_one_cpu() or _is_cpu(array.sharding)) or not array.is_ready():
         return None
     try:
         array = np.asarray(leaf)
     except jax.errors.JaxRuntimeError:  # Its computation failed, which the logger's thread finds out.
         return None
     return array if array.nbytes > COPIED else array.copy()
+
+
+@functools.cache
+def _is_one_cpu() -> bool:
+    """Whether there is no other device, so that no array need be asked."""
+    return [*backends()] == ["cpu"] and jax.device_count() == 1
 
 
 @functools.lru_cache
@@ -107,7 +117,10 @@ def _copied(arrays: list[jax.Array]) -> list[jax.Array]:
 
 
 def parts_of(logs: logdict, counters: Mapping[str, Any]) -> Arrays:
-    """The arrays of logs, and counters that have one value for all of their events, for `collected_of`."""
+    """The arrays of logs, and counters that have one value for all of their events.
+
+    They are the counters, and of each timeline the values, the counters, the mask and the count of dropped events.
+    """
     parts: list[Mapping[str, Any]] = [counters]
     for values, *others in logs._parts:
         steps, mask, dropped = others or ({}, None, None)
@@ -115,18 +128,45 @@ def parts_of(logs: logdict, counters: Mapping[str, Any]) -> Arrays:
     return parts
 
 
-def collected_of(parts: Sequence[Any]) -> logdict:
-    """The logs of which these are the arrays."""
-    counters, *others = parts
-    of_timeline = zip(others[::4], others[1::4], others[2::4], others[3::4], strict=True)
-    timelines = (Timeline(values, steps, **mask, **dropped) for values, steps, mask, dropped in of_timeline)
-    return of_timelines(_counted(timeline, counters) for timeline in timelines)
+def parts_of_event(values: Mapping[str, Any], steps: Mapping[str, Any]) -> Arrays:
+    """The same of one event, which has no axis of events."""
+    return {}, values, steps, {}, {}
 
 
-def event_of(parts: Arrays) -> logdict:
-    """One event as logs: its values, and its counters."""
-    values, steps = ({name: array[None] for name, array in part.items()} for part in parts)
-    return of_timelines([Timeline(values, steps)] if values else [])
+def as_events(parts: Arrays) -> list[dict[str, Any]]:
+    """The arrays of one event with an axis of events."""
+    return [{name: array[None] for name, array in part.items()} for part in parts]
+
+
+def keys_in(parts: Arrays) -> Iterator[str]:
+    """The keys of logs of which these are the arrays."""
+    return itertools.chain.from_iterable(parts[1::4])
+
+
+def layout_of_parts(parts: Arrays) -> tuple[Any, ...]:
+    """What arrays of logs agree on that can follow each other as one."""
+    arrays = ((name, *layout_of(array)) for part in parts for name, array in part.items())
+    return (*map(len, parts), *arrays)
+
+
+def logs_of(deliveries: Sequence[Arrays]) -> logdict:
+    """The logs of which these are the arrays, which have one layout, one after the other."""
+    return of_timelines(_timelines_of(deliveries))
+
+
+def _timelines_of(deliveries: Sequence[Arrays]) -> Iterator[Timeline]:
+    first = deliveries[0]
+    for place in range(1, len(first), 4):
+        if not first[place]:
+            continue
+        values, steps, mask = (
+            {name: all_of([parts[each][name] for parts in deliveries]) for name in first[each]}
+            for each in range(place, place + 3)
+        )
+        dropped = {name: sum(parts[place + 3][name] for parts in deliveries) for name in first[place + 3]}
+        counts = [len(next(iter(parts[place].values()))) for parts in deliveries]
+        counters = {name: np.repeat([parts[0][name] for parts in deliveries], counts) for name in first[0]}
+        yield _counted(Timeline(values, steps, **mask, **dropped), counters)
 
 
 def with_counters(logs: logdict, counters: Mapping[str, Any]) -> logdict:
@@ -143,7 +183,7 @@ def _counted(timeline: Timeline, counters: Mapping[str, Any]) -> Timeline:
     known = [*timeline.steps.values(), *([] if timeline.mask is None else [timeline.mask])]
     shape = known[0].shape if known else _any_value(timeline).shape[:1]
     full = {
-        name: np.full(shape, value, value.dtype) if isinstance(value, np.ndarray) else jnp.full(shape, value)
+        name: along(value, shape) if isinstance(value, np.ndarray) else jnp.full(shape, value)
         for name, value in counters.items()
     }
     return Timeline(timeline.values, full | timeline.steps, timeline.mask, timeline.dropped)

@@ -134,7 +134,7 @@ class Description:
         """The names by which it may be stored, the best first."""
         return stored_names(self.words, self.config, self.title, self.identity)
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         return next(self.names)
 

@@ -48,8 +48,9 @@ class Worker:
     def forget(self) -> None:
         """Begins anew without a thread, as a forked process must: it has none, and the tasks are its parent's."""
         self._tasks: collections.deque[Task] = collections.deque()
-        self._came, self._done = 0, 0
-        self._urgent = False
+        self._came, self._done = 0, 0  # How many tasks.
+        self._hurried = 0  # So many are to be done at once.
+        self._waiting = 0  # So many threads wait until fewer tasks are left.
         self._ran = 0.0
         self._thread: threading.Thread | None = None
         self._lock = threading.RLock()  # Garbage collection may stop the worker while this thread holds it.
@@ -58,11 +59,11 @@ class Worker:
     def do(self, task: Task) -> bool:
         """Does something later. Without room it waits, or drops the task. Returns False when it has stopped."""
         with self._lock:
-            while len(self._tasks) >= self._room and not self.stopped and not self._is_here():
+            if self._is_full():
                 if self._drops:
                     self.dropped += 1
                     return True
-                self._fewer.wait()
+                self._wait_while(self._is_full)
             if self.stopped:
                 return False
             self._put(task)
@@ -77,8 +78,7 @@ class Worker:
                 self._put(last)
             came = self._came
             self._hurry()
-            while self._done < came:
-                self._fewer.wait()
+            self._wait_while(lambda: self._done < came)
 
     def stop(self, *last: Task) -> None:
         """Takes no more tasks, and ends the thread when all is done that came before, and then `last`."""
@@ -97,6 +97,17 @@ class Worker:
     def _is_here(self) -> bool:
         return threading.current_thread() is self._thread
 
+    def _is_full(self) -> bool:
+        return len(self._tasks) >= self._room and not self.stopped and not self._is_here()
+
+    def _wait_while(self, holds: Callable[[], bool]) -> None:
+        self._waiting += 1  # Before it looks: the worker's thread, which takes no lock, looks afterwards.
+        try:
+            while holds():
+                self._fewer.wait()
+        finally:
+            self._waiting -= 1
+
     def _put(self, task: Task) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -109,7 +120,7 @@ class Worker:
             self._hurry()
 
     def _hurry(self) -> None:
-        self._urgent = True
+        self._hurried = self._came
         self._more.notify()
 
     def _run(self) -> None:
@@ -125,16 +136,19 @@ class Worker:
                     return False
                 self._more.wait()
             until = time.monotonic() + GATHERS
-            while not self._urgent and (left := until - time.monotonic()) > 0:
+            while self._done >= self._hurried and (left := until - time.monotonic()) > 0:
                 self._more.wait(left)
         self._ran = time.monotonic()
         return True
 
     def _step(self) -> bool:
-        """Do a task; returns False when no other waited after it. It is not referred to when this returns."""
-        with self._lock:
-            task = self._tasks.popleft()
-            self._fewer.notify_all()
+        """Do a task; returns False when no other waited after it. It is not referred to when this returns.
+
+        To take the lock costs more than a small task. Only this thread takes tasks and counts what is done, so that it
+        needs none.
+        """
+        task = self._tasks.popleft()
+        self._say_fewer()
         task()
         was_last = not self._tasks
         if was_last or time.monotonic() - self._ran > AT_MOST:
@@ -142,8 +156,11 @@ class Worker:
             if idle is not None and not self.stopped:
                 idle()
             self._ran = time.monotonic()
-        with self._lock:
-            self._done += 1
-            self._urgent = self._urgent and bool(self._tasks)
-            self._fewer.notify_all()
-            return not was_last  # What came since gathers anew.
+        self._done += 1
+        self._say_fewer()
+        return not was_last  # What came since gathers anew.
+
+    def _say_fewer(self) -> None:
+        if self._waiting:
+            with self._lock:
+                self._fewer.notify_all()
