@@ -15,7 +15,7 @@ from jax import lax
 from runs import name_of, saver, state
 
 import lox
-from lox.loggers import Logger, MemoryLogger, MultiLogger, State, _state
+from lox.loggers import Logger, MemoryLogger, MultiLogger, SaveLogger, State, TensorBoardLogger, _state
 from lox.loggers._state import labels
 
 RUN = name_of(7)
@@ -378,6 +378,16 @@ def test_any_text_may_be_the_name_of_a_run(tmp_path, title):
         logger.log(state, lox.logdict({"x": np.ones(1)}))
     assert list(lox.load(tmp_path)) == [state.name] and len(state.name) < 100
     assert state.name == name_of(8, name=title)
+
+
+def test_a_run_may_have_the_name_of_a_file_of_its_experiment(tmp_path):
+    titles = ["experiment.json", "Experiment.JSON", "tensorboard.json", "manifest.json", "owner.json"]
+    with MultiLogger(SaveLogger(tmp_path), TensorBoardLogger(tmp_path), name="a") as logger:
+        for title in titles:
+            logger.log(logger.init(7, name=title), {"x": 1.0})
+    names = [name_of(7, name=title) for title in titles]
+    assert sorted(lox.load(tmp_path)) == sorted(f"a/{name}" for name in names)
+    assert all(list((tmp_path / "a" / name).glob("events*")) for name in names)
 
 
 def test_a_directory_of_another_run_is_not_continued(tmp_path):
