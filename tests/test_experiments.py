@@ -465,6 +465,17 @@ def test_a_logger_with_an_experiment_of_its_own_is_in_no_multi_logger(tmp_path):
         MultiLogger(begun, name="b")
 
 
+def test_a_logger_is_in_one_multi_logger_once():
+    logger, inner = MemoryLogger(), MemoryLogger()
+    several = MultiLogger(inner)
+    for loggers in ([logger, logger], [inner], [several, several], [several, inner], [MultiLogger(several), several]):
+        with pytest.raises(lox.LogValueError, match="is in a MultiLogger already"):
+            MultiLogger(*loggers)
+    with MultiLogger(logger) as of_one:  # What was refused took nothing.
+        of_one.log(of_one.init(7), {"x": 1.0})
+    assert len(logger[RUN]["x"]) == 1
+
+
 def test_a_logger_that_cannot_begin_keeps_no_other_from_what_it_gets(tmp_path):
     (tmp_path / "file").write_text("")
     saver = SaveLogger(tmp_path / "there")

@@ -141,6 +141,7 @@ class Logger:
         self._experiment = Experiment(name, resume, from_step)
         self._place: Cards | None = None
         self._is_ordered = True
+        self._is_of_several = False
         self.batch_as: BatchAs = batch_as
         self._processes = Processes(processes)
         self._runs: dict[str, Run] = {}
