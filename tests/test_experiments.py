@@ -1,5 +1,6 @@
 """Experiments of loggers: a new one for each logger, apart from all others, and one that goes on only when asked."""
 
+import contextlib
 import gc
 import json
 import os
@@ -21,6 +22,7 @@ from runs import name_of
 
 import lox
 from lox.loggers import Logger, MemoryLogger, MultiLogger, SaveLogger, TensorBoardLogger
+from lox.loggers._experiment import Experiment
 
 RUN = name_of(7)
 
@@ -245,6 +247,32 @@ def test_a_logger_that_continues_is_let_go_at_once_as_well(tmp_path):
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_of_two_threads_that_continue_an_experiment_one_takes_it_over(tmp_path, monkeypatch):
+    write(tmp_path, [0], name="a")
+    loggers = [SaveLogger(tmp_path, resume="a") for _ in range(2)]
+    both, begin = threading.Barrier(2), Experiment.begin
+
+    def begin_together(self, place=None):
+        name = begin(self, place)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(1)
+        return name
+
+    monkeypatch.setattr(Experiment, "begin", begin_together)
+    threads = [threading.Thread(target=logger.init, args=(7,)) for logger in loggers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (closed,) = [logger for logger in loggers if logger._worker.stopped]
+    (other,) = [logger for logger in loggers if logger is not closed]
+    with pytest.raises(lox.LogValueError, match=r"was closed.*: another logger of this process continues its experiment"):
+        closed.log(closed.init(7), {"x": 1.0})
+    with other:
+        other.log(other.init(7), logs_of([1], x=np.float32([1])))
+    assert lox.load(tmp_path / "a")[RUN]["x"].tolist() == [0, 1]
 
 
 def test_where_warnings_are_errors_nothing_is_lost_that_they_are_about(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -142,6 +143,7 @@ class Logger:
         self._place: Cards | None = None
         self._is_ordered = True
         self._is_of_several = False
+        self._has_given_up = False
         self.batch_as: BatchAs = batch_as
         self._processes = Processes(processes)
         self._runs: dict[str, Run] = {}
@@ -423,7 +425,12 @@ class Logger:
 
     def _checked(self, state: State | None) -> State:
         if hasattr(self, "_worker") and self._worker.stopped:
-            raise LogValueError(f"{self!r} was closed, and can be given no more logs.")
+            why = (
+                ": another logger of this process continues its experiment. Let all threads use one logger."
+                if self._has_given_up
+                else "."
+            )
+            raise LogValueError(f"{self!r} was closed, and can be given no more logs{why}")
         here()  # While this thread may ask JAX.
         self._prepare()
         if not isinstance(state, State):
@@ -445,12 +452,29 @@ class Logger:
         if self._shares():
             agree(self._experiment)
         elif self._experiment.is_resumed and here().process == 0:
-            self._experiment.begin(self._place)
+            with _continuing:
+                if self._experiment.name is not None:  # Another thread has continued it.
+                    return
+                self._experiment.begin(self._place)
+                others = [other for other in _channel.members(_open) if self._takes_over_from(other)]
+            for other in others:
+                other._give_up()
             self._continue()
 
     def _continue(self) -> None:
-        """Continues an experiment that other loggers may write still."""
-        self._close_others()
+        """Says what is wrong with the experiment that it continues."""
+
+    def _takes_over_from(self, other: Logger) -> bool:
+        """Whether another logger of this process writes the experiment that this one continues."""
+        return other._experiment is not self._experiment and self._experiment.is_that_of(other._experiment)
+
+    def _give_up(self) -> None:
+        """Closes it, for another logger that continues its experiment."""
+        self._has_given_up = True
+        try:
+            self.close()
+        except Exception as error:  # noqa: BLE001  (it is not that of the other one)
+            _channel.keep(error)
 
     def _kept_by(self, place: Cards) -> None:
         """Has its experiments known in a place."""
@@ -485,15 +509,6 @@ class Logger:
             return
         experiment.takes(self._experiment)
         self._experiment = experiment
-
-    def _close_others(self) -> None:
-        """Closes those loggers of this process that write what this one continues."""
-        for other in _channel.members(_open):
-            if other._experiment is not self._experiment and self._experiment.is_that_of(other._experiment):
-                try:
-                    other.close()
-                except Exception as error:  # noqa: BLE001  (it is that logger's)
-                    _channel.keep(error)
 
     def _tapped(
         self, fun: Function, state: State, options: Mapping[str, Any], take: Callable[[logdict], None] | None = None
@@ -707,6 +722,9 @@ def _write_packed(logs: logdict, logger: Logger) -> None:
 
 
 _open: weakref.WeakSet[Logger] = weakref.WeakSet()
+
+_continuing = threading.RLock()
+"""Two threads that continue an experiment do so one after the other: the second takes it over from the first."""
 
 
 def _close_all() -> None:

@@ -86,8 +86,7 @@ class SaveLogger(Logger):
         self._writers[run.name] = writer
 
     def _continue(self) -> None:
-        """See `Logger`. What another process of this machine still writes is refused to this one: that is said now."""
-        super()._continue()
+        """See `Logger`. Warns of runs that another process of this machine writes: they are refused to this one."""
         name = str(self._experiment.name)
         if living := [path for path in sorted((self._path / name).glob("*")) if is_written(path)]:
             self._warn(
