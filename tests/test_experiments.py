@@ -326,11 +326,19 @@ def test_steps_are_compared_to_the_last_bit(tmp_path):
     assert lox.load(tmp_path / "a")[RUN]["x"].tolist() == [2**53]
 
 
-def test_a_damaged_experiment_is_an_error_that_names_its_file(tmp_path):
-    write(tmp_path, [0], name="a")
-    (tmp_path / "a" / "experiment.json").write_text("{")
-    with pytest.raises(lox.StorageError, match=r"experiment\.json is damaged"):
-        SaveLogger(tmp_path, resume="latest").init(7)
+def test_a_damaged_experiment_is_an_error_where_it_is_the_one_to_continue(tmp_path):
+    for name in ("a", "b"):
+        write(tmp_path, [0], name=name)
+    card = tmp_path / "a" / "experiment.json"
+    infinite = '{"name": "a", "token": "", "time": Infinity}'
+    for text in (b"", b"{", b"[]", b"\xff", b"[" * 100_000, infinite.encode()):
+        card.write_bytes(text)
+        for options in ({"resume": "a"}, {"resume": "latest"}, {"name": "a", "resume": "latest"}):
+            with pytest.raises(lox.StorageError, match=r"experiment\.json cannot be read"):
+                SaveLogger(tmp_path, **options).init(7)
+    assert write(tmp_path, [1], resume="b") == write(tmp_path, [2], resume="latest") == "b"
+    assert write(tmp_path, [3], name="b", resume="latest") == "b"
+    assert write(tmp_path, [0], name="a") == "a-2"
 
 
 def test_a_key_with_another_config_in_an_experiment_that_goes_on(tmp_path):
@@ -520,7 +528,7 @@ def test_a_logger_that_cannot_go_on_keeps_no_other_from_it(tmp_path):
     (tmp_path / "a" / "x" / "experiment.json").write_text("{")
     logger = MultiLogger(SaveLogger(tmp_path / "a"), SaveLogger(tmp_path / "b"), resume="x")
     logger.log(logger.init(7), logs_of([1], x=np.float32([1])))
-    with pytest.raises(lox.StorageError, match="damaged"):
+    with pytest.raises(lox.StorageError, match="cannot be read"):
         logger.close()
     assert lox.load(tmp_path / "b")[f"x/{RUN}"]["x"].tolist() == [0, 1]
 

@@ -1037,6 +1037,22 @@ def test_a_wandb_run_that_is_finished_underneath_is_an_error_and_other_sinks_go_
 
 
 @pytest.mark.integration
+def test_an_experiment_whose_tag_in_mlflow_is_damaged_is_in_the_way_of_no_other(mlflow):
+    positional, _ = mlflow.arguments
+    for name in ("a", "b"):
+        with MlflowLogger(*positional, name=name) as logger:
+            logger.log(logger.init(7), {"x": 0.0}, step=0)
+    (run,) = mlflow.client.search_runs([mlflow.id], "attributes.run_name = 'a'")
+    mlflow.client.set_tag(run.info.run_id, "lox.experiment", "{")
+    with pytest.raises(lox.StorageError, match="The tag lox.experiment of the MLflow run .* cannot be read"):
+        MlflowLogger(*positional, resume="a").init(7)
+    for options, experiment in (({"resume": "latest"}, "b"), ({"resume": "b"}, "b"), ({"name": "a"}, "a-2")):
+        with MlflowLogger(*positional, **options) as logger:
+            logger.log(logger.init(7), {"x": 1.0}, step=1)
+        assert logger.experiment == experiment
+
+
+@pytest.mark.integration
 def test_an_mlflow_run_that_is_ended_underneath_goes_on(mlflow):
     with mlflow.logger() as logger:
         logger.log(logger.init(7), lox.logdict({"x": np.ones(1)}))

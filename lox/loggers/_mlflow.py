@@ -17,7 +17,7 @@ import numpy as np
 from lox._extras import extra
 from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant
-from lox.loggers._cards import Card
+from lox.loggers._cards import Card, Damaged, Known
 from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
 from lox.loggers._names import escaped
@@ -107,16 +107,16 @@ class _Store:
 
     def _named(self, name: str) -> list[str]:
         """The ids of the runs of experiments of a name."""
-        runs = self._of_experiments()
-        return [run.info.run_id for run in runs if Card.from_json(run.data.tags[TAG_OF_EXPERIMENT]).name == name]
+        return [id for id, card in self._cards() if card.name == name]
 
-    def _of_experiments(self) -> list[Any]:
-        return self.search(f"tags.`{TAG_OF_EXPERIMENT}` LIKE '%'")
+    def _cards(self) -> list[tuple[str, Card | Damaged]]:
+        """The ids and cards of the runs of experiments."""
+        runs = self.search(f"tags.`{TAG_OF_EXPERIMENT}` LIKE '%'")
+        return [(run.info.run_id, _card(run)) for run in runs]
 
-    def read(self) -> dict[str, Card]:
+    def read(self) -> Known:
         """See `Cards`."""
-        cards = [Card.from_json(run.data.tags[TAG_OF_EXPERIMENT]) for run in self._of_experiments()]
-        return {card.name: card for card in cards[::-1]}
+        return {card.name: card for _, card in self._cards()[::-1]}
 
     def make(self, card: Card) -> bool:
         """See `Cards`. Who sees no other after making its own has the name; who sees one tries again."""
@@ -145,6 +145,15 @@ class _Store:
 
     def __str__(self) -> str:
         return f"MLflow's experiment {self.experiment_name!r}"
+
+
+def _card(run: Any) -> Card | Damaged:
+    """The card of the experiment whose MLflow run this is."""
+    try:
+        return Card.from_json(run.data.tags[TAG_OF_EXPERIMENT])
+    except ValueError as error:
+        where = f"The tag {TAG_OF_EXPERIMENT} of the MLflow run {run.info.run_id}"
+        return Damaged(run.info.run_name, run.info.start_time * 1_000_000, where, str(error))
 
 
 class MlflowLogger(Logger):
