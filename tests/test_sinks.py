@@ -1,6 +1,7 @@
 """TensorBoard, Weights & Biases, MLflow and Trackio, as their own readers and files have it."""
 
 import json
+import os
 import socket
 import sqlite3
 import subprocess
@@ -13,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from jax import lax
+from processes import ROOT
 from runs import name_of
 from sinks import Mlflow, TensorBoard, Trackio, Wandb
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -579,6 +581,38 @@ def test_experiments_of_one_name_are_apart(sink):
         assert [len(sink.rows(file)) for file in sink.files()] == [1, 1, 1]
     else:
         assert len(sink.numbers()[NAME]["x"]) == 1
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("wandb", ["WANDB_DIR", "dir", "settings"])
+def test_sinks_are_where_the_program_was_when_the_loggers_were_made(tmp_path, wandb):
+    given = {"WANDB_DIR": {}, "dir": {"dir": "w"}, "settings": {"settings": {"root_dir": "w"}}}[wandb]
+    program = f"""
+import os, lox
+from lox.loggers import *
+init = {{"mode": "offline", **{given!r}}}
+loggers = SaveLogger("s"), TensorBoardLogger("t"), WandbLogger(init=init), MlflowLogger("sqlite:///m.db"), MlflowLogger()
+logger = MultiLogger(*loggers, name="tried")
+os.chdir("elsewhere")
+with logger:
+    logger.log(logger.init(7), {{"x": 1.0}}, step=0)
+"""
+    (tmp_path / "elsewhere").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": "sqlite:///of-environment.db"}
+    environment |= {"WANDB_SILENT": "true", "WANDB_DIR": "w" if wandb == "WANDB_DIR" else "other"}
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120, cwd=tmp_path, env=environment)
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", "s", "t", "w", "m.db", "of-environment.db"}
+    assert {path.name for path in (tmp_path / "w" / "wandb").iterdir()} > {"lox"}
+
+
+@pytest.mark.integration
+def test_trackio_needs_a_directory_that_stays_where_it_is(tmp_path):
+    program = "import lox; lox.loggers.TrackioLogger('a')"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRACKIO_DIR": "runs"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=environment)
+    assert "LogValueError: TRACKIO_DIR is 'runs', which" in done.stderr
 
 
 @pytest.mark.integration

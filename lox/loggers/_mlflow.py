@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ class _Store:
     To open a store may create or migrate it, so only a process that writes does.
     """
 
-    tracking_uri: str | None
+    tracking_uri: str
     experiment_name: str
     open: Callable[[], Any] = dataclasses.field(compare=False)
     refusal: type[Exception] = dataclasses.field(compare=False)
@@ -147,6 +148,16 @@ class _Store:
         return f"MLflow's experiment {self.experiment_name!r}"
 
 
+def _absolute(uri: str) -> str:
+    """A URI of which a path does not depend on where the program goes later."""
+    from mlflow.utils.uri import resolve_uri_if_local
+
+    scheme, separator, path = uri.partition(":///")
+    if not scheme.startswith("sqlite"):
+        return resolve_uri_if_local(uri)
+    return uri if path.startswith((":memory:", "file:")) or not path else f"{scheme}{separator}{Path(path).absolute()}"
+
+
 def _card(run: Any) -> Card | Damaged:
     """The card of the experiment whose MLflow run this is."""
     try:
@@ -177,7 +188,8 @@ class MlflowLogger(Logger):
     statistics, unless the environment has `MLFLOW_DISABLE_TELEMETRY=true`.
 
     Args:
-        tracking_uri: The URI of a server, or of a store as in `"sqlite:///mlflow.db"`. Without it, MLflow's own.
+        tracking_uri: The URI of a server, or of a store as in `"sqlite:///mlflow.db"`. Without it, MLflow's own at the
+            moment. A relative path is one from the current directory, wherever the program goes later.
         experiment_name: The name of MLflow's experiment, which is made when there is none.
         tags: More tags of the runs.
         images: Keys whose values are images: shape `(H, W)` or `(H, W, C)` with 1, 3 or 4 channels, of `uint8`, or of
@@ -205,12 +217,11 @@ class MlflowLogger(Logger):
         with extra("mlflow", "MlflowLogger"):
             from mlflow import entities
             from mlflow.exceptions import MlflowException
-            from mlflow.tracking import MlflowClient
+            from mlflow.tracking import MlflowClient, get_tracking_uri
         self._images = keys_of_images(images)
         self._entities, self._tags = entities, dict(tags or {})
-        self._store = _Store(
-            tracking_uri, experiment_name, functools.partial(MlflowClient, tracking_uri), MlflowException
-        )
+        uri = _absolute(get_tracking_uri() if tracking_uri is None else tracking_uri)
+        self._store = _Store(uri, experiment_name, functools.partial(MlflowClient, uri), MlflowException)
         self._ids: dict[str, str] = {}
         self._params: dict[str, dict[str, str]] = {}
         self._config: dict[str, dict[str, str]] = {}

@@ -55,7 +55,7 @@ class TrackioLogger(Logger):
     Raises:
         ImportError: trackio is not installed.
         LogDataError: `init` is no mapping, or `images` is not a name or an iterable of names. A `TypeError`.
-        LogValueError: `init` has another keyword. A `ValueError`.
+        LogValueError: `init` has another keyword, or `TRACKIO_DIR` is no absolute path. A `ValueError`.
         ValueError: The project has no name that Trackio takes.
     """
 
@@ -74,6 +74,11 @@ class TrackioLogger(Logger):
             import trackio
             from trackio.sqlite_storage import SQLiteStorage
             from trackio.utils import TRACKIO_DIR
+        if not TRACKIO_DIR.is_absolute():
+            raise LogValueError(
+                f"TRACKIO_DIR is {str(TRACKIO_DIR)!r}, which Trackio looks for in another place when the program goes to "
+                "another directory. Give the environment an absolute path, before trackio is imported."
+            )
         SQLiteStorage.validate_project_name(project)
         self._init = keywords(init, "init= of TrackioLogger", "trackio.init")
         for name in self._init:

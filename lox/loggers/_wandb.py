@@ -79,7 +79,8 @@ class WandbLogger(Logger):
         self._wandb_runs: dict[str, Any] = {}
         self._defined: set[tuple[str, str]] = set()
         super().__init__(**options)
-        folder = self._init.get("dir") or os.environ.get("WANDB_DIR") or "."
+        folder = self._init.get("dir") or _folder(self._init.get("settings")) or os.environ.get("WANDB_DIR") or "."
+        self._init["dir"] = folder = str(Path(folder).expanduser().absolute())  # Wherever the program goes later.
         project = self._init.get("project") or os.environ.get("WANDB_PROJECT") or "uncategorized"
         self._kept_by(Files.at(Path(folder) / "wandb" / "lox" / escaped(str(project), r"[^\w.-]"), "*.json"))
 
@@ -123,6 +124,13 @@ class WandbLogger(Logger):
         """See `Logger`."""
         if run.name in self._wandb_runs:
             self._wandb_runs.pop(run.name).finish()
+
+
+def _folder(settings: Any) -> str | None:
+    """The directory that settings of W&B were given."""
+    if settings is None or isinstance(settings, Mapping):
+        return (settings or {}).get("root_dir")
+    return settings.root_dir if "root_dir" in settings.model_fields_set else None
 
 
 def _name(key: str, counters: Collection[str] = ()) -> str:
