@@ -268,7 +268,7 @@ def test_of_two_threads_that_continue_an_experiment_one_takes_it_over(tmp_path, 
         thread.join()
     (closed,) = [logger for logger in loggers if logger._worker.stopped]
     (other,) = [logger for logger in loggers if logger is not closed]
-    with pytest.raises(lox.LogValueError, match=r"was closed.*: another logger of this process continues its experiment"):
+    with pytest.raises(lox.LogValueError, match=r"was closed.*: another logger .* continues its experiment"):
         closed.log(closed.init(7), {"x": 1.0})
     with other:
         other.log(other.init(7), logs_of([1], x=np.float32([1])))

@@ -22,7 +22,8 @@ from lox.loggers._run import Run
 
 RESERVED = "project run timestamp step time metrics id run_id run_name log_id space_id created_at".split()
 """Metrics that Trackio loses, from its database or from the tables that it publishes."""
-RESERVED_OF_CONFIG = ("_Created", "_Group", "_Username")
+RESERVED_OF_CONFIG = ("key", "_Created", "_Group", "_Username")
+"""The key of the run, and what Trackio writes itself."""
 
 Written = tuple[dict[str, Any], int, str]
 """Metrics, their step, and when they were logged."""
@@ -76,8 +77,8 @@ class TrackioLogger(Logger):
             from trackio.utils import TRACKIO_DIR
         if not TRACKIO_DIR.is_absolute():
             raise LogValueError(
-                f"TRACKIO_DIR is {str(TRACKIO_DIR)!r}, which Trackio looks for in another place when the program goes to "
-                "another directory. Give the environment an absolute path, before trackio is imported."
+                f"TRACKIO_DIR is {str(TRACKIO_DIR)!r}, and Trackio writes elsewhere when the program goes to another "
+                "directory. Make it an absolute path before trackio is imported."
             )
         SQLiteStorage.validate_project_name(project)
         self._init = keywords(init, "init= of TrackioLogger", "trackio.init")
