@@ -176,6 +176,22 @@ def test_a_config_is_a_mapping_or_keywords_or_both():
         logger.init(7, name="")
 
 
+def test_a_value_of_the_config_may_be_called_like_an_argument_of_init():
+    logger = MemoryLogger()
+    for call, name in (
+        (lambda: logger.init(7, key=1), "key"),
+        (lambda: logger.init(7, {}, config=1), "config"),
+        (lambda: logger.init(7, config=1), "config"),
+        (lambda: logger.init(7, name=1), "name"),
+        (lambda: logger.init(7, notes=1), "notes"),
+    ):
+        with pytest.raises(lox.LogDataError, match=rf"goes into config={{'{name}': ...}}"):
+            call()
+    config = dict.fromkeys(["key", "config", "name", "notes", "self", "logger", "values"], 1)
+    assert logger.init(7, self=1, logger=2).name == name_of(7, {"self": 1, "logger": 2})
+    assert logger.init(key=7, config=config).name == name_of(7, config)
+
+
 # -- on the way ----------------------------------------------------------------------------------------------------
 
 

@@ -591,8 +591,8 @@ def test_sinks_are_where_the_program_was_when_the_loggers_were_made(tmp_path, wa
 import os, lox
 from lox.loggers import *
 init = {{"mode": "offline", **{given!r}}}
-loggers = SaveLogger("s"), TensorBoardLogger("t"), WandbLogger(init=init), MlflowLogger("sqlite:///m.db"), MlflowLogger()
-logger = MultiLogger(*loggers, name="tried")
+of_mlflow = MlflowLogger("sqlite:///m.db"), MlflowLogger()
+logger = MultiLogger(SaveLogger("s"), TensorBoardLogger("t"), WandbLogger(init=init), *of_mlflow, name="tried")
 os.chdir("elsewhere")
 with logger:
     logger.log(logger.init(7), {{"x": 1.0}}, step=0)
@@ -612,7 +612,7 @@ def test_trackio_needs_a_directory_that_stays_where_it_is(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRACKIO_DIR": "runs"}
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=environment)
-    assert "LogValueError: TRACKIO_DIR is 'runs', which" in done.stderr
+    assert "LogValueError: TRACKIO_DIR is 'runs', and" in done.stderr
 
 
 @pytest.mark.integration
@@ -807,9 +807,10 @@ def test_wandb_has_an_axis_for_every_key(wandb):
 @pytest.mark.integration
 def test_what_describes_a_wandb_run_is_kept_apart_from_what_wandb_says_of_it(wandb):
     with wandb.logger() as logger:
-        logger.log(logger.init(7, _wandb=1), lox.logdict({"x": np.ones(1)}))
-    config = wandb.read()[name_of(7, _wandb=1)][0]
+        logger.log(logger.init(7, {"key": 2}, _wandb=1), lox.logdict({"x": np.ones(1)}))
+    config = wandb.read()[name_of(7, {"key": 2}, _wandb=1)][0]
     assert config["_wandb_x"] == 1 and config["_wandb"] != 1  # W&B strips hyphens.
+    assert (config["key"], config["key_x"]) == ([0, 7], 2)
 
 
 @pytest.mark.parametrize("name", ["resume", "reinit"])
@@ -983,9 +984,10 @@ def test_keys_that_are_columns_of_trackio_are_kept_apart_from_them(trackio):
 @pytest.mark.integration
 def test_what_describes_a_trackio_run_is_kept_apart_from_what_trackio_says_of_it(trackio):
     with trackio.logger(init={"group": "g"}) as logger:
-        logger.log(logger.init(7, _Group=1, _Created=2), lox.logdict({"x": np.ones(1)}))
-    config = trackio.configs()[name_of(7, _Group=1, _Created=2)]
+        logger.log(logger.init(7, {"key": 3}, _Group=1, _Created=2), lox.logdict({"x": np.ones(1)}))
+    config = trackio.configs()[name_of(7, {"key": 3}, _Group=1, _Created=2)]
     assert (config["_Group"], config["_Group_x-"], config["_Created_x-"]) == ("g", 1, 2)
+    assert (config["key"], config["key_x-"]) == ([0, 7], 3)
 
 
 @pytest.mark.integration

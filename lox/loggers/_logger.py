@@ -58,6 +58,7 @@ from lox.loggers._state import (
     Static,
     labels,
     refuse_several,
+    says_what_is_config,
     state_of,
 )
 from lox.loggers._worker import Worker
@@ -192,8 +193,10 @@ class Logger:
 
     # -- What programs do -----------------------------------------------------------------------------------------
 
+    @says_what_is_config
     def init(
         self,
+        /,
         key: Any,
         config: Mapping[str, Any] | None = None,
         *,
@@ -213,11 +216,12 @@ class Logger:
                 the names of their modules. Numbers of Python and NumPy keep their 64 bits, also in `jit`.
             name: A name for the run, which alone identifies it. Without it, the run is named by what describes it.
             notes: Text that is stored with the run and does not identify it.
-            **values: More of the config.
+            **values: More of the config. What is called as one of these arguments goes into `config`.
 
         Raises:
-            LogDataError: The key is none, or is several; or `config` is no mapping, or `name` or `notes` no text; or a
-                value has no text that is the same in each process, as a lambda. A `TypeError`.
+            LogDataError: The key is none, or is several; or `config` is no mapping, or `name` or `notes` no text; or an
+                argument is given by its position and by its name; or a value has no text that is the same in each
+                process, as a lambda. A `TypeError`.
             LogValueError: Two values that describe the run have one name, or `name` is empty; or the logger should
                 continue an experiment that is not there. A `ValueError`.
         """

@@ -27,7 +27,8 @@ REFUSED = rf"{UNWRITABLE}|\*"
 """What W&B cannot write, and what stands for other keys in it."""
 RESERVED = ("step", "event", "_step", "_runtime", "_timestamp", "_wandb")
 """The axes, and what W&B writes itself."""
-RESERVED_OF_CONFIG = ("_wandb",)
+RESERVED_OF_CONFIG = ("key", "_wandb")
+"""The key of the run, and what W&B writes itself."""
 
 _starting = threading.Lock()
 """Two threads do not begin runs at once."""
