@@ -26,8 +26,8 @@ class MultiLogger(Logger):
 
     Raises:
         LogDataError: One of them is none. A `TypeError`.
-        LogValueError: One of them was given a name or an experiment to continue, or has begun one; or it is given twice,
-            or to two of these. A `ValueError`.
+        LogValueError: One of them was given a name or an experiment to continue, or has begun one; or it is in a
+            MultiLogger already. A `ValueError`.
 
     >>> import jax.numpy as jnp
     >>> import lox
@@ -53,8 +53,8 @@ class MultiLogger(Logger):
         for place, logger in enumerate(loggers):
             if logger._is_of_several or any(logger is other for other in loggers[:place]):
                 raise LogValueError(
-                    f"{logger!r} is in a MultiLogger already, and would get each log twice, or those of two experiments. "
-                    "Make another logger."
+                    f"{logger!r} is in a MultiLogger already: it would get each log twice, or those of two "
+                    "experiments. Make another logger."
                 )
             logger._check_may_write_for(self._experiment)
         for logger in loggers:
