@@ -805,6 +805,19 @@ def test_wandb_has_an_axis_for_every_key(wandb):
 
 
 @pytest.mark.integration
+def test_wandb_has_a_metric_for_each_axis_of_a_key(wandb):
+    with wandb.logger() as logger:
+        run = logger.init(7)
+        for key, steps in (("x", {"step": 5}), ("x", {}), ("x#2", {}), ("x", {"step": 9}), ("x", {})):
+            logger.log(run, {key: 1.0}, **steps)
+            logger.flush()
+    ((_, _, axes, rows),) = wandb.read().values()
+    assert axes == {"x": "step", "x#2": "event", "x#2#2": "event"}
+    found = [(key, row[axes[key]]) for row in rows for key in axes if key in row]
+    assert found == [("x", 5), ("x#2", 1), ("x#2#2", 0), ("x", 9), ("x#2", 3)]
+
+
+@pytest.mark.integration
 def test_what_describes_a_wandb_run_is_kept_apart_from_what_wandb_says_of_it(wandb):
     with wandb.logger() as logger:
         logger.log(logger.init(7, {"key": 2}, _wandb=1), lox.logdict({"x": np.ones(1)}))
