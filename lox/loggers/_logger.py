@@ -84,7 +84,8 @@ class Logger:
             `name`, among those of this name and its numbers. When there is none, "latest" begins a new one, with a
             `LoggerWarning`.
         from_step: The step from which to continue: events whose counter `step` is this one or a later one, in any batch
-            element, are taken back before the first new event of their run. Without it, new events follow all others.
+            element, are taken back before the first new event of their run. A run without one keeps them. Without
+            `from_step`, new events follow all others.
         room: How many deliveries from programs may wait to be written.
         overflow: What to do with one that finds no room: "wait", which makes the program wait as well, or "drop",
             which counts them in `dropped`.
@@ -236,9 +237,9 @@ class Logger:
         Args:
             fun: The function. Without it, a decorator is returned.
             run: The run, as `init` returns it.
-            every_calls: Log only every k-th call of the returned function, the first one first; the other calls run as
-                without the logger. It counts calls from Python, and is an error inside `jit`, `vmap` or `scan`, where
-                `interval` takes every k-th event.
+            every_calls: Log only the first call of the returned function and every k-th one after it; the other calls
+                run as without the logger. It counts calls from Python, and is an error inside `jit`, `vmap` or `scan`,
+                where `interval` takes every k-th event.
             **options: Keywords of `lox.tap`: `argnames`, `tags`, `interval`, `reduce`, `window`, `prefix`, `buffer`,
                 `ordered` and `on_error`.
 
@@ -260,9 +261,9 @@ class Logger:
         Args:
             fun: The function. Without it, a decorator is returned.
             run: The run, as `init` returns it.
-            every_calls: Log only every k-th call of the returned function, the first one first; the other calls run as
-                without the logger. It counts calls from Python, and is an error inside `jit`, `vmap` or `scan`, where
-                `interval` takes every k-th event.
+            every_calls: Log only the first call of the returned function and every k-th one after it; the other calls
+                run as without the logger. It counts calls from Python, and is an error inside `jit`, `vmap` or `scan`,
+                where `interval` takes every k-th event.
             **options: Keywords of `lox.spool`.
 
         Returns:
