@@ -126,7 +126,7 @@ def read_run(path: Path) -> logdict:
 
 
 def _has_changed(path: Path, manifest: Mapping[str, Any]) -> bool:
-    """Whether a run has got or lost columns since its manifest was read."""
+    """Say whether columns of a run were added or removed after its manifest was read."""
     return read_manifest(path)["columns"] != manifest["columns"]
 
 

@@ -182,7 +182,7 @@ class Files:
         """See `Cards`."""
 
     def _is_in_the_way(self, folder: Path) -> bool:
-        """Whether a file or a run has the path that the directory of an experiment needs."""
+        """Say whether the directory of an experiment cannot be made, since a file or a run has its path."""
         return folder != self.folder and ((folder.exists() and not folder.is_dir()) or (folder / MANIFEST).exists())
 
     def _path(self, name: str) -> Path:

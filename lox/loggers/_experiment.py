@@ -64,7 +64,7 @@ class Experiment:
 
     @property
     def may_be_another(self) -> bool:
-        """Whether it has no name, no experiment to continue and no card yet, so that another can take its place."""
+        """True if another experiment can replace it: it has no name, continues none and has no card yet."""
         return self._given is None and self._resume is None and not self._joined
 
     @property
@@ -91,7 +91,7 @@ class Experiment:
         self.kept_by(*other._places)
 
     def is_that_of(self, other: Experiment) -> bool:
-        """Whether another object stands for the same experiment: it has the name, and a place in common."""
+        """Say whether another object is the same experiment: the names are equal, and one place is the same."""
         return self._name == other._name and any(place in self._places for place in other._places)
 
     def begin(self, place: Cards | None = None) -> str:

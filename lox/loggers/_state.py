@@ -208,10 +208,10 @@ def state_of(key: Any, config: Any, values: Mapping[str, Any], title: Any = None
 
 
 def _text(name: str, value: Any) -> Any:
-    """What describes a run and is no array, as text, an integer or None.
+    """Convert a value of a config that is no array to text, an integer or None.
 
     Raises:
-        LogDataError: Its text is another one in each process.
+        LogDataError: Its text differs between processes.
     """
     found = plain(value)
     if isinstance(found, (str, int, type(None))):
@@ -219,8 +219,8 @@ def _text(name: str, value: Any) -> Any:
     text = repr(found)
     if has_address(text):
         raise LogDataError(
-            f"The value {name!r} of a run is {text}, of type {type(value).__name__}: its text is another one in each "
-            f"process, and cannot tell runs apart. Give what describes it, such as {name}='relu'."
+            f"The value {name!r} of a run is {text}, of type {type(value).__name__}: its text differs between "
+            f"processes, and cannot tell runs apart. Give what describes it, such as {name}='relu'."
         )
     return text
 
