@@ -69,7 +69,7 @@ def _importable_name(value: Any) -> str | None:
 
 
 def has_address(text: str) -> bool:
-    """Whether a text says where in memory an object is, which differs in each process.
+    """Say whether a text has a memory address in it, which differs between processes.
 
     >>> has_address("<function <lambda> at 0x7f1de1ad7ec0>")
     True

@@ -99,6 +99,22 @@ def test_progress_is_the_mean_of_the_furthest_steps_of_runs():
     assert printed(console).splitlines()[-1].startswith("step 2/8 (25%)")  # (5 + 1 + 0) / 3
 
 
+def test_a_counter_that_goes_beyond_its_total_makes_no_progress_for_other_runs():
+    console = pipe()
+    with lox.loggers.ConsoleLogger({"step": 8}, console=console) as logger:
+        for run, step, line in (
+            (1, 8, "step 8/8 (100%), 0:00:00 left"),
+            (1, 19, "step 8/8 (100%), now 19,"),
+            (2, 1, "step 5/8 (62%), now 19"),
+        ):
+            logger.log(logger.init(run), {"x": 1.0}, step=step)
+            logger.flush()
+            assert logger.line().startswith(line)
+        table = terminal()
+        table.print(logger.table(10))
+        assert "5/8 now 19 " in printed(table)
+
+
 def test_a_key_of_several_shapes_counts_all_of_its_values():
     console = pipe()
     with lox.loggers.ConsoleLogger(seconds=1000, console=console) as logger:

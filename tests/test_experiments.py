@@ -1,5 +1,6 @@
 """Experiments of loggers: a new one for each logger, apart from all others, and one that goes on only when asked."""
 
+import contextlib
 import gc
 import json
 import os
@@ -21,6 +22,7 @@ from runs import name_of
 
 import lox
 from lox.loggers import Logger, MemoryLogger, MultiLogger, SaveLogger, TensorBoardLogger
+from lox.loggers._experiment import Experiment
 
 RUN = name_of(7)
 
@@ -247,6 +249,32 @@ def test_a_logger_that_continues_is_let_go_at_once_as_well(tmp_path):
         gc.enable()
 
 
+def test_of_two_threads_that_continue_an_experiment_one_takes_it_over(tmp_path, monkeypatch):
+    write(tmp_path, [0], name="a")
+    loggers = [SaveLogger(tmp_path, resume="a") for _ in range(2)]
+    both, begin = threading.Barrier(2), Experiment.begin
+
+    def begin_together(self, place=None):
+        name = begin(self, place)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(1)
+        return name
+
+    monkeypatch.setattr(Experiment, "begin", begin_together)
+    threads = [threading.Thread(target=logger.init, args=(7,)) for logger in loggers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (closed,) = [logger for logger in loggers if logger._worker.stopped]
+    (other,) = [logger for logger in loggers if logger is not closed]
+    with pytest.raises(lox.LogValueError, match=r"was closed.*: another logger .* continues its experiment"):
+        closed.log(closed.init(7), {"x": 1.0})
+    with other:
+        other.log(other.init(7), logs_of([1], x=np.float32([1])))
+    assert lox.load(tmp_path / "a")[RUN]["x"].tolist() == [0, 1]
+
+
 def test_where_warnings_are_errors_nothing_is_lost_that_they_are_about(tmp_path):
     write(tmp_path, [0], name="a")
     owner = {"process": 1, "host": "elsewhere", "id": "other"}
@@ -298,11 +326,19 @@ def test_steps_are_compared_to_the_last_bit(tmp_path):
     assert lox.load(tmp_path / "a")[RUN]["x"].tolist() == [2**53]
 
 
-def test_a_damaged_experiment_is_an_error_that_names_its_file(tmp_path):
-    write(tmp_path, [0], name="a")
-    (tmp_path / "a" / "experiment.json").write_text("{")
-    with pytest.raises(lox.StorageError, match=r"experiment\.json is damaged"):
-        SaveLogger(tmp_path, resume="latest").init(7)
+def test_a_damaged_experiment_is_an_error_where_it_is_the_one_to_continue(tmp_path):
+    for name in ("a", "b"):
+        write(tmp_path, [0], name=name)
+    card = tmp_path / "a" / "experiment.json"
+    infinite = '{"name": "a", "token": "", "time": Infinity}'
+    for text in (b"", b"{", b"[]", b"\xff", b"[" * 100_000, infinite.encode()):
+        card.write_bytes(text)
+        for options in ({"resume": "a"}, {"resume": "latest"}, {"name": "a", "resume": "latest"}):
+            with pytest.raises(lox.StorageError, match=r"experiment\.json cannot be read"):
+                SaveLogger(tmp_path, **options).init(7)
+    assert write(tmp_path, [1], resume="b") == write(tmp_path, [2], resume="latest") == "b"
+    assert write(tmp_path, [3], name="b", resume="latest") == "b"
+    assert write(tmp_path, [0], name="a") == "a-2"
 
 
 def test_a_key_with_another_config_in_an_experiment_that_goes_on(tmp_path):
@@ -465,6 +501,17 @@ def test_a_logger_with_an_experiment_of_its_own_is_in_no_multi_logger(tmp_path):
         MultiLogger(begun, name="b")
 
 
+def test_a_logger_is_in_one_multi_logger_once():
+    logger, inner = MemoryLogger(), MemoryLogger()
+    several = MultiLogger(inner)
+    for loggers in ([logger, logger], [inner], [several, several], [several, inner], [MultiLogger(several), several]):
+        with pytest.raises(lox.LogValueError, match="is in a MultiLogger already"):
+            MultiLogger(*loggers)
+    with MultiLogger(logger) as of_one:  # What was refused took nothing.
+        of_one.log(of_one.init(7), {"x": 1.0})
+    assert len(logger[RUN]["x"]) == 1
+
+
 def test_a_logger_that_cannot_begin_keeps_no_other_from_what_it_gets(tmp_path):
     (tmp_path / "file").write_text("")
     saver = SaveLogger(tmp_path / "there")
@@ -481,7 +528,7 @@ def test_a_logger_that_cannot_go_on_keeps_no_other_from_it(tmp_path):
     (tmp_path / "a" / "x" / "experiment.json").write_text("{")
     logger = MultiLogger(SaveLogger(tmp_path / "a"), SaveLogger(tmp_path / "b"), resume="x")
     logger.log(logger.init(7), logs_of([1], x=np.float32([1])))
-    with pytest.raises(lox.StorageError, match="damaged"):
+    with pytest.raises(lox.StorageError, match="cannot be read"):
         logger.close()
     assert lox.load(tmp_path / "b")[f"x/{RUN}"]["x"].tolist() == [0, 1]
 

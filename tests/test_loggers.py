@@ -642,13 +642,14 @@ def test_a_program_waits_for_room():
 
 
 def test_what_finds_no_room_is_dropped_and_counted_when_asked():
-    logger = Slow(room=2, overflow="drop")
-    for i in range(10):
-        logger.log(logger.init(0), lox.logdict({"x": np.float32([i])}))
-    logger.go_on.set()
-    logger.flush()
-    assert logger.dropped == 10 - len(logger.values) and 2 <= len(logger.values) <= 3
-    assert MultiLogger(logger, MemoryLogger(), logger).dropped == 2 * logger.dropped
+    loggers = [Slow(room=2, overflow="drop") for _ in range(2)]
+    for logger in loggers:
+        for i in range(10):
+            logger.log(logger.init(0), lox.logdict({"x": np.float32([i])}))
+        logger.go_on.set()
+        logger.flush()
+        assert logger.dropped == 10 - len(logger.values) and 2 <= len(logger.values) <= 3
+    assert MultiLogger(*loggers).dropped == sum(logger.dropped for logger in loggers)
 
 
 class Faulty(Logger):

@@ -15,7 +15,7 @@ from jax import lax
 from runs import name_of, saver, state
 
 import lox
-from lox.loggers import Logger, MemoryLogger, MultiLogger, State, _state
+from lox.loggers import Logger, MemoryLogger, MultiLogger, SaveLogger, State, TensorBoardLogger, _state
 from lox.loggers._state import labels
 
 RUN = name_of(7)
@@ -174,6 +174,22 @@ def test_a_config_is_a_mapping_or_keywords_or_both():
         logger.init(7, notes=["a"])
     with pytest.raises(lox.LogValueError, match="name= of init is empty"):
         logger.init(7, name="")
+
+
+def test_a_value_of_the_config_may_be_called_like_an_argument_of_init():
+    logger = MemoryLogger()
+    for call, name in (
+        (lambda: logger.init(7, key=1), "key"),
+        (lambda: logger.init(7, {}, config=1), "config"),
+        (lambda: logger.init(7, config=1), "config"),
+        (lambda: logger.init(7, name=1), "name"),
+        (lambda: logger.init(7, notes=1), "notes"),
+    ):
+        with pytest.raises(lox.LogDataError, match=rf"goes into config={{'{name}': ...}}"):
+            call()
+    config = dict.fromkeys(["key", "config", "name", "notes", "self", "logger", "values"], 1)
+    assert logger.init(7, self=1, logger=2).name == name_of(7, {"self": 1, "logger": 2})
+    assert logger.init(key=7, config=config).name == name_of(7, config)
 
 
 # -- on the way ----------------------------------------------------------------------------------------------------
@@ -378,6 +394,16 @@ def test_any_text_may_be_the_name_of_a_run(tmp_path, title):
         logger.log(state, lox.logdict({"x": np.ones(1)}))
     assert list(lox.load(tmp_path)) == [state.name] and len(state.name) < 100
     assert state.name == name_of(8, name=title)
+
+
+def test_a_run_may_have_the_name_of_a_file_of_its_experiment(tmp_path):
+    titles = ["experiment.json", "Experiment.JSON", "tensorboard.json", "manifest.json", "owner.json"]
+    with MultiLogger(SaveLogger(tmp_path), TensorBoardLogger(tmp_path), name="a") as logger:
+        for title in titles:
+            logger.log(logger.init(7, name=title), {"x": 1.0})
+    names = [name_of(7, name=title) for title in titles]
+    assert sorted(lox.load(tmp_path)) == sorted(f"a/{name}" for name in names)
+    assert all(list((tmp_path / "a" / name).glob("events*")) for name in names)
 
 
 def test_a_directory_of_another_run_is_not_continued(tmp_path):

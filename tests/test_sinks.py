@@ -1,6 +1,7 @@
 """TensorBoard, Weights & Biases, MLflow and Trackio, as their own readers and files have it."""
 
 import json
+import os
 import socket
 import sqlite3
 import subprocess
@@ -13,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from jax import lax
+from processes import ROOT
 from runs import name_of
 from sinks import Mlflow, TensorBoard, Trackio, Wandb
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -582,6 +584,38 @@ def test_experiments_of_one_name_are_apart(sink):
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("wandb", ["WANDB_DIR", "dir", "settings"])
+def test_sinks_are_where_the_program_was_when_the_loggers_were_made(tmp_path, wandb):
+    given = {"WANDB_DIR": {}, "dir": {"dir": "w"}, "settings": {"settings": {"root_dir": "w"}}}[wandb]
+    program = f"""
+import os, lox
+from lox.loggers import *
+init = {{"mode": "offline", **{given!r}}}
+of_mlflow = MlflowLogger("sqlite:///m.db"), MlflowLogger()
+logger = MultiLogger(SaveLogger("s"), TensorBoardLogger("t"), WandbLogger(init=init), *of_mlflow, name="tried")
+os.chdir("elsewhere")
+with logger:
+    logger.log(logger.init(7), {{"x": 1.0}}, step=0)
+"""
+    (tmp_path / "elsewhere").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": "sqlite:///of-environment.db"}
+    environment |= {"WANDB_SILENT": "true", "WANDB_DIR": "w" if wandb == "WANDB_DIR" else "other"}
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120, cwd=tmp_path, env=environment)
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", "s", "t", "w", "m.db", "of-environment.db"}
+    assert {path.name for path in (tmp_path / "w" / "wandb").iterdir()} > {"lox"}
+
+
+@pytest.mark.integration
+def test_trackio_needs_a_directory_that_stays_where_it_is(tmp_path):
+    program = "import lox; lox.loggers.TrackioLogger('a')"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRACKIO_DIR": "runs"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=environment)
+    assert "LogValueError: TRACKIO_DIR is 'runs', and" in done.stderr
+
+
+@pytest.mark.integration
 def test_tensorboard_has_the_config_as_hyperparameters(tensorboard):
     with tensorboard.logger() as logger:
         logger.log(logger.init(7, rate=0.5, model="small"), {"x": 1.0})
@@ -771,11 +805,25 @@ def test_wandb_has_an_axis_for_every_key(wandb):
 
 
 @pytest.mark.integration
+def test_wandb_has_a_metric_for_each_axis_of_a_key(wandb):
+    with wandb.logger() as logger:
+        run = logger.init(7)
+        for key, steps in (("x", {"step": 5}), ("x", {}), ("x#2", {}), ("x", {"step": 9}), ("x", {})):
+            logger.log(run, {key: 1.0}, **steps)
+            logger.flush()
+    ((_, _, axes, rows),) = wandb.read().values()
+    assert axes == {"x": "step", "x#2": "event", "x#2#2": "event"}
+    found = [(key, row[axes[key]]) for row in rows for key in axes if key in row]
+    assert found == [("x", 5), ("x#2", 1), ("x#2#2", 0), ("x", 9), ("x#2", 3)]
+
+
+@pytest.mark.integration
 def test_what_describes_a_wandb_run_is_kept_apart_from_what_wandb_says_of_it(wandb):
     with wandb.logger() as logger:
-        logger.log(logger.init(7, _wandb=1), lox.logdict({"x": np.ones(1)}))
-    config = wandb.read()[name_of(7, _wandb=1)][0]
+        logger.log(logger.init(7, {"key": 2}, _wandb=1), lox.logdict({"x": np.ones(1)}))
+    config = wandb.read()[name_of(7, {"key": 2}, _wandb=1)][0]
     assert config["_wandb_x"] == 1 and config["_wandb"] != 1  # W&B strips hyphens.
+    assert (config["key"], config["key_x"]) == ([0, 7], 2)
 
 
 @pytest.mark.parametrize("name", ["resume", "reinit"])
@@ -949,9 +997,10 @@ def test_keys_that_are_columns_of_trackio_are_kept_apart_from_them(trackio):
 @pytest.mark.integration
 def test_what_describes_a_trackio_run_is_kept_apart_from_what_trackio_says_of_it(trackio):
     with trackio.logger(init={"group": "g"}) as logger:
-        logger.log(logger.init(7, _Group=1, _Created=2), lox.logdict({"x": np.ones(1)}))
-    config = trackio.configs()[name_of(7, _Group=1, _Created=2)]
+        logger.log(logger.init(7, {"key": 3}, _Group=1, _Created=2), lox.logdict({"x": np.ones(1)}))
+    config = trackio.configs()[name_of(7, {"key": 3}, _Group=1, _Created=2)]
     assert (config["_Group"], config["_Group_x-"], config["_Created_x-"]) == ("g", 1, 2)
+    assert (config["key"], config["key_x-"]) == ([0, 7], 3)
 
 
 @pytest.mark.integration
@@ -1034,6 +1083,22 @@ def test_a_wandb_run_that_is_finished_underneath_is_an_error_and_other_sinks_go_
     assert any("WandbLogger" in note for note in raised.value.__notes__)
     logger.close()
     assert memory[NAME]["x"].tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.integration
+def test_an_experiment_whose_tag_in_mlflow_is_damaged_is_in_the_way_of_no_other(mlflow):
+    positional, _ = mlflow.arguments
+    for name in ("a", "b"):
+        with MlflowLogger(*positional, name=name) as logger:
+            logger.log(logger.init(7), {"x": 0.0}, step=0)
+    (run,) = mlflow.client.search_runs([mlflow.id], "attributes.run_name = 'a'")
+    mlflow.client.set_tag(run.info.run_id, "lox.experiment", "{")
+    with pytest.raises(lox.StorageError, match="The tag lox.experiment of the MLflow run .* cannot be read"):
+        MlflowLogger(*positional, resume="a").init(7)
+    for options, experiment in (({"resume": "latest"}, "b"), ({"resume": "b"}, "b"), ({"name": "a"}, "a-2")):
+        with MlflowLogger(*positional, **options) as logger:
+            logger.log(logger.init(7), {"x": 1.0}, step=1)
+        assert logger.experiment == experiment
 
 
 @pytest.mark.integration

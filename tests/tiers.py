@@ -88,7 +88,7 @@ def share(text):
 
 
 def is_in_share(item, place, count):
-    """Whether a share of the tests has this one."""
+    """Say whether a test belongs to a share of the tests."""
     if tier(item) == "default" or item.get_closest_marker("generated"):
         return True
     return zlib.crc32(item.nodeid.encode()) % count == place - 1

@@ -74,13 +74,13 @@ def _owner(path: Path) -> dict[str, Any] | None:
 
 
 def is_written(path: Path) -> bool:
-    """Whether another process of this machine writes a run."""
+    """Say whether another process of this machine writes a run."""
     owner = _owner(path)
     return owner is not None and owner.get("process") != os.getpid() and _lives(owner, path, lambda _: None)
 
 
 def holds(path: Path, mine: dict[str, Any]) -> bool:
-    """Whether a claim still counts: no other process has taken the run over."""
+    """Say whether a claim still counts, since no other process has taken over the run."""
     return _owner(path) in (mine, None)
 
 

@@ -22,9 +22,9 @@ def load(path: str | Path, *, stack: bool = False) -> Any:
 
     Args:
         path: The directory of a run, or one with runs in it.
-        stack: Whether the runs become one `lox.logdict`, laid out as under `spool(vmap(f))`: an axis of runs, sorted
-            by name, follows that of events. Events that a run has not got are masked out, with NaN or 0 in their
-            place; those of a key count from the first that each run has.
+        stack: Whether the runs become one `lox.logdict`, laid out as under `spool(vmap(f))`: an axis of runs, in the
+            order of `load_config`, follows that of events. Events that a run has not got are masked out, with NaN or 0
+            in their place; those of a key count from the first that each run has.
 
     Returns:
         The `lox.logdict` of a run; or a mapping from the names of runs to such; or, with `stack`, one that holds all
@@ -126,7 +126,7 @@ def read_run(path: Path) -> logdict:
 
 
 def _has_changed(path: Path, manifest: Mapping[str, Any]) -> bool:
-    """Whether a run has got or lost columns since its manifest was read."""
+    """Say whether columns of a run were added or removed after its manifest was read."""
     return read_manifest(path)["columns"] != manifest["columns"]
 
 

@@ -79,7 +79,7 @@ class RunWriter:
         """Says so where a run goes on that was another experiment."""
         said = self._manifest["config"]
         for name, value in config.items():
-            if name in said and _text(said[name]) != _text(value):
+            if name in said and to_json(said[name]) != to_json(plain(value)):
                 warn(
                     f"{self.path} is a run already, with {name}={said[name]!r}, and goes on with {plain(value)!r}. If "
                     "this is another run, give it another name."
@@ -264,11 +264,6 @@ class RunWriter:
     def close(self) -> None:
         """Lets another process write the run."""
         release(self.path, self._claim)
-
-
-def _text(value: Any) -> str:
-    """A value as a manifest has it."""
-    return to_json(plain(value))
 
 
 def absent(files: Iterable[Path]) -> None:

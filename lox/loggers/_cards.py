@@ -8,7 +8,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -60,17 +60,45 @@ class Card:
         Raises:
             ValueError: It is that of no card.
         """
-        found = json.loads(text)
         try:
+            found = json.loads(text)
             return cls(str(found["name"]), str(found["token"]), int(found["time"]), tuple(map(int, found["resumed"])))
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(repr(error)) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Damaged:
+    """The card of an experiment that cannot be read. Only a logger that needs it raises an error.
+
+    Attributes:
+        name: The name of the experiment.
+        time: When the card was written, in nanoseconds since 1970.
+        where: Where it is.
+        why: What is wrong with it.
+    """
+
+    name: str
+    time: int
+    where: str
+    why: str
+
+    def error(self) -> StorageError:
+        """What a logger raises that needs it."""
+        return StorageError(
+            f"{self.where} cannot be read: {self.why}. It says when the experiment {self.name!r} was begun. Begin "
+            "another one, or continue another one by its name."
+        )
+
+
+Known = Mapping[str, Card | Damaged]
+"""The cards of a place, by the names of their experiments."""
 
 
 class Cards(Protocol):
     """The cards of one place. Those of one place are equal, whichever logger has them."""
 
-    def read(self) -> dict[str, Card]:
+    def read(self) -> Known:
         """The card of each experiment, by name."""
 
     def make(self, card: Card) -> bool:
@@ -103,20 +131,21 @@ class Files:
         """The cards of a directory, wherever the program goes later."""
         return cls(Path(folder).resolve(), pattern)
 
-    def read(self) -> dict[str, Card]:
+    def read(self) -> Known:
         """See `Cards`."""
-        found = {}
+        found: dict[str, Card | Damaged] = {}
+        before, after = self.pattern.split("*")
         for path in sorted(self.folder.glob(self.pattern)):
+            name = path.relative_to(self.folder).as_posix().removeprefix(before).removesuffix(after)
             try:
-                card = Card.from_json(path.read_text(encoding="utf-8"))
+                written = path.stat().st_mtime_ns
+                try:
+                    # Its directory may have been renamed, or copied.
+                    found[name] = dataclasses.replace(Card.from_json(path.read_text(encoding="utf-8")), name=name)
+                except (PermissionError, IsADirectoryError, ValueError) as error:
+                    found[name] = Damaged(name, written, str(path), str(error))
             except FileNotFoundError:
                 continue
-            except ValueError as error:
-                raise StorageError(f"{path} is damaged: {error}. It says when an experiment was begun.") from error
-            before, after = self.pattern.split("*")
-            name = path.relative_to(self.folder).as_posix().removeprefix(before).removesuffix(after)
-            # Its directory may have been renamed, or copied.
-            found[name] = dataclasses.replace(card, name=name)
         return found
 
     def make(self, card: Card) -> bool:
@@ -153,7 +182,7 @@ class Files:
         """See `Cards`."""
 
     def _is_in_the_way(self, folder: Path) -> bool:
-        """Whether a file or a run has the path that the directory of an experiment needs."""
+        """Say whether the directory of an experiment cannot be made, since a file or a run has its path."""
         return folder != self.folder and ((folder.exists() and not folder.is_dir()) or (folder / MANIFEST).exists())
 
     def _path(self, name: str) -> Path:

@@ -46,7 +46,8 @@ class ConsoleLogger(Logger):
 
     Args:
         progress: For counters, such as ``{"step": 10_000}``, how many steps there are to do: each gets a bar, with the
-            time it took, the time that is left and the steps a second. Of several runs, it is the mean.
+            time it took, the time that is left and the steps a second. Of several runs, it is the mean. A counter that
+            goes beyond its total leaves the bar full, with the last step beside it.
         seconds: How many seconds pass between two lines of text.
         console: Where to show it; by default, rich's own.
         **options: As for `Logger`.
@@ -202,9 +203,12 @@ class ConsoleLogger(Logger):
 
     def _advance(self) -> None:
         for task, at in zip(self._bars.tasks, self._at.values(), strict=True):
-            completed = sum(at.values()) / len(at) if at else 0
-            self._bars.update(task.id, completed=min(completed, task.total), rate=_rate(task))
-            if completed < task.total:  # Another run has begun since all were done.
+            total = float(task.total)
+            completed = sum(min(done, total) for done in at.values()) / len(at) if at else 0.0
+            last = max(at.values(), default=0.0) - 1
+            beyond = f"now {last:.0f}" if last > total else ""  # A loop that counts from 1 ends with the total.
+            self._bars.update(task.id, completed=completed, rate=f"{beyond} {_rate(task)}".strip(), beyond=beyond)
+            if completed < total:  # Another run has begun since all were done.
                 task.finished_time = task.finished_speed = None
 
     def _cells(self, statistics: Statistics) -> Iterable[RenderableType]:
@@ -270,12 +274,14 @@ def _bars(console: Console, totals: Mapping[str, int]) -> Any:
     )
     bars = Progress(*columns, console=console, auto_refresh=False)
     for name, total in totals.items():
-        bars.add_task(visible(name), total=int(total), rate="")
+        bars.add_task(visible(name), total=int(total), rate="", beyond="")
     return bars
 
 
 def _progress(task: Task) -> str:
     parts = [f"{task.description} {task.completed:.0f}/{task.total:.0f} ({task.percentage:.0f}%)"]
+    if task.fields["beyond"]:
+        parts.append(task.fields["beyond"])
     if rate := _rate(task):
         parts.append(rate)
     if task.time_remaining is not None:

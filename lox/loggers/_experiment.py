@@ -16,7 +16,7 @@ from typing import Any
 from lox._arguments import describe
 from lox._exceptions import LogDataError, LoggerWarning, LogValueError
 from lox._run_all import raise_first
-from lox.loggers._cards import Card, Cards
+from lox.loggers._cards import Card, Cards, Damaged, Known
 
 LATEST = "latest"
 LONGEST = 100
@@ -64,7 +64,7 @@ class Experiment:
 
     @property
     def may_be_another(self) -> bool:
-        """Whether it has no name, no experiment to continue and no card yet, so that another can take its place."""
+        """True if another experiment can replace it: it has no name, continues none and has no card yet."""
         return self._given is None and self._resume is None and not self._joined
 
     @property
@@ -91,7 +91,7 @@ class Experiment:
         self.kept_by(*other._places)
 
     def is_that_of(self, other: Experiment) -> bool:
-        """Whether another object stands for the same experiment: it has the name, and a place in common."""
+        """Say whether another object is the same experiment: the names are equal, and one place is the same."""
         return self._name == other._name and any(place in self._places for place in other._places)
 
     def begin(self, place: Cards | None = None) -> str:
@@ -169,7 +169,7 @@ class Experiment:
 
     def _continue(self, wanted: str) -> None:
         """Continues the experiment of a name; begins none when the latest is wanted and there is none."""
-        known: dict[Cards, dict[str, Card]] = {}
+        known: dict[Cards, Known] = {}
         for place in self._places:
             try:
                 known[place] = place.read()
@@ -202,11 +202,13 @@ class Experiment:
         self._raise_if_none(self._joined)
         self._name = name
 
-    def _join(self, name: str, place: Cards, there: dict[str, Card]) -> None:
+    def _join(self, name: str, place: Cards, there: Known) -> None:
         """Has a place know of it."""
-        card = Card(name)
-        if name in there and self.is_resumed:
-            card = there[name].again(self._from_step)
+        card, found = Card(name), there.get(name)
+        if isinstance(found, Damaged):
+            raise found.error()
+        if found is not None and self.is_resumed:
+            card = found.again(self._from_step)
             place.replace(card)
         elif not place.make(card):
             raise LogValueError(f"There is another experiment {name!r} in {place}. Give this one another name.")

@@ -82,7 +82,7 @@ def stored_names(words: Sequence[int], config: Mapping[str, Any], name: str | No
     """
     if name is not None:
         readable = _safe(name, LONGEST)
-        if readable == name:
+        if readable == name and not name.lower().endswith(".json"):  # As files of lox beside the runs do.
             yield name
     else:
         seed = seed_of(words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -60,6 +61,7 @@ from lox.loggers._state import (
     Static,
     labels,
     refuse_several,
+    says_what_is_config,
     state_of,
 )
 from lox.loggers._worker import Worker
@@ -91,7 +93,8 @@ class Logger:
             `name`, among those of this name and its numbers. When there is none, "latest" begins a new one, with a
             `LoggerWarning`.
         from_step: The step from which to continue: events whose counter `step` is this one or a later one, in any batch
-            element, are taken back before the first new event of their run. Without it, new events follow all others.
+            element, are taken back before the first new event of their run. A run without one keeps them. Without
+            `from_step`, new events follow all others.
         room: How many deliveries from programs may wait to be written.
         overflow: What to do with one that finds no room: "wait", which makes the program wait as well, or "drop",
             which counts them in `dropped`.
@@ -150,6 +153,8 @@ class Logger:
         self._experiment = Experiment(name, resume, from_step)
         self._place: Cards | None = None
         self._is_ordered = True
+        self._is_of_several = False
+        self._has_given_up = False
         self.batch_as: BatchAs = batch_as
         self._processes = Processes(processes)
         self._runs: dict[str, Run] = {}
@@ -199,8 +204,10 @@ class Logger:
 
     # -- What programs do -----------------------------------------------------------------------------------------
 
+    @says_what_is_config
     def init(
         self,
+        /,
         key: Any,
         config: Mapping[str, Any] | None = None,
         *,
@@ -220,11 +227,12 @@ class Logger:
                 the names of their modules. Numbers of Python and NumPy keep their 64 bits, also in `jit`.
             name: A name for the run, which alone identifies it. Without it, the run is named by what describes it.
             notes: Text that is stored with the run and does not identify it.
-            **values: More of the config.
+            **values: More of the config. What is called as one of these arguments goes into `config`.
 
         Raises:
-            LogDataError: The key is none, or is several; or `config` is no mapping, or `name` or `notes` no text; or a
-                value has no text that is the same in each process, as a lambda. A `TypeError`.
+            LogDataError: The key is none, or is several; or `config` is no mapping, or `name` or `notes` no text; or an
+                argument is given by its position and by its name; or a value has no text that is the same in each
+                process, as a lambda. A `TypeError`.
             LogValueError: Two values that describe the run have one name, or `name` is empty; or the logger should
                 continue an experiment that is not there. A `ValueError`.
         """
@@ -239,9 +247,9 @@ class Logger:
         Args:
             fun: The function. Without it, a decorator is returned.
             run: The run, as `init` returns it.
-            every_calls: Log only every k-th call of the returned function, the first one first; the other calls run as
-                without the logger. It counts calls from Python, and is an error inside `jit`, `vmap` or `scan`, where
-                `interval` takes every k-th event.
+            every_calls: Log only the first call of the returned function and every k-th one after it; the other calls
+                run as without the logger. It counts calls from Python, and is an error inside `jit`, `vmap` or `scan`,
+                where `interval` takes every k-th event.
             **options: Keywords of `lox.tap`: `argnames`, `tags`, `interval`, `reduce`, `window`, `prefix`, `buffer`,
                 `ordered` and `on_error`.
 
@@ -263,9 +271,9 @@ class Logger:
         Args:
             fun: The function. Without it, a decorator is returned.
             run: The run, as `init` returns it.
-            every_calls: Log only every k-th call of the returned function, the first one first; the other calls run as
-                without the logger. It counts calls from Python, and is an error inside `jit`, `vmap` or `scan`, where
-                `interval` takes every k-th event.
+            every_calls: Log only the first call of the returned function and every k-th one after it; the other calls
+                run as without the logger. It counts calls from Python, and is an error inside `jit`, `vmap` or `scan`,
+                where `interval` takes every k-th event.
             **options: Keywords of `lox.spool`.
 
         Returns:
@@ -432,7 +440,12 @@ class Logger:
 
     def _checked(self, state: State | None) -> State:
         if hasattr(self, "_worker") and self._worker.stopped:
-            raise LogValueError(f"{self!r} was closed, and can be given no more logs.")
+            why = (
+                ": another logger of this process continues its experiment. Let all threads use one logger."
+                if self._has_given_up
+                else "."
+            )
+            raise LogValueError(f"{self!r} was closed, and can be given no more logs{why}")
         here()  # While this thread may ask JAX.
         self._prepare()
         if not isinstance(state, State):
@@ -454,12 +467,29 @@ class Logger:
         if self._shares():
             agree(self._experiment)
         elif self._experiment.is_resumed and here().process == 0:
-            self._experiment.begin(self._place)
+            with _continuing:
+                if self._experiment.name is not None:  # Another thread has continued it.
+                    return
+                self._experiment.begin(self._place)
+                others = [other for other in _channel.members(_open) if self._takes_over_from(other)]
+            for other in others:
+                other._give_up()
             self._continue()
 
     def _continue(self) -> None:
-        """Continues an experiment that other loggers may write still."""
-        self._close_others()
+        """Says what is wrong with the experiment that it continues."""
+
+    def _takes_over_from(self, other: Logger) -> bool:
+        """Whether another logger of this process writes the experiment that this one continues."""
+        return other._experiment is not self._experiment and self._experiment.is_that_of(other._experiment)
+
+    def _give_up(self) -> None:
+        """Closes it, for another logger that continues its experiment."""
+        self._has_given_up = True
+        try:
+            self.close()
+        except Exception as error:  # noqa: BLE001  (it is not that of the other one)
+            _channel.keep(error)
 
     def _kept_by(self, place: Cards) -> None:
         """Has its experiments known in a place."""
@@ -494,15 +524,6 @@ class Logger:
             return
         experiment.takes(self._experiment)
         self._experiment = experiment
-
-    def _close_others(self) -> None:
-        """Closes those loggers of this process that write what this one continues."""
-        for other in _channel.members(_open):
-            if other._experiment is not self._experiment and self._experiment.is_that_of(other._experiment):
-                try:
-                    other.close()
-                except Exception as error:  # noqa: BLE001  (it is that logger's)
-                    _channel.keep(error)
 
     def _tapped(
         self, fun: Function, state: State, options: Mapping[str, Any], take: Callable[[logdict], None] | None = None
@@ -745,6 +766,9 @@ def _write_packed(logs: logdict, logger: Logger) -> None:
 
 
 _open: weakref.WeakSet[Logger] = weakref.WeakSet()
+
+_continuing = threading.RLock()
+"""Two threads that continue an experiment do so one after the other: the second takes it over from the first."""
 
 
 def _close_all() -> None:

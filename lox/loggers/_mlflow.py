@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from lox._extras import extra
 from lox._logdict import logdict
 from lox._misspelt import says_what_was_meant
-from lox.loggers._cards import Card
+from lox.loggers._cards import Card, Damaged, Known
 from lox.loggers._images import keys_of_images
 from lox.loggers._logger import Logger
 from lox.loggers._names import escaped
@@ -63,7 +64,7 @@ class _Store:
     To open a store may create or migrate it, so only a process that writes does.
     """
 
-    tracking_uri: str | None
+    tracking_uri: str
     experiment_name: str
     open: Callable[[], Any] = dataclasses.field(compare=False)
     refusal: type[Exception] = dataclasses.field(compare=False)
@@ -107,16 +108,16 @@ class _Store:
 
     def _named(self, name: str) -> list[str]:
         """The ids of the runs of experiments of a name."""
-        runs = self._of_experiments()
-        return [run.info.run_id for run in runs if Card.from_json(run.data.tags[TAG_OF_EXPERIMENT]).name == name]
+        return [id for id, card in self._cards() if card.name == name]
 
-    def _of_experiments(self) -> list[Any]:
-        return self.search(f"tags.`{TAG_OF_EXPERIMENT}` LIKE '%'")
+    def _cards(self) -> list[tuple[str, Card | Damaged]]:
+        """The ids and cards of the runs of experiments."""
+        runs = self.search(f"tags.`{TAG_OF_EXPERIMENT}` LIKE '%'")
+        return [(run.info.run_id, _card(run)) for run in runs]
 
-    def read(self) -> dict[str, Card]:
+    def read(self) -> Known:
         """See `Cards`."""
-        cards = [Card.from_json(run.data.tags[TAG_OF_EXPERIMENT]) for run in self._of_experiments()]
-        return {card.name: card for card in cards[::-1]}
+        return {card.name: card for _, card in self._cards()[::-1]}
 
     def make(self, card: Card) -> bool:
         """See `Cards`. Who sees no other after making its own has the name; who sees one tries again."""
@@ -147,6 +148,25 @@ class _Store:
         return f"MLflow's experiment {self.experiment_name!r}"
 
 
+def _absolute(uri: str) -> str:
+    """A URI of which a path does not depend on where the program goes later."""
+    from mlflow.utils.uri import resolve_uri_if_local
+
+    scheme, separator, path = uri.partition(":///")
+    if not scheme.startswith("sqlite"):
+        return resolve_uri_if_local(uri)
+    return uri if path.startswith((":memory:", "file:")) or not path else f"{scheme}{separator}{Path(path).absolute()}"
+
+
+def _card(run: Any) -> Card | Damaged:
+    """The card of the experiment whose MLflow run this is."""
+    try:
+        return Card.from_json(run.data.tags[TAG_OF_EXPERIMENT])
+    except ValueError as error:
+        where = f"The tag {TAG_OF_EXPERIMENT} of the MLflow run {run.info.run_id}"
+        return Damaged(run.info.run_name, run.info.start_time * 1_000_000, where, str(error))
+
+
 class MlflowLogger(Logger):
     """Logs each run to an MLflow run of its own. Needs the extra `mlflow`.
 
@@ -168,7 +188,8 @@ class MlflowLogger(Logger):
     statistics, unless the environment has `MLFLOW_DISABLE_TELEMETRY=true`.
 
     Args:
-        tracking_uri: The URI of a server, or of a store as in `"sqlite:///mlflow.db"`. Without it, MLflow's own.
+        tracking_uri: The URI of a server, or of a store as in `"sqlite:///mlflow.db"`. Without it, MLflow's own at the
+            moment. A relative path is one from the current directory, wherever the program goes later.
         experiment_name: The name of MLflow's experiment, which is made when there is none.
         tags: More tags of the runs.
         images: Keys whose values are images: shape `(H, W)` or `(H, W, C)` with 1, 3 or 4 channels, of `uint8`, or of
@@ -196,12 +217,11 @@ class MlflowLogger(Logger):
         with extra("mlflow", "MlflowLogger"):
             from mlflow import entities
             from mlflow.exceptions import MlflowException
-            from mlflow.tracking import MlflowClient
+            from mlflow.tracking import MlflowClient, get_tracking_uri
         self._images = keys_of_images(images)
         self._entities, self._tags = entities, dict(tags or {})
-        self._store = _Store(
-            tracking_uri, experiment_name, functools.partial(MlflowClient, tracking_uri), MlflowException
-        )
+        uri = _absolute(get_tracking_uri() if tracking_uri is None else tracking_uri)
+        self._store = _Store(uri, experiment_name, functools.partial(MlflowClient, uri), MlflowException)
         self._ids: dict[str, str] = {}
         self._params: dict[str, dict[str, str]] = {}
         self._config: dict[str, dict[str, str]] = {}

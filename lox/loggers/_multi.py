@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lox import _channel
-from lox._exceptions import LogDataError
+from lox._exceptions import LogDataError, LogValueError
 from lox._misspelt import says_what_was_meant
 from lox._run_all import each
 from lox.loggers._experiment import Experiment
@@ -26,7 +26,8 @@ class MultiLogger(Logger):
 
     Raises:
         LogDataError: One of them is none. A `TypeError`.
-        LogValueError: One of them was given a name or an experiment to continue, or has begun one. A `ValueError`.
+        LogValueError: One of them was given a name or an experiment to continue, or has begun one; or it is in a
+            MultiLogger already. A `ValueError`.
 
     >>> import jax.numpy as jnp
     >>> import lox
@@ -49,9 +50,15 @@ class MultiLogger(Logger):
         super().__init__(name=name, resume=resume, from_step=from_step)
         self.loggers = loggers
         self._experiment.owner = "the MultiLogger"
-        for logger in loggers:
+        for place, logger in enumerate(loggers):
+            if logger._is_of_several or any(logger is other for other in loggers[:place]):
+                raise LogValueError(
+                    f"{logger!r} is in a MultiLogger already: it would get each log twice, or those of two "
+                    "experiments. Make another logger."
+                )
             logger._check_may_write_for(self._experiment)
         for logger in loggers:
+            logger._is_of_several = True
             logger._write_for(self._experiment)
 
     def _shares(self) -> bool:

@@ -86,14 +86,13 @@ class SaveLogger(Logger):
         self._writers[run.name] = writer
 
     def _continue(self) -> None:
-        """See `Logger`. What another process of this machine still writes is refused to this one: that is said now."""
-        super()._continue()
+        """See `Logger`. Warns of runs that another process of this machine writes: they are refused to this one."""
         name = str(self._experiment.name)
         if living := [path for path in sorted((self._path / name).glob("*")) if is_written(path)]:
             self._warn(
-                f"{self!r} continues {name!r}, of which another process of this machine writes "
-                f"{living[0]}{f' and {len(living) - 1} more runs' if living[1:] else ''}. As long as it does, what is "
-                "logged to these runs here is refused, and lost."
+                f"{self!r} continues {name!r}, but another process of this machine writes "
+                f"{living[0]}{f' and {len(living) - 1} more runs' if living[1:] else ''}. Until it closes them, events "
+                "that this process logs to these runs are refused and lost."
             )
 
     def _go_on(self, run: Run, writer: RunWriter) -> None:

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -144,6 +144,26 @@ def _read(read: Callable[[], Arrays], static: Static) -> Description:
     return Description.made(key["words"], config, static)
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def says_what_is_config(init: F) -> F:
+    """Decorate `Logger.init` so that an error says where a value of the config goes that is called as an argument."""
+
+    @functools.wraps(init)
+    def checked(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        for name, _ in zip(("key", "config"), args, strict=False):
+            if name in kwargs:
+                raise LogDataError(f"init got {name}= by its position and by its name. {_of_config(name)}")
+        return init(self, *args, **kwargs)
+
+    return checked  # type: ignore[return-value]
+
+
+def _of_config(name: str) -> str:
+    return f"A value of the config that is called {name!r} goes into config={{{name!r}: ...}}."
+
+
 def state_of(key: Any, config: Any, values: Mapping[str, Any], title: Any = None, notes: Any = None) -> State:
     """A state of the arguments of `Logger.init`.
 
@@ -152,10 +172,12 @@ def state_of(key: Any, config: Any, values: Mapping[str, Any], title: Any = None
         LogValueError: Two values have one name, or the title is empty. A `ValueError`.
     """
     if config is not None and not isinstance(config, Mapping):
-        raise LogDataError(f"config= of init is a mapping from names to values, got {describe(config)}.")
+        raise LogDataError(
+            f"config= of init is a mapping from names to values, got {describe(config)}. {_of_config('config')}"
+        )
     for name, text in (("name", title), ("notes", notes)):
         if text is not None and not isinstance(text, str):
-            raise LogDataError(f"{name}= of init is text, got {describe(text)}.")
+            raise LogDataError(f"{name}= of init is text, got {describe(text)}. {_of_config(name)}")
     if title == "":
         raise LogValueError("name= of init is empty.")
     both = sorted(set(config or {}) & set(values))
@@ -186,10 +208,10 @@ def state_of(key: Any, config: Any, values: Mapping[str, Any], title: Any = None
 
 
 def _text(name: str, value: Any) -> Any:
-    """What describes a run and is no array, as text, an integer or None.
+    """Convert a value of a config that is no array to text, an integer or None.
 
     Raises:
-        LogDataError: Its text is another one in each process.
+        LogDataError: Its text differs between processes.
     """
     found = plain(value)
     if isinstance(found, (str, int, type(None))):
@@ -197,8 +219,8 @@ def _text(name: str, value: Any) -> Any:
     text = repr(found)
     if has_address(text):
         raise LogDataError(
-            f"The value {name!r} of a run is {text}, of type {type(value).__name__}: its text is another one in each "
-            f"process, and cannot tell runs apart. Give what describes it, such as {name}='relu'."
+            f"The value {name!r} of a run is {text}, of type {type(value).__name__}: its text differs between "
+            f"processes, and cannot tell runs apart. Give what describes it, such as {name}='relu'."
         )
     return text
 

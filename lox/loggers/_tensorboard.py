@@ -178,7 +178,11 @@ class _Events:
         try:
             yield
         except OSError:
-            self._file = None
+            file, self._file = self._file, None
+            if file is not None:
+                # What is left in its buffer is not written later, when the object is collected.
+                with contextlib.suppress(OSError):
+                    file._py_recordio_writer.close()
             raise
 
 

@@ -22,7 +22,8 @@ from lox.loggers._run import Run
 
 RESERVED = "project run timestamp step time metrics id run_id run_name log_id space_id created_at".split()
 """Metrics that Trackio loses, from its database or from the tables that it publishes."""
-RESERVED_OF_CONFIG = ("_Created", "_Group", "_Username")
+RESERVED_OF_CONFIG = ("key", "_Created", "_Group", "_Username")
+"""The key of the run, and what Trackio writes itself."""
 
 Written = tuple[dict[str, Any], int, str]
 """Metrics, their step, and when they were logged."""
@@ -55,7 +56,7 @@ class TrackioLogger(Logger):
     Raises:
         ImportError: trackio is not installed.
         LogDataError: `init` is no mapping, or `images` is not a name or an iterable of names. A `TypeError`.
-        LogValueError: `init` has another keyword. A `ValueError`.
+        LogValueError: `init` has another keyword, or `TRACKIO_DIR` is no absolute path. A `ValueError`.
         ValueError: The project has no name that Trackio takes.
     """
 
@@ -74,6 +75,11 @@ class TrackioLogger(Logger):
             import trackio
             from trackio.sqlite_storage import SQLiteStorage
             from trackio.utils import TRACKIO_DIR
+        if not TRACKIO_DIR.is_absolute():
+            raise LogValueError(
+                f"TRACKIO_DIR is {str(TRACKIO_DIR)!r}, and Trackio writes elsewhere when the program goes to another "
+                "directory. Make it an absolute path before trackio is imported."
+            )
         SQLiteStorage.validate_project_name(project)
         self._init = keywords(init, "init= of TrackioLogger", "trackio.init")
         for name in self._init:

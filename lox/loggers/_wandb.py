@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import os
 import threading
 from collections.abc import Collection, Iterable, Mapping
@@ -27,7 +28,8 @@ REFUSED = rf"{UNWRITABLE}|\*"
 """What W&B cannot write, and what stands for other keys in it."""
 RESERVED = ("step", "event", "_step", "_runtime", "_timestamp", "_wandb")
 """The axes, and what W&B writes itself."""
-RESERVED_OF_CONFIG = ("_wandb",)
+RESERVED_OF_CONFIG = ("key", "_wandb")
+"""The key of the run, and what W&B writes itself."""
 
 _starting = threading.Lock()
 """Two threads do not begin runs at once."""
@@ -41,7 +43,8 @@ class WandbLogger(Logger):
     `wandb/lox` say which experiments there are.
 
     Numbers become metrics over the counter `step`, in whatever order they come, or over `event`, their number, where
-    none was logged; other counters are metrics as well. Arrays become histograms of what is finite in them, unless
+    none was logged. A key that is logged with `step` and without is two metrics, of which the second one is called
+    "loss#2". Other counters are metrics as well. Arrays become histograms of what is finite in them, unless
     nothing is. Values with batch axes become their mean, or what `batch_as` says. The character `*` is written as its
     code point: `_x2a-`. A key that W&B or the logger has a use of its own for, as "_step" and "event", or that is the
     name of one of its counters, gets `_x-` at its end.
@@ -77,9 +80,10 @@ class WandbLogger(Logger):
                 raise LogDataError(unexpected("wandb.init", name, list(known)))
         self._wandb, self._images = wandb, keys_of_images(images)
         self._wandb_runs: dict[str, Any] = {}
-        self._defined: set[tuple[str, str]] = set()
+        self._metrics: dict[str, dict[tuple[str, str], str]] = {}
         super().__init__(**options)
-        folder = self._init.get("dir") or os.environ.get("WANDB_DIR") or "."
+        folder = self._init.get("dir") or _folder(self._init.get("settings")) or os.environ.get("WANDB_DIR") or "."
+        self._init["dir"] = folder = str(Path(folder).expanduser().absolute())  # Wherever the program goes later.
         project = self._init.get("project") or os.environ.get("WANDB_PROJECT") or "uncategorized"
         self._kept_by(Files.at(Path(folder) / "wandb" / "lox" / escaped(str(project), r"[^\w.-]"), "*.json"))
 
@@ -111,18 +115,30 @@ class WandbLogger(Logger):
             of_keys: dict[str, Any] = dict(row.numbers)
             of_keys |= {key: self._wandb.Histogram(np_histogram=histogram(array)) for key, array in row.arrays.items()}
             of_keys |= {key: self._wandb.Image(image) for key, image in row.images.items()}
-            values = {_name(key, counters): value for key, value in of_keys.items()}
-            for name in values:
-                if (run.name, name) not in self._defined:
-                    self._defined.add((run.name, name))
-                    wandb_run.define_metric(name, step_metric=axis)
+            values = {self._metric(run, _name(key, counters), axis): value for key, value in of_keys.items()}
             if values:
                 wandb_run.log({axis: row.step, **counters, **values})
+
+    def _metric(self, run: Run, name: str, axis: str) -> str:
+        """The metric of a key over an axis. W&B draws a metric over one axis: over another one, it has a number."""
+        metrics = self._metrics.setdefault(run.name, {})
+        if (name, axis) not in metrics:
+            numbered = itertools.chain([name], (f"{name}#{number}" for number in itertools.count(2)))
+            metrics[name, axis] = next(each for each in numbered if each not in metrics.values())
+            self._wandb_runs[run.name].define_metric(metrics[name, axis], step_metric=axis)
+        return metrics[name, axis]
 
     def finish(self, run: Run) -> None:
         """See `Logger`."""
         if run.name in self._wandb_runs:
             self._wandb_runs.pop(run.name).finish()
+
+
+def _folder(settings: Any) -> str | None:
+    """The directory that settings of W&B were given."""
+    if settings is None or isinstance(settings, Mapping):
+        return (settings or {}).get("root_dir")
+    return settings.root_dir if "root_dir" in settings.model_fields_set else None
 
 
 def _name(key: str, counters: Collection[str] = ()) -> str:
