@@ -199,6 +199,11 @@ class Quantiles(Binned):
     def is_distribution(self) -> bool:  # type: ignore[override]
         return not self.is_single
 
+    @property
+    def size(self) -> int:
+        """The length of the last axis of the result."""
+        return len(self.qs)
+
     def __repr__(self) -> str:
         more = f", relative_error={self.relative_error}" if self.relative_error != 0.01 else ""
         qs = self.qs[0] if self.is_single else list(self.qs)
@@ -338,8 +343,13 @@ class Histogram(Binned):
             return value.astype(jnp.int32)
         return value
 
-    def bins(self, dtype: Any) -> int:
+    @property
+    def size(self) -> int:
+        """The length of the last axis of the result."""
         return len(self.edges) + 1
+
+    def bins(self, dtype: Any) -> int:
+        return self.size
 
     def bin_of(self, values: Any) -> Any:
         below, edges = _edges(self.edges, np.dtype(values.dtype))

@@ -213,8 +213,8 @@ class logdict(Mapping[str, Any]):
         >>> logs.distributions["loss"], logs.distributions["loss"].edges
         (lox.reductions.histogram([0, 1, 10]), (0, 1, 10))
         """
-        of_key = ((key, each) for timeline in self._timelines for key, each in timeline.distributions.items())
-        return _View(of_key, "{!r} has no distribution: no histogram or quantiles made its values, or it is no key")
+        items = distributions_of(self).items()
+        return _View(items, "{!r} has no distribution: no histogram or quantiles made its values, or it is no key")
 
     def ungrouped(self) -> logdict:
         """The same logs with a timeline for each key.
@@ -494,7 +494,7 @@ def _joined(first: Timeline, second: Timeline) -> Timeline:
         {name: jnp.concatenate([step, second.steps[name]]) for name, step in first.steps.items()},
         mask,
         sum(dropped[1:], dropped[0]) if dropped else None,
-        dict(first.distributions.items() & second.distributions.items()),
+        {key: each for key, each in first.distributions.items() if second.distributions.get(key) == each},
     )
 
 
@@ -533,6 +533,21 @@ def _part(timeline: Timeline) -> tuple[Any, ...]:
     if timeline.distributions:
         return *parts, timeline.distributions
     return parts if timeline.steps or timeline.mask is not None or timeline.dropped is not None else parts[:1]
+
+
+def distributions_of(logs: logdict) -> dict[str, Any]:
+    """The distributions of logs, without their timelines, whose making would cost more than a small event."""
+    return {key: each for part in logs._parts for of in part[4:] for key, each in of.items()}
+
+
+def described(logs: logdict, distributions: Callable[[str], Reducer[Any] | None]) -> logdict:
+    """The logs with the distributions that a function has for their keys."""
+
+    def of(timeline: Timeline) -> Timeline:
+        found = {key: each for key in timeline.values if (each := distributions(key)) is not None}
+        return dataclasses.replace(timeline, distributions=found) if found else timeline
+
+    return map_timelines(of, logs)
 
 
 def map_timelines(function: Callable[[Timeline], Timeline], logs: logdict) -> logdict:

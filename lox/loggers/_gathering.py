@@ -12,7 +12,7 @@ from lox._logdict import logdict, of_timelines
 from lox._timeline import Timeline
 
 Layout = Any
-"""What events agree on that can be in one array: their keys and counters, with dtypes and shapes."""
+"""What events agree on that can be in one array: their keys and counters, with dtypes, shapes and distributions."""
 
 
 def joined(parts: Iterable[logdict]) -> Iterator[logdict]:
@@ -39,7 +39,7 @@ def _layout(timeline: Timeline) -> Layout:
         for of in (timeline.values, timeline.steps)
         for name, array in of.items()
     ]
-    return (len(timeline.values), timeline.mask is None, *parts)
+    return (len(timeline.values), timeline.mask is None, *timeline.distributions.items(), *parts)
 
 
 def _one_after_the_other(timelines: list[Timeline]) -> Timeline:
@@ -54,4 +54,5 @@ def _one_after_the_other(timelines: list[Timeline]) -> Timeline:
 
     values = {name: all_of(*(each.values[name] for each in timelines)) for name in first.values}
     steps = {name: all_of(*(each.steps[name] for each in timelines)) for name in first.steps}
-    return Timeline(values, steps, None if first.mask is None else all_of(*(each.mask for each in timelines)))
+    mask = None if first.mask is None else all_of(*(each.mask for each in timelines))
+    return Timeline(values, steps, mask, distributions=first.distributions)

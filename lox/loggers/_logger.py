@@ -21,7 +21,7 @@ from lox._effect import emit, recording
 from lox._events import NOWHERE, Event
 from lox._exceptions import LogDataError, LoggerWarning, LogValueError, SpoolWarning
 from lox._log import log
-from lox._logdict import logdict
+from lox._logdict import distributions_of, logdict
 from lox._misspelt import says_what_was_meant
 from lox._run_all import each
 from lox._spool import labelled_spool
@@ -334,12 +334,15 @@ class Logger:
                 raise LogDataError(
                     f"A lox.logdict holds events along a first axis, and the values of {key!r} have none."
                 )
+        distributions = distributions_of(logs)
         if is_outermost():
-            self._log_now(state, collected_of, parts_of(logs, counters))
+            logs_of = functools.partial(collected_of, distributions=distributions)
+            self._log_now(state, logs_of, parts_of(logs, counters))
             return
         with ambient(None):  # Of logs that are there already, contexts say nothing.
             logs = with_counters(logs, counters)
-            strip(self._tapped(lambda: log(packed(logs)), state, {}, self._take_packed))()
+            take = functools.partial(self._take_packed, distributions)
+            strip(self._tapped(lambda: log(packed(logs)), state, {}, take))()
 
     def _log_now(self, state: State, logs_of: Callable[[Arrays], logdict], parts: Arrays) -> None:
         """Delivers what `logs_of` makes of arrays, when they are arrays of NumPy."""
@@ -528,8 +531,8 @@ class Logger:
     def _take(self, logs: logdict) -> None:
         self._deliver(functools.partial(_write_all, logs))
 
-    def _take_packed(self, logs: logdict) -> None:
-        self._deliver(functools.partial(_write_packed, logs))
+    def _take_packed(self, distributions: Mapping[str, Any], logs: logdict) -> None:
+        self._deliver(functools.partial(_write_packed, logs, distributions))
 
     def _deliver(self, task: Callable[[Logger], None]) -> None:
         """Has the logger's thread do something with it, after all that was delivered before."""
@@ -699,9 +702,9 @@ def _write_now(
     logger._write_run(describe(), logs_of(read()), come_from)
 
 
-def _write_packed(logs: logdict, logger: Logger) -> None:
+def _write_packed(logs: logdict, distributions: Mapping[str, Any], logger: Logger) -> None:
     come_from = arrived(logs)
-    found = ((group, unpacked(event, bool(come_from.axis))) for group, event in by_group(logs))
+    found = ((group, unpacked(event, bool(come_from.axis), distributions)) for group, event in by_group(logs))
     logger._write_groups(found, come_from)
 
 

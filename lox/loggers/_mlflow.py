@@ -255,7 +255,7 @@ class MlflowLogger(Logger):
         """See `Logger`."""
         numbers: list[tuple[str, float, int]] = []
         try:
-            for row in rows(run, logs, self._images, whole=True, batch_as=self.batch_as):
+            for row in rows(run, logs, self._images, True, self.batch_as, with_histograms=False):
                 self._write_row(run, row, numbers)
         finally:
             if numbers:

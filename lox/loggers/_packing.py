@@ -16,7 +16,7 @@ from lox import _compat
 from lox._arguments import untyped
 from lox._deliver import INNER
 from lox._keys import impl_of, key_data
-from lox._logdict import logdict, map_timelines, of_timelines
+from lox._logdict import described, logdict, map_timelines, of_timelines
 from lox._timeline import Timeline
 
 COPIED = 4096
@@ -110,17 +110,18 @@ def parts_of(logs: logdict, counters: Mapping[str, Any]) -> Arrays:
     """The arrays of logs, and counters that have one value for all of their events, for `collected_of`."""
     parts: list[Mapping[str, Any]] = [counters]
     for values, *others in logs._parts:
-        steps, mask, dropped = others or ({}, None, None)
+        steps, mask, dropped, *_ = others or ({}, None, None)
         parts += values, steps, {} if mask is None else {"mask": mask}, {} if dropped is None else {"dropped": dropped}
     return parts
 
 
-def collected_of(parts: Sequence[Any]) -> logdict:
-    """The logs of which these are the arrays."""
+def collected_of(parts: Sequence[Any], distributions: Mapping[str, Any]) -> logdict:
+    """The logs of which these are the arrays, and these the distributions."""
     counters, *others = parts
     of_timeline = zip(others[::4], others[1::4], others[2::4], others[3::4], strict=True)
     timelines = (Timeline(values, steps, **mask, **dropped) for values, steps, mask, dropped in of_timeline)
-    return of_timelines(_counted(timeline, counters) for timeline in timelines)
+    logs = of_timelines(_counted(timeline, counters) for timeline in timelines)
+    return described(logs, distributions.get) if distributions else logs
 
 
 def event_of(parts: Arrays) -> logdict:
@@ -146,7 +147,7 @@ def _counted(timeline: Timeline, counters: Mapping[str, Any]) -> Timeline:
         name: np.full(shape, value, value.dtype) if isinstance(value, np.ndarray) else jnp.full(shape, value)
         for name, value in counters.items()
     }
-    return Timeline(timeline.values, full | timeline.steps, timeline.mask, timeline.dropped)
+    return dataclasses.replace(timeline, steps=full | timeline.steps)
 
 
 def items(logs: logdict) -> Iterator[tuple[str, Any]]:
@@ -175,7 +176,7 @@ def packed(logs: logdict) -> dict[str, Any]:
     return {name: alike(part) for name, part in parts.items()} | {"steps": steps}
 
 
-def unpacked(event: logdict, with_shards: bool) -> logdict:
+def unpacked(event: logdict, with_shards: bool, distributions: Mapping[str, Any]) -> logdict:
     """The logs in an event. Their axis of shards, if there is one, comes first in it and second in them."""
     parts: dict[str, Any] = {"data": {}, "steps": {}, "mask": {}, "dropped": {}}
     for path, (value,) in event.items():
@@ -189,7 +190,7 @@ def unpacked(event: logdict, with_shards: bool) -> logdict:
             parts[part][key] = value
         if with_shards and part == "data" and path in event.mask:
             parts["mask"].setdefault(key, np.broadcast_to(event.mask[path][0], value.shape[:2]))
-    return logdict(**parts)
+    return described(logdict(**parts), distributions.get)
 
 
 def happened(logs: logdict) -> logdict:

@@ -112,6 +112,8 @@ class TensorBoardLogger(Logger):
             for key, array in row.arrays.items():
                 with np.errstate(over="ignore", invalid="ignore"):  # Of their sum and their squares.
                     add(row.step, summary.histogram(_tag(key, counters), array, LIMITS))
+            for key, (counts, edges) in row.histograms.items():
+                add(row.step, _of_bins(summary, _tag(key, counters), counts, edges))
             for key, image in row.images.items():
                 add(row.step, summary.image(_tag(key, counters), image, dataformats="HWC"[: image.ndim]))
 
@@ -180,6 +182,15 @@ class _Events:
         except OSError:
             self._file = None
             raise
+
+
+def _of_bins(summary: Any, tag: str, counts: np.ndarray, edges: np.ndarray) -> Any:
+    """A summary of bins. The sums of the numbers and of their squares are those of the middles of the bins."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        middles = edges[:-1] / 2 + edges[1:] / 2
+        sums = [float((counts * power).sum()) for power in (middles, middles**2)]
+    ends, number = [float(edges[0]), float(edges[-1])], float(counts.sum())
+    return summary.histogram_raw(tag, *ends, number, *sums, edges[1:].tolist(), counts.tolist())
 
 
 def _tag(key: str, counters: Collection[str] = ()) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lox._arguments import keywords
+from lox._distributions import MOST
 from lox._exceptions import LogValueError
 from lox._extras import extra
 from lox._logdict import logdict
@@ -108,12 +109,13 @@ class TrackioLogger(Logger):
         """See `Logger`."""
         written: list[Written] = []
         try:
-            for row in rows(run, logs, self._images, whole=True, batch_as=self.batch_as):
+            for row in rows(run, logs, self._images, whole=True, batch_as=self.batch_as, most_bins=MOST):
                 step = int(row.step)
                 counters = {_name(name): number for name, number in row.counters.items()}
                 of_keys: dict[str, Any] = dict(row.numbers)
-                for key, array in row.arrays.items():
-                    of_keys[key] = self._trackio.Histogram(np_histogram=histogram(array))._to_dict()
+                found = {key: histogram(array) for key, array in row.arrays.items()} | row.histograms
+                for key, bins in found.items():
+                    of_keys[key] = self._trackio.Histogram(np_histogram=bins)._to_dict()
                 for key, array in row.images.items():
                     image = self._trackio.Image(array)
                     image._save(self._project, self._of_trackio[run.name], step)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lox._arguments import keywords
+from lox._distributions import MOST
 from lox._exceptions import LogDataError, LogValueError
 from lox._extras import extra
 from lox._logdict import logdict
@@ -105,11 +106,12 @@ class WandbLogger(Logger):
     def write(self, run: Run, logs: logdict) -> None:
         """See `Logger`."""
         wandb_run = self._wandb_runs[run.name]
-        for row in rows(run, logs, self._images, batch_as=self.batch_as):
+        for row in rows(run, logs, self._images, batch_as=self.batch_as, most_bins=MOST):
             axis = "step" if row.counted else "event"
             counters = {_name(name): number for name, number in row.counters.items()}
             of_keys: dict[str, Any] = dict(row.numbers)
             of_keys |= {key: self._wandb.Histogram(np_histogram=histogram(array)) for key, array in row.arrays.items()}
+            of_keys |= {key: self._wandb.Histogram(np_histogram=bins) for key, bins in row.histograms.items()}
             of_keys |= {key: self._wandb.Image(image) for key, image in row.images.items()}
             values = {_name(key, counters): value for key, value in of_keys.items()}
             for name in values:
