@@ -112,7 +112,7 @@ def estimated(distribution: Histogram, counts: np.ndarray, qs: tuple[float, ...]
             ranks = upto[-1] * np.array(qs)
             places = np.minimum(np.searchsorted(upto, ranks), len(there) - 1)
             bins = there[places]
-            part = 1 - (upto[places] - ranks) / of_bins[bins]
+            part = (ranks - (upto[places] - of_bins[bins])) / of_bins[bins]
             quantiles_of[:] = edges[bins] * (1 - part) + edges[bins + 1] * part
     return found
 

@@ -53,6 +53,14 @@ class TensorBoard(Sink):
 
         return {name: self._events(name, "histograms", ends) for name in self.runs()}
 
+    def bins(self):
+        def bins(event):
+            found = event.histogram_value
+            assert found.num == sum(found.bucket)
+            return [*found.bucket], [found.min, *found.bucket_limit[:-1], found.max]
+
+        return {name: self._events(name, "histograms", bins) for name in self.runs()}
+
     def images(self):
         return {
             name: self._events(name, "images", lambda event: pixels(io.BytesIO(event.encoded_image_string)))
@@ -91,6 +99,9 @@ class Wandb(Sink):
 
     def ranges(self):
         return self._rows(lambda folder, value: ends(value))
+
+    def bins(self):
+        return self._rows(lambda folder, value: bins(value))
 
     def images(self):
         def image(folder, value):
@@ -246,6 +257,9 @@ class Trackio(Sink):
     def ranges(self):
         return self._rows(ends)
 
+    def bins(self):
+        return self._rows(bins)
+
     def images(self):
         def read(value):
             if isinstance(value, dict) and value.get("_type") == "trackio.image":
@@ -284,6 +298,12 @@ def ends(value):
     """Those of a histogram, as W&B and Trackio have it, in which all numbers are."""
     if isinstance(value, dict) and "bins" in value:
         return (value["bins"][0], value["bins"][-1])
+
+
+def bins(value):
+    """The counts of a histogram and the edges of its bins."""
+    if isinstance(value, dict) and "bins" in value:
+        return value["values"], value["bins"]
 
 
 def pixels(file):

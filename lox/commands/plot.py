@@ -23,7 +23,7 @@ def plot(path: Path, keys: Sequence[str], out: Path, lines: bool) -> int:
     as the means of the runs.
     """
     with extra("plot", "plot"):
-        from matplotlib.figure import Figure
+        import matplotlib  # noqa: F401  (`picture` imports it)
 
     runs, selection = Runs(path), Selection(keys)
     curves: dict[str, dict[str, Series]] = {}
@@ -37,7 +37,25 @@ def plot(path: Path, keys: Sequence[str], out: Path, lines: bool) -> int:
     selection.report(runs)
     if not curves:
         raise Failure("there is nothing to draw")
-    names = labels(runs.folders)
+    figure = picture(curves, labels(runs.folders), lines)
+    try:
+        with np.errstate(all="ignore"):
+            figure.savefig(out)
+    except (ValueError, OverflowError) as error:
+        raise Failure(f"matplotlib cannot draw these values: {error}") from error
+    return runs.exit_code
+
+
+def picture(curves: Mapping[str, dict[str, Series]], names: Mapping[str, str], lines: bool) -> Any:
+    """A figure with axes for each key.
+
+    Args:
+        curves: The events of each key, by run.
+        names: What stands for each run.
+        lines: Whether there is a line for each run.
+    """
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(8, 1 + 3 * len(curves)), layout="constrained")
     for axes, (key, of_runs) in zip(figure.subplots(len(curves), squeeze=False).flat, curves.items(), strict=True):
         axes.set_title(key, parse_math=False)
@@ -46,12 +64,7 @@ def plot(path: Path, keys: Sequence[str], out: Path, lines: bool) -> int:
         missing = sum(series.not_finite for series in of_runs.values())
         if missing:
             complain(f"{missing} values of {key!r} are not finite, and are left out")
-    try:
-        with np.errstate(all="ignore"):
-            figure.savefig(out)
-    except (ValueError, OverflowError) as error:
-        raise Failure(f"matplotlib cannot draw these values: {error}") from error
-    return runs.exit_code
+    return figure
 
 
 def _draw_lines(axes: Any, of_runs: dict[str, Series], names: Mapping[str, str]) -> None:

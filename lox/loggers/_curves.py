@@ -13,7 +13,7 @@ import numpy as np
 from lox._bins import Histogram, Quantiles
 from lox._distributions import QS, estimated, name_of
 from lox._exceptions import LogDataError
-from lox._host_values import PlainEvents
+from lox._host_values import PlainEvents, along
 from lox._logdict import logdict
 from lox.loggers._run import Run
 
@@ -51,13 +51,14 @@ def curves(
     if is_image or events.distribution is None:
         yield from _of_batch(run, key, events, batch_as, is_image)
         return
-    number = {EVENT: run.seen.get(key, 0) + np.arange(len(events.values))}
+    number = run.seen.get(key, 0) + np.arange(len(events.values))
     if isinstance(events.distribution, Histogram) and batch_as != "each" and 0 not in events.batch:
         of_batch = [(key, _of_all(events, events.counts()))]
     else:
         of_batch = [*_of_batch(run, key, events, batch_as, False)]
     for name, each in of_batch:
-        each = dataclasses.replace(each, steps=number | each.steps)
+        if EVENT not in each.steps:
+            each = dataclasses.replace(each, steps=each.steps | {EVENT: along(number, each.happened.shape)})
         if isinstance(each.distribution, Histogram):
             each = dataclasses.replace(each, values=each.counts())
             if with_histograms:
