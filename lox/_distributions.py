@@ -123,9 +123,5 @@ def middle(qs: Sequence[float]) -> int:
 
 
 def name_of(q: float) -> str:
-    """The name of a quantile, of which no other number has the same.
-
-    >>> name_of(0.5), name_of(1.0), name_of(1e-7)
-    ('q0.5', 'q1', 'q1e-07')
-    """
+    """The name of a quantile, such as "q0.5", "q1" and "q1e-07": no other number has the same."""
     return f"q{float(q)!r}".removesuffix(".0")

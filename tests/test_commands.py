@@ -382,7 +382,7 @@ def quantiles(*values, qs=(0.1, 0.5, 1), batch=()):
     return lox.logdict({"x": np.array(values)}, {"step": {"x": 10 * np.arange(len(values))}}, distributions=made_by)
 
 
-def test_quantiles_are_bands_around_the_median():
+def test_distributions_are_bands_around_the_median():
     a, b = quantiles([0, 1, 4], [1, 2, 3]), quantiles([2, 3, 8], [3, 4, 5])
     assert drawn({"a": a}) == ([[[0, 1], [10, 2]]], [(0, 4)])
     assert drawn({"a": a, "b": b}, lines=True) == ([[[0, 1], [10, 2]], [[0, 3], [10, 4]]], [(0, 4), (2, 8)])
@@ -391,8 +391,7 @@ def test_quantiles_are_bands_around_the_median():
     of_elements = lox.logdict({"x": np.array([[[0, 1, 4], [2, 3, 8]]])}, distributions=a.distributions)
     assert drawn({"a": of_elements}) == ([[[0, 2]]], [(1, 6)])
 
-
-def test_histograms_are_bands_of_estimated_quantiles():
+    # Those of a histogram are estimated.
     made_by = {"x": lox.reductions.histogram([0, 10, 20])}
     logs = lox.logdict({"x": np.uint32([[0, 5, 5, 0], [9, 0, 0, 1], [0, 0, 0, 0]])}, distributions=made_by)
     lines, areas = drawn({"a": logs})
