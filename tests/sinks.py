@@ -54,12 +54,20 @@ class TensorBoard(Sink):
         return {name: self._events(name, "histograms", ends) for name in self.runs()}
 
     def bins(self):
-        def bins(event):
-            found = event.histogram_value
-            assert found.num == sum(found.bucket)
-            return [*found.bucket], [found.min, *found.bucket_limit[:-1], found.max]
+        """Those that TensorBoard draws, which leaves out the empty ones at both ends."""
+        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+        from tensorboard.util.tensor_util import make_ndarray
 
-        return {name: self._events(name, "histograms", bins) for name in self.runs()}
+        found = defaultdict(lambda: defaultdict(list))
+        for name in self.runs():
+            for file in sorted((self.path / self.experiment / name).iterdir()):
+                for event in EventFileLoader(str(file)).Load():
+                    for value in event.summary.value:
+                        if value.metadata.plugin_data.plugin_name == "histograms":
+                            lefts, rights, counts = make_ndarray(value.tensor).T.tolist()
+                            assert lefts[1:] == rights[:-1]
+                            found[name][value.tag].append((event.step, (counts, [*lefts, rights[-1]])))
+        return found
 
     def images(self):
         return {

@@ -185,12 +185,17 @@ class _Events:
 
 
 def _of_bins(summary: Any, tag: str, counts: np.ndarray, edges: np.ndarray) -> Any:
-    """A summary of bins. The sums of the numbers and of their squares are those of the middles of the bins."""
+    """A summary of bins. The sums of the numbers and of their squares are those of the middles of the bins.
+
+    TensorBoard leaves out bins that are empty before the smallest number and after the largest one, and ends what is
+    left at those two: they are the outer edges of the bins that have numbers.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         middles = edges[:-1] / 2 + edges[1:] / 2
         sums = [float((counts * power).sum()) for power in (middles, middles**2)]
-    ends, number = [float(edges[0]), float(edges[-1])], float(counts.sum())
-    return summary.histogram_raw(tag, *ends, number, *sums, edges[1:].tolist(), counts.tolist())
+    (there,) = np.nonzero(counts)
+    ends = [float(edges[there[0]]), float(edges[there[-1] + 1])]
+    return summary.histogram_raw(tag, *ends, float(counts.sum()), *sums, edges[1:].tolist(), counts.tolist())
 
 
 def _tag(key: str, counters: Collection[str] = ()) -> str:
