@@ -37,10 +37,11 @@ class ConsoleLogger(Logger):
     On a terminal it is a table that is drawn anew ten times a second at most, below what the program prints: for each
     key the last value, mean, smallest and largest value, and a line of all values. Values of several runs are shown as
     mean ± standard deviation of the runs' last ones, arrays and batches as the mean of their elements, complex numbers
-    as their absolute values. With ``batch_as="each"`` each batch element has a row of its own. What is not finite is
-    counted, shown in red, and left out of the mean and the range. With ``overflow="drop"`` it says how many deliveries
-    were dropped. In a notebook the table is an output of the cell that first logs. Elsewhere, as in a file, a line of
-    text is printed every few seconds.
+    as their absolute values. With ``batch_as="each"`` each batch element has a row of its own. Quantiles have one each,
+    and histograms one for each of three estimated quantiles. What is not finite is counted, shown in red, and left out
+    of the mean and the range. With ``overflow="drop"`` it says how many deliveries were dropped. In a notebook the
+    table is an output of the cell that first logs. Elsewhere, as in a file, a line of text is printed every few
+    seconds.
 
     What a program prints without a newline at its end may be overwritten by the table.
 

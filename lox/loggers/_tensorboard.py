@@ -39,8 +39,9 @@ class TensorBoardLogger(Logger):
     hyperparameters for the tab HPARAMS. TensorBoard hides what `from_step` takes back.
 
     Numbers become scalars and arrays histograms of what is finite in them, unless nothing is. Values with batch axes
-    become their mean, or what `batch_as` says. The step is the counter `step`, or the number of the event where none
-    was logged or it is of floats; other counters are scalars as well. A character that tags cannot have, as a space, is
+    become their mean, or what `batch_as` says. What `lox.reductions.histogram` made is a histogram of its bins, and
+    quantiles are a curve each, `KEY/q0.5`. The step is the counter `step`, or the number of the event where none was
+    logged or it is of floats; other counters are scalars as well. A character that tags cannot have, as a space, is
     written as its code point: `_x20-`. A key that is the name of one of its counters, or the tag "config/text_summary"
     of what describes the run, gets `_x-` at its end.
 

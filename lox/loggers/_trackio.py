@@ -37,8 +37,9 @@ class TrackioLogger(Logger):
     names end in "-from4" for the step 4. Files in the directory `lox` of Trackio's say which experiments there are.
 
     Numbers become metrics and arrays histograms of what is finite in them, unless nothing is. Values with batch axes
-    become their mean, or what `batch_as` says. The step is the counter `step`, or the number of the event where none
-    was logged or it is of floats; other counters are metrics as well. A key that Trackio has a use of its own for, as
+    become their mean, or what `batch_as` says. What `lox.reductions.histogram` made is a histogram of its bins, and
+    quantiles are a curve each, `KEY/q0.5`. The step is the counter `step`, or the number of the event where none was
+    logged or it is of floats; other counters are metrics as well. A key that Trackio has a use of its own for, as
     "time", or that is the name of one of its counters, gets `_x-` at its end.
 
     Everything is written to Trackio's database of the project, in the directory that the environment variable

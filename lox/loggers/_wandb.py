@@ -43,9 +43,10 @@ class WandbLogger(Logger):
 
     Numbers become metrics over the counter `step`, in whatever order they come, or over `event`, their number, where
     none was logged; other counters are metrics as well. Arrays become histograms of what is finite in them, unless
-    nothing is. Values with batch axes become their mean, or what `batch_as` says. The character `*` is written as its
-    code point: `_x2a-`. A key that W&B or the logger has a use of its own for, as "_step" and "event", or that is the
-    name of one of its counters, gets `_x-` at its end.
+    nothing is. Values with batch axes become their mean, or what `batch_as` says. What `lox.reductions.histogram` made
+    is a histogram of its bins, and quantiles are a metric each, `KEY/q0.5`. The character `*` is written as its code
+    point: `_x2a-`. A key that W&B or the logger has a use of its own for, as "_step" and "event", or that is the name
+    of one of its counters, gets `_x-` at its end.
 
     Args:
         init: Keywords of `wandb.init`, such as `project`, `tags` and `mode`. Its `group` and `name` replace those of
