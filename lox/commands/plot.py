@@ -23,7 +23,7 @@ def plot(path: Path, keys: Sequence[str], out: Path, lines: bool) -> int:
     as the means of the runs.
     """
     with extra("plot", "plot"):
-        import matplotlib  # noqa: F401  (`picture` imports it)
+        import matplotlib.figure  # noqa: F401  (`picture` imports it)
 
     runs, selection = Runs(path), Selection(keys)
     curves: dict[str, dict[str, Series]] = {}

@@ -51,8 +51,10 @@ def curves(
     if is_image or events.distribution is None:
         yield from _of_batch(run, key, events, batch_as, is_image)
         return
+    if 0 in events.batch:  # It happened in none.
+        return
     number = run.seen.get(key, 0) + np.arange(len(events.values))
-    if isinstance(events.distribution, Histogram) and batch_as != "each" and 0 not in events.batch:
+    if isinstance(events.distribution, Histogram) and batch_as != "each":
         of_batch = [(key, _of_all(events, events.counts()))]
     else:
         of_batch = [*_of_batch(run, key, events, batch_as, False)]
