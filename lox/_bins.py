@@ -178,6 +178,7 @@ class FloatBins:
         return jax.lax.bitcast_convert_type(size | sign, self.dtype)
 
 
+@jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, repr=False)
 class Quantiles(Binned):
     """Quantiles, within a relative error. Attributes: see `lox.reductions.quantiles`.
@@ -193,6 +194,15 @@ class Quantiles(Binned):
 
     name = "quantiles"
     saves = f"{Binned.saves}, and a larger relative_error= takes less"
+
+    @property
+    def is_distribution(self) -> bool:  # type: ignore[override]
+        return not self.is_single
+
+    @property
+    def size(self) -> int:
+        """The length of the last axis of the result."""
+        return len(self.qs)
 
     def __repr__(self) -> str:
         more = f", relative_error={self.relative_error}" if self.relative_error != 0.01 else ""
@@ -307,6 +317,7 @@ def _product(words: Any, factors: Any) -> Words:
     return Words(high, (middle << half) | (a0 * b0 & mask))
 
 
+@jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, repr=False)
 class Histogram(Binned):
     """Counts by bins with these edges. Attributes: see `lox.reductions.histogram`."""
@@ -316,6 +327,7 @@ class Histogram(Binned):
 
     name = "histogram"
     is_zero_of_none = True
+    is_distribution = True
 
     def __repr__(self) -> str:
         edges = list(self.edges) if len(self.edges) < 6 else f"[{self.edges[0]}, ..., {self.edges[-1]}]"
@@ -331,8 +343,13 @@ class Histogram(Binned):
             return value.astype(jnp.int32)
         return value
 
-    def bins(self, dtype: Any) -> int:
+    @property
+    def size(self) -> int:
+        """The length of the last axis of the result."""
         return len(self.edges) + 1
+
+    def bins(self, dtype: Any) -> int:
+        return self.size
 
     def bin_of(self, values: Any) -> Any:
         below, edges = _edges(self.edges, np.dtype(values.dtype))

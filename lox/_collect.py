@@ -277,10 +277,10 @@ class _Together:
             steps,
             mask,
             self.dropped(own),
-            like.site,
-            like.batch_ndim,
-            optional,
-            like.outer_batch_ndim,
+            site=like.site,
+            batch_ndim=like.batch_ndim,
+            optional=optional,
+            outer_batch_ndim=like.outer_batch_ndim,
             where_ndim=like.where_ndim,
         ).as_log()
 

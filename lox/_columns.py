@@ -172,7 +172,7 @@ def columns(logs: Sequence[Log], depth: int = 0, arrays: Arrays = ON_DEVICE) -> 
                 )
             log = log.with_full_steps(depth)
             fixed = (log.site, log.batch_ndim, log.optional, log.outer_batch_ndim, log.is_filled, log.where_ndim)
-            parts.append(Columns(log.values, log.steps, log.mask, None, *fixed, single=True))
+            parts.append(Columns(log.values, log.steps, log.mask, None, {}, *fixed, single=True))
     return [
         in_sequence([parts[place].only(keys) for place in places], depth, arrays)
         for keys, places in groups(part.values for part in parts).items()

@@ -15,10 +15,12 @@ from lox._logdict import logdict
 def concatenated(parts: Sequence[logdict]) -> logdict:
     """Logs of arrays of NumPy one after the other.
 
-    Events of a key that have another shape, dtype or other counters than the first ones go on as ``"key#2"``.
+    Events of a key that have another shape, dtype or other counters than the first ones, or are of another
+    distribution, go on as ``"key#2"``.
     """
     data: dict[str, Any] = {}
     mask: dict[str, Any] = {}
+    distributions: dict[str, Any] = {}
     steps: dict[str, dict[str, Any]] = {}
     groups: dict[str, dict[Any, list[logdict]]] = {}
     for part in parts:
@@ -30,6 +32,8 @@ def concatenated(parts: Sequence[logdict]) -> logdict:
             name = _free(key, names) if place else key
             names.add(name)
             data[name] = _joined([part[key] for part in having])
+            if key in having[0].distributions:
+                distributions[name] = having[0].distributions[key]
             for counter, of in having[0].steps.items():
                 if key in of:
                     steps.setdefault(counter, {})[name] = _joined([part.steps[counter][key] for part in having])
@@ -37,12 +41,13 @@ def concatenated(parts: Sequence[logdict]) -> logdict:
                 lanes = next(part.mask[key].shape[1:] for part in having if key in part.mask)
                 there = [part.mask.get(key, np.ones((len(part[key]), *lanes), bool)) for part in having]
                 mask[name] = _joined(there)
-    return logdict(data, steps, mask)
+    return logdict(data, steps, mask, distributions=distributions)
 
 
 def _layout(logs: logdict, key: str) -> Any:
     counters = [(name, of[key].dtype, of[key].shape[1:]) for name, of in logs.steps.items() if key in of]
-    return logs[key].dtype, impl_of(logs[key]), logs[key].shape[1:], tuple(sorted(counters, key=lambda each: each[0]))
+    own = logs[key].dtype, impl_of(logs[key]), logs[key].shape[1:], logs.distributions.get(key)
+    return *own, tuple(sorted(counters, key=lambda each: each[0]))
 
 
 def _free(key: str, taken: Container[str]) -> str:

@@ -120,6 +120,10 @@ class Logs(Protocol):
     def mask(self) -> Mapping[str, Any]:
         """Which events happened, by key."""
 
+    @property
+    def distributions(self) -> Mapping[str, Any]:
+        """The reductions that made the values, by key, where they make distributions."""
+
 
 @dataclasses.dataclass(frozen=True)
 class PlainEvents:
@@ -133,12 +137,14 @@ class PlainEvents:
         steps: The counters by name, shape `(events, *batch)`.
         happened: Which events happened, shape `(events, *batch)`.
         impl: The implementation of the PRNG keys whose words the values are.
+        distribution: The reduction that made the values, if their last axis is of its bins or quantiles.
     """
 
     values: np.ndarray
     steps: dict[str, np.ndarray]
     happened: np.ndarray
     impl: str | None
+    distribution: Any = None
 
     @classmethod
     def of(cls, logs: Logs, key: str, batch_ndim: int = 0) -> PlainEvents:
@@ -149,7 +155,10 @@ class PlainEvents:
         plain_values = standard(values)
         shape = plain_values.shape[: max(1 + batch_ndim, *with_batch, 1)]
         happened = np.ones(shape, bool) if mask is None else along(standard(mask), shape)
-        return cls(plain_values, {name: along(step, shape) for name, step in steps.items()}, happened, impl_of(values))
+        steps = {name: along(step, shape) for name, step in steps.items()}
+        made_by = logs.distributions.get(key)  # Of which jax.tree.map may have made something else.
+        is_one = made_by is not None and plain_values.shape[len(shape) :][-1:] == (made_by.size,)
+        return cls(plain_values, steps, happened, impl_of(values), made_by if is_one else None)
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -185,6 +194,13 @@ class PlainEvents:
         happened = self.happened.reshape(count, size, *(1 for _ in self.shape))
         with np.errstate(all="ignore"):
             return values.sum(1, np.float64, where=happened) / happened.sum(1)
+
+    def counts(self) -> np.ndarray:
+        """The counts of each event of histograms, those of all elements and batch elements added up, shape
+        `(events, bins)`.
+        """
+        mask = self.happened.reshape(*self.happened.shape, *(1 for _ in self.shape))
+        return self.values.sum(tuple(range(1, self.values.ndim - 1)), where=mask)
 
     def numbers(self) -> np.ndarray:
         """Each event as one number, shape `(events,)`: the mean of its elements in the batch elements in which it

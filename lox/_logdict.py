@@ -45,8 +45,8 @@ class _View(dict[Any, Any]):
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(
-            "The data, steps, mask and dropped of a logdict cannot be changed. Make another one: lox.logdict(data, "
-            "steps, mask, dropped), or logs.filter, logs | other, jax.tree.map."
+            "The data, steps, mask, dropped and distributions of a logdict cannot be changed. Make another one: "
+            "lox.logdict(data, steps, mask, dropped, distributions), or logs.filter, logs | other, jax.tree.map."
         )
 
     __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse  # type: ignore[assignment]
@@ -93,9 +93,12 @@ class logdict(Mapping[str, Any]):
         steps: The counters by name and key, shape `(events, *batch)`.
         mask: Which events happened, by key, shape `(events, *batch)`; a key is absent when all did.
         dropped: How many events a bounded buffer dropped, by key, shape `batch`; absent when there was no bound.
+        distributions: By key, `lox.reductions.histogram(edges)` or `lox.reductions.quantiles(qs)`, where the values
+            are what it makes of events: see `distributions`.
 
     Raises:
-        LogValueError: There are counters, a mask or a count of dropped events for a key without events.
+        LogValueError: There are counters, a mask or a count of dropped events for a key without events, or a
+            distribution is neither a histogram nor quantiles along an axis.
 
     >>> import jax.numpy as jnp
     >>> import lox
@@ -114,18 +117,30 @@ class logdict(Mapping[str, Any]):
         steps: Mapping[str, Mapping[str, Any]] | None = None,
         mask: Mapping[str, Any] | None = None,
         dropped: Mapping[str, Any] | None = None,
+        distributions: Mapping[str, Any] | None = None,
     ):
         data, steps, mask, dropped = (part or {} for part in (data, steps, mask, dropped))
+        made: dict[str, dict[str, Any]] = {key: {} for key in data}
+        for key, reduction in (distributions or {}).items():
+            if not isinstance(reduction, Reducer) or not reduction.is_distribution:
+                raise LogValueError(
+                    "The distributions of a logdict are lox.reductions.histogram(edges) and "
+                    f"lox.reductions.quantiles(qs) with several qs, got {reduction!r} for {key!r}."
+                )
+            made.setdefault(key, {})[key] = reduction
         counters: dict[str, dict[str, Any]] = {key: {} for key in data}
-        for part in (mask, dropped, *steps.values()):
+        for part in (mask, dropped, made, *steps.values()):
             for key in part:
                 if key not in data:
-                    raise LogValueError(f"a logdict has counters, a mask or dropped events of {key!r}, but no events")
+                    raise LogValueError(
+                        f"a logdict has counters, a mask, dropped events or a distribution of {key!r}, but no events"
+                    )
         for name, of in steps.items():
             for key, step in of.items():
                 counters[key][name] = step
         self.__dict__["_parts"] = tuple(
-            _part(Timeline({key: value}, counters[key], mask.get(key), dropped.get(key))) for key, value in data.items()
+            _part(Timeline({key: value}, counters[key], mask.get(key), dropped.get(key), made[key]))
+            for key, value in data.items()
         )
 
     @functools.cached_property
@@ -184,6 +199,23 @@ class logdict(Mapping[str, Any]):
         of_key = ((key, each.dropped) for each in self._timelines if each.dropped is not None for key in each.values)
         return _View(of_key, "{!r} has no count of dropped events: it has no bound, or it is no key")
 
+    @functools.cached_property
+    def distributions(self) -> dict[str, Any]:
+        """The reduction by which a key got its values, where it was a histogram or quantiles; other keys are absent.
+
+        Its attribute `edges`, or `qs`, says what the last axis of the values is. Loggers and `lox plot` draw such a key
+        as a distribution. It is part of the structure of the pytree, and what `jax.tree.map` returns has it too;
+        whether two logdicts are equal does not depend on it.
+
+        >>> import jax.numpy as jnp
+        >>> import lox
+        >>> logs = lox.logdict({"loss": jnp.array([-1.0, 0.5, 99.0])}).reduce(lox.reductions.histogram([0, 1, 10]))
+        >>> logs.distributions["loss"], logs.distributions["loss"].edges
+        (lox.reductions.histogram([0, 1, 10]), (0, 1, 10))
+        """
+        items = distributions_of(self).items()
+        return _View(items, "{!r} has no distribution: no histogram or quantiles made its values, or it is no key")
+
     def ungrouped(self) -> logdict:
         """The same logs with a timeline for each key.
 
@@ -226,7 +258,7 @@ class logdict(Mapping[str, Any]):
         """
         if not isinstance(other, logdict):
             return NotImplemented
-        mine, theirs = self.ungrouped(), other.ungrouped()
+        mine, theirs = _undescribed(self.ungrouped()), _undescribed(other.ungrouped())
         if jax.tree.structure(mine) != jax.tree.structure(theirs):
             return False
         of_key = {key: timeline for timeline in theirs._timelines for key in timeline.values}
@@ -280,11 +312,7 @@ class logdict(Mapping[str, Any]):
 
     def prefix(self, prefix: str) -> logdict:
         """The same logs, with `prefix` before each key."""
-
-        def renamed(timeline: Timeline) -> Timeline:
-            return dataclasses.replace(timeline, values={prefix + key: v for key, v in timeline.values.items()})
-
-        return map_timelines(renamed, self)
+        return map_timelines(lambda timeline: timeline.renamed(lambda key: prefix + key), self)
 
     def slice(self, start: int | None = None, stop: int | None = None, step: int | None = None) -> logdict:
         """A range of the event axis of every key, as Python's `slice` counts it."""
@@ -466,7 +494,13 @@ def _joined(first: Timeline, second: Timeline) -> Timeline:
         {name: jnp.concatenate([step, second.steps[name]]) for name, step in first.steps.items()},
         mask,
         sum(dropped[1:], dropped[0]) if dropped else None,
+        {key: each for key, each in first.distributions.items() if second.distributions.get(key) == each},
     )
+
+
+def _undescribed(logs: logdict) -> logdict:
+    """The logs without their distributions."""
+    return map_timelines(lambda timeline: dataclasses.replace(timeline, distributions={}), logs)
 
 
 def _reduced(timeline: Timeline, reductions: Mapping[str, Reducer[Any]]) -> Timeline:
@@ -496,7 +530,24 @@ def of_timelines(timelines: Iterable[Timeline]) -> logdict:
 def _part(timeline: Timeline) -> tuple[Any, ...]:
     """The parts of a timeline, as JAX sees them; the fewer there are, the faster JAX makes a logdict."""
     parts = timeline.values, timeline.steps, timeline.mask, timeline.dropped
+    if timeline.distributions:
+        return *parts, timeline.distributions
     return parts if timeline.steps or timeline.mask is not None or timeline.dropped is not None else parts[:1]
+
+
+def distributions_of(logs: logdict) -> dict[str, Any]:
+    """The distributions of logs, without their timelines, whose making would cost more than a small event."""
+    return {key: each for part in logs._parts for of in part[4:] for key, each in of.items()}
+
+
+def described(logs: logdict, distributions: Callable[[str], Reducer[Any] | None]) -> logdict:
+    """The logs with the distributions that a function has for their keys."""
+
+    def of(timeline: Timeline) -> Timeline:
+        found = {key: each for key in timeline.values if (each := distributions(key)) is not None}
+        return dataclasses.replace(timeline, distributions=found) if found else timeline
+
+    return map_timelines(of, logs)
 
 
 def map_timelines(function: Callable[[Timeline], Timeline], logs: logdict) -> logdict:

@@ -402,9 +402,14 @@ def as_event(accumulators: Mapping[str, Accumulator], result: Callable[[Accumula
     batch_ndim = len(first.batch_shape)
     values = {key: result(each) for key, each in accumulators.items()}
     if not first.reduction.takes_steps:
-        return Columns(values, dict(first.steps), first.mask(), batch_ndim=batch_ndim)
+        return Columns(values, dict(first.steps), first.mask(), None, made_by(accumulators), batch_ndim=batch_ndim)
     ((key, kept),) = values.items()
     return Columns({key: kept.value}, kept.steps, kept.happened, batch_ndim=batch_ndim)
+
+
+def made_by(accumulators: Mapping[str, Accumulator]) -> dict[str, Reducer[Any]]:
+    """The reductions of those keys that become distributions."""
+    return {key: each.reduction for key, each in accumulators.items() if each.reduction.is_distribution}
 
 
 def as_timeline(accumulators: Mapping[str, Accumulator]) -> Columns:

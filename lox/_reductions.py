@@ -52,6 +52,9 @@ class Reducer(abc.ABC, Generic[State]):
     is_ordered = False
     """Whether the result depends on the order of the events."""
 
+    is_distribution = False
+    """Whether the last axis of the result is of the bins of a histogram or of quantiles, which logs and sinks know."""
+
     is_large = False
     """Whether its state is larger than an event. Branches do not return such a state, and windows finish few."""
 

@@ -95,7 +95,4 @@ def numbered(timelines: Iterable[Timeline], order: Sequence[str]) -> list[Timeli
         first = key not in numbers
         left = numbers.setdefault(key, itertools.count(2))
         renamed[name] = key if first else next(free for n in left if (free := f"{key}#{n}") not in keys)
-    return [
-        dataclasses.replace(each, values={renamed[name]: value for name, value in each.values.items()})
-        for each in found
-    ]
+    return [each.renamed(renamed.__getitem__) for each in found]

@@ -18,10 +18,11 @@ from lox._effect import ordering, recording
 from lox._endpoint import Endpoint
 from lox._exceptions import LogValueError
 from lox._handler import Handler, State
-from lox._logdict import logdict
+from lox._logdict import described, logdict
 from lox._misspelt import says_what_was_meant
-from lox._patterns import names_of
+from lox._patterns import first_match, names_of
 from lox._reduce import AnyReduction, Reductions, check_window, read_reductions
+from lox._reductions import Reducer
 from lox._select import Selection
 from lox._stream import BufferedTap, Tap, start
 from lox._summary import Summary, SummaryTap
@@ -211,14 +212,29 @@ def labelled_tap(
         read_reductions(reduce),
         _transform.positive("window", window),
     )
+    take = _describing(callback, prefix, options.reductions)
     names = options.names()
     site = _transform.site_of(names)
 
     def transform(f: Function) -> Function:
-        tapped = _tapped(f, options, Channel(callback, prefix, warns), labels)
+        tapped = _tapped(f, options, Channel(take, prefix, warns), labels)
         return _transform.checked(f, options, tapped, "lox.tap", site, names, heeds_rules=True)
 
     return _transform.decorate(fun, transform)
+
+
+def _describing(callback: Callback, prefix: str, reductions: Reductions) -> Callback:
+    """The callback, whose logs are told which of their keys are distributions: arrays do not say so on the host."""
+    if not any(each.is_distribution for _, each in reductions):
+        return callback
+    of_key = dict(reductions)
+    names = [name for name in of_key if name is not None]
+
+    def distribution(key: str) -> Reducer[Any] | None:
+        found = of_key.get(first_match(names, key.removeprefix(prefix)))
+        return found if found is not None and found.is_distribution else None
+
+    return lambda logs: callback(described(logs, distribution))
 
 
 @dataclasses.dataclass(frozen=True)

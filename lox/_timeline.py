@@ -21,12 +21,15 @@ class Timeline:
         steps: The counters by name, shape `(events, *batch)`.
         mask: Which events happened, shape `(events, *batch)`; None when all did.
         dropped: How many events a bounded buffer dropped, shape `batch`; None when there was no bound.
+        distributions: The reduction that made the values, by key, where it makes distributions. It has no arrays, and
+            is part of the structure of a pytree.
     """
 
     values: dict[str, Any]
     steps: dict[str, Any] = dataclasses.field(default_factory=dict)
     mask: Any = None
     dropped: Any = None
+    distributions: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def map(self: T, function: Callable[[Any], Any], **changes: Any) -> T:
         """Apply a function to the values, the counters and the mask."""
@@ -42,7 +45,19 @@ class Timeline:
         """Keep these keys."""
         if all(key in keys for key in self.values):
             return self
-        return dataclasses.replace(self, values={key: value for key, value in self.values.items() if key in keys})
+        return dataclasses.replace(
+            self,
+            values={key: value for key, value in self.values.items() if key in keys},
+            distributions={key: each for key, each in self.distributions.items() if key in keys},
+        )
+
+    def renamed(self: T, name: Callable[[str], str]) -> T:
+        """Rename the keys."""
+        return dataclasses.replace(
+            self,
+            values={name(key): value for key, value in self.values.items()},
+            distributions={name(key): each for key, each in self.distributions.items()},
+        )
 
 
 def groups(parts: Iterable[Iterable[str]]) -> dict[tuple[str, ...], tuple[int, ...]]:

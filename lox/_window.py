@@ -31,6 +31,7 @@ from lox._reduce import (
     empty_in_loop,
     in_equal_batches,
     lift,
+    made_by,
     merge,
     of_last,
     pooled_ndim,
@@ -142,6 +143,7 @@ class Windowed(Spool):
 
     def _with_last(self, folding: Folding, rows: Columns) -> Columns:
         """Drop the first row, which stands for no window, and append the last window, which is still in the state."""
+        rows = dataclasses.replace(rows, distributions=made_by({key: folding[key] for key in rows.values}))
         if not rows.any_value().shape[0]:
             return rows
         first = folding[next(iter(rows.values))]

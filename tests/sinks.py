@@ -53,6 +53,22 @@ class TensorBoard(Sink):
 
         return {name: self._events(name, "histograms", ends) for name in self.runs()}
 
+    def bins(self):
+        """Those that TensorBoard draws, which leaves out the empty ones at both ends."""
+        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+        from tensorboard.util.tensor_util import make_ndarray
+
+        found = defaultdict(lambda: defaultdict(list))
+        for name in self.runs():
+            for file in sorted((self.path / self.experiment / name).iterdir()):
+                for event in EventFileLoader(str(file)).Load():
+                    for value in event.summary.value:
+                        if value.metadata.plugin_data.plugin_name == "histograms":
+                            lefts, rights, counts = make_ndarray(value.tensor).T.tolist()
+                            assert lefts[1:] == rights[:-1]
+                            found[name][value.tag].append((event.step, (counts, [*lefts, rights[-1]])))
+        return found
+
     def images(self):
         return {
             name: self._events(name, "images", lambda event: pixels(io.BytesIO(event.encoded_image_string)))
@@ -91,6 +107,9 @@ class Wandb(Sink):
 
     def ranges(self):
         return self._rows(lambda folder, value: ends(value))
+
+    def bins(self):
+        return self._rows(lambda folder, value: bins(value))
 
     def images(self):
         def image(folder, value):
@@ -246,6 +265,9 @@ class Trackio(Sink):
     def ranges(self):
         return self._rows(ends)
 
+    def bins(self):
+        return self._rows(bins)
+
     def images(self):
         def read(value):
             if isinstance(value, dict) and value.get("_type") == "trackio.image":
@@ -284,6 +306,12 @@ def ends(value):
     """Those of a histogram, as W&B and Trackio have it, in which all numbers are."""
     if isinstance(value, dict) and "bins" in value:
         return (value["bins"][0], value["bins"][-1])
+
+
+def bins(value):
+    """The counts of a histogram and the edges of its bins."""
+    if isinstance(value, dict) and "bins" in value:
+        return value["values"], value["bins"]
 
 
 def pixels(file):

@@ -56,6 +56,7 @@ LAYERS = (
         "lox._reductions",
         "lox._stepwise",
         "lox._bins",
+        "lox._distributions",
         "lox._largest",
         "lox._own_reduction",
         "lox.reductions",

@@ -23,7 +23,7 @@ from lox.__main__ import main
 from lox.commands._arguments import output_file
 from lox.commands._labels import labels
 from lox.commands._series import Series
-from lox.commands.plot import over_runs
+from lox.commands.plot import over_runs, picture
 from lox.commands.tail import Follower
 from lox.loggers._identity import identity_of, stored_names
 
@@ -366,6 +366,44 @@ def test_what_cannot_be_drawn(lox_main, tmp_path):
     ]:
         code, _, error = lox_main("plot", tmp_path, key, "-o", tmp_path / "plot.png")
         assert code == 1 and message in error and not (tmp_path / "plot.png").exists()
+
+
+def drawn(of_runs, lines=False):
+    """The points of the lines of one key, and the heights between which its bands are."""
+    [axes] = picture(
+        {"x": {run: Series.of(logs, "x") for run, logs in of_runs.items()}}, {run: run for run in of_runs}, lines
+    ).axes
+    paths = [path.vertices[:, 1] for area in axes.collections for path in area.get_paths()]
+    return [line.get_xydata().tolist() for line in axes.lines], [(path.min(), path.max()) for path in paths]
+
+
+def quantiles(*values, qs=(0.1, 0.5, 1), batch=()):
+    made_by = {"x": lox.reductions.quantiles(qs)}
+    return lox.logdict({"x": np.array(values)}, {"step": {"x": 10 * np.arange(len(values))}}, distributions=made_by)
+
+
+def test_distributions_are_bands_around_the_median():
+    a, b = quantiles([0, 1, 4], [1, 2, 3]), quantiles([2, 3, 8], [3, 4, 5])
+    assert drawn({"a": a}) == ([[[0, 1], [10, 2]]], [(0, 4)])
+    assert drawn({"a": a, "b": b}, lines=True) == ([[[0, 1], [10, 2]], [[0, 3], [10, 4]]], [(0, 4), (2, 8)])
+    assert drawn({"a": a, "b": b}) == ([[[0, 2], [10, 3]]], [(1, 6)])
+    assert drawn({"a": quantiles([3, 4], qs=[1, 0.6])}) == ([[[0, 4]]], [(3, 4)])
+    of_elements = lox.logdict({"x": np.array([[[0, 1, 4], [2, 3, 8]]])}, distributions=a.distributions)
+    assert drawn({"a": of_elements}) == ([[[0, 2]]], [(1, 6)])
+
+    # Those of a histogram are estimated.
+    made_by = {"x": lox.reductions.histogram([0, 10, 20])}
+    logs = lox.logdict({"x": np.uint32([[0, 5, 5, 0], [9, 0, 0, 1], [0, 0, 0, 0]])}, distributions=made_by)
+    lines, areas = drawn({"a": logs})
+    np.testing.assert_allclose(lines, [[[0, 10], [1, 0], [2, np.nan]]])
+    np.testing.assert_allclose(areas, [(0, 18)])
+
+
+def test_distributions_are_listed_shown_and_drawn_by_their_median(lox_main, tmp_path):
+    lox.save(quantiles([0, 1, 4], [1, 2, 30]), tmp_path / "run")
+    assert lox_main("ls", tmp_path)[1][0][1:5] == ["x", "2", "10", "2"]
+    assert lox_main("show", tmp_path)[1][0][3:8] == ["1.5", "0.5", "1", "2", "2"]
+    assert lox_main("plot", tmp_path, "x", "-o", tmp_path / "plot.png")[0] == 0
 
 
 # -- export --------------------------------------------------------------------------------------------------------

@@ -519,3 +519,12 @@ def test_what_is_not_finite_has_its_place_among_the_events():
     assert np.isnan(statistics.last[0,]) and statistics.not_finite == 2
     parts = [lox.logdict({"x": np.ones(shape)}) for shape in ((2, 3), (2, 0), (1, 2))]
     assert [list(numbers) for numbers in numbers_of("x", parts)] == [[1, 1], [1]]
+
+
+def test_a_distribution_has_a_row_for_each_quantile():
+    console = pipe()
+    made_by = {"q": lox.reductions.quantiles([0, 1]), "h": lox.reductions.histogram([0, 1])}
+    data = {"x": np.array([[2.0, 4.0]]), "q": np.array([[1.0, 8.0]]), "h": np.array([[0, 5, 0]])}
+    with lox.loggers.ConsoleLogger(seconds=1000, console=console) as logger:
+        logger.log(logger.init(7), lox.logdict(data, distributions=made_by))
+    assert printed(console).splitlines()[-1] == "x 3  q/q0 1  q/q1 8  h/q0.1 0.1  h/q0.5 0.5  h/q0.9 0.9"

@@ -1,6 +1,8 @@
 """`lox.logdict`: a frozen mapping and pytree with the operations on logs."""
 
 import collections.abc
+import copy
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -348,3 +350,65 @@ def test_an_error_of_a_reduction_has_no_line_where_none_is_known():
         lox.logdict({"k": jax.random.split(jax.random.key(0), 2)}).reduce("sum")
     with pytest.raises(lox.LogValueError, match="of int4, logged at .*test_logdict.py:[0-9]+"):
         lox.spool(lambda x: lox.log({"a": x}), reduce="sum")(jnp.array(1, jnp.int4))
+
+
+# -- distributions -------------------------------------------------------------------------------------------------
+
+MADE_BY = {"h": lox.reductions.histogram([0, 1, 10]), "q": lox.reductions.quantiles([0.1, 0.5])}
+
+
+def distributed(xs):
+    return jax.lax.map(lambda x: lox.log({"h": x, "q": x, "x": x})["x"], xs)
+
+
+def test_logs_know_what_made_their_distributions():
+    xs = jnp.arange(6.0)
+    arrived = []
+    for window in (None, 4):
+        assert lox.spool(distributed, reduce=MADE_BY, window=window)(xs)[1].distributions == MADE_BY
+        reduce = {"q": MADE_BY["q"], "*": MADE_BY["h"]}
+        lox.tap(distributed, arrived.append, reduce=reduce, prefix="q/", window=window)(xs)
+    lox.flush()
+    expected = {"q/h": MADE_BY["h"], "q/q": MADE_BY["q"], "q/x": MADE_BY["h"]}
+    assert [logs.distributions for logs in arrived] == [{key: expected[key] for key in logs} for logs in arrived]
+    assert {key for logs in arrived for key in logs} == expected.keys()
+    # Other reductions make none.
+    logs = lox.spool(distributed)(xs)[1].reduce(MADE_BY)
+    assert logs.distributions == MADE_BY
+    others = {"x": lox.reductions.quantiles(0.5), "h": "mean", "q": lox.reductions.topk(2)}
+    assert logs.reduce(others).distributions == lox.logdict().distributions == {}
+
+
+def test_operations_keep_distributions():
+    logs = lox.spool(distributed, reduce=MADE_BY)(jnp.arange(6.0))[1]
+    kept = {
+        "slice": logs.slice(1),
+        "or": logs.filter("h") | logs.filter("q"),
+        "add": logs + logs,
+        "ungrouped": logs.ungrouped(),
+        "reduce": logs.reduce({"x": "mean"}),
+        "tree.map": jax.tree.map(np.asarray, logs),
+        "jit": jax.jit(lambda logs: logs)(logs),
+        "vmap": jax.vmap(lambda logs: logs)(logs.filter(["h", "q"])),
+        "scan": jax.lax.scan(lambda logs, _: (logs, None), logs, length=2)[0],
+        "cond": jax.lax.cond(True, lambda: logs, lambda: jax.tree.map(jnp.zeros_like, logs)),
+        "pickle": pickle.loads(pickle.dumps(logs)),
+        "copy": copy.deepcopy(logs),
+        "split": lox.spool(distributed, reduce=MADE_BY, on_mismatch="split")(jnp.arange(6.0))[1],
+    }
+    assert {name: of.distributions for name, of in kept.items()} == dict.fromkeys(kept, MADE_BY)
+    assert logs.filter("h").prefix("p/").distributions == {"p/h": MADE_BY["h"]}
+
+
+def test_distributions_are_no_part_of_what_happened():
+    logs = lox.logdict({"h": jnp.array([[1, 2]])}, distributions={"h": lox.reductions.histogram([0])})
+    other = lox.logdict({"h": jnp.array([[1, 2]])}, distributions={"h": lox.reductions.histogram([5])})
+    assert logs == other == lox.logdict({"h": jnp.array([[1, 2]])})
+    assert (logs + other).distributions == {} and (logs | other).distributions == other.distributions
+    assert jax.jit(lambda logs: logs)(logs).distributions != jax.jit(lambda logs: logs)(other).distributions
+
+
+def test_a_distribution_is_one_of_a_key():
+    for wrong in ({"h": "mean"}, {"h": lox.reductions.quantiles(0.5)}, {"g": MADE_BY["h"]}):
+        with pytest.raises(lox.LogValueError, match="distribution"):
+            lox.logdict({"h": jnp.zeros((1, 4))}, distributions=wrong)

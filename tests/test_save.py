@@ -1080,3 +1080,45 @@ def test_a_run_that_goes_on_keeps_what_its_manifest_says(tmp_path, monkeypatch):
     write(tmp_path, logs_of({"x": [2.0]}))
     second = json.loads((tmp_path / RUN / "manifest.json").read_text())
     assert [second[name] for name in ("time", "command")] == [first[name] for name in ("time", "command")]
+
+
+# -- distributions -------------------------------------------------------------------------------------------------
+
+
+def counted(*edges):
+    logs = lox.logdict({"x": jnp.array([0.5, 7.0])}, {"step": {"x": jnp.arange(2)}})
+    return logs.reduce(lox.reductions.histogram(edges)) | logs.prefix("q/").reduce(lox.reductions.quantiles([0.1, 0.9]))
+
+
+def test_saved_distributions_are_known_when_they_are_read(tmp_path):
+    lox.save(counted(-math.inf, 0.1, 2), tmp_path / "a")
+    with saver(tmp_path / "b") as logger:
+        logger.log(logger.init(7), counted(-math.inf, 0.1, 2))
+    found = [lox.load(tmp_path / "a"), *lox.load(tmp_path / "b").values()]
+    for logs in found:
+        assert logs.distributions == counted(-math.inf, 0.1, 2).distributions and len(logs.distributions) == 2
+    assert lox.load(tmp_path, stack=True).distributions == found[0].distributions
+    lox.save(counted(0, 1, 2), tmp_path / "c")
+    assert lox.load(tmp_path, stack=True).distributions.keys() == {"q/x"}
+
+
+def test_events_by_other_edges_are_another_key(tmp_path):
+    memory = lox.loggers.MemoryLogger()
+    with MultiLogger(lox.loggers.SaveLogger(tmp_path), memory) as logger:
+        state = logger.init(7)
+        for edges in ((0, 1), (0, 1), (0, 5)):
+            logger.log(state, counted(*edges))
+    [saved] = lox.load(tmp_path).values()
+    for logs in (saved, memory[state]):
+        assert [logs.distributions[key].edges for key in ("x", "x#2")] == [(0, 1), (0, 5)]
+        assert logs["x"].tolist() == [[0, 1, 1]] * 2 and logs["x#2"].tolist() == [[0, 1, 1]]
+
+
+def test_a_manifest_with_a_damaged_distribution(tmp_path):
+    lox.save(counted(0, 1), tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    for wrong in ({"name": "histogram", "edges": [1, 0]}, {"name": "x"}, {"name": "histogram", "x": 1}):
+        manifest["columns"]["x"][0]["distribution"] = wrong
+        (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+        with pytest.raises(lox.StorageError, match="is damaged"):
+            lox.load(tmp_path)

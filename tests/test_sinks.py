@@ -638,6 +638,136 @@ def test_wandb_has_the_experiment_as_group_or_what_its_options_say(wandb):
     assert [file.stem for file in wandb.files()].count("run-mine") == 1
 
 
+# -- distributions -------------------------------------------------------------------------------------------------
+
+HISTOGRAM = lox.reductions.histogram([0, 1, 4])
+QUANTILES = lox.reductions.quantiles([0, 0.5, 1])
+COUNTS = [[1, 1, 2, 0], [0, 0, 0, 4]]
+BINS = [-1, 0, 1, 4, 7]
+
+
+def distributed(xs):
+    def step(i, x):
+        return i + 1, lox.log({"h": x, "q": x}, step=10 * i)["h"]
+
+    return lax.scan(step, 0, xs)[1]
+
+
+def ways_to_log(way, logger, state, xs):
+    options = {"reduce": {"h": HISTOGRAM, "q": QUANTILES}, "window": 4}
+    if way == "tap":
+        logger.tap(distributed, state, **options)(xs)
+    elif way == "spool":
+        logger.spool(distributed, state, **options)(xs)
+    elif way == "log":
+        logger.log(state, lox.spool(distributed, **options)(xs)[1])
+    elif way == "jit":
+        jax.jit(lambda xs: logger.log(state, lox.spool(distributed, **options)(xs)[1]))(xs)
+    else:
+        parts = xs[:4], xs[4:]
+        for part in parts:
+            logs = lox.spool(distributed)(part)[1]
+            steps = {key: step + 40 * (part is not parts[0]) for key, step in logs.steps["step"].items()}
+            logs = lox.logdict(logs.data, {"step": steps})
+            logger.log(state, logs.reduce({"h": HISTOGRAM, "q": QUANTILES}))
+
+
+def test_distributions_are_known_however_they_are_logged(tensorboard):
+    ways = ["tap", "spool", "log", "jit", "reduce"]
+    xs = jnp.array([-2.0, 0.5, 1.0, 3.0, 4.0, 5.0, 6.0, 99.0])
+    with tensorboard.logger() as logger:
+        for way in ways:
+            ways_to_log(way, logger, logger.init(7, name=way), xs)
+    bins, numbers = tensorboard.bins(), tensorboard.numbers()
+    for way in ways:
+        assert bins[way] == {"h": [(30, (COUNTS[0][:3], BINS[:4])), (70, (COUNTS[1][3:], BINS[3:]))]}
+        assert numbers[way].keys() == {"q/q0", "q/q0.5", "q/q1"}
+        for name, expected in [("q/q0", [-2, 4]), ("q/q0.5", [0.5, 5]), ("q/q1", [3, 99])]:
+            assert [step for step, _ in numbers[way][name]] == [30, 70]
+            np.testing.assert_allclose([number for _, number in numbers[way][name]], expected, rtol=0.01)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_a_histogram_has_the_counts_and_edges_that_were_asked_for(request, name):
+    sink = request.getfixturevalue(name)
+    with sink.logger() as logger:
+        ways_to_log("spool", logger, logger.init(7), jnp.array([-2.0, 0.5, 1.0, 3.0, 4.0, 5.0, 6.0, 99.0]))
+    bins, steps = sink.bins()[NAME]["h"], [30, 70]
+    assert bins == [(step, (counts, BINS)) for step, counts in zip(steps, COUNTS, strict=True)]
+    assert [step for step, _ in sink.numbers()[NAME]["q/q0.5"]] == steps
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("batch_as", ["mean", "each", "histogram"])
+def test_counts_of_batch_elements_and_of_elements_of_values_are_added_up(tensorboard, batch_as):
+    run = jax.vmap(lambda x: lox.log({"h": jnp.stack([x, x + 1]), "q": x}, step=x.astype(int)))
+    logs = lox.spool(run, reduce={"h": HISTOGRAM, "q": QUANTILES})(jnp.array([0.5, 3.0]))[1]
+    logged(tensorboard, logs, batch_as=batch_as)
+    bins, numbers = tensorboard.bins()[NAME], tensorboard.numbers()[NAME]
+    if batch_as == "each":
+        assert bins == {"h/0": [(0, ([1, 1], BINS[1:4]))], "h/1": [(3, ([1, 1], BINS[2:]))]}
+        assert numbers.keys() == {f"q/{element}/{q}" for element in range(2) for q in ("q0", "q0.5", "q1")}
+    else:
+        assert bins.pop("h") == [(0, ([1, 2, 1], BINS[1:]))]
+        names = {"q/q0", "q/q0.5", "q/q1"}
+        assert (bins.keys() if batch_as == "histogram" else numbers.keys()) == names
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("edges", "counts", "expected", "ends"),
+    [
+        ([-np.inf, 0, np.inf], [0, 2, 3, 4], [2, 7], [-1, 0, 1]),
+        ([8.0], [1, 2], [1, 2], [4, 8, 12]),
+        ([-np.inf, np.inf], [0, 2, 1], [3], [-1, 1]),
+        ([-1e308, 1e308], [1, 2, 3], [1, 2, 3], [-np.finfo(float).max, -1e308, 1e308, np.finfo(float).max]),
+    ],
+)
+def test_edges_are_finite_in_a_sink(trackio, edges, counts, expected, ends):
+    made_by = {"h": lox.reductions.histogram(edges)}
+    logged(trackio, lox.logdict({"h": np.uint32([counts])}, distributions=made_by))
+    assert trackio.bins()[NAME]["h"] == [(0, (expected, ends))]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_neighbours_of_more_bins_than_a_sink_has_become_one(request, name):
+    sink = request.getfixturevalue(name)
+    made_by = {"h": lox.reductions.histogram(range(999))}
+    logged(sink, lox.logdict({"h": np.arange(1000, dtype=np.uint32)[None]}, distributions=made_by))
+    [(_, (counts, edges))] = sink.bins()[NAME]["h"]
+    assert counts == [4 * i + 1 for i in range(500)] and edges == [*range(-1, 1001, 2)]
+
+
+@pytest.mark.integration
+def test_mlflow_estimates_quantiles_of_a_histogram(mlflow):
+    counts = np.uint32([[0, 10, 0, 0], [5, 0, 0, 5], [0, 0, 0, 0]])
+    logged(mlflow, lox.logdict({"h": counts}, distributions={"h": HISTOGRAM}))
+    numbers = mlflow.numbers()[NAME]
+    assert numbers["h/q0.1"][:2] == [(0, 0.1), (1, 0)]
+    assert numbers["h/q0.5"][0] == (0, 0.5) and numbers["h/q0.9"][1] == (1, 4)
+    assert np.isnan(numbers["h/q0.5"][2][1])
+
+
+@pytest.mark.integration
+def test_what_is_no_distribution_any_more_is_an_array_or_a_number(tensorboard):
+    logs = lox.logdict({"h": jnp.array([[0.0, 1.0, 2.0, 5.0]])}).reduce(lox.reductions.histogram([2, 3], pool=True))
+    halves = jax.tree.map(lambda counts: counts[:, :2], logs)
+    total = jax.tree.map(lambda counts: counts.sum(-1), logs)
+    logged(tensorboard, halves.prefix("halves/") | total.prefix("total/"))
+    assert tensorboard.ranges()[NAME]["halves/h"] == [(0, (1, 2))]
+    assert tensorboard.numbers()[NAME] == {"total/h": [(0, 4)]}
+
+
+@pytest.mark.integration
+def test_a_key_that_is_called_like_a_quantile_is_apart(tensorboard):
+    logs = lox.logdict({"x": jnp.arange(3.0)}).reduce(QUANTILES)
+    logged(tensorboard, logs | lox.logdict({"x/q1": np.array([7.0])}))
+    assert tensorboard.numbers()[NAME]["x/q1"] == [(0, 7)]
+    np.testing.assert_allclose(tensorboard.numbers()[NAME]["x/q1_"], [(0, 2)], rtol=0.01)
+
+
 # -- images --------------------------------------------------------------------------------------------------------
 
 

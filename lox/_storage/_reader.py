@@ -30,8 +30,8 @@ def load(path: str | Path, *, stack: bool = False) -> Any:
         The `lox.logdict` of a run; or a mapping from the names of runs to such; or, with `stack`, one that holds all
         runs in memory. Arrays of more than 64 KiB are mapped from disk, and read when they are used. Before Python
         3.13, each that is mapped keeps a file descriptor, and those are that have more than 1 MiB. A key whose shape,
-        dtype or counters changed goes on as ``"key#2"``, or the next number that is no other key. Typed PRNG keys are
-        their data, so that reading needs no device: `jax.random.wrap_key_data(data, impl=data.impl)`.
+        dtype, counters or distribution changed goes on as ``"key#2"``, or the next number that is no other key. Typed
+        PRNG keys are their data, so that reading needs no device: `jax.random.wrap_key_data(data, impl=data.impl)`.
 
     Raises:
         StorageError: There are no logs, or those of a run are damaged; others are read by their own path. An `OSError`.
@@ -138,7 +138,7 @@ def _read(path: Path, manifest: Mapping[str, Any]) -> logdict:
             if part is not None:
                 parts.append(part)
     logs = concatenated(parts)
-    return logdict(logs.data, logs.steps, logs.mask, _dropped(manifest, path))
+    return logdict(logs.data, logs.steps, logs.mask, _dropped(manifest, path), logs.distributions)
 
 
 def _dropped(manifest: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -165,4 +165,6 @@ def _read_segment(path: Path, key: str, segment: Segment) -> logdict | None:
     count = min(map(len, arrays.values()))
     steps = {name: {key: from_stored(arrays[name][:count], dtype)} for name, dtype, _ in segment.steps}
     mask = {key: arrays["@mask"][:count]} if "@mask" in arrays else {}
-    return logdict({key: from_stored(arrays[""][:count], segment.dtype)}, steps, mask)
+    values = from_stored(arrays[""][:count], segment.dtype)
+    distributions = {} if segment.distribution is None else {key: segment.distribution}
+    return logdict({key: values}, steps, mask, distributions=distributions)

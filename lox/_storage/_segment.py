@@ -13,6 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from lox._distributions import Distribution, as_json, from_json
 from lox._exceptions import LogDataError, StorageError
 from lox._keys import impl_of, key_data
 from lox._logdict import logdict
@@ -38,6 +39,7 @@ class Segment:
         shape: The shape of a value.
         steps: The dtypes of the counters, by name.
         lanes: The shape of the mask of an event, or None when all batch elements are there.
+        distribution: The reduction that made the values, where it was a histogram or quantiles.
     """
 
     stem: str
@@ -46,6 +48,7 @@ class Segment:
     shape: tuple[int, ...]
     steps: tuple[tuple[str, str, tuple[int, ...]], ...]
     lanes: tuple[int, ...] | None
+    distribution: Distribution | None = None
 
     @classmethod
     def of(cls, logs: logdict, key: str) -> Segment:
@@ -58,7 +61,8 @@ class Segment:
         steps = [(name, of[key].dtype, of[key].shape[1:]) for name, of in logs.steps.items() if key in of]
         lanes = logs.mask[key].shape[1:] if key in logs.mask else None
         impl = None if type(value) is np.ndarray else impl_of(value)
-        return _segment(key, value.dtype, impl, value.shape[1:], tuple(steps), lanes)
+        distribution = logs.distributions.get(key)
+        return _segment(key, value.dtype, impl, value.shape[1:], tuple(steps), lanes, distribution)
 
     def columns(self) -> Iterator[tuple[str, str, np.dtype, tuple[int, ...], Callable[[logdict, str], Any]]]:
         """For each column: its part, the name of its file, its dtype on disk, its shape, and its entries in logs."""
@@ -73,7 +77,9 @@ class Segment:
 
     def to_json(self) -> dict[str, Any]:
         """What the manifest says of it."""
-        return dataclasses.asdict(self)
+        found = dataclasses.asdict(dataclasses.replace(self, distribution=None))
+        del found["distribution"]
+        return found if self.distribution is None else found | {"distribution": as_json(self.distribution)}
 
     @classmethod
     def from_json(cls, key: str, found: Mapping[str, Any]) -> Segment:
@@ -87,6 +93,7 @@ class Segment:
             tuple(found["shape"]),
             tuple((name, dtype, tuple(shape)) for name, dtype, shape in found["steps"]),
             None if found["lanes"] is None else tuple(found["lanes"]),
+            None if found.get("distribution") is None else from_json(found["distribution"]),
         )
         for dtype in (segment.dtype, *(dtype for _, dtype, _ in segment.steps)):
             stored_dtype(dtype)
@@ -94,9 +101,13 @@ class Segment:
 
 
 @functools.lru_cache(100_000)  # One is asked for at every event.
-def _segment(key: str, dtype: Any, impl: str | None, shape: Any, steps: tuple[Any, ...], lanes: Any) -> Segment:
+def _segment(
+    key: str, dtype: Any, impl: str | None, shape: Any, steps: tuple[Any, ...], lanes: Any, distribution: Any
+) -> Segment:
     named = tuple(sorted((name, of.name, of_shape) for name, of, of_shape in steps))
-    segment = Segment(file_name(key), 0, dtype.name if impl is None else f"key<{impl}>", shape, named, lanes)
+    segment = Segment(
+        file_name(key), 0, dtype.name if impl is None else f"key<{impl}>", shape, named, lanes, distribution
+    )
     for each in (dtype, *(of for _, of, _ in steps)):
         if not is_of_bits(each) and each.kind not in "biufc":
             raise LogDataError(f"{key!r} cannot be saved: {each} is no dtype of numbers, truth values or PRNG keys.")

@@ -41,7 +41,13 @@ def stacked(runs: Mapping[str, logdict]) -> logdict:
         if any(key in logs.dropped for logs in runs.values()):
             of_runs = [logs.dropped[key][None] if key in logs.dropped else None for logs in runs.values()]
             dropped[key] = _side_by_side(of_runs, 1)[0]
-    return logdict(data, steps, mask, dropped)
+    first = {key: each for logs in list(runs.values())[::-1] for key, each in logs.distributions.items()}
+    of_all = {
+        key: each
+        for key, each in first.items()
+        if all(logs.distributions.get(key) == each for logs in runs.values() if key in logs)
+    }
+    return logdict(data, steps, mask, dropped, of_all)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from lox._bins import Histogram
+from lox._distributions import QS, estimated, middle
 from lox._host_values import PlainEvents, real
 from lox._keys import impl_of
 from lox._logdict import logdict
@@ -19,13 +22,16 @@ class Series:
     Attributes:
         counter: What they are numbered by: "step", or "event" where no step was logged.
         steps: The steps, or the numbers of the events.
-        values: The numbers: of an array the mean, over batch elements as well; of complex ones the absolute value; NaN
-            where there is none. None for PRNG keys.
+        values: The numbers: of an array the mean, over batch elements as well; of quantiles, and of those that are
+            estimated of a histogram, the one nearest to the median; of complex ones the absolute value; NaN where there
+            is none. None for PRNG keys.
+        band: The lowest of the quantiles and the highest one, shape `(2, events)`; None of other keys.
     """
 
     counter: str
     steps: np.ndarray
     values: np.ndarray | None
+    band: np.ndarray | None = None
 
     @classmethod
     def of(cls, logs: logdict, key: str, start: int = 0) -> Series:
@@ -34,8 +40,12 @@ class Series:
         there = _in_some_lane(events.happened)
         counted = "step" in events.steps
         steps = events.counter("step") if counted else start + np.arange(len(there))
-        values = None if events.impl is not None else events.numbers()[there]
-        return cls("step" if counted else "event", steps[there], values)
+        counter, steps = "step" if counted else "event", steps[there]
+        if events.distribution is None:
+            return cls(counter, steps, None if events.impl is not None else events.numbers()[there])
+        qs, values = _quantiles(events)
+        ends = values[there][:, [np.argmin(qs), np.argmax(qs)]].T
+        return cls(counter, steps, values[there][:, middle(qs)], ends)
 
     @property
     def not_finite(self) -> int:
@@ -43,9 +53,23 @@ class Series:
         return 0 if self.values is None else int((~np.isfinite(self.values)).sum())
 
 
+def _quantiles(events: PlainEvents) -> tuple[Sequence[float], np.ndarray]:
+    """The quantiles of each event, shape `(events, qs)`: their means, or what is estimated of a histogram."""
+    made_by = events.distribution
+    if isinstance(made_by, Histogram):
+        return QS, estimated(made_by, events.counts())
+    each = [dataclasses.replace(events, values=events.values[..., place]) for place in range(made_by.size)]
+    return made_by.qs, np.stack([one.numbers() for one in each], 1)
+
+
 def numbers(logs: logdict, key: str) -> np.ndarray:
-    """All numbers of the events of a key that happened; those of complex ones are absolute values."""
+    """All numbers of the events of a key that happened; those of complex ones are absolute values.
+
+    Of a distribution they are those of `Series`.
+    """
     events = PlainEvents.of(logs, key)
+    if events.distribution is not None:
+        return np.asarray(Series.of(logs, key).values)
     return real(events.values[events.happened]).reshape(-1)
 
 
@@ -77,4 +101,6 @@ def _in_some_lane(mask: Any) -> np.ndarray:
 
 def _part(logs: logdict, key: str, part: slice) -> logdict:
     steps = {name: {key: of[key][part]} for name, of in logs.steps.items() if key in of}
-    return logdict({key: logs[key][part]}, steps, {key: logs.mask[key][part]} if key in logs.mask else {})
+    mask = {key: logs.mask[key][part]} if key in logs.mask else {}
+    distributions = {key: logs.distributions[key]} if key in logs.distributions else {}
+    return logdict({key: logs[key][part]}, steps, mask, distributions=distributions)

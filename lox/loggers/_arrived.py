@@ -9,7 +9,7 @@ import numpy as np
 
 from lox._deliver import DEVICES, INNER, LABEL, SHARDED
 from lox._exceptions import LogDataError
-from lox._logdict import logdict
+from lox._logdict import distributions_of, logdict
 from lox.loggers._state import number_of
 
 SEVERAL_OF_ONE = (
@@ -58,10 +58,11 @@ def by_group(logs: logdict) -> Iterator[tuple[int, logdict]]:
     """
     names = sorted(name for name in logs.steps if name.startswith(LABEL) and name[len(LABEL) :].isdigit())
     counters = {name: of for name, of in logs.steps.items() if name == INNER or not name.startswith(LABEL)}
-    words_of = logs.steps[names[0]]
+    words_of, made = logs.steps[names[0]], distributions_of(logs)
     if not logs.mask and all(words_of[key].ndim == 1 for key in logs.data):  # There is one run, and all happened.
         key = next(iter(logs.data))
-        yield number_of([logs.steps[name][key][0].item() for name in names]), logdict(logs.data, counters)
+        run = number_of([logs.steps[name][key][0].item() for name in names])
+        yield run, logdict(logs.data, counters, distributions=made)
         return
     axis = arrived(logs).axis
     runs: dict[int, tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, Any]]] = {}
@@ -88,4 +89,4 @@ def by_group(logs: logdict) -> Iterator[tuple[int, logdict]]:
                 steps.setdefault(name, {})[key] = step
     for run, (data, steps, mask) in runs.items():
         if data:
-            yield run, logdict(data, steps, mask)
+            yield run, logdict(data, steps, mask, distributions={key: made[key] for key in data if key in made})

@@ -11,11 +11,11 @@ import numpy as np
 
 from lox._exceptions import LogDataError, LogValueError
 from lox._extras import extra
-from lox._logdict import logdict
+from lox._logdict import distributions_of, logdict
 from lox._misspelt import says_what_was_meant
 from lox._run_all import raise_first
 from lox._text import number, sparkline, visible
-from lox.loggers._curves import curves
+from lox.loggers._curves import BatchAs, curves
 from lox.loggers._logger import Logger
 from lox.loggers._run import Run
 from lox.loggers._statistics import BARS, Statistics, numbers_of
@@ -37,10 +37,11 @@ class ConsoleLogger(Logger):
     On a terminal it is a table that is drawn anew ten times a second at most, below what the program prints: for each
     key the last value, mean, smallest and largest value, and a line of all values. Values of several runs are shown as
     mean ± standard deviation of the runs' last ones, arrays and batches as the mean of their elements, complex numbers
-    as their absolute values. With ``batch_as="each"`` each batch element has a row of its own. What is not finite is
-    counted, shown in red, and left out of the mean and the range. With ``overflow="drop"`` it says how many deliveries
-    were dropped. In a notebook the table is an output of the cell that first logs. Elsewhere, as in a file, a line of
-    text is printed every few seconds.
+    as their absolute values. With ``batch_as="each"`` each batch element has a row of its own. Quantiles have one each,
+    and histograms one for each of three estimated quantiles. What is not finite is counted, shown in red, and left out
+    of the mean and the range. With ``overflow="drop"`` it says how many deliveries were dropped. In a notebook the
+    table is an output of the cell that first logs. Elsewhere, as in a file, a line of text is printed every few
+    seconds.
 
     What a program prints without a newline at its end may be overwritten by the table.
 
@@ -107,7 +108,9 @@ class ConsoleLogger(Logger):
         """See `Logger`."""
         errors: list[LogDataError] = []
         if self.batch_as == "each":
-            logs = _of_each(run, logs, errors)
+            logs = _as_curves(run, logs, logs, "each", errors)
+        elif made := distributions_of(logs):
+            logs = logs.filter(lambda key: key not in made) | _as_curves(run, logs, made, "mean", errors)
         with self._lock:
             self._held.append((run.identity, logs))
             if len(self._held) >= HELD:
@@ -225,13 +228,13 @@ class ConsoleLogger(Logger):
         return f"ConsoleLogger({self._totals})" if self._totals else "ConsoleLogger()"
 
 
-def _of_each(run: Run, logs: logdict, errors: list[LogDataError]) -> logdict:
-    """Logs whose batch elements are keys of their own. What is wrong with a key is appended to the errors."""
+def _as_curves(run: Run, logs: logdict, keys: Iterable[str], batch_as: BatchAs, errors: list[LogDataError]) -> logdict:
+    """The logs of some keys, whose curves are keys of their own. What is wrong with a key is appended to the errors."""
     data: dict[str, Any] = {}
     steps: dict[str, dict[str, Any]] = {}
-    for key in logs:
+    for key in keys:
         try:
-            for name, events in curves(run, logs, key, "each"):
+            for name, events in curves(run, logs, key, batch_as):
                 data[name] = events.values
                 for counter, step in events.steps.items():
                     steps.setdefault(counter, {})[name] = step

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
 
+from lox._bins import Histogram, Quantiles
+from lox._distributions import QS, estimated, name_of
 from lox._exceptions import LogDataError
-from lox._host_values import PlainEvents
+from lox._host_values import PlainEvents, along
 from lox._logdict import logdict
 from lox.loggers._run import Run
 
@@ -25,7 +27,7 @@ MOST = 512
 
 
 def curves(
-    run: Run, logs: logdict, key: str, batch_as: BatchAs, is_image: bool = False
+    run: Run, logs: logdict, key: str, batch_as: BatchAs, is_image: bool = False, with_histograms: bool = False
 ) -> Iterator[tuple[str, PlainEvents]]:
     """The curves of one key, by name.
 
@@ -37,19 +39,63 @@ def curves(
             counters of the first of them; "each", for a curve of each batch element, called `"key/0"`, or `"key/0/1"`
             where there are two batch axes; "histogram", for the events as they are.
         is_image: Whether the values are images, which stay as they are.
+        with_histograms: Whether histograms stay what they are, one of all elements, and of all batch elements unless
+            each is apart. Without it, they become estimates of quantiles.
+
+    Quantiles become a curve for each, called `"key/q0.5"`, or `"key/0/q0.5"`.
 
     Raises:
         LogDataError: There are too many batch elements for "each". A `TypeError`.
     """
     events = PlainEvents.of(logs, key, run.batch_ndim.get(key, 0))
+    if is_image or events.distribution is None:
+        yield from _of_batch(run, key, events, batch_as, is_image)
+        return
+    if 0 in events.batch:  # It happened in none.
+        return
+    number = run.seen.get(key, 0) + np.arange(len(events.values))
+    if isinstance(events.distribution, Histogram) and batch_as != "each":
+        of_batch = [(key, _of_all(events, events.counts()))]
+    else:
+        of_batch = [*_of_batch(run, key, events, batch_as, False)]
+    for name, each in of_batch:
+        if EVENT not in each.steps:
+            each = dataclasses.replace(each, steps=each.steps | {EVENT: along(number, each.happened.shape)})
+        if isinstance(each.distribution, Histogram):
+            each = dataclasses.replace(each, values=each.counts())
+            if with_histograms:
+                yield name, each
+            else:
+                yield from _of_quantiles(run, logs, name, each, QS, estimated(each.distribution, each.values))
+        elif isinstance(each.distribution, Quantiles):
+            yield from _of_quantiles(run, logs, name, each, each.distribution.qs, each.values)
+
+
+def _of_quantiles(
+    run: Run, logs: logdict, name: str, events: PlainEvents, qs: Sequence[float], values: np.ndarray
+) -> Iterator[tuple[str, PlainEvents]]:
+    for place, q in enumerate(qs):
+        curve = f"{name}/{name_of(q)}"
+        while curve in logs or curve in run.seen:  # It is another key.
+            curve += "_"
+        yield curve, dataclasses.replace(events, values=values[..., place], distribution=None)
+
+
+def _of_batch(
+    run: Run, key: str, events: PlainEvents, batch_as: BatchAs, is_image: bool
+) -> Iterator[tuple[str, PlainEvents]]:
     if batch_as == "each":
         yield from [(_with_mark(key), events)] if is_image else _of_each(run, key, events)
     elif batch_as == "histogram" or is_image or 0 in events.batch:
         yield key, events
     else:
-        steps = {name: events.counter(name) for name in events.steps}
-        happened = np.ones(len(events.values), bool)
-        yield key, dataclasses.replace(events, values=events.means(), steps=steps, happened=happened)
+        yield key, _of_all(events, events.means())
+
+
+def _of_all(events: PlainEvents, values: np.ndarray) -> PlainEvents:
+    """The events with values of all batch elements, at the counters of the first of them."""
+    steps = {name: events.counter(name) for name in events.steps}
+    return dataclasses.replace(events, values=values, steps=steps, happened=np.ones(len(values), bool))
 
 
 def _of_each(run: Run, key: str, events: PlainEvents) -> Iterator[tuple[str, PlainEvents]]:

@@ -14,7 +14,7 @@ from lox._timeline import Timeline
 T = TypeVar("T")
 
 Layout = Any
-"""What events agree on that can be in one array: their keys and counters, with dtypes and shapes."""
+"""What events agree on that can be in one array: their keys and counters, with dtypes, shapes and distributions."""
 
 
 def alike(items: Iterable[T], layout: Callable[[T], Any], keys: Callable[[T], set[Any]]) -> Iterator[list[list[T]]]:
@@ -44,7 +44,7 @@ def joined(parts: Iterable[logdict]) -> Iterator[logdict]:
 
 def _layout(timeline: Timeline) -> Layout:
     parts = [(name, *layout_of(array)) for of in (timeline.values, timeline.steps) for name, array in of.items()]
-    return (len(timeline.values), timeline.mask is None, *parts)
+    return (len(timeline.values), timeline.mask is None, *timeline.distributions.items(), *parts)
 
 
 def layout_of(array: Any) -> Layout:
@@ -59,7 +59,8 @@ def _one_after_the_other(timelines: list[Timeline]) -> Timeline:
 
     values = {name: all_of([each.values[name] for each in timelines]) for name in first.values}
     steps = {name: all_of([each.steps[name] for each in timelines]) for name in first.steps}
-    return Timeline(values, steps, None if first.mask is None else all_of([each.mask for each in timelines]))
+    mask = None if first.mask is None else all_of([each.mask for each in timelines])
+    return Timeline(values, steps, mask, distributions=first.distributions)
 
 
 def all_of(arrays: list[Any]) -> Any:

@@ -22,7 +22,7 @@ from lox._effect import emit, recording
 from lox._events import NOWHERE, Event
 from lox._exceptions import LogDataError, LoggerWarning, LogValueError, SpoolWarning
 from lox._log import log
-from lox._logdict import logdict
+from lox._logdict import described, distributions_of, logdict
 from lox._misspelt import says_what_was_meant
 from lox._run_all import each
 from lox._spool import labelled_spool
@@ -68,8 +68,11 @@ from lox.loggers._worker import Worker
 
 Function = Callable[..., Any]
 
-Delivery = tuple[Callable[[], Description], Arrived, Arrays]
-"""What a program gave to `log`: what describes its run, where it comes from, and the arrays."""
+Delivery = tuple[Callable[[], Description], Arrived, Mapping[str, Any], Arrays]
+"""What a program gave to `log`: what describes its run, where it comes from, the distributions, and the arrays."""
+
+NO_DISTRIBUTIONS: Mapping[str, Any] = {}
+"""What most logs have."""
 
 NOWHERE_ELSE = Arrived()
 """What comes from no program on devices."""
@@ -341,7 +344,7 @@ class Logger:
             self._log_collected(run, logs, read_counters("logger.log", steps) if steps else {})
         elif is_outermost():
             event = in_context(Event(*read_values("logger.log", logs, steps), None, (), NOWHERE))
-            self._log_now(run, parts_of_event(event.values, event.steps), as_events)
+            self._log_now(run, parts_of_event(event.values, event.steps), then=as_events)
         else:
             event = read_event("logger.log", logs, (), "", None, steps)
             strip(self._tapped(lambda: emit((in_context(event),)), run, {}))()
@@ -352,14 +355,22 @@ class Logger:
                 raise LogDataError(
                     f"A lox.logdict holds events along a first axis, and the values of {key!r} have none."
                 )
+        distributions = distributions_of(logs)
         if is_outermost():
-            self._log_now(state, parts_of(logs, counters))
+            self._log_now(state, parts_of(logs, counters), distributions)
             return
         with ambient(None):  # Of logs that are there already, contexts say nothing.
             logs = with_counters(logs, counters)
-            strip(self._tapped(lambda: log(packed(logs)), state, {}, self._take_packed))()
+            take = functools.partial(self._take_packed, distributions)
+            strip(self._tapped(lambda: log(packed(logs)), state, {}, take))()
 
-    def _log_now(self, state: State, parts: Arrays, then: Callable[[Arrays], Arrays] | None = None) -> None:
+    def _log_now(
+        self,
+        state: State,
+        parts: Arrays,
+        distributions: Mapping[str, Any] = NO_DISTRIBUTIONS,
+        then: Callable[[Arrays], Arrays] | None = None,
+    ) -> None:
         """Delivers logs of which these are the arrays, or what `then` makes of them when they are arrays of NumPy."""
         first = home(array for part in parts for array in part.values()) if here().processes > 1 else None
         if first is not None:
@@ -368,7 +379,7 @@ class Logger:
             if first != here().process:
                 return
         come_from = NOWHERE_ELSE if first is None else Arrived(jax.device_count())
-        self._deliver(functools.partial(_write_now, state._describe, come_from, kept(parts), then))
+        self._deliver(functools.partial(_write_now, state._describe, come_from, distributions, kept(parts), then))
 
     def flush(self) -> None:
         """Waits until all is written that was logged before, and raises what was raised meanwhile.
@@ -542,8 +553,8 @@ class Logger:
                 describe = functools.partial(_described, parts, arrived(logs), static)
                 self._learn(group, functools.cache(describe))
 
-        described = {"words": state.words, "config": state.config}
-        describe = strip(labelled_tap(lambda: log(described), take_description, of_run))
+        about = {"words": state.words, "config": state.config}
+        describe = strip(labelled_tap(lambda: log(about), take_description, of_run))
 
         @functools.wraps(tapped, updated=())
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -559,8 +570,8 @@ class Logger:
     def _take(self, logs: logdict) -> None:
         self._deliver(functools.partial(_write_all, logs))
 
-    def _take_packed(self, logs: logdict) -> None:
-        self._deliver(functools.partial(_write_packed, logs))
+    def _take_packed(self, distributions: Mapping[str, Any], logs: logdict) -> None:
+        self._deliver(functools.partial(_write_packed, logs, distributions))
 
     def _deliver(self, task: Callable[[Logger], None]) -> None:
         """Has the logger's thread do something with it, after all that was delivered before."""
@@ -629,8 +640,9 @@ class Logger:
             each(self._write_alike, groups)
 
     def _write_alike(self, deliveries: list[Delivery]) -> None:
-        describe, come_from, _ = deliveries[0]
-        self._write_run(describe(), logs_of([parts for *_, parts in deliveries]), come_from)
+        describe, come_from, distributions, _ = deliveries[0]
+        logs = logs_of([parts for *_, parts in deliveries])
+        self._write_run(describe(), described(logs, distributions.get) if distributions else logs, come_from)
 
     def _write_run(self, description: Description, logs: logdict, come_from: Arrived) -> None:
         """Writes what happened of logs of a run, if this process writes it.
@@ -734,12 +746,13 @@ def _write_all(logs: logdict, logger: Logger) -> None:
 def _write_now(
     describe: Callable[[], Description],
     come_from: Arrived,
+    distributions: Mapping[str, Any],
     read: Callable[[], Arrays],
     then: Callable[[Arrays], Arrays] | None,
     logger: Logger,
 ) -> None:
     parts = read()
-    logger._kept.append((describe, come_from, parts if then is None else then(parts)))
+    logger._kept.append((describe, come_from, distributions, parts if then is None else then(parts)))
     if not logger.gathers:
         logger._write_kept()
     elif len(logger._kept) + logger._count >= GATHERED:
@@ -749,19 +762,19 @@ def _write_now(
 
 def _layout(delivery: Delivery) -> Hashable:
     """What deliveries agree on that are written as one."""
-    *of_run, parts = delivery
-    return (*of_run, layout_of_parts(parts))
+    describe, come_from, distributions, parts = delivery
+    return (describe, come_from, *distributions.items(), layout_of_parts(parts))
 
 
 def _keys(delivery: Delivery) -> set[Hashable]:
     """The run and key of each event: their order stays."""
-    describe, _, parts = delivery
+    describe, *_, parts = delivery
     return {(describe().identity, key) for key in keys_in(parts)}
 
 
-def _write_packed(logs: logdict, logger: Logger) -> None:
+def _write_packed(logs: logdict, distributions: Mapping[str, Any], logger: Logger) -> None:
     come_from = arrived(logs)
-    found = ((group, unpacked(event, bool(come_from.axis))) for group, event in by_group(logs))
+    found = ((group, unpacked(event, bool(come_from.axis), distributions)) for group, event in by_group(logs))
     logger._write_groups(found, come_from)
 
 

@@ -178,11 +178,12 @@ class MlflowLogger(Logger):
     names.
 
     Numbers become metrics. An array becomes four metrics of what is finite in it, unless nothing is: `KEY.mean`,
-    `KEY.std`, `KEY.min` and `KEY.max`. Values with batch axes become their mean, or what `batch_as` says. The step is
-    the counter `step`, or the number of the event where none was logged or it is of floats; other counters are metrics
-    as well. A character that names of metrics cannot have is written as its code point, `*` as `_x2a-`, and a name of
-    more than 250 characters ends with a hash instead. A key that is the name of one of its counters gets `_x-` at its
-    end. MLflow keeps NaN, and infinities as the largest float.
+    `KEY.std`, `KEY.min` and `KEY.max`. Values with batch axes become their mean, or what `batch_as` says. Quantiles are
+    a metric each, `KEY/q0.5`; MLflow has no histograms, so what `lox.reductions.histogram` made becomes estimates of
+    the quantiles 0.1, 0.5 and 0.9. The step is the counter `step`, or the number of the event where none was logged or
+    it is of floats; other counters are metrics as well. A character that names of metrics cannot have is written as its
+    code point, `*` as `_x2a-`, and a name of more than 250 characters ends with a hash instead. A key that is the name
+    of one of its counters gets `_x-` at its end. MLflow keeps NaN, and infinities as the largest float.
 
     The active run and the tracking URI of the module `mlflow` are neither used nor changed. MLflow itself sends usage
     statistics, unless the environment has `MLFLOW_DISABLE_TELEMETRY=true`.
@@ -275,7 +276,7 @@ class MlflowLogger(Logger):
         """See `Logger`."""
         numbers: list[tuple[str, float, int]] = []
         try:
-            for row in rows(run, logs, self._images, whole=True, batch_as=self.batch_as):
+            for row in rows(run, logs, self._images, True, self.batch_as, with_histograms=False):
                 self._write_row(run, row, numbers)
         finally:
             if numbers:

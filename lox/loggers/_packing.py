@@ -19,7 +19,7 @@ from lox._arguments import untyped
 from lox._deliver import INNER
 from lox._host_values import along
 from lox._keys import impl_of, key_data
-from lox._logdict import logdict, map_timelines, of_timelines
+from lox._logdict import described, logdict, map_timelines, of_timelines
 from lox._timeline import Timeline
 from lox.loggers._gathering import all_of, layout_of
 
@@ -123,7 +123,7 @@ def parts_of(logs: logdict, counters: Mapping[str, Any]) -> Arrays:
     """
     parts: list[Mapping[str, Any]] = [counters]
     for values, *others in logs._parts:
-        steps, mask, dropped = others or ({}, None, None)
+        steps, mask, dropped, *_ = others or ({}, None, None)
         parts += values, steps, {} if mask is None else {"mask": mask}, {} if dropped is None else {"dropped": dropped}
     return parts
 
@@ -186,7 +186,7 @@ def _counted(timeline: Timeline, counters: Mapping[str, Any]) -> Timeline:
         name: along(value, shape) if isinstance(value, np.ndarray) else jnp.full(shape, value)
         for name, value in counters.items()
     }
-    return Timeline(timeline.values, full | timeline.steps, timeline.mask, timeline.dropped)
+    return dataclasses.replace(timeline, steps=full | timeline.steps)
 
 
 def items(logs: logdict) -> Iterator[tuple[str, Any]]:
@@ -215,7 +215,7 @@ def packed(logs: logdict) -> dict[str, Any]:
     return {name: alike(part) for name, part in parts.items()} | {"steps": steps}
 
 
-def unpacked(event: logdict, with_shards: bool) -> logdict:
+def unpacked(event: logdict, with_shards: bool, distributions: Mapping[str, Any]) -> logdict:
     """The logs in an event. Their axis of shards, if there is one, comes first in it and second in them."""
     parts: dict[str, Any] = {"data": {}, "steps": {}, "mask": {}, "dropped": {}}
     for path, (value,) in event.items():
@@ -229,7 +229,7 @@ def unpacked(event: logdict, with_shards: bool) -> logdict:
             parts[part][key] = value
         if with_shards and part == "data" and path in event.mask:
             parts["mask"].setdefault(key, np.broadcast_to(event.mask[path][0], value.shape[:2]))
-    return logdict(**parts)
+    return described(logdict(**parts), distributions.get)
 
 
 def happened(logs: logdict) -> logdict:

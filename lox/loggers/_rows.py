@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from lox._distributions import in_bins
 from lox._exceptions import LogDataError
 from lox._host_values import PlainEvents, plain
 from lox._logdict import logdict
@@ -29,6 +30,8 @@ class Row:
         arrays: What is finite in the arrays of another size, as `float64` of shape `(numbers,)`, by key; a key is
             absent when nothing is.
         images: The values that are images, as `image` makes them, by key.
+        histograms: The counts of histograms and the edges of their bins, as `in_bins` makes them, by key; a key is
+            absent when nothing was counted.
     """
 
     step: int | float
@@ -37,6 +40,7 @@ class Row:
     numbers: dict[str, int | float] = dataclasses.field(default_factory=dict)
     arrays: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     images: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    histograms: dict[str, tuple[np.ndarray, np.ndarray]] = dataclasses.field(default_factory=dict)
 
 
 def rows(
@@ -45,6 +49,8 @@ def rows(
     images: frozenset[str] = frozenset(),
     whole: bool = False,
     batch_as: BatchAs = "mean",
+    with_histograms: bool = True,
+    most_bins: int | None = None,
 ) -> Iterator[Row]:
     """The events of logs, those of keys with the same counters together, each key's in their order.
 
@@ -55,6 +61,8 @@ def rows(
         whole: Whether the sink knows whole steps only. A counter `step` of another dtype is then like other counters.
         batch_as: As for `curves`. As a "histogram", values are arrays of the batch elements in which the event
             happened. Images have no curves.
+        with_histograms: Whether the sink has histograms. Without them, they become estimates of quantiles.
+        most_bins: How many bins a histogram has at most.
 
     Raises:
         LogDataError: A value is complex, or is no image where it should be, or has too many batch elements. All else
@@ -70,7 +78,7 @@ def rows(
             errors[key] = LogDataError(f"{key!r} is complex; log its real and imaginary part, or its absolute value.")
             continue
         try:
-            found = dict(curves(run, logs, key, batch_as, key in images))
+            found = dict(curves(run, logs, key, batch_as, key in images, with_histograms))
         except LogDataError as error:
             errors[key] = error
             continue
@@ -100,6 +108,9 @@ def rows(
                         row.images[key] = image(key, value)
                     except LogDataError as error:
                         errors.setdefault(key, error)
+                elif (made_by := events[key].distribution) is not None:
+                    if value.any():
+                        row.histograms[key] = in_bins(made_by, value, most_bins)
                 elif value.size == 1:
                     row.numbers[key] = value.item()
                 elif len(numbers := _finite(value[events[key].happened[event]])):

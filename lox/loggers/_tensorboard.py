@@ -39,8 +39,9 @@ class TensorBoardLogger(Logger):
     hyperparameters for the tab HPARAMS. TensorBoard hides what `from_step` takes back.
 
     Numbers become scalars and arrays histograms of what is finite in them, unless nothing is. Values with batch axes
-    become their mean, or what `batch_as` says. The step is the counter `step`, or the number of the event where none
-    was logged or it is of floats; other counters are scalars as well. A character that tags cannot have, as a space, is
+    become their mean, or what `batch_as` says. What `lox.reductions.histogram` made is a histogram of its bins, and
+    quantiles are a curve each, `KEY/q0.5`. The step is the counter `step`, or the number of the event where none was
+    logged or it is of floats; other counters are scalars as well. A character that tags cannot have, as a space, is
     written as its code point: `_x20-`. A key that is the name of one of its counters, or the tag "config/text_summary"
     of what describes the run, gets `_x-` at its end.
 
@@ -112,6 +113,8 @@ class TensorBoardLogger(Logger):
             for key, array in row.arrays.items():
                 with np.errstate(over="ignore", invalid="ignore"):  # Of their sum and their squares.
                     add(row.step, summary.histogram(_tag(key, counters), array, LIMITS))
+            for key, (counts, edges) in row.histograms.items():
+                add(row.step, _of_bins(summary, _tag(key, counters), counts, edges))
             for key, image in row.images.items():
                 add(row.step, summary.image(_tag(key, counters), image, dataformats="HWC"[: image.ndim]))
 
@@ -184,6 +187,20 @@ class _Events:
                 with contextlib.suppress(OSError):
                     file._py_recordio_writer.close()
             raise
+
+
+def _of_bins(summary: Any, tag: str, counts: np.ndarray, edges: np.ndarray) -> Any:
+    """A summary of bins. The sums of the numbers and of their squares are those of the middles of the bins.
+
+    TensorBoard leaves out bins that are empty before the smallest number and after the largest one, and ends what is
+    left at those two: they are the outer edges of the bins that have numbers.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        middles = edges[:-1] / 2 + edges[1:] / 2
+        sums = [float((counts * power).sum()) for power in (middles, middles**2)]
+    (there,) = np.nonzero(counts)
+    ends = [float(edges[there[0]]), float(edges[there[-1] + 1])]
+    return summary.histogram_raw(tag, *ends, float(counts.sum()), *sums, edges[1:].tolist(), counts.tolist())
 
 
 def _tag(key: str, counters: Collection[str] = ()) -> str:

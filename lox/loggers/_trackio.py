@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lox._arguments import keywords
+from lox._distributions import MOST
 from lox._exceptions import LogValueError
 from lox._extras import extra
 from lox._logdict import logdict
@@ -37,8 +38,9 @@ class TrackioLogger(Logger):
     names end in "-from4" for the step 4. Files in the directory `lox` of Trackio's say which experiments there are.
 
     Numbers become metrics and arrays histograms of what is finite in them, unless nothing is. Values with batch axes
-    become their mean, or what `batch_as` says. The step is the counter `step`, or the number of the event where none
-    was logged or it is of floats; other counters are metrics as well. A key that Trackio has a use of its own for, as
+    become their mean, or what `batch_as` says. What `lox.reductions.histogram` made is a histogram of its bins, and
+    quantiles are a curve each, `KEY/q0.5`. The step is the counter `step`, or the number of the event where none was
+    logged or it is of floats; other counters are metrics as well. A key that Trackio has a use of its own for, as
     "time", or that is the name of one of its counters, gets `_x-` at its end.
 
     Everything is written to Trackio's database of the project, in the directory that the environment variable
@@ -114,12 +116,13 @@ class TrackioLogger(Logger):
         """See `Logger`."""
         written: list[Written] = []
         try:
-            for row in rows(run, logs, self._images, whole=True, batch_as=self.batch_as):
+            for row in rows(run, logs, self._images, whole=True, batch_as=self.batch_as, most_bins=MOST):
                 step = int(row.step)
                 counters = {_name(name): number for name, number in row.counters.items()}
                 of_keys: dict[str, Any] = dict(row.numbers)
-                for key, array in row.arrays.items():
-                    of_keys[key] = self._trackio.Histogram(np_histogram=histogram(array))._to_dict()
+                found = {key: histogram(array) for key, array in row.arrays.items()} | row.histograms
+                for key, bins in found.items():
+                    of_keys[key] = self._trackio.Histogram(np_histogram=bins)._to_dict()
                 for key, array in row.images.items():
                     image = self._trackio.Image(array)
                     image._save(self._project, self._of_trackio[run.name], step)

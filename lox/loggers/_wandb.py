@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lox._arguments import keywords
+from lox._distributions import MOST
 from lox._exceptions import LogDataError, LogValueError
 from lox._extras import extra
 from lox._logdict import logdict
@@ -45,9 +46,10 @@ class WandbLogger(Logger):
     Numbers become metrics over the counter `step`, in whatever order they come, or over `event`, their number, where
     none was logged. A key that is logged with `step` and without is two metrics, of which the second one is called
     "loss#2". Other counters are metrics as well. Arrays become histograms of what is finite in them, unless
-    nothing is. Values with batch axes become their mean, or what `batch_as` says. The character `*` is written as its
-    code point: `_x2a-`. A key that W&B or the logger has a use of its own for, as "_step" and "event", or that is the
-    name of one of its counters, gets `_x-` at its end.
+    nothing is. Values with batch axes become their mean, or what `batch_as` says. What `lox.reductions.histogram` made
+    is a histogram of its bins, and quantiles are a metric each, `KEY/q0.5`. The character `*` is written as its code
+    point: `_x2a-`. A key that W&B or the logger has a use of its own for, as "_step" and "event", or that is the name
+    of one of its counters, gets `_x-` at its end.
 
     Args:
         init: Keywords of `wandb.init`, such as `project`, `tags` and `mode`. Its `group` and `name` replace those of
@@ -109,11 +111,12 @@ class WandbLogger(Logger):
     def write(self, run: Run, logs: logdict) -> None:
         """See `Logger`."""
         wandb_run = self._wandb_runs[run.name]
-        for row in rows(run, logs, self._images, batch_as=self.batch_as):
+        for row in rows(run, logs, self._images, batch_as=self.batch_as, most_bins=MOST):
             axis = "step" if row.counted else "event"
             counters = {_name(name): number for name, number in row.counters.items()}
             of_keys: dict[str, Any] = dict(row.numbers)
             of_keys |= {key: self._wandb.Histogram(np_histogram=histogram(array)) for key, array in row.arrays.items()}
+            of_keys |= {key: self._wandb.Histogram(np_histogram=bins) for key, bins in row.histograms.items()}
             of_keys |= {key: self._wandb.Image(image) for key, image in row.images.items()}
             values = {self._metric(run, _name(key, counters), axis): value for key, value in of_keys.items()}
             if values:
