@@ -382,6 +382,7 @@ def quantiles(*values, qs=(0.1, 0.5, 1), batch=()):
     return lox.logdict({"x": np.array(values)}, {"step": {"x": 10 * np.arange(len(values))}}, distributions=made_by)
 
 
+@pytest.mark.integration
 def test_distributions_are_bands_around_the_median():
     a, b = quantiles([0, 1, 4], [1, 2, 3]), quantiles([2, 3, 8], [3, 4, 5])
     assert drawn({"a": a}) == ([[[0, 1], [10, 2]]], [(0, 4)])
@@ -399,6 +400,7 @@ def test_distributions_are_bands_around_the_median():
     np.testing.assert_allclose(areas, [(0, 18)])
 
 
+@pytest.mark.integration
 def test_distributions_are_listed_shown_and_drawn_by_their_median(lox_main, tmp_path):
     lox.save(quantiles([0, 1, 4], [1, 2, 30]), tmp_path / "run")
     assert lox_main("ls", tmp_path)[1][0][1:5] == ["x", "2", "10", "2"]

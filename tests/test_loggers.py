@@ -1189,8 +1189,7 @@ def test_what_is_gathered_is_written_when_it_is_much(monkeypatch):
     assert [logs["x"] for _, logs in logger.written] == [[0, 1, 2], [3, 4, 5], [6]]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_whatever_is_gathered_each_key_has_the_events_in_the_order_in_which_they_were_logged(seed):
+def test_whatever_is_gathered_each_key_has_the_events_in_the_order_in_which_they_were_logged():
     class Wholes(Gathering):
         def write(self, run, logs):
             batch_ndim = {key: run.batch_ndim[key] for key in logs}
@@ -1208,11 +1207,11 @@ def test_whatever_is_gathered_each_key_has_the_events_in_the_order_in_which_they
                 for i, value in enumerate(values):
                     steps = {name: of[key][i].tolist() for name, of in logs.steps.items() if key in of}
                     impl = getattr(values, "impl", None)
-                    event = (value.dtype, impl, value.tolist(), steps, mask[i].tolist())
+                    event = (value.dtype, impl, value.tolist(), steps, mask[i].tolist(), logs.distributions.get(key))
                     found.setdefault((name, key), []).append(event)
         return found
 
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     lengths = iter(rng.integers(1, 4, 1000))
 
     def masked(data, mask):
@@ -1223,6 +1222,7 @@ def test_whatever_is_gathered_each_key_has_the_events_in_the_order_in_which_they
         lox.log({"w": x}, epoch=x)
         return lax.cond(x > 1, lambda: lox.log({"x": x})["x"], lambda: x)
 
+    quantiles = [lox.reductions.quantiles([q]) for q in (0.5, 0.9)]
     kinds = [
         lambda i: {"x": np.float32(i)},
         lambda i: {"x": i, "y": [i, i]},
@@ -1232,14 +1232,17 @@ def test_whatever_is_gathered_each_key_has_the_events_in_the_order_in_which_they
         lambda i: lox.logdict({"x": jnp.arange(next(lengths)) + i}),
         lambda i: lox.logdict({"x": np.arange(2), "y": np.arange(3) + i}, {"epoch": {"x": np.arange(2)}}),
         lambda i: lox.spool(sometimes, unify=True)(jnp.float32(i % 3))[1],
+        lambda i: lox.spool(lambda x: lox.log({"q": x}), reduce=quantiles[i % 2])(jnp.float32(i))[1],
         lambda i: masked({"x": np.float32([i, i])}, np.array([True, True])),
         lambda i: masked({"x": np.float32([i, i])}, np.array([False, True])),
     ]
     alone, gathering = EachAlone(), Wholes()
     states = [alone.init(seed) for seed in (0, 1, 0)]
-    for i in range(60):
+    kind = kinds[0]
+    for i in range(200):
         counters = {"epoch": i} if rng.random() < 0.3 else {}
-        state, logs = states[rng.integers(3)], kinds[rng.integers(len(kinds))](i)
+        kind = kinds[rng.integers(len(kinds))] if rng.random() < 0.5 else kind  # So that some can be joined.
+        state, logs = states[rng.integers(3)], kind(i)
         for logger in (alone, gathering):
             logger.log(state, logs, **counters)
     for logger in (alone, gathering):

@@ -59,7 +59,7 @@ def test_a_worker_of_xdist_has_the_options_that_the_session_was_given(pytestconf
     assert {name: pytestconfig.getoption(name) for name in given} == given
 
 
-@pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "a/b", "1/2/3", "-1/2"])
+@pytest.mark.parametrize("text", ["1", "0/2", "3/2", "a/b"])
 def test_what_is_no_share(text):
     with pytest.raises(argparse.ArgumentTypeError, match="--share takes one of"):
         share(text)
