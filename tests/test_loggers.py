@@ -1224,7 +1224,7 @@ def test_whatever_is_gathered_each_key_has_the_events_in_the_order_in_which_they
 
     quantiles = [lox.reductions.quantiles([q]) for q in (0.5, 0.9)]
     kinds = [
-        lambda i: {"x": np.float32(i)},
+        lambda i: {"x": np.float32(i) if i % 2 else i},
         lambda i: {"x": i, "y": [i, i]},
         lambda i: {"y": [i], "z": jnp.full((2, 2), i)},
         lambda i: {"z": jax.random.key(i)},
