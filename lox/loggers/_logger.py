@@ -71,6 +71,8 @@ Function = Callable[..., Any]
 Delivery = tuple[Callable[[], Description], Arrived, Mapping[str, Any], Arrays]
 """What a program gave to `log`: what describes its run, where it comes from, the distributions, and the arrays."""
 
+KEYWORDS_OF_LOG = {"tags", "prefix", "where"}
+
 NO_DISTRIBUTIONS: Mapping[str, Any] = {}
 """What most logs have."""
 
@@ -337,9 +339,8 @@ class Logger:
         ([0.0, 0.5, 1.0], [0, 1, 2])
         """
         run = self._checked(run)
-        for name in ("tags", "prefix", "where"):
-            if name in steps:
-                raise LogValueError(f"logger.log takes no {name}=, which is of lox.log. Give a counter another name.")
+        if name := steps.keys() & KEYWORDS_OF_LOG:
+            raise LogValueError(f"logger.log takes no {min(name)}=, which is of lox.log. Give a counter another name.")
         if isinstance(logs, logdict):
             self._log_collected(run, logs, read_counters("logger.log", steps) if steps else {})
         elif is_outermost():
@@ -350,11 +351,12 @@ class Logger:
             strip(self._tapped(lambda: emit((in_context(event),)), run, {}))()
 
     def _log_collected(self, state: State, logs: logdict, counters: dict[str, Any]) -> None:
-        for key, values in items(logs):
-            if not getattr(values, "ndim", 0):
-                raise LogDataError(
-                    f"A lox.logdict holds events along a first axis, and the values of {key!r} have none."
-                )
+        for values, *_ in logs._parts:  # Their `items` would take longer than a small event.
+            for key, array in values.items():
+                if not getattr(array, "ndim", 0):
+                    raise LogDataError(
+                        f"A lox.logdict holds events along a first axis, and the values of {key!r} have none."
+                    )
         distributions = distributions_of(logs)
         if is_outermost():
             self._log_now(state, parts_of(logs, counters), distributions)
@@ -464,7 +466,8 @@ class Logger:
                 f"A logger needs the state of a run, as {type(self).__name__}.init(key) gives it; got "
                 f"{type(state).__name__}."
             )
-        refuse_several(np.shape(state.words)[:-1])
+        if getattr(state.words, "ndim", 0) != 1:
+            refuse_several(np.shape(state.words)[:-1])
         return state
 
     def _prepare(self) -> None:

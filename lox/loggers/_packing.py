@@ -36,42 +36,43 @@ def kept(parts: Arrays) -> Callable[[], list[dict[str, Any]]]:
     The program may go on at once: it may change its arrays of NumPy, and donate its arrays of JAX. Nothing waits here,
     neither for the device nor for the host.
     """
-    found: list[dict[str, Any]] = []
-    waiting: list[tuple[dict[str, Any], str]] = []
-    leaves: list[jax.Array] = []
-    for part in parts:
-        copies: dict[str, Any] = {}
-        found.append(copies)
-        for name, leaf in part.items():
-            copies[name] = copy = _host_copy(leaf)
-            if copy is None:
-                waiting.append((copies, name))
-                leaves.append(leaf)
-    late = _device_copies(leaves) if leaves else []
+    late: list[Any] = []
+    found = [{name: _host_copy(leaf, late) for name, leaf in part.items()} for part in parts]
+    if not late:
+        return lambda: found
+    places = [(copies, name) for copies in found for name, copy in copies.items() if copy is None]
+    copies_of_late = _device_copies(late)
 
     def read() -> list[dict[str, Any]]:
-        for (copies, name), copy in zip(waiting, late, strict=True):
+        for (copies, name), copy in zip(places, copies_of_late, strict=True):
             copies[name] = copy()
         return found
 
     return read
 
 
-def _host_copy(leaf: Any) -> np.ndarray[Any, Any] | None:
-    """What the program cannot change of a leaf, or None where a device may have to be waited for.
+def _host_copy(leaf: Any, late: list[Any]) -> np.ndarray[Any, Any] | None:
+    """What the program cannot change of a leaf. Where a device may have to be waited for, it goes to `late` instead.
 
     JAX does not write over memory of the CPU to which an array of NumPy refers: what is donated is copied then.
     """
-    array: Any = leaf
+    if _is_array_of_numbers(leaf.__class__) and (_is_one_cpu() or _is_cpu(leaf.sharding)) and leaf.is_ready():
+        try:
+            array = np.asarray(leaf)
+        except jax.errors.JaxRuntimeError:  # Its computation failed, which the logger's thread finds out.
+            pass
+        else:
+            return array if array.nbytes > COPIED else array.copy()
     if not isinstance(leaf, jax.Array):
         return np.array(leaf, subok=True)
-    if not isinstance(array.dtype, np.dtype) or not (_is_one_cpu() or _is_cpu(array.sharding)) or not array.is_ready():
-        return None
-    try:
-        array = np.asarray(leaf)
-    except jax.errors.JaxRuntimeError:  # Its computation failed, which the logger's thread finds out.
-        return None
-    return array if array.nbytes > COPIED else array.copy()
+    late.append(leaf)
+    return None
+
+
+@functools.cache
+def _is_array_of_numbers(of: type) -> bool:
+    """Whether a type is that of JAX's arrays, of which one can ask whether they are there, and not of PRNG keys."""
+    return issubclass(of, jax.Array) and hasattr(of, "is_ready")
 
 
 @functools.cache
@@ -145,8 +146,7 @@ def keys_in(parts: Arrays) -> Iterator[str]:
 
 def layout_of_parts(parts: Arrays) -> tuple[Any, ...]:
     """What arrays of logs agree on that can follow each other as one."""
-    arrays = ((name, *layout_of(array)) for part in parts for name, array in part.items())
-    return (*map(len, parts), *arrays)
+    return (*map(len, parts), *[(name, *layout_of(array)) for part in parts for name, array in part.items()])
 
 
 def logs_of(deliveries: Sequence[Arrays]) -> logdict:
