@@ -328,6 +328,7 @@ class Histogram(Binned):
     name = "histogram"
     is_zero_of_none = True
     is_distribution = True
+    adds_up = True
 
     def __repr__(self) -> str:
         edges = list(self.edges) if len(self.edges) < 6 else f"[{self.edges[0]}, ..., {self.edges[-1]}]"

@@ -15,20 +15,25 @@ from lox._logdict import logdict
 def concatenated(parts: Sequence[logdict]) -> logdict:
     """Logs of arrays of NumPy one after the other.
 
-    Events of a key that have another shape, dtype or other counters than the first ones, or are of another
-    distribution, go on as ``"key#2"``.
+    Events of a key that have another shape, dtype or other counters than the first ones, or have other batch axes or
+    are of another distribution, go on as ``"key#2"``. Without a mask, events happened in all batch elements.
     """
     data: dict[str, Any] = {}
     mask: dict[str, Any] = {}
     distributions: dict[str, Any] = {}
     steps: dict[str, dict[str, Any]] = {}
+    layouts_of = [(part, key, _layout(part, key)) for part in parts for key in part]
+    lanes_of: dict[Any, tuple[int, ...]] = {}
+    for part, key, layout in layouts_of:
+        if key in part.mask:
+            lanes_of.setdefault((key, layout), part.mask[key].shape[1:])
     groups: dict[str, dict[Any, list[logdict]]] = {}
-    for part in parts:
-        for key in part:
-            groups.setdefault(key, {}).setdefault(_layout(part, key), []).append(part)
+    for part, key, layout in layouts_of:
+        lanes = part.mask[key].shape[1:] if key in part.mask else lanes_of.get((key, layout))
+        groups.setdefault(key, {}).setdefault((layout, lanes), []).append(part)
     names = set(groups)
     for key, layouts in groups.items():
-        for place, having in enumerate(layouts.values()):
+        for place, ((_, lanes), having) in enumerate(layouts.items()):
             name = _free(key, names) if place else key
             names.add(name)
             data[name] = _joined([part[key] for part in having])
@@ -37,8 +42,7 @@ def concatenated(parts: Sequence[logdict]) -> logdict:
             for counter, of in having[0].steps.items():
                 if key in of:
                     steps.setdefault(counter, {})[name] = _joined([part.steps[counter][key] for part in having])
-            if any(key in part.mask for part in having):
-                lanes = next(part.mask[key].shape[1:] for part in having if key in part.mask)
+            if lanes is not None:
                 there = [part.mask.get(key, np.ones((len(part[key]), *lanes), bool)) for part in having]
                 mask[name] = _joined(there)
     return logdict(data, steps, mask, distributions=distributions)

@@ -274,7 +274,8 @@ class logdict(Mapping[str, Any]):
         """The events of `self`, then those of `other`. Their timelines are as far together as in both.
 
         Raises:
-            StructureError: A key has another shape, dtype or other counters in `other`.
+            StructureError: A key has another shape or dtype, or other counters, batch axes or another distribution, in
+                `other`.
         """
         if not isinstance(other, logdict):
             return NotImplemented
@@ -478,6 +479,20 @@ def _joined(first: Timeline, second: Timeline) -> Timeline:
             raise StructureError(f"The events of {key!r} cannot be joined: {here} and {there}.")
         if first.steps.keys() != second.steps.keys():
             raise StructureError(f"The events of {key!r} cannot be joined: their counters differ.")
+        if first.distributions.get(key) != second.distributions.get(key):
+            made = first.distributions.get(key), second.distributions.get(key)
+            raise StructureError(
+                f"The events of {key!r} cannot be joined: their distributions are {made[0]!r} and {made[1]!r}."
+            )
+    for mine, theirs in [
+        (first.mask, second.mask),
+        *((step, second.steps[name]) for name, step in first.steps.items()),
+    ]:
+        if mine is not None and theirs is not None and mine.shape[1:] != theirs.shape[1:]:
+            shapes = f"{list(mine.shape)} and {list(theirs.shape)}"
+            raise StructureError(
+                f"The events of {min(first.values)!r} cannot be joined: batch axes of {shapes} differ."
+            )
     masks = [each.mask for each in (first, second) if each.mask is not None]
     mask = None
     if masks:
@@ -494,7 +509,7 @@ def _joined(first: Timeline, second: Timeline) -> Timeline:
         {name: jnp.concatenate([step, second.steps[name]]) for name, step in first.steps.items()},
         mask,
         sum(dropped[1:], dropped[0]) if dropped else None,
-        {key: each for key, each in first.distributions.items() if second.distributions.get(key) == each},
+        first.distributions,
     )
 
 
@@ -509,7 +524,9 @@ def _reduced(timeline: Timeline, reductions: Mapping[str, Reducer[Any]]) -> Time
         key: fold(reductions[key], value, timeline.mask, timeline.steps, NOWHERE, batch_ndim)
         for key, value in timeline.values.items()
     }
-    return dataclasses.replace(as_timeline(found), dropped=timeline.dropped)
+    made = {key: each for key, each in timeline.distributions.items() if reductions[key].keeps(each)}
+    reduced = as_timeline(found)
+    return dataclasses.replace(reduced, dropped=timeline.dropped, distributions=made | reduced.distributions)
 
 
 def _flat(logs: logdict) -> tuple[tuple[Any], _Structure]:

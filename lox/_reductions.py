@@ -55,8 +55,15 @@ class Reducer(abc.ABC, Generic[State]):
     is_distribution = False
     """Whether the last axis of the result is of the bins of a histogram or of quantiles, which logs and sinks know."""
 
+    adds_up = False
+    """Whether the results of parts of the events add up to that of all."""
+
     is_large = False
     """Whether its state is larger than an event. Branches do not return such a state, and windows finish few."""
+
+    def keeps(self, distribution: Reducer[Any]) -> bool:
+        """Whether the result of events that are each such a distribution is one too."""
+        return False
 
     def __str__(self) -> str:
         """The reduction as a user writes it, for messages."""
@@ -159,6 +166,9 @@ class End(Reducer[Any]):
     keeps_first: bool = False
     takes_keys = True
     is_ordered = True
+
+    def keeps(self, distribution: Reducer[Any]) -> bool:
+        return True
 
     def lift(self, value: Any, mask: Any, batch_shape: tuple[int, ...]) -> Any:
         return value
@@ -292,6 +302,9 @@ class Total(Reducer[Sum]):
     @property
     def is_zero_of_none(self) -> bool:  # type: ignore[override]
         return self.name == "sum"
+
+    def keeps(self, distribution: Reducer[Any]) -> bool:
+        return self.name == "sum" and distribution.adds_up
 
     def lift(self, value: Any, mask: Any, batch_shape: tuple[int, ...]) -> Sum:
         value = value.astype(_sum_dtype(self.name, value.dtype))

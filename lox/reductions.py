@@ -11,6 +11,7 @@ A state that would take more than 64 MiB raises `lox.LogValueError` with the num
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -104,7 +105,7 @@ def histogram(edges: Sequence[float], *, pool: bool | int = False) -> Reducer[An
         tuple(map(float, numbers))  # Which raises OverflowError for an integer beyond all floats.
     except (TypeError, ValueError, OverflowError):
         raise LogValueError(message) from None
-    if not numbers or np.isnan(numbers[0]) or not all(map(operator.lt, numbers, numbers[1:])):
+    if not numbers or math.isnan(numbers[0]) or not all(map(operator.lt, numbers, numbers[1:])):
         raise LogValueError(message)
     return Histogram(numbers, _sample("histogram", pool))
 

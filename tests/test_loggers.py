@@ -1235,6 +1235,8 @@ def test_whatever_is_gathered_each_key_has_the_events_in_the_order_in_which_they
         lambda i: lox.spool(lambda x: lox.log({"q": x}), reduce=quantiles[i % 2])(jnp.float32(i))[1],
         lambda i: masked({"x": np.float32([i, i])}, np.array([True, True])),
         lambda i: masked({"x": np.float32([i, i])}, np.array([False, True])),
+        lambda i: masked({"x": np.float32([[i, i]] * 2)}, np.array([False, True])),
+        lambda i: masked({"x": np.float32([[i, i]] * 2)}, np.array([[False, True], [True, False]])),
     ]
     alone, gathering = EachAlone(), Wholes()
     states = [alone.init(seed) for seed in (0, 1, 0)]

@@ -1114,6 +1114,29 @@ def test_events_by_other_edges_are_another_key(tmp_path):
         assert logs["x"].tolist() == [[0, 1, 1]] * 2 and logs["x#2"].tolist() == [[0, 1, 1]]
 
 
+@pytest.mark.integration
+def test_events_of_other_batch_axes_are_another_key(tmp_path):
+    memory, xs = lox.loggers.MemoryLogger(), jnp.arange(4.0).reshape(2, 2)
+    masks = {"x": jnp.array([True, False]), "x#2": xs > 1}
+
+    def f(x):
+        for mask in masks.values():
+            lox.log({"x": x}, where=mask)
+
+    with MultiLogger(lox.loggers.SaveLogger(tmp_path), memory) as logger:
+        states = [logger.init(seed) for seed in range(4)]
+        for state in states[:3]:
+            logger.log(state, {"y": 1.0})
+        logger.tap(f, states[1])(xs)
+        for mask in masks.values():
+            logger.log(states[2], lox.spool(lambda x, mask: lox.log({"x": x}, where=mask))(xs, mask)[1])
+        logger.log(states[3], {"y": 1.0})
+    for saved in (list(lox.load(tmp_path).values()), [memory[state] for state in states]):
+        assert [logs["y"].tolist() for logs in saved if "y" in logs] == [[1.0]] * 4
+        for logs in saved[1:3]:
+            assert {key: logs.mask[key][0].tolist() for key in masks} == {key: m.tolist() for key, m in masks.items()}
+
+
 def test_a_manifest_with_a_damaged_distribution(tmp_path):
     lox.save(counted(0, 1), tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())

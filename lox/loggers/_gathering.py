@@ -44,7 +44,8 @@ def joined(parts: Iterable[logdict]) -> Iterator[logdict]:
 
 def _layout(timeline: Timeline) -> Layout:
     parts = [(name, *layout_of(array)) for of in (timeline.values, timeline.steps) for name, array in of.items()]
-    return (len(timeline.values), timeline.mask is None, *timeline.distributions.items(), *parts)
+    lanes = None if timeline.mask is None else timeline.mask.shape[1:]
+    return (len(timeline.values), lanes, *timeline.distributions.items(), *parts)
 
 
 def layout_of(array: Any) -> Layout:

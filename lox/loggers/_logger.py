@@ -684,7 +684,10 @@ class Logger:
 
     def _write_gathered(self) -> None:
         gathered, self._gathered, self._count = self._gathered.values(), {}, 0
-        each(lambda part: self._write(*part), ((run, logs) for run, parts in gathered for logs in joined(parts)))
+        each(lambda part: self._write_joined(*part), gathered)
+
+    def _write_joined(self, run: Run, parts: list[logdict]) -> None:
+        each(functools.partial(self._write, run), joined(parts))
 
     def _write(self, run: Run, logs: logdict) -> None:
         """Writes events that happened, with the label of their batch axes."""
@@ -754,6 +757,7 @@ def _write_now(
     then: Callable[[Arrays], Arrays] | None,
     logger: Logger,
 ) -> None:
+    describe()  # Here, where it fails for this delivery alone.
     parts = read()
     logger._kept.append((describe, come_from, distributions, parts if then is None else then(parts)))
     if not logger.gathers:
