@@ -62,16 +62,15 @@ def in_bins(distribution: Histogram, counts: np.ndarray, most: int | None = None
     edges = np.array([float(edge) for edge in distribution.edges])
     if edges[0] == -np.inf:
         counts, edges = _as_one(counts, 0), edges[1:]
-    if len(edges) and edges[-1] == np.inf:
+    if edges[-1] == np.inf:
         counts, edges = _as_one(counts, counts.shape[-1] - 2), edges[:-1]
     if len(edges) > 1:
         with np.errstate(over="ignore"):
             ends = [edges[0] - (edges[1] - edges[0]), edges[-1] + (edges[-1] - edges[-2])]
         edges = np.nan_to_num([ends[0], *edges, ends[1]])
     else:
-        middle = edges[0] if len(edges) else 0.0
-        ends = [middle - max(1.0, abs(middle) / 2), middle + max(1.0, abs(middle) / 2)]
-        edges = np.array([ends[0], *edges, ends[1]])
+        width = max(1.0, abs(edges[0]) / 2)
+        edges = np.array([edges[0] - width, edges[0], edges[0] + width])
     number = counts.shape[-1]
     if most is not None and number > most:
         starts = np.arange(0, number, -(-number // most))

@@ -84,7 +84,7 @@ def histogram(edges: Sequence[float], *, pool: bool | int = False) -> Reducer[An
     in no bin. A bin that has counted 2**32 - 1 events counts no more.
 
     Args:
-        edges: Numbers in order, each larger than the one before it.
+        edges: Numbers in order, each larger than the one before it, of which one or more are finite.
         pool: Whether all elements of a value are the sample, or how many of them.
 
     Raises:
@@ -99,13 +99,16 @@ def histogram(edges: Sequence[float], *, pool: bool | int = False) -> Reducer[An
     >>> logs["loss"]
     Array([[1, 2, 1, 1]], dtype=uint32)
     """
-    message = f"lox.reductions.histogram takes one or more numbers, each larger than the one before it, got {edges!r}."
+    message = (
+        "lox.reductions.histogram takes one or more numbers, each larger than the one before it, and not only infinite "
+        f"ones, got {edges!r}."
+    )
     try:
         numbers = tuple(edge if type(edge) is int else float(edge) for edge in np.asarray(edges).tolist())
         tuple(map(float, numbers))  # Which raises OverflowError for an integer beyond all floats.
     except (TypeError, ValueError, OverflowError):
         raise LogValueError(message) from None
-    if not numbers or math.isnan(numbers[0]) or not all(map(operator.lt, numbers, numbers[1:])):
+    if not any(map(math.isfinite, numbers)) or not all(map(operator.lt, numbers, numbers[1:])):
         raise LogValueError(message)
     return Histogram(numbers, _sample("histogram", pool))
 

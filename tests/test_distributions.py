@@ -439,7 +439,21 @@ def test_a_relative_error_is_a_number():
 
 def test_edges_are_numbers_in_order():
     assert histogram([-(2**70), 0, 2**71]).edges == (-(2**70), 0, 2**71)
-    for edges in [[], [1, 1], [2, 1], [np.nan], [0, np.nan], "a", None, 3, [[0, 1]], ["b"], [0, 10**400]]:
+    for edges in [
+        [],
+        [1, 1],
+        [2, 1],
+        [np.nan],
+        [0, np.nan],
+        [np.nan, 0],
+        [-np.inf, np.inf],
+        "a",
+        None,
+        3,
+        [[0, 1]],
+        ["b"],
+        [0, 10**400],
+    ]:
         with pytest.raises(lox.LogValueError, match=r"histogram takes one or more numbers, each larger than the one"):
             histogram(edges)
 

@@ -720,7 +720,6 @@ def test_counts_of_batch_elements_and_of_elements_of_values_are_added_up(tensorb
     [
         ([-np.inf, 0, np.inf], [0, 2, 3, 4], [2, 7], [-1, 0, 1]),
         ([8.0], [1, 2], [1, 2], [4, 8, 12]),
-        ([-np.inf, np.inf], [0, 2, 1], [3], [-1, 1]),
         ([-1e308, 1e308], [1, 2, 3], [1, 2, 3], [-np.finfo(float).max, -1e308, 1e308, np.finfo(float).max]),
     ],
 )
