@@ -17,7 +17,7 @@ QS = (0.1, 0.5, 0.9)
 """The quantiles that stand for a histogram where numbers are drawn."""
 
 MOST = 512
-"""How many bins W&B and Trackio have at most."""
+"""The most bins that W&B and Trackio take."""
 
 _MAKERS: dict[str, Callable[..., Any]] = {"histogram": histogram, "quantiles": quantiles}
 
@@ -41,7 +41,7 @@ def from_json(found: Mapping[str, Any]) -> Any:
 
 
 def in_bins(distribution: Histogram, counts: np.ndarray, most: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The counts of a histogram and the edges of their bins, all of which are finite.
+    """The counts of a histogram, and finite edges of its bins.
 
     The first and the last bin, which have no outer edge, are as wide as the bins next to them. Bins at infinite edges
     are parts of their neighbours.
@@ -52,7 +52,7 @@ def in_bins(distribution: Histogram, counts: np.ndarray, most: int | None = None
         most: How many bins there may be. Neighbours become one where there are more.
 
     Returns:
-        The counts, and the edges, of which there is one more.
+        The counts and the edges. There is one edge more than there are counts.
 
     >>> import lox
     >>> counts, edges = in_bins(lox.reductions.histogram([0, 1, 10]), np.array([1, 2, 3, 4]))

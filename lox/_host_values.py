@@ -156,7 +156,7 @@ class PlainEvents:
         shape = plain_values.shape[: max(1 + batch_ndim, *with_batch, 1)]
         happened = np.ones(shape, bool) if mask is None else along(standard(mask), shape)
         steps = {name: along(step, shape) for name, step in steps.items()}
-        made_by = logs.distributions.get(key)  # Of which jax.tree.map may have made something else.
+        made_by = logs.distributions.get(key)  # jax.tree.map may have changed the values since.
         is_one = made_by is not None and plain_values.shape[len(shape) :][-1:] == (made_by.size,)
         return cls(plain_values, steps, happened, impl_of(values), made_by if is_one else None)
 

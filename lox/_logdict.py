@@ -484,11 +484,11 @@ def _joined(first: Timeline, second: Timeline) -> Timeline:
             raise StructureError(
                 f"The events of {key!r} cannot be joined: their distributions are {made[0]!r} and {made[1]!r}."
             )
-    for mine, theirs in [
-        (first.mask, second.mask),
-        *((step, second.steps[name]) for name, step in first.steps.items()),
-    ]:
-        if mine is not None and theirs is not None and mine.shape[1:] != theirs.shape[1:]:
+    with_batch = [(step, second.steps[name]) for name, step in first.steps.items()]
+    if first.mask is not None and second.mask is not None:
+        with_batch.append((first.mask, second.mask))
+    for mine, theirs in with_batch:
+        if mine.shape[1:] != theirs.shape[1:]:
             shapes = f"{list(mine.shape)} and {list(theirs.shape)}"
             raise StructureError(
                 f"The events of {min(first.values)!r} cannot be joined: batch axes of {shapes} differ."

@@ -53,16 +53,16 @@ class Reducer(abc.ABC, Generic[State]):
     """Whether the result depends on the order of the events."""
 
     is_distribution = False
-    """Whether the last axis of the result is of the bins of a histogram or of quantiles, which logs and sinks know."""
+    """Whether the last axis of the result has the bins of a histogram, or quantiles."""
 
     adds_up = False
-    """Whether the results of parts of the events add up to that of all."""
+    """Whether the sum of the results of parts of the events is the result of all."""
 
     is_large = False
     """Whether its state is larger than an event. Branches do not return such a state, and windows finish few."""
 
     def keeps(self, distribution: Reducer[Any]) -> bool:
-        """Whether the result of events that are each such a distribution is one too."""
+        """Say whether the result is such a distribution again, where the events are results of `distribution`."""
         return False
 
     def __str__(self) -> str:

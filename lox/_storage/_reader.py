@@ -30,8 +30,9 @@ def load(path: str | Path, *, stack: bool = False) -> Any:
         The `lox.logdict` of a run; or a mapping from the names of runs to such; or, with `stack`, one that holds all
         runs in memory. Arrays of more than 64 KiB are mapped from disk, and read when they are used. Before Python
         3.13, each that is mapped keeps a file descriptor, and those are that have more than 1 MiB. A key whose shape,
-        dtype, counters or distribution changed goes on as ``"key#2"``, or the next number that is no other key. Typed
-        PRNG keys are their data, so that reading needs no device: `jax.random.wrap_key_data(data, impl=data.impl)`.
+        dtype, counters, batch axes or distribution changed goes on as ``"key#2"``, or the next number that is no other
+        key. Typed PRNG keys are their data, so that reading needs no device:
+        `jax.random.wrap_key_data(data, impl=data.impl)`.
 
     Raises:
         StorageError: There are no logs, or those of a run are damaged; others are read by their own path. An `OSError`.

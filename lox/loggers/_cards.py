@@ -84,7 +84,7 @@ class Damaged:
     why: str
 
     def error(self) -> StorageError:
-        """What a logger raises that needs it."""
+        """The error of a logger that needs the card."""
         return StorageError(
             f"{self.where} cannot be read: {self.why}. It says when the experiment {self.name!r} was begun. Begin "
             "another one, or continue another one by its name."

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-import numpy as np
-
-from lox._keys import key_data
+from lox._concatenate import all_of, layout_of
 from lox._logdict import logdict, of_timelines
 from lox._timeline import Timeline
 
 T = TypeVar("T")
 
 Layout = Any
-"""What events agree on that can be in one array: their keys and counters, with dtypes, shapes and distributions."""
+"""What events must have in common to be in one array: keys, counters, dtypes, shapes and distributions."""
 
 
 def alike(items: Iterable[T], layout: Callable[[T], Any], keys: Callable[[T], set[Any]]) -> Iterator[list[list[T]]]:
-    """Groups of items of one layout, several at a time, so that what has one key keeps its order."""
+    """Group items by their layout, and yield several groups at a time, so that the items of a key stay in order."""
     groups: dict[Any, list[T]] = {}
     seen: set[Any] = set()
     for item in items:
@@ -44,13 +42,8 @@ def joined(parts: Iterable[logdict]) -> Iterator[logdict]:
 
 def _layout(timeline: Timeline) -> Layout:
     parts = [(name, *layout_of(array)) for of in (timeline.values, timeline.steps) for name, array in of.items()]
-    lanes = None if timeline.mask is None else timeline.mask.shape[1:]
-    return (len(timeline.values), lanes, *timeline.distributions.items(), *parts)
-
-
-def layout_of(array: Any) -> Layout:
-    """What arrays agree on that can follow each other in one array."""
-    return array.dtype, array.shape[1:], getattr(array, "impl", None)
+    batch = None if timeline.mask is None else timeline.mask.shape[1:]
+    return (len(timeline.values), batch, *timeline.distributions.items(), *parts)
 
 
 def _one_after_the_other(timelines: list[Timeline]) -> Timeline:
@@ -62,12 +55,3 @@ def _one_after_the_other(timelines: list[Timeline]) -> Timeline:
     steps = {name: all_of([each.steps[name] for each in timelines]) for name in first.steps}
     mask = None if first.mask is None else all_of([each.mask for each in timelines])
     return Timeline(values, steps, mask, distributions=first.distributions)
-
-
-def all_of(arrays: list[Any]) -> Any:
-    """Arrays of one layout as one."""
-    if len(arrays) == 1:
-        return arrays[0]
-    together = np.concatenate(arrays)
-    impl = getattr(arrays[0], "impl", None)
-    return together if impl is None else key_data(together, impl)

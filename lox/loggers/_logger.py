@@ -69,15 +69,12 @@ from lox.loggers._worker import Worker
 Function = Callable[..., Any]
 
 Delivery = tuple[Callable[[], Description], Arrived, Mapping[str, Any], Arrays]
-"""What a program gave to `log`: what describes its run, where it comes from, the distributions, and the arrays."""
+"""One call of `log`: what describes its run, where its arrays come from, their distributions, and the arrays."""
 
 KEYWORDS_OF_LOG = {"tags", "prefix", "where"}
 
-NO_DISTRIBUTIONS: Mapping[str, Any] = {}
-"""What most logs have."""
-
-NOWHERE_ELSE = Arrived()
-"""What comes from no program on devices."""
+FROM_HERE = Arrived()
+"""Where arrays come from that this process has."""
 
 GATHERED = 4096
 """How many deliveries are gathered at most before they are written."""
@@ -345,7 +342,7 @@ class Logger:
             self._log_collected(run, logs, read_counters("logger.log", steps) if steps else {})
         elif is_outermost():
             event = in_context(Event(*read_values("logger.log", logs, steps), None, (), NOWHERE))
-            self._log_now(run, parts_of_event(event.values, event.steps), then=as_events)
+            self._log_now(run, parts_of_event(event.values, event.steps), {}, as_events)
         else:
             event = read_event("logger.log", logs, (), "", None, steps)
             strip(self._tapped(lambda: emit((in_context(event),)), run, {}))()
@@ -370,17 +367,17 @@ class Logger:
         self,
         state: State,
         parts: Arrays,
-        distributions: Mapping[str, Any] = NO_DISTRIBUTIONS,
+        distributions: Mapping[str, Any],
         then: Callable[[Arrays], Arrays] | None = None,
     ) -> None:
-        """Delivers logs of which these are the arrays, or what `then` makes of them when they are arrays of NumPy."""
+        """Delivers the parts of logs. `then` is applied to them when they are arrays of NumPy."""
         first = home(array for part in parts for array in part.values()) if here().processes > 1 else None
         if first is not None:
             state = jax.tree.map(whole, state)
             parts = [{name: whole(array) for name, array in part.items()} for part in parts]
             if first != here().process:
                 return
-        come_from = NOWHERE_ELSE if first is None else Arrived(jax.device_count())
+        come_from = FROM_HERE if first is None else Arrived(jax.device_count())
         self._deliver(functools.partial(_write_now, state._describe, come_from, distributions, kept(parts), then))
 
     def flush(self) -> None:
@@ -494,7 +491,7 @@ class Logger:
         """Says what is wrong with the experiment that it continues."""
 
     def _takes_over_from(self, other: Logger) -> bool:
-        """Whether another logger of this process writes the experiment that this one continues."""
+        """Say whether another logger of this process writes the experiment that this one continues."""
         return other._experiment is not self._experiment and self._experiment.is_that_of(other._experiment)
 
     def _give_up(self) -> None:
@@ -644,8 +641,8 @@ class Logger:
 
     def _write_alike(self, deliveries: list[Delivery]) -> None:
         describe, come_from, distributions, _ = deliveries[0]
-        logs = logs_of([parts for *_, parts in deliveries])
-        self._write_run(describe(), described(logs, distributions.get) if distributions else logs, come_from)
+        logs = described(logs_of([parts for *_, parts in deliveries]), distributions.get)
+        self._write_run(describe(), logs, come_from)
 
     def _write_run(self, description: Description, logs: logdict, come_from: Arrived) -> None:
         """Writes what happened of logs of a run, if this process writes it.
@@ -768,7 +765,7 @@ def _write_now(
 
 
 def _layout(delivery: Delivery) -> Hashable:
-    """What deliveries agree on that are written as one."""
+    """What deliveries must have in common to be written as one."""
     describe, come_from, distributions, parts = delivery
     return (describe, come_from, *distributions.items(), layout_of_parts(parts))
 

@@ -50,7 +50,7 @@ class MemoryLogger(Logger):
     def __getitem__(self, run: str | State) -> logdict:
         """The logs of a run so far, by its name or state, laid out as `lox.spool` does.
 
-        Events of a key that have another shape, dtype or other counters than the first ones, or are of another
-        distribution, go on as ``"key#2"``.
+        Events of a key that have another shape, dtype or other counters than the first ones, or have other batch axes
+        or are of another distribution, go on as ``"key#2"``.
         """
         return concatenated(list(self._logs[run.name if isinstance(run, State) else run]))

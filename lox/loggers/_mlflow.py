@@ -149,7 +149,7 @@ class _Store:
 
 
 def _absolute(uri: str) -> str:
-    """A URI of which a path does not depend on where the program goes later."""
+    """A URI whose path stays the same when the program changes its directory."""
     from mlflow.utils.uri import resolve_uri_if_local
 
     scheme, separator, path = uri.partition(":///")

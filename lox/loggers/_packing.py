@@ -16,12 +16,12 @@ from jax.extend.backend import backends
 
 from lox import _compat
 from lox._arguments import untyped
+from lox._concatenate import all_of, layout_of
 from lox._deliver import INNER
 from lox._host_values import along
 from lox._keys import impl_of, key_data
 from lox._logdict import described, logdict, map_timelines, of_timelines
 from lox._timeline import Timeline
-from lox.loggers._gathering import all_of, layout_of
 
 COPIED = 4096
 """Arrays of at most so many bytes are copied on the host, which takes no time, so that JAX may reuse their memory."""
@@ -52,7 +52,7 @@ def kept(parts: Arrays) -> Callable[[], list[dict[str, Any]]]:
 
 
 def _host_copy(leaf: Any, late: list[Any]) -> np.ndarray[Any, Any] | None:
-    """What the program cannot change of a leaf. Where a device may have to be waited for, it goes to `late` instead.
+    """A copy that the program cannot change; None of a leaf that may have to be waited for, which is put in `late`.
 
     JAX does not write over memory of the CPU to which an array of NumPy refers: what is donated is copied then.
     """
@@ -71,13 +71,13 @@ def _host_copy(leaf: Any, late: list[Any]) -> np.ndarray[Any, Any] | None:
 
 @functools.cache
 def _is_array_of_numbers(of: type) -> bool:
-    """Whether a type is that of JAX's arrays, of which one can ask whether they are there, and not of PRNG keys."""
+    """Say whether a type is that of JAX's arrays of numbers. Arrays of PRNG keys have no `is_ready`."""
     return issubclass(of, jax.Array) and hasattr(of, "is_ready")
 
 
 @functools.cache
 def _is_one_cpu() -> bool:
-    """Whether there is no other device, so that no array need be asked."""
+    """Say whether JAX has one device, a CPU, so that each array is there."""
     return [*backends()] == ["cpu"] and jax.device_count() == 1
 
 
@@ -140,17 +140,17 @@ def as_events(parts: Arrays) -> list[dict[str, Any]]:
 
 
 def keys_in(parts: Arrays) -> Iterator[str]:
-    """The keys of logs of which these are the arrays."""
+    """The keys in the parts of logs."""
     return itertools.chain.from_iterable(parts[1::4])
 
 
 def layout_of_parts(parts: Arrays) -> tuple[Any, ...]:
-    """What arrays of logs agree on that can follow each other as one."""
+    """What the parts of logs must have in common to be joined."""
     return (*map(len, parts), *[(name, *layout_of(array)) for part in parts for name, array in part.items()])
 
 
 def logs_of(deliveries: Sequence[Arrays]) -> logdict:
-    """The logs of which these are the arrays, which have one layout, one after the other."""
+    """The logs of these parts, one after the other. The parts have one layout."""
     return of_timelines(_timelines_of(deliveries))
 
 
