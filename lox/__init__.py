@@ -16,6 +16,7 @@ from lox._exceptions import SelectionWarning as SelectionWarning
 from lox._exceptions import SpoolError as SpoolError
 from lox._exceptions import SpoolWarning as SpoolWarning
 from lox._exceptions import StorageError as StorageError
+from lox._exceptions import StorageWarning as StorageWarning
 from lox._exceptions import StructureError as StructureError
 from lox._exceptions import TapWarning as TapWarning
 from lox._exceptions import UnsupportedJaxError as UnsupportedJaxError

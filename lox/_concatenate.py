@@ -3,54 +3,85 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from lox._keys import key_data
-from lox._logdict import logdict
+from lox._logdict import logdict, of_timelines
+from lox._timeline import Timeline
+
+Numbers = Callable[[], np.ndarray]
 
 
-def concatenated(parts: Sequence[logdict]) -> logdict:
-    """Logs of arrays of NumPy one after the other.
+def concatenated(parts: Sequence[Timeline], numbers: Sequence[Numbers] | None = None) -> logdict:
+    """Events of arrays of NumPy as one logdict, those of each key in their order.
 
     Events of a key that have another shape, dtype or other counters than the first ones, or have other batch axes or
     are of another distribution, go on as ``"key#2"``. Without a mask, events happened in all batch elements.
+
+    Args:
+        parts: Timelines, which may have keys in common.
+        numbers: What gives a number of each event of a part, for each part: the events of a key are sorted by these,
+            and are in the order of the parts where they are equal. By default, they all are.
     """
-    data: dict[str, Any] = {}
-    mask: dict[str, Any] = {}
-    distributions: dict[str, Any] = {}
-    steps: dict[str, dict[str, Any]] = {}
-    events = [(part, key, _layout(part, key)) for part in parts for key in part]
-    batch_of: dict[Any, tuple[int, ...]] = {}
-    for part, key, layout in events:
-        if key in part.mask:
-            batch_of.setdefault((key, layout), part.mask[key].shape[1:])
-    groups: dict[str, dict[Any, list[logdict]]] = {}
-    for part, key, layout in events:
-        batch = part.mask[key].shape[1:] if key in part.mask else batch_of.get((key, layout))
-        groups.setdefault(key, {}).setdefault((layout, batch), []).append(part)
-    names = set(groups)
-    for key, layouts in groups.items():
-        for place, ((_, batch), having) in enumerate(layouts.items()):
-            name = _free(key, names) if place else key
-            names.add(name)
-            data[name] = all_of([part[key] for part in having])
-            if key in having[0].distributions:
-                distributions[name] = having[0].distributions[key]
-            for counter, of in having[0].steps.items():
-                if key in of:
-                    steps.setdefault(counter, {})[name] = all_of([part.steps[counter][key] for part in having])
-            if batch is not None:
-                there = [part.mask.get(key, np.ones((len(part[key]), *batch), bool)) for part in having]
-                mask[name] = all_of(there)
-    return logdict(data, steps, mask, distributions=distributions)
+    layouts = [{key: _layout(part, key) for key in part.values} for part in parts]
+    batch_of: dict[Any, tuple[int, ...]] = {}  # Of events without a mask: the first that there is.
+    for part, of_part in zip(parts, layouts, strict=True):
+        if part.mask is not None:
+            for pair in of_part.items():
+                batch_of.setdefault(pair, part.mask.shape[1:])
+    places: dict[str, dict[Any, list[int]]] = {}
+    for place, (part, of_part) in enumerate(zip(parts, layouts, strict=True)):
+        for key, layout in of_part.items():
+            batch = batch_of.get((key, layout)) if part.mask is None else part.mask.shape[1:]
+            places.setdefault(key, {}).setdefault((layout, batch), []).append(place)
+    names: dict[tuple[Any, ...], dict[str, str]] = {}
+    taken = set(places)
+    for key, of_key in places.items():
+        for number, ((_, batch), those) in enumerate(of_key.items()):
+            name = _free(key, taken) if number else key
+            taken.add(name)
+            names.setdefault((batch, *those), {})[name] = key
+    return of_timelines(
+        _joined([parts[place] for place in those], batch, keys, numbers and [numbers[place] for place in those])
+        for (batch, *those), keys in names.items()
+    )
 
 
-def _layout(logs: logdict, key: str) -> Any:
-    counters = [(name, *layout_of(of[key])) for name, of in logs.steps.items() if key in of]
-    return *layout_of(logs[key]), logs.distributions.get(key), tuple(sorted(counters, key=lambda each: each[0]))
+def _joined(
+    parts: Sequence[Timeline],
+    batch: tuple[int, ...] | None,
+    keys: Mapping[str, str],
+    numbers: Sequence[Numbers] | None,
+) -> Timeline:
+    """Some keys of timelines that are alike in these, by their new names, as one timeline."""
+    first = parts[0]
+    order = None
+    if numbers is not None and len(parts) > 1:
+        order = np.argsort(np.concatenate([of_part() for of_part in numbers]), kind="stable")
+
+    def joined(arrays: Iterable[Any]) -> Any:
+        array = all_of([*arrays])
+        return array if order is None else array[order]
+
+    return Timeline(
+        {name: joined(part.values[key] for part in parts) for name, key in keys.items()},
+        {name: joined(part.steps[name] for part in parts) for name in first.steps},
+        None if batch is None else joined(_mask(part, batch) for part in parts),
+        first.dropped,
+        {name: first.distributions[key] for name, key in keys.items() if key in first.distributions},
+    )
+
+
+def _mask(part: Timeline, batch: tuple[int, ...]) -> np.ndarray:
+    return np.ones((len(part), *batch), bool) if part.mask is None else part.mask
+
+
+def _layout(part: Timeline, key: str) -> Any:
+    counters = [(name, *layout_of(step)) for name, step in sorted(part.steps.items())]
+    return *layout_of(part.values[key]), part.distributions.get(key), *counters
 
 
 def layout_of(array: Any) -> tuple[Any, ...]:

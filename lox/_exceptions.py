@@ -53,6 +53,10 @@ class SelectionWarning(UserWarning):
     """A name or pattern selects none of the logs of a function that logs, so that it is probably misspelt."""
 
 
+class StorageWarning(UserWarning):
+    """Saved logs are damaged, and only a part of them was read, because the caller asked for that."""
+
+
 class TapWarning(UserWarning):
     """`lox.tap` does not do all that it was asked for, or a callback raised an error that is to be a warning only."""
 

@@ -20,7 +20,8 @@ def each(act: Callable[[Any], None], items: Iterable[Any]) -> None:
 def raise_first(errors: Iterable[BaseException]) -> None:
     """Raises the first of several errors, if there is one, with notes of the rest."""
     raised = list(errors)
+    if not raised:  # As at nearly every event.
+        return
     for note in dict.fromkeys(f"Another one raised {type(later).__name__}: {later}" for later in raised[1:]):
         raised[0].add_note(note)
-    for first in raised[:1]:
-        raise first
+    raise raised[0]

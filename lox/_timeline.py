@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -30,6 +30,10 @@ class Timeline:
     mask: Any = None
     dropped: Any = None
     distributions: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """How many events there are, whether they happened or not."""
+        return len(next(iter(self.values.values())))
 
     def map(self: T, function: Callable[[Any], Any], **changes: Any) -> T:
         """Apply a function to the values, the counters and the mask."""
@@ -98,3 +102,20 @@ def grouped(keys: Iterable[str], group: Callable[[str], Any]) -> list[list[str]]
     for key in keys:
         of.setdefault(group(key), []).append(key)
     return [*of.values()]
+
+
+def merged(timelines: Sequence[Timeline]) -> list[Timeline]:
+    """Timelines, of which those are one that have the very same counters, mask and count of dropped events."""
+    if len(timelines) == 1:
+        return [*timelines]
+    of: dict[Any, list[Timeline]] = {}
+    for each in timelines:
+        arrays = (each.mask, each.dropped, *(each.steps[name] for name in sorted(each.steps)))
+        of.setdefault((len(each), *sorted(each.steps), *map(id, arrays)), []).append(each)
+    return [alike[0] if len(alike) == 1 else _merged(alike) for alike in of.values()]
+
+
+def _merged(timelines: list[Timeline]) -> Timeline:
+    values = {key: value for each in timelines for key, value in each.values.items()}
+    made = {key: distribution for each in timelines for key, distribution in each.distributions.items()}
+    return dataclasses.replace(timelines[0], values=values, distributions=made)

@@ -25,10 +25,11 @@ from numpy.testing import assert_array_equal
 from runs import name_of, saver
 
 import lox
-from lox._storage._column import Column
+from lox._storage._column import Column, OpenFiles
 from lox.loggers import MultiLogger
 
 RUN = name_of(7)
+TABLE = "table-0"
 TESTS = pathlib.Path(__file__).parent
 
 
@@ -259,17 +260,21 @@ def test_one_directory_for_each_lane(tmp_path):
 
 
 NAMES = r"""a/b .. ../../up /etc/x é 日本 Case case CASE a\b nul % %25 x@step x#2 x.0 - ~""".split()
-NAMES += [" ", "a b", "x" * 500]
+NAMES += [" ", "a b", "x" * 500, "con"]
 
 
 def test_keys_of_any_name_stay_in_the_directory_of_the_run(tmp_path):
-    write(tmp_path / "runs", logs_of({key: [float(place)] for place, key in enumerate(NAMES)}, step=[1]))
+    write(tmp_path / "runs", {key: float(place) for place, key in enumerate(NAMES)})
     logs = lox.load(tmp_path / "runs")[RUN]
-    assert {key: logs[key].tolist() for key in logs} == {key: [float(place)] for place, key in enumerate(NAMES)}
+    assert {key: logs[key].tolist() for key in logs} == {key: [place] for place, key in enumerate(NAMES)}
     assert {path.name for path in tmp_path.iterdir()} == {"runs"}
-    files = [path.name for path in (tmp_path / "runs" / RUN).iterdir()]
-    assert len({name.lower() for name in files}) == len(files) == 2 * len(NAMES) + 1
-    assert max(map(len, files)) < 200
+    (files,) = [[path.name for path in folder.iterdir()] for folder in (tmp_path / "runs" / RUN).glob("table-*")]
+    assert {name.startswith("@@") for name in files} == {True}  # Many small values are side by side.
+    for key in NAMES:
+        write(tmp_path / "apart", logs_of({key: np.zeros((1, 100))}))
+    names = [path.name for path in (tmp_path / "apart" / RUN).rglob("*.npy") if not path.name.startswith("@@")]
+    assert len({name.lower() for name in names}) == len(names) == len(NAMES)
+    assert max(map(len, names)) < 200 and not {"con.npy", "nul.npy"} & {*names}
 
 
 @pytest.mark.integration
@@ -510,7 +515,7 @@ def test_a_directory_that_is_deleted_underneath_is_an_error_and_other_runs_go_on
     shutil.rmtree(tmp_path / RUN)
     for seed in (7, 8):
         logger.log(logger.init(seed), logs_of({"x": [2.0]}))
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(lox.StorageError, match=f"{RUN} was removed, or moved"):
         logger.flush()
     logger.close()
     assert_array_equal(lox.load(tmp_path)[name_of(8)]["x"], [1.0, 2.0])
@@ -594,7 +599,10 @@ def test_a_logger_that_continues_an_experiment_closes_the_one_that_writes_it(tmp
     assert_array_equal(lox.load(tmp_path)[RUN]["x"], [1.0, 2.0])
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, '{"format": 99, "columns": {}}'])
+OTHER = '{"format": 99, "versions": {}, "config": {}, "tables": []}'
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, OTHER])
 def test_a_damaged_manifest_is_an_error_that_names_it(tmp_path, text):
     write(tmp_path, logs_of({"x": [1.0]}))
     (tmp_path / RUN / "manifest.json").write_text(text)
@@ -606,14 +614,14 @@ def test_a_damaged_manifest_is_an_error_that_names_it(tmp_path, text):
 
 def test_damaged_files_are_errors_that_name_them(tmp_path):
     write(tmp_path, logs_of({"x": [1.0]}))
-    column, manifest = tmp_path / RUN / "x.0.npy", tmp_path / RUN / "manifest.json"
+    column, manifest = tmp_path / RUN / TABLE / "x.npy", tmp_path / RUN / "manifest.json"
     whole = column.read_bytes()
     for damaged in (b"", whole[:100], whole[:130], b"PK" + whole):
         column.write_bytes(damaged)
-        with pytest.raises(lox.StorageError, match="x.0.npy is damaged"):
+        with pytest.raises(lox.StorageError, match="x.npy is damaged"):
             lox.load(tmp_path)
     column.write_bytes(whole)
-    manifest.write_text(manifest.read_text().replace('"shape"', '"form"'))
+    manifest.write_text(manifest.read_text().replace('"arrays"', '"array"'))
     with pytest.raises(lox.StorageError, match="manifest.json is damaged"):
         lox.load(tmp_path)
 
@@ -642,23 +650,23 @@ def test_logs_that_do_not_fit_together_are_not_saved(tmp_path, part):
 
 def test_what_stands_in_the_place_of_a_column_is_an_error(tmp_path):
     lox.save(logs_of({"x": [1.0]}), tmp_path / "run")
-    column = tmp_path / "run" / "x.0.npy"
+    column = tmp_path / "run" / TABLE / "x.npy"
     np.save(column, np.float32(1))
-    with pytest.raises(lox.StorageError, match=r"x.0.npy is damaged: it is no column of float"):
+    with pytest.raises(lox.StorageError, match=r"x.npy is damaged: it does not begin as a column of float64\[\]"):
         lox.load(tmp_path)
     column.unlink()
     os.mkfifo(column)
-    with pytest.raises(lox.StorageError, match="x.0.npy is damaged: it is no file"):
+    with pytest.raises(lox.StorageError, match="x.npy is damaged: it is no file"):
         lox.load(tmp_path)
 
 
 def test_a_manifest_names_no_files_elsewhere(tmp_path):
     write(tmp_path / "runs", logs_of({"x": [1.0]}))
     manifest = tmp_path / "runs" / RUN / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"stem": "x"', '"stem": "../../x"'))
-    with pytest.raises(lox.StorageError, match="no file of 'x' begins with '../../x'"):
+    manifest.write_text(manifest.read_text().replace('"table-0"', '"../table-0"'))
+    with pytest.raises(lox.StorageError, match="'../table-0' is no directory of a table"):
         lox.load(tmp_path / "runs")
-    with pytest.raises(lox.StorageError, match="no file of 'x' begins with"):
+    with pytest.raises(lox.StorageError, match="'../table-0' is no directory"):
         write(tmp_path / "runs", logs_of({"x": [2.0]}))
     assert not list(tmp_path.glob("*.npy"))
 
@@ -677,24 +685,29 @@ def test_a_manifest_names_no_files_elsewhere(tmp_path):
     ],
     ids=["truncated", "no header", "empty", "gone", "counter gone", "dtype", "shape", "precision"],
 )
-def test_a_damaged_run_is_not_continued(tmp_path, damage):
+def test_a_damaged_table_stays_as_it_is_and_the_run_goes_on_after_its_whole_rows(tmp_path, request, damage):
     write(tmp_path, logs_of({"x": np.arange(4.0)}, step=range(4)))
-    column, counter = tmp_path / RUN / "x.0.npy", tmp_path / RUN / "x@step.0.npy"
+    column, counter = tmp_path / RUN / TABLE / "x.npy", tmp_path / RUN / TABLE / "@step.npy"
     damage(column, counter)
     damaged = {file: file.read_bytes() for file in (column, counter) if file.exists()}
-    with pytest.raises(lox.StorageError, match="is damaged"):
+    whole = [0.0, 1.0] if "truncated" in request.node.name else []
+    with pytest.raises(lox.StorageError, match='is damaged: .* damaged="prefix"'):
         lox.load(tmp_path)
-    with pytest.raises(lox.StorageError, match="is damaged") as raised:
-        write(tmp_path, logs_of({"x": [4.0], "y": [1.0]}, step=[4]))
-    assert any("SaveLogger" in note for note in raised.value.__notes__)
+    with pytest.warns(lox.StorageWarning, match="is damaged"):
+        logs = lox.load(tmp_path, damaged="prefix")[RUN]
+    assert logs["x"].tolist() == logs.steps["step"]["x"].tolist() == whole
+    with pytest.warns(lox.LoggerWarning, match=f"is damaged: .* goes on with the {len(whole)} rows"):
+        write(tmp_path, logs_of({"x": [4.0], "y": [1.0]}, step=[4]), logs_of({"x": [5.0]}, step=[5]))
     assert {file: file.read_bytes() for file in (column, counter) if file.exists()} == damaged
-    assert_array_equal(np.load(tmp_path / RUN / "y.0.npy"), [1.0])
+    logs = lox.load(tmp_path)[RUN]
+    assert logs["x"].tolist() == logs.steps["step"]["x"].tolist() == [*whole, 4.0, 5.0]
+    assert logs["y"].tolist() == [1.0]
 
 
 def test_a_damaged_manifest_is_not_continued(tmp_path):
     write(tmp_path, logs_of({"x": [1.0]}))
     manifest = tmp_path / RUN / "manifest.json"
-    for old, new in (('"shape"', '"form"'), ('"float64"', '"float63"'), ('"config": {}', '"config": []')):
+    for old, new in (('"arrays"', '"array"'), ('"float64"', '"float63"'), ('"config": {}', '"config": []')):
         whole = manifest.read_text()
         manifest.write_text(whole.replace(old, new))
         for act in (lambda: lox.load(tmp_path), lambda: write(tmp_path, logs_of({"x": [2.0]}))):
@@ -704,24 +717,23 @@ def test_a_damaged_manifest_is_not_continued(tmp_path):
     assert_array_equal(lox.load(tmp_path)[RUN]["x"], [1.0])
 
 
-@pytest.mark.parametrize("columns", [(), ("x@step.0.npy",), ("x@step.0.npy", "x.0.npy")])
-def test_a_run_killed_before_its_first_event_is_continued(tmp_path, columns):
+@pytest.mark.parametrize("manifest", [b"", bytes(100)])
+def test_a_run_whose_manifest_did_not_get_to_the_disk_begins_anew(tmp_path, manifest):
     write(tmp_path, logs_of({"x": [7.0]}, step=[7]))
-    for file in (tmp_path / RUN).glob("*.npy"):
-        header = file.read_bytes()[:128].replace(b"(1,)", b"(0,)")
-        file.unlink()
-        if file.name in columns:
-            file.write_bytes(header)
-    assert not any(map(len, lox.load(tmp_path)[RUN].values()))
-    write(tmp_path, logs_of({"x": [1.0, 2.0]}, step=[1, 2]))
+    (tmp_path / RUN / "manifest.json").write_bytes(manifest)
+    with pytest.raises(lox.StorageError, match="is damaged"):
+        lox.load(tmp_path)
+    with pytest.warns(lox.StorageWarning, match="is damaged"):
+        assert not lox.load(tmp_path, damaged="prefix")[RUN]
+    with pytest.warns(lox.LoggerWarning, match="after a power failure"):
+        write(tmp_path, logs_of({"x": [1.0, 2.0]}, step=[1, 2]))
     logs = lox.load(tmp_path)[RUN]
-    assert_array_equal(logs["x"], [1.0, 2.0])
-    assert_array_equal(logs.steps["step"]["x"], [1, 2])
+    assert logs["x"].tolist() == logs.steps["step"]["x"].tolist() == [1, 2]
 
 
 def test_a_run_killed_between_columns_is_continued_after_its_last_whole_event(tmp_path):
     write(tmp_path, logs_of({"x": [1.0]}, step=[1]))
-    column = tmp_path / RUN / "x.0.npy"
+    column = tmp_path / RUN / TABLE / "x.npy"
     before = column.read_bytes()
     write(tmp_path, logs_of({"x": [2.0, 3.0]}, step=[2, 3]))
     column.write_bytes(before + bytes(3))  # The data was begun, and the header still says one event.
@@ -738,33 +750,25 @@ def files_of(path):
     return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
-def test_other_files_in_the_directory_are_neither_changed_nor_in_the_way(tmp_path):
-    np.save(tmp_path / "y.0.npy", np.arange(3.0))
-    (tmp_path / "notes.txt").write_text("mine")
-    before = files_of(tmp_path)
-    lox.save(logs_of({"x": [1.0]}), tmp_path)
-    assert lox.load(tmp_path)["x"].tolist() == [1.0]
-    after = files_of(tmp_path)
-    assert before.items() <= after.items()
-    assert set(after) - set(before) == {"x.0.npy", "manifest.json"}
-
-
 @pytest.mark.parametrize("way", ["save", "log"])
-def test_files_by_the_name_of_a_column_are_not_appended_to(tmp_path, way):
+def test_other_files_in_the_directory_are_neither_changed_nor_in_the_way(tmp_path, way):
     run = tmp_path / RUN
-    run.mkdir()
-    np.save(run / "x.0.npy", np.arange(3.0))
+    for folder in ("table-0", "table-2"):
+        (run / folder).mkdir(parents=True)
+        np.save(run / folder / "x.npy", np.arange(3.0))
+    (run / "table-1").write_text("mine")
     before = files_of(run)
-    with pytest.raises(lox.StorageError, match=r"x\.0\.npy is in the way"):
-        if way == "save":
-            lox.save(logs_of({"x": [1.0], "y": [1.0]}), run)
-        else:
-            write(tmp_path, logs_of({"x": [1.0], "y": [1.0]}))
-    assert before.items() <= files_of(run).items()
+    logs = logs_of({"x": [1.0]}) | logs_of({"y": [2.0, 3.0]})
     if way == "save":
-        assert before == files_of(run)
+        lox.save(logs, run)
     else:
-        assert {key: value.tolist() for key, value in lox.load(run).items()} == {"y": [1.0]}
+        write(tmp_path, logs)
+    found = lox.load(run)
+    assert {key: found[key].tolist() for key in found} == {"x": [1.0], "y": [2.0, 3.0]}
+    after = files_of(run)
+    assert before.items() <= after.items()
+    names = {f"table-{n}/{key}.npy" for n, key in ((3, "x"), (3, "@@order"), (4, "y"), (4, "@@order"))}
+    assert set(after) - set(before) == {*names, "manifest.json"}
 
 
 NOT_SAVED = [np.array(["a"]), np.array([None]), np.array(["2026-01-01"], "M8[D]"), np.zeros(1, "i4,f4")]
@@ -809,8 +813,8 @@ def test_saving_that_fails_leaves_nothing(tmp_path, there):
 
 @pytest.mark.parametrize("there", [False, True])
 def test_saving_that_fails_at_its_end_leaves_nothing(tmp_path, monkeypatch, there):
-    def full(path, manifest):
-        assert len(list(path.glob("*.npy"))) == 2
+    def full(path, manifest, **options):
+        assert len(list(path.glob("table-0/*.npy"))) == 3
         raise OSError("disk full")
 
     run = tmp_path / "run"
@@ -830,10 +834,10 @@ def test_saving_that_is_killed_leaves_no_run_and_is_done_again(tmp_path):
 import os, signal, numpy as np, lox
 from lox._storage import _column
 write = _column.Column.append
-def killed(column, entries):
-    if "y.0" in str(column.path):
+def killed(column, *args):
+    if column.path.name == "y.npy":
         os.kill(os.getpid(), signal.SIGKILL)
-    write(column, entries)
+    write(column, *args)
 _column.Column.append = killed
 lox.save(lox.logdict({{"x": np.arange(3.0), "y": np.arange(3.0)}}), {str(tmp_path / "run")!r})
 """
@@ -959,15 +963,16 @@ def test_a_sink_that_fails_leaves_the_files_whole(tmp_path):
     assert_array_equal(lox.load(tmp_path / "a")[RUN]["x"], [1.0])
 
 
-def test_no_file_stays_open(tmp_path):
+def test_few_files_stay_open_and_none_of_a_logger_that_is_closed(tmp_path):
     before = len(os.listdir("/proc/self/fd"))
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with saver(tmp_path) as logger:
-        for seed in range(50):
-            logger.log(logger.init(seed), logs_of({f"key{place}": [1.0] for place in range(10)}))
-        logger.flush()
-        assert len(os.listdir("/proc/self/fd")) <= before + 1
-    assert (soft, hard) == resource.getrlimit(resource.RLIMIT_NOFILE)
+        for step in range(2):
+            for seed in range(50):
+                logger.log(logger.init(seed), {f"key{place}": np.float32(step) for place in range(4)}, step=step)
+            logger.flush()
+        assert len(os.listdir("/proc/self/fd")) <= before + 64
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert all(logs["key3"].tolist() == [0, 1] for logs in lox.load(tmp_path).values())
 
 
 def test_saving_that_fails_keeps_an_empty_directory_that_was_there_and_no_other(tmp_path, monkeypatch):
@@ -1015,11 +1020,11 @@ def test_a_run_is_there_when_its_first_event_cannot_be_saved(tmp_path):
     assert [*lox.load(tmp_path)] == [RUN]
 
 
-@pytest.mark.parametrize("short", ["x.0.npy", "x@step.0.npy"])
+@pytest.mark.parametrize("short", ["x.npy", "@step.npy"])
 def test_a_run_of_which_any_column_is_shorter_goes_on_after_its_last_whole_event(tmp_path, short):
     write(tmp_path, logs_of({"x": [1.0, 2.0, 3.0]}, step=[1, 2, 3]))
-    column = tmp_path / RUN / short
-    column.write_bytes(column.read_bytes().replace(b"(3,)", b"(1,)"))  # Its header did not get to the disk.
+    column = tmp_path / RUN / TABLE / short
+    column.write_bytes(column.read_bytes().replace(b" 3,)", b" 1,)"))  # Its header did not get to the disk.
     for events, more in (([1.0], [4.0, 5.0]), ([1.0, 4.0, 5.0], [6.0])):
         logs = lox.load(tmp_path)[RUN]
         assert_array_equal(logs["x"], events)
@@ -1040,7 +1045,8 @@ def test_the_order_of_counters_makes_no_other_key(tmp_path):
 
 def test_a_mask_that_is_ahead_of_its_values_is_read_as_far_as_these(tmp_path):
     lox.save(lox.logdict({"x": np.arange(3.0)}, mask={"x": np.array([True, False, True])}), tmp_path / "run")
-    Column.open(tmp_path / "run" / "x@@mask.0.npy", np.dtype(bool), ()).append(np.array([True]))
+    with OpenFiles() as files:
+        Column.find(tmp_path / "run" / TABLE / "@@mask.npy", np.dtype(bool), ()).append(np.array([True]), files)
     logs = lox.load(tmp_path / "run")
     assert logs["x"].tolist() == [0, 1, 2] and logs.mask["x"].tolist() == [True, False, True]
 
@@ -1141,7 +1147,7 @@ def test_a_manifest_with_a_damaged_distribution(tmp_path):
     lox.save(counted(0, 1), tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     for wrong in ({"name": "histogram", "edges": [1, 0]}, {"name": "x"}, {"name": "histogram", "x": 1}):
-        manifest["columns"]["x"][0]["distribution"] = wrong
+        manifest["tables"][0]["arrays"][1][4] = wrong
         (tmp_path / "manifest.json").write_text(json.dumps(manifest))
         with pytest.raises(lox.StorageError, match="is damaged"):
             lox.load(tmp_path)

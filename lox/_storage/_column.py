@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
+import collections
+import contextlib
 import mmap
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lox._exceptions import LogValueError, StorageError
+from lox._exceptions import StorageError
 
-HEADER = 128
-"""The length of the header of a column: a multiple of 64, with room for any count."""
+COUNT_AT, COUNT_BYTES = 64, 24
+"""Where the header has the number of entries: within one line of a processor's cache, and its last eight digits in one
+word, so that who reads the file while it is written sees one number or the next one."""
+
+READ_AT_ONCE = 2**16 if sys.version_info >= (3, 13) else 2**20
+"""The bytes of the largest array that is read at once. Larger ones are mapped."""
 
 UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 """What maps a file without keeping a descriptor of it, which only newer versions of Python can do."""
 
-READ_AT_ONCE = 2**16 if UNTRACKED else 2**20
-"""The bytes of the largest array that is read at once. Larger ones are mapped."""
 
-
-@dataclasses.dataclass
 class Column:
     """One array that grows.
 
@@ -32,101 +34,181 @@ class Column:
         dtype: The dtype on disk.
         shape: The shape of one entry.
         count: How many entries there are.
+        problem: Why there are fewer than there should be, where the file is damaged; else the empty text.
     """
 
-    path: Path
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    count: int
+    __slots__ = ("path", "dtype", "shape", "count", "problem", "_header", "_entry", "_file")
+
+    def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...]):
+        self.path, self.dtype, self.shape = path, dtype, shape
+        self.count, self.problem = 0, ""
+        self._header = _header(dtype, shape)
+        self._entry = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        self._file: tuple[int, int] | None = None
 
     @classmethod
     def create(cls, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> Column:
-        """A new column without entries, whose file is there with its header or not at all."""
-        column = cls(path, dtype, shape, 0)
-        new = path.with_name(f"{path.name}.new")
-        new.write_bytes(column._header())
-        os.rename(new, path)
+        """A new column without entries."""
+        column = cls(path, dtype, shape)
+        path.write_bytes(column._header)
         return column
 
     @classmethod
-    def open(cls, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> Column:
-        """A column that is there.
-
-        Raises:
-            StorageError: It is damaged: it is no array of this dtype and shape, or shorter than it says.
-        """
-        with _file(path) as file:
-            return cls._opened(file, path, dtype, shape)
-
-    @classmethod
-    def read(cls, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-        """The entries of a column that is there, which cannot be written to.
-
-        Raises:
-            StorageError: As `open`.
-        """
-        with _file(path) as file:
-            column = cls._opened(file, path, dtype, shape)
-            size = column.count * column._entry_bytes()
-            whole = (column.count, *shape)
-            if size <= READ_AT_ONCE:
-                return np.ndarray(whole, dtype, file.read(size))
-            mapped = mmap.mmap(file.fileno(), HEADER + size, access=mmap.ACCESS_READ, **UNTRACKED)
-            return np.ndarray(whole, dtype, mapped, HEADER)
-
-    @classmethod
-    def _opened(cls, file: Any, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> Column:
-        """The column of a file, which is read up to the first entry."""
+    def find(cls, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> Column:
+        """A column that should be there, with those of its entries that are."""
+        column = cls(path, dtype, shape)
         try:
-            version = np.lib.format.read_magic(file)
-            if version != (1, 0):
-                raise ValueError(f"it is of version {version} of the format of NumPy")
-            whole, by_columns, found = np.lib.format.read_array_header_1_0(file)
-            if by_columns or not whole or (found, whole[1:], file.tell()) != (dtype, shape, HEADER):
-                raise ValueError(f"it is no column of {dtype.name}{list(shape)}")
-            column = cls(path, dtype, shape, whole[0])
-            end, there = HEADER + column.count * column._entry_bytes(), os.fstat(file.fileno()).st_size
-            if there < end:
-                raise ValueError(f"it has {there} bytes of {end}")
-        except (ValueError, EOFError) as error:
-            raise StorageError(f"{path} is damaged: {error}") from error
+            if path.exists() and not path.is_file():  # Opening a pipe would wait for someone to write into it.
+                raise ValueError("it is no file")
+            with open(path, "rb") as file:
+                column._look(file)
+        except FileNotFoundError:
+            column.problem = f"{path} is damaged: it is gone."
+        except (OSError, ValueError) as error:
+            column.problem = f"{path} is damaged: {error}."
         return column
 
-    def append(self, entries: np.ndarray) -> None:
-        """Adds entries, of shape `(n, *shape)`."""
+    def read(self) -> np.ndarray:
+        """The entries that were found, as an array that cannot be written to.
+
+        Raises:
+            StorageError: They are there no more.
+        """
+        size, whole, start = self.count * self._entry, (self.count, *self.shape), len(self._header)
+        if not size:
+            return np.ndarray(whole, self.dtype, b"")
+        try:
+            with open(self.path, "rb") as file:
+                if size > READ_AT_ONCE:
+                    mapped = mmap.mmap(file.fileno(), start + size, access=mmap.ACCESS_READ, **UNTRACKED)
+                    return np.ndarray(whole, self.dtype, mapped, start)
+                file.seek(start)
+                return np.ndarray(whole, self.dtype, file.read(size))
+        except (FileNotFoundError, TypeError, ValueError) as error:
+            raise StorageError(f"{self.path} is damaged: it changed while it was read ({error}).") from error
+
+    def append(self, entries: np.ndarray, files: OpenFiles) -> None:
+        """Adds entries, of shape `(n, *shape)`. Their data is written first, and how many there are after it."""
         data = np.ascontiguousarray(entries, self.dtype)
-        # Without a buffer, each write is one call of the system: the header is there as a whole or not at all.
-        with open(self.path, "r+b", buffering=0) as file:
-            file.seek(HEADER + self.count * self._entry_bytes())
-            _write(file, data.reshape(-1).view(np.uint8).data)
-            self.count += len(data)
-            file.seek(0)
-            _write(file, self._header())
+        file, count = files.of(self), self.count + len(data)
+        if data.nbytes:
+            _write(file, data, len(self._header) + self.count * self._entry)
+        _write(file, b"%*d" % (COUNT_BYTES, count), COUNT_AT)
+        self.count = count
 
-    def _entry_bytes(self) -> int:
-        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+    def open(self) -> int:
+        """A descriptor of its file, to write to.
 
-    def _header(self) -> bytes:
-        shape = (self.count, *self.shape)
-        text = f"{{'descr': {np.lib.format.dtype_to_descr(self.dtype)!r}, 'fortran_order': False, 'shape': {shape}, }}"
-        length = HEADER - 10
-        if len(text) >= length:
-            raise LogValueError(f"The shape {shape} has too many axes to be saved.")
-        return b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + text.ljust(length - 1).encode() + b"\n"
+        Raises:
+            StorageError: It is not the file that this column was.
+        """
+        descriptor = os.open(self.path, os.O_RDWR | getattr(os, "O_BINARY", 0))
+        found = os.fstat(descriptor)
+        if self._file not in (None, (found.st_dev, found.st_ino)):
+            os.close(descriptor)
+            raise StorageError(f"{self.path} is another file than the one that was written before.")
+        self._file = found.st_dev, found.st_ino
+        return descriptor
+
+    def _look(self, file: Any) -> None:
+        """Finds how many entries a file has.
+
+        Raises:
+            ValueError: It has not what it should have.
+        """
+        end = COUNT_AT + COUNT_BYTES
+        found = file.read(len(self._header))
+        if not found:
+            raise ValueError("it is empty")
+        if (found[:COUNT_AT], found[end:]) != (self._header[:COUNT_AT], self._header[end:]):
+            raise ValueError(f"it does not begin as a column of {self.dtype.name}{list(self.shape)}")
+        count = int(found[COUNT_AT:end])
+        there = (os.fstat(file.fileno()).st_size - len(found)) // self._entry if self._entry else count
+        self.count = max(0, min(count, there))
+        if self.count != count:
+            raise ValueError(f"it has {self.count} whole entries of {count}")
 
 
-def lost(path: Path) -> StorageError:
-    """The error of a column that is gone: there are no events in others before all columns are there."""
-    return StorageError(f"{path} is damaged: it is gone, and events of its key are in the files beside it.")
+class OpenFiles:
+    """The files that are open to be written to: those that were used last.
+
+    To open and close a file costs more than to write an event to it.
+    """
+
+    def __init__(self, most: int = 64):
+        self._most = most
+        self._open: collections.OrderedDict[Column, int] = collections.OrderedDict()
+
+    def of(self, column: Column) -> int:
+        """The descriptor of the file of a column.
+
+        Raises:
+            StorageError: As `Column.open`.
+        """
+        descriptor = self._open.get(column)
+        if descriptor is not None:
+            self._open.move_to_end(column)
+            return descriptor
+        if len(self._open) >= self._most:
+            os.close(self._open.popitem(last=False)[1])
+        self._open[column] = descriptor = column.open()
+        return descriptor
+
+    def sync(self, column: Column, durable: bool) -> None:
+        """Checks that the file of a column is where it was; and, if asked for, has what was written on the disk.
+
+        Raises:
+            StorageError: It was removed.
+        """
+        file = self.of(column)
+        if not os.fstat(file).st_nlink:
+            raise StorageError(f"{column.path} was removed while a logger writes it.")
+        if durable:
+            os.fsync(file)
+
+    def close(self, columns: Iterable[Column] | None = None) -> None:
+        """Closes the files of these columns, or all."""
+        for column in [*self._open] if columns is None else columns:
+            if (descriptor := self._open.pop(column, None)) is not None:
+                os.close(descriptor)
+
+    def __enter__(self) -> OpenFiles:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
-def _file(path: Path) -> Any:
-    if path.exists() and not path.is_file():  # Opening a pipe would wait for someone to write into it.
-        raise StorageError(f"{path} is damaged: it is no file.")
-    return open(path, "rb")
+def sync(path: Path) -> None:
+    """Has a file, or the names in a directory, on the disk."""
+    with contextlib.suppress(PermissionError):  # Windows opens no directory.
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
-def _write(file: Any, data: Any) -> None:
-    written = 0
-    while written < len(data):
-        written += file.write(data[written:])
+def _header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    """The header of a column without entries. Its length is a multiple of 64."""
+    begin = f"{{'descr': {np.lib.format.dtype_to_descr(dtype)!r}, 'fortran_order': False, 'shape': ("
+    end = "".join(f", {length}" for length in shape) or ","
+    text = f"{begin:<{COUNT_AT - 10}}{0:>{COUNT_BYTES}}{end}), }}"
+    length = -(-(10 + len(text) + 1) // 64) * 64 - 10
+    return b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + text.ljust(length - 1).encode() + b"\n"
+
+
+if hasattr(os, "pwrite"):
+    _write_at = os.pwrite
+else:  # On Windows.
+
+    def _write_at(file: int, data: Any, offset: int, /) -> int:
+        os.lseek(file, offset, os.SEEK_SET)
+        return os.write(file, data)
+
+
+def _write(file: int, data: Any, offset: int) -> None:
+    written = _write_at(file, data, offset)
+    whole = memoryview(data).nbytes
+    while written < whole:  # One call of the system writes at most 2 GB, and less on a disk that is nearly full.
+        written += _write_at(file, memoryview(data).cast("B")[written:], offset + written)

@@ -12,42 +12,73 @@ from pathlib import Path
 from typing import Any
 
 from lox._exceptions import StorageError
+from lox._storage._column import sync
 from lox._storage._origin import origin
 
 MANIFEST = "manifest.json"
 ASIDE = "aside-"
 """The prefix of the directories in a run that hold the events which were taken back."""
-FORMAT = 1
+FORMAT = 2
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of a run.
 
     Raises:
-        StorageError: There is none, or it is damaged, or of a later format.
+        StorageError: There is none, or it is damaged, or of another format.
     """
     file = path / MANIFEST
     try:
-        manifest = json.loads(file.read_text())
+        manifest = json.loads(file.read_bytes())
     except FileNotFoundError:
         raise StorageError(f"{path} is no run of lox: it has no {MANIFEST}.") from None
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise StorageError(f"{file} is damaged: {error}. The columns beside it are arrays of NumPy.") from error
-    if not isinstance(manifest, dict) or not all(
-        isinstance(manifest.get(part), dict) for part in ("columns", "config")
-    ):
+    if not _is_of_lox(manifest):
         raise StorageError(f"{file} is no manifest of lox.")
-    if manifest.get("format", 0) > FORMAT:
-        raise StorageError(f"{file} is of format {manifest['format']}, and this lox reads up to {FORMAT}.")
+    if manifest["format"] != FORMAT:
+        raise StorageError(f"{file} is of format {manifest['format']!r}, and this lox reads {FORMAT}.")
+    if not isinstance(manifest.get("tables"), list) or not isinstance(manifest.get("config"), dict):
+        raise StorageError(f"{file} is damaged: it has no list of tables, or no config.")
     return manifest
 
 
-def write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Replaces the manifest of a run. Readers see the old one or the new one."""
+def is_run(path: Path) -> bool:
+    """Whether a directory has the manifest of a run, which may be damaged, and not that of something else."""
+    try:
+        return _is_of_lox(json.loads((path / MANIFEST).read_bytes()))
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, RecursionError):
+        return True
+
+
+def was_cut_off(path: Path) -> bool:
+    """Whether the manifest of a run did not get to the disk before the power went."""
+    try:
+        return not (path / MANIFEST).read_bytes().strip(b"\0")
+    except OSError:
+        return False
+
+
+def write_manifest(path: Path, manifest: Mapping[str, Any], durable: bool = False) -> None:
+    """Replaces the manifest of a run. Readers see the old one or the new one.
+
+    Args:
+        path: The directory of the run.
+        manifest: The manifest.
+        durable: Whether it is on the disk afterwards, and the names of the files beside it.
+    """
     new = path / f"{MANIFEST}.{uuid.uuid4().hex}"
     try:
-        new.write_text(to_json(manifest))
+        with open(new, "w") as file:
+            file.write(to_json(manifest))
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(new, path / MANIFEST)
+        if durable:
+            sync(path)
     except BaseException:
         new.unlink(missing_ok=True)
         raise
@@ -65,8 +96,19 @@ def new_manifest(key: Sequence[int], about: Mapping[str, Any]) -> dict[str, Any]
         key: The words of its PRNG key.
         about: What else to say of it, by name.
     """
-    of_run = {"key": list(key), **about, "config": {}}
-    return {"format": FORMAT, **origin(), "versions": _versions(), **of_run, "columns": {}, "dropped": {}}
+    return {
+        "format": FORMAT,
+        **origin(),
+        "versions": _versions(),
+        "key": list(key),
+        **about,
+        "config": {},
+        "tables": [],
+    }
+
+
+def _is_of_lox(manifest: Any) -> bool:
+    return isinstance(manifest, dict) and {"format", "versions", "config"} <= manifest.keys()
 
 
 def _versions() -> dict[str, str]:

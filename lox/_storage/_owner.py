@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ _claims: set[str] = set()
 """The claims of this process. One that is gone may have had its number."""
 
 
-def claim(path: Path, warn: Callable[[str], None] | None = None) -> dict[str, Any]:
-    """Claims a run for this process; a claim of a process that is gone does not count.
+class Claim:
+    """Says that this process writes a run; a claim of a process that is gone does not count.
 
     Args:
         path: The directory of the run.
@@ -29,59 +30,106 @@ def claim(path: Path, warn: Callable[[str], None] | None = None) -> dict[str, An
     Raises:
         StorageError: Another process writes the run, or another logger of this one.
     """
-    process = os.getpid()
-    mine: dict[str, Any] = {
-        "process": process,
-        "started": _started(process),
-        "host": socket.gethostname(),
-        "id": uuid.uuid4().hex,
-    }
-    new = path / f"{OWNER}.{mine['id']}"
-    new.write_text(json.dumps(mine))
-    try:
-        for _ in range(2):
-            try:
-                os.link(new, path / OWNER)  # Unlike a rename, it fails when there is one.
-                _claims.add(mine["id"])
-                return mine
-            except FileExistsError:
+
+    def __init__(self, path: Path, warn: Callable[[str], None] | None = None):
+        self._file, self._process = path / OWNER, os.getpid()
+        self._name = str(self._file)  # Which the system is asked for at every event.
+        self._says: dict[str, Any] = {
+            "process": self._process,
+            "started": _started(self._process),
+            "boot": _boot(),
+            "host": socket.gethostname(),
+            "id": uuid.uuid4().hex,
+        }
+        new = path / f"{OWNER}.{self._says['id']}"
+        new.write_text(json.dumps(self._says))
+        try:
+            for _ in range(2):
+                if self._made(new):
+                    _claims.add(self._says["id"])
+                    self._is = _identity(os.stat(self._file))
+                    return
                 other = _owner(path)
                 if other is not None and _lives(other, path, warn):
-                    by = f"process {other['process']} on {other['host']}"
-                    if (other["process"], other["host"]) == (mine["process"], mine["host"]):
+                    by = f"process {other['process']} on {other.get('host')}"
+                    if (other["process"], other.get("host")) == (self._process, self._says["host"]):
                         by += ", which is this one"
                     raise StorageError(
                         f"{path} is written by {by}. Close that logger, or write to another path. "
-                        f"If it is gone, delete {path / OWNER}."
-                    ) from None
-                (path / OWNER).unlink(missing_ok=True)
-    finally:
-        new.unlink(missing_ok=True)
-    raise StorageError(f"{path} was claimed by another process just now.")
+                        f"If it is gone, delete {self._file}."
+                    )
+                self._file.unlink(missing_ok=True)
+        finally:
+            new.unlink(missing_ok=True)
+        raise StorageError(f"{path} was claimed by another process just now.")
 
+    def _made(self, new: Path) -> bool:
+        """Say whether the claim is there now, in which case there was no other."""
+        try:
+            os.link(new, self._file)  # Unlike a rename, it fails when there is one.
+        except FileExistsError:
+            return False
+        except OSError:  # File systems without hard links. Others may see a claim that is empty for a moment.
+            try:
+                with open(self._file, "x") as file:
+                    file.write(json.dumps(self._says))
+            except FileExistsError:
+                return False
+        return True
 
-def release(path: Path, mine: dict[str, Any]) -> None:
-    """Gives up a claim, if it is still there."""
-    if _owner(path) == mine:
-        (path / OWNER).unlink(missing_ok=True)
+    def check(self) -> None:
+        """Checks that the run is this process's to write.
 
+        Raises:
+            StorageError: It is not, since the directory is gone or another one, another process has taken over the
+                run, or this is a copy of the process that claimed it.
+        """
+        try:
+            if _identity(os.stat(self._name)) == self._is and os.getpid() == self._process:
+                return
+        except FileNotFoundError:
+            raise StorageError(
+                f"{self._file} is gone: {self._file.parent} was removed, or moved, while a logger writes it."
+            ) from None
+        if os.getpid() != self._process:
+            raise StorageError(
+                f"{self._file.parent} is written by process {self._process}, of which this one is a fork. Make a "
+                "logger, or a run by another key or name, in each process."
+            )
+        raise StorageError(f"{self._file.parent} is written by another process now, which continues the experiment.")
 
-def _owner(path: Path) -> dict[str, Any] | None:
-    try:
-        return json.loads((path / OWNER).read_text())
-    except (OSError, ValueError):
-        return None
+    def release(self) -> None:
+        """Gives up the claim, if it is still there."""
+        if _owner(self._file.parent) == self._says and os.getpid() == self._process:
+            self._file.unlink(missing_ok=True)
 
 
 def is_written(path: Path) -> bool:
     """Say whether another process of this machine writes a run."""
     owner = _owner(path)
-    return owner is not None and owner.get("process") != os.getpid() and _lives(owner, path, lambda _: None)
+    return owner is not None and owner["process"] != os.getpid() and _lives(owner, path, lambda _: None)
 
 
-def holds(path: Path, mine: dict[str, Any]) -> bool:
-    """Say whether a claim still counts, since no other process has taken over the run."""
-    return _owner(path) in (mine, None)
+def _owner(path: Path) -> dict[str, Any] | None:
+    """The claim in a directory; None where there is none, or no whole one."""
+    for _ in range(10):
+        try:
+            text = (path / OWNER).read_text()
+        except (OSError, ValueError):
+            return None
+        if text:
+            break
+        time.sleep(0.01)  # Somebody writes it.
+    try:
+        found = json.loads(text)
+        return found if isinstance(found, dict) and type(found.get("process")) is int else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _identity(found: os.stat_result) -> Any:
+    """What tells a file from others of its name. Numbers of files are used again, but not at the same time."""
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def _started(process: int) -> str | None:
@@ -92,19 +140,30 @@ def _started(process: int) -> str | None:
         return None
 
 
-def _lives(owner: Mapping[str, Any], path: Path, warn: Callable[[str], None] | None) -> bool:
+def _boot() -> str | None:
+    """What tells this start of the machine from others, where the system says so."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+
+
+def _lives(owner: dict[str, Any], path: Path, warn: Callable[[str], None] | None) -> bool:
+    process = owner["process"]
     if owner.get("host") != socket.gethostname():  # Nobody here can tell.
         if warn is not None:
-            by = f"process {owner.get('process')} on {owner.get('host')}"
+            by = f"process {process} on {owner.get('host')}"
             warn(f"{path} was written by {by}, and is continued here. If that still runs, its logs are refused now.")
         return warn is None
-    if owner.get("process") == os.getpid():
+    if process == os.getpid():
         return owner.get("id") in _claims
-    if owner.get("started") is not None and owner["started"] != _started(int(owner["process"])):
+    if owner.get("boot") not in (None, _boot()):
+        return False
+    if owner.get("started") not in (None, _started(process)):
         return False
     try:
-        os.kill(int(owner["process"]), 0)
-    except ProcessLookupError:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         pass

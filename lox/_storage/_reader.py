@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, Literal
 
 from lox._concatenate import concatenated
-from lox._exceptions import StorageError
+from lox._exceptions import LogValueError, StorageError, StorageWarning
 from lox._logdict import logdict
-from lox._storage._column import Column, lost
-from lox._storage._manifest import ASIDE, MANIFEST, read_manifest
-from lox._storage._segment import Segment, from_stored, segments_of
+from lox._storage._manifest import ASIDE, MANIFEST, is_run, read_manifest
 from lox._storage._stack import stacked
+from lox._storage._table import Rows, Table, tables_of
 
 
-def load(path: str | Path, *, stack: bool = False) -> Any:
+def load(path: str | Path, *, stack: bool = False, damaged: Literal["raise", "prefix"] = "raise") -> Any:
     """Reads saved logs, also while they are written.
 
     Args:
@@ -25,6 +25,9 @@ def load(path: str | Path, *, stack: bool = False) -> Any:
         stack: Whether the runs become one `lox.logdict`, laid out as under `spool(vmap(f))`: an axis of runs, in the
             order of `load_config`, follows that of events. Events that a run has not got are masked out, with NaN or 0
             in their place; those of a key count from the first that each run has.
+        damaged: What becomes of runs whose files are damaged, by a power failure or by hand: "raise" an error, or read
+            the "prefix" of the events of each key before the first that is not whole. Bytes that are others than were
+            written are not noticed.
 
     Returns:
         The `lox.logdict` of a run; or a mapping from the names of runs to such; or, with `stack`, one that holds all
@@ -35,8 +38,12 @@ def load(path: str | Path, *, stack: bool = False) -> Any:
         `jax.random.wrap_key_data(data, impl=data.impl)`.
 
     Raises:
+        LogValueError: `damaged` is none of these. A `ValueError`.
         StorageError: There are no logs, or those of a run are damaged; others are read by their own path. An `OSError`.
         StructureError: The runs to be stacked differ in the shape, dtype or counters of a key. A `ValueError`.
+
+    Warns:
+        StorageWarning: With ``damaged="prefix"``: what is damaged, of each run that is.
 
     >>> import pathlib, tempfile
     >>> import jax.numpy as jnp
@@ -48,9 +55,12 @@ def load(path: str | Path, *, stack: bool = False) -> Any:
     >>> logs["loss"].tolist(), logs.mask["loss"].tolist()
     ([[3.0, 5.0], [2.0, nan]], [[True, True], [True, False]])
     """
+    if damaged not in ("raise", "prefix"):
+        raise LogValueError(f'damaged is "raise" or "prefix", got {damaged!r}.')
+    read = read_run if damaged == "raise" else read_prefix
     if stack:
-        return stacked({name: read_run(run) for name, run in _some(path).items()})
-    return _of_runs(path, read_run)
+        return stacked({name: read(run) for name, run in _some(path).items()})
+    return _of_runs(path, read)
 
 
 def load_config(path: str | Path) -> dict[str, Any]:
@@ -84,13 +94,32 @@ def runs(path: str | Path) -> dict[str, Path]:
         StorageError: There is no such directory.
     """
     path = Path(path)
-    if (path / MANIFEST).exists():
+    if is_run(path):
         return {path.resolve().name: path}
     if not path.is_dir():
         raise StorageError(f"{path} is no directory of runs.")
-    found = {manifest.parent for manifest in path.rglob(MANIFEST)}
-    taken_back = {run for run in found if run.name.startswith((ASIDE, ".")) and not found.isdisjoint(run.parents)}
-    return {run.relative_to(path).as_posix(): run for run in sorted(found - taken_back)}
+    return {run.relative_to(path).as_posix(): run for run in sorted(_runs_below(path))}
+
+
+def _runs_below(path: Path) -> Iterator[Path]:
+    """The runs in a directory, in directories in it, and in those that are linked from there."""
+    folders, links, seen = [path], list[Path](), set[tuple[int, int]]()
+    while folders or links:
+        folder = folders.pop() if folders else links.pop()  # What is linked goes by its own name, if that is here.
+        found = os.stat(folder)
+        if (found.st_dev, found.st_ino) in seen:
+            continue
+        seen.add((found.st_dev, found.st_ino))
+        here = is_run(folder)
+        if here:
+            yield folder
+        try:
+            entries = [*os.scandir(folder)]
+        except PermissionError:
+            continue
+        for entry in entries:
+            if entry.is_dir() and not (here and entry.name.startswith((".", ASIDE, "table-"))):
+                (links if entry.is_symlink() else folders).append(Path(entry.path))
 
 
 def _some(path: str | Path) -> dict[str, Path]:
@@ -103,7 +132,7 @@ def _some(path: str | Path) -> dict[str, Path]:
 def _of_runs(path: str | Path, read: Callable[[Path], Any]) -> Any:
     """What is read of the run that is there, or of each run in it by name."""
     found = _some(path)
-    if (Path(path) / MANIFEST).exists():
+    if [*found.values()] == [Path(path)]:
         return read(Path(path))
     return {name: read(run) for name, run in found.items()}
 
@@ -114,58 +143,59 @@ def read_run(path: Path) -> logdict:
     Raises:
         StorageError: It is no run, or damaged.
     """
+    logs, problems = _read(path)
+    if problems:
+        raise StorageError(f'{problems[0]} lox.load(path, damaged="prefix") reads what is whole.')
+    return logs
+
+
+def read_prefix(path: Path) -> logdict:
+    """The logs of one run before the first event that is not whole.
+
+    Warns:
+        StorageWarning: It is damaged.
+    """
+    try:
+        logs, problems = _read(path)
+    except StorageError as error:
+        logs, problems = logdict(), [str(error)]
+    if problems:
+        warnings.warn(" ".join(problems), StorageWarning, stacklevel=4)
+    return logs
+
+
+def _read(path: Path) -> tuple[logdict, list[str]]:
+    """The logs of a run that are whole, and what is damaged.
+
+    Raises:
+        StorageError: It is no run, or what it has is not known.
+    """
     while True:
         manifest = read_manifest(path)
+        tables = tables_of(manifest, path)
         try:
-            logs = _read(path, manifest)
-        except StorageError:
-            if not _has_changed(path, manifest):
+            rows = _rows(tables)
+            logs = concatenated([each.timeline() for each in rows], [each.numbers for each in rows])
+        except StorageError:  # Files changed while they were read.
+            if read_manifest(path)["tables"] == manifest["tables"]:
                 raise
             continue
-        if not _has_changed(path, manifest):
-            return logs
+        if read_manifest(path)["tables"] == manifest["tables"]:
+            return logs, [each.problem for each in rows if each.problem]
 
 
-def _has_changed(path: Path, manifest: Mapping[str, Any]) -> bool:
-    """Say whether columns of a run were added or removed after its manifest was read."""
-    return read_manifest(path)["columns"] != manifest["columns"]
+def _rows(tables: list[Table]) -> list[Rows]:
+    """The rows of tables up to one moment, and up to the first that is damaged in those that have a key in common.
 
-
-def _read(path: Path, manifest: Mapping[str, Any]) -> logdict:
-    parts = []
-    for key, segments in segments_of(manifest, path).items():
-        for segment in segments:
-            part = _read_segment(path, key, segment)
-            if part is not None:
-                parts.append(part)
-    logs = concatenated(parts)
-    return logdict(logs.data, logs.steps, logs.mask, _dropped(manifest, path), logs.distributions)
-
-
-def _dropped(manifest: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    try:
-        return {key: np.array(count, np.int32) for key, count in manifest.get("dropped", {}).items()}
-    except (AttributeError, TypeError, ValueError) as error:
-        raise StorageError(f"{path / MANIFEST} is damaged: {error!r} in what was dropped.") from error
-
-
-def _read_segment(path: Path, key: str, segment: Segment) -> logdict | None:
-    arrays: dict[str, Any] = {}
-    absent = []
-    for part, file, dtype, shape, _ in segment.columns():
-        try:
-            arrays[part] = Column.read(path / file, dtype, shape)
-        except FileNotFoundError:  # The manifest names a column before it is there.
-            absent.append(path / file)
-    if any(map(len, arrays.values())):
-        for gone in absent:
-            if not gone.exists():  # It was not made meanwhile either.
-                raise lost(gone)
-    if absent:
-        return None
-    count = min(map(len, arrays.values()))
-    steps = {name: {key: from_stored(arrays[name][:count], dtype)} for name, dtype, _ in segment.steps}
-    mask = {key: arrays["@mask"][:count]} if "@mask" in arrays else {}
-    values = from_stored(arrays[""][:count], segment.dtype)
-    distributions = {} if segment.distribution is None else {key: segment.distribution}
-    return logdict({key: values}, steps, mask, distributions=distributions)
+    Rows of a table that is read later may have come after rows that were not there yet when another one was read.
+    """
+    rows = [table.look() for table in tables]
+    last = max((each.last_number for each in rows), default=0)
+    if last:  # Whatever came before the row with this number is there by now.
+        rows = [table.look() for table in tables]
+    having = Counter(key for table in tables for key in table.layout.keys)
+    sharing = [each for each in rows if any(having[key] > 1 for key in each.table.layout.keys)]
+    last = min([last, *(each.next_number for each in sharing if each.problem)])
+    for each in sharing:
+        each.cut(last)
+    return rows

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +13,13 @@ from lox._exceptions import LogDataError, StorageError
 from lox._host_values import plain
 from lox._keys import on_host
 from lox._logdict import logdict
-from lox._storage._column import Column
-from lox._storage._manifest import MANIFEST, new_manifest, write_manifest
-from lox._storage._owner import claim, release
-from lox._storage._segment import Segment, as_stored
-from lox._storage._writer import absent
+from lox._run_all import raise_first
+from lox._storage._layout import Layout, storable
+from lox._storage._manifest import MANIFEST, is_run, new_manifest, write_manifest
+from lox._storage._owner import Claim
+from lox._storage._reader import runs
+from lox._storage._table import Table, scratch
+from lox._timeline import Timeline
 
 
 def save(logs: logdict, path: str | Path, **config: Any) -> None:
@@ -53,21 +53,17 @@ def save(logs: logdict, path: str | Path, **config: Any) -> None:
         counts = {len(of[key]) for of in (logs.data, *logs.steps.values(), logs.mask) if key in of}
         if len(counts) > 1:
             raise LogDataError(f"The events, counters and mask of {key!r} are not as many: {sorted(counts)}.")
-    segments = {key: Segment.of(logs, key) for key in logs}
-    manifest = new_manifest((), {}) | {
-        "config": plain(config),
-        "columns": {key: [segment.to_json()] for key, segment in segments.items()},
-        "dropped": plain(logs.dropped),
-    }
+    events, errors = storable(logs)
+    raise_first(errors)
     path = Path(path)
     made = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
     try:
-        mine = claim(path)
+        claim = Claim(path)
         try:
-            _write(logs, segments, manifest, path)
+            _write(events, new_manifest((), {}) | {"config": plain(config)}, path)
         finally:
-            release(path, mine)
+            claim.release()
     except BaseException:
         if made:
             with contextlib.suppress(OSError):  # It is not empty.
@@ -75,30 +71,21 @@ def save(logs: logdict, path: str | Path, **config: Any) -> None:
         raise
 
 
-def _write(logs: logdict, segments: dict[str, Segment], manifest: dict[str, Any], path: Path) -> None:
-    """Writes the columns out of the way, moves them to their places, and makes a run of them by the manifest."""
+def _write(events: list[tuple[Layout, Timeline]], manifest: dict[str, Any], path: Path) -> None:
+    """Writes tables out of the way, moves them to their places, and makes a run of them by the manifest."""
     if (path / MANIFEST).exists():
-        raise StorageError(f"{path} is a run already. Give this one another path.")
-    if inside := next(path.rglob(MANIFEST), None):
-        raise StorageError(
-            f"{path} has runs in it, such as {inside.parent}, which logs there would hide. Save them apart."
-        )
-    files = [path / file for segment in segments.values() for _, file, *_ in segment.columns()]
-    absent(files)
-    scratch = path / f".{uuid.uuid4().hex}"
-    scratch.mkdir()
-    moved = []
-    try:
-        for key, segment in segments.items():
-            for _, file, dtype, shape, entries in segment.columns():
-                Column.create(scratch / file, dtype, shape).append(as_stored(entries(logs, key)))
-        for place in files:
-            os.rename(scratch / place.name, place)
-            moved.append(place)
-        write_manifest(path, manifest)
-    except BaseException:
-        for place in moved:
-            place.unlink(missing_ok=True)
-        raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        what = "is a run already" if is_run(path) else f"has a {MANIFEST} that is not lox's"
+        raise StorageError(f"{path} {what}. Give this one another path.")
+    if inside := next(iter(runs(path).values()), None):
+        raise StorageError(f"{path} has runs in it, such as {inside}, which logs there would hide. Save them apart.")
+    moved: list[Table] = []
+    with scratch(path) as folder:
+        tables = [Table.filled(folder / f"{place}", *each) for place, each in enumerate(events)]
+        try:
+            for table in tables:
+                moved.append(table.move(path, len(moved)))
+            write_manifest(path, manifest | {"tables": [table.to_json() for table in moved]})
+        except BaseException:
+            for table in moved:
+                shutil.rmtree(table.folder, ignore_errors=True)
+            raise

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import os
-import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lox._exceptions import StorageError
-from lox._host_values import at_least, plain, steps_of_elements
+from lox._host_values import plain, steps_of_elements
 from lox._logdict import logdict
-from lox._run_all import each
-from lox._storage._column import Column, lost
-from lox._storage._manifest import ASIDE, MANIFEST, new_manifest, read_manifest, to_json, write_manifest
-from lox._storage._owner import claim, holds, release
-from lox._storage._segment import Segment, as_stored, from_stored, segments_of
+from lox._run_all import each, raise_first
+from lox._storage._aside import steps_of, taken_aside
+from lox._storage._column import OpenFiles
+from lox._storage._layout import Layout, storable
+from lox._storage._manifest import MANIFEST, new_manifest, read_manifest, to_json, was_cut_off, write_manifest
+from lox._storage._owner import Claim
+from lox._storage._table import Appender, Table, scratch, tables_of
+from lox._timeline import Timeline
 
 
 class RunWriter:
@@ -31,8 +32,10 @@ class RunWriter:
         config: What describes it.
         identity: What tells it from other runs.
         about: What else the manifest of a new run says of it, by name.
-        warn: Takes what to say where the run has another config, or was claimed by a process on another machine. Of
-            that one nobody here can tell whether it lives, and without this its claim counts.
+        warn: Takes what to say where the run has another config, is damaged, or was claimed by a process on another
+            machine. Of that one nobody here can tell whether it lives, and without this its claim counts.
+        files: Where files are kept open.
+        durable: Whether `sync` returns when all is on the disk.
 
     Attributes:
         is_new: Whether the run was not there.
@@ -49,18 +52,30 @@ class RunWriter:
         identity: str,
         about: Mapping[str, Any],
         warn: Callable[[str], None] | None = None,
+        files: OpenFiles | None = None,
+        durable: bool = False,
     ):
         self.path = path
-        self._columns: dict[tuple[str, int], list[Column]] = {}
+        self._warn, self._files, self._durable = warn, OpenFiles() if files is None else files, durable
+        self._appenders: dict[Layout, Appender] = {}
+        self._of_key: dict[str, list[Appender]] = {}
+        self._unsynced: dict[Appender, None] = {}
+        self._kept: set[str] = set()
         path.mkdir(parents=True, exist_ok=True)
-        self._claim = claim(path, warn)
+        self._claim = Claim(path, warn)
         try:
             self.is_new = not (path / MANIFEST).exists()
+            if not self.is_new and was_cut_off(path):
+                self.is_new = True
+                self._say(
+                    f"{path / MANIFEST} is empty, as after a power failure: what was there is no part of the run."
+                )
             self._manifest = new_manifest(key, {"run": identity, **about}) if self.is_new else read_manifest(path)
             if self._manifest.get("run", identity) != identity:
                 raise StorageError(f"{path} is another run already. Give this one another name.")
-            self._segments = segments_of(self._manifest, path)
+            self._tables = tables_of(self._manifest, path)
             self._changed = self.is_new
+            self._open_all()
             if warn is not None:
                 self._warn_of_another(config, warn)
             self.describe(config)
@@ -85,193 +100,135 @@ class RunWriter:
                     "this is another run, give it another name."
                 )
 
-    def append(self, parts: Sequence[logdict]) -> None:
+    def _say(self, message: str) -> None:
+        if self._warn is not None:
+            self._warn(message)
+
+    def append(self, logs: logdict) -> None:
         """Adds logs, each with at least one event of each of its keys, of arrays of NumPy.
 
         A key that cannot be written does not keep the others from being written.
 
         Raises:
             LogDataError: A dtype cannot be saved.
-            StorageError: The columns of a key are damaged, or there are other files by their names.
+            StorageError: The run is not this process's to write any more, or its files are not those that were left.
         """
-        batches: dict[str, list[tuple[Segment, list[logdict]]]] = {}
+        self._claim.check()
+        events, errors = storable(logs)
+        placed = [(self._place(layout), timeline) for layout, timeline in events]
+        self._write_manifest()
+        each(lambda one: self._append(*one), placed)
+        raise_first(errors)
 
-        def sort(event: tuple[str, logdict]) -> None:
-            key, logs = event
-            segment = Segment.of(logs, key)
-            runs = batches.setdefault(key, [])
-            if runs and (runs[-1][0] is segment or runs[-1][0] == segment):
-                runs[-1][1].append(logs)
-            else:
-                runs.append((segment, [logs]))
+    def _place(self, layout: Layout) -> Appender:
+        """The table for events like these, which is made if it is not there."""
+        if layout not in self._appenders:
+            with scratch(self.path) as folder:
+                table = Table.create(folder / "table", layout).move(self.path, len(self._tables))
+            if self._durable:
+                table.sync()
+            self._tables.append(table)
+            self._changed = True
+            self._open(table)
+        return self._appenders[layout]
 
-        if not holds(self.path, self._claim):
-            raise StorageError(f"{self.path} is written by another process now, which continues the experiment.")
-        try:
-            each(sort, ((key, logs) for logs in parts for key in logs.data))
-        finally:
-            self._append_all([(key, segment, having) for key, runs in batches.items() for segment, having in runs])
+    def _append(self, to: Appender, events: Timeline) -> None:
+        self._unsynced[to] = None
+        if to.is_latest:
+            to.append(events)
+            return
+        to.append(events, self._number + 1)
+        self._number += 1
+        to.is_latest = True
+        for other in to.sharing:
+            other.is_latest = False
 
-    def _append_all(self, batches: Sequence[tuple[str, Segment, list[logdict]]]) -> None:
-        placed = []
-        try:
-            each(lambda batch: placed.append((batch[0], self._placed(*batch[:2]), batch[2])), batches)
-        finally:
-            self._write_manifest()
-            each(lambda batch: self._append(*batch), placed)
+    def _open(self, table: Table) -> None:
+        """Has events like those of a table appended to it."""
+        appender, keys = Appender(table, self._files), table.layout.keys
+        of_key = [self._of_key.setdefault(key, []) for key in keys]
+        appender.sharing = [*dict.fromkeys(other for others in of_key for other in others)]
+        appender.is_latest = not appender.sharing and keys.isdisjoint(self._kept)
+        for other in appender.sharing:
+            other.sharing.append(appender)
+        for others in of_key:
+            others.append(appender)
+        self._appenders[table.layout] = appender
+        if table.layout.mask is not None:  # Events without a mask go on there: all happened.
+            whole = table.layout.without_mask
+            there = self._appenders.get(whole)
+            if there is None or there.table.layout.mask is None:
+                self._appenders[whole] = appender
 
-    def _placed(self, key: str, like: Segment) -> Segment:
-        """The segment for events like these: the last one, or a new one."""
-        known = self._segments.get(key, [])
-        if known and dataclasses.replace(known[-1], number=0, stem=like.stem) == like:
-            return known[-1]
-        segment = dataclasses.replace(like, number=self._next(key))
-        absent(self.path / file for _, file, *_ in segment.columns())
-        self._segments[key] = [*known, segment]
-        self._changed = True
-        return segment
+    def _open_all(self) -> None:
+        """Opens the tables that are there. One that is damaged keeps the rows that are whole, and gets no others."""
+        self._files.close(column for appender in self._appenders.values() for column in appender.columns)
+        self._appenders, self._of_key, self._unsynced = {}, {}, {}
+        rows = [table.look() for table in self._tables]
+        self._number = max((each.last_number for each in rows), default=0)
+        for place, each_rows in enumerate(rows):
+            if each_rows.problem:
+                self._tables[place] = dataclasses.replace(each_rows.table, rows=each_rows.count)
+                self._changed = True
+                self._say(
+                    f"{each_rows.problem} {self.path} goes on with the {each_rows.count} rows of this table that are "
+                    "whole, and writes others to another table."
+                )
+        kept = [table for table in self._tables if table.rows is not None]
+        self._kept = {key for table in kept for key in table.layout.keys}
+        for table in self._tables:
+            if table.rows is None:
+                self._open(table)
 
-    def _append(self, key: str, segment: Segment, parts: Sequence[logdict]) -> None:
-        columns = self._columns.get((key, segment.number))
-        if columns is None:
-            columns = self._columns[key, segment.number] = self._opened(segment)
-        count = columns[0].count
-        try:
-            for column, (*_, entries) in zip(columns, segment.columns(), strict=True):
-                arrays = [np.asarray(entries(logs, key)) for logs in parts]
-                column.append(as_stored(arrays[0] if len(arrays) == 1 else np.concatenate(arrays)))
-        except BaseException:
-            for column in columns:  # What was not written in full was not written.
-                column.count = count
-            raise
+    def sync(self) -> None:
+        """Checks that what was written is in the directory of the run; and, if asked for, has it on the disk.
 
-    def _opened(self, segment: Segment) -> list[Column]:
-        """The columns of a segment, cut to the events that were written in full; those are made that are not there."""
-        files = [(self.path / file, dtype, shape) for _, file, dtype, shape, _ in segment.columns()]
-        there = {path: Column.open(path, dtype, shape) for path, dtype, shape in files if path.exists()}
-        if any(column.count for column in there.values()):
-            for path, *_ in files:
-                if path not in there:
-                    raise lost(path)
-        columns = [there.get(file[0]) or Column.create(*file) for file in files]
-        count = min(column.count for column in columns)
-        for column in columns:
-            column.count = count
-        return columns
-
-    def _next(self, key: str) -> int:
-        """A number that no segment of a key has had."""
-        had = self._manifest.setdefault("numbers", {})
-        number = max(had.get(key, 0), *(segment.number + 1 for segment in self._segments.get(key, [])), 0)
-        had[key] = number + 1
-        return number
+        Raises:
+            StorageError: Files were removed meanwhile.
+            OSError: The disk fails.
+        """
+        unsynced, self._unsynced = self._unsynced, {}
+        each(lambda appender: appender.sync(self._durable), unsynced)
 
     def last_steps(self) -> dict[str, np.ndarray]:
         """The largest counter `step` of each key that has one, of each batch element."""
-        found = {}
-        for key, segments in self._segments.items():
-            steps = self._steps(segments[-1])
-            if steps is not None and len(steps[0]):
-                found[key] = np.fmax.reduce(steps_of_elements(*steps))
+        found: dict[str, np.ndarray] = {}
+        for table in self._tables:
+            steps = steps_of(table.look())
+            if steps is None or not len(steps[0]):
+                continue
+            last = np.fmax.reduce(steps_of_elements(*steps))
+            for key in table.layout.keys:
+                is_alike = key in found and found[key].shape == last.shape
+                found[key] = np.fmax(found[key], last) if is_alike else last
         return found
 
     def set_aside(self, step: int) -> list[str]:
         """Takes the events whose counter `step` is this one or a later one, in any batch element, out of the run.
 
-        They are in a run of their own then, a directory `aside-N` of the run.
+        They are in a run of their own then, a directory `aside-N` of the run. Killed at any time, the run has all of
+        them, or none.
 
         Returns:
             The keys with events that have no such counter, which stay.
         """
-        later: dict[tuple[str, int], np.ndarray] = {}
-        without = []
-        for key, segments in self._segments.items():
-            for segment in segments:
-                steps = self._steps(segment)
-                if steps is None:
-                    without.append(key)
-                elif (found := at_least(*steps, step)).any():
-                    later[key, segment.number] = found
-        if later:
-            self._take_out(later)
-        return list(dict.fromkeys(without))
-
-    def _take_out(self, later: Mapping[tuple[str, int], np.ndarray]) -> None:
-        """Moves events of segments to a run of their own. Killed at any time, the run has all of them, or none."""
-        numbers = {place: self._next(place[0]) for place in later}
-        self._changed = True
-        self._write_manifest()  # What is made below is never in the way of what comes after a kill.
-        old = [segment for key, of in self._segments.items() for segment in of if (key, segment.number) in later]
-        scratch = self.path / f".{uuid.uuid4().hex}"
-        scratch.mkdir()
-        aside = scratch / ASIDE
-        aside.mkdir()
-        moved: dict[str, list[Segment]] = {}
-        left: dict[str, list[Segment]] = {}
-        for key, segments in self._segments.items():
-            for segment in segments:
-                taken = later.get((key, segment.number))
-                if taken is None:
-                    left.setdefault(key, []).append(segment)
-                    continue
-                self._copy(segment, taken, aside, segment)
-                moved.setdefault(key, []).append(segment)
-                if not taken.all():
-                    rest = dataclasses.replace(segment, number=numbers[key, segment.number])
-                    self._copy(segment, ~taken, scratch, rest)
-                    left.setdefault(key, []).append(rest)
-        columns = {key: [segment.to_json() for segment in segments] for key, segments in moved.items()}
-        write_manifest(aside, self._manifest | {"columns": columns})
-        number = next(number for number in itertools.count(1) if not (self.path / f"{ASIDE}{number}").exists())
-        os.rename(aside, self.path / f"{ASIDE}{number}")
-        for column in scratch.iterdir():
-            os.replace(column, self.path / column.name)
-        scratch.rmdir()
-        self._segments, self._changed = left, True
-        self._columns = {}
-        self._write_manifest()
-        for segment in old:
-            for _, file, *_ in segment.columns():
-                (self.path / file).unlink(missing_ok=True)
-
-    def _copy(self, segment: Segment, chosen: np.ndarray, folder: Path, to: Segment) -> None:
-        """Writes some events of a segment as another one to a directory."""
-        for (_, file, dtype, shape, _), (_, new, *_) in zip(segment.columns(), to.columns(), strict=True):
-            entries = Column.read(self.path / file, dtype, shape)[: len(chosen)]
-            Column.create(folder / new, dtype, shape).append(entries[chosen])
-
-    def _steps(self, segment: Segment) -> tuple[np.ndarray, np.ndarray | None] | None:
-        """The counter `step` of a segment, and its mask; None when it has none."""
-        try:
-            arrays = {part: Column.read(self.path / file, dtype, of) for part, file, dtype, of, _ in segment.columns()}
-        except (StorageError, FileNotFoundError):  # It is damaged, as its next event will say, or has no event yet.
-            return np.zeros(0), None
-        count = min(map(len, arrays.values()))
-        if "step" not in arrays:
-            return None
-        logical = next(logical for name, logical, _ in segment.steps if name == "step")
-        mask = arrays["@mask"][:count] if "@mask" in arrays else None
-        return from_stored(arrays["step"][:count], logical), mask
+        left, without = taken_aside(self.path, self._tables, step, self._manifest)
+        old = [table for table in self._tables if table not in left]
+        if old:
+            self._tables, self._changed = left, True
+            self._write_manifest()
+            self._open_all()
+            for table in old:
+                shutil.rmtree(table.folder)
+        return without
 
     def _write_manifest(self) -> None:
         if self._changed:
-            self._manifest["columns"] = {
-                key: [segment.to_json() for segment in segments] for key, segments in self._segments.items()
-            }
-            write_manifest(self.path, self._manifest)
+            self._manifest["tables"] = [table.to_json() for table in self._tables]
+            write_manifest(self.path, self._manifest, self._durable)
             self._changed = False
 
     def close(self) -> None:
         """Lets another process write the run."""
-        release(self.path, self._claim)
-
-
-def absent(files: Iterable[Path]) -> None:
-    """Checks that there are no files yet where columns are to be.
-
-    Raises:
-        StorageError: There is one.
-    """
-    for file in files:
-        if file.exists():
-            raise StorageError(f"{file} is in the way of a column, and is of no run. Move it, or give another path.")
+        self._files.close(column for appender in self._appenders.values() for column in appender.columns)
+        self._claim.release()

@@ -53,4 +53,5 @@ class MemoryLogger(Logger):
         Events of a key that have another shape, dtype or other counters than the first ones, or have other batch axes
         or are of another distribution, go on as ``"key#2"``.
         """
-        return concatenated(list(self._logs[run.name if isinstance(run, State) else run]))
+        logs = [*self._logs[run.name if isinstance(run, State) else run]]
+        return concatenated([timeline for each in logs for timeline in each._timelines])

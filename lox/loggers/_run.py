@@ -60,16 +60,19 @@ class Run:
             key = next(iter(timeline.values))
             steps = steps_of_elements(timeline.steps["step"], timeline.mask)
             before = self.last_step.get(key)
-            if before is None or before.shape != steps.shape[1:]:
-                before = np.full(steps.shape[1:], np.nan)
-            latest = np.fmax.accumulate(np.concatenate([before[None], steps]))
-            back = steps < latest[:-1]
-            if back.any():
-                place = np.unravel_index(back.argmax(), back.shape)
-                found = (
-                    f"the step of {key!r} goes back from {latest[place]:g} to {steps[place]:g}. If the program was "
-                    "begun again from a checkpoint, give the logger resume= and from_step=. If a loop in a loop begins "
-                    "at 0 each time, log a step that goes on."
-                )
+            if before is not None and before.shape == steps.shape[1:]:
+                steps = np.concatenate([before[None], steps])
+            if (steps[1:] >= steps[:-1]).all():
+                latest = steps
+            else:  # Or some did not happen.
+                latest = np.fmax.accumulate(steps)
+                back = steps[1:] < latest[:-1]
+                if back.any():
+                    place = np.unravel_index(back.argmax(), back.shape)
+                    found = (
+                        f"the step of {key!r} goes back from {latest[:-1][place]:g} to {steps[1:][place]:g}. If the "
+                        "program was begun again from a checkpoint, give the logger resume= and from_step=. If a loop "
+                        "in a loop begins at 0 each time, log a step that goes on."
+                    )
             self.last_step |= dict.fromkeys(timeline.values, latest[-1])
         return found

@@ -1,0 +1,258 @@
+"""Which columns a table has."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from lox._distributions import Distribution, as_json, from_json
+from lox._exceptions import LogDataError
+from lox._keys import impl_of
+from lox._logdict import logdict
+from lox._storage._dtypes import as_stored, can_be_stored, from_stored, name_of, stored_dtype
+from lox._timeline import Timeline, merged
+
+SMALL = 64
+"""Values of fewer bytes are small."""
+
+APART = 8
+"""So many keys with small values of one dtype and shape have a file each. Those of more keys are side by side."""
+
+TOGETHER = 512
+"""So many keys are side by side in one file at most."""
+
+NAMES_OF_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)")
+"""The names of files that Windows keeps for itself."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One array of a timeline.
+
+    Attributes:
+        kind: What it is.
+        name: The key, or the name of the counter.
+        dtype: The name of the dtype, as `name_of` makes it.
+        shape: The shape of one entry.
+        distribution: The reduction that made the values, where it was a histogram or quantiles.
+    """
+
+    kind: Literal["value", "step", "mask"]
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    distribution: Distribution | None = None
+
+    def of(self, timeline: Timeline) -> Any:
+        """This array of a timeline."""
+        if self.kind == "mask":
+            return timeline.mask
+        return (timeline.values if self.kind == "value" else timeline.steps)[self.name]
+
+    def to_json(self) -> list[Any]:
+        """What the manifest says of it."""
+        found: list[Any] = [self.kind, self.name, self.dtype, self.shape]
+        return found if self.distribution is None else [*found, as_json(self.distribution)]
+
+    @classmethod
+    def from_json(cls, found: Any) -> Part:
+        """What the manifest says of it.
+
+        Raises:
+            KeyError: It is none.
+            TypeError: As well.
+            ValueError: As well.
+        """
+        kind, name, dtype, shape, *distribution = found
+        stored_dtype(dtype)
+        if kind not in ("value", "step", "mask") or not isinstance(name, str):
+            raise ValueError(f"{found!r} is no array")
+        if not all(type(length) is int and length >= 0 for length in shape):
+            raise ValueError(f"{shape!r} is no shape")
+        return cls(kind, name, dtype, tuple(shape), *map(from_json, distribution))
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """What is in one file of a table: an array, or several of one dtype and shape, side by side.
+
+    Attributes:
+        name: The name of the file.
+        parts: The arrays.
+    """
+
+    name: str
+    parts: tuple[Part, ...]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype on disk."""
+        return stored_dtype(self.parts[0].dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one entry on disk."""
+        shape = self.parts[0].shape
+        return shape if len(self.parts) == 1 else (len(self.parts), *shape)
+
+    def entries(self, timeline: Timeline) -> np.ndarray:
+        """What is in it of a timeline."""
+        arrays = [as_stored(np.asarray(part.of(timeline))) for part in self.parts]
+        return arrays[0] if len(arrays) == 1 else np.stack(arrays, 1)
+
+    def arrays(self, entries: np.ndarray) -> Iterator[tuple[Part, np.ndarray]]:
+        """The arrays that are in it."""
+        for place, part in enumerate(self.parts):
+            yield part, from_stored(entries if len(self.parts) == 1 else entries[:, place], part.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The arrays of a table: those of its counters, its mask, and its keys.
+
+    Attributes:
+        parts: The arrays.
+    """
+
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> Layout:
+        """That of the events of a timeline, of arrays of NumPy.
+
+        Raises:
+            LogDataError: There are no files of the dtype of a key, or of a counter.
+        """
+        made = timeline.distributions
+        return _layout(
+            tuple((name, array.dtype, array.shape[1:]) for name, array in timeline.steps.items()),
+            None if timeline.mask is None else timeline.mask.shape[1:],
+            tuple((key, *_kind(array), made.get(key)) for key, array in timeline.values.items()),
+        )
+
+    @functools.cached_property
+    def keys(self) -> frozenset[str]:
+        """Its keys."""
+        return frozenset(part.name for part in self.parts if part.kind == "value")
+
+    @functools.cached_property
+    def mask(self) -> Part | None:
+        """Its mask, if it has one."""
+        return next((part for part in self.parts if part.kind == "mask"), None)
+
+    @property
+    def without_mask(self) -> Layout:
+        """That of such events where all happened."""
+        return Layout(tuple(part for part in self.parts if part.kind != "mask"))
+
+    @functools.cached_property
+    def files(self) -> tuple[File, ...]:
+        """What is in its files."""
+        alike: dict[Any, list[Part]] = {}
+        for part in self.parts:
+            dtype = stored_dtype(part.dtype)
+            is_small = part.kind == "value" and math.prod(part.shape) * dtype.itemsize < SMALL
+            alike.setdefault((dtype, part.shape) if is_small else part, []).append(part)
+        together = [tuple(parts) for parts in alike.values() if len(parts) > APART]
+        blocks = [parts[start : start + TOGETHER] for parts in together for start in range(0, len(parts), TOGETHER)]
+        apart = [part for parts in alike.values() if len(parts) <= APART for part in parts]
+        return (
+            *(File(_file_of(part), (part,)) for part in apart),
+            *(File(f"@@values{place}.npy", parts) for place, parts in enumerate(blocks)),
+        )
+
+    def timeline(self, entries: Mapping[str, np.ndarray]) -> Timeline:
+        """The events of what is in its files, by their names."""
+        found = dict(pair for file in self.files for pair in file.arrays(entries[file.name]))
+        of: dict[str, dict[str, Any]] = {"step": {}, "mask": {}, "value": {}}
+        for part in self.parts:
+            of[part.kind][part.name] = found[part]
+        made = {part.name: part.distribution for part in self.parts if part.distribution is not None}
+        return Timeline(of["value"], of["step"], of["mask"].get(""), distributions=made)
+
+    def to_json(self) -> list[Any]:
+        """What the manifest says of it."""
+        return [part.to_json() for part in self.parts]
+
+    @classmethod
+    def from_json(cls, found: Any) -> Layout:
+        """What the manifest says of it.
+
+        Raises:
+            KeyError: It is none.
+            TypeError: As well.
+            ValueError: As well.
+        """
+        layout = cls(tuple(map(Part.from_json, found)))
+        if len({(part.kind, part.name) for part in layout.parts}) < len(layout.parts) or not layout.keys:
+            raise ValueError("no table has these arrays")
+        return layout
+
+
+@functools.lru_cache(10_000)  # One is asked for at every event.
+def _layout(steps: tuple[Any, ...], batch: tuple[int, ...] | None, values: tuple[Any, ...]) -> Layout:
+    """The layout of these arrays, in an order that depends on their names alone."""
+    key = min(name for name, *_ in values)
+    for name, dtype in [(key, dtype) for _, dtype, *_ in steps] + [(name, dtype) for name, dtype, *_ in values]:
+        if not can_be_stored(dtype):
+            raise LogDataError(f"{name!r} cannot be saved: {dtype} is no dtype of numbers, truth values or PRNG keys.")
+    counters = (Part("step", name, dtype.name, shape) for name, dtype, shape in sorted(steps, key=_name))
+    mask = () if batch is None else (Part("mask", "", "bool", batch),)
+    events = (
+        Part("value", key, name_of(dtype, impl), shape, made)
+        for key, dtype, impl, shape, made in sorted(values, key=_name)
+    )
+    return Layout((*counters, *mask, *events))
+
+
+def _kind(array: Any) -> tuple[np.dtype, str | None, tuple[int, ...]]:
+    return array.dtype, None if type(array) is np.ndarray else impl_of(array), array.shape[1:]
+
+
+def _name(found: tuple[Any, ...]) -> str:
+    return found[0]
+
+
+def storable(logs: logdict) -> tuple[list[tuple[Layout, Timeline]], list[LogDataError]]:
+    """What can be saved of logs, in as few tables as can be, and why the rest cannot be saved."""
+    found, errors = [], []
+    for timeline in merged(logs._timelines):
+        try:
+            found.append((Layout.of(timeline), timeline))
+            continue
+        except LogDataError:
+            keys = set()
+        for key in timeline.values:
+            try:
+                Layout.of(timeline.only({key}))
+                keys.add(key)
+            except LogDataError as error:
+                errors.append(error)
+        if keys:
+            part = timeline.only(keys)
+            found.append((Layout.of(part), part))
+    return found, errors
+
+
+def file_name(name: str) -> str:
+    """A name as that of a file, on any file system: what is not a lowercase letter or a digit is escaped."""
+    found = re.sub(rb"[^a-z0-9_-]", lambda byte: b"%%%02x" % byte[0][0], name.encode("utf-8", "surrogatepass")).decode()
+    if len(found) > 120:
+        found = f"{found[:80]}~{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
+    if NAMES_OF_DEVICES.fullmatch(found):
+        found = f"%{ord(found[0]):02x}{found[1:]}"
+    return found or "%"
+
+
+def _file_of(part: Part) -> str:
+    """The name of the file of an array that is in one alone. No name of a key or counter has an @ in it."""
+    if part.kind == "mask":
+        return "@@mask.npy"
+    return f"{'@' if part.kind == 'step' else ''}{file_name(part.name)}.npy"

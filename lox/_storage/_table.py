@@ -1,0 +1,275 @@
+"""A directory with the columns of events that were logged together."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lox._exceptions import StorageError
+from lox._storage._column import Column, OpenFiles, sync
+from lox._storage._layout import Layout
+from lox._storage._manifest import MANIFEST
+from lox._timeline import Timeline
+
+ORDER = "@@order.npy"
+"""The file of numbers of rows. An entry is a row and a number: rows from this one on have it, and rows before the first
+entry have 0. Keys that are in several tables have their events in the order of these numbers."""
+
+ENTRY = np.dtype(np.int64), (2,)
+"""The dtype and the shape of an entry."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Where a table is, and what is in it.
+
+    Attributes:
+        folder: Its directory.
+        layout: Its arrays.
+        dropped: How many events a bounded buffer dropped, in lists; None when there was no bound.
+        rows: How many rows it keeps, when it was found damaged by a run that then went on; else None.
+    """
+
+    folder: Path
+    layout: Layout
+    dropped: Any = None
+    rows: int | None = None
+
+    @classmethod
+    def create(cls, folder: Path, layout: Layout, dropped: Any = None) -> Table:
+        """A new table without rows, in a new directory."""
+        folder.mkdir()
+        for file in layout.files:
+            Column.create(folder / file.name, file.dtype, file.shape)
+        Column.create(folder / ORDER, *ENTRY)
+        return cls(folder, layout, dropped)
+
+    @classmethod
+    def filled(cls, folder: Path, layout: Layout, events: Timeline, numbers: np.ndarray | None = None) -> Table:
+        """A new table with events, and the number of each where it is not 0, in a new directory."""
+        dropped = None if events.dropped is None else np.asarray(events.dropped).tolist()
+        table = cls.create(folder, layout, dropped)
+        with OpenFiles() as files:
+            appender = Appender(table, files)
+            if numbers is not None:
+                rows = np.flatnonzero(np.diff(numbers, prepend=0))
+                appender.number(np.stack([rows, numbers[rows]], 1))
+            appender.append(events)
+        return table
+
+    def sync(self) -> None:
+        """Has it on the disk, with its name."""
+        for place in (*self.folder.iterdir(), self.folder, self.folder.parent):
+            sync(place)
+
+    def move(self, run: Path, start: int = 0) -> Table:
+        """Moves it into the directory of a run, by the first name from number `start` on that is free."""
+        return dataclasses.replace(self, folder=move(self.folder, run, "table-", start))
+
+    def look(self) -> Rows:
+        """What is there of it."""
+        files = self.layout.files
+        columns = {file.name: Column.find(self.folder / file.name, file.dtype, file.shape) for file in files}
+        return Rows(self, columns, Column.find(self.folder / ORDER, *ENTRY))  # A number is there before its row.
+
+    def to_json(self) -> dict[str, Any]:
+        """What the manifest says of it."""
+        found = {"folder": self.folder.name, "arrays": self.layout.to_json()}
+        more = {"dropped": self.dropped, "rows": self.rows}
+        return found | {name: value for name, value in more.items() if value is not None}
+
+    @classmethod
+    def from_json(cls, run: Path, found: Mapping[str, Any]) -> Table:
+        """What the manifest of a run says of it.
+
+        Raises:
+            KeyError: It is none.
+            TypeError: As well.
+            ValueError: As well.
+        """
+        if not re.fullmatch(r"table-\d+", found["folder"]):
+            raise ValueError(f"{found['folder']!r} is no directory of a table")
+        if (dropped := found.get("dropped")) is not None:
+            np.array(dropped, np.int32)
+        rows = found.get("rows")
+        return cls(
+            run / found["folder"], Layout.from_json(found["arrays"]), dropped, None if rows is None else int(rows)
+        )
+
+
+class Rows:
+    """The rows of a table that were there when somebody looked.
+
+    Attributes:
+        table: The table.
+        columns: Its columns, by the names of their files.
+        order: The column of their numbers.
+        count: How many there are of which all arrays are whole.
+        problem: What is damaged, or the empty text.
+    """
+
+    def __init__(self, table: Table, columns: dict[str, Column], order: Column):
+        self.table, self.columns, self.order = table, columns, order
+        self.problem = next((column.problem for column in (*columns.values(), order) if column.problem), "")
+        self.count = min(column.count for column in columns.values())
+        self._entries = order.read()
+        if order.problem:  # Nobody knows when later rows came.
+            self.count = min(self.count, int(self._entries[-1, 0]) if len(self._entries) else 0)
+        if table.rows is not None and self.count >= table.rows:
+            self.count, self.problem = table.rows, ""
+
+    @property
+    def numbered(self) -> int:
+        """How many entries say the numbers of rows that are there. One may be of a row that was not written."""
+        return int(np.count_nonzero(self._entries[:, 0] < self.count))
+
+    @property
+    def last_number(self) -> int:
+        """The largest number of a row."""
+        return int(self._entries[: self.numbered, 1].max(initial=0))
+
+    @property
+    def next_number(self) -> int:
+        """The number of the row after the last one, as far as it is known."""
+        return int(self._entries[self._entries[:, 0] <= self.count, 1].max(initial=0))
+
+    def numbers(self) -> np.ndarray:
+        """The number of each row, shape `(rows,)`: those with larger ones came later."""
+        entries = self._entries[: self.numbered]
+        return np.repeat([0, *entries[:, 1]], np.diff(entries[:, 0], prepend=0, append=self.count))
+
+    def cut(self, last: int) -> None:
+        """Forgets rows whose number is larger than this one."""
+        self.count = int(np.searchsorted(self.numbers(), last, "right"))
+
+    def timeline(self) -> Timeline:
+        """The events.
+
+        Raises:
+            StorageError: The files changed since.
+        """
+        entries = {name: column.read()[: self.count] for name, column in self.columns.items()}
+        dropped = self.table.dropped
+        counts = None if dropped is None else np.array(dropped, np.int32)
+        return dataclasses.replace(self.table.layout.timeline(entries), dropped=counts)
+
+
+class Appender:
+    """Adds rows to a table.
+
+    Args:
+        table: The table.
+        files: Where its files are kept open.
+
+    Attributes:
+        table: The table.
+        sharing: The others of the run that have one of its keys.
+        is_latest: Whether no other of them got rows after it did.
+
+    Raises:
+        StorageError: It is damaged.
+    """
+
+    def __init__(self, table: Table, files: OpenFiles):
+        rows = table.look()
+        if rows.problem:
+            raise StorageError(rows.problem)
+        self.table, self._files, self._order = table, files, rows.order
+        self.sharing: list[Appender] = []
+        self.is_latest = True
+        self._columns = [(file, rows.columns[file.name]) for file in table.layout.files]
+        self._cut(rows.count)
+        self._order.count = rows.numbered
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return self._columns[0][1].count
+
+    @property
+    def columns(self) -> Iterator[Column]:
+        """Its columns, and that of the numbers."""
+        yield from (column for _, column in self._columns)
+        yield self._order
+
+    def append(self, events: Timeline, number: int | None = None) -> None:
+        """Adds events as rows, with all of their arrays or not at all.
+
+        Args:
+            events: The events. Without a mask, they happened in all batch elements.
+            number: Their number, where it is not that of the row before.
+        """
+        count, mask = self.count, self.table.layout.mask
+        if mask is not None and events.mask is None:
+            events = dataclasses.replace(events, mask=np.ones((len(events), *mask.shape), bool))
+        if number is not None:
+            self.number([(count, number)])
+        try:
+            for file, column in self._columns:
+                column.append(file.entries(events), self._files)
+        except BaseException:
+            self._cut(count)
+            raise
+
+    def sync(self, durable: bool) -> None:
+        """Checks that its files are in its directory; and, if asked for, has what was written on the disk.
+
+        Raises:
+            StorageError: One was removed.
+        """
+        for column in self.columns:
+            self._files.sync(column, durable)
+
+    def number(self, entries: Any) -> None:
+        """Says which numbers rows have that come: pairs of a row, from which on they have it, and a number."""
+        self._order.append(np.array(entries, ENTRY[0]).reshape(-1, 2), self._files)
+
+    def _cut(self, count: int) -> None:
+        """Has further rows overwritten, of which not all arrays were written."""
+        for _, column in self._columns:
+            column.count = count
+
+
+def move(folder: Path, run: Path, prefix: str, start: int) -> Path:
+    """Moves a directory into that of a run, to a name that is free: a prefix and a number, from `start` on."""
+    for number in itertools.count(start):
+        place = run / f"{prefix}{number}"
+        with contextlib.suppress(OSError):
+            os.rename(folder, place)
+            return place
+        if not place.exists():
+            os.rename(folder, place)  # Which says why it cannot be done.
+    raise AssertionError("unreachable")
+
+
+@contextlib.contextmanager
+def scratch(run: Path) -> Iterator[Path]:
+    """A directory in that of a run, in which no reader looks, and of which nothing is left."""
+    folder = run / f".{uuid.uuid4().hex}"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def tables_of(manifest: Mapping[str, Any], run: Path) -> list[Table]:
+    """The tables of a run, by its manifest.
+
+    Raises:
+        StorageError: The manifest is damaged.
+    """
+    try:
+        return [Table.from_json(run, found) for found in manifest["tables"]]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StorageError(f"{run / MANIFEST} is damaged: {error!r} in its tables.") from error
