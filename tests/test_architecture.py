@@ -199,6 +199,7 @@ EXPORTS = {
     "SelectionWarning",
     "SpoolError",
     "SpoolWarning",
+    "StorageWarning",
     "StructureError",
     "TapWarning",
     "UnsupportedJaxError",

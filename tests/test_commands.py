@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -170,9 +171,9 @@ def test_a_damaged_run_is_named_and_the_others_go_on(lox_main, runs, tmp_path):
         assert {row[0].partition(",")[0] for row in rows} - {"run"} == {"a", "c"}
     code, _, error = lox_main("plot", runs, "**", "-o", tmp_path / "plot.png")
     assert code == 1 and "is damaged" in error and (tmp_path / "plot.png").exists()
-    (runs / "a" / "train%2floss.0.npy").write_bytes(b"nonsense")
+    (runs / "a" / "table-0" / "train%2floss.npy").write_bytes(b"nonsense")
     code, rows, error = lox_main("ls", runs)
-    assert code == 1 and "train%2floss.0.npy is damaged" in error and [row[0] for row in rows] == ["c"]
+    assert code == 1 and "train%2floss.npy is damaged" in error and [row[0] for row in rows] == ["c"]
 
 
 # -- show ----------------------------------------------------------------------------------------------------------
@@ -549,8 +550,7 @@ def test_follow_past_a_damaged_run_and_one_that_is_made_anew(tmp_path, capsys):
     assert capsys.readouterr().err.count("is damaged") == 1
     (tmp_path / "a" / "manifest.json").write_text(whole)
     assert [row[3] for row in follower.new()] == ["1", "2"]
-    for file in (tmp_path / "a").iterdir():
-        file.unlink()
+    shutil.rmtree(tmp_path / "a")
     save(tmp_path / "a", {"x": [9]})
     assert [row[3] for row in follower.new()] == ["9"]
 

@@ -56,7 +56,8 @@ class RunWriter:
         durable: bool = False,
     ):
         self.path = path
-        self._warn, self._files, self._durable = warn, OpenFiles() if files is None else files, durable
+        say = warn or (lambda _: None)
+        self._files, self._durable = OpenFiles() if files is None else files, durable
         self._appenders: dict[Layout, Appender] = {}
         self._of_key: dict[str, list[Appender]] = {}
         self._unsynced: dict[Appender, None] = {}
@@ -67,15 +68,13 @@ class RunWriter:
             self.is_new = not (path / MANIFEST).exists()
             if not self.is_new and was_cut_off(path):
                 self.is_new = True
-                self._say(
-                    f"{path / MANIFEST} is empty, as after a power failure: what was there is no part of the run."
-                )
+                say(f"{path / MANIFEST} is empty, as after a power failure: what was there is no part of the run.")
             self._manifest = new_manifest(key, {"run": identity, **about}) if self.is_new else read_manifest(path)
             if self._manifest.get("run", identity) != identity:
                 raise StorageError(f"{path} is another run already. Give this one another name.")
             self._tables = tables_of(self._manifest, path)
             self._changed = self.is_new
-            self._open_all()
+            self._open_all(say)
             if warn is not None:
                 self._warn_of_another(config, warn)
             self.describe(config)
@@ -99,10 +98,6 @@ class RunWriter:
                     f"{self.path} is a run already, with {name}={said[name]!r}, and goes on with {plain(value)!r}. If "
                     "this is another run, give it another name."
                 )
-
-    def _say(self, message: str) -> None:
-        if self._warn is not None:
-            self._warn(message)
 
     def append(self, logs: logdict) -> None:
         """Adds logs, each with at least one event of each of its keys, of arrays of NumPy.
@@ -160,7 +155,7 @@ class RunWriter:
             if there is None or there.table.layout.mask is None:
                 self._appenders[whole] = appender
 
-    def _open_all(self) -> None:
+    def _open_all(self, say: Callable[[str], None]) -> None:
         """Opens the tables that are there. One that is damaged keeps the rows that are whole, and gets no others."""
         self._files.close(column for appender in self._appenders.values() for column in appender.columns)
         self._appenders, self._of_key, self._unsynced = {}, {}, {}
@@ -170,7 +165,7 @@ class RunWriter:
             if each_rows.problem:
                 self._tables[place] = dataclasses.replace(each_rows.table, rows=each_rows.count)
                 self._changed = True
-                self._say(
+                say(
                     f"{each_rows.problem} {self.path} goes on with the {each_rows.count} rows of this table that are "
                     "whole, and writes others to another table."
                 )
@@ -203,11 +198,15 @@ class RunWriter:
                 found[key] = np.fmax(found[key], last) if is_alike else last
         return found
 
-    def set_aside(self, step: int) -> list[str]:
+    def set_aside(self, step: int, say: Callable[[str], None]) -> list[str]:
         """Takes the events whose counter `step` is this one or a later one, in any batch element, out of the run.
 
         They are in a run of their own then, a directory `aside-N` of the run. Killed at any time, the run has all of
         them, or none.
+
+        Args:
+            step: The first that is taken.
+            say: Takes what to say of a table that was damaged meanwhile.
 
         Returns:
             The keys with events that have no such counter, which stay.
@@ -217,7 +216,7 @@ class RunWriter:
         if old:
             self._tables, self._changed = left, True
             self._write_manifest()
-            self._open_all()
+            self._open_all(say)
             for table in old:
                 shutil.rmtree(table.folder)
         return without

@@ -114,7 +114,7 @@ class SaveLogger(Logger):
                 )
             return
         step = self._experiment.from_step
-        if step is not None and (without := writer.set_aside(step)):
+        if step is not None and (without := writer.set_aside(step, self._warn)):
             self._warn(f"Events of {without} of {writer.path} stay: they have no counter step, to go on from {step}.")
         run.last_step = writer.last_steps()
 
