@@ -25,8 +25,10 @@ from numpy.testing import assert_array_equal
 from runs import name_of, saver
 
 import lox
+from lox._storage import RunWriter
 from lox._storage._column import Column, OpenFiles
-from lox.loggers import MultiLogger
+from lox._storage._table import Table
+from lox.loggers import MultiLogger, SaveLogger
 
 RUN = name_of(7)
 TABLE = "table-0"
@@ -1151,3 +1153,238 @@ def test_a_manifest_with_a_damaged_distribution(tmp_path):
         (tmp_path / "manifest.json").write_text(json.dumps(manifest))
         with pytest.raises(lox.StorageError, match="is damaged"):
             lox.load(tmp_path)
+
+
+# -- tables ---------------------------------------------------------------------------------------------------------
+
+
+def test_columns_of_one_log_call_are_one_row_after_a_kill_between_them(tmp_path):
+    write(tmp_path, lox.spool(lambda: lox.log({"loss": 1.0, "accuracy": 1.0}, step=1))()[1])
+    (table,) = (tmp_path / RUN).glob("table-*")
+    column = table / "accuracy.npy"
+    before = column.read_bytes()
+    write(tmp_path, {"loss": np.float32(2), "accuracy": np.float32(2)})
+    write(tmp_path, lox.spool(lambda: lox.log({"loss": 3.0, "accuracy": 3.0}, step=3))()[1])
+    column.write_bytes(before)
+    write(tmp_path, lox.spool(lambda: lox.log({"loss": 4.0, "accuracy": 4.0}, step=4))()[1])
+    logs = lox.load(tmp_path)[RUN]
+    assert logs["loss"].tolist() == logs["accuracy"].tolist() == logs.steps["step"]["loss"].tolist() == [1, 4]
+    assert logs["loss#2"].tolist() == logs["accuracy#2"].tolist() == [2]
+    assert logs.timelines == (("accuracy", "loss"), ("accuracy#2", "loss#2"))
+
+
+def test_two_thousand_keys_of_one_log_call_are_a_handful_of_files(tmp_path):
+    with saver(tmp_path) as logger:
+        for step in range(2):
+            logger.log(logger.init(7), {f"key{place}": step * place for place in range(2000)}, step=step)
+    assert len([*tmp_path.rglob("*.npy")]) <= 6
+    logs = lox.load(tmp_path)[RUN]
+    assert [logs[f"key{place}"].tolist() for place in range(2000)] == [[0, place] for place in range(2000)]
+    assert_plain_files(tmp_path)
+
+
+def test_masks_that_come_and_go_are_two_tables(tmp_path):
+    masks = np.random.default_rng(0).random((100, 3)) < 0.8
+    with saver(tmp_path) as logger:
+        for step, mask in enumerate(masks):
+            logs = lox.logdict({"x": np.full((1, 3), step)}, {"step": {"x": np.int32([step])}}, {"x": mask[None]})
+            logger.log(logger.init(7), logs)
+            logger.flush()
+    assert len([*(tmp_path / RUN).glob("table-*")]) <= 2
+    logs = lox.load(tmp_path)[RUN]
+    there = masks.any(1)
+    assert_array_equal(logs.steps["step"]["x"], np.flatnonzero(there))
+    assert_array_equal(logs.mask["x"], masks[there])
+
+
+def test_a_key_of_several_log_calls_keeps_the_order_of_its_events(tmp_path):
+    calls = [{"x": 0}, {"x": 0, "y": 0}, {"x": 0.5}, {"y": 0, "z": 0}]
+    order = np.random.default_rng(0).integers(0, len(calls), 60)
+    order[0] = 0
+    for start in range(0, 60, 20):  # The program is begun again.
+        with saver(tmp_path) as logger:
+            for place in range(start, start + 20):
+                logger.log(
+                    logger.init(7), {key: value + place for key, value in calls[order[place]].items()}, step=place
+                )
+                if place % 3:
+                    logger.flush()
+    logs = lox.load(tmp_path)[RUN]
+    expected = {"x": [0, 1], "x#2": [2], "y": [1, 3], "z": [3]}
+    for key, those in expected.items():
+        places = np.flatnonzero(np.isin(order, those))
+        assert_array_equal(logs.steps["step"][key], places)
+        assert_array_equal(logs[key], places + 0.5 * (key == "x#2"))
+
+
+def test_events_of_a_key_are_read_up_to_one_moment(tmp_path, monkeypatch):
+    logger = saver(tmp_path)
+
+    def log(place):
+        logger.log(logger.init(7), {"x": place} | ({"y": place} if place % 2 else {}), step=place)
+        logger.flush()
+
+    for place in range(4):
+        log(place)
+    look, later = Table.look, iter(range(4, 100))
+
+    def look_while_it_is_written(table):
+        rows = look(table)
+        for _ in range(3):
+            log(next(later))
+        return rows
+
+    monkeypatch.setattr(Table, "look", look_while_it_is_written)
+    steps = lox.load(tmp_path)[RUN].steps["step"]["x"]
+    monkeypatch.undo()
+    logger.close()
+    assert len(steps) >= 4
+    assert_array_equal(steps, np.arange(len(steps)))
+
+
+def test_a_count_is_within_a_line_of_the_cache_for_any_dtype_and_shape(tmp_path):
+    for place, (dtype, shape) in enumerate([("f4", ()), ("c16", (1,) * 20), ("b1", (1000, 1000, 0)), ("u2", (3,))]):
+        path = tmp_path / f"{place}.npy"
+        with OpenFiles() as files:
+            column = Column.create(path, np.dtype(dtype), shape)
+            for _ in range(3):
+                column.append(np.zeros((4, *shape), dtype), files)
+        text = path.read_bytes()
+        assert text[64:88] == b"%24d" % 12
+        assert np.load(path).shape == (12, *shape)
+        assert Column.find(path, np.dtype(dtype), shape).count == 12
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on Windows")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
+def test_a_fork_does_not_write_to_a_run_of_its_parent(tmp_path):
+    program = f"""
+import os, sys
+import numpy as np
+import lox
+sys.path.insert(0, {str(TESTS)!r})
+from runs import saver
+logger = saver({str(tmp_path)!r})
+run = logger.init(7)
+logger.log(run, {{"x": np.float32(1)}})
+logger.flush()
+if os.fork() == 0:
+    try:
+        logger.log(run, {{"x": np.float32(9)}})
+        logger.flush()
+    except Exception as error:
+        os.write(1, str(error).encode())
+    finally:
+        os._exit(0)
+os.wait()
+logger.log(run, {{"x": np.float32(2)}})
+logger.close()
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "fork" in done.stdout, done
+    assert lox.load(tmp_path)[RUN]["x"].tolist() == [1, 2]
+
+
+def test_a_directory_that_is_made_again_gets_no_events_of_the_old_one(tmp_path):
+    logger = saver(tmp_path)
+    logger.log(logger.init(7), logs_of({"x": np.arange(1000.0)}))
+    logger.flush()
+    shutil.copytree(tmp_path / RUN, tmp_path / "copy")
+    shutil.rmtree(tmp_path / RUN)
+    (tmp_path / "copy").rename(tmp_path / RUN)
+    logger.log(logger.init(7), logs_of({"x": [1.0]}))
+    with pytest.raises(lox.StorageError, match="written by another process"):
+        logger.close()
+    assert_array_equal(lox.load(tmp_path)[RUN]["x"], np.arange(1000.0))
+
+
+def test_a_file_that_is_removed_while_a_logger_writes_it_is_an_error_of_flush(tmp_path):
+    logger = saver(tmp_path)
+    for value, other in ((1.0, False), (2.0, True), (3.0, False)):
+        if other:  # Files of others are no matter.
+            (tmp_path / RUN / TABLE / "notes").write_text("")
+        logger.log(logger.init(7), logs_of({"x": [value]}))
+        logger.flush()
+    (tmp_path / RUN / TABLE / "x.npy").unlink()
+    logger.log(logger.init(7), logs_of({"x": [4.0]}))
+    with pytest.raises(lox.StorageError, match=r"x\.npy was removed"):
+        logger.flush()
+    logger.close()
+
+
+def test_a_claim_without_hard_links(tmp_path, monkeypatch):
+    def no_links(*paths):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    for _ in range(2):  # Experiments of one name have a number.
+        with SaveLogger(tmp_path / "runs", name="a") as logger:
+            logger.log(logger.init(7), {"x": 1.0})
+    assert {name.partition("/")[0] for name in lox.load(tmp_path / "runs")} == {"a", "a-2"}
+    write(tmp_path, logs_of({"x": [1.0]}))
+    logger = saver(tmp_path)
+    logger.log(logger.init(7), logs_of({"x": [2.0]}))
+    logger.flush()
+    with pytest.raises(lox.StorageError, match="is written by process"):
+        RunWriter(tmp_path / RUN, (), {}, "other", {})
+    logger.close()
+    assert lox.load(tmp_path)[RUN]["x"].tolist() == [1, 2]
+
+
+def test_runs_behind_links_are_found_once_and_manifests_of_others_are_none(tmp_path):
+    write(tmp_path / "elsewhere", logs_of({"x": [1.0]}))
+    runs = tmp_path / "runs"
+    (runs / "web").mkdir(parents=True)
+    (runs / "web" / "manifest.json").write_text('{"name": "an app"}')
+    (runs / "b").symlink_to(tmp_path / "elsewhere" / RUN)
+    (runs / "around").symlink_to(runs)
+    lox.save(logs_of({"x": [2.0]}), runs / "z")
+    (runs / "a").symlink_to(runs / "z")
+    assert {name: logs["x"].tolist() for name, logs in lox.load(runs).items()} == {"b": [1.0], "z": [2.0]}
+
+
+@pytest.mark.parametrize("owner", ["[]", "7", '{"process": "x"}', '{"process": -5, "host": null}', "\0" * 50])
+def test_a_malformed_claim_does_not_count(tmp_path, owner):
+    write(tmp_path, logs_of({"x": [1.0]}))
+    (tmp_path / RUN / "owner.json").write_text(owner)
+    write(tmp_path, logs_of({"x": [2.0]}))
+    assert lox.load(tmp_path)[RUN]["x"].tolist() == [1, 2]
+
+
+def test_a_durable_logger_has_its_events_on_the_disk_when_flush_returns(tmp_path, monkeypatch):
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(os.readlink(f"/proc/self/fd/{file}")), fsync(file)))
+    with SaveLogger(tmp_path, name="a", durable=True) as logger:
+        run = logger.init(7)
+        logger.log(run, {"x": 1.0})
+        logger.flush()
+        folder = tmp_path / "a" / RUN
+        table = folder / TABLE
+        names = {pathlib.Path(each).name.partition(".json")[0] for each in synced}
+        assert names == {"x.npy", "@@order.npy", TABLE, RUN, "manifest"}
+        assert {str(folder), str(table), str(table / "x.npy")} <= {*synced}
+        synced.clear()
+        logger.log(run, {"x": 2.0})
+        logger.flush()
+        assert str(table / "x.npy") in synced
+    synced.clear()
+    write(tmp_path / "b", {"x": 1.0})
+    assert not synced
+
+
+def test_what_becomes_of_damaged_runs_is_raise_or_prefix(tmp_path):
+    with pytest.raises(lox.LogValueError, match='"raise" or "prefix"'):
+        lox.load(tmp_path, damaged="ignore")
+
+
+def test_of_tables_that_share_a_key_the_prefix_ends_where_the_first_is_damaged(tmp_path):
+    with saver(tmp_path) as logger:
+        for place in range(10):
+            logger.log(logger.init(7), {"x": place} | ({"y": place} if place % 2 else {}), step=place)
+            logger.log(logger.init(7), {"z": place})
+            logger.flush()
+    (table,) = [path.parent for path in tmp_path.rglob("y.npy")]
+    os.truncate(table / "y.npy", os.path.getsize(table / "y.npy") - 5)  # Two of five.
+    with pytest.warns(lox.StorageWarning, match="3 whole entries of 5"):
+        logs = lox.load(tmp_path, damaged="prefix")[RUN]
+    assert logs["x"].tolist() == [*range(7)] and logs["y"].tolist() == [1, 3, 5] and len(logs["z"]) == 10

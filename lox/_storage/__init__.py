@@ -17,6 +17,7 @@ from lox._storage._column import OpenFiles as OpenFiles
 from lox._storage._manifest import MANIFEST as MANIFEST
 from lox._storage._manifest import read_manifest as read_manifest
 from lox._storage._owner import is_written as is_written
+from lox._storage._put import put as put
 from lox._storage._reader import load as load
 from lox._storage._reader import load_config as load_config
 from lox._storage._reader import read_run as read_run

@@ -160,11 +160,10 @@ class OpenFiles:
         Raises:
             StorageError: It was removed.
         """
-        file = self.of(column)
-        if not os.fstat(file).st_nlink:
+        if not column.path.exists():
             raise StorageError(f"{column.path} was removed while a logger writes it.")
         if durable:
-            os.fsync(file)
+            os.fsync(self.of(column))
 
     def close(self, columns: Iterable[Column] | None = None) -> None:
         """Closes the files of these columns, or all."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lox._exceptions import StorageError
+from lox._storage._put import put
 
 OWNER = "owner.json"
 
@@ -45,14 +46,14 @@ class Claim:
         new.write_text(json.dumps(self._says))
         try:
             for _ in range(2):
-                if self._made(new):
+                if put(new, self._file):
                     _claims.add(self._says["id"])
                     self._is = _identity(os.stat(self._file))
                     return
                 other = _owner(path)
                 if other is not None and _lives(other, path, warn):
-                    by = f"process {other['process']} on {other.get('host')}"
-                    if (other["process"], other.get("host")) == (self._process, self._says["host"]):
+                    by = f"process {other['process']} on {other['host']}"
+                    if (other["process"], other["host"]) == (self._process, self._says["host"]):
                         by += ", which is this one"
                     raise StorageError(
                         f"{path} is written by {by}. Close that logger, or write to another path. "
@@ -62,20 +63,6 @@ class Claim:
         finally:
             new.unlink(missing_ok=True)
         raise StorageError(f"{path} was claimed by another process just now.")
-
-    def _made(self, new: Path) -> bool:
-        """Say whether the claim is there now, in which case there was no other."""
-        try:
-            os.link(new, self._file)  # Unlike a rename, it fails when there is one.
-        except FileExistsError:
-            return False
-        except OSError:  # File systems without hard links. Others may see a claim that is empty for a moment.
-            try:
-                with open(self._file, "x") as file:
-                    file.write(json.dumps(self._says))
-            except FileExistsError:
-                return False
-        return True
 
     def check(self) -> None:
         """Checks that the run is this process's to write.
@@ -122,8 +109,9 @@ def _owner(path: Path) -> dict[str, Any] | None:
         time.sleep(0.01)  # Somebody writes it.
     try:
         found = json.loads(text)
-        return found if isinstance(found, dict) and type(found.get("process")) is int else None
-    except (ValueError, RecursionError):
+        is_whole = type(found.get("process")) is int and found["process"] > 0 and isinstance(found.get("host"), str)
+        return found if is_whole else None
+    except (AttributeError, ValueError, RecursionError):
         return None
 
 
@@ -150,9 +138,9 @@ def _boot() -> str | None:
 
 def _lives(owner: dict[str, Any], path: Path, warn: Callable[[str], None] | None) -> bool:
     process = owner["process"]
-    if owner.get("host") != socket.gethostname():  # Nobody here can tell.
+    if owner["host"] != socket.gethostname():  # Nobody here can tell.
         if warn is not None:
-            by = f"process {process} on {owner.get('host')}"
+            by = f"process {process} on {owner['host']}"
             warn(f"{path} was written by {by}, and is continued here. If that still runs, its logs are refused now.")
         return warn is None
     if process == os.getpid():

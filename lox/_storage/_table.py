@@ -185,6 +185,7 @@ class Appender:
         if rows.problem:
             raise StorageError(rows.problem)
         self.table, self._files, self._order = table, files, rows.order
+        self._name, self._changed = str(table.folder), 0
         self.sharing: list[Appender] = []
         self.is_latest = True
         self._columns = [(file, rows.columns[file.name]) for file in table.layout.files]
@@ -227,8 +228,11 @@ class Appender:
         Raises:
             StorageError: One was removed.
         """
-        for column in self.columns:
-            self._files.sync(column, durable)
+        changed = os.stat(self._name).st_mtime_ns
+        if changed != self._changed or durable:
+            for column in self.columns:
+                self._files.sync(column, durable)
+        self._changed = changed
 
     def number(self, entries: Any) -> None:
         """Says which numbers rows have that come: pairs of a row, from which on they have it, and a number."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from lox._exceptions import StorageError
-from lox._storage import MANIFEST
+from lox._storage import MANIFEST, put
 
 TRIES = 100
 """How often a card is tried to be made while other programs make and remove directories."""
@@ -157,11 +157,8 @@ class Files:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with self._written(path, card) as new:
-                    os.link(new, path)  # Unlike a rename, it fails when there is one.
-                return True
-            except (FileExistsError, FileNotFoundError):  # Another program has removed the directory, or made the card.
-                if path.exists():
-                    return False
+                    return put(new, path)
+            except FileNotFoundError:  # Another program has removed the directory.
                 if attempt == TRIES - 1:
                     raise
         return False
