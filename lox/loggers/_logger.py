@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import operator
 import os
 import threading
 import warnings
@@ -22,7 +23,7 @@ from lox._effect import emit, recording
 from lox._events import NOWHERE, Event
 from lox._exceptions import LogDataError, LoggerWarning, LogValueError, SpoolWarning
 from lox._log import log
-from lox._logdict import described, distributions_of, logdict
+from lox._logdict import distributions_of, logdict
 from lox._misspelt import says_what_was_meant
 from lox._run_all import each
 from lox._spool import labelled_spool
@@ -33,22 +34,15 @@ from lox.loggers._arrived import SEVERAL_OF_ONE, Arrived, arrived, by_group
 from lox.loggers._calls import some_calls
 from lox.loggers._cards import Card, Cards
 from lox.loggers._curves import BatchAs
+from lox.loggers._delivery import Data, Held, Layout, of_event, of_logs
 from lox.loggers._experiment import Experiment
 from lox.loggers._gathering import alike, joined
 from lox.loggers._packing import (
-    Arrays,
-    as_events,
     batch_ndim,
     counts_of_dropped,
     happened,
     items,
-    kept,
-    keys_in,
-    layout_of_parts,
-    logs_of,
     packed,
-    parts_of,
-    parts_of_event,
     unlabelled,
     unpacked,
     with_counters,
@@ -68,8 +62,11 @@ from lox.loggers._worker import Worker
 
 Function = Callable[..., Any]
 
-Delivery = tuple[Callable[[], Description], Arrived, Mapping[str, Any], Arrays]
-"""One call of `log`: what describes its run, where its arrays come from, their distributions, and the arrays."""
+Source = tuple[Callable[[], Description], Arrived, Layout]
+"""What calls of `log` have in common that are written as one: their run, where their arrays come from, their layout."""
+
+Delivery = tuple[Source, Data]
+"""One call of `log`."""
 
 KEYWORDS_OF_LOG = {"tags", "prefix", "where"}
 
@@ -342,43 +339,36 @@ class Logger:
             self._log_collected(run, logs, read_counters("logger.log", steps) if steps else {})
         elif is_outermost():
             event = in_context(Event(*read_values("logger.log", logs, steps), None, (), NOWHERE))
-            self._log_now(run, parts_of_event(event.values, event.steps), {}, as_events)
+            self._log_now(run, *of_event(event.values, event.steps))
         else:
             event = read_event("logger.log", logs, (), "", None, steps)
             strip(self._tapped(lambda: emit((in_context(event),)), run, {}))()
 
     def _log_collected(self, state: State, logs: logdict, counters: dict[str, Any]) -> None:
-        for values, *_ in logs._parts:  # Their `items` would take longer than a small event.
-            for key, array in values.items():
-                if not getattr(array, "ndim", 0):
-                    raise LogDataError(
-                        f"A lox.logdict holds events along a first axis, and the values of {key!r} have none."
-                    )
-        distributions = distributions_of(logs)
+        layout, arrays = of_logs(logs, counters)
+        if layout.scalars:
+            raise LogDataError(
+                f"A lox.logdict holds events along a first axis, and the values of {layout.scalars[0]!r} have none."
+            )
         if is_outermost():
-            self._log_now(state, parts_of(logs, counters), distributions)
+            self._log_now(state, layout, arrays)
             return
+        distributions = distributions_of(logs)
         with ambient(None):  # Of logs that are there already, contexts say nothing.
             logs = with_counters(logs, counters)
             take = functools.partial(self._take_packed, distributions)
             strip(self._tapped(lambda: log(packed(logs)), state, {}, take))()
 
-    def _log_now(
-        self,
-        state: State,
-        parts: Arrays,
-        distributions: Mapping[str, Any],
-        then: Callable[[Arrays], Arrays] | None = None,
-    ) -> None:
-        """Delivers the parts of logs. `then` is applied to them when they are arrays of NumPy."""
-        first = home(array for part in parts for array in part.values()) if here().processes > 1 else None
+    def _log_now(self, state: State, layout: Layout, arrays: list[Any]) -> None:
+        """Delivers arrays of one layout."""
+        first = home(arrays) if here().processes > 1 else None
         if first is not None:
             state = jax.tree.map(whole, state)
-            parts = [{name: whole(array) for name, array in part.items()} for part in parts]
+            arrays = [*map(whole, arrays)]
             if first != here().process:
                 return
         come_from = FROM_HERE if first is None else Arrived(jax.device_count())
-        self._deliver(functools.partial(_write_now, state._describe, come_from, distributions, kept(parts), then))
+        self._deliver(Logger._keep, (state._describe, come_from, layout), layout.held(arrays))
 
     def flush(self) -> None:
         """Waits until all is written that was logged before, and raises what was raised meanwhile.
@@ -463,8 +453,7 @@ class Logger:
                 f"A logger needs the state of a run, as {type(self).__name__}.init(key) gives it; got "
                 f"{type(state).__name__}."
             )
-        if getattr(state.words, "ndim", 0) != 1:
-            refuse_several(np.shape(state.words)[:-1])
+        refuse_several(state._batch)
         return state
 
     def _prepare(self) -> None:
@@ -568,14 +557,14 @@ class Logger:
         self._groups.setdefault(group, describe)
 
     def _take(self, logs: logdict) -> None:
-        self._deliver(functools.partial(_write_all, logs))
+        self._deliver(Logger._write_all, logs)
 
     def _take_packed(self, distributions: Mapping[str, Any], logs: logdict) -> None:
-        self._deliver(functools.partial(_write_packed, logs, distributions))
+        self._deliver(Logger._write_packed, logs, distributions)
 
-    def _deliver(self, task: Callable[[Logger], None]) -> None:
-        """Has the logger's thread do something with it, after all that was delivered before."""
-        if not self._worker.do(functools.partial(self._attempt, task, self)):
+    def _deliver(self, act: Callable[..., None], *args: Any) -> None:
+        """Has the logger's thread call a function of the logger, after all that was delivered before."""
+        if not self._worker.do(functools.partial(self._attempt, act, self, *args)):
             raise LogValueError(f"{self!r} was closed, and gets logs.")
 
     # -- On the logger's thread -----------------------------------------------------------------------------------
@@ -633,16 +622,34 @@ class Logger:
         self._groups[group] = self._described.setdefault((found.identity, found.content), self._groups[group])
         return found
 
+    def _write_all(self, logs: logdict) -> None:
+        self._write_groups(by_group(logs), arrived(logs))
+
+    def _write_packed(self, logs: logdict, distributions: Mapping[str, Any]) -> None:
+        come_from = arrived(logs)
+        found = ((group, unpacked(event, bool(come_from.axis), distributions)) for group, event in by_group(logs))
+        self._write_groups(found, come_from)
+
+    def _keep(self, source: Source, held: Held) -> None:
+        """Keeps what a program gave to `log` until it is written."""
+        describe, _, layout = source
+        describe()  # Here, where it fails for this delivery alone.
+        self._kept.append((source, layout.read(held)))
+        if not self.gathers:
+            self._write_kept()
+        elif len(self._kept) + self._count >= GATHERED:
+            self._write_kept()
+            self._write_gathered()
+
     def _write_kept(self) -> None:
         """Writes what programs gave to `log`: what is alike of a run as one, whatever came between."""
-        deliveries, self._kept = self._kept, []
-        for groups in alike(deliveries, _layout, _keys):
+        kept, self._kept = self._kept, []
+        for groups in alike(kept, _source, _keys):
             each(self._write_alike, groups)
 
-    def _write_alike(self, deliveries: list[Delivery]) -> None:
-        describe, come_from, distributions, _ = deliveries[0]
-        logs = described(logs_of([parts for *_, parts in deliveries]), distributions.get)
-        self._write_run(describe(), logs, come_from)
+    def _write_alike(self, kept: list[Delivery]) -> None:
+        (describe, come_from, layout), _ = kept[0]
+        self._write_run(describe(), layout.logs([data for _, data in kept]), come_from)
 
     def _write_run(self, description: Description, logs: logdict, come_from: Arrived) -> None:
         """Writes what happened of logs of a run, if this process writes it.
@@ -742,44 +749,13 @@ def _described(parts: logdict, come_from: Arrived, static: Static) -> Descriptio
     return Description.made(parts["words"][place], config, static)
 
 
-def _write_all(logs: logdict, logger: Logger) -> None:
-    logger._write_groups(by_group(logs), arrived(logs))
-
-
-def _write_now(
-    describe: Callable[[], Description],
-    come_from: Arrived,
-    distributions: Mapping[str, Any],
-    read: Callable[[], Arrays],
-    then: Callable[[Arrays], Arrays] | None,
-    logger: Logger,
-) -> None:
-    describe()  # Here, where it fails for this delivery alone.
-    parts = read()
-    logger._kept.append((describe, come_from, distributions, parts if then is None else then(parts)))
-    if not logger.gathers:
-        logger._write_kept()
-    elif len(logger._kept) + logger._count >= GATHERED:
-        logger._write_kept()
-        logger._write_gathered()
-
-
-def _layout(delivery: Delivery) -> Hashable:
-    """What deliveries must have in common to be written as one."""
-    describe, come_from, distributions, parts = delivery
-    return (describe, come_from, *distributions.items(), layout_of_parts(parts))
+_source = operator.itemgetter(0)
 
 
 def _keys(delivery: Delivery) -> set[Hashable]:
     """The run and key of each event: their order stays."""
-    describe, *_, parts = delivery
-    return {(describe().identity, key) for key in keys_in(parts)}
-
-
-def _write_packed(logs: logdict, distributions: Mapping[str, Any], logger: Logger) -> None:
-    come_from = arrived(logs)
-    found = ((group, unpacked(event, bool(come_from.axis), distributions)) for group, event in by_group(logs))
-    logger._write_groups(found, come_from)
+    (describe, _, layout), _ = delivery
+    return {(describe().identity, key) for key in layout.keys}
 
 
 _open: weakref.WeakSet[Logger] = weakref.WeakSet()
