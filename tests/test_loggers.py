@@ -19,7 +19,7 @@ from runs import name_of
 import lox
 from lox import _channel
 from lox._run_all import each
-from lox.loggers import Logger, MemoryLogger, MultiLogger, _logger
+from lox.loggers import Logger, MemoryLogger, MultiLogger, _writing
 from lox.loggers._histogram import histogram
 from lox.loggers._names import escaped
 from lox.loggers._rows import rows
@@ -1179,7 +1179,7 @@ def test_an_error_of_gathered_events_keeps_nothing_from_other_runs():
 
 
 def test_what_is_gathered_is_written_when_it_is_much(monkeypatch):
-    monkeypatch.setattr(_logger, "GATHERED", 3)
+    monkeypatch.setattr(_writing, "GATHERED", 3)
     logger = Gathering()
     run = logger.init(7)
     for i in range(7):
