@@ -32,12 +32,10 @@ Data = bytes | list[np.ndarray]
 class Layout:
     """The names, dtypes and shapes of the arrays of a call. Equal ones are the same object.
 
-    The names are those of the counters of the call, and then, for each timeline, of its values, its counters, its mask
-    and its count of dropped events.
-
     Attributes:
-        names: The names of the arrays.
-        kinds: The dtype and shape of each array.
+        names: The names of the arrays, as tuples: first the counters of the call; then, for each timeline, its values,
+            its counters, its mask and its count of dropped events.
+        kinds: The dtype and shape of each array; for the data of PRNG keys, their implementation in place of the dtype.
         distributions: The reductions that made values, by key.
         is_event: Whether the arrays are those of one event, without an axis of events.
     """
@@ -49,7 +47,7 @@ class Layout:
 
     @functools.cached_property
     def _record(self) -> np.dtype | None:
-        """The dtype of the bytes of all arrays, or None where they are many, or of a dtype that is not NumPy's own."""
+        """The dtype of the bytes of all arrays, or None if they are large, or have a dtype that is not NumPy's own."""
         for dtype, _ in self.kinds:
             if not isinstance(dtype, np.dtype) or dtype.isbuiltin != 1 or dtype.kind not in "biufc":
                 return None
@@ -64,8 +62,9 @@ class Layout:
     @functools.cached_property
     def scalars(self) -> list[str]:
         """The keys whose values have no axes."""
-        of = zip((name for names in self.names for name in names), self.kinds, strict=True)
-        return [name for name, (_, shape) in of if not shape and name in self.keys]
+        places = ((part % 4 == 1, name) for part, names in enumerate(self.names) for name in names)
+        found = zip(places, self.kinds, strict=True)
+        return [name for (is_value, name), (_, shape) in found if is_value and not shape]
 
     def held(self, arrays: Sequence[Any]) -> Held:
         """Keep arrays of this layout as they are now. The call waits neither for the device nor for the host."""
