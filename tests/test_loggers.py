@@ -19,7 +19,7 @@ from runs import name_of
 import lox
 from lox import _channel
 from lox._run_all import each
-from lox.loggers import Logger, MemoryLogger, MultiLogger, _logger
+from lox.loggers import Logger, MemoryLogger, MultiLogger, _writing
 from lox.loggers._histogram import histogram
 from lox.loggers._names import escaped
 from lox.loggers._rows import rows
@@ -507,6 +507,13 @@ def test_values_without_an_axis_of_events():
     logger = MemoryLogger()
     with pytest.raises(lox.LogDataError, match="first axis, and the values of 'x' have none"):
         logger.log(logger.init(0), lox.logdict({"x": np.float32(1)}))
+
+
+def test_a_counter_of_a_call_may_have_the_name_of_a_key():
+    logger = MemoryLogger()
+    logger.log(logger.init(np.uint32([0, 7])), lox.logdict({"x": np.ones(2)}), x=3)
+    logger.flush()
+    assert logger[SEVEN].steps["x"]["x"].tolist() == [3, 3]
 
 
 def test_a_logger_that_was_not_initialized():
@@ -1179,7 +1186,7 @@ def test_an_error_of_gathered_events_keeps_nothing_from_other_runs():
 
 
 def test_what_is_gathered_is_written_when_it_is_much(monkeypatch):
-    monkeypatch.setattr(_logger, "GATHERED", 3)
+    monkeypatch.setattr(_writing, "GATHERED", 3)
     logger = Gathering()
     run = logger.init(7)
     for i in range(7):
@@ -1253,6 +1260,40 @@ def test_whatever_is_gathered_each_key_has_the_events_in_the_order_in_which_they
         logger.close()
     assert len(gathering.written) < len(alone.written)
     assert events(gathering.written) == events(alone.written)
+
+
+ARRAYS = {
+    "a number": lambda i: jnp.float32(i),
+    "truth values": lambda i: jnp.arange(2) < i,
+    "several sizes": lambda i: jnp.full(2 + i // 2, i),
+    "no elements": lambda i: np.zeros((2, 0)),
+    "more than is copied": lambda i: jnp.full(5000, i),
+    "a small float": lambda i: jnp.bfloat16([i, 0.5]),
+    "an array with gaps": lambda i: np.arange(i, i + 12).reshape(3, 4).T[::2],
+    "bytes in another order": lambda i: np.array([i, 7], ">i4"),
+    "an array in columns": lambda i: np.asfortranarray(np.arange(i, i + 4).reshape(2, 2)),
+    "keys": lambda i: jax.random.split(jax.random.key(i)),
+}
+
+
+@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
+@pytest.mark.parametrize("counters", [np.array, list], ids=["arrays", "lists"])
+def test_arrays_of_any_kind_are_gathered_as_they_are(array, counters):
+    class Values(Gathering):
+        def write(self, run, logs):
+            steps = logs.steps["step"]["x"]
+            self.written += [(value.tolist(), step) for value, step in zip(logs["x"], steps.tolist(), strict=True)]
+
+    logger, run, expected = Values(), MemoryLogger().init(7), []
+    for i in range(4):
+        events = jnp.atleast_1d(array(i)) if isinstance(array(i), jax.Array) else array(i)
+        steps = counters([10_000 * i + place for place in range(len(events))])
+        logger.log(run, lox.logdict({"x": events, "y": np.ones(len(events))}, {"step": {"x": steps}}), epoch=i)
+        values = jax.random.key_data(events) if jnp.issubdtype(events.dtype, jax.dtypes.prng_key) else events
+        expected += zip(values.tolist(), list(steps), strict=True)
+    logger.go_on.set()
+    logger.close()
+    assert logger.written == expected
 
 
 def test_gathered_events_keep_their_batch_axes_and_masks():

@@ -1,16 +1,12 @@
-"""What all loggers share: how logs get from a program to the thread that writes them."""
+"""The public class of loggers: the calls by which programs give logs to one."""
 
 from __future__ import annotations
 
-import atexit
 import functools
-import os
 import threading
-import warnings
-import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import numpy as np
@@ -20,41 +16,23 @@ from lox._ambient import ambient, in_context
 from lox._arguments import read_counters, read_event, read_values
 from lox._effect import emit, recording
 from lox._events import NOWHERE, Event
-from lox._exceptions import LogDataError, LoggerWarning, LogValueError, SpoolWarning
+from lox._exceptions import LogDataError, LogValueError
 from lox._log import log
-from lox._logdict import described, distributions_of, logdict
+from lox._logdict import distributions_of, logdict
 from lox._misspelt import says_what_was_meant
-from lox._run_all import each
 from lox._spool import labelled_spool
 from lox._strip import strip
 from lox._tap import labelled_tap
 from lox._trace import is_outermost
-from lox.loggers._arrived import SEVERAL_OF_ONE, Arrived, arrived, by_group
+from lox.loggers._arrived import Arrived, arrived, by_group
 from lox.loggers._calls import some_calls
 from lox.loggers._cards import Card, Cards
 from lox.loggers._curves import BatchAs
+from lox.loggers._delivery import Layout, of_event, of_logs
+from lox.loggers._exit import loggers
 from lox.loggers._experiment import Experiment
-from lox.loggers._gathering import alike, joined
-from lox.loggers._packing import (
-    Arrays,
-    as_events,
-    batch_ndim,
-    counts_of_dropped,
-    happened,
-    items,
-    kept,
-    keys_in,
-    layout_of_parts,
-    logs_of,
-    packed,
-    parts_of,
-    parts_of_event,
-    unlabelled,
-    unpacked,
-    with_counters,
-)
+from lox.loggers._packing import packed, with_counters
 from lox.loggers._processes import Processes, Word, agree, here, home, whole
-from lox.loggers._run import Run
 from lox.loggers._state import (
     Description,
     State,
@@ -65,22 +43,20 @@ from lox.loggers._state import (
     state_of,
 )
 from lox.loggers._worker import Worker
+from lox.loggers._writing import Writing
 
 Function = Callable[..., Any]
 
-Delivery = tuple[Callable[[], Description], Arrived, Mapping[str, Any], Arrays]
-"""One call of `log`: what describes its run, where its arrays come from, their distributions, and the arrays."""
-
 KEYWORDS_OF_LOG = {"tags", "prefix", "where"}
+
+_continuing = threading.RLock()
+"""Two threads that continue an experiment do so one after the other: the second takes it over from the first."""
 
 FROM_HERE = Arrived()
 """Where arrays come from that this process has."""
 
-GATHERED = 4096
-"""How many deliveries are gathered at most before they are written."""
 
-
-class Logger:
+class Logger(Writing):
     """Takes logs somewhere, those of each run apart. A new kind of logger derives from this.
 
     `write` gets the logs of one run at a time, in the order in which they happened, on a thread of the logger's own,
@@ -133,9 +109,6 @@ class Logger:
     seed=7-... x [1.0]
     """
 
-    gathers: ClassVar[bool] = False
-    """Whether `write` is given many events at a time: what arrives until nothing waits, or for a tenth of a second."""
-
     @says_what_was_meant()
     def __init__(
         self,
@@ -152,23 +125,10 @@ class Logger:
         _transform.choice("batch_as", batch_as, get_args(BatchAs))
         of_type = type(self).__name__
         given = dict(vars(self))
-        self._experiment = Experiment(name, resume, from_step)
-        self._place: Cards | None = None
-        self._is_ordered = True
+        super().__init__(Experiment(name, resume, from_step), Processes(processes))
         self._is_of_several = False
         self._has_given_up = False
         self.batch_as: BatchAs = batch_as
-        self._processes = Processes(processes)
-        self._runs: dict[str, Run] = {}
-        self._names: set[str] = set()
-        self._contents: dict[str, str] = {}
-        self._groups: dict[int, Callable[[], Description]] = {}
-        self._described: dict[tuple[str, str], Callable[[], Description]] = {}
-        self._gathered: dict[str, tuple[Run, list[logdict]]] = {}
-        self._count = 0
-        self._early: list[tuple[int, logdict, Arrived]] = []
-        self._kept: list[Delivery] = []
-        self._shards: dict[str, int] = {}
         self._worker = Worker(of_type, _transform.positive("room", room) or 1, drops, self._sync)
         for attribute, value in given.items():
             if hasattr(Logger, attribute) or vars(self)[attribute] is not value:
@@ -176,35 +136,7 @@ class Logger:
                     f"{of_type} sets the attribute {attribute!r}, which lox.loggers.Logger has: give yours another "
                     "name."
                 )
-        _open.add(self)
-
-    # -- What a kind of logger does -------------------------------------------------------------------------------
-
-    def start(self, run: Run) -> None:
-        """Begins a run, before its first logs; one with the same identity may have been there before."""
-
-    def describe(self, run: Run) -> None:
-        """Takes what describes a run, when that was said again after its start."""
-
-    def write(self, run: Run, logs: logdict) -> None:
-        """Takes logs of a run.
-
-        Args:
-            run: The run.
-            logs: Arrays of NumPy, at least one event of each key, of which `run.batch_ndim[key]` axes after the first
-                are batch axes. There is a mask only where one of the events did not happen in some batch elements.
-        """
-        raise NotImplementedError(f"{type(self).__name__} does not say how it writes logs.")
-
-    def sync(self) -> None:
-        """Makes what was written last; called when no more logs wait, ten times a second while they always do, and
-        before `flush` returns.
-        """
-
-    def finish(self, run: Run) -> None:
-        """Ends a run, when the logger is closed."""
-
-    # -- What programs do -----------------------------------------------------------------------------------------
+        loggers.add(self)
 
     @says_what_is_config
     def init(
@@ -342,43 +274,36 @@ class Logger:
             self._log_collected(run, logs, read_counters("logger.log", steps) if steps else {})
         elif is_outermost():
             event = in_context(Event(*read_values("logger.log", logs, steps), None, (), NOWHERE))
-            self._log_now(run, parts_of_event(event.values, event.steps), {}, as_events)
+            self._log_now(run, *of_event(event.values, event.steps))
         else:
             event = read_event("logger.log", logs, (), "", None, steps)
             strip(self._tapped(lambda: emit((in_context(event),)), run, {}))()
 
     def _log_collected(self, state: State, logs: logdict, counters: dict[str, Any]) -> None:
-        for values, *_ in logs._parts:  # Their `items` would take longer than a small event.
-            for key, array in values.items():
-                if not getattr(array, "ndim", 0):
-                    raise LogDataError(
-                        f"A lox.logdict holds events along a first axis, and the values of {key!r} have none."
-                    )
-        distributions = distributions_of(logs)
+        layout, arrays = of_logs(logs, counters)
+        if layout.scalars:
+            raise LogDataError(
+                f"A lox.logdict holds events along a first axis, and the values of {layout.scalars[0]!r} have none."
+            )
         if is_outermost():
-            self._log_now(state, parts_of(logs, counters), distributions)
+            self._log_now(state, layout, arrays)
             return
+        distributions = distributions_of(logs)
         with ambient(None):  # Of logs that are there already, contexts say nothing.
             logs = with_counters(logs, counters)
             take = functools.partial(self._take_packed, distributions)
             strip(self._tapped(lambda: log(packed(logs)), state, {}, take))()
 
-    def _log_now(
-        self,
-        state: State,
-        parts: Arrays,
-        distributions: Mapping[str, Any],
-        then: Callable[[Arrays], Arrays] | None = None,
-    ) -> None:
-        """Delivers the parts of logs. `then` is applied to them when they are arrays of NumPy."""
-        first = home(array for part in parts for array in part.values()) if here().processes > 1 else None
+    def _log_now(self, state: State, layout: Layout, arrays: list[Any]) -> None:
+        """Delivers arrays of one layout."""
+        first = home(arrays) if here().processes > 1 else None
         if first is not None:
             state = jax.tree.map(whole, state)
-            parts = [{name: whole(array) for name, array in part.items()} for part in parts]
+            arrays = [*map(whole, arrays)]
             if first != here().process:
                 return
         come_from = FROM_HERE if first is None else Arrived(jax.device_count())
-        self._deliver(functools.partial(_write_now, state._describe, come_from, distributions, kept(parts), then))
+        self._deliver(Writing._keep, (state._describe, come_from, layout), layout.held(arrays))
 
     def flush(self) -> None:
         """Waits until all is written that was logged before, and raises what was raised meanwhile.
@@ -406,7 +331,7 @@ class Logger:
         finally:
             self._worker.stop(self._sync, self._finish)
             self._worker.join()
-            _open.discard(self)
+            loggers.discard(self)
         _channel.flush()
 
     def __del__(self) -> None:
@@ -446,8 +371,6 @@ class Logger:
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
-    # -- On the way -----------------------------------------------------------------------------------------------
-
     def _checked(self, state: State | None) -> State:
         if hasattr(self, "_worker") and self._worker.stopped:
             why = (
@@ -463,8 +386,7 @@ class Logger:
                 f"A logger needs the state of a run, as {type(self).__name__}.init(key) gives it; got "
                 f"{type(state).__name__}."
             )
-        if getattr(state.words, "ndim", 0) != 1:
-            refuse_several(np.shape(state.words)[:-1])
+        refuse_several(state._batch)
         return state
 
     def _prepare(self) -> None:
@@ -482,7 +404,7 @@ class Logger:
                 if self._experiment.name is not None:  # Another thread has continued it.
                     return
                 self._experiment.begin(self._place)
-                others = [other for other in _channel.members(_open) if self._takes_over_from(other)]
+                others = [other for other in _channel.members(loggers) if self._takes_over_from(other)]
             for other in others:
                 other._give_up()
             self._continue()
@@ -563,176 +485,16 @@ class Logger:
 
         return call
 
-    def _learn(self, group: int, describe: Callable[[], Description]) -> None:
-        """Learns which run the logs of a group are of. It needs no room, so that it is known before logs arrive."""
-        self._groups.setdefault(group, describe)
-
     def _take(self, logs: logdict) -> None:
-        self._deliver(functools.partial(_write_all, logs))
+        self._deliver(Writing._write_all, logs)
 
     def _take_packed(self, distributions: Mapping[str, Any], logs: logdict) -> None:
-        self._deliver(functools.partial(_write_packed, logs, distributions))
+        self._deliver(Writing._write_packed, logs, distributions)
 
-    def _deliver(self, task: Callable[[Logger], None]) -> None:
-        """Has the logger's thread do something with it, after all that was delivered before."""
-        if not self._worker.do(functools.partial(self._attempt, task, self)):
+    def _deliver(self, act: Callable[..., None], *args: Any) -> None:
+        """Has the logger's thread call a function of the logger, after all that was delivered before."""
+        if not self._worker.do(functools.partial(self._attempt, act, self, *args)):
             raise LogValueError(f"{self!r} was closed, and gets logs.")
-
-    # -- On the logger's thread -----------------------------------------------------------------------------------
-
-    def _run_of(self, description: Description, suffix: str = "") -> Run:
-        """The run of a description, which is started when it is new."""
-        identity = f"{description.identity}{suffix}"
-        run = self._runs.get(identity)
-        if run is None:
-            name = next(name for each in description.names if (name := f"{each}{suffix}") not in self._names)
-            run = Run(description.words, dict(description.config), {}, name, identity, description.notes)
-            self._begin(run)
-        elif self._contents.get(run.name, description.content) != description.content:  # Only its name is the same.
-            run.config.update(description.config)
-            self.describe(run)
-        self._contents[run.name] = description.content
-        return run
-
-    def _begin(self, run: Run) -> None:
-        """Starts a run."""
-        self._experiment.begin(self._place)
-        self.start(run)
-        self._names.add(run.name)
-        self._runs[run.identity] = run
-        _close_first_at_exit()
-
-    def _write_groups(self, logs: Iterable[tuple[int, logdict]], come_from: Arrived) -> None:
-        """Writes the logs of several groups that arrived together.
-
-        Raises:
-            LogDataError: Two of them are of one run. A `TypeError`.
-        """
-        self._write_kept()
-        came = [(group, of_group, come_from) for group, of_group in logs]
-        identities = [self._description(group).identity for group, *_ in came if group in self._groups]
-        if len(set(identities)) < len(identities):
-            raise LogDataError(SEVERAL_OF_ONE)
-        self._early += came
-        self._write_early()
-
-    def _write_early(self) -> None:
-        """Writes what arrived before it was known of which run it is, as far as it is known now.
-
-        Callbacks that are not ordered may arrive before the description of their run.
-        """
-        known: list[tuple[int, logdict, Arrived]] = []
-        early, self._early = self._early, []
-        for came in early:  # Each is looked up once: callbacks of other threads may learn of its run meanwhile.
-            (known if came[0] in self._groups else self._early).append(came)
-        each(lambda came: self._write_run(self._description(came[0]), *came[1:]), known)
-
-    def _description(self, group: int) -> Description:
-        """What describes the run of a group that is known. All groups of one run then share it."""
-        found = self._groups[group]()
-        self._groups[group] = self._described.setdefault((found.identity, found.content), self._groups[group])
-        return found
-
-    def _write_kept(self) -> None:
-        """Writes what programs gave to `log`: what is alike of a run as one, whatever came between."""
-        deliveries, self._kept = self._kept, []
-        for groups in alike(deliveries, _layout, _keys):
-            each(self._write_alike, groups)
-
-    def _write_alike(self, deliveries: list[Delivery]) -> None:
-        describe, come_from, distributions, _ = deliveries[0]
-        logs = described(logs_of([parts for *_, parts in deliveries]), distributions.get)
-        self._write_run(describe(), logs, come_from)
-
-    def _write_run(self, description: Description, logs: logdict, come_from: Arrived) -> None:
-        """Writes what happened of logs of a run, if this process writes it.
-
-        Raises:
-            LogValueError: Another process should, or another shard logs to the same run. A `ValueError`.
-        """
-        shard, identity = come_from.shard, description.identity
-        if shard is not None and self._shards.setdefault(identity, shard) != shard:
-            raise LogValueError(
-                f"Two shards of a shard_map log to run {description.name}, by states that were made on each. Give "
-                "each shard a key of its own, or make the state outside of the shard_map."
-            )
-        if self._processes.writes(self, description.name, come_from):
-            self._write_happened(self._run_of(description, self._processes.suffix(come_from)), logs)
-
-    def _write_happened(self, run: Run, logs: logdict) -> None:
-        """Writes what happened of logs that may hold more."""
-        for key, dropped in counts_of_dropped(logs):
-            if np.any(dropped):
-                self._warn(
-                    f"{np.sum(dropped)} events of {key!r} of run {run.name} were dropped before {self!r} got them: "
-                    "max_events= or max_iters= of spool is too small.",
-                    SpoolWarning,
-                )
-        logs = happened(logs)
-        if not logs._timelines:
-            return
-        if not self.gathers:
-            self._write(run, logs)
-            return
-        self._gathered.setdefault(run.identity, (run, []))[1].append(logs)
-        self._count += 1
-        if self._count >= GATHERED:
-            self._write_gathered()
-
-    def _write_gathered(self) -> None:
-        gathered, self._gathered, self._count = self._gathered.values(), {}, 0
-        each(lambda part: self._write_joined(*part), gathered)
-
-    def _write_joined(self, run: Run, parts: list[logdict]) -> None:
-        each(functools.partial(self._write, run), joined(parts))
-
-    def _write(self, run: Run, logs: logdict) -> None:
-        """Writes events that happened, with the label of their batch axes."""
-        run.batch_ndim = batch_ndim(logs)
-        logs = unlabelled(logs)
-        try:
-            self.write(run, logs)
-        finally:  # It may have written some of them.
-            for key, values in items(logs):
-                run.seen[key] = run.seen.get(key, 0) + len(values)
-        if self._is_ordered and (back := run.goes_back(logs)):
-            self._is_ordered = False
-            self._warn(f"Run {run.name}: {back}")
-
-    def _sync(self) -> None:
-        for act in (self._write_kept, self._write_early, self._write_gathered, self.sync):
-            self._attempt(act)
-
-    def _finish(self) -> None:
-        self._attempt(self._refuse_unknown)
-        self._attempt(each, self.finish, self._runs.values())
-        self._attempt(self._experiment.end, self._place)
-
-    def _refuse_unknown(self) -> None:
-        """Raises an error for logs of which nobody said to what run they belong."""
-        if self._early:
-            keys = sorted({key for _, logs, _ in self._early for key in logs})
-            raise LogValueError(
-                f"{self!r} does not write what arrived of {keys}: the key and config of their run were computed in the "
-                "program, and arrived in another process. Make the state outside of jit, where each process knows it."
-            )
-
-    def _attempt(self, act: Callable[..., Any], *args: Any) -> None:
-        try:
-            act(*args)
-        except BaseException as error:  # noqa: BLE001  (whatever a sink raises: the next task runs all the same)
-            self._failed(error)
-
-    def _warn(self, message: str, category: type[Warning] = LoggerWarning) -> None:
-        """Warns; where warnings are errors, the logger goes on all the same."""
-        try:
-            warnings.warn(message, category, stacklevel=3)
-        except category as warning:
-            self._failed(warning)
-
-    def _failed(self, error: BaseException) -> None:
-        error.add_note(f"The error was raised by {self!r}.")
-        _channel.keep(error)
 
 
 def _described(parts: logdict, come_from: Arrived, static: Static) -> Description:
@@ -740,78 +502,3 @@ def _described(parts: logdict, come_from: Arrived, static: Static) -> Descriptio
     place = (0, int(np.argmax(next(iter(parts.mask.values()), 0)))) if come_from.axis else (0,)
     config = {key.removeprefix("config/"): value[place] for key, value in parts.items() if key.startswith("config/")}
     return Description.made(parts["words"][place], config, static)
-
-
-def _write_all(logs: logdict, logger: Logger) -> None:
-    logger._write_groups(by_group(logs), arrived(logs))
-
-
-def _write_now(
-    describe: Callable[[], Description],
-    come_from: Arrived,
-    distributions: Mapping[str, Any],
-    read: Callable[[], Arrays],
-    then: Callable[[Arrays], Arrays] | None,
-    logger: Logger,
-) -> None:
-    describe()  # Here, where it fails for this delivery alone.
-    parts = read()
-    logger._kept.append((describe, come_from, distributions, parts if then is None else then(parts)))
-    if not logger.gathers:
-        logger._write_kept()
-    elif len(logger._kept) + logger._count >= GATHERED:
-        logger._write_kept()
-        logger._write_gathered()
-
-
-def _layout(delivery: Delivery) -> Hashable:
-    """What deliveries must have in common to be written as one."""
-    describe, come_from, distributions, parts = delivery
-    return (describe, come_from, *distributions.items(), layout_of_parts(parts))
-
-
-def _keys(delivery: Delivery) -> set[Hashable]:
-    """The run and key of each event: their order stays."""
-    describe, *_, parts = delivery
-    return {(describe().identity, key) for key in keys_in(parts)}
-
-
-def _write_packed(logs: logdict, distributions: Mapping[str, Any], logger: Logger) -> None:
-    come_from = arrived(logs)
-    found = ((group, unpacked(event, bool(come_from.axis), distributions)) for group, event in by_group(logs))
-    logger._write_groups(found, come_from)
-
-
-_open: weakref.WeakSet[Logger] = weakref.WeakSet()
-
-_continuing = threading.RLock()
-"""Two threads that continue an experiment do so one after the other: the second takes it over from the first."""
-
-
-def _close_all() -> None:
-    for worker in _channel.members(_channel.waiting):  # Those of loggers that are gone finish their runs.
-        worker.wait()
-    for logger in _channel.members(_open):
-        try:
-            logger.close()
-        except BaseException as error:  # noqa: BLE001  (the next logger is closed as well)
-            _channel.keep(error)  # which is printed when lox itself ends
-
-
-def _close_first_at_exit() -> None:
-    # What a sink needs until it is closed may end at the exit as well, and the last to register is the first to run.
-    atexit.unregister(_close_all)
-    atexit.register(_close_all)
-
-
-_close_first_at_exit()
-
-
-def _forget() -> None:
-    for logger in _open:
-        logger._worker.forget()
-    _open.clear()
-
-
-if hasattr(os, "register_at_fork"):  # Windows does not fork.
-    os.register_at_fork(after_in_child=_forget)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from lox import _channel
 from lox._exceptions import LogDataError, LogValueError
@@ -75,11 +76,11 @@ class MultiLogger(Logger):
         for logger in self.loggers:
             logger._write_for(experiment)
 
-    def _deliver(self, task: Callable[[Logger], None]) -> None:
+    def _deliver(self, act: Callable[..., None], *args: Any) -> None:
         """See `Logger`."""
         for logger in self.loggers:
             try:
-                logger._deliver(task)
+                logger._deliver(act, *args)
             except Exception as error:  # noqa: BLE001  (the next one gets the logs as well)
                 error.add_note(f"The error was raised by {logger!r}.")
                 _channel.keep(error)

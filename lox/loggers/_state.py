@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -17,8 +17,8 @@ from lox._arguments import describe, path_name, untyped
 from lox._deliver import LABEL
 from lox._exceptions import LogDataError, LogValueError
 from lox._host_values import has_address, plain
+from lox.loggers._copies import kept
 from lox.loggers._identity import identity_of, identity_of_title, stored_names
-from lox.loggers._packing import Arrays, kept
 
 WIDE = ("int64", "uint64", "float64", "complex128")
 """The dtypes that JAX has only when it is told so."""
@@ -75,6 +75,11 @@ class State:
         return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(self))
 
     @functools.cached_property
+    def _batch(self) -> tuple[int, ...]:
+        """The shape of an array of runs; empty for one run."""
+        return np.shape(self.words)[:-1]
+
+    @functools.cached_property
     def _number(self) -> int:
         """The group of the logs of this object, of which a copy has another one."""
         return next(_numbers)
@@ -85,7 +90,9 @@ class State:
 
         Where this is first asked for, they are still there.
         """
-        return functools.cache(functools.partial(_read, kept(({"words": self.words}, self.config)), self.static))
+        return functools.cache(
+            functools.partial(_read, kept((self.words, *self.config.values())), [*self.config], self.static)
+        )
 
     def _number_and_read(self) -> None:
         """Number the state, in the same order in all processes, and read its arrays, before they are donated."""
@@ -139,9 +146,9 @@ class Description:
         return next(self.names)
 
 
-def _read(read: Callable[[], Arrays], static: Static) -> Description:
-    key, config = read()
-    return Description.made(key["words"], config, static)
+def _read(read: Callable[[], list[np.ndarray]], names: Sequence[str], static: Static) -> Description:
+    words, *config = read()
+    return Description.made(words, dict(zip(names, config, strict=True)), static)
 
 
 F = TypeVar("F", bound=Callable[..., Any])
