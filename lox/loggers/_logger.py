@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
-import os
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Literal, get_args
@@ -29,6 +26,7 @@ from lox._spool import labelled_spool
 from lox._strip import strip
 from lox._tap import labelled_tap
 from lox._trace import is_outermost
+from lox.loggers import _exit
 from lox.loggers._arrived import SEVERAL_OF_ONE, Arrived, arrived, by_group
 from lox.loggers._calls import some_calls
 from lox.loggers._cards import Card, Cards
@@ -176,7 +174,7 @@ class Logger:
                     f"{of_type} sets the attribute {attribute!r}, which lox.loggers.Logger has: give yours another "
                     "name."
                 )
-        _open.add(self)
+        _exit.opened.add(self)
 
     # -- What a kind of logger does -------------------------------------------------------------------------------
 
@@ -386,10 +384,13 @@ class Logger:
         Raises:
             Exception: What `write`, or a callback of `lox.tap`, raised first since the last call.
         """
+        if _channel.patience.has_ended():
+            return
         try:
             _channel.flush()
         finally:
-            self._worker.wait(self._sync)
+            if not _channel.patience.has_ended():
+                self._worker.wait(self._sync)
         _channel.flush()
 
     def close(self) -> None:
@@ -399,15 +400,23 @@ class Logger:
             Exception: As `flush`.
         """
         if self._worker.stopped:
-            self._worker.wait()
+            if not _channel.patience.has_ended():
+                self._worker.wait()
+                _exit.opened.discard(self)
             return
         try:
             self.flush()
         finally:
-            self._worker.stop(self._sync, self._finish)
-            self._worker.join()
-            _open.discard(self)
-        _channel.flush()
+            self._let_go()
+            if not _channel.patience.has_ended():
+                self._worker.join()
+                _exit.opened.discard(self)
+        if not _channel.patience.has_ended():
+            _channel.flush()
+
+    def _let_go(self) -> None:
+        """Takes no more logs, and does not wait until what waits is written and the runs are closed."""
+        self._worker.stop(self._sync, self._finish)
 
     def __del__(self) -> None:
         # Nobody refers to it but here, so that no more logs come, and none wait. What its runs have open is closed.
@@ -482,7 +491,7 @@ class Logger:
                 if self._experiment.name is not None:  # Another thread has continued it.
                     return
                 self._experiment.begin(self._place)
-                others = [other for other in _channel.members(_open) if self._takes_over_from(other)]
+                others = [other for other in _channel.members(_exit.opened) if self._takes_over_from(other)]
             for other in others:
                 other._give_up()
             self._continue()
@@ -600,7 +609,7 @@ class Logger:
         self.start(run)
         self._names.add(run.name)
         self._runs[run.identity] = run
-        _close_first_at_exit()
+        _exit.close_first()
 
     def _write_groups(self, logs: Iterable[tuple[int, logdict]], come_from: Arrived) -> None:
         """Writes the logs of several groups that arrived together.
@@ -782,36 +791,5 @@ def _write_packed(logs: logdict, distributions: Mapping[str, Any], logger: Logge
     logger._write_groups(found, come_from)
 
 
-_open: weakref.WeakSet[Logger] = weakref.WeakSet()
-
 _continuing = threading.RLock()
 """Two threads that continue an experiment do so one after the other: the second takes it over from the first."""
-
-
-def _close_all() -> None:
-    for worker in _channel.members(_channel.waiting):  # Those of loggers that are gone finish their runs.
-        worker.wait()
-    for logger in _channel.members(_open):
-        try:
-            logger.close()
-        except BaseException as error:  # noqa: BLE001  (the next logger is closed as well)
-            _channel.keep(error)  # which is printed when lox itself ends
-
-
-def _close_first_at_exit() -> None:
-    # What a sink needs until it is closed may end at the exit as well, and the last to register is the first to run.
-    atexit.unregister(_close_all)
-    atexit.register(_close_all)
-
-
-_close_first_at_exit()
-
-
-def _forget() -> None:
-    for logger in _open:
-        logger._worker.forget()
-    _open.clear()
-
-
-if hasattr(os, "register_at_fork"):  # Windows does not fork.
-    os.register_at_fork(after_in_child=_forget)
