@@ -101,6 +101,7 @@ patience = Patience()
 
 _errors: list[BaseException] = []
 _later_errors = 0
+_times_raised = 0
 _lock = threading.RLock()  # Garbage collection may close a channel while this thread holds it.
 
 
@@ -112,6 +113,11 @@ def keep(error: BaseException) -> None:
             _later_errors += 1
         else:
             _errors.append(error)
+
+
+def times_raised() -> int:
+    """How often `flush` has raised what was kept."""
+    return _times_raised
 
 
 def find(number: int) -> Channel:
@@ -196,7 +202,7 @@ def flush() -> None:
     ...     print(error)
     disk full
     """
-    global _later_errors
+    global _later_errors, _times_raised
     try:
         wait()
     finally:
@@ -205,6 +211,7 @@ def flush() -> None:
                 errors, later = list(_errors), _later_errors
                 _errors.clear()
                 _later_errors = 0
+                _times_raised += len(errors)
     for error in errors:
         if later:
             error.add_note(f"Callbacks raised {later} more errors after this one.")

@@ -526,7 +526,7 @@ def test_threads_log_to_one_run_and_to_others(sink):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("end", ["", "__import__('time').sleep(0.4)", "raise SystemExit(0)", "1 / 0", "lox.flush()"])
+@pytest.mark.parametrize("end", ["", "__import__('time').sleep(0.4)", "1 / 0"])
 def test_a_program_that_never_closes_its_logger_ends_in_peace(sink, end):
     """What a library does at the exit comes after what lox does."""
     positional, named = sink.arguments

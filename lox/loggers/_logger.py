@@ -32,6 +32,7 @@ from lox.loggers._calls import some_calls
 from lox.loggers._cards import Card, Cards
 from lox.loggers._curves import BatchAs
 from lox.loggers._experiment import Experiment
+from lox.loggers._failures import Failures
 from lox.loggers._gathering import alike, joined
 from lox.loggers._packing import (
     Arrays,
@@ -151,6 +152,7 @@ class Logger:
         of_type = type(self).__name__
         given = dict(vars(self))
         self._experiment = Experiment(name, resume, from_step)
+        self._failures = Failures()
         self._place: Cards | None = None
         self._is_ordered = True
         self._is_of_several = False
@@ -589,17 +591,24 @@ class Logger:
 
     # -- On the logger's thread -----------------------------------------------------------------------------------
 
-    def _run_of(self, description: Description, suffix: str = "") -> Run:
-        """The run of a description, which is started when it is new."""
+    def _run_of(self, description: Description, suffix: str = "") -> Run | None:
+        """The run of a description, which is started when it is new; None when that fails, or has failed just now."""
         identity = f"{description.identity}{suffix}"
+        if self._failures.waits(identity):
+            return None
         run = self._runs.get(identity)
         if run is None:
             name = next(name for each in description.names if (name := f"{each}{suffix}") not in self._names)
             run = Run(description.words, dict(description.config), {}, name, identity, description.notes)
-            self._begin(run)
+            try:
+                self._begin(run)
+            except BaseException as error:  # noqa: BLE001  (other runs go on)
+                self._keep(error)
+                self._failures.not_started(self, identity, name, error)
+                return None
         elif self._contents.get(run.name, description.content) != description.content:  # Only its name is the same.
             run.config.update(description.config)
-            self.describe(run)
+            self._attempt_of(run, self.describe, run)
         self._contents[run.name] = description.content
         return run
 
@@ -666,7 +675,13 @@ class Logger:
                 "each shard a key of its own, or make the state outside of the shard_map."
             )
         if self._processes.writes(self, description.name, come_from):
-            self._write_happened(self._run_of(description, self._processes.suffix(come_from)), logs)
+            suffix = self._processes.suffix(come_from)
+            run = self._run_of(description, suffix)
+            if run is not None:
+                self._write_happened(run, logs)
+            else:
+                lost = sum(len(next(iter(timeline.values.values()))) for timeline in happened(logs)._timelines)
+                self._failures.lose(f"{description.identity}{suffix}", lost)
 
     def _write_happened(self, run: Run, logs: logdict) -> None:
         """Writes what happened of logs that may hold more."""
@@ -699,11 +714,9 @@ class Logger:
         """Writes events that happened, with the label of their batch axes."""
         run.batch_ndim = batch_ndim(logs)
         logs = unlabelled(logs)
-        try:
-            self.write(run, logs)
-        finally:  # It may have written some of them.
-            for key, values in items(logs):
-                run.seen[key] = run.seen.get(key, 0) + len(values)
+        self._attempt_of(run, self.write, run, logs)
+        for key, values in items(logs):  # Of which it may have written some, where it failed.
+            run.seen[key] = run.seen.get(key, 0) + len(values)
         if self._is_ordered and (back := run.goes_back(logs)):
             self._is_ordered = False
             self._warn(f"Run {run.name}: {back}")
@@ -714,7 +727,7 @@ class Logger:
 
     def _finish(self) -> None:
         self._attempt(self._refuse_unknown)
-        self._attempt(each, self.finish, self._runs.values())
+        each(lambda run: self._attempt_of(run, self.finish, run), self._runs.values())
         self._attempt(self._experiment.end, self._place)
 
     def _refuse_unknown(self) -> None:
@@ -732,14 +745,25 @@ class Logger:
         except BaseException as error:  # noqa: BLE001  (whatever a sink raises: the next task runs all the same)
             self._failed(error)
 
+    def _attempt_of(self, run: Run, act: Callable[..., Any], *args: Any) -> None:
+        try:
+            act(*args)
+        except BaseException as error:  # noqa: BLE001  (other runs go on)
+            self._keep(error)
+            self._failures.say(self, error, run.name)
+
     def _warn(self, message: str, category: type[Warning] = LoggerWarning) -> None:
         """Warns; where warnings are errors, the logger goes on all the same."""
         try:
             warnings.warn(message, category, stacklevel=3)
         except category as warning:
-            self._failed(warning)
+            self._keep(warning)
 
     def _failed(self, error: BaseException) -> None:
+        self._keep(error)
+        self._failures.say(self, error)
+
+    def _keep(self, error: BaseException) -> None:
         error.add_note(f"The error was raised by {self!r}.")
         _channel.keep(error)
 
