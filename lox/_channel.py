@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 
+from lox._compat import forget_what_runs
 from lox._exceptions import TapWarning
 from lox._logdict import logdict
 
@@ -216,6 +217,16 @@ def flush() -> None:
         if later:
             error.add_note(f"Callbacks raised {later} more errors after this one.")
         raise error
+
+
+def forget() -> None:
+    """Begins anew in a forked process: what is on its way arrives in its parent, for whom errors are kept as well."""
+    global _later_errors, _lock
+    _lock = threading.RLock()
+    _errors.clear()
+    _later_errors = 0
+    _closed.clear()
+    forget_what_runs()
 
 
 def _at_exit() -> None:

@@ -114,3 +114,89 @@ def test_two_interrupts_end_a_program_whose_sink_blocks(loggers, end, gathers):
             process.kill()
     count = 5 * loggers.count("Blocked")
     assert f"{count} deliveries to loggers were not written" in errors
+
+
+# -- a program that forks ------------------------------------------------------------------------------------------
+
+FORKS = """
+import warnings, multiprocessing
+warnings.filterwarnings("ignore", message=".*fork.*")
+def fork_by_hand(child):
+    if not os.fork():
+        child()
+        sys.exit()
+    os.wait()
+def fork_by_multiprocessing(child):
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+"""
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+how = pytest.mark.parametrize(
+    "fork", [pytest.param("fork_by_hand", marks=pytest.mark.integration), "fork_by_multiprocessing"]
+)
+
+SLOW = """
+class Slow(Printer):
+    def write(self, run, logs):
+        time.sleep(0.3)
+        super().write(run, logs)
+logger, other = Slow(), Slow()
+run = logger.init(7)
+logger.log(run, {"x": 1})
+def child():
+    logger.log(logger.init(8), {"x": 2})
+    own = Slow()
+    own.log(own.init(9), {"x": 3})
+    try:
+        logger.log(run, {"x": 4})
+    except lox.LogValueError as error:
+        say(error)
+fork(child)
+logger.log(run, {"x": 5})
+"""
+
+
+@forks
+@how
+def test_a_forked_process_writes_runs_of_its_own_and_none_of_its_parent(fork):
+    found, errors = ended(FORKS + SLOW.replace("fork(child)", f"{fork}(child)"))
+    seven, eight, nine = "seed=7-941678", "seed=8-016d05", "seed=9-405480"
+    refused = (
+        f"Run {seven} of Slow() was begun by the process from which this one was forked, and both would write it. Make "
+        "another logger in this process, or log to a run of another key, config or name."
+    )
+    parents = [f"start {seven}", f"write {seven} 1", f"write {seven} 5", f"finish {seven}"]
+    assert [line for line in found if seven in line and line != refused] == parents
+    assert found.count(refused) == 1 and "Error" not in errors
+    for run, x in ((eight, 2), (nine, 3)):
+        assert [line for line in found if run in line] == [f"start {run}", f"write {run} {x}", f"finish {run}"]
+
+
+TAPS = """
+import jax, jax.numpy as jnp
+logger, ones = Printer(), jnp.ones((2000, 2000))
+run = logger.init(8)
+def f(x):
+    lox.log({"x": x})
+    return x
+loop = jax.jit(lambda x: 0 * (ones @ (ones * x))[0, 0] + x)
+tapped = jax.jit(lox.tap(f, lambda logs: time.sleep(1)))
+x = tapped(loop(jnp.float32(1))).block_until_ready()
+for _ in range(9):
+    x = loop(x)
+tapped(x)
+if not os.fork():
+    logger.log(run, {"x": 2})
+    sys.exit()
+os.wait()  # JAX may end such a child with a signal.
+say("ended")
+os._exit(0)
+"""
+
+
+@forks
+@pytest.mark.integration
+def test_a_process_that_is_forked_while_a_program_logs_ends():
+    found, _ = ended(FORKS + TAPS)
+    assert found == ["start seed=8-016d05", "write seed=8-016d05 2", "finish seed=8-016d05", "ended"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import concurrent.futures.thread  # noqa: F401  (its threads end when the program does: loggers are written before that)
 import contextlib
-import os
 import sys
 import threading
 import weakref
@@ -91,14 +90,6 @@ def _is_child_of_multiprocessing() -> bool:
     return module is not None and module.parent_process() is not None
 
 
-def _forget() -> None:
-    for logger in opened:
-        logger._worker.forget()
-    opened.clear()
-
-
-if hasattr(os, "register_at_fork"):  # Windows does not fork.
-    os.register_at_fork(after_in_child=_forget)
 close_first()
 # It has no public name, but is what executors of `concurrent.futures` end by. It comes before all of `atexit`.
 getattr(threading, "_register_atexit", atexit.register)(_write_all)

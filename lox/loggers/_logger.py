@@ -26,7 +26,7 @@ from lox._spool import labelled_spool
 from lox._strip import strip
 from lox._tap import labelled_tap
 from lox._trace import is_outermost
-from lox.loggers import _exit
+from lox.loggers import _exit, _fork
 from lox.loggers._arrived import SEVERAL_OF_ONE, Arrived, arrived, by_group
 from lox.loggers._calls import some_calls
 from lox.loggers._cards import Card, Cards
@@ -83,7 +83,8 @@ class Logger:
     """Takes logs somewhere, those of each run apart. A new kind of logger derives from this.
 
     `write` gets the logs of one run at a time, in the order in which they happened, on a thread of the logger's own,
-    whatever threads they came from. What it raises is kept until `flush` or `close`, and the logger goes on.
+    whatever threads they came from. What it raises is kept until `flush` or `close`, and the logger goes on. A
+    `LoggerWarning` says so at once, one for each run and type of error.
 
     A logger is an experiment, a new one by default, and what it writes is apart from that of other experiments.
 
@@ -116,8 +117,8 @@ class Logger:
     checkpoint needs `from_step`.
 
     A logger that nothing refers to any more writes what it was given and closes its runs. Loggers that are open when
-    the interpreter exits are closed. A forked process has none of its parent's logs that wait, and closes no logger of
-    its parent.
+    the interpreter exits are closed. A logger is neither copied nor pickled, which is a `LogDataError`. A process that
+    is forked writes other runs with a logger of its parent: one that the parent has begun is a `LogValueError` there.
 
     >>> import jax, jax.numpy as jnp
     >>> import lox
@@ -153,6 +154,7 @@ class Logger:
         given = dict(vars(self))
         self._experiment = Experiment(name, resume, from_step)
         self._failures = Failures()
+        self._inherited: _fork.Inherited | None = None
         self._place: Cards | None = None
         self._is_ordered = True
         self._is_of_several = False
@@ -454,6 +456,12 @@ class Logger:
         """How many deliveries were dropped for want of room."""
         return self._worker.dropped
 
+    def __reduce__(self) -> Any:
+        raise LogDataError(
+            f"{self!r} cannot be copied or pickled: each log would be written twice. Pass the logger itself, or make "
+            "another one where it is needed."
+        )
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
@@ -476,7 +484,28 @@ class Logger:
             )
         if getattr(state.words, "ndim", 0) != 1:
             refuse_several(np.shape(state.words)[:-1])
+        if self._inherited is not None:
+            _exit.opened.add(self)
+            if not state._is_traced:
+                self._refuse_run_of_parent(state._describe().identity)
         return state
+
+    def _refuse_run_of_parent(self, identity: str) -> None:
+        """Raises an error in a forked process, for a run that its parent has begun."""
+        if self._inherited is not None:
+            self._inherited.check(self, identity)
+
+    def _forked(self, is_whole: bool) -> None:
+        """Begins anew in a forked process, without the runs of its parent.
+
+        Args:
+            is_whole: Whether the fork came when nothing waited to be written.
+        """
+        self._inherited = _fork.Inherited.of(self._inherited, self._runs, is_whole)
+        self._runs, self._gathered, self._count = {}, {}, 0
+        self._early, self._kept = [], []
+        self._failures = Failures()
+        self._experiment.forked()
 
     def _prepare(self) -> None:
         """Finds the experiment before programs run, where it is continued or is that of several processes."""
@@ -596,6 +625,7 @@ class Logger:
         identity = f"{description.identity}{suffix}"
         if self._failures.waits(identity):
             return None
+        self._refuse_run_of_parent(identity)
         run = self._runs.get(identity)
         if run is None:
             name = next(name for each in description.names if (name := f"{each}{suffix}") not in self._names)
@@ -618,6 +648,7 @@ class Logger:
         self.start(run)
         self._names.add(run.name)
         self._runs[run.identity] = run
+        _exit.opened.add(self)  # In a forked process it was not.
         _exit.close_first()
 
     def _write_groups(self, logs: Iterable[tuple[int, logdict]], come_from: Arrived) -> None:
@@ -728,7 +759,8 @@ class Logger:
     def _finish(self) -> None:
         self._attempt(self._refuse_unknown)
         each(lambda run: self._attempt_of(run, self.finish, run), self._runs.values())
-        self._attempt(self._experiment.end, self._place)
+        if self._inherited is None:
+            self._attempt(self._experiment.end, self._place)
 
     def _refuse_unknown(self) -> None:
         """Raises an error for logs of which nobody said to what run they belong."""

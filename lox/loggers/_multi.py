@@ -90,6 +90,11 @@ class MultiLogger(Logger):
         for logger in self.loggers:
             logger._write_for(experiment)
 
+    def _refuse_run_of_parent(self, identity: str) -> None:
+        """See `Logger`."""
+        for logger in self.loggers:
+            logger._refuse_run_of_parent(identity)
+
     def _deliver(self, task: Callable[[Logger], None]) -> None:
         """See `Logger`."""
         for logger in self.loggers:

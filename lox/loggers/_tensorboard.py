@@ -127,6 +127,13 @@ class TensorBoardLogger(Logger):
         if run.name in self._files:
             self._files.pop(run.name).close()
 
+    def _forked(self, is_whole: bool) -> None:
+        """See `Logger`. The files are those of the parent."""
+        super()._forked(is_whole)
+        for file in self._files.values():
+            file.drop()
+        self._files.clear()
+
     def __repr__(self) -> str:
         return f"TensorBoardLogger({str(self.logdir)!r})"
 
@@ -174,6 +181,13 @@ class _Events:
         if self._file is not None:
             with self._written():
                 self._file.close()
+            self._file = None
+
+    def drop(self) -> None:
+        """Lets go of the file, and of what is in its buffer, which another process writes."""
+        if self._file is not None:
+            with open(os.devnull, "wb") as nowhere, contextlib.suppress(OSError):
+                os.dup2(nowhere.fileno(), self._file._py_recordio_writer._writer.fileno())
             self._file = None
 
     @contextlib.contextmanager

@@ -87,6 +87,7 @@ class WandbLogger(Logger):
                 raise LogDataError(unexpected("wandb.init", name, list(known)))
         self._wandb, self._images = wandb, keys_of_images(images)
         self._wandb_runs: dict[str, Any] = {}
+        self._of_parent: dict[str, Any] = {}
         self._begun: set[int] = set()
         self._metrics: dict[str, dict[tuple[str, str], str]] = {}
         super().__init__(**options)
@@ -143,6 +144,12 @@ class WandbLogger(Logger):
             metrics[name, axis] = next(each for each in numbered if each not in metrics.values())
             self._wandb_runs[run.name].define_metric(metrics[name, axis], step_metric=axis)
         return metrics[name, axis]
+
+    def _forked(self, is_whole: bool) -> None:
+        """See `Logger`. W&B knows by itself that it is in another process."""
+        super()._forked(is_whole)
+        self._of_parent |= self._wandb_runs  # W&B ends a run when nothing refers to it.
+        self._wandb_runs, self._metrics = {}, {}
 
     def finish(self, run: Run) -> None:
         """See `Logger`."""

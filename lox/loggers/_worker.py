@@ -112,18 +112,37 @@ class Worker:
             self._fewer.notify_all()
             return max(self._came - (self._settled if gathered else self._done) - self._lasts, 0)
 
+    def hold(self, until: float) -> bool:
+        """Waits until all is done, and lets nothing in until `release`.
+
+        Args:
+            until: When to stop waiting, by `time.monotonic()`. It returns False then.
+        """
+        if self._is_here() or not self._lock.acquire(timeout=max(until - time.monotonic(), 0)):
+            return False
+        self._hurry()
+        self._wait_while(lambda: self._done < self._came and time.monotonic() < until, until)
+        if self._done < self._came:
+            self._lock.release()
+            return False
+        return True
+
+    def release(self) -> None:
+        """Ends `hold`."""
+        self._lock.release()
+
     def _is_here(self) -> bool:
         return threading.current_thread() is self._thread
 
     def _is_full(self) -> bool:
         return len(self._tasks) >= self._room and not self.stopped and not self._is_here()
 
-    def _wait_while(self, holds: Callable[[], bool]) -> None:
+    def _wait_while(self, holds: Callable[[], bool], until: float | None = None) -> None:
         self._waiting += 1  # Before it looks: the worker's thread, which takes no lock, looks afterwards.
         try:
             with _channel.patience():
                 while holds() and not self._has_given_up:
-                    self._fewer.wait()
+                    self._fewer.wait(None if until is None else max(until - time.monotonic(), 0))
         finally:
             self._waiting -= 1
 
