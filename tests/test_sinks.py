@@ -874,6 +874,25 @@ def test_tensorboard_goes_on_in_another_file_when_a_full_disk_has_room_again(ten
 
 
 @pytest.mark.integration
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no such limit")
+def test_tensorboard_has_more_runs_than_files_may_be_open(tensorboard):
+    code = (
+        "import resource, sys, lox\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80))\n"
+        "with lox.loggers.TensorBoardLogger(sys.argv[1], name=sys.argv[2]) as logger:\n"
+        "    for step in range(2):\n"
+        "        for seed in range(100):\n"
+        "            logger.log(logger.init(seed), {'x': seed}, step=step)\n"
+        "        logger.flush()\n"
+    )
+    command = [sys.executable, "-c", code, str(tensorboard.path), tensorboard.experiment]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert tensorboard.numbers() == {name_of(seed): {"x": [(0, seed), (1, seed)]} for seed in range(100)}
+    assert all(len(list((tensorboard.path / "tried" / name).iterdir())) == 1 for name in tensorboard.runs())
+
+
+@pytest.mark.integration
 def test_tensorboard_keeps_what_describes_the_run_apart_from_keys(tensorboard):
     with tensorboard.logger() as logger:
         logger.log(logger.init(7, rate=0.5), lox.logdict({"config/text_summary": np.ones(1)}))
