@@ -544,6 +544,28 @@ def test_a_program_that_never_closes_its_logger_ends_in_peace(sink, end):
     assert sink.numbers()[NAME]["x"] == [(0, 1), (1, 1), (2, 1)]
 
 
+@pytest.mark.integration
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_writes_runs_of_its_own_with_the_logger_of_its_parent(sink):
+    positional, named = sink.arguments
+    code = (
+        "import multiprocessing, lox\n"
+        f"logger = lox.loggers.{sink.of.__name__}(*{positional}, name={sink.experiment!r}, **{named})\n"
+        "run = logger.init(7)\n"
+        "logger.log(run, {'x': 1}, step=0)\n"
+        "def child():\n"
+        "    logger.log(logger.init(8), {'x': 2}, step=0)\n"
+        "    logger.log(run, {'x': 3}, step=1)\n"
+        "process = multiprocessing.get_context('fork').Process(target=child)\n"
+        "process.start()\n"
+        "process.join()\n"
+        "logger.log(run, {'x': 4}, step=2)\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "was begun by the process from which this one was forked" in done.stderr
+    assert sink.numbers() == {NAME: {"x": [(0, 1), (2, 4)]}, name_of(8): {"x": [(0, 2)]}}
+
+
 # -- experiments ---------------------------------------------------------------------------------------------------
 
 

@@ -40,7 +40,7 @@ class TensorBoardLogger(Logger):
     """Writes each run to a directory of its own, as TensorBoard reads it. Needs the extra `tensorboard`.
 
     The directory of a run is `logdir/NAME/RUN`, of the names of experiment and run. Its config is a text, and
-    hyperparameters for the tab HPARAMS. TensorBoard hides what `from_step` takes back. At most 32 files are open at once.
+    hyperparameters for the tab HPARAMS. TensorBoard hides what `from_step` takes back. It opens 32 files at most.
 
     Numbers become scalars and arrays histograms of what is finite in them, unless nothing is. Values with batch axes
     become their mean, or what `batch_as` says. What `lox.reductions.histogram` made is a histogram of its bins, and
