@@ -200,3 +200,29 @@ os._exit(0)
 def test_a_process_that_is_forked_while_a_program_logs_ends():
     found, _ = ended(FORKS + TAPS)
     assert found == ["start seed=8-016d05", "write seed=8-016d05 2", "finish seed=8-016d05", "ended"]
+
+
+BUSY = """
+from lox.loggers import _fork
+_fork.LONGEST = 0.2
+class Busy(Printer):
+    def write(self, run, logs):
+        time.sleep(2)
+        super().write(run, logs)
+logger = Busy()
+logger.log(logger.init(7), {"x": 1})
+def child():
+    try:
+        logger.log(logger.init(8), {"x": 2})
+    except lox.LogValueError as error:
+        say(error)
+fork_by_multiprocessing(child)
+"""
+
+
+@forks
+@pytest.mark.integration
+def test_a_logger_that_is_writing_when_its_process_forks_is_refused_in_the_child():
+    refused = "Busy() was writing when this process was forked, and cannot be used in it. Make another logger in this"
+    run = "seed=7-941678"
+    assert ended(FORKS + BUSY)[0] == [f"start {run}", f"{refused} process.", f"write {run} 1", f"finish {run}"]

@@ -56,9 +56,9 @@ def _close_all() -> None:
 def _keeping_errors(act: Callable[[], None]) -> None:
     try:
         act()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001  (the next logger is closed as well)
+    except BaseException as error:  # (the next logger is closed as well)
+        if _channel.patience.has_ended():
+            raise
         _channel.keep(error)  # which is printed when lox itself ends
 
 

@@ -60,31 +60,33 @@ class Inherited:
             )
 
 
-_forking = threading.Lock()
-"""Two threads do not fork at once: each would wait for what the other holds."""
-_held: list[Worker] = []
+class _Held(threading.local):
+    """The workers that are held while this thread forks."""
+
+    def __init__(self) -> None:
+        self.workers: list[Worker] = []
+
+
+_held = _Held()
 
 
 def _before() -> None:
     until = time.monotonic() + LONGEST
-    _forking.acquire(timeout=LONGEST)
-    _held[:] = [worker for worker in _channel.members(_channel.waiting) if worker.hold(until)]
+    for worker in _channel.members(_channel.waiting):
+        if worker.hold(until):
+            _held.workers.append(worker)
 
 
 def _after_in_parent() -> None:
-    for worker in _held:
+    for worker in _held.workers:
         worker.release()
-    _held.clear()
-    if _forking.locked():
-        _forking.release()
+    _held.workers.clear()
 
 
 def _after_in_child() -> None:
-    global _forking
-    _forking = threading.Lock()
     _channel.forget()
-    whole = {id(worker) for worker in _held}
-    _held.clear()
+    whole = {id(worker) for worker in _held.workers}
+    _held.workers.clear()
     for worker in _channel.members(_channel.waiting):
         worker.forget()
     for logger in _channel.members(_exit.opened):

@@ -648,7 +648,8 @@ class Logger:
         self.start(run)
         self._names.add(run.name)
         self._runs[run.identity] = run
-        _exit.opened.add(self)  # In a forked process it was not.
+        if self._inherited is not None:
+            _exit.opened.add(self)
         _exit.close_first()
 
     def _write_groups(self, logs: Iterable[tuple[int, logdict]], come_from: Arrived) -> None:

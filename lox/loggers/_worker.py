@@ -120,12 +120,15 @@ class Worker:
         """
         if self._is_here() or not self._lock.acquire(timeout=max(until - time.monotonic(), 0)):
             return False
-        self._hurry()
-        self._wait_while(lambda: self._done < self._came and time.monotonic() < until, until)
-        if self._done < self._came:
-            self._lock.release()
-            return False
-        return True
+        held = False
+        try:
+            self._hurry()
+            self._wait_while(lambda: self._done < self._came and time.monotonic() < until, until)
+            held = self._done == self._came
+        finally:
+            if not held:
+                self._lock.release()
+        return held
 
     def release(self) -> None:
         """Ends `hold`."""
