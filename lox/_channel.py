@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 
+from lox._compat import forget_what_runs
 from lox._exceptions import TapWarning
 from lox._logdict import logdict
 
@@ -73,8 +74,35 @@ def members(found: weakref.WeakSet[Any]) -> list[Any]:
             continue
 
 
+class Patience:
+    """How long the user waits for what is to arrive.
+
+    Attributes:
+        is_over: Whether the user has interrupted a wait that came of an interrupt.
+    """
+
+    is_over = False
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Notes that a wait is interrupted."""
+        try:
+            yield
+        except KeyboardInterrupt as interrupt:
+            interrupt._lox_waited = True  # type: ignore[attr-defined]
+            self.is_over = self.is_over or isinstance(interrupt.__context__, KeyboardInterrupt)
+            raise
+
+    def has_ended(self) -> bool:
+        """Say whether this is called while an exception ends the program that has interrupted a wait."""
+        return getattr(sys.exception(), "_lox_waited", False)
+
+
+patience = Patience()
+
 _errors: list[BaseException] = []
 _later_errors = 0
+_times_raised = 0
 _lock = threading.RLock()  # Garbage collection may close a channel while this thread holds it.
 
 
@@ -86,6 +114,11 @@ def keep(error: BaseException) -> None:
             _later_errors += 1
         else:
             _errors.append(error)
+
+
+def times_raised() -> int:
+    """How often `flush` has raised what was kept."""
+    return _times_raised
 
 
 def find(number: int) -> Channel:
@@ -132,14 +165,15 @@ def close(channel: Channel) -> None:
 def release() -> None:
     """Lets go of closed channels when they are many."""
     if len(_closed) > 64:
-        _wait()
+        wait()
 
 
-def _wait() -> None:
+def wait() -> None:
+    """Waits until all has arrived that this thread has sent, and is taken on."""
     with _lock:
         closed = list(_closed)
         _closed.clear()
-    with interruptible():
+    with interruptible(), patience():
         jax.effects_barrier()
     for each in members(waiting):
         each.wait()
@@ -169,18 +203,30 @@ def flush() -> None:
     ...     print(error)
     disk full
     """
-    global _later_errors
+    global _later_errors, _times_raised
     try:
-        _wait()
+        wait()
     finally:
-        with _lock:
-            errors, later = list(_errors), _later_errors
-            _errors.clear()
-            _later_errors = 0
+        if not isinstance(sys.exception(), KeyboardInterrupt):  # The next call raises them.
+            with _lock:
+                errors, later = list(_errors), _later_errors
+                _errors.clear()
+                _later_errors = 0
+                _times_raised += len(errors)
     for error in errors:
         if later:
             error.add_note(f"Callbacks raised {later} more errors after this one.")
         raise error
+
+
+def forget() -> None:
+    """Begins anew in a forked process: what is on its way arrives in its parent, for whom errors are kept as well."""
+    global _later_errors, _lock
+    _lock = threading.RLock()
+    _errors.clear()
+    _later_errors = 0
+    _closed.clear()
+    forget_what_runs()
 
 
 def _at_exit() -> None:

@@ -1,7 +1,8 @@
 """Loggers: the runs that logs belong to, and how they get to the thread that writes them."""
 
+import copy
 import dataclasses
-import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -575,6 +576,13 @@ def test_a_closed_logger_takes_no_logs():
         logger.tap(walk, logger.init(7))
 
 
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("of", [MemoryLogger, lambda: MultiLogger(MemoryLogger())])
+def test_a_logger_is_not_copied(copied, of):
+    with of() as logger, pytest.raises(lox.LogDataError, match="cannot be copied or pickled"):
+        copied(logger)
+
+
 def test_the_name_of_a_state_is_that_of_its_run():
     logger = MemoryLogger()
     for key in (7, jax.random.key(3), jax.random.key(0, impl="rbg"), jax.random.PRNGKey(-1)):
@@ -804,32 +812,6 @@ def test_waiting_for_all_loggers_while_others_are_made():
 
     attempts = []
     assert _channel.members(Changing([1, 2])) == [1, 2] and attempts
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_forked_process_exits_without_what_its_parent_logs():
-    code = (
-        "import os, sys, time\n"
-        "import numpy as np, lox\n"
-        "class Slow(lox.loggers.Logger):\n"
-        "    def write(self, run, logs):\n"
-        "        time.sleep(0.5)\n"
-        "        say(logs['x'].tolist())\n"
-        "    def finish(self, run):\n"
-        "        say('finished')\n"
-        "def say(what):\n"  # In one write: both processes have the same pipe.
-        "    os.write(1, f'{os.getpid() == parent} {what}\\n'.encode())\n"
-        "parent, logger = os.getpid(), Slow()\n"
-        "state = logger.init(np.zeros(2, np.uint32))\n"
-        "logger.log(state, lox.logdict({'x': np.arange(2)}))\n"
-        "if not os.fork():\n"
-        "    logger.log(state, lox.logdict({'x': np.arange(3)}))\n"
-        "    logger.flush()\n"
-        "    sys.exit()\n"
-        "os.wait()\n"
-    )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60)
-    assert sorted(done.stdout.splitlines()) == ["False [0, 1, 2]", "True [0, 1]", "True finished"], done.stderr
 
 
 def test_flush_of_lox_waits_for_loggers_too():

@@ -554,3 +554,59 @@ def test_numbers_that_jax_does_not_have_describe_a_run(jit, value):
     jit(lambda x: logger.tap(log_x, logger.init(7, value=value))(x))(1)
     logger.flush()
     assert [logger[run]["x"].tolist() for run in logger.runs] == [[1]]
+
+
+class Refusing(MemoryLogger):
+    """Begins no run of the seed 7, and writes no event of 13."""
+
+    tried = 0
+
+    def start(self, run):
+        if run.key == (0, 7):
+            self.tried += 1
+            raise ConnectionError("no network")
+        super().start(run)
+
+    def write(self, run, logs):
+        if 13 in logs["x"]:
+            raise ValueError("13")
+        super().write(run, logs)
+
+
+@pytest.mark.filterwarnings("always::lox.LoggerWarning")
+def test_a_run_whose_start_fails_is_said_at_once_and_not_started_again_for_each_event():
+    logger = Refusing()
+    with pytest.warns(lox.LoggerWarning) as warned:
+        for x in range(3):
+            logger.log(logger.init(7), {"x": x, "y": x})
+            logger.log(logger.init(8), {"x": x})
+            logger._worker.wait()
+    (message,) = [str(warning.message) for warning in warned]
+    assert message == (
+        f"Refusing() has a problem with run {RUN}: ConnectionError: no network. Its events are not written. It begins "
+        "again after a flush has raised this error."
+    )
+    with pytest.raises(ConnectionError, match="no network") as raised:
+        logger.flush()
+    assert "Events of the run that were not written: 3." in raised.value.__notes__
+    assert logger.tried == 1 and logger[name_of(8)]["x"].tolist() == [0, 1, 2]
+    logger.log(logger.init(7), {"x": 3})
+    with pytest.raises(ConnectionError) as raised:
+        logger.close()
+    assert "Events of the run that were not written: 1." in raised.value.__notes__ and logger.tried == 2
+
+
+@pytest.mark.filterwarnings("always::lox.LoggerWarning")
+def test_what_cannot_be_written_is_said_at_once_for_each_run_and_type_of_error():
+    logger = Refusing()
+    with pytest.warns(lox.LoggerWarning) as warned:
+        for seed, x in [(8, 1), (8, 13), (8, 13), (9, 13), (8, 2)]:
+            logger.log(logger.init(seed), {"x": x})
+            logger._worker.wait()
+    assert [str(warning.message) for warning in warned] == [
+        f"Refusing() has a problem with run {name_of(seed)}: ValueError: 13. The next flush raises this error."
+        for seed in (8, 9)
+    ]
+    with pytest.raises(ValueError, match="13"):
+        logger.close()
+    assert logger[name_of(8)]["x"].tolist() == [1, 2]

@@ -524,6 +524,7 @@ def test_a_directory_that_is_deleted_underneath_is_an_error_and_other_runs_go_on
 
 
 @pytest.mark.integration
+@pytest.mark.filterwarnings("ignore:.* has a problem with run:lox.LoggerWarning")
 def test_two_processes_do_not_write_one_run(tmp_path):
     runs = tmp_path / "runs"
     with writers(tmp_path) as start:

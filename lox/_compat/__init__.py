@@ -8,6 +8,7 @@ from lox._compat._batches import batch as batch
 from lox._compat._batches import batched_outputs as batched_outputs
 from lox._compat._batches import with_axis as with_axis
 from lox._compat._dispatch import cached_by_function as cached_by_function
+from lox._compat._dispatch import forget_what_runs as forget_what_runs
 from lox._compat._dispatch import is_jitted as is_jitted
 from lox._compat._dispatch import jit_options as jit_options
 from lox._compat._dispatch import run_compiled as run_compiled

@@ -19,6 +19,12 @@ _cache = private(
     otherwise="It is made anew each time, which takes longer to trace.",
     has="__call__",
 )
+_tokens = private(
+    "jax._src.dispatch:runtime_tokens",
+    purpose="to have a forked process not wait for programs of its parent",
+    otherwise="A process that is forked while programs log may wait for ever at its end.",
+    has="clear",
+)
 _info = private_attribute(
     "jax:jit",
     "_jit_info",
@@ -70,3 +76,9 @@ def jit_options(fun: Any) -> tuple[tuple[str, Any], ...] | None:
     if any(value is not unspecified() for value in shardings) or any(value is not None for value in others):
         return None
     return options
+
+
+def forget_what_runs() -> None:
+    """Have a forked process wait for no effects of the programs that its parent runs, whose threads it has not."""
+    if _tokens.found:
+        _tokens.value.clear()

@@ -86,6 +86,7 @@ class ConsoleLogger(Logger):
             raise LogDataError(f"console= of ConsoleLogger is a rich.console.Console, got {console!r}.")
         self._console = console or rich.get_console()
         self._screen = _screen.screen_of(self._console, seconds)
+        self._seconds = seconds
         self._totals = dict(progress or {})
         self._held: list[tuple[str, logdict]] = []
         self._at: dict[str, dict[str, float]] = {name: {} for name in self._totals}
@@ -126,6 +127,19 @@ class ConsoleLogger(Logger):
             if self._shown:
                 self._shown = False
                 self._screen.remove(self)
+
+    def _forked(self, is_whole: bool) -> None:
+        """See `Logger`. The table and its locks are those of the parent: the child prints lines."""
+        from rich.console import Console
+
+        from lox.loggers import _screen
+
+        super()._forked(is_whole)
+        self._console = Console(file=self._console.file, force_terminal=False, force_jupyter=False)
+        self._screen = _screen.screen_of(self._console, self._seconds)
+        self._lock, self._held, self._statistics = threading.Lock(), [], {}
+        self._at = {name: {} for name in self._totals}
+        self._shown = False
 
     # -- What is shown --------------------------------------------------------------------------------------------
 

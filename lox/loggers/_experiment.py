@@ -122,6 +122,10 @@ class Experiment:
         if place is not None and place in self._joined and self._name is not None:
             place.end(self._name)
 
+    def forked(self) -> None:
+        """Is the same in a forked process, whatever the threads of its parent do with it."""
+        self._lock = threading.RLock()
+
     # -- In several processes -----------------------------------------------------------------------------------------
 
     def told(self) -> str:

@@ -24,12 +24,12 @@ from lox._spool import labelled_spool
 from lox._strip import strip
 from lox._tap import labelled_tap
 from lox._trace import is_outermost
+from lox.loggers import _exit
 from lox.loggers._arrived import Arrived, arrived, by_group
 from lox.loggers._calls import some_calls
 from lox.loggers._cards import Card, Cards
 from lox.loggers._curves import BatchAs
 from lox.loggers._delivery import Layout, of_event, of_logs
-from lox.loggers._exit import loggers
 from lox.loggers._experiment import Experiment
 from lox.loggers._packing import packed, with_counters
 from lox.loggers._processes import Processes, Word, agree, here, home, whole
@@ -60,7 +60,8 @@ class Logger(Writing):
     """Takes logs somewhere, those of each run apart. A new kind of logger derives from this.
 
     `write` gets the logs of one run at a time, in the order in which they happened, on a thread of the logger's own,
-    whatever threads they came from. What it raises is kept until `flush` or `close`, and the logger goes on.
+    whatever threads they came from. What it raises is kept until `flush` or `close`, and the logger goes on. A
+    `LoggerWarning` says so at once, one for each run and type of error.
 
     A logger is an experiment, a new one by default, and what it writes is apart from that of other experiments.
 
@@ -93,8 +94,8 @@ class Logger(Writing):
     checkpoint needs `from_step`.
 
     A logger that nothing refers to any more writes what it was given and closes its runs. Loggers that are open when
-    the interpreter exits are closed. A forked process has none of its parent's logs that wait, and closes no logger of
-    its parent.
+    the interpreter exits are closed. A logger is neither copied nor pickled, which is a `LogDataError`. A process that
+    is forked writes other runs with a logger of its parent: one that the parent has begun is a `LogValueError` there.
 
     >>> import jax, jax.numpy as jnp
     >>> import lox
@@ -136,7 +137,7 @@ class Logger(Writing):
                     f"{of_type} sets the attribute {attribute!r}, which lox.loggers.Logger has: give yours another "
                     "name."
                 )
-        loggers.add(self)
+        _exit.opened.add(self)
 
     @says_what_is_config
     def init(
@@ -311,10 +312,13 @@ class Logger(Writing):
         Raises:
             Exception: What `write`, or a callback of `lox.tap`, raised first since the last call.
         """
+        if _channel.patience.has_ended():
+            return
         try:
             _channel.flush()
         finally:
-            self._worker.wait(self._sync)
+            if not _channel.patience.has_ended():
+                self._worker.wait(self._sync)
         _channel.flush()
 
     def close(self) -> None:
@@ -324,15 +328,23 @@ class Logger(Writing):
             Exception: As `flush`.
         """
         if self._worker.stopped:
-            self._worker.wait()
+            if not _channel.patience.has_ended():
+                self._worker.wait()
+                _exit.opened.discard(self)
             return
         try:
             self.flush()
         finally:
-            self._worker.stop(self._sync, self._finish)
-            self._worker.join()
-            loggers.discard(self)
-        _channel.flush()
+            self._let_go()
+            if not _channel.patience.has_ended():
+                self._worker.join()
+                _exit.opened.discard(self)
+        if not _channel.patience.has_ended():
+            _channel.flush()
+
+    def _let_go(self) -> None:
+        """Takes no more logs, and does not wait until what waits is written and the runs are closed."""
+        self._worker.stop(self._sync, self._finish)
 
     def __del__(self) -> None:
         # Nobody refers to it but here, so that no more logs come, and none wait. What its runs have open is closed.
@@ -368,6 +380,12 @@ class Logger(Writing):
         """How many deliveries were dropped for want of room."""
         return self._worker.dropped
 
+    def __reduce__(self) -> Any:
+        raise LogDataError(
+            f"{self!r} cannot be copied or pickled: each log would be written twice. Pass the logger itself, or make "
+            "another one where it is needed."
+        )
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
@@ -387,6 +405,10 @@ class Logger(Writing):
                 f"{type(state).__name__}."
             )
         refuse_several(state._batch)
+        if self._inherited is not None:
+            _exit.opened.add(self)
+            if not state._is_traced:
+                self._refuse_run_of_parent(state._describe().identity)
         return state
 
     def _prepare(self) -> None:
@@ -404,7 +426,7 @@ class Logger(Writing):
                 if self._experiment.name is not None:  # Another thread has continued it.
                     return
                 self._experiment.begin(self._place)
-                others = [other for other in _channel.members(loggers) if self._takes_over_from(other)]
+                others = [other for other in _channel.members(_exit.opened) if self._takes_over_from(other)]
             for other in others:
                 other._give_up()
             self._continue()

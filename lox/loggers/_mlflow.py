@@ -86,6 +86,13 @@ class _Store:
                     raise
         return found.experiment_id
 
+    def forked(self) -> None:
+        """Connects anew in a forked process: a database that two processes use by one connection is damaged."""
+        client = self.__dict__.pop("client", None)
+        store = getattr(getattr(client, "_tracking_client", None), "store", None)
+        if engine := getattr(store, "engine", None):
+            engine.dispose(close=False)
+
     def search(self, condition: str) -> list[Any]:
         """The runs that match a condition, in the order in which they were made."""
         found: list[Any] = []
@@ -281,6 +288,11 @@ class MlflowLogger(Logger):
         finally:
             if numbers:
                 self._send(run, numbers)
+
+    def _forked(self, is_whole: bool) -> None:
+        """See `Logger`. The connections are those of the parent."""
+        super()._forked(is_whole)
+        self._store.forked()
 
     def finish(self, run: Run) -> None:
         """See `Logger`."""

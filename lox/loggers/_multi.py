@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from lox import _channel
@@ -12,6 +12,21 @@ from lox._run_all import each
 from lox.loggers._experiment import Experiment
 from lox.loggers._logger import Logger
 from lox.loggers._state import Description
+
+
+def _each_until_interrupted(act: Callable[[Logger], None], loggers: Iterable[Logger]) -> None:
+    """Does something with all loggers, and then raises what was raised first. An interrupt keeps it from the rest."""
+    interrupts: list[KeyboardInterrupt] = []
+
+    def unless_interrupted(logger: Logger) -> None:
+        if not interrupts:
+            try:
+                act(logger)
+            except KeyboardInterrupt as interrupt:
+                interrupts.append(interrupt)
+                raise
+
+    each(unless_interrupted, loggers)
 
 
 class MultiLogger(Logger):
@@ -76,6 +91,11 @@ class MultiLogger(Logger):
         for logger in self.loggers:
             logger._write_for(experiment)
 
+    def _refuse_run_of_parent(self, identity: str) -> None:
+        """See `Logger`."""
+        for logger in self.loggers:
+            logger._refuse_run_of_parent(identity)
+
     def _deliver(self, act: Callable[..., None], *args: Any) -> None:
         """See `Logger`."""
         for logger in self.loggers:
@@ -92,14 +112,23 @@ class MultiLogger(Logger):
 
     def flush(self) -> None:
         """See `Logger`."""
-        each(lambda logger: logger.flush(), self.loggers)
+        _each_until_interrupted(lambda logger: logger.flush(), self.loggers)
 
     def close(self) -> None:
         """See `Logger`."""
         try:
-            each(lambda logger: logger.close(), self.loggers)
+            _each_until_interrupted(lambda logger: logger.close(), self.loggers)
+        except KeyboardInterrupt:
+            self._let_go()
+            raise
         finally:
             super().close()
+
+    def _let_go(self) -> None:
+        """See `Logger`."""
+        super()._let_go()
+        for logger in self.loggers:
+            logger._let_go()
 
     @property
     def dropped(self) -> int:

@@ -32,11 +32,15 @@ LIMITS = np.array([*np.negative(_POSITIVE[::-1]), 0, *_POSITIVE])
 """Those of the bins of histograms: TensorFlow's, of which tensorboardX leaves out the last one."""
 
 
+OPEN = 32
+"""How many files are open at most, of as many runs. Systems let a process open some hundreds."""
+
+
 class TensorBoardLogger(Logger):
     """Writes each run to a directory of its own, as TensorBoard reads it. Needs the extra `tensorboard`.
 
     The directory of a run is `logdir/NAME/RUN`, of the names of experiment and run. Its config is a text, and
-    hyperparameters for the tab HPARAMS. TensorBoard hides what `from_step` takes back.
+    hyperparameters for the tab HPARAMS. TensorBoard hides what `from_step` takes back. It opens 32 files at most.
 
     Numbers become scalars and arrays histograms of what is finite in them, unless nothing is. Values with batch axes
     become their mean, or what `batch_as` says. What `lox.reductions.histogram` made is a histogram of its bins, and
@@ -76,6 +80,7 @@ class TensorBoardLogger(Logger):
         self._path = self.logdir.absolute()  # Wherever the program goes later.
         self._images = keys_of_images(images)
         self._files: dict[str, _Events] = {}
+        self._opened: dict[_Events, None] = {}  # In the order in which they were written last.
         super().__init__(**options)
         self._kept_by(Files.at(logdir, "*/tensorboard.json"))
 
@@ -86,7 +91,7 @@ class TensorBoardLogger(Logger):
 
     def start(self, run: Run) -> None:
         """See `Logger`."""
-        self._files[run.name] = file = _Events(self.directory / run.name)
+        self._files[run.name] = file = _Events(self.directory / run.name, self._opened)
         if self._experiment.from_step is not None:
             file.take_back(self._experiment.from_step)
         self.describe(run)
@@ -120,12 +125,20 @@ class TensorBoardLogger(Logger):
 
     def sync(self) -> None:
         """See `Logger`."""
-        each(lambda file: file.flush(), self._files.values())
+        each(lambda file: file.flush(), list(self._opened))
 
     def finish(self, run: Run) -> None:
         """See `Logger`."""
         if run.name in self._files:
             self._files.pop(run.name).close()
+
+    def _forked(self, is_whole: bool) -> None:
+        """See `Logger`. The files are those of the parent."""
+        super()._forked(is_whole)
+        for file in self._files.values():
+            file.drop()
+        self._files.clear()
+        self._opened.clear()
 
     def __repr__(self) -> str:
         return f"TensorBoardLogger({str(self.logdir)!r})"
@@ -137,12 +150,19 @@ class _Events:
     `tensorboardX.SummaryWriter` has a thread and a queue of its own, and waits for ever once a full disk ends that.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, opened: dict[_Events, None]):
+        """Opens none yet.
+
+        Args:
+            folder: The directory of the run.
+            opened: Those of all runs that are open, in the order in which they were written last.
+        """
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._open, self._event, self._session = folder, EventsWriter, Event, SessionLog
+        self._folder, self._new, self._event, self._session = folder, EventsWriter, Event, SessionLog
+        self._opened = opened
         self._file: Any = None
 
     def add(self, step: float, summary: Any) -> None:
@@ -155,26 +175,47 @@ class _Events:
 
     def _add(self, step: int, **what: Any) -> None:
         event = self._event(wall_time=time.time(), step=step, **what)
+        if self not in self._opened and len(self._opened) >= OPEN:
+            next(iter(self._opened)).rest()
         with self._written():
-            if self._file is None:
+            if self._file is not None and self not in self._opened:
+                self._records._writer = open(self._records.path, "ab")
+            elif self._file is None:
                 # Their names tell the second and the host only: a file of the same second would replace another, and
                 # TensorBoard reads them in the order of their names.
                 suffix = f".{time.time_ns()}.{os.getpid()}"
-                self._file = self._open(str(self._folder / "events"), suffix)
+                self._file = self._new(str(self._folder / "events"), suffix)
+            self._opened.pop(self, None)
+            self._opened[self] = None
             self._file.write_event(event)
+
+    @property
+    def _records(self) -> Any:
+        return self._file._py_recordio_writer
 
     def flush(self) -> None:
         """Has all on the disk."""
-        if self._file is not None:
+        if self in self._opened:
             with self._written():
                 self._file.flush()
 
-    def close(self) -> None:
-        """The same, and lets go of the file."""
-        if self._file is not None:
+    def rest(self) -> None:
+        """The same, and closes the file until more is written."""
+        if self in self._opened:
             with self._written():
                 self._file.close()
-            self._file = None
+                del self._opened[self]
+
+    def close(self) -> None:
+        """The same, and writes no more to the file."""
+        self.rest()
+        self._file = None
+
+    def drop(self) -> None:
+        """Lets go of the file, and of what is in its buffer, which another process writes."""
+        if self in self._opened:
+            with open(os.devnull, "wb") as nowhere, contextlib.suppress(OSError):
+                os.dup2(nowhere.fileno(), self._records._writer.fileno())
 
     @contextlib.contextmanager
     def _written(self) -> Iterator[None]:
@@ -182,7 +223,8 @@ class _Events:
             yield
         except OSError:
             file, self._file = self._file, None
-            if file is not None:
+            if self in self._opened:
+                del self._opened[self]
                 # What is left in its buffer is not written later, when the object is collected.
                 with contextlib.suppress(OSError):
                     file._py_recordio_writer.close()

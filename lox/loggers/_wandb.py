@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import itertools
 import os
+import sys
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ from lox.loggers._logger import Logger
 from lox.loggers._names import UNWRITABLE, escaped
 from lox.loggers._rows import described, rows
 from lox.loggers._run import Run
+from lox.loggers._state import State
 
 REFUSED = rf"{UNWRITABLE}|\*"
 """What W&B cannot write, and what stands for other keys in it."""
@@ -31,6 +33,9 @@ RESERVED = ("step", "event", "_step", "_runtime", "_timestamp", "_wandb")
 """The axes, and what W&B writes itself."""
 RESERVED_OF_CONFIG = ("key", "_wandb")
 """The key of the run, and what W&B writes itself."""
+
+NO_THREADS_AT_EXIT = (3, 12) <= sys.version_info < (3, 12, 2)
+"""Whether Python starts no threads, which a run needs, once the program has ended: only these two versions do so."""
 
 _starting = threading.Lock()
 """Two threads do not begin runs at once."""
@@ -82,12 +87,21 @@ class WandbLogger(Logger):
                 raise LogDataError(unexpected("wandb.init", name, list(known)))
         self._wandb, self._images = wandb, keys_of_images(images)
         self._wandb_runs: dict[str, Any] = {}
+        self._of_parent: dict[str, Any] = {}
+        self._begun: set[int] = set()
         self._metrics: dict[str, dict[tuple[str, str], str]] = {}
         super().__init__(**options)
         folder = self._init.get("dir") or _folder(self._init.get("settings")) or os.environ.get("WANDB_DIR") or "."
         self._init["dir"] = folder = str(Path(folder).expanduser().absolute())  # Wherever the program goes later.
         project = self._init.get("project") or os.environ.get("WANDB_PROJECT") or "uncategorized"
         self._kept_by(Files.at(Path(folder) / "wandb" / "lox" / escaped(str(project), r"[^\w.-]"), "*.json"))
+
+    def log(self, run: State, logs: Mapping[str, Any], /, **steps: Any) -> None:
+        """See `Logger`. On Python 3.12.0 and 3.12.1, the first call for a run waits until W&B has begun it."""
+        super().log(run, logs, **steps)
+        if NO_THREADS_AT_EXIT and run._number not in self._begun:
+            self._begun.add(run._number)
+            self._worker.wait(self._sync)
 
     def start(self, run: Run) -> None:
         """See `Logger`."""
@@ -130,6 +144,12 @@ class WandbLogger(Logger):
             metrics[name, axis] = next(each for each in numbered if each not in metrics.values())
             self._wandb_runs[run.name].define_metric(metrics[name, axis], step_metric=axis)
         return metrics[name, axis]
+
+    def _forked(self, is_whole: bool) -> None:
+        """See `Logger`. W&B knows by itself that it is in another process."""
+        super()._forked(is_whole)
+        self._of_parent |= self._wandb_runs  # W&B ends a run when nothing refers to it.
+        self._wandb_runs, self._metrics = {}, {}
 
     def finish(self, run: Run) -> None:
         """See `Logger`."""

@@ -29,6 +29,8 @@ class Worker:
         stopped: Whether it takes no more tasks.
     """
 
+    _has_given_up = False
+
     def __init__(self, name: str, room: int, drops: bool, idle: Task):
         """Starts no thread yet.
 
@@ -49,6 +51,8 @@ class Worker:
         """Begins anew without a thread, as a forked process must: it has none, and the tasks are its parent's."""
         self._tasks: collections.deque[Task] = collections.deque()
         self._came, self._done = 0, 0  # How many tasks.
+        self._settled = 0  # So many were done when `idle` ran last.
+        self._lasts = 0  # So many of those that are not done are no deliveries.
         self._hurried = 0  # So many are to be done at once.
         self._waiting = 0  # So many threads wait until fewer tasks are left.
         self._ran = 0.0
@@ -75,7 +79,7 @@ class Worker:
             if self._thread is None or self._is_here():
                 return
             if last is not None and not self.stopped:
-                self._put(last)
+                self._put_last(last)
             came = self._came
             self._hurry()
             self._wait_while(lambda: self._done < came)
@@ -85,14 +89,50 @@ class Worker:
         with self._lock:
             if not self.stopped and self._thread is not None:
                 for task in last:
-                    self._put(task)
+                    self._put_last(task)
             self.stopped = True
             self._hurry()
 
     def join(self) -> None:
         """Returns when the thread of a worker that was stopped has ended."""
-        if self._thread is not None and not self._is_here():
-            self._thread.join()
+        if self._thread is not None and not self._is_here() and not self._has_given_up:
+            with _channel.patience():
+                self._thread.join()
+
+    def give_up(self, gathered: bool) -> int:
+        """Takes no more tasks, and has nobody wait any longer. Returns how many are not done.
+
+        Args:
+            gathered: Whether a task is done only when `idle` has run after it.
+        """
+        with self._lock:
+            if self._has_given_up:
+                return 0
+            self._has_given_up = self.stopped = True
+            self._fewer.notify_all()
+            return max(self._came - (self._settled if gathered else self._done) - self._lasts, 0)
+
+    def hold(self, until: float) -> bool:
+        """Waits until all is done, and lets nothing in until `release`.
+
+        Args:
+            until: When to stop waiting, by `time.monotonic()`. It returns False then.
+        """
+        if self._is_here() or not self._lock.acquire(timeout=max(until - time.monotonic(), 0)):
+            return False
+        held = False
+        try:
+            self._hurry()
+            self._wait_while(lambda: self._done < self._came and time.monotonic() < until, until)
+            held = self._done == self._came
+        finally:
+            if not held:
+                self._lock.release()
+        return held
+
+    def release(self) -> None:
+        """Ends `hold`."""
+        self._lock.release()
 
     def _is_here(self) -> bool:
         return threading.current_thread() is self._thread
@@ -100,11 +140,12 @@ class Worker:
     def _is_full(self) -> bool:
         return len(self._tasks) >= self._room and not self.stopped and not self._is_here()
 
-    def _wait_while(self, holds: Callable[[], bool]) -> None:
+    def _wait_while(self, holds: Callable[[], bool], until: float | None = None) -> None:
         self._waiting += 1  # Before it looks: the worker's thread, which takes no lock, looks afterwards.
         try:
-            while holds():
-                self._fewer.wait()
+            with _channel.patience():
+                while holds() and not self._has_given_up:
+                    self._fewer.wait(None if until is None else max(until - time.monotonic(), 0))
         finally:
             self._waiting -= 1
 
@@ -118,6 +159,16 @@ class Worker:
             self._more.notify()
         if 2 * len(self._tasks) >= self._room:  # Before a program has to wait.
             self._hurry()
+
+    def _put_last(self, task: Task) -> None:
+        def last() -> None:
+            try:
+                task()
+            finally:
+                self._lasts -= 1
+
+        self._lasts += 1
+        self._put(last)
 
     def _hurry(self) -> None:
         self._hurried = self._came
@@ -155,7 +206,7 @@ class Worker:
             idle = self._idle()
             if idle is not None and not self.stopped:
                 idle()
-            self._ran = time.monotonic()
+            self._settled, self._ran = self._done + 1, time.monotonic()
         self._done += 1
         self._say_fewer()
         return not was_last  # What came since gathers anew.

@@ -14,11 +14,13 @@ from lox import _channel
 from lox._exceptions import LogDataError, LoggerWarning, LogValueError, SpoolWarning
 from lox._logdict import logdict
 from lox._run_all import each
+from lox.loggers import _exit
 from lox.loggers._arrived import SEVERAL_OF_ONE, Arrived, arrived, by_group
 from lox.loggers._cards import Cards
 from lox.loggers._delivery import Data, Held, Layout
-from lox.loggers._exit import close_first_at_exit
 from lox.loggers._experiment import Experiment
+from lox.loggers._failures import Failures
+from lox.loggers._fork import Inherited
 from lox.loggers._gathering import alike, joined
 from lox.loggers._packing import batch_ndim, counts_of_dropped, happened, items, unlabelled, unpacked
 from lox.loggers._processes import Processes
@@ -53,6 +55,8 @@ class Writing:
         self._processes = processes
         self._place: Cards | None = None
         self._is_ordered = True
+        self._failures = Failures()
+        self._inherited: Inherited | None = None
         self._runs: dict[str, Run] = {}
         self._names: set[str] = set()
         self._contents: dict[str, str] = {}
@@ -92,17 +96,42 @@ class Writing:
         """Learns which run the logs of a group are of. It needs no room, so that it is known before logs arrive."""
         self._groups.setdefault(group, describe)
 
-    def _run_of(self, description: Description, suffix: str = "") -> Run:
-        """The run of a description, which is started when it is new."""
+    def _refuse_run_of_parent(self, identity: str) -> None:
+        """Raises an error in a forked process, for a run that its parent has begun."""
+        if self._inherited is not None:
+            self._inherited.check(self, identity)
+
+    def _forked(self, is_whole: bool) -> None:
+        """Begins anew in a forked process, without the runs of its parent.
+
+        Args:
+            is_whole: Whether the fork came when nothing waited to be written.
+        """
+        self._inherited = Inherited.of(self._inherited, self._runs, is_whole)
+        self._runs, self._gathered, self._count = {}, {}, 0
+        self._early, self._kept = [], []
+        self._failures = Failures()
+        self._experiment.forked()
+
+    def _run_of(self, description: Description, suffix: str = "") -> Run | None:
+        """The run of a description, which is started when it is new; None when that fails, or has failed just now."""
         identity = f"{description.identity}{suffix}"
+        if self._failures.waits(identity):
+            return None
+        self._refuse_run_of_parent(identity)
         run = self._runs.get(identity)
         if run is None:
             name = next(name for each in description.names if (name := f"{each}{suffix}") not in self._names)
             run = Run(description.words, dict(description.config), {}, name, identity, description.notes)
-            self._begin(run)
+            try:
+                self._begin(run)
+            except BaseException as error:  # noqa: BLE001  (other runs go on)
+                self._keep_error(error)
+                self._failures.not_started(self, identity, name, error)
+                return None
         elif self._contents.get(run.name, description.content) != description.content:  # Only its name is the same.
             run.config.update(description.config)
-            self.describe(run)
+            self._attempt_of(run, self.describe, run)
         self._contents[run.name] = description.content
         return run
 
@@ -112,7 +141,9 @@ class Writing:
         self.start(run)
         self._names.add(run.name)
         self._runs[run.identity] = run
-        close_first_at_exit()
+        if self._inherited is not None:
+            _exit.opened.add(self)
+        _exit.close_first()
 
     def _write_groups(self, logs: Iterable[tuple[int, logdict]], come_from: Arrived) -> None:
         """Writes the logs of several groups that arrived together.
@@ -187,7 +218,13 @@ class Writing:
                 "each shard a key of its own, or make the state outside of the shard_map."
             )
         if self._processes.writes(self, description.name, come_from):
-            self._write_happened(self._run_of(description, self._processes.suffix(come_from)), logs)
+            suffix = self._processes.suffix(come_from)
+            run = self._run_of(description, suffix)
+            if run is not None:
+                self._write_happened(run, logs)
+            else:
+                lost = sum(map(len, happened(logs)._timelines))
+                self._failures.lose(f"{identity}{suffix}", lost)
 
     def _write_happened(self, run: Run, logs: logdict) -> None:
         """Writes what happened of logs that may hold more."""
@@ -220,11 +257,9 @@ class Writing:
         """Writes events that happened, with the label of their batch axes."""
         run.batch_ndim = batch_ndim(logs)
         logs = unlabelled(logs)
-        try:
-            self.write(run, logs)
-        finally:  # It may have written some of them.
-            for key, values in items(logs):
-                run.seen[key] = run.seen.get(key, 0) + len(values)
+        self._attempt_of(run, self.write, run, logs)
+        for key, values in items(logs):  # Of which it may have written some, where it failed.
+            run.seen[key] = run.seen.get(key, 0) + len(values)
         if self._is_ordered and (back := run.goes_back(logs)):
             self._is_ordered = False
             self._warn(f"Run {run.name}: {back}")
@@ -235,8 +270,9 @@ class Writing:
 
     def _finish(self) -> None:
         self._attempt(self._refuse_unknown)
-        self._attempt(each, self.finish, self._runs.values())
-        self._attempt(self._experiment.end, self._place)
+        each(lambda run: self._attempt_of(run, self.finish, run), self._runs.values())
+        if self._inherited is None:
+            self._attempt(self._experiment.end, self._place)
 
     def _refuse_unknown(self) -> None:
         """Raises an error for logs of which nobody said to what run they belong."""
@@ -253,14 +289,25 @@ class Writing:
         except BaseException as error:  # noqa: BLE001  (whatever a sink raises: the next task runs all the same)
             self._failed(error)
 
+    def _attempt_of(self, run: Run, act: Callable[..., Any], *args: Any) -> None:
+        try:
+            act(*args)
+        except BaseException as error:  # noqa: BLE001  (other runs go on)
+            self._keep_error(error)
+            self._failures.say(self, error, run.name)
+
     def _warn(self, message: str, category: type[Warning] = LoggerWarning) -> None:
         """Warns; where warnings are errors, the logger goes on all the same."""
         try:
             warnings.warn(message, category, stacklevel=3)
         except category as warning:
-            self._failed(warning)
+            self._keep_error(warning)
 
     def _failed(self, error: BaseException) -> None:
+        self._keep_error(error)
+        self._failures.say(self, error)
+
+    def _keep_error(self, error: BaseException) -> None:
         error.add_note(f"The error was raised by {self!r}.")
         _channel.keep(error)
 
