@@ -18,7 +18,7 @@ def test_commands_name_a_damaged_run_and_go_on_with_the_others(tmp_path, damage)
     number = [each.__name__ for each in DAMAGES].index(damage)
     refused = damaged.load(damaged.case(number)) == "refused"
     assert refused == (damage == "truncated")
-    assert commanded(damaged.path, refused, tmp_path / "plot.svg") == []
+    assert commanded(damaged.path, refused, None) == []
 
 
 @pytest.mark.filterwarnings("ignore::lox.LoggerWarning")  # Another process may write the run.
