@@ -3,233 +3,21 @@
 `python tests/integration/test_storage_kills.py 200` kills 200 processes and prints what went wrong.
 """
 
-import contextlib
-import os
-import signal
-import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from killed import Checker, failed, kill, wait_for, writers
+
 import lox
 
-TESTS = Path(__file__).parents[1]
 KILLS = 50
-RUNS = 3
-EVENTS = 4_000
-"""Event `i` of process `p` has the number `p * EVENTS + i` in each value and each counter of its log call."""
-
-COUNTERS = ("step", "epoch")
-CALLS = {
-    "alone": ("loss",),
-    "pair": ("loss", "accuracy"),
-    "lanes": ("return", "length"),
-    "two": ("shape",),
-    "three": ("shape",),
-    "large": ("large", "norm"),
-}
-"""The keys of each log call. `loss` is in two; `shape` has shape (2,) in one call and (3,) in another."""
-
-
-def planned(process):
-    """The log call and the run of each event of a process."""
-    rng = np.random.default_rng(process)
-    names = list(CALLS)
-    blocks = rng.integers(0, 2, EVENTS // 16)
-    for event, (name, run) in enumerate(zip(rng.integers(0, 5, EVENTS), rng.integers(0, RUNS, EVENTS), strict=True)):
-        if name >= 3:
-            name = 5 if name == 4 else 3 + blocks[event // 16]
-        yield names[name], int(run)
-
-
-def mask_of(number):
-    """The batch elements in which an event happened, shape `(3,)`, or None where it has no mask."""
-    if number // 16 % 2:
-        return None
-    return np.array([number % 7 + 1 >> place & 1 for place in range(3)], bool)
-
-
-def event_of(name, number):
-    """The logs of one event."""
-    shapes = {"two": (2,), "three": (3,), "large": (1024,), "lanes": (3,)}
-    batch = (3,) if name == "lanes" else ()
-    values = {key: np.full((1, *shapes.get(name, ())), number, np.float32) for key in CALLS[name]}
-    if name == "large":
-        values["norm"] = np.float32([number])
-    counters = {counter: dict.fromkeys(values, np.full((1, *batch), number, np.int32)) for counter in COUNTERS}
-    mask = mask_of(number) if name == "lanes" else None
-    if mask is not None:
-        values["return"] = np.where(mask, values["return"], -1)
-    return lox.logdict(values, counters, {} if mask is None else dict.fromkeys(values, mask[None]))
-
-
-def work(process, path, acknowledged):
-    """Log events until somebody kills this process, and write to a file how many of them were flushed."""
-    options = {"resume": "latest", "name": "job"} if process % 2 or not process else {"resume": "job"}
-    logger = lox.loggers.SaveLogger(path, **options)
-    states = [logger.init(seed) for seed in range(RUNS)]
-    flushes = np.random.default_rng((process, 1)).random(EVENTS) < 0.3
-    file = None
-    for event, (name, run) in enumerate(planned(process)):
-        logger.log(states[run], event_of(name, process * EVENTS + event))
-        if flushes[event]:
-            logger.flush()
-            if file is None:
-                acknowledged.with_suffix(".new").write_bytes(b"%09d" % (event + 1))
-                acknowledged.with_suffix(".new").rename(acknowledged)
-                file = os.open(acknowledged, os.O_WRONLY)
-            os.pwrite(file, b"%09d" % (event + 1), 0)
-    signal.pause()
-
-
-def nursery(path):
-    """Fork a process for each line of the standard input, which has its number, and print its id."""
-    warnings.simplefilter("ignore")  # Those of JAX, which the children alone use, of the fork.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for line in sys.stdin:
-        if (child := os.fork()) == 0:
-            work(int(line), path / "runs", path / f"acknowledged-{int(line)}")
-        print(child, flush=True)
-
-
-@contextlib.contextmanager
-def writers(path):
-    """Give a function that starts the process of a number and returns its id."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, __file__, "nursery", path], env=environment, **pipes) as forks:
-
-        def start(process):
-            forks.stdin.write(f"{process}\n")
-            forks.stdin.flush()
-            return int(forks.stdout.readline())
-
-        yield start
-
-
-def kill(process):
-    os.kill(process, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError):
-        while True:
-            os.kill(process, 0)
-            time.sleep(1e-3)
-
-
-class Faults:
-    """What went wrong, as sets of places, so that a fault that stays is counted once.
-
-    Attributes:
-        lost: Events that `flush` acknowledged and that are not there, of a key.
-        skipped: Events that are not there while a later one of their log call and process is.
-        doubled: Events that a key has more than once.
-        shifted: Events whose values, counters and mask are not those of one event, or that some keys of the log call
-            have and others have not.
-        disordered: Events of a key that follow a later one.
-        unreadable: Files that `np.load` does not read, runs that `lox.load` does not, keys that nothing logged.
-    """
-
-    def __init__(self):
-        for name in ("lost", "skipped", "doubled", "shifted", "disordered", "unreadable"):
-            setattr(self, name, set())
-
-    def counts(self):
-        return {name: len(found) for name, found in vars(self).items()}
-
-
-class Checker:
-    """Compares what is saved with what the processes logged.
-
-    Args:
-        path: The directory of the experiments.
-    """
-
-    def __init__(self, path):
-        self.path = path
-        self.faults = Faults()
-        self._processes = 0
-        self._logged = {(run, name): np.zeros(0, np.int64) for run in range(RUNS) for name in CALLS}
-        self._acknowledged = dict(self._logged)
-
-    def killed(self, acknowledged):
-        """Compares after the next process was killed, of which so many events were acknowledged."""
-        calls = {where: [] for where in self._logged}
-        start = self._processes * EVENTS
-        for event, (name, run) in enumerate(planned(self._processes)):
-            calls[run, name].append(start + event)
-        newest = {where: np.array(numbers, np.int64) for where, numbers in calls.items()}
-        for where, numbers in newest.items():
-            self._logged[where] = np.append(self._logged[where], numbers)
-            flushed = numbers[numbers < start + acknowledged]
-            self._acknowledged[where] = np.append(self._acknowledged[where], flushed)
-        self._processes += 1
-        for file in self.path.rglob("*.npy"):
-            try:
-                np.load(file, allow_pickle=False)
-            except (OSError, ValueError, EOFError):
-                self.faults.unreadable.add(str(file))
-        try:
-            runs = lox.load(self.path) if any(self.path.rglob("manifest.json")) else {}
-        except lox.StorageError as error:
-            self.faults.unreadable.add(str(error))
-            return
-        for run in range(RUNS):
-            found = [logs for name, logs in runs.items() if f"/seed={run}-" in name]
-            if len(found) > 1:
-                self.faults.unreadable.add(f"seed {run} is in several experiments")
-            self._check(run, found[0] if found else lox.logdict(), newest)
-
-    def _check(self, run, logs, newest):
-        """Compares the logs of a run, and what the newest process logged."""
-        found = {key: self._numbers(run, logs, key) for key in logs}
-        known = set()
-        for name, keys in CALLS.items():
-            columns = {}
-            for key in keys:
-                places = [key] if key in logs else []
-                if key == "shape":
-                    size = 2 if name == "two" else 3
-                    places = [place for place in ("shape", "shape#2") if place in logs and logs[place].shape[1] == size]
-                known.update(places)
-                numbers = np.concatenate([np.zeros(0, np.int64), *(found[place] for place in places)])
-                columns[key] = numbers = numbers[np.isin(numbers, self._logged[run, name])]
-                lost = np.setdiff1d(self._acknowledged[run, name], numbers)
-                self.faults.lost.update((key, number) for number in lost.tolist())
-                there = np.isin(newest[run, name], numbers)
-                until = np.flatnonzero(there)[-1] if there.any() else 0
-                skipped = newest[run, name][:until][~there[:until]]
-                self.faults.skipped.update((key, number) for number in skipped.tolist())
-            first, *others = columns.values()
-            for other in others:
-                self.faults.shifted.update((name, number) for number in np.setxor1d(first, other).tolist())
-        self.faults.unreadable.update((run, key) for key in set(logs) - known)
-
-    def _numbers(self, run, logs, key):
-        """The number of each event of a key, by its first value that happened."""
-        values = np.asarray(logs[key])
-        if not len(values):
-            return np.zeros(0, np.int64)
-        rows = values.reshape(len(values), -1)
-        happened = np.ones(rows.shape, bool)
-        masked = key in CALLS["lanes"]
-        if masked and key in logs.mask:
-            happened = np.asarray(logs.mask[key])
-        numbers = rows[np.arange(len(rows)), happened.argmax(axis=1)].astype(np.int64)
-        wrong = ((rows != numbers[:, None]) & happened).any(axis=1)
-        for counter in COUNTERS:
-            counts = np.asarray(logs.steps[counter][key]) if key in logs.steps.get(counter, {}) else np.empty(0)
-            wrong |= len(counts) != len(rows) or (counts.reshape(len(rows), -1) != numbers[:, None]).any(axis=1)
-        if masked:
-            expected = [np.ones(3, bool) if (mask := mask_of(each)) is None else mask for each in numbers.tolist()]
-            wrong |= (happened != np.array(expected).reshape(-1, 3)).any(axis=1)
-        self.faults.shifted.update((run, key, place) for place in np.flatnonzero(wrong).tolist())
-        unique, counts = np.unique(numbers, return_counts=True)
-        self.faults.doubled.update((key, number) for number in unique[counts > 1].tolist())
-        later = numbers[1:][np.diff(numbers) < 0]
-        self.faults.disordered.update((key, number) for number in later.tolist())
-        return numbers
 
 
 def faults_of(path, kills, longest=0.05):
@@ -240,16 +28,18 @@ def faults_of(path, kills, longest=0.05):
     rng = np.random.default_rng(0)
     checker, events = Checker(path / "runs"), 0
     (path / "runs").mkdir()
-    with writers(path) as start:
+    with writers() as start:
         for process in range(kills):
             acknowledged = path / f"acknowledged-{process}"
-            started, begun = start(process), time.monotonic()
-            if early := rng.random() < 0.2:
+            started = start(process, path / "runs", acknowledged)
+            if rng.random() < 0.2:
                 time.sleep(rng.uniform(0, 0.3))
-            while not early and not acknowledged.exists() and time.monotonic() < begun + 30:
-                time.sleep(1e-3)
+            else:
+                wait_for(acknowledged)
             time.sleep(rng.uniform(0, longest))
             kill(started)
+            if (error := failed(acknowledged)) is not None:
+                checker.faults.stopped.add(error)
             flushed = int(acknowledged.read_text()) if acknowledged.exists() else 0
             events += flushed
             checker.killed(flushed)
@@ -265,15 +55,9 @@ def test_killed_processes_lose_and_double_nothing_and_leave_whole_rows(tmp_path)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "nursery":
-        nursery(Path(sys.argv[2]))
-        sys.exit()
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
-        count = int(sys.argv[1])
         warnings.simplefilter("ignore", lox.LoggerWarning)
+        count = int(sys.argv[1])
         events, faults = faults_of(Path(folder), count)
-        print(
-            f"{count} kills, {events} acknowledged events;", ", ".join(f"{n} {w}" for w, n in faults.counts().items())
-        )
+        found = ", ".join(f"{number} {name}" for name, number in faults.counts().items())
+        print(f"{count} kills, {events} acknowledged events: {found}")
