@@ -22,7 +22,7 @@ def test_commands_name_a_damaged_run_and_go_on_with_the_others(tmp_path, damage)
 
 
 @pytest.mark.filterwarnings("ignore::lox.LoggerWarning")  # Another process may write the run.
-@pytest.mark.parametrize("text", ["", "{", "null", "[]", '{"pid": "x"}', '{"pid": -1, "host": 3}', "\x00\xff"])
+@pytest.mark.parametrize("text", ["[]", '{"pid": "x"}', "\x00\xff"])
 def test_a_run_whose_owner_is_malformed_goes_on_or_is_refused(tmp_path, text):
     for event in (1.0, 2.0):
         logger = saver(tmp_path)
