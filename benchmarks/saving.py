@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,14 +18,17 @@ import numpy as np
 
 import lox
 from benchmarks._present import calling
-from benchmarks._report import Figure, Table, main
-from benchmarks._timing import alternate
+from benchmarks._report import Figure, Table, main, slope
+from benchmarks._timing import alternate, stopwatch
 
 EVENTS = 2_000
 CHUNKS = 100
 CHUNK = {f"key{place}": (256, 8) for place in range(5)}
 MEGABYTES = sum(4 * np.prod(shape) for shape in CHUNK.values()) / 1e6
 STEPS = 100_000
+FLUSHED = 1_000
+KEYS = 2_000
+ALTERNATIONS = (1_000, 2_000, 4_000, 8_000)
 
 
 def measure() -> Iterator[Table]:
@@ -31,7 +36,11 @@ def measure() -> Iterator[Table]:
     try:
         yield _scalars(folder)
         yield _chunks(folder)
+        yield _flushed(folder)
+        yield _flushed_every(folder)
         yield _growth(folder)
+        yield _files(folder)
+        yield _alternation(folder)
         yield _streaming(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -81,6 +90,36 @@ def _chunks(folder: Path) -> Table:
     return Table("Chunks of 5 keys of (256, 8) float32", ("saver", "chunks per second", "MB per second"), rows)
 
 
+def _flushed(folder: Path) -> Table:
+    savers = {
+        "SaveLogger": _flushing(lox.loggers.SaveLogger(folder / "flushed"), 1),
+        "SQLite, a transaction for each event": _sqlite(folder / "flushed.sqlite", 1),
+        "JSON lines, flushed": _json_lines(folder / "flushed.jsonl", 1),
+    }
+    rows = _per_event(savers, 20)
+    note = "Each survives a killed process and not a power cut: SQLite with journal_mode=WAL and synchronous=OFF."
+    return Table("A scalar with a step, flushed after each event", ("saver", "us per event", "target"), rows, note)
+
+
+def _flushed_every(folder: Path) -> Table:
+    savers = {
+        "SaveLogger": _flushing(lox.loggers.SaveLogger(folder / "every"), FLUSHED),
+        "SQLite, a transaction for so many": _sqlite(folder / "every.sqlite", FLUSHED),
+        "JSON lines, flushed after so many": _json_lines(folder / "every.jsonl", FLUSHED),
+    }
+    rows = _per_event(savers, 5)
+    return Table(f"Flushed after {FLUSHED:,} events", ("saver", "us per event", "target"), rows)
+
+
+def _per_event(savers: dict[str, Callable[[], None]], target: float) -> list[tuple[Any, ...]]:
+    seconds = alternate(list(savers.values()), rounds=5, sample=1e-3).T
+    targets = [target, *[None] * (len(savers) - 1)]
+    return [
+        (name, Figure.of(each / FLUSHED * 1e6, goal), goal or "")
+        for name, each, goal in zip(savers, seconds, targets, strict=True)
+    ]
+
+
 def _growth(folder: Path) -> Table:
     events = [lox.logdict({"loss": np.float32([i])}) for i in range(EVENTS)]
     short, long = (lox.loggers.SaveLogger(folder / name) for name in ("short", "long"))
@@ -89,17 +128,66 @@ def _growth(folder: Path) -> Table:
     short.close()
     long.close()
     path = folder / "long"
+    scalars = np.arange(10**6, dtype=np.float32)
+    at_once = lox.logdict({"loss": scalars}, {"step": {"loss": np.arange(10**6, dtype=np.int32)}})
+    once = lox.loggers.SaveLogger(folder / "once")
 
     def read() -> None:
         (logs,) = lox.load(path).values()
         np.asarray(logs["loss"]).sum()
 
-    (reading,) = alternate([read], rounds=10).T
+    def numpy() -> None:
+        np.save(folder / "once.npy", scalars)
+        np.save(folder / "steps.npy", at_once.steps["step"]["loss"])
+
+    reading, writing, saving = alternate([read, logged(once, [at_once]), numpy], rounds=10).T
+    once.close()
     rows = [
         ("an event after 10^6 events over one after 10", Figure.of(many / few, 1.1), 1.1),
-        ("reading 10^6 scalars, ms", Figure.of(reading * 1e3, 50), 50),
+        ("reading and summing 10^6 scalars, ms", Figure.of(reading * 1e3, 2), 2),
+        ("10^6 scalars with steps in one call of log, ms", Figure.of(writing * 1e3, 15), 15),
+        ("the same by two calls of numpy.save, ms", Figure.of(saving * 1e3), ""),
     ]
     return Table("As a run grows", ("what", "figure", "target"), rows)
+
+
+def _files(folder: Path) -> Table:
+    alike = {f"key{place}": np.float32([0]) for place in range(KEYS)}
+    kinds: tuple[np.ndarray, ...] = (np.float32([0]), np.int32([0]), np.zeros((1, 8), np.float32), np.ones(1, bool))
+    mixed = {f"key{place}": kinds[place % len(kinds)] for place in range(KEYS)}
+    rows: list[tuple[Any, ...]] = []
+    for name, values in (("float32 scalars", alike), ("of 4 dtypes and shapes", mixed)):
+        logger = lox.loggers.SaveLogger(folder / name)
+        counters = {"step": dict.fromkeys(values, np.zeros(1, np.int32))}
+        seconds, _ = stopwatch(logged(logger, [lox.logdict(values, counters)]))
+        (more,) = alternate([logged(logger, [lox.logdict(values, counters)])], rounds=5, sample=1e-3).T
+        logger.close()
+        rows.append((name, Figure(_columns(folder / name), None, 8, 0), 8, Figure(seconds), Figure.of(more * 1e3)))
+    columns = ("keys", "files", "target", "seconds of the first event", "ms of each later one")
+    return Table(f"{KEYS:,} keys of one log call", columns, rows)
+
+
+def _alternation(folder: Path) -> Table:
+    """Masked and unmasked events in turns, as of `where=` where an event happens in all batch elements now and then."""
+    values = {"return": np.ones((1, 3), np.float32)}
+    counters = {"step": {"return": np.zeros((1, 3), np.int32)}}
+    pair = [lox.logdict(values, counters), lox.logdict(values, counters, {"return": np.array([[True, False, True]])})]
+    files, seconds = [], []
+    for count in ALTERNATIONS:
+        with lox.loggers.SaveLogger(folder / f"alternating{count}") as logger:
+            seconds.append(stopwatch(logged(logger, pair * (count // 2)))[0])
+        files.append(_columns(folder / f"alternating{count}"))
+    rows = [
+        ("files", *(Figure(number, digits=0) for number in files), slope(ALTERNATIONS, files, 0.1), 0.1),
+        ("seconds", *map(Figure, seconds), slope(ALTERNATIONS, seconds, 1.2), 1.2),
+    ]
+    columns = ("what", *(f"{count:,}" for count in ALTERNATIONS), "exponent", "target")
+    return Table("Masked and unmasked events in turns", columns, rows, "1 is linear in the number of events.")
+
+
+def _columns(path: Path) -> int:
+    """The number of files of arrays in a directory."""
+    return sum(1 for _ in path.rglob("*.npy"))
 
 
 def _streaming(folder: Path) -> Table:
@@ -151,6 +239,51 @@ def logged(logger: lox.loggers.Logger, logs: Sequence[lox.logdict], key: int = 0
         for each in logs:
             logger.log(state, each)
         logger.flush()
+
+    return run
+
+
+def _flushing(logger: lox.loggers.Logger, every: int) -> Callable[[], None]:
+    """Logs events one at a time, with a flush after each of so many."""
+    events = [
+        lox.logdict({"loss": np.float32([i])}, {"step": {"loss": np.array([i], np.int32)}}) for i in range(FLUSHED)
+    ]
+    state = logger.init(0)
+
+    def run() -> None:
+        for i, event in enumerate(events, 1):
+            logger.log(state, event)
+            if i % every == 0:
+                logger.flush()
+
+    return run
+
+
+def _sqlite(path: Path, every: int) -> Callable[[], None]:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=OFF")
+    connection.execute("CREATE TABLE events (step INTEGER, loss REAL)")
+
+    def run() -> None:
+        for i in range(FLUSHED):
+            if i % every == 0:
+                connection.execute("BEGIN")
+            connection.execute("INSERT INTO events VALUES (?, ?)", (i, float(i)))
+            if (i + 1) % every == 0:
+                connection.execute("COMMIT")
+
+    return run
+
+
+def _json_lines(path: Path, every: int) -> Callable[[], None]:
+    file = path.open("w")
+
+    def run() -> None:
+        for i in range(FLUSHED):
+            file.write(json.dumps({"step": i, "loss": float(i)}) + "\n")
+            if (i + 1) % every == 0:
+                file.flush()
 
     return run
 
