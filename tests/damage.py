@@ -90,7 +90,7 @@ class Damage:
 
 
 def arrays(folder):
-    return sorted(folder.glob("*.npy"))
+    return sorted(folder.rglob("*.npy"))
 
 
 def header_size(file):
@@ -123,14 +123,14 @@ def truncated(folder, rng):
     size = int(rng.integers(used_size(file) if file.suffix == ".npy" else file.stat().st_size))
     with file.open("r+b") as stream:
         stream.truncate(size)
-    return Damage(f"{file.name} truncated to {size} bytes")
+    return Damage(f"{file.parent.name}/{file.name} truncated to {size} bytes")
 
 
 def flipped_header(folder, rng):
     file = pick(folder, rng, manifest=False)
     place = int(rng.integers(header_size(file)))
     flip(file, place, rng)
-    return Damage(f"a bit of byte {place} of the header of {file.name} flipped", shorter=True)
+    return Damage(f"a bit of byte {place} of the header of {file.parent.name}/{file.name} flipped", shorter=True)
 
 
 def flipped_manifest(folder, rng):
@@ -141,23 +141,24 @@ def flipped_manifest(folder, rng):
 
 
 def flipped_data(folder, rng):
-    file = pick(folder, rng, manifest=False)
+    files = [file for file in arrays(folder) if used_size(file) > header_size(file)]
+    file = files[rng.integers(len(files))]
     place = int(rng.integers(header_size(file), used_size(file)))
     flip(file, place, rng)
-    return Damage(f"a bit of byte {place} of the data of {file.name} flipped", seen=False)
+    return Damage(f"a bit of byte {place} of the data of {file.parent.name}/{file.name} flipped", seen=False)
 
 
 def deleted(folder, rng):
     file = pick(folder, rng)
     file.unlink()
-    return Damage(f"{file.name} deleted", manifest=file.suffix == ".json")
+    return Damage(f"{file.parent.name}/{file.name} deleted", manifest=file.suffix == ".json")
 
 
 def replaced_by_text(folder, rng):
     file = pick(folder, rng)
     text = ["", "{}", "null", "nonsense", "[1, 2", '{"columns": 3}', "\x00\ud800"][rng.integers(7)]
     file.write_bytes(text.encode(errors="surrogatepass"))
-    return Damage(f"{file.name} replaced by {text!r}")
+    return Damage(f"{file.parent.name}/{file.name} replaced by {text!r}")
 
 
 def replaced_by_directory(folder, rng):
@@ -166,7 +167,7 @@ def replaced_by_directory(folder, rng):
     file.mkdir()
     if rng.integers(2):
         (file / "file").write_text("x")
-    return Damage(f"{file.name} replaced by a directory", manifest=file.suffix == ".json")
+    return Damage(f"{file.parent.name}/{file.name} replaced by a directory", manifest=file.suffix == ".json")
 
 
 def zero_filled(folder, rng):
@@ -176,7 +177,9 @@ def zero_filled(folder, rng):
     with file.open("r+b") as stream:
         stream.seek(start)
         stream.write(bytes(size - start))
-    return Damage(f"{file.name} has zeros from byte {start} on", seen=start < header or file.suffix != ".npy")
+    return Damage(
+        f"{file.parent.name}/{file.name} has zeros from byte {start} on", seen=start < header or file.suffix != ".npy"
+    )
 
 
 def appended(folder, rng):
@@ -184,7 +187,7 @@ def appended(folder, rng):
     garbage = rng.bytes(int(rng.integers(1, 5000)))
     with file.open("ab") as stream:
         stream.write(garbage)
-    return Damage(f"{len(garbage)} bytes of garbage after the end of {file.name}")
+    return Damage(f"{len(garbage)} bytes of garbage after the end of {file.parent.name}/{file.name}")
 
 
 def swapped(folder, rng):
@@ -195,7 +198,7 @@ def swapped(folder, rng):
     one.rename(folder / "swap")
     other.rename(one)
     (folder / "swap").rename(other)
-    return Damage(f"{one.name} and {other.name} swapped", seen=seen)
+    return Damage(f"{one.parent.name}/{one.name} and {other.parent.name}/{other.name} swapped", seen=seen)
 
 
 def malformed_owner(folder, rng):

@@ -326,12 +326,21 @@ def test_steps_are_compared_to_the_last_bit(tmp_path):
     assert lox.load(tmp_path / "a")[RUN]["x"].tolist() == [2**53]
 
 
+@pytest.mark.parametrize("text", [b"", bytes(80)])
+def test_an_experiment_whose_card_did_not_get_to_the_disk_goes_on(tmp_path, text):
+    write(tmp_path, [0], name="a")
+    (tmp_path / "a" / "experiment.json").write_bytes(text)
+    write(tmp_path, [1], resume="latest")
+    write(tmp_path, [2], resume="a")
+    assert [logs["x"].tolist() for logs in lox.load(tmp_path).values()] == [[0, 1, 2]]
+
+
 def test_a_damaged_experiment_is_an_error_where_it_is_the_one_to_continue(tmp_path):
     for name in ("a", "b"):
         write(tmp_path, [0], name=name)
     card = tmp_path / "a" / "experiment.json"
     infinite = '{"name": "a", "token": "", "time": Infinity}'
-    for text in (b"", b"{", b"[]", b"\xff", b"[" * 100_000, infinite.encode()):
+    for text in (b"{", b"[]", b"\xff", b"[" * 100_000, infinite.encode()):
         card.write_bytes(text)
         for options in ({"resume": "a"}, {"resume": "latest"}, {"name": "a", "resume": "latest"}):
             with pytest.raises(lox.StorageError, match=r"experiment\.json cannot be read"):

@@ -27,6 +27,7 @@ from runs import name_of, saver
 import lox
 from lox._storage import RunWriter
 from lox._storage._column import Column, OpenFiles
+from lox._storage._manifest import digest
 from lox._storage._table import Table
 from lox.loggers import MultiLogger, SaveLogger
 
@@ -44,6 +45,12 @@ def write(path, *parts, **options):
     with saver(path, **options) as logger:
         for part in parts:
             logger.log(logger.init(7), part)
+
+
+def change(manifest, old, new):
+    """Change the text of a manifest, of which the digest is right."""
+    found = json.loads(manifest.read_text().replace(old, new))
+    manifest.write_text(json.dumps(found | {"digest": digest(found.get("tables"))}))
 
 
 def assert_plain_files(path):
@@ -625,7 +632,7 @@ def test_damaged_files_are_errors_that_name_them(tmp_path):
             lox.load(tmp_path)
     column.write_bytes(whole)
     manifest.write_text(manifest.read_text().replace('"arrays"', '"array"'))
-    with pytest.raises(lox.StorageError, match="manifest.json is damaged"):
+    with pytest.raises(lox.StorageError, match="manifest.json is damaged: its tables are others than were written"):
         lox.load(tmp_path)
 
 
@@ -666,7 +673,7 @@ def test_what_stands_in_the_place_of_a_column_is_an_error(tmp_path):
 def test_a_manifest_names_no_files_elsewhere(tmp_path):
     write(tmp_path / "runs", logs_of({"x": [1.0]}))
     manifest = tmp_path / "runs" / RUN / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"table-0"', '"../table-0"'))
+    change(manifest, '"table-0"', '"../table-0"')
     with pytest.raises(lox.StorageError, match="'../table-0' is no directory of a table"):
         lox.load(tmp_path / "runs")
     with pytest.raises(lox.StorageError, match="'../table-0' is no directory"):
@@ -712,7 +719,7 @@ def test_a_damaged_manifest_is_not_continued(tmp_path):
     manifest = tmp_path / RUN / "manifest.json"
     for old, new in (('"arrays"', '"array"'), ('"float64"', '"float63"'), ('"config": {}', '"config": []')):
         whole = manifest.read_text()
-        manifest.write_text(whole.replace(old, new))
+        change(manifest, old, new)
         for act in (lambda: lox.load(tmp_path), lambda: write(tmp_path, logs_of({"x": [2.0]}))):
             with pytest.raises(lox.StorageError, match="manifest.json"):
                 act()
@@ -1151,6 +1158,7 @@ def test_a_manifest_with_a_damaged_distribution(tmp_path):
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     for wrong in ({"name": "histogram", "edges": [1, 0]}, {"name": "x"}, {"name": "histogram", "x": 1}):
         manifest["tables"][0]["arrays"][1][4] = wrong
+        manifest["digest"] = digest(manifest["tables"])
         (tmp_path / "manifest.json").write_text(json.dumps(manifest))
         with pytest.raises(lox.StorageError, match="is damaged"):
             lox.load(tmp_path)

@@ -87,14 +87,37 @@ class Column:
         except (FileNotFoundError, TypeError, ValueError) as error:
             raise StorageError(f"{self.path} is damaged: it changed while it was read ({error}).") from error
 
-    def append(self, entries: np.ndarray, files: OpenFiles) -> None:
-        """Adds entries, of shape `(n, *shape)`. Their data is written first, and how many there are after it."""
+    def append(self, entries: np.ndarray, files: OpenFiles, tells: bool = True) -> None:
+        """Adds entries, of shape `(n, *shape)`. Their data is written first, and how many there are after it.
+
+        Args:
+            entries: The entries.
+            files: Where its file is kept open.
+            tells: Whether the file says now how many there are.
+        """
         data = np.ascontiguousarray(entries, self.dtype)
-        file, count = files.of(self), self.count + len(data)
         if data.nbytes:
-            _write(file, data, len(self._header) + self.count * self._entry)
-        _write(file, b"%*d" % (COUNT_BYTES, count), COUNT_AT)
-        self.count = count
+            _write(files.of(self), data, len(self._header) + self.count * self._entry)
+        self.count += len(data)
+        if tells:
+            self.tell(files)
+
+    def tell(self, files: OpenFiles) -> None:
+        """Has the file say how many entries there are."""
+        _write(files.of(self), b"%*d" % (COUNT_BYTES, self.count), COUNT_AT)
+
+    def sync(self, files: OpenFiles) -> None:
+        """Has what was written on the disk."""
+        os.fsync(files.of(self))
+
+    def check(self) -> None:
+        """Checks that the file is where it was.
+
+        Raises:
+            StorageError: It was removed.
+        """
+        if not self.path.exists():
+            raise StorageError(f"{self.path} was removed while a logger writes it.")
 
     def open(self) -> int:
         """A descriptor of its file, to write to.
@@ -153,17 +176,6 @@ class OpenFiles:
             os.close(self._open.popitem(last=False)[1])
         self._open[column] = descriptor = column.open()
         return descriptor
-
-    def sync(self, column: Column, durable: bool) -> None:
-        """Checks that the file of a column is where it was; and, if asked for, has what was written on the disk.
-
-        Raises:
-            StorageError: It was removed.
-        """
-        if not column.path.exists():
-            raise StorageError(f"{column.path} was removed while a logger writes it.")
-        if durable:
-            os.fsync(self.of(column))
 
     def close(self, columns: Iterable[Column] | None = None) -> None:
         """Closes the files of these columns, or all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -40,6 +41,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise StorageError(f"{file} is of format {manifest['format']!r}, and this lox reads {FORMAT}.")
     if not isinstance(manifest.get("tables"), list) or not isinstance(manifest.get("config"), dict):
         raise StorageError(f"{file} is damaged: it has no list of tables, or no config.")
+    if manifest.get("digest") != digest(manifest["tables"]):
+        raise StorageError(f"{file} is damaged: its tables are others than were written.")
     return manifest
 
 
@@ -54,11 +57,12 @@ def is_run(path: Path) -> bool:
 
 
 def was_cut_off(path: Path) -> bool:
-    """Whether the manifest of a run did not get to the disk before the power went."""
+    """Whether the manifest of a run, in which no byte is 0, did not get to the disk before the power went."""
     try:
-        return not (path / MANIFEST).read_bytes().strip(b"\0")
+        text = (path / MANIFEST).read_bytes()
     except OSError:
         return False
+    return not text or b"\0" in text
 
 
 def write_manifest(path: Path, manifest: Mapping[str, Any], durable: bool = False) -> None:
@@ -72,7 +76,7 @@ def write_manifest(path: Path, manifest: Mapping[str, Any], durable: bool = Fals
     new = path / f"{MANIFEST}.{uuid.uuid4().hex}"
     try:
         with open(new, "w") as file:
-            file.write(to_json(manifest))
+            file.write(to_json({**manifest, "digest": digest(manifest["tables"])}))
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -82,6 +86,11 @@ def write_manifest(path: Path, manifest: Mapping[str, Any], durable: bool = Fals
     except BaseException:
         new.unlink(missing_ok=True)
         raise
+
+
+def digest(tables: Any) -> str:
+    """What tells tables from others."""
+    return hashlib.sha256(json.dumps(tables).encode()).hexdigest()[:16]
 
 
 def to_json(value: Any) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -193,9 +192,20 @@ def _rows(tables: list[Table]) -> list[Rows]:
     last = max((each.last_number for each in rows), default=0)
     if last:  # Whatever came before the row with this number is there by now.
         rows = [table.look() for table in tables]
-    having = Counter(key for table in tables for key in table.layout.keys)
-    sharing = [each for each in rows if any(having[key] > 1 for key in each.table.layout.keys)]
-    last = min([last, *(each.next_number for each in sharing if each.problem)])
-    for each in sharing:
-        each.cut(last)
+    for group in _sharing(rows):
+        until = min([last, *(each.next_number for each in group if each.problem)])
+        for each in group:
+            each.cut(until)
     return rows
+
+
+def _sharing(rows: Iterable[Rows]) -> Iterator[list[Rows]]:
+    """The rows of tables that have a key in common, also by way of others, together."""
+    of_key: dict[str, list[Rows]] = {}
+    for each in rows:
+        group = [each]
+        for other in {id(of_key[key]): of_key[key] for key in each.table.layout.keys if key in of_key}.values():
+            group += other
+        of_key |= {key: group for member in group for key in member.table.layout.keys}
+    groups = {id(group): group for group in of_key.values()}
+    return (group for group in groups.values() if len(group) > 1)

@@ -22,8 +22,8 @@ from lox._storage._manifest import MANIFEST
 from lox._timeline import Timeline
 
 ORDER = "@@order.npy"
-"""The file of numbers of rows. An entry is a row and a number: rows from this one on have it, and rows before the first
-entry have 0. Keys that are in several tables have their events in the order of these numbers."""
+"""The file of numbers of rows. An entry is a row and a number: rows from this one on have it. Keys that are in several
+tables have their events in the order of these numbers."""
 
 ENTRY = np.dtype(np.int64), (2,)
 """The dtype and the shape of an entry."""
@@ -36,33 +36,35 @@ class Table:
     Attributes:
         folder: Its directory.
         layout: Its arrays.
+        number: The number of its first rows.
         dropped: How many events a bounded buffer dropped, in lists; None when there was no bound.
         rows: How many rows it keeps, when it was found damaged by a run that then went on; else None.
     """
 
     folder: Path
     layout: Layout
+    number: int = 0
     dropped: Any = None
     rows: int | None = None
 
     @classmethod
-    def create(cls, folder: Path, layout: Layout, dropped: Any = None) -> Table:
+    def create(cls, folder: Path, layout: Layout, number: int = 0, dropped: Any = None) -> Table:
         """A new table without rows, in a new directory."""
         folder.mkdir()
         for file in layout.files:
             Column.create(folder / file.name, file.dtype, file.shape)
         Column.create(folder / ORDER, *ENTRY)
-        return cls(folder, layout, dropped)
+        return cls(folder, layout, number, dropped)
 
     @classmethod
     def filled(cls, folder: Path, layout: Layout, events: Timeline, numbers: np.ndarray | None = None) -> Table:
         """A new table with events, and the number of each where it is not 0, in a new directory."""
         dropped = None if events.dropped is None else np.asarray(events.dropped).tolist()
-        table = cls.create(folder, layout, dropped)
+        table = cls.create(folder, layout, 0 if numbers is None else int(numbers[0]), dropped)
         with OpenFiles() as files:
             appender = Appender(table, files)
             if numbers is not None:
-                rows = np.flatnonzero(np.diff(numbers, prepend=0))
+                rows = np.flatnonzero(np.diff(numbers, prepend=numbers[0]))
                 appender.number(np.stack([rows, numbers[rows]], 1))
             appender.append(events)
         return table
@@ -84,7 +86,7 @@ class Table:
 
     def to_json(self) -> dict[str, Any]:
         """What the manifest says of it."""
-        found = {"folder": self.folder.name, "arrays": self.layout.to_json()}
+        found = {"folder": self.folder.name, "number": self.number, "arrays": self.layout.to_json()}
         more = {"dropped": self.dropped, "rows": self.rows}
         return found | {name: value for name, value in more.items() if value is not None}
 
@@ -101,9 +103,13 @@ class Table:
             raise ValueError(f"{found['folder']!r} is no directory of a table")
         if (dropped := found.get("dropped")) is not None:
             np.array(dropped, np.int32)
-        rows = found.get("rows")
+        rows, number = found.get("rows"), int(found["number"])
         return cls(
-            run / found["folder"], Layout.from_json(found["arrays"]), dropped, None if rows is None else int(rows)
+            run / found["folder"],
+            Layout.from_json(found["arrays"]),
+            number,
+            dropped,
+            None if rows is None else int(rows),
         )
 
 
@@ -123,7 +129,12 @@ class Rows:
         self.problem = next((column.problem for column in (*columns.values(), order) if column.problem), "")
         self.count = min(column.count for column in columns.values())
         self._entries = order.read()
-        if order.problem:  # Nobody knows when later rows came.
+        rows, numbers = self._entries[:, 0], self._entries[:, 1]
+        is_next = (np.diff(rows, prepend=0) >= 0) & (np.diff(numbers, prepend=table.number) > 0)
+        if not is_next.all():
+            self._entries = self._entries[: int(is_next.argmin())]
+            self.problem = self.problem or f"{order.path} is damaged: its numbers do not increase."
+        if order.problem or len(rows) > len(self._entries):  # Nobody knows when later rows came.
             self.count = min(self.count, int(self._entries[-1, 0]) if len(self._entries) else 0)
         if table.rows is not None and self.count >= table.rows:
             self.count, self.problem = table.rows, ""
@@ -136,17 +147,17 @@ class Rows:
     @property
     def last_number(self) -> int:
         """The largest number of a row."""
-        return int(self._entries[: self.numbered, 1].max(initial=0))
+        return int(self._entries[: self.numbered, 1].max(initial=self.table.number))
 
     @property
     def next_number(self) -> int:
         """The number of the row after the last one, as far as it is known."""
-        return int(self._entries[self._entries[:, 0] <= self.count, 1].max(initial=0))
+        return int(self._entries[self._entries[:, 0] <= self.count, 1].max(initial=self.table.number))
 
     def numbers(self) -> np.ndarray:
         """The number of each row, shape `(rows,)`: those with larger ones came later."""
         entries = self._entries[: self.numbered]
-        return np.repeat([0, *entries[:, 1]], np.diff(entries[:, 0], prepend=0, append=self.count))
+        return np.repeat([self.table.number, *entries[:, 1]], np.diff(entries[:, 0], prepend=0, append=self.count))
 
     def cut(self, last: int) -> None:
         """Forgets rows whose number is larger than this one."""
@@ -170,6 +181,7 @@ class Appender:
     Args:
         table: The table.
         files: Where its files are kept open.
+        durable: Whether rows are there for readers when they are on the disk, which is when `sync` returns.
 
     Attributes:
         table: The table.
@@ -180,11 +192,11 @@ class Appender:
         StorageError: It is damaged.
     """
 
-    def __init__(self, table: Table, files: OpenFiles):
+    def __init__(self, table: Table, files: OpenFiles, durable: bool = False):
         rows = table.look()
         if rows.problem:
             raise StorageError(rows.problem)
-        self.table, self._files, self._order = table, files, rows.order
+        self.table, self._files, self._durable, self._order = table, files, durable, rows.order
         self._name, self._changed = str(table.folder), 0
         self.sharing: list[Appender] = []
         self.is_latest = True
@@ -199,9 +211,9 @@ class Appender:
 
     @property
     def columns(self) -> Iterator[Column]:
-        """Its columns, and that of the numbers."""
-        yield from (column for _, column in self._columns)
+        """That of the numbers, and its columns."""
         yield self._order
+        yield from (column for _, column in self._columns)
 
     def append(self, events: Timeline, number: int | None = None) -> None:
         """Adds events as rows, with all of their arrays or not at all.
@@ -217,26 +229,30 @@ class Appender:
             self.number([(count, number)])
         try:
             for file, column in self._columns:
-                column.append(file.entries(events), self._files)
+                column.append(file.entries(events), self._files, not self._durable)
         except BaseException:
             self._cut(count)
             raise
 
-    def sync(self, durable: bool) -> None:
-        """Checks that its files are in its directory; and, if asked for, has what was written on the disk.
+    def sync(self) -> None:
+        """Checks that its files are in its directory; and, if they are durable, has the rows on the disk.
 
         Raises:
             StorageError: One was removed.
         """
         changed = os.stat(self._name).st_mtime_ns
-        if changed != self._changed or durable:
+        if changed != self._changed:
             for column in self.columns:
-                self._files.sync(column, durable)
+                column.check()
         self._changed = changed
+        if self._durable:
+            for act in (Column.sync, Column.tell, Column.sync):  # A row is whole before it is said to be there.
+                for column in self.columns:
+                    act(column, self._files)
 
     def number(self, entries: Any) -> None:
         """Says which numbers rows have that come: pairs of a row, from which on they have it, and a number."""
-        self._order.append(np.array(entries, ENTRY[0]).reshape(-1, 2), self._files)
+        self._order.append(np.array(entries, ENTRY[0]).reshape(-1, 2), self._files, not self._durable)
 
     def _cut(self, count: int) -> None:
         """Has further rows overwritten, of which not all arrays were written."""

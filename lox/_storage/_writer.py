@@ -119,12 +119,15 @@ class RunWriter:
         """The table for events like these, which is made if it is not there."""
         if layout not in self._appenders:
             with scratch(self.path) as folder:
-                table = Table.create(folder / "table", layout).move(self.path, len(self._tables))
+                shares = not layout.keys.isdisjoint(self._kept | self._of_key.keys())
+                self._number += shares
+                number = self._number if shares else 0
+                table = Table.create(folder / "table", layout, number).move(self.path, len(self._tables))
             if self._durable:
                 table.sync()
             self._tables.append(table)
             self._changed = True
-            self._open(table)
+            self._now_latest(self._open(table))
         return self._appenders[layout]
 
     def _append(self, to: Appender, events: Timeline) -> None:
@@ -132,15 +135,19 @@ class RunWriter:
         if to.is_latest:
             to.append(events)
             return
-        to.append(events, self._number + 1)
         self._number += 1
+        to.append(events, self._number)
+        self._now_latest(to)
+
+    def _now_latest(self, to: Appender) -> None:
+        """Has others begin a new number, when they get rows after this one."""
         to.is_latest = True
         for other in to.sharing:
             other.is_latest = False
 
-    def _open(self, table: Table) -> None:
+    def _open(self, table: Table) -> Appender:
         """Has events like those of a table appended to it."""
-        appender, keys = Appender(table, self._files), table.layout.keys
+        appender, keys = Appender(table, self._files, self._durable), table.layout.keys
         of_key = [self._of_key.setdefault(key, []) for key in keys]
         appender.sharing = [*dict.fromkeys(other for others in of_key for other in others)]
         appender.is_latest = not appender.sharing and keys.isdisjoint(self._kept)
@@ -154,6 +161,7 @@ class RunWriter:
             there = self._appenders.get(whole)
             if there is None or there.table.layout.mask is None:
                 self._appenders[whole] = appender
+        return appender
 
     def _open_all(self, say: Callable[[str], None]) -> None:
         """Opens the tables that are there. One that is damaged keeps the rows that are whole, and gets no others."""
@@ -183,7 +191,7 @@ class RunWriter:
             OSError: The disk fails.
         """
         unsynced, self._unsynced = self._unsynced, {}
-        each(lambda appender: appender.sync(self._durable), unsynced)
+        each(Appender.sync, unsynced)
 
     def last_steps(self) -> dict[str, np.ndarray]:
         """The largest counter `step` of each key that has one, of each batch element."""

@@ -140,8 +140,11 @@ class Files:
             try:
                 written = path.stat().st_mtime_ns
                 try:
-                    # Its directory may have been renamed, or copied.
-                    found[name] = dataclasses.replace(Card.from_json(path.read_text(encoding="utf-8")), name=name)
+                    text = path.read_text(encoding="utf-8")
+                    # What did not get to the disk before the power went says nothing; else the directory may have been
+                    # renamed, or copied.
+                    card = Card(name, "", written) if not text or "\0" in text else Card.from_json(text)
+                    found[name] = dataclasses.replace(card, name=name)
                 except (PermissionError, IsADirectoryError, ValueError) as error:
                     found[name] = Damaged(name, written, str(path), str(error))
             except FileNotFoundError:
