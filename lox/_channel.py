@@ -168,15 +168,16 @@ def release() -> None:
         wait()
 
 
-def wait() -> None:
-    """Waits until all has arrived that this thread has sent, and is taken on."""
+def wait(but: Any = None) -> None:
+    """Waits until all has arrived that this thread has sent, and is taken on, except by one that waits for itself."""
     with _lock:
         closed = list(_closed)
         _closed.clear()
     with interruptible(), patience():
         jax.effects_barrier()
     for each in members(waiting):
-        each.wait()
+        if each is not but:
+            each.wait()
     del closed  # No sooner: what is on its way finds its channel.
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 
 T = TypeVar("T", bound="Timeline")
 
@@ -105,13 +107,22 @@ def grouped(keys: Iterable[str], group: Callable[[str], Any]) -> list[list[str]]
 
 
 def merged(timelines: Sequence[Timeline]) -> list[Timeline]:
-    """Timelines, of which those are one that have the very same counters, mask and count of dropped events."""
+    """Timelines of arrays of NumPy, where those are one whose counters, mask and count of dropped events are equal."""
     if len(timelines) == 1:
         return [*timelines]
+    digests: dict[int, Any] = {}
+
+    def digest(array: Any) -> Any:
+        if array is not None and id(array) not in digests:
+            content = hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data, digest_size=16).digest()
+            digests[id(array)] = array.dtype, array.shape, content
+        return digests.get(id(array))
+
     of: dict[Any, list[Timeline]] = {}
     for each in timelines:
-        arrays = (each.mask, each.dropped, *(each.steps[name] for name in sorted(each.steps)))
-        of.setdefault((len(each), *sorted(each.steps), *map(id, arrays)), []).append(each)
+        names = sorted(each.steps)
+        arrays = (each.mask, each.dropped, *(each.steps[name] for name in names))
+        of.setdefault((len(each), *names, *map(digest, arrays)), []).append(each)
     return [alike[0] if len(alike) == 1 else _merged(alike) for alike in of.values()]
 
 

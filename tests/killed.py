@@ -195,7 +195,7 @@ class Checker:
             flushed = numbers[numbers < start + acknowledged]
             self._acknowledged[where] = np.append(self._acknowledged[where], flushed)
         self._processes += 1
-        for file in self.path.rglob("*.npy") if self._files else ():
+        for file in self.path.rglob("table-*/*.npy") if self._files else ():
             try:
                 np.load(file, allow_pickle=False)
             except (OSError, ValueError, EOFError):

@@ -1207,23 +1207,30 @@ def test_masks_that_come_and_go_are_two_tables(tmp_path):
 
 
 def test_a_key_of_several_log_calls_keeps_the_order_of_its_events(tmp_path):
-    calls = [{"x": 0}, {"x": 0, "y": 0}, {"x": 0.5}, {"y": 0, "z": 0}]
+    calls = [{"x": 0, "y": 0}, {"x": 0}, {"x": 0.5}, {"y": 0, "z": 0}]
     order = np.random.default_rng(0).integers(0, len(calls), 60)
     order[0] = 0
-    for start in range(0, 60, 20):  # The program is begun again.
+    for start in range(0, 60, 5):  # The program is begun again.
         with saver(tmp_path) as logger:
-            for place in range(start, start + 20):
-                logger.log(
-                    logger.init(7), {key: value + place for key, value in calls[order[place]].items()}, step=place
-                )
+            for place in range(start, start + 5):
+                values = {key: value + place for key, value in calls[order[place]].items()}
+                logger.log(logger.init(7), values, step=place)
                 if place % 3:
                     logger.flush()
     logs = lox.load(tmp_path)[RUN]
-    expected = {"x": [0, 1], "x#2": [2], "y": [1, 3], "z": [3]}
+    expected = {"x": [0, 1], "x#2": [2], "y": [0, 3], "z": [3]}
     for key, those in expected.items():
         places = np.flatnonzero(np.isin(order, those))
         assert_array_equal(logs.steps["step"][key], places)
         assert_array_equal(logs[key], places + 0.5 * (key == "x#2"))
+
+
+def test_what_a_killed_process_left_of_a_table_is_removed_by_the_next_one(tmp_path):
+    write(tmp_path, {"x": 1.0})
+    (tmp_path / RUN / f".{'0a' * 16}").mkdir()
+    (tmp_path / RUN / ".mine").mkdir()
+    write(tmp_path, {"x": 2.0})
+    assert {path.name for path in (tmp_path / RUN).iterdir()} == {"table-0", "manifest.json", ".mine"}
 
 
 def test_events_of_a_key_are_read_up_to_one_moment(tmp_path, monkeypatch):

@@ -283,6 +283,13 @@ def scratch(run: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def remove_scratch(run: Path) -> None:
+    """Removes what a process left that was killed while it had such a directory."""
+    for folder in run.glob(".*"):
+        if re.fullmatch(r"\.[0-9a-f]{32}", folder.name):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def tables_of(manifest: Mapping[str, Any], run: Path) -> list[Table]:
     """The tables of a run, by its manifest.
 

@@ -19,7 +19,7 @@ from lox._storage._column import OpenFiles
 from lox._storage._layout import Layout, storable
 from lox._storage._manifest import MANIFEST, new_manifest, read_manifest, to_json, was_cut_off, write_manifest
 from lox._storage._owner import Claim
-from lox._storage._table import Appender, Table, scratch, tables_of
+from lox._storage._table import Appender, Table, remove_scratch, scratch, tables_of
 from lox._timeline import Timeline
 
 
@@ -65,6 +65,7 @@ class RunWriter:
         path.mkdir(parents=True, exist_ok=True)
         self._claim = Claim(path, warn)
         try:
+            remove_scratch(path)
             self.is_new = not (path / MANIFEST).exists()
             if not self.is_new and was_cut_off(path):
                 self.is_new = True
@@ -153,6 +154,7 @@ class RunWriter:
         appender.is_latest = not appender.sharing and keys.isdisjoint(self._kept)
         for other in appender.sharing:
             other.sharing.append(appender)
+            other.is_latest = False
         for others in of_key:
             others.append(appender)
         self._appenders[table.layout] = appender

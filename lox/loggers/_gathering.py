@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from lox._concatenate import all_of, layout_of
 from lox._logdict import logdict, of_timelines
-from lox._timeline import Timeline
+from lox._timeline import Timeline, merged
 
 T = TypeVar("T")
 
@@ -34,8 +34,11 @@ def alike(items: Iterable[T], layout: Callable[[T], Any], keys: Callable[[T], se
 
 
 def joined(parts: Iterable[logdict]) -> Iterator[logdict]:
-    """Logs of arrays of NumPy, the events of each key in their order, where those that are alike become one."""
-    timelines = (timeline for logs in parts for timeline in logs._timelines)
+    """Logs of arrays of NumPy, the events of each key in their order, where those that are alike become one.
+
+    Keys that came with equal counters and masks stay together.
+    """
+    timelines = (timeline for logs in parts for timeline in merged(logs._timelines))
     for groups in alike(timelines, _layout, lambda timeline: {*timeline.values}):
         yield of_timelines(map(_one_after_the_other, groups))
 

@@ -315,7 +315,7 @@ class Logger(Writing):
         if _channel.patience.has_ended():
             return
         try:
-            _channel.flush()
+            _channel.wait(self._worker)
         finally:
             if not _channel.patience.has_ended():
                 self._worker.wait(self._sync)

@@ -61,3 +61,6 @@ if __name__ == "__main__":
         events, faults = faults_of(Path(folder), count)
         found = ", ".join(f"{number} {name}" for name, number in faults.counts().items())
         print(f"{count} kills, {events} acknowledged events: {found}")
+        for name, those in vars(faults).items():
+            for each in sorted(map(str, those))[:3]:
+                print(f"  {name}: {each}")
