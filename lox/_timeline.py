@@ -113,10 +113,12 @@ def merged(timelines: Sequence[Timeline]) -> list[Timeline]:
     digests: dict[int, Any] = {}
 
     def digest(array: Any) -> Any:
-        if array is not None and id(array) not in digests:
+        if array is None or array.dtype.hasobject:
+            return array if array is None else id(array)
+        if id(array) not in digests:
             content = hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data, digest_size=16).digest()
             digests[id(array)] = array.dtype, array.shape, content
-        return digests.get(id(array))
+        return digests[id(array)]
 
     of: dict[Any, list[Timeline]] = {}
     for each in timelines:

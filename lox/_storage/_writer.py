@@ -233,8 +233,10 @@ class RunWriter:
 
     def _write_manifest(self) -> None:
         if self._changed:
+            # A power failure may leave a new file empty: it must not be in the place of one that names tables.
+            durable = self._durable or bool(self._manifest["tables"])
             self._manifest["tables"] = [table.to_json() for table in self._tables]
-            write_manifest(self.path, self._manifest, self._durable)
+            write_manifest(self.path, self._manifest, durable)
             self._changed = False
 
     def close(self) -> None:
