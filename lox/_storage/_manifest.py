@@ -49,7 +49,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def is_run(path: Path) -> bool:
     """Whether a directory has the manifest of a run, which may be damaged, and not that of something else."""
     try:
-        return _is_of_lox(json.loads((path / MANIFEST).read_bytes()))
+        return _is_of_lox(json.loads((path / MANIFEST).read_bytes())) or any(path.glob("table-*"))
     except FileNotFoundError:
         return False
     except (OSError, ValueError, RecursionError):

@@ -192,8 +192,9 @@ def _rows(tables: list[Table]) -> list[Rows]:
     last = max((each.last_number for each in rows), default=0)
     if last:  # Whatever came before the row with this number is there by now.
         rows = [table.look() for table in tables]
+    known = {number for each in rows for number in each.all_numbers}
     for group in _sharing(rows):
-        until = min([last, *(each.next_number for each in group if each.problem)])
+        until = min([last, *(each.next_number(known) for each in group if each.problem)])
         for each in group:
             each.cut(until)
     return rows

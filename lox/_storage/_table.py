@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ from lox._storage._manifest import MANIFEST
 from lox._timeline import Timeline
 
 ORDER = "@@order.npy"
-"""The file of numbers of rows. An entry is a row and a number: rows from this one on have it. Keys that are in several
-tables have their events in the order of these numbers."""
+"""The file of numbers of rows, by which events of a key that is in several tables are in their order. An entry is how
+many rows there were and the number of the last ones; the next entry is of those after them. A table that shares no key
+has none. One that does has those rows that are in an entry: it is written after them."""
 
 ENTRY = np.dtype(np.int64), (2,)
 """The dtype and the shape of an entry."""
@@ -63,10 +64,10 @@ class Table:
         table = cls.create(folder, layout, 0 if numbers is None else int(numbers[0]), dropped)
         with OpenFiles() as files:
             appender = Appender(table, files)
-            if numbers is not None:
-                rows = np.flatnonzero(np.diff(numbers, prepend=numbers[0]))
-                appender.number(np.stack([rows, numbers[rows]], 1))
             appender.append(events)
+            if numbers is not None:
+                ends = np.flatnonzero(np.diff(numbers, append=numbers[-1] + 1))
+                appender.number(zip(ends + 1, numbers[ends], strict=True))
         return table
 
     def sync(self) -> None:
@@ -80,9 +81,10 @@ class Table:
 
     def look(self) -> Rows:
         """What is there of it."""
+        order = Column.find(self.folder / ORDER, *ENTRY)  # First: rows that are in it are there by then.
         files = self.layout.files
         columns = {file.name: Column.find(self.folder / file.name, file.dtype, file.shape) for file in files}
-        return Rows(self, columns, Column.find(self.folder / ORDER, *ENTRY))  # A number is there before its row.
+        return Rows(self, columns, order)
 
     def to_json(self) -> dict[str, Any]:
         """What the manifest says of it."""
@@ -126,38 +128,57 @@ class Rows:
 
     def __init__(self, table: Table, columns: dict[str, Column], order: Column):
         self.table, self.columns, self.order = table, columns, order
-        self.problem = next((column.problem for column in (*columns.values(), order) if column.problem), "")
         self.count = min(column.count for column in columns.values())
-        self._entries = order.read()
-        rows, numbers = self._entries[:, 0], self._entries[:, 1]
-        is_next = (np.diff(rows, prepend=0) >= 0) & (np.diff(numbers, prepend=table.number) > 0)
-        if not is_next.all():
-            self._entries = self._entries[: int(is_next.argmin())]
-            self.problem = self.problem or f"{order.path} is damaged: its numbers do not increase."
-        if order.problem or len(rows) > len(self._entries):  # Nobody knows when later rows came.
-            self.count = min(self.count, int(self._entries[-1, 0]) if len(self._entries) else 0)
+        self.problem = next((column.problem for column in columns.values() if column.problem), "")
+        self._entries = self._read(order)
+        if len(self._entries) or order.problem:
+            numbered = int(self._entries[-1, 0]) if len(self._entries) else 0
+            if self.count >= numbered:
+                self.count, self.problem = numbered, order.problem
+            elif not self.problem:
+                self.problem = f"{table.folder} is damaged: it has {self.count} rows of {numbered}."
         if table.rows is not None and self.count >= table.rows:
             self.count, self.problem = table.rows, ""
 
+    def _read(self, order: Column) -> np.ndarray:
+        """The entries of the numbers, up to one that cannot be."""
+        entries = order.read()
+        ends, numbers = entries[:, 0], entries[:, 1]
+        is_next = (np.diff(ends, prepend=0) >= 0) & (np.diff(numbers, prepend=self.table.number - 1) > 0)
+        if not is_next.all() and not order.problem:
+            order.problem = f"{order.path} is damaged: its numbers do not increase."
+        return entries if is_next.all() else entries[: int(is_next.argmin())]
+
     @property
-    def numbered(self) -> int:
-        """How many entries say the numbers of rows that are there. One may be of a row that was not written."""
-        return int(np.count_nonzero(self._entries[:, 0] < self.count))
+    def entries(self) -> list[tuple[int, int]]:
+        """How many rows there are with each number and the ones before it, and the number."""
+        found = [(int(end), int(number)) for end, number in self._entries if end <= self.count]
+        return found or [(self.count, self.table.number)]
 
     @property
     def last_number(self) -> int:
         """The largest number of a row."""
-        return int(self._entries[: self.numbered, 1].max(initial=self.table.number))
+        return self.entries[-1][1]
 
     @property
-    def next_number(self) -> int:
-        """The number of the row after the last one, as far as it is known."""
-        return int(self._entries[self._entries[:, 0] <= self.count, 1].max(initial=self.table.number))
+    def all_numbers(self) -> set[int]:
+        """The numbers of rows, also of those that are not whole."""
+        return {self.table.number, *self._entries[:, 1].tolist()}
+
+    def next_number(self, known: Container[int]) -> int:
+        """The number of the row after the last one; where it is lost, the first that is not known in other tables."""
+        later = self._entries[self._entries[:, 0] > self.count, 1]
+        if len(later):
+            return int(later[0])
+        if not self.count:
+            return self.table.number
+        return next(number for number in itertools.count(self.last_number + 1) if number not in known)
 
     def numbers(self) -> np.ndarray:
         """The number of each row, shape `(rows,)`: those with larger ones came later."""
-        entries = self._entries[: self.numbered]
-        return np.repeat([self.table.number, *entries[:, 1]], np.diff(entries[:, 0], prepend=0, append=self.count))
+        if not len(self._entries):
+            return np.full(self.count, self.table.number)
+        return np.repeat(self._entries[:, 1], np.diff(np.minimum(self._entries[:, 0], self.count), prepend=0))
 
     def cut(self, last: int) -> None:
         """Forgets rows whose number is larger than this one."""
@@ -202,7 +223,11 @@ class Appender:
         self.is_latest = True
         self._columns = [(file, rows.columns[file.name]) for file in table.layout.files]
         self._cut(rows.count)
-        self._order.count = rows.numbered
+        self._number = rows.last_number
+        self._unsaid: list[tuple[int, int]] = []
+        entries = rows.entries if rows.order.count else []
+        self._order.count = len(entries)
+        self._said = entries[-1][1] if entries else None
 
     @property
     def count(self) -> int:
@@ -211,9 +236,9 @@ class Appender:
 
     @property
     def columns(self) -> Iterator[Column]:
-        """That of the numbers, and its columns."""
-        yield self._order
+        """Its columns, and that of the numbers."""
         yield from (column for _, column in self._columns)
+        yield self._order
 
     def append(self, events: Timeline, number: int | None = None) -> None:
         """Adds events as rows, with all of their arrays or not at all.
@@ -225,14 +250,48 @@ class Appender:
         count, mask = self.count, self.table.layout.mask
         if mask is not None and events.mask is None:
             events = dataclasses.replace(events, mask=np.ones((len(events), *mask.shape), bool))
-        if number is not None:
-            self.number([(count, number)])
         try:
             for file, column in self._columns:
                 column.append(file.entries(events), self._files, not self._durable)
+            if self.is_numbered:
+                self.number([(self.count, self._number if number is None else number)])
         except BaseException:
             self._cut(count)
             raise
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether its rows are in entries of numbers."""
+        return bool(self._order.count or self._unsaid)
+
+    def number(self, entries: Iterable[tuple[int, int]]) -> None:
+        """Says which numbers rows have: pairs of how many rows there are, and the number of the last ones."""
+        for entry in entries:
+            if self._unsaid and self._unsaid[-1][1] == entry[1]:
+                self._unsaid.pop()
+            self._unsaid.append(entry)
+            self._number = entry[1]
+        if not self._durable:
+            self._say_numbers()
+
+    def share(self) -> None:
+        """Has its rows numbered, since another table has one of its keys."""
+        if not self.is_numbered:
+            self.number([(self.count, self._number)])
+
+    def _say_numbers(self) -> None:
+        """Writes the entries that are new. The first one may be the last one that is there, with more rows."""
+        unsaid, self._unsaid = self._unsaid, []
+        there = self._order.count
+        if unsaid and unsaid[0][1] == self._said:
+            self._order.count -= 1
+        try:
+            self._order.append(np.array(unsaid, ENTRY[0]).reshape(-1, 2), self._files)
+        except BaseException:
+            self._order.count = there
+            raise
+        if unsaid:
+            self._said = unsaid[-1][1]
 
     def sync(self) -> None:
         """Checks that its files are in its directory; and, if they are durable, has the rows on the disk.
@@ -246,13 +305,12 @@ class Appender:
                 column.check()
         self._changed = changed
         if self._durable:
+            columns = [column for _, column in self._columns]
             for act in (Column.sync, Column.tell, Column.sync):  # A row is whole before it is said to be there.
-                for column in self.columns:
+                for column in columns:
                     act(column, self._files)
-
-    def number(self, entries: Any) -> None:
-        """Says which numbers rows have that come: pairs of a row, from which on they have it, and a number."""
-        self._order.append(np.array(entries, ENTRY[0]).reshape(-1, 2), self._files, not self._durable)
+            self._say_numbers()
+            self._order.sync(self._files)
 
     def _cut(self, count: int) -> None:
         """Has further rows overwritten, of which not all arrays were written."""

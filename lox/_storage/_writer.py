@@ -155,6 +155,9 @@ class RunWriter:
         for other in appender.sharing:
             other.sharing.append(appender)
             other.is_latest = False
+            other.share()
+        if not appender.is_latest:
+            appender.share()
         for others in of_key:
             others.append(appender)
         self._appenders[table.layout] = appender
