@@ -1404,3 +1404,8 @@ def test_of_tables_that_share_a_key_the_prefix_ends_where_the_first_is_damaged(t
     with pytest.warns(lox.StorageWarning, match="3 whole entries of 5"):
         logs = lox.load(tmp_path, damaged="prefix")[RUN]
     assert logs["x"].tolist() == [*range(7)] and logs["y"].tolist() == [1, 3, 5] and len(logs["z"]) == 10
+    with pytest.warns(lox.LoggerWarning, match="goes on with the 3 rows"), saver(tmp_path) as logger:
+        logger.log(logger.init(7), {"x": 10}, step=10)
+        logger.log(logger.init(7), {"x": 11, "y": 11}, step=11)
+    logs = lox.load(tmp_path)[RUN]
+    assert logs["x"].tolist() == [0, 1, 2, 3, 4, 5, 6, 8, 10, 11] and logs["y"].tolist() == [1, 3, 5, 11]

@@ -122,6 +122,7 @@ class Rows:
         table: The table.
         columns: Its columns, by the names of their files.
         order: The column of their numbers.
+        entries: What is in it, shape `(entries, 2)`.
         count: How many there are of which all arrays are whole.
         problem: What is damaged, or the empty text.
     """
@@ -130,9 +131,9 @@ class Rows:
         self.table, self.columns, self.order = table, columns, order
         self.count = min(column.count for column in columns.values())
         self.problem = next((column.problem for column in columns.values() if column.problem), "")
-        self._entries = self._read(order)
-        if len(self._entries) or order.problem:
-            numbered = int(self._entries[-1, 0]) if len(self._entries) else 0
+        self.entries = self._read(order)
+        if len(self.entries) or order.problem:
+            numbered = int(self.entries[-1, 0]) if len(self.entries) else 0
             if self.count >= numbered:
                 self.count, self.problem = numbered, order.problem
             elif not self.problem:
@@ -150,24 +151,20 @@ class Rows:
         return entries if is_next.all() else entries[: int(is_next.argmin())]
 
     @property
-    def entries(self) -> list[tuple[int, int]]:
-        """How many rows there are with each number and the ones before it, and the number."""
-        found = [(int(end), int(number)) for end, number in self._entries if end <= self.count]
-        return found or [(self.count, self.table.number)]
-
-    @property
     def last_number(self) -> int:
-        """The largest number of a row."""
-        return self.entries[-1][1]
+        """The number of the last row."""
+        if not self.count or not len(self.entries):
+            return self.table.number
+        return int(self.entries[np.searchsorted(self.entries[:, 0], self.count), 1])
 
     @property
     def all_numbers(self) -> set[int]:
         """The numbers of rows, also of those that are not whole."""
-        return {self.table.number, *self._entries[:, 1].tolist()}
+        return {self.table.number, *self.entries[:, 1].tolist()}
 
     def next_number(self, known: Container[int]) -> int:
         """The number of the row after the last one; where it is lost, the first that is not known in other tables."""
-        later = self._entries[self._entries[:, 0] > self.count, 1]
+        later = self.entries[self.entries[:, 0] > self.count, 1]
         if len(later):
             return int(later[0])
         if not self.count:
@@ -176,9 +173,9 @@ class Rows:
 
     def numbers(self) -> np.ndarray:
         """The number of each row, shape `(rows,)`: those with larger ones came later."""
-        if not len(self._entries):
+        if not len(self.entries):
             return np.full(self.count, self.table.number)
-        return np.repeat(self._entries[:, 1], np.diff(np.minimum(self._entries[:, 0], self.count), prepend=0))
+        return np.repeat(self.entries[:, 1], np.diff(np.minimum(self.entries[:, 0], self.count), prepend=0))
 
     def cut(self, last: int) -> None:
         """Forgets rows whose number is larger than this one."""
@@ -225,9 +222,8 @@ class Appender:
         self._cut(rows.count)
         self._number = rows.last_number
         self._unsaid: list[tuple[int, int]] = []
-        entries = rows.entries if rows.order.count else []
-        self._order.count = len(entries)
-        self._said = entries[-1][1] if entries else None
+        self._order.count = len(rows.entries)
+        self._said = rows.last_number if len(rows.entries) else None
 
     @property
     def count(self) -> int:
@@ -299,7 +295,10 @@ class Appender:
         Raises:
             StorageError: One was removed.
         """
-        changed = os.stat(self._name).st_mtime_ns
+        try:
+            changed = os.stat(self._name).st_mtime_ns
+        except FileNotFoundError:
+            raise StorageError(f"{self._name} was removed while a logger writes it.") from None
         if changed != self._changed:
             for column in self.columns:
                 column.check()

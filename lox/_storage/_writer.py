@@ -120,7 +120,7 @@ class RunWriter:
         """The table for events like these, which is made if it is not there."""
         if layout not in self._appenders:
             with scratch(self.path) as folder:
-                shares = not layout.keys.isdisjoint(self._kept | self._of_key.keys())
+                shares = not (layout.keys.isdisjoint(self._of_key) and layout.keys.isdisjoint(self._kept))
                 self._number += shares
                 number = self._number if shares else 0
                 table = Table.create(folder / "table", layout, number).move(self.path, len(self._tables))
@@ -173,7 +173,7 @@ class RunWriter:
         self._files.close(column for appender in self._appenders.values() for column in appender.columns)
         self._appenders, self._of_key, self._unsynced = {}, {}, {}
         rows = [table.look() for table in self._tables]
-        self._number = max((each.last_number for each in rows), default=0)
+        self._number = max((number for each in rows for number in each.all_numbers), default=0)
         for place, each_rows in enumerate(rows):
             if each_rows.problem:
                 self._tables[place] = dataclasses.replace(each_rows.table, rows=each_rows.count)
