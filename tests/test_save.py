@@ -548,9 +548,9 @@ def test_two_processes_do_not_write_one_run(tmp_path):
     assert lox.load(runs)[RUN]["x"][-1] == -1
 
 
-def claim_of(process, host=None):
+def claim_of(process, host=None, **more):
     """What says that a process writes a run."""
-    return json.dumps({"process": process, "host": host or socket.gethostname(), "id": "another"})
+    return json.dumps({"process": process, "host": host or socket.gethostname(), "id": "another", **more})
 
 
 def unreachable(process, signal):
@@ -563,6 +563,8 @@ def unreachable(process, signal):
         (claim_of(os.getpid()), os.kill, True),
         (claim_of(1), unreachable, False),
         (claim_of(2**30), os.kill, True),
+        (claim_of(os.getppid(), started="0"), os.kill, True),
+        (claim_of(os.getppid(), boot="another"), os.kill, True),
         (claim_of(2**30, "elsewhere"), os.kill, False),
         ("", os.kill, True),
         ('{"process": 1', os.kill, True),
@@ -571,6 +573,8 @@ def unreachable(process, signal):
         "one of the same number",
         "another user's",
         "a dead one",
+        "one whose number is in use again",
+        "one before the machine was started again",
         "on another host",
         "torn at once",
         "torn",
