@@ -101,8 +101,8 @@ def _flushed(folder: Path) -> Table:
     }
     rows = _per_event(savers, 20)
     note = (
-        "Each survives a killed process and not a power cut: SQLite with journal_mode=WAL and synchronous=OFF. A flush of "
-        "a logger waits for its thread."
+        "Each survives a killed process and not a power cut: SQLite with journal_mode=WAL and synchronous=OFF. A flush "
+        "of a logger waits for its thread."
     )
     return Table("A scalar with a step, flushed after each event", ("saver", "us per event", "target"), rows, note)
 

@@ -1318,7 +1318,7 @@ def test_a_directory_that_is_made_again_gets_no_events_of_the_old_one(tmp_path):
     assert_array_equal(lox.load(tmp_path)[RUN]["x"], np.arange(1000.0))
 
 
-def test_a_file_that_is_removed_while_a_logger_writes_it_is_an_error_of_flush(tmp_path):
+def test_a_file_that_is_removed_while_a_logger_writes_it_is_an_error(tmp_path):
     logger = saver(tmp_path)
     for value, other in ((1.0, False), (2.0, True), (3.0, False)):
         if other:  # Files of others are no matter.
@@ -1328,8 +1328,7 @@ def test_a_file_that_is_removed_while_a_logger_writes_it_is_an_error_of_flush(tm
     (tmp_path / RUN / TABLE / "x.npy").unlink()
     logger.log(logger.init(7), logs_of({"x": [4.0]}))
     with pytest.raises(lox.StorageError, match=r"x\.npy was removed"):
-        logger.flush()
-    logger.close()
+        logger.close()
 
 
 def test_a_claim_without_hard_links(tmp_path, monkeypatch):

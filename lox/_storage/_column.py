@@ -37,12 +37,13 @@ class Column:
         problem: Why there are fewer than there should be, where the file is damaged; else the empty text.
     """
 
-    __slots__ = ("path", "dtype", "shape", "count", "problem", "_header", "_entry", "_file")
+    __slots__ = ("path", "dtype", "shape", "count", "problem", "_header", "_start", "_entry", "_file")
 
     def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...]):
         self.path, self.dtype, self.shape = path, dtype, shape
         self.count, self.problem = 0, ""
         self._header = _header(dtype, shape)
+        self._start = len(self._header)
         self._entry = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         self._file: tuple[int, int] | None = None
 
@@ -96,15 +97,16 @@ class Column:
             tells: Whether the file says now how many there are.
         """
         data = np.ascontiguousarray(entries, self.dtype)
-        if data.nbytes:
-            _write(files.of(self), data, len(self._header) + self.count * self._entry)
+        size = data.nbytes
+        if size:
+            _write(files.of(self), data, size, self._start + self.count * self._entry)
         self.count += len(data)
         if tells:
             self.tell(files)
 
     def tell(self, files: OpenFiles) -> None:
         """Has the file say how many entries there are."""
-        _write(files.of(self), b"%*d" % (COUNT_BYTES, self.count), COUNT_AT)
+        _write(files.of(self), b"%24d" % self.count, COUNT_BYTES, COUNT_AT)
 
     def sync(self, files: OpenFiles) -> None:
         """Has what was written on the disk."""
@@ -218,8 +220,7 @@ else:  # On Windows.
         return os.write(file, data)
 
 
-def _write(file: int, data: Any, offset: int) -> None:
+def _write(file: int, data: Any, size: int, offset: int) -> None:
     written = _write_at(file, data, offset)
-    whole = memoryview(data).nbytes
-    while written < whole:  # One call of the system writes at most 2 GB, and less on a disk that is nearly full.
+    while written < size:  # One call of the system writes at most 2 GB, and less on a disk that is nearly full.
         written += _write_at(file, memoryview(data).cast("B")[written:], offset + written)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+import jax.numpy as jnp
 import numpy as np
 
 from lox._distributions import Distribution, as_json, from_json
@@ -137,6 +138,29 @@ class Layout:
             tuple((key, *_kind(array), made.get(key)) for key, array in timeline.values.items()),
         )
 
+    def fits(self, timeline: Timeline) -> bool:
+        """Whether it is that of the events of a timeline. It looks at the arrays only, which `of` does not."""
+        steps, mask, values = self._dtypes
+        if len(values) != len(timeline.values) or len(steps) != len(timeline.steps):
+            return False
+        if timeline.distributions or mask != (None if timeline.mask is None else timeline.mask.shape[1:]):
+            return False
+        for dtypes, arrays in ((steps, timeline.steps), (values, timeline.values)):
+            for name, dtype, shape in dtypes:
+                array = arrays.get(name)
+                if type(array) is not np.ndarray or array.dtype is not dtype or array.shape[1:] != shape:
+                    return False
+        return True
+
+    @functools.cached_property
+    def _dtypes(self) -> tuple[Any, ...]:
+        """The dtypes and shapes of counters and values, each dtype as the object of NumPy; and the shape of the mask."""
+        steps, values = (
+            [(part.name, _native(part), part.shape) for part in self.parts if part.kind == kind]
+            for kind in ("step", "value")
+        )
+        return steps, None if self.mask is None else self.mask.shape, values
+
     @functools.cached_property
     def keys(self) -> frozenset[str]:
         """Its keys."""
@@ -214,6 +238,11 @@ def _layout(steps: tuple[Any, ...], batch: tuple[int, ...] | None, values: tuple
 
 def _kind(array: Any) -> tuple[np.dtype, str | None, tuple[int, ...]]:
     return array.dtype, None if type(array) is np.ndarray else impl_of(array), array.shape[1:]
+
+
+def _native(part: Part) -> np.dtype | None:
+    """The dtype of an array; None where `Layout.fits` does not know it."""
+    return None if part.distribution is not None or part.dtype.startswith("key<") else np.dtype(jnp.dtype(part.dtype))
 
 
 def _name(found: tuple[Any, ...]) -> str:

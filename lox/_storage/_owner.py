@@ -72,7 +72,7 @@ class Claim:
                 run, or this is a copy of the process that claimed it.
         """
         try:
-            if _identity(os.stat(self._name)) == self._is and os.getpid() == self._process:
+            if os.getpid() == self._process and _identity(os.stat(self._name)) == self._is:
                 return
         except FileNotFoundError:
             raise StorageError(

@@ -215,7 +215,6 @@ class Appender:
         if rows.problem:
             raise StorageError(rows.problem)
         self.table, self._files, self._durable, self._order = table, files, durable, rows.order
-        self._name, self._changed = str(table.folder), 0
         self.sharing: list[Appender] = []
         self.is_latest = True
         self._columns = [(file, rows.columns[file.name]) for file in table.layout.files]
@@ -290,19 +289,7 @@ class Appender:
             self._said = unsaid[-1][1]
 
     def sync(self) -> None:
-        """Checks that its files are in its directory; and, if they are durable, has the rows on the disk.
-
-        Raises:
-            StorageError: One was removed.
-        """
-        try:
-            changed = os.stat(self._name).st_mtime_ns
-        except FileNotFoundError:
-            raise StorageError(f"{self._name} was removed while a logger writes it.") from None
-        if changed != self._changed:
-            for column in self.columns:
-                column.check()
-        self._changed = changed
+        """Has the rows on the disk, if they are durable."""
         if self._durable:
             columns = [column for _, column in self._columns]
             for act in (Column.sync, Column.tell, Column.sync):  # A row is whole before it is said to be there.
@@ -310,6 +297,15 @@ class Appender:
                     act(column, self._files)
             self._say_numbers()
             self._order.sync(self._files)
+
+    def check(self) -> None:
+        """Checks that its files are where they were.
+
+        Raises:
+            StorageError: One was removed.
+        """
+        for column in self.columns:
+            column.check()
 
     def _cut(self, count: int) -> None:
         """Has further rows overwritten, of which not all arrays were written."""

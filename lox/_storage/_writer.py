@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from lox._storage._manifest import MANIFEST, new_manifest, read_manifest, to_jso
 from lox._storage._owner import Claim
 from lox._storage._table import Appender, Table, remove_scratch, scratch, tables_of
 from lox._timeline import Timeline
+
+CHECK_AFTER = 0.1
+"""How many seconds pass at least until files are looked for again, which costs as much as an event."""
 
 
 class RunWriter:
@@ -60,8 +64,10 @@ class RunWriter:
         self._files, self._durable = OpenFiles() if files is None else files, durable
         self._appenders: dict[Layout, Appender] = {}
         self._of_key: dict[str, list[Appender]] = {}
-        self._unsynced: dict[Appender, None] = {}
+        self._written: dict[Appender, None] = {}
+        self._checked = 0.0
         self._kept: set[str] = set()
+        self._last: Appender | None = None
         path.mkdir(parents=True, exist_ok=True)
         self._claim = Claim(path, warn)
         try:
@@ -110,10 +116,16 @@ class RunWriter:
             StorageError: The run is not this process's to write any more, or its files are not those that were left.
         """
         self._claim.check()
+        if len(logs._timelines) == 1 and self._last is not None:  # Nearly all events are like the one before.
+            (timeline,) = logs._timelines
+            if self._last.table.layout.fits(timeline):
+                self._append(self._last, timeline)
+                return
         events, errors = storable(logs)
         placed = [(self._place(layout), timeline) for layout, timeline in events]
         self._write_manifest()
         each(lambda one: self._append(*one), placed)
+        self._last = placed[-1][0] if placed else None
         raise_first(errors)
 
     def _place(self, layout: Layout) -> Appender:
@@ -132,7 +144,7 @@ class RunWriter:
         return self._appenders[layout]
 
     def _append(self, to: Appender, events: Timeline) -> None:
-        self._unsynced[to] = None
+        self._written[to] = None
         if to.is_latest:
             to.append(events)
             return
@@ -171,7 +183,7 @@ class RunWriter:
     def _open_all(self, say: Callable[[str], None]) -> None:
         """Opens the tables that are there. One that is damaged keeps the rows that are whole, and gets no others."""
         self._files.close(column for appender in self._appenders.values() for column in appender.columns)
-        self._appenders, self._of_key, self._unsynced = {}, {}, {}
+        self._appenders, self._of_key, self._written, self._last = {}, {}, {}, None
         rows = [table.look() for table in self._tables]
         self._number = max((number for each in rows for number in each.all_numbers), default=0)
         for place, each_rows in enumerate(rows):
@@ -189,14 +201,22 @@ class RunWriter:
                 self._open(table)
 
     def sync(self) -> None:
-        """Checks that what was written is in the directory of the run; and, if asked for, has it on the disk.
+        """Has what was written on the disk, if that was asked for; and checks now and then that it is in the run.
 
         Raises:
             StorageError: Files were removed meanwhile.
             OSError: The disk fails.
         """
-        unsynced, self._unsynced = self._unsynced, {}
-        each(Appender.sync, unsynced)
+        if self._durable:
+            for appender in self._written:
+                appender.sync()
+        if self._durable or time.monotonic() - self._checked > CHECK_AFTER:
+            self._check_written()
+
+    def _check_written(self) -> None:
+        """Checks that the files are there to which rows were written since the last time."""
+        written, self._written, self._checked = self._written, {}, time.monotonic()
+        each(Appender.check, written)
 
     def last_steps(self) -> dict[str, np.ndarray]:
         """The largest counter `step` of each key that has one, of each batch element."""
@@ -243,6 +263,13 @@ class RunWriter:
             self._changed = False
 
     def close(self) -> None:
-        """Lets another process write the run."""
-        self._files.close(column for appender in self._appenders.values() for column in appender.columns)
-        self._claim.release()
+        """Lets another process write the run.
+
+        Raises:
+            StorageError: Files were removed while they were written.
+        """
+        try:
+            self._check_written()
+        finally:
+            self._files.close(column for appender in self._appenders.values() for column in appender.columns)
+            self._claim.release()

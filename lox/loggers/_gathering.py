@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from lox._concatenate import all_of, layout_of
@@ -33,11 +33,14 @@ def alike(items: Iterable[T], layout: Callable[[T], Any], keys: Callable[[T], se
         yield [*groups.values()]
 
 
-def joined(parts: Iterable[logdict]) -> Iterator[logdict]:
+def joined(parts: Sequence[logdict]) -> Iterator[logdict]:
     """Logs of arrays of NumPy, the events of each key in their order, where those that are alike become one.
 
     Keys that came with equal counters and masks stay together.
     """
+    if len(parts) == 1:
+        yield parts[0]
+        return
     timelines = (timeline for logs in parts for timeline in merged(logs._timelines))
     for groups in alike(timelines, _layout, lambda timeline: {*timeline.values}):
         yield of_timelines(map(_one_after_the_other, groups))
