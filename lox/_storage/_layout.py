@@ -154,7 +154,7 @@ class Layout:
 
     @functools.cached_property
     def _dtypes(self) -> tuple[Any, ...]:
-        """The dtypes and shapes of counters and of values, with the objects that NumPy has of dtypes; that of the mask."""
+        """What `fits` compares: names, dtypes and shapes of counters and of values, and the shape of the mask."""
         steps, values = (
             [(part.name, _native(part), part.shape) for part in self.parts if part.kind == kind]
             for kind in ("step", "value")
