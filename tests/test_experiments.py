@@ -141,7 +141,7 @@ def test_nothing_is_made_before_the_first_logs(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", ".a", "a ", "ä", "a\n", "x" * 101, "latest"])
+@pytest.mark.parametrize("name", ["", "a/b", "..", ".a", "a ", "ä", "a\n", "x" * 101, "latest", "nul", "COM1.a"])
 def test_names_that_not_every_file_system_takes(tmp_path, name):
     with pytest.raises(lox.LogValueError, match="name="):
         SaveLogger(tmp_path, name=name)

@@ -397,7 +397,7 @@ def test_any_text_may_be_the_name_of_a_run(tmp_path, title):
 
 
 def test_a_run_may_have_the_name_of_a_file_of_its_experiment(tmp_path):
-    titles = ["experiment.json", "Experiment.JSON", "tensorboard.json", "manifest.json", "owner.json"]
+    titles = ["experiment.json", "Experiment.JSON", "tensorboard.json", "manifest.json", "owner.json", "con", "NUL.x"]
     with MultiLogger(SaveLogger(tmp_path), TensorBoardLogger(tmp_path), name="a") as logger:
         for title in titles:
             logger.log(logger.init(7, name=title), {"x": 1.0})

@@ -14,6 +14,7 @@ names it, so that a column which is gone, or shorter than it says, is damaged.
 """
 
 from lox._storage._column import OpenFiles as OpenFiles
+from lox._storage._devices import is_of_device as is_of_device
 from lox._storage._manifest import MANIFEST as MANIFEST
 from lox._storage._manifest import read_manifest as read_manifest
 from lox._storage._owner import is_written as is_written

@@ -17,6 +17,7 @@ from lox._distributions import Distribution, as_json, from_json
 from lox._exceptions import LogDataError
 from lox._keys import impl_of
 from lox._logdict import logdict
+from lox._storage._devices import is_of_device
 from lox._storage._dtypes import as_stored, can_be_stored, from_stored, name_of, stored_dtype
 from lox._timeline import Timeline, merged
 
@@ -28,9 +29,6 @@ APART = 8
 
 TOGETHER = 512
 """So many keys are side by side in one file at most."""
-
-NAMES_OF_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)")
-"""The names of files that Windows keeps for itself."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,7 +273,7 @@ def file_name(name: str) -> str:
     found = re.sub(rb"[^a-z0-9_-]", lambda byte: b"%%%02x" % byte[0][0], name.encode("utf-8", "surrogatepass")).decode()
     if len(found) > 120:
         found = f"{found[:80]}~{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
-    if NAMES_OF_DEVICES.fullmatch(found):
+    if is_of_device(found):
         found = f"%{ord(found[0]):02x}{found[1:]}"
     return found or "%"
 

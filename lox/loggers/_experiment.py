@@ -16,6 +16,7 @@ from typing import Any
 from lox._arguments import describe
 from lox._exceptions import LogDataError, LoggerWarning, LogValueError
 from lox._run_all import raise_first
+from lox._storage import is_of_device
 from lox.loggers._cards import Card, Cards, Damaged, Known
 
 LATEST = "latest"
@@ -240,7 +241,7 @@ def default_name() -> str:
 def experiment_name(text: str) -> str:
     """A name that an experiment can have, of any text."""
     name = re.sub(r"[^A-Za-z0-9_,=+@.-]", "-", text)[: LONGEST - 10].rstrip(".")
-    return name if NAMES.fullmatch(name) and name != LATEST else f"_{name}"
+    return name if NAMES.fullmatch(name) and name != LATEST and not is_of_device(name) else f"_{name}"
 
 
 def _numbered(name: str) -> Iterator[str]:
@@ -254,10 +255,11 @@ def _check_name(word: str, name: Any) -> None:
         return
     if not isinstance(name, str):
         raise LogDataError(f"{word}= of a logger is text, got {describe(name)}.")
-    if not NAMES.fullmatch(name) or (word == "name" and len(name) > LONGEST):
+    if not NAMES.fullmatch(name) or is_of_device(name) or (word == "name" and len(name) > LONGEST):
         raise LogValueError(
             f"{word}={name!r} is not the name of an experiment: it has 1 to {LONGEST} letters, digits and characters "
-            "of ' _.,=+@-', does not begin or end with a space or a dot, and does not end with '.json'."
+            "of ' _.,=+@-', does not begin or end with a space or a dot, does not end with '.json', and is no name "
+            "that Windows has for a device, such as 'con'."
         )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from lox._host_values import shortest
+from lox._storage import is_of_device
 
 DIGITS = 6
 """How many hexadecimal digits of the identity a stored name has, unless two names are then equal."""
@@ -82,7 +83,8 @@ def stored_names(words: Sequence[int], config: Mapping[str, Any], name: str | No
     """
     if name is not None:
         readable = _safe(name, LONGEST)
-        if readable == name and not name.lower().endswith(".json"):  # As files of lox beside the runs do.
+        # Files of lox beside the runs end so.
+        if readable == name and not name.lower().endswith(".json") and not is_of_device(name):
             yield name
     else:
         seed = seed_of(words)
