@@ -109,7 +109,7 @@ def test_two_interrupts_end_a_program_whose_sink_blocks(loggers, end, gathers):
             for _ in range(2):
                 time.sleep(0.3)
                 process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=5)
+            _, errors = process.communicate(timeout=60)
         finally:
             process.kill()
     count = 5 * loggers.count("Blocked")
