@@ -99,9 +99,9 @@ def test_a_logger_gets_all_lanes_in_one_call(buffer):
     calls = []
 
     class Counting(lox.loggers.MemoryLogger):
-        def _deliver(self, task):
-            calls.append(task)
-            super()._deliver(task)
+        def _deliver(self, act, *args):
+            calls.append(act)
+            super()._deliver(act, *args)
 
     def run(key, x):
         def step(x, _):

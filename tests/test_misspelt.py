@@ -154,7 +154,7 @@ def test_signatures_stay_as_they_are():
         parameters = inspect.signature(function).parameters.values()
         assert next(iter(parameters)).name == "fun"
         assert not any(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters)
-    assert list(inspect.signature(LOGGERS.SaveLogger).parameters) == ["path", "options"]
+    assert list(inspect.signature(LOGGERS.SaveLogger).parameters) == ["path", "durable", "options"]
 
 
 LOGS = lox.logdict(
