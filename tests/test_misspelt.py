@@ -88,7 +88,7 @@ CALLS = {
     ),
     "SaveLogger, a second one": (
         lambda: LOGGERS.SaveLogger("a", "continue"),
-        f"SaveLogger takes only path by position, and by name {OPTIONS}.",
+        f"SaveLogger takes only path by position, and by name durable=, {OPTIONS}.",
     ),
     "SaveLogger, nothing": (LOGGERS.SaveLogger, "SaveLogger: missing a required argument: 'path'."),
     "MemoryLogger": (
