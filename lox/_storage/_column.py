@@ -23,7 +23,7 @@ READ_AT_ONCE = 2**16 if sys.version_info >= (3, 13) else 2**20
 """The bytes of the largest array that is read at once. Larger ones are mapped."""
 
 UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-"""What maps a file without keeping a descriptor of it, which only newer versions of Python can do."""
+"""Options that map a file without keeping a descriptor of it, which only newer versions of Python can do."""
 
 
 class Column:
@@ -75,7 +75,7 @@ class Column:
         Raises:
             StorageError: They are there no more.
         """
-        size, whole, start = self.count * self._entry, (self.count, *self.shape), len(self._header)
+        size, whole, start = self.count * self._entry, (self.count, *self.shape), self._start
         if not size:
             return np.ndarray(whole, self.dtype, b"")
         try:
