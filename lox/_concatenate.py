@@ -86,7 +86,7 @@ def _layout(part: Timeline, key: str) -> Any:
 
 def layout_of(array: Any) -> tuple[Any, ...]:
     """What arrays must have in common to be joined along their first axis."""
-    return array.dtype, array.shape[1:], getattr(array, "impl", None)
+    return array.dtype, array.shape[1:], None if type(array) is np.ndarray else getattr(array, "impl", None)
 
 
 def _free(key: str, taken: Container[str]) -> str:

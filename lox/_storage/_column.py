@@ -6,6 +6,7 @@ import collections
 import contextlib
 import mmap
 import os
+import stat
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -59,9 +60,9 @@ class Column:
         """A column that should be there, with those of its entries that are."""
         column = cls(path, dtype, shape)
         try:
-            if path.exists() and not path.is_file():  # Opening a pipe would wait for someone to write into it.
+            if not stat.S_ISREG(os.stat(path).st_mode):  # Opening a pipe would wait for someone to write into it.
                 raise ValueError("it is no file")
-            with open(path, "rb") as file:
+            with open(path, "rb", buffering=0) as file:
                 column._look(file)
         except FileNotFoundError:
             column.problem = f"{path} is damaged: it is gone."

@@ -28,9 +28,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises:
         StorageError: There is none, or it is damaged, or of another format.
     """
-    file = path / MANIFEST
+    file = os.path.join(path, MANIFEST)
     try:
-        manifest = json.loads(file.read_bytes())
+        with open(file, "rb", buffering=0) as found:
+            manifest = json.loads(found.read())
     except FileNotFoundError:
         raise StorageError(f"{path} is no run of lox: it has no {MANIFEST}.") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -49,7 +50,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def is_run(path: Path) -> bool:
     """Whether a directory has the manifest of a run, which may be damaged, and not that of something else."""
     try:
-        return _is_of_lox(json.loads((path / MANIFEST).read_bytes())) or any(path.glob("table-*"))
+        with open(os.path.join(path, MANIFEST), "rb", buffering=0) as file:
+            return _is_of_lox(json.loads(file.read())) or any(path.glob("table-*"))
     except FileNotFoundError:
         return False
     except (OSError, ValueError, RecursionError):

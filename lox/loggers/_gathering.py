@@ -47,9 +47,11 @@ def joined(parts: Sequence[logdict]) -> Iterator[logdict]:
 
 
 def _layout(timeline: Timeline) -> Layout:
-    parts = [(name, *layout_of(array)) for of in (timeline.values, timeline.steps) for name, array in of.items()]
-    batch = None if timeline.mask is None else timeline.mask.shape[1:]
-    return (len(timeline.values), batch, *timeline.distributions.items(), *parts)
+    parts: list[Any] = [len(timeline.values), None if timeline.mask is None else timeline.mask.shape[1:]]
+    for arrays in (timeline.values, timeline.steps):
+        for name, array in arrays.items():
+            parts += name, layout_of(array)
+    return (*parts, *timeline.distributions.items())
 
 
 def _one_after_the_other(timelines: list[Timeline]) -> Timeline:
