@@ -13,7 +13,8 @@ import lox
 from lox._audit._audited import Audited
 from lox._audit._capture import capture
 from lox._audit._follow import follow
-from lox._audit._loops import origins, reached, read, scans
+from lox._audit._loops import origins, reached, scans
+from lox._audit._needs import read
 
 CODES = {f"LOX2{number:02}" for number in range(20)} | {"LOX106"}
 

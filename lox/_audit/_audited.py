@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 from lox._audit._capture import Capture
 from lox._audit._dependence import Dependence
 from lox._audit._location import Location, located
+from lox._audit._needs import live
 from lox._audit._origins import Origins
-from lox._audit._program import Block, Step, Value, live
+from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
 
 Made = TypeVar("Made")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from lox import _compat
 from lox._audit._audited import Audited
+from lox._audit._forward import Forward
 from lox._audit._location import Location, call, is_users, locate
-from lox._audit._program import Block, Step, Value, is_call
+from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
-
-_BRANCHED_OR_REPEATED = primitives("cond", "scan", "while")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,17 +41,18 @@ def scans(audited: Audited) -> Iterator[tuple[Scan, Location]]:
 
 
 def _scan(step: Step) -> Scan:
-    (body,) = step.blocks
-    consts, carry = _compat.scan_counts(step.equation.params)
-    both = tuple(zip(step.inputs, body.inputs, strict=True))
-    carried = zip(both[consts : consts + carry], body.outputs, strict=False)
+    (region,) = step.regions
+    sides: dict[str, list[tuple[Value, Value]]] = {"in": [], "carry": [], "each": []}
+    for outside, inside, role in region.inputs:
+        sides[role].append((outside, inside))
+    body, carry = region.block, sides["carry"]
     return Scan(
         step,
         body,
-        both[:consts],
-        tuple((outside, inside, new) for (outside, inside), new in carried),
-        both[consts + carry :],
-        body.outputs[carry:],
+        tuple(sides["in"]),
+        tuple((*pair, new) for pair, new in zip(carry, body.outputs, strict=False)),
+        tuple(sides["each"]),
+        body.outputs[len(carry) :],
     )
 
 
@@ -62,46 +61,40 @@ def is_called(step: Step, *names: str) -> bool:
     return is_users(locate(step.equation).file) and not set(names).isdisjoint(call(step.equation)[1:])
 
 
-def read(block: Block, results: Iterable[Value] | None = None) -> set[Value]:
-    """The values of a block that have a part in these results of it, or in all, or in what it does besides."""
-    known: dict[tuple[Block, frozenset[Value]], set[Value]] = {}  # What calls itself twice is called very often.
-
-    def inside(block: Block, results: frozenset[Value]) -> set[Value]:
-        if (block, results) in known:
-            return known[block, results]
-        found = set(results)
-        for step in reversed(block.steps):
-            if not step.equation.effects and found.isdisjoint(step.outputs):
-                continue
-            if len(step.blocks) == 1 and len(step.blocks[0].inputs) == len(step.inputs):
-                (inner,) = step.blocks
-                wanted = inner.outputs
-                if is_call(step):
-                    pairs = zip(inner.outputs, step.outputs, strict=True)
-                    wanted = tuple(own for own, outside in pairs if outside in found)
-                of_inner = inside(inner, frozenset(wanted))
-                found.update(value for value, own in zip(step.inputs, inner.inputs, strict=True) if own in of_inner)
-            else:
-                found.update(step.inputs)
-        known[block, results] = found
-        return found
-
-    return inside(block, frozenset(block.outputs if results is None else results))
-
-
 def reached(block: Block, start: Iterable[Value]) -> set[Value]:
     """The values of a block that depend on some of it, these included."""
-    found = set(start)
-    for step in block.steps:
-        if found.isdisjoint(step.inputs):
-            continue
-        inner = step.blocks[0] if len(step.blocks) == 1 else None
-        if inner is None or len(inner.inputs) != len(step.inputs) or step.equation.primitive in _BRANCHED_OR_REPEATED:
-            found.update(step.outputs)
-        else:
-            inside = reached(inner, [own for v, own in zip(step.inputs, inner.inputs, strict=True) if v in found])
-            found.update(out for out, own in zip(step.outputs, inner.outputs, strict=True) if own in inside)
-    return found
+    return _Reach().of(block, frozenset(start))
+
+
+class _Reach(Forward[bool]):
+    """What depends on some of the values of a block."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Block, frozenset[Value]], set[Value]] = {}
+
+    def of(self, block: Block, start: frozenset[Value]) -> set[Value]:
+        """The values of a block that depend on some of it, these included."""
+        if (block, start) not in self._known:
+            found = set(start)
+            for step in block.steps:
+                results = self.through(step, [value in found for value in step.inputs])
+                found.update(value for value, is_reached in zip(step.outputs, results, strict=True) if is_reached)
+            self._known[block, start] = found
+        return self._known[block, start]
+
+    def join(self, facts: Sequence[bool]) -> bool:
+        return any(facts)
+
+    def decide(self, by: bool, fact: bool) -> bool:
+        return by or fact
+
+    def transfer(self, step: Step, facts: Sequence[bool]) -> list[bool]:
+        return [any(facts)] * len(step.equation.outvars)
+
+    def inside(self, step: Step, place: int, facts: Sequence[bool]) -> list[bool]:
+        block = step.blocks[place]
+        found = self.of(block, frozenset(value for value, fact in zip(block.inputs, facts, strict=True) if fact))
+        return [value in found for value in block.outputs]
 
 
 def origins(values: Iterable[Value]) -> set[Value]:

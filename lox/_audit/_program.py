@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from lox import _compat
 from lox._audit._facts import Fact
-from lox._audit._rules import primitives
+from lox._audit._regions import Ports, Region
 
 NAMELESS = "a value"
 
@@ -70,13 +69,20 @@ class Step:
         equation: The equation.
         inputs: What goes in.
         outputs: What comes out.
-        blocks: What it runs, if it is a call, a loop or a branch.
+        ports: How what it runs is wired, if it is a call, a loop or a branch.
+        blocks: What it runs.
     """
 
     equation: Any
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...] = ()
+    ports: tuple[Ports, ...] = ()
     blocks: tuple[Block, ...] = ()
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """What it runs, with what goes in and comes out."""
+        return tuple(Region(self, block, ports) for block, ports in zip(self.blocks, self.ports, strict=True))
 
 
 @dataclasses.dataclass(eq=False)
@@ -98,10 +104,7 @@ class Block:
 
 def is_call(step: Step) -> bool:
     """Whether a step does nothing but what is inside, once."""
-    if len(step.blocks) != 1 or step.equation.primitive in primitives("cond", "scan", "while"):
-        return False
-    (block,) = step.blocks
-    return len(block.inputs) == len(step.inputs) and len(block.outputs) == len(step.outputs)
+    return bool(step.ports) and step.ports[0].kind == "call"
 
 
 def alike(one: Value, other: Value) -> bool:
@@ -117,34 +120,3 @@ def alike(one: Value, other: Value) -> bool:
 def _is_same_number(one: Value, other: Value) -> bool:
     known = one.fact.range
     return one.shape == other.shape == () and known == other.fact.range and known.low == known.high
-
-
-def live(program: Block) -> set[Value]:
-    """The values that have a part in what comes out of a program, or in what it does besides."""
-    found = set(program.outputs)
-
-    def visit(block: Block) -> None:
-        for step in reversed(block.steps):
-            if not step.equation.effects and found.isdisjoint(step.outputs):
-                continue
-            found.update(step.inputs)
-            for inner in step.blocks:
-                alike = len(step.blocks) == 1 and len(inner.outputs) == len(step.outputs)
-                pairs = zip(inner.outputs, step.outputs if alike else inner.outputs, strict=True)
-                found.update(own for own, outside in pairs if not alike or outside in found)
-                visit(inner)
-                while alike and (carried := _next(step, inner, found)):
-                    found.update(carried)
-                    visit(inner)
-
-    visit(program)
-    return found
-
-
-def _next(step: Step, body: Block, found: set[Value]) -> set[Value]:
-    """What an iteration of a scan makes for the next one, which has a part in what comes out, and is not yet found."""
-    if step.equation.primitive not in primitives("scan"):
-        return set()
-    consts, carry = _compat.scan_counts(step.equation.params)
-    carried = zip(body.inputs[consts : consts + carry], body.outputs, strict=False)
-    return {after for before, after in carried if before in found and after not in found}

@@ -14,7 +14,8 @@ from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import Location
-from lox._audit._loops import is_called, read
+from lox._audit._loops import is_called
+from lox._audit._needs import read
 from lox._audit._program import Block, Step, Value, is_call
 from lox._audit._rules import primitives
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from lox._audit._audited import Audited
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._loops import Scan, origins, reached, read, scans
+from lox._audit._loops import Scan, origins, reached, scans
+from lox._audit._needs import read
 from lox._audit._program import Value
 from lox._audit._rules import primitives
 
