@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax.extend as jex
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from lox import _compat
 from lox._audit._location import NOWHERE, Location
 from lox._audit._program import Block, Step, Value
+from lox._audit._regions import Region
 from lox._audit._rules import primitives
 
 _MOST = 50_000
@@ -86,67 +87,49 @@ class Dependence:
         return [known.setdefault(value, Node(value)) for value in block.outputs]
 
     def _through(self, step: Step, operands: tuple[Node, ...], lines: dict[Step, Location]) -> Sequence[Node]:
-        primitive, blocks = step.equation.primitive, step.blocks
+        primitive = step.equation.primitive
         place = Place(step, lines.get(step, NOWHERE), operands)
-        if len(self.places) < _MOST and blocks:
-            if primitive in primitives("scan"):
-                place.outputs = tuple(self._scan(step, operands, lines))
-            elif primitive in primitives("while"):
-                place.outputs = tuple(self._while(step, operands, lines))
-            elif primitive in primitives("cond"):
-                place.outputs = tuple(self._cond(step, operands, lines))
-            elif primitive in _CALLS and len(blocks) == 1 and len(blocks[0].inputs) == len(operands):
-                inputs = [_passed(value, node) for value, node in zip(blocks[0].inputs, operands, strict=True)]
-                results = self._enter(blocks[0], inputs, lines)
-                return [_passed(value, node) for value, node in zip(step.outputs, results, strict=True)]
-        place.outputs = place.outputs or tuple(Node(value, place) for value in step.outputs)
-        self.places.append(place)
-        if blocks and any(node.place is not place for node in place.outputs):
+        kind = step.ports[0].kind if step.ports and len(self.places) < _MOST else "apart"
+        if kind == "call" and primitive in _CALLS:
+            (region,) = step.regions
+            return [
+                _passed(value, node)
+                for value, node in zip(step.outputs, self._run(region, operands, lines), strict=True)
+            ]
+        if kind in ("branch", "condition", "body"):
+            place.outputs = self._joined(step, operands, lines)
+            self.places.append(place)
             return place.outputs
+        place.outputs = tuple(Node(value, place) for value in step.outputs)
+        self.places.append(place)
         for index, result in enumerate(place.outputs):
             for number, operand in enumerate(operands):
                 apart = primitive in _ONE_BY_ONE and number != index
                 result.on(operand, primitive not in CONSTANT and not apart)
         return place.outputs
 
-    # scan: (consts, carry, xs) -> (carry, ys)
-    def _scan(self, step: Step, operands: tuple[Node, ...], lines: dict[Step, Location]) -> Iterator[Node]:
-        consts, carries = _compat.scan_counts(step.equation.params)
-        (body,) = step.blocks
-        inputs = [_passed(value, node) for value, node in zip(body.inputs, operands, strict=True)]
-        results = self._enter(body, inputs, lines)
-        for index, value in enumerate(step.outputs):
-            result = _passed(value, results[index])
-            if index < carries:
-                inputs[consts + index].on(results[index])
-                result.on(operands[consts + index])
-            yield result
+    def _run(self, region: Region, operands: Sequence[Node], lines: dict[Step, Location]) -> list[Node]:
+        """The outputs of a region. What the body of a loop gives on is what it gets in the next iteration."""
+        ports, block = region.ports, region.block
+        inputs = [_passed(value, operands[port.place]) for port, value in zip(ports.inputs, block.inputs, strict=True)]
+        results = self._enter(block, inputs, lines)
+        for place, result in zip(ports.carried, results, strict=False):
+            inputs[place].on(result)
+        return results
 
-    # while: (cond consts, body consts, carry) -> carry
-    def _while(self, step: Step, operands: tuple[Node, ...], lines: dict[Step, Location]) -> Iterator[Node]:
-        params = step.equation.params
-        operands = operands[params["cond_nconsts"] :]
-        body, consts = step.blocks[-1], params["body_nconsts"]
-        inputs = [_passed(value, node) for value, node in zip(body.inputs, operands, strict=True)]
-        results = self._enter(body, inputs, lines)
-        for index, value in enumerate(step.outputs):
-            inputs[consts + index].on(results[index])
-            result = _passed(value, results[index])
-            result.on(operands[consts + index])
-            yield result
-
-    # cond: (index, operands) -> results
-    def _cond(self, step: Step, operands: tuple[Node, ...], lines: dict[Step, Location]) -> Iterator[Node]:
-        results = []
-        for branch in step.blocks:
-            inputs = [_passed(value, node) for value, node in zip(branch.inputs, operands[1:], strict=True)]
-            results.append(self._enter(branch, inputs, lines))
-        for index, value in enumerate(step.outputs):
-            result = Node(value)
-            for branch_results in results:
-                result.on(branch_results[index])
+    def _joined(self, step: Step, operands: tuple[Node, ...], lines: dict[Step, Location]) -> tuple[Node, ...]:
+        """The results of branches or of a loop."""
+        found = tuple(map(Node, step.outputs))
+        for region in step.regions:
+            if region.kind == "condition":
+                continue
+            for port, result in zip(region.ports.outputs, self._run(region, operands, lines), strict=True):
+                found[port.place].on(result)
+            for place, port in zip(region.ports.carried, region.ports.outputs, strict=False):  # Of no iteration.
+                found[port.place].on(operands[region.ports.inputs[place].place])
+        for result in found if step.regions[0].kind == "branch" else ():
             result.on(operands[0], False)
-            yield result
+        return found
 
 
 def _read(known: dict[Value, Node], value: Value, atom: Any) -> Node:

@@ -48,8 +48,12 @@ class Forward(abc.ABC, Generic[F]):
         return fact
 
     def decide(self, by: F, fact: F) -> F:
-        """A fact about a result when something says which branch makes it, or in which iteration it is done."""
+        """A fact about a result, of what says which branch makes it."""
         return fact
+
+    def until(self, again: F, fact: F) -> F:
+        """A fact about what a while loop carries, of what says whether there is another iteration."""
+        return self.decide(again, fact)
 
     def through(self, step: Step, facts: Sequence[F]) -> Sequence[F]:
         """Facts of the results of a step."""
@@ -91,4 +95,4 @@ class Forward(abc.ABC, Generic[F]):
         known = {port.place: fact for port, fact in zip(body.inputs, given, strict=True)}
         asked = [known.get(port.place, facts[port.place]) for port in ports[0].inputs]
         (again,) = self.inside(step, 0, asked)
-        return [self.decide(again, fact) for fact in before]
+        return [self.until(again, fact) for fact in before]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from lox import _compat
 from lox._audit._flow import describe
 from lox._audit._location import NOWHERE, Location, locate, transformations
-from lox._audit._program import Block, Step, Value
-from lox._audit._rules import primitives
+from lox._audit._program import Block, Step
 
 Shown = Callable[[Step], bool]
 
@@ -79,28 +77,7 @@ def _crossings(block: Block, around: Location, seen: set[Block], shown: Shown) -
     seen.add(block)
     for step in block.steps:
         where = locate(step.equation, around)
-        for inner in step.blocks if shown(step) else ():
-            for outside, inside, role in _pairs(step, inner):
-                yield Crossing(inner.kind, describe(outside), describe(inside), role, where)
-            yield from _crossings(inner, where, seen, shown)
-
-
-def _pairs(step: Step, inner: Block) -> Iterator[tuple[Value, Value, str]]:
-    primitive, params = step.equation.primitive, step.equation.params
-    taken, roles, results = step.inputs, ["in"] * len(step.inputs), ["out"] * len(step.outputs)
-    if primitive in primitives("scan"):
-        consts, carry = _compat.scan_counts(params)
-        rest = len(step.inputs) - consts - carry
-        roles = ["in"] * consts + ["carry"] * carry + ["each"] * rest
-        results = ["carry"] * carry + ["stacked"] * (len(step.outputs) - carry)
-    elif primitive in primitives("cond"):
-        taken, roles = taken[1:], roles[1:]
-    elif primitive in primitives("while"):
-        first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-        kept = taken[:first] if inner.kind.endswith("condition") else taken[first:second]
-        taken, roles = (*kept, *taken[second:]), ["in"] * len(kept) + ["carry"] * (len(taken) - second)
-        results = [] if inner.kind.endswith("condition") else ["carry"] * len(step.outputs)
-    if len(taken) == len(inner.inputs):
-        yield from zip(taken, inner.inputs, roles, strict=True)
-    if len(results) == len(inner.outputs):
-        yield from zip(step.outputs, inner.outputs, results, strict=True)
+        for region in step.regions if shown(step) else ():
+            for outside, inside, role in (*region.inputs, *region.outputs):
+                yield Crossing(region.block.kind, describe(outside), describe(inside), role, where)
+            yield from _crossings(region.block, where, seen, shown)

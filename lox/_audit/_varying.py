@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax.extend as jex
-
 from lox import _compat
+from lox._audit._forward import Forward
 from lox._audit._location import transformations
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
@@ -17,6 +16,7 @@ Axes = frozenset[str]
 _NO: Axes = frozenset()
 
 SUMS = primitives("psum", "psum_invariant")
+_LOOKED_AT = SUMS | {_compat.shard_map_p}
 _REDUCTIONS = primitives("psum", "psum_invariant", "pmax", "pmin", "all_gather", "all_gather_invariant")
 """What is the same on all shards afterwards."""
 _VARYING = primitives("reduce_scatter", "axis_index")
@@ -30,7 +30,6 @@ _LINEAR = primitives(
     *("sharding_constraint", "reshard", "optimization_barrier"),
 )
 """What makes a scaled gradient from a gradient."""
-_P = jex.core.primitives
 
 
 class State(NamedTuple):
@@ -115,7 +114,7 @@ class Seen:
     leaves: bool
 
 
-class Shards:
+class Shards(Forward[State]):
     """Follows what differs between shards through a program.
 
     Args:
@@ -124,27 +123,32 @@ class Shards:
 
     def __init__(self, look: Callable[[Seen], None]) -> None:
         self._look = look
+        self._around = Around()
         self._known: dict[Any, list[State]] = {}
+        self._within: dict[Step, Sequence[State]] = {}
         self._users: dict[Block, dict[Value, list[Step]]] = {}
 
-    def run(self, block: Block, states: Sequence[State], around: Around, quiet: bool = False) -> list[State]:
+    def run(self, block: Block, states: Sequence[State], around: Around) -> list[State]:
         """The states of the results of a block."""
-        key = (block, tuple(states), around.key, quiet)
+        key = (block, tuple(states), around.key, self.is_searching)
         if key not in self._known:
-            self._known[key] = self._run(block, states, around, quiet)
+            self._known[key] = self._run(block, states, around)
         return self._known[key]
 
-    def _run(self, block: Block, states: Sequence[State], around: Around, quiet: bool) -> list[State]:
+    def _run(self, block: Block, states: Sequence[State], around: Around) -> list[State]:
         of: dict[Value, State] = dict(zip(block.inputs, states, strict=False))
         results = set() if block.kind.startswith("shard_map") else set(block.outputs)
         back = dataclasses.replace(around, backward=True)
         for step in block.steps:
             inputs = [of.get(value, NOTHING) for value in step.inputs]
-            outside = back if around.backward or "transpose" in transformations(step.equation) else around
-            outputs, inside = self._through(step, inputs, outside, quiet)
+            self._around = outside = (
+                back if around.backward or "transpose" in transformations(step.equation) else around
+            )
+            outputs = self.through(step, inputs)
             of.update(zip(step.outputs, outputs, strict=False))
-            if not quiet and (step.equation.primitive in SUMS or step.equation.primitive is _compat.shard_map_p):
+            if not self.is_searching and step.equation.primitive in _LOOKED_AT:
                 leaves = any(value in results for value in step.outputs)
+                inside = self._within.get(step, outputs)
                 self._look(Seen(step, inputs, inside, outside, of, self._users_of(block), leaves))
         return [of.get(value, NOTHING) for value in block.outputs]
 
@@ -157,37 +161,44 @@ class Shards:
             self._users[block] = found
         return self._users[block]
 
-    def _through(
-        self, step: Step, inputs: list[State], around: Around, quiet: bool
-    ) -> tuple[Sequence[State], Sequence[State]]:
-        """The states of what comes out of a step, outside and, of a `shard_map`, inside of it."""
-        primitive, count = step.equation.primitive, len(step.equation.outvars)
-        if primitive is _compat.shard_map_p and step.blocks:
-            return self._shard_map(step, inputs, around, quiet)
-        blocks = step.blocks
-        if primitive is _P.scan_p:
-            counts = _compat.scan_counts(step.equation.params)
-            outputs = self._loop(blocks[0], inputs, counts, around, quiet)
-        elif primitive is _P.while_p:
-            outputs = self._while(step, inputs, around, quiet)
-        elif primitive is _P.cond_p:
-            branches = [self.run(block, inputs[1:], around, quiet) for block in blocks]
-            outputs = [_join([inputs[0], *each]) for each in zip(*branches, strict=True)]
-        elif len(blocks) == 1 and len(blocks[0].inputs) == len(inputs) and len(blocks[0].outputs) == count:
-            outputs = self.run(blocks[0], inputs, around, quiet)
-        else:
-            outputs = self._plain(step, inputs, around)
-        return outputs, outputs
+    def join(self, facts: Sequence[State]) -> State:
+        return _join(facts)
 
-    def _plain(self, step: Step, inputs: list[State], around: Around) -> list[State]:
-        primitive, count = step.equation.primitive, len(step.equation.outvars)
+    def decide(self, by: State, fact: State) -> State:
+        return _join([by, fact])
+
+    def until(self, again: State, fact: State) -> State:
+        return _join([fact, again._replace(given=False)])
+
+    def inside(self, step: Step, place: int, facts: Sequence[State]) -> list[State]:
+        around, block = self._around, step.blocks[place]
+        try:
+            if step.equation.primitive is _compat.shard_map_p:
+                return self._on_shards(step, block, facts, around)
+            return self.run(block, facts, around)
+        finally:
+            self._around = around
+
+    def _on_shards(self, step: Step, block: Block, facts: Sequence[State], around: Around) -> list[State]:
+        params, axes = step.equation.params, manual_axes(step.equation)
+        sizes = {**around.sizes, **{axis: dict(params["mesh"].shape)[axis] for axis in sorted(axes)}}
+        states = [
+            state._replace(varies=state.varies | axes & axes_of(spec))
+            for state, spec in zip(facts, params["in_specs"], strict=True)
+        ]
+        found = self.run(block, states, Around(sizes, bool(params.get("check_vma")), around.backward))
+        self._within[step] = found
+        return [_without(state, axes) for state in found]
+
+    def transfer(self, step: Step, facts: Sequence[State]) -> list[State]:
+        primitive, count, around = step.equation.primitive, len(step.equation.outvars), self._around
         if primitive in SUMS:
-            return [_reduced(step, state, around) for state in inputs]
-        state = _join(inputs)
+            return [_reduced(step, state, around) for state in facts]
+        state = _join(facts)
         axes = named_axes(step.equation, around)
         if around.backward:
             state = state._replace(gradient=True)
-        elif primitive not in _LINEAR or _is_product_of_gradients(primitive, inputs):
+        elif primitive not in _LINEAR or _is_product_of_gradients(primitive, facts):
             state = state._replace(crossed=_NO, summed=_NO)
         if primitive in _REDUCTIONS:
             state = _without(state, axes)
@@ -203,45 +214,6 @@ class Shards:
         elif step.blocks or primitive in _OPAQUE:
             state = state._replace(hidden=state.hidden | state.varies)
         return [state] * count
-
-    # scan: (consts, carry, xs) -> (carry, ys)
-    def _loop(
-        self, block: Block, inputs: list[State], counts: tuple[int, int], around: Around, quiet: bool
-    ) -> list[State]:
-        consts, carried = counts
-        before = inputs[consts : consts + carried]
-        while True:
-            states = [*inputs[:consts], *before, *inputs[consts + carried :]]
-            outputs = self.run(block, states, around, True)
-            after = [_join(pair) for pair in zip(before, outputs, strict=False)]
-            if after == before:
-                break
-            before = after
-        return outputs if quiet else self.run(block, states, around, quiet)
-
-    # while: (cond consts, body consts, carry) -> carry
-    def _while(self, step: Step, inputs: list[State], around: Around, quiet: bool) -> list[State]:
-        again, body = step.blocks
-        num_cond, num_body = (step.equation.params[name] for name in ("cond_nconsts", "body_nconsts"))
-        carried = len(inputs) - num_cond - num_body
-        outputs = self._loop(body, inputs[num_cond:], (num_body, carried), around, quiet)
-        carry = [_join(pair) for pair in zip(outputs, inputs[num_cond + num_body :], strict=True)]
-        (decided,) = self.run(again, [*inputs[:num_cond], *carry], around, quiet)
-        return [_join([state, decided._replace(given=False)]) for state in carry]
-
-    def _shard_map(
-        self, step: Step, inputs: list[State], around: Around, quiet: bool
-    ) -> tuple[Sequence[State], Sequence[State]]:
-        params, (block,) = step.equation.params, step.blocks
-        axes = manual_axes(step.equation)
-        sizes = {**around.sizes, **{axis: dict(params["mesh"].shape)[axis] for axis in sorted(axes)}}
-        inner = Around(sizes, bool(params.get("check_vma")), around.backward)
-        states = [
-            state._replace(varies=state.varies | axes & axes_of(spec))
-            for state, spec in zip(inputs, params["in_specs"], strict=True)
-        ]
-        inside = self.run(block, states, inner, quiet)
-        return [_without(state, axes) for state in inside], inside
 
 
 def named_axes(equation: Any, around: Around) -> Axes:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import Location
@@ -299,11 +298,11 @@ def constant(audited: Audited) -> Iterator[Finding | Held]:
     logs = audited.once(_Logs)
     for step, _ in audited.steps if logs.left else ():
         if step.equation.primitive in primitives("scan"):
-            consts, carry = _compat.scan_counts(step.equation.params)
-            (body,) = step.blocks
-            kept = zip(body.inputs[consts : consts + carry], body.outputs, strict=False)
-            same = {before for before, after in kept if before is after}
-            varying = {value for value in body.inputs[consts:] if value not in same}
+            (region,) = step.regions
+            body = region.block
+            carried = zip((each.inside for each in region.carried), body.outputs, strict=False)
+            same = {before for before, after in carried if before is after}
+            varying = {each.inside for each in region.inputs if each.role != "in"} - same
             yield from _constant(body, varying, logs)
 
 

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._expect import OPERATIONS, declared_at, is_declared
 from lox._audit._findings import Finding, Held, Kind
@@ -243,8 +242,10 @@ def gone_over(step: Step) -> list[str]:
     """The labels, as far as there are any, of the axes that a reduction, a loop, a sort or an index goes over."""
     params, primitive = step.equation.params, step.equation.primitive
     if primitive in primitives("scan"):
-        consts, carry = _compat.scan_counts(params)
-        scanned: list[tuple[Value, tuple[int, ...]]] = [(value, (0,)) for value in step.inputs[consts + carry :]]
+        (region,) = step.regions
+        scanned: list[tuple[Value, tuple[int, ...]]] = [
+            (each.outside, (0,)) for each in region.inputs if each.role == "each"
+        ]
     elif primitive in primitives(*OPERATIONS["index"].primitives):
         scanned = [(step.inputs[0], _indexed(step))]
     else:

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from lox import _compat
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
 
@@ -86,17 +85,6 @@ def paired(step: Step, block: Block) -> Iterator[tuple[Value, str]]:
 
     Nothing where that is not known.
     """
-    params, primitive = step.equation.params, step.equation.primitive
-    values, roles = step.inputs, ["in"] * len(step.inputs)
-    if primitive in primitives("scan"):
-        consts, carry = _compat.scan_counts(params)
-        roles = ["in"] * consts + ["carry"] * carry + ["each"] * (len(values) - consts - carry)
-    elif primitive in primitives("cond"):
-        values, roles = values[1:], roles[1:]
-    elif primitive in primitives("while"):
-        first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-        kept = values[:first] if block is step.blocks[0] else values[first:second]
-        values = (*kept, *values[second:])
-        roles = ["in"] * len(kept) + ["carry"] * (len(values) - len(kept))
-    if len(values) == len(block.inputs):
-        yield from zip(values, roles, strict=True)
+    region = next(region for region in step.regions if region.block is block)
+    for outside, _, role in region.inputs:
+        yield outside, role
