@@ -11,8 +11,7 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._audit._location import NOWHERE, Location
-from lox._audit._program import Block, Step, Value
-from lox._audit._regions import Region
+from lox._audit._program import Block, Region, Step, Value
 from lox._audit._rules import primitives
 
 _MOST = 50_000

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from lox._audit._facts import Fact
-from lox._audit._regions import Ports, Region
+from lox._audit._regions import Kind, Ports, Role
 
 NAMELESS = "a value"
 
@@ -100,6 +101,56 @@ class Block:
     inputs: tuple[Value, ...]
     steps: tuple[Step, ...]
     outputs: tuple[Value, ...]
+
+
+class Crossed(NamedTuple):
+    """A value on both sides of the boundary of a region.
+
+    Attributes:
+        outside: The operand or the result of the step.
+        inside: The input or the output of the region.
+        role: What it is to the region.
+    """
+
+    outside: Value
+    inside: Value
+    role: Role
+
+
+class Region(NamedTuple):
+    """What a step runs, with the values that go in and come out.
+
+    Attributes:
+        step: The step.
+        block: What is run.
+        ports: How the two are wired.
+    """
+
+    step: Step
+    block: Block
+    ports: Ports
+
+    @property
+    def kind(self) -> Kind:
+        """What it is."""
+        return self.ports.kind
+
+    @property
+    def inputs(self) -> Iterator[Crossed]:
+        """What goes in; of what is apart, nothing."""
+        for port, inside in zip(self.ports.inputs, self.block.inputs, strict=False):
+            yield Crossed(self.step.inputs[port.place], inside, port.role)
+
+    @property
+    def outputs(self) -> Iterator[Crossed]:
+        """What comes out; of a condition, or of what is apart, nothing."""
+        for port, inside in zip(self.ports.outputs, self.block.outputs, strict=False):
+            yield Crossed(self.step.outputs[port.place], inside, port.role)
+
+    @property
+    def carried(self) -> list[Crossed]:
+        """What comes in from the iteration before: that of a body is what its first outputs give on."""
+        return [crossed for crossed in self.inputs if crossed.role == "carry"]
 
 
 def is_call(step: Step) -> bool:

@@ -1,17 +1,13 @@
-"""What a step runs, and which of its values go into that and come out of it."""
+"""How what an equation runs is wired: which of its values go into that and come out of it."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lox import _compat
 from lox._audit._rules import primitives
 from lox._logs_in import jaxprs_in
-
-if TYPE_CHECKING:
-    from lox._audit._program import Block, Step, Value
 
 Kind = Literal["call", "branch", "body", "condition", "apart"]
 """What a region is. One that is "apart" is called with values that no operand or result is, as that of a reduction."""
@@ -92,53 +88,3 @@ def _is_called(equation: Any, jaxpr: Any) -> bool:
 
 def _axes(aval: Any) -> int:
     return getattr(aval, "ndim", 0)
-
-
-class Crossed(NamedTuple):
-    """A value on both sides of the boundary of a region.
-
-    Attributes:
-        outside: The operand or the result of the step.
-        inside: The input or the output of the region.
-        role: What it is to the region.
-    """
-
-    outside: Value
-    inside: Value
-    role: Role
-
-
-class Region(NamedTuple):
-    """What a step runs, with the values that go in and come out.
-
-    Attributes:
-        step: The step.
-        block: What is run.
-        ports: How the two are wired.
-    """
-
-    step: Step
-    block: Block
-    ports: Ports
-
-    @property
-    def kind(self) -> Kind:
-        """What it is."""
-        return self.ports.kind
-
-    @property
-    def inputs(self) -> Iterator[Crossed]:
-        """What goes in; of what is apart, nothing."""
-        for port, inside in zip(self.ports.inputs, self.block.inputs, strict=False):
-            yield Crossed(self.step.inputs[port.place], inside, port.role)
-
-    @property
-    def outputs(self) -> Iterator[Crossed]:
-        """What comes out; of a condition, or of what is apart, nothing."""
-        for port, inside in zip(self.ports.outputs, self.block.outputs, strict=False):
-            yield Crossed(self.step.outputs[port.place], inside, port.role)
-
-    @property
-    def carried(self) -> list[Crossed]:
-        """What comes in from the iteration before: that of a body is what its first outputs give on."""
-        return [crossed for crossed in self.inputs if crossed.role == "carry"]
