@@ -14,6 +14,7 @@ from lox._audit._needs import live
 from lox._audit._origins import Origins
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
+from lox._audit._users import Users
 
 Made = TypeVar("Made")
 
@@ -63,6 +64,11 @@ class Audited:
     def origins(self) -> Origins:
         """Where the values come from, through calls."""
         return Origins(self.steps)
+
+    @functools.cached_property
+    def users(self) -> Users:
+        """What takes each value, through calls."""
+        return Users(self.steps)
 
     def once(self, make: Callable[[Audited], Made]) -> Made:
         """What is made of this, by a function or a class: once, however many checks ask for it."""

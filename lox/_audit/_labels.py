@@ -187,6 +187,17 @@ def _of_first(step: Step) -> Sequence[Labels]:
     return [_in(step)[1] for _ in step.equation.outvars]
 
 
+@_rule("random_split", "random_bits", "random_unwrap")
+def _of_keys(step: Step) -> Sequence[Labels]:
+    (shape,), (_, labels) = _shapes(step), _in(step)
+    return [(*labels, *[None] * (len(shape) - len(labels)))]
+
+
+@_rule("random_wrap")
+def _wrapped(step: Step) -> Sequence[Labels]:
+    return [_in(step)[1][: len(step.equation.outvars[0].aval.shape)]]
+
+
 @_rule("concatenate")
 def _concatenate(step: Step) -> Sequence[Labels]:
     axes = zip(*(value.fact.labels for value in step.inputs), strict=True)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 import lox
-from corpus import f32, right, wrong
+from corpus import f32, i32, right, wrong
 
 TIME_BATCH = ("time", "batch")
 
@@ -87,6 +87,29 @@ def observations_of_two_steps_together(obs):
 @right("LOX101", f32(32, 4), f32(32, 4), axes={"obs": ("batch", "observation"), "action": ("batch", "action")})
 def a_critic_of_observations_and_actions(obs, action):
     return jnp.concatenate([obs, action], axis=-1) @ jnp.ones((8, 1))
+
+
+@wrong("LOX104", f32(8, 1), f32(16, 8), f32(16))
+def squared_error_of_a_column_and_a_row(weights, inputs, targets):
+    return jnp.mean((inputs @ weights - targets) ** 2)
+
+
+@wrong("LOX104", f32(8, 4), f32(16, 8), i32(16), f32(16), differentiate="weights")
+def masked_error_of_the_values_of_actions(weights, observations, actions, returns):
+    values = jnp.take_along_axis(observations @ weights, actions[:, None], axis=1)
+    advantages = returns - values
+    ratios = jnp.exp(observations[:, 0])
+    return jnp.minimum(ratios * advantages, jnp.clip(ratios, 0.8, 1.2) * advantages).mean()
+
+
+@right("LOX104", f32(16, 1), f32(16), f32(16, 16))
+def error_of_features_of_as_many_frequencies_as_times(times, frequencies, targets):
+    return jnp.mean((jnp.sin(times * frequencies) - targets) ** 2)
+
+
+@right("LOX104", f32(16))
+def mean_distance_of_all_pairs(positions):
+    return jnp.abs(positions[:, None] - positions).mean()
 
 
 @wrong("LOX104", f32(32), f32(32, 1), axes={"target": ("batch",), "prediction": ("batch", None)})
@@ -300,3 +323,63 @@ def powers(transition):
 @right("LOX110", f32(64, 64))
 def covariance(x):
     return x.T @ x
+
+
+# Axes whose meaning nobody writes.
+
+
+def _rollout(key, envs, steps):
+    """Rewards and values of a random walk, (steps, envs)."""
+    key, first = jax.random.split(key)
+    states = jax.vmap(lambda key: jax.random.normal(key, (3,)))(jax.random.split(first, envs))
+
+    def step(carry, _):
+        states, key = carry
+        key, now = jax.random.split(key)
+        move = jax.vmap(lambda state, key: 0.9 * state + jax.random.normal(key, (3,)))
+        moved = move(states, jax.random.split(now, envs))
+        return (moved, key), (moved.sum(-1), states[:, 0])
+
+    return jax.lax.scan(step, (states, key), None, steps)[1]
+
+
+@wrong("LOX106", jax.random.key(0))
+def gae_over_the_environments_that_a_program_makes(key):
+    rewards, values = _rollout(key, 8, 16)
+    return _gae(rewards.T, values.T).mean()
+
+
+@right("LOX106", jax.random.key(0))
+def gae_over_the_steps_that_a_program_makes(key):
+    rewards, values = _rollout(key, 8, 16)
+    return _gae(rewards, values).mean()
+
+
+@wrong("LOX106", jax.random.key(0))
+def returns_summed_over_environments(key):
+    rewards, _ = _rollout(key, 8, 16)
+    return jnp.cumsum(rewards, axis=1)[-1]
+
+
+@wrong("LOX103", jax.random.key(0))
+def steps_reshaped_to_environments(key):
+    rewards, _ = _rollout(key, 8, 16)
+    return rewards.reshape(8, 16).mean(0)
+
+
+@right("LOX103", jax.random.key(0))
+def steps_and_environments_in_minibatches(key):
+    rewards, _ = _rollout(key, 8, 16)
+    return rewards.reshape(-1).reshape(4, 32).mean(1)
+
+
+@wrong("LOX101", jax.random.key(0))
+def rewards_minus_values_of_the_other_order(key):
+    rewards, values = _rollout(key, 8, 8)
+    return (rewards - values.T).mean()
+
+
+@right("LOX101", jax.random.key(0))
+def rewards_minus_the_mean_of_each_environment(key):
+    rewards, values = _rollout(key, 8, 8)
+    return (rewards - values - rewards.mean(0)).mean()

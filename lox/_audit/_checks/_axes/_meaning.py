@@ -12,7 +12,6 @@ from lox._audit._expect import OPERATIONS, declared_at, is_declared
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._labels import has_rule, regrouped
 from lox._audit._location import Location, call, called
-from lox._audit._origins import LAID_OUT
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
 
@@ -40,13 +39,6 @@ RESHAPED = Kind(
     "Reshapes keep the order of the axes that they merge or split.",
     "The labels and sizes of the axes before and after each reshape were compared.",
 )
-CROSSED = Kind(
-    "LOX104",
-    "error",
-    "An axis is crossed with itself",
-    "Give both operands the same shape before, such as with x[:, None] or jnp.squeeze; for all pairs, use jnp.outer.",
-)
-
 DECLARED = Kind(
     "LOX105",
     "error",
@@ -181,25 +173,6 @@ def _places(sizes: Sequence[int]) -> list[_Place]:
     return [_Place(math.prod(sizes[:axis]), size) for axis, size in enumerate(sizes)]
 
 
-def crossed(audited: Audited) -> Iterator[Finding | Held]:
-    """LOX104: by broadcasting that nobody wrote, an axis of one operand is crossed with the same axis of the other."""
-    for step, location in audited.steps:
-        if step.blocks or has_rule(step.equation.primitive):
-            continue
-        arrays = [value for value in step.inputs if value.shape]
-        made = [value for value in arrays if is_made_for(value, step)]
-        raised = made if all(map(_is_raised, made)) else []  # The axes of vmap are also between others.
-        others = [value for value in arrays if value not in made and not _is_expanded(value)]
-        for one, other in itertools.product(raised, others):
-            for label in set(one.fact.labels) & set(other.fact.labels) - {None}:
-                if one.fact.labels.index(label) != other.fact.labels.index(label):
-                    yield CROSSED.at(
-                        location,
-                        f"{one.text_as_written} meets {other.text_as_written}: every {label} of one meets every "
-                        f"{label} of the other.",
-                    )
-
-
 def declared(audited: Audited) -> Iterator[Finding | Held]:
     """LOX105: an operation goes over another axis than `lox.audit.expect` declares."""
     if any(is_declared(step.equation) for step, _ in audited.steps):
@@ -274,25 +247,5 @@ def is_made_for(value: Value, step: Step) -> bool:
     return len(value.shape) > len(maker.inputs[0].shape) and call(maker.equation) == call(step.equation)
 
 
-def _is_expanded(value: Value) -> bool:
-    """Whether somebody gave an operand a new axis, as in `x[:, None]`: it is to meet all of another one."""
-    maker = value.maker
-    if maker is None or maker.equation.primitive not in LAID_OUT or len(maker.inputs[0].shape) >= len(value.shape):
-        return False
-    return math.prod(maker.inputs[0].shape) == math.prod(value.shape)
-
-
-def _is_raised(value: Value) -> bool:
-    """Whether the axes that an operand got are its first ones."""
-    if value.maker is None:
-        return False
-    shape, before = value.shape, value.maker.inputs[0].shape
-    new = len(shape) - len(before)
-    kept = value.maker.equation.params.get(
-        "broadcast_dimensions", range(new, len(shape)) if shape[new:] == before else ()
-    )
-    return [*kept] == [*range(new, len(shape))]
-
-
-KINDS = (MEETING, CONTRACTED, RESHAPED, CROSSED, DECLARED)
-CHECKS = (meeting, contracted, reshaped, crossed, declared)
+KINDS = (MEETING, CONTRACTED, RESHAPED, DECLARED)
+CHECKS = (meeting, contracted, reshaped, declared)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import jax
 import jax.numpy as jnp
 
 from lox._audit._audited import Audited
@@ -12,6 +13,7 @@ from lox._audit._findings import Finding, Held, Kind
 from lox._audit._loops import Scan, reached, scans
 from lox._audit._program import Value
 from lox._audit._rules import primitives
+from lox._audit._unwritten import Unwritten
 
 RECURRENCE = Kind(
     "LOX106",
@@ -48,7 +50,7 @@ def recurrence(audited: Audited) -> Iterator[Finding | Held]:
             labels = value.fact.labels
             if _is(labels[axis], _TIME):
                 yield RECURRENCE.fine(location)
-            elif _is(labels[axis], _BATCH) and any(_is(label, _TIME) for label in labels):
+            elif _is(labels[axis], _BATCH) and any(_is(label, _TIME) for label in labels) and _is_summed(value):
                 yield RECURRENCE.at(
                     location,
                     f"'{step.equation.primitive.name}' goes over {labels[axis]} of {value.text}.",
@@ -70,7 +72,14 @@ def _has_time(value: Value) -> bool:
     return any(_is(label, _TIME) for label in value.fact.labels)
 
 
+def _is_summed(value: Value) -> bool:
+    """Whether an array is no mask or index, of which a cumulative sum numbers what is in a batch."""
+    return isinstance(value.aval, jax.core.ShapedArray) and jnp.issubdtype(value.aval.dtype, jnp.floating)
+
+
 def _is(label: object, meaning: re.Pattern[str]) -> bool:
+    if isinstance(label, Unwritten):
+        return label.kind == ("iterations" if meaning is _TIME else "keys")
     return isinstance(label, str) and meaning.fullmatch(label) is not None
 
 

@@ -1,0 +1,129 @@
+"""Broadcasting that nobody wrote, and that pairs all elements of an axis with all of the same one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from lox._audit._audited import Audited
+from lox._audit._checks._axes._meaning import is_made_for
+from lox._audit._findings import Finding, Held, Kind
+from lox._audit._labels import has_rule
+from lox._audit._location import Location, transformations
+from lox._audit._origins import LAID_OUT
+from lox._audit._program import Step, Value
+from lox._audit._rules import primitives
+
+CROSSED = Kind(
+    "LOX104",
+    "error",
+    "An axis is crossed with itself",
+    "Give both operands the same shape before, such as with x[:, None] or jnp.squeeze; for all pairs, use jnp.outer.",
+)
+
+_WHOLE = primitives("reduce_sum", "reduce_max", "reduce_min")
+_CONVERTED = primitives("convert_element_type", "stop_gradient", "copy")
+_MOST = 200
+"""How many operations on what is crossed are looked at."""
+
+
+def crossed(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX104: by broadcasting that nobody wrote, an axis of one operand is crossed with the same axis of the other."""
+    for step, location in audited.steps:
+        if step.blocks or has_rule(step.equation.primitive):
+            continue
+        arrays = [value for value in step.inputs if value.shape]
+        made = [value for value in arrays if is_made_for(value, step)]
+        others = [value for value in arrays if value not in made and not _is_expanded(value)]
+        if made and others:
+            yield from _labelled(made, others, location)
+            yield from _unlabelled(step, made, others, location, audited)
+
+
+def _labelled(made: list[Value], others: list[Value], location: Location) -> Iterator[Finding]:
+    raised = made if all(map(_is_raised, made)) else []  # The axes of vmap are also between others.
+    for one, other in itertools.product(raised, others):
+        for label in set(one.fact.labels) & set(other.fact.labels) - {None}:
+            if one.fact.labels.index(label) != other.fact.labels.index(label):
+                yield CROSSED.at(
+                    location,
+                    f"{one.text_as_written} meets {other.text_as_written}: every {label} of one meets every "
+                    f"{label} of the other.",
+                )
+
+
+def _unlabelled(
+    step: Step, made: list[Value], others: list[Value], location: Location, audited: Audited
+) -> Iterator[Finding]:
+    """What of shape (n,) meets what of shape (n, 1), where the (n, n) pairs go into one sum or mean."""
+    (result,) = step.outputs
+    for one, other in itertools.product(made, others):
+        if _is_row(one) and _is_column(other) and one.shape[-1] == other.shape[-2]:
+            if not any(one.fact.labels + other.fact.labels) and _is_reduced(result, audited):
+                size = one.shape[-1]
+                yield CROSSED.at(
+                    location,
+                    f"{one.text_as_written} meets {other.text_as_written}: of {size} elements each, every one meets "
+                    f"every other one, and all {size * size} pairs are reduced to one number.",
+                )
+
+
+def _is_row(value: Value) -> bool:
+    """Whether a value of shape (..., 1, n) was one of shape (..., n)."""
+    if len(value.shape) < 2 or value.shape[-2] != 1 or value.shape[-1] == 1 or value.maker is None:
+        return False
+    before = value.maker.inputs[0].shape
+    return len(before) == len(value.shape) - 1 and before[-1] == value.shape[-1]
+
+
+def _is_column(value: Value) -> bool:
+    return len(value.shape) > 1 and value.shape[-1] == 1
+
+
+def _is_reduced(value: Value, audited: Audited) -> bool:
+    """Whether the last two axes of an array are reduced at once, and it meets no other array that has both of them."""
+    made, steps, left = {value}, list[Step](), [value]
+    is_whole = False
+    while left and len(made) < _MOST:
+        each = left.pop()
+        for step in audited.users.of(each):
+            if "transpose" in transformations(step.equation):
+                continue
+            if step.equation.primitive in _WHOLE:
+                is_whole |= {len(each.shape) - 2, len(each.shape) - 1} <= set(step.equation.params["axes"])
+            elif not step.blocks and (step.equation.primitive in _CONVERTED or not has_rule(step.equation.primitive)):
+                steps.append(step)
+                left += [result for result in step.outputs if result not in made]
+                made.update(name for result in step.outputs for name in audited.users.names(result))
+    others = (other for step in steps for other in step.inputs if other not in made)
+    return is_whole and not any(other.shape[-2:] == value.shape[-2:] and not _is_spread(other) for other in others)
+
+
+def _is_spread(value: Value) -> bool:
+    """Whether an array has the same elements again along an axis."""
+    return value.maker is not None and value.maker.equation.primitive in primitives("broadcast_in_dim")
+
+
+def _is_expanded(value: Value) -> bool:
+    """Whether somebody gave an operand a new axis, as in `x[:, None]`: it is to meet all of another one."""
+    maker = value.maker
+    if maker is None or maker.equation.primitive not in LAID_OUT or len(maker.inputs[0].shape) >= len(value.shape):
+        return False
+    return math.prod(maker.inputs[0].shape) == math.prod(value.shape)
+
+
+def _is_raised(value: Value) -> bool:
+    """Whether the axes that an operand got are its first ones."""
+    if value.maker is None:
+        return False
+    shape, before = value.shape, value.maker.inputs[0].shape
+    new = len(shape) - len(before)
+    kept = value.maker.equation.params.get(
+        "broadcast_dimensions", range(new, len(shape)) if shape[new:] == before else ()
+    )
+    return [*kept] == [*range(new, len(shape))]
+
+
+KINDS = (CROSSED,)
+CHECKS = (crossed,)

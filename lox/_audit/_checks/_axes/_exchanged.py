@@ -1,0 +1,38 @@
+"""Axes that are exchanged, where nobody wrote what they mean: those of split keys and those of iterations."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from lox._audit._audited import Audited
+from lox._audit._checks._axes._meaning import MEETING, meetings, reshaped
+from lox._audit._checks._axes._recurrences import recurrence
+from lox._audit._findings import Finding
+from lox._audit._unwritten import Unwritten, with_origins
+
+
+def exchanged(audited: Audited) -> Iterator[Finding]:
+    """LOX101, LOX103 and LOX106, by the operations that made axes: what is exchanged is there in either order."""
+    known = audited.once(with_origins)
+    if known is None:
+        return
+    yield from (finding for finding in (*reshaped(known), *recurrence(known)) if isinstance(finding, Finding))
+    for step, pairings in itertools.groupby(meetings(known), lambda pairing: pairing.step):
+        found = list(pairings)
+        pairs = {pairing.labels for pairing in found if all(isinstance(each, Unwritten) for each in pairing.labels)}
+        wrong = next((each for each in found if each.differs and each.labels[::-1] in pairs), None)
+        if wrong is not None:
+            one, other = wrong.labels
+            yield MEETING.at(
+                wrong.location,
+                f"Axis {wrong.axis} of {wrong.one.text} goes over the {one}, that of {wrong.other.text} over the "
+                f"{other}, and the other axes the other way round: '{step.equation.primitive.name}' takes them "
+                "element by element.",
+                found=str(other),
+                expected=str(one),
+            )
+
+
+KINDS = ()
+CHECKS = (exchanged,)

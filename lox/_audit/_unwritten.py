@@ -1,0 +1,59 @@
+"""Meanings of axes that nobody writes: that of keys that were split, and that of the iterations of a scan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+from lox._audit._audited import Audited
+from lox._audit._facts import Fact, unknown
+from lox._audit._naming import name_values
+from lox._audit._program import Step
+from lox._audit._regions import Role
+from lox._audit._rules import primitives
+from lox._audit._walk import Walk
+
+
+@dataclasses.dataclass(frozen=True)
+class Unwritten:
+    """What an axis is by the operation that made it.
+
+    Attributes:
+        kind: What its elements belong to: to keys that were split, or to the iterations of a scan.
+        size: How many there are. Axes of one kind and size are taken for one.
+    """
+
+    kind: Literal["keys", "iterations"]
+    size: int
+
+    def __str__(self) -> str:
+        return "split keys" if self.kind == "keys" else "iterations"
+
+
+class _Walk(Walk):
+    def leave(self, step: Step, fact: Fact, role: Role) -> Fact:
+        if role != "stacked" or not step.ports[0].carried:  # Without a carry it maps a function.
+            return super().leave(step, fact, role)
+        return Fact((Unwritten("iterations", step.equation.params["length"]), *fact.labels), fact.range)  # type: ignore[arg-type]
+
+    def transfer(self, step: Step, facts: Sequence[Fact]) -> list[Fact]:
+        found = super().transfer(step, facts)
+        if step.equation.primitive not in primitives("random_split"):
+            return found
+        ((fact, shape),) = zip(found, (var.aval.shape for var in step.equation.outvars), strict=True)
+        old = len(facts[0].labels)
+        return [Fact((*facts[0].labels, *(Unwritten("keys", size) for size in shape[old:])), fact.range)]  # type: ignore[arg-type]
+
+
+def with_origins(audited: Audited) -> Audited | None:
+    """A function with the meanings of axes that nobody wrote; None of one that has only one kind of these, or labels."""
+    if not (audited.has("random_split") and audited.has("scan")):
+        return None
+    if any(any(value.fact.labels) for value in audited.program.inputs):
+        return None
+    facts = [unknown(value.aval) for value in audited.program.inputs]
+    captured = audited.captured
+    program = _Walk().block(captured.name, captured.jaxpr, facts, captured.arguments)
+    name_values(program)
+    return dataclasses.replace(audited, program=program)
