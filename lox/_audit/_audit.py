@@ -15,6 +15,7 @@ from lox._audit._failures import guarded, reported
 from lox._audit._findings import Finding, Held, first_causes
 from lox._audit._follow import follow
 from lox._audit._inline import leave_out
+from lox._audit._label import label
 from lox._audit._location import Location
 from lox._audit._naming import name_values
 from lox._audit._options import Axes, check_that_it_takes, read_axes, read_calls
@@ -26,9 +27,10 @@ from lox._exceptions import LogValueError
 
 
 class Audit:
-    """The type of `lox.audit`, which is called, and has `expect`."""
+    """The type of `lox.audit`, which is called, and has `expect` and `label`."""
 
     expect = staticmethod(expect)
+    label = staticmethod(label)
 
     def __call__(
         self,

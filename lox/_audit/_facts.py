@@ -97,8 +97,9 @@ def _is_here(value: Any) -> bool:
 
 
 def join(facts: Sequence[Fact]) -> Fact:
-    """What is known of a value that is one of several."""
-    return Fact(agreeing([fact.labels for fact in facts]), hull(fact.range for fact in facts))
+    """What is known of a value that is one of several. Of an array of one number, axes may mean anything."""
+    telling = [fact.labels for fact in facts if fact.range.low != fact.range.high]
+    return Fact(agreeing(telling or [fact.labels for fact in facts]), hull(fact.range for fact in facts))
 
 
 def agreeing(labels: Sequence[Labels]) -> Labels:

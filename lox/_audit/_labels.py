@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lox._audit._facts import Labels
+from lox._audit._label import label_p
 from lox._audit._program import Step
-from lox._audit._rules import Rules
+from lox._audit._rules import Rules, primitives
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +30,7 @@ _rule = Rules[Rule]()
 
 def labels_of(step: Step) -> Sequence[Labels]:
     """The labels of what comes out of a step; of one that has no rule, those of what is as it is shaped."""
-    if not any(any(value.fact.labels) for value in step.inputs):
+    if step.equation.primitive is not label_p and not any(any(value.fact.labels) for value in step.inputs):
         return [(None,) * len(shape) for shape in _shapes(step)]
     return (_rule[step.equation.primitive] or _elementwise)(step)
 
@@ -106,15 +107,29 @@ def _without(labels: Labels, axes: Sequence[int]) -> Labels:
 
 @_rule("reshape")
 def _reshape(step: Step) -> Sequence[Labels]:
-    (shape,) = _shapes(step)
+    (shape,), (own, labels) = _shapes(step), _in(step)
     found: list[Any] = [None] * len(shape)
-    for parts, sizes, after in regrouped(step):
+    repeated = _repeated(step)
+    for (before, _), (parts, sizes, after) in zip(groups(own, shape), regrouped(step), strict=True):
+        kept = [labels[axis] for axis in before if axis not in repeated]
         if [shape[axis] for axis in after] == sizes:
             for axis, label in zip(after, parts, strict=True):
                 found[axis] = label
         elif len(after) == 1 and all(parts):
             found[after[0]] = Merged(tuple(parts), tuple(sizes))
+        elif len(after) == len(kept) == 1:
+            found[after[0]] = kept[0]
     return [tuple(found)]
+
+
+def _repeated(step: Step) -> set[int]:
+    """The axes of the operand of a step along which elements are repeated, as `jnp.repeat` and `jnp.tile` do it."""
+    value = step.inputs[0]
+    if value.maker is None or value.maker.equation.primitive not in primitives("broadcast_in_dim"):
+        return set()
+    kept = value.maker.equation.params["broadcast_dimensions"]
+    before = dict(zip(kept, value.maker.inputs[0].shape, strict=True))
+    return {axis for axis, size in enumerate(value.shape) if before.get(axis) != size}
 
 
 def regrouped(step: Step) -> Iterator[tuple[list[Any], list[int], list[int]]]:
@@ -182,9 +197,17 @@ def _conv(step: Step) -> Sequence[Labels]:
 
 @_rule("slice", "dynamic_slice", "dynamic_update_slice", "pad", "rev", "sharding_constraint")
 @_rule("scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max")
-@_rule("split", "top_k")
+@_rule("split", "top_k", "tile")
 def _of_first(step: Step) -> Sequence[Labels]:
     return [_in(step)[1] for _ in step.equation.outvars]
+
+
+def _said(step: Step) -> Sequence[Labels]:
+    pairs = zip(step.equation.params["axes"], _in(step)[1], strict=True)
+    return [tuple(known if said is None else said for said, known in pairs)]
+
+
+_rule.of[label_p] = _said
 
 
 @_rule("random_split", "random_bits", "random_unwrap")

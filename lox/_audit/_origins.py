@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
+from lox._audit._label import label_p
 from lox._audit._location import Location
 from lox._audit._program import Step, Value, is_call
 from lox._audit._rules import primitives
 
 PASSING = primitives(
     "broadcast_in_dim", "reshape", "squeeze", "transpose", "copy", "sharding_constraint", "reshard", "name"
-)
+) | {label_p}
 """What only lays out the elements of its first operand."""
 
 LAID_OUT = primitives("broadcast_in_dim", "reshape", "squeeze")

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox._audit._facts import ANY, Interval, hull, of_dtype
+from lox._audit._label import label_p
 from lox._audit._program import Step, Value, alike
 from lox._audit._rules import Rules, primitives
 
@@ -87,9 +88,12 @@ _parts = primitives("split")
 
 @_rule("broadcast_in_dim", "reshape", "transpose", "squeeze", "slice", "dynamic_slice", "rev")
 @_rule("copy", "stop_gradient", "reduce_max", "reduce_min", "cummax", "cummin", "sharding_constraint", "reshard")
-@_rule("pmax", "pmin", "name", "all_gather", "ppermute", "all_to_all")
+@_rule("pmax", "pmin", "name", "tile", "all_gather", "ppermute", "all_to_all")
 def _first(step: Step, first: Interval, *_: Interval) -> Interval:
     return first if step.inputs[0].aval.size else ANY
+
+
+_rule.of[label_p] = _first
 
 
 @_rule("gather")

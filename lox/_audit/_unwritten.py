@@ -47,7 +47,7 @@ class _Walk(Walk):
 
 
 def with_origins(audited: Audited) -> Audited | None:
-    """A function with the meanings of axes that nobody wrote; None of one that has only one kind of these, or labels."""
+    """A function with the meanings of axes that nobody wrote; None of one that has not both kinds, or has labels."""
     if not (audited.has("random_split") and audited.has("scan")):
         return None
     if any(any(value.fact.labels) for value in audited.program.inputs):

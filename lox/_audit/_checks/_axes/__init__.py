@@ -5,4 +5,7 @@ from __future__ import annotations
 from lox._audit._checks._axes import _crossed, _exchanged, _meaning, _recurrences, _sizes, _statistics
 
 KINDS = (*_meaning.KINDS, *_crossed.KINDS, *_recurrences.KINDS, *_statistics.KINDS, *_sizes.KINDS)
-CHECKS = (*_meaning.CHECKS, *_crossed.CHECKS, *_exchanged.CHECKS, *_recurrences.CHECKS, *_statistics.CHECKS, *_sizes.CHECKS)
+CHECKS = (
+    *(*_meaning.CHECKS, *_crossed.CHECKS, *_exchanged.CHECKS),
+    *(*_recurrences.CHECKS, *_statistics.CHECKS, *_sizes.CHECKS),
+)

@@ -34,5 +34,4 @@ def exchanged(audited: Audited) -> Iterator[Finding]:
             )
 
 
-KINDS = ()
 CHECKS = (exchanged,)
