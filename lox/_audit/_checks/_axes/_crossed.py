@@ -31,7 +31,7 @@ _MOST = 200
 def crossed(audited: Audited) -> Iterator[Finding | Held]:
     """LOX104: by broadcasting that nobody wrote, an axis of one operand is crossed with the same axis of the other."""
     for step, location in audited.steps:
-        if step.blocks or has_rule(step.equation.primitive):
+        if step.blocks or has_rule(step.equation.primitive) or len(step.outputs) != 1:
             continue
         arrays = [value for value in step.inputs if value.shape]
         made = [value for value in arrays if is_made_for(value, step)]
