@@ -53,7 +53,8 @@ def recurrence(audited: Audited) -> Iterator[Finding | Held]:
             elif _is(labels[axis], _BATCH) and any(_is(label, _TIME) for label in labels) and _is_summed(value):
                 yield RECURRENCE.at(
                     location,
-                    f"'{step.equation.primitive.name}' goes over {labels[axis]} of {value.text}.",
+                    f"'{step.equation.primitive.name}' goes over {labels[axis]} of "
+                    f"{audited.origins.of(value, frozenset()).text}.",
                 )
 
 
