@@ -7,6 +7,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from corpus import f32, flags, i32, right, wrong
 
@@ -648,6 +649,93 @@ def entropy_of_a_policy_that_may_be_certain(logits):
         return -(probs * jnp.log(probs + 1e-8)).sum()
 
     return jax.grad(lambda logits: jax.vmap(entropy)(logits).mean())(logits)
+
+
+# -- LOX813: softmax and sigmoid, twice ----------------------------------------------------------------------------
+
+
+@wrong("LOX813", f32(4, 10), f32(32, 4), i32(32))
+def cross_entropy_of_a_network_that_ends_in_a_softmax(w, x, labels):
+    def network(x):
+        return jax.nn.softmax(x @ w)
+
+    probs = jax.lax.map(jax.jit(network), x)
+    return optax.softmax_cross_entropy_with_integer_labels(probs, labels).mean()
+
+
+@wrong("LOX813", f32(4), f32(32, 4), f32(32), KEY)
+def update_of_a_classifier_that_ends_in_a_sigmoid(w, x, y, key):
+    def loss(w):
+        return optax.sigmoid_binary_cross_entropy(jax.nn.sigmoid(x @ w), y).mean()
+
+    return w - 0.1 * jax.grad(loss)(w), jax.random.categorical(key, x)
+
+
+@wrong("LOX813", f32(8, 4), KEY)
+def actions_drawn_by_probabilities_as_logits(logits, key):
+    probs = jax.nn.softmax(logits, axis=-1)
+    return jax.random.categorical(key, probs)
+
+
+@right("LOX813", f32(4, 10), f32(32, 4), i32(32), KEY)
+def cross_entropy_of_a_network_that_returns_both(w, x, labels, key):
+    def network(x):
+        logits = x @ w
+        return logits, jax.nn.softmax(logits)
+
+    logits, probs = jax.lax.map(jax.jit(network), x)
+    sharper = jax.nn.softmax(probs / 0.1)
+    drawn = jax.random.categorical(key, jax.nn.log_softmax(logits))
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), sharper, drawn
+
+
+# -- LOX814: logarithms of what is squashed ------------------------------------------------------------------------
+
+
+@wrong("LOX814", f32(32), flags(32))
+def loss_of_a_discriminator_by_logarithms_of_a_sigmoid(scores, real):
+    probability = jax.nn.sigmoid(scores)
+    return -jnp.where(real, 1.0, 0.0) @ jnp.log(probability) - jnp.where(real, 0.0, 1.0) @ jnp.log1p(-probability)
+
+
+@wrong("LOX814", f32(8, 2), f32(8))
+def likelihood_of_squashed_actions(raw, weights):
+    return jax.grad(lambda raw: (weights * jnp.log(1 - jnp.tanh(raw) ** 2).sum(axis=-1)).mean())(raw)
+
+
+@right("LOX814", f32(32), f32(8, 2))
+def logarithms_of_what_stays_away_from_zero(scores, raw):
+    probability = jax.nn.sigmoid(jnp.clip(scores, -10, 10))
+    return jnp.log(probability) + jnp.log(1 - probability), jnp.log(1 - jnp.tanh(raw) ** 2 + 1e-6)
+
+
+# -- LOX820: indices beyond the end --------------------------------------------------------------------------------
+
+
+@wrong("LOX820", f32(128), f32(128))
+def errors_with_the_next_value_of_all_steps_at_once(rewards, values):
+    t = jnp.arange(128)
+    return rewards + 0.99 * values[t + 1] - values[t]
+
+
+@wrong("LOX820", f32(16, 4), i32())
+def feature_of_a_neighbour_that_is_limited_to_the_size(features, place):
+    return features[jnp.clip(place + 1, 0, features.shape[0])]
+
+
+@wrong("LOX820", f32(8, 10, 3), f32(3))
+def trajectories_whose_last_step_is_replaced(trajectories, last):
+    return jax.vmap(lambda steps: steps.at[steps.shape[0]].set(last))(trajectories)
+
+
+@right("LOX820", f32(128), i32(), KEY)
+def values_at_indices_that_are_in_the_array(values, place, key):
+    t = jnp.arange(128)
+    following = jnp.where(t < 127, values[t + 1], 0.0)
+    filled = values.at[t + 1].get(mode="fill", fill_value=0.0)
+    kept = values.at[jnp.where(values > 0, t, 128)].set(0.0).at[t + 1].set(filled, mode="drop")
+    drawn = values[jax.random.randint(key, (4,), 0, 128)]
+    return following, kept, drawn, values[t - 1], values[jnp.minimum(place + 1, 127)], values[place % 128]
 
 
 # -- LOX806: digits of arguments -----------------------------------------------------------------------------------
