@@ -45,30 +45,36 @@ class Origins:
             through: The primitives.
             loops: Whether it is followed out of and into scans too, to the array that it is a slice of, or a slice.
         """
-        entered: list[Step] = []
+        return self.met(value, through, loops=loops)[0]
+
+    def met(
+        self, value: Value, through: Set[Any] = PASSING, entered: Sequence[Step] = (), *, loops: bool = False
+    ) -> tuple[Value, tuple[Step, ...]]:
+        """The value that one is, and the calls that it is met in, from those that the value was met in."""
+        calls = list(entered)
         while True:
             maker = value.maker
             if maker is None:
-                if entered and value in (inputs := entered[-1].blocks[0].inputs):
-                    value = entered.pop().inputs[inputs.index(value)]
+                if calls and value in (inputs := calls[-1].blocks[0].inputs):
+                    value = calls.pop().inputs[inputs.index(value)]
                 elif value in self._outside:
                     value = self._outside[value]
                 elif loops and value in self._scanned:
                     value = self._scanned[value]
                 else:
-                    return value
+                    return value, tuple(calls)
             elif is_call(maker):
-                entered.append(maker)
+                calls.append(maker)
                 value = maker.blocks[0].outputs[maker.outputs.index(value)]
             elif maker.equation.primitive in through and maker.inputs:
                 value = maker.inputs[0]
             elif loops and maker.equation.primitive in primitives("scan"):
                 place, carry = maker.outputs.index(value), _compat.scan_counts(maker.equation.params)[1]
                 if place < carry:
-                    return value
+                    return value, tuple(calls)
                 value = maker.blocks[0].outputs[place]
             else:
-                return value
+                return value, tuple(calls)
 
 
 def axes_before(step: Step) -> Sequence[int | None] | None:

@@ -205,11 +205,12 @@ def _monotone(function: Callable[[Any], Any]) -> Rule:
     return rule
 
 
-_MONOTONE: dict[str, Callable[[Any], Any]] = {
+MONOTONE: dict[str, Callable[[Any], Any]] = {
     "exp": np.exp,
     "exp2": np.exp2,
     "expm1": np.expm1,
     "log": np.log,
+    "log2": np.log2,
     "log1p": np.log1p,
     "tanh": np.tanh,
     "sinh": np.sinh,
@@ -224,7 +225,7 @@ _MONOTONE: dict[str, Callable[[Any], Any]] = {
     "logistic": lambda x: 1 / (1 + np.exp(-x)),
     "sqrt": lambda x: np.sqrt(np.maximum(x, 0)),
 }
-for _name, _function in _MONOTONE.items():
+for _name, _function in MONOTONE.items():
     _rule(_name)(_monotone(_function))
 
 

@@ -498,6 +498,64 @@ def a_scale_by_a_root_of_a_number_of_python(x):
     return x / jnp.sqrt(x.shape[-1]) + 2 * jnp.pi
 
 
+# -- LOX808: infinities that become NaN ----------------------------------------------------------------------------
+
+
+@wrong("LOX808", f32(8, 4), flags(8, 4))
+def entropy_of_a_policy_with_forbidden_actions(logits, allowed):
+    log_probs = jax.nn.log_softmax(jnp.where(allowed, logits, -jnp.inf))
+    return -(jnp.exp(log_probs) * log_probs).sum(axis=-1)
+
+
+@wrong("LOX808", f32(4, 8), flags(4, 8))
+def scores_with_a_mask_times_infinity(scores, mask):
+    return jax.nn.softmax(scores + (1 - mask) * -jnp.inf)
+
+
+@wrong("LOX808", i32(100))
+def entropy_of_the_frequencies_of_tokens(tokens):
+    frequencies = jnp.bincount(tokens, length=16) / 100
+    return -(frequencies * jnp.log(frequencies)).sum()
+
+
+@wrong("LOX808", f32(8, 4), flags(8, 4), i32(8))
+def cross_entropy_of_allowed_classes_by_labels_in_one_hot(logits, allowed, labels):
+    return optax.softmax_cross_entropy(jnp.where(allowed, logits, -jnp.inf), jax.nn.one_hot(labels, 4)).mean()
+
+
+@right("LOX808", f32(8, 4), flags(8, 4), i32(100), KEY)
+def infinities_that_meet_no_zero(logits, allowed, tokens, key):
+    masked = jnp.where(allowed, logits, -jnp.inf)
+    log_probs, probs = jax.nn.log_softmax(masked), jax.nn.softmax(masked)
+    frequencies = jnp.bincount(tokens, length=16) / 100
+    entropy = -(probs * jnp.where(allowed, log_probs, 0.0)).sum(), jnp.where(allowed, probs * log_probs, 0.0).sum()
+    certain = jnp.where(frequencies > 0, frequencies * jnp.log(frequencies), 0.0), jax.scipy.special.entr(frequencies)
+    return entropy, certain, jax.random.categorical(key, masked), masked.max(-1) - probs.max(-1)
+
+
+# -- LOX809: rows of logits that are all masked --------------------------------------------------------------------
+
+
+@wrong("LOX809", f32(2, 6, 6), flags(2, 6))
+def attention_with_a_mask_of_queries_and_keys(scores, valid):
+    mask = valid[:, :, None] & valid[:, None, :]
+    return jax.nn.softmax(jnp.where(mask, scores, -jnp.inf), axis=-1)
+
+
+@wrong("LOX809", f32(8, 5, 4), flags(8, 5))
+def policies_of_agents_that_may_be_dead(logits, dead):
+    return jax.vmap(jax.vmap(lambda logits, dead: jax.nn.softmax(jnp.where(dead, -jnp.inf, logits))))(logits, dead)
+
+
+@right("LOX809", f32(2, 6, 6), flags(2, 6))
+def attention_whose_masked_rows_are_left_out(scores, valid):
+    mask = valid[:, :, None] & valid[:, None, :]
+    weights = jax.nn.softmax(jnp.where(mask, scores, -jnp.inf), axis=-1)
+    finite = jax.nn.softmax(jnp.where(mask, scores, -1e9), axis=-1)
+    keys = jax.nn.softmax(jnp.where(valid[:, None, :], scores, -jnp.inf), axis=-1)
+    return jnp.where(valid[:, :, None], weights, 0.0), finite, keys
+
+
 # -- LOX810: softmax -----------------------------------------------------------------------------------------------
 
 

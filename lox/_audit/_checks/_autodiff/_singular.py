@@ -38,6 +38,7 @@ _POLES: dict[str, tuple[tuple[float, End], ...]] = {
     "sqrt": ((0.0, "low"),),
     "rsqrt": ((0.0, "low"),),
     "log": ((0.0, "low"),),
+    "log2": ((0.0, "low"),),
     "log1p": ((-1.0, "low"),),
     "asin": ((-1.0, "low"), (1.0, "high")),
     "acos": ((-1.0, "low"), (1.0, "high")),
@@ -47,7 +48,7 @@ _POLES: dict[str, tuple[tuple[float, End], ...]] = {
 """Where derivatives are infinite: a number, and at which end of the range of the operand that counts."""
 
 _BY_PRIMITIVE = {primitive: ends for name, ends in _POLES.items() for primitive in primitives(name)}
-_LOGARITHMS = primitives("log", "log1p")
+_LOGARITHMS = primitives("log", "log2", "log1p")
 _DIVISIONS = primitives("div")
 
 

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from lox._audit._checks._numerics import _dtypes, _exponentials, _indices, _integers, _promotions, _squashed, _sums
+from lox._audit._checks._numerics import (
+    _dtypes,
+    _exponentials,
+    _indices,
+    _infinities,
+    _integers,
+    _promotions,
+    _squashed,
+    _sums,
+)
 
-_ALL = (_dtypes, _sums, _promotions, _integers, _exponentials, _squashed, _indices)
+_ALL = (_dtypes, _sums, _promotions, _integers, _exponentials, _squashed, _indices, _infinities)
 
 KINDS = tuple(kind for each in _ALL for kind in each.KINDS)
 CHECKS = tuple(check for each in _ALL for check in each.CHECKS)

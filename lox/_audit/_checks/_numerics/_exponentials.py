@@ -39,12 +39,13 @@ LOG_OF_SOFTMAX = Kind(
     "Use jax.nn.log_softmax of the logits.",
 )
 
-_EXP, _LOG, _SUM, _DIV = (primitives(name) for name in ("exp", "log", "reduce_sum", "div"))
+_EXP, _SUM, _DIV = (primitives(name) for name in ("exp", "reduce_sum", "div"))
+_LOG = primitives("log", "log2")
 FLOWS = PASSING | primitives("convert_element_type", "stop_gradient")
 SCALING = primitives("add", "mul", "div", "max")
 _ELEMENTWISE = FLOWS | primitives("mul", "div", "neg", "select_n", "add", "min", "max", "slice", "concatenate", "pad")
 PARTS = primitives("gather", "slice", "dynamic_slice")
-_TAKEN_ALONG = FLOWS | primitives("mul", "neg", "add", "sub")
+_TAKEN_ALONG = FLOWS | primitives("mul", "neg", "add", "sub", "dot_general")
 _SHIFTS = primitives("sub", "reduce_max")
 
 
@@ -177,7 +178,7 @@ def chosen_from(audited: Audited) -> set[Value]:
     for step, _ in audited.steps:
         if is_call(step):
             outside.update(zip(step.blocks[0].outputs, step.outputs, strict=True))
-    for step, _ in reversed(audited.steps):
+    for step, _ in (*reversed(audited.steps), *reversed(audited.steps)):  # What several calls run is there once.
         chosen.update(value for value in step.outputs if _outermost(value, outside) in chosen)
         if step.equation.primitive in primitives("select_n"):
             chosen.update(step.inputs[1:])

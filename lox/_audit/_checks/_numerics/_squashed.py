@@ -70,7 +70,7 @@ def _from(squash: Squash) -> str:
 def logarithm(audited: Audited) -> Iterator[Finding | Held]:
     """LOX814: the logarithm of a sigmoid, or of what it, a softmax or the square of a tanh leaves of one."""
     known, choosing = audited.once(squashes), audited.once(chosen_from)
-    for step, location in (*audited.of("log"), *audited.of("log1p")):
+    for step, location in audited.of("log", "log2", "log1p"):
         result = step.outputs[0]
         in_vain = result not in audited.live and "jvp" not in transformations(step.equation)
         if in_vain or result in choosing or not is_float(result):
