@@ -129,6 +129,24 @@ def number_of_the_episode(dones, truncations):
     return jnp.cumsum(dones, axis=0), discounts
 
 
+@wrong("LOX801", _of(jnp.int8, 64, 512), _of(jnp.int8, 512, 32), f32(1000))
+def a_layer_of_integers_and_a_count_in_8_bits(x, w, rewards):
+    def step(count, reward):
+        return count + jnp.int8(1), count * reward
+
+    return jax.lax.scan(step, jnp.int8(0), rewards)[1], x @ w
+
+
+@right("LOX801", _of(jnp.int8, 64, 512), _of(jnp.int8, 512, 32), f32(1000), flags(1000))
+def a_layer_of_integers_and_counts_that_begin_again(x, w, rewards, dones):
+    def step(carry, at):
+        (count, place), (reward, done) = carry, at
+        return (jnp.where(done, 0, count + 1).astype(jnp.int8), (place + 1) % 100), count * reward
+
+    counts = jax.lax.scan(step, (jnp.int8(0), jnp.int8(0)), (rewards, dones))[1]
+    return counts, jnp.matmul(x, w, preferred_element_type=jnp.int32)
+
+
 @right("LOX801", jax.random.key(0), _of(jnp.int8, 9, 9), i32(4))
 def random_moves_on_a_board_of_small_integers(key, board, moves):
     key_of_place, key_of_stones = jax.random.split(key)
