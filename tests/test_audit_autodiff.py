@@ -245,7 +245,7 @@ def test_ends_are_seen_through_calls_and_changes_of_shape():
     assert codes(lambda x: jnp.sqrt(squares(x).T.reshape(-1)).sum(), X) == {"LOX606"}
     assert codes(lambda x: jnp.sqrt(x @ x), X) == {"LOX606"}
     assert codes(lambda x: jnp.arctanh(jnp.clip(x, -1, 1)).sum(), X) == {"LOX606"}
-    assert codes(lambda x: jnp.log(1 - jax.nn.sigmoid(x)).sum(), X) == {"LOX606"}
+    assert codes(lambda x: jnp.log(1 - jax.nn.sigmoid(x)).sum(), X) == {"LOX606", "LOX814"}
 
 
 @pytest.mark.parametrize("condition", ["x > 0", "0 < x", "~(x <= 0)", "(x > 0) & (x < 9)", "x >= 1e-6", "x != 0"])
@@ -257,6 +257,35 @@ def test_a_guard_is_known_by_what_it_keeps_out(condition):
         return jnp.where(~(eval(condition)), 0.0, jnp.log(x)).sum()
 
     assert codes(loss, X) == codes(turned, X) == {"LOX607"}
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x: jnp.where(x < 1, x, jnp.sqrt(x)),
+        lambda x: jnp.where(x - 1 > 0, jnp.log(x - 1), 0.0),
+        lambda x: jnp.where(2 > x, jnp.sqrt(4 - 2 * x), 0.0),
+        lambda x: jnp.where(jnp.abs(x) < 1, jnp.sqrt(1 - x**2), 0.0),
+        lambda x: jnp.where(x * x < 0.5, jnp.arcsin(x), x),
+        lambda x: (lambda y: jnp.where(y > 3, jnp.log(y), 0.0))(jnp.maximum(x, 0)),
+    ],
+)
+def test_a_guard_may_compare_another_number_or_a_function_of_the_operand(fun):
+    assert codes(lambda x: fun(x).sum(), X) == {"LOX607"}
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x: jnp.where(x <= 0.04045, x / 12.92, ((x + 0.055) / 1.055) ** 0.4),
+        lambda x: jnp.where(x > 1, jnp.sqrt(x + 1), x),
+        lambda x: jnp.where(x < 5, jnp.sqrt(x), 0.0),
+        lambda x: (lambda y: jnp.where(y > 3, jnp.log(y), 0.0))(jax.nn.relu(x)),
+        lambda x: jnp.where(jnp.abs(x) > 2, 1 / x, 0.5),
+    ],
+)
+def test_a_condition_far_from_what_is_infinite_is_no_guard(fun):
+    assert codes(lambda x: fun(x).sum(), X) == set()
 
 
 @pytest.mark.parametrize("condition", ["x >= 0", "x > 5", "jnp.roll(x, 1) > 0", "(x > 0) | (x < -9)"])

@@ -481,6 +481,33 @@ def test_all_clamping_functions_have_a_canary():
 
 
 @pytest.mark.parametrize(
+    ("known", "function"),
+    [
+        ("FILLING", lambda x: jnp.take(x, 1)),
+        ("FILLING", lambda x: jnp.take_along_axis(x, jnp.array([1]), 0)),
+        ("TAKING_LOGITS", lambda x: jax.random.categorical(jax.random.key(0), x)),
+    ],
+)
+def test_what_takes_indices_and_logits_is_made_by_functions_that_the_auditor_knows(known, function):
+    found = {tracebacks.function_of(each) for each in names(function, np.zeros(3, np.float32))}
+    codes = {"FILLING": "LOX820", "TAKING_LOGITS": "LOX813"}
+    assert found & getattr(tracebacks, known), f"{codes[known]} (lox/_audit/_checks/_numerics) no longer sees a call"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.at[1].set(0.0),
+        lambda x: jax.ops.segment_sum(x, jnp.arange(3), 3),
+        lambda x: jax.lax.dynamic_update_slice(x, x[:1], (1,)),
+    ],
+)
+def test_writes_are_made_by_functions_that_the_auditor_knows(function):
+    found = names(function, np.zeros(3, np.float32))
+    assert any(map(tracebacks.writes_at, found)), "LOX820 (lox/_audit/_checks/_numerics/_indices.py) sees no writes"
+
+
+@pytest.mark.parametrize(
     ("name", "function"),
     [
         ("permutation", lambda key: jax.random.permutation(key, 3)),

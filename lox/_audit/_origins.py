@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
+from lox import _compat
 from lox._audit._label import label_p
 from lox._audit._location import Location
 from lox._audit._program import Step, Value, is_call
@@ -24,25 +25,57 @@ class Origins:
 
     def __init__(self, steps: Iterable[tuple[Step, Location]]) -> None:
         self._outside: dict[Value, Value] = {}
+        self._scanned: dict[Value, Value] = {}
+        self.inputs: set[Value] = set()
         for step, _ in steps:
+            self.inputs.update(*(block.inputs for block in step.blocks))
             if is_call(step):
                 for inner, outer in zip(step.blocks[0].inputs, step.inputs, strict=True):
                     self._outside.setdefault(inner, outer)
+            elif step.equation.primitive in primitives("scan"):
+                consts, carry = _compat.scan_counts(step.equation.params)
+                pairs = list(zip(step.blocks[0].inputs, step.inputs, strict=True))
+                for inner, outer in (*pairs[:consts], *pairs[consts + carry :]):
+                    self._scanned.setdefault(inner, outer)
 
-    def of(self, value: Value, through: Set[Any] = PASSING) -> Value:
-        """The value that one is, before the calls and the operations of these primitives that it went through."""
+    def of(self, value: Value, through: Set[Any] = PASSING, *, loops: bool = False) -> Value:
+        """The value that one is, before the calls and the operations of these primitives that it went through.
+
+        Args:
+            value: The value.
+            through: The primitives.
+            loops: Whether it is followed out of and into scans too, to the array that it is a slice of, or a slice.
+        """
+        return self.met(value, through, loops=loops)[0]
+
+    def met(
+        self, value: Value, through: Set[Any] = PASSING, entered: Sequence[Step] = (), *, loops: bool = False
+    ) -> tuple[Value, tuple[Step, ...]]:
+        """The value that one is, and the calls that it is met in, from those that the value was met in."""
+        calls = list(entered)
         while True:
             maker = value.maker
             if maker is None:
-                if value not in self._outside:
-                    return value
-                value = self._outside[value]
+                if calls and value in (inputs := calls[-1].blocks[0].inputs):
+                    value = calls.pop().inputs[inputs.index(value)]
+                elif value in self._outside:
+                    value = self._outside[value]
+                elif loops and value in self._scanned:
+                    value = self._scanned[value]
+                else:
+                    return value, tuple(calls)
             elif is_call(maker):
+                calls.append(maker)
                 value = maker.blocks[0].outputs[maker.outputs.index(value)]
             elif maker.equation.primitive in through and maker.inputs:
                 value = maker.inputs[0]
+            elif loops and maker.equation.primitive in primitives("scan"):
+                place, carry = maker.outputs.index(value), _compat.scan_counts(maker.equation.params)[1]
+                if place < carry:
+                    return value, tuple(calls)
+                value = maker.blocks[0].outputs[place]
             else:
-                return value
+                return value, tuple(calls)
 
 
 def axes_before(step: Step) -> Sequence[int | None] | None:

@@ -128,13 +128,13 @@ def _put(step: Step, first: Interval, second: Interval, *_: Interval) -> Interva
 def _select(step: Step, which: Interval, *cases: Interval) -> Interval:
     if which.low == which.high:
         return cases[int(which.low)]
-    modulus = _modulus(step)
-    if modulus is None:
+    by = modulus(step)
+    if by is None:
         return hull(cases)
-    return Interval(0, modulus.high - 1) if modulus.low > 0 else Interval(modulus.low + 1, 0)
+    return Interval(0, by.high - 1) if by.low > 0 else Interval(by.low + 1, 0)
 
 
-def _modulus(step: Step) -> Interval | None:
+def modulus(step: Step) -> Interval | None:
     """The range of what integers are divided by, all of one sign, if a step makes remainders of that sign.
 
     So does Python's `%`, as `jnp.remainder` has it: the divisor is added where the remainder has the other sign.
@@ -159,6 +159,27 @@ def _compared(step: Step, first: Interval, second: Interval) -> Interval:
     holds = _COMPARISONS[step.equation.primitive]
     found = {float(holds(one, other)) for one in (first.low, first.high) for other in (second.low, second.high)}
     return Interval(min(found), max(found))
+
+
+@_rule("eq", "ne")
+def _equal(step: Step, first: Interval, second: Interval) -> Interval:
+    exact = all(jnp.issubdtype(value.aval.dtype, jnp.integer) for value in step.inputs)
+    one, other = first.low == first.high, second.low == second.high
+    differ = first.high < second.low or second.high < first.low
+    if not (one and other) and not (exact and differ):
+        return Interval(0, 1)
+    found = float(differ is (step.equation.primitive in primitives("ne")))
+    return Interval(found, found)
+
+
+@_rule("and", "or", "not")
+def _logic(step: Step, first: Interval, second: Interval = ANY) -> Interval:
+    if not jnp.issubdtype(step.inputs[0].aval.dtype, jnp.bool_):
+        return ANY
+    if step.equation.primitive in primitives("not"):
+        return Interval(1 - first.high, 1 - first.low)
+    choose = min if step.equation.primitive in primitives("and") else max
+    return Interval(choose(first.low, second.low), choose(first.high, second.high))
 
 
 @_rule("convert_element_type")
@@ -188,11 +209,12 @@ def _monotone(function: Callable[[Any], Any]) -> Rule:
     return rule
 
 
-_MONOTONE: dict[str, Callable[[Any], Any]] = {
+MONOTONE: dict[str, Callable[[Any], Any]] = {
     "exp": np.exp,
     "exp2": np.exp2,
     "expm1": np.expm1,
     "log": np.log,
+    "log2": np.log2,
     "log1p": np.log1p,
     "tanh": np.tanh,
     "sinh": np.sinh,
@@ -207,7 +229,7 @@ _MONOTONE: dict[str, Callable[[Any], Any]] = {
     "logistic": lambda x: 1 / (1 + np.exp(-x)),
     "sqrt": lambda x: np.sqrt(np.maximum(x, 0)),
 }
-for _name, _function in _MONOTONE.items():
+for _name, _function in MONOTONE.items():
     _rule(_name)(_monotone(_function))
 
 
@@ -347,6 +369,8 @@ def _rem(step: Step, first: Interval, second: Interval) -> Interval:
     size = max(abs(second.low), abs(second.high))
     if second.low <= 0 <= second.high or math.isinf(size):
         return ANY
+    if jnp.issubdtype(step.inputs[0].aval.dtype, jnp.integer):
+        size -= 1
     return Interval(0 if first.low >= 0 else -size, 0 if first.high <= 0 else size)
 
 

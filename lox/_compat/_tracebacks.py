@@ -17,6 +17,12 @@ import jax
 CLAMPING = frozenset({"_getitem", "dynamic_index_in_dim", "dynamic_slice", "dynamic_slice_in_dim"})
 """The functions that clamp indices, without that being said where they are called: LOX203 and its like."""
 
+FILLING = frozenset({"_take", "take_along_axis"})
+"""The functions that fill in NaN at indices beyond the end, without that being said where they are called: LOX820."""
+
+TAKING_LOGITS = frozenset({"categorical"})
+"""The functions that draw by the largest of logits with noise: LOX813."""
+
 PAIRED_DRAWS = frozenset({"permutation", "choice"})
 """What people call with one key for several arrays on purpose, so that their elements stay together: LOX700."""
 
@@ -30,6 +36,11 @@ _WITHOUT_TRANSFORMATION = frozenset({"tree_util.py", "tree.py", "traceback_util.
 def function_of(name: str) -> str:
     """The name of a function without those of what it is written in."""
     return name.rpartition(".")[2]
+
+
+def writes_at(name: str) -> bool:
+    """Tell whether a function writes to an array at the indices that it is given: LOX820."""
+    return name.startswith(("_IndexUpdateRef.", "segment_", "dynamic_update_"))
 
 
 def copies_result(names: Iterable[str]) -> bool:

@@ -508,6 +508,12 @@ def sinc_of_an_angle(angle):
     return sinc(angle).sum()
 
 
+@wrong("LOX607", f32(64, 3), differentiate="error")
+def robust_loss_that_grows_slowly_from_one_on(error):
+    squared = jnp.sum(error**2, axis=-1)
+    return jnp.where(squared < 1.0, squared, 2.0 * jnp.sqrt(squared) - 1.0).mean()
+
+
 @right("LOX607", f32(64), differentiate="angle")
 def sinc_of_a_safe_angle(angle):
     @jax.vmap

@@ -7,6 +7,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from corpus import f32, flags, i32, right, wrong
 
@@ -126,6 +127,24 @@ def number_of_the_episode_in_8_bits(dones):
 def number_of_the_episode(dones, truncations):
     discounts = 1 - truncations
     return jnp.cumsum(dones, axis=0), discounts
+
+
+@wrong("LOX801", _of(jnp.int8, 64, 512), _of(jnp.int8, 512, 32), f32(1000))
+def a_layer_of_integers_and_a_count_in_8_bits(x, w, rewards):
+    def step(count, reward):
+        return count + jnp.int8(1), count * reward
+
+    return jax.lax.scan(step, jnp.int8(0), rewards)[1], x @ w
+
+
+@right("LOX801", _of(jnp.int8, 64, 512), _of(jnp.int8, 512, 32), f32(1000), flags(1000))
+def a_layer_of_integers_and_counts_that_begin_again(x, w, rewards, dones):
+    def step(carry, at):
+        (count, place), (reward, done) = carry, at
+        return (jnp.where(done, 0, count + 1).astype(jnp.int8), (place + 1) % 100), count * reward
+
+    counts = jax.lax.scan(step, (jnp.int8(0), jnp.int8(0)), (rewards, dones))[1]
+    return counts, jnp.matmul(x, w, preferred_element_type=jnp.int32)
 
 
 @right("LOX801", jax.random.key(0), _of(jnp.int8, 9, 9), i32(4))
@@ -497,6 +516,64 @@ def a_scale_by_a_root_of_a_number_of_python(x):
     return x / jnp.sqrt(x.shape[-1]) + 2 * jnp.pi
 
 
+# -- LOX808: infinities that become NaN ----------------------------------------------------------------------------
+
+
+@wrong("LOX808", f32(8, 4), flags(8, 4))
+def entropy_of_a_policy_with_forbidden_actions(logits, allowed):
+    log_probs = jax.nn.log_softmax(jnp.where(allowed, logits, -jnp.inf))
+    return -(jnp.exp(log_probs) * log_probs).sum(axis=-1)
+
+
+@wrong("LOX808", f32(4, 8), flags(4, 8))
+def scores_with_a_mask_times_infinity(scores, mask):
+    return jax.nn.softmax(scores + (1 - mask) * -jnp.inf)
+
+
+@wrong("LOX808", i32(100))
+def entropy_of_the_frequencies_of_tokens(tokens):
+    frequencies = jnp.bincount(tokens, length=16) / 100
+    return -(frequencies * jnp.log(frequencies)).sum()
+
+
+@wrong("LOX808", f32(8, 4), flags(8, 4), i32(8))
+def cross_entropy_of_allowed_classes_by_labels_in_one_hot(logits, allowed, labels):
+    return optax.softmax_cross_entropy(jnp.where(allowed, logits, -jnp.inf), jax.nn.one_hot(labels, 4)).mean()
+
+
+@right("LOX808", f32(8, 4), flags(8, 4), i32(100), KEY)
+def infinities_that_meet_no_zero(logits, allowed, tokens, key):
+    masked = jnp.where(allowed, logits, -jnp.inf)
+    log_probs, probs = jax.nn.log_softmax(masked), jax.nn.softmax(masked)
+    frequencies = jnp.bincount(tokens, length=16) / 100
+    entropy = -(probs * jnp.where(allowed, log_probs, 0.0)).sum(), jnp.where(allowed, probs * log_probs, 0.0).sum()
+    certain = jnp.where(frequencies > 0, frequencies * jnp.log(frequencies), 0.0), jax.scipy.special.entr(frequencies)
+    return entropy, certain, jax.random.categorical(key, masked), masked.max(-1) - probs.max(-1)
+
+
+# -- LOX809: rows of logits that are all masked --------------------------------------------------------------------
+
+
+@wrong("LOX809", f32(2, 6, 6), flags(2, 6))
+def attention_with_a_mask_of_queries_and_keys(scores, valid):
+    mask = valid[:, :, None] & valid[:, None, :]
+    return jax.nn.softmax(jnp.where(mask, scores, -jnp.inf), axis=-1)
+
+
+@wrong("LOX809", f32(8, 5, 4), flags(8, 5))
+def policies_of_agents_that_may_be_dead(logits, dead):
+    return jax.vmap(jax.vmap(lambda logits, dead: jax.nn.softmax(jnp.where(dead, -jnp.inf, logits))))(logits, dead)
+
+
+@right("LOX809", f32(2, 6, 6), flags(2, 6))
+def attention_whose_masked_rows_are_left_out(scores, valid):
+    mask = valid[:, :, None] & valid[:, None, :]
+    weights = jax.nn.softmax(jnp.where(mask, scores, -jnp.inf), axis=-1)
+    finite = jax.nn.softmax(jnp.where(mask, scores, -1e9), axis=-1)
+    keys = jax.nn.softmax(jnp.where(valid[:, None, :], scores, -jnp.inf), axis=-1)
+    return jnp.where(valid[:, :, None], weights, 0.0), finite, keys
+
+
 # -- LOX810: softmax -----------------------------------------------------------------------------------------------
 
 
@@ -648,6 +725,93 @@ def entropy_of_a_policy_that_may_be_certain(logits):
         return -(probs * jnp.log(probs + 1e-8)).sum()
 
     return jax.grad(lambda logits: jax.vmap(entropy)(logits).mean())(logits)
+
+
+# -- LOX813: softmax and sigmoid, twice ----------------------------------------------------------------------------
+
+
+@wrong("LOX813", f32(4, 10), f32(32, 4), i32(32))
+def cross_entropy_of_a_network_that_ends_in_a_softmax(w, x, labels):
+    def network(x):
+        return jax.nn.softmax(x @ w)
+
+    probs = jax.lax.map(jax.jit(network), x)
+    return optax.softmax_cross_entropy_with_integer_labels(probs, labels).mean()
+
+
+@wrong("LOX813", f32(4), f32(32, 4), f32(32), KEY)
+def update_of_a_classifier_that_ends_in_a_sigmoid(w, x, y, key):
+    def loss(w):
+        return optax.sigmoid_binary_cross_entropy(jax.nn.sigmoid(x @ w), y).mean()
+
+    return w - 0.1 * jax.grad(loss)(w), jax.random.categorical(key, x)
+
+
+@wrong("LOX813", f32(8, 4), KEY)
+def actions_drawn_by_probabilities_as_logits(logits, key):
+    probs = jax.nn.softmax(logits, axis=-1)
+    return jax.random.categorical(key, probs)
+
+
+@right("LOX813", f32(4, 10), f32(32, 4), i32(32), KEY)
+def cross_entropy_of_a_network_that_returns_both(w, x, labels, key):
+    def network(x):
+        logits = x @ w
+        return logits, jax.nn.softmax(logits)
+
+    logits, probs = jax.lax.map(jax.jit(network), x)
+    sharper = jax.nn.softmax(probs / 0.1)
+    drawn = jax.random.categorical(key, jax.nn.log_softmax(logits))
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), sharper, drawn
+
+
+# -- LOX814: logarithms of what is squashed ------------------------------------------------------------------------
+
+
+@wrong("LOX814", f32(32), flags(32))
+def loss_of_a_discriminator_by_logarithms_of_a_sigmoid(scores, real):
+    probability = jax.nn.sigmoid(scores)
+    return -jnp.where(real, 1.0, 0.0) @ jnp.log(probability) - jnp.where(real, 0.0, 1.0) @ jnp.log1p(-probability)
+
+
+@wrong("LOX814", f32(8, 2), f32(8))
+def likelihood_of_squashed_actions(raw, weights):
+    return jax.grad(lambda raw: (weights * jnp.log(1 - jnp.tanh(raw) ** 2).sum(axis=-1)).mean())(raw)
+
+
+@right("LOX814", f32(32), f32(8, 2))
+def logarithms_of_what_stays_away_from_zero(scores, raw):
+    probability = jax.nn.sigmoid(jnp.clip(scores, -10, 10))
+    return jnp.log(probability) + jnp.log(1 - probability), jnp.log(1 - jnp.tanh(raw) ** 2 + 1e-6)
+
+
+# -- LOX820: indices beyond the end --------------------------------------------------------------------------------
+
+
+@wrong("LOX820", f32(128), f32(128))
+def errors_with_the_next_value_of_all_steps_at_once(rewards, values):
+    t = jnp.arange(128)
+    return rewards + 0.99 * values[t + 1] - values[t]
+
+
+@wrong("LOX820", f32(16, 4), i32())
+def feature_of_a_neighbour_that_is_limited_to_the_size(features, place):
+    return features[jnp.clip(place + 1, 0, features.shape[0])]
+
+
+@wrong("LOX820", f32(8, 10, 3), f32(3))
+def trajectories_whose_last_step_is_replaced(trajectories, last):
+    return jax.vmap(lambda steps: steps.at[steps.shape[0]].set(last))(trajectories)
+
+
+@right("LOX820", f32(128), i32(), KEY)
+def values_at_indices_that_are_in_the_array(values, place, key):
+    t = jnp.arange(128)
+    following = jnp.where(t < 127, values[t + 1], 0.0)
+    filled = values.at[t + 1].get(mode="fill", fill_value=0.0)
+    kept = values.at[jnp.where(values > 0, t, 128)].set(0.0).at[t + 1].set(filled, mode="drop")
+    drawn = values[jax.random.randint(key, (4,), 0, 128)]
+    return following, kept, drawn, values[t - 1], values[jnp.minimum(place + 1, 127)], values[place % 128]
 
 
 # -- LOX806: digits of arguments -----------------------------------------------------------------------------------

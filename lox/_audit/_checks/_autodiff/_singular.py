@@ -38,6 +38,7 @@ _POLES: dict[str, tuple[tuple[float, End], ...]] = {
     "sqrt": ((0.0, "low"),),
     "rsqrt": ((0.0, "low"),),
     "log": ((0.0, "low"),),
+    "log2": ((0.0, "low"),),
     "log1p": ((-1.0, "low"),),
     "asin": ((-1.0, "low"), (1.0, "high")),
     "acos": ((-1.0, "low"), (1.0, "high")),
@@ -47,7 +48,7 @@ _POLES: dict[str, tuple[tuple[float, End], ...]] = {
 """Where derivatives are infinite: a number, and at which end of the range of the operand that counts."""
 
 _BY_PRIMITIVE = {primitive: ends for name, ends in _POLES.items() for primitive in primitives(name)}
-_LOGARITHMS = primitives("log", "log1p")
+_LOGARITHMS = primitives("log", "log2", "log1p")
 _DIVISIONS = primitives("div")
 
 
@@ -123,7 +124,12 @@ _NEAR = 0.01
 _NEARBY = 64
 """How many operations before a jnp.where are looked at."""
 
-Excludes = Callable[[float], bool]
+_NOTHING_BEYOND = primitives("sqrt", "rsqrt", "pow", "asin", "acos", "acosh", "atanh")
+"""What is NaN beyond its pole, as is its derivative."""
+
+_LINES = primitives("add", "sub", "mul", "div", "neg")
+
+Excludes = Callable[[float, bool], bool]
 
 
 def _hidden(select: Place, after: set[Node]) -> list[Place]:
@@ -145,10 +151,71 @@ def _hidden(select: Place, after: set[Node]) -> list[Place]:
             if operand not in after and not _is_open(place.inputs[0], after):
                 continue
             for compared, excludes in conditions:
-                about = plain(operand) in ((compared, _unsigned(compared)) if pole == 0 else (compared,))
-                if (about and excludes(pole)) or (compared is plain(place.outputs[0]) and excludes(math.nan)):
+                on_result = compared is plain(place.outputs[0]) and excludes(math.nan, True)
+                if on_result or _keeps_out(place, operand, pole, compared, excludes):
                     found[place] = None
     return list(found)
+
+
+def _keeps_out(place: Place, operand: Node, pole: float, compared: Node, excludes: Excludes) -> bool:
+    """Whether a comparison keeps an operand from a pole.
+
+    One with another number than the pole does so too, but may be about something else: it counts if the operand itself
+    is compared and has no value beyond the pole, or if it surely gets to the pole.
+    """
+    numbers = _at_pole(operand, pole, compared)
+    if not numbers:
+        return False
+    if all(excludes(number, True) for number in numbers):
+        return True
+    direct = plain(operand) in (compared, _unsigned(compared)) and place.step.equation.primitive in _NOTHING_BEYOND
+    poles: tuple[tuple[float, End], ...] = _poles(place) or ((0.0, "low"),)
+    ends = [end for number, end in poles if number == pole and _at(operand, number, end)]
+    reached = any(attains(operand, end, place.step.equation.primitive in _LOGARITHMS) for end in ends)
+    return (direct or reached) and all(excludes(number, False) for number in numbers)
+
+
+def _at_pole(operand: Node, pole: float, compared: Node) -> tuple[float, ...]:
+    """The numbers that a value that is compared is where an operand is at its pole; none if it has no part in it."""
+    (base, scale, shift), (other, by, plus) = _line(operand), _line(compared)
+    number = (pole - shift) / scale
+    if base is not other:
+        if _unsigned(base) is not _unsigned(other):
+            return ()
+        if base is not _unsigned(base) and number < 0:
+            return ()
+        size = math.sqrt(number) if _is_square(base) else abs(number)
+        if other is _unsigned(other):
+            return tuple({by * size + plus, -by * size + plus})
+        number = size**2 if _is_square(other) else size
+    return (by * number + plus,)
+
+
+def _line(node: Node) -> tuple[Node, float, float]:
+    """A value as `scale * base + shift`."""
+    scale, shift, node = 1.0, 0.0, plain(node)
+    while node.place is not None and node.place.step.equation.primitive in _LINES:
+        primitive, operands = node.place.step.equation.primitive, node.place.inputs
+        if primitive in primitives("neg"):
+            scale, node = -scale, plain(operands[0])
+            continue
+        one, other = operands
+        if is_constant(one) and primitive not in _DIVISIONS:
+            number, node = end_of(one, "low"), other
+            turned = -scale if primitive in primitives("sub") else scale
+        elif is_constant(other):
+            number, node = end_of(other, "low"), one
+            number, turned = (-number if primitive in primitives("sub") else number), scale
+        else:
+            break
+        if primitive in primitives("add", "sub"):
+            scale, shift = turned, shift + scale * number
+        elif number == 0 or math.isinf(number):
+            break
+        else:
+            scale = scale / number if primitive in _DIVISIONS else scale * number
+        node = plain(node)
+    return node, scale, shift
 
 
 def _is_open(node: Node, after: set[Node]) -> bool:
@@ -170,9 +237,18 @@ def _is_open(node: Node, after: set[Node]) -> bool:
 
 def _unsigned(node: Node) -> Node:
     """A value of which another one is the size."""
-    if node.place is not None and node.place.step.equation.primitive in primitives("abs", "square"):
+    if node.place is not None and (node.place.step.equation.primitive in primitives("abs") or _is_square(node)):
         return plain(node.place.inputs[0])
     return node
+
+
+def _is_square(node: Node) -> bool:
+    if node.place is None:
+        return False
+    step, operands = node.place.step, node.place.inputs
+    if step.equation.primitive in primitives("mul"):
+        return plain(operands[0]) is plain(operands[1])
+    return step.equation.primitive in primitives("square") or step.equation.params.get("y") == 2
 
 
 def _pole(place: Place) -> tuple[Node | None, float]:
@@ -199,7 +275,8 @@ def _nearby(node: Node) -> Iterator[Place]:
 def _conditions(which: Node, truth: bool) -> Iterator[tuple[Node, Excludes]]:
     """The values that a condition is about, and what it says that they are not when it has this truth.
 
-    What a value is not is asked by a number, or by NaN for whatever is not finite.
+    What a value is not is asked by a number, or by NaN for whatever is not finite, and by whether only what is near to
+    the number of a comparison counts.
     """
     place = plain(which).place
     if place is None:
@@ -211,19 +288,26 @@ def _conditions(which: Node, truth: bool) -> Iterator[tuple[Node, Excludes]]:
         for each in place.inputs:
             yield from _conditions(each, truth)
     elif primitive in primitives("is_finite"):
-        yield plain(place.inputs[0]), lambda number: truth and math.isnan(number)
+        yield plain(place.inputs[0]), lambda number, _: truth and math.isnan(number)
     elif primitive in _COMPARED:
         one, two = place.inputs
         if plain(one) is plain(two) and primitive in primitives("ne", "eq"):
             finite = truth is (primitive in primitives("eq"))
-            yield plain(one), lambda number: finite and math.isnan(number)
+            yield plain(one), lambda number, _: finite and math.isnan(number)
         holds = _COMPARED[primitive]
-        if is_constant(two):
-            constant = end_of(two, "low")
-            yield plain(one), lambda number: abs(constant - number) <= _NEAR and holds(number, constant) is not truth
-        elif is_constant(one):
-            constant = end_of(one, "low")
-            yield plain(two), lambda number: abs(constant - number) <= _NEAR and holds(constant, number) is not truth
+        for value, bound, is_first in ((one, two, True), (two, one, False)):
+            if is_constant(bound):
+                yield plain(value), _excluded(holds, end_of(bound, "low"), is_first, truth)
+                break
+
+
+def _excluded(holds: Callable[[float, float], bool], constant: float, is_first: bool, truth: bool) -> Excludes:
+    def excludes(number: float, near: bool) -> bool:
+        if near and not abs(constant - number) <= _NEAR:
+            return False
+        return holds(*((number, constant) if is_first else (constant, number))) is not truth
+
+    return excludes
 
 
 def _is_nan(node: Node) -> bool:

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from lox._audit._checks._numerics import _dtypes, _exponentials, _integers, _promotions, _sums
+from lox._audit._checks._numerics import (
+    _dtypes,
+    _exponentials,
+    _indices,
+    _infinities,
+    _integers,
+    _promotions,
+    _squashed,
+    _sums,
+)
 
-KINDS = (*_dtypes.KINDS, *_sums.KINDS, *_promotions.KINDS, *_integers.KINDS, *_exponentials.KINDS)
-CHECKS = (*_dtypes.CHECKS, *_sums.CHECKS, *_promotions.CHECKS, *_integers.CHECKS, *_exponentials.CHECKS)
+_ALL = (_dtypes, _sums, _promotions, _integers, _exponentials, _squashed, _indices, _infinities)
+
+KINDS = tuple(kind for each in _ALL for kind in each.KINDS)
+CHECKS = tuple(check for each in _ALL for check in each.CHECKS)

@@ -11,7 +11,7 @@ import jax
 from lox._audit._audited import Audited
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._origins import PASSING, Origins
-from lox._audit._program import Step, Value
+from lox._audit._program import Step, Value, is_call
 from lox._audit._rules import primitives
 
 SOFTMAX = Kind(
@@ -39,11 +39,13 @@ LOG_OF_SOFTMAX = Kind(
     "Use jax.nn.log_softmax of the logits.",
 )
 
-_EXP, _LOG, _SUM, _DIV = (primitives(name) for name in ("exp", "log", "reduce_sum", "div"))
-_FLOWS = PASSING | primitives("convert_element_type", "stop_gradient")
-_SCALING = primitives("add", "mul", "div", "max")
-_ELEMENTWISE = _FLOWS | primitives("mul", "div", "neg", "select_n", "add", "min", "max", "slice", "concatenate", "pad")
-_PARTS = primitives("gather", "slice", "dynamic_slice")
+_EXP, _SUM, _DIV = (primitives(name) for name in ("exp", "reduce_sum", "div"))
+_LOG = primitives("log", "log2")
+FLOWS = PASSING | primitives("convert_element_type", "stop_gradient")
+SCALING = primitives("add", "mul", "div", "max")
+_ELEMENTWISE = FLOWS | primitives("mul", "div", "neg", "select_n", "add", "min", "max", "slice", "concatenate", "pad")
+PARTS = primitives("gather", "slice", "dynamic_slice")
+_TAKEN_ALONG = FLOWS | primitives("mul", "neg", "add", "sub", "dot_general")
 _SHIFTS = primitives("sub", "reduce_max")
 
 
@@ -51,7 +53,7 @@ def normalized(audited: Audited) -> Iterator[Finding | Held]:
     """LOX810: exponentials of numbers without a bound are divided by their sum."""
     origins = audited.origins
     for step, location in audited.steps:
-        exponents = _exponents_of_softmax(step, origins)
+        exponents = exponents_of_softmax(step, origins)
         if exponents is None:
             continue
         if _overflows(exponents, origins):
@@ -63,7 +65,7 @@ def normalized(audited: Audited) -> Iterator[Finding | Held]:
 def logarithms(audited: Audited) -> Iterator[Finding | Held]:
     """LOX811: the logarithm of a sum of exponentials of numbers without a bound."""
     origins = audited.origins
-    choosing = _chosen(audited)
+    choosing = audited.once(chosen_from)
     for step, location in audited.steps:
         written = _exponents_of_logarithm(step, origins)
         if written is None:
@@ -78,11 +80,11 @@ def logarithms(audited: Audited) -> Iterator[Finding | Held]:
 def logarithm_of_softmax(audited: Audited) -> Iterator[Finding | Held]:
     """LOX812: the logarithm of a softmax, with nothing added."""
     origins = audited.origins
-    choosing = _chosen(audited)
+    choosing = audited.once(chosen_from)
     for step, location in audited.steps:
         if step.equation.primitive in _LOG and step.outputs[0] in audited.live and step.outputs[0] not in choosing:
-            inside = origins.of(step.inputs[0], _FLOWS | _PARTS).maker
-            if inside is not None and _exponents_of_softmax(inside, origins) is not None:
+            inside = origins.of(step.inputs[0], FLOWS | PARTS).maker
+            if inside is not None and exponents_of_softmax(inside, origins) is not None:
                 yield LOG_OF_SOFTMAX.at(
                     location,
                     "log(softmax(x)) is -inf, and its derivative NaN, where x is so far below the largest that its "
@@ -90,14 +92,14 @@ def logarithm_of_softmax(audited: Audited) -> Iterator[Finding | Held]:
                 )
 
 
-def _exponents_of_softmax(step: Step, origins: Origins) -> Value | None:
+def exponents_of_softmax(step: Step, origins: Origins) -> Value | None:
     """What is exponentiated, if a step divides exponentials by their sum."""
     if step.equation.primitive not in _DIV:
         return None
-    one, total = (origins.of(value, _FLOWS) for value in step.inputs)
-    if not _made_by(total, _SUM):
-        total = _without_constants(total, origins, primitives("add", "max"))
-    exponents, others = _exponents(one, origins), _exponents_of_sum(total, origins)
+    one, total = (origins.of(value, FLOWS) for value in step.inputs)
+    if not made_by(total, _SUM):
+        total = without_constants(total, origins, primitives("add", "max"))
+    exponents, others = _exponents(one, origins), exponents_of_sum(total, origins)
     return exponents if exponents is others else None
 
 
@@ -106,38 +108,38 @@ def _exponents_of_logarithm(step: Step, origins: Origins) -> tuple[str, Value] |
     one_more = step.equation.primitive in primitives("log1p")
     if step.equation.primitive not in _LOG and not one_more:
         return None
-    inside = origins.of(step.inputs[0], _FLOWS)
-    added = inside if one_more else _without_constants(inside, origins, primitives("add"))
+    inside = origins.of(step.inputs[0], FLOWS)
+    added = inside if one_more else without_constants(inside, origins, primitives("add"))
     exponents = _exponents(added, origins) if one_more or added is not inside else None
     if exponents is not None:
         return "log(1 + exp(x))", exponents
-    exponents = _exponents_of_sum(_without_constants(inside, origins, _SCALING), origins)
+    exponents = exponents_of_sum(without_constants(inside, origins, SCALING), origins)
     return None if exponents is None else ("log(sum(exp(x)))", exponents)
 
 
 def _exponents(value: Value, origins: Origins) -> Value | None:
     """What is exponentiated, if a value is exponentials."""
-    exp = _made_by(value, _EXP)
+    exp = made_by(value, _EXP)
     return None if exp is None else origins.of(exp.inputs[0])
 
 
-def _exponents_of_sum(value: Value, origins: Origins) -> Value | None:
+def exponents_of_sum(value: Value, origins: Origins) -> Value | None:
     """What is exponentiated, if a value is a sum of exponentials."""
-    total = _made_by(value, _SUM)
-    return None if total is None else _exponents(origins.of(total.inputs[0], _FLOWS), origins)
+    total = made_by(value, _SUM)
+    return None if total is None else _exponents(origins.of(total.inputs[0], FLOWS), origins)
 
 
-def _without_constants(value: Value, origins: Origins, through: Set[Any]) -> Value:
+def without_constants(value: Value, origins: Origins, through: Set[Any]) -> Value:
     """The value before these operations with constants."""
-    while (maker := _made_by(value, through)) is not None:
+    while (maker := made_by(value, through)) is not None:
         arrays = [each for each in maker.inputs if each.fact.range.low < each.fact.range.high]
         if len(arrays) != 1 or (maker.equation.primitive in _DIV and arrays[0] is not maker.inputs[0]):
             return value
-        value = origins.of(arrays[0], _FLOWS)
+        value = origins.of(arrays[0], FLOWS)
     return value
 
 
-def _made_by(value: Value, among: Set[Any]) -> Step | None:
+def made_by(value: Value, among: Set[Any]) -> Step | None:
     """The step that a value comes out of, if it is of one of these primitives."""
     return value.maker if value.maker is not None and value.maker.equation.primitive in among else None
 
@@ -149,7 +151,7 @@ def _overflows(exponents: Value, origins: Origins) -> bool:
     seen: set[Value] = set()
     waiting = [exponents]
     while waiting and len(seen) < 100:
-        value = origins.of(waiting.pop(), _FLOWS)
+        value = origins.of(waiting.pop(), FLOWS)
         if value in seen or value.maker is None:
             continue
         seen.add(value)
@@ -169,18 +171,29 @@ def _from(exponents: Value) -> str:
     return f"of {exponents.aval.dtype} is above {_largest(exponents):.4g}"
 
 
-def _chosen(audited: Audited) -> set[Value]:
+def chosen_from(audited: Audited) -> set[Value]:
     """The values of which an operation chooses elements: where they are infinite, others may be chosen."""
     chosen: set[Value] = set()
-    for step, _ in reversed(audited.steps):
+    outside: dict[Value, Value] = {}
+    for step, _ in audited.steps:
+        if is_call(step):
+            outside.update(zip(step.blocks[0].outputs, step.outputs, strict=True))
+    for step, _ in (*reversed(audited.steps), *reversed(audited.steps)):  # What several calls run is there once.
+        chosen.update(value for value in step.outputs if _outermost(value, outside) in chosen)
         if step.equation.primitive in primitives("select_n"):
             chosen.update(step.inputs[1:])
-        elif step.equation.primitive in primitives("mul", "neg", "add", "sub") and step.outputs[0] in chosen:
+        elif step.equation.primitive in _TAKEN_ALONG and step.outputs[0] in chosen:
             chosen.update(step.inputs)
         for block in step.blocks:
             of = zip(block.inputs, step.inputs, strict=False) if len(step.blocks) == 1 else ()
             chosen.update(outer for inner, outer in of if inner in chosen)
     return chosen
+
+
+def _outermost(value: Value, outside: dict[Value, Value]) -> Value:
+    while value in outside:
+        value = outside[value]
+    return value
 
 
 KINDS = (SOFTMAX, LOGSUMEXP, LOG_OF_SOFTMAX)

@@ -9,9 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._facts import Interval, of_dtype
 from lox._audit._findings import Finding, Held, Kind
+from lox._audit._location import is_users
+from lox._audit._origins import PASSING, Origins
 from lox._audit._program import Step, Value
 from lox._audit._ranges import exact_range
 from lox._audit._rules import primitives
@@ -45,6 +48,7 @@ MERGED = Kind(
 _CONVERSION = primitives("convert_element_type")
 _LINEAR = primitives("add", "sub")
 _POWERS = primitives("square", "integer_pow")
+_FLOWS = PASSING | _CONVERSION
 _TOTALS = primitives("cumsum", "reduce_sum")
 
 
@@ -76,6 +80,71 @@ def wraps(audited: Audited) -> Iterator[Finding | Held]:
                 f"'{step.equation.primitive.name}' of {dtype} in {operands} is in [{exact.low:.0f}, {exact.high:.0f}], "
                 f"and {dtype} ends at {_ends(dtype)}: what is beyond wraps around.",
             )
+
+
+def totals(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX801: so many small integers are added up that their number alone does not fit, were each of them one."""
+    for step, location in audited.of("cumsum", "reduce_sum", "dot_general"):
+        value, dtype = step.inputs[0], step.outputs[0].aval.dtype
+        if not is_integer(step.outputs[0]) or dtype.itemsize > 2 or not is_users(location.of_user.file):
+            continue
+        is_product = step.equation.primitive in primitives("dot_general")
+        if value.fact.range != of_dtype(value.aval.dtype) and not is_product:
+            continue
+        count = _terms(step)
+        if count > jax.dtypes.iinfo(dtype).max:
+            yield WRAPS.at(location, f"{count} numbers are added up in {dtype}, which ends at {_ends(dtype)}.")
+        else:
+            yield WRAPS.fine(location)
+
+
+def _terms(step: Step) -> int:
+    """How many numbers each result of a step is the sum of."""
+    params, shape = step.equation.params, step.inputs[0].shape
+    if "dimension_numbers" in params:
+        axes = params["dimension_numbers"][0][0]
+    else:
+        axes = params["axes"] if "axes" in params else (params["axis"],)
+    return math.prod(shape[axis] for axis in axes)
+
+
+def counters(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX801: what each iteration of a scan adds to a small integer does not fit at the end."""
+    for step, around in audited.of("scan"):
+        consts, carry = _compat.scan_counts(step.equation.params)
+        (body,), length = step.blocks, step.equation.params["length"]
+        before = zip(step.inputs[consts : consts + carry], body.inputs[consts : consts + carry], strict=True)
+        for (outside, inside), after in zip(before, body.outputs[:carry], strict=True):
+            if not is_integer(inside) or inside.aval.dtype.itemsize > 2 or not isinstance(length, int):
+                continue
+            added, start, dtype = _added(inside, after, audited.origins), outside.fact.range, inside.aval.dtype
+            if added is None or not is_finite(start):
+                continue
+            by = added[1]
+            last = start.high + length * by.low if by.low < 0 else start.low + length * by.high
+            location = audited.lines.get(added[0], around)
+            if _fits(Interval(last, last), dtype):
+                yield WRAPS.fine(location)
+            else:
+                yield WRAPS.at(
+                    location,
+                    f"A carry of {dtype} gets to {last:.0f} in {length} iterations, and {dtype} ends at "
+                    f"{_ends(dtype)}: what is beyond wraps around.",
+                )
+
+
+def _added(before: Value, after: Value, origins: Origins) -> tuple[Step, Interval] | None:
+    """The step that adds to a carry, and what; None if that is unknown or anything else happens to the carry."""
+    maker = origins.of(after, _FLOWS).maker
+    if maker is None or maker.equation.primitive not in _LINEAR:
+        return None
+    is_sum = maker.equation.primitive in primitives("add")
+    for one, other in (maker.inputs, maker.inputs[::-1]) if is_sum else (maker.inputs,):
+        by = other.fact.range
+        known = is_finite(by) and (by != of_dtype(other.aval.dtype)) and (by.low >= 0 or by.high <= 0)
+        if known and origins.of(one, _FLOWS) is before:
+            return maker, by if is_sum else Interval(-by.high, -by.low)
+    return None
 
 
 def _is_ordered(step: Step) -> bool:
@@ -178,4 +247,4 @@ def is_float(value: Value) -> bool:
 
 
 KINDS = (WRAPS, CAST, MERGED)
-CHECKS = (wraps, cast, merged)
+CHECKS = (wraps, totals, counters, cast, merged)

@@ -1,0 +1,247 @@
+"""Indices that are known to be outside of the array."""
+
+from __future__ import annotations
+
+import linecache
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+
+from lox._audit._audited import Audited
+from lox._audit._checks._numerics._exponentials import chosen_from, made_by
+from lox._audit._facts import ANY
+from lox._audit._findings import Finding, Held, Kind
+from lox._audit._location import Location, call, is_users, transformations
+from lox._audit._origins import PASSING, Origins
+from lox._audit._program import Step, Value
+from lox._audit._ranges import modulus
+from lox._audit._rules import primitives
+from lox._compat import _tracebacks as tracebacks
+
+BEYOND_END = Kind(
+    "LOX820",
+    "warning",
+    "An index beyond the end of an array",
+    "Index up to x.shape[0] - 1, as with jnp.clip(i, 0, x.shape[0] - 1) or x[1:] for x[jnp.arange(n) + 1]; what is "
+    "to be left out is said by mode=, as in x.at[i].get(mode='fill', fill_value=0) and x.at[i].set(y, mode='drop').",
+    "Indices that are known are in their arrays.",
+    "The numbers that constant, counted and limited indices get to were compared with the size of the axis.",
+)
+
+_LAYOUT = PASSING | primitives("convert_element_type")
+_COMPARISONS = primitives("lt", "le", "gt", "ge", "eq", "ne")
+_CONVERSIONS = primitives("convert_element_type")
+_READS = ("gather", "dynamic_slice")
+_WRITES = ("scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "dynamic_update_slice")
+_LINES = 4
+"""In how many lines of a call `mode=` is looked for."""
+
+
+class Most(NamedTuple):
+    """The greatest number that an index gets to, and whether because it is limited to that."""
+
+    number: float
+    is_limited: bool = False
+
+
+class Access(NamedTuple):
+    """Where a step reads or writes: the index along an axis, and how many elements."""
+
+    axis: int
+    at: Value
+    size: int
+
+
+def beyond_end(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX820: the numbers of an index get beyond the end of the axis."""
+    known, left_out = _Known(audited), audited.once(chosen_from)
+    for step, location in (*audited.of(*_READS), *audited.of(*_WRITES)):
+        if not is_users(location.file) or "transpose" in transformations(step.equation):
+            continue
+        if step.outputs[0] in left_out or _is_meant(step, location):
+            continue
+        found = [text for access in _accesses(step, audited.origins) if (text := known.outside(step, access))]
+        if found:
+            yield BEYOND_END.at(location, found[0])
+        else:
+            yield BEYOND_END.fine(location)
+
+
+def _is_meant(step: Step, location: Location) -> bool:
+    """Whether something at the call tells what becomes of an index beyond the end."""
+    mode, names = step.equation.params.get("mode"), set(call(step.equation)[1:])
+    if step.equation.primitive in primitives(*_READS):
+        fills = mode == jax.lax.GatherScatterMode.FILL_OR_DROP and not names.isdisjoint(tracebacks.FILLING)
+        if not fills and names.isdisjoint(tracebacks.CLAMPING):
+            return True
+    elif mode not in (None, jax.lax.GatherScatterMode.FILL_OR_DROP) or not any(map(tracebacks.writes_at, names)):
+        return True
+    lines = (linecache.getline(location.file, location.line + more) for more in range(_LINES))
+    return any("mode=" in line for line in lines)
+
+
+def _accesses(step: Step, origins: Origins) -> Iterator[Access]:
+    """Where a step reads or writes."""
+    params, shape = step.equation.params, step.inputs[0].shape
+    if step.equation.primitive in primitives("dynamic_slice", "dynamic_update_slice"):
+        is_read = step.equation.primitive in primitives("dynamic_slice")
+        sizes = params["slice_sizes"] if is_read else step.inputs[1].shape
+        yield from map(Access, range(len(shape)), step.inputs[1 if is_read else 2 :], sizes)
+        return
+    numbers = params["dimension_numbers"]
+    is_read = step.equation.primitive in primitives("gather")
+    axes = numbers.start_index_map if is_read else numbers.scatter_dims_to_operand_dims
+    indices = origins.of(step.inputs[1], _CONVERSIONS)
+    maker = made_by(indices, primitives("concatenate"))
+    parts = maker.inputs if maker is not None else (indices,)
+    if len(parts) == len(axes) and all(part.shape[-1:] == (1,) for part in parts):
+        yield from (
+            Access(axis, part, params["slice_sizes"][axis] if is_read else _written(step, axis))
+            for axis, part in zip(axes, parts, strict=True)
+        )
+
+
+def _written(step: Step, axis: int) -> int:
+    """How many elements along an axis a scatter writes for each index."""
+    numbers = step.equation.params["dimension_numbers"]
+    apart = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+    if axis in apart:
+        return 1
+    windows = [each for each in range(len(step.inputs[0].shape)) if each not in apart]
+    return int(step.inputs[2].shape[numbers.update_window_dims[windows.index(axis)]])
+
+
+class _Known:
+    """What is known of the numbers of indices."""
+
+    def __init__(self, audited: Audited) -> None:
+        self._origins = audited.origins
+        self._arguments = {*audited.program.inputs, *self._origins.inputs}
+        compared = (value for step, _ in audited.of(*_COMPARISONS) for value in self._compared(step))
+        self._compared_with = {*compared}
+
+    def _compared(self, step: Step) -> Iterator[Value]:
+        """What a step compares, as far as it is not whether an index is counted from the end."""
+        for one, other in (step.inputs, step.inputs[::-1]):
+            limits = other.fact.range
+            if not limits.low == limits.high == 0:
+                value = self._origins.of(one, _LAYOUT)
+                yield value
+                if (moved := self._moved(value)) is not None:
+                    yield self._origins.of(moved[0], _LAYOUT)
+
+    def outside(self, step: Step, access: Access) -> str:
+        """What is wrong with an access; empty if nothing is known to be."""
+        size = step.inputs[0].shape[access.axis]
+        index = self._index(access.at)
+        most = self.most(index)
+        if most is None or not isinstance(size, int) or not size or most.number + access.size <= size:
+            return ""
+        is_read = step.equation.primitive in primitives(*_READS)
+        if most.is_limited and (most.number < size or not is_read):  # A window may be kept inside by JAX on purpose.
+            return ""
+        moved = self._moved(index)
+        if not self._compared_with.isdisjoint({index, self._origins.of(moved[0], _LAYOUT) if moved else index}):
+            return ""
+        array = step.inputs[0].text
+        what = (
+            f"Element {most.number:.0f}"
+            if access.size == 1
+            else f"The {access.size} elements from {most.number:.0f} on"
+        )
+        reads = {True: "read", False: "written"}[is_read]
+        return f"{what} along axis {access.axis} of {array} {'is' if access.size == 1 else 'are'} {reads}: {_so(step)}."
+
+    def _index(self, value: Value) -> Value:
+        """An index before what is below zero is counted from the end."""
+        value = self._origins.of(value, _LAYOUT)
+        maker = made_by(value, primitives("select_n"))
+        if maker is None or len(maker.inputs) != 3:
+            return value
+        asked, index, moved = (self._origins.of(each, _LAYOUT) for each in maker.inputs)
+        is_below, added = made_by(asked, primitives("lt")), made_by(moved, primitives("add"))
+        if is_below is None or added is None:
+            return value
+        alike = {self._origins.of(each.inputs[0], _LAYOUT) for each in (is_below, added)}
+        return index if alike == {index} else value
+
+    def _moved(self, value: Value) -> tuple[Value, float] | None:
+        """The value that a number is added to, and the number."""
+        maker = made_by(value, primitives("add", "sub"))
+        if maker is None:
+            return None
+        one, other = maker.inputs
+        if one.fact.range.low == one.fact.range.high and maker.equation.primitive in primitives("add"):
+            one, other = other, one
+        limits = other.fact.range
+        if limits.low != limits.high:
+            return None
+        return one, limits.low if maker.equation.primitive in primitives("add") else -limits.low
+
+    def most(self, value: Value, depth: int = 20) -> Most | None:
+        """The greatest number that an index gets to."""
+        value = self._origins.of(value, _LAYOUT)
+        limits, maker = value.fact.range, value.maker
+        if limits.low == limits.high:
+            return Most(limits.high)
+        if maker is None:
+            is_constant = value not in self._arguments and math.isfinite(limits.high)
+            return Most(limits.high) if is_constant else None
+        if not depth or not maker.outputs[0].aval.size:
+            return None
+        if maker.equation.primitive in primitives("iota", "argmax", "argmin"):
+            return Most(limits.high)
+        if (moved := self._moved(value)) is not None:
+            found = self.most(moved[0], depth - 1)
+            return None if found is None else found._replace(number=found.number + moved[1])
+        if maker.equation.primitive in primitives("min", "max", "clamp"):
+            return self._limited(maker, depth)
+        by = _divisor(maker)
+        return None if by is None else Most(by - 1, is_limited=True)
+
+    def _limited(self, maker: Step, depth: int) -> Most | None:
+        is_clamp, is_max = (maker.equation.primitive in primitives(name) for name in ("clamp", "max"))
+        limits = [each.fact.range for each in maker.inputs]
+        if is_clamp:
+            (low, _, high), operand = limits, maker.inputs[1]
+        else:
+            place = next((place for place, each in enumerate(limits) if each.low == each.high), None)
+            if place is None:
+                return None
+            operand = maker.inputs[1 - place]
+            low, high = (limits[place], ANY) if is_max else (ANY, limits[place])
+        found = self.most(operand, depth - 1)
+        if operand.fact.range.high == math.inf and math.isfinite(high.low):
+            return Most(high.low, is_limited=True)
+        if found is not None and found.number >= high.low > -math.inf:
+            return Most(high.low, is_limited=True)
+        return None if found is None else found._replace(number=max(found.number, low.low))
+
+
+def _divisor(maker: Step) -> float | None:
+    """What an index that goes further is divided by, if it is the remainder."""
+    by, whole = None, None
+    if maker.equation.primitive in primitives("rem"):
+        whole, by = maker.inputs[0], maker.inputs[1].fact.range
+    elif maker.equation.primitive in primitives("select_n"):
+        by, rest = modulus(maker), maker.inputs[1].maker
+        whole = rest.inputs[0] if by is not None and rest is not None else None
+    if whole is None or by is None or by.low != by.high or by.low <= 0:
+        return None
+    return by.low if whole.fact.range.high >= 2 * by.low else None
+
+
+def _so(step: Step) -> str:
+    """What JAX does with an index beyond the end."""
+    if step.equation.primitive in primitives("gather", "dynamic_slice"):
+        fills = step.equation.params.get("mode") == jax.lax.GatherScatterMode.FILL_OR_DROP
+        return "beyond the end, JAX gives NaN or the least integer" if fills else "JAX reads what is last instead"
+    if step.equation.primitive in primitives("dynamic_update_slice"):
+        return "JAX writes to what is last instead"
+    return "JAX leaves out what is beyond the end"
+
+
+KINDS = (BEYOND_END,)
+CHECKS = (beyond_end,)

@@ -1,0 +1,298 @@
+"""Infinities that become NaN, because zero or another infinity is where they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from lox._audit._audited import Audited
+from lox._audit._checks._numerics._exponentials import FLOWS, chosen_from, made_by
+from lox._audit._checks._numerics._integers import is_float
+from lox._audit._checks._numerics._masks import Mask, laid_out, masks_of
+from lox._audit._checks._numerics._squashes import squashes
+from lox._audit._findings import Finding, Held, Kind
+from lox._audit._location import is_users, transformations
+from lox._audit._origins import Origins
+from lox._audit._program import Step, Value
+from lox._audit._ranges import MONOTONE
+from lox._audit._rules import primitives
+
+UNDEFINED = Kind(
+    "LOX808",
+    "warning",
+    "Infinity where zero or another infinity makes it NaN",
+    "Choose instead of multiplying: jnp.where(mask, x, -jnp.inf), jnp.where(p > 0, p * jnp.log(p), 0.0), "
+    "jax.scipy.special.entr(p); or mask with a large finite number, such as jnp.finfo(x.dtype).min.",
+    "Where infinities are put, no operation makes NaN of them.",
+    "What each jnp.where puts somewhere was followed through the operations on the elements there.",
+)
+ROWS = Kind(
+    "LOX809",
+    "warning",
+    "A softmax of logits that are all -inf",
+    "Mask with a large finite number, such as jnp.finfo(x.dtype).min, or mask only along the axis of the softmax, and "
+    "leave the other rows out of the result.",
+    "Masks of logits leave something in each row.",
+    "The parts of each mask with which logits become -inf were compared with the axis of the softmax.",
+)
+
+Key = tuple[Value, int]
+"""A place in an array: where a condition has this truth; or where a value is zero, by the value and 0."""
+At = Mapping[Key, float]
+"""The numbers that a value is at places."""
+
+Calls = tuple[Step, ...]
+
+_UNARY: dict[Any, Callable[[Any], Any]] = {
+    **{primitive: function for name, function in MONOTONE.items() for primitive in primitives(name)},
+    **dict.fromkeys(primitives("neg"), np.negative),
+    **dict.fromkeys(primitives("abs"), np.abs),
+    **dict.fromkeys(primitives("square"), np.square),
+}
+_BINARY: dict[Any, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys(primitives("add"), np.add),
+    **dict.fromkeys(primitives("sub"), np.subtract),
+    **dict.fromkeys(primitives("mul"), np.multiply),
+    **dict.fromkeys(primitives("div"), np.divide),
+    **dict.fromkeys(primitives("max"), np.maximum),
+    **dict.fromkeys(primitives("min"), np.minimum),
+}
+_LAYOUT = FLOWS - primitives("convert_element_type")
+_DEEP = 60
+_PRODUCTS = primitives("mul", "dot_general")
+
+
+class Places:
+    """What values are at places, and the operations that make NaN there.
+
+    A value in a function that is called is met in the calls: `calls` are those from whose inside it is asked for.
+    """
+
+    def __init__(self, audited: Audited) -> None:
+        self._origins = audited.origins
+        self._known: dict[tuple[Value, Calls], At] = {}
+        self.undefined: dict[Step, tuple[float, float]] = {}
+        for step, _ in audited.steps:
+            if step.equation.primitive in _BINARY or step.equation.primitive in _PRODUCTS:
+                self._of_step(step, (), _DEEP)
+
+    def at(self, value: Value, calls: Calls = (), depth: int = _DEEP) -> At:
+        """What a value is at places."""
+        met = self._origins.met(value, _LAYOUT, calls)
+        if met not in self._known:
+            self._known[met] = {}
+            maker = met[0].maker
+            if maker is not None and depth:
+                self._known[met] = self._of_step(maker, met[1], depth - 1)
+        return self._known[met]
+
+    def _of_step(self, step: Step, calls: Calls, depth: int) -> At:
+        primitive, params = step.equation.primitive, step.equation.params
+        if primitive in primitives("select_n"):
+            return self._chosen(step, calls, depth)
+        if primitive in primitives("convert_element_type") and step.inputs[0].aval.dtype == jnp.bool_:
+            asked, is_flipped = self.asked(step.inputs[0], calls)
+            return {(asked, truth): float(truth != is_flipped) for truth in (0, 1)}
+        if primitive in primitives("convert_element_type"):
+            return self.at(step.inputs[0], calls, depth)
+        if self._has_zeros(step, calls):
+            return {(step.outputs[0], 0): 0.0}
+        if primitive in primitives("integer_pow"):
+            return _mapped(lambda number: number ** params["y"], self.at(step.inputs[0], calls, depth))
+        if primitive in _UNARY:
+            return _mapped(_UNARY[primitive], self.at(step.inputs[0], calls, depth))
+        if primitive in _PRODUCTS | _BINARY.keys() and len(step.inputs) == 2:
+            return self._combined(step, calls, depth)
+        return {}
+
+    def _has_zeros(self, step: Step, calls: Calls) -> bool:
+        """Whether a step counts, or cuts off at zero, so that some elements surely are zero."""
+        primitive = step.equation.primitive
+        if primitive in primitives("max", "clamp"):
+            low, operand = step.inputs[:2] if _number(step.inputs[0]) == 0 else step.inputs[1::-1]
+            return _number(low) == 0 and operand.fact.range.low < 0
+        if primitive in primitives("scatter_add"):
+            return _number(step.inputs[0]) == 0 and step.inputs[2].fact.range.low >= 0
+        counted = step.inputs[0] if primitive in primitives("reduce_sum") else None
+        return counted is not None and counted.fact.range.low == 0 and 0.0 in self.at(counted, calls).values()
+
+    def asked(self, condition: Value, calls: Calls = ()) -> tuple[Value, bool]:
+        """The condition without negations, and whether it is the other one then."""
+        is_flipped = False
+        condition, calls = self._origins.met(condition, FLOWS, calls)
+        while (negation := made_by(condition, primitives("not"))) is not None:
+            condition, calls = self._origins.met(negation.inputs[0], FLOWS, calls)
+            is_flipped = not is_flipped
+        return condition, is_flipped
+
+    def _chosen(self, step: Step, calls: Calls, depth: int) -> At:
+        which, *cases = step.inputs
+        if len(cases) != 2:
+            return {}
+        asked, is_flipped = self.asked(which, calls)
+        found: dict[Key, float] = {}
+        for place, case in enumerate(cases):
+            key = (asked, place ^ is_flipped)
+            number = _number(case)
+            number = self.at(case, calls, depth).get(key) if number is None else number
+            if number is not None:
+                found[key] = number
+        return found
+
+    def _combined(self, step: Step, calls: Calls, depth: int) -> At:
+        known = [self.at(value, calls, depth) for value in step.inputs]
+        numbers = [_number(value) for value in step.inputs]
+        found: dict[Key, float] = {}
+        for key in dict.fromkeys((*known[0], *known[1])):
+            one, other = (each.get(key, number) for each, number in zip(known, numbers, strict=True))
+            number = _result(step, one, other)
+            if number is not None and not math.isnan(number):
+                found[key] = number
+            elif number is not None and one is not None and other is not None:
+                self.undefined.setdefault(step, (one, other))
+        apart = self._apart(step, known, numbers) if step.equation.primitive in _PRODUCTS else None
+        if apart is not None:
+            self.undefined.setdefault(step, apart)
+        return {} if step.equation.primitive in primitives("dot_general") else found
+
+    def _apart(self, step: Step, known: list[At], numbers: list[float | None]) -> tuple[float, float] | None:
+        """A zero and an infinity that a product has at places of different conditions."""
+        for one, other in ((0, 1), (1, 0)):
+            infinite = next((number for number in known[other].values() if math.isinf(number)), None)
+            zeros = [key for key, number in known[one].items() if number == 0]
+            if infinite is not None and any(self._is_one_hot(*key) for key in zeros):
+                return 0.0, infinite
+            number, array = numbers[other], step.inputs[one]
+            if number is not None and math.isinf(number) and array.shape and numbers[one] is None:
+                if 0 in array.fact.range and is_float(array):
+                    return 0.0, number
+        return None
+
+    def _is_one_hot(self, asked: Value, truth: int) -> bool:
+        """Whether a place is all of an axis but one element."""
+        equal = made_by(asked, primitives("eq"))
+        if equal is None or truth:
+            return False
+        counters = [self._origins.of(value, FLOWS).maker for value in equal.inputs]
+        return any(maker is not None and maker.equation.primitive in primitives("iota") for maker in counters)
+
+
+def _mapped(function: Callable[[Any], Any], numbers: At) -> At:
+    with np.errstate(all="ignore"):
+        found = {key: float(function(np.float64(number))) for key, number in numbers.items()}
+    return {key: number for key, number in found.items() if not math.isnan(number)}
+
+
+def _number(value: Value) -> float | None:
+    """The number that all elements of a value are."""
+    limits = value.fact.range
+    return limits.low if limits.low == limits.high else None
+
+
+def _result(step: Step, one: float | None, other: float | None) -> float | None:
+    """What an operation makes of numbers, one of which may not be known; None if that is not known either."""
+    primitive = step.equation.primitive
+    if primitive in primitives("dot_general"):
+        primitive = next(iter(primitives("mul")))
+        if not _is_sum_of_products(step):
+            return None
+    if one is not None and other is not None:
+        with np.errstate(all="ignore"):
+            return float(_BINARY[primitive](np.float64(one), np.float64(other)))
+    number, unknown = (one, step.inputs[1]) if one is not None else (other, step.inputs[0])
+    if number is None:
+        return None
+    limits = unknown.fact.range
+    if primitive in primitives("add") or (primitive in primitives("sub") and one is not None):
+        return number if math.isinf(number) else None
+    if primitive in primitives("sub"):
+        return -number if math.isinf(number) else None
+    if primitive in primitives("mul") or (primitive in primitives("div") and one is not None):
+        scales = math.isinf(number) and (limits.low >= 0 or limits.high <= 0)
+        return (
+            0.0 if number == 0 else math.copysign(number, number * (1 if limits.low >= 0 else -1)) if scales else None
+        )
+    if primitive in primitives("div"):
+        return 0.0 if math.isinf(number) else None
+    keeps = math.inf if primitive in primitives("max") else -math.inf
+    return number if number == keeps else None
+
+
+def _is_sum_of_products(step: Step) -> bool:
+    """Whether a product multiplies the elements of two arrays at the same places."""
+    (left, right), (left_batch, right_batch) = step.equation.params["dimension_numbers"]
+    shapes = [value.shape for value in step.inputs[:2]]
+    return shapes[0] == shapes[1] and tuple(left) == tuple(right) and tuple(left_batch) == tuple(right_batch)
+
+
+def undefined(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX808: zero times infinity, or infinity minus infinity, where something was put on purpose."""
+    places = audited.once(Places)
+    left_out = audited.once(chosen_from) | set(_tested(audited))
+    for step, numbers in places.undefined.items():
+        location, result = audited.lines[step], step.outputs[0]
+        inside = transformations(step.equation)
+        in_vain = result not in audited.live and "jvp" not in inside
+        if in_vain or "transpose" in inside or result in left_out or not is_users(location.of_user.file):
+            continue
+        one, other = (f"{number:g}" for number in numbers)
+        operands = " and ".join(value.called for value in step.inputs)
+        yield UNDEFINED.at(
+            location, f"'{step.equation.primitive.name}' of {operands} is NaN where these are {one} and {other}."
+        )
+
+
+def _tested(audited: Audited) -> Iterator[Value]:
+    """The values that are asked for being finite."""
+    for step, _ in audited.of("is_finite"):
+        yield audited.origins.of(step.inputs[0], FLOWS)
+    for step, _ in audited.of("ne", "eq"):
+        one, other = (audited.origins.of(value, FLOWS) for value in step.inputs)
+        if one is other or math.isinf(other.fact.range.low) and other.fact.range.low == other.fact.range.high:
+            yield one
+
+
+def rows(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX809: a part of a mask is the same along the axis of a softmax, so that it leaves nothing in a row."""
+    left_out = audited.once(chosen_from)
+    for squash in audited.once(squashes).values():
+        one_axis = len(squash.axes) == 1 and squash.logits.shape[squash.axes[0]] > 1
+        if not squash.is_shifted or not one_axis or not is_users(squash.location.of_user.file):
+            continue
+        masks = list(masks_of(squash.logits, squash.axes[0], audited.origins))
+        if squash.step.outputs[0] in left_out or not masks:
+            continue
+        found = [part for mask in masks if mask.number == -math.inf for part in _same_in_row(mask, audited.origins)]
+        if found:
+            yield ROWS.at(
+                squash.location,
+                f"The logits of a row are all -inf where {found[0].called} says so, as it is the same along axis "
+                f"{squash.axes[0]} of the softmax: -inf - -inf is NaN.",
+            )
+        else:
+            yield ROWS.fine(squash.location)
+
+
+def _same_in_row(mask: Mask, origins: Origins) -> Iterator[Value]:
+    """The parts of a mask that each leave nothing of a row, or all."""
+    waiting = [mask]
+    while waiting:
+        condition, axis, truth = waiting.pop()[:3]
+        condition, axis = laid_out(condition, axis, origins)
+        splits = primitives("or" if truth else "and")
+        limits = condition.fact.range
+        if axis is None or condition.shape[axis] == 1:
+            if limits.low < limits.high:
+                yield condition
+        elif (negation := made_by(condition, primitives("not"))) is not None:
+            waiting.append(Mask(negation.inputs[0], axis, 1 - truth))
+        elif (parts := made_by(condition, splits)) is not None:
+            waiting += [Mask(part, axis, truth) for part in parts.inputs]
+
+
+KINDS = (UNDEFINED, ROWS)
+CHECKS = (undefined, rows)

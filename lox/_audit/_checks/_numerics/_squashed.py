@@ -1,0 +1,134 @@
+"""Logits that were squashed before, and logarithms of what squashing makes zero."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import jax
+
+from lox._audit._audited import Audited
+from lox._audit._checks._numerics._exponentials import FLOWS, PARTS, chosen_from, made_by
+from lox._audit._checks._numerics._integers import is_float
+from lox._audit._checks._numerics._squashes import Name, Squash, squashes
+from lox._audit._findings import Finding, Held, Kind
+from lox._audit._location import is_users, transformations
+from lox._audit._origins import Origins
+from lox._audit._program import Step, Value
+from lox._audit._rules import primitives
+
+TWICE = Kind(
+    "LOX813",
+    "warning",
+    "A softmax or sigmoid of what already went through one",
+    "Pass the logits: leave out the first softmax or sigmoid, or use what takes probabilities.",
+    "What takes logits gets no probabilities.",
+    "What goes into each softmax, sigmoid and function of JAX that takes logits was followed back to what makes it.",
+)
+LOG_OF_SQUASHED = Kind(
+    "LOX814",
+    "warning",
+    "The logarithm of what a sigmoid, a softmax or a tanh brings to zero",
+    "Use jax.nn.log_sigmoid(x) for log(sigmoid(x)), jax.nn.log_sigmoid(-x) for log(1 - sigmoid(x)), and "
+    "2 * (jnp.log(2) - x - jax.nn.softplus(-2 * x)) for log(1 - tanh(x)**2).",
+)
+
+_TAKES: dict[Name, str] = {
+    "softmax": "A softmax",
+    "sigmoid": "A sigmoid",
+    "log_softmax": "A log_softmax or logsumexp",
+    "log_sigmoid": "A log_sigmoid or softplus",
+    "categorical": "jax.random.categorical",
+}
+_FLOWS = FLOWS | primitives("neg")
+_SQUARES = primitives("square", "integer_pow", "mul")
+
+
+def twice(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX813: probabilities go in where logits should."""
+    known = audited.once(squashes)
+    for squash in known.values():
+        if not is_users(squash.location.of_user.file):
+            continue
+        before = known.get(audited.origins.of(squash.logits, _FLOWS, loops=True).maker)  # type: ignore[arg-type]
+        is_same = before is not None and before.name in ("softmax", "sigmoid") and before is not squash
+        bounded = before is not None and (before.name, squash.name) == ("sigmoid", "softmax")
+        if before is not None and is_same and not bounded:  # A softmax of numbers between 0 and 1 may be meant.
+            yield TWICE.at(
+                squash.location,
+                f"{_TAKES[squash.name]} takes logits, and gets {_from(before)}: numbers between 0 and 1.",
+            )
+        else:
+            yield TWICE.fine(squash.location)
+
+
+def _from(squash: Squash) -> str:
+    where = f" of {squash.location.of_user}" if squash.location.of_user.file else ""
+    return f"the {squash.name}{where}"
+
+
+def logarithm(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX814: the logarithm of a sigmoid, or of what it, a softmax or the square of a tanh leaves of one."""
+    known, choosing = audited.once(squashes), audited.once(chosen_from)
+    for step, location in audited.of("log", "log2", "log1p"):
+        result = step.outputs[0]
+        in_vain = result not in audited.live and "jvp" not in transformations(step.equation)
+        if in_vain or result in choosing or not is_float(result):
+            continue
+        written = _written(step, known, audited.origins)
+        if written is not None:
+            name, least = written
+            yield LOG_OF_SQUASHED.at(location, f"{name} is -inf, and its derivative infinite, where {least}.")
+
+
+def _written(step: Step, known: dict[Step, Squash], origins: Origins) -> tuple[str, str] | None:
+    """How the logarithm of what may be zero is written, and where it is zero."""
+    inside = origins.of(step.inputs[0], FLOWS | PARTS)
+    if step.equation.primitive in primitives("log1p"):
+        minus = made_by(inside, primitives("neg"))
+        left = minus.inputs[0] if minus is not None else None
+    else:
+        whole = known.get(inside.maker)  # type: ignore[arg-type]
+        if whole is not None and whole.name == "sigmoid" and whole.logits.fact.range.low < -_largest(inside):
+            return "log(sigmoid(x))", f"x is below {-_largest(inside):.3g}"
+        left = _left_of_one(inside)
+    if left is None:
+        return None
+    end = (jax.dtypes.finfo(left.aval.dtype).nmant + 2) * math.log(2)
+    squashed = origins.of(left, FLOWS | PARTS)
+    squash = known.get(squashed.maker)  # type: ignore[arg-type]
+    if squash is not None and squash.name == "sigmoid" and squash.logits.fact.range.high > end:
+        return "log(1 - sigmoid(x))", f"x is above {end:.3g}, where the sigmoid is 1"
+    if squash is not None and squash.name == "softmax":
+        return "log(1 - softmax(x))", f"an element is more than {end:.3g} above all others, where the softmax is 1"
+    root = _root(squashed, origins)
+    limits = root.inputs[0].fact.range if root is not None else None
+    if limits is not None and max(limits.high, -limits.low) > end / 2:
+        return "log(1 - tanh(x)**2)", f"x is beyond {end / 2:.3g}, where the tanh is 1 or -1"
+    return None
+
+
+def _left_of_one(value: Value) -> Value | None:
+    """What is subtracted from one."""
+    minus = made_by(value, primitives("sub"))
+    if minus is None:
+        return None
+    one, left = minus.inputs
+    return left if one.fact.range.low == one.fact.range.high == 1 else None
+
+
+def _root(value: Value, origins: Origins) -> Step | None:
+    """The tanh that a value is the square of."""
+    square = made_by(value, _SQUARES)
+    if square is None or square.equation.params.get("y", 2) != 2 or len({*square.inputs}) != 1:
+        return None
+    return made_by(origins.of(square.inputs[0], FLOWS), primitives("tanh"))
+
+
+def _largest(value: Value) -> float:
+    """The number above which the exponential is infinite."""
+    return math.log(float(jax.dtypes.finfo(value.aval.dtype).max))
+
+
+KINDS = (TWICE, LOG_OF_SQUASHED)
+CHECKS = (twice, logarithm)

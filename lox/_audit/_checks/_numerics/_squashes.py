@@ -1,0 +1,119 @@
+"""Softmax, sigmoid and what takes logits as they do, with the logits that each one takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+from lox._audit._audited import Audited
+from lox._audit._checks._numerics._exponentials import (
+    FLOWS,
+    SCALING,
+    exponents_of_softmax,
+    exponents_of_sum,
+    made_by,
+    without_constants,
+)
+from lox._audit._checks._numerics._integers import is_float
+from lox._audit._location import Location, call
+from lox._audit._origins import Origins
+from lox._audit._program import Step, Value
+from lox._audit._rules import primitives
+from lox._compat import _tracebacks as tracebacks
+
+Name = Literal["softmax", "sigmoid", "log_softmax", "log_sigmoid", "categorical"]
+
+_SIGNS = FLOWS | primitives("abs", "neg")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Squash:
+    """A function of logits.
+
+    Attributes:
+        name: The function.
+        step: The last operation of it that was followed.
+        location: Where it is.
+        logits: What it takes, before any maximum is subtracted.
+        axes: The axes of the logits that a softmax normalizes over; of what takes each logit by itself, none.
+        is_shifted: Whether the maximum itself is subtracted, so that logits that are all -inf become NaN.
+    """
+
+    name: Name
+    step: Step
+    location: Location
+    logits: Value
+    axes: tuple[int, ...] = ()
+    is_shifted: bool = False
+
+
+def squashes(audited: Audited) -> dict[Step, Squash]:
+    """The functions of logits in a program, by their step."""
+    return {found.step: found for found in _squashes(audited)}
+
+
+def _squashes(audited: Audited) -> Iterator[Squash]:
+    origins = audited.origins
+    for step, location in audited.of("logistic"):
+        yield Squash("sigmoid", step, location, step.inputs[0])
+    for step, location in audited.of("div"):
+        exponents = exponents_of_softmax(step, origins)
+        if exponents is not None:
+            yield _normalized("softmax", step, location, step.inputs[1], exponents, origins)
+    for step, location in audited.of("log"):
+        exponents = exponents_of_sum(_total(step.inputs[0], origins), origins)
+        if exponents is not None:
+            yield _normalized("log_softmax", step, location, step.inputs[0], exponents, origins)
+    for step, location in audited.of("log1p"):
+        powers = made_by(origins.of(step.inputs[0], FLOWS), primitives("exp"))
+        if powers is not None:
+            logits = origins.of(powers.inputs[0], _SIGNS)
+            minus = made_by(logits, primitives("sub"))
+            yield Squash("log_sigmoid", step, location, logits if minus is None else _without_zero(minus))
+    for step, location in audited.of("argmax"):
+        added = made_by(origins.of(step.inputs[0], FLOWS), primitives("add"))
+        if added is not None and not tracebacks.TAKING_LOGITS.isdisjoint(call(step.equation)[1:]):
+            yield Squash("categorical", step, location, added.inputs[1], tuple(step.equation.params["axes"]))
+
+
+def _normalized(name: Name, step: Step, location: Location, over: Value, exponents: Value, origins: Origins) -> Squash:
+    total = made_by(_total(over, origins), primitives("reduce_sum"))
+    minus = made_by(origins.of(exponents, FLOWS), primitives("sub"))
+    logits, is_shifted = exponents, False
+    if minus is not None:
+        largest, is_guarded = _largest(minus.inputs[1], origins)
+        if largest is not None and origins.of(largest.inputs[0], FLOWS) is origins.of(minus.inputs[0], FLOWS):
+            logits, is_shifted = minus.inputs[0], not is_guarded
+    alike = total is not None and total.inputs[0].shape == logits.shape
+    axes = tuple(total.equation.params["axes"]) if total is not None and alike else ()
+    return Squash(name, step, location, logits, axes, is_shifted)
+
+
+def _total(value: Value, origins: Origins) -> Value:
+    """The sum that a value is, before constants are added or it is scaled."""
+    return without_constants(origins.of(value, _SIGNS), origins, SCALING)
+
+
+def _largest(value: Value, origins: Origins) -> tuple[Step | None, bool]:
+    """The maximum that a value is, and whether something else is taken where that is infinite."""
+    is_guarded = False
+    while True:
+        maker = origins.of(value, FLOWS).maker
+        if maker is None or maker.equation.primitive in primitives("reduce_max"):
+            return maker, is_guarded
+        if maker.equation.primitive not in primitives("max", "select_n"):
+            return None, is_guarded
+        arrays = [each for each in maker.inputs if each.fact.range.low < each.fact.range.high and is_float(each)]
+        if not arrays:
+            return None, is_guarded
+        is_guarded |= any(each.fact.range.low > -math.inf for each in maker.inputs if each not in arrays)
+        value = arrays[-1]
+
+
+def _without_zero(minus: Step) -> Value:
+    """What zero is subtracted from, as log(1 + exp(x)) is computed as log(exp(x) + exp(0))."""
+    value, zero = minus.inputs
+    limits = zero.fact.range
+    return value if limits.low == limits.high == 0 else minus.outputs[0]
