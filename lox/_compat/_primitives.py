@@ -91,6 +91,7 @@ unlisted_primitives = {
         "split",
         "stack",
         "unstack",
+        "tile",
         "optimization_barrier",
         "random_wrap",
         "random_unwrap",

@@ -7,6 +7,7 @@ key that was there before gets new numbers, so that what is not understood is ne
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
@@ -214,8 +215,10 @@ class Keys:
     def _group(self, step: Step, lanes: Sequence[int]) -> frozenset[int]:
         """The keys that are used at once, of which each is to be another one."""
         different = frozenset(lanes)
-        if len(different) == 1 < len(lanes):  # Several keys for more lanes may well be meant.
+        if len(different) == 1 < len(lanes):
             self.flow.sharings.append(Sharing(step, len(lanes)))
+        elif len(different) < len(lanes) and (pair := _odd_pair(lanes)):
+            self.flow.sharings.append(Sharing(step, len(lanes), *pair))
         return different
 
     def _fold(self, step: Step) -> None:
@@ -379,6 +382,20 @@ def _moves_keys(step: Step) -> bool:
     if not all(is_small(value.aval) for value in (*step.inputs, *step.outputs)):
         return False
     return any(is_key(value.aval) or value.aval.dtype == np.uint32 for value in step.outputs)
+
+
+def _odd_pair(lanes: Sequence[int]) -> tuple[int, int] | None:
+    """Two lanes with one key among lanes with keys of their own, the later one first.
+
+    As many lanes for each of several keys may be meant, as may the last ones that fill up a batch.
+    """
+    if len(set(Counter(lanes).values())) == 1:
+        return None
+    first: dict[int, int] = {}
+    again = [lane for lane, key in enumerate(lanes) if first.setdefault(key, lane) != lane]
+    if again == list(range(again[0], len(lanes))):
+        return None
+    return again[0], first[lanes[again[0]]]
 
 
 def _is_constant(value: Value) -> bool:

@@ -97,9 +97,13 @@ def used(audited: Audited) -> Iterator[Finding | Held]:
             f"Each iteration of {repetition.loop} uses {repetition.name}, and so has the same random numbers.",
         )
     for sharing in flow.sharings:
-        yield SHARED.at(
-            locations[sharing.step], f"{sharing.lanes} lanes use the same key, and so have the same random numbers."
-        )
+        text = f"{sharing.lanes} lanes use the same key, and so have the same random numbers."
+        if sharing.again is not None:
+            text = (
+                f"Lane {sharing.again} of {sharing.lanes} uses the key of lane {sharing.before}, and so has the same "
+                "random numbers."
+            )
+        yield SHARED.at(locations[sharing.step], text)
     yield from _returned(audited, flow, locations)
 
 
