@@ -35,6 +35,11 @@ def is_key(aval: Any) -> bool:
     return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)
 
 
+def is_keyed(aval: Any) -> bool:
+    """Whether a type is that of keys, or may be that of their data."""
+    return is_key(aval) or (str(getattr(aval, "dtype", "")) == "uint32" and aval.shape[-1:] in ((2,), (4,)))
+
+
 def is_small(aval: Any) -> bool:
     """Whether a type is that of an array that is small enough to look at each of its elements."""
     if not isinstance(aval, jax.core.ShapedArray) or not all(isinstance(size, int) for size in aval.shape):
