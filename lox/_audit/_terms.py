@@ -1,4 +1,4 @@
-"""Sums taken apart: the terms of a value, which of them depend on what is differentiated by, and how they are scaled."""
+"""Takes sums apart: the terms of a value, which of them depend on parameters, and how they are scaled."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def terms(node: Node, on: Set[Node], through: Set[Any] = frozenset()) -> list[Te
         through: Primitives with one operand that a sum may go through besides.
     """
     found: list[Term] = []
-    seen = set()
+    seen: set[Any] = set()
     left = [Term(node)]
     while left and len(found) < _MOST_TERMS and len(seen) < _MOST_OPERATIONS:
         term = left.pop()

@@ -893,3 +893,36 @@ def quantization_whose_losses_move_one_side_each(params, x):
     learned = jnp.mean((code - jax.lax.stop_gradient(encoded)) ** 2)
     commitment = jnp.mean((jax.lax.stop_gradient(code) - encoded) ** 2)
     return jnp.mean((decoded - x) ** 2) + learned + 0.25 * commitment
+
+
+# -- LOX615: custom rules that are compared on demand ------------------------------------------------------------------
+
+
+@jax.custom_vjp
+def _signed_square(x):
+    return x * jnp.abs(x)
+
+
+_signed_square.defvjp(lambda x: (_signed_square(x), x), lambda x, bar: (2 * bar * x,))
+
+
+@wrong("LOX615", f32(32), differentiate="x", check_rules=True)
+def rule_that_is_wrong_for_negative_numbers(x):
+    return _signed_square(x).sum()
+
+
+def _newton(a):
+    return jax.lax.fori_loop(0, 30, lambda _, x: 0.5 * (x + (1 + a**2) / x), jnp.ones_like(a))
+
+
+@jax.custom_vjp
+def _root(a):
+    return _newton(a)
+
+
+_root.defvjp(lambda a: (_newton(a), a), lambda a, bar: (bar * a / jnp.sqrt(1 + a**2),))
+
+
+@right("LOX615", f32(32), differentiate="x", check_rules=True)
+def rule_of_a_loop_by_its_fixed_point(x):
+    return _root(x).sum()

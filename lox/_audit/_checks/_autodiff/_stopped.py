@@ -127,7 +127,7 @@ def _is_square(place: Place) -> bool:
 
 
 def _bootstrapped(error: Node, way: _Way) -> Node | None:
-    """The next value in an error of temporal differences: the value less the sum of reward and discounted next value."""
+    """The next value in an error of temporal differences: a value less the reward and a discounted next value."""
     found = terms(error, way.on)
     data = [term for term in found if way.is_data(term)]
     moving = [term for term in found if term.node in way.on]
@@ -196,7 +196,8 @@ def _baseline(chance: Node, factor: Node, way: _Way) -> Node | None:
 
 def _scores(node: Node, way: _Way) -> set[Node]:
     """The logits, or the means, of the distributions of which a value is a log probability or a ratio of them."""
-    seen, left = set(), [node]
+    left = [node]
+    seen: set[Node] = set()
     found: set[Node] = set()
     while left and len(seen) < _NEAR:
         here = resolved(left.pop())
@@ -247,7 +248,7 @@ def differences(audited: Audited) -> Iterator[Finding | Held]:
     if not _is_asked(audited):
         return
     way = audited.once(_Way)
-    alike = [place for place in way.of("sub") if _may_be_alike(*place.inputs, way)]
+    alike = [place for place in way.of("sub") if _may_be_alike(place, way)]
     computed = Computations(audited.dependence) if alike else None
     for place in alike:
         if computed and computed[place.inputs[0]] == computed[place.inputs[1]]:
@@ -258,8 +259,8 @@ def differences(audited: Audited) -> Iterator[Finding | Held]:
             )
 
 
-def _may_be_alike(one: Node, other: Node, way: _Way) -> bool:
-    one, other = resolved(one), resolved(other)
+def _may_be_alike(place: Place, way: _Way) -> bool:
+    one, other = map(resolved, place.inputs)
     if one is other or one.place is None or other.place is None or not {one, other} <= way.on:
         return False
     return one.place.step.equation.primitive is other.place.step.equation.primitive
