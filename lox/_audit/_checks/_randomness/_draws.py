@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from lox._audit._checks._randomness._key_arrays import DRAWS, FOLDED, SEEDED, is_key, is_keyed
 from lox._audit._checks._randomness._key_uses import LOOPS, paired
-from lox._audit._location import Location, transformations
+from lox._audit._location import Location, frames, transformations
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
 from lox._compat import _tracebacks as tracebacks
@@ -34,8 +34,6 @@ _MIXING = primitives(
 _JOINING = primitives("concatenate", "pad", "dynamic_update_slice", "scatter")
 """Operations that put what was drawn beside other elements."""
 _ADDING = primitives("scatter_add", "scatter_mul")
-_LEAVING = primitives("broadcast_in_dim")
-"""What a vmap makes of a result that is the same for all lanes."""
 _MOST_PASSES = 16
 """How often a loop is gone through, for what goes from slot to slot of its carry."""
 
@@ -120,7 +118,6 @@ class Draws:
         def read(value: Value) -> Mark:
             return known.get(value, Mark(constant=True))
 
-        left: dict[Value, Step] = {}
         for step in block.steps:
             names = transformations(step.equation)
             given = [read(value) for value in step.inputs]
@@ -132,18 +129,10 @@ class Draws:
             if "transpose" in names:
                 found = [dataclasses.replace(mark, derived=True) for mark in found]
             known.update(zip(step.outputs, found, strict=True))
-            if inside and not mapped:
-                for value in step.inputs:
-                    left.pop(value, None)
-                if step.equation.primitive in _LEAVING and found[0].draws:
-                    left[step.outputs[0]] = step
-        self.copied |= dict.fromkeys(
-            draw
-            for value, step in left.items()
-            if value.uses and _takes_nothing(block, value.shape[0], self._locations[step])
-            for draw in known[value].draws
-            if draw.shared
-        )
+            if found and found[0].draws and inside and not mapped and _copies(step):
+                lanes = step.outputs[0].shape[0]
+                if _takes_nothing(block, lanes, self._locations[step]):
+                    self.copied |= dict.fromkeys(draw for draw in found[0].draws if draw.shared)
         self._seen[seen] = [read(value) for value in block.outputs]
         return self._seen[seen]
 
@@ -219,6 +208,13 @@ class Draws:
             if marks == before:
                 break
         return found
+
+
+def _copies(step: Step) -> bool:
+    """Whether a step copies a result of a vmap that is the same for all lanes."""
+    if step.equation.primitive not in primitives("broadcast_in_dim") or not step.outputs[0].uses:
+        return False
+    return tracebacks.copies_result(frame.code.co_qualname for frame in frames(step.equation))
 
 
 def _takes_nothing(block: Block, lanes: int, location: Location) -> bool:
