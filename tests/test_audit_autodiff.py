@@ -12,7 +12,7 @@ from jax import lax
 
 import lox
 
-CASES = {code: [case for case in cases() if case.code == code] for code in (f"LOX{n}" for n in range(600, 610))}
+CASES = {code: [case for case in cases() if case.code == code] for code in (f"LOX{n}" for n in range(600, 616))}
 X = jax.ShapeDtypeStruct((3,), jnp.float32)
 
 
@@ -345,6 +345,39 @@ def test_a_rule_of_a_library_is_not_run():
         exec(compile(source, file, "exec"), names)
         assert codes(names["double"], X, differentiate=None) == expected
         assert bool(names["ran"]) is bool(expected)
+
+
+def test_rules_are_compared_with_their_functions_where_one_asks_for_it():
+    def loops(x):
+        return lax.fori_loop(0, 3, lambda _, x: jnp.sin(x), x)
+
+    def endless(x):
+        return lax.while_loop(lambda x: x.sum() > 1, lambda x: x / 2, x)
+
+    def found(primal, backward, size=3):
+        report = lox.audit(ruled(primal, backward), check_rules=True)(jax.ShapeDtypeStruct((size,), jnp.float32))
+        return [each.severity for each in report.at_least("info") if each.code == "LOX615"]
+
+    def doubled(kept, bar):
+        return (2 * bar,)
+
+    assert found(lambda x: jnp.sin(x), lambda kept, bar: (bar * jnp.cos(kept[0]),)) == []
+    assert found(loops, lambda kept, bar: jax.vjp(loops, *kept)[1](bar)) == []
+    assert found(lambda x: jnp.sin(x), doubled, 5000) == found(loops, doubled) == ["error"]
+    assert found(lambda x: x, lambda kept, bar: (-bar,)) == found(lambda x: jnp.round(x), doubled) == ["warning"]
+    assert found(lambda x: jnp.sin(x), doubled, 20_000) == found(endless, doubled) == ["info"]
+
+
+def test_rules_with_side_effects_are_not_compared():
+    ran = []
+
+    def logged(kept, bar):
+        jax.debug.callback(ran.append, bar[0])
+        return (3 * bar,)
+
+    report = lox.audit(ruled(lambda x: 2 * x, logged), check_rules=True)(X)
+    assert [each.severity for each in report.at_least("info") if each.code == "LOX615"] == ["info"]
+    assert not ran
 
 
 def test_a_rule_that_needs_what_is_around_it_is_left_alone():

@@ -40,10 +40,12 @@ class Audit:
         differentiate: str | Iterable[str] | None = None,
         calls: Iterable[tuple[Any, ...]] = (),
         ignore: str | Iterable[str] = (),
+        check_rules: bool = False,
     ) -> Callable[..., Report]:
         """Follows the data through a function, and says what will bite.
 
-        The function is traced, with the log calls in it, and nothing is computed.
+        The function is traced, with the log calls in it, and is not run. Of what is in it, only functions with a custom
+        derivative rule are computed, on random numbers: small ones, and with `check_rules=True` larger ones.
 
         Args:
             fun: The function.
@@ -54,6 +56,9 @@ class Audit:
                 differentiated by.
             calls: Further tuples of arguments, for what changes from call to call.
             ignore: The code or codes of what is not to be reported, such as ``"LOX104"``.
+            check_rules: Whether to compare each rule of `jax.custom_jvp` and `jax.custom_vjp` with the derivative of
+                its function, on random numbers of the shapes of the call. This option computes. Functions are left out,
+                and named, that have side effects, loops of unknown length, or arguments of more than 10000 elements.
 
         Returns:
             A function of the arguments of `fun`, each array of which may be a `jax.ShapeDtypeStruct`, that returns a
@@ -97,6 +102,7 @@ class Audit:
                 program=program,
                 differentiate=_arrays(by, captured),
                 others=tuple(capture(fun, each, {}) for each in more),
+                check_rules=check_rules,
             )
             whole = captured.error is None  # Otherwise what comes after the error was not looked at.
             traced: list[Source] = []

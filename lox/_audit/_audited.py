@@ -30,6 +30,7 @@ class Audited:
         program: Its program, with what is known of each value.
         differentiate: The names of the arrays among the arguments that it is to be differentiated by.
         others: What tracing the other calls gave.
+        check_rules: Whether custom derivative rules are compared with their functions, which computes.
     """
 
     fun: Callable[..., Any]
@@ -38,6 +39,7 @@ class Audited:
     program: Block
     differentiate: tuple[str, ...] = ()
     others: tuple[Capture, ...] = ()
+    check_rules: bool = False
     _made: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     @functools.cached_property

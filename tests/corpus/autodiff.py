@@ -752,3 +752,183 @@ def rule_with_a_tangent_of_another_shape(position):
 @right("LOX609", f32(32, 8), f32(8, 4), differentiate="w")
 def rule_with_cotangents_for_all(x, w):
     return _right_dense(x, w).mean()
+
+
+# -- LOX610 to LOX614: what is to be a constant for the derivative -----------------------------------------------------
+
+
+def _value(params, obs):
+    return _network(params, obs)[..., 0]
+
+
+@wrong("LOX610", NETWORK, f32(32, 4), f32(32, 4), f32(32), f32(32), differentiate="params")
+def values_whose_target_moves(params, obs, next_obs, reward, done):
+    target = reward + 0.99 * (1 - done) * _value(params, next_obs)
+    return jnp.mean((_value(params, obs) - target) ** 2)
+
+
+@right("LOX610", NETWORK, f32(32, 4), f32(32, 4), f32(32), f32(32), differentiate="params")
+def values_whose_target_is_stopped(params, obs, next_obs, reward, done):
+    target = reward + 0.99 * (1 - done) * jax.lax.stop_gradient(_value(params, next_obs))
+    return jnp.mean((_value(params, obs) - target) ** 2)
+
+
+@wrong("LOX610", NETWORK, f32(32, 4), f32(32, 4), f32(32), flags(32), i32(32), differentiate="params")
+def q_learning_whose_target_moves(params, obs, next_obs, reward, done, actions):
+    chosen = jnp.take_along_axis(_network(params, obs), actions[:, None], axis=-1)[:, 0]
+    later = jnp.where(done, 0.0, _network(params, next_obs).max(axis=-1))
+    return optax.huber_loss(chosen, reward + 0.95 * later).mean()
+
+
+@wrong("LOX610", NETWORK, f32(65, 4), f32(64), f32(64), differentiate="params")
+def lambda_returns_that_move(params, obs, reward, done):
+    values = _value(params, obs)
+
+    def back(later, at):
+        reward, done, value = at
+        later = reward + 0.99 * (1 - done) * (0.05 * value + 0.95 * later)
+        return later, later
+
+    _, returns = jax.lax.scan(back, values[-1], (reward, done, values[1:]), reverse=True)
+    return jnp.mean((values[:-1] - returns) ** 2)
+
+
+@right("LOX610", NETWORK, f32(64), f32(64), differentiate="params")
+def residual_of_an_equation_with_damping(params, time, force):
+    def position(time):
+        return _value(params, jnp.stack([time, time**2, jnp.sin(time), jnp.cos(time)]))
+
+    speed = jax.vmap(jax.grad(position))(time)
+    return jnp.mean((speed + 0.9 * jax.vmap(position)(time) - force) ** 2)
+
+
+@right("LOX610", NETWORK, f32(32, 4), f32(32, 4), differentiate="params")
+def two_views_that_are_to_agree(params, one, other):
+    return jnp.mean((_network(params, one) - 0.99 * _network(params, other)) ** 2)
+
+
+ACTOR_CRITIC = {**NETWORK, "value": f32(16)}
+
+
+def _actor_critic(params, obs, actions):
+    hidden = jax.nn.relu(obs @ params["hidden"] + params["bias"])
+    log_probabilities = jax.nn.log_softmax(hidden @ params["out"])
+    return jnp.take_along_axis(log_probabilities, actions[:, None], axis=-1)[:, 0], hidden @ params["value"]
+
+
+@wrong("LOX611", ACTOR_CRITIC, f32(32, 4), i32(32), f32(32), differentiate="params")
+def actor_critic_whose_advantages_are_differentiated(params, obs, actions, returns):
+    log_probability, values = _actor_critic(params, obs, actions)
+    advantages = returns - values
+    return -jnp.mean(log_probability * advantages) + 0.5 * jnp.mean(advantages**2)
+
+
+@wrong("LOX611", ACTOR_CRITIC, f32(32, 4), i32(32), f32(32), f32(32), differentiate="params")
+def clipped_ratio_whose_advantages_are_differentiated(params, obs, actions, returns, old):
+    log_probability, values = _actor_critic(params, obs, actions)
+    advantages = returns - values
+    advantages = (advantages - advantages.mean()) / (jnp.sqrt(advantages.var() + 1e-6))
+    ratio = jnp.exp(log_probability - old)
+    return -jnp.minimum(ratio * advantages, jnp.clip(ratio, 0.8, 1.2) * advantages).mean()
+
+
+@right("LOX611", ACTOR_CRITIC, f32(32, 4), i32(32), f32(32), differentiate="params")
+def actor_critic_whose_advantages_are_stopped(params, obs, actions, returns):
+    log_probability, values = _actor_critic(params, obs, actions)
+    advantages = returns - values
+    return -jnp.mean(log_probability * jax.lax.stop_gradient(advantages)) + 0.5 * jnp.mean(advantages**2)
+
+
+@right("LOX611", NETWORK, f32(32, 4), f32(32, 3), differentiate="params")
+def focal_loss_of_soft_labels(params, x, labels):
+    logits = _network(params, x)
+    return -jnp.mean((labels - jax.nn.softmax(logits)) * jax.nn.log_softmax(logits))
+
+
+@wrong("LOX612", ACTOR_CRITIC, f32(32, 4), i32(32), f32(32), differentiate="params")
+def ratio_of_a_policy_to_itself(params, obs, actions, advantages):
+    new, _ = _actor_critic(params, obs, actions)
+    old, _ = _actor_critic(params, obs, actions)
+    ratio = jnp.exp(new - old)
+    return -jnp.minimum(ratio * advantages, jnp.clip(ratio, 0.8, 1.2) * advantages).mean()
+
+
+@right("LOX612", ACTOR_CRITIC, f32(32, 4), i32(32), f32(32), differentiate="params")
+def ratio_of_a_policy_to_its_stopped_self(params, obs, actions, advantages):
+    new, _ = _actor_critic(params, obs, actions)
+    old, _ = _actor_critic(jax.lax.stop_gradient(params), obs, actions)
+    return -jnp.mean(jnp.exp(new - old) * advantages)
+
+
+@wrong("LOX613", {"student": NETWORK, "teacher": NETWORK}, f32(32, 4), f32(32, 4), differentiate="params")
+def distillation_that_trains_the_teacher(params, x, other_view):
+    taught = jax.nn.softmax(_network(params["teacher"], x) / 0.04)
+    return optax.softmax_cross_entropy(_network(params["student"], other_view), taught).mean()
+
+
+@right("LOX613", {"student": NETWORK, "teacher": NETWORK}, f32(32, 4), f32(32, 4), differentiate="params")
+def distillation_that_keeps_the_teacher(params, x, other_view):
+    taught = jax.lax.stop_gradient(jax.nn.softmax(_network(params["teacher"], x) / 0.04))
+    return optax.softmax_cross_entropy(_network(params["student"], other_view), taught).mean()
+
+
+@right("LOX613", {"source": NETWORK, "target": NETWORK}, f32(32, 4), f32(32, 4), differentiate="params")
+def two_encoders_that_are_both_trained(params, source, target):
+    scores = _network(params["source"], source) @ _network(params["target"], target).T
+    return optax.softmax_cross_entropy_with_integer_labels(scores, jnp.arange(32)).mean()
+
+
+def _quantized(encoded, codebook):
+    distance = ((encoded[:, None] - codebook) ** 2).sum(axis=-1)
+    return codebook[jnp.argmin(distance, axis=-1)]
+
+
+@wrong("LOX614", {"in": f32(8, 4), "codes": f32(32, 4), "out": f32(4, 8)}, f32(64, 8), differentiate="params")
+def quantization_whose_losses_move_both(params, x):
+    encoded = x @ params["in"]
+    code = _quantized(encoded, params["codes"])
+    decoded = (encoded + jax.lax.stop_gradient(code - encoded)) @ params["out"]
+    return jnp.mean((decoded - x) ** 2) + jnp.mean((code - encoded) ** 2) + 0.25 * jnp.mean((encoded - code) ** 2)
+
+
+@right("LOX614", {"in": f32(8, 4), "codes": f32(32, 4), "out": f32(4, 8)}, f32(64, 8), differentiate="params")
+def quantization_whose_losses_move_one_side_each(params, x):
+    encoded = x @ params["in"]
+    code = _quantized(encoded, params["codes"])
+    decoded = (encoded + jax.lax.stop_gradient(code - encoded)) @ params["out"]
+    learned = jnp.mean((code - jax.lax.stop_gradient(encoded)) ** 2)
+    commitment = jnp.mean((jax.lax.stop_gradient(code) - encoded) ** 2)
+    return jnp.mean((decoded - x) ** 2) + learned + 0.25 * commitment
+
+
+# -- LOX615: custom rules that are compared on demand ------------------------------------------------------------------
+
+
+@jax.custom_vjp
+def _signed_square(x):
+    return x * jnp.abs(x)
+
+
+_signed_square.defvjp(lambda x: (_signed_square(x), x), lambda x, bar: (2 * bar * x,))
+
+
+@wrong("LOX615", f32(32), differentiate="x", check_rules=True)
+def rule_that_is_wrong_for_negative_numbers(x):
+    return _signed_square(x).sum()
+
+
+def _newton(a):
+    return jax.lax.fori_loop(0, 30, lambda _, x: 0.5 * (x + (1 + a**2) / x), jnp.ones_like(a))
+
+
+@jax.custom_vjp
+def _root(a):
+    return _newton(a)
+
+
+_root.defvjp(lambda a: (_newton(a), a), lambda a, bar: (bar * a / jnp.sqrt(1 + a**2),))
+
+
+@right("LOX615", f32(32), differentiate="x", check_rules=True)
+def rule_of_a_loop_by_its_fixed_point(x):
+    return _root(x).sum()

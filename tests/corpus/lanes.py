@@ -618,6 +618,50 @@ def an_ensemble_whose_members_see_the_whole_batch(w, obs):
     return jax.vmap(lambda w, obs: obs @ w, in_axes=(0, None))(w, obs)
 
 
+# LOX306: a loss that is averaged, and gradients that are not.
+
+
+@wrong("LOX306", {"w": f32(1, 8, 3), "b": f32(1, 3)}, f32(1, 32, 8), f32(1, 32, 3))
+def a_step_on_devices_that_averages_the_loss_alone(params, x, y):
+    @functools.partial(jax.pmap, axis_name="data")
+    def step(params, x, y):
+        loss, grads = jax.value_and_grad(_loss)(params, x, y)
+        return _descend(params, grads), lax.pmean(loss, "data")
+
+    return step(params, x, y)
+
+
+@wrong("LOX306", PARAMS, f32(4, 8, 8), f32(4, 8, 3))
+def a_step_of_parts_of_a_batch_that_averages_the_loss_it_differentiates(params, x, y):
+    @functools.partial(jax.vmap, in_axes=(None, 0, 0), axis_name="data")
+    def step(params, x, y):
+        loss, grads = jax.value_and_grad(lambda params: lax.pmean(_loss(params, x, y), "data"))(params)
+        return _descend(params, grads), loss
+
+    return step(params, x, y)
+
+
+@right("LOX306", {"w": f32(1, 8, 3), "b": f32(1, 3)}, f32(1, 32, 8), f32(1, 32, 3))
+def a_step_on_devices_that_averages_both(params, x, y):
+    @functools.partial(jax.pmap, axis_name="data")
+    def step(params, x, y):
+        loss, grads = lax.pmean(jax.value_and_grad(_loss)(params, x, y), "data")
+        return _descend(params, grads), loss
+
+    return step(params, x, y)
+
+
+@right("LOX306", PARAMS, f32(4, 8, 8), f32(4, 8, 3))
+def gradients_of_parts_of_a_batch_that_are_averaged_outside(params, x, y):
+    @functools.partial(jax.vmap, in_axes=(None, 0, 0), axis_name="data")
+    def part(params, x, y):
+        loss, grads = jax.value_and_grad(_loss)(params, x, y)
+        return jax.tree.map(lambda g: jnp.clip(g, -1, 1), grads), lax.pmean(loss, "data")
+
+    grads, loss = part(params, x, y)
+    return _descend(params, jax.tree.map(lambda g: g.mean(axis=0), grads)), loss
+
+
 # Axes that are known by their number.
 
 

@@ -437,6 +437,77 @@ def environments_that_scan_with_one_key(key, state):
     return jax.vmap(rollout)(state)
 
 
+@wrong("LOX703", KEY, f32(16, 3), f32(16, 3))
+def environments_of_which_two_get_the_same_key(key, state, action):
+    keys = jax.random.split(key, 16)
+    return jax.vmap(_step)(keys.at[3].set(keys[0]), state, action)
+
+
+@wrong("LOX703", OLD_KEY, f32(16, 3), f32(16, 3))
+def environments_with_a_row_of_old_keys_that_is_tiled(key, state, action):
+    return jax.vmap(_step)(jnp.tile(key, (16, 1)), state, action)
+
+
+@wrong("LOX703", KEY)
+def an_ensemble_whose_members_are_the_same(key):
+    return jax.vmap(lambda _: _initialized(key))(jnp.arange(5))
+
+
+@wrong("LOX703", KEY, f32(32, 8))
+def a_mask_of_the_second_half_that_is_the_same_for_each_example(key, x):
+    def masked(row):
+        kept = jax.random.bernoulli(key, 0.5, (4,))
+        return row * jnp.concatenate([jnp.ones(4), kept.astype(jnp.float32)])
+
+    return jax.vmap(masked)(x)
+
+
+@wrong("LOX703", KEY, f32(32, 8))
+def noise_on_some_features_that_is_the_same_for_each_example(key, x):
+    return jax.vmap(lambda row: row.at[:2].add(0.1 * jax.random.normal(key, (2,))))(x)
+
+
+@wrong("LOX703", KEY, f32(16, 3))
+def simulations_with_the_same_noise_two_steps_late(key, state):
+    def rollout(state):
+        def body(carry, _):
+            key, state, last, before = carry
+            key, now = jax.random.split(key)
+            return (key, state + before, jax.random.normal(now, (3,)), last), state
+
+        return jax.lax.scan(body, (key, state, jnp.zeros(3), jnp.zeros(3)), length=8)[1]
+
+    return jax.vmap(rollout)(state)
+
+
+@right("LOX703", KEY, f32(16, 3), f32(16, 3))
+def environments_with_keys_that_are_written_one_by_one(key, state, action):
+    keys = jax.random.split(key, 16)
+    for place in range(3):
+        key, other = jax.random.split(jax.random.fold_in(key, place))
+        keys = keys.at[place].set(other)
+    return jax.vmap(_step)(keys, state, action)
+
+
+@right("LOX703", KEY, f32(16, 3), f32(16, 3))
+def pairs_of_environments_with_the_same_noise_on_purpose(key, state, action):
+    keys = jax.random.split(key, 8)
+    return jax.vmap(_step)(jnp.concatenate([keys, keys]), state, action)
+
+
+@right("LOX703", KEY, f32(13, 3), f32(13, 3))
+def environments_that_are_filled_up_to_a_multiple_of_eight(key, state, action):
+    keys = jax.random.split(key, 13)
+    keys = jnp.concatenate([keys, keys[:3]])
+    state, action = (jnp.concatenate([x, x[:3]]) for x in (state, action))
+    return jax.vmap(_step)(keys, state, action)[:13]
+
+
+@right("LOX703", KEY, f32(5))
+def a_sweep_that_starts_at_the_same_parameters(key, rates):
+    return jax.vmap(lambda rate: (_initialized(key), rate))(rates)
+
+
 @right("LOX703", KEY, f32(16, 3), f32(16, 3))
 def environments_with_keys_of_their_own(key, state, action):
     return jax.vmap(_step)(jax.random.split(key, 16), state, action)
@@ -494,6 +565,24 @@ def a_step_of_a_simulation_with_a_constant_seed(state, action):
 @wrong("LOX704", f32(16, 4))
 def an_action_that_is_sampled_with_a_constant_seed(logits):
     return jax.random.categorical(jax.random.key(3), logits, axis=-1)
+
+
+@wrong("LOX704", KEY, f32(32, 8), f32(8, 8))
+def two_layers_with_dropouts_of_which_one_has_a_constant_seed(key, x, w):
+    x = _dropout(key, jax.nn.relu(x @ w))
+    return _dropout(jax.random.key(0), jax.nn.relu(x @ w))
+
+
+@wrong("LOX704", KEY, f32(32, 8))
+def a_layer_that_takes_a_key_and_forgets_it(key, x):
+    return _dropout(jax.random.key(0), x)
+
+
+@right("LOX704", KEY, f32(32, 8), f32(8, 4))
+def training_that_is_tested_with_constant_noise(key, x, w):
+    w = w + 0.01 * jax.random.normal(key, w.shape)
+    noise = jax.random.normal(jax.random.key(0), x.shape)
+    return jnp.square((x + 0.1 * noise) @ w).mean()
 
 
 @right("LOX704", KEY, f32(32, 8), f32(8, 8))
@@ -663,6 +752,31 @@ def old_keys_that_a_loop_takes_out_of_an_array(key, x):
 @right("LOX706", KEY, jax.ShapeDtypeStruct((), jnp.int32), f32(4, 8))
 def one_of_several_keys_by_the_number_of_the_device(key, device, x):
     return _dropout(jax.random.split(key, 8)[device], x)
+
+
+# More keys than were split.
+
+
+@wrong("LOX708", KEY, f32(32, 8), f32(8, 8))
+def layers_of_which_the_last_takes_a_key_too_many(key, x, w):
+    keys = jax.random.split(key, 3)
+    for layer in range(4):
+        x = _dropout(keys[layer], jax.nn.relu(x @ w))
+    return x
+
+
+@right("LOX708", KEY, f32(32, 8), f32(8, 8))
+def layers_with_a_key_each(key, x, w):
+    keys = jax.random.split(key, 4)
+    for layer in range(4):
+        x = _dropout(keys[layer], jax.nn.relu(x @ w))
+    return x
+
+
+@right("LOX708", OLD_KEY, f32(32, 8))
+def layers_that_count_their_keys_from_the_end(key, x):
+    keys = jax.random.split(key, 2)
+    return _dropout(keys[-2], x) + _dropout(keys[-1], x)
 
 
 # Keys of the old kind.

@@ -1,6 +1,6 @@
 """Rules of `jax.custom_jvp` and `jax.custom_vjp` that give another derivative than that of their function.
 
-This is the one check that computes: small functions that have a rule, and nothing else, on numbers of its own.
+This check computes: small functions that have a rule, and nothing else, on numbers of its own.
 """
 
 from __future__ import annotations
@@ -65,24 +65,29 @@ Flat = Callable[..., Sequence[Any]]
 
 def rules(audited: Audited) -> Iterator[Finding | Held]:
     """LOX608 and LOX609: a custom rule is not that of its function, or raises."""
+    for equation, location, name in ruled_steps(audited):
+        if _is_small(equation.params["call_jaxpr"]):
+            with jax.ensure_compile_time_eval():
+                yield from _judged(equation, location, name, compare=not audited.check_rules)
+
+
+def ruled_steps(audited: Audited) -> Iterator[tuple[Any, Location, str]]:
+    """The equations that call a function of the user's with a rule, each function once for each type of arguments."""
     seen = set()
     for step, location in audited.steps:
         if step.equation.primitive not in _RULES:
             continue
         jaxpr = step.equation.params["call_jaxpr"]
         info = _compat.open_jaxpr(jaxpr).debug_info
-        file, line = info.func_filename or "", info.func_lineno
-        if not file or is_internal(file) or "site-packages" in file or not _is_small(jaxpr):
-            continue
-        key = (file, line, tuple(map(str, _compat.in_avals(jaxpr))))
-        if key not in seen:
+        file = info.func_filename or ""
+        key = (file, info.func_lineno, tuple(map(str, _compat.in_avals(jaxpr))))
+        if file and not is_internal(file) and "site-packages" not in file and key not in seen:
             seen.add(key)
-            with jax.ensure_compile_time_eval():
-                yield from _judged(step.equation, location, info.func_name or "a function")
+            yield step.equation, location, info.func_name or "a function"
 
 
-def _judged(equation: Any, location: Location, name: str) -> Iterator[Finding | Held]:
-    rule = _Ruled(equation)
+def _judged(equation: Any, location: Location, name: str, compare: bool) -> Iterator[Finding | Held]:
+    rule = Ruled(equation)
     try:
         only_computes = rule.try_out()
     except jax.errors.JAXTypeError:  # It needs what is only there where it is called.
@@ -94,7 +99,7 @@ def _judged(equation: Any, location: Location, name: str) -> Iterator[Finding | 
     except Exception:  # noqa: BLE001  (such as for the name of an axis, which is only there where it is called)
         return
     yield RAISES.fine(location)
-    if not only_computes or _is_estimated(rule.jaxpr):
+    if not compare or not only_computes or is_estimated(rule.jaxpr):
         return
     try:
         found = rule.compared()
@@ -110,7 +115,7 @@ def _judged(equation: Any, location: Location, name: str) -> Iterator[Finding | 
         yield DIFFERS.fine(location)
 
 
-class _Ruled:
+class Ruled:
     """A function with a custom rule, of which only what is made of real numbers has a derivative."""
 
     def __init__(self, equation: Any):
@@ -119,7 +124,7 @@ class _Ruled:
         self.avals = _compat.in_avals(self.jaxpr)
         self.results = _compat.out_avals(self.jaxpr)
         self.families = _families(self.jaxpr)
-        self.real = [place for place, aval in enumerate(self.avals) if _is_real(aval)]
+        self.real = [place for place, aval in enumerate(self.avals) if is_real(aval)]
 
     def with_rule(self, *args: Any) -> Sequence[Any]:
         primitive, params = self.equation.primitive, self.equation.params
@@ -132,15 +137,21 @@ class _Ruled:
         def restricted(values: Point) -> Point:
             filled = dict(zip(self.real, values, strict=True))
             outs = fun(*(filled.get(place, arg) for place, arg in enumerate(args)))
-            return [out for out, aval in zip(outs, self.results, strict=True) if _is_real(aval)]
+            return [out for out, aval in zip(outs, self.results, strict=True) if is_real(aval)]
 
         return restricted, [args[place] for place in self.real]
 
     def try_out(self) -> bool:
-        """Traces the rule.
+        """Whether the rule does nothing but compute.
 
-        Returns:
-            Whether it does nothing but compute.
+        Raises:
+            Exception: What the rule raises.
+        """
+        traced = self.traced()
+        return bool(self.real) and not traced.effects and not any(e.primitive in _LOOPS for e in equations_in(traced))
+
+    def traced(self) -> Any:
+        """What the rule computes.
 
         Raises:
             Exception: What the rule raises.
@@ -153,8 +164,7 @@ class _Ruled:
             outs, pull = jax.vjp(fun, values)
             return pull(outs)
 
-        traced = jax.make_jaxpr(derived)([jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in self.avals])
-        return bool(self.real) and not traced.effects and not any(e.primitive in _LOOPS for e in _equations(traced))
+        return jax.make_jaxpr(derived)([jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in self.avals])
 
     def compared(self) -> list[float]:
         """By how much the derivative by the rule differs from that of the function, at points where that is sure."""
@@ -178,7 +188,7 @@ class _Ruled:
             cotangents = [
                 (_COTANGENT * random.normal(size=aval.shape)).astype(aval.dtype)
                 for aval in self.results
-                if _is_real(aval)
+                if is_real(aval)
             ]
             by_rule, by_jax, change, results = jax.tree.map(np.asarray, both(point, direction, cotangents))
             largest = sum(np.abs(one * two).sum() for one, two in zip(by_jax, direction, strict=True))
@@ -196,7 +206,7 @@ class _Ruled:
         family = self.families[number % len(self.families)]
         point = []
         for aval in self.avals:
-            values = family(random.normal(size=aval.shape)) if _is_real(aval) else random.integers(0, 2, aval.shape)
+            values = family(random.normal(size=aval.shape)) if is_real(aval) else random.integers(0, 2, aval.shape)
             point.append(np.asarray(values, aval.dtype))
         return point
 
@@ -229,7 +239,7 @@ _PLAIN_PARAMETERS = {"accuracy", "y", "new_dtype", "weak_type", "sharding", "rou
 
 def _families(jaxpr: Any) -> tuple[Callable[[Any], Any], ...]:
     """The families of arguments that a function may be meant for, as maps of any numbers to some of a family."""
-    equations = [equation for equation in _equations(jaxpr) if not list(jaxprs_in(equation.params))]
+    equations = [equation for equation in equations_in(jaxpr) if not list(jaxprs_in(equation.params))]
     if all(
         equation.params.keys() <= _PLAIN_PARAMETERS
         or (equation.primitive in primitives("broadcast_in_dim") and not equation.invars[0].aval.shape)
@@ -262,30 +272,31 @@ def _is_small(jaxpr: Any) -> bool:
     """Whether a function takes and computes so little, and so plainly, that it may be run."""
     if _compat.open_jaxpr(jaxpr).effects or getattr(_compat.open_jaxpr(jaxpr), "constvars", ()):
         return False
-    equations = list(_equations(jaxpr))
+    equations = list(equations_in(jaxpr))
     avals = [var.aval for equation in equations for var in equation.outvars] + _compat.in_avals(jaxpr)
     loops = any(equation.primitive in _LOOPS for equation in equations)
     return not loops and len(equations) <= _MOST_EQUATIONS and all(map(_is_plain, avals))
 
 
-def _is_estimated(jaxpr: Any) -> bool:
+def is_estimated(jaxpr: Any) -> bool:
     """Whether a function rounds, so that a rule that gives a derivative other than zero is an estimator."""
     return any(
         equation.primitive in _ROUNDING
         or (
             equation.primitive in primitives("convert_element_type")
-            and (equation.invars[0].aval.dtype == jnp.bool_ or _is_real(equation.invars[0].aval))
-            and not (_is_real(equation.invars[0].aval) and _is_real(equation.outvars[0].aval))
+            and (equation.invars[0].aval.dtype == jnp.bool_ or is_real(equation.invars[0].aval))
+            and not (is_real(equation.invars[0].aval) and is_real(equation.outvars[0].aval))
         )
-        for equation in _equations(jaxpr)
+        for equation in equations_in(jaxpr)
     )
 
 
-def _equations(jaxpr: Any) -> Iterator[Any]:
+def equations_in(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a program, and those inside of others."""
     for equation in _compat.open_jaxpr(jaxpr).eqns:
         yield equation
         for inner in jaxprs_in(equation.params):
-            yield from _equations(inner)
+            yield from equations_in(inner)
 
 
 def _is_plain(aval: Any) -> bool:
@@ -296,7 +307,8 @@ def _is_plain(aval: Any) -> bool:
     return dtype in (jnp.float32, jnp.float64, jnp.bool_) or jnp.issubdtype(dtype, jnp.integer)
 
 
-def _is_real(aval: Any) -> bool:
+def is_real(aval: Any) -> bool:
+    """Whether a type is that of real numbers."""
     return bool(jnp.issubdtype(aval.dtype, jnp.floating))
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Mapping, Sequence
 
-from lox._audit._checks._randomness._key_arrays import DRAWS, FOLDED, SEEDED, is_key
+from lox._audit._checks._randomness._key_arrays import DRAWS, FOLDED, SEEDED, is_key, is_keyed
 from lox._audit._checks._randomness._key_uses import LOOPS, paired
-from lox._audit._location import Location, transformations
+from lox._audit._location import Location, frames, transformations
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
 from lox._compat import _tracebacks as tracebacks
@@ -25,15 +26,16 @@ _MIXING = primitives(
     "conv_general_dilated",
     "gather",
     "dynamic_slice",
-    "scatter",
-    "scatter_add",
-    "dynamic_update_slice",
     "sort",
     "argmax",
     "argmin",
-    "concatenate",
 )
 """Operations after which what was drawn is no noise on single elements of data."""
+_JOINING = primitives("concatenate", "pad", "dynamic_update_slice", "scatter")
+"""Operations that put what was drawn beside other elements."""
+_ADDING = primitives("scatter_add", "scatter_mul")
+_MOST_PASSES = 16
+"""How often a loop is gone through, for what goes from slot to slot of its carry."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,13 +61,15 @@ class Mark:
 
     Attributes:
         draws: What was drawn that is in it, element by element.
-        given: Whether it depends on the arguments.
+        given: Whether it depends on the arguments that are no keys.
+        keyed: Whether it depends on the keys among them.
         derived: Whether it is a derivative, or depends on one.
         constant: Whether it is a constant, or a key made of one.
     """
 
     draws: frozenset[Draw] = frozenset()
     given: bool = False
+    keyed: bool = False
     derived: bool = False
     constant: bool = False
 
@@ -75,6 +79,7 @@ class Mark:
         return Mark(
             self.draws | other.draws,
             self.given or other.given,
+            self.keyed or other.keyed,
             self.derived or other.derived,
             self.constant and other.constant,
         )
@@ -86,14 +91,22 @@ class Draws:
     Attributes:
         shared: What all lanes of a vmap share, where it meets what each lane has of its own.
         constant: What is drawn from a constant key outside of loops, where it meets the arguments.
+        beside: What is drawn so, where it meets arguments together with what is drawn from a key among them.
+        copied: What is drawn once for all lanes of a vmap that takes nothing else, and is a result of each.
+        keyed: Whether anything is drawn from a key among the arguments, or one is returned.
     """
 
     def __init__(self, program: Block, locations: Mapping[Step, Location]) -> None:
         self._locations = locations
         self.shared: dict[Draw, None] = {}
         self.constant: dict[Draw, None] = {}
+        self.beside: dict[Draw, None] = {}
+        self.copied: dict[Draw, None] = {}
+        self.keyed = False
         self._seen: dict[object, list[Mark]] = {}
-        self._through(program, [Mark(given=True) for _ in program.inputs], False, False)
+        marks = [Mark(given=not is_keyed(value.aval), keyed=is_keyed(value.aval)) for value in program.inputs]
+        results = self._through(program, marks, False, False)
+        self.keyed |= any(mark.keyed for mark in results)
 
     def _through(self, block: Block, marks: Sequence[Mark], mapped: bool, looped: bool) -> list[Mark]:
         """The marks of the outputs of a block."""
@@ -109,20 +122,25 @@ class Draws:
             names = transformations(step.equation)
             given = [read(value) for value in step.inputs]
             inside = mapped or ("vmap" in names and not _differentiates(step))
-            if step.blocks:
+            if step.blocks and step.equation.primitive not in _ADDING:
                 found = self._run(step, given, inside, looped)
             else:
                 found = [self._mark(step, given, inside, looped)] * len(step.outputs)
             if "transpose" in names:
                 found = [dataclasses.replace(mark, derived=True) for mark in found]
             known.update(zip(step.outputs, found, strict=True))
+            if found and found[0].draws and inside and not mapped and _copies(step):
+                lanes = step.outputs[0].shape[0]
+                if _takes_nothing(block, lanes, self._locations[step]):
+                    self.copied |= dict.fromkeys(draw for draw in found[0].draws if draw.shared)
         self._seen[seen] = [read(value) for value in block.outputs]
         return self._seen[seen]
 
     def _mark(self, step: Step, given: Sequence[Mark], mapped: bool, looped: bool) -> Mark:
         primitive = step.equation.primitive
         every = functools.reduce(operator.or_, given) if given else Mark(constant=True)
-        plain = every if not every.draws and not every.constant else Mark(given=every.given, derived=every.derived)
+        plain = dataclasses.replace(every, draws=frozenset(), constant=False)
+        self.keyed |= every.keyed and primitive in _SPLIT | DRAWS
         if primitive in _CARRYING and not every.draws:
             return every
         if primitive in _SPLIT:
@@ -135,13 +153,20 @@ class Draws:
         if primitive in _MIXING or not every.draws or _shrinks(step):
             return plain
         if primitive in _MEETING:
-            self._meet(step, given)
+            self._meet(given, step.inputs)
+            if every.given and every.keyed and not (every.derived or looped):
+                size = _size(step.outputs[0])
+                self.beside |= dict.fromkeys(draw for draw in every.draws if draw.constant and draw.size == size > 1)
+        elif primitive in _ADDING:  # What is added to some elements has the size of these.
+            self._meet([given[0], given[-1]], [step.inputs[-1]] * 2)
+        elif primitive in _JOINING:
+            return dataclasses.replace(plain, draws=_joined(step, given))
         return dataclasses.replace(plain, draws=every.draws)
 
-    def _meet(self, step: Step, given: Sequence[Mark]) -> None:
+    def _meet(self, given: Sequence[Mark], values: Sequence[Value]) -> None:
         for mark in given:
             for draw in mark.draws:
-                for other, value in zip(given, step.inputs, strict=True):
+                for other, value in zip(given, values, strict=True):
                     if draw in other.draws or other.constant:
                         continue
                     if draw.shared and _size(value) > draw.size:
@@ -153,7 +178,7 @@ class Draws:
         """The marks of the outputs of a step that runs others."""
         every = Mark()
         for mark in given:
-            every = every | Mark(given=mark.given, derived=mark.derived)
+            every = every | dataclasses.replace(mark, draws=frozenset(), constant=False)
         marks: dict[Value, Mark] = dict(zip(step.inputs, given, strict=True))
         loops = step.equation.primitive in LOOPS
         results: list[Mark] | None = None
@@ -163,16 +188,50 @@ class Draws:
                 self._through(block, [every] * len(block.inputs), mapped, looped or loops)
                 continue
             inner = [marks[value] for value, _ in pairs]
-            found = self._through(block, inner, mapped, looped or loops)
-            if loops:  # What one iteration makes goes into the next one.
+            if loops and block is step.blocks[-1]:
                 places = [place for place, (_, role) in enumerate(pairs) if role == "carry"]
-                for place, mark in zip(places, found, strict=False):
-                    inner[place] = inner[place] | mark
-                found = self._through(block, inner, mapped, True)
+                found = self._repeat(block, inner, places, mapped)
+            else:
+                found = self._through(block, inner, mapped, looped or loops)
             if len(found) == len(step.outputs):
                 joined = zip(results or found, found, strict=True)
                 results = [one | other for one, other in joined]
         return results or [every] * len(step.outputs)
+
+    def _repeat(self, block: Block, marks: list[Mark], places: Sequence[int], mapped: bool) -> list[Mark]:
+        """The marks of the outputs of the body of a loop: what one iteration makes goes into the next one."""
+        for _ in range(_MOST_PASSES):
+            before = list(marks)
+            found = self._through(block, marks, mapped, True)
+            for place, mark in zip(places, found, strict=False):
+                marks[place] = marks[place] | mark
+            if marks == before:
+                break
+        return found
+
+
+def _copies(step: Step) -> bool:
+    """Whether a step copies a result of a vmap that is the same for all lanes."""
+    if step.equation.primitive not in primitives("broadcast_in_dim") or not step.outputs[0].uses:
+        return False
+    return tracebacks.copies_result(frame.code.co_qualname for frame in frames(step.equation))
+
+
+def _takes_nothing(block: Block, lanes: int, location: Location) -> bool:
+    """Whether a vmap maps over something only for its number, such as `jnp.arange(lanes)`."""
+    made = itertools.chain(block.inputs, *(step.outputs for step in block.steps))
+    return "axis_size" in location.code or any(value.shape[:1] == (lanes,) and not value.uses for value in made)
+
+
+def _joined(step: Step, given: Sequence[Mark]) -> frozenset[Draw]:
+    """What lanes share, as large as what it is a part of then."""
+    found = set()
+    for mark, value in zip(given, step.inputs, strict=True):
+        for draw in mark.draws:
+            lanes = max(_size(value) // max(draw.size, 1), 1)
+            if draw.shared:
+                found.add(dataclasses.replace(draw, size=_size(step.outputs[0]) // lanes, constant=False))
+    return frozenset(found)
 
 
 def _differentiates(step: Step) -> bool:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lox._audit._program import Step
+from lox._audit._program import Step, Value
 from lox._audit._rules import Rules, primitives
 
 DRAWS = primitives("random_bits", "random_gamma")
@@ -33,6 +33,11 @@ RULES: Rules[Rule] = Rules()
 def is_key(aval: Any) -> bool:
     """Whether a type is that of keys."""
     return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)
+
+
+def is_keyed(aval: Any) -> bool:
+    """Whether a type is that of keys, or may be that of their data."""
+    return is_key(aval) or (str(getattr(aval, "dtype", "")) == "uint32" and aval.shape[-1:] in ((2,), (4,)))
 
 
 def is_small(aval: Any) -> bool:
@@ -147,6 +152,58 @@ def _unstacked(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
 def _split(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
     params = step.equation.params
     return np.split(elements[0], np.cumsum(params["sizes"])[:-1], params["axis"])
+
+
+@RULES("tile")
+def _tiled(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
+    return [np.tile(elements[0], step.equation.params["reps"])]
+
+
+@RULES("dynamic_slice")
+def _taken(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
+    sizes = step.equation.params["slice_sizes"]
+    starts = _starts(step.inputs[1:], step.inputs[0].shape, sizes)
+    if starts is None:
+        return []
+    return [elements[0][tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=True))]]
+
+
+@RULES("dynamic_update_slice")
+def _replaced(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
+    return _written(elements[0], elements[1], _starts(step.inputs[2:], *(value.shape for value in step.inputs[:2])))
+
+
+@RULES("scatter")
+def _scattered(step: Step, elements: Sequence[Any]) -> Iterable[Any]:
+    """A write of one row, as `keys.at[3].set(key)` is."""
+    numbers, (into, index, update) = step.equation.params["dimension_numbers"], step.inputs
+    place = index.fact.range
+    batched = getattr(numbers, "operand_batching_dims", ())
+    row = update.shape == into.shape[1:] and tuple(numbers.inserted_window_dims) == (0,)
+    if tuple(numbers.scatter_dims_to_operand_dims) != (0,) or batched or not row or index.shape != (1,):
+        return []
+    if place.low != place.high or not 0 <= place.low < into.shape[0]:
+        return []
+    return _written(elements[0], elements[2][None], (int(place.low), *[0] * update.aval.ndim))
+
+
+def _starts(values: Sequence[Value], shape: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...] | None:
+    """Where a slice begins, if that is known: one that does not fit is moved to where it does."""
+    found = []
+    for value, size, width in zip(values, shape, sizes, strict=True):
+        low, high = (min(max(end, 0), size - width) for end in (value.fact.range.low, value.fact.range.high))
+        if low != high:
+            return None
+        found.append(int(low))
+    return tuple(found)
+
+
+def _written(into: Any, update: Any, starts: tuple[int, ...] | None) -> Iterable[Any]:
+    if starts is None:
+        return []
+    found = into.copy()
+    found[tuple(slice(start, start + size) for start, size in zip(starts, update.shape, strict=True))] = update
+    return [found]
 
 
 @RULES("select_n")

@@ -74,10 +74,19 @@ class Repetition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sharing:
-    """A step that uses an array of keys that are all the same."""
+    """A step that uses an array of keys of which some are the same.
+
+    Attributes:
+        step: The step.
+        lanes: How many keys it has.
+        again: The place of the one that is there before, or None where all are the same.
+        before: Where that is.
+    """
 
     step: Step
     lanes: int
+    again: int | None = None
+    before: int = 0
 
 
 def paired(step: Step, block: Block) -> Iterator[tuple[Value, str]]:

@@ -7,6 +7,7 @@ key that was there before gets new numbers, so that what is not understood is ne
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
@@ -214,8 +215,10 @@ class Keys:
     def _group(self, step: Step, lanes: Sequence[int]) -> frozenset[int]:
         """The keys that are used at once, of which each is to be another one."""
         different = frozenset(lanes)
-        if len(different) == 1 < len(lanes):  # Several keys for more lanes may well be meant.
+        if len(different) == 1 < len(lanes):
             self.flow.sharings.append(Sharing(step, len(lanes)))
+        elif len(different) < len(lanes) and (pair := _odd_pair(lanes)):
+            self.flow.sharings.append(Sharing(step, len(lanes), *pair))
         return different
 
     def _fold(self, step: Step) -> None:
@@ -255,7 +258,7 @@ class Keys:
                     if twice:  # The same key is given twice, and both are used inside.
                         again = Use(step, (found,))
                         self.flow.reuses.append(Reuse(self.block, again, again, self.name(min(twice))))
-            results.append([outside.result(loop.source(place)) for place in range(len(block.outputs))])
+            results.append([outside.result(*loop.source(place)) for place in range(len(block.outputs))])
         if step.equation.primitive in primitives("while"):
             results = results[1:]
         for place, value in enumerate(step.outputs):
@@ -277,6 +280,7 @@ class _Loop:
         self.block, self.inner = block, inner
         self.runs = step.equation.primitive in LOOPS and step.equation.params.get("length") not in (0, 1)
         self.is_loop = step.equation.primitive in LOOPS
+        self.length = step.equation.params.get("length", 0)
         roles = [role for _, role in pairs]
         is_body = len(block.outputs) >= roles.count("carry") and block is step.blocks[-1]
         places = [place for place, role in enumerate(roles) if role == "carry"] if is_body else []
@@ -285,11 +289,14 @@ class _Loop:
         self.fixed = {place for place, role in enumerate(roles) if role == "in"} | kept
         self.kept = kept
 
-    def source(self, place: int) -> Value | None:
-        """The value whose keys an output of the step has, if that is known."""
-        if not self.is_loop:
-            return self.block.outputs[place]
-        return self.block.outputs[place] if self.carried.get(place) in self.kept else None
+    def source(self, place: int) -> tuple[Value | None, tuple[int, ...]]:
+        """The value whose keys an output of the step has, if that is known, and how often: once in each iteration."""
+        value = self.block.outputs[place]
+        if not self.is_loop or self.carried.get(place) in self.kept:
+            return value, ()
+        if place in self.carried or not self.length or not all(map(self._is_fixed, self.inner.of(value))):
+            return None, ()
+        return value, (self.length,)
 
     def repeated(self) -> Iterator[tuple[Use, set[int]]]:
         """The keys that each iteration uses."""
@@ -341,14 +348,15 @@ class _Outside:
             self._known[key] = found or (self.outer.new(Origin(constant=origin.constant)),)
         return self._known[key]
 
-    def result(self, value: Value | None) -> Any:
-        """The elements outside of a value of the block."""
+    def result(self, value: Value | None, times: tuple[int, ...]) -> Any:
+        """The elements outside of a value of the block, along a new axis that is as long as `times` says."""
         if value is None or not is_tracked(value.aval):
             return None
         keys = keys_of(value.aval, self.inner.elements(value))
         if keys is None:
             return None
-        return elements_of(value.aval, np.array([self.keys(key)[0] for key in keys.ravel().tolist()], int))
+        found = elements_of(value.aval, np.array([self.keys(key)[0] for key in keys.ravel().tolist()], int))
+        return np.broadcast_to(found, (*times, *found.shape))
 
     def _of_input(self, origin: Origin) -> tuple[int, ...]:
         if origin.place is None or origin.place >= len(self.pairs):
@@ -379,6 +387,20 @@ def _moves_keys(step: Step) -> bool:
     if not all(is_small(value.aval) for value in (*step.inputs, *step.outputs)):
         return False
     return any(is_key(value.aval) or value.aval.dtype == np.uint32 for value in step.outputs)
+
+
+def _odd_pair(lanes: Sequence[int]) -> tuple[int, int] | None:
+    """Two lanes with one key among lanes with keys of their own, the later one first.
+
+    As many lanes for each of several keys may be meant, as may the last ones that fill up a batch.
+    """
+    if len(set(Counter(lanes).values())) == 1:
+        return None
+    first: dict[int, int] = {}
+    again = [lane for lane, key in enumerate(lanes) if first.setdefault(key, lane) != lane]
+    if again == list(range(again[0], len(lanes))):
+        return None
+    return again[0], first[lanes[again[0]]]
 
 
 def _is_constant(value: Value) -> bool:

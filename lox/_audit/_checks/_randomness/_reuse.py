@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._checks._randomness._draws import Draws
-from lox._audit._checks._randomness._key_arrays import USES, is_key
+from lox._audit._checks._randomness._key_arrays import USES, is_key, is_keyed
 from lox._audit._checks._randomness._key_uses import Reuse, Use
 from lox._audit._checks._randomness._keys import KeyFlow, flow_of
 from lox._audit._findings import Finding, Held, Kind
@@ -56,7 +56,7 @@ CONSTANT = Kind(
     "LOX704",
     "warning",
     "Random numbers are the same in each call",
-    "Make the key an argument of the function, and pass another one in each call.",
+    "Make the key an argument of the function, or split the one that it takes, and pass another one in each call.",
     "The random numbers depend on the arguments.",
     "Each random key was followed back to the arguments.",
 )
@@ -97,9 +97,13 @@ def used(audited: Audited) -> Iterator[Finding | Held]:
             f"Each iteration of {repetition.loop} uses {repetition.name}, and so has the same random numbers.",
         )
     for sharing in flow.sharings:
-        yield SHARED.at(
-            locations[sharing.step], f"{sharing.lanes} lanes use the same key, and so have the same random numbers."
-        )
+        text = f"{sharing.lanes} lanes use the same key, and so have the same random numbers."
+        if sharing.again is not None:
+            text = (
+                f"Lane {sharing.again} of {sharing.lanes} uses the key of lane {sharing.before}, and so has the same "
+                "random numbers."
+            )
+        yield SHARED.at(locations[sharing.step], text)
     yield from _returned(audited, flow, locations)
 
 
@@ -114,13 +118,23 @@ def drawn(audited: Audited) -> Iterator[Finding | Held]:
             "What is drawn here inside of a vmap comes from one key for all of its lanes, and meets data that each "
             "lane has of its own.",
         )
-    if not any(_may_be_key(value.aval) for value in audited.program.inputs):
-        for draw in draws.constant:
-            yield CONSTANT.at(
-                draw.location,
-                f"{audited.captured.name} takes no key, and draws here from a key that is a constant: each call has "
-                f"the same random numbers.",
-            )
+    for draw in draws.copied:
+        yield SHARED.at(
+            draw.location,
+            "What is drawn here inside of a vmap comes from one key for all of its lanes, and they have nothing else: "
+            "all lanes are the same.",
+        )
+    named = zip(audited.captured.arguments, audited.program.inputs, strict=True)
+    keys = [name for name, value in named if is_keyed(value.aval)]
+    takes = f"takes the key {keys[0]!r}," if keys else "takes no key,"
+    if not draws.keyed and any("/" in name for name in keys):  # A state whose key has its use elsewhere.
+        return
+    for draw in draws.beside if draws.keyed else draws.constant:
+        yield CONSTANT.at(
+            draw.location,
+            f"{audited.captured.name} {takes} and draws here from a key that is a constant: each call has the same "
+            "random numbers.",
+        )
 
 
 def _reused(flow: KeyFlow, locations: dict[Step, Location]) -> Iterator[Finding | Held]:
@@ -277,10 +291,6 @@ def _line(first: Location, second: Location) -> str:
     if first == second:
         return " on the same line"
     return f" in line {first.line}" if first.file == second.file else f" at {first}"
-
-
-def _may_be_key(aval: Any) -> bool:
-    return is_key(aval) or (str(getattr(aval, "dtype", "")) == "uint32" and aval.shape[-1:] in ((2,), (4,)))
 
 
 KINDS = (REUSED, AGAIN, REPEATED, SHARED, CONSTANT, RETURNED)

@@ -1,0 +1,163 @@
+"""Gradients that each shard or batch element keeps for itself, while their loss is averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lox import _compat
+from lox._audit._audited import Audited
+from lox._audit._findings import Finding, Held, Kind
+from lox._audit._location import transformations
+from lox._audit._loops import reached
+from lox._audit._program import Block, Step, Value, is_call
+from lox._audit._rules import primitives
+from lox._audit._varying import SUMS, axes_of, manual_axes
+
+OWN = Kind(
+    "LOX306",
+    "warning",
+    "The loss is averaged over shards, and its gradients are not",
+    "Average both: loss, grads = jax.lax.pmean((loss, grads), axis_name). Where each shard has a model of its own, "
+    "average the losses outside.",
+    "Where losses are averaged over shards, gradients are.",
+    "The collectives over each axis were looked up for what they are of.",
+)
+
+_COLLECTIVES = SUMS | primitives(
+    "pmax", "pmin", "all_gather", "all_gather_invariant", "reduce_scatter", "all_to_all", "ppermute", "pgather"
+)
+_SCALING = SUMS | primitives("div", "convert_element_type", "squeeze", "reshape")
+
+
+def own(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX306: a loss is summed over an axis, its gradient moves parameters, and nothing else goes over this axis."""
+    for block, axis in _scopes(audited):
+        blocks = _blocks(block)
+        over = [step for each in blocks for step in each.steps if axis in _axes(step)]
+        losses = [step for step in over if _is_of_loss(step)]
+        if not losses:
+            continue
+        location = audited.lines[losses[0]]
+        if _is_plain(over) and any(_keeps(each, over, axis) for each in blocks):
+            who = "batch elements of a vmap" if isinstance(axis, int) else f"shards along {axis!r}"
+            yield OWN.at(
+                location,
+                f"This loss is averaged over the {who}, and its gradient is not: each of them updates parameters by a "
+                "gradient of its own, and they drift apart.",
+            )
+        else:
+            yield OWN.fine(location)
+
+
+def _scopes(audited: Audited) -> Iterator[tuple[Block, str | int]]:
+    """Where sums over shards or batch elements are, and over which axes: those of a vmap have numbers."""
+    for step, _ in audited.steps:
+        if step.equation.primitive is _compat.shard_map_p:
+            yield from ((step.blocks[0], axis) for axis in sorted(manual_axes(step.equation)) if _is_split(step, axis))
+    for block in _blocks(audited.program) if audited.has("psum", "psum_invariant") else ():
+        for place in {axis for step in block.steps for axis in _axes(step) if isinstance(axis, int)}:
+            yield block, place
+
+
+def _is_split(step: Step, axis: str) -> bool:
+    """Whether each shard returns arrays of its own; what is declared the same on all is another matter."""
+    results = zip(step.blocks[0].outputs, step.equation.params["out_specs"], strict=True)
+    return all(axis in axes_of(spec) for value, spec in results if value.shape)
+
+
+def _blocks(program: Block) -> list[Block]:
+    """A block and all that it runs, each once."""
+    found = {program: None}
+    left = [program]
+    while left:
+        inner = [each for step in left.pop().steps for each in step.blocks if each not in found]
+        found.update(dict.fromkeys(inner))
+        left += inner
+    return list(found)
+
+
+def _axes(step: Step) -> tuple[str | int, ...]:
+    """The axes that a collective goes over; of another step, none."""
+    if step.equation.primitive not in _COLLECTIVES:
+        return ()
+    params = step.equation.params
+    named = params.get("axes", params.get("axis_name", ()))
+    return tuple(named) if isinstance(named, (tuple, list)) else (named,)
+
+
+def _is_plain(over: list[Step]) -> bool:
+    """Whether all collectives are sums of single numbers, so that shards have no parts of one model."""
+    return all(step.equation.primitive in SUMS and all(map(_is_single, _operands(step))) for step in over)
+
+
+def _operands(step: Step) -> Iterator[tuple[Value, bool]]:
+    by_place = any(isinstance(axis, int) for axis in _axes(step))
+    return ((value, by_place) for value in step.inputs)
+
+
+def _is_single(operand: tuple[Value, bool]) -> bool:
+    value, by_place = operand
+    return len(value.shape) == by_place
+
+
+def _is_of_loss(step: Step) -> bool:
+    """Whether what is summed was differentiated: the step, or what it takes, comes of a forward pass."""
+    passes = [transformations(step.equation)]
+    for value in step.inputs:
+        maker = value.maker
+        while maker is not None and (is_call(maker) or maker.equation.primitive in _SCALING):
+            value = maker.blocks[0].outputs[maker.outputs.index(value)] if is_call(maker) else maker.inputs[0]
+            maker = value.maker
+        if maker is not None:
+            passes.append(transformations(maker.equation))
+    return step.equation.primitive in SUMS and any("jvp" in names and "transpose" not in names for names in passes)
+
+
+def _keeps(block: Block, over: list[Step], axis: str | int) -> bool:
+    """Whether a block updates an array by gradients that go through no collective, nor a sum outside of a vmap."""
+    by_place = isinstance(axis, int)
+    in_vmap = {step for step in block.steps if "vmap" in transformations(step.equation)}
+    is_mapped = any(isinstance(each, int) for step in block.steps for each in _axes(step))
+    if not by_place and not is_mapped and any(_is_backward(step) for step in in_vmap):  # Several models on each shard.
+        return False
+    after = reached(block, _gradients(block, {}))
+    readers = {step for step in block.steps if not after.isdisjoint(step.inputs) and not _is_backward(step)}
+    outside = readers - in_vmap if by_place and in_vmap else set()
+    if not readers.isdisjoint(over) or any(map(_reduces, outside)):
+        return False
+    updated = reached(block, [value for step in readers if _updates(step, after) for value in step.outputs])
+    return any(value in updated and not _is_single((value, by_place)) for value in block.outputs)
+
+
+def _is_backward(step: Step) -> bool:
+    return "transpose" in transformations(step.equation)
+
+
+def _gradients(block: Block, known: dict[Block, list[Value]]) -> list[Value]:
+    """What backward passes in a block make, and those in what it calls."""
+    if block not in known:
+        found = known[block] = []
+        for step in block.steps:
+            if _is_backward(step):
+                found += step.outputs
+            elif is_call(step) and (made := _gradients(step.blocks[0], known)):
+                pairs = zip(step.outputs, step.blocks[0].outputs, strict=True)
+                after = reached(step.blocks[0], made)
+                found += [value for value, own in pairs if own in after]
+    return known[block]
+
+
+def _reduces(step: Step) -> bool:
+    return bool(step.blocks) or max(len(value.shape) for value in step.outputs) < max(
+        len(value.shape) for value in step.inputs
+    )
+
+
+def _updates(step: Step, after: set[Value]) -> bool:
+    """Whether a step adds a gradient to something of its shape, or may do so in what it runs."""
+    others = [value for value in step.inputs if value not in after and value.fact.range.low != value.fact.range.high]
+    return bool(others) and (bool(step.blocks) or step.equation.primitive in primitives("add", "sub"))
+
+
+KINDS = (OWN,)
+CHECKS = (own,)
