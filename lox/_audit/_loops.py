@@ -39,10 +39,11 @@ def scans(audited: Audited) -> Iterator[tuple[Scan, Location]]:
     """All scans of a program; `fori_loop` and `map` are such where the number of iterations is known."""
     for step, location in audited.steps:
         if step.equation.primitive in primitives("scan"):
-            yield _scan(step), location
+            yield scan_of(step), location
 
 
-def _scan(step: Step) -> Scan:
+def scan_of(step: Step) -> Scan:
+    """A step that is a scan, as one."""
     (body,) = step.blocks
     consts, carry = _compat.scan_counts(step.equation.params)
     both = tuple(zip(step.inputs, body.inputs, strict=True))
