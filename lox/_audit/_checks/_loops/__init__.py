@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from lox._audit._checks._loops import _carried, _carry, _counted, _episodes, _scan, _unrolled
+from lox._audit._checks._loops import _carried, _carry, _counted, _episodes, _memories, _scan, _unrolled
 
-KINDS = (*_carry.KINDS, *_scan.KINDS, *_unrolled.KINDS, *_carried.KINDS, *_counted.KINDS, *_episodes.KINDS)
-CHECKS = (*_carry.CHECKS, *_scan.CHECKS, *_unrolled.CHECKS, *_carried.CHECKS, *_counted.CHECKS, *_episodes.CHECKS)
+KINDS = (
+    *_carry.KINDS,
+    *_scan.KINDS,
+    *_unrolled.KINDS,
+    *_carried.KINDS,
+    *_counted.KINDS,
+    *_episodes.KINDS,
+    *_memories.KINDS,
+)
+CHECKS = (
+    *_carry.CHECKS,
+    *_scan.CHECKS,
+    *_unrolled.CHECKS,
+    *_carried.CHECKS,
+    *_counted.CHECKS,
+    *_episodes.CHECKS,
+    *_memories.CHECKS,
+)
