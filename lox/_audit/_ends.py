@@ -35,7 +35,8 @@ def last_name(name: str) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def _says_end(name: str, of_boolean: bool) -> bool:
+def says_end(name: str, of_boolean: bool) -> bool:
+    """Whether a name, perhaps of booleans, is that of a flag of where episodes end."""
     last = last_name(name)
     return _END.fullmatch(last) is not None or (of_boolean and _END_IF_BOOLEAN.fullmatch(last) is not None)
 
@@ -62,12 +63,16 @@ class Flags:
         self._used = {value for step, _ in audited.steps for value in _used_as_ends(step)}
 
     def __contains__(self, value: Value) -> bool:
-        if value in self._used:
+        if value in self._used or self.is_declared(value):
             return True
-        for name in (value.name, value.written):
-            if name and _is_flag(value) and (_says_end(name, is_boolean(value)) or last_name(name) in self.declared):
-                return True
-        return False
+        names = [name for name in (value.name, value.written) if name]
+        return any(says_end(name, is_boolean(value)) for name in names) and _is_flag(value)
+
+    def is_declared(self, value: Value) -> bool:
+        """Whether a value has a name that is declared."""
+        if not self.declared or not _is_flag(value):
+            return False
+        return any(last_name(name) in self.declared for name in (value.name, value.written) if name)
 
 
 def _is_flag(value: Value) -> bool:
@@ -102,7 +107,7 @@ def _used_as_ends(step: Step) -> Iterator[Value]:
 def _ends_in(file: str, span: Span, of_boolean: bool) -> frozenset[str]:
     """The names of flags in an expression."""
     text = source_text(file, span)
-    return frozenset(name for name in re.findall(r"[\w.]+(?!\w*\()", text) if _says_end(name, of_boolean))
+    return frozenset(name for name in re.findall(r"[\w.]+(?!\w*\()", text) if says_end(name, of_boolean))
 
 
 def goes_on(value: Value) -> bool:

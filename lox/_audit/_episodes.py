@@ -7,7 +7,9 @@ import functools
 import math
 import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from types import MappingProxyType
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -32,10 +34,10 @@ _REDUCING = primitives("reduce_or", "reduce_and", "reduce_max", "reduce_min", "r
 Scenario = tuple[float | None, float | None]
 """The number that all flags are, or None, and the number that a flag of some of them is, such as `jnp.any(done)`."""
 
-UNKNOWN: Scenario = (None, None)
-GOING: Scenario = (0.0, 0.0)
-ENDING: Scenario = (1.0, 1.0)
-ANOTHER_ENDS: Scenario = (0.0, 1.0)
+UNKNOWN = (None, None)
+GOING = (0.0, 0.0)
+ENDING = (1.0, 1.0)
+ANOTHER_ENDS = (0.0, 1.0)
 
 
 class Fold:
@@ -44,6 +46,7 @@ class Fold:
     def __init__(self, scenario: Scenario, flags: Flags, flag: int) -> None:
         self.end, self.of_some = scenario
         self.flags, self.flag = flags, flag
+        self.declared_end = self.end
         self.shapes: set[tuple[int, ...]] = set()
         self.whole: frozenset[Value] = frozenset()
         self.next_reads: dict[Step, int] = {}
@@ -69,7 +72,8 @@ class Fold:
             if value not in self.whole:
                 self.shapes.add(value.shape if shape is None else shape)
             self.causes |= part.direct
-            return Part(self.end, may=self.flag, is_mask=True, is_end=True)
+            number = self.declared_end if self.flags.is_declared(value) else self.end
+            return Part(number, may=self.flag, is_mask=True, is_end=True)
         if is_boolean(value) and not part.is_mask:
             return part._replace(is_mask=True)
         return part
@@ -129,6 +133,14 @@ _FOLLOWED = frozenset(COMPUTED) | primitives(
 _SHIFTED = re.compile(r"(\w+_)?(values?|baselines?|critics?|v|vs|vf)(_\w+)?", re.IGNORECASE)
 
 
+def before(audited: Audited, value: Value, through: Set[Any], scanned: Mapping[Value, Value]) -> Value:
+    """The value that one is before calls and operations of these primitives, and before it is scanned."""
+    value = audited.origins.of(value, through)
+    while value in scanned:
+        value = audited.origins.of(scanned[value], through)
+    return value
+
+
 class Before:
     """What is known of arrays outside of a loop: numbers in place of flags, and where values are those of a next step.
 
@@ -136,8 +148,10 @@ class Before:
         shifted: The values of next steps, each with its source.
     """
 
-    def __init__(self, audited: Audited, fold: Fold, step: int) -> None:
-        self._audited, self._fold, self._step = audited, fold, step
+    def __init__(
+        self, audited: Audited, fold: Fold, step: int, scanned: Mapping[Value, Value] = MappingProxyType({})
+    ) -> None:
+        self._audited, self._fold, self._step, self._scanned = audited, fold, step, scanned
         self._known: dict[Value, Part] = {}
         self._shape: tuple[int, ...] = ()
         self.shifted: dict[Value, int] = {}
@@ -163,7 +177,7 @@ class Before:
         return found
 
     def _of(self, value: Value, deep: int) -> Part:
-        value = self._audited.origins.of(value, frozenset())
+        value = before(self._audited, value, frozenset(), self._scanned)
         if value not in self._known:
             self._known[value] = self._fold.named(value, self._part(value, deep), self._shape)
         return self._known[value]
@@ -176,7 +190,7 @@ class Before:
         maker = value.maker
         if maker is None or deep == 0 or maker.equation.primitive not in _FOLLOWED:
             return found
-        if _is_of_next_step(maker):
+        if is_of_next_step(maker):
             bit = self.shifted.setdefault(value, self._step << 1 + len(self.shifted))
             return Part(None, self._step | bit, bit)
         parts = [self._of(each, deep - 1) for each in maker.inputs]
@@ -195,7 +209,7 @@ _READING = primitives("dynamic_slice", "gather")
 _INDEXING = primitives("convert_element_type", "broadcast_in_dim", "reshape", "squeeze", "select_n", "concatenate")
 
 
-def _is_of_next_step(step: Step) -> bool:
+def is_of_next_step(step: Step) -> bool:
     """Whether a step moves values by one along their first axis, so that each stands where the one before it did."""
     if step.equation.primitive in primitives("concatenate"):
         if step.equation.params["dimension"] != 0 or len(step.inputs) != 2:
@@ -290,8 +304,8 @@ class Flow:
         """The name of what is carried, or of values of next steps."""
         if source < len(self.loop.carry):
             outside, inside, new = self.loop.carry[source]
-            said = next((each.written for each in (new, inside) if each.written), inside.name) or outside.called
-            return "what is carried" if said == NAMELESS else said
+            variable = next((each.written for each in (new, inside) if each.written.isidentifier()), inside.name)
+            return variable or new.written or outside.called.replace(NAMELESS, "what is carried")
         value = self.shifted[1 << source]
         return (
             f"the next of {value.maker.inputs[0].called}" if value.called == NAMELESS and value.maker else value.called
@@ -302,7 +316,7 @@ def flows(audited: Audited) -> list[Flow]:
     """The loops that people wrote in which flags of the ends of episodes are read."""
     if not audited.has("scan", "while"):
         return []
-    declared, flags = audited.once(_declarations), audited.once(Flags)
+    declared, flags = audited.once(declarations), audited.once(Flags)
     if not declared and not any(value in flags for value in _values(audited)):
         return []
     found = []
@@ -327,7 +341,7 @@ def _loops(audited: Audited) -> Iterator[tuple[Step, Location]]:
             yield step, location
 
 
-def _declarations(audited: Audited) -> dict[Step, frozenset[str]]:
+def declarations(audited: Audited) -> dict[Step, frozenset[str]]:
     """The names of flags that are declared around the steps of a program."""
     found: dict[Step, frozenset[str]] = {}
 
@@ -353,10 +367,10 @@ def _flow(audited: Audited, step: Step, location: Location, flags: Flags) -> Flo
 
     def folded(scenario: Scenario) -> tuple[Fold, Before, list[Part], dict[Value, Part]]:
         fold = Fold(scenario, flags, flag)
-        before = Before(audited, fold, flag << 1)
-        return fold, before, *_folded(loop, fold, before)
+        outside = Before(audited, fold, flag << 1)
+        return fold, outside, *_folded(loop, fold, outside)
 
-    fold, before, unknown, values = folded(UNKNOWN)
+    fold, outside, unknown, values = folded(UNKNOWN)
     if not fold.shapes:
         return None
     carried = enumerate(unknown[: len(loop.carry)])
@@ -372,17 +386,17 @@ def _flow(audited: Audited, step: Step, location: Location, flags: Flags) -> Flo
         functools.reduce(operator.or_, (1 << place for place, part in carried if part.is_end), flag),
         fold.causes,
         fold.limits,
-        {bit: value for value, bit in before.shifted.items()},
+        {bit: value for value, bit in outside.shifted.items()},
         frozenset(fold.shapes),
     )
 
 
-def _folded(loop: Scan, fold: Fold, before: Before) -> tuple[list[Part], dict[Value, Part]]:
+def _folded(loop: Scan, fold: Fold, outside: Before) -> tuple[list[Part], dict[Value, Part]]:
     """What comes out of the body of a loop, after enough iterations that what is the same in each is known."""
     fold.whole = frozenset(value for pair in loop.consts for value in pair)
-    consts = [fold.named(outside, of_number(outside)) for outside, _ in loop.consts]
-    xs = [before.sliced(*pair) for pair in loop.xs]
-    fold.next_reads = before.read_at_next(loop)
+    consts = [fold.named(value, of_number(value)) for value, _ in loop.consts]
+    xs = [outside.sliced(*pair) for pair in loop.xs]
+    fold.next_reads = outside.read_at_next(loop)
     carry = [Part(None, bit, bit, bit, bit, 0, bit) for bit in (1 << place for place in range(len(loop.carry)))]
     for _ in range(_ITERATIONS):
         known: dict[Value, Part] = {}

@@ -30,6 +30,7 @@ class Part(NamedTuple):
         is_mask: Whether it is made of booleans.
         is_gate: Whether a nonlinear function gave it.
         is_end: Whether it is a flag of ends, with other axes or of another dtype.
+        copy_of: The value that it is a product of with one.
     """
 
     number: float | None = None
@@ -45,6 +46,7 @@ class Part(NamedTuple):
     is_mask: bool = False
     is_gate: bool = False
     is_end: bool = False
+    copy_of: Value | None = None
 
 
 NOTHING = Part()
@@ -165,8 +167,9 @@ def _mul(step: Step, parts: Sequence[Part]) -> Part:
     kept = (one.kept if _is_same_in_all(other) else 0) | (other.kept if _is_same_in_all(one) else 0)
     is_mask = one.is_mask and other.is_mask or _is_scaled_mask(one, other) or _is_scaled_mask(other, one)
     added = (one.added if other.number == 1 else 0) | (other.added if one.number == 1 else 0)
+    copied = next((step.inputs[1 - place] for place, part in enumerate(parts) if part.number == 1), None)
     gated = found.gated | (one.may if other.is_gate else 0) | (other.may if one.is_gate else 0)
-    found = found._replace(sure=left | right, kept=kept, added=added, gated=gated, is_mask=is_mask)
+    found = found._replace(sure=left | right, kept=kept, added=added, gated=gated, is_mask=is_mask, copy_of=copied)
     if step.equation.primitive in primitives("dot_general"):
         found = found._replace(mixed=found.may, kept=0, added=0, direct=0, is_mask=False)
     return found
@@ -215,6 +218,8 @@ COMPUTED = {primitive: function for name, function in _NUMBERS.items() for primi
 def _arithmetic(step: Step, parts: Sequence[Part]) -> Part:
     numbers = [part.number for part in parts]
     found = together(parts)
+    if step.equation.primitive in primitives("sub") and parts[1].copy_of is step.inputs[0]:
+        return Part(0.0)
     is_mask = all(part.is_mask or part.number is not None for part in parts)
     if None not in numbers:
         result = float(COMPUTED[step.equation.primitive](*numbers))

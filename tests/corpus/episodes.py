@@ -259,3 +259,31 @@ def environments_that_start_anew_one_by_one(places):
         return jax.lax.cond(jnp.any(done), lambda: jnp.where(done, new, old), lambda: old)
 
     return _environments(places, choose)
+
+
+# Where an episode is only cut short.
+
+
+BATCH = {
+    "obs": f32(64, 6),
+    "next_obs": f32(64, 6),
+    "reward": f32(64),
+    "terminated": flags(64),
+    "truncated": flags(64),
+}
+
+
+def _target(batch, weights, stop):
+    next_values = jnp.max(jnp.tanh(batch["next_obs"] @ weights), axis=-1)
+    with lox.audit.expect(done="terminated"):
+        return batch["reward"] + 0.99 * next_values * (1 - stop)
+
+
+@wrong("LOX223", BATCH, f32(6, 3))
+def target_that_stops_at_a_time_limit(batch, weights):
+    return _target(batch, weights, batch["terminated"] | batch["truncated"])
+
+
+@right("LOX223", BATCH, f32(6, 3))
+def target_that_stops_where_an_episode_terminates(batch, weights):
+    return _target(batch, weights, batch["terminated"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lox._audit._checks._loops import _carried, _carry, _counted, _episodes, _memories, _scan, _unrolled
+from lox._audit._checks._loops import _bootstraps, _carried, _carry, _counted, _episodes, _memories, _scan, _unrolled
 
 KINDS = (
     *_carry.KINDS,
@@ -11,6 +11,7 @@ KINDS = (
     *_carried.KINDS,
     *_counted.KINDS,
     *_episodes.KINDS,
+    *_bootstraps.KINDS,
     *_memories.KINDS,
 )
 CHECKS = (
@@ -20,5 +21,6 @@ CHECKS = (
     *_carried.CHECKS,
     *_counted.CHECKS,
     *_episodes.CHECKS,
+    *_bootstraps.CHECKS,
     *_memories.CHECKS,
 )
