@@ -161,7 +161,7 @@ def test_an_unread_end_is_found_by_its_name(name):
     assert not found(returns, {"reward": jnp.ones(5), "undone_work": jnp.zeros(5, bool)})
 
 
-@pytest.mark.parametrize("mark", ["ended", "discount", "dones"])
+@pytest.mark.parametrize("mark", ["over", "discount", "dones"])
 def test_an_unread_end_is_left_alone_beside_another_mark_that_is_read(mark):
     def returns(batch):
         def back(following, step):
@@ -170,7 +170,7 @@ def test_an_unread_end_is_left_alone_beside_another_mark_that_is_read(mark):
 
         return jax.lax.scan(back, 0.0, batch, reverse=True)[1]
 
-    batch = {"reward": jnp.ones(5), mark: jnp.zeros(5, bool if mark == "ended" else float), "truncated": jnp.zeros(5)}
+    batch = {"reward": jnp.ones(5), mark: jnp.zeros(5, bool if mark == "over" else float), "truncated": jnp.zeros(5)}
     assert not found(returns, batch)
     verified = {finding.code for finding in lox.audit(returns)(batch).verified}
     assert ("LOX205" in verified) == (mark == "dones")
@@ -196,7 +196,7 @@ def test_a_loop_of_python_is_found_at_its_first_line_and_once():
 
     (finding,) = found(simulate, 1.0, 1.0)
     assert (finding.code, finding.line) == ("LOX207", simulate.__code__.co_firstlineno + 1)
-    assert "29 times or more" in finding.message  # The first iteration is on numbers of Python, and not the same.
+    assert "30 times or more" in finding.message  # The first iteration is on numbers of Python, and not the same.
     assert [each.line for each in found(jax.grad(jax.jit(simulate)), 1.0, 1.0)] == [finding.line]
 
 

@@ -41,12 +41,17 @@ OPERATIONS = {
 
 
 @contextlib.contextmanager
-def expect(**axes: str | Sequence[str]) -> Iterator[None]:
-    """Declares over which axes operations go, for `lox.audit` to check. It does nothing else.
+def expect(*, done: str | Sequence[str] = (), **axes: str | Sequence[str]) -> Iterator[None]:
+    """Declares over which axes operations go and what ends episodes, for `lox.audit` to check. It does nothing else.
 
     A context manager, which can be a decorator too.
 
     Args:
+        done: The name of the flag that is true, or 1, in the last step of an episode, or several: of an argument, a
+            variable or a field, as in "terminated" for ``step.terminated``. What loops in this part of the program
+            carry is checked to stop there. Flags with names such as "done" or "terminated" are known without it; of
+            those that are not declared, values of next states are checked not to stop there, as where an episode is
+            only cut short.
         **axes: For "scan", "sum", "mean", "max", "min", "prod", "cumsum", "sort" or "index" (as in ``x[0]``) the label
             of the axis that all such operations in this part of the program go over, or several. An axis without a
             label is not checked.
@@ -62,11 +67,23 @@ def expect(**axes: str | Sequence[str]) -> Iterator[None]:
     >>> [finding] = lox.audit(normalize, axes={"x": ("time", "batch")})(jnp.ones((5, 7))).issues
     >>> finding.code, finding.message
     ('LOX105', "'mean' goes over time here, and expect(mean=...) says batch.")
+    >>> import jax
+    >>> def returns(rewards, over):
+    ...     def back(following, step):
+    ...         reward, over = step
+    ...         return reward + 0.99 * following, following * (1 - over)
+    ...     with lox.audit.expect(done="over"):
+    ...         return jax.lax.scan(back, 0.0, (rewards, over), reverse=True)[1]
+    >>> [finding] = lox.audit(returns)(jnp.ones(8), jnp.zeros(8)).at_least("warning")
+    >>> finding.code
+    'LOX220'
     """
     for name in axes:
         if name not in OPERATIONS:
             raise LogValueError(f"lox.audit.expect knows {', '.join(OPERATIONS)}, and not {name!r}.")
     declared = {name: names(labels, f"{name}=", " of lox.audit.expect") for name, labels in axes.items()}
+    if done:
+        declared["done"] = names(done, "done=", " of lox.audit.expect")
     if not auditing.value:
         yield
         return
@@ -81,7 +98,18 @@ def is_declared(equation: Any) -> bool:
 
 
 def declared_at(equation: Any) -> dict[str, frozenset[str]]:
-    """What is declared around an equation, in the function that it is in."""
+    """Over which axes operations are declared to go around an equation, in the function that it is in."""
+    found = _said_at(equation)
+    found.pop("done", None)
+    return found
+
+
+def ends_declared_at(equation: Any) -> frozenset[str]:
+    """The names of the flags that are declared to end episodes around an equation, in the function that it is in."""
+    return _said_at(equation).get("done", frozenset())
+
+
+def _said_at(equation: Any) -> dict[str, frozenset[str]]:
     found: dict[str, frozenset[str]] = {}
     for entry in equation.source_info.name_stack.stack:
         if entry.name.startswith(f"{_MARK}("):

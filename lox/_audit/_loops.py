@@ -37,10 +37,11 @@ def scans(audited: Audited) -> Iterator[tuple[Scan, Location]]:
     """All scans of a program; `fori_loop` and `map` are such where the number of iterations is known."""
     for step, location in audited.steps:
         if step.equation.primitive in primitives("scan"):
-            yield _scan(step), location
+            yield scan_of(step), location
 
 
-def _scan(step: Step) -> Scan:
+def scan_of(step: Step) -> Scan:
+    """A step that is a scan, as one."""
     (region,) = step.regions
     sides: dict[str, list[tuple[Value, Value]]] = {"in": [], "carry": [], "each": []}
     for outside, inside, role in region.inputs:

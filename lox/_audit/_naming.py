@@ -40,7 +40,7 @@ def name_values(program: Block) -> None:
 
 
 def _name(block: Block) -> None:
-    places = {step: _place(step.equation) for step in block.steps}
+    places = {step: place_of(step.equation) for step in block.steps}
     used = {(value, places[step]) for step in block.steps for value in step.inputs}
     used.update((value, None) for value in block.outputs)
     elsewhere = {value for value, place in used if value.maker in places and places[value.maker] != place}
@@ -71,7 +71,7 @@ def _name_inputs(step: Step, inner: Block) -> None:
             inside.written = outside.called
 
 
-def _place(equation: Any) -> Place | None:
+def place_of(equation: Any) -> Place | None:
     """The expression of the user's program that an equation is computed for."""
     for code, instruction in frames(equation):
         if is_users(code.co_filename):
@@ -85,11 +85,16 @@ def text_of(file: str, span: Span) -> str:
     assigned = _assigned(file).get(span)
     if assigned is not None:
         return assigned
+    text = source_text(file, span)
+    return text if len(text) <= LONGEST else ""
+
+
+def source_text(file: str, span: Span) -> str:
+    """The source text of an expression that is on one line, or nothing."""
     lines = lines_in(file)
     if span.line != span.end_line or span.line > len(lines):
         return ""
-    text = lines[span.line - 1].encode()[span.column : span.end_column].decode(errors="replace")
-    return text if len(text) <= LONGEST else ""
+    return lines[span.line - 1].encode()[span.column : span.end_column].decode(errors="replace")
 
 
 @of_file

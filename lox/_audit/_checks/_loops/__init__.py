@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
-from lox._audit._checks._loops import _carried, _carry, _counted, _scan, _unrolled
+from lox._audit._checks._loops import _bootstraps, _carried, _carry, _counted, _episodes, _memories, _scan, _unrolled
 
-KINDS = (*_carry.KINDS, *_scan.KINDS, *_unrolled.KINDS, *_carried.KINDS, *_counted.KINDS)
-CHECKS = (*_carry.CHECKS, *_scan.CHECKS, *_unrolled.CHECKS, *_carried.CHECKS, *_counted.CHECKS)
+KINDS = (
+    *_carry.KINDS,
+    *_scan.KINDS,
+    *_unrolled.KINDS,
+    *_carried.KINDS,
+    *_counted.KINDS,
+    *_episodes.KINDS,
+    *_bootstraps.KINDS,
+    *_memories.KINDS,
+)
+CHECKS = (
+    *_carry.CHECKS,
+    *_scan.CHECKS,
+    *_unrolled.CHECKS,
+    *_carried.CHECKS,
+    *_counted.CHECKS,
+    *_episodes.CHECKS,
+    *_bootstraps.CHECKS,
+    *_memories.CHECKS,
+)

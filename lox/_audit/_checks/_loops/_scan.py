@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from lox._audit._audited import Audited
+from lox._audit._ends import is_boolean, says_end
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._loops import Scan, origins, reached, scans
 from lox._audit._needs import read
@@ -47,9 +48,6 @@ FOREVER = Kind(
     "What the condition of each while loop depends on was compared with what its body changes.",
 )
 
-_END = re.compile(
-    r"(is_)?(done|terminal|terminated|termination|truncated|truncation|episode_end|reset)s?", re.IGNORECASE
-)
 _GOES_ON = re.compile(r"discount|mask|not_|non_|nonterm|contin|first|start|alive|valid|weight|gamma", re.IGNORECASE)
 _GATHERING = primitives("add", "max", "min")
 """What makes one number of all that there was."""
@@ -88,7 +86,7 @@ def whole(audited: Audited) -> Iterator[Finding | Held]:
 def ends(audited: Audited) -> Iterator[Finding | Held]:
     """LOX205: where episodes end is scanned together with what a recurrence reads, and is not read itself."""
     for scan, location in scans(audited):
-        marks = [(value, slice_) for value, slice_ in scan.xs if any(map(_is_end, _names(value, slice_)))]
+        marks = [(value, slice_) for value, slice_ in scan.xs if _end_among(value, slice_)]
         if not marks:
             continue
         used = read(scan.body)
@@ -97,11 +95,10 @@ def ends(audited: Audited) -> Iterator[Finding | Held]:
             continue
         value, slice_ = marks[0]
         if not _masked_otherwise(scan, marks, used) and _is_recurrence_of(scan, slice_, used):
-            name = next(name for name in _names(value, slice_) if _is_end(name))
             yield ENDS.at(
                 location,
-                f"A scan gets {name} with each step and does not read it: what it carries goes on from one episode "
-                "into the next.",
+                f"A scan gets {_end_among(value, slice_)} with each step and does not read it: what it carries goes on "
+                "from one episode into the next.",
             )
 
 
@@ -113,8 +110,9 @@ def _names(outside: Value, inside: Value) -> list[str]:
     return [found[-1] for found in parts if found]
 
 
-def _is_end(name: str) -> bool:
-    return _END.fullmatch(name) is not None
+def _end_among(outside: Value, inside: Value) -> str:
+    """The name of an array that is scanned as a flag of where episodes end, or nothing."""
+    return next((name for name in _names(outside, inside) if says_end(name, is_boolean(inside))), "")
 
 
 def _masked_otherwise(scan: Scan, marks: list[tuple[Value, Value]], used: set[Value]) -> bool:

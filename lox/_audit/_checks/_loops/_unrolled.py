@@ -105,8 +105,10 @@ def _traced(steps: Iterable[Step]) -> Iterator[tuple[Loop, int, list[Step]]]:
         if loop is not None:
             by_loop[loop].append(own)
     for loop, groups in by_loop.items():
-        # Once is before, after or in one of the iterations.
-        times = min((len(own) for own in groups if len(own) > 1), default=1)
+        # Once is before, after or in one of the iterations. The first one may compute with a Python number.
+        counts = {len(own) for own in groups if len(own) > 1}
+        least = min(counts, default=1)
+        times = least + (least + 1 in counts)
         if times >= ITERATIONS:
             yield loop, times, [step for own in groups for step in own]
 

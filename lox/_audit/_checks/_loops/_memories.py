@@ -1,0 +1,189 @@
+"""Loops over several episodes: what they remember of one in the next."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lox._audit._audited import Audited
+from lox._audit._checks._loops._episodes import is_inverted
+from lox._audit._ends import last_name
+from lox._audit._episodes import Flow, flows
+from lox._audit._findings import Finding, Held, Kind
+from lox._audit._parts import Part
+from lox._audit._program import Step, Value
+from lox._audit._rules import primitives
+
+MEMORY = Kind(
+    "LOX221",
+    "warning",
+    "A memory of one episode goes on into the next",
+    "Start all that belongs to an episode anew where it ends, as with jax.tree.map(lambda new, old: jnp.where(done, "
+    "new, old), initial, state); or multiply it by (1 - done).",
+    "What loops remember of an episode stops at its end.",
+    "The body of each loop over time was evaluated with all flags of ends set, and what it carries was followed.",
+)
+
+_REWARD = re.compile(r"(\w+_)?(rewards?|rew|r)(_t|_tm1|_tp1|_batch)?", re.IGNORECASE)
+
+
+def memories(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX221: with all flags of ends set, a part of what is remembered of an episode goes on."""
+    for flow in audited.once(flows):
+        if flow.is_backward:
+            continue
+        text = next(filter(None, (rule(flow) for rule in _RULES)), "")
+        if text:
+            yield MEMORY.at(flow.location, text)
+        elif flow.cut:
+            yield MEMORY.fine(flow.location)
+
+
+def _inverted(flow: Flow) -> str:
+    """What is carried goes on only where an episode ends."""
+    found = [place for place in flow.numbers if is_inverted(flow, place)]
+    if not found:
+        return ""
+    return f"A loop goes on with {flow.name(found[0])} where an episode ends, and starts it anew in each other step."
+
+
+def _trace(flow: Flow) -> str:
+    """An eligibility trace goes on, and the errors that it is multiplied by stop at the ends of episodes."""
+    for place in flow.numbers:
+        bit, ending = 1 << place, flow.ending[place]
+        if not ending.sure & ending.kept & ~ending.added & bit or flow.knows(place):
+            continue
+        has_weights = any(part.added & 1 << other and part.sure & bit for other, part in enumerate(flow.unknown))
+        if has_weights and any(_multiplies(flow, step, bit) for step in flow.loop.body.steps):
+            return (
+                f"A loop multiplies errors that stop at the ends of episodes by {flow.name(place)}, which goes on from "
+                "one episode into the next."
+            )
+    return ""
+
+
+def _multiplies(flow: Flow, step: Step, bit: int) -> bool:
+    """Whether a step multiplies a trace by what depends on the end of an episode."""
+    if step.equation.primitive not in primitives("mul"):
+        return False
+    parts = [flow.values.get(value, Part()) for value in step.inputs]
+    return any(
+        one.kept & bit and other.may & flow.ends and not other.is_mask for one, other in (parts, reversed(parts))
+    )
+
+
+def _partly_reset(flow: Flow) -> str:
+    """Of a recurrent state whose parts depend on each other, one is reset and another is not."""
+    for place in filter(lambda place: _is_recurrent(flow.ending[place], place), flow.numbers):
+        for other in flow.cut:
+            if flow.ending[other].sure & 1 << place and flow.going[place].may & 1 << other:
+                return (
+                    f"A loop resets {flow.name(other)} where an episode ends, and goes on with {flow.name(place)}, "
+                    "which is computed together with it."
+                )
+    return ""
+
+
+def _never_reset(flow: Flow) -> str:
+    """An environment is reset, and the recurrent state of the policy that acts in it is not."""
+    for place in filter(lambda place: _is_recurrent(flow.ending[place], place), flow.numbers):
+        if flow.unknown[place].may & (flow.ends | _rewards(flow)) or not flow.ending[place].squashed & 1 << place:
+            continue
+        for other in flow.cut:
+            if flow.is_cut(other, place):
+                return (
+                    f"A loop resets {flow.name(other)} where an episode ends, and goes on with {flow.name(place)}, "
+                    "which a network computes from its value in the step before."
+                )
+    return ""
+
+
+def _is_recurrent(part: Part, place: int) -> bool:
+    """Whether what is carried goes through a cell of a network, and is neither a total nor parameters."""
+    return bool(part.sure & ~part.kept & (part.squashed | part.gated) & 1 << place)
+
+
+def _rewards(flow: Flow) -> int:
+    """The sources that carry a reward."""
+    return sum(1 << place for place, values in enumerate(flow.loop.carry) if any(map(_is_reward, values)))
+
+
+def _is_reward(value: Value) -> bool:
+    return _REWARD.fullmatch(last_name(value.name or value.written)) is not None
+
+
+def _cause(flow: Flow) -> str:
+    """What tells that an episode ends goes on, and something else is reset."""
+    for place, (_, inside, new) in enumerate(flow.loop.carry):
+        bit, ending = 1 << place, flow.ending[place]
+        if not flow.causes & ending.sure & bit or flow.knows(place) or new is inside:
+            continue
+        if ending.added & bit and flow.cut and flow.limits.get(bit, flow.times) < flow.times - 1:
+            return (
+                f"Episodes end where {flow.name(place)} is {flow.limits[bit]:g} or so, and a loop resets "
+                f"{flow.name(flow.cut[0])} there, but not {flow.name(place)}: after that, they end in each step."
+            )
+        for other in flow.cut:
+            if place in flow.numbers and flow.going[place].may & 1 << other:
+                return (
+                    f"A loop resets {flow.name(other)} where an episode ends, and goes on with {flow.name(place)}, by "
+                    "which it is told that one ends."
+                )
+    return ""
+
+
+def _frames(flow: Flow) -> str:
+    """A stack of the last observations keeps those of the episode before."""
+    moved = [place for place, part in enumerate(flow.going[: len(flow.loop.carry)]) if part.moved & 1 << place]
+    if len(moved) != 1 or not flow.ending[moved[0]].moved & flow.ending[moved[0]].sure & 1 << moved[0]:
+        return ""
+    for other in flow.cut:
+        if flow.is_cut(other, moved[0]):
+            return (
+                f"A loop resets {flow.name(other)} where an episode ends, and the stack {flow.name(moved[0])} keeps "
+                "what is of the episode before."
+            )
+    return ""
+
+
+def _reported(flow: Flow) -> str:
+    """What is reported of an episode where it ends is a total that goes on."""
+    for place in flow.numbers:
+        bit, ending = 1 << place, flow.ending[place]
+        if not ending.sure & ending.added & bit or not flow.unknown[place].may & ~bit:
+            continue
+        for other, _ in enumerate(flow.loop.carry):
+            is_report = flow.ending[other].sure & ~flow.going[other].may & bit
+            if is_report and flow.going[other].added & 1 << other and not _differ(flow, bit, 1 << other):
+                return (
+                    f"A loop reports {flow.name(place)} where an episode ends, and goes on adding to it in the next "
+                    "episode."
+                )
+    return ""
+
+
+def _differ(flow: Flow, one: int, other: int) -> bool:
+    """Whether the body takes the difference of what depends on two sources."""
+    for step in flow.loop.body.steps:
+        if step.equation.primitive in primitives("sub"):
+            first, second = (flow.values.get(value, Part()).may for value in step.inputs)
+            if (first & one and second & other) or (first & other and second & one):
+                return True
+    return False
+
+
+def _discounted(flow: Flow) -> str:
+    """A discounted sum of rewards goes on, though something in the loop depends on where episodes end."""
+    for place in flow.numbers if flow.reads_ends else ():
+        ending, maker = flow.ending[place], flow.loop.carry[place][2].maker
+        if not ending.sure & ending.kept & ~ending.added & 1 << place or maker is None:
+            continue
+        if maker.equation.primitive in primitives("add") and any(map(_is_reward, maker.inputs)):
+            return f"A loop sums up rewards in {flow.name(place)}, which goes on from one episode into the next."
+    return ""
+
+
+_RULES = (_inverted, _trace, _partly_reset, _never_reset, _cause, _frames, _reported, _discounted)
+
+KINDS = (MEMORY,)
+CHECKS = (memories,)

@@ -1,0 +1,289 @@
+"""Loops over several episodes: what goes on from one into the next."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+import lox
+from corpus import f32, flags, right, wrong
+
+KEY = jax.random.key(0)
+
+
+class Transition(NamedTuple):
+    obs: Any
+    reward: Any
+    value: Any
+    done: Any
+
+
+ROLLOUT = Transition(f32(128, 8, 6), f32(128, 8), f32(128, 8), flags(128, 8))
+
+
+# Returns.
+
+
+@wrong("LOX220", ROLLOUT, f32(8))
+def gae_that_bootstraps_from_the_next_episode(rollout, last_value):
+    def back(carry, step):
+        advantage, next_value = carry
+        delta = step.reward + 0.99 * next_value - step.value
+        advantage = delta + 0.99 * 0.95 * (1 - step.done) * advantage
+        return (advantage, step.value), advantage
+
+    return jax.lax.scan(back, (jnp.zeros_like(last_value), last_value), rollout, reverse=True)[1]
+
+
+@wrong("LOX220", f32(128, 8), f32(129, 8), flags(128, 8))
+def gae_whose_errors_reach_the_next_episode(rewards, values, dones):
+    goes_on = 1.0 - dones
+    deltas = rewards + 0.99 * values[1:] - values[:-1]
+
+    def back(advantage, step):
+        delta, on = step
+        advantage = delta + 0.95 * 0.99 * on * advantage
+        return advantage, advantage
+
+    return jax.lax.scan(back, jnp.zeros(8), (deltas, goes_on), reverse=True)[1]
+
+
+@wrong("LOX220", f32(128), flags(128))
+def returns_at_counters_that_are_masked_too_late(rewards, dones):
+    def body(i, carry):
+        following, returns = carry
+        t = rewards.shape[0] - 1 - i
+        following = rewards[t] + 0.99 * following
+        return following, returns.at[t].set(following * (1 - dones[t]))
+
+    return jax.lax.fori_loop(0, rewards.shape[0], body, (0.0, jnp.zeros_like(rewards)))[1]
+
+
+@wrong("LOX220", f32(128, 8), f32(128, 8))
+def returns_that_stop_where_episodes_go_on(rewards, over):
+    def back(following, step):
+        reward, over = step
+        following = reward + 0.99 * over * following
+        return following, following
+
+    with lox.audit.expect(done="over"):
+        return jax.lax.scan(back, jnp.zeros(8), (rewards, over), reverse=True)[1]
+
+
+@right("LOX220", ROLLOUT, f32(8), flags(8))
+def gae_that_carries_the_flag_of_the_next_step(rollout, last_value, last_done):
+    def back(carry, step):
+        advantage, next_value, next_done = carry
+        delta = step.reward + 0.99 * next_value * (1 - next_done) - step.value
+        advantage = delta + 0.99 * 0.95 * (1 - next_done) * advantage
+        return (advantage, step.value, step.done), advantage
+
+    start = (jnp.zeros_like(last_value), last_value, last_done)
+    return jax.lax.scan(back, start, rollout, reverse=True)[1]
+
+
+@right("LOX220", f32(128, 8), f32(128, 8), f32(128, 8), flags(128, 8), flags(128, 8))
+def gae_that_bootstraps_where_an_episode_is_cut_short(rewards, values, next_values, terminated, truncated):
+    def back(advantage, step):
+        reward, value, next_value, terminated, truncated = step
+        delta = reward + 0.99 * next_value * (1 - terminated) - value
+        advantage = delta + 0.95 * 0.99 * (1 - (terminated | truncated)) * advantage
+        return advantage, advantage
+
+    steps = (rewards, values, next_values, terminated, truncated)
+    return jax.lax.scan(back, jnp.zeros(8), steps, reverse=True)[1]
+
+
+@right("LOX220", ROLLOUT)
+def losses_of_all_episodes_summed_up_backwards(rollout):
+    def back(carry, step):
+        following, loss = carry
+        following = step.reward + 0.99 * jnp.where(step.done, 0.0, following)
+        return (following, loss + (following - step.value) ** 2), None
+
+    return jax.lax.scan(back, (jnp.zeros(8), jnp.zeros(8)), rollout, reverse=True)[0][1]
+
+
+# Memories.
+
+
+def _lstm(weights, cell, hidden, x):
+    gates = jnp.concatenate([x, hidden], axis=-1) @ weights
+    forget, write, new, out = jnp.split(gates, 4, axis=-1)
+    cell = jax.nn.sigmoid(forget) * cell + jax.nn.sigmoid(write) * jnp.tanh(new)
+    return cell, jax.nn.sigmoid(out) * jnp.tanh(cell)
+
+
+@wrong("LOX221", f32(20, 4, 6), flags(20, 4), f32(22, 64))
+def lstm_whose_cell_is_never_reset(obs, resets, weights):
+    def step(carry, at):
+        cell, hidden = carry
+        x, reset = at
+        hidden = jnp.where(reset[:, None], 0.0, hidden)
+        cell, hidden = _lstm(weights, cell, hidden, x)
+        return (cell, hidden), hidden
+
+    return jax.lax.scan(step, (jnp.zeros((4, 16)), jnp.zeros((4, 16))), (obs, resets))[1]
+
+
+@wrong("LOX221", f32(8), Transition(f32(100, 8), f32(100), f32(100, 8), flags(100)))
+def td_lambda_whose_trace_is_never_reset(weights, steps):
+    def learn(carry, step):
+        weights, trace = carry
+        error = step.reward + 0.99 * (1 - step.done) * (step.value @ weights) - step.obs @ weights
+        trace = 0.99 * 0.9 * trace + step.obs
+        return (weights + 0.1 * error * trace, trace), error
+
+    return jax.lax.scan(learn, (weights, jnp.zeros(8)), steps)
+
+
+def _rollout(weights, onward, reset):
+    """A rollout of a recurrent policy in eight environments, each of which is reset where its episode ends."""
+
+    def step(carry, key):
+        place, hidden, episode_return, returned, done = carry
+        hidden = jnp.tanh(place[:, None] * weights + reset(hidden, done) @ onward)
+        place = place + hidden.mean(axis=-1)
+        done = jnp.abs(place) > 2
+        place = jnp.where(done, jax.random.normal(key, place.shape), place)
+        episode_return = episode_return - place**2
+        returned = jnp.where(done, episode_return, returned)
+        return (place, hidden, reset(episode_return, done), returned, done), returned
+
+    start = (jnp.zeros(8), jnp.zeros((8, 16)), jnp.zeros(8), jnp.zeros(8), jnp.zeros(8, bool))
+    return jax.lax.scan(step, start, jax.random.split(KEY, 100))[1]
+
+
+@wrong("LOX221", f32(16), f32(16, 16))
+def rollout_in_which_all_but_the_place_goes_on(weights, onward):
+    return _rollout(weights, onward, lambda old, done: old)
+
+
+@wrong("LOX221", f32(8, 3), f32(12))
+def frames_of_the_episode_before(obs, weights):
+    def step(carry, key):
+        obs, frames = carry
+        obs = obs + jnp.tanh(frames.reshape(8, -1) @ weights)[:, None]
+        done = jnp.abs(obs).max(axis=-1) > 2
+        obs = jnp.where(done[:, None], jax.random.normal(key, obs.shape), obs)
+        frames = jnp.concatenate([frames[:, 1:], obs[:, None]], axis=1)
+        return (obs, frames), done
+
+    return jax.lax.scan(step, (obs, jnp.zeros((8, 4, 3))), jax.random.split(KEY, 100))[1]
+
+
+@wrong("LOX221", f32(8), f32(8))
+def environments_that_keep_their_speed(place, speed):
+    def step(carry, key):
+        place, speed = carry
+        speed = speed - 0.1 * place
+        place = place + 0.1 * speed
+        done = jnp.abs(place) > 2
+        return (jnp.where(done, jax.random.normal(key, place.shape), place), speed), done
+
+    return jax.lax.scan(step, (place, speed), jax.random.split(KEY, 100))[1]
+
+
+@right("LOX221", f32(20, 4, 6), flags(20, 4), f32(22, 64))
+def lstm_that_is_reset(obs, resets, weights):
+    def step(carry, at):
+        x, reset = at
+        cell, hidden = jax.tree.map(lambda h: jnp.where(reset[:, None], 0.0, h), carry)
+        cell, hidden = _lstm(weights, cell, hidden, x)
+        return (cell, hidden), hidden
+
+    return jax.lax.scan(step, (jnp.zeros((4, 16)), jnp.zeros((4, 16))), (obs, resets))[1]
+
+
+@right("LOX221", f32(16), f32(16, 16))
+def rollout_in_which_all_of_an_episode_is_reset(weights, onward):
+    def reset(old, done):
+        return jnp.where(done.reshape(done.shape + (1,) * (old.ndim - 1)), 0.0, old)
+
+    return _rollout(weights, onward, reset)
+
+
+@right("LOX221", f32(8), Transition(f32(100, 8), f32(100), f32(100, 8), flags(100)))
+def td_learning_with_momentum(weights, steps):
+    def learn(carry, step):
+        weights, momentum = carry
+        error = step.reward + 0.99 * (1 - step.done) * (step.value @ weights) - step.obs @ weights
+        momentum = 0.9 * momentum + error * step.obs
+        return (weights + 0.1 * momentum, momentum), error
+
+    return jax.lax.scan(learn, (weights, jnp.zeros(8)), steps)
+
+
+@right("LOX221", f32(8))
+def statistics_over_all_episodes(place):
+    def step(carry, key):
+        place, count, mean, total, before = carry
+        place = place + jnp.tanh(mean - place)
+        done = jnp.abs(place) > 2
+        total = total - place**2
+        returned = total - before
+        count = count + 1
+        mean = mean + (place.mean() - mean) / count
+        place = jnp.where(done, jax.random.normal(key, place.shape), place)
+        return (place, count, mean, total, jnp.where(done, total, before)), returned
+
+    start = (place, 0.0, 0.0, jnp.zeros(8), jnp.zeros(8))
+    return jax.lax.scan(step, start, jax.random.split(KEY, 100))[1]
+
+
+# Resets of all environments.
+
+
+def _environments(places, choose):
+    def move(place, key):
+        place = place + jax.random.normal(key)
+        return place, -(place**2), jnp.abs(place) > 2
+
+    def step(places, key):
+        places, rewards, done = jax.vmap(move)(places, jax.random.split(key, 8))
+        return choose(done, jax.vmap(jnp.zeros_like)(places), places), rewards
+
+    return jax.lax.scan(step, places, jax.random.split(KEY, 100))[1]
+
+
+@wrong("LOX222", f32(8))
+def environments_that_all_start_anew(places):
+    return _environments(places, lambda done, new, old: jnp.where(jnp.any(done), new, old))
+
+
+@right("LOX222", f32(8))
+def environments_that_start_anew_one_by_one(places):
+    def choose(done, new, old):
+        return jax.lax.cond(jnp.any(done), lambda: jnp.where(done, new, old), lambda: old)
+
+    return _environments(places, choose)
+
+
+# Where an episode is only cut short.
+
+
+BATCH = {
+    "obs": f32(64, 6),
+    "next_obs": f32(64, 6),
+    "reward": f32(64),
+    "terminated": flags(64),
+    "truncated": flags(64),
+}
+
+
+def _target(batch, weights, stop):
+    next_values = jnp.max(jnp.tanh(batch["next_obs"] @ weights), axis=-1)
+    with lox.audit.expect(done="terminated"):
+        return batch["reward"] + 0.99 * next_values * (1 - stop)
+
+
+@wrong("LOX223", BATCH, f32(6, 3))
+def target_that_stops_at_a_time_limit(batch, weights):
+    return _target(batch, weights, batch["terminated"] | batch["truncated"])
+
+
+@right("LOX223", BATCH, f32(6, 3))
+def target_that_stops_where_an_episode_terminates(batch, weights):
+    return _target(batch, weights, batch["terminated"])

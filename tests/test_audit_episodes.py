@@ -1,0 +1,144 @@
+"""What an audit says of loops over several episodes beyond the programs of the corpus."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import lox
+
+CODES = {"LOX220", "LOX221", "LOX222", "LOX223"}
+
+
+@pytest.fixture(autouse=True)
+def promotion():
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def found(fun, *args):
+    return [finding for finding in lox.audit(fun)(*args).at_least("info") if finding.code in CODES]
+
+
+def backward(following_at, reverse=True):
+    """Returns of rewards, whose next one goes on as a function of it and the flag says."""
+
+    def returns(rewards, dones):
+        def back(following, step):
+            reward, done = step
+            following = reward + 0.99 * following_at(following, done)
+            return following, jnp.where(done, 0.0, following)
+
+        return jax.lax.scan(back, jnp.zeros(4), (rewards, dones), reverse=reverse)[1]
+
+    return found(returns, jnp.ones((8, 4)), jnp.zeros((8, 4), bool))
+
+
+CUTS = [
+    lambda following, done: following * (1 - done),
+    lambda following, done: following * (1.0 - done.astype(jnp.float32)),
+    lambda following, done: following * ~done,
+    lambda following, done: following * jnp.logical_not(done),
+    lambda following, done: following * (done == 0),
+    lambda following, done: following - following * done,
+    lambda following, done: jnp.where(done, 0.0, following),
+    lambda following, done: jnp.where(~done, following, 0.0),
+    lambda following, done: jax.lax.select(done, jnp.zeros_like(following), following),
+    lambda following, done: jax.vmap(lambda f, d: jax.lax.cond(d, lambda f: 0.0, lambda f: f, f))(following, done),
+    lambda following, done: jax.jit(lambda f, d: f * (1 - d))(following, done),
+]
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=range(len(CUTS)))
+def test_each_way_to_stop_a_return_is_understood(cut):
+    assert not backward(cut)
+
+
+@pytest.mark.parametrize("goes_on", [lambda f, done: f, lambda f, done: f * done, lambda f, done: f * (0.5 + done)])
+def test_a_return_that_goes_on_is_an_error_that_names_it(goes_on):
+    (finding,) = backward(goes_on)
+    assert (finding.code, finding.severity) == ("LOX220", "error")
+    assert finding.message.startswith("following of a step at which an episode ends depends on following of the step")
+
+
+def test_a_product_with_a_mask_that_is_not_known_is_left_alone():
+    def returns(rewards, dones, mask):
+        def back(following, step):
+            reward, done, valid = step
+            following = reward + 0.99 * following * valid
+            return following, following * (1 - done)
+
+        return jax.lax.scan(back, jnp.zeros(4), (rewards, dones, mask), reverse=True)[1]
+
+    assert not found(returns, jnp.ones((8, 4)), jnp.zeros((8, 4), bool), jnp.ones((8, 4)))
+
+
+def environments(carried, limit=None, length=100):
+    """Eight walks that are reset where they are far away, with something else that is carried."""
+
+    def run(place, start, keys):
+        def step(carry, key):
+            place, other, count = carry
+            place = place + jax.random.normal(key, place.shape)
+            reward = -(place**2)
+            done = jnp.abs(place) > 3
+            if limit is not None:
+                done = done | (count + 1 >= limit)
+            other = carried(other, reward, done)
+            return (jnp.where(done, 0.0, place), other, count + 1), (reward, other)
+
+        return jax.lax.scan(step, (place, start, jnp.zeros(8, int)), keys)[1]
+
+    return found(run, jnp.zeros(8), jnp.zeros(8), jax.random.split(jax.random.key(0), length))
+
+
+@pytest.mark.parametrize(
+    ("carried", "words"),
+    [
+        (lambda other, reward, done: 0.99 * other + reward, "sums up rewards in carry[1]"),
+        (lambda other, reward, done: jnp.where(done, other, 0.0) + reward, "starts it anew in each other step"),
+    ],
+)
+def test_what_goes_on_in_a_rollout_is_named(carried, words):
+    (finding,) = environments(carried)
+    assert finding.code == "LOX221" and words in finding.message
+
+
+@pytest.mark.parametrize(
+    "carried",
+    [
+        lambda other, reward, done: 0.99 * other * (1 - done) + reward,
+        lambda other, reward, done: 0.99 * other + 0.01 * reward,
+        lambda other, reward, done: other + reward,
+        lambda other, reward, done: jnp.maximum(other, reward),
+        lambda other, reward, done: jnp.where(done, 0.9 * other + 0.1 * reward, other),
+    ],
+)
+def test_statistics_over_all_episodes_are_left_alone(carried):
+    assert not environments(carried)
+
+
+def test_a_counter_that_ends_episodes_is_told_where_it_passes_its_limit_more_than_once():
+    def constant(other, reward, done):
+        return other
+
+    assert [each.code for each in environments(constant, limit=20)] == ["LOX221"]
+    assert "carry[2] is 20 or so" in environments(constant, limit=20)[0].message
+    assert not environments(constant, limit=100)
+
+
+def test_a_flag_that_has_no_such_name_is_one_where_it_is_declared():
+    def returns(rewards, over, declared):
+        def back(following, step):
+            reward, over = step
+            following = reward + 0.99 * following
+            return following, following * (1 - over)
+
+        with lox.audit.expect(done=declared):
+            return jax.lax.scan(back, 0.0, (rewards, over), reverse=True)[1]
+
+    args = jnp.ones(8), jnp.zeros(8)
+    codes = {
+        each: [x.code for x in found(lambda r, over, each=each: returns(r, over, each), *args)]
+        for each in ("over", "lost")
+    }
+    assert codes == {"over": ["LOX220"], "lost": []}
