@@ -576,14 +576,14 @@ def best_so_far_that_changes_at_times(scores, start):
     return jax.lax.scan(step, (-jnp.inf, start), scores)[0]
 
 
-@right("LOX208", f32(4), f32(50, 4))
-def params_that_are_adapted_to_each_task_anew(params, tasks):
-    def adapt(carry, task):
-        params, total = carry
-        new_params = params - 0.1 * jax.grad(lambda p: jnp.square(p - task).sum())(params)
-        return (params, total + jnp.square(new_params - task).sum()), None
+@right("LOX208", f32(16), f32(50, 16), flags(50))
+def a_network_that_carries_its_new_state_until_an_episode_ends(hidden, inputs, done):
+    def step(carry, x):
+        hidden, count = carry
+        new_hidden = jnp.tanh(x[0] + hidden)
+        return (jnp.where(x[1], 0.0, new_hidden), count + 1), new_hidden / (count + 1)
 
-    return jax.lax.scan(adapt, (params, 0.0), tasks)[0][1]
+    return jax.lax.scan(step, (hidden, 0), (inputs, done))[1]
 
 
 # A carry that nothing reads.

@@ -27,11 +27,8 @@ DROPPED = Kind(
 _AT = {"set", "add", "subtract", "multiply", "mul", "divide", "div", "power", "min", "max", "apply"}
 _METHODS = {"sort", "astype", "reshape", "clip", "round", "transpose", "squeeze", "ravel", "flatten", "swapaxes"}
 _UPDATES = {"apply_updates", "incremental_update", "periodic_update", "tree_at", "replace"}
-_PURE = (
-    *("jax.numpy", "jax.lax", "jax.nn", "jax.scipy", "jax.tree", "jax.ops", "optax"),
-    *("jax._src.numpy", "jax._src.lax", "jax._src.nn", "jax._src.scipy", "jax._src.tree", "jax._src.ops"),
-)
-"""The beginnings of the names of modules whose functions change nothing."""
+_PURE = ("jax.numpy", "jax.lax", "jax.nn", "jax.scipy", "jax.tree", "jax.ops", "optax")
+"""Modules whose functions change nothing."""
 _ADDS = {"append", "appendleft", "extend", "insert", "add", "update", "setdefault", "pop", "clear", "write"}
 _CHECKS = ("assert", "check", "debug", "ensure", "log", "print", "show", "test", "valid", "warm")
 
@@ -105,7 +102,7 @@ def _kind(scope: Scope | None, call: ast.Call) -> tuple[bool, bool] | None:
 
 
 def _is_pure(fun: Any) -> bool:
-    module, name = getattr(fun, "__module__", None) or "", getattr(fun, "__name__", "")
+    module, name = (getattr(fun, "__module__", None) or "").replace("._src", ""), getattr(fun, "__name__", "")
     return module.startswith(_PURE) or (
         module in ("dataclasses", "equinox._tree", "equinox._update") and name in _UPDATES
     )
