@@ -147,3 +147,30 @@ def an_evaluation_with_the_mean_of_the_batch(mean, x):
     batch_mean = x.mean(0)
     averaged = 0.9 * mean + 0.1 * batch_mean  # noqa: F841
     return jnp.square(x - batch_mean).mean()
+
+
+@wrong("LOX435", {"params": f32(8), "step": i32()}, f32(32, 8))
+@jax.jit
+def a_jitted_step_that_changes_a_dict_of_its_caller(state, x):
+    loss, grads = jax.value_and_grad(lambda params: jnp.square(x @ params).mean())(state["params"])
+    state["params"] = state["params"] - 0.1 * grads
+    state["step"] += 1
+    return loss
+
+
+@wrong("LOX435", f32(8), f32(100))
+def a_count_that_each_step_begins_anew(position, noise):
+    def step(carry, jump):
+        carry["count"] += 1
+        return {"position": carry["position"] + jump, "count": 0}, carry["position"].sum()
+
+    return jax.lax.scan(step, {"position": position, "count": 0}, noise)
+
+
+@right("LOX435", {"params": f32(8), "step": i32()}, {"x": f32(32, 8)})
+@jax.jit
+def a_jitted_step_that_returns_the_dict_that_it_changes(state, batch):
+    batch["x"] = batch["x"] / 255.0
+    state["params"] = state["params"] - 0.1 * jax.grad(lambda p: jnp.square(batch["x"] @ p).mean())(state["params"])
+    state["step"] += 1
+    return state

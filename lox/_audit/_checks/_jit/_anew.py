@@ -66,11 +66,16 @@ def _makeup(jaxpr: Any) -> Any:
             equation.primitive,
             tuple(str(atom.val) for atom in equation.invars if isinstance(atom, jex.core.Literal)),
             tuple(str(var.aval) for var in equation.outvars),
+            tuple(value for value in equation.params.values() if _is_number(value)),
             tuple(map(_makeup, jaxprs_in(equation.params))),
         )
         for equation in opened.eqns
     ]
     return tuple(str(var.aval) for var in opened.invars), tuple(operations)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) or (isinstance(value, tuple) and all(map(_is_number, value)))
 
 
 KINDS = (ANEW,)

@@ -62,7 +62,7 @@ def frozen(audited: Audited) -> Iterator[Finding | Held]:
         reads = {ast.unparse(node): node for node in reversed(_reads(source))}  # Each at its first place.
         for node in reads.values():
             change = compiled.change(source, node)
-            if change is not None:
+            if change is not None and not compiled.stores(change.what):
                 yield FROZEN.at(
                     source.at(node),
                     f"'{source.code.co_name}' reads '{change.what}' once, while it is traced, and line {change.line} "
@@ -94,6 +94,10 @@ class _Compiled:
             places.add((fun.__code__.co_filename, fun.__code__.co_firstlineno, fun.__code__.co_name))
         nodes = [_node(file, line, name) for file, line, name in places if file and line and is_users(file)]
         return {node for node in nodes if node is not None}
+
+    def stores(self, name: str) -> bool:
+        """Whether a traced function assigns what it reads itself, which is another mistake."""
+        return any(name in _declared(node) or _assigns(node, name) for node in self._by_node)
 
     def change(self, source: Source, node: ast.Name | ast.Attribute) -> Change | None:
         """Where the program changes what an expression of a traced function reads."""
@@ -153,8 +157,20 @@ def _is_of_self(node: ast.Attribute) -> bool:
 def _begins(node: Function | None, name: str) -> bool:
     """Whether a function assigns something to a name, and not None until it is known."""
     stores = [each for each in ast.walk(node) if isinstance(each, ast.Assign)] if node is not None else []
-    values = [each.value for each in stores if any(_stores(inner, name) for t in each.targets for inner in ast.walk(t))]
+    pairs = [pair for each in stores for target in each.targets for pair in _pairs(target, each.value)]
+    values = [value for target, value in pairs if _stores(target, name)]
     return bool(values) and not any(isinstance(value, ast.Constant) and value.value is None for value in values)
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What is assigned, and the expression that it gets or that is taken apart for it."""
+    if isinstance(target, (ast.Tuple, ast.List)):
+        written = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
+        values = written if len(written) == len(target.elts) else [value] * len(target.elts)
+        for each, own in zip(target.elts, values, strict=True):
+            yield from _pairs(each, own)
+    else:
+        yield target, value
 
 
 def _is_opaque(owner: Any) -> bool:
@@ -250,6 +266,10 @@ def _assigned_in(function: str, file: str, node: Function | None, name: str) -> 
             is_set = isinstance(each, ast.Assign) and isinstance(each.value, ast.Name) and each.value.id in given
             return Change(name, each.lineno, is_set and _is_called_once(function, file))
     return None
+
+
+def _assigns(node: Function, attribute: str) -> bool:
+    return "." in attribute and any(_stores(each, attribute) for each in ast.walk(node))
 
 
 def _stores(node: ast.AST, name: str) -> bool:

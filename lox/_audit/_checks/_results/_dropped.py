@@ -34,17 +34,17 @@ _CHECKS = ("assert", "check", "debug", "ensure", "log", "print", "show", "test",
 
 
 class Dropped(NamedTuple):
-    """A statement that drops what it calls returns.
+    """A call that is a statement.
 
     Attributes:
         source: The function that it is in.
-        call: The call.
+        node: The call.
         is_update: Whether what is called returns the new one of a value.
         is_certain: Whether the source tells all; else its operations are to be looked at.
     """
 
     source: Source
-    call: ast.Call
+    node: ast.Call
     is_update: bool
     is_certain: bool
 
@@ -53,14 +53,13 @@ def dropped(audited: Audited) -> Iterator[Finding | Held]:
     """LOX430: the result of a pure function is the value of a statement."""
     yield DROPPED.fine(NOWHERE)
     found = list(_statements(audited))
-    computed = _computed(audited.program, [each for each in found if not each.is_certain]) if found else {}
+    vain = in_vain(audited, ((each.source, each.node) for each in found if not each.is_certain))
     for each in found:
-        steps = computed.get(each, [])
-        if not each.is_certain and (not steps or not all(_is_dead(step, audited.live) for step in steps)):
+        if not each.is_certain and (each.source, each.node) not in vain:
             continue
-        text = ast.unparse(each.call.func)
+        text = ast.unparse(each.node.func)
         yield DROPPED.at(
-            each.source.at(each.call),
+            each.source.at(each.node),
             f"{text}(...) returns a new value and changes nothing in place, and this statement drops it.",
             severity=None if each.is_update else "warning",
         )
@@ -127,10 +126,20 @@ def _returns_only(fun: Any) -> bool:
     return bool(returns) and all(each.value is not None for each in returns) and not changes
 
 
-def _computed(program: Block, statements: Iterable[Dropped]) -> dict[Dropped, list[Step]]:
-    """The operations that statements lead to, but for what is inside of these."""
-    found: dict[Dropped, list[Step]] = {each: [] for each in statements}
-    codes = {each.source.code for each in found}
+Part = tuple[Source, ast.AST]
+"""A part of a function, such as a statement."""
+
+
+def in_vain(audited: Audited, parts: Iterable[Part]) -> set[Part]:
+    """Those parts of functions that compute something, and of which nothing depends on what they compute."""
+    computed = _computed(audited.program, parts)
+    return {part for part, steps in computed.items() if steps and all(_is_dead(step, audited.live) for step in steps)}
+
+
+def _computed(program: Block, parts: Iterable[Part]) -> dict[Part, list[Step]]:
+    """The operations that parts of functions lead to, but for what is inside of these."""
+    found: dict[Part, list[Step]] = {part: [] for part in parts}
+    codes = {source.code for source, _ in found}
     seen: set[Block] = set()
     left = [program] if found else []
     while left:
@@ -142,16 +151,17 @@ def _computed(program: Block, statements: Iterable[Dropped]) -> dict[Dropped, li
             lines = {
                 (code, span.line) for code, at in frames(step.equation) if code in codes and (span := span_of(code, at))
             }
-            own = [each for each in found for code, line in lines if _covers(each, code, line)]
-            for each in own:
-                found[each].append(step)
+            own = [part for part in found for code, line in lines if _covers(part, code, line)]
+            for part in own:
+                found[part].append(step)
             if not own:
                 left += step.blocks
     return found
 
 
-def _covers(statement: Dropped, code: Any, line: int) -> bool:
-    return code is statement.source.code and statement.call.lineno <= line <= (statement.call.end_lineno or 0)
+def _covers(part: Part, code: Any, line: int) -> bool:
+    source, node = part
+    return code is source.code and getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", 0) or 0)
 
 
 def _is_dead(step: Step, live: set[Any]) -> bool:
