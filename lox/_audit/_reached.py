@@ -78,10 +78,10 @@ class Reached:
             if isinstance(value, types.FunctionType) and is_users(value.__code__.co_filename):
                 self.functions.setdefault(value.__code__, value)
                 values += _of_function(value)
-            elif isinstance(value, (tuple, *CONTAINERS)) or _is_users_class(_class(value)):
+            elif isinstance(value, (tuple, *CONTAINERS)) or is_users_class(_class(value)):
                 found = parts(value)
                 self._before[id(value)] = value, found
-                if _is_users_class(_class(value)):
+                if is_users_class(_class(value)):
                     self._owners[id(value)] = value
                     values.append(_class(value))
                 if _is_long(value):
@@ -96,7 +96,7 @@ def _class(value: Any) -> Any:
     return value if isinstance(value, type) else type(value)
 
 
-def _is_users_class(of: Any) -> bool:
+def is_users_class(of: Any) -> bool:
     name = of.__module__
     file = getattr(sys.modules.get(name), "__file__", None) if isinstance(name, str) else None
     return is_users(file) if isinstance(file, str) else name == "__main__"
@@ -111,7 +111,7 @@ def parts(value: Any) -> dict[Any, Any]:
     if isinstance(value, type):
         return {name: each for name, each in vars(value).items() if not name.startswith("__")}
     found: dict[Any, Any] = {**getattr(value, "__dict__", {})}
-    for of in type(value).__mro__ if _is_users_class(type(value)) else ():
+    for of in type(value).__mro__ if is_users_class(type(value)) else ():
         slots = (name for name, each in vars(of).items() if isinstance(each, types.MemberDescriptorType))
         found.update((name, getattr(value, name)) for name in slots if hasattr(value, name))
     if _is_long(value):
@@ -163,7 +163,7 @@ def _methods(of: type, of_class: bool) -> frozenset[CodeType]:
     """The code of the methods that the instances of a class have, or of its class methods."""
     found = set()
     for each in of.__mro__:
-        for value in vars(each).values() if _is_users_class(each) else ():
+        for value in vars(each).values() if is_users_class(each) else ():
             if isinstance(value, staticmethod) or isinstance(value, classmethod) != of_class:
                 continue
             method = value.fget if isinstance(value, property) else value

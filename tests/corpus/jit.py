@@ -683,3 +683,92 @@ def a_window_whose_static_size_is_traced(x, size):
 @functools.partial(jax.jit, static_argnames="sizes")
 def a_network_whose_static_sizes_are_a_tuple(x, sizes):
     return [jnp.ones((size, 16)) @ x for size in sizes]
+
+
+# What is read once, and changes afterwards.
+
+
+@wrong("LOX433", f32(8), f32(5, 32, 8), f32(5, 32))
+def training_whose_rate_decays_beside_its_compiled_step(params, batches, targets):
+    rate = 0.1
+
+    @jax.jit
+    def step(params, x, y):
+        return params - rate * jax.grad(_loss)(params, x, y)
+
+    for x, y in zip(batches, targets):
+        params = step(params, x, y)
+        rate = 0.9 * rate
+    return params
+
+
+@right("LOX433", f32(8), f32(5, 32, 8), f32(5, 32))
+def training_whose_rate_is_an_argument_of_its_step(params, batches, targets):
+    rate = jnp.float32(0.1)
+
+    @jax.jit
+    def step(params, rate, x, y):
+        return params - rate * jax.grad(_loss)(params, x, y)
+
+    for x, y in zip(batches, targets):
+        params = step(params, rate, x, y)
+        rate = 0.9 * rate
+    return params
+
+
+class Agent:
+    def __init__(self, width):
+        self.params = np.zeros(width, np.float32)
+        self.discount = 0.99
+        self.scale = None
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def act(self, observation):
+        return jnp.tanh(observation @ self.params)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def improve(self, params, observation, value):
+        error = self.discount * value - observation @ params
+        return params + 0.1 * error * observation
+
+    def learn(self, observation, value):
+        self.params = self.improve(self.params, observation, value)
+
+
+AGENT = Agent(8)
+
+
+@wrong("LOX433", f32(8))
+def an_agent_that_acts_with_the_params_of_its_first_call(observation):
+    return AGENT.act(observation)
+
+
+@right("LOX433", f32(8), f32(8), f32())
+def an_agent_that_is_given_its_params(params, observation, value):
+    return AGENT.improve(params, observation, value)
+
+
+# What is compiled each time.
+
+
+@wrong("LOX434", f32(8), f32(5, 32, 8), f32(5, 32))
+def training_that_compiles_a_new_lambda_for_each_batch(params, batches, targets):
+    for x, y in zip(batches, targets):
+        step = jax.jit(lambda params: params - 0.1 * jax.grad(_loss)(params, x, y))
+        params = step(params)
+    return params
+
+
+@wrong("LOX434", f32(8), f32(5, 32, 8), f32(5, 32))
+def training_that_compiles_a_new_gradient_for_each_batch(params, batches, targets):
+    for x, y in zip(batches, targets):
+        params = params - 0.1 * jax.jit(jax.grad(_loss))(params, x, y)
+    return params
+
+
+@right("LOX434", f32(8), f32(5, 32, 8), f32(5, 32))
+def training_that_compiles_its_gradient_once(params, batches, targets):
+    gradient = jax.jit(jax.grad(_loss))
+    for x, y in zip(batches, targets):
+        params = params - 0.1 * gradient(params, x, y) - 0.01 * jax.jit(_loss)(params, x, y)
+    return params

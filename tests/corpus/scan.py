@@ -509,6 +509,24 @@ def power_iteration_that_returns_the_old_vector(vector, matrix):
     return jax.lax.while_loop(lambda state: state[0] < 50, advance, (0, vector, jnp.float32(0)))
 
 
+@wrong("LOX208", f32(16), f32(50, 16), f32(16, 16))
+def a_network_that_stacks_its_new_state_and_carries_the_old_one(hidden, inputs, weights):
+    def step(hidden, x):
+        new_hidden = jnp.tanh(x + hidden @ weights)
+        return hidden, new_hidden
+
+    return jax.lax.scan(step, hidden, inputs)[1]
+
+
+@wrong("LOX208", f32(4), f32(50, 4))
+def a_schedule_of_a_step_that_is_not_counted(params, gradients):
+    def update(state, gradient):
+        rate = 0.1 / (1 + state["step"])
+        return {**state, "params": state["params"] - rate * gradient}, rate
+
+    return jax.lax.scan(update, {"params": params, "step": 0}, gradients)
+
+
 @right("LOX208", f32(50, 32, 4), f32(50, 32))
 def momentum_that_is_updated(inputs, targets):
     def step(state, batch):
@@ -556,6 +574,16 @@ def best_so_far_that_changes_at_times(scores, start):
         return (jnp.maximum(best, score), jnp.where(score > best, at + 1, at)), None
 
     return jax.lax.scan(step, (-jnp.inf, start), scores)[0]
+
+
+@right("LOX208", f32(16), f32(50, 16), flags(50))
+def a_network_that_carries_its_new_state_until_an_episode_ends(hidden, inputs, done):
+    def step(carry, x):
+        hidden, count = carry
+        new_hidden = jnp.tanh(x[0] + hidden)
+        return (jnp.where(x[1], 0.0, new_hidden), count + 1), new_hidden / (count + 1)
+
+    return jax.lax.scan(step, (hidden, 0), (inputs, done))[1]
 
 
 # A carry that nothing reads.

@@ -6,13 +6,24 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from lox._audit._audited import Audited
-from lox._audit._checks import _autodiff, _axes, _jit, _lanes, _logging, _loops, _numerics, _pytrees, _randomness
+from lox._audit._checks import (
+    _autodiff,
+    _axes,
+    _jit,
+    _lanes,
+    _logging,
+    _loops,
+    _numerics,
+    _pytrees,
+    _randomness,
+    _results,
+)
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._own_kinds import OWN
 
 Check = Callable[[Audited], Iterator[Finding | Held]]
 
-_FAMILIES: Any = (_axes, _loops, _lanes, _jit, _pytrees, _autodiff, _randomness, _numerics, _logging)
+_FAMILIES: Any = (_axes, _loops, _lanes, _jit, _pytrees, _autodiff, _randomness, _numerics, _results, _logging)
 
 ALL: tuple[Check, ...] = tuple(check for family in _FAMILIES for check in family.CHECKS)
 KINDS: dict[str, Kind] = {kind.code: kind for family in _FAMILIES for kind in family.KINDS}

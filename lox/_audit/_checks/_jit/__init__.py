@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from lox._audit._checks._jit import _compiled, _effects, _recompilation, _refused, _tracing
+from lox._audit._checks._jit import _anew, _compiled, _effects, _frozen, _recompilation, _refused, _tracing
 
-KINDS = (*_tracing.KINDS, *_refused.KINDS, *_effects.KINDS, *_compiled.KINDS, *_recompilation.KINDS)
-CHECKS = (*_tracing.CHECKS, *_refused.CHECKS, *_effects.CHECKS, *_compiled.CHECKS, *_recompilation.CHECKS)
+_MODULES = (_tracing, _refused, _effects, _compiled, _recompilation, _frozen, _anew)
+
+KINDS = tuple(kind for module in _MODULES for kind in module.KINDS)
+CHECKS = tuple(check for module in _MODULES for check in module.CHECKS)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from lox._audit._sources import Function
 
-_STATIC_ATTRIBUTES = {
+STATIC_ATTRIBUTES = {
     *("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "aval", "sharding", "weak_type"),
     *("__name__", "__class__", "__doc__", "name"),
 }
@@ -50,7 +50,7 @@ class Names:
             each = left.pop()
             if isinstance(each, ast.Name) and each.id in self._traced:
                 return True
-            if isinstance(each, ast.Lambda) or (isinstance(each, ast.Attribute) and each.attr in _STATIC_ATTRIBUTES):
+            if isinstance(each, ast.Lambda) or (isinstance(each, ast.Attribute) and each.attr in STATIC_ATTRIBUTES):
                 continue
             if isinstance(each, ast.Compare) and all(isinstance(how, (ast.Is, ast.IsNot)) for how in each.ops):
                 continue

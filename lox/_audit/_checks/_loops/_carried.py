@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._audit._audited import Audited
+from lox._audit._checks._loops._stale import stale
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import Location
 from lox._audit._loops import is_called
@@ -72,7 +73,10 @@ def same(audited: Audited) -> Iterator[Finding | Held]:
             and not all(_is_key(leaf.inside) for leaf in leaves)
             and ("[" in name or any(leaf.inside in used for leaf in leaves))  # Else it is a carry for want of one.
         ]
-        if found:
+        leaves = [(leaf.name, leaf.inside, leaf.changes) for of_part in parts.values() for leaf in of_part]
+        if by_mistake := stale(audited, step, leaves):
+            yield SAME.at(location, f"The body of a loop {by_mistake}.", severity="warning")
+        elif found:
             what = "it" if len(found) == 1 else "them"
             yield SAME.at(location, f"The body of a loop returns {_list(found)} of its carry as it got {what}.")
         elif parts:

@@ -1,0 +1,307 @@
+"""What a compiled function reads of what the program changes: it has the value that was there when JAX traced it."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from lox import _compat
+from lox._audit._audited import Audited
+from lox._audit._checks._jit._names import STATIC_ATTRIBUTES, Names
+from lox._audit._checks._jit._scope import Scope
+from lox._audit._files import syntax
+from lox._audit._findings import Finding, Held, Kind
+from lox._audit._location import NOWHERE, is_users
+from lox._audit._reached import is_users_class, parts
+from lox._audit._sources import Function, Source, functions, plain, sources
+
+FROZEN = Kind(
+    "LOX433",
+    "warning",
+    "A compiled function reads what the program changes",
+    "Pass the value as an argument: JAX reads names and attributes once, while it traces, and compiles what they are "
+    "then into the program.",
+    "Compiled functions read nothing that changes.",
+    "The source was read for assignments to the names and attributes that compiled functions read.",
+)
+
+_BEFORE = (
+    *("__", "init", "_init", "setup", "build", "_build", "reset", "load", "restore"),
+    *("prepare", "configure", "compile", "create", "make"),
+)
+"""The beginnings of the names of functions that are called before anything is compiled."""
+_MODES = {"training", "train", "is_training", "deterministic", "explore", "exploring", "evaluating"}
+_PLAIN = ("builtins", "abc", "typing")
+_LOOPS = (ast.For, ast.While)
+
+
+class Change(NamedTuple):
+    """An assignment to what a compiled function reads.
+
+    Attributes:
+        what: What it assigns.
+        line: Its line.
+        is_set: Whether it only stores an argument, as it may once, before anything is compiled.
+    """
+
+    what: str
+    line: int
+    is_set: bool = False
+
+
+def frozen(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX433: an attribute, a global name or a name of a function around it is assigned again after it was read."""
+    yield FROZEN.fine(NOWHERE)
+    compiled = audited.once(_Compiled)
+    for source in sources(audited) if compiled.roots else ():
+        reads = {ast.unparse(node): node for node in reversed(_reads(source))}  # Each at its first place.
+        for node in reads.values():
+            change = compiled.change(source, node)
+            if change is not None and not compiled.stores(change.what):
+                yield FROZEN.at(
+                    source.at(node),
+                    f"'{source.code.co_name}' reads '{change.what}' once, while it is traced, and line {change.line} "
+                    f"changes it afterwards.",
+                    severity="info" if change.is_set else None,
+                )
+
+
+class _Compiled:
+    """What a program compiles of the user's functions.
+
+    Attributes:
+        roots: Those that are jitted.
+    """
+
+    def __init__(self, audited: Audited) -> None:
+        traced = sources(audited)
+        self._audited = audited
+        self._is_jitted = _compat.is_jitted(audited.fun)
+        self._by_node = {source.node: source for source in traced}
+        self._codes = {source.code for source in traced}
+        self.roots = self._roots()
+
+    def _roots(self) -> set[Function]:
+        infos = [_compat.open_jaxpr(step.equation.params["jaxpr"]).debug_info for step, _ in self._audited.of("jit")]
+        places = {(each.func_filename, each.func_lineno, each.func_name) for each in infos}
+        fun = plain(self._audited.fun) if self._is_jitted else None
+        if fun is not None:
+            places.add((fun.__code__.co_filename, fun.__code__.co_firstlineno, fun.__code__.co_name))
+        nodes = [_node(file, line, name) for file, line, name in places if file and line and is_users(file)]
+        return {node for node in nodes if node is not None}
+
+    def stores(self, name: str) -> bool:
+        """Whether a traced function assigns what it reads itself, which is another mistake."""
+        return any(name in _declared(node) or _assigns(node, name) for node in self._by_node)
+
+    def change(self, source: Source, node: ast.Name | ast.Attribute) -> Change | None:
+        """Where the program changes what an expression of a traced function reads."""
+        inner = [source.node, *source.parents]
+        is_compiled = self._is_jitted or any(each in self.roots for each in inner)
+        if isinstance(node, ast.Attribute):
+            return self._of_attribute(source, node) if is_compiled else None
+        if node.id in source.locals:
+            return None
+        if node.id in source.code.co_freevars:
+            place = next((place for place, each in enumerate(inner) if place and _binds(each, node.id)), 0)
+            jitted = [each for each in inner[:place] if each in self.roots]
+            return _in_loop(node.id, inner[place], jitted[-1]) if jitted else None
+        known = source.names.get(node.id)
+        return self._of_global(node.id, source) if is_compiled and _changes(node.id, known) else None
+
+    def _of_attribute(self, source: Source, node: ast.Attribute) -> Change | None:
+        attribute, file = f"self.{node.attr}", source.code.co_filename
+        for owner in Scope(self._audited, source, self._by_node).objects(node.value) or ():
+            value = None if isinstance(owner, type) else parts(owner).get(node.attr)
+            if not _changes(node.attr, value) or not _is_opaque(owner):
+                continue
+            methods = [each.__code__ for each in _methods(type(owner))]
+            if not any(_begins(_node_of(each), attribute) for each in methods if each.co_name == "__init__"):
+                continue
+            changes = (_assigned(each, _node_of(each), attribute) for each in methods if each not in self._codes)
+            names = [f"{name}.{node.attr}" for name, known in source.names.items() if known is owner]
+            outside = (_in_loop(name, syntax(file), root) for name in names for root in self.roots)
+            found = next((change for change in (*changes, *outside) if change is not None), None)
+            if found is not None:
+                return found
+        return None
+
+    def _of_global(self, name: str, source: Source) -> Change | None:
+        file = source.code.co_filename
+        if not any(_begins_with(each, name) for each in syntax(file).body):
+            return None
+        written = [node for found in functions(file).values() for node, _ in found]
+        declaring = [node for node in written if node not in self._by_node and name in _declared(node)]
+        changes = (_assigned_in(getattr(node, "name", ""), file, node, name) for node in declaring)
+        loops = (_in_loop(name, syntax(file), root) for root in self.roots)
+        return next((change for change in (*changes, *loops) if change is not None), None)
+
+
+def _reads(source: Source) -> list[ast.Name | ast.Attribute]:
+    """The names, and the attributes of `self`, that a function reads, and not only for their shapes."""
+    nodes = list(Names(source.node, ()).executed(source.lines))
+    static = {node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr in STATIC_ATTRIBUTES}
+    read = [node for node in nodes if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)]
+    return [node for node in read if node not in static and (isinstance(node, ast.Name) or _is_of_self(node))]
+
+
+def _is_of_self(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def _begins(node: Function | None, name: str) -> bool:
+    """Whether a function assigns something to a name, and not None until it is known."""
+    stores = [each for each in ast.walk(node) if isinstance(each, ast.Assign)] if node is not None else []
+    pairs = [pair for each in stores for target in each.targets for pair in _pairs(target, each.value)]
+    values = [value for target, value in pairs if _stores(target, name)]
+    return bool(values) and not any(isinstance(value, ast.Constant) and value.value is None for value in values)
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What is assigned, and the expression that it gets or that is taken apart for it."""
+    if isinstance(target, (ast.Tuple, ast.List)):
+        written = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
+        values = written if len(written) == len(target.elts) else [value] * len(target.elts)
+        for each, own in zip(target.elts, values, strict=True):
+            yield from _pairs(each, own)
+    else:
+        yield target, value
+
+
+def _is_opaque(owner: Any) -> bool:
+    """Whether JAX knows an object by its identity alone: it is no pytree, no module, and equal to nothing else."""
+    of = type(owner)
+    has_plain_bases = all(is_users_class(each) or each.__module__ in _PLAIN for each in of.__mro__)
+    return has_plain_bases and of.__hash__ is object.__hash__ and jax.tree_util.all_leaves([owner])
+
+
+def _methods(of: type) -> list[Any]:
+    users = [value for each in of.__mro__ if is_users_class(each) for value in vars(each).values() if callable(value)]
+    return [found for found in map(plain, users) if found is not None]
+
+
+def _begins_with(node: ast.stmt, name: str) -> bool:
+    value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+    is_none = value is None or (isinstance(value, ast.Constant) and value.value is None)
+    return not is_none and any(_stores(each, name) for each in ast.walk(node))
+
+
+@functools.lru_cache(maxsize=4096)
+def _declared(node: Function) -> frozenset[str]:
+    return frozenset(name for each in ast.walk(node) if isinstance(each, ast.Global) for name in each.names)
+
+
+def _in_loop(name: str, around: Function | ast.Module, compiled: Function) -> Change | None:
+    """Where a loop of Python assigns a name, and calls the compiled function, which was defined before."""
+    callers: set[str] | None = None
+    for loop in _own(around.body, _LOOPS):
+        nodes = list(ast.walk(loop))
+        line = next((getattr(node, "lineno", 0) for node in nodes if _stores(node, name)), None)
+        if line is None or compiled in nodes or any(map(_is_new, nodes)):
+            continue
+        callers = _callers(compiled, around) if callers is None else callers
+        called = [ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)]
+        if not callers.isdisjoint(each.rpartition(".")[2] for each in called):
+            return Change(name, line)
+    return None
+
+
+def _callers(compiled: Function, around: ast.AST) -> set[str]:
+    """The names under which a function is called: its own, and those that what is made of it is assigned to."""
+    own, found = getattr(compiled, "name", ""), set()
+    for each in ast.walk(around):
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Call):
+            inner = list(ast.walk(each.value))
+            if compiled in inner or (own and own in {getattr(node, "id", "") for node in inner}):
+                found |= {target.id for target in each.targets if isinstance(target, ast.Name)}
+    return found | ({own} if own else set())
+
+
+def _own(body: Any, kinds: tuple[type[ast.AST], ...]) -> Iterator[ast.AST]:
+    """The statements of these kinds in a body, but for those in functions and classes."""
+    left = list(body) if isinstance(body, list) else []
+    while left:
+        node = left.pop()
+        if isinstance(node, kinds):
+            yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            left += ast.iter_child_nodes(node)
+
+
+def _is_new(node: ast.AST) -> bool:
+    """Whether a call compiles anew."""
+    name = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+    return name in ("jit", "clear_cache", "clear_caches", "pmap")
+
+
+def _assigned(code: Any, node: Function | None, name: str) -> Change | None:
+    return _assigned_in(code.co_name, code.co_filename, node, name)
+
+
+def _is_called_once(function: str, file: str) -> bool:
+    """Whether a file calls a function at most once, and not in a loop."""
+    calls = [node for node in ast.walk(syntax(file)) if isinstance(node, ast.Call)]
+    own = {node for node in calls if ast.unparse(node.func).rpartition(".")[2] == function}
+    loops = (node for node in ast.walk(syntax(file)) if isinstance(node, _LOOPS))
+    return len(own) < 2 and not any(own.intersection(ast.walk(loop)) for loop in loops)
+
+
+def _assigned_in(function: str, file: str, node: Function | None, name: str) -> Change | None:
+    """Where a function assigns a name or an attribute, unless it is called before or only fills it or compiles anew."""
+    if node is None or function.startswith(_BEFORE) or any(map(_is_new, ast.walk(node))):
+        return None
+    fills = [each for each in ast.walk(node) if isinstance(each, ast.If) and name in ast.unparse(each.test)]
+    guarded = {inner for each in fills for inner in ast.walk(each)}
+    for each in ast.walk(node):
+        if each in guarded or not isinstance(each, (ast.Assign, ast.AugAssign, ast.AnnAssign)) or each.value is None:
+            continue
+        targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+        if any(_stores(inner, name) for target in targets for inner in ast.walk(target)):
+            given = {argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)}
+            is_set = isinstance(each, ast.Assign) and isinstance(each.value, ast.Name) and each.value.id in given
+            return Change(name, each.lineno, is_set and _is_called_once(function, file))
+    return None
+
+
+def _assigns(node: Function, attribute: str) -> bool:
+    return "." in attribute and any(_stores(each, attribute) for each in ast.walk(node))
+
+
+def _stores(node: ast.AST, name: str) -> bool:
+    if not isinstance(node, (ast.Name, ast.Attribute)) or not isinstance(node.ctx, ast.Store):
+        return False
+    return ast.unparse(node) == name
+
+
+def _binds(node: Function, name: str) -> bool:
+    arguments = (each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg))
+    return name in arguments or any(_stores(each, name) for each in ast.walk(node))
+
+
+def _node_of(code: Any) -> Function | None:
+    return _node(code.co_filename, code.co_firstlineno, code.co_name)
+
+
+def _node(file: str, line: int, name: str) -> Function | None:
+    found = functions(file).get((line, name), [])
+    return found[0][0] if len(found) == 1 else None
+
+
+def _changes(name: str, value: Any) -> bool:
+    """Whether a value is made of numbers and arrays, or says whether a model is trained."""
+    if isinstance(value, bool):
+        return name.lower() in _MODES
+    if isinstance(value, dict):
+        value = [*value.values()]
+    if isinstance(value, (list, tuple)):
+        return 0 < len(value) <= 1000 and all(_changes(name, each) for each in value)
+    return isinstance(value, (int, float, complex, jax.Array, np.ndarray, np.generic))
+
+
+KINDS = (FROZEN,)
+CHECKS = (frozen,)

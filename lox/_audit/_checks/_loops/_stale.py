@@ -1,0 +1,101 @@
+"""What loops carry on as it was, although their body computes its new value, or although it is zero then."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lox import _compat
+from lox._audit._audited import Audited
+from lox._audit._checks._results._bindings import Binding, Passed, Path, bindings, read_names, read_paths, stems
+from lox._audit._loops import read
+from lox._audit._program import Step, Value
+from lox._audit._sources import Source, sources
+
+_RECURRENT = re.compile(
+    r"(?:h[sx]?|hidden\w*|hstate|c|cell\w*|(?:rnn|lstm|gru)_state|mem\w*|m|v|mu|nu|mean|var|ema\w*|avg\w*|average\w*"
+    r"|running\w*|momentum|vel\w*|pos\w*|x|y|z|q|count\w*|step\w*|t|time|i|total\w*|acc\w*|sum\w*|best\w*"
+    r"|opt\w*_state|batch_stats)"
+)
+"""Names of what a loop carries in order to change it."""
+_ENVIRONMENT = re.compile(r"(?:\w+_)?(?:state|env)")
+_OBSERVED = re.compile(r"(?:\w+_)?(?:obs\w*|timestep|ts)")
+_COUNTER = re.compile(r"(?:\w+_)?(?:step|steps|t|time|count|counter|i|it|iter|iteration|idx|timestep)")
+_TOKEN = re.compile(r"\w+")
+
+Leaves = dict[Path, tuple[Value, bool]]
+"""What a loop carries, by its path: what an iteration gets, and whether it changes."""
+
+
+def stale(audited: Audited, step: Step, found: list[tuple[str, Value, bool]]) -> str:
+    """What a loop carries on by mistake, as a sentence; or nothing.
+
+    Args:
+        audited: The function.
+        step: The loop.
+        found: The name of each array that it carries, what an iteration gets, and whether it changes.
+    """
+    source = _source(audited, step)
+    if source is None:
+        return ""
+    bound = bindings(source)
+    leaves: Leaves = {_path(name, bound): (value, changes) for name, value, changes in found}
+    for new in bound:
+        old = _old(new, leaves)
+        if old is not None and (new.name in read_names(source.node) or not Passed(source, new.node).has(old)):
+            line, name = new.node.lineno, ".".join(old)
+            return f"computes '{new.name}' in line {line}, and returns '{name}' of its carry as it got it"
+    return next(_zeros(step, leaves), "")
+
+
+def _source(audited: Audited, step: Step) -> Source | None:
+    """The body of a loop."""
+    params = step.equation.params
+    info = _compat.open_jaxpr(params["body_jaxpr"] if "body_jaxpr" in params else params["jaxpr"]).debug_info
+    return audited.once(_by_place).get((info.func_filename, info.func_lineno, info.func_name))
+
+
+def _by_place(audited: Audited) -> dict[tuple[str | None, int | None, str], Source]:
+    return {(each.code.co_filename, each.code.co_firstlineno, each.code.co_name): each for each in sources(audited)}
+
+
+def _path(name: str, bound: list[Binding]) -> Path:
+    """The path of an array by the names that the body has for it."""
+    root, *rest = _TOKEN.findall(name)
+    for each in bound:
+        place = tuple(map(str, each.place))
+        is_whole = getattr(each.value, "id", None) == root
+        if is_whole and place and tuple(rest[: len(place)]) == place:
+            return (each.name, *rest[len(place) :])
+    return (root, *rest)
+
+
+def _old(new: Binding, leaves: Leaves) -> Path | None:
+    """What a name says to be the new one of, if the loop carries that on as it was."""
+    wanted = stems(new.name, numbered=False)
+    for path in read_paths(new.value) if wanted else ():
+        parts = {own: changes for own, (_, changes) in leaves.items() if own[: len(path)] == path}
+        if path[-1] not in wanted or not parts or any(parts.values()):
+            continue
+        if _RECURRENT.fullmatch(path[-1]) or (_ENVIRONMENT.fullmatch(path[-1]) and _observes(leaves)):
+            return path
+    return None
+
+
+def _observes(leaves: Leaves) -> bool:
+    """Whether what a loop carries has observations that change, so that what is observed is to change too."""
+    return any(changes and any(map(_OBSERVED.fullmatch, path)) for path, (_, changes) in leaves.items())
+
+
+def _zeros(step: Step, leaves: Leaves) -> Iterator[str]:
+    """The states and counters that begin at zero, that the body reads, and that stay as they are."""
+    body = step.blocks[-1]
+    outside = dict(zip(body.inputs, step.inputs[len(step.inputs) - len(body.inputs) :], strict=True))
+    used = {value for block in step.blocks for value in read(block)}
+    for path, (value, changes) in leaves.items():
+        start = outside.get(value)
+        is_to_change = _RECURRENT.fullmatch(path[-1]) or _COUNTER.fullmatch(path[-1])
+        if changes or value not in used or start is None or not is_to_change:
+            continue
+        if start.fact.range.low == start.fact.range.high == 0:
+            yield f"reads '{'.'.join(path)}' of its carry, which begins at 0, and returns it as it got it"

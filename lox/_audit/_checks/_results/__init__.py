@@ -1,0 +1,8 @@
+"""Results that are computed and lost: what a statement drops, and new states in whose place the old ones go on."""
+
+from __future__ import annotations
+
+from lox._audit._checks._results import _averages, _dropped, _in_place, _replaced
+
+KINDS = (*_dropped.KINDS, *_replaced.KINDS, *_averages.KINDS, *_in_place.KINDS)
+CHECKS = (*_dropped.CHECKS, *_replaced.CHECKS, *_averages.CHECKS, *_in_place.CHECKS)

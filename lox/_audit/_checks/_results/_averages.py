@@ -1,0 +1,116 @@
+"""Moving averages that are computed, and that nothing keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lox import _compat
+from lox._audit._audited import Audited
+from lox._audit._checks._results._replaced import found as old_ones
+from lox._audit._findings import Finding, Held, Kind
+from lox._audit._location import is_users, transformations
+from lox._audit._origins import PASSING
+from lox._audit._program import Step, Value
+from lox._audit._rules import primitives
+
+LOST = Kind(
+    "LOX432",
+    "warning",
+    "A moving average is computed, and lost",
+    "Return its new value, and pass it to the next call: with flax, logits, updates = model.apply(..., "
+    "mutable=['batch_stats']) and updates['batch_stats']; with equinox, the state that the model returns.",
+    "Moving averages that are computed are kept.",
+    "The program was searched for averages of an argument and a new value, of which nothing depends on the result.",
+)
+
+_NNX = ("flax.nnx.module", "flax.nnx.pytreelib", "flax.nnx.object", "flax.nnx.variablelib")
+_THROUGH = PASSING | primitives("convert_element_type", "stop_gradient")
+
+
+def lost(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX432: nothing depends on a moving average of an argument, or the old one is returned in its place.
+
+    Where no derivative is taken, the program may only evaluate, and lose it on purpose.
+    """
+    found = [(step, location, root) for step, location in audited.of("add", "sub") if (root := _root(audited, step))]
+    kept = {root for step, _, root in found if not audited.live.isdisjoint(step.outputs)}
+    returned = {audited.origins.of(value, _THROUGH) for value in audited.program.outputs} if found else set()
+    replaced = {root for step, _, root in found if not returned.isdisjoint(step.outputs)}
+    trains = bool(found) and any("transpose" in transformations(step.equation) for step, _ in audited.steps)
+    told: set[tuple[str, int]] = set()
+    for _, location, root in found:
+        of_library, here = location.caller is not None, (location.of_user.file, location.of_user.line)
+        is_old = root in returned - replaced and (of_library or root not in kept)
+        if is_old and audited.once(old_ones):
+            continue  # The source says it better.
+        if not is_old and (root in kept or not trains or root in returned):
+            yield LOST.fine(location)
+        elif here not in told:
+            told.add(here)
+            how = "the old one is returned" if is_old else "nothing depends on it"
+            yield LOST.at(location, f"A moving average of '{root.called}' is computed here, and {how}.")
+
+
+def _root(audited: Audited, step: Step) -> Value | None:
+    """The argument of the program that a step computes the moving average of, or None."""
+    (made,) = step.outputs
+    if not is_users(audited.lines[step].of_user.file) or not jnp.issubdtype(made.aval.dtype, jnp.inexact):
+        return None
+    if "transpose" in transformations(step.equation):
+        return None
+    for value in step.inputs:
+        scaled = audited.origins.of(value, _THROUGH).maker
+        if scaled is None or scaled.equation.primitive not in primitives("mul"):
+            continue
+        for each, other in (scaled.inputs, scaled.inputs[::-1]):
+            root = _argument(audited, each)
+            if root is not None and root.shape == made.shape and _is_rate(other):
+                return root
+    return None
+
+
+def _is_rate(value: Value) -> bool:
+    """Whether a value is how much of the old one an average keeps."""
+    known = value.fact.range
+    return 0 < known.low == known.high < 1
+
+
+def _argument(audited: Audited, value: Value) -> Value | None:
+    """The argument of the program that a value is, also in loops that all iterations get it in."""
+    outside = audited.once(_outside)
+    found = audited.origins.of(value, _THROUGH)
+    while found in outside:
+        found = audited.origins.of(outside[found], _THROUGH)
+    return found if found in audited.once(_arguments) else None
+
+
+def _arguments(audited: Audited) -> set[Value]:
+    """The arguments of the program that do not change in place, as modules of flax.nnx do unless JAX itself jits."""
+    values = audited.arguments[0]
+    if not _compat.is_jitted(audited.fun) and any(map(_is_of_nnx, jax.tree.leaves(values, is_leaf=_is_of_nnx))):
+        return set()
+    return set(audited.program.inputs)
+
+
+def _is_of_nnx(value: Any) -> bool:
+    return any(of.__module__.startswith(_NNX) for of in type(value).__mro__)
+
+
+def _outside(audited: Audited) -> dict[Value, Value]:
+    """What the values that all iterations of a loop get are outside of it."""
+    found: dict[Value, Value] = {}
+    for step, _ in audited.of("scan", "while"):
+        params, body = step.equation.params, step.blocks[-1]
+        given = step.inputs[len(step.inputs) - len(body.inputs) :]
+        is_scan = step.equation.primitive in primitives("scan")
+        consts = _compat.scan_counts(params)[0] if is_scan else params["body_nconsts"]
+        found.update(zip(body.inputs[:consts], given[:consts], strict=True))
+    return found
+
+
+KINDS = (LOST,)
+CHECKS = (lost,)

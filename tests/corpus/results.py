@@ -1,0 +1,176 @@
+"""Results that are computed and lost, and states in whose place the old ones go on."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import lox
+from corpus import f32, i32, right, wrong
+
+OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
+PARAMS = {"w": f32(8, 4), "b": f32(4)}
+OPT_STATE = jax.eval_shape(OPTIMIZER.init, PARAMS)
+RATE = 0.005
+
+
+class Training(NamedTuple):
+    params: Any
+    opt_state: Any
+    step: Any
+
+
+def _loss(params, x):
+    return jnp.square(x @ params["w"] + params["b"]).mean()
+
+
+def _polyak(target, params):
+    return jax.tree.map(lambda old, new: (1 - RATE) * old + RATE * new, target, params)
+
+
+def _check_shapes(params, x):
+    assert params["w"].shape[0] == x.shape[-1]
+    return x.shape
+
+
+@wrong("LOX430", f32(64, 4), i32(), f32(4))
+def a_replay_buffer_that_is_set_in_place(buffer, position, observation):
+    buffer.at[position].set(observation)
+    return buffer, (position + 1) % buffer.shape[0]
+
+
+@wrong("LOX430", PARAMS, OPT_STATE, f32(32, 8))
+def a_train_step_that_does_not_assign_the_new_params(params, opt_state, x):
+    loss, grads = jax.value_and_grad(_loss)(params, x)
+    updates, opt_state = OPTIMIZER.update(grads, opt_state, params)
+    optax.apply_updates(params, updates)
+    return params, opt_state, loss
+
+
+@wrong("LOX430", f32(32))
+def a_median_of_an_array_that_is_sorted_in_place(x):
+    x.sort()
+    return x[x.shape[0] // 2]
+
+
+@wrong("LOX430", PARAMS, PARAMS)
+def a_target_network_that_a_call_is_to_update(params, target):
+    _polyak(target, params)
+    return _loss(target, jnp.ones((1, 8))) - _loss(params, jnp.ones((1, 8)))
+
+
+@right("LOX430", f32(64, 4), i32(), f32(4), PARAMS)
+def statements_that_are_called_for_what_they_do(buffer, position, observation, params):
+    _check_shapes(params, jnp.ones((1, 8)))
+    jax.tree.map(lambda leaf: jax.debug.print("{}", leaf.mean()), params)
+    lox.log({"observation": jnp.mean(observation)})
+    jax.lax.cond(position == 0, lambda: jax.debug.print("the buffer is full"), lambda: None)
+    written = []
+    written.append(buffer.at[position].set(observation))
+    return written[0]
+
+
+@wrong("LOX431", Training(PARAMS, OPT_STATE, i32()), f32(32, 8))
+def a_train_step_that_keeps_the_old_state_of_its_optimizer(state, x):
+    grads = jax.grad(_loss)(state.params, x)
+    updates, opt_state = OPTIMIZER.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    return state._replace(params=params, step=state.step + 1)
+
+
+@wrong("LOX431", PARAMS, OPT_STATE, f32(10, 32, 8))
+def an_epoch_that_drops_the_state_of_its_optimizer(params, opt_state, batches):
+    def step(carry, x):
+        params, opt_state = carry
+        loss, grads = jax.value_and_grad(_loss)(params, x)
+        updates, _ = OPTIMIZER.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    return jax.lax.scan(step, (params, opt_state), batches)
+
+
+@wrong("LOX431", f32(16), f32(50, 16))
+def a_filter_that_returns_its_old_mean(mean, observations):
+    def step(mean, observation):
+        new_mean = mean + 0.1 * (observation - mean)  # noqa: F841
+        return mean, jnp.square(observation - mean).sum()
+
+    return jax.lax.scan(step, mean, observations)
+
+
+@right("LOX431", Training(PARAMS, OPT_STATE, i32()), f32(32, 8))
+def a_train_step_that_replaces_all_that_is_new(state, x):
+    grads = jax.grad(_loss)(state.params, x)
+    updates, new_opt_state = OPTIMIZER.update(grads, state.opt_state, state.params)
+    new_params = optax.apply_updates(state.params, updates)
+    new_state = Training(new_params, new_opt_state, state.step + 1)
+    return new_state, _loss(state.params, x)
+
+
+@right("LOX431", f32(4), f32(5, 4))
+def a_search_that_tries_each_action_in_the_same_state(state, actions):
+    def value(state, action):
+        next_state, reward = state + action, -jnp.abs(state).sum()
+        return state, reward + 0.9 * next_state.sum()
+
+    return jax.lax.scan(value, state, actions)[1].argmax()
+
+
+@wrong("LOX432", PARAMS, PARAMS, f32(32, 8))
+def a_train_step_that_loses_its_average(params, ema_params, x):
+    grads = jax.grad(_loss)(params, x)
+    params = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+    averaged = _polyak(ema_params, params)  # noqa: F841
+    return params, ema_params
+
+
+@wrong("LOX432", PARAMS, OPT_STATE, f32(32, 8))
+def a_train_step_that_takes_one_part_of_an_update(params, opt_state, x):
+    grads = jax.grad(_loss)(params, x)
+    updates = OPTIMIZER.update(grads, opt_state, params)[0]
+    return optax.apply_updates(params, updates), opt_state
+
+
+@right("LOX432", PARAMS, OPT_STATE, f32(32, 8))
+def a_train_step_that_skips_what_is_not_finite(params, opt_state, x):
+    loss, grads = jax.value_and_grad(_loss)(params, x)
+    updates, new_opt_state = OPTIMIZER.update(grads, opt_state, params)
+    new = optax.apply_updates(params, updates), new_opt_state
+    return jax.tree.map(lambda new, old: jnp.where(jnp.isfinite(loss), new, old), new, (params, opt_state))
+
+
+@right("LOX432", f32(16), f32(32, 16))
+def an_evaluation_with_the_mean_of_the_batch(mean, x):
+    batch_mean = x.mean(0)
+    averaged = 0.9 * mean + 0.1 * batch_mean  # noqa: F841
+    return jnp.square(x - batch_mean).mean()
+
+
+@wrong("LOX435", {"params": f32(8), "step": i32()}, f32(32, 8))
+@jax.jit
+def a_jitted_step_that_changes_a_dict_of_its_caller(state, x):
+    loss, grads = jax.value_and_grad(lambda params: jnp.square(x @ params).mean())(state["params"])
+    state["params"] = state["params"] - 0.1 * grads
+    state["step"] += 1
+    return loss
+
+
+@wrong("LOX435", f32(8), f32(100))
+def a_count_that_each_step_begins_anew(position, noise):
+    def step(carry, jump):
+        carry["count"] += 1
+        return {"position": carry["position"] + jump, "count": 0}, carry["position"].sum()
+
+    return jax.lax.scan(step, {"position": position, "count": 0}, noise)
+
+
+@right("LOX435", {"params": f32(8), "step": i32()}, {"x": f32(32, 8)})
+@jax.jit
+def a_jitted_step_that_returns_the_dict_that_it_changes(state, batch):
+    batch["x"] = batch["x"] / 255.0
+    state["params"] = state["params"] - 0.1 * jax.grad(lambda p: jnp.square(batch["x"] @ p).mean())(state["params"])
+    state["step"] += 1
+    return state

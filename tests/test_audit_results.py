@@ -1,0 +1,339 @@
+"""What an audit says of results that are dropped, and of states that are lost."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+import lox
+
+
+@pytest.fixture(autouse=True)
+def promotion():
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def found(fun, *args, least="warning"):
+    return [finding.code for finding in lox.audit(fun)(*args).at_least(least)]
+
+
+X = jnp.ones((4, 3))
+
+
+def moved(state, action):
+    return state + action, -jnp.abs(state).sum()
+
+
+def checked(x):
+    assert x.shape
+    return x * 2
+
+
+def test_a_result_that_is_dropped_by_mistake_is_told_from_what_is_called_for_its_effect():
+    def updates(x):
+        x.at[0].set(1.0)
+        return x
+
+    def computes(x):
+        jnp.sort(x)
+        return x
+
+    def checks(x):
+        checked(x)
+        jax.tree.map(lambda leaf: jax.debug.print("{}", leaf + 1), {"x": x})
+        jax.block_until_ready(x)
+        return x
+
+    findings = [lox.audit(fun)(jnp.ones(3)).at_least("warning") for fun in (updates, computes, checks)]
+    assert [[(each.code, each.severity) for each in found] for found in findings] == [
+        [("LOX430", "error")],
+        [("LOX430", "warning")],
+        [],
+    ]
+
+
+def test_a_branch_that_is_not_run_drops_nothing():
+    def step(x, debug=False):
+        if debug:
+            x.at[0].set(1.0)
+        return x * 2
+
+    assert not found(step, X)
+
+
+def test_what_is_returned_decides():
+    def step(state, x, keep):
+        new_state = state + x
+        if keep:
+            return new_state, x.sum()
+        return state, x.sum()
+
+    def old(state, x):
+        new_state = state + x  # noqa: F841
+        return state, x.sum()
+
+    assert found(old, X, X) == ["LOX431"]
+    assert not found(functools.partial(step, keep=False), X, X)
+
+
+def test_an_evaluation_may_drop_a_new_state():
+    def apply(params, state, x, train):
+        return x * params, state * 0.5 if train else state
+
+    def evaluate(params, state, x):
+        out, new_state = apply(params, state, x, train=True)
+        return state, out
+
+    def step(params, state, x):
+        out, new_state = apply(params, state, x, train=False)
+        return state, out
+
+    assert not found(evaluate, X, X, X) and not found(step, X, X, X)
+
+
+def test_what_a_name_or_del_says_is_dropped_on_purpose_is_left_alone():
+    def step(state, x):
+        new_state = jnp.tanh(state + x)
+        del new_state
+        _next_state = jnp.cos(state + x)
+        return state, x
+
+    assert not found(step, X, X)
+
+
+def test_a_lookahead_and_an_inner_adaptation_carry_the_old_state_and_are_only_noted():
+    def looks(state, actions):
+        def value(carry, action):
+            state, key = carry
+            key, own = jax.random.split(key)
+            next_state, reward = moved(state, action + jax.random.normal(own))
+            return (state, key), reward + next_state.sum()
+
+        return jax.lax.scan(value, (state, jax.random.key(0)), actions)[1]
+
+    def adapts(params, tasks):
+        def adapt(carry, task):
+            params, total = carry
+            new_params = params - 0.1 * jax.grad(lambda p: jnp.square(p - task).sum())(params)
+            return (params, total + jnp.square(new_params - task).sum()), None
+
+        return jax.lax.scan(adapt, (params, 0.0), tasks)[0][1]
+
+    for fun in (looks, adapts):
+        assert not found(fun, jnp.ones(3), X)
+        assert found(fun, jnp.ones(3), X, least="info") == ["LOX208"]
+
+
+def test_a_rollout_that_carries_the_old_environment_with_the_new_observation_is_found():
+    def rollout(env_state, actions):
+        def step(carry, action):
+            env_state, obs = carry
+            new_env_state, reward = moved(env_state, action + obs)
+            return (env_state, new_env_state * 2), reward
+
+        return jax.lax.scan(step, (env_state, jnp.zeros(3)), actions)
+
+    assert found(rollout, jnp.ones(3), X) == ["LOX208"]
+
+
+class Model:
+    def __init__(self):
+        self.scale, self.rate, self.offset = 2.0, 0.1, None
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def scaled(self, x):
+        return x * self.scale
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def centered(self, x):
+        return x - self.offset
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def stepped(self, x):
+        return x * self.rate
+
+    def fit(self, x):
+        self.offset = x.mean()
+        return self
+
+    def grow(self):
+        self.scale = self.scale * 2
+
+    def set_rate(self, rate):
+        self.rate = rate
+
+    def eager(self, x):
+        return x * self.scale
+
+
+def test_an_attribute_is_frozen_where_it_is_compiled_and_changes_after_it_began():
+    model = Model().fit(jnp.ones(3))
+    assert found(lambda x: model.scaled(x), X) == ["LOX433"]
+    assert not found(lambda x: model.centered(x), X)  # It is fitted once.
+    assert not found(model.eager, X)
+    assert found(lambda x: model.stepped(x), X, least="info") == ["LOX433"] and not found(lambda x: model.stepped(x), X)
+
+
+def made():
+    return jax.jit(lambda x: x * 2)
+
+
+LAYERS = [made() for _ in range(4)]
+
+
+def test_functions_that_were_made_before_are_compiled_once_each():
+    def network(x):
+        for layer in LAYERS:
+            x = layer(x)
+        return x
+
+    def again(x):
+        for _ in range(4):
+            x = made()(x)
+        return x
+
+    assert not found(network, X)
+    assert found(again, X) == ["LOX434"]
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def power(x, times):
+    return x**times
+
+
+def test_a_static_number_that_changes_makes_another_program():
+    def powers(x):
+        return sum(power(x, times) for times in range(2, 7))
+
+    assert "LOX434" not in found(powers, X)
+
+
+def loss_of(apply):
+    def loss(params):
+        out, updates = apply(params)
+        return jnp.square(out).mean(), updates
+
+    return loss
+
+
+def test_the_statistics_of_a_flax_model_are_lost_in_training_alone():
+    nn = pytest.importorskip("flax.linen")
+
+    class Network(nn.Module):
+        @nn.compact
+        def __call__(self, x, train):
+            return nn.Dense(1)(nn.BatchNorm(use_running_average=not train)(nn.Dense(4)(x)))
+
+    model = Network()
+    variables = model.init(jax.random.key(0), X, train=True)
+
+    def step(params, stats, x, keep):
+        def apply(params):
+            return model.apply({"params": params, "batch_stats": stats}, x, train=True, mutable=["batch_stats"])
+
+        (loss, updates), grads = jax.value_and_grad(loss_of(apply), has_aux=True)(params)
+        params = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+        return params, (updates["batch_stats"] if keep else stats), loss
+
+    def evaluate(params, stats, x, train):
+        out, _ = model.apply({"params": params, "batch_stats": stats}, x, train=train, mutable=["batch_stats"])
+        return out
+
+    params, stats = variables["params"], variables["batch_stats"]
+    for keep, codes in ((True, []), (False, ["LOX432"])):
+        assert found(functools.partial(step, keep=keep), params, stats, X) == codes
+        assert not found(functools.partial(evaluate, train=keep), params, stats, X)
+
+
+def test_the_statistics_of_a_second_pass_may_be_dropped():
+    nn = pytest.importorskip("flax.linen")
+    model = nn.BatchNorm(use_running_average=False)
+    variables = model.init(jax.random.key(0), X)
+
+    def step(params, stats, real, fake):
+        def apply(params):
+            out, updates = model.apply({"params": params, "batch_stats": stats}, real, mutable=["batch_stats"])
+            other, _ = model.apply({"params": params, "batch_stats": stats}, fake, mutable=["batch_stats"])
+            return out - other, updates
+
+        (_, updates), grads = jax.value_and_grad(loss_of(apply), has_aux=True)(params)
+        return grads, updates
+
+    assert not found(step, variables["params"], variables["batch_stats"], X, X)
+
+
+@pytest.mark.parametrize(("keep", "codes"), [(True, []), (False, ["LOX432"])])
+def test_the_state_of_an_equinox_model_is_lost_where_the_old_one_is_returned(keep, codes):
+    eqx = pytest.importorskip("equinox")
+
+    class Network(eqx.Module):
+        norm: eqx.nn.BatchNorm
+
+        def __call__(self, x, state):
+            return self.norm(x, state)
+
+    with jax.numpy_dtype_promotion("standard"):
+        make = eqx.nn.make_with_state(lambda: Network(eqx.nn.BatchNorm(3, axis_name="batch", mode="ema")))
+        model, state = make()
+
+    def step(model, state, x):
+        arrays, static = eqx.partition(model, eqx.is_inexact_array)
+
+        def apply(arrays):
+            batched = jax.vmap(eqx.combine(arrays, static), axis_name="batch", in_axes=(0, None), out_axes=(0, None))
+            return batched(x, state)
+
+        (loss, after), grads = jax.value_and_grad(loss_of(apply), has_aux=True)(arrays)
+        return grads, (after if keep else state), loss
+
+    assert found(step, model, state, X) == codes
+
+
+def test_a_module_of_nnx_keeps_its_statistics_under_its_own_jit_alone():
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Network(nnx.Module):
+        def __init__(self):
+            self.norm = nnx.BatchNorm(3, rngs=nnx.Rngs(0))
+
+        def __call__(self, x):
+            return jnp.square(self.norm(x)).mean()
+
+    def step(model, x):
+        return nnx.grad(lambda model: model(x))(model)
+
+    assert not found(step, Network(), X) and not found(nnx.jit(step), Network(), X)
+    assert found(jax.jit(step), Network(), X) == ["LOX432"]
+
+
+def test_an_old_optimizer_state_is_found_by_its_value_and_may_be_chosen():
+    optimizer = optax.adam(1e-3)
+
+    def step(params, state, x, choose):
+        loss, grads = jax.value_and_grad(lambda params: jnp.square(x @ params).mean())(params)
+        made = optimizer.update(grads, state, params)
+        params = optax.apply_updates(params, made[0])
+        if choose:
+            return params, jax.tree.map(lambda new, old: jnp.where(loss > 0, new, old), made[1], state)
+        return params, state
+
+    params = jnp.ones(3)
+    state = optimizer.init(params)
+    assert found(functools.partial(step, choose=False), params, state, X) == ["LOX432"]
+    assert not found(functools.partial(step, choose=True), params, state, X)
+
+
+def test_a_dict_that_a_plain_function_changes_for_its_caller_is_left_alone():
+    def update(state, x):
+        state["p"] = state["p"] - x
+        state["unused"] = state["p"] * 2
+
+    def step(state, x):
+        update(state, x)
+        return state["p"]
+
+    assert not found(step, {"p": X}, X)
+    assert not found(jax.jit(step), {"p": X}, X)
