@@ -70,13 +70,19 @@ def _joined(
         {name: joined(part.values[key] for part in parts) for name, key in keys.items()},
         {name: joined(part.steps[name] for part in parts) for name in first.steps},
         None if batch is None else joined(_mask(part, batch) for part in parts),
-        first.dropped,
+        _dropped(parts),
         {name: first.distributions[key] for name, key in keys.items() if key in first.distributions},
     )
 
 
 def _mask(part: Timeline, batch: tuple[int, ...]) -> np.ndarray:
     return np.ones((len(part), *batch), bool) if part.mask is None else part.mask
+
+
+def _dropped(parts: Sequence[Timeline]) -> Any:
+    """How many events bounded buffers dropped, where these have the batch axes of the first one."""
+    counts = [part.dropped for part in parts if part.dropped is not None]
+    return sum(count for count in counts if count.shape == counts[0].shape) if counts else None
 
 
 def _layout(part: Timeline, key: str) -> Any:

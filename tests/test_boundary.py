@@ -88,6 +88,12 @@ def test_each_private_name_says_what_it_is_for_and_what_happens_without_it():
         assert (name.needed_for is None) != (not name.otherwise)
 
 
+def test_a_private_name_is_registered_once(monkeypatch):
+    monkeypatch.setattr(_names, "PRIVATE_NAMES", dict(NAMES))
+    with pytest.raises(ValueError, match="is registered already"):
+        _names.private(next(iter(NAMES)), purpose="to test", otherwise="Nothing is lost.")
+
+
 def test_the_error_says_the_version_the_name_the_feature_and_what_to_do():
     name = _names.PrivateName(("jax._src.nowhere:gone",), "to look", _names.Feature.SHARDS, "")
     with pytest.raises(lox.UnsupportedJaxError) as caught:

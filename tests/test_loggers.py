@@ -445,6 +445,21 @@ def test_what_a_bounded_loop_dropped_is_said():
     assert logger[SEVEN]["i"].tolist() == [0, 1]
 
 
+@pytest.mark.filterwarnings("ignore::lox.SpoolWarning")
+def test_what_bounded_loops_dropped_is_added_up():
+    logger = MemoryLogger()
+    run = logger.init(7)
+
+    def f(n):
+        return lax.while_loop(lambda i: i < n, lambda i: lox.log({"i": i})["i"] + 1, 0)
+
+    for count in (5, 7):
+        logger.log(run, lox.spool(f, max_events=2)(count)[1])
+        logger.flush()
+    assert logger[run]["i"].tolist() == [0, 1, 0, 1]
+    assert logger[run].dropped["i"] == 3 + 5
+
+
 def test_shards_log_to_one_run():
     mesh = Mesh(np.array(jax.devices()[:4]), ("d",))
     logger = MemoryLogger()

@@ -1020,6 +1020,7 @@ TO_CALL = "To call the function, write lox.tap(f)(x)."
         ({"on_error": "stop"}, "on_error must be one of 'raise', 'warn', got 'stop'."),
         ({"callback": 3}, f"The callback of lox.tap must be callable, got 3. {TO_CALL}"),
         ({"callback": 0}, f"The callback of lox.tap must be callable, got 0. {TO_CALL}"),
+        ({"callback": "print"}, "The callback of lox.tap must be callable, got 'print'."),
     ],
     ids=str,
 )
