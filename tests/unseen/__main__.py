@@ -4,6 +4,7 @@ import argparse
 import ast
 import functools
 import importlib
+import inspect
 import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -87,8 +88,6 @@ def audit(function, args, axes, differentiate, calls):
 
 def names_its_arguments(case, function):
     """Labels whose arguments the function has: near misses need not have them all."""
-    import inspect
-
     try:
         names = set(inspect.signature(function).parameters)
     except (TypeError, ValueError):
@@ -288,8 +287,6 @@ def differs(case):
     def run(function):
         outs = [numbers(case, function)]
         if case.differentiate and isinstance(case.differentiate, str):
-            import inspect
-
             names = list(inspect.signature(function).parameters)
             index = names.index(case.differentiate)
             outs.append(numbers(case, jax.grad(function, argnums=index, allow_int=True)))
@@ -303,6 +300,22 @@ def differs(case):
         return ""
     same = all(np.allclose(x, y, rtol=1e-4, atol=1e-6, equal_nan=True) for x, y in zip(a, b, strict=True))
     return "equal numbers" if same else ""
+
+
+def misfits(case):
+    """What `lox.audit` says of the labels: it is asked about functions of the same arguments that return nothing."""
+    told = []
+    for i, function in enumerate((case.wrong, *case.right)):
+        axes, differentiate = names_its_arguments(case, function)
+        if i == 0 and (axes or {}).keys() != (case.axes or {}).keys():
+            told.append("labels name no argument")
+        defaults = inspect.signature(function).parameters.values()
+        names = ", ".join(p.name if p.default is p.empty else f"{p.name}=None" for p in defaults)
+        probe = eval(f"lambda {names}: 0.0", {})
+        if axes:
+            crash = audit(probe, case.arguments(), axes, None, ()).crash
+            told += [f"labels of program {i}: {crash}"] if crash else []
+    return told
 
 
 def check(only):
@@ -335,11 +348,32 @@ def check(only):
                 continue
             if not all(np.isfinite(x).all() for x in outs):
                 problems.append(f"program {i} returns what is not finite")
+        problems += misfits(case)
         note = differs(case)
         bad += bool(problems)
         if problems or note:
             print(f"{case.name} [{case.family}]: {'; '.join([*problems, note])}")
     print(f"{len(seen)} cases, {bad} with problems")
+    return bad
+
+
+def check_public(only):
+    """Whether functions of public libraries are built and traced."""
+    from .public import PUBLIC
+
+    bad, missing = 0, 0
+    for name, make in PUBLIC.items():
+        if only not in name:
+            continue
+        try:
+            function, args = make()
+            jax.make_jaxpr(function)(*args)
+        except ImportError:
+            missing += 1
+        except Exception as error:  # noqa: BLE001
+            bad += 1
+            print(f"{name}: {type(error).__name__}: {str(error)[:200]}")
+    print(f"{len(PUBLIC)} public functions, {missing} not installed, {bad} with problems")
     return bad
 
 
@@ -352,7 +386,9 @@ def main():
     parser.add_argument("--no-cases", action="store_true", help="leave out the cases")
     options = parser.parse_args()
     if options.check:
-        raise SystemExit(1 if check(options.only) else 0)
+        bad = 0 if options.no_cases else check(options.only)
+        bad += 0 if options.no_public else check_public(options.only)
+        raise SystemExit(1 if bad else 0)
     results = []
     for case, path in load() if not options.no_cases else ():
         if options.only in case.name or options.only in case.family:

@@ -244,12 +244,12 @@ def finger_reward(sensors, torque):
 
 
 def finger_reward_b(sensors, torque):
-    thumb, tip = sensors[0], sensors[4]
+    thumb, tip = sensors[0], sensors[3]
     return jnp.exp(-jnp.abs(thumb - tip)) - 0.01 * jnp.sum(torque**2)
 
 
 def finger_reward_c(sensors, torque):
-    thumb, tip = sensors[0], sensors[-1]
+    thumb, tip = sensors[0], sensors[-2]
     spare = sensors.at[5].get(mode="fill", fill_value=0.0)
     return jnp.exp(-jnp.abs(thumb - tip)) + spare - 0.01 * jnp.sum(torque**2)
 
