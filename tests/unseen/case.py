@@ -18,12 +18,11 @@ class Case:
         wrong: The program with the mistake.
         right: The mended twin first, then near misses.
         args: The arguments of each of them, or a function that returns them.
-        where: Source text of the mistake, on one line, once in the file.
+        where: Source text of the mistake, once in the file but for lines that begin with `where=`.
         axes: Labels, as `lox.audit` takes them.
         differentiate: As `lox.audit` takes it.
         calls: Further tuples of arguments, or a function that returns them.
         source: Where the idea is from.
-        raises: `wrong` cannot be traced, or not twice.
         planted: The mistake was planted in a program of our own.
     """
 
@@ -37,7 +36,6 @@ class Case:
     differentiate: str | tuple[str, ...] | None = None
     calls: tuple[tuple[Any, ...], ...] | Callable[[], tuple[tuple[Any, ...], ...]] = ()
     source: str = ""
-    raises: bool = False
     planted: bool = False
 
     def arguments(self) -> tuple[Any, ...]:

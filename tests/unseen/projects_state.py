@@ -291,7 +291,7 @@ class SmallNet(eqx.Module):
         k1, k2 = jax.random.split(rng)
         self.lin1 = eqx.nn.Linear(6, 16, key=k1)
         self.norm = eqx.nn.BatchNorm(16, axis_name="batch", mode="ema")
-        self.lin2 = eqx.nn.Linear(16, 3, key=k2)
+        self.lin2 = eqx.nn.Linear(16, 5, key=k2)
 
     def __call__(self, x, state):
         x, state = self.norm(self.lin1(x), state)

@@ -612,7 +612,7 @@ add(
 def project(params, x):
     hidden = nn.gelu(x @ params["backbone"])
     z = hidden @ params["head"]
-    return z / (jnp.linalg.norm(z, axis=-1, keepdims=True) + 1e-6)
+    return z * jax.lax.rsqrt(jnp.sum(z**2, axis=-1, keepdims=True) + 1e-6)
 
 
 def simsiam_loss(params, view_a, view_b):
