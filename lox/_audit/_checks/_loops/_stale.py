@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._checks._results._bindings import Binding, Passed, Path, bindings, read_names, read_paths, stems
-from lox._audit._loops import read
+from lox._audit._needs import read
 from lox._audit._program import Step, Value
 from lox._audit._sources import Source, sources
 
