@@ -1,6 +1,6 @@
 """Programs that measure the auditor, written without sight of its checks.
 
-`python -m tests.unseen` audits each wrong program, its mended twin and its near misses, with labels and without, and
+`python -m unseen` audits each wrong program, its mended twin and its near misses, with labels and without, and
 then functions of public libraries. A mistake counts as found where a finding of severity error or warning is in the
 outermost function around the mistake, with a code that the mended twin does not get. Any such finding in a twin, a
 near miss or a public function counts as an alarm. `--list` prints each finding, `--check` checks the programs without

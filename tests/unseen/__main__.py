@@ -1,4 +1,4 @@
-"""Measure the auditor: `python -m tests.unseen [--list] [--check] [--only TEXT] [--no-public]`."""
+"""Measure the auditor: `python -m unseen [--list] [--check] [--only TEXT] [--no-public]`."""
 
 import argparse
 import ast
@@ -14,8 +14,7 @@ import jax
 import numpy as np
 
 import lox
-
-from .case import Case
+from unseen.case import Case
 
 FILES = (
     "projects_targets",
@@ -33,7 +32,7 @@ FILES = (
 def load():
     """Cases, each with the path of its file."""
     for name in FILES:
-        module = importlib.import_module(f".{name}", __package__)
+        module = importlib.import_module(f"unseen.{name}")
         for case in module.CASES:
             yield case, Path(module.__file__).resolve()
 
@@ -226,7 +225,7 @@ def show_result(result):
 
 
 def measure_public(only, listed):
-    from .public import PUBLIC
+    from unseen.public import PUBLIC
 
     counts = Counter()
     for name, make in PUBLIC.items():
@@ -352,7 +351,7 @@ def check(only):
 
 def check_public(only):
     """Whether functions of public libraries are built and traced."""
-    from .public import PUBLIC
+    from unseen.public import PUBLIC
 
     bad, missing = 0, 0
     for name, make in PUBLIC.items():
@@ -371,7 +370,7 @@ def check_public(only):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="python -m tests.unseen", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m unseen", description=__doc__)
     parser.add_argument("--list", action="store_true", help="print what was found in each program")
     parser.add_argument("--check", action="store_true", help="check the cases, without an audit")
     parser.add_argument("--only", default="", help="cases whose name or family has this text")

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from .case import Case, f32, flags, i32
+from unseen.case import Case, f32, flags, i32
 
 CASES = []
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec as P
 
-from .case import Case, f32, flags, i32, key
+from unseen.case import Case, f32, flags, i32, key
 
 CASES = []
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from .case import Case, f32, flags, i32
+from unseen.case import Case, f32, flags, i32
 
 CASES = []
 

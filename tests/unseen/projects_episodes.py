@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from .case import Case, f32, flags, i32, key, shapes_of
+from unseen.case import Case, f32, flags, i32, key, shapes_of
 
 CASES = []
 add = CASES.append

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from .case import Case, f32, flags, i32, key, shapes_of
+from unseen.case import Case, f32, flags, i32, key, shapes_of
 
 CASES = []
 add = CASES.append

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from .case import Case, f32, i32, key
+from unseen.case import Case, f32, i32, key
 
 CASES = []
 add = CASES.append

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from .case import Case, f32, i32, key, shapes_of
+from unseen.case import Case, f32, i32, key, shapes_of
 
 CASES = []
 add = CASES.append

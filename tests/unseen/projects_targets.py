@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from .case import Case, f32, flags, i32, key, shapes_of
+from unseen.case import Case, f32, flags, i32, key, shapes_of
 
 CASES = []
 add = CASES.append

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jax.sharding import PartitionSpec as P
 
-from .case import Case, f32, i32
+from unseen.case import Case, f32, i32
 
 CASES = []
 add = CASES.append

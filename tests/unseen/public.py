@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .case import f32, flags, i32, key
+from unseen.case import f32, flags, i32, key
 
 PUBLIC: dict[str, Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]] = {}
 """By name, functions that import their library and return a callable and its arguments."""
