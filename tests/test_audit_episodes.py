@@ -197,3 +197,17 @@ def test_a_flag_that_has_no_such_name_is_one_where_it_is_declared():
         for each in ("over", "lost")
     }
     assert codes == {"over": ["LOX220"], "lost": []}
+
+
+def test_what_ends_once_for_all_leaves_nothing_to_begin_anew():
+    def decode(weights):
+        def step(carry, _):
+            hidden, token, done = carry
+            hidden = jnp.tanh(hidden @ weights + token[:, None])
+            done = done | (hidden.mean(axis=-1) > 0.5)
+            token = jnp.where(done, 0.0, token + hidden.max(axis=-1))
+            return (hidden, token, done), token
+
+        return jax.lax.scan(step, (jnp.zeros((4, 3)), jnp.ones(4), jnp.zeros(4, bool)), None, 20)[1]
+
+    assert not found(decode, jnp.eye(3))
