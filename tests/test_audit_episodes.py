@@ -1,5 +1,7 @@
 """What an audit says of loops over several episodes beyond the programs of the corpus."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -91,16 +93,69 @@ def environments(carried, limit=None, length=100):
     return found(run, jnp.zeros(8), jnp.zeros(8), jax.random.split(jax.random.key(0), length))
 
 
+def test_a_discounted_sum_of_rewards_that_goes_on_is_named():
+    (finding,) = environments(lambda other, reward, done: 0.99 * other + reward)
+    assert finding.code == "LOX221" and "sums up rewards in carry[1]" in finding.message
+
+
+def test_a_state_that_is_reset_in_each_step_but_the_last_is_told():
+    def encode(inputs, resets):
+        def cell(hidden, at):
+            x, reset = at
+            hidden = jnp.tanh(x + jnp.where(reset[:, None], hidden, 0.0))
+            return hidden, hidden
+
+        return jax.lax.scan(cell, jnp.zeros((4, 3)), (inputs, resets))[1]
+
+    (finding,) = found(encode, jnp.ones((8, 4, 3)), jnp.zeros((8, 4), bool))
+    assert finding.code == "LOX221" and "starts it anew in each other step" in finding.message
+
+
+def rollout(key, weights, resets):
+    def step(carry, key):
+        place, hidden, total, returned = carry
+        hidden = jnp.tanh(place[:, None] + hidden @ weights)
+        place = place + hidden.mean(axis=-1)
+        done = jnp.abs(place) > 2
+        place = jnp.where(done, jax.random.normal(key, place.shape), place)
+        total = total - place**2
+        returned = jnp.where(done, total, returned)
+        hidden = jnp.where(done[:, None], 0.0, hidden) if "hidden" in resets else hidden
+        total = jnp.where(done, 0.0, total) if "total" in resets else total
+        return (place, hidden, total, returned), done
+
+    start = jnp.zeros(8), jnp.zeros((8, 3)), jnp.zeros(8), jnp.zeros(8)
+    return jax.lax.scan(step, start, jax.random.split(key, 50))
+
+
 @pytest.mark.parametrize(
-    ("carried", "words"),
+    ("resets", "words"),
     [
-        (lambda other, reward, done: 0.99 * other + reward, "sums up rewards in carry[1]"),
-        (lambda other, reward, done: jnp.where(done, other, 0.0) + reward, "starts it anew in each other step"),
+        (("hidden", "total"), []),
+        (("hidden",), ["A loop reports total where an episode ends"]),
+        (("total",), ["A loop resets place where an episode ends, and goes on with hidden"]),
     ],
 )
-def test_what_goes_on_in_a_rollout_is_named(carried, words):
-    (finding,) = environments(carried)
-    assert finding.code == "LOX221" and words in finding.message
+def test_what_is_not_reset_in_a_rollout_is_named(resets, words):
+    messages = [
+        each.message for each in found(functools.partial(rollout, resets=resets), jax.random.key(0), jnp.eye(3))
+    ]
+    assert len(messages) == len(words) and all(word in message for word, message in zip(words, messages, strict=True))
+
+
+def test_a_search_that_ends_once_is_left_alone():
+    def sample(key):
+        def draw(carry):
+            found, done, tries, key = carry
+            key, own = jax.random.split(key)
+            proposal = jax.random.normal(own, found.shape)
+            found = jnp.where(done, found, proposal)
+            return found, done | (jnp.abs(proposal) < 1), tries + 1.0, key
+
+        start = jnp.zeros(8), jnp.zeros(8, bool), 0.0, key
+        return jax.lax.while_loop(lambda carry: ~carry[1].all(), draw, start)[0]
+
+    assert not found(sample, jax.random.key(0))
 
 
 @pytest.mark.parametrize(
@@ -142,3 +197,17 @@ def test_a_flag_that_has_no_such_name_is_one_where_it_is_declared():
         for each in ("over", "lost")
     }
     assert codes == {"over": ["LOX220"], "lost": []}
+
+
+def test_what_ends_once_for_all_leaves_nothing_to_begin_anew():
+    def decode(weights):
+        def step(carry, _):
+            hidden, token, done = carry
+            hidden = jnp.tanh(hidden @ weights + token[:, None])
+            done = done | (hidden.mean(axis=-1) > 0.5)
+            token = jnp.where(done, 0.0, token + hidden.max(axis=-1))
+            return (hidden, token, done), token
+
+        return jax.lax.scan(step, (jnp.zeros((4, 3)), jnp.ones(4), jnp.zeros(4, bool)), None, 20)[1]
+
+    assert not found(decode, jnp.eye(3))

@@ -73,7 +73,7 @@ class Fold:
                 self.shapes.add(value.shape if shape is None else shape)
             self.causes |= part.direct
             number = self.declared_end if self.flags.is_declared(value) else self.end
-            return Part(number, may=self.flag, is_mask=True, is_end=True)
+            return Part(number, self.flag, direct=part.direct, is_mask=True, is_end=True)
         if is_boolean(value) and not part.is_mask:
             return part._replace(is_mask=True)
         return part
@@ -313,7 +313,10 @@ class Flow:
 
 
 def flows(audited: Audited) -> list[Flow]:
-    """The loops that people wrote in which flags of the ends of episodes are read."""
+    """The loops that people wrote in which flags of the ends of episodes are read.
+
+    Where a flag depends on what it was, as in `done | found`, all ends with the first end, and nothing begins after it.
+    """
     if not audited.has("scan", "while"):
         return []
     declared, flags = audited.once(declarations), audited.once(Flags)
@@ -323,7 +326,7 @@ def flows(audited: Audited) -> list[Flow]:
     for step, location in _loops(audited):
         flags.declared = declared.get(step, frozenset())
         found.append(_flow(audited, step, location, flags))
-    return [flow for flow in found if flow is not None]
+    return [flow for flow in found if flow is not None and not flow.causes & flow.ends]
 
 
 def _values(audited: Audited) -> Iterator[Value]:

@@ -81,6 +81,7 @@ def one_of(asked: Part, cases: Sequence[Part]) -> Part:
         return Part(number)
     return together([asked, *cases])._replace(
         sure=functools.reduce(operator.and_, (case.sure for case in cases)),
+        direct=functools.reduce(operator.or_, (case.direct for case in cases)),
         kept=functools.reduce(operator.or_, (case.kept for case in cases)),
         added=functools.reduce(operator.or_, (case.added for case in cases)),
         moved=functools.reduce(operator.or_, (case.moved for case in cases)),
@@ -154,7 +155,15 @@ def _joined(step: Step, parts: Sequence[Part]) -> Part:
     return together(parts)._replace(moved=moved)
 
 
-@_rule("mul", "dot_general")
+@_rule("dot_general")
+def _dot(step: Step, parts: Sequence[Part]) -> Part:
+    if 0 in (parts[0].number, parts[1].number):
+        return Part(0.0)
+    found = together(parts)
+    return found._replace(direct=0, mixed=found.may)
+
+
+@_rule("mul")
 def _mul(step: Step, parts: Sequence[Part]) -> Part:
     one, other = parts
     if one.number == 0 or other.number == 0:
@@ -169,10 +178,7 @@ def _mul(step: Step, parts: Sequence[Part]) -> Part:
     added = (one.added if other.number == 1 else 0) | (other.added if one.number == 1 else 0)
     copied = next((step.inputs[1 - place] for place, part in enumerate(parts) if part.number == 1), None)
     gated = found.gated | (one.may if other.is_gate else 0) | (other.may if one.is_gate else 0)
-    found = found._replace(sure=left | right, kept=kept, added=added, gated=gated, is_mask=is_mask, copy_of=copied)
-    if step.equation.primitive in primitives("dot_general"):
-        found = found._replace(mixed=found.may, kept=0, added=0, direct=0, is_mask=False)
-    return found
+    return found._replace(sure=left | right, kept=kept, added=added, gated=gated, is_mask=is_mask, copy_of=copied)
 
 
 def _is_same_in_all(part: Part) -> bool:

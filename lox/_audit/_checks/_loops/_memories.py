@@ -40,9 +40,9 @@ def memories(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def _inverted(flow: Flow) -> str:
-    """What is carried goes on only where an episode ends."""
+    """What is carried goes on only where an episode ends, by flags that are given, and not found as in a search."""
     found = [place for place in flow.numbers if is_inverted(flow, place)]
-    if not found:
+    if not found or flow.causes or flow.ends.bit_count() > 1:
         return ""
     return f"A loop goes on with {flow.name(found[0])} where an episode ends, and starts it anew in each other step."
 
