@@ -129,12 +129,17 @@ def number_of_the_episode(dones, truncations):
     return jnp.cumsum(dones, axis=0), discounts
 
 
-@wrong("LOX801", _of(jnp.int8, 64, 512), _of(jnp.int8, 512, 32), f32(1000))
-def a_layer_of_integers_and_a_count_in_8_bits(x, w, rewards):
+@wrong("LOX801", _of(jnp.int8, 64, 512), _of(jnp.int8, 512, 32))
+def a_layer_of_integers_in_8_bits(x, w):
+    return x @ w
+
+
+@wrong("LOX801", f32(1000))
+def a_count_of_steps_in_8_bits(rewards):
     def step(count, reward):
         return count + jnp.int8(1), count * reward
 
-    return jax.lax.scan(step, jnp.int8(0), rewards)[1], x @ w
+    return jax.lax.scan(step, jnp.int8(0), rewards)[1]
 
 
 @right("LOX801", _of(jnp.int8, 64, 512), _of(jnp.int8, 512, 32), f32(1000), flags(1000))
@@ -863,10 +868,10 @@ def trajectories_whose_last_step_is_replaced(trajectories, last):
     return jax.vmap(lambda steps: steps.at[steps.shape[0]].set(last))(trajectories)
 
 
-@right("LOX820", f32(128), i32(), KEY)
-def values_at_indices_that_are_in_the_array(values, place, key):
+@right("LOX820", f32(128), flags(128), i32(), KEY)
+def values_at_indices_that_are_in_the_array(values, is_last, place, key):
     t = jnp.arange(128)
-    following = jnp.where(t < 127, values[t + 1], 0.0)
+    following = jnp.where(is_last, 0.0, values[t + 1])
     filled = values.at[t + 1].get(mode="fill", fill_value=0.0)
     kept = values.at[jnp.where(values > 0, t, 128)].set(0.0).at[t + 1].set(filled, mode="drop")
     drawn = values[jax.random.randint(key, (4,), 0, 128)]
