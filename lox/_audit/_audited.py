@@ -80,7 +80,7 @@ class Audited:
 
     def of(self, *names: str) -> Iterator[tuple[Step, Location]]:
         """The steps of primitives of these names, each with its line."""
-        for primitive in primitives(*names):
+        for primitive in dict.fromkeys(primitive for name in names for primitive in primitives(name)):
             yield from self._by_primitive.get(primitive, ())
 
     def has(self, *names: str) -> bool:

@@ -71,7 +71,7 @@ def ignores(file: str) -> tuple[Ignore, ...]:
     text = "".join(lines_in(file))
     if "lox:" not in text:
         return ()
-    statements = list(_statements(syntax(file)))
+    spans = list(statements(syntax(file)))
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     except (SyntaxError, tokenize.TokenError):  # What is typed into a notebook may have magic in it.
@@ -81,13 +81,13 @@ def ignores(file: str) -> tuple[Ignore, ...]:
         for match in _COMMENT.finditer(token.string) if token.type == tokenize.COMMENT else ():
             line, column = token.start[0], token.start[1] + match.start()
             codes = [code.strip() for code in (match["codes"] or "").split(",")]
-            around = [(first, last) for first, last in statements if first <= line <= last]
+            around = [(first, last) for first, last in spans if first <= line <= last]
             first, last = min(around, key=lambda lines: lines[1] - lines[0], default=(line, line))
             found.append(Ignore(tuple(filter(None, codes)), line, column + 1, first, last))
     return tuple(found)
 
 
-def _statements(tree: ast.AST) -> Iterator[tuple[int, int]]:
+def statements(tree: ast.AST) -> Iterator[tuple[int, int]]:
     """The first and last line of each statement; of one that has others in it, of what comes before these."""
     for node in ast.walk(tree):
         if isinstance(node, ast.stmt):

@@ -24,6 +24,7 @@ class Value:
         uses: How many steps and results it goes into.
         written: The variable that it is assigned to, or the source text of its expression, or nothing.
         laid_out: The value that this one is with other axes, where nobody wrote so.
+        constant: The array that it is, if the program has it from outside.
     """
 
     aval: Any
@@ -33,6 +34,7 @@ class Value:
     uses: int = 0
     written: str = ""
     laid_out: Value | None = None
+    constant: Any = None
 
     @property
     def shape(self) -> tuple[int, ...]:

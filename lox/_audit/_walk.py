@@ -58,7 +58,7 @@ class Walk(Forward[Fact]):
         for var, constant in zip(opened.constvars, getattr(jaxpr, "consts", ()), strict=False):
             if id(constant) not in self._constants:
                 self._constants[id(constant)] = of_constant(constant)
-            values[var] = Value(var.aval, self._constants[id(constant)])
+            values[var] = Value(var.aval, self._constants[id(constant)], constant=constant)
         names = names or opened.debug_info.arg_names or ()
         names = [*names, *[""] * len(facts)][: len(facts)]
         inputs = tuple(

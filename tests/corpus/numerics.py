@@ -129,12 +129,17 @@ def number_of_the_episode(dones, truncations):
     return jnp.cumsum(dones, axis=0), discounts
 
 
-@wrong("LOX801", _of(jnp.int8, 64, 512), _of(jnp.int8, 512, 32), f32(1000))
-def a_layer_of_integers_and_a_count_in_8_bits(x, w, rewards):
+@wrong("LOX801", _of(jnp.int8, 64, 512), _of(jnp.int8, 512, 32))
+def a_layer_of_integers_in_8_bits(x, w):
+    return x @ w
+
+
+@wrong("LOX801", f32(1000))
+def a_count_of_steps_in_8_bits(rewards):
     def step(count, reward):
         return count + jnp.int8(1), count * reward
 
-    return jax.lax.scan(step, jnp.int8(0), rewards)[1], x @ w
+    return jax.lax.scan(step, jnp.int8(0), rewards)[1]
 
 
 @right("LOX801", _of(jnp.int8, 64, 512), _of(jnp.int8, 512, 32), f32(1000), flags(1000))
@@ -560,9 +565,10 @@ def attention_with_a_mask_of_queries_and_keys(scores, valid):
     return jax.nn.softmax(jnp.where(mask, scores, -jnp.inf), axis=-1)
 
 
-@wrong("LOX809", f32(8, 5, 4), flags(8, 5))
-def policies_of_agents_that_may_be_dead(logits, dead):
-    return jax.vmap(jax.vmap(lambda logits, dead: jax.nn.softmax(jnp.where(dead, -jnp.inf, logits))))(logits, dead)
+@wrong("LOX809", f32(2, 6, 6))
+def attention_to_what_was_before_without_the_first(scores):
+    before = jnp.tril(jnp.ones((6, 6), bool), k=-1)
+    return jax.nn.softmax(jnp.where(before, scores, -jnp.inf), axis=-1)
 
 
 @right("LOX809", f32(2, 6, 6), flags(2, 6))
@@ -785,6 +791,64 @@ def logarithms_of_what_stays_away_from_zero(scores, raw):
     return jnp.log(probability) + jnp.log(1 - probability), jnp.log(1 - jnp.tanh(raw) ** 2 + 1e-6)
 
 
+# -- LOX815 to LOX817: attention -----------------------------------------------------------------------------------
+
+TOKENS = f32(2, 6, 4, 16)
+
+
+@wrong("LOX815", TOKENS, TOKENS, TOKENS)
+def attention_with_weights_over_the_queries(queries, keys, values):
+    scores = jnp.einsum("bqhd,bkhd->bhqk", queries, keys) / math.sqrt(16)
+    weights = jax.nn.softmax(scores, axis=-2)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, values)
+
+
+@right("LOX815", TOKENS, TOKENS, TOKENS, f32(32, 16), f32(4, 16), KEY)
+def attention_and_slots_that_compete_for_inputs(queries, keys, values, inputs, slots, key):
+    scores = jnp.einsum("bqhd,bkhd->bhqk", queries, keys) / math.sqrt(16)
+    weights = jax.nn.softmax(scores, axis=-1)
+    weights = jnp.where(jax.random.bernoulli(key, 0.9, weights.shape), weights / 0.9, 0.0)
+    shares = jax.nn.softmax(inputs @ slots.T / 4.0, axis=-1)
+    updates = shares.T @ jnp.tanh(inputs) / shares.sum(axis=0)[:, None]
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, values), updates
+
+
+@wrong("LOX816", TOKENS, TOKENS, TOKENS)
+def attention_with_a_causal_mask_that_is_upside_down(queries, keys, values):
+    scores = jnp.einsum("bqhd,bkhd->bhqk", queries, keys) / math.sqrt(16)
+    mask = jnp.tril(jnp.ones((6, 6)))
+    weights = jax.nn.softmax(scores + mask * -1e9, axis=-1)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, values)
+
+
+@wrong("LOX816", f32(8, 4), flags(8, 4))
+def policy_whose_logits_are_multiplied_by_a_mask(logits, allowed):
+    return jax.vmap(lambda logits, allowed: jax.nn.softmax(logits * allowed))(logits, allowed)
+
+
+@right("LOX816", TOKENS, TOKENS, TOKENS, f32(8, 4), flags(8, 4))
+def attention_with_a_causal_mask_and_a_policy_of_allowed_actions(queries, keys, values, logits, allowed):
+    scores = jnp.einsum("bqhd,bkhd->bhqk", queries, keys) / math.sqrt(16)
+    future = jnp.triu(jnp.ones((6, 6), bool), k=1)
+    weights = jax.nn.softmax(jnp.where(future, -jnp.inf, scores), axis=-1)
+    policy = jax.nn.softmax(logits + (1 - allowed) * -1e9)
+    exponentials = jax.nn.softmax(logits * allowed) * allowed
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, values), policy, exponentials / exponentials.sum(-1, keepdims=True)
+
+
+@wrong("LOX817", f32(6, 16), f32(16, 16), f32(16, 16), f32(16, 16))
+def attention_with_queries_times_the_root_of_their_size(x, to_queries, to_keys, to_values):
+    queries = x @ to_queries * jnp.sqrt(to_queries.shape[-1])
+    return jax.nn.softmax(queries @ (x @ to_keys).T, axis=-1) @ (x @ to_values)
+
+
+@right("LOX817", f32(6, 16), f32(16, 16), f32(16, 16), f32(16, 16))
+def attention_with_queries_and_keys_of_length_one(x, to_queries, to_keys, to_values):
+    queries, keys = x @ to_queries, x @ to_keys
+    queries = queries / (jnp.linalg.norm(queries, axis=-1, keepdims=True) + 1e-6)
+    return jax.nn.softmax(queries @ keys.T * 4.0, axis=-1) @ (x @ to_values)
+
+
 # -- LOX820: indices beyond the end --------------------------------------------------------------------------------
 
 
@@ -804,10 +868,10 @@ def trajectories_whose_last_step_is_replaced(trajectories, last):
     return jax.vmap(lambda steps: steps.at[steps.shape[0]].set(last))(trajectories)
 
 
-@right("LOX820", f32(128), i32(), KEY)
-def values_at_indices_that_are_in_the_array(values, place, key):
+@right("LOX820", f32(128), flags(128), i32(), KEY)
+def values_at_indices_that_are_in_the_array(values, is_last, place, key):
     t = jnp.arange(128)
-    following = jnp.where(t < 127, values[t + 1], 0.0)
+    following = jnp.where(is_last, 0.0, values[t + 1])
     filled = values.at[t + 1].get(mode="fill", fill_value=0.0)
     kept = values.at[jnp.where(values > 0, t, 128)].set(0.0).at[t + 1].set(filled, mode="drop")
     drawn = values[jax.random.randint(key, (4,), 0, 128)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lox._audit._checks._numerics import (
+    _attention,
     _dtypes,
     _exponentials,
     _indices,
@@ -13,7 +14,7 @@ from lox._audit._checks._numerics import (
     _sums,
 )
 
-_ALL = (_dtypes, _sums, _promotions, _integers, _exponentials, _squashed, _indices, _infinities)
+_ALL = (_dtypes, _sums, _promotions, _integers, _exponentials, _squashed, _indices, _infinities, _attention)
 
 KINDS = tuple(kind for each in _ALL for kind in each.KINDS)
 CHECKS = tuple(check for each in _ALL for check in each.CHECKS)

@@ -12,7 +12,9 @@ import jax
 from lox._audit._audited import Audited
 from lox._audit._checks._numerics._exponentials import chosen_from, made_by
 from lox._audit._facts import ANY
+from lox._audit._files import syntax
 from lox._audit._findings import Finding, Held, Kind
+from lox._audit._inline import statements
 from lox._audit._location import Location, call, is_users, transformations
 from lox._audit._origins import PASSING, Origins
 from lox._audit._program import Step, Value
@@ -35,8 +37,6 @@ _COMPARISONS = primitives("lt", "le", "gt", "ge", "eq", "ne")
 _CONVERSIONS = primitives("convert_element_type")
 _READS = ("gather", "dynamic_slice")
 _WRITES = ("scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "dynamic_update_slice")
-_LINES = 4
-"""In how many lines of a call `mode=` is looked for."""
 
 
 class Most(NamedTuple):
@@ -60,9 +60,9 @@ def beyond_end(audited: Audited) -> Iterator[Finding | Held]:
     for step, location in (*audited.of(*_READS), *audited.of(*_WRITES)):
         if not is_users(location.file) or "transpose" in transformations(step.equation):
             continue
-        if step.outputs[0] in left_out or _is_meant(step, location):
-            continue
         found = [text for access in _accesses(step, audited.origins) if (text := known.outside(step, access))]
+        if found and (step.outputs[0] in left_out or _is_meant(step, location)):
+            continue
         if found:
             yield BEYOND_END.at(location, found[0])
         else:
@@ -78,8 +78,9 @@ def _is_meant(step: Step, location: Location) -> bool:
             return True
     elif mode not in (None, jax.lax.GatherScatterMode.FILL_OR_DROP) or not any(map(tracebacks.writes_at, names)):
         return True
-    lines = (linecache.getline(location.file, location.line + more) for more in range(_LINES))
-    return any("mode=" in line for line in lines)
+    around = [lines for lines in statements(syntax(location.file)) if lines[0] <= location.line <= lines[1]]
+    first, last = min(around, key=lambda lines: lines[1] - lines[0], default=(location.line, location.line))
+    return any("mode=" in linecache.getline(location.file, line) for line in range(first, last + 1))
 
 
 def _accesses(step: Step, origins: Origins) -> Iterator[Access]:

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox._audit._audited import Audited
+from lox._audit._checks._numerics._elements import kept, other_axis
 from lox._audit._checks._numerics._exponentials import FLOWS, chosen_from, made_by
 from lox._audit._checks._numerics._integers import is_float
-from lox._audit._checks._numerics._masks import Mask, laid_out, masks_of
+from lox._audit._checks._numerics._masks import Mask, masks_of, parts_of
 from lox._audit._checks._numerics._squashes import squashes
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import is_users, transformations
@@ -63,6 +64,8 @@ _BINARY: dict[Any, Callable[[Any, Any], Any]] = {
 }
 _LAYOUT = FLOWS - primitives("convert_element_type")
 _DEEP = 60
+_MOST = 10_000
+"""How many logits of a row are looked at."""
 _PRODUCTS = primitives("mul", "dot_general")
 
 
@@ -266,7 +269,11 @@ def rows(audited: Audited) -> Iterator[Finding | Held]:
         masks = list(masks_of(squash.logits, squash.axes[0], audited.origins))
         if squash.step.outputs[0] in left_out or not masks:
             continue
-        found = [part for mask in masks if mask.number == -math.inf for part in _same_in_row(mask, audited.origins)]
+        infinite = [mask for mask in masks if mask.number == -math.inf]
+        if text := next((text for mask in infinite for text in _empty_rows(mask, audited.origins)), ""):
+            yield ROWS.at(squash.location, text)
+            continue
+        found = [part for mask in infinite for part in _same_in_row(mask, audited.origins)]
         if found:
             yield ROWS.at(
                 squash.location,
@@ -277,21 +284,25 @@ def rows(audited: Audited) -> Iterator[Finding | Held]:
             yield ROWS.fine(squash.location)
 
 
+def _empty_rows(mask: Mask, origins: Origins) -> Iterator[str]:
+    """Which row a mask of constants leaves nothing of."""
+    for condition, axis, truth in parts_of(mask, origins):
+        rows = None if axis is None else other_axis(condition, axis)
+        if axis is None or rows is None or condition.shape[axis] > _MOST:
+            continue
+        for row in (0, condition.shape[rows] - 1):
+            place = np.arange(condition.shape[axis])
+            keeps = kept(condition, (rows, axis), truth, origins, np.full_like(place, row), place)
+            if keeps is not None and not keeps.any():
+                yield f"A mask of constants makes all logits of row {row} -inf: -inf - -inf is NaN."
+
+
 def _same_in_row(mask: Mask, origins: Origins) -> Iterator[Value]:
     """The parts of a mask that each leave nothing of a row, or all."""
-    waiting = [mask]
-    while waiting:
-        condition, axis, truth = waiting.pop()[:3]
-        condition, axis = laid_out(condition, axis, origins)
-        splits = primitives("or" if truth else "and")
+    for condition, axis, _ in parts_of(mask, origins):
         limits = condition.fact.range
-        if axis is None or condition.shape[axis] == 1:
-            if limits.low < limits.high:
-                yield condition
-        elif (negation := made_by(condition, primitives("not"))) is not None:
-            waiting.append(Mask(negation.inputs[0], axis, 1 - truth))
-        elif (parts := made_by(condition, splits)) is not None:
-            waiting += [Mask(part, axis, truth) for part in parts.inputs]
+        if (axis is None or condition.shape[axis] == 1) and limits.low < limits.high:
+            yield condition
 
 
 KINDS = (UNDEFINED, ROWS)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from lox._audit._checks._numerics._integers import is_float
 from lox._audit._origins import LAID_OUT, Origins, axes_before
 from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
@@ -59,11 +58,11 @@ def masks_of(logits: Value, axis: int, origins: Origins) -> Iterator[Mask]:
         if chosen is not None:
             yield from _chosen(part, *chosen)
         maker = value.maker
-        if maker is None or maker.blocks:
+        if maker is None or maker.blocks or value.aval.dtype == jnp.bool_:
             continue
         if maker.equation.primitive in primitives("select_n"):
             waiting += [part._replace(value=case) for case in maker.inputs[1:] if _number(case) is None]
-        elif maker.equation.primitive in primitives("convert_element_type") and is_float(maker.inputs[0]):
+        elif maker.equation.primitive in primitives("convert_element_type"):
             waiting.append(part._replace(value=maker.inputs[0]))
         elif maker.equation.primitive in primitives("mul", "div", "add", "sub"):
             yield from _multiplied(part, maker, origins)
@@ -137,6 +136,21 @@ def _operands(part: _Part, maker: Step) -> Iterator[_Part]:
     else:
         yield part._replace(value=one, is_added=True)
         yield part._replace(value=other, scale=sign * part.scale, shift=0.0, is_added=True)
+
+
+def parts_of(mask: Mask, origins: Origins) -> Iterator[tuple[Value, int | None, int]]:
+    """The parts of a mask each of which masks by itself: its condition, its axis, and the truth that masks."""
+    waiting = [mask[:3]]
+    while waiting:
+        condition, axis, truth = waiting.pop()
+        condition, axis = laid_out(condition, axis, origins)
+        maker = condition.maker
+        if maker is not None and maker.equation.primitive in primitives("not"):
+            waiting.append((maker.inputs[0], axis, 1 - truth))
+        elif maker is not None and maker.equation.primitive in primitives("or" if truth else "and"):
+            waiting += [(part, axis, truth) for part in maker.inputs]
+        else:
+            yield condition, axis, truth
 
 
 def laid_out(value: Value, axis: int | None, origins: Origins) -> tuple[Value, int | None]:
