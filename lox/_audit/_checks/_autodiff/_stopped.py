@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence, Set
+from typing import Any
 
-from lox._audit._attained import is_constant, plain, resolved
+from lox._audit._attained import is_constant, is_softmax, plain, resolved
 from lox._audit._audited import Audited
 from lox._audit._checks._autodiff._paths import differentiated, loss_of
+from lox._audit._checks._autodiff._rules import equations_in
 from lox._audit._dependence import Node, Place, downstream, upstream
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE, is_users, transformations
@@ -34,7 +37,7 @@ ADVANTAGE = Kind(
 SAME = Kind(
     "LOX612",
     "warning",
-    "A difference of two computations that are the same, so that it is zero",
+    "A difference or a quotient of two computations that are the same, so that it is zero or one",
     "Give one side other parameters or another input, such as the log probability that was kept when the action was "
     "taken; or keep it out of the derivative: log_probability - jax.lax.stop_gradient(log_probability).",
     "Differences are of what is computed differently.",
@@ -65,9 +68,10 @@ _CHANCES = primitives("exp", "logistic", "tanh")
 _SLICES = primitives("slice", "dynamic_slice", "gather")
 _LIKELY = primitives(
     *("neg", "add", "sub", "mul", "div", "exp", "clamp", "max", "min", "squeeze", "reshape", "broadcast_in_dim"),
-    *("gather", "slice", "dynamic_slice", "reduce_sum", "select_n", "convert_element_type", "copy"),
+    *("gather", "slice", "dynamic_slice", "reduce_sum", "select_n", "convert_element_type", "copy", "abs"),
 )
 """What may be between a log probability and a product with it."""
+_EXPONENTS = primitives("exp", "logistic")
 _NEAR = 60
 """How many operations are looked at for a log probability."""
 
@@ -123,7 +127,9 @@ def _is_square(place: Place) -> bool:
     primitive = place.step.equation.primitive
     if primitive in primitives("mul"):
         return plain(place.inputs[0]) is plain(place.inputs[1])
-    return place.step.equation.params.get("y", 2) == 2
+    if primitive in primitives("integer_pow"):
+        return bool(place.step.equation.params["y"] == 2)
+    return primitive in primitives("square", "abs")
 
 
 def _bootstrapped(error: Node, way: _Way) -> Node | None:
@@ -196,9 +202,26 @@ def _baseline(chance: Node, factor: Node, way: _Way) -> Node | None:
 
 def _scores(node: Node, way: _Way) -> set[Node]:
     """The logits, or the means, of the distributions of which a value is a log probability or a ratio of them."""
+    found: set[Node] = set()
+    met: set[Node] = set()
+    sigmoids: Counter[Node] = Counter()
+    for place in _leading(node, way, _LIKELY):
+        met.update(place.outputs)
+        primitive, inputs = place.step.equation.primitive, place.inputs
+        if primitive in primitives("log"):
+            found |= _probable(inputs[0], way)
+        elif primitive in primitives("custom_jvp_call") and _is_softplus(place):
+            sigmoids.update({_unsigned(each) for each in inputs if each in way.on})
+        elif _is_square(place):
+            found |= _means(inputs[0], way)
+    normalized = {node for place in _leading(node, way, _LIKELY) for node in _normalized(place, way)}
+    return found | normalized & met | {node for node, count in sigmoids.items() if count > 1}
+
+
+def _leading(node: Node, way: _Way, through: Set[Any]) -> Iterator[Place]:
+    """The operations that a value comes out of, up to those that are none of some primitives, these included."""
     left = [node]
     seen: set[Node] = set()
-    found: set[Node] = set()
     while left and len(seen) < _NEAR:
         here = resolved(left.pop())
         if here in seen or here not in way.on:
@@ -207,32 +230,53 @@ def _scores(node: Node, way: _Way) -> set[Node]:
         if here.place is None:
             left += [source for source, smooth in here.sources if smooth]
             continue
-        primitive, inputs = here.place.step.equation.primitive, here.place.inputs
-        if primitive in primitives("log"):
-            found |= _exponents(inputs[0])
-        elif primitive in primitives("square", "integer_pow") and _is_square(here.place):
-            found |= _means(inputs[0], way)
-        elif primitive in primitives("mul") and plain(inputs[0]) is plain(inputs[1]):
-            found |= _means(inputs[0], way)
-        elif primitive in _LIKELY:
-            left += inputs
+        yield here.place
+        is_product = here.place.step.equation.primitive in primitives("mul") and _is_square(here.place)
+        if here.place.step.equation.primitive in through and not is_product:
+            left += here.place.inputs
+
+
+def _probable(node: Node, way: _Way) -> set[Node]:
+    """The logits of what may be a probability: of a quotient of exponentials, or of a sigmoid."""
+    found: set[Node] = set()
+    for place in _leading(node, way, _LIKELY - _EXPONENTS - primitives("reduce_sum")):
+        primitive = place.step.equation.primitive
+        if primitive in primitives("logistic"):
+            found.add(plain(place.inputs[0]))
+        elif is_softmax(place):
+            found |= _logits(plain(place.inputs[0]).place)
     return found
 
 
-def _exponents(node: Node) -> set[Node]:
-    """What a sum of exponentials is of, before its largest is taken off."""
-    place = plain(node).place
-    if place is not None and place.step.equation.primitive in primitives("abs"):
-        place = plain(place.inputs[0]).place
-    if place is None or place.step.equation.primitive not in _SUMS:
+def _normalized(place: Place, way: _Way) -> set[Node]:
+    """The logits of a logarithm of a sum of exponentials, which is taken from them in a log probability."""
+    if place.step.equation.primitive not in primitives("log"):
         return set()
-    place = plain(place.inputs[0]).place
+    before = _leading(place.inputs[0], way, primitives("abs", "reduce_sum", "broadcast_in_dim", "reshape", "squeeze"))
+    return set().union(*map(_logits, before))
+
+
+def _logits(place: Place | None) -> set[Node]:
+    """What an exponential is of, before the largest is taken off."""
     if place is None or place.step.equation.primitive not in primitives("exp"):
         return set()
     shifted = plain(place.inputs[0])
     if shifted.place is not None and shifted.place.step.equation.primitive in primitives("sub"):
         shifted = plain(shifted.place.inputs[0])
     return {shifted}
+
+
+def _unsigned(node: Node) -> Node:
+    node = plain(node)
+    if node.place is not None and node.place.step.equation.primitive in primitives("neg"):
+        return plain(node.place.inputs[0])
+    return node
+
+
+def _is_softplus(place: Place) -> bool:
+    """Whether an operation is the logarithm of a sigmoid, but for signs."""
+    jaxpr = place.step.equation.params["call_jaxpr"]
+    return any(each.primitive in primitives("log1p") for each in equations_in(jaxpr))
 
 
 def _means(error: Node, way: _Way) -> set[Node]:
@@ -244,18 +288,20 @@ def _means(error: Node, way: _Way) -> set[Node]:
 
 
 def differences(audited: Audited) -> Iterator[Finding | Held]:
-    """LOX612: both sides of a difference are the same computation."""
+    """LOX612: both sides of a difference or of a quotient are the same computation."""
     if not _is_asked(audited):
         return
     way = audited.once(_Way)
-    alike = [place for place in way.of("sub") if _may_be_alike(place, way)]
+    alike = [place for place in way.of("sub", "div") if _may_be_alike(place, way)]
     computed = Computations(audited.dependence) if alike else None
     for place in alike:
         if computed and computed[place.inputs[0]] == computed[place.inputs[1]]:
+            is_quotient = place.step.equation.primitive in primitives("div")
             yield SAME.at(
                 place.location,
-                f"Both sides of this difference are the same computation from the same values, "
-                f"{_text(place.inputs[0])}: it is zero, and so is its derivative.",
+                f"Both sides of this {'quotient' if is_quotient else 'difference'} are the same computation from the "
+                f"same values, {_text(place.inputs[0])}: it is {'one' if is_quotient else 'zero'}, and its derivative "
+                "is zero.",
             )
 
 
