@@ -347,6 +347,28 @@ def test_a_rule_of_a_library_is_not_run():
         assert bool(names["ran"]) is bool(expected)
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda w, x, y, z: (z - jnp.tanh(x @ w) - 0.9 * jnp.tanh(y @ w)) ** 2,
+        lambda w, x, y, z: (z + jnp.tanh(x @ w) + 0.9 * jnp.tanh(y @ w)) ** 2,
+        lambda w, x, y, z: (jnp.tanh(x @ w) - 0.5 * jnp.tanh(y @ w) - z) ** 2,
+        lambda w, x, y, z: ((z - jnp.tanh(x @ w))[1:] - 0.9 * (z - jnp.tanh(x @ w))[:-1]) ** 2,
+        lambda w, x, y, z: (jnp.tanh(x @ w) - (0.95 * z + 0.05 * jnp.tanh(x @ w))) ** 2,
+        lambda w, x, y, z: (jnp.tanh(x @ w) - 0.9 * jax.lax.stop_gradient(jnp.tanh(y @ w)) - z) ** 2,
+        lambda w, x, y, z: jax.nn.log_softmax(x @ w) * (y @ w),
+        lambda w, x, y, z: jax.nn.log_softmax(x @ w) * (z - jax.nn.softmax(x @ w)),
+        lambda w, x, y, z: jax.nn.logsumexp(x @ w) * (z - y @ w),
+        lambda w, x, y, z: jnp.exp(jnp.tanh(x @ w) - jnp.tanh(y @ w)),
+    ],
+    ids=range(10),
+)
+def test_errors_and_products_that_look_like_those_of_reinforcement_learning_are_not_reported(loss):
+    wide = jax.ShapeDtypeStruct((8, 3), jnp.float32)
+    args = X, wide, wide, jax.ShapeDtypeStruct((8,), jnp.float32)
+    assert codes(lambda w, x, y, z: loss(w, x, y, z).mean(), *args, differentiate="w") == set()
+
+
 def test_rules_are_compared_with_their_functions_where_one_asks_for_it():
     def loops(x):
         return lax.fori_loop(0, 3, lambda _, x: jnp.sin(x), x)

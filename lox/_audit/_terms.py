@@ -172,6 +172,8 @@ class Computations:
 def _text(equation: Any) -> str | None:
     """What a function with a rule computes, if it is short."""
     jaxpr = equation.params.get("call_jaxpr")
-    if jaxpr is None or len(_compat.open_jaxpr(jaxpr).eqns) > _MOST_EQUATIONS:
+    if jaxpr is None:
         return None
-    return str(jaxpr)
+    opened = _compat.open_jaxpr(jaxpr)
+    is_short = len(opened.eqns) <= _MOST_EQUATIONS and not list(getattr(opened, "constvars", ()))
+    return str(jaxpr) if is_short else None

@@ -504,8 +504,19 @@ def environments_that_are_filled_up_to_a_multiple_of_eight(key, state, action):
 
 
 @right("LOX703", KEY, f32(5))
-def a_sweep_that_starts_at_the_same_parameters(key, rates):
+def a_sweep_that_returns_the_same_parameters(key, rates):
     return jax.vmap(lambda rate: (_initialized(key), rate))(rates)
+
+
+@right("LOX703", KEY, f32(5), f32(32, 8), f32(32))
+def a_sweep_that_starts_at_the_same_parameters(key, rates, x, y):
+    def train(rate):
+        def update(w, _):
+            return w - rate * jax.grad(lambda w: jnp.square(x @ w - y).mean())(w), None
+
+        return jax.lax.scan(update, jax.random.normal(key, (8,)), length=10)[0]
+
+    return jax.vmap(train)(rates)
 
 
 @right("LOX703", KEY, f32(16, 3), f32(16, 3))

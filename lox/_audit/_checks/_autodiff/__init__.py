@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lox._audit._checks._autodiff import _compared, _paths, _rules, _singular, _stopped
+from lox._audit._checks._autodiff import _advantages, _compared, _paths, _rules, _singular, _stopped
 
-KINDS = (*_paths.KINDS, *_singular.KINDS, *_rules.KINDS, *_stopped.KINDS, *_compared.KINDS)
-CHECKS = (*_paths.CHECKS, *_singular.CHECKS, *_rules.CHECKS, *_stopped.CHECKS, *_compared.CHECKS)
+KINDS = (*_paths.KINDS, *_singular.KINDS, *_rules.KINDS, *_stopped.KINDS, *_advantages.KINDS, *_compared.KINDS)
+CHECKS = (*_paths.CHECKS, *_singular.CHECKS, *_rules.CHECKS, *_stopped.CHECKS, *_advantages.CHECKS, *_compared.CHECKS)

@@ -65,6 +65,7 @@ class Mark:
         keyed: Whether it depends on the keys among them.
         derived: Whether it is a derivative, or depends on one.
         constant: Whether it is a constant, or a key made of one.
+        past: The lines of what was drawn for all lanes and has any part in it.
     """
 
     draws: frozenset[Draw] = frozenset()
@@ -72,6 +73,7 @@ class Mark:
     keyed: bool = False
     derived: bool = False
     constant: bool = False
+    past: frozenset[Location] = frozenset()
 
     def __or__(self, other: Mark) -> Mark:
         if self == other:
@@ -82,6 +84,7 @@ class Mark:
             self.keyed or other.keyed,
             self.derived or other.derived,
             self.constant and other.constant,
+            self.past | other.past,
         )
 
 
@@ -149,7 +152,8 @@ class Draws:
             shared = mapped and is_key(step.inputs[0].aval) and not step.inputs[0].shape
             constant = given[0].constant and not looped
             draw = Draw(self._locations[step], _size(step.outputs[0]), shared, constant)
-            return dataclasses.replace(plain, draws=frozenset({draw} if shared or constant else ()))
+            past = plain.past | {draw.location} if shared else plain.past
+            return dataclasses.replace(plain, draws=frozenset({draw} if shared or constant else ()), past=past)
         if primitive in _MIXING or not every.draws or _shrinks(step):
             return plain
         if primitive in _MEETING:
@@ -169,7 +173,8 @@ class Draws:
                 for other, value in zip(given, values, strict=True):
                     if draw in other.draws or other.constant:
                         continue
-                    if draw.shared and _size(value) > draw.size:
+                    of_itself = other.derived and draw.location in other.past  # Parameters that start alike.
+                    if draw.shared and _size(value) > draw.size and not of_itself:
                         self.shared[draw] = None
                     if draw.constant and other.given and not other.derived and value.shape:
                         self.constant[draw] = None
