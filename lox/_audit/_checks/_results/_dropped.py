@@ -130,10 +130,10 @@ Part = tuple[Source, ast.AST]
 """A part of a function, such as a statement."""
 
 
-def in_vain(audited: Audited, parts: Iterable[Part]) -> set[Part]:
+def in_vain(audited: Audited, parts: Iterable[Part]) -> list[Part]:
     """Those parts of functions that compute something, and of which nothing depends on what they compute."""
     computed = _computed(audited.program, parts)
-    return {part for part, steps in computed.items() if steps and all(_is_dead(step, audited.live) for step in steps)}
+    return [part for part, steps in computed.items() if steps and all(_is_dead(step, audited.live) for step in steps)]
 
 
 def _computed(program: Block, parts: Iterable[Part]) -> dict[Part, list[Step]]:
