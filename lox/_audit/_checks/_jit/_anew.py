@@ -56,8 +56,8 @@ def anew(audited: Audited) -> Iterator[Finding | Held]:
             if len(locations) >= TIMES:
                 yield ANEW.at(
                     locations[0],
-                    f"'{place[-1]}' is traced and compiled {len(locations)} times for equal arguments, each time as a new "
-                    f"function.",
+                    f"'{place[-1]}' is traced and compiled {len(locations)} times for equal arguments, each time as a "
+                    f"new function.",
                 )
 
 
