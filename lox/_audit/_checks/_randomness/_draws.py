@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from lox._audit._checks._randomness._key_arrays import DRAWS, FOLDED, SEEDED, is_key
 from lox._audit._checks._randomness._key_uses import LOOPS, paired
@@ -45,12 +45,14 @@ class Draw:
         size: How many numbers.
         shared: Whether all lanes of a vmap share them.
         constant: Whether they are drawn from a key that is a constant.
+        folded: Whether a constant was folded into that key, as modules do for each of their layers.
     """
 
     location: Location
     size: int
     shared: bool
     constant: bool
+    folded: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,12 +64,14 @@ class Mark:
         given: Whether it depends on the arguments.
         derived: Whether it is a derivative, or depends on one.
         constant: Whether it is a constant, or a key made of one.
+        folded: Whether a constant was folded into such a key.
     """
 
     draws: frozenset[Draw] = frozenset()
     given: bool = False
     derived: bool = False
     constant: bool = False
+    folded: bool = False
 
     def __or__(self, other: Mark) -> Mark:
         if self == other:
@@ -77,6 +81,7 @@ class Mark:
             self.given or other.given,
             self.derived or other.derived,
             self.constant and other.constant,
+            self.folded or other.folded,
         )
 
 
@@ -88,8 +93,8 @@ class Draws:
         constant: What is drawn from a constant key outside of loops, where it meets the arguments.
     """
 
-    def __init__(self, program: Block, locations: Mapping[Step, Location]) -> None:
-        self._locations = locations
+    def __init__(self, program: Block, locations: Mapping[Step, Location], live: Set[Value]) -> None:
+        self._locations, self._live = locations, live
         self.shared: dict[Draw, None] = {}
         self.constant: dict[Draw, None] = {}
         self._seen: dict[object, list[Mark]] = {}
@@ -125,12 +130,14 @@ class Draws:
         plain = every if not every.draws and not every.constant else Mark(given=every.given, derived=every.derived)
         if primitive in _CARRYING and not every.draws:
             return every
+        if primitive in FOLDED:
+            return dataclasses.replace(plain, constant=every.constant, folded=every.constant)
         if primitive in _SPLIT:
             return plain
         if primitive in DRAWS:
             shared = mapped and is_key(step.inputs[0].aval) and not step.inputs[0].shape
             constant = given[0].constant and not looped
-            draw = Draw(self._locations[step], _size(step.outputs[0]), shared, constant)
+            draw = Draw(self._locations[step], _size(step.outputs[0]), shared, constant, given[0].folded)
             return dataclasses.replace(plain, draws=frozenset({draw} if shared or constant else ()))
         if primitive in _MIXING or not every.draws or _shrinks(step):
             return plain
@@ -146,8 +153,14 @@ class Draws:
                         continue
                     if draw.shared and _size(value) > draw.size:
                         self.shared[draw] = None
-                    if draw.constant and other.given and not other.derived and value.shape:
+                    is_noise = not draw.folded or self._is_mask(step, draw, given)
+                    if draw.constant and is_noise and other.given and not other.derived and value.shape:
                         self.constant[draw] = None
+
+    def _is_mask(self, step: Step, draw: Draw, given: Sequence[Mark]) -> bool:
+        """Whether a draw masks what a step takes, as dropout does: what a module makes its parameters of does not."""
+        is_choice = step.equation.primitive in primitives("select_n") and draw in given[0].draws
+        return is_choice and not self._live.isdisjoint(step.outputs)
 
     def _run(self, step: Step, given: Sequence[Mark], mapped: bool, looped: bool) -> list[Mark]:
         """The marks of the outputs of a step that runs others."""
