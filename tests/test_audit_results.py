@@ -337,3 +337,29 @@ def test_a_dict_that_a_plain_function_changes_for_its_caller_is_left_alone():
 
     assert not found(step, {"p": X}, X)
     assert not found(jax.jit(step), {"p": X}, X)
+
+
+def test_dropout_with_a_key_that_is_the_same_in_each_call_is_found_and_parameters_are_left_alone():
+    nn = pytest.importorskip("flax.linen")
+
+    class Network(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.Dense(3)(x + self.param("position", nn.initializers.normal(0.02), x.shape))
+            return nn.Dropout(0.5, deterministic=False)(x)
+
+    model = Network()
+    params = model.init({"params": jax.random.key(0), "dropout": jax.random.key(1)}, X)
+
+    def fixed(params, x):
+        return model.apply(params, x, rngs={"dropout": jax.random.key(0)})
+
+    def counted(params, x, step):
+        return model.apply(params, x, rngs={"dropout": jax.random.fold_in(jax.random.key(0), step)})
+
+    def begin(x):
+        return model.init({"params": jax.random.key(0), "dropout": jax.random.key(1)}, x)
+
+    assert found(fixed, params, X) == ["LOX704"]
+    assert not found(counted, params, X, jnp.int32(3))
+    assert not found(begin, X)

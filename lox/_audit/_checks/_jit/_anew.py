@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,9 +10,11 @@ import jax.extend as jex
 
 from lox import _compat
 from lox._audit._audited import Audited
+from lox._audit._files import syntax
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import Location, is_users, locate
 from lox._audit._rules import primitives
+from lox._audit._sources import functions
 from lox._logs_in import jaxprs_in
 
 ANEW = Kind(
@@ -41,33 +44,42 @@ def anew(audited: Audited) -> Iterator[Finding | Held]:
             place = (info.func_filename, info.func_lineno, info.func_name)
             if is_users(info.func_filename or "") and place not in made_before:
                 called.setdefault(place, []).append((jaxpr, locate(step.equation)))
-    for (_, _, name), calls in called.items():
+    for place, calls in called.items():
         programs = {id(jaxpr): (jaxpr, location) for jaxpr, location in calls}
         if len(programs) < TIMES:
             yield from (ANEW.fine(location) for _, location in calls[:1] if len(calls) > 1)
             continue
         alike: dict[Any, list[Location]] = {}
         for jaxpr, location in programs.values():
-            alike.setdefault(_makeup(jaxpr), []).append(location)
+            alike.setdefault(_makeup(jaxpr, numbers=not _is_in_loop(*place)), []).append(location)
         for locations in alike.values():
             if len(locations) >= TIMES:
                 yield ANEW.at(
                     locations[0],
-                    f"'{name}' is traced and compiled {len(locations)} times for equal arguments, each time as a new "
-                    f"function.",
+                    f"'{place[-1]}' is traced and compiled {len(locations)} times for equal arguments, each time as a "
+                    f"new function.",
                 )
 
 
-def _makeup(jaxpr: Any) -> Any:
-    """What is equal for equal programs: types, operations and numbers."""
+def _is_in_loop(file: str, line: int, name: str) -> bool:
+    """Whether a function is written in a loop, and a new one in each iteration: numbers that it reads differ then."""
+    for node, parents in functions(file).get((line, name), []):
+        around = parents[0] if parents else syntax(file)
+        if any(node in ast.walk(loop) for loop in ast.walk(around) if isinstance(loop, (ast.For, ast.While))):
+            return True
+    return False
+
+
+def _makeup(jaxpr: Any, numbers: bool) -> Any:
+    """What is equal for equal programs: types, operations and, if they count, numbers."""
     opened = _compat.open_jaxpr(jaxpr)
     operations = [
         (
             equation.primitive,
-            tuple(str(atom.val) for atom in equation.invars if isinstance(atom, jex.core.Literal)),
+            tuple(str(atom.val) for atom in equation.invars if numbers and isinstance(atom, jex.core.Literal)),
             tuple(str(var.aval) for var in equation.outvars),
-            tuple(value for value in equation.params.values() if _is_number(value)),
-            tuple(map(_makeup, jaxprs_in(equation.params))),
+            tuple(value for value in equation.params.values() if numbers and _is_number(value)),
+            tuple(_makeup(inner, numbers) for inner in jaxprs_in(equation.params)),
         )
         for equation in opened.eqns
     ]

@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from lox._audit._checks._randomness._key_arrays import DRAWS, FOLDED, SEEDED, is_key, is_keyed
 from lox._audit._checks._randomness._key_uses import LOOPS, paired
@@ -47,12 +47,14 @@ class Draw:
         size: How many numbers.
         shared: Whether all lanes of a vmap share them.
         constant: Whether they are drawn from a key that is a constant.
+        folded: Whether a constant was folded into that key, as modules do for each of their layers.
     """
 
     location: Location
     size: int
     shared: bool
     constant: bool
+    folded: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +67,11 @@ class Mark:
         keyed: Whether it depends on the keys among them.
         derived: Whether it is a derivative, or depends on one.
         constant: Whether it is a constant, or a key made of one.
+<<<<<<< HEAD
         past: The lines of what was drawn for all lanes and has any part in it.
+=======
+        folded: Whether a constant was folded into such a key.
+>>>>>>> 8844fad65bd5c87550873fe723d9dc3b49f08aec
     """
 
     draws: frozenset[Draw] = frozenset()
@@ -74,6 +80,7 @@ class Mark:
     derived: bool = False
     constant: bool = False
     past: frozenset[Location] = frozenset()
+    folded: bool = False
 
     def __or__(self, other: Mark) -> Mark:
         if self == other:
@@ -85,6 +92,7 @@ class Mark:
             self.derived or other.derived,
             self.constant and other.constant,
             self.past | other.past,
+            self.folded or other.folded,
         )
 
 
@@ -99,8 +107,8 @@ class Draws:
         keyed: Whether anything is drawn from a key among the arguments, or one is returned.
     """
 
-    def __init__(self, program: Block, locations: Mapping[Step, Location]) -> None:
-        self._locations = locations
+    def __init__(self, program: Block, locations: Mapping[Step, Location], live: Set[Value]) -> None:
+        self._locations, self._live = locations, live
         self.shared: dict[Draw, None] = {}
         self.constant: dict[Draw, None] = {}
         self.beside: dict[Draw, None] = {}
@@ -146,12 +154,14 @@ class Draws:
         self.keyed |= every.keyed and primitive in _SPLIT | DRAWS
         if primitive in _CARRYING and not every.draws:
             return every
+        if primitive in FOLDED:
+            return dataclasses.replace(plain, constant=every.constant, folded=every.constant)
         if primitive in _SPLIT:
             return plain
         if primitive in DRAWS:
             shared = mapped and is_key(step.inputs[0].aval) and not step.inputs[0].shape
             constant = given[0].constant and not looped
-            draw = Draw(self._locations[step], _size(step.outputs[0]), shared, constant)
+            draw = Draw(self._locations[step], _size(step.outputs[0]), shared, constant, given[0].folded)
             past = plain.past | {draw.location} if shared else plain.past
             return dataclasses.replace(plain, draws=frozenset({draw} if shared or constant else ()), past=past)
         if primitive in _MIXING or not every.draws or _shrinks(step):
@@ -176,8 +186,14 @@ class Draws:
                     of_itself = other.derived and draw.location in other.past  # Parameters that start alike.
                     if draw.shared and _size(value) > draw.size and not of_itself:
                         self.shared[draw] = None
-                    if draw.constant and other.given and not other.derived and value.shape:
+                    is_noise = not draw.folded or self._is_mask(step, draw, given)
+                    if draw.constant and is_noise and other.given and not other.derived and value.shape:
                         self.constant[draw] = None
+
+    def _is_mask(self, step: Step, draw: Draw, given: Sequence[Mark]) -> bool:
+        """Whether a draw masks what a step takes, as dropout does: what a module makes its parameters of does not."""
+        is_choice = step.equation.primitive in primitives("select_n") and draw in given[0].draws
+        return is_choice and not self._live.isdisjoint(step.outputs)
 
     def _run(self, step: Step, given: Sequence[Mark], mapped: bool, looped: bool) -> list[Mark]:
         """The marks of the outputs of a step that runs others."""

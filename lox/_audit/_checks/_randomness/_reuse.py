@@ -111,7 +111,7 @@ def drawn(audited: Audited) -> Iterator[Finding | Held]:
     """LOX703 and LOX704: what is drawn for one lane of a vmap or for one call is drawn for all."""
     if not audited.has("random_bits", "random_gamma"):
         return
-    draws = Draws(audited.program, audited.lines)
+    draws = Draws(audited.program, audited.lines, audited.live)
     for draw in draws.shared:
         yield SHARED.at(
             draw.location,

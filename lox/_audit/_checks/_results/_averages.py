@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._audit._audited import Audited
+from lox._audit._checks._results._dropped import statements
 from lox._audit._checks._results._replaced import found as old_ones
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import is_users, transformations
@@ -45,7 +46,7 @@ def lost(audited: Audited) -> Iterator[Finding | Held]:
     for _, location, root in found:
         of_library, here = location.caller is not None, (location.of_user.file, location.of_user.line)
         is_old = root in returned - replaced and (of_library or root not in kept)
-        if is_old and audited.once(old_ones):
+        if is_old and (audited.once(old_ones) or here in audited.once(_dropping)):
             continue  # The source says it better.
         if not is_old and (root in kept or not trains or root in returned):
             yield LOST.fine(location)
@@ -53,6 +54,11 @@ def lost(audited: Audited) -> Iterator[Finding | Held]:
             told.add(here)
             how = "the old one is returned" if is_old else "nothing depends on it"
             yield LOST.at(location, f"A moving average of '{root.called}' is computed here, and {how}.")
+
+
+def _dropping(audited: Audited) -> set[tuple[str, int]]:
+    """The lines of statements that drop what they compute."""
+    return {(each.source.code.co_filename, each.node.lineno) for each in statements(audited)}
 
 
 def _root(audited: Audited, step: Step) -> Value | None:

@@ -52,7 +52,7 @@ class Dropped(NamedTuple):
 def dropped(audited: Audited) -> Iterator[Finding | Held]:
     """LOX430: the result of a pure function is the value of a statement."""
     yield DROPPED.fine(NOWHERE)
-    found = list(_statements(audited))
+    found = list(statements(audited))
     vain = in_vain(audited, ((each.source, each.node) for each in found if not each.is_certain))
     for each in found:
         if not each.is_certain and (each.source, each.node) not in vain:
@@ -65,11 +65,12 @@ def dropped(audited: Audited) -> Iterator[Finding | Held]:
         )
 
 
-def _statements(audited: Audited) -> Iterator[Dropped]:
+def statements(audited: Audited) -> Iterator[Dropped]:
+    """The statements that may drop what they call returns."""
     for source in sources(audited):
         statements = [
             node.value
-            for node in Names(source.node, source.locals).executed(source.lines)
+            for node in Names(source.node, ()).executed(source.lines)
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
         ]
         scope = Scope(audited, source, {}) if statements else None
@@ -130,10 +131,10 @@ Part = tuple[Source, ast.AST]
 """A part of a function, such as a statement."""
 
 
-def in_vain(audited: Audited, parts: Iterable[Part]) -> set[Part]:
+def in_vain(audited: Audited, parts: Iterable[Part]) -> list[Part]:
     """Those parts of functions that compute something, and of which nothing depends on what they compute."""
     computed = _computed(audited.program, parts)
-    return {part for part, steps in computed.items() if steps and all(_is_dead(step, audited.live) for step in steps)}
+    return [part for part, steps in computed.items() if steps and all(_is_dead(step, audited.live) for step in steps)]
 
 
 def _computed(program: Block, parts: Iterable[Part]) -> dict[Part, list[Step]]:
