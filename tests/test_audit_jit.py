@@ -158,6 +158,23 @@ def test_what_differs_between_calls_is_told_with_both_types():
     assert "'x'" in finding.message and finding.line == predict.__code__.co_firstlineno
 
 
+def test_of_arrays_that_differ_in_weak_types_alone_it_is_told_which_is_weakly_typed():
+    report = lox.audit(lambda x: x * 2, calls=[(jnp.asarray(1.0),)])(jnp.float32(1.0))
+    (finding,) = report.warnings
+    assert finding.code == "LOX421"
+    assert "is float32[] in an earlier call, and is float32[] (weakly typed)" in finding.message
+
+
+def test_a_global_that_is_assigned_in_a_branch_that_may_not_run_is_not_told():
+    def step(x, keeps):
+        global ASSIGNED
+        if keeps:
+            ASSIGNED = x + 1
+        return x
+
+    assert found(step, jnp.ones(3), False) == []
+
+
 def test_a_call_like_any_earlier_one_is_not_traced_again():
     calls = [(jnp.ones(4),), (jnp.ones(3),), (jnp.ones(4),)]
     report = lox.audit(lambda x: x * 2, calls=calls)(jnp.ones(3))

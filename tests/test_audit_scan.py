@@ -619,3 +619,15 @@ def test_an_array_of_integers_that_nothing_reads_is_told_and_a_counter_is_not():
         shape: [each.code for each in found(lambda xs, shape=shape: f(xs, shape), jnp.ones(3))] for shape in ((), (3,))
     }
     assert codes == {(): [], (3,): ["LOX209"]}
+
+
+@pytest.mark.parametrize("shape", [(2,), (4, 2)])
+def test_the_data_of_keys_that_nothing_reads_is_not_told(shape):
+    def f(xs):
+        def step(carry, x):
+            total, data = carry
+            return (total + x, data + jnp.uint32(1)), None
+
+        return jax.lax.scan(step, (0.0, jnp.zeros(shape, jnp.uint32)), xs)[0][0]
+
+    assert found(f, jnp.ones(3)) == []

@@ -74,6 +74,23 @@ def test_a_tap_calls_the_host_once_for_each_full_buffer(buffer):
     assert len(calls) <= math.ceil(1.1 * math.ceil(500 / buffer))
 
 
+def test_a_scan_that_does_not_fill_a_buffer_twice_shares_it_with_the_logs_before():
+    calls = []
+
+    def f(x):
+        lox.log({"x": x})
+
+        def step(x, _):
+            lox.log({"x": x})
+            return x + 1, None
+
+        return jax.lax.scan(step, x, length=13)[0]
+
+    jax.jit(lox.tap(f, calls.append, buffer=10))(0.0)
+    lox.flush()
+    assert [len(logs["x"]) for logs in calls] == [10, 4]
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("length", [10_000, 10_007, 9_999])
 def test_a_buffer_does_not_copy_what_a_scan_returns(length, reverse):

@@ -857,6 +857,19 @@ def test_a_sample_goes_on_with_the_numbers_of_what_was_before():
         np.testing.assert_array_equal(found, xs[10 * window + drawn(10, 2, 1, before=10 * window)])
 
 
+def test_a_sample_of_a_batch_element_goes_on_in_a_branch_with_the_number_of_its_own_events():
+    def log(row):
+        lox.log({"x": row}, where=jnp.ones(3, bool))
+
+    def f(xs):
+        log(xs[0])
+        lax.cond(xs[1, 0] > -9, lambda: lax.scan(lambda _, row: (_, log(row)), None, xs[1:]), lambda: (None, None))
+
+    xs = jnp.asarray(random.normal(size=(12, 3)).astype(np.float32))
+    _, logs = lox.spool(f, reduce=reservoir(4, 1), unify=True)(xs)
+    np.testing.assert_array_equal(logs["x"][0], xs.T[:, drawn(12, 4, 1)])
+
+
 @pytest.mark.exhaustive
 def test_each_event_has_the_same_chance():
     """So have pairs of events, and other keys draw others."""

@@ -460,6 +460,13 @@ def test_what_bounded_loops_dropped_is_added_up():
     assert logger[run].dropped["i"] == 3 + 5
 
 
+def test_a_logger_that_was_writing_when_its_process_was_forked_takes_nothing_in_the_child():
+    logger = MemoryLogger()
+    logger._forked(is_whole=False)
+    with pytest.raises(lox.LogValueError, match="was writing when this process was forked"):
+        logger.log(logger.init(7), {"x": 1})
+
+
 def test_shards_log_to_one_run():
     mesh = Mesh(np.array(jax.devices()[:4]), ("d",))
     logger = MemoryLogger()

@@ -667,3 +667,13 @@ def test_a_reduction_counts_on_each_shard_what_happens_there_also_under_vmap(mes
     np.testing.assert_array_equal(last["a"], np.where(happened, parts, np.nan)[None])
     masks = [happened.tolist()] * 2
     assert (last.mask["a"].tolist() if not happened.all() else [masks]) == [masks]
+
+
+def test_a_count_of_two_calls_on_shards_has_their_axis_before_that_of_a_vmap_inside(mesh):
+    def each(x):
+        lox.log({"x": x}, where=x > 0)
+        lox.log({"x": jnp.stack([x, x])}, where=x > 2)
+        return x
+
+    _, logs = lox.spool(sharded(mesh, jax.vmap(each)), reduce="count")(XS)
+    assert logs["x"].tolist() == [[[(x > 0) + (x > 2) for x in shard] for shard in SHARDS.tolist()]]
