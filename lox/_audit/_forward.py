@@ -23,6 +23,9 @@ class Forward(abc.ABC, Generic[F]):
     is_searching = False
     """Whether the facts of a loop are not final yet."""
 
+    most_iterations: int | None = None
+    """How many iterations are looked at until facts are taken as they are, in a domain that has no end."""
+
     @abc.abstractmethod
     def join(self, facts: Sequence[F]) -> F:
         """The fact about a value that is one of several."""
@@ -80,7 +83,7 @@ class Forward(abc.ABC, Generic[F]):
                 outputs = self.inside(step, place, given)
                 before = [given[each] for each in carried]
                 after = [self.join(pair) for pair in zip(before, outputs, strict=False)]
-                if after == before:
+                if after == before or times == self.most_iterations:
                     break
                 for each, old, new in zip(carried, before, after, strict=True):
                     given[each] = self.widen(old, new, times)

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Mapping, Sequence, Set
 
 from lox._audit._checks._randomness._key_arrays import DRAWS, FOLDED, SEEDED, is_key, is_keyed
-from lox._audit._checks._randomness._key_uses import LOOPS, paired
+from lox._audit._forward import Forward
 from lox._audit._location import Location, frames, transformations
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
@@ -67,11 +67,8 @@ class Mark:
         keyed: Whether it depends on the keys among them.
         derived: Whether it is a derivative, or depends on one.
         constant: Whether it is a constant, or a key made of one.
-<<<<<<< HEAD
         past: The lines of what was drawn for all lanes and has any part in it.
-=======
         folded: Whether a constant was folded into such a key.
->>>>>>> 8844fad65bd5c87550873fe723d9dc3b49f08aec
     """
 
     draws: frozenset[Draw] = frozenset()
@@ -96,7 +93,7 @@ class Mark:
         )
 
 
-class Draws:
+class Draws(Forward[Mark]):
     """What is drawn in a program.
 
     Attributes:
@@ -107,6 +104,8 @@ class Draws:
         keyed: Whether anything is drawn from a key among the arguments, or one is returned.
     """
 
+    most_iterations = _MOST_PASSES
+
     def __init__(self, program: Block, locations: Mapping[Step, Location], live: Set[Value]) -> None:
         self._locations, self._live = locations, live
         self.shared: dict[Draw, None] = {}
@@ -115,6 +114,7 @@ class Draws:
         self.copied: dict[Draw, None] = {}
         self.keyed = False
         self._seen: dict[object, list[Mark]] = {}
+        self._mapped, self._looped = False, False
         marks = [Mark(given=not is_keyed(value.aval), keyed=is_keyed(value.aval)) for value in program.inputs]
         results = self._through(program, marks, False, False)
         self.keyed |= any(mark.keyed for mark in results)
@@ -122,8 +122,13 @@ class Draws:
     def _through(self, block: Block, marks: Sequence[Mark], mapped: bool, looped: bool) -> list[Mark]:
         """The marks of the outputs of a block."""
         seen = (block, tuple(marks), mapped, looped)
-        if seen in self._seen:
-            return self._seen[seen]
+        if seen not in self._seen:
+            around = self._mapped, self._looped
+            self._seen[seen] = self._followed(block, marks, mapped, looped)
+            self._mapped, self._looped = around
+        return self._seen[seen]
+
+    def _followed(self, block: Block, marks: Sequence[Mark], mapped: bool, looped: bool) -> list[Mark]:
         known: dict[Value, Mark] = dict(zip(block.inputs, marks, strict=True))
 
         def read(value: Value) -> Mark:
@@ -131,21 +136,32 @@ class Draws:
 
         for step in block.steps:
             names = transformations(step.equation)
-            given = [read(value) for value in step.inputs]
-            inside = mapped or ("vmap" in names and not _differentiates(step))
-            if step.blocks and step.equation.primitive not in _ADDING:
-                found = self._run(step, given, inside, looped)
-            else:
-                found = [self._mark(step, given, inside, looped)] * len(step.outputs)
+            self._mapped = mapped or ("vmap" in names and not _differentiates(step))
+            self._looped = looped
+            found = self.through(step, [read(value) for value in step.inputs])
             if "transpose" in names:
                 found = [dataclasses.replace(mark, derived=True) for mark in found]
             known.update(zip(step.outputs, found, strict=True))
-            if found and found[0].draws and inside and not mapped and _copies(step):
+            if found and found[0].draws and self._mapped and not mapped and _copies(step):
                 lanes = step.outputs[0].shape[0]
                 if _takes_nothing(block, lanes, self._locations[step]):
                     self.copied |= dict.fromkeys(draw for draw in found[0].draws if draw.shared)
-        self._seen[seen] = [read(value) for value in block.outputs]
-        return self._seen[seen]
+        return [read(value) for value in block.outputs]
+
+    def join(self, facts: Sequence[Mark]) -> Mark:
+        return functools.reduce(operator.or_, facts)
+
+    def inside(self, step: Step, place: int, facts: Sequence[Mark]) -> list[Mark]:
+        is_loop = step.ports[place].kind in ("condition", "body")
+        return self._through(step.blocks[place], facts, self._mapped, self._looped or is_loop)
+
+    def transfer(self, step: Step, facts: Sequence[Mark]) -> list[Mark]:
+        if not step.blocks or step.equation.primitive in _ADDING:
+            return [self._mark(step, facts, self._mapped, self._looped)] * len(step.outputs)
+        every = functools.reduce(operator.or_, (dataclasses.replace(mark, draws=frozenset()) for mark in facts), Mark())
+        for block in step.blocks:
+            self._through(block, [every] * len(block.inputs), self._mapped, self._looped)
+        return [every] * len(step.outputs)
 
     def _mark(self, step: Step, given: Sequence[Mark], mapped: bool, looped: bool) -> Mark:
         primitive = step.equation.primitive
@@ -167,17 +183,17 @@ class Draws:
         if primitive in _MIXING or not every.draws or _shrinks(step):
             return plain
         if primitive in _MEETING:
-            self._meet(given, step.inputs)
+            self._meet(step, given, step.inputs)
             if every.given and every.keyed and not (every.derived or looped):
                 size = _size(step.outputs[0])
                 self.beside |= dict.fromkeys(draw for draw in every.draws if draw.constant and draw.size == size > 1)
         elif primitive in _ADDING:  # What is added to some elements has the size of these.
-            self._meet([given[0], given[-1]], [step.inputs[-1]] * 2)
+            self._meet(step, [given[0], given[-1]], [step.inputs[-1]] * 2)
         elif primitive in _JOINING:
             return dataclasses.replace(plain, draws=_joined(step, given))
         return dataclasses.replace(plain, draws=every.draws)
 
-    def _meet(self, given: Sequence[Mark], values: Sequence[Value]) -> None:
+    def _meet(self, step: Step, given: Sequence[Mark], values: Sequence[Value]) -> None:
         for mark in given:
             for draw in mark.draws:
                 for other, value in zip(given, values, strict=True):
@@ -194,41 +210,6 @@ class Draws:
         """Whether a draw masks what a step takes, as dropout does: what a module makes its parameters of does not."""
         is_choice = step.equation.primitive in primitives("select_n") and draw in given[0].draws
         return is_choice and not self._live.isdisjoint(step.outputs)
-
-    def _run(self, step: Step, given: Sequence[Mark], mapped: bool, looped: bool) -> list[Mark]:
-        """The marks of the outputs of a step that runs others."""
-        every = Mark()
-        for mark in given:
-            every = every | dataclasses.replace(mark, draws=frozenset(), constant=False)
-        marks: dict[Value, Mark] = dict(zip(step.inputs, given, strict=True))
-        loops = step.equation.primitive in LOOPS
-        results: list[Mark] | None = None
-        for block in step.blocks:
-            pairs = list(paired(step, block))
-            if len(pairs) != len(block.inputs):
-                self._through(block, [every] * len(block.inputs), mapped, looped or loops)
-                continue
-            inner = [marks[value] for value, _ in pairs]
-            if loops and block is step.blocks[-1]:
-                places = [place for place, (_, role) in enumerate(pairs) if role == "carry"]
-                found = self._repeat(block, inner, places, mapped)
-            else:
-                found = self._through(block, inner, mapped, looped or loops)
-            if len(found) == len(step.outputs):
-                joined = zip(results or found, found, strict=True)
-                results = [one | other for one, other in joined]
-        return results or [every] * len(step.outputs)
-
-    def _repeat(self, block: Block, marks: list[Mark], places: Sequence[int], mapped: bool) -> list[Mark]:
-        """The marks of the outputs of the body of a loop: what one iteration makes goes into the next one."""
-        for _ in range(_MOST_PASSES):
-            before = list(marks)
-            found = self._through(block, marks, mapped, True)
-            for place, mark in zip(places, found, strict=False):
-                marks[place] = marks[place] | mark
-            if marks == before:
-                break
-        return found
 
 
 def _copies(step: Step) -> bool:
