@@ -17,7 +17,7 @@ from lox._audit._audited import Audited
 from lox._audit._ends import Flags, is_boolean, last_name
 from lox._audit._expect import ends_declared_at
 from lox._audit._location import Location, transformations
-from lox._audit._loops import Scan, is_called, scan_of
+from lox._audit._loops import Scan, is_called, loop_of
 from lox._audit._parts import COMPUTED, Part, has_rule, made, of_number, one_of, together
 from lox._audit._program import NAMELESS, Block, Step, Value, is_call
 from lox._audit._rules import primitives
@@ -412,17 +412,6 @@ def _folded(loop: Scan, fold: Fold, outside: Before) -> tuple[list[Part], dict[V
             break
         carry = after
     return results, known
-
-
-def loop_of(step: Step) -> Scan:
-    """A scan, or a while loop as one that scans nothing."""
-    if step.equation.primitive in primitives("scan"):
-        return scan_of(step)
-    body, params = step.blocks[-1], step.equation.params
-    outside, consts = step.inputs[params["cond_nconsts"] :], params["body_nconsts"]
-    pairs = tuple(zip(outside, body.inputs, strict=True))
-    carried = zip(pairs[consts:], body.outputs, strict=True)
-    return Scan(step, body, pairs[:consts], tuple((out, own, new) for (out, own), new in carried), (), ())
 
 
 def _is_backward(audited: Audited, loop: Scan, flags: Flags) -> bool:

@@ -37,12 +37,12 @@ def scans(audited: Audited) -> Iterator[tuple[Scan, Location]]:
     """All scans of a program; `fori_loop` and `map` are such where the number of iterations is known."""
     for step, location in audited.steps:
         if step.equation.primitive in primitives("scan"):
-            yield scan_of(step), location
+            yield loop_of(step), location
 
 
-def scan_of(step: Step) -> Scan:
-    """A step that is a scan, as one."""
-    (region,) = step.regions
+def loop_of(step: Step) -> Scan:
+    """A scan, or a while loop as one that scans nothing."""
+    region = step.regions[-1]
     sides: dict[str, list[tuple[Value, Value]]] = {"in": [], "carry": [], "each": []}
     for outside, inside, role in region.inputs:
         sides[role].append((outside, inside))

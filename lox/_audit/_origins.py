@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
-from lox import _compat
 from lox._audit._label import label_p
 from lox._audit._location import Location
 from lox._audit._program import Step, Value, is_call
@@ -33,10 +32,9 @@ class Origins:
                 for inner, outer in zip(step.blocks[0].inputs, step.inputs, strict=True):
                     self._outside.setdefault(inner, outer)
             elif step.equation.primitive in primitives("scan"):
-                consts, carry = _compat.scan_counts(step.equation.params)
-                pairs = list(zip(step.blocks[0].inputs, step.inputs, strict=True))
-                for inner, outer in (*pairs[:consts], *pairs[consts + carry :]):
-                    self._scanned.setdefault(inner, outer)
+                for outer, inner, role in step.regions[0].inputs:
+                    if role != "carry":
+                        self._scanned.setdefault(inner, outer)
 
     def of(self, value: Value, through: Set[Any] = PASSING, *, loops: bool = False) -> Value:
         """The value that one is, before the calls and the operations of these primitives that it went through.
@@ -70,10 +68,10 @@ class Origins:
             elif maker.equation.primitive in through and maker.inputs:
                 value = maker.inputs[0]
             elif loops and maker.equation.primitive in primitives("scan"):
-                place, carry = maker.outputs.index(value), _compat.scan_counts(maker.equation.params)[1]
-                if place < carry:
+                (slice_,) = (each for each in maker.regions[0].outputs if each.outside is value)
+                if slice_.role == "carry":
                     return value, tuple(calls)
-                value = maker.blocks[0].outputs[place]
+                value = slice_.inside
             else:
                 return value, tuple(calls)
 

@@ -10,15 +10,13 @@ from collections.abc import Iterable, Iterator
 import jax
 import jax.numpy as jnp
 
-from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._checks._loops._stale import stale
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import Location
-from lox._audit._loops import is_called
+from lox._audit._loops import is_called, loop_of
 from lox._audit._needs import read
 from lox._audit._program import Block, Step, Value, is_call
-from lox._audit._rules import primitives
 
 SAME = Kind(
     "LOX208",
@@ -115,35 +113,14 @@ def _carries(audited: Audited) -> list[tuple[Step, Location, dict[str, list[Leaf
 
 def _leaves(step: Step, live: set[Value]) -> Iterator[Leaf]:
     """What a loop carries. JAX takes what is the same for a constant, and keeps its name."""
-    body, params = step.blocks[-1], step.equation.params
-    is_scan = step.equation.primitive in primitives("scan")
-    consts, carries = _compat.scan_counts(params) if is_scan else (params["body_nconsts"], len(step.outputs))
-    inside = body.inputs[consts : consts + carries]
-    needed = _needed(step, inside, live)
-    for value in body.inputs[:consts]:
+    loop = loop_of(step)
+    for _, value in loop.consts:
         if value.name:
             yield Leaf(value.name, value, changes=False, is_read=True)
-    for index, value in enumerate(inside):
+    asked = [[each.inside for each in region.carried] for region in step.regions]  # Also of a condition.
+    for (_, value, after), outside, *inside in zip(loop.carry, step.outputs, *asked, strict=False):
         if value.name:
-            yield Leaf(value.name, value, _passed(body.outputs[index]) is not value, index in needed)
-
-
-def _needed(step: Step, inside: tuple[Value, ...], live: set[Value]) -> set[int]:
-    """The places of what is carried that something outside of the loop, its condition or its effects depend on."""
-    body = step.blocks[-1]
-    results = {own for own, outside in zip(body.outputs, step.outputs, strict=True) if outside in live}
-    needed = {index for index, outside in enumerate(step.outputs[: len(inside)]) if outside in live}
-    if len(step.blocks) > 1:
-        condition = step.blocks[0]
-        asked = read(condition)
-        own = condition.inputs[step.equation.params["cond_nconsts"] :]
-        needed |= {index for index, value in enumerate(own) if value in asked}
-    while True:
-        used = read(body, results | {body.outputs[index] for index in needed})
-        more = {index for index, value in enumerate(inside) if value in used} - needed
-        if not more:
-            return needed
-        needed |= more
+            yield Leaf(value.name, value, _passed(after) is not value, not live.isdisjoint((outside, *inside)))
 
 
 def _parts(leaves: Iterable[Leaf]) -> dict[str, list[Leaf]]:

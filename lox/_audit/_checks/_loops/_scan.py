@@ -148,13 +148,13 @@ def forever(audited: Audited) -> Iterator[Finding | Held]:
     for step, location in audited.steps:
         if step.equation.primitive not in primitives("while"):
             continue
-        condition, body = step.blocks
-        used, params = read(condition), step.equation.params
-        asked = [place for place, value in enumerate(condition.inputs) if value in used]
-        if any(inner.equation.effects for inner in condition.steps):  # Such as reading a ref.
+        condition, body = step.regions
+        used = read(condition.block)
+        if any(inner.equation.effects for inner in condition.block.steps):  # Such as reading a ref.
             continue
-        carried = [place - params["cond_nconsts"] for place in asked if place >= params["cond_nconsts"]]
-        if all(body.outputs[place] is body.inputs[params["body_nconsts"] + place] for place in carried):
+        asked = [each.inside in used for each in condition.carried]
+        carried = zip(asked, body.carried, body.block.outputs, strict=True)
+        if all(before.inside is after for is_asked, before, after in carried if is_asked):
             yield FOREVER.at(
                 location,
                 "The body of a while loop returns unchanged what its condition reads: it runs forever or not at all.",

@@ -9,11 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._facts import Interval, of_dtype
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import is_users
+from lox._audit._loops import scans
 from lox._audit._origins import PASSING, Origins
 from lox._audit._program import Step, Value
 from lox._audit._ranges import exact_range
@@ -110,11 +110,9 @@ def _terms(step: Step) -> int:
 
 def counters(audited: Audited) -> Iterator[Finding | Held]:
     """LOX801: what each iteration of a scan adds to a small integer does not fit at the end."""
-    for step, around in audited.of("scan"):
-        consts, carry = _compat.scan_counts(step.equation.params)
-        (body,), length = step.blocks, step.equation.params["length"]
-        before = zip(step.inputs[consts : consts + carry], body.inputs[consts : consts + carry], strict=True)
-        for (outside, inside), after in zip(before, body.outputs[:carry], strict=True):
+    for scan, around in scans(audited):
+        length = scan.step.equation.params["length"]
+        for outside, inside, after in scan.carry:
             if not is_integer(inside) or inside.aval.dtype.itemsize > 2 or not isinstance(length, int):
                 continue
             added, start, dtype = _added(inside, after, audited.origins), outside.fact.range, inside.aval.dtype

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import jax
 
-from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._checks._numerics._integers import is_float
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import Location
+from lox._audit._loops import scans
 from lox._audit._origins import Origins
 from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
@@ -54,13 +54,11 @@ def stalls(audited: Audited) -> Iterator[Finding | Held]:
 
 def _scans(audited: Audited) -> Iterator[Finding | Held]:
     origins = audited.origins
-    for step, location in audited.of("scan"):
-        consts, carry = _compat.scan_counts(step.equation.params)
-        (body,) = step.blocks
-        for before, after in zip(body.inputs[consts : consts + carry], body.outputs[:carry], strict=True):
+    for scan, location in scans(audited):
+        for _, before, after in scan.carry:
             added = _added(after, before, origins) if is_float(before) else None
             if added is not None:
-                length = step.equation.params["length"]
+                length = scan.step.equation.params["length"]
                 where = audited.lines.get(added, location)
                 yield from _stalls(before, length, where, f"A carry of a scan that adds up {length} numbers")
 

@@ -14,6 +14,7 @@ from lox._audit._checks._results._dropped import statements
 from lox._audit._checks._results._replaced import found as old_ones
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import is_users, transformations
+from lox._audit._loops import loop_of
 from lox._audit._origins import PASSING
 from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
@@ -110,11 +111,7 @@ def _outside(audited: Audited) -> dict[Value, Value]:
     """What the values that all iterations of a loop get are outside of it."""
     found: dict[Value, Value] = {}
     for step, _ in audited.of("scan", "while"):
-        params, body = step.equation.params, step.blocks[-1]
-        given = step.inputs[len(step.inputs) - len(body.inputs) :]
-        is_scan = step.equation.primitive in primitives("scan")
-        consts = _compat.scan_counts(params)[0] if is_scan else params["body_nconsts"]
-        found.update(zip(body.inputs[:consts], given[:consts], strict=True))
+        found.update((inside, outside) for outside, inside in loop_of(step).consts)
     return found
 
 
