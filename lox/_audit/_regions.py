@@ -53,6 +53,9 @@ class Ports:
 def ports_of(equation: Any) -> tuple[Ports, ...]:
     """How what an equation runs is wired: of a while loop the condition and the body, of others as JAX has them."""
     primitive, params = equation.primitive, equation.params
+    inner = list(jaxprs_in(params)) if params else []
+    if not inner:
+        return ()
     taken, given = len(equation.invars), len(equation.outvars)
     if primitive in primitives("scan"):
         consts, carry = _compat.scan_counts(params)
@@ -68,7 +71,6 @@ def ports_of(equation: Any) -> tuple[Ports, ...]:
     if primitive in primitives("cond"):
         inputs, outputs = _ports((taken, "in"))[1:], _ports((given, "out"))
         return tuple(Ports("branch", branch, inputs, outputs) for branch in params["branches"])
-    inner = list(jaxprs_in(params))
     if len(inner) == 1 and _is_called(equation, inner[0]):
         return (Ports("call", inner[0], _ports((taken, "in")), _ports((given, "out"))),)
     return tuple(Ports("apart", jaxpr) for jaxpr in inner)

@@ -54,6 +54,6 @@ def with_origins(audited: Audited) -> Audited | None:
         return None
     facts = [unknown(value.aval) for value in audited.program.inputs]
     captured = audited.captured
-    program = _Walk().block(captured.name, captured.jaxpr, facts, captured.arguments)
+    program = _Walk(ranges=False).block(captured.name, captured.jaxpr, facts, captured.arguments)
     name_values(program)
     return dataclasses.replace(audited, program=program)

@@ -33,10 +33,16 @@ MOST_ITERATIONS = 8
 
 
 class Walk(Forward[Fact]):
-    """Goes through programs. What was seen of a jaxpr with the same facts is not looked at again."""
+    """Goes through programs. What was seen of a jaxpr with the same facts is not looked at again.
 
-    def __init__(self, failures: list[Finding] | None = None) -> None:
+    Args:
+        failures: Gets a finding for each operation about which nothing is known as a rule of lox failed.
+        ranges: Whether ranges are followed, and not the meaning of axes alone.
+    """
+
+    def __init__(self, failures: list[Finding] | None = None, ranges: bool = True) -> None:
         self._failures = [] if failures is None else failures
+        self._ranges = ranges
         self._seen: dict[Any, Block] = {}
         self._times: Counter[Any] = Counter()
         self._constants: dict[int, Fact] = {}  # By identity: the jaxprs keep them.
@@ -120,7 +126,8 @@ class Walk(Forward[Fact]):
     def _facts(self, step: Step) -> list[Fact]:
         """What the rules know of the outputs of a step: what the types tell where a rule fails."""
         with _failures.reported(f"The rule of '{step.equation.primitive.name}'", self._failures):
-            return list(map(Fact, labels_of(step), range_of(step)))
+            labels = labels_of(step)
+            return list(map(Fact, labels, range_of(step) if self._ranges else [ANY] * len(labels)))
         return [unknown(var.aval) for var in step.equation.outvars]
 
 
