@@ -22,6 +22,7 @@ from runs import name_of
 
 import lox
 from lox.loggers import Logger, MemoryLogger, MultiLogger, SaveLogger, TensorBoardLogger
+from lox.loggers._cards import Files
 from lox.loggers._experiment import Experiment
 
 RUN = name_of(7)
@@ -540,6 +541,12 @@ def test_a_logger_that_cannot_go_on_keeps_no_other_from_it(tmp_path):
     with pytest.raises(lox.StorageError, match="cannot be read"):
         logger.close()
     assert lox.load(tmp_path / "b")[f"x/{RUN}"]["x"].tolist() == [0, 1]
+
+
+def test_an_experiment_ends_where_it_is_known_when_its_logger_is_closed(tmp_path, monkeypatch):
+    ended = []
+    monkeypatch.setattr(Files, "end", lambda place, name: ended.append(name))
+    assert [write(tmp_path, [0])] == ended
 
 
 def test_a_logger_of_ones_own_has_experiments_too():

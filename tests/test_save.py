@@ -662,6 +662,20 @@ def test_logs_that_do_not_fit_together_are_not_saved(tmp_path, part):
     assert not (tmp_path / "run").exists()
 
 
+def test_of_numbers_that_are_cut_and_do_not_increase_it_is_told_that_they_are_cut(tmp_path):
+    with SaveLogger(tmp_path) as logger:
+        run = logger.init(7)
+        for value in (np.zeros(()), np.zeros(2), np.zeros(()), np.zeros(2), np.zeros(())):
+            logger.log(run, {"x": value})
+            logger.flush()
+    file = min(tmp_path.rglob("@@order.npy"))
+    numbers = np.load(file)
+    numbers[1, 1] = numbers[0, 1]
+    file.write_bytes((file.read_bytes()[: -numbers.nbytes] + numbers.tobytes())[:-8])
+    with pytest.raises(lox.StorageError, match="is damaged: it has 2 whole entries of 3"):
+        lox.load(tmp_path)
+
+
 def test_what_stands_in_the_place_of_a_column_is_an_error(tmp_path):
     lox.save(logs_of({"x": [1.0]}), tmp_path / "run")
     column = tmp_path / "run" / TABLE / "x.npy"
