@@ -155,6 +155,16 @@ class Region(NamedTuple):
         return [crossed for crossed in self.inputs if crossed.role == "carry"]
 
 
+def blocks_in(program: Block) -> list[Block]:
+    """A program and all that it runs, each once."""
+    found, left = {program: None}, [program]
+    while left:
+        inner = [each for step in left.pop().steps for each in step.blocks if each not in found]
+        found.update(dict.fromkeys(inner))
+        left += inner
+    return list(found)
+
+
 def is_call(step: Step) -> bool:
     """Whether a step does nothing but what is inside, once."""
     return bool(step.ports) and step.ports[0].kind == "call"

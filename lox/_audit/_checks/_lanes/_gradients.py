@@ -9,7 +9,7 @@ from lox._audit._audited import Audited
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import transformations
 from lox._audit._loops import reached
-from lox._audit._program import Block, Step, Value, is_call
+from lox._audit._program import Block, Step, Value, blocks_in, is_call
 from lox._audit._rules import primitives
 from lox._audit._varying import SUMS, axes_of, manual_axes
 
@@ -32,7 +32,7 @@ _SCALING = SUMS | primitives("div", "convert_element_type", "squeeze", "reshape"
 def own(audited: Audited) -> Iterator[Finding | Held]:
     """LOX306: a loss is summed over an axis, its gradient moves parameters, and nothing else goes over this axis."""
     for block, axis in _scopes(audited):
-        blocks = _blocks(block)
+        blocks = blocks_in(block)
         over = [step for each in blocks for step in each.steps if axis in _axes(step)]
         losses = [step for step in over if _is_of_loss(step)]
         if not losses:
@@ -54,7 +54,7 @@ def _scopes(audited: Audited) -> Iterator[tuple[Block, str | int]]:
     for step, _ in audited.steps:
         if step.equation.primitive is _compat.shard_map_p:
             yield from ((step.blocks[0], axis) for axis in sorted(manual_axes(step.equation)) if _is_split(step, axis))
-    for block in _blocks(audited.program) if audited.has("psum", "psum_invariant") else ():
+    for block in blocks_in(audited.program) if audited.has("psum", "psum_invariant") else ():
         for place in {axis for step in block.steps for axis in _axes(step) if isinstance(axis, int)}:
             yield block, place
 
@@ -63,17 +63,6 @@ def _is_split(step: Step, axis: str) -> bool:
     """Whether each shard returns arrays of its own; what is declared the same on all is another matter."""
     results = zip(step.blocks[0].outputs, step.equation.params["out_specs"], strict=True)
     return all(axis in axes_of(spec) for value, spec in results if value.shape)
-
-
-def _blocks(program: Block) -> list[Block]:
-    """A block and all that it runs, each once."""
-    found = {program: None}
-    left = [program]
-    while left:
-        inner = [each for step in left.pop().steps for each in step.blocks if each not in found]
-        found.update(dict.fromkeys(inner))
-        left += inner
-    return list(found)
 
 
 def _axes(step: Step) -> tuple[str | int, ...]:

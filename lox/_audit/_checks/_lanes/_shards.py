@@ -10,7 +10,7 @@ from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import Location, transformations
-from lox._audit._program import Block, Step, Value
+from lox._audit._program import Step, Value, blocks_in
 from lox._audit._rules import primitives
 from lox._audit._varying import SUMS, Around, Seen, Shards, State, axes_of, manual_axes, named_axes
 
@@ -157,7 +157,7 @@ def dropped(audited: Audited) -> Iterator[Finding | Held]:
     """LOX304: what a collective returns is dropped."""
     locations = audited.lines
     found: dict[tuple[Location, str], list[str]] = {}
-    for block in _blocks(audited.program):
+    for block in blocks_in(audited.program):
         live: set[Value] = set(block.outputs)
         for step in reversed(block.steps):
             collective = _COLLECTIVES.get(step.equation.primitive)
@@ -221,18 +221,6 @@ def _before(value: Value, through: Set[Any]) -> Value:
     while value.maker is not None and value.maker.equation.primitive in through:
         value = next((each for each in value.maker.inputs if _constant(each) is None), value.maker.inputs[0])
     return value
-
-
-def _blocks(program: Block) -> list[Block]:
-    """A program and all that it runs, each once."""
-    found: dict[Block, None] = {}
-    left = [program]
-    while left:
-        block = left.pop()
-        if block not in found:
-            found[block] = None
-            left += [inner for step in block.steps for inner in step.blocks]
-    return list(found)
 
 
 def _text(value: Value) -> str:

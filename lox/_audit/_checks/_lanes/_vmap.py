@@ -13,7 +13,7 @@ from lox._audit._checks._lanes._shards import MULTIPLIED
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import is_internal, transformations
 from lox._audit._origins import LAID_OUT, axes_before
-from lox._audit._program import Block, Step, Value
+from lox._audit._program import Block, Step, Value, blocks_in
 from lox._audit._rules import primitives
 from lox._audit._sources import names_in_calls
 from lox._compat import _tracebacks as tracebacks
@@ -214,8 +214,7 @@ def _used(block: Block, known: dict[Block, list[bool]]) -> list[bool]:
 
 def _is_of_arguments(value: Value, audited: Audited) -> bool:
     """Whether a value is computed from an input of a block, and not from constants alone."""
-    inputs = {audited.program, *(block for step, _ in audited.steps for block in step.blocks)}
-    given = {each for block in inputs for each in block.inputs}
+    given = {each for block in blocks_in(audited.program) for each in block.inputs}
     seen, left = set(), [value]
     while left:
         each = left.pop()
