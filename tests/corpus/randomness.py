@@ -205,6 +205,28 @@ def two_evaluations_with_the_same_noise_on_purpose(key, state):
     return up - down
 
 
+def _two_layers(key):
+    first, second = jax.random.split(key)
+    return {"first": jax.random.normal(first, (3, 8)), "second": jax.random.normal(second, (8, 1))}
+
+
+@wrong("LOX701", KEY)
+def twin_critics_that_begin_alike(key):
+    left_critic = _two_layers(key)
+    right_critic = _two_layers(key)
+    return {"left": left_critic, "right": right_critic}
+
+
+@right("LOX701", KEY)
+def a_target_network_that_begins_as_its_critic(key):
+    critic = _two_layers(key)
+    target_critic = dict(
+        params=_two_layers(key),
+        rate=0.005,
+    )
+    return {"critic": critic, "target_critic": target_critic}
+
+
 @right("LOX701", KEY, f32(8), f32(4, 8))
 def a_loss_and_its_gradient_with_the_same_dropout(key, w, x):
     def loss(w):
