@@ -251,7 +251,7 @@ def a_batch_that_is_shuffled_and_gets_noise_by_one_key(key, x, y):
 @wrong("LOX701", KEY, f32(8), f32(4, 8))
 def a_gradient_and_its_product_with_the_hessian_with_one_dropout(key, w, x):
     def gradient(w):
-        return jax.grad(lambda w: _dropout(key, x * w).mean())(w)
+        return jax.grad(lambda w: _dropout(key, jnp.tanh(x * w)).mean())(w)
 
     first = gradient(w)
     return first, jax.jvp(gradient, (w,), (first,))[1]
@@ -305,6 +305,20 @@ def a_search_that_samples_the_same_candidate(key, start):
         return jnp.where(jnp.sum(candidate**2) < jnp.sum(best**2), candidate, best)
 
     return jax.lax.while_loop(worse, body, start)
+
+
+def _minibatch(key, data):
+    return data[jax.random.choice(key, data.shape[0], (8,), replace=False)]
+
+
+@right("LOX702", KEY, f32(64, 3))
+def minibatches_beside_one_that_is_drawn_for_its_shape(key, data):
+    def step(last, each):
+        like = jnp.zeros_like(_minibatch(jax.random.key(0), data))
+        batch = jax.lax.cond(last.sum() > 0, lambda: _minibatch(each, data), lambda: like)
+        return batch, last.mean()
+
+    return jax.lax.scan(step, data[:8], jax.random.split(key, 50))[1]
 
 
 @right("LOX702", KEY, f32(4))
