@@ -307,6 +307,15 @@ def a_search_that_samples_the_same_candidate(key, start):
     return jax.lax.while_loop(worse, body, start)
 
 
+@right("LOX702", KEY, f32(4))
+def a_random_walk_over_keys(key, x):
+    def step(x, key):
+        x = x + jax.random.normal(key, x.shape)
+        return x, x
+
+    return jax.lax.scan(step, x, jax.random.split(key, 10))[1]
+
+
 def _minibatch(key, data):
     return data[jax.random.choice(key, data.shape[0], (8,), replace=False)]
 
@@ -319,15 +328,6 @@ def minibatches_beside_one_that_is_drawn_for_its_shape(key, data):
         return batch, last.mean()
 
     return jax.lax.scan(step, data[:8], jax.random.split(key, 50))[1]
-
-
-@right("LOX702", KEY, f32(4))
-def a_random_walk_over_keys(key, x):
-    def step(x, key):
-        x = x + jax.random.normal(key, x.shape)
-        return x, x
-
-    return jax.lax.scan(step, x, jax.random.split(key, 10))[1]
 
 
 @right("LOX702", OLD_KEY, f32(8, 3))
