@@ -481,6 +481,25 @@ def a_few_epochs_that_print(state, epochs):
     return jax.lax.scan(epoch, state, epochs)[0]
 
 
+@right("LOX415", f32(4), f32(200, 128, 4))
+def updates_that_print_after_a_rollout_each(state, forces):
+    def update(state, force):
+        state, reached = jax.lax.scan(lambda s, f: (s + 0.01 * f, s.sum()), state, force)
+        jax.debug.print("reached {}", reached.mean())
+        return state, None
+
+    return jax.lax.scan(update, state, forces)[0]
+
+
+@wrong("LOX415", f32(4), f32(200, 128, 4))
+def rollouts_that_print_at_each_step(state, forces):
+    def step(state, force):
+        jax.debug.print("state {}", state)
+        return state + 0.01 * force, None
+
+    return jax.lax.scan(lambda s, f: jax.lax.scan(step, s, f), state, forces)[0]
+
+
 @wrong("LOX416", f32(128 * 128), i32(32))
 def a_batch_of_a_dataset_that_is_closed_over(w, index):
     return (jnp.asarray(DATASET)[index] @ w).mean()

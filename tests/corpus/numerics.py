@@ -673,6 +673,22 @@ def logistic_loss_by_hand_without_overflow(logits, labels):
     return (jnp.maximum(-margin, 0) + jnp.log1p(jnp.exp(-jnp.abs(margin)))).mean() + softplus.mean()
 
 
+def _cross_entropy(logits, labels, toward):
+    is_positive = logits >= jnp.zeros_like(logits)
+    size = jnp.where(is_positive, *toward)
+    return jnp.where(is_positive, logits, 0) - logits * labels + jnp.log1p(jnp.exp(size))
+
+
+@wrong("LOX811", f32(8), f32(8))
+def a_cross_entropy_by_the_size_of_its_logits(logits, labels):
+    return _cross_entropy(logits, labels, (logits, -logits)).mean()
+
+
+@right("LOX811", f32(8), f32(8))
+def a_cross_entropy_by_the_negative_size_of_its_logits(logits, labels):
+    return _cross_entropy(logits, labels, (-logits, logits)).mean()
+
+
 @wrong("LOX811", f32(100, 6))
 def evidence_by_the_mean_of_likelihoods(log_likelihoods):
     return jnp.log(jnp.mean(jnp.exp(log_likelihoods), axis=0)).sum()

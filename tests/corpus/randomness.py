@@ -205,6 +205,28 @@ def two_evaluations_with_the_same_noise_on_purpose(key, state):
     return up - down
 
 
+def _two_layers(key):
+    first, second = jax.random.split(key)
+    return {"first": jax.random.normal(first, (3, 8)), "second": jax.random.normal(second, (8, 1))}
+
+
+@wrong("LOX701", KEY)
+def twin_critics_that_begin_alike(key):
+    left_critic = _two_layers(key)
+    right_critic = _two_layers(key)
+    return {"left": left_critic, "right": right_critic}
+
+
+@right("LOX701", KEY)
+def a_target_network_that_begins_as_its_critic(key):
+    critic = _two_layers(key)
+    target_critic = dict(
+        params=_two_layers(key),
+        rate=0.005,
+    )
+    return {"critic": critic, "target_critic": target_critic}
+
+
 @right("LOX701", KEY, f32(8), f32(4, 8))
 def a_loss_and_its_gradient_with_the_same_dropout(key, w, x):
     def loss(w):
@@ -229,7 +251,7 @@ def a_batch_that_is_shuffled_and_gets_noise_by_one_key(key, x, y):
 @wrong("LOX701", KEY, f32(8), f32(4, 8))
 def a_gradient_and_its_product_with_the_hessian_with_one_dropout(key, w, x):
     def gradient(w):
-        return jax.grad(lambda w: _dropout(key, x * w).mean())(w)
+        return jax.grad(lambda w: _dropout(key, jnp.tanh(x * w)).mean())(w)
 
     first = gradient(w)
     return first, jax.jvp(gradient, (w,), (first,))[1]
@@ -292,6 +314,20 @@ def a_random_walk_over_keys(key, x):
         return x, x
 
     return jax.lax.scan(step, x, jax.random.split(key, 10))[1]
+
+
+def _minibatch(key, data):
+    return data[jax.random.choice(key, data.shape[0], (8,), replace=False)]
+
+
+@right("LOX702", KEY, f32(64, 3))
+def minibatches_beside_one_that_is_drawn_for_its_shape(key, data):
+    def step(last, each):
+        like = jnp.zeros_like(_minibatch(jax.random.key(0), data))
+        batch = jax.lax.cond(last.sum() > 0, lambda: _minibatch(each, data), lambda: like)
+        return batch, last.mean()
+
+    return jax.lax.scan(step, data[:8], jax.random.split(key, 50))[1]
 
 
 @right("LOX702", OLD_KEY, f32(8, 3))

@@ -884,6 +884,25 @@ def simulation_that_fills_in_forces(forces, state):
     return jax.lax.fori_loop(0, 100, lambda i, s: 0.9 * s + forces.at[i].get(mode="fill", fill_value=0), state)
 
 
+def _filtered(transitions, likelihoods):
+    def step(predicted, t):
+        filtered = predicted * likelihoods[t]
+        filtered = filtered / (filtered.sum() + 1e-8)
+        return filtered @ transitions[t], filtered
+
+    return jax.lax.scan(step, jnp.ones(3) / 3, jnp.arange(10))
+
+
+@wrong("LOX212", f32(9, 3, 3), f32(10, 3))
+def a_filter_that_returns_a_prediction_after_the_last_transition(transitions, likelihoods):
+    return _filtered(transitions, likelihoods)
+
+
+@right("LOX212", f32(9, 3, 3), f32(10, 3))
+def a_filter_that_drops_the_prediction_after_the_last_transition(transitions, likelihoods):
+    return _filtered(transitions, likelihoods)[1]
+
+
 @right("LOX212", f32(8, 100), f32(5))
 def moving_average_of_what_is_padded(series, weights):
     def smooth(series):

@@ -44,14 +44,19 @@ DONATED = Kind(
     "Each donated argument was followed to its later uses.",
 )
 
+_CALLS = ("pure_callback", "io_callback", "debug_callback", "debug_print")
 MANY = 100
-"""From how many iterations on a loop is one in which a call of the host counts."""
+"""From how many iterations on a loop is one in which a call of the host counts.
+
+In a loop whose iterations have so many of their own, as an update after a rollout, it does not.
+"""
 LARGE_BYTES = 16 * 2**20
 
 
 def called_back(audited: Audited) -> Iterator[Finding | Held]:
     """LOX415: the host is called in each iteration of a loop that is long, or as long as a condition holds."""
     seen: set[tuple[Block, str]] = set()
+    calls = audited.has(*_CALLS)
 
     def inside(block: Block, loop: str, around: Location) -> Iterator[Finding | Held]:
         if (block, loop) in seen:
@@ -60,10 +65,7 @@ def called_back(audited: Audited) -> Iterator[Finding | Held]:
         for step in block.steps:
             equation = step.equation
             location = locate(equation, around)
-            if (
-                equation.primitive in primitives("pure_callback", "io_callback", "debug_callback", "debug_print")
-                and loop
-            ):
+            if equation.primitive in primitives(*_CALLS) and loop:
                 yield CALLED_BACK.at(
                     location, f"'{equation.primitive.name}' calls the host in each iteration of {loop}."
                 )
@@ -78,10 +80,24 @@ def called_back(audited: Audited) -> Iterator[Finding | Held]:
                 yield CALLED_BACK.fine(location)
             elif equation.primitive in primitives("cond"):
                 within = ""
+            if calls and within != loop and max(map(_iterations, step.blocks)) >= MANY:
+                within = ""
             for inner in step.blocks:
                 yield from inside(inner, within, location)
 
     return inside(audited.program, "", NOWHERE)
+
+
+def _iterations(block: Block) -> int:
+    """How many iterations the longest scan in a block has, with those of the scans around it in the block."""
+    return max(
+        (
+            max(map(_iterations, step.blocks)) * step.equation.params.get("length", 1)
+            for step in block.steps
+            if step.blocks
+        ),
+        default=1,
+    )
 
 
 def large(audited: Audited) -> Iterator[Finding | Held]:

@@ -85,7 +85,7 @@ def beyond(audited: Audited) -> Iterator[Finding | Held]:
             most, size = max(read.positions[0], read.positions[-1]), read.array.shape[read.axis]
             if most + read.size <= size:
                 yield BEYOND.fine(location)
-            elif not found.is_guarded and location not in seen:
+            elif not found.is_guarded and location not in seen and not _is_dropped(audited, scan, read):
                 seen.add(location)
                 text = _outside(scan, read.array).text
                 what = f"element {most}" if read.size == 1 else f"elements {most} to {most + read.size - 1}"
@@ -94,6 +94,22 @@ def beyond(audited: Audited) -> Iterator[Finding | Held]:
                     f"A loop of {scan.step.equation.params['length']} iterations reads up to {what} along axis "
                     f"{read.axis} of {text}: beyond the end, JAX reads what is last instead.",
                 )
+
+
+def _is_dropped(audited: Audited, scan: Scan, read: Read) -> bool:
+    """Whether only the last iteration reads beyond, for a carry whose last value nothing takes."""
+    beyond = [at for at in read.positions if at + read.size > read.array.shape[read.axis]]
+    if beyond != [read.positions[-1]]:
+        return False
+    results = dict(zip(scan.body.outputs, scan.step.outputs, strict=True))
+    reached: set[Value] = set()
+    waiting = list(read.step.outputs)
+    while waiting:
+        names = audited.users.names(waiting.pop()) - reached
+        reached |= names
+        waiting += (output for name in names for step in audited.users.of(name) for output in step.outputs)
+    ends = reached & results.keys()
+    return bool(ends) and not any(results[end] in audited.live for end in ends)
 
 
 def declared_length(audited: Audited) -> Iterator[Finding | Held]:

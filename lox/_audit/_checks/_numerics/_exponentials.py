@@ -46,6 +46,7 @@ SCALING = primitives("add", "mul", "div", "max")
 _ELEMENTWISE = FLOWS | primitives("mul", "div", "neg", "select_n", "add", "min", "max", "slice", "concatenate", "pad")
 PARTS = primitives("gather", "slice", "dynamic_slice")
 _TAKEN_ALONG = FLOWS | primitives("mul", "neg", "add", "sub", "dot_general")
+_COMPARED = primitives("lt", "le", "gt", "ge")
 _SHIFTS = primitives("sub", "reduce_max")
 
 
@@ -146,7 +147,7 @@ def made_by(value: Value, among: Set[Any]) -> Step | None:
 
 def _overflows(exponents: Value, origins: Origins) -> bool:
     """Whether nothing bounds what is exponentiated: neither its range, nor that something was subtracted from it."""
-    if exponents.fact.range.high < _largest(exponents):
+    if _most(exponents, origins) < _largest(exponents):
         return False
     seen: set[Value] = set()
     waiting = [exponents]
@@ -160,6 +161,29 @@ def _overflows(exponents: Value, origins: Origins) -> bool:
         if value.maker.equation.primitive in _ELEMENTWISE:
             waiting += value.maker.inputs
     return True
+
+
+def _most(value: Value, origins: Origins) -> float:
+    """The greatest number that a value may be, also where it is chosen by a comparison, as -|x| is by x's sign."""
+    choice, known = made_by(value, primitives("select_n")), value.fact.range.high
+    asked = made_by(origins.of(choice.inputs[0], FLOWS), _COMPARED) if choice is not None else None
+    if choice is None or asked is None or len(choice.inputs) != 3:
+        return known
+    one, other = (origins.of(side, FLOWS) for side in asked.inputs)
+    greater, less = (other, one) if asked.equation.primitive in primitives("lt", "le") else (one, other)
+    otherwise, then = (origins.of(case, FLOWS) for case in choice.inputs[1:])
+    mosts = _most_beside(otherwise, less, greater, origins), _most_beside(then, greater, less, origins)
+    return min(known, max(mosts))
+
+
+def _most_beside(value: Value, greater: Value, less: Value, origins: Origins) -> float:
+    """The greatest number that a value may be where one number is greater than another."""
+    known, negated = value.fact.range.high, made_by(value, primitives("neg"))
+    if value is less:
+        return min(known, greater.fact.range.high)
+    if negated is not None and origins.of(negated.inputs[0], FLOWS) is greater:
+        return min(known, -less.fact.range.low)
+    return known
 
 
 def _largest(exponents: Value) -> float:

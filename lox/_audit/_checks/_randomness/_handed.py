@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Collection, Iterator
 
 from lox._audit._location import Frame
@@ -23,7 +24,7 @@ def handed_on(place: Frame, line: int, count: int) -> Collection[int]:
     if not found:
         return ()
     function = found[0][0]
-    around = {inner: outer for outer in ast.walk(function) for inner in ast.iter_child_nodes(outer)}
+    around = _around(function)
     calls = [node for node in around if isinstance(node, ast.Call) and node.lineno == line and _is_split(node)]
     outer = around[calls[0]] if len(calls) == 1 else None
     if isinstance(outer, ast.Expr):
@@ -41,6 +42,22 @@ def handed_on(place: Frame, line: int, count: int) -> Collection[int]:
     return range(count)
 
 
+@functools.lru_cache(maxsize=32)
+def _around(function: Function) -> dict[ast.AST, ast.AST]:
+    """What each part of a function is in."""
+    return {inner: outer for outer in ast.walk(function) for inner in ast.iter_child_nodes(outer)}
+
+
+@functools.lru_cache(maxsize=32)
+def _names(function: Function) -> dict[str, list[ast.Name]]:
+    """The places of a function where each name is."""
+    found: dict[str, list[ast.Name]] = {}
+    for node in _around(function):
+        if isinstance(node, ast.Name):
+            found.setdefault(node.id, []).append(node)
+    return found
+
+
 def _is_split(call: ast.Call) -> bool:
     return getattr(call.func, "attr", getattr(call.func, "id", "")) == "split"
 
@@ -56,7 +73,7 @@ def _chosen(node: ast.AST, count: int) -> Collection[int]:
 
 def _reads(function: Function, name: str, after: ast.Assign, around: dict[ast.AST, ast.AST]) -> Iterator[ast.Name]:
     """Where a name is read that was assigned, before it is again; in a loop and by a function in this one, anywhere."""
-    nodes = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == name]
+    nodes = _names(function).get(name, [])
     own = {*ast.walk(after)}
     again = [node.lineno for node in nodes if isinstance(node.ctx, ast.Store) and node.lineno > after.lineno]
     looped = not {ast.For, ast.While}.isdisjoint(_kinds_around(after, around))

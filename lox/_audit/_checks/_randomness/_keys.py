@@ -165,7 +165,8 @@ class Keys:
     def _follow(self, step: Step) -> None:
         primitive = step.equation.primitive
         if step.blocks:
-            self._run(step)
+            if self._is_live(step):
+                self._run(step)
         elif primitive in USES:
             lanes = self.of(step.inputs[0])
             if lanes and self._is_live(step):
@@ -188,7 +189,7 @@ class Keys:
             self._choose(step)
 
     def _is_live(self, step: Step) -> bool:
-        return self.flow.live is None or not self.flow.live.isdisjoint(step.outputs)
+        return self.flow.live is None or bool(step.equation.effects) or not self.flow.live.isdisjoint(step.outputs)
 
     def _choose(self, step: Step) -> None:
         """Marks the keys that those were split of among which a value chooses."""

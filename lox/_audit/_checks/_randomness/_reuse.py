@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Set
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from lox._audit._checks._randomness._draws import Draws
 from lox._audit._checks._randomness._key_arrays import USES, is_key, is_keyed
 from lox._audit._checks._randomness._key_uses import Reuse, Use
 from lox._audit._checks._randomness._keys import KeyFlow, flow_of
+from lox._audit._files import syntax
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE, Location, column_of, is_internal, transformations
 from lox._audit._program import Block, Step, is_call
@@ -68,6 +70,9 @@ RETURNED = Kind(
     "The random keys that are returned are new.",
     "The keys among the results were followed back to their uses.",
 )
+
+_COPIES = {"target", "teacher", "ema", "old", "slow", "frozen", "reference", "ref"}
+"""Words in the names of networks that begin as copies of others."""
 
 
 class _Frame(NamedTuple):
@@ -213,7 +218,34 @@ def _compared(reuse: Reuse) -> tuple[Kind, Location, Location] | None:
         return None if _is_drawn_by(reuse, tracebacks.PAIRED_DRAWS) else (REUSED, first.location, second.location)
     if len(differentiated) > 1 or not _is_own(first):  # A loss and its gradient; a library that does so on purpose.
         return None
+    if _is_for_copy(first.location) != _is_for_copy(second.location):
+        return None
     return AGAIN, first.location, second.location
+
+
+def _is_for_copy(location: Location) -> bool:
+    """Whether what is computed in a line is given a name of a network that begins as a copy."""
+    return any(
+        not _COPIES.isdisjoint(name.lower().split("_"))
+        for node in ast.walk(syntax(location.file))
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.keyword)
+        and node.value is not None
+        and node.lineno <= location.line <= (node.end_lineno or 0)
+        for name in _names(node)
+    )
+
+
+def _names(node: ast.Assign | ast.AnnAssign | ast.keyword) -> list[str]:
+    """The names that a value is given."""
+    if isinstance(node, ast.keyword):
+        return [node.arg or ""]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    parts = (part for target in targets for part in ast.walk(target))
+    return [
+        part.id if isinstance(part, ast.Name) else part.attr
+        for part in parts
+        if isinstance(part, ast.Name | ast.Attribute)
+    ]
 
 
 def _is_drawn_by(reuse: Reuse, functions: Set[str]) -> bool:

@@ -103,6 +103,8 @@ def _kind(scope: Scope | None, call: ast.Call) -> tuple[bool, bool] | None:
 
 def _is_pure(fun: Any) -> bool:
     module, name = (getattr(fun, "__module__", None) or "").replace("._src", ""), getattr(fun, "__name__", "")
+    if name.lstrip("_").startswith(_CHECKS):
+        return False
     return module.startswith(_PURE) or (
         module in ("dataclasses", "equinox._tree", "equinox._update") and name in _UPDATES
     )
