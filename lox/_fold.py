@@ -148,6 +148,8 @@ class Reduce(Selecting, Stateful):
         del collected
         if after.in_loop:
             after = after.map(lambda _, each: repeated(each, trips))
+        else:
+            _check_first(state, after)
         goes_on = {key: continued(state.accumulators[key], after.accumulators[key]) for key in after.continues}
         rest = {key: each for key, each in after.accumulators.items() if key not in goes_on}
         if after.in_loop:
@@ -214,6 +216,17 @@ def _check_not_numbered(found: Reduced) -> None:
                 f"The key {plain(key)!r}, logged at {each.site}, cannot be reduced by {each.reduction}: it is in a "
                 "function with a rule of its own, where nobody knows how many events there were before. Leave it out "
                 "of reduce=, or log it outside of that function."
+            )
+
+
+def _check_first(before: Reduced, found: Reduced) -> None:
+    """Raise UnsupportedPrimitiveError for events in a `shard_map`, where numbers begin at 0, that are not the first."""
+    for key, each in found.accumulators.items():
+        if each.reduction.is_numbered and key in before.accumulators:
+            raise UnsupportedPrimitiveError(
+                f"The key {plain(key)!r}, logged at {each.site}, cannot be reduced by {each.reduction}: it is in a "
+                "shard_map, where nobody knows how many events there were before, and there may have been some. Leave "
+                "it out of reduce=, log it outside of the shard_map, or apply lox.spool inside of it."
             )
 
 

@@ -930,6 +930,20 @@ def test_events_that_are_not_alike_are_refused_before_they_are_numbered():
         lox.spool(f, reduce=reservoir(2, 1))(jnp.ones((3, 2)))
 
 
+def test_a_sample_in_a_shard_map_is_that_of_its_first_events_or_refused():
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
+    shards = jax.shard_map(over_scan, mesh=mesh, in_specs=PartitionSpec("data"), out_specs=PartitionSpec())
+    xs = jnp.arange(12.0)
+    _, logs = jax.jit(lox.spool(shards, reduce=reservoir(3, 1)))(xs)
+    np.testing.assert_array_equal(logs["x"][0], xs.reshape(2, 6)[:, drawn(6, 3, 1)])
+    for again in (
+        lambda xs: (shards(xs), shards(xs)) and None,
+        lambda xs: lax.scan(lambda c, xs: (c, shards(xs)), None, xs.reshape(3, 4)),
+    ):
+        with pytest.raises(lox.UnsupportedPrimitiveError, match="it is in a shard_map, where nobody knows how many"):
+            jax.jit(lox.spool(again, reduce=reservoir(3, 1)))(xs)
+
+
 @pytest.mark.exhaustive
 def test_each_event_has_the_same_chance():
     """So have pairs of events, and other keys draw others."""
