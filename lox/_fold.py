@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -33,6 +33,7 @@ from lox._reduce import (
     in_equal_batches,
     lift,
     merge,
+    numbered_after,
     out_of_loop,
     repeated,
     with_certain,
@@ -115,7 +116,7 @@ class Reduce(Selecting, Stateful):
 
     def handle(self, state: Reduced, logs: Logs) -> Results:
         selected = self.taken(logs)
-        return (merged(state, self._folded(selected)) if selected else state), ()
+        return (merged(state, self._folded(selected, state)) if selected else state), ()
 
     def enter(self, state: Reduced, programs: Sequence[Any], inside: Inside) -> tuple[Reduce, Reduced]:
         is_numbered = any(each.is_numbered for _, each in self.reductions)
@@ -139,9 +140,7 @@ class Reduce(Selecting, Stateful):
             if key in continues:
                 return with_full_state(before[key]) if inside == "loop" else before[key]
             none = empty_in_branch(like) if inside == "branch" else empty_in_loop(like)
-            if key not in state.accumulators:
-                return none
-            return dataclasses.replace(none, state=like.reduction.after(none.state, state.accumulators[key].state))
+            return numbered_after(state.accumulators.get(key), none)
 
         return self, found.map(start, in_loop=True, continues=continues)
 
@@ -149,6 +148,8 @@ class Reduce(Selecting, Stateful):
         del collected
         if after.in_loop:
             after = after.map(lambda _, each: repeated(each, trips))
+        else:
+            _check_first(state, after)
         goes_on = {key: continued(state.accumulators[key], after.accumulators[key]) for key in after.continues}
         rest = {key: each for key, each in after.accumulators.items() if key not in goes_on}
         if after.in_loop:
@@ -193,9 +194,10 @@ class Reduce(Selecting, Stateful):
             parts.append((outer, Reduced(own, (tuple(alike),), state.in_loop, order=state.order)))
         return parts
 
-    def _folded(self, logs: Logs) -> Reduced:
+    def _folded(self, logs: Logs, before: Reduced = NOTHING) -> Reduced:
         logs = by_type(logs, lambda key: self.split or self.reduction(key).is_number_of_events)
-        return reduced(columns(logs), self.reduction, in_order(logs) if self.split else ())
+        order = in_order(logs) if self.split else ()
+        return reduced(columns(logs), self.reduction, before.accumulators, order)
 
     def _found(self, program: Any) -> Reduced:
         """Return the state that a program ends with, with abstract values in place of arrays."""
@@ -214,6 +216,17 @@ def _check_not_numbered(found: Reduced) -> None:
                 f"The key {plain(key)!r}, logged at {each.site}, cannot be reduced by {each.reduction}: it is in a "
                 "function with a rule of its own, where nobody knows how many events there were before. Leave it out "
                 "of reduce=, or log it outside of that function."
+            )
+
+
+def _check_first(before: Reduced, found: Reduced) -> None:
+    """Raise UnsupportedPrimitiveError for events in a `shard_map`, where numbers begin at 0, that are not the first."""
+    for key, each in found.accumulators.items():
+        if each.reduction.is_numbered and key in before.accumulators:
+            raise UnsupportedPrimitiveError(
+                f"The key {plain(key)!r}, logged at {each.site}, cannot be reduced by {each.reduction}: it is in a "
+                "shard_map, where nobody knows how many events there were before, and there may have been some. Leave "
+                "it out of reduce=, log it outside of the shard_map, or apply lox.spool inside of it."
             )
 
 
@@ -277,16 +290,23 @@ def _alike(first: Accumulator, second: Accumulator) -> bool:
 
 
 def reduced(
-    timelines: Sequence[Columns], reduction: Callable[[str], Reducer[Any]], order: tuple[str, ...] = ()
+    timelines: Sequence[Columns],
+    reduction: Callable[[str], Reducer[Any]],
+    before: Mapping[str, Accumulator],
+    order: tuple[str, ...] = (),
 ) -> Reduced:
-    """The events of some timelines, each key by its reduction. Those of any type count together."""
+    """The events of some timelines, each key by its reduction, numbered after those `before`.
+
+    Those of any type count together.
+    """
     accumulators: dict[str, Accumulator] = {}
     groups = []
     for each in refined(timelines, lambda name: apart(reduction(name), name)):
-        of = lift if each.single else fold
         keys = [plain(name) if reduction(name).is_number_of_events else name for name in each.values]
         for key, value in zip(keys, each.values.values(), strict=True):
-            one = of(reduction(key), value, each.mask, each.steps, each.site, each.batch_ndim, each.where_ndim)
+            fixed = (reduction(key), value, each.mask, each.steps, each.site, each.batch_ndim, each.where_ndim)
+            sofar = before.get(key)
+            one = numbered_after(sofar, lift(*fixed)) if each.single else fold(*fixed, before=sofar)
             _add(accumulators, key, dataclasses.replace(one, outer_batch_ndim=each.outer_batch_ndim))
         groups.append(keys)
     return Reduced(accumulators, canonical(groups), order=order)

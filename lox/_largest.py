@@ -160,7 +160,9 @@ class Reservoir(Largest):
         return Drawn(after[..., -1], self._with(state.kept, Kept(happened, *drawn)))
 
     def join(self, first: Any, second: Any, batch_ndim: int) -> Any:
-        return Drawn(second.number, super().join(first.kept, second.kept, batch_ndim))
+        # In a larger batch, the second has no events of some elements, and does not know how many they had before.
+        number = jnp.where(second.number == 0, first.number, second.number)
+        return Drawn(number, super().join(first.kept, second.kept, batch_ndim))
 
     def value(self, state: Any, shape: tuple[int, ...], dtype: Any, batch_ndim: int) -> Kept:
         steps = dict(state.kept.steps)
@@ -175,9 +177,14 @@ class Reservoir(Largest):
             number = jax.lax.expand_dims(number, range(number.ndim, number.ndim + len(before.shape)))
             number = jnp.broadcast_to(number, before.any_value().shape[:-1])
             number = number if before.before is None else number + before.before
+        shape = none.any_value().shape[:-1] if isinstance(none, Pending) else none.state.number.shape
+        if number.ndim != len(shape):  # Events that differ so are refused.
+            return none
+        if number.shape != shape:  # A batch may be smaller or larger than the one before it.
+            lacks = [(0, size - have, 0) for size, have in zip(shape, number.shape, strict=True)]
+            number = jax.lax.pad(number, np.uint32(0), lacks)
         if isinstance(none, Pending):
             return dataclasses.replace(none, before=number)
-        number = number[tuple(map(slice, none.state.number.shape))]  # A batch may be smaller than the one before it.
         return dataclasses.replace(none, state=none.state._replace(number=number))
 
 

@@ -203,16 +203,21 @@ def fold(
     site: Site,
     batch_ndim: int,
     where_ndim: int = 0,
+    before: Accumulator | None = None,
 ) -> Accumulator:
-    """Events, stacked along their first axis, as an accumulator."""
+    """Events, stacked along their first axis, as an accumulator. They are numbered after those `before`."""
     length = value.shape[0]
     if length == 1:
         value, mask, steps = jax.tree.map(lambda array: jax.lax.squeeze(array, (0,)), (value, mask, dict(steps)))
-        return lift(reduction, value, mask, steps, site, batch_ndim, where_ndim)
+        return numbered_after(before, lift(reduction, value, mask, steps, site, batch_ndim, where_ndim))
     if mask is None and length:
         place = 0 if reduction.keeps_first else -1
         one = lift(reduction, value[place], None, {name: step[place] for name, step in steps.items()}, site, batch_ndim)
-        state = reduction.stacked(_with_steps(reduction, value, steps), one.batch_shape)
+        values = _with_steps(reduction, value, steps)
+        if before is None:
+            state = reduction.stacked(values, one.batch_shape)
+        else:
+            state = reduction.stacked_after(before.state, values, one.batch_shape)
         return dataclasses.replace(one, state=state, certain=length)
 
     def of_event(event: Any) -> Accumulator:
@@ -221,10 +226,17 @@ def fold(
 
     stacked = (value, mask, dict(steps))
     of_one = jax.tree.map(lambda array: jex.core.mapped_aval(array.shape[0], 0, jax.typeof(array)), stacked)
-    none = empty(_compat.abstract(of_event, of_one))
+    none = numbered_after(before, empty(_compat.abstract(of_event, of_one)))
     if mask is None:
         return none
     return jax.lax.scan(lambda sofar, event: (merge(sofar, of_event(event)), None), none, stacked)[0]
+
+
+def numbered_after(before: Accumulator | None, accumulator: Accumulator) -> Accumulator:
+    """The accumulator of no events, or of one log call, for a reduction that needs to know which events were before."""
+    if before is None or not accumulator.reduction.is_numbered:
+        return accumulator
+    return dataclasses.replace(accumulator, state=accumulator.reduction.after(accumulator.state, before.state))
 
 
 def empty(like: Accumulator) -> Accumulator:

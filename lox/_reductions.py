@@ -101,6 +101,11 @@ class Reducer(abc.ABC, Generic[State]):
     def stacked(self, values: Any, batch_shape: tuple[int, ...]) -> State:
         """Return the state of several events, which are stacked along a first axis and all happened."""
 
+    def stacked_after(self, before: State, values: Any, batch_shape: tuple[int, ...]) -> State:
+        """Return the state of such events, knowing which events were before."""
+        del before
+        return self.stacked(values, batch_shape)
+
     @abc.abstractmethod
     def finish(self, state: State, number: Callable[[Any], Any], dtype: Any) -> Any:
         """Return the result; where there was no event, it does not matter which.
@@ -120,7 +125,7 @@ class Reducer(abc.ABC, Generic[State]):
         return self.none(like)
 
     def after(self, none: State, before: State) -> State:
-        """Return the state of no events, knowing which events were before."""
+        """Return the state of no events, or one that `lift` returned, knowing which events were before."""
         del before
         return none
 

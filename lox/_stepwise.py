@@ -234,6 +234,12 @@ class Stepwise(Reducer[Any]):
         return dataclasses.replace(first, state=_without_sharding(join, _specs(first.state), first.state, second.state))
 
     def stacked(self, values: Any, batch_shape: tuple[int, ...]) -> Folded:
+        return self.full(self._stacked(values, batch_shape))
+
+    def stacked_after(self, before: Any, values: Any, batch_shape: tuple[int, ...]) -> Folded:
+        return self.full(self.after(self._stacked(values, batch_shape), before))
+
+    def _stacked(self, values: Any, batch_shape: tuple[int, ...]) -> Pending:
         values, shape = self._sample(self.read(values), 1 + len(batch_shape))
 
         def in_sequence(array: Any) -> Any:
@@ -244,7 +250,7 @@ class Stepwise(Reducer[Any]):
         if specs is not None:
             specs = jax.tree.map(lambda spec: PartitionSpec(*spec[1:-1]), specs, is_leaf=_is_spec)
         values = _without_sharding(functools.partial(jax.tree.map, in_sequence), specs, values)
-        return self.full(Pending(values, None, shape))
+        return Pending(values, None, shape)
 
     def finish(self, state: Any, number: Callable[[Any], Any], dtype: Any) -> Any:
         folded = self.full(state)

@@ -147,7 +147,8 @@ def reservoir(k: int, key: Any, *, pool: bool | int = False) -> Reducer[Any]:
     element with as many events, and the elements of an event are sampled together. It is in a random order. The result,
     its counters and its mask have the axes that those of `topk` have.
 
-    In functions with rules of their own (`jax.custom_jvp` and the like) it raises `lox.UnsupportedPrimitiveError`.
+    In functions with rules of their own (`jax.custom_jvp` and the like) it raises `lox.UnsupportedPrimitiveError`, and
+    so it does in a `shard_map`, where events of the key were logged before it, as in a loop around it.
 
     Args:
         k: How many.

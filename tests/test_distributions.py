@@ -870,6 +870,80 @@ def test_a_sample_of_a_batch_element_goes_on_in_a_branch_with_the_number_of_its_
     np.testing.assert_array_equal(logs["x"][0], xs.T[:, drawn(12, 4, 1)])
 
 
+def test_a_sample_goes_on_where_batch_elements_part():
+    """In branches of a batched predicate, which return their logs stacked, also inside a loop that differs."""
+
+    def f(x):
+        def iterate(carry):
+            i, x = carry
+            lax.cond((x[0] + i) % 2 == 0, over_scan, lambda x: lox.log({"x": x[1]}) and None, x)
+            lox.log({"x": x[0]})
+            return i + 1, x
+
+        lox.log({"x": x[0]})
+        lax.while_loop(lambda carry: carry[0] < x[0], iterate, (0, x))
+        jax.jit(lambda x: lax.cond(x[0] > 1, over_scan, lambda x: over_scan(x) or over_scan(x), x))(x)
+        lox.log({"x": x[2]})
+
+    def events(x):
+        found = [x[0]]
+        for i in range(int(x[0])):
+            found += [*(x if (x[0] + i) % 2 == 0 else x[1:2]), x[0]]
+        return np.array([*found, *x, *(x if x[0] <= 1 else ()), x[2]])
+
+    batch = np.float32([[1, 8, 9], [2, 18, 19], [5, 28, 29]])
+    inside = jax.vmap(lox.spool(f, reduce=reservoir(4, 1), unify=True))(batch)[1]["x"][:, 0]
+    for found in (lox.spool(jax.vmap(f), reduce=reservoir(4, 1), unify=True)(batch)[1]["x"][0], inside):
+        for own, each in zip(batch, found, strict=True):
+            happened = events(own)
+            np.testing.assert_array_equal(each, happened[drawn(len(happened), 4, 1)])
+
+
+def test_a_sample_goes_on_in_batches_of_other_sizes():
+    def log(x):  # Events of one call may be in batches of several sizes.
+        lox.log({"x": x})
+
+    def scan(x):
+        lax.scan(lambda c, x: (c, log(x)), None, x)
+
+    def f(xs):
+        of_all = lambda x: lax.cond(xs[0, 0] >= 0, scan, lambda x: None, x)  # noqa: E731
+        of_each = lambda x: lax.cond(x[0] >= 0, scan, lambda x: None, x)  # noqa: E731
+        for over in (scan, lambda x: log(x[0]), of_all, of_each):
+            lax.map(over, xs, batch_size=2)
+            jax.vmap(over)(xs[:3])
+
+    xs = np.arange(15, dtype=np.float32).reshape(5, 3)
+    _, logs = lox.spool(f, reduce=reservoir(4, 1), unify=True)(xs)
+    for element, found in enumerate(logs["x"][0]):
+        rows = np.concatenate([xs[element::2] if element < 2 else xs[:0], xs[element : element + 1]])
+        happened = np.concatenate([rows[:, :number].reshape(-1) for number in (3, 1, 3, 3)])
+        np.testing.assert_array_equal(found, happened[drawn(len(happened), 4, 1)])
+
+
+def test_events_that_are_not_alike_are_refused_before_they_are_numbered():
+    def f(xs):
+        lox.log({"x": xs})
+        over_scan(xs[:, 0])
+
+    with pytest.raises(lox.StructureError, match="Events of one key must be alike"):
+        lox.spool(f, reduce=reservoir(2, 1))(jnp.ones((3, 2)))
+
+
+def test_a_sample_in_a_shard_map_is_that_of_its_first_events_or_refused():
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
+    shards = jax.shard_map(over_scan, mesh=mesh, in_specs=PartitionSpec("data"), out_specs=PartitionSpec())
+    xs = jnp.arange(12.0)
+    _, logs = jax.jit(lox.spool(shards, reduce=reservoir(3, 1)))(xs)
+    np.testing.assert_array_equal(logs["x"][0], xs.reshape(2, 6)[:, drawn(6, 3, 1)])
+    for again in (
+        lambda xs: (shards(xs), shards(xs)) and None,
+        lambda xs: lax.scan(lambda c, xs: (c, shards(xs)), None, xs.reshape(3, 4)),
+    ):
+        with pytest.raises(lox.UnsupportedPrimitiveError, match="it is in a shard_map, where nobody knows how many"):
+            jax.jit(lox.spool(again, reduce=reservoir(3, 1)))(xs)
+
+
 @pytest.mark.exhaustive
 def test_each_event_has_the_same_chance():
     """So have pairs of events, and other keys draw others."""
