@@ -42,7 +42,7 @@ def test_a_scan_takes_the_first_axis_away_and_stacks_it_again():
     found = {(each.role, each.outside, each.inside) for each in crossings(block) if each.kind == "scan[7 time]"}
     assert ("each", "float32[7 time, 3 batch, 4 feature]", "float32[3 batch, 4 feature]") in found
     assert ("in", "float32[4, 5]", "float32[4, 5]") in found
-    assert ("stacked", "float32[7 time, 3, 5]", "float32[3, 5]") in found
+    assert ("stacked", "float32[7 time, 3 batch, 5]", "float32[3 batch, 5]") in found
     assert {role for role, _, _ in found} == {"in", "carry", "each", "stacked"}
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from lox._audit._checks._jit._names import Names
 from lox._audit._sources import Function, Source
 
-_NEW = re.compile(r"^(?:new|next|updated|upd)_?(?=[a-zA-Z])|_?(?:new|next|updated|upd)$")
+_NEW = re.compile(r"^(?:new|next|updated|upd)(?:_(?=[a-zA-Z])|(?=[A-Z]))|_?(?:new|next|updated|upd)$")
 _NUMBERED = re.compile(r"(?<=[a-zA-Z])_?[1-9]$|(?<=[a-zA-Z0-9])_$")
 _COPIES = {"replace", "_replace"}
 
