@@ -70,7 +70,7 @@ def test_what_is_new_is_reported(audit):
 
 def test_one_more_of_a_kind_is_new(audit):
     audit(PROGRAM, "--write-baseline", "known.json")
-    twice = PROGRAM.replace("    return jax.random", "    jax.random.normal(key)\n    return jax.random", 1)
+    twice = PROGRAM.replace("return jax.random", "return jax.random.normal(key) + jax.random", 1)
     assert audit(twice, "--baseline", "known.json")[0] == 1
 
 
