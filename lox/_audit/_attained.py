@@ -39,8 +39,7 @@ def attains(node: Node, end: End, logarithm: bool = False, depth: int = _DEEP) -
         depth: How far to look.
     """
     node = resolved(node)
-    limits = node.value.fact.range
-    if limits.low == limits.high:
+    if is_constant(node):
         return True
     if depth == 0 or node.place is None:
         return False
@@ -74,8 +73,7 @@ def _other(end: End) -> End:
 
 def is_constant(node: Node) -> bool:
     """Whether all elements of a value are one number that is known."""
-    limits = node.value.fact.range
-    return limits.low == limits.high
+    return node.value.number is not None
 
 
 def _first(place: Place, end: End, logarithm: bool, depth: int) -> bool:
@@ -238,7 +236,7 @@ def _free(node: Node, depth: int) -> bool:
     if primitive in _SHAPES | _ELEMENTS | _CONVERSIONS:
         return _free(node.place.inputs[0], depth - 1)
     if primitive in _PARTS:
-        return all(_is_linear(each, depth - 1) or _is_zero(each) for each in node.place.inputs)
+        return all(_is_linear(each, depth - 1) or each.value.number == 0 for each in node.place.inputs)
     if primitive in primitives("div"):  # What is divided by its own size is of size one.
         over, under = (plain(each) for each in node.place.inputs)
         return over not in upstream([under], smoothly=False)
@@ -275,8 +273,3 @@ def _is_linear(node: Node, depth: int) -> bool:
     if primitive in primitives("mul", "div", "dot_general"):
         return any(_is_linear(each, depth - 1) for each in inputs)
     return primitive in _LINEAR and all(_is_linear(each, depth - 1) for each in inputs)
-
-
-def _is_zero(node: Node) -> bool:
-    limits = node.value.fact.range
-    return limits.low == limits.high == 0

@@ -95,7 +95,7 @@ def _used_as_ends(step: Step) -> Iterator[Value]:
     if len(unnamed) != 1:
         return
     (value, maker), place = unnamed[0], place_of(step.equation)
-    if place is None or value.fact.range.low == value.fact.range.high:
+    if place is None or value.number is not None:
         return
     (file, span), made = place, place_of(maker.equation)
     is_inside = made is not None and made[0] == file and span.line <= made[1].line <= made[1].end_line <= span.end_line

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from lox._audit._audited import Audited
 from lox._audit._ends import Flags, is_boolean, last_name
-from lox._audit._expect import ends_declared_at
+from lox._audit._expect import DONE, declared_around, is_declared
 from lox._audit._location import Location, transformations
 from lox._audit._loops import Scan, is_called, loop_of
 from lox._audit._parts import COMPUTED, Part, has_rule, made, of_number, one_of, together
@@ -347,20 +347,9 @@ def _loops(audited: Audited) -> Iterator[tuple[Step, Location]]:
 def declarations(audited: Audited) -> dict[Step, frozenset[str]]:
     """The names of flags that are declared around the steps of a program."""
     found: dict[Step, frozenset[str]] = {}
-
-    def visit(block: Block, around: frozenset[str]) -> None:
-        for step in block.steps:
-            names = around | ends_declared_at(step.equation)
-            if names - found.get(step, frozenset()):
-                found[step] = found.get(step, frozenset()) | names
-                for inner in step.blocks:
-                    visit(inner, names)
-            elif step not in found:
-                for inner in step.blocks:
-                    visit(inner, names)
-
-    if any(ends_declared_at(step.equation) for step, _ in audited.steps):
-        visit(audited.program, frozenset())
+    if any(is_declared(step.equation) for step, _ in audited.steps):
+        for step, declared in declared_around(audited.program):
+            found[step] = found.get(step, frozenset()) | declared.get(DONE, frozenset())
     return found
 
 

@@ -9,12 +9,16 @@ from typing import Any, NamedTuple
 import jax
 
 from lox._arguments import names
+from lox._audit._program import Block, Step
 from lox._exceptions import LogValueError
 
 auditing = jax.make_user_context(False)
 """Whether an audit traces, so that declarations leave their mark."""
 
 _MARK = "lox.audit.expect"
+
+DONE = "done"
+"""The name by which flags of the ends of episodes are declared, beside those of operations."""
 
 
 class Operation(NamedTuple):
@@ -83,7 +87,7 @@ def expect(*, done: str | Sequence[str] = (), **axes: str | Sequence[str]) -> It
             raise LogValueError(f"lox.audit.expect knows {', '.join(OPERATIONS)}, and not {name!r}.")
     declared = {name: names(labels, f"{name}=", " of lox.audit.expect") for name, labels in axes.items()}
     if done:
-        declared["done"] = names(done, "done=", " of lox.audit.expect")
+        declared[DONE] = names(done, "done=", " of lox.audit.expect")
     if not auditing.value:
         yield
         return
@@ -98,18 +102,7 @@ def is_declared(equation: Any) -> bool:
 
 
 def declared_at(equation: Any) -> dict[str, frozenset[str]]:
-    """Over which axes operations are declared to go around an equation, in the function that it is in."""
-    found = _said_at(equation)
-    found.pop("done", None)
-    return found
-
-
-def ends_declared_at(equation: Any) -> frozenset[str]:
-    """The names of the flags that are declared to end episodes around an equation, in the function that it is in."""
-    return _said_at(equation).get("done", frozenset())
-
-
-def _said_at(equation: Any) -> dict[str, frozenset[str]]:
+    """What is declared around an equation, in the function that it is in."""
     found: dict[str, frozenset[str]] = {}
     for entry in equation.source_info.name_stack.stack:
         if entry.name.startswith(f"{_MARK}("):
@@ -118,3 +111,27 @@ def _said_at(equation: Any) -> dict[str, frozenset[str]]:
                 if name:
                     found[name] = frozenset(labels.split(","))
     return found
+
+
+def declared_around(program: Block) -> Iterator[tuple[Step, dict[str, frozenset[str]]]]:
+    """The steps of a program, also inside of others, with all that is declared around them.
+
+    A step is there once for each place that it runs in where other things are declared. Axes replace those that are
+    declared farther out, and flags are added to these.
+    """
+    seen: set[Any] = set()
+
+    def inside(block: Block, around: dict[str, frozenset[str]]) -> Iterator[tuple[Step, dict[str, frozenset[str]]]]:
+        here = (block, frozenset(around.items()))
+        if here in seen:
+            return
+        seen.add(here)
+        for step in block.steps:
+            declared = {**around, **declared_at(step.equation)}
+            if DONE in around:
+                declared[DONE] |= around[DONE]
+            yield step, declared
+            for inner in step.blocks:
+                yield from inside(inner, declared)
+
+    return inside(program, {})

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-Labels = tuple[str | None, ...]
-"""The meaning of each axis, or None where it is unknown."""
+Labels = tuple[Any, ...]
+"""The meaning of each axis: a name, or what says so as a text, such as `Merged`; or None where it is unknown."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,6 +22,11 @@ class Interval:
 
     low: float = -math.inf
     high: float = math.inf
+
+    @property
+    def number(self) -> float | None:
+        """The number that is alone in it, or None."""
+        return self.low if self.low == self.high else None
 
     def __contains__(self, number: float) -> bool:
         return self.low <= number <= self.high
@@ -98,7 +103,7 @@ def _is_here(value: Any) -> bool:
 
 def join(facts: Sequence[Fact]) -> Fact:
     """What is known of a value that is one of several. Of an array of one number, axes may mean anything."""
-    telling = [fact.labels for fact in facts if fact.range.low != fact.range.high]
+    telling = [fact.labels for fact in facts if fact.range.number is None]
     return Fact(agreeing(telling or [fact.labels for fact in facts]), hull(fact.range for fact in facts))
 
 

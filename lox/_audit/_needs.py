@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from lox._audit._program import Block, Step, Value
+from lox._audit._program import Block, Region, Step, Value
 
 
 def live(program: Block) -> set[Value]:
@@ -53,7 +53,7 @@ class _Needs:
             results[0].update(regions[0].block.outputs)
         while True:
             inner = [self.of(region.block, frozenset(own)) for region, own in zip(regions, results, strict=True)]
-            more = self._given_on(step, inner) - results[-1]
+            more = self._given_on(regions, inner) - results[-1]
             if not more:
                 break
             results[-1] |= more
@@ -61,11 +61,11 @@ class _Needs:
         operands = {crossed.outside for region, own in pairs for crossed in region.inputs if crossed.inside in own}
         return operands | {*step.inputs[:1]} if regions[0].kind == "branch" else operands
 
-    def _given_on(self, step: Step, inner: Sequence[set[Value]]) -> set[Value]:
+    def _given_on(self, regions: Sequence[Region], inner: Sequence[set[Value]]) -> set[Value]:
         """What the body of a loop has to give on, since the next iteration or the condition needs it."""
-        body = step.regions[-1]
+        body = regions[-1]
         if body.kind != "body":
             return set()
-        both = zip(step.regions, inner, strict=True)
+        both = zip(regions, inner, strict=True)
         places = {place for region, own in both for place, each in enumerate(region.carried) if each.inside in own}
         return {body.block.outputs[place] for place in places}

@@ -54,9 +54,8 @@ NOTHING = Part()
 
 def of_number(value: Value) -> Part:
     """What is known of a value that comes from outside of all that is followed."""
-    known = value.fact.range
-    if known.low == known.high and math.isfinite(known.low):
-        return Part(known.low, is_mask=is_boolean(value))
+    if value.number is not None and math.isfinite(value.number):
+        return Part(value.number, is_mask=is_boolean(value))
     return NOTHING._replace(is_mask=is_boolean(value) or (bool(value.shape) and goes_on(value)))
 
 

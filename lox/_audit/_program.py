@@ -42,6 +42,11 @@ class Value:
         return tuple(getattr(self.aval, "shape", ()))
 
     @property
+    def number(self) -> float | None:
+        """The number that all its elements are known to be, or None."""
+        return self.fact.range.number
+
+    @property
     def axes(self) -> str:
         """The sizes of its axes with their labels, as in ``"32 time, 64"``."""
         labelled = zip(self.shape, self.fact.labels, strict=True)
@@ -181,5 +186,4 @@ def alike(one: Value, other: Value) -> bool:
 
 
 def _is_same_number(one: Value, other: Value) -> bool:
-    known = one.fact.range
-    return one.shape == other.shape == () and known == other.fact.range and known.low == known.high
+    return one.shape == other.shape == () and one.number is not None and one.number == other.number

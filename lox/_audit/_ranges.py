@@ -126,8 +126,8 @@ def _put(step: Step, first: Interval, second: Interval, *_: Interval) -> Interva
 
 @_rule("select_n")
 def _select(step: Step, which: Interval, *cases: Interval) -> Interval:
-    if which.low == which.high:
-        return cases[int(which.low)]
+    if which.number is not None:
+        return cases[int(which.number)]
     by = modulus(step)
     if by is None:
         return hull(cases)
@@ -164,7 +164,7 @@ def _compared(step: Step, first: Interval, second: Interval) -> Interval:
 @_rule("eq", "ne")
 def _equal(step: Step, first: Interval, second: Interval) -> Interval:
     exact = all(jnp.issubdtype(value.aval.dtype, jnp.integer) for value in step.inputs)
-    one, other = first.low == first.high, second.low == second.high
+    one, other = first.number is not None, second.number is not None
     differ = first.high < second.low or second.high < first.low
     if not (one and other) and not (exact and differ):
         return Interval(0, 1)

@@ -109,7 +109,7 @@ def _quotient(place: Place, term: Term, on: Set[Node]) -> list[Term]:
 @_parts("select_n")
 def _masked(place: Place, term: Term, on: Set[Node]) -> list[Term]:
     which, *cases = place.inputs
-    kept = [each for each in cases if not _is_zero(each)]
+    kept = [each for each in cases if each.value.number != 0]
     return [dataclasses.replace(term, node=each, discounted=term.discounted or len(kept) == 1) for each in kept]
 
 
@@ -126,12 +126,8 @@ def is_discount(node: Node) -> bool:
         return False
     primitive, inputs = node.place.step.equation.primitive, node.place.inputs
     if primitive in primitives("sub"):
-        return is_constant(inputs[0]) and inputs[0].value.fact.range.low == 1
+        return inputs[0].value.number == 1
     return primitive in primitives("mul") and any(map(is_discount, inputs))
-
-
-def _is_zero(node: Node) -> bool:
-    return is_constant(node) and node.value.fact.range.low == 0
 
 
 class Computations:

@@ -14,17 +14,20 @@ from lox._audit._regions import Role
 from lox._audit._rules import primitives
 from lox._audit._walk import Walk
 
+Made = Literal["keys", "iterations"]
+"""What the elements of an axis belong to: keys that were split, or the iterations of a scan."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Unwritten:
     """What an axis is by the operation that made it.
 
     Attributes:
-        kind: What its elements belong to: to keys that were split, or to the iterations of a scan.
+        kind: What its elements belong to.
         size: How many there are. Axes of one kind and size are taken for one.
     """
 
-    kind: Literal["keys", "iterations"]
+    kind: Made
     size: int
 
     def __str__(self) -> str:
@@ -35,7 +38,7 @@ class _Walk(Walk):
     def leave(self, step: Step, fact: Fact, role: Role) -> Fact:
         if role != "stacked" or not step.ports[0].carried:  # Without a carry it maps a function.
             return super().leave(step, fact, role)
-        return Fact((Unwritten("iterations", step.equation.params["length"]), *fact.labels), fact.range)  # type: ignore[arg-type]
+        return Fact((Unwritten("iterations", step.equation.params["length"]), *fact.labels), fact.range)
 
     def transfer(self, step: Step, facts: Sequence[Fact]) -> list[Fact]:
         found = super().transfer(step, facts)
@@ -43,7 +46,7 @@ class _Walk(Walk):
             return found
         ((fact, shape),) = zip(found, (var.aval.shape for var in step.equation.outvars), strict=True)
         old = len(facts[0].labels)
-        return [Fact((*facts[0].labels, *(Unwritten("keys", size) for size in shape[old:])), fact.range)]  # type: ignore[arg-type]
+        return [Fact((*facts[0].labels, *(Unwritten("keys", size) for size in shape[old:])), fact.range)]
 
 
 def with_origins(audited: Audited) -> Audited | None:

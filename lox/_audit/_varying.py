@@ -218,9 +218,14 @@ class Shards(Forward[State]):
 
 def named_axes(equation: Any, around: Around) -> Axes:
     """The axes of the mesh that a collective goes over."""
-    names = [equation.params.get(name) for name in ("axes", "axis_name", "axis")]
-    flat = [each for name in names for each in (name if isinstance(name, (tuple, list)) else (name,))]
-    return frozenset(each for each in flat if isinstance(each, str) and each in around.sizes)
+    axes = collective_axes(equation)
+    return frozenset(each for each in axes if isinstance(each, str) and each in around.sizes)
+
+
+def collective_axes(equation: Any) -> list[Any]:
+    """The axes that a collective goes over: names, or places where `vmap` has given it an axis of an array."""
+    found = [equation.params.get(name) for name in ("axes", "axis_name", "axis")]
+    return [each for axes in found for each in (axes if isinstance(axes, (tuple, list)) else (axes,))]
 
 
 def manual_axes(equation: Any) -> Axes:

@@ -28,10 +28,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises:
         StorageError: There is none, or it is damaged, or of another format.
     """
-    file = os.path.join(path, MANIFEST)
+    file = path / MANIFEST
     try:
-        with open(file, "rb", buffering=0) as found:
-            manifest = json.loads(found.read())
+        manifest = json.loads(_text(path))
     except FileNotFoundError:
         raise StorageError(f"{path} is no run of lox: it has no {MANIFEST}.") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -50,8 +49,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def is_run(path: Path) -> bool:
     """Whether a directory has the manifest of a run, which may be damaged, and not that of something else."""
     try:
-        with open(os.path.join(path, MANIFEST), "rb", buffering=0) as file:
-            return _is_of_lox(json.loads(file.read())) or any(path.glob("table-*"))
+        return _is_of_lox(json.loads(_text(path))) or any(path.glob("table-*"))
     except FileNotFoundError:
         return False
     except (OSError, ValueError, RecursionError):
@@ -61,7 +59,7 @@ def is_run(path: Path) -> bool:
 def was_cut_off(path: Path) -> bool:
     """Whether the manifest of a run, in which no byte is 0, did not get to the disk before the power went."""
     try:
-        text = (path / MANIFEST).read_bytes()
+        text = _text(path)
     except OSError:
         return False
     return not text or b"\0" in text
@@ -116,6 +114,12 @@ def new_manifest(key: Sequence[int], about: Mapping[str, Any]) -> dict[str, Any]
         "config": {},
         "tables": [],
     }
+
+
+def _text(path: Path) -> bytes:
+    """The manifest of a run as it is in its file. Objects of paths cost more than to read it."""
+    with open(os.path.join(path, MANIFEST), "rb", buffering=0) as file:
+        return file.read()
 
 
 def _is_of_lox(manifest: Any) -> bool:

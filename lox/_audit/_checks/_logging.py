@@ -310,7 +310,7 @@ def _constant(block: Block, varying: set[Value], logs: _Logs) -> Iterator[Findin
     for step in block.steps:
         if step.equation.primitive is log_p:
             nodes, to = _carried(step)
-            known = all(value.fact.range.low == value.fact.range.high for value in step.inputs)
+            known = all(value.number is not None for value in step.inputs)
             if to is None and not known and varying.isdisjoint(step.inputs):
                 for event in filter(logs.is_left, events(nodes)):
                     yield CONSTANT.at(_at(event.site), f"{_keys(event)} is the same in each iteration of the loop.")

@@ -15,7 +15,7 @@ import numpy as np
 
 from lox import _compat
 from lox._audit._audited import Audited
-from lox._audit._checks._autodiff._rules import Point, Ruled, equations_in, is_estimated, is_real, ruled_steps
+from lox._audit._checks._autodiff._rules import Point, Ruled, equations_in, is_estimated, is_plain, is_real, ruled_steps
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import Location
 from lox._audit._rules import primitives
@@ -110,16 +110,9 @@ def _obstacle(rule: Ruled) -> str:
     if any(length > _MOST_ITERATIONS for length in loops):
         return "they have loops that may take long"
     between = [var.aval for equation in equations_in(rule.jaxpr) for var in equation.outvars]
-    if not all(_is_plain(aval, _MOST_ELEMENTS) for aval in rule.avals):
+    if not all(is_plain(aval, _MOST_ELEMENTS) for aval in rule.avals):
         return f"it takes more than {_MOST_ELEMENTS} elements, or what are no numbers"
-    return "" if all(_is_plain(aval, _MOST_BETWEEN) for aval in between) else "its arrays are large, or no numbers"
-
-
-def _is_plain(aval: Any, most: int) -> bool:
-    dtype = getattr(aval, "dtype", None)
-    if dtype is None or math.prod(aval.shape) > most or not aval.sharding.mesh.empty:
-        return False
-    return dtype in (jnp.float32, jnp.float64, jnp.bool_) or jnp.issubdtype(dtype, jnp.integer)
+    return "" if all(is_plain(aval, _MOST_BETWEEN) for aval in between) else "its arrays are large, or no numbers"
 
 
 def _differences(rule: Ruled) -> dict[int, list[float]]:

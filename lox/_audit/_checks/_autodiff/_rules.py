@@ -275,7 +275,7 @@ def _is_small(jaxpr: Any) -> bool:
     equations = list(equations_in(jaxpr))
     avals = [var.aval for equation in equations for var in equation.outvars] + _compat.in_avals(jaxpr)
     loops = any(equation.primitive in _LOOPS for equation in equations)
-    return not loops and len(equations) <= _MOST_EQUATIONS and all(map(_is_plain, avals))
+    return not loops and len(equations) <= _MOST_EQUATIONS and all(map(is_plain, avals))
 
 
 def is_estimated(jaxpr: Any) -> bool:
@@ -299,10 +299,10 @@ def equations_in(jaxpr: Any) -> Iterator[Any]:
             yield from equations_in(inner)
 
 
-def _is_plain(aval: Any) -> bool:
-    """Whether a type is that of a small array, on no mesh, of numbers that are exact enough to compare."""
+def is_plain(aval: Any, most: int = _MOST_ELEMENTS) -> bool:
+    """Whether a type is that of an array of so many elements, on no mesh, that are exact enough to compare."""
     dtype = getattr(aval, "dtype", None)
-    if dtype is None or math.prod(aval.shape) > _MOST_ELEMENTS or not aval.sharding.mesh.empty:
+    if dtype is None or math.prod(aval.shape) > most or not aval.sharding.mesh.empty:
         return False
     return dtype in (jnp.float32, jnp.float64, jnp.bool_) or jnp.issubdtype(dtype, jnp.integer)
 

@@ -103,8 +103,8 @@ def _poles(place: Place) -> tuple[tuple[float, End], ...]:
     """Where the derivative of an operation by its first operand is infinite."""
     primitive = place.step.equation.primitive
     if primitive in primitives("pow"):
-        exponent = place.inputs[1].value.fact.range
-        return ((0.0, "low"),) if exponent.low == exponent.high and 0 < exponent.low < 1 else ()
+        exponent = place.inputs[1].value.number
+        return ((0.0, "low"),) if exponent is not None and 0 < exponent < 1 else ()
     return _BY_PRIMITIVE.get(primitive, ())
 
 

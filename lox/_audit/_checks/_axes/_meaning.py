@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from lox._audit._audited import Audited
-from lox._audit._expect import OPERATIONS, declared_at, is_declared
+from lox._audit._expect import OPERATIONS, declared_around, is_declared
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._labels import has_rule, regrouped
 from lox._audit._location import Location, call, called
-from lox._audit._program import Block, Step, Value
+from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
 
 MEETING = Kind(
@@ -175,39 +175,28 @@ def _places(sizes: Sequence[int]) -> list[_Place]:
 
 def declared(audited: Audited) -> Iterator[Finding | Held]:
     """LOX105: an operation goes over another axis than `lox.audit.expect` declares."""
-    if any(is_declared(step.equation) for step, _ in audited.steps):
-        yield from _declared(audited.program, {}, audited.lines, set())
-
-
-def _declared(
-    block: Block, around: dict[str, frozenset[str]], lines: Mapping[Step, Location], seen: set[Any]
-) -> Iterator[Finding | Held]:
-    here = (block, frozenset(around.items()))
-    if here in seen:
+    if not any(is_declared(step.equation) for step, _ in audited.steps):
         return
-    seen.add(here)
-    for step in block.steps:
-        expected = {**around, **declared_at(step.equation)}
+    for step, expected in declared_around(audited.program):
         for name, labels in expected.items():
-            if _is(name, step):
-                for label in gone_over(step):
-                    if label in labels:
-                        yield DECLARED.fine(lines[step])
-                    else:
-                        said = " and ".join(sorted(labels))
-                        yield DECLARED.at(
-                            lines[step],
-                            f"'{called(step.equation)}' goes over {label} here, and expect({name}=...) says {said}.",
-                            found=label,
-                            expected=said,
-                        )
-        for inner in step.blocks:
-            yield from _declared(inner, expected, lines, seen)
+            for label in gone_over(step) if _is(name, step) else ():
+                if label in labels:
+                    yield DECLARED.fine(audited.lines[step])
+                else:
+                    said = " and ".join(sorted(labels))
+                    yield DECLARED.at(
+                        audited.lines[step],
+                        f"'{called(step.equation)}' goes over {label} here, and expect({name}=...) says {said}.",
+                        found=label,
+                        expected=said,
+                    )
 
 
 def _is(name: str, step: Step) -> bool:
     """Whether a step comes from an operation of this name."""
-    operation = OPERATIONS[name]
+    operation = OPERATIONS.get(name)
+    if operation is None:
+        return False
     return step.equation.primitive in primitives(*operation.primitives) and called(step.equation) in operation.functions
 
 

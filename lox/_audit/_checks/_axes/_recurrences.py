@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from lox._audit._findings import Finding, Held, Kind
 from lox._audit._loops import Scan, reached, scans
 from lox._audit._program import Value
 from lox._audit._rules import primitives
-from lox._audit._unwritten import Unwritten
+from lox._audit._unwritten import Made, Unwritten
 
 RECURRENCE = Kind(
     "LOX106",
@@ -25,8 +26,18 @@ RECURRENCE = Kind(
     "The labels of the axes that scans and cumulative operations go over were read.",
 )
 
-_TIME = re.compile(r"t|(num_?)?(time_?)?steps?|times?", re.IGNORECASE)
-_BATCH = re.compile(r"b|batch(es)?|batch_?size|(num_?)?(env(ironment)?|actor|agent|worker|lane)s?", re.IGNORECASE)
+
+class Meaning(NamedTuple):
+    """What an axis may be: the names that people give it, and what makes it where nobody does."""
+
+    names: re.Pattern[str]
+    made: Made
+
+
+_TIME = Meaning(re.compile(r"t|(num_?)?(time_?)?steps?|times?", re.IGNORECASE), "iterations")
+_BATCH = Meaning(
+    re.compile(r"b|batch(es)?|batch_?size|(num_?)?(env(ironment)?|actor|agent|worker|lane)s?", re.IGNORECASE), "keys"
+)
 _CUMULATIVE = primitives("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 
 
@@ -78,10 +89,10 @@ def _is_summed(value: Value) -> bool:
     return isinstance(value.aval, jax.core.ShapedArray) and jnp.issubdtype(value.aval.dtype, jnp.floating)
 
 
-def _is(label: object, meaning: re.Pattern[str]) -> bool:
+def _is(label: object, meaning: Meaning) -> bool:
     if isinstance(label, Unwritten):
-        return label.kind == ("iterations" if meaning is _TIME else "keys")
-    return isinstance(label, str) and meaning.fullmatch(label) is not None
+        return label.kind == meaning.made
+    return isinstance(label, str) and meaning.names.fullmatch(label) is not None
 
 
 KINDS = (RECURRENCE,)

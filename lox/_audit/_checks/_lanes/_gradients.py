@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from lox import _compat
 from lox._audit._audited import Audited
@@ -11,7 +12,7 @@ from lox._audit._location import transformations
 from lox._audit._loops import reached
 from lox._audit._program import Block, Step, Value, blocks_in, is_call
 from lox._audit._rules import primitives
-from lox._audit._varying import SUMS, axes_of, manual_axes
+from lox._audit._varying import SUMS, axes_of, collective_axes, manual_axes
 
 OWN = Kind(
     "LOX306",
@@ -65,13 +66,9 @@ def _is_split(step: Step, axis: str) -> bool:
     return all(axis in axes_of(spec) for value, spec in results if value.shape)
 
 
-def _axes(step: Step) -> tuple[str | int, ...]:
+def _axes(step: Step) -> list[Any]:
     """The axes that a collective goes over; of another step, none."""
-    if step.equation.primitive not in _COLLECTIVES:
-        return ()
-    params = step.equation.params
-    named = params.get("axes", params.get("axis_name", ()))
-    return tuple(named) if isinstance(named, (tuple, list)) else (named,)
+    return collective_axes(step.equation) if step.equation.primitive in _COLLECTIVES else []
 
 
 def _is_plain(over: list[Step]) -> bool:

@@ -178,7 +178,7 @@ def dropped(audited: Audited) -> Iterator[Finding | Held]:
 def _is_mean(seen: Seen) -> bool:
     """Whether a sum over shards is divided by how many there are."""
     size = math.prod(seen.around.sizes[axis] for axis in named_axes(seen.step.equation, seen.around))
-    return any(_constant(step.inputs[1]) == size for step in _divisions(seen))
+    return any(step.inputs[1].number == size for step in _divisions(seen))
 
 
 def _is_scaled(seen: Seen) -> bool:
@@ -194,12 +194,6 @@ def _divisions(seen: Seen) -> list[Step]:
         for step in seen.users.get(value, ())
         if step.equation.primitive in primitives("div") and step.inputs[0] is value
     ]
-
-
-def _constant(value: Value) -> float | None:
-    """The number that a value is, if it is known."""
-    low, high = value.fact.range.low, value.fact.range.high
-    return low if low == high else None
 
 
 def _is_quotient(value: Value, axis: str, seen: Seen) -> bool:
@@ -219,7 +213,7 @@ def _is_sum(value: Value) -> bool:
 def _before(value: Value, through: Set[Any]) -> Value:
     """What a value was before some operations, along their first operand that is no constant."""
     while value.maker is not None and value.maker.equation.primitive in through:
-        value = next((each for each in value.maker.inputs if _constant(each) is None), value.maker.inputs[0])
+        value = next((each for each in value.maker.inputs if each.number is None), value.maker.inputs[0])
     return value
 
 

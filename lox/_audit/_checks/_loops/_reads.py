@@ -245,10 +245,9 @@ def _clamps(step: Step) -> bool:
 
 def _number(value: Value) -> int | None:
     """The number that an integer is known to be."""
-    limits = value.fact.range
-    if value.shape or not _is_integer(value) or limits.low != limits.high or math.isinf(limits.low):
+    if value.shape or not _is_integer(value) or value.number is None or math.isinf(value.number):
         return None
-    return int(limits.low)
+    return int(value.number)
 
 
 def _is_integer(value: Value, axes: int = 0) -> bool:

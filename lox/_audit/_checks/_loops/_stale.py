@@ -97,5 +97,5 @@ def _zeros(step: Step, leaves: Leaves) -> Iterator[str]:
         is_to_change = _RECURRENT.fullmatch(path[-1]) or _COUNTER.fullmatch(path[-1])
         if changes or value not in used or start is None or not is_to_change:
             continue
-        if start.fact.range.low == start.fact.range.high == 0:
+        if start.number == 0:
             yield f"reads '{'.'.join(path)}' of its carry, which begins at 0, and returns it as it got it"

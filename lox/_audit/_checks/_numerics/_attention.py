@@ -114,7 +114,7 @@ def _weights(value: Value, axis: int | None, origins: Origins) -> tuple[Value, i
         if maker.equation.primitive in _SAME:
             (value,) = maker.inputs
             continue
-        unknown = [each for each in maker.inputs if _number(each) is None]
+        unknown = [each for each in maker.inputs if each.number is None]
         if maker.equation.primitive in primitives("select_n"):
             unknown = [each for each in unknown if each is not maker.inputs[0]]
         if (
@@ -154,7 +154,7 @@ def _scores(logits: Value, origins: Origins) -> tuple[Step, float] | None:
 def _scaled(maker: Step, scale: float) -> Iterator[tuple[Value, float]]:
     """The operand of a product with a constant, or of one with flags, and what it is multiplied by."""
     for one, other in (maker.inputs, maker.inputs[::-1]):
-        number = _number(other)
+        number = other.number
         if number and not (_divides(maker) and other is maker.inputs[0]):
             yield one, scale / number if _divides(maker) else scale * number
             return
@@ -168,22 +168,17 @@ def _scale(operand: Value, origins: Origins) -> float:
         maker = origins.of(operand, FLOWS).maker
         if maker is None or maker.equation.primitive in _PROJECTIONS:
             return scale
-        unknown = [each for each in maker.inputs if _number(each) is None]
+        unknown = [each for each in maker.inputs if each.number is None]
         if maker.equation.primitive in primitives("add"):
             unknown = [each for each in maker.inputs if made_by(origins.of(each, FLOWS), _PROJECTIONS)]
         elif maker.equation.primitive in primitives("mul", "div") and len(unknown) == 1:
-            (number,) = (_number(each) or math.nan for each in maker.inputs if each is not unknown[0])
+            (number,) = (each.number or math.nan for each in maker.inputs if each is not unknown[0])
             scale = scale / number if _divides(maker) else scale * number
         elif maker.equation.primitive not in primitives("slice", "gather", "dynamic_slice", "split"):
             return math.nan
         if not unknown:
             return math.nan
         operand = unknown[0]
-
-
-def _number(value: Value) -> float | None:
-    limits = value.fact.range
-    return limits.low if limits.low == limits.high else None
 
 
 def _size(scores: Step) -> int:
@@ -284,7 +279,7 @@ def _floats(value: Value, origins: Origins, *, through_conditions: bool) -> set[
     waiting, seen = [value], set()
     while waiting:
         value = origins.of(waiting.pop())
-        if value in seen or _number(value) is not None:
+        if value in seen or value.number is not None:
             continue
         if not through_conditions and getattr(value.aval, "dtype", None) == np.bool_:
             continue

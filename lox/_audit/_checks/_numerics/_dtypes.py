@@ -101,7 +101,7 @@ def overflow(audited: Audited) -> Iterator[Finding | Held]:
             continue  # Nobody wrote it.
         exact, dtype = exact_range(step), step.outputs[0].aval.dtype
         known = [(value.fact.range, value) for value in step.inputs]
-        if exact is None or exact.low == exact.high or not all(is_finite(each) for each, _ in known):
+        if exact is None or exact.number is not None or not all(is_finite(each) for each, _ in known):
             continue
         largest = float(jax.dtypes.finfo(dtype).max)
         if any(2 * max(-each.low, each.high) > float(jax.dtypes.finfo(value.aval.dtype).max) for each, value in known):

@@ -28,9 +28,9 @@ _DEEP = 30
 def elements(value: Value, index: Index, origins: Origins, depth: int = _DEEP) -> Any:
     """The elements of an array at places, or None where they are not known."""
     value = origins.of(value, _SAME)
-    limits, maker = value.fact.range, value.maker
-    if limits.low == limits.high:
-        return np.full(np.shape(index[0]) if index else (), limits.low)
+    maker = value.maker
+    if value.number is not None:
+        return np.full(np.shape(index[0]) if index else (), value.number)
     if maker is None:
         return None if value.constant is None else np.asarray(value.constant)[index]
     if not depth:

@@ -126,8 +126,7 @@ class _Known:
     def _compared(self, step: Step) -> Iterator[Value]:
         """What a step compares, as far as it is not whether an index is counted from the end."""
         for one, other in (step.inputs, step.inputs[::-1]):
-            limits = other.fact.range
-            if not limits.low == limits.high == 0:
+            if other.number != 0:
                 value = self._origins.of(one, _LAYOUT)
                 yield value
                 if (moved := self._moved(value)) is not None:
@@ -174,19 +173,18 @@ class _Known:
         if maker is None:
             return None
         one, other = maker.inputs
-        if one.fact.range.low == one.fact.range.high and maker.equation.primitive in primitives("add"):
+        if one.number is not None and maker.equation.primitive in primitives("add"):
             one, other = other, one
-        limits = other.fact.range
-        if limits.low != limits.high:
+        if other.number is None:
             return None
-        return one, limits.low if maker.equation.primitive in primitives("add") else -limits.low
+        return one, other.number if maker.equation.primitive in primitives("add") else -other.number
 
     def most(self, value: Value, depth: int = 20) -> Most | None:
         """The greatest number that an index gets to."""
         value = self._origins.of(value, _LAYOUT)
         limits, maker = value.fact.range, value.maker
-        if limits.low == limits.high:
-            return Most(limits.high)
+        if value.number is not None:
+            return Most(value.number)
         if maker is None:
             is_constant = value not in self._arguments and math.isfinite(limits.high)
             return Most(limits.high) if is_constant else None
@@ -208,7 +206,7 @@ class _Known:
         if is_clamp:
             (low, _, high), operand = limits, maker.inputs[1]
         else:
-            place = next((place for place, each in enumerate(limits) if each.low == each.high), None)
+            place = next((place for place, each in enumerate(limits) if each.number is not None), None)
             if place is None:
                 return None
             operand = maker.inputs[1 - place]

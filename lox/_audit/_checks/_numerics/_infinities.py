@@ -116,10 +116,10 @@ class Places:
         """Whether a step counts, or cuts off at zero, so that some elements surely are zero."""
         primitive = step.equation.primitive
         if primitive in primitives("max", "clamp"):
-            low, operand = step.inputs[:2] if _number(step.inputs[0]) == 0 else step.inputs[1::-1]
-            return _number(low) == 0 and operand.fact.range.low < 0
+            low, operand = step.inputs[:2] if step.inputs[0].number == 0 else step.inputs[1::-1]
+            return low.number == 0 and operand.fact.range.low < 0
         if primitive in primitives("scatter_add"):
-            return _number(step.inputs[0]) == 0 and step.inputs[2].fact.range.low >= 0
+            return step.inputs[0].number == 0 and step.inputs[2].fact.range.low >= 0
         counted = step.inputs[0] if primitive in primitives("reduce_sum") else None
         return counted is not None and counted.fact.range.low == 0 and 0.0 in self.at(counted, calls).values()
 
@@ -140,7 +140,7 @@ class Places:
         found: dict[Key, float] = {}
         for place, case in enumerate(cases):
             key = (asked, place ^ is_flipped)
-            number = _number(case)
+            number = case.number
             number = self.at(case, calls, depth).get(key) if number is None else number
             if number is not None:
                 found[key] = number
@@ -148,7 +148,7 @@ class Places:
 
     def _combined(self, step: Step, calls: Calls, depth: int) -> At:
         known = [self.at(value, calls, depth) for value in step.inputs]
-        numbers = [_number(value) for value in step.inputs]
+        numbers = [value.number for value in step.inputs]
         found: dict[Key, float] = {}
         for key in dict.fromkeys((*known[0], *known[1])):
             one, other = (each.get(key, number) for each, number in zip(known, numbers, strict=True))
@@ -188,12 +188,6 @@ def _mapped(function: Callable[[Any], Any], numbers: At) -> At:
     with np.errstate(all="ignore"):
         found = {key: float(function(np.float64(number))) for key, number in numbers.items()}
     return {key: number for key, number in found.items() if not math.isnan(number)}
-
-
-def _number(value: Value) -> float | None:
-    """The number that all elements of a value are."""
-    limits = value.fact.range
-    return limits.low if limits.low == limits.high else None
 
 
 def _result(step: Step, one: float | None, other: float | None) -> float | None:
@@ -255,7 +249,7 @@ def _tested(audited: Audited) -> Iterator[Value]:
         yield audited.origins.of(step.inputs[0], FLOWS)
     for step, _ in audited.of("ne", "eq"):
         one, other = (audited.origins.of(value, FLOWS) for value in step.inputs)
-        if one is other or math.isinf(other.fact.range.low) and other.fact.range.low == other.fact.range.high:
+        if one is other or other.number in (-math.inf, math.inf):
             yield one
 
 

@@ -61,7 +61,7 @@ def masks_of(logits: Value, axis: int, origins: Origins) -> Iterator[Mask]:
         if maker is None or maker.blocks or value.aval.dtype == jnp.bool_:
             continue
         if maker.equation.primitive in primitives("select_n"):
-            waiting += [part._replace(value=case) for case in maker.inputs[1:] if _number(case) is None]
+            waiting += [part._replace(value=case) for case in maker.inputs[1:] if case.number is None]
         elif maker.equation.primitive in primitives("convert_element_type"):
             waiting.append(part._replace(value=maker.inputs[0]))
         elif maker.equation.primitive in primitives("mul", "div", "add", "sub"):
@@ -78,7 +78,7 @@ def _choice(value: Value, origins: Origins) -> tuple[Value, float | None, float 
         return maker.inputs[0], 0.0, 1.0
     if maker.equation.primitive in primitives("select_n") and len(maker.inputs) == 3:
         condition, *cases = maker.inputs
-        numbers = [_number(origins.of(case)) for case in cases]
+        numbers = [origins.of(case).number for case in cases]
         return (condition, numbers[0], numbers[1]) if numbers != [None, None] else None
     return None
 
@@ -99,7 +99,7 @@ def _multiplied(part: _Part, maker: Step, origins: Origins) -> Iterator[Mask]:
         return
     for one, other in (maker.inputs, maker.inputs[::-1]):
         flags = flags_of(one, part.axis, origins)
-        if flags is not None and _number(other) is None and flags_of(other, part.axis, origins) is None:
+        if flags is not None and other.number is None and flags_of(other, part.axis, origins) is None:
             yield flags
 
 
@@ -108,7 +108,7 @@ def flags_of(value: Value, axis: int | None, origins: Origins) -> Mask | None:
     value, axis = laid_out(value, axis, origins)
     if value.maker is not None and value.maker.equation.primitive in primitives("sub"):
         one, other = value.maker.inputs
-        flags = flags_of(other, axis, origins) if _number(one) == 1 else None
+        flags = flags_of(other, axis, origins) if one.number == 1 else None
         return None if flags is None else flags._replace(truth=1 - flags.truth)
     found = _choice(value, origins)
     if found is None or {*found[1:]} != {0.0, 1.0}:
@@ -120,7 +120,7 @@ def flags_of(value: Value, axis: int | None, origins: Origins) -> Mask | None:
 def _operands(part: _Part, maker: Step) -> Iterator[_Part]:
     """The operands of arithmetic as parts of what it is a part of."""
     one, other = maker.inputs
-    left, right = _number(one), _number(other)
+    left, right = one.number, other.number
     adds, divides = (maker.equation.primitive in primitives(name) for name in ("add", "div"))
     if maker.equation.primitive in primitives("mul", "div"):
         by = right if divides or left is None else left
@@ -168,8 +168,3 @@ def laid_out(value: Value, axis: int | None, origins: Origins) -> tuple[Value, i
                 return value, axis
             axis = before[axis]
         value = maker.inputs[0]
-
-
-def _number(value: Value) -> float | None:
-    limits = value.fact.range
-    return limits.low if limits.low == limits.high else None

@@ -65,8 +65,7 @@ def _number(value: Value, step: Step, origins: Origins) -> Value:
 
 def _is_number(value: Value) -> bool:
     """Whether a value is one number that is known."""
-    limits = value.fact.range
-    return is_float(value) and not value.shape and limits.low == limits.high
+    return is_float(value) and not value.shape and value.number is not None
 
 
 def _before(value: Value, step: Step) -> Value | None:

@@ -114,7 +114,7 @@ def _left_of_one(value: Value) -> Value | None:
     if minus is None:
         return None
     one, left = minus.inputs
-    return left if one.fact.range.low == one.fact.range.high == 1 else None
+    return left if one.number == 1 else None
 
 
 def _root(value: Value, origins: Origins) -> Step | None:

@@ -115,5 +115,4 @@ def _largest(value: Value, origins: Origins) -> tuple[Step | None, bool]:
 def _without_zero(minus: Step) -> Value:
     """What zero is subtracted from, as log(1 + exp(x)) is computed as log(exp(x) + exp(0))."""
     value, zero = minus.inputs
-    limits = zero.fact.range
-    return value if limits.low == limits.high == 0 else minus.outputs[0]
+    return value if zero.number == 0 else minus.outputs[0]

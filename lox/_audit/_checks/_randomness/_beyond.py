@@ -36,7 +36,7 @@ def beyond(audited: Audited) -> Iterator[Finding | Held]:
                     f"Of {size} keys, this takes the one at [{given:.0f}], which is none of them: JAX takes the one "
                     f"at [{nearest}].",
                 )
-            elif place.low == place.high:
+            elif place.number is not None:
                 yield BEYOND.fine(location)
 
 

@@ -200,7 +200,7 @@ class Keys:
         self._search(by, given)
 
     def _search(self, by: Iterable[Value], given: Sequence[Iterable[int]]) -> None:
-        if len({frozenset(each) for each in given}) > 1 and not all(map(_is_constant, by)):
+        if len({frozenset(each) for each in given}) > 1 and any(value.number is None for value in by):
             self.searched |= set.intersection(*map(self._before, given))
 
     def _before(self, keys: Iterable[int]) -> set[int]:
@@ -402,11 +402,6 @@ def _odd_pair(lanes: Sequence[int]) -> tuple[int, int] | None:
     if again == list(range(again[0], len(lanes))):
         return None
     return again[0], first[lanes[again[0]]]
-
-
-def _is_constant(value: Value) -> bool:
-    known = value.fact.range
-    return known.low == known.high
 
 
 def _count(value: Value) -> int:

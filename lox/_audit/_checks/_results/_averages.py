@@ -82,8 +82,7 @@ def _root(audited: Audited, step: Step) -> Value | None:
 
 def _is_rate(value: Value) -> bool:
     """Whether a value is how much of the old one an average keeps."""
-    known = value.fact.range
-    return 0 < known.low == known.high < 1
+    return value.number is not None and 0 < value.number < 1
 
 
 def _argument(audited: Audited, value: Value) -> Value | None:
