@@ -578,6 +578,14 @@ def test_a_log_in_what_is_called_very_often_is_looked_at_a_few_times():
     check(lox.audit(jax.vmap(twice(f, 8)))(X))
 
 
+def test_calls_of_the_host_in_what_is_called_very_often_are_looked_at_a_few_times():
+    def f(x):
+        jax.debug.callback(lambda x: None, x)
+        return jnp.tanh(x)
+
+    audited(lambda x: lax.scan(lambda carry, _: (twice(f, 25)(carry), None), x, None, 200)[0], X)
+
+
 def test_a_loop_whose_carry_is_a_queue_is_audited():
     def f(xs):
         return lax.scan(lambda queue, x: ((*queue[1:], jnp.tanh(x)), queue[0]), (jnp.float32(0),) * 200, xs)

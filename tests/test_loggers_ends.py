@@ -223,6 +223,9 @@ fork_by_multiprocessing(child)
 @forks
 @pytest.mark.integration
 def test_a_logger_that_is_writing_when_its_process_forks_is_refused_in_the_child():
-    refused = "Busy() was writing when this process was forked, and cannot be used in it. Make another logger in this"
+    refused = (
+        "Busy() was still writing 0.2 s after this process was to be forked, and cannot be used in it. Make another "
+        "logger in this process, or call `flush` before the fork."
+    )
     run = "seed=7-941678"
-    assert ended(FORKS + BUSY)[0] == [f"start {run}", f"{refused} process.", f"write {run} 1", f"finish {run}"]
+    assert ended(FORKS + BUSY)[0] == [f"start {run}", refused, f"write {run} 1", f"finish {run}"]

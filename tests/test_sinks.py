@@ -553,6 +553,7 @@ def test_a_forked_process_writes_runs_of_its_own_with_the_logger_of_its_parent(s
         f"logger = lox.loggers.{sink.of.__name__}(*{positional}, name={sink.experiment!r}, **{named})\n"
         "run = logger.init(7)\n"
         "logger.log(run, {'x': 1}, step=0)\n"
+        "logger.flush()\n"  # The first start of a sink may take longer than a fork waits.
         "def child():\n"
         "    logger.log(logger.init(8), {'x': 2}, step=0)\n"
         "    logger.log(run, {'x': 3}, step=1)\n"

@@ -37,3 +37,21 @@ def syntax(file: str) -> ast.Module:
         return ast.parse("".join(lines_in(file)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # As Python's parser says of what it cannot parse.
         return ast.Module(body=[], type_ignores=[])
+
+
+def statement_at(file: str, line: int) -> tuple[int, int]:
+    """The first and the last line of the statement that a line of a file is in; without one, the line itself."""
+    around = [(first, last) for first, last in _statements(file) if first <= line <= last]
+    return min(around, key=lambda lines: lines[1] - lines[0], default=(line, line))
+
+
+@of_file
+def _statements(file: str) -> list[tuple[int, int]]:
+    """The first and last line of each statement; of one that has others in it, of what comes before these."""
+    found = []
+    for node in ast.walk(syntax(file)):
+        if isinstance(node, ast.stmt):
+            inner = [each.lineno for each in ast.iter_child_nodes(node) if isinstance(each, ast.stmt)]
+            last = min(inner) - 1 if inner else node.end_lineno or node.lineno
+            found.append((node.lineno, max(node.lineno, last)))
+    return found

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import re
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from lox._audit._files import lines_in, of_file, syntax
+from lox._audit._files import lines_in, of_file, statement_at
 from lox._audit._findings import Finding
 from lox._audit._location import Location
 from lox._audit._own_kinds import UNUSED
@@ -71,7 +70,6 @@ def ignores(file: str) -> tuple[Ignore, ...]:
     text = "".join(lines_in(file))
     if "lox:" not in text:
         return ()
-    spans = list(statements(syntax(file)))
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     except (SyntaxError, tokenize.TokenError):  # What is typed into a notebook may have magic in it.
@@ -81,16 +79,5 @@ def ignores(file: str) -> tuple[Ignore, ...]:
         for match in _COMMENT.finditer(token.string) if token.type == tokenize.COMMENT else ():
             line, column = token.start[0], token.start[1] + match.start()
             codes = [code.strip() for code in (match["codes"] or "").split(",")]
-            around = [(first, last) for first, last in spans if first <= line <= last]
-            first, last = min(around, key=lambda lines: lines[1] - lines[0], default=(line, line))
-            found.append(Ignore(tuple(filter(None, codes)), line, column + 1, first, last))
+            found.append(Ignore(tuple(filter(None, codes)), line, column + 1, *statement_at(file, line)))
     return tuple(found)
-
-
-def statements(tree: ast.AST) -> Iterator[tuple[int, int]]:
-    """The first and last line of each statement; of one that has others in it, of what comes before these."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.stmt):
-            inner = [each.lineno for each in ast.iter_child_nodes(node) if isinstance(each, ast.stmt)]
-            last = min(inner) - 1 if inner else node.end_lineno or node.lineno
-            yield node.lineno, max(node.lineno, last)

@@ -79,6 +79,7 @@ class Step:
         outputs: What comes out.
         ports: How what it runs is wired, if it is a call, a loop or a branch.
         blocks: What it runs.
+        regions: The same, with what goes in and comes out.
     """
 
     equation: Any
@@ -86,11 +87,12 @@ class Step:
     outputs: tuple[Value, ...] = ()
     ports: tuple[Ports, ...] = ()
     blocks: tuple[Block, ...] = ()
+    regions: tuple[Region, ...] = ()
 
-    @property
-    def regions(self) -> tuple[Region, ...]:
-        """What it runs, with what goes in and comes out."""
-        return tuple(Region(self, block, ports) for block, ports in zip(self.blocks, self.ports, strict=True))
+    def runs(self, blocks: tuple[Block, ...]) -> None:
+        """Sets what it runs."""
+        self.blocks = blocks
+        self.regions = tuple(Region(self, block, ports) for block, ports in zip(blocks, self.ports, strict=True))
 
 
 @dataclasses.dataclass(eq=False)

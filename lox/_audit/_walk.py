@@ -88,7 +88,7 @@ class Walk(Forward[Fact]):
             results = self.through(step, [value.fact for value in step.inputs])
             if step.ports:
                 running = self._running.pop(step)
-                step.blocks = tuple(running[place] for place in range(len(step.ports)))
+                step.runs(tuple(running[place] for place in range(len(step.ports))))
             made = [Value(var.aval, fact, "", step) for var, fact in zip(equation.outvars, results, strict=True)]
             step.outputs = tuple(made)
             values.update(zip(equation.outvars, made, strict=True))

@@ -49,8 +49,8 @@ class Inherited:
         """
         if not self.is_whole:
             raise LogValueError(
-                f"{logger!r} was writing when this process was forked, and cannot be used in it. Make another logger "
-                "in this process."
+                f"{logger!r} was still writing {LONGEST:g} s after this process was to be forked, and cannot be used "
+                "in it. Make another logger in this process, or call `flush` before the fork."
             )
         if identity in self.runs:
             raise LogValueError(

@@ -56,7 +56,7 @@ LARGE_BYTES = 16 * 2**20
 def called_back(audited: Audited) -> Iterator[Finding | Held]:
     """LOX415: the host is called in each iteration of a loop that is long, or as long as a condition holds."""
     seen: set[tuple[Block, str]] = set()
-    calls = audited.has(*_CALLS)
+    calls, iterations = audited.has(*_CALLS), dict[Block, int]()
 
     def inside(block: Block, loop: str, around: Location) -> Iterator[Finding | Held]:
         if (block, loop) in seen:
@@ -80,7 +80,7 @@ def called_back(audited: Audited) -> Iterator[Finding | Held]:
                 yield CALLED_BACK.fine(location)
             elif equation.primitive in primitives("cond"):
                 within = ""
-            if calls and within != loop and max(map(_iterations, step.blocks)) >= MANY:
+            if calls and within != loop and max(_iterations(inner, iterations) for inner in step.blocks) >= MANY:
                 within = ""
             for inner in step.blocks:
                 yield from inside(inner, within, location)
@@ -88,16 +88,16 @@ def called_back(audited: Audited) -> Iterator[Finding | Held]:
     return inside(audited.program, "", NOWHERE)
 
 
-def _iterations(block: Block) -> int:
+def _iterations(block: Block, known: dict[Block, int]) -> int:
     """How many iterations the longest scan in a block has, with those of the scans around it in the block."""
-    return max(
-        (
-            max(map(_iterations, step.blocks)) * step.equation.params.get("length", 1)
+    if block not in known:
+        each = (
+            _iterations(inner, known) * step.equation.params.get("length", 1)
             for step in block.steps
-            if step.blocks
-        ),
-        default=1,
-    )
+            for inner in step.blocks
+        )
+        known[block] = max(each, default=1)
+    return known[block]
 
 
 def large(audited: Audited) -> Iterator[Finding | Held]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -12,9 +11,8 @@ import jax
 from lox._audit._audited import Audited
 from lox._audit._checks._numerics._exponentials import chosen_from, made_by
 from lox._audit._facts import ANY
-from lox._audit._files import syntax
+from lox._audit._files import lines_in, statement_at
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._inline import statements
 from lox._audit._location import Location, call, is_users, transformations
 from lox._audit._origins import PASSING, Origins
 from lox._audit._program import Step, Value
@@ -78,9 +76,8 @@ def _is_meant(step: Step, location: Location) -> bool:
             return True
     elif mode not in (None, jax.lax.GatherScatterMode.FILL_OR_DROP) or not any(map(tracebacks.writes_at, names)):
         return True
-    around = [lines for lines in statements(syntax(location.file)) if lines[0] <= location.line <= lines[1]]
-    first, last = min(around, key=lambda lines: lines[1] - lines[0], default=(location.line, location.line))
-    return any("mode=" in linecache.getline(location.file, line) for line in range(first, last + 1))
+    first, last = statement_at(location.file, location.line)
+    return any("mode=" in line for line in lines_in(location.file)[first - 1 : last])
 
 
 def _accesses(step: Step, origins: Origins) -> Iterator[Access]:
@@ -227,9 +224,9 @@ def _divisor(maker: Step) -> float | None:
     elif maker.equation.primitive in primitives("select_n"):
         by, rest = modulus(maker), maker.inputs[1].maker
         whole = rest.inputs[0] if by is not None and rest is not None else None
-    if whole is None or by is None or by.low != by.high or by.low <= 0:
+    if whole is None or by is None or by.number is None or by.number <= 0:
         return None
-    return by.low if whole.fact.range.high >= 2 * by.low else None
+    return by.number if whole.fact.range.high >= 2 * by.number else None
 
 
 def _so(step: Step) -> str:
