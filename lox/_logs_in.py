@@ -62,10 +62,16 @@ def _binds(jaxpr: Any, primitive: Any) -> bool:
     )
 
 
+_SIMPLE = {bool, int, float, str, type(None)}
+"""Types of most parameters, which say at once that there is no jaxpr."""
+
+
 def jaxprs_in(params: dict[str, Any]) -> Iterator[Any]:
     """The jaxprs among the parameters of a primitive."""
     for value in _compat.static_values(params):
         for item in value if isinstance(value, (tuple, list)) else (value,):
+            if type(item) in _SIMPLE:
+                continue
             if _compat.is_jaxpr(item):
                 yield item
             elif _compat.is_jaxpr(getattr(item, "jaxpr", None)):

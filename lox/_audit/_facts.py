@@ -84,6 +84,9 @@ def of_constant(value: Any) -> Fact:
     """What is known of a constant: its numbers."""
     if isinstance(value, (float, int)):
         return Fact((), ANY if math.isnan(value) else Interval(float(value), float(value)))
+    if isinstance(value, (np.ndarray, np.generic)) and not value.shape and value.dtype.kind in "biuf":  # Most literals.
+        number = float(value)
+        return Fact((), ANY if math.isnan(number) else Interval(number, number))
     aval = jax.typeof(value)
     if not isinstance(aval, jax.core.ShapedArray) or isinstance(value, jax.core.Tracer):
         return unknown(aval)  # Such as a reference.

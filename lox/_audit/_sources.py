@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import inspect
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from types import CodeType
 from typing import Any
@@ -17,13 +17,12 @@ import jax
 
 from lox import _compat
 from lox._audit._audited import Audited
+from lox._audit._executed import Function, executed
 from lox._audit._files import of_file, syntax
 from lox._audit._location import Location, frames, is_users
 from lox._audit._program import Step
 from lox._audit._rules import primitives
 from lox._compat import _tracebacks as tracebacks
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 _JAX = f"{PurePath(jax.__file__).parent}/"
 
@@ -57,6 +56,11 @@ class Source:
     def locals(self) -> frozenset[str]:
         """The names that it binds itself."""
         return frozenset(self.code.co_varnames) | frozenset(self.code.co_cellvars)
+
+    @functools.cached_property
+    def executed(self) -> Sequence[ast.AST]:
+        """Its parts that are run, as far as can be told, without those of functions and classes inside."""
+        return tuple(executed(self.node, self.lines))
 
 
 def sources(audited: Audited) -> list[Source]:

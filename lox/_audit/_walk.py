@@ -125,10 +125,12 @@ class Walk(Forward[Fact]):
 
     def _facts(self, step: Step) -> list[Fact]:
         """What the rules know of the outputs of a step: what the types tell where a rule fails."""
-        with _failures.reported(f"The rule of '{step.equation.primitive.name}'", self._failures):
+        try:
             labels = labels_of(step)
             return list(map(Fact, labels, range_of(step) if self._ranges else [ANY] * len(labels)))
-        return [unknown(var.aval) for var in step.equation.outvars]
+        except Exception as error:  # noqa: BLE001  (whatever it is, the audit goes on)
+            self._failures.append(_failures.failure(f"The rule of '{step.equation.primitive.name}'", error))
+            return [unknown(var.aval) for var in step.equation.outvars]
 
 
 def _named(step: Step, place: int) -> str:

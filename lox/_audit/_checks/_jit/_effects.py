@@ -44,7 +44,7 @@ def _found(audited: Audited, scope: Scope) -> Iterator[Finding | Kind]:
     source = scope.source
     names = Names(source.node, source.locals - _static_arguments(audited, source))
     changes = _changes.Changes(scope, names, audited.fun)
-    runs = set(names.executed(source.lines))
+    runs = set(source.executed)
     for node in names.all():
         calls = _host.called(scope, names, node) if isinstance(node, ast.Call) else ()
         for each in (*calls, *changes.found(node)):

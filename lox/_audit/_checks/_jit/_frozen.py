@@ -12,13 +12,14 @@ import numpy as np
 
 from lox import _compat
 from lox._audit._audited import Audited
-from lox._audit._checks._jit._names import STATIC_ATTRIBUTES, Names
+from lox._audit._checks._jit._names import STATIC_ATTRIBUTES
 from lox._audit._checks._jit._scope import Scope
+from lox._audit._executed import Function
 from lox._audit._files import syntax
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE, is_users
 from lox._audit._reached import is_users_class, parts
-from lox._audit._sources import Function, Source, functions, plain, sources
+from lox._audit._sources import Source, functions, plain, sources
 
 FROZEN = Kind(
     "LOX433",
@@ -144,7 +145,7 @@ class _Compiled:
 
 def _reads(source: Source) -> list[ast.Name | ast.Attribute]:
     """The names, and the attributes of `self`, that a function reads, and not only for their shapes."""
-    nodes = list(Names(source.node, ()).executed(source.lines))
+    nodes = source.executed
     static = {node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr in STATIC_ATTRIBUTES}
     read = [node for node in nodes if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)]
     return [node for node in read if node not in static and (isinstance(node, ast.Name) or _is_of_self(node))]

@@ -1,12 +1,12 @@
-"""Which names in a function may stand for traced values, and which of its parts are run."""
+"""Which names in a function may stand for traced values."""
 
 from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-from lox._audit._sources import Function
+from lox._audit._executed import Function, body_of
 
 STATIC_ATTRIBUTES = {
     *("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "aval", "sharding", "weak_type"),
@@ -29,7 +29,6 @@ class Names:
 
     def __init__(self, node: Function, names: Iterable[str]) -> None:
         self._node = node
-        self._body = _body(node)
         own = _parts(node)
         self.declared_global = {name for each in own if isinstance(each, ast.Global) for name in each.names}
         nonlocals = {name for each in own if isinstance(each, ast.Nonlocal) for name in each.names}
@@ -72,21 +71,6 @@ class Names:
     def all(self) -> Iterator[ast.AST]:
         """All parts of it but those of functions and classes inside."""
         return iter(_parts(self._node))
-
-    def executed(self, lines: frozenset[int]) -> Iterator[ast.AST]:
-        """The parts of it that are run, as far as can be told: of what is chosen, where there are these lines."""
-        blocks = [iter(self._body)]
-        while blocks:
-            node = next(blocks[-1], None)
-            if node is None:
-                blocks.pop()
-                continue
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-                continue
-            yield node
-            if isinstance(node, (ast.Return, ast.Raise)):
-                blocks[-1] = iter(())
-            blocks += map(iter, reversed(_run_by(node, lines)))
 
     def _static_parameters(self) -> set[str]:
         arguments = self._node.args
@@ -139,14 +123,10 @@ class Names:
         return ast.unparse(node).rpartition(".")[2] in _STATIC_FUNCTIONS
 
 
-def _body(node: Function) -> Sequence[ast.AST]:
-    return node.body if isinstance(node.body, list) else [node.body]
-
-
 @functools.lru_cache(maxsize=4096)
 def _parts(node: Function) -> tuple[ast.AST, ...]:
     """All parts of a function but those of functions and classes inside."""
-    return tuple(_own(_body(node)))
+    return tuple(_own(body_of(node)))
 
 
 def _own(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
@@ -157,22 +137,6 @@ def _own(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
             left += [*ast.iter_child_nodes(node)][::-1]
-
-
-def _run_by(node: ast.AST, lines: frozenset[int]) -> list[list[ast.AST]]:
-    """The blocks of parts of a node that are run where there are these lines."""
-    if isinstance(node, (ast.If, ast.While)):
-        chosen: list[list[ast.AST]] = [[*branch] for branch in (node.body, node.orelse) if _has(branch, lines)]
-        return [[node.test], *chosen]
-    if isinstance(node, ast.Match):
-        return [[node.subject], [each for case in node.cases if _has(case.body, lines) for each in case.body]]
-    if isinstance(node, ast.Try):
-        return [[*node.body, *node.orelse, *node.finalbody]]
-    if isinstance(node, ast.IfExp):
-        return [[node.test]]
-    if isinstance(node, ast.BoolOp):
-        return [[*node.values[:1]]]
-    return [] if isinstance(node, ast.Assert) else [[*ast.iter_child_nodes(node)]]
 
 
 def _bound_by(target: ast.expr) -> Iterator[str]:
@@ -196,7 +160,3 @@ def _looped(target: ast.expr, over: ast.expr) -> Iterator[tuple[ast.expr, ast.ex
 def _called(call: ast.Call) -> str:
     """The last part of the name of what is called."""
     return ast.unparse(call.func).rpartition(".")[2]
-
-
-def _has(nodes: Iterable[ast.stmt], lines: frozenset[int]) -> bool:
-    return any(node.lineno <= line <= (node.end_lineno or node.lineno) for node in nodes for line in lines)

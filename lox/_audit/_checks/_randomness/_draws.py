@@ -80,7 +80,7 @@ class Mark:
     folded: bool = False
 
     def __or__(self, other: Mark) -> Mark:
-        if self == other:
+        if self is other or self == other:
             return self
         return Mark(
             self.draws | other.draws,
@@ -91,6 +91,9 @@ class Mark:
             self.past | other.past,
             self.folded or other.folded,
         )
+
+
+_CONSTANT = Mark(constant=True)
 
 
 class Draws(Forward[Mark]):
@@ -132,7 +135,7 @@ class Draws(Forward[Mark]):
         known: dict[Value, Mark] = dict(zip(block.inputs, marks, strict=True))
 
         def read(value: Value) -> Mark:
-            return known.get(value, Mark(constant=True))
+            return known.get(value, _CONSTANT)
 
         for step in block.steps:
             names = transformations(step.equation)
@@ -165,8 +168,10 @@ class Draws(Forward[Mark]):
 
     def _mark(self, step: Step, given: Sequence[Mark], mapped: bool, looped: bool) -> Mark:
         primitive = step.equation.primitive
-        every = functools.reduce(operator.or_, given) if given else Mark(constant=True)
-        plain = dataclasses.replace(every, draws=frozenset(), constant=False)
+        every = functools.reduce(operator.or_, given) if given else _CONSTANT
+        plain = (
+            dataclasses.replace(every, draws=frozenset(), constant=False) if every.draws or every.constant else every
+        )
         self.keyed |= every.keyed and primitive in _SPLIT | DRAWS
         if primitive in _CARRYING and not every.draws:
             return every

@@ -6,8 +6,9 @@ import ast
 import functools
 from collections.abc import Collection, Iterator
 
+from lox._audit._executed import Function
 from lox._audit._location import Frame
-from lox._audit._sources import Function, functions
+from lox._audit._sources import functions
 
 
 def handed_on(place: Frame, line: int, count: int) -> Collection[int]:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from lox._audit._checks._jit._names import Names
-from lox._audit._sources import Function, Source
+from lox._audit._executed import Function
+from lox._audit._sources import Source
 
 _NEW = re.compile(r"^(?:new|next|updated|upd)(?:_(?=[a-zA-Z])|(?=[A-Z]))|_?(?:new|next|updated|upd)$")
 _NUMBERED = re.compile(r"(?<=[a-zA-Z])_?[1-9]$|(?<=[a-zA-Z0-9])_$")
@@ -36,7 +36,7 @@ class Binding(NamedTuple):
 
 def bindings(source: Source) -> list[Binding]:
     """The names that a function assigns where it is run, in order."""
-    nodes = (node for node in Names(source.node, source.locals).executed(source.lines) if isinstance(node, ast.Assign))
+    nodes = (node for node in source.executed if isinstance(node, ast.Assign))
     found = [each for node in nodes for target in node.targets for each in _bound(target, node, ())]
     return sorted(found, key=lambda each: each.node.lineno)
 
@@ -115,7 +115,7 @@ class Passed:
         ]
         assigned = {id(name) for each in found for target in each.node.targets for name in ast.walk(target)}
         self._otherwise = {each.id for each in stored if each.lineno > after.lineno and id(each) not in assigned}
-        returns = [node for node in Names(source.node, ()).executed(source.lines) if isinstance(node, ast.Return)]
+        returns = [node for node in source.executed if isinstance(node, ast.Return)]
         self._returned = [node.value for node in returns if node.value is not None and node.lineno >= after.lineno]
 
     def has(self, path: Path) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from lox._audit._audited import Audited
-from lox._audit._checks._jit._names import Names
 from lox._audit._checks._jit._scope import Scope
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE, frames, span_of
@@ -69,9 +68,7 @@ def statements(audited: Audited) -> Iterator[Dropped]:
     """The statements that may drop what they call returns."""
     for source in sources(audited):
         statements = [
-            node.value
-            for node in Names(source.node, ()).executed(source.lines)
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+            node.value for node in source.executed if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
         ]
         scope = Scope(audited, source, {}) if statements else None
         for call in statements:

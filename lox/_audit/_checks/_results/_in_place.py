@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from lox import _compat
 from lox._audit._audited import Audited
-from lox._audit._checks._jit._names import Names
 from lox._audit._checks._results._bindings import path_of
 from lox._audit._checks._results._dropped import Part, in_vain
 from lox._audit._findings import Finding, Held, Kind
@@ -50,7 +49,7 @@ def _bodies(audited: Audited) -> set[tuple[str | None, int | None]]:
 def _assignments(source: Source) -> Iterator[Part]:
     """The assignments to elements of the arguments of a function, such as `state["step"] += 1`."""
     arguments = {each.arg for each in ast.walk(source.node.args) if isinstance(each, ast.arg)}
-    nodes = list(Names(source.node, ()).executed(source.lines))
+    nodes = source.executed
     stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     for node in nodes:
         target = _target(node)
