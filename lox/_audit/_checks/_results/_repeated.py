@@ -35,7 +35,7 @@ def _again(source: Source, loop: _Loop) -> Iterator[tuple[Binding, Path]]:
     """What a loop assigns and only reads after its end, with the old value of it that the loop does not change."""
     nodes = list(ast.walk(loop))
     read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    stored = {root[0] for node in nodes if (root := _stored(node)) is not None}
+    changed = {"self"}.union(*map(_changed, nodes))
     after = {
         node.id
         for node in ast.walk(source.node)
@@ -46,17 +46,19 @@ def _again(source: Source, loop: _Loop) -> Iterator[tuple[Binding, Path]]:
         if each.node not in loop.body or each.name in read or each.name not in after:
             continue
         path = old_of(each) or _begun(each, [other for other in bound if other.node.lineno < loop.lineno])
-        if path is not None and path[0] not in stored and path[0] != each.name:
+        if path is not None and path[0] not in changed and path[0] != each.name:
             yield each, path
 
 
-def _stored(node: ast.AST) -> Path | None:
-    """The name that an assignment or a loop changes, or a part of what it stands for."""
-    while isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
+def _changed(node: ast.AST) -> set[str]:
+    """The names that a statement may change what they stand for: those it assigns, and those it gives to a call."""
+    if isinstance(node, ast.Expr):
+        return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    if not isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) or isinstance(node.ctx, ast.Load):
+        return set()
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
-        if isinstance(node, ast.Name):
-            return (node.id,)
-    return (node.id,) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load) else None
+    return {node.id} if isinstance(node, ast.Name) else set()
 
 
 def _begun(new: Binding, before: list[Binding]) -> Path | None:

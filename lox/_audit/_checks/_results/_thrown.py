@@ -10,16 +10,20 @@ from lox._audit._findings import Finding, Held
 from lox._audit._location import transformations
 from lox._audit._loops import is_called, loop_of, reached
 from lox._audit._program import Block, Step, Value, blocks_in
+from lox._audit._rules import primitives
+
+_LOOPS = primitives("scan", "while")
 
 
 def thrown(audited: Audited) -> Iterator[Finding | Held]:
     """LOX431: a loop trains what it carries, and what it began with is returned in place of the last."""
     for block in blocks_in(audited.program):
         for step in block.steps:
-            if not is_called(step, "scan", "while_loop", "fori_loop") or audited.live.isdisjoint(step.outputs):
+            if step.equation.primitive not in _LOOPS or not is_called(step, "scan", "while_loop", "fori_loop"):
                 continue
             is_differentiated = {"jvp", "transpose"} & {*transformations(step.equation)}
-            trained = {} if is_differentiated else _trained(audited, step)
+            is_used = not audited.live.isdisjoint(step.outputs)
+            trained = _trained(audited, step) if is_used and not is_differentiated else {}
             returned = {audited.origins.of(value, frozenset()) for value in audited.once(_ends)[block]}
             if trained and all(audited.origins.of(start, frozenset()) in returned for start in trained.values()):
                 name = next(iter(trained)).name or next(iter(trained.values())).called
@@ -37,7 +41,9 @@ def _trained(audited: Audited, step: Step) -> dict[Value, Value]:
     carry = zip(loop.carry, step.outputs, strict=False)
     changed = [(outside, inside, new, end) for (outside, inside, new), end in carry if inside is not new]
     trained = {
-        inside: outside for outside, inside, new, end in changed if new in gradients and new in reached(loop.body, {inside})
+        inside: outside
+        for outside, inside, new, end in changed
+        if new in gradients and new in reached(loop.body, {inside})
     }
     return {} if any(end in audited.live for _, inside, _, end in changed if inside in trained) else trained
 
