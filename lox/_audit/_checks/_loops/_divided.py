@@ -133,14 +133,20 @@ class _First(Forward[Number]):
 
     def __init__(self) -> None:
         self.made: list[Step] = []
+        self._seen: dict[
+            tuple[Block, tuple[Number, ...]], list[Number]
+        ] = {}  # What calls itself twice is called often.
 
     def of(self, block: Block, numbers: Sequence[Number]) -> list[Number]:
         """What comes out of a block."""
-        known: dict[Value, Number] = dict(zip(block.inputs, numbers, strict=True))
-        for step in block.steps:
-            given = [known[value] if value in known else _finite(value.number) for value in step.inputs]
-            known.update(zip(step.outputs, self.through(step, given), strict=True))
-        return [known[value] if value in known else _finite(value.number) for value in block.outputs]
+        key = (block, tuple(numbers))
+        if key not in self._seen:
+            known: dict[Value, Number] = dict(zip(block.inputs, numbers, strict=True))
+            for step in block.steps:
+                given = [known[value] if value in known else _finite(value.number) for value in step.inputs]
+                known.update(zip(step.outputs, self.through(step, given), strict=True))
+            self._seen[key] = [known[value] if value in known else _finite(value.number) for value in block.outputs]
+        return self._seen[key]
 
     def join(self, facts: Sequence[Number]) -> Number:
         return facts[0] if all(fact == facts[0] for fact in facts) else None
@@ -149,12 +155,12 @@ class _First(Forward[Number]):
         return None
 
     def transfer(self, step: Step, facts: Sequence[Number]) -> list[Number]:
-        return [self._number(step, facts)] * len(step.equation.outvars)
+        return [self._number(step, getattr(var.aval, "dtype", None), facts) for var in step.equation.outvars]
 
     def inside(self, step: Step, place: int, facts: Sequence[Number]) -> list[Number]:
         return self.of(step.blocks[place], facts)
 
-    def _number(self, step: Step, facts: Sequence[Number]) -> Number:
+    def _number(self, step: Step, dtype: Any, facts: Sequence[Number]) -> Number:
         primitive = step.equation.primitive
         if primitive in _PASSING:
             return facts[0]
@@ -165,7 +171,7 @@ class _First(Forward[Number]):
         if _BROKEN in facts:
             return None
         number = _computed(step, facts)
-        if not jnp.issubdtype(step.equation.outvars[0].aval.dtype, jnp.inexact):
+        if dtype is None or not jnp.issubdtype(dtype, jnp.inexact):
             return _finite(number)
         is_by_zero = primitive in primitives("div") and facts[1] == 0 and (facts[0] is None or facts[0] == 0)
         if is_by_zero or (number is not None and not math.isfinite(number) and primitive in _DIVISIONS):

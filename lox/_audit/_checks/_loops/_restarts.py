@@ -55,7 +55,8 @@ def _from_the_start(
     anew: dict[Value, set[Value]] = {}
     for outside, inside, _ in loop.carry:
         start = audited.origins.of(outside, _AS_IT_IS)
-        anew[inside] = reached(body, {own for whole, own in consts if whole is start})
+        again = {own for whole, own in consts if whole is start}
+        anew[inside] = reached(body, again) if again else set()
     if any(inside in used and new in anew[inside] and new is not inside for _, inside, new in loop.carry):
         return  # A search or an iteration to a fixed point, which knows where it began.
     changing = [each for each in loop.carry if each[1] is not each[2]]

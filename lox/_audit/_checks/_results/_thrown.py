@@ -40,12 +40,11 @@ def _trained(audited: Audited, step: Step) -> dict[Value, Value]:
     gradients = reached(loop.body, (value for each in loop.body.steps if _is_gradient(each) for value in each.outputs))
     carry = zip(loop.carry, step.outputs, strict=False)
     changed = [(outside, inside, new, end) for (outside, inside, new), end in carry if inside is not new]
-    trained = {
-        inside: outside
-        for outside, inside, new, end in changed
-        if new in gradients and new in reached(loop.body, {inside})
-    }
-    return {} if any(end in audited.live for _, inside, _, end in changed if inside in trained) else trained
+    trained = [each for each in changed if each[2] in gradients]
+    is_simulated = any(value.shape and value.shape == new.shape for value in loop.ys for _, _, new, _ in trained)
+    if not loop.xs or is_simulated or any(end in audited.live for _, _, _, end in trained):
+        return {}  # Without data, it may be the forces of a simulation that are derivatives.
+    return {inside: outside for outside, inside, new, _ in trained if new in reached(loop.body, {inside})}
 
 
 def _is_gradient(step: Step) -> bool:
