@@ -133,9 +133,9 @@ def an_adaptation_that_takes_each_step_from_the_first_params(params, x, y):
 def losses_after_one_step_for_each_task(params, tasks):
     total = 0.0
     for x in tasks:
-        adapted = jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(_loss)(params, x))
-        total = total + _loss(adapted, x)
-    return total / len(tasks), adapted
+        new_params = jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(_loss)(params, x))
+        total = total + _loss(new_params, x)
+    return total / len(tasks), new_params
 
 
 @right("LOX431", f32(4))
