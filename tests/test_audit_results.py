@@ -79,6 +79,31 @@ def test_what_is_returned_decides():
     assert not found(functools.partial(step, keep=False), X, X)
 
 
+def test_a_loop_of_python_that_ends_early_may_begin_anew_in_each_iteration():
+    def searched(x, stops):
+        new_x = x
+        for k in range(3):
+            new_x = x * 0.5**k
+            if stops:
+                break
+        return new_x
+
+    def anew(x):
+        for k in range(3):
+            new_x = x * 0.5**k
+        return new_x
+
+    def mutated(states):
+        for _ in range(3):
+            new_x = states[0] * 2
+            states.append(new_x)
+        return new_x
+
+    assert found(anew, X) == ["LOX431"]
+    assert not found(functools.partial(searched, stops=False), X)
+    assert not found(lambda x: mutated([x]), X)
+
+
 def test_an_evaluation_may_drop_a_new_state():
     def apply(params, state, x, train):
         return x * params, state * 0.5 if train else state

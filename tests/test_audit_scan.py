@@ -383,6 +383,39 @@ def test_what_is_carried_for_nothing_is_found_by_what_is_used_of_the_loop(use, e
     assert all(f"computes {name} of its carry" in each.message for each, name in zip(findings, expected, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("new", "severities"),
+    [
+        (lambda velocity, start, push: 0.9 * start + push, ["warning"]),
+        (lambda velocity, start, push: 0.9 * velocity + push, []),
+        (lambda velocity, start, push: 0.9 * start + 0.1 * velocity + push, []),
+    ],
+    ids=["from the start", "from the carry", "from both"],
+)
+def test_a_velocity_that_each_iteration_computes_from_the_first_one_is_a_warning(new, severities):
+    def moved(position, start):
+        def step(i, state):
+            position, velocity = state
+            velocity = new(velocity, start, jnp.sin(position))
+            return position + velocity, velocity
+
+        return jax.lax.fori_loop(0, 5, step, (position, start))
+
+    findings = [each for each in found(moved, jnp.ones(3), jnp.ones(3)) if each.code == "LOX209"]
+    assert [each.severity for each in findings] == severities
+    assert all("computes state[1] from the value that it had before the loop" in each.message for each in findings)
+
+
+@pytest.mark.parametrize(("times", "severities"), [(5, ["warning"]), (4, [])])
+def test_the_last_of_some_gradients_that_is_divided_by_their_number_is_a_warning(times, severities):
+    def averaged(x):
+        total, last = jax.lax.scan(lambda state, x: ((state[0] + x, 2 * x), None), (jnp.zeros(3), jnp.zeros(3)), x)[0]
+        return total / 5, last / times
+
+    findings = [each for each in found(averaged, jnp.ones((5, 3))) if each.code == "LOX209"]
+    assert [each.severity for each in findings] == severities
+
+
 def test_two_values_that_only_read_each_other_are_read_by_nothing():
     def step(c, each):
         return (c[0] + each, c[1] + c[2], c[2] - c[1]), None

@@ -101,6 +101,66 @@ def a_filter_that_returns_its_old_mean(mean, observations):
     return jax.lax.scan(step, mean, observations)
 
 
+@wrong("LOX431", PARAMS, f32(10, 32, 8))
+def an_epoch_that_returns_the_params_that_it_began_with(params, batches):
+    def step(params, x):
+        loss, grads = jax.value_and_grad(_loss)(params, x)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss
+
+    _, losses = jax.lax.scan(step, params, batches)
+    return params, losses.mean()
+
+
+@wrong("LOX431", PARAMS, OPT_STATE, f32(3, 32, 8))
+def steps_that_each_begin_with_the_first_state_of_the_optimizer(params, opt_state, batches):
+    for x in batches:
+        grads = jax.grad(_loss)(params, x)
+        updates, new_opt_state = OPTIMIZER.update(grads, opt_state, params)
+        params = optax.apply_updates(params, updates)
+    return params, new_opt_state
+
+
+@wrong("LOX431", PARAMS, f32(32, 8), f32(32, 8))
+def an_adaptation_that_takes_each_step_from_the_first_params(params, x, y):
+    adapted = params
+    for _ in range(3):
+        grads = jax.grad(_loss)(params, x)
+        adapted = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+    return _loss(adapted, y)
+
+
+@right("LOX431", PARAMS, f32(10, 32, 8))
+def losses_after_one_step_for_each_task(params, tasks):
+    total = 0.0
+    for x in tasks:
+        new_params = jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(_loss)(params, x))
+        total = total + _loss(new_params, x)
+    return total / len(tasks), new_params
+
+
+@right("LOX431", f32(4))
+def a_simulation_that_returns_its_beginning_and_its_path(start):
+    def step(position, _):
+        position = position - 0.1 * jax.grad(lambda x: jnp.sum(x**4))(position)
+        return position, position
+
+    _, path = jax.lax.scan(step, start, None, length=10)
+    return start, path
+
+
+@right("LOX431", PARAMS, f32(10, 32, 8), f32(5))
+def rates_that_are_each_tried_from_the_same_params(params, batches, rates):
+    def attempt(params, rate):
+        def step(params, x):
+            loss, grads = jax.value_and_grad(_loss)(params, x)
+            return jax.tree.map(lambda p, g: p - rate * g, params, grads), loss
+
+        _, losses = jax.lax.scan(step, params, batches)
+        return params, losses[-1]
+
+    return rates[jax.lax.scan(attempt, params, rates)[1].argmin()]
+
+
 @right("LOX431", Training(PARAMS, OPT_STATE, i32()), f32(32, 8))
 def a_train_step_that_replaces_all_that_is_new(state, x):
     grads = jax.grad(_loss)(state.params, x)

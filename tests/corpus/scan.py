@@ -626,6 +626,47 @@ def power_iteration_that_does_not_ask_for_its_error(vector, matrix):
     return solve(vector)
 
 
+@wrong("LOX209", f32(3), f32(10, 4), f32(3, 4), f32(3, 3))
+def recurrent_network_that_begins_anew_in_each_step(start, inputs, into, onward):
+    def cell(hidden, x):
+        hidden = jnp.tanh(into @ x + onward @ start)
+        return hidden, hidden
+
+    return jax.lax.scan(cell, start, inputs)
+
+
+@wrong("LOX209", f32(4), f32(5, 32, 4), f32(5, 32))
+def accumulated_gradients_of_which_only_the_last_is_kept(weights, inputs, targets):
+    def add(carry, batch):
+        total, _gradients = carry
+        x, y = batch
+        loss, gradients = jax.value_and_grad(lambda w: ((x @ w - y) ** 2).mean())(weights)
+        return (total + loss, gradients), None
+
+    (total, gradients), _ = jax.lax.scan(add, (jnp.float32(0), jnp.zeros(4)), (inputs, targets))
+    return total / 5, weights - 0.1 * gradients / 5
+
+
+@right("LOX209", f32(5))
+def halved_steps_that_each_begin_at_the_same_point(start):
+    direction = jax.grad(lambda x: ((x - 1) ** 2).sum())(start)
+
+    def halve(state):
+        size, _ = state
+        return size / 2, start - size / 2 * direction
+
+    return jax.lax.while_loop(lambda state: state[0] > 0.1, halve, (jnp.float32(2), start))
+
+
+@right("LOX209", f32(4), f32())
+def implicit_step_that_is_iterated_to_a_fixed_point(position, time):
+    def iterate(_, state):
+        before, _ = state
+        return position + 0.1 * jnp.sin(before), time + 0.1
+
+    return jax.lax.fori_loop(0, 4, iterate, (position, time))
+
+
 @right("LOX209", f32(50, 32, 4), f32(50, 32))
 def training_that_logs_its_average_loss(inputs, targets):
     def step(state, batch):
@@ -882,6 +923,72 @@ def simulation_without_forces_at_the_end(forces, state):
 @right("LOX212", f32(64, 3), f32(3))
 def simulation_that_fills_in_forces(forces, state):
     return jax.lax.fori_loop(0, 100, lambda i, s: 0.9 * s + forces.at[i].get(mode="fill", fill_value=0), state)
+
+
+# A division by a counter that begins at zero.
+
+
+@wrong("LOX213", f32(8), f32(50, 8))
+def adam_that_corrects_its_bias_by_the_steps_before(weights, gradients):
+    def step(state, inputs):
+        weights, mean, square = state
+        t, gradient = inputs
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+        corrected, scale = mean / (1 - 0.9**t), square / (1 - 0.999**t)
+        return (weights - 1e-3 * corrected / (jnp.sqrt(scale) + 1e-8), mean, square), None
+
+    start = (weights, jnp.zeros(8), jnp.zeros(8))
+    return jax.lax.scan(step, start, (jnp.arange(50), gradients))[0][0]
+
+
+@wrong("LOX213", f32(50, 3))
+def average_that_counts_after_it_divides(measurements):
+    def add(state, measurement):
+        mean, count = state
+        return (mean + (measurement - mean) / count, count + 1), None
+
+    return jax.lax.scan(add, (jnp.zeros(3), 0), measurements)[0][0]
+
+
+@wrong("LOX213", f32(4), f32(4))
+def subgradients_with_a_rate_that_begins_infinite(weights, gradient):
+    @jax.jit
+    def step(i, weights):
+        return weights - gradient / jnp.sqrt(1.0 * i)
+
+    return jax.lax.fori_loop(0, 100, step, weights)
+
+
+@right("LOX213", f32(8), f32(50, 8))
+def adam_that_corrects_its_bias_by_its_steps(weights, gradients):
+    def step(state, inputs):
+        weights, mean, square = state
+        t, gradient = inputs
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+        corrected, scale = mean / (1 - 0.9**t), square / (1 - 0.999**t)
+        return (weights - 1e-3 * corrected / (jnp.sqrt(scale) + 1e-8), mean, square), None
+
+    start = (weights, jnp.zeros(8), jnp.zeros(8))
+    return jax.lax.scan(step, start, (jnp.arange(1, 51), gradients))[0][0]
+
+
+@right("LOX213", f32(50, 3))
+def average_that_leaves_out_where_it_would_divide_by_zero(measurements):
+    def add(state, measurement):
+        mean, count = state
+        change = jnp.where(count > 0, (measurement - mean) / count, measurement)
+        return (mean + change, count + 1), None
+
+    return jax.lax.scan(add, (jnp.zeros(3), 0), measurements)[0][0]
+
+
+@right("LOX213", f32(4), f32(4))
+def warmup_whose_other_branch_is_infinite_at_first(weights, gradient):
+    def step(i, weights):
+        t = 1.0 * i
+        return weights - gradient * jnp.minimum(1 / jnp.sqrt(t), t * 0.1)
+
+    return jax.lax.fori_loop(0, 100, step, weights)
 
 
 def _filtered(transitions, likelihoods):

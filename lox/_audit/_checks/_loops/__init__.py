@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from lox._audit._checks._loops import _bootstraps, _carried, _carry, _counted, _episodes, _memories, _scan, _unrolled
+from lox._audit._checks._loops import (
+    _bootstraps,
+    _carried,
+    _carry,
+    _counted,
+    _divided,
+    _episodes,
+    _memories,
+    _scan,
+    _unrolled,
+)
 
 KINDS = (
     *_carry.KINDS,
@@ -10,6 +20,7 @@ KINDS = (
     *_unrolled.KINDS,
     *_carried.KINDS,
     *_counted.KINDS,
+    *_divided.KINDS,
     *_episodes.KINDS,
     *_bootstraps.KINDS,
     *_memories.KINDS,
@@ -20,6 +31,7 @@ CHECKS = (
     *_unrolled.CHECKS,
     *_carried.CHECKS,
     *_counted.CHECKS,
+    *_divided.CHECKS,
     *_episodes.CHECKS,
     *_bootstraps.CHECKS,
     *_memories.CHECKS,

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from lox._audit._audited import Audited
+from lox._audit._checks._loops._restarts import restarted
 from lox._audit._checks._loops._stale import stale
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import Location
@@ -83,14 +84,17 @@ def same(audited: Audited) -> Iterator[Finding | Held]:
 
 def unread(audited: Audited) -> Iterator[Finding | Held]:
     """LOX209: an element of the carry changes, and nothing depends on it."""
-    for _, location, parts in audited.once(_carries):
+    for step, location, parts in audited.once(_carries):
         found = [
             name
             for name, leaves in parts.items()
             if any(leaf.changes for leaf in leaves)
             and not any(leaf.is_read or _is_key(leaf.inside) or _is_counter(leaf.inside) for leaf in leaves)
         ]
-        if found:
+        changing = [leaf for leaves in parts.values() for leaf in leaves if leaf.changes and not _is_key(leaf.inside)]
+        if by_mistake := restarted(audited, step, {leaf.inside: leaf.name for leaf in changing}):
+            yield UNREAD.at(location, by_mistake, severity="warning")
+        elif found:
             what = "it" if len(found) == 1 else "them"
             yield UNREAD.at(
                 location,

@@ -60,7 +60,7 @@ def found(audited: Audited) -> list[tuple[Source, Binding, Path]]:
         for source in sources(audited)
         if not source.code.co_name.lstrip("_").startswith(_ONLY_LOOKS)
         for each in _unread(source)
-        if (path := _old(each)) is not None and Passed(source, each.node).has(path)
+        if (path := old_of(each)) is not None and Passed(source, each.node).has(path)
     ]
 
 
@@ -69,7 +69,7 @@ def _unread(source: Source) -> list[Binding]:
     return [each for each in bindings(source) if each.name not in read]
 
 
-def _old(new: Binding) -> Path | None:
+def old_of(new: Binding) -> Path | None:
     """The old value that one takes the place of, if the source says so."""
     if path_of(new.value) is not None or _keeps_state(new.value):
         return None

@@ -1,0 +1,71 @@
+"""Loops of Python that compute a new value from the same old one in each iteration."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from lox._audit._audited import Audited
+from lox._audit._checks._jit._names import Names
+from lox._audit._checks._results._bindings import Binding, Path, bindings, path_of, read_paths
+from lox._audit._checks._results._replaced import OLD, old_of
+from lox._audit._findings import Finding, Held
+from lox._audit._sources import Source, sources
+
+_Loop = ast.For | ast.While
+_ENDS = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Try)
+
+
+def repeated(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX431: each iteration of a loop starts from the same old value, and only the last new one is read."""
+    for source in sources(audited):
+        loops = [node for node in Names(source.node, ()).executed(source.lines) if isinstance(node, _Loop)]
+        for loop in loops:
+            if any(isinstance(node, _ENDS) for node in ast.walk(loop)):
+                continue  # It may look for something, and end once it is found.
+            for each, path in _again(source, loop):
+                yield OLD.at(
+                    source.at(each.node),
+                    f"Each iteration of a loop computes '{each.name}' from '{'.'.join(path)}', which no iteration "
+                    f"changes, and only the last '{each.name}' is read.",
+                )
+
+
+def _again(source: Source, loop: _Loop) -> Iterator[tuple[Binding, Path]]:
+    """What a loop assigns and only reads after its end, with the old value of it that the loop does not change."""
+    nodes = list(ast.walk(loop))
+    read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    changed = {"self"}.union(*map(_changed, nodes))
+    after = {
+        node.id
+        for node in ast.walk(source.node)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.lineno > (loop.end_lineno or 0)
+    }
+    bound = bindings(source)
+    for each in bound:
+        if each.node not in loop.body or each.name in read or each.name not in after:
+            continue
+        path = old_of(each) or _begun(each, [other for other in bound if other.node.lineno < loop.lineno])
+        if path is not None and path[0] not in changed and path[0] != each.name:
+            yield each, path
+
+
+def _changed(node: ast.AST) -> set[str]:
+    """The names that a statement may change what they stand for: those it assigns, and those it gives to a call."""
+    if isinstance(node, ast.Expr):
+        return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    if not isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) or isinstance(node.ctx, ast.Load):
+        return set()
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return {node.id} if isinstance(node, ast.Name) else set()
+
+
+def _begun(new: Binding, before: list[Binding]) -> Path | None:
+    """What a name stood for before the loop, if it was something else by another name, and is computed from that."""
+    own = [each for each in before if each.name == new.name][-1:]
+    path = path_of(own[0].value) if own and not own[0].place else None
+    return path if path is not None and not new.place and path in read_paths(new.value) else None
+
+
+CHECKS = (repeated,)

@@ -1,0 +1,69 @@
+"""Loops that train, whose results are thrown away, and whose beginnings are returned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lox._audit._audited import Audited
+from lox._audit._checks._results._replaced import OLD
+from lox._audit._findings import Finding, Held
+from lox._audit._location import transformations
+from lox._audit._loops import is_called, loop_of, reached
+from lox._audit._program import Block, Step, Value, blocks_in
+from lox._audit._rules import primitives
+
+_LOOPS = primitives("scan", "while")
+
+
+def thrown(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX431: a loop trains what it carries, and what it began with is returned in place of the last."""
+    for block in blocks_in(audited.program):
+        for step in block.steps:
+            if step.equation.primitive not in _LOOPS or not is_called(step, "scan", "while_loop", "fori_loop"):
+                continue
+            is_differentiated = {"jvp", "transpose"} & {*transformations(step.equation)}
+            is_used = not audited.live.isdisjoint(step.outputs)
+            trained = _trained(audited, step) if is_used and not is_differentiated else {}
+            returned = {audited.origins.of(value, frozenset()) for value in audited.once(_ends)[block]}
+            if trained and all(audited.origins.of(start, frozenset()) in returned for start in trained.values()):
+                name = next(iter(trained)).name or next(iter(trained.values())).called
+                yield OLD.at(
+                    audited.lines[step],
+                    f"A loop trains {name} by its gradient. Nothing reads what it ends with, and what it began with is "
+                    "returned.",
+                )
+
+
+def _trained(audited: Audited, step: Step) -> dict[Value, Value]:
+    """What a loop changes by gradients if nothing reads the results: in the body, and what it began with."""
+    loop = loop_of(step)
+    gradients = reached(loop.body, (value for each in loop.body.steps if _is_gradient(each) for value in each.outputs))
+    carry = zip(loop.carry, step.outputs, strict=False)
+    changed = [(outside, inside, new, end) for (outside, inside, new), end in carry if inside is not new]
+    trained = [each for each in changed if each[2] in gradients]
+    is_simulated = any(value.shape and value.shape == new.shape for value in loop.ys for _, _, new, _ in trained)
+    if not loop.xs or is_simulated or any(end in audited.live for _, _, _, end in trained):
+        return {}  # Without data, it may be the forces of a simulation that are derivatives.
+    return {inside: outside for outside, inside, new, _ in trained if new in reached(loop.body, {inside})}
+
+
+def _is_gradient(step: Step) -> bool:
+    """Whether a step is of the backward pass of a derivative, or calls one that is."""
+    steps = [step, *(inner for each in step.blocks for block in blocks_in(each) for inner in block.steps)]
+    return any("transpose" in transformations(each.equation) for each in steps)
+
+
+def _ends(audited: Audited) -> dict[Block, tuple[Value, ...]]:
+    """What the blocks of a program return, and what they carry on as it was: JAX takes that for constants.
+
+    A loop that scans something may try it from the same beginning each time.
+    """
+    found = {block: block.outputs for block in blocks_in(audited.program)}
+    for step, _ in audited.of("scan", "while"):
+        loop = loop_of(step)
+        if not loop.xs:
+            found[loop.body] = (*loop.body.outputs, *(inside for _, inside in loop.consts if inside.name))
+    return found
+
+
+CHECKS = (thrown,)
