@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterator
 
 from lox._audit._audited import Audited
-from lox._audit._checks._jit._names import Names
 from lox._audit._checks._results._bindings import Binding, Path, bindings, path_of, read_paths
 from lox._audit._checks._results._replaced import OLD, old_of
 from lox._audit._findings import Finding, Held
@@ -19,7 +18,7 @@ _ENDS = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Try)
 def repeated(audited: Audited) -> Iterator[Finding | Held]:
     """LOX431: each iteration of a loop starts from the same old value, and only the last new one is read."""
     for source in sources(audited):
-        loops = [node for node in Names(source.node, ()).executed(source.lines) if isinstance(node, _Loop)]
+        loops = [node for node in source.executed if isinstance(node, _Loop)]
         for loop in loops:
             if any(isinstance(node, _ENDS) for node in ast.walk(loop)):
                 continue  # It may look for something, and end once it is found.
