@@ -384,3 +384,7 @@ def test_a_widened_array_of_which_only_one_other_use_is_narrowed_is_widened():
 
     with jax.numpy_dtype_promotion("standard"):
         assert messages("LOX807", f, BF16)
+
+
+def test_special_functions_take_care_of_their_own_infinities():
+    assert found(jax.grad(lambda x: jax.scipy.special.exp1(x).sum()), jnp.ones(3)) == set()

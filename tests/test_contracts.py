@@ -436,6 +436,15 @@ def test_a_psum_of_what_is_the_same_for_all_is_in_a_file_that_the_auditor_knows(
     )
 
 
+def test_special_functions_are_in_files_that_the_auditor_knows():
+    inside = jax.make_jaxpr(jax.scipy.special.exp1)(1.0).eqns[0].params["jaxpr"].eqns[0]
+    found = inside.source_info.traceback.frames
+    assert tracebacks.is_of_scipy(frame.file_name for frame in found), (
+        "LOX808 (lox/_audit/_checks/_numerics/_infinities.py) tells of NaN that special functions do not choose"
+    )
+    assert not tracebacks.is_of_scipy(frame.file_name for frame in frames(jnp.sin, 1.0))
+
+
 @pytest.mark.parametrize("jacobian", [jax.jacfwd, jax.jacrev])
 def test_jacobians_are_made_by_functions_that_the_auditor_knows(jacobian):
     assert tracebacks.is_jacobian(names(jacobian(lambda x: jnp.sin(x) * x), np.zeros(3, np.float32))), (

@@ -30,6 +30,7 @@ PLACED_DRAWS = PAIRED_DRAWS | {"randint"}
 """What they call so for each array of a tree, on one line: LOX705."""
 
 _PARALLEL = inspect.getsourcefile(jax.lax.psum) or ""
+_SCIPY = PurePath(inspect.unwrap(jax.scipy.special.exp1).__code__.co_filename).parent
 _WITHOUT_TRANSFORMATION = frozenset({"tree_util.py", "tree.py", "traceback_util.py"})
 
 
@@ -51,6 +52,14 @@ def copies_result(names: Iterable[str]) -> bool:
 def is_collective(files: Iterable[str]) -> bool:
     """Tell whether an operation is of a `psum` or its like, by the files of JAX that it comes from: LOX301."""
     return _PARALLEL in files
+
+
+def is_of_scipy(files: Iterable[str]) -> bool:
+    """Tell whether an operation is of a function of `jax.scipy`, by the files of JAX that it comes from: LOX808.
+
+    These choose between formulas, and guard the values of those that they do not choose.
+    """
+    return any(_SCIPY in PurePath(file).parents for file in files)
 
 
 def is_jacobian(names: Iterable[str]) -> bool:

@@ -16,11 +16,12 @@ from lox._audit._checks._numerics._integers import is_float
 from lox._audit._checks._numerics._masks import Mask, masks_of, parts_of
 from lox._audit._checks._numerics._squashes import squashes
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._location import is_users, transformations
+from lox._audit._location import frames, is_users, transformations
 from lox._audit._origins import Origins
 from lox._audit._program import Step, Value
 from lox._audit._ranges import MONOTONE
 from lox._audit._rules import primitives
+from lox._compat import _tracebacks as tracebacks
 
 UNDEFINED = Kind(
     "LOX808",
@@ -235,6 +236,8 @@ def undefined(audited: Audited) -> Iterator[Finding | Held]:
         inside = transformations(step.equation)
         in_vain = result not in audited.live and "jvp" not in inside
         if in_vain or "transpose" in inside or result in left_out or not is_users(location.of_user.file):
+            continue
+        if tracebacks.is_of_scipy(frame.file for frame in frames(step.equation)):
             continue
         one, other = (f"{number:g}" for number in numbers)
         operands = " and ".join(value.called for value in step.inputs)
