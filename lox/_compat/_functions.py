@@ -1,4 +1,4 @@
-"""Functions that JAX makes of those of users: flat ones, which store what they find out, and those of some arguments."""
+"""Functions that JAX makes of those of users: flat ones, which store what they find out, or ones of some arguments."""
 
 from __future__ import annotations
 
