@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from lox import _compat
 from lox._abstract import ARRAYS, is_array, trace
 from lox._arguments import ARRAY_LIKE, path_name
-from lox._audit._differentiated import differentiated_in, watch, watching
+from lox._audit._differentiated import differentiated_in, note, watching
 from lox._audit._expect import auditing
 from lox._audit._reached import Reached
 from lox._exceptions import UnsupportedJaxError
@@ -72,7 +72,7 @@ def capture(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
     names = _names(fun, args, kwargs)
     reached = Reached(fun, args, kwargs)
-    watch()
+    _compat.wrap_gradients(note)
     with auditing(True), watching(True):
         jaxpr, traced = trace(guarded, args, kwargs)
     if error is not None and any(differentiated_in(jaxpr)):  # Tracing a function twice may be what it does not like.

@@ -8,7 +8,6 @@ the checks of `differentiate=` apply.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -53,14 +52,8 @@ differentiated_p.def_impl(lambda **_: [])
 mlir.register_lowering(differentiated_p, lambda _, **__: [])
 
 
-@functools.cache
-def watch() -> None:
-    """Lets JAX say from now on what it differentiates."""
-    _compat.wrap_gradients(_note)
-
-
-def _note(fun: Callable[..., Any], primals: Sequence[Any], has_aux: bool) -> None:
-    """Leaves an equation that has the program of a function that is about to be differentiated."""
+def note(fun: Callable[..., Any], primals: Sequence[Any], has_aux: bool) -> None:
+    """Leave an equation that has the program of a function that is about to be differentiated."""
     if not watching.value:
         return
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -295,30 +296,26 @@ def wrap_custom_vjp(wrapper: Wrapper) -> None:
         trace.process_custom_vjp_call = wrapper(trace.process_custom_vjp_call)
 
 
-_vjp = private(
-    "jax._src.api:vjp",
-    purpose="to audit the functions that a program differentiates itself",
-    otherwise="Only what differentiate= names is checked for its derivative.",
-    has="__call__",
-)
-
-
-@_patch("vjp of jax._src.api", "an audit sees the functions that a program differentiates", required=False)
+@functools.cache
+@_patch("the vjp that jax.value_and_grad calls", "an audit sees what a program differentiates", required=False)
 def wrap_gradients(note: Callable[[Any, tuple[Any, ...], bool], None]) -> None:
-    """Tell of each function, before `jax.grad` and its like differentiate it.
+    """Tell of each function, before `jax.grad` and its like differentiate it, once: at the first audit.
+
+    There is no hook for this; `jax.vjp` itself stays as it is.
 
     Args:
         note: Gets a function of what it is differentiated by alone, these values, and whether it has other results.
     """
-    if not _vjp.found:
+    names = getattr(inspect.unwrap(jax.value_and_grad), "__globals__", {})
+    original = jax.vjp
+    if names.get("vjp") is not original:
         return
-    original = _vjp.value
 
     def vjp(fun: Any, *primals: Any, has_aux: bool = False, **options: Any) -> Any:
         note(fun, primals, has_aux)
         return original(fun, *primals, has_aux=has_aux, **options)
 
-    _vjp.owner.vjp = vjp
+    names["vjp"] = vjp
 
 
 def _linearization() -> Any:
