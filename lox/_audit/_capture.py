@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from lox import _compat
 from lox._abstract import ARRAYS, is_array, trace
 from lox._arguments import ARRAY_LIKE, path_name
-from lox._audit._differentiated import differentiated_in, note, watching
 from lox._audit._expect import auditing
 from lox._audit._reached import Reached
 from lox._exceptions import UnsupportedJaxError
@@ -72,13 +71,8 @@ def capture(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
     names = _names(fun, args, kwargs)
     reached = Reached(fun, args, kwargs)
-    _compat.wrap_gradients(note)
-    with auditing(True), watching(True):
+    with auditing(True):
         jaxpr, traced = trace(guarded, args, kwargs)
-    if error is not None and any(differentiated_in(jaxpr)):  # Tracing a function twice may be what it does not like.
-        error = None
-        with auditing(True):
-            jaxpr, traced = trace(guarded, args, kwargs)
     reached.compare()
     return Capture(name_of(fun), jaxpr, tuple(names[place] for place in traced), results, error, structure, reached)
 

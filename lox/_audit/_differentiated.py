@@ -1,12 +1,13 @@
-"""The functions that a program differentiates itself, by `jax.grad` and its like: traced where they are differentiated.
+"""The functions that a program differentiates itself, by `jax.grad` and its like, before they are differentiated.
 
-While an audit traces, each leaves an equation in the program that has no operands and no results, and so goes
-unchanged through all transformations. Its parameter has the program of the function before differentiation, to which
-the checks of `differentiate=` apply.
+In a context of `watched`, each leaves an equation in the program that has no operands and no results, and so goes
+unchanged through all transformations. Its parameter has the program of the function, to which the checks of
+`differentiate=` apply.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from lox._audit._facts import Fact, of_constant, unknown
 from lox._logs_in import jaxprs_in
 
 watching = jax.make_user_context(False)
-"""Whether the functions that are differentiated are traced for an audit."""
+"""Whether the functions that are differentiated leave their programs. JAX keeps what it traced so apart."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,6 +34,7 @@ class Differentiated:
     Attributes:
         fun: The function.
         program: Its jaxpr, whose first inputs are the values that it closes over.
+        result: The place among its outputs of the one that is differentiated.
         facts: What is known of its inputs.
         arguments: The names of its inputs, those of what it closes over empty.
         by: The names of those that it is differentiated by.
@@ -40,6 +42,7 @@ class Differentiated:
 
     fun: Callable[..., Any]
     program: Any
+    result: int
     facts: tuple[Fact, ...]
     arguments: tuple[str, ...]
     by: tuple[str, ...]
@@ -52,35 +55,50 @@ differentiated_p.def_impl(lambda **_: [])
 mlir.register_lowering(differentiated_p, lambda _, **__: [])
 
 
-def note(fun: Callable[..., Any], primals: Sequence[Any], has_aux: bool) -> None:
-    """Leave an equation that has the program of a function that is about to be differentiated."""
+@contextlib.contextmanager
+def watched() -> Iterator[None]:
+    """Let the functions that are differentiated in this context leave their programs."""
+    _compat.wrap_gradients(_traced)
+    with watching(True):
+        yield
+
+
+def _traced(fun: Callable[..., Any], primals: Sequence[Any], has_aux: bool) -> Callable[..., Any]:
+    """A function that is about to be differentiated, of which the program has been left in an equation.
+
+    It is called once, as it may change what is outside of it: what is differentiated is its program.
+    """
     if not watching.value:
-        return
-    try:
-        found = _traced(fun, primals, has_aux)
-    except Exception:  # noqa: BLE001  (differentiating it raises the same, and that is what the program does)
-        return
-    if found is not None:
-        differentiated_p.bind(of=found)
-
-
-def _traced(fun: Callable[..., Any], primals: Sequence[Any], has_aux: bool) -> Differentiated | None:
-    """The program of a function of real numbers with one real number as its result, or None of another one."""
+        return fun
     leaves, structure = jax.tree.flatten(tuple(primals))
+    results: list[Any] = []
+    result_structure: Any = None
 
     def flat(*leaves: Any) -> list[Any]:
-        result = fun(*jax.tree.unflatten(structure, leaves))
-        return jax.tree.leaves(result[0] if has_aux else result)
+        nonlocal result_structure
+        results[:], result_structure = jax.tree.flatten(fun(*jax.tree.unflatten(structure, leaves)))
+        return [each for each in results if isinstance(each, jax.core.Tracer)]
 
     program, closed_over = _compat.trace(flat, [jax.typeof(leaf) for leaf in leaves], "differentiated")
-    results = _compat.out_avals(program)
-    if len(results) != 1 or results[0].shape or not jnp.issubdtype(results[0].dtype, jnp.floating):
-        return None
-    original, names = _names(fun, primals)
-    avals = _compat.in_avals(program)
-    constants = [unknown(jax.typeof(x)) if isinstance(x, jax.core.Tracer) else of_constant(x) for x in closed_over]
-    facts = (*constants, *map(unknown, avals[len(closed_over) :]))
-    return Differentiated(original, program, facts, (*[""] * len(closed_over), *names), tuple(names))
+    of_tracers = iter(range(len(results)))
+    places = [next(of_tracers) if isinstance(each, jax.core.Tracer) else None for each in results]
+    constants = [None if isinstance(each, jax.core.Tracer) else each for each in results]
+
+    def replaced(*primals: Any) -> Any:
+        computed = _compat.as_fun(program)(*closed_over, *jax.tree.leaves(tuple(primals)))
+        leaves = [each if at is None else computed[at] for at, each in zip(places, constants, strict=True)]
+        return jax.tree.unflatten(result_structure, leaves)
+
+    loss = jax.tree.unflatten(result_structure, places)
+    place = loss[0] if has_aux and isinstance(loss, (tuple, list)) and loss else loss
+    avals = _compat.out_avals(program)
+    if isinstance(place, int) and not avals[place].shape and jnp.issubdtype(avals[place].dtype, jnp.floating):
+        original, names = _names(fun, primals)
+        known = [unknown(jax.typeof(x)) if isinstance(x, jax.core.Tracer) else of_constant(x) for x in closed_over]
+        facts = (*known, *map(unknown, _compat.in_avals(program)[len(closed_over) :]))
+        arguments = (*[""] * len(closed_over), *names)
+        differentiated_p.bind(of=Differentiated(original, program, place, facts, arguments, tuple(names)))
+    return replaced
 
 
 def _names(fun: Callable[..., Any], primals: Sequence[Any]) -> tuple[Callable[..., Any], list[str]]:

@@ -22,6 +22,7 @@ from lox._compat._jaxprs import aval_of as aval_of
 from lox._compat._jaxprs import in_avals as in_avals
 from lox._compat._jaxprs import int32_scalar as int32_scalar
 from lox._compat._jaxprs import is_jaxpr as is_jaxpr
+from lox._compat._jaxprs import is_ref as is_ref
 from lox._compat._jaxprs import open_jaxpr as open_jaxpr
 from lox._compat._jaxprs import out_avals as out_avals
 from lox._compat._jaxprs import prune as prune

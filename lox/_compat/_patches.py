@@ -298,13 +298,14 @@ def wrap_custom_vjp(wrapper: Wrapper) -> None:
 
 @functools.cache
 @_patch("the vjp that jax.value_and_grad calls", "an audit sees what a program differentiates", required=False)
-def wrap_gradients(note: Callable[[Any, tuple[Any, ...], bool], None]) -> None:
-    """Tell of each function, before `jax.grad` and its like differentiate it, once: at the first audit.
+def wrap_gradients(replace: Callable[[Any, tuple[Any, ...], bool], Any]) -> None:
+    """Let a function be replaced before `jax.grad` and its like differentiate it, once: at the first audit.
 
     There is no hook for this; `jax.vjp` itself stays as it is.
 
     Args:
-        note: Gets a function of what it is differentiated by alone, these values, and whether it has other results.
+        replace: Gets a function of what it is differentiated by alone, these values, and whether it has other results;
+            and returns the function to differentiate.
     """
     names = getattr(inspect.unwrap(jax.value_and_grad), "__globals__", {})
     original = jax.vjp
@@ -312,8 +313,7 @@ def wrap_gradients(note: Callable[[Any, tuple[Any, ...], bool], None]) -> None:
         return
 
     def vjp(fun: Any, *primals: Any, has_aux: bool = False, **options: Any) -> Any:
-        note(fun, primals, has_aux)
-        return original(fun, *primals, has_aux=has_aux, **options)
+        return original(replace(fun, primals, has_aux), *primals, has_aux=has_aux, **options)
 
     names["vjp"] = vjp
 
