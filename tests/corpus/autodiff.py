@@ -878,6 +878,12 @@ def residual_of_an_equation_with_damping(params, time, force):
     return jnp.mean((speed + 0.9 * jax.vmap(position)(time) - force) ** 2)
 
 
+@right("LOX610", NETWORK, f32(64, 4), f32(64), differentiate="params")
+def noise_that_is_correlated_in_time(params, x, observed):
+    error = _value(params, x)
+    return jnp.mean((error[1:] - 0.9 * error[:-1] - observed[1:]) ** 2)
+
+
 @right("LOX610", NETWORK, f32(32, 4), f32(32, 4), differentiate="params")
 def two_views_that_are_to_agree(params, one, other):
     return jnp.mean((_network(params, one) - 0.99 * _network(params, other)) ** 2)

@@ -78,6 +78,8 @@ def _bootstrapped(error: Node, way: Way) -> Node | None:
     before, after = ({term.node for term in each} for each in (values, later))
     if before == after or not _is_of_one_network(before, after, way):
         return None
+    if any(_is_earlier(node, value) for node in after for value in before):
+        return None
     return max(after, key=lambda node: len(node.value.shape) * (node.place is not None))
 
 
@@ -93,6 +95,15 @@ def _is_of_one_network(values: set[Node], later: set[Node], way: Way) -> bool:
     data = [(way.inputs & each) - way.by for each in (before, after)]
     sliced = [{node for node in each if _is_slice(node)} for each in (before, after)]
     return not data[1] <= data[0] or sliced[0] != sliced[1]
+
+
+def _is_earlier(one: Node, other: Node) -> bool:
+    """Whether two values are slices of one array, of which the first begins before the second, as in `x[:-1]`."""
+    if one.place is None or other.place is None or not _is_slice(one) or not _is_slice(other):
+        return False
+    starts = [place.step.equation.params.get("start_indices") for place in (one.place, other.place)]
+    same = plain(one.place.inputs[0]) is plain(other.place.inputs[0])
+    return same and None not in starts and starts[0] < starts[1]
 
 
 def _is_stopped(node: Node) -> bool:
