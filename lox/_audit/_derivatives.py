@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lox._audit._audited import Audited
-from lox._audit._capture import Capture, capture, name_of
+from lox._audit._capture import Capture, capture
 from lox._audit._differentiated import differentiated_in, watched
 from lox._audit._location import Location, locate, transformations
 from lox._audit._naming import name_values
@@ -15,18 +15,18 @@ from lox._audit._walk import Walk
 def derivatives(audited: Audited) -> Iterator[tuple[Audited, Location]]:
     """What a program differentiates, each with the line where it does so.
 
-    The function is traced once more for it: what is traced before it is differentiated is no longer in the calls that
-    it is in, and keeps nothing that others can use, so that other checks would see another program.
+    The function is traced once more for it: in the tracebacks of what is traced before it is differentiated, the calls
+    around are missing, and other checks read these.
     """
     if not any("jvp" in transformations(step.equation) for step, _ in audited.steps):
         return
     with watched():
         traced = capture(audited.fun, *audited.arguments[0])
     for equation, found in differentiated_in(traced.jaxpr):
-        name = name_of(found.fun)
-        program = Walk().block(name, found.program, found.facts, found.arguments)
+        program = Walk().block(found.name, found.program, found.facts, found.arguments)
         program.outputs = (program.outputs[found.result],)
         name_values(program)
-        captured = Capture(name, found.program, found.arguments, ("out",), None, None, audited.captured.reached)
-        inner = Audited(found.fun, audited.arguments, captured, program, found.by)
+        reached = audited.captured.reached
+        captured = Capture(found.name, found.program, found.arguments, (found.called,), None, None, reached)
+        inner = Audited(audited.fun, audited.arguments, captured, program, found.by)
         yield inner, locate(equation)

@@ -32,7 +32,7 @@ class Differentiated:
     """A function that a program differentiates.
 
     Attributes:
-        fun: The function.
+        name: Its name.
         program: Its jaxpr, whose first inputs are the values that it closes over.
         result: The place among its outputs of the one that is differentiated.
         facts: What is known of its inputs.
@@ -40,12 +40,17 @@ class Differentiated:
         by: The names of those that it is differentiated by.
     """
 
-    fun: Callable[..., Any]
+    name: str
     program: Any
     result: int
     facts: tuple[Fact, ...]
     arguments: tuple[str, ...]
     by: tuple[str, ...]
+
+    @property
+    def called(self) -> str:
+        """What a report calls its result."""
+        return "loss" if self.name == "<lambda>" else self.name
 
 
 differentiated_p = jex.core.Primitive("lox_differentiated")
@@ -93,16 +98,16 @@ def _traced(fun: Callable[..., Any], primals: Sequence[Any], has_aux: bool) -> C
     place = loss[0] if has_aux and isinstance(loss, (tuple, list)) and loss else loss
     avals = _compat.out_avals(program)
     if isinstance(place, int) and not avals[place].shape and jnp.issubdtype(avals[place].dtype, jnp.floating):
-        original, names = _names(fun, primals)
+        name, names = _names(fun, primals)
         known = [unknown(jax.typeof(x)) if isinstance(x, jax.core.Tracer) else of_constant(x) for x in closed_over]
         facts = (*known, *map(unknown, _compat.in_avals(program)[len(closed_over) :]))
         arguments = (*[""] * len(closed_over), *names)
-        differentiated_p.bind(of=Differentiated(original, program, place, facts, arguments, tuple(names)))
+        differentiated_p.bind(of=Differentiated(name, program, place, facts, arguments, tuple(names)))
     return replaced
 
 
-def _names(fun: Callable[..., Any], primals: Sequence[Any]) -> tuple[Callable[..., Any], list[str]]:
-    """The function that the user differentiates, and the names of the arrays by which."""
+def _names(fun: Callable[..., Any], primals: Sequence[Any]) -> tuple[str, list[str]]:
+    """The names of the function that the user differentiates, and of the arrays by which."""
     original, places = _compat.function_of_arguments(fun)
     try:
         parameters = list(inspect.signature(original).parameters.values())
@@ -115,7 +120,7 @@ def _names(fun: Callable[..., Any], primals: Sequence[Any]) -> tuple[Callable[..
         name = named[number] if number < len(named) else f"args/{number}"
         paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(primal)[0]]
         names += [f"{name}/{path_name(path)}" if path else name for path in paths]
-    return original, names
+    return str(getattr(original, "__name__", type(original).__name__)), names
 
 
 def differentiated_in(jaxpr: Any) -> Iterator[tuple[Any, Differentiated]]:
