@@ -484,3 +484,85 @@ def test_a_product_with_a_negative_number_is_zero_where_the_other_end_is_reached
 def test_a_logarithm_of_a_softmax_is_told_once():
     report = lox.audit(lambda x: jnp.log(jax.nn.softmax(x)).sum(), differentiate="x")(jnp.ones(8))
     assert [finding.code for finding in report.warnings] == ["LOX812"]
+
+
+def found_in(fun, *args):
+    report = lox.audit(fun)(*args)
+    return [(finding.code, finding.line) for finding in (*report.issues, *report.warnings)]
+
+
+def line_of(fun, number):
+    return inspect.getsourcelines(inspect.unwrap(fun))[1] + number
+
+
+def rounded_loss(w, x):
+    return jnp.sum(jnp.round(w * x))
+
+
+def in_a_scan(w, x):
+    return lax.scan(lambda w, x: (w - jax.grad(rounded_loss)(w, x), None), w, jnp.stack([x, x]))[0]
+
+
+ROUNDED = {
+    "jit": jax.jit(lambda w, x: w - jax.grad(rounded_loss)(w, x)),
+    "vmap": lambda w, x: jax.vmap(jax.grad(rounded_loss), (None, 0))(w, jnp.stack([x, x])),
+    "aux": lambda w, x: jax.value_and_grad(lambda w: (rounded_loss(w, x), "a text"), has_aux=True)(w)[1],
+    "argnums": lambda w, x: jax.grad(rounded_loss, argnums=1)(x, w),
+    "scan": in_a_scan,
+    "checkpoint": lambda w, x: jax.grad(jax.checkpoint(rounded_loss))(w, x),
+    "cond": lambda w, x: lax.cond(x[0] > 0, jax.grad(rounded_loss), lambda w, x: w, w, x),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_what_a_program_differentiates_is_checked_at_each_audit(name):
+    for _ in range(2):  # JAX traces a jitted function once.
+        assert found_in(ROUNDED[name], X, X) == [("LOX602", line_of(rounded_loss, 1))]
+
+
+def test_what_a_gradient_is_taken_by_has_its_name():
+    def loss(x, params):
+        return jnp.sum(jnp.sign(params["w"]) * x)
+
+    [finding] = lox.audit(lambda x, w: jax.grad(loss, argnums=1)(x, {"w": w}))(X, X).issues
+    assert "by 'params/w' is zero" in finding.message
+
+
+def test_a_loss_that_ignores_what_it_is_differentiated_by_is_reported_where_the_gradient_is_taken():
+    def update(w, x):
+        gradient = jax.grad(lambda _: jnp.sum((w * x) ** 2))(w)
+        return w - gradient
+
+    assert found_in(update, X, X) == [("LOX603", line_of(update, 1))]
+
+
+def test_a_loss_that_can_be_traced_once_or_keeps_what_it_computes_is_audited_as_before():
+    once, kept = iter([1.0]), []
+
+    def used_up(w):
+        return w - jax.grad(lambda w: jnp.sum(w**2) * next(once))(w)
+
+    def leaking(w, x):
+        kept.clear()
+        gradient = jax.grad(lambda w: jnp.sum(jnp.round(w)) * (kept.append(x * 2) or 1))(w)
+        return w - gradient + kept[0]
+
+    assert found_in(used_up, X) == []
+    assert {code for code, _ in found_in(leaking, X, X)} <= {"LOX413", "LOX414", "LOX602"}
+
+
+def test_a_gradient_through_memory_is_not_followed():
+    def update(w, x):
+        def loss(w):
+            ref = jax.new_ref(jnp.zeros(3))
+            lax.fori_loop(0, 3, lambda i, _: ref.__setitem__(..., ref[...] * 0.5 + w * x), None)
+            return (ref[...] ** 2).sum()
+
+        return w - jax.grad(loss)(w)
+
+    assert found_in(update, X, X) == []
+
+
+def test_jacobians_and_gradients_without_an_audit_are_as_before():
+    assert found_in(lambda w: jax.jacrev(jnp.round)(w), X) == []
+    assert jax.grad(lambda w: jnp.sum(w**2))(jnp.ones(3)).tolist() == [2, 2, 2]

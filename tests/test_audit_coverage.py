@@ -296,7 +296,7 @@ ROWS = {
             ("ratio_of_a_policy_to_itself", "LOX612"),
             ("distillation_that_trains_the_teacher", "LOX613"),
             ("quantization_whose_losses_move_both", "LOX614"),
-            ("an_update_whose_target_moves", NOTHING),
+            ("an_update_whose_target_moves", "LOX610"),
         ],
         "Custom rules": [
             ("loss_whose_rule_forgets_the_root", "LOX608"),

@@ -4,6 +4,7 @@ The message of each says what to look at in lox.
 """
 
 import gc
+import inspect
 import weakref
 
 import dispatch
@@ -216,6 +217,23 @@ def test_jax_tells_levels_of_tracing_by_what_a_trace_refers_to_itself_with():
     inside.clear()
     jax.make_jaxpr(lambda x: inside.append(state()))(1.0)
     assert inside[0] != before
+
+
+@contract("wrap_gradients")
+@pytest.mark.parametrize("derivative", [jax.grad, jax.jacrev])
+def test_gradients_call_the_vjp_that_is_wrapped_with_a_function_of_what_they_differentiate_by(monkeypatch, derivative):
+    calls = []
+    names = inspect.unwrap(jax.value_and_grad).__globals__
+    monkeypatch.setitem(names, "vjp", spy(calls)(names["vjp"]))
+    fun = lambda x, y, z: x * y * z  # noqa: E731
+    derivative(fun, (2, 0))(1.0, 2.0, 3.0)
+    (((of_some, *primals), _),) = calls
+    assert primals == [3.0, 1.0] and of_some(3.0, 1.0) == 6.0, (
+        "JAX differentiates otherwise: see lox._compat._patches.wrap_gradients"
+    )
+    assert derivative is jax.jacrev or _compat.function_of_arguments(of_some) == (fun, (2, 0)), (
+        "JAX makes functions of some arguments otherwise: see lox._compat._functions.function_of_arguments"
+    )
 
 
 @contract("let_pmap_run")

@@ -9,7 +9,8 @@ from typing import Any
 from lox._arguments import names
 from lox._audit._audited import Audited
 from lox._audit._capture import Capture, capture
-from lox._audit._checks import ALL
+from lox._audit._checks import ALL, OF_DERIVATIVES
+from lox._audit._derivatives import derivatives
 from lox._audit._expect import expect
 from lox._audit._failures import guarded, reported
 from lox._audit._findings import Finding, Held, first_causes
@@ -110,7 +111,11 @@ class Audit:
                 with reported("Reading the source", failures):
                     traced = sources(seen)
             here = definition(fun)
-            found = dict.fromkeys([*failures, *(_placed(each, here) for check in ALL for each in guarded(check, seen))])
+            checked = [_placed(each, here) for check in ALL for each in guarded(check, seen)]
+            with reported("Following what the program differentiates", failures):
+                for inner, where in derivatives(seen):
+                    checked += [_placed(each, where) for check in OF_DERIVATIVES for each in guarded(check, inner)]
+            found = dict.fromkeys([*failures, *checked])
             findings = first_causes(each for each in found if isinstance(each, Finding))
             held = [each for each in found if isinstance(each, Held) and whole]
             kept, used = leave_out(findings, traced)
@@ -120,7 +125,7 @@ class Audit:
 
 
 def _placed(found: Finding | Held, here: Location) -> Finding | Held:
-    """What was found, at the function where no line of it is known."""
+    """What was found, at the function or the call where no line of it is known."""
     if isinstance(found, Held) or found.file:
         return found
     return dataclasses.replace(found, file=here.file, line=here.line)

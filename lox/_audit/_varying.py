@@ -209,7 +209,7 @@ class Shards(Forward[State]):
                 state = state._replace(crossed=state.crossed | {axis for axis in axes if state.same(axis)})
         elif axes:
             state = state._replace(hidden=state.hidden | axes)
-        if any(hasattr(value.aval, "inner_aval") for value in step.inputs):  # What else is in the memory is not known.
+        if any(_compat.is_ref(value.aval) for value in step.inputs):  # What else is in the memory is not known.
             state = state._replace(hidden=frozenset(around.sizes))
         elif step.blocks or primitive in _OPAQUE:
             state = state._replace(hidden=state.hidden | state.varies)

@@ -11,6 +11,7 @@ import jax.extend as jex
 
 from lox import _compat
 from lox._audit import _failures
+from lox._audit._differentiated import differentiated_p
 from lox._audit._facts import ANY, Fact, Interval, join, of_constant, unknown
 from lox._audit._findings import Finding
 from lox._audit._forward import Forward
@@ -82,6 +83,8 @@ class Walk(Forward[Fact]):
 
         steps = []
         for equation in opened.eqns:
+            if equation.primitive is differentiated_p:  # Which computes nothing.
+                continue
             step = Step(equation, tuple([read(atom) for atom in equation.invars]), ports=ports_of(equation))
             for value in step.inputs:
                 value.uses += 1

@@ -13,6 +13,7 @@ from lox._compat._dispatch import is_jitted as is_jitted
 from lox._compat._dispatch import jit_options as jit_options
 from lox._compat._dispatch import run_compiled as run_compiled
 from lox._compat._dispatch import weakref_lru_cache as weakref_lru_cache
+from lox._compat._functions import function_of_arguments as function_of_arguments
 from lox._compat._functions import renew as renew
 from lox._compat._functions import renewed as renewed
 from lox._compat._jaxprs import abstract as abstract
@@ -21,6 +22,7 @@ from lox._compat._jaxprs import aval_of as aval_of
 from lox._compat._jaxprs import in_avals as in_avals
 from lox._compat._jaxprs import int32_scalar as int32_scalar
 from lox._compat._jaxprs import is_jaxpr as is_jaxpr
+from lox._compat._jaxprs import is_ref as is_ref
 from lox._compat._jaxprs import open_jaxpr as open_jaxpr
 from lox._compat._jaxprs import out_avals as out_avals
 from lox._compat._jaxprs import prune as prune
@@ -52,6 +54,7 @@ from lox._compat._patches import wrap_batching as wrap_batching
 from lox._compat._patches import wrap_checkpoint_rule as wrap_checkpoint_rule
 from lox._compat._patches import wrap_custom_vjp as wrap_custom_vjp
 from lox._compat._patches import wrap_dead_code_elimination as wrap_dead_code_elimination
+from lox._compat._patches import wrap_gradients as wrap_gradients
 from lox._compat._patches import wrap_linearization as wrap_linearization
 from lox._compat._patches import wrap_lowering as wrap_lowering
 from lox._compat._patches import wrap_partial_evaluation as wrap_partial_evaluation

@@ -1,8 +1,9 @@
-"""The flat functions under custom rules, which store what they find out when they run."""
+"""Functions that JAX makes of those of users: flat ones, which store what they find out, or ones of some arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -21,3 +22,14 @@ def renewed(fun: Any) -> Callable[..., Any]:
         return fun.call_wrapped(*args)
 
     return call
+
+
+def function_of_arguments(fun: Any) -> tuple[Callable[..., Any], Sequence[int]]:
+    """The function that JAX made one of some of its arguments of, as `jax.grad` does, and the places of these.
+
+    Where JAX has other names for them, the function itself, without places.
+    """
+    around = inspect.getclosurevars(fun).nonlocals if inspect.isfunction(fun) else {}
+    if callable(around.get("f")) and isinstance(around.get("dyn_argnums"), tuple):
+        return around["f"], around["dyn_argnums"]
+    return fun, ()

@@ -63,6 +63,11 @@ def _with_inputs(jaxpr: Any) -> Any:
     return jaxpr.replace(constvars=(), invars=[*jaxpr.constvars, *jaxpr.invars], debug_info=debug)
 
 
+def is_ref(aval: Any) -> bool:
+    """Tell whether a value of this type is memory that is written to."""
+    return hasattr(aval, "inner_aval")
+
+
 def aval_of(value: Any) -> Any:
     """The abstract value of an array, or of a value that is abstract already."""
     return value if isinstance(value, jax.core.ShapedArray) else jax.typeof(value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -293,6 +294,28 @@ def wrap_custom_vjp(wrapper: Wrapper) -> None:
     traces: tuple[Any, ...] = (ad.JVPTrace, _linearization())
     for trace in traces:
         trace.process_custom_vjp_call = wrapper(trace.process_custom_vjp_call)
+
+
+@functools.cache
+@_patch("the vjp that jax.value_and_grad calls", "an audit sees what a program differentiates", required=False)
+def wrap_gradients(replace: Callable[[Any, tuple[Any, ...], bool], Any]) -> None:
+    """Let a function be replaced before `jax.grad` and its like differentiate it, once: at the first audit.
+
+    There is no hook for this; `jax.vjp` itself stays as it is.
+
+    Args:
+        replace: Gets a function of what it is differentiated by alone, these values, and whether it has other results;
+            and returns the function to differentiate.
+    """
+    names = getattr(inspect.unwrap(jax.value_and_grad), "__globals__", {})
+    original = jax.vjp
+    if names.get("vjp") is not original:
+        return
+
+    def vjp(fun: Any, *primals: Any, has_aux: bool = False, **options: Any) -> Any:
+        return original(replace(fun, primals, has_aux), *primals, has_aux=has_aux, **options)
+
+    names["vjp"] = vjp
 
 
 def _linearization() -> Any:

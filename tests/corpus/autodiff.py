@@ -196,6 +196,27 @@ def soft_number_of_steps_above_a_threshold(threshold, rewards):
     return jax.lax.scan(step, 0.0, rewards)[0]
 
 
+@wrong("LOX602", NETWORK, f32(32, 4), i32(32))
+@jax.jit
+def update_by_the_number_of_errors(params, x, labels):
+    def loss(params):
+        return 1 - (jnp.argmax(_network(params, x), axis=-1) == labels).mean()
+
+    return jax.tree.map(lambda param, slope: param - 0.1 * slope, params, jax.grad(loss)(params))
+
+
+@right("LOX602", NETWORK, f32(32, 4), i32(32))
+@jax.jit
+def update_by_the_likelihood_beside_the_number_of_errors(params, x, labels):
+    def loss(params):
+        logits = _network(params, x)
+        errors = (jnp.argmax(logits, axis=-1) != labels).mean()
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), errors
+
+    gradient, errors = jax.grad(loss, has_aux=True)(params)
+    return jax.tree.map(lambda param, slope: param - 0.1 * slope, params, gradient), errors
+
+
 # -- LOX603: an argument that nothing depends on -----------------------------------------------------------------------
 
 
@@ -224,6 +245,18 @@ def behaviour_cloning(mean, log_std, obs, actions):
 @right("LOX603", {"actor": NETWORK, "critic": NETWORK}, f32(32, 4), differentiate="params")
 def loss_of_one_of_two_networks(params, obs):
     return -jnp.mean(jax.nn.log_softmax(_network(params["actor"], obs))[:, 0])
+
+
+@wrong("LOX603", NETWORK, f32(32, 4), f32(32, 3))
+def update_by_what_is_outside_of_the_loss(params, x, y):
+    gradient = jax.grad(lambda _: jnp.mean((_network(params, x) - y) ** 2))(params)
+    return jax.tree.map(lambda param, slope: param - 0.1 * slope, params, gradient)
+
+
+@right("LOX603", NETWORK, f32(32, 4), f32(32, 3))
+def update_by_what_the_loss_is_given(params, x, y):
+    gradient = jax.grad(lambda params: jnp.mean((_network(params, x) - y) ** 2))(params)
+    return jax.tree.map(lambda param, slope: param - 0.1 * slope, params, gradient)
 
 
 # -- LOX604: one array of several is cut off ---------------------------------------------------------------------------
@@ -793,6 +826,49 @@ def lambda_returns_that_move(params, obs, reward, done):
     return jnp.mean((values[:-1] - returns) ** 2)
 
 
+def _updated(params, gradient):
+    return jax.tree.map(lambda param, slope: param - 1e-3 * slope, params, gradient)
+
+
+@wrong("LOX610", NETWORK, f32(10, 32, 4), f32(10, 32, 4), f32(10, 32))
+def updates_by_values_whose_target_moves(params, obs, next_obs, reward):
+    def update(params, batch):
+        gradient = jax.grad(lambda params: values_whose_target_moves(params, *batch, 0.0))(params)
+        return _updated(params, gradient), None
+
+    return jax.lax.scan(update, params, (obs, next_obs, reward))[0]
+
+
+@right("LOX610", NETWORK, f32(10, 32, 4), f32(10, 32, 4), f32(10, 32))
+def updates_by_values_whose_target_is_stopped(params, obs, next_obs, reward):
+    def update(params, batch):
+        gradient = jax.grad(lambda params: values_whose_target_is_stopped(params, *batch, 0.0))(params)
+        return _updated(params, gradient), None
+
+    return jax.lax.scan(update, params, (obs, next_obs, reward))[0]
+
+
+TWINS = {"one": NETWORK, "other": NETWORK}
+
+
+def _twins_loss(params, later, obs, next_obs, reward, entropy):
+    least = jnp.minimum(_value(later["one"], next_obs), _value(later["other"], next_obs))
+    target = reward + 0.99 * (least - 0.2 * entropy)
+    return sum(jnp.mean((_value(each, obs) - target) ** 2) for each in params.values())
+
+
+@wrong("LOX610", TWINS, f32(32, 4), f32(32, 4), f32(32), f32(32))
+def update_of_two_critics_by_the_least_of_them(params, obs, next_obs, reward, entropy):
+    gradient = jax.grad(lambda params: _twins_loss(params, params, obs, next_obs, reward, entropy))(params)
+    return _updated(params, gradient)
+
+
+@right("LOX610", TWINS, TWINS, f32(32, 4), f32(32, 4), f32(32), f32(32))
+def update_of_two_critics_by_the_least_of_their_copies(params, copies, obs, next_obs, reward, entropy):
+    gradient = jax.grad(_twins_loss)(params, copies, obs, next_obs, reward, entropy)
+    return _updated(params, gradient)
+
+
 @right("LOX610", NETWORK, f32(64), f32(64), differentiate="params")
 def residual_of_an_equation_with_damping(params, time, force):
     def position(time):
@@ -800,6 +876,12 @@ def residual_of_an_equation_with_damping(params, time, force):
 
     speed = jax.vmap(jax.grad(position))(time)
     return jnp.mean((speed + 0.9 * jax.vmap(position)(time) - force) ** 2)
+
+
+@right("LOX610", NETWORK, f32(64, 4), f32(64), differentiate="params")
+def noise_that_is_correlated_in_time(params, x, observed):
+    error = _value(params, x)
+    return jnp.mean((error[1:] - 0.9 * error[:-1] - observed[1:]) ** 2)
 
 
 @right("LOX610", NETWORK, f32(32, 4), f32(32, 4), differentiate="params")

@@ -312,13 +312,13 @@ def gae_that_stops_at_the_ends_of_episodes(trajectory, last_value):
 
 @right("LOX205", f32(20, 4, 6), flags(20, 4), f32(6, 16), f32(16, 16))
 def recurrent_policy_that_is_reset(obs, resets, into, onward):
-    def cell(hidden, at):
-        x, reset = at
-        hidden = jnp.where(reset[:, None], 0.0, hidden)
-        hidden = jnp.tanh(x @ into + hidden @ onward)
-        return hidden, hidden
-
     def loss(into):
+        def cell(hidden, at):
+            x, reset = at
+            hidden = jnp.where(reset[:, None], 0.0, hidden)
+            hidden = jnp.tanh(x @ into + hidden @ onward)
+            return hidden, hidden
+
         return (jax.lax.scan(cell, jnp.zeros((4, 16)), (obs, resets))[1] ** 2).mean()
 
     return jax.value_and_grad(loss)(into)

@@ -26,6 +26,8 @@ Check = Callable[[Audited], Iterator[Finding | Held]]
 _FAMILIES: Any = (_axes, _loops, _lanes, _jit, _pytrees, _autodiff, _randomness, _numerics, _results, _logging)
 
 ALL: tuple[Check, ...] = tuple(check for family in _FAMILIES for check in family.CHECKS)
+OF_DERIVATIVES: tuple[Check, ...] = _autodiff.OF_DERIVATIVES
+"""Those that are also made of each function that a program differentiates itself."""
 KINDS: dict[str, Kind] = {kind.code: kind for family in _FAMILIES for kind in family.KINDS}
 """The kinds of findings that checks look for, by code."""
 KNOWN: dict[str, Kind] = {**KINDS, **{kind.code: kind for kind in OWN}}

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import jax.numpy as jnp
 from jax.interpreters import ad
 
+from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._dependence import Dependence, Node, Place, downstream, is_inexact, upstream
 from lox._audit._findings import Finding, Held, Kind
@@ -106,6 +107,8 @@ def arguments(audited: Audited) -> Iterator[Finding | Held]:
     """LOX601 to LOX604: an argument has no derivative, or one of zero."""
     if not audited.differentiate or not audited.captured.results:
         return
+    if any(_compat.is_ref(value.aval) for step, _ in audited.steps for value in step.inputs):
+        return  # What is in memory is not followed.
     dependence = audited.dependence
     loss = loss_of(audited, dependence)
     smooth, anyhow = upstream(loss), upstream(loss, smoothly=False)

@@ -64,29 +64,46 @@ def targets(audited: Audited) -> Iterator[Finding | Held]:
 def _bootstrapped(error: Node, way: Way) -> Node | None:
     """The next value in an error of temporal differences: a value less the reward and a discounted next value."""
     found = terms(error, way.on)
-    data = [term for term in found if way.is_data(term)]
+    # What is discounted beside the next value, as an entropy is, is of that.
+    data = [term for term in found if way.is_data(term) and not term.discounted]
     moving = [term for term in found if term.node in way.on]
     held = [term for term in found if _is_stopped(term.node) and term.node in way.touched]
     values = [term for term in (*moving, *held) if not term.discounted and not term.scaled]
     later = [term for term in moving if term.discounted]
     signs = {term.sign for term in later}
-    if len(signs) != 1 or not data or len(values) != 1 or values[0].sign in signs:
+    if len(signs) != 1 or not data or {term.sign for term in values} != {-sign for sign in signs}:
         return None
     if {term.sign for term in data} != signs or any(not term.node.value.shape for term in data):
         return None
-    value, after = values[0].node, later[0].node
-    return after if _is_of_one_network(value, after, way) else None
+    before, after = ({term.node for term in each} for each in (values, later))
+    if before == after or not _is_of_one_network(before, after, way):
+        return None
+    if any(_is_earlier(node, value) for node in after for value in before):
+        return None
+    return max(after, key=lambda node: len(node.value.shape) * (node.place is not None))
 
 
-def _is_of_one_network(value: Node, later: Node, way: Way) -> bool:
-    """Whether two values are of one function, by the same parameters, and at different places of the data."""
-    before, after = (upstream([node], smoothly=False) for node in (value, later))
+def _is_of_one_network(values: set[Node], later: set[Node], way: Way) -> bool:
+    """Whether two values are of one function, by the same parameters, and at different places of the data.
+
+    The later one may have more parameters, as the least of two values does.
+    """
+    before, after = (upstream(nodes, smoothly=False) for nodes in (values, later))
     parameters = [way.by & each for each in (before, after)]
-    if parameters[0] != parameters[1] or value is later:
+    if not parameters[0] or not parameters[0] <= parameters[1]:
         return False
     data = [(way.inputs & each) - way.by for each in (before, after)]
     sliced = [{node for node in each if _is_slice(node)} for each in (before, after)]
     return not data[1] <= data[0] or sliced[0] != sliced[1]
+
+
+def _is_earlier(one: Node, other: Node) -> bool:
+    """Whether two values are slices of one array, of which the first begins before the second, as in `x[:-1]`."""
+    if one.place is None or other.place is None or not _is_slice(one) or not _is_slice(other):
+        return False
+    starts = [place.step.equation.params.get("start_indices") for place in (one.place, other.place)]
+    same = plain(one.place.inputs[0]) is plain(other.place.inputs[0])
+    return same and None not in starts and starts[0] < starts[1]
 
 
 def _is_stopped(node: Node) -> bool:
