@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import collections
+from typing import Any
 
 from lox._audit._attained import plain
 from lox._audit._audited import Audited
 from lox._audit._checks._autodiff._paths import differentiated, loss_of
 from lox._audit._dependence import Node, Place, downstream, upstream
-from lox._audit._location import Frame, frames, is_internal, transformations
+from lox._audit._location import Frame, frames, is_internal, is_recomputed, transformations
 from lox._audit._rules import primitives
 
 _FACTORS = primitives("mul", "div")
@@ -67,15 +68,32 @@ class Taken:
 
     def __init__(self, audited: Audited) -> None:
         self._backward: dict[Site, list[Place]] = collections.defaultdict(list)
-        self._forward: set[Place] = set()
+        self._forward: dict[Place, None] = {}
+        self._anew: dict[Place, None] = {}
+        self._first: dict[Node, Node] = {}
         if not any("transpose" in transformations(step.equation) for step, _ in audited.steps):
             return
         for place in audited.dependence.places:
-            through = {name for step in (*place.around, place.step) for name in transformations(step.equation)}
-            if "transpose" in through and not audited.live.isdisjoint(place.step.outputs):
+            steps = (*place.around, place.step)
+            through = {name for step in steps for name in transformations(step.equation)}
+            if "transpose" in through and any(is_recomputed(step.equation) for step in steps):
+                self._anew[place] = None
+            elif "transpose" in through and not audited.live.isdisjoint(place.step.outputs):
                 self._backward[_site(place)].append(place)
             elif "jvp" in through and "transpose" not in through:
-                self._forward.add(place)
+                self._forward[place] = None
+        if self._anew:
+            self._match()
+
+    def _match(self) -> None:
+        """Finds what each value that a `jax.checkpoint` computes anew was before, where one alone may be that."""
+        before: dict[tuple[Site, Any], list[Place]] = collections.defaultdict(list)
+        for place in self._forward:
+            before[_site(place), place.step.equation.primitive].append(place)
+        for place in self._anew:
+            found = before.get((_site(place), place.step.equation.primitive), ())
+            if len(found) == 1:
+                self._first.update(zip(place.outputs, found[0].outputs, strict=False))
 
     def takes(self, place: Place) -> bool:
         """Tell whether the derivative of an operation by its first operand is taken."""
@@ -84,7 +102,7 @@ class Taken:
     def chooses(self, select: Place) -> bool:
         """Tell whether a derivative goes through a choice."""
         return select in self._forward and any(
-            place.step.equation.primitive in _CHOICES and _source(place.inputs[0]) is _source(select.inputs[0])
+            place.step.equation.primitive in _CHOICES and self._source(place.inputs[0]) is self._source(select.inputs[0])
             for place in self._backward.get(_site(select), ())
         )
 
@@ -97,7 +115,7 @@ class Taken:
     def _divides(self, place: Place, operand: Node) -> bool:
         """Tell whether the backward part of an operation divides by an operand of it."""
         return place in self._forward and any(
-            back.step.equation.primitive in _DIVISIONS and _source(back.inputs[1]) is _source(operand)
+            back.step.equation.primitive in _DIVISIONS and self._source(back.inputs[1]) is self._source(operand)
             for back in self._backward.get(_site(place), ())
         )
 
@@ -106,21 +124,31 @@ class Taken:
         if place not in self._forward:
             return False
         is_root = place.step.equation.primitive in _ROOTS
-        site, ends = _site(place), {_source(place.outputs[0] if is_root else operand)}
+        site, ends = _site(place), {self._source(place.outputs[0] if is_root else operand)}
         backward = [back for back in self._backward.get(site, ()) if back.step.equation.primitive in _FACTORS]
-        left = [_source(node) for back in backward for node in back.inputs]
+        left = [self._source(node) for back in backward for node in back.inputs]
         left = [node for node in left if node not in ends]
         seen = set(left)
         while left:
             made = left.pop().place
-            if made is None or made is place or made not in self._forward or _site(made) != site:
+            if made is None or made is place or not self._is_forward(made) or _site(made) != site:
                 continue
-            before = {_source(node) for node in made.inputs}
+            before = {self._source(node) for node in made.inputs}
             if not before.isdisjoint(ends):
                 return True
             left += before - seen
             seen |= before
         return False
+
+    def _is_forward(self, place: Place) -> bool:
+        return place in self._forward or place in self._anew
+
+    def _source(self, node: Node) -> Node:
+        """A value before changes of its shape and type, also where a loop or a branch gives it on."""
+        node = plain(node)
+        while node.place is not None and node.place.step.blocks and len(node.sources) == 1:
+            node = plain(node.sources[0][0])
+        return self._first.get(node, node)
 
     def _is_chosen(self, node: Node) -> bool:
         """Tell whether there is a choice among what a value of the forward part is made of."""
@@ -144,11 +172,3 @@ def _site(place: Place) -> Site:
             if not is_internal(frame.file):
                 return frame
     return None
-
-
-def _source(node: Node) -> Node:
-    """A value before changes of its shape and type, also where a loop or a branch gives it on."""
-    node = plain(node)
-    while node.place is not None and node.place.step.blocks and len(node.sources) == 1:
-        node = plain(node.sources[0][0])
-    return node
