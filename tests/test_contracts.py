@@ -541,3 +541,10 @@ def test_name_stacks_have_transformations_that_the_auditor_knows():
     assert any(each[:2] == ("vmap", "jvp") for each in found), (
         "lox/_audit/_location.py no longer sees which transformations an equation went through"
     )
+
+
+def test_what_a_checkpoint_computes_anew_is_marked_as_the_auditor_knows_it():
+    jaxpr = jax.make_jaxpr(jax.grad(jax.checkpoint(lambda x: jnp.sqrt(x) ** 3)))(1.0)
+    inside = [eqn for outer in jaxpr.eqns if "jaxpr" in outer.params for eqn in outer.params["jaxpr"].eqns]
+    anew = [tracebacks.is_recomputed(eqn.source_info.name_stack) for eqn in inside]
+    assert any(anew) and not all(anew), "LOX606 and LOX607 no longer see derivatives through jax.checkpoint"

@@ -102,7 +102,8 @@ class Taken:
     def chooses(self, select: Place) -> bool:
         """Tell whether a derivative goes through a choice."""
         return select in self._forward and any(
-            place.step.equation.primitive in _CHOICES and self._source(place.inputs[0]) is self._source(select.inputs[0])
+            place.step.equation.primitive in _CHOICES
+            and self._source(place.inputs[0]) is self._source(select.inputs[0])
             for place in self._backward.get(_site(select), ())
         )
 
