@@ -925,6 +925,32 @@ def losses_over_classes_and_of_pairs_in_a_batch(w, images, texts, labels):
     return classes.mean() + turned.mean() + of_images.mean() + of_texts.mean() + positives.mean(), pooled
 
 
+# -- LOX822: floats in an array of integers ------------------------------------------------------------------------
+
+
+@wrong("LOX822", i32(100), f32(100))
+def rewards_of_each_action_in_an_array_like_the_actions(actions, rewards):
+    totals = jnp.zeros_like(actions, shape=4)
+    return totals.at[actions].add(rewards)
+
+
+@wrong("LOX822", f32(16), f32(100, 16))
+def scores_in_an_array_of_zeros_that_are_integers(w, x):
+    def fill(t, scores):
+        return scores.at[t].set(jnp.tanh(x[t] @ w))
+
+    return jax.lax.fori_loop(0, 100, fill, jnp.full(100, 0))
+
+
+@right("LOX822", i32(100), f32(100), flags(100))
+def counts_and_totals_of_each_action(actions, rewards, is_last):
+    totals = jnp.zeros(4).at[actions].add(rewards)
+    counts = jnp.zeros_like(actions, shape=4).at[actions].add(1.0 - is_last.astype(jnp.float32))
+    rounded = jnp.zeros(4, jnp.int32).at[actions].max(jnp.round(10 * rewards))
+    levels = jnp.zeros(4, jnp.int32).at[actions].set((10 * rewards).astype(jnp.int32))
+    return totals, counts, rounded, levels, jax.ops.segment_sum(rewards, actions, 4)
+
+
 # -- LOX806: digits of arguments -----------------------------------------------------------------------------------
 
 
