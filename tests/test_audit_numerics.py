@@ -422,9 +422,20 @@ def test_labels_choose_among_the_classes_of_a_row_in_each_way(choose):
         lambda w, x, labels: jax.nn.softmax(x @ w, axis=0)[jnp.arange(32), jnp.arange(32) % 10],
         lambda w, x, labels: jax.nn.softmax(x @ w, axis=0) * jax.nn.one_hot(labels[0], 10),
         lambda w, x, labels: jax.vmap(lambda x, label: jax.nn.softmax(x @ w, axis=0)[label])(x, labels),
+        lambda w, x, labels: jax.nn.softmax(x.reshape(4, 8, 16) @ w, axis=0)[:, jnp.arange(8), labels[:8]],
         lambda w, x, labels: jax.nn.softmax(x @ jnp.tanh(x[:10]).T, axis=0)[jnp.arange(32), labels],
     ],
-    ids=range(6),
+    ids=range(7),
 )
 def test_a_softmax_over_what_has_no_labels_of_its_own_may_be_meant(fun):
     assert found(fun, of(jnp.float32, 16, 10), of(jnp.float32, 32, 16), LABELS) == set()
+
+
+def test_floats_without_fractions_may_be_written_to_integers():
+    def counts(x, places, flags):
+        whole = jnp.zeros(4, int).at[places].add(1.0 - flags.astype(jnp.float32))
+        return whole.at[places].max(jnp.round(10 * x)), whole.at[2].set(-1.0)
+
+    args = of(jnp.float32, 32), LABELS, of(jnp.bool_, 32)
+    assert found(counts, *args) == set()
+    assert found(lambda x, places, _: jnp.zeros(4, int).at[places].max(10 * x), *args) == {"LOX822"}

@@ -945,10 +945,9 @@ def scores_in_an_array_of_zeros_that_are_integers(w, x):
 @right("LOX822", i32(100), f32(100), flags(100))
 def counts_and_totals_of_each_action(actions, rewards, is_last):
     totals = jnp.zeros(4).at[actions].add(rewards)
-    counts = jnp.zeros_like(actions, shape=4).at[actions].add(1.0 - is_last.astype(jnp.float32))
-    rounded = jnp.zeros(4, jnp.int32).at[actions].max(jnp.round(10 * rewards))
+    counts = jnp.zeros_like(actions, shape=4).at[actions].add(~is_last)
     levels = jnp.zeros(4, jnp.int32).at[actions].set((10 * rewards).astype(jnp.int32))
-    return totals, counts, rounded, levels, jax.ops.segment_sum(rewards, actions, 4)
+    return totals, counts, levels, jax.ops.segment_sum(rewards, actions, 4)
 
 
 # -- LOX806: digits of arguments -----------------------------------------------------------------------------------
