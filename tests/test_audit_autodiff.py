@@ -566,3 +566,68 @@ def test_a_gradient_through_memory_is_not_followed():
 def test_jacobians_and_gradients_without_an_audit_are_as_before():
     assert found_in(lambda w: jax.jacrev(jnp.round)(w), X) == []
     assert jax.grad(lambda w: jnp.sum(w**2))(jnp.ones(3)).tolist() == [2, 2, 2]
+
+
+def places_of(case):
+    names = case.options["differentiate"]
+    names = (names,) if isinstance(names, str) else names
+    return tuple(list(inspect.signature(case.fun).parameters).index(name) for name in names)
+
+
+def descent(fun, places):
+    """A program that follows the derivative of a function by some of its arguments for some iterations."""
+
+    def run(*args):
+        def iteration(moved, _):
+            given = dict(enumerate(args)) | dict(zip(places, moved, strict=True))
+            loss, slope = jax.value_and_grad(fun, places)(*given.values())
+            return jax.tree.map(lambda x, by: (x - 0.1 * by).astype(x.dtype), moved, slope), loss
+
+        return lax.scan(iteration, tuple(args[place] for place in places), length=3)
+
+    return run
+
+
+INFINITE = [*of("LOX606", True), *of("LOX606", False), *of("LOX607", True), *of("LOX607", False)]
+
+
+@pytest.mark.parametrize("case", INFINITE)
+def test_of_a_derivative_that_a_program_takes_itself_the_same_is_said(case):
+    asked = case.found & {"LOX606", "LOX607"}
+    for within in (descent(case.fun, places_of(case)), descent(jax.jit(case.fun), places_of(case))):
+        assert codes(within, *case.args, differentiate=()) & {"LOX606", "LOX607"} == asked
+
+
+@pytest.mark.parametrize("transform", [jax.checkpoint, lambda fun: lambda *x: jax.vmap(fun)(*x).sum()])
+def test_derivatives_that_a_program_takes_are_seen_through_transformations(transform):
+    def guarded(x):
+        return jnp.where(x > 0, jnp.log(x), 0.0).sum()
+
+    def safe(x):
+        return jnp.where(x > 0, jnp.log(jnp.where(x > 0, x, 1.0)), 0.0).sum()
+
+    x = jax.ShapeDtypeStruct((4, 3), jnp.float32)
+    assert codes(jax.grad(transform(guarded)), x, differentiate=()) == {"LOX607"}
+    assert codes(jax.grad(transform(lambda x: jnp.linalg.norm(x))), x, differentiate=()) == {"LOX606"}
+    assert codes(jax.grad(transform(safe)), x, differentiate=()) == set()
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda w, x: (jnp.mean((x * w) ** 2), jnp.linalg.norm(w)),
+        lambda w, x: (jnp.mean((x * w) ** 2 / lax.stop_gradient(jnp.linalg.norm(w * x))), None),
+        lambda w, x: (jnp.mean(w * jnp.sqrt(jnp.sum(x**2))), None),
+        lambda w, x: (jnp.mean(w * (x - x.mean()) / (x.std() + 1e-6)), None),
+        lambda w, x: (jnp.mean(w * jnp.where(x > 0, jnp.log(x), 0.0)), None),
+        lambda w, x: (jnp.mean(jnp.where(x != 0, jnp.where(x != 0, w, 0.0) / x, 0.0)), None),
+        lambda w, x: (jnp.mean(jnp.arcsin(0.5 * jnp.tanh(w))), None),
+    ],
+    ids=range(7),
+)
+def test_what_a_program_does_not_differentiate_is_not_looked_at(loss):
+    def update(w, x):
+        slope, aux = jax.grad(loss, has_aux=True)(w, x)
+        return w - slope / jnp.linalg.norm(slope), aux
+
+    assert codes(update, X, X, differentiate=()) == set()

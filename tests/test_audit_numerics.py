@@ -388,3 +388,58 @@ def test_a_widened_array_of_which_only_one_other_use_is_narrowed_is_widened():
 
 def test_special_functions_take_care_of_their_own_infinities():
     assert found(jax.grad(lambda x: jax.scipy.special.exp1(x).sum()), jnp.ones(3)) == set()
+
+
+LABELS = of(jnp.int32, 32)
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda p, labels: jnp.take_along_axis(p, labels[:, None], axis=1),
+        lambda p, labels: jax.vmap(lambda row, label: row[label])(p, labels),
+        lambda p, labels: (jax.nn.one_hot(labels, 10) * p).sum(axis=-1),
+        lambda p, labels: ((labels[:, None] == jnp.arange(10)) * p).sum(axis=-1),
+    ],
+)
+def test_labels_choose_among_the_classes_of_a_row_in_each_way(choose):
+    @jax.jit
+    def network(w, x):
+        return x @ w["out"].astype(x.dtype) + w["bias"]
+
+    def likelihood(axis):
+        def fun(w, x, labels):
+            return choose(-jnp.log(jax.nn.softmax(network(w, x), axis=axis) + 1e-6), labels)
+
+        return fun
+
+    w = {"out": of(jnp.float16, 16, 10), "bias": of(jnp.float32, 10)}
+    assert found(likelihood(0), w, of(jnp.float32, 32, 16), LABELS) == {"LOX821"}
+    assert found(likelihood(1), w, of(jnp.float32, 32, 16), LABELS) == set()
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda w, x, labels: jax.nn.softmax(x @ w, axis=0)[:, 2],
+        lambda w, x, labels: jax.nn.softmax(x @ w, axis=0)[:, labels[0]],
+        lambda w, x, labels: jax.nn.softmax(x @ w, axis=0)[jnp.arange(32), jnp.arange(32) % 10],
+        lambda w, x, labels: jax.nn.softmax(x @ w, axis=0) * jax.nn.one_hot(labels[0], 10),
+        lambda w, x, labels: jax.vmap(lambda x, label: jax.nn.softmax(x @ w, axis=0)[label])(x, labels),
+        lambda w, x, labels: jax.nn.softmax(x.reshape(4, 8, 16) @ w, axis=0)[:, jnp.arange(8), labels[:8]],
+        lambda w, x, labels: jax.nn.softmax(x @ jnp.tanh(x[:10]).T, axis=0)[jnp.arange(32), labels],
+    ],
+    ids=range(7),
+)
+def test_a_softmax_over_what_has_no_labels_of_its_own_may_be_meant(fun):
+    assert found(fun, of(jnp.float32, 16, 10), of(jnp.float32, 32, 16), LABELS) == set()
+
+
+def test_floats_without_fractions_may_be_written_to_integers():
+    def counts(x, places, flags):
+        whole = jnp.zeros(4, int).at[places].add(1.0 - flags.astype(jnp.float32))
+        return whole.at[places].max(jnp.round(10 * x)), whole.at[2].set(-1.0)
+
+    args = of(jnp.float32, 32), LABELS, of(jnp.bool_, 32)
+    assert found(counts, *args) == set()
+    assert found(lambda x, places, _: jnp.zeros(4, int).at[places].max(10 * x), *args) == {"LOX822"}

@@ -455,8 +455,7 @@ def test_a_psum_of_what_is_the_same_for_all_is_in_a_file_that_the_auditor_knows(
 
 
 def test_special_functions_are_in_files_that_the_auditor_knows():
-    inside = jax.make_jaxpr(jax.scipy.special.exp1)(1.0).eqns[0].params["jaxpr"].eqns[0]
-    found = inside.source_info.traceback.frames
+    found = frames(jax.scipy.special.log_ndtr, 1.0)
     assert tracebacks.is_of_scipy(frame.file_name for frame in found), (
         "LOX808 (lox/_audit/_checks/_numerics/_infinities.py) tells of NaN that special functions do not choose"
     )
@@ -568,3 +567,10 @@ def test_name_stacks_have_transformations_that_the_auditor_knows():
     assert any(each[:2] == ("vmap", "jvp") for each in found), (
         "lox/_audit/_location.py no longer sees which transformations an equation went through"
     )
+
+
+def test_what_a_checkpoint_computes_anew_is_marked_as_the_auditor_knows_it():
+    jaxpr = jax.make_jaxpr(jax.grad(jax.checkpoint(lambda x: jnp.sqrt(x) ** 3)))(1.0)
+    inside = [eqn for outer in jaxpr.eqns if "jaxpr" in outer.params for eqn in outer.params["jaxpr"].eqns]
+    anew = [tracebacks.is_recomputed(eqn.source_info.name_stack) for eqn in inside]
+    assert any(anew) and not all(anew), "LOX606 and LOX607 no longer see derivatives through jax.checkpoint"

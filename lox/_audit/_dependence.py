@@ -54,12 +54,21 @@ class Node:
 
 @dataclasses.dataclass(eq=False)
 class Place:
-    """An operation where it is met."""
+    """An operation where it is met.
+
+    Attributes:
+        step: The operation.
+        location: Its line.
+        inputs: Its operands.
+        outputs: Its results.
+        around: The calls, loops and branches that it is in, the outermost first.
+    """
 
     step: Step
     location: Location
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...] = ()
+    around: tuple[Step, ...] = ()
 
 
 @dataclasses.dataclass(eq=False)
@@ -69,6 +78,7 @@ class Dependence:
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
     places: list[Place]
+    _around: tuple[Step, ...] = ()
 
     @classmethod
     def of(cls, program: Block, lines: dict[Step, Location]) -> Dependence:
@@ -87,7 +97,7 @@ class Dependence:
 
     def _through(self, step: Step, operands: tuple[Node, ...], lines: dict[Step, Location]) -> Sequence[Node]:
         primitive = step.equation.primitive
-        place = Place(step, lines.get(step, NOWHERE), operands)
+        place = Place(step, lines.get(step, NOWHERE), operands, around=self._around)
         kind = step.ports[0].kind if step.ports and len(self.places) < _MOST else "apart"
         if kind == "call" and primitive in _CALLS:
             (region,) = step.regions
@@ -111,7 +121,9 @@ class Dependence:
         """The outputs of a region. What the body of a loop gives on is what it gets in the next iteration."""
         ports, block = region.ports, region.block
         inputs = [_passed(value, operands[port.place]) for port, value in zip(ports.inputs, block.inputs, strict=True)]
+        self._around += (region.step,)
         results = self._enter(block, inputs, lines)
+        self._around = self._around[:-1]
         for place, result in zip(ports.carried, results, strict=False):
             inputs[place].on(result)
         return results

@@ -189,3 +189,8 @@ def located(block: Block, around: Location = NOWHERE) -> Iterator[tuple[Step, Lo
 def transformations(equation: Any) -> tuple[str, ...]:
     """The transformations of JAX that an equation went through, the outermost first, such as ``("jvp", "vmap")``."""
     return tracebacks.transformations(equation.source_info.name_stack)
+
+
+def is_recomputed(equation: Any) -> bool:
+    """Whether an equation is of what a backward part computes anew, rather than keeps."""
+    return tracebacks.is_recomputed(equation.source_info.name_stack)

@@ -85,3 +85,8 @@ def code_of(fun: Any) -> CodeType:
 def transformations(name_stack: Any) -> tuple[str, ...]:
     """The transformations in the name stack of an equation, the outermost first, such as ``("jvp", "vmap")``."""
     return tuple(each.name for each in name_stack.stack if type(each).__name__ == "Transform")
+
+
+def is_recomputed(name_stack: Any) -> bool:
+    """Tell whether an equation is of the forward part of a `jax.checkpoint`, computed anew in the backward part."""
+    return any(each.name == "rematted_computation" for each in name_stack.stack)

@@ -894,6 +894,62 @@ def values_at_indices_that_are_in_the_array(values, is_last, place, key):
     return following, kept, drawn, values[t - 1], values[jnp.minimum(place + 1, 127)], values[place % 128]
 
 
+# -- LOX821: a softmax over the batch ------------------------------------------------------------------------------
+
+
+@wrong("LOX821", f32(16, 10), f32(32, 16), i32(32))
+def cross_entropy_of_a_softmax_over_the_batch(w, x, labels):
+    log_probabilities = jax.nn.log_softmax(x @ w, axis=0)
+    return -(jax.nn.one_hot(labels, 10) * log_probabilities).sum(axis=1).mean()
+
+
+@wrong("LOX821", f32(16, 10), f32(32, 16), i32(32))
+def an_update_by_the_likelihood_of_a_softmax_over_the_batch(w, x, labels):
+    def loss(w):
+        probabilities = jax.nn.softmax(x @ w, axis=0)
+        return -jnp.log(probabilities[jnp.arange(32), labels] + 1e-8).mean()
+
+    return w - 0.1 * jax.grad(loss)(w)
+
+
+@right("LOX821", f32(16, 10), f32(32, 16), f32(32, 16), i32(32))
+def losses_over_classes_and_of_pairs_in_a_batch(w, images, texts, labels):
+    classes = jnp.take_along_axis(jax.nn.log_softmax(images @ w, axis=1), labels[:, None], axis=1)
+    turned = jax.nn.log_softmax((images @ w).T, axis=0)[labels, jnp.arange(32)]
+    scores = images @ texts.T
+    of_images = (jnp.eye(32) * jax.nn.log_softmax(scores, axis=1)).sum(axis=1)
+    of_texts = (jnp.eye(32) * jax.nn.log_softmax(scores, axis=0)).sum(axis=1)
+    positives = jax.nn.log_softmax(scores, axis=0)[jnp.arange(32), labels]
+    weights = jax.nn.softmax(images @ w, axis=0)
+    pooled = weights.T @ images
+    return classes.mean() + turned.mean() + of_images.mean() + of_texts.mean() + positives.mean(), pooled
+
+
+# -- LOX822: floats in an array of integers ------------------------------------------------------------------------
+
+
+@wrong("LOX822", i32(100), f32(100))
+def rewards_of_each_action_in_an_array_like_the_actions(actions, rewards):
+    totals = jnp.zeros_like(actions, shape=4)
+    return totals.at[actions].add(rewards)
+
+
+@wrong("LOX822", f32(16), f32(100, 16))
+def scores_in_an_array_of_zeros_that_are_integers(w, x):
+    def fill(t, scores):
+        return scores.at[t].set(jnp.tanh(x[t] @ w))
+
+    return jax.lax.fori_loop(0, 100, fill, jnp.full(100, 0))
+
+
+@right("LOX822", i32(100), f32(100), flags(100))
+def counts_and_totals_of_each_action(actions, rewards, is_last):
+    totals = jnp.zeros(4).at[actions].add(rewards)
+    counts = jnp.zeros_like(actions, shape=4).at[actions].add(~is_last)
+    levels = jnp.zeros(4, jnp.int32).at[actions].set((10 * rewards).astype(jnp.int32))
+    return totals, counts, levels, jax.ops.segment_sum(rewards, actions, 4)
+
+
 # -- LOX806: digits of arguments -----------------------------------------------------------------------------------
 
 

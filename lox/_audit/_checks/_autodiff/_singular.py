@@ -11,9 +11,11 @@ import numpy as np
 
 from lox._audit._attained import End, attains, end_of, is_constant, is_softmax, is_square_product, plain, resolved
 from lox._audit._audited import Audited
-from lox._audit._checks._autodiff._paths import differentiated, loss_of
-from lox._audit._dependence import Node, Place, downstream, upstream
+from lox._audit._checks._autodiff._taken import Asked, Taken
+from lox._audit._checks._autodiff._way import is_asked
+from lox._audit._dependence import Node, Place
 from lox._audit._findings import Finding, Held, Kind
+from lox._audit._location import transformations
 from lox._audit._rules import primitives
 
 SINGULAR = Kind(
@@ -54,17 +56,19 @@ _DIVISIONS = primitives("div")
 
 def singular(audited: Audited) -> Iterator[Finding | Held]:
     """LOX606 and LOX607: an operation has no finite derivative at a value that it gets."""
-    if not audited.differentiate or not audited.captured.results:
-        return
-    dependence = audited.dependence
-    after = downstream(differentiated(audited, dependence).values())
-    before = upstream(loss_of(audited, dependence))
-    way = after & before
-    places = [place for place in dependence.places if "site-packages" not in place.location.file]
+    ways: list[Asked | Taken] = [Asked(audited)] if is_asked(audited) else []
+    if any("transpose" in transformations(step.equation) for step, _ in audited.steps):
+        ways.append(Taken(audited))
+    for way in ways:
+        places = [place for place in audited.dependence.places if "site-packages" not in place.location.file]
+        yield from _singular(places, way)
+
+
+def _singular(places: list[Place], way: Asked | Taken) -> Iterator[Finding | Held]:
     hidden: set[Place] = set()
     for place in places:
-        if place.step.equation.primitive in primitives("select_n") and place.outputs[0] in way:
-            found = _hidden(place, after)
+        if place.step.equation.primitive in primitives("select_n") and way.chooses(place):
+            found = _hidden(place, way)
             hidden.update(found)
             for inner in found:
                 yield GUARDED.at(
@@ -73,10 +77,8 @@ def singular(audited: Audited) -> Iterator[Finding | Held]:
                     "derivative is taken everywhere, and is multiplied by zero there: infinity times zero is NaN.",
                 )
     for place in places:
-        if place in hidden or before.isdisjoint(place.outputs):
-            continue
         poles = _poles(place)
-        if not poles or place.inputs[0] not in after:
+        if not poles or place in hidden or not way.takes(place):
             continue
         operand = place.inputs[0]
         maker = plain(operand).place
@@ -132,7 +134,7 @@ _LINES = primitives("add", "sub", "mul", "div", "neg")
 Excludes = Callable[[float, bool], bool]
 
 
-def _hidden(select: Place, after: set[Node]) -> list[Place]:
+def _hidden(select: Place, way: Asked | Taken) -> list[Place]:
     """The operations without a finite derivative at values for which a choice leaves their results out."""
     which, *cases = select.inputs
     if len(cases) != 2:
@@ -148,7 +150,7 @@ def _hidden(select: Place, after: set[Node]) -> list[Place]:
             operand, pole = _pole(place)
             if operand is None or pole not in operand.value.fact.range:
                 continue
-            if operand not in after and not _is_open(place.inputs[0], after):
+            if not way.passes(place, operand):
                 continue
             for compared, excludes in conditions:
                 on_result = compared is plain(place.outputs[0]) and excludes(math.nan, True)
@@ -216,23 +218,6 @@ def _line(node: Node) -> tuple[Node, float, float]:
             scale = scale / number if primitive in _DIVISIONS else scale * number
         node = plain(node)
     return node, scale, shift
-
-
-def _is_open(node: Node, after: set[Node]) -> bool:
-    """Whether a derivative gets from a value to what is differentiated by without another choice on the way.
-
-    What is kept out of a sum by a choice gets no derivative from it, be it NaN.
-    """
-    seen, left = {node}, [node]
-    while left:
-        node = left.pop()
-        if node in after and not node.sources:
-            return True
-        if node.place is None or node.place.step.equation.primitive not in primitives("select_n"):
-            found = {source for source, smooth in node.sources if smooth and source in after} - seen
-            seen |= found
-            left += found
-    return False
 
 
 def _unsigned(node: Node) -> Node:

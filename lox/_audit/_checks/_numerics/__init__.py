@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lox._audit._checks._numerics import (
     _attention,
+    _classes,
     _dtypes,
     _exponentials,
     _indices,
@@ -14,7 +15,7 @@ from lox._audit._checks._numerics import (
     _sums,
 )
 
-_ALL = (_dtypes, _sums, _promotions, _integers, _exponentials, _squashed, _indices, _infinities, _attention)
+_ALL = (_dtypes, _sums, _promotions, _integers, _exponentials, _squashed, _indices, _infinities, _attention, _classes)
 
 KINDS = tuple(kind for each in _ALL for kind in each.KINDS)
 CHECKS = tuple(check for each in _ALL for check in each.CHECKS)

@@ -12,13 +12,14 @@ import jax.numpy as jnp
 from lox._audit._audited import Audited
 from lox._audit._facts import Interval, of_dtype
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._location import is_users
+from lox._audit._location import call, is_users
 from lox._audit._loops import scans
 from lox._audit._origins import PASSING, Origins
 from lox._audit._program import Step, Value
 from lox._audit._ranges import exact_range
 from lox._audit._rules import primitives
 from lox._audit._written import arithmetic, conversion, counting, is_written
+from lox._compat import _tracebacks as tracebacks
 
 WRAPS = Kind(
     "LOX801",
@@ -44,8 +45,22 @@ MERGED = Kind(
     "Integers that become floats stay apart.",
     "Intervals of integers were compared with the digits of the float dtype.",
 )
+FRACTIONS = Kind(
+    "LOX822",
+    "warning",
+    "Floats that are written to an array of integers, which lose their fractions",
+    "Make the array one of floats, as with jnp.zeros(n, jnp.float32); or round what is written, and convert it with "
+    ".astype.",
+    "What is written to integers has no fractions.",
+    "The dtypes of what x.at[...] writes were compared with those of its arrays.",
+)
 
 _CONVERSION = primitives("convert_element_type")
+_WRITES = ("scatter", "scatter_add", "scatter_max", "scatter_min", "scatter_mul", "dynamic_update_slice")
+_ROUNDED = primitives("round", "floor", "ceil", "sign")
+_KEEPS_WHOLE = _CONVERSION | primitives(
+    *("add", "sub", "mul", "neg", "abs", "max", "min", "select_n", "reduce_sum", "concatenate", "clamp")
+)
 _LINEAR = primitives("add", "sub")
 _POWERS = primitives("square", "integer_pow")
 _FLOWS = PASSING | _CONVERSION
@@ -190,6 +205,42 @@ def cast(audited: Audited) -> Iterator[Finding | Held]:
             )
 
 
+def written(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX822: JAX computes x.at[i].set(value) of integers and a float with floats, and converts the result."""
+    for step, location in audited.of(*_WRITES):
+        array = audited.origins.of(step.inputs[0], PASSING).maker
+        if array is None or array.equation.primitive not in _CONVERSION or not is_integer(array.inputs[0]):
+            continue
+        if not any(map(tracebacks.writes_at, call(array.equation)[1:])) or not is_users(location.of_user.file):
+            continue
+        place = 1 if step.equation.primitive in primitives("dynamic_update_slice") else 2
+        value = step.inputs[place]
+        if _is_whole(value, audited.origins):
+            yield FRACTIONS.fine(location)
+        else:
+            yield FRACTIONS.at(
+                location,
+                f"{value.text_as_written} is of {value.aval.dtype}, and is written to an array of "
+                f"{array.inputs[0].aval.dtype}.",
+            )
+
+
+def _is_whole(value: Value, origins: Origins, depth: int = 20) -> bool:
+    """Whether floats are made of integers, or are rounded."""
+    value = origins.of(value, PASSING)
+    if value.number is not None:
+        return value.number == round(value.number) if math.isfinite(value.number) else False
+    maker = value.maker
+    if is_integer(value) or value.aval.dtype == jnp.bool_:
+        return True
+    if maker is None or not depth:
+        return False
+    if maker.equation.primitive in _ROUNDED:
+        return True
+    operands = maker.inputs[1:] if maker.equation.primitive in primitives("select_n") else maker.inputs
+    return maker.equation.primitive in _KEEPS_WHOLE and all(_is_whole(each, origins, depth - 1) for each in operands)
+
+
 def merged(audited: Audited) -> Iterator[Finding | Held]:
     """LOX803: integers that are known to go far become floats of too few digits."""
     for step, location in audited.steps:
@@ -244,5 +295,5 @@ def is_float(value: Value) -> bool:
     return hasattr(value.aval, "dtype") and jnp.issubdtype(value.aval.dtype, jnp.floating)
 
 
-KINDS = (WRAPS, CAST, MERGED)
-CHECKS = (wraps, totals, counters, cast, merged)
+KINDS = (WRAPS, CAST, MERGED, FRACTIONS)
+CHECKS = (wraps, totals, counters, cast, merged, written)
