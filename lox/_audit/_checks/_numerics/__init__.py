@@ -9,12 +9,14 @@ from lox._audit._checks._numerics import (
     _indices,
     _infinities,
     _integers,
+    _picked,
     _promotions,
     _squashed,
     _sums,
+    _weights,
 )
 
-_ALL = (_dtypes, _sums, _promotions, _integers, _exponentials, _squashed, _indices, _infinities, _attention)
+_ALL = (_dtypes, _sums, _promotions, _integers, _exponentials, _squashed, _indices, _infinities, _attention, _weights, _picked)
 
 KINDS = tuple(kind for each in _ALL for kind in each.KINDS)
 CHECKS = tuple(check for each in _ALL for check in each.CHECKS)
