@@ -159,9 +159,10 @@ def _entropy(step: Step, known: _Probabilities, audited: Audited) -> Iterator[Fi
             if user.equation.primitive in primitives("neg") and len(left) < 4:
                 left.append(user.outputs[0])
             elif user.equation.primitive in primitives("reduce_sum") and called(user.equation) == "sum":
-                (axis, *others) = user.equation.params["axes"]
-                if others or len(value.shape) != 2 or not _is_averaged(user.outputs[0], audited):
+                axes = user.equation.params["axes"]
+                if len(axes) != 1 or len(value.shape) != 2 or not _is_averaged(user.outputs[0], audited):
                     continue
+                axis = axes[0]
                 both = [known.of(each, axis) for each in step.inputs]
                 squashes_of = [each[0] for each in both if each is not None and each[1] not in (None, each[0].axes[0])]
                 if len(squashes_of) == 2 and both[0] is not None:

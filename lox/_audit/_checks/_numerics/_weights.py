@@ -118,10 +118,10 @@ def summed_alone(audited: Audited) -> Iterator[Finding]:
     """LOX815: an einsum sums weights over the axis along which they add up to one, without the values."""
     known, origins = audited.once(squashes), audited.origins
     for step, location in audited.of("reduce_sum") if known else ():
-        (axis, *others) = step.equation.params["axes"]
-        if others or called(step.equation) != "einsum" or "transpose" in transformations(step.equation):
+        axes = step.equation.params["axes"]
+        if len(axes) != 1 or called(step.equation) != "einsum" or "transpose" in transformations(step.equation):
             continue
-        weights, place = laid_out(step.inputs[0], axis, origins)
+        weights, place = laid_out(step.inputs[0], axes[0], origins)
         squash = known.get(weights.maker) if weights.maker is not None else None
         if squash is not None and squash.name == "softmax" and squash.axes == (place,):
             yield AXIS.at(
