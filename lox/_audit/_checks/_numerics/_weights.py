@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator
 
 import jax
@@ -15,7 +16,7 @@ from lox._audit._checks._numerics._squashes import Squash, squashes
 from lox._audit._findings import Finding
 from lox._audit._location import called, is_users, transformations
 from lox._audit._origins import Origins
-from lox._audit._program import Step, Value
+from lox._audit._program import Step, Value, is_call
 from lox._audit._rules import primitives
 
 _SAME = primitives("convert_element_type")
@@ -28,6 +29,7 @@ def masked_late(audited: Audited) -> Iterator[Finding]:
     known, origins = audited.once(squashes), audited.origins
     if not any(squash.name == "softmax" for squash in known.values()):
         return
+    early = audited.once(_masked_early)
     summed = {origins.of(step.inputs[0], _SAME) for step, _ in audited.of("reduce_sum")}
     for step, location in audited.of("dot_general"):
         if "transpose" in transformations(step.equation) or not is_users(location.of_user.file):
@@ -37,7 +39,7 @@ def masked_late(audited: Audited) -> Iterator[Finding]:
             axes, other = contracted[place], step.inputs[1 - place]
             is_sum_of_vectors = len(axes) == 1 and len(other.shape) > 1 + len(batched[place])
             found = _late(value, axes[0], known, origins) if is_sum_of_vectors else None
-            if found is not None and origins.of(found[0], _SAME) not in summed:
+            if found is not None and found[1] not in early and origins.of(found[0], _SAME) not in summed:
                 yield MASK.at(
                     found[1].location,
                     "Weights are masked after the softmax: those that are left do not add up to one, and depend on the "
@@ -46,7 +48,7 @@ def masked_late(audited: Audited) -> Iterator[Finding]:
 
 
 def _late(value: Value, axis: int, known: dict[Step, Squash], origins: Origins) -> tuple[Value, Squash] | None:
-    """Weights that are masked, and the softmax that they come out of, of which no logits are masked."""
+    """Weights that are masked, and the softmax that they come out of."""
     masked: Value | None = None
     place: int | None = axis
     while True:
@@ -56,21 +58,38 @@ def _late(value: Value, axis: int, known: dict[Step, Squash], origins: Origins) 
             return None
         squash = known.get(maker)
         if squash is not None:
-            is_softmax = squash.name == "softmax" and squash.axes == (place,) and masked is not None
-            early = masks_of(squash.logits, place, origins) if is_softmax else ()
-            return None if masked is None or not is_softmax or any(m.number < -1e3 for m in early) else (masked, squash)
+            is_softmax = squash.name == "softmax" and squash.axes == (place,)
+            return (masked, squash) if masked is not None and is_softmax else None
         if maker.equation.primitive in _SAME:
             (value,) = maker.inputs
             continue
-        mask, before = _mask(maker, place, origins)
+        mask, before = mask_of(maker, place, origins)
         if mask is None or mask.axis is None or mask.condition.shape[mask.axis] == 1:
             return None
-        if _is_one_hot(mask.condition, origins) or not is_of_data(mask.condition, origins):
+        if is_one_hot(mask.condition, origins) or not is_of_data(mask.condition, origins):
             return None
         masked, value = masked or value, before
 
 
-def _mask(maker: Step, axis: int, origins: Origins) -> tuple[Mask | None, Value]:
+def _masked_early(audited: Audited) -> set[Squash]:
+    """The softmaxes of which logits are masked before, in one of the calls that they are in."""
+    outside = collections.defaultdict[Value, list[Value]](list)
+    for step, _ in audited.steps:
+        for region in step.regions if is_call(step) else ():
+            for outer, inner, _ in region.inputs:
+                outside[inner].append(outer)
+    found = set()
+    for squash in audited.once(squashes).values():
+        left = [squash.logits] if squash.name == "softmax" and len(squash.axes) == 1 else []
+        for value in left:
+            if value.maker is None and value in outside:
+                left += outside[value]
+            elif any(mask.number < -1e3 for mask in masks_of(value, squash.axes[0], audited.origins)):
+                found.add(squash)
+    return found
+
+
+def mask_of(maker: Step, axis: int, origins: Origins) -> tuple[Mask | None, Value]:
     """The mask by which a step sets some elements to zero, and what the elements were before."""
     if maker.equation.primitive in primitives("select_n") and len(maker.inputs) == 3:
         which, *cases = maker.inputs
@@ -86,7 +105,7 @@ def _mask(maker: Step, axis: int, origins: Origins) -> tuple[Mask | None, Value]
     return None, maker.outputs[0]
 
 
-def _is_one_hot(condition: Value, origins: Origins) -> bool:
+def is_one_hot(condition: Value, origins: Origins) -> bool:
     """Whether a condition compares numbers with those of a range, as what chooses one element does."""
     maker = condition.maker
     if maker is None or maker.equation.primitive not in primitives("eq"):
@@ -95,9 +114,15 @@ def _is_one_hot(condition: Value, origins: Origins) -> bool:
     return any(each is not None and each.equation.primitive in primitives("iota") for each in made)
 
 
-def is_of_data(condition: Value, origins: Origins) -> bool:
-    """Whether a condition is computed from constants, integers and flags alone, and nothing is drawn."""
-    waiting, seen = [condition], set[Value]()
+def is_of_data(condition: Value, origins: Origins, *, of_arguments: bool = False) -> bool:
+    """Whether a condition is computed from constants, integers and flags alone, and nothing is drawn.
+
+    Args:
+        condition: The condition, or an index.
+        origins: Where values come from.
+        of_arguments: Whether constants alone do not count.
+    """
+    waiting, seen, is_given = [condition], set[Value](), False
     while waiting:
         value = origins.of(waiting.pop())
         if value in seen or value.number is not None:
@@ -108,10 +133,11 @@ def is_of_data(condition: Value, origins: Origins) -> bool:
             return False
         if value.maker is None and value.constant is None and is_float(value):
             return False
+        is_given |= value.maker is None and value.constant is None
         if value.maker is not None and value.maker.equation.primitive in primitives("random_bits", "threefry2x32"):
             return False
         waiting += value.maker.inputs if value.maker is not None else ()
-    return True
+    return is_given or not of_arguments
 
 
 def summed_alone(audited: Audited) -> Iterator[Finding]:
