@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lox._audit._checks._loops import _bootstraps, _carried, _carry, _counted, _episodes, _memories, _scan, _unrolled
+from lox._audit._checks._loops import _accumulated, _bootstraps, _carried, _carry, _counted, _episodes, _memories, _scan, _unrolled
 
 KINDS = (
     *_carry.KINDS,
@@ -13,6 +13,7 @@ KINDS = (
     *_episodes.KINDS,
     *_bootstraps.KINDS,
     *_memories.KINDS,
+    *_accumulated.KINDS,
 )
 CHECKS = (
     *_carry.CHECKS,
@@ -23,4 +24,5 @@ CHECKS = (
     *_episodes.CHECKS,
     *_bootstraps.CHECKS,
     *_memories.CHECKS,
+    *_accumulated.CHECKS,
 )
