@@ -87,7 +87,7 @@ def looked_up(audited: Audited) -> Iterator[Finding | Held]:
         (squash, axis), (_, beside) = found, picked
         if squash.axes == (axis,):
             yield PICKED.fine(location)
-        elif is_of_data(step.inputs[1], audited.origins):
+        elif is_of_data(step.inputs[1], audited.origins, of_arguments=True):
             others = [known.of(step.inputs[0], each) for each in beside]
             if any(each is not None and each[0].axes == (each[1],) for each in others):
                 yield PICKED.at(squash.location, _text(squash, "a label picks", axis))
@@ -146,7 +146,8 @@ def _of_classes(value: Value, origins: Origins) -> int | None:
             made = numbers.maker
             if made is None or made.equation.primitive not in primitives("iota"):
                 continue
-            if made.equation.params["dimension"] == along and counted(other) is None and is_of_data(other, origins):
+            is_classes = made.equation.params["dimension"] == along
+            if is_classes and is_of_data(other, origins, of_arguments=True):  # Not a range, for pairs in order.
                 return axis
     return None
 

@@ -31,7 +31,7 @@ _SAME = primitives("convert_element_type", "copy", "stop_gradient")
 
 def counted_zeros(audited: Audited) -> Iterator[Finding | Held]:
     """LOX819: an array minus a mean of it, in which elements that a mask set to zero count."""
-    origins = audited.origins
+    origins, seen = audited.origins, set[Value]()
     for step, location in audited.of("sub"):
         if "transpose" in transformations(step.equation) or not step.inputs[0].shape:
             continue
@@ -42,7 +42,10 @@ def counted_zeros(audited: Audited) -> Iterator[Finding | Held]:
         masked, _ = origins.met(reduced.inputs[0], _SAME, calls)
         before = _before(masked, reduced.equation.params["axes"], origins)
         array = origins.of(step.inputs[0], _SAME)
+        if masked in seen:
+            continue  # What a deviation does inside is said with the mean.
         if before is not None and (array is masked or array is origins.of(before, _SAME)):
+            seen.add(masked)
             yield COUNTED.at(
                 location,
                 f"The mean that is subtracted from {array.text} counts the elements that a mask set to zero: its sum is "
