@@ -34,7 +34,9 @@ def lengths(audited: Audited) -> Iterator[Finding | Held]:
         (left, right), _ = step.equation.params["dimension_numbers"]
         if len(left) != 1 or "transpose" in transformations(step.equation):
             continue
-        both = [_along(value, axes[0], audited.origins) for value, axes in zip(step.inputs, (left, right), strict=False)]
+        both = [
+            _along(value, axes[0], audited.origins) for value, axes in zip(step.inputs, (left, right), strict=False)
+        ]
         if both == [False, False]:
             one, other = step.inputs[:2]
             yield LENGTHS.at(

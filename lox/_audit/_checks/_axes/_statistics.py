@@ -203,7 +203,7 @@ def statistics(audited: Audited) -> Iterator[Finding | Held]:
 def _meetings(audited: Audited) -> Iterator[tuple[Step, Value, Value, Location]]:
     """The differences and quotients of arrays, and their products with what is the inverse of a root."""
     for step, location in audited.of("sub", "div"):
-        yield step, *step.inputs[:2], location
+        yield step, step.inputs[0], step.inputs[1], location
     for step, location in audited.of("mul"):
         for array, other in (step.inputs, step.inputs[::-1]):
             maker = audited.origins.of(other, _SAME | LAID_OUT).maker

@@ -59,7 +59,7 @@ def closed(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def _leading(audited: Audited) -> set[CodeType]:
-    """The code that led to operations, but for those of what libraries jit: it may have been traced for another call."""
+    """The code that led to operations; what libraries jit is left out, as it may have been traced for another call."""
     found: set[CodeType] = set()
     seen, left = set[Block](), [audited.program]
     while left:

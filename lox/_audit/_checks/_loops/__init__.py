@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from lox._audit._checks._loops import _accumulated, _bootstraps, _carried, _carry, _counted, _episodes, _memories, _scan, _unrolled
+from lox._audit._checks._loops import (
+    _accumulated,
+    _bootstraps,
+    _carried,
+    _carry,
+    _counted,
+    _episodes,
+    _memories,
+    _scan,
+    _unrolled,
+)
 
 KINDS = (
     *_carry.KINDS,

@@ -17,7 +17,20 @@ from lox._audit._checks._numerics import (
     _zeros,
 )
 
-_ALL = (_dtypes, _sums, _promotions, _integers, _exponentials, _squashed, _indices, _infinities, _attention, _weights, _picked, _zeros)
+_ALL = (
+    _dtypes,
+    _sums,
+    _promotions,
+    _integers,
+    _exponentials,
+    _squashed,
+    _indices,
+    _infinities,
+    _attention,
+    _weights,
+    _picked,
+    _zeros,
+)
 
 KINDS = tuple(kind for each in _ALL for kind in each.KINDS)
 CHECKS = tuple(check for each in _ALL for check in each.CHECKS)

@@ -183,8 +183,8 @@ def _is_averaged(value: Value, audited: Audited) -> bool:
 
 def _text(squash: Squash, does: str, axis: int | None) -> str:
     return (
-        f"Logits of shape {squash.logits.shape} are normalized over axis {squash.axes[0]}, and {does} along axis {axis}: "
-        "the probabilities of that axis do not add up to one."
+        f"Logits of shape {squash.logits.shape} are normalized over axis {squash.axes[0]}, and {does} along axis "
+        f"{axis}: the probabilities of that axis do not add up to one."
     )
 
 

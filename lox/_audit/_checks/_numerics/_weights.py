@@ -152,8 +152,8 @@ def summed_alone(audited: Audited) -> Iterator[Finding]:
         if squash is not None and squash.name == "softmax" and squash.axes == (place,):
             yield AXIS.at(
                 location,
-                f"An einsum sums the weights of shape {weights.shape} over axis {place} by themselves, along which they "
-                "are normalized: each sum is 1. Give that axis the same letter in both operands.",
+                f"An einsum sums the weights of shape {weights.shape} over axis {place} by themselves, along which "
+                "they are normalized: each sum is 1. Give that axis the same letter in both operands.",
             )
 
 

@@ -21,7 +21,8 @@ COUNTED = Kind(
     "LOX819",
     "warning",
     "A mean counts the elements that a mask set to zero",
-    "Divide by how many are kept: jnp.where(mask, x, 0).sum() / mask.sum(), or x.mean(where=mask) and x.std(where=mask).",
+    "Divide by how many are kept: jnp.where(mask, x, 0).sum() / mask.sum(), or x.mean(where=mask) and "
+    "x.std(where=mask).",
     "Means that are subtracted are of the elements that a mask keeps.",
     "Each mean that is subtracted from an array was followed back to masks of that array.",
 )
@@ -48,8 +49,8 @@ def counted_zeros(audited: Audited) -> Iterator[Finding | Held]:
             seen.add(masked)
             yield COUNTED.at(
                 location,
-                f"The mean that is subtracted from {array.text} counts the elements that a mask set to zero: its sum is "
-                f"divided by {_count(reduced)}, which is the number of all elements.",
+                f"The mean that is subtracted from {array.text} counts the elements that a mask set to zero: its sum "
+                f"is divided by {_count(reduced)}, which is the number of all elements.",
             )
         elif array is masked:
             yield COUNTED.fine(location)
