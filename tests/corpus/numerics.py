@@ -902,7 +902,8 @@ def attention_that_is_masked_again_or_normalized_again_or_drops_weights(queries,
     of_queries = weights * valid[:, None, :, None]
     early = jax.nn.softmax(jnp.where(mask, scores, -1e9), axis=-1) * mask
     kinds = again / (again.sum(-1, keepdims=True) + 1e-9), dropped, of_queries, early
-    return [_values_by(each, values) for each in kinds]
+    normalized_after = _values_by(again, values) / (again.sum(-1, keepdims=True) + 1e-9)
+    return normalized_after, [_values_by(each, values) for each in kinds]
 
 
 @right("LOX816", f32(32, 8), f32(8, 4), flags(32, 4), i32(32))
@@ -957,6 +958,8 @@ def cross_entropy_and_entropy(logits, labels):
 def pairs_in_both_directions_and_tokens_that_experts_choose(similar, scores):
     pairs = jnp.arange(16)
     rows = (jax.nn.one_hot(pairs, 16) * jax.nn.log_softmax(similar, axis=0)).sum(axis=-1).mean()
+    rows += (jax.nn.one_hot(pairs, 16).T * jax.nn.log_softmax(similar, axis=1)).sum(axis=-1).mean()
+    rows += (jax.nn.one_hot(pairs, 16) * jax.nn.log_softmax(similar, axis=1)).sum(axis=0).mean()
     gates = jax.nn.softmax(scores, axis=0)
     chosen = jnp.take_along_axis(gates, jax.lax.top_k(gates, 8)[1], axis=1)
     return rows + jax.nn.log_softmax(similar, axis=1)[pairs, pairs].mean(), chosen

@@ -945,6 +945,11 @@ def gradients_of_masked_sums_that_are_divided_by_one_count(w, batches):
     return _accumulated(w, batches, lambda w, x, y, mask: 4 * _masked_errors(w, x, y, mask).sum() / count)
 
 
+@right("LOX213", f32(8), (f32(4, 16, 8), f32(4, 16), flags(4, 16)))
+def gradients_of_means_of_one_sequence_after_the_other(w, sequences):
+    return _accumulated(w, sequences, lambda w, x, y, mask: _masked_errors(w, x, y, mask).sum() / mask.sum())
+
+
 @right("LOX213", f32(8), SEQUENCES)
 def gradients_of_means_of_each_sequence(w, batches):
     def loss(w, x, y, mask):

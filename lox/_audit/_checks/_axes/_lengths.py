@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lox._audit._audited import Audited
+from lox._audit._checks._numerics._attention import scores_of
 from lox._audit._checks._numerics._masks import laid_out
+from lox._audit._checks._numerics._squashes import squashes
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import transformations
 from lox._audit._origins import LAID_OUT, Origins
@@ -29,10 +31,14 @@ _SQUARES = primitives("square", "integer_pow", "mul")
 
 
 def lengths(audited: Audited) -> Iterator[Finding | Held]:
-    """LOX111: both operands of a product are divided by their norms over an axis that it does not sum over."""
-    for step, location in audited.of("dot_general"):
+    """LOX111: both operands of a product are divided by their norms over an axis that it does not sum over.
+
+    Only what goes into a softmax is meant to be cosines: a basis of vectors of length one also has a projection.
+    """
+    scores = audited.once(_scores)
+    for step, location in audited.of("dot_general") if scores else ():
         (left, right), _ = step.equation.params["dimension_numbers"]
-        if len(left) != 1 or "transpose" in transformations(step.equation):
+        if step not in scores or len(left) != 1 or "transpose" in transformations(step.equation):
             continue
         both = [
             _along(value, axes[0], audited.origins) for value, axes in zip(step.inputs, (left, right), strict=False)
@@ -46,6 +52,12 @@ def lengths(audited: Audited) -> Iterator[Finding | Held]:
             )
         elif True in both:
             yield LENGTHS.fine(location)
+
+
+def _scores(audited: Audited) -> set[Step]:
+    """The products that the logits of softmaxes come out of."""
+    found = (scores_of(squash.logits, audited.origins) for squash in audited.once(squashes).values())
+    return {each[0] for each in found if each is not None}
 
 
 def _along(value: Value, axis: int | None, origins: Origins) -> bool | None:

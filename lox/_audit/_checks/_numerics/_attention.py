@@ -102,7 +102,7 @@ def _attentions(audited: Audited) -> Iterator[Attention]:
             squash = known.get(sources[0][0].maker) if sources else None  # type: ignore[arg-type]
             if squash is None or squash.name != "softmax" or len(squash.axes) != 1:
                 continue
-            scores = _scores(squash.logits, origins)
+            scores = scores_of(squash.logits, origins)
             if scores is not None:
                 summed = frozenset(axis for _, axis in sources)
                 values = step.inputs[1 - place]
@@ -135,7 +135,7 @@ def _divides(maker: Step) -> bool:
     return maker.equation.primitive in primitives("div")
 
 
-def _scores(logits: Value, origins: Origins) -> tuple[Step, tuple[float, ...]] | None:
+def scores_of(logits: Value, origins: Origins) -> tuple[Step, tuple[float, ...]] | None:
     """The product that logits come out of, and what they are multiplied by."""
     waiting: list[tuple[Value, tuple[float, ...]]] = [(logits, ())]
     for _ in range(30):

@@ -134,8 +134,6 @@ def is_of_data(condition: Value, origins: Origins, *, of_arguments: bool = False
         if value.maker is None and value.constant is None and is_float(value):
             return False
         is_given |= value.maker is None and value.constant is None
-        if value.maker is not None and value.maker.equation.primitive in primitives("random_bits", "threefry2x32"):
-            return False
         waiting += value.maker.inputs if value.maker is not None else ()
     return is_given or not of_arguments
 
