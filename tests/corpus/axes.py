@@ -454,10 +454,5 @@ def a_contrastive_loss_of_embeddings(ours, others):
 def features_of_length_one_that_are_compared_or_go_into_a_layer(x, w):
     features = _unit(x, 0)
     standardized = (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-6)
-    return (
-        features.T @ features,
-        features @ features.T,
-        features @ w,
-        standardized @ standardized.T,
-        _unit(x, 1) @ _unit(w, 0),
-    )
+    products = features.T @ features, features @ features.T, features @ w, standardized @ standardized.T
+    return products, jax.nn.softmax(_unit(x, 1) @ _unit(w, 0))

@@ -910,7 +910,9 @@ def attention_that_is_masked_again_or_normalized_again_or_drops_weights(queries,
 def values_that_are_chosen_or_positive(obs, w, allowed, actions):
     values = obs @ w
     greedy = jnp.argmax(jnp.where(allowed, values, -jnp.inf), axis=-1)
-    return greedy, (jax.nn.relu(values) * allowed).max(-1), (values * jax.nn.one_hot(actions, 4)).sum(-1)
+    chosen = jax.nn.one_hot(actions, 4)
+    taken = (values * chosen).sum(-1), (jax.nn.softmax(values) * chosen) @ w.T
+    return greedy, (jax.nn.relu(values) * allowed).max(-1), taken
 
 
 @wrong("LOX817", OF_HEADS, OF_HEADS, OF_HEADS)
