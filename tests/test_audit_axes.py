@@ -1,5 +1,7 @@
 """What an audit knows of the meaning of axes, and which mistakes it finds with that."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -455,3 +457,13 @@ def test_what_is_centered_over_more_axes_than_its_deviation_is_of_is_fine():
 def test_a_reshape_of_an_axis_without_a_meaning_is_nobodys_mistake():
     report = lox.audit(lambda a: a.reshape(4, 6), axes={"a": ("time", None)})(np.ones((6, 4), np.float32))
     assert report.found == ()
+
+
+def test_norms_over_another_axis_are_found_where_calls_share_what_is_compiled():
+    def similar(a, b, axis):
+        unit = lambda x: x / jnp.maximum(jnp.linalg.norm(x, axis=axis, keepdims=True), 1e-6)  # noqa: E731
+        return jax.nn.softmax(unit(a) @ unit(b).T)
+
+    x = jax.ShapeDtypeStruct((8, 4), jnp.float32)
+    reports = [lox.audit(functools.partial(similar, axis=axis))(x, x) for axis in (0, 1, (0, 1))]
+    assert [[finding.code for finding in report.warnings] for report in reports] == [["LOX111"], [], []]

@@ -282,3 +282,34 @@ def test_indices_that_count_pair_axes(fun, right, wrong):
 )
 def test_other_indices_pair_nothing(fun):
     assert paired(fun, ("action", "other"), E) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("found", "written"),
+    [
+        (1, lambda w, xs: jax.vmap(jax.value_and_grad(lambda w, x: (xs @ w).sum()), in_axes=(None, 0))(w, xs)),
+        (1, lambda w, xs: jax.vmap(lambda x: lax.map(lambda row: row @ w, xs))(xs)),
+        (0, lambda w, xs: jax.vmap(lambda w, x: (xs @ w).sum(), in_axes=(0, None))(jnp.stack([w, w]), xs)),
+        (0, lambda w, xs: jax.vmap(lambda x: jax.vmap(lambda other: (x - other) @ w)(xs))(xs)),
+        (0, lambda w, xs: jax.vmap(lambda _: (xs @ w).sum())(xs)),
+    ],
+    ids=["derivative", "loop", "shared", "pairs", "said"],
+)
+def test_a_mapped_function_reads_its_element_or_says_by_its_name_that_it_does_not(found, written):
+    assert codes(written, W, f32(16, 3)).count("LOX313") == found
+
+
+def test_of_several_calls_of_a_mapped_function_the_one_is_found_that_is_given_what_it_reads():
+    def losses(w, xs, ys):
+        @jax.vmap
+        def loss(x, y):
+            return (x @ w).sum() - xs.mean() - ys.mean() + 0 * y
+
+        @jax.vmap
+        def of_all(x, y):
+            return (x @ w).sum() - ys.mean()
+
+        return loss(xs, ys), of_all(xs, ys)
+
+    findings = lox.audit(losses)(W, f32(16, 3), f32(16)).warnings
+    assert ["ys" in finding.message and "of_all" in finding.message for finding in findings] == [True]

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from corpus import cases
+from corpus import cases, f32, flags, i32
 
 import lox
 
@@ -443,3 +443,34 @@ def test_floats_without_fractions_may_be_written_to_integers():
     args = of(jnp.float32, 32), LABELS, of(jnp.bool_, 32)
     assert found(counts, *args) == set()
     assert found(lambda x, places, _: jnp.zeros(4, int).at[places].max(10 * x), *args) == {"LOX822"}
+
+
+def _warned(fun, *args):
+    return [finding.code for finding in lox.audit(fun)(*args).warnings if finding.severity == "warning"]
+
+
+def test_weights_of_one_attention_are_masked_late_and_of_another_early():
+    def attention(queries, keys, values, valid, early):
+        scores = jnp.einsum("bqd,bkd->bqk", queries, keys) / 4
+        values = jax.nn.softmax(scores, axis=-1) @ values
+        scores = jnp.where(valid[:, None], scores, -1e9) if early else scores
+        return (jax.nn.softmax(scores, axis=-1) * valid[:, None]) @ values
+
+    of = f32(2, 6, 16), f32(2, 6, 16), f32(2, 6, 3), flags(2, 6)
+    assert _warned(lambda *args: attention(*args, True), *of) == []
+    assert _warned(lambda *args: attention(*args, False), *of) == ["LOX816"]
+
+
+@pytest.mark.parametrize(
+    ("expected", "largest"),
+    [
+        (["LOX816"], lambda x, w, b, mask: jnp.max((x @ w + b) * mask[..., None], axis=1)),
+        (["LOX816"], lambda x, w, b, mask: jnp.argmax(jnp.where(mask[..., None], x @ w, 0), axis=1)),
+        ([], lambda x, w, b, mask: jnp.max((x @ w + b) * mask[..., None], axis=-1)),
+        ([], lambda x, w, b, mask: jnp.max(jnp.einsum("bif,bjf->bij", x, x) * mask[:, None], axis=-1)),
+        ([], lambda x, w, b, mask: jnp.max(jnp.where(x @ w > 0, x @ w, 0), axis=1)),
+    ],
+    ids=["bias", "argmax", "features", "similarities", "positive"],
+)
+def test_a_maximum_of_masked_outputs_of_a_layer_is_found_along_the_axis_of_the_mask(expected, largest):
+    assert _warned(largest, f32(4, 10, 8), f32(8, 16), f32(16), flags(4, 10)) == expected

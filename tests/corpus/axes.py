@@ -383,3 +383,76 @@ def rewards_minus_values_of_the_other_order(key):
 def rewards_minus_the_mean_of_each_environment(key):
     rewards, values = _rollout(key, 8, 8)
     return (rewards - values - rewards.mean(0)).mean()
+
+
+# Heads of attention.
+
+
+def _attention(queries, keys, values):
+    scores = jnp.einsum("bhqd,bhkd->bhqk", queries, keys) / jnp.sqrt(queries.shape[-1])
+    return jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(scores, axis=-1), values)
+
+
+@wrong("LOX103", f32(2, 10, 32), f32(32, 96))
+def heads_that_are_parts_of_the_sequence(x, to_all):
+    heads = [each.reshape(2, 4, 10, 8) for each in jnp.split(x @ to_all, 3, axis=-1)]
+    return _attention(*heads).swapaxes(1, 2).reshape(x.shape)
+
+
+@wrong("LOX103", f32(2, 10, 32), f32(32, 96))
+def heads_that_are_merged_before_they_are_behind_the_sequence(x, to_all):
+    heads = [each.reshape(2, 10, 4, 8).swapaxes(1, 2) for each in jnp.split(x @ to_all, 3, axis=-1)]
+    return _attention(*heads).reshape(x.shape)
+
+
+@right("LOX103", f32(2, 10, 32), f32(32, 96), f32(16, 64))
+def heads_and_windows_of_a_sequence(x, to_all, sequence):
+    heads = [each.reshape(2, 10, 4, 8).swapaxes(1, 2) for each in jnp.split(x @ to_all, 3, axis=-1)]
+    windows = sequence.reshape(1, 4, 4, 64)
+    return _attention(*heads).swapaxes(1, 2).reshape(x.shape), _attention(*[windows] * 3).reshape(16, 64)
+
+
+# Arrays that meet the inverse of their own size.
+
+
+@wrong("LOX107", f32(16, 16), f32(16))
+def a_layer_norm_without_keepdims(x, gain):
+    x = x - x.mean(axis=-1, keepdims=True)
+    return x * jax.lax.rsqrt((x**2).mean(axis=-1) + 1e-6) * gain
+
+
+@right("LOX107", f32(16, 16), f32(16), f32(16, 16))
+def a_layer_norm_and_a_graph_that_is_normalized(x, gain, adjacency):
+    x = x - x.mean(axis=-1, keepdims=True)
+    degree = jax.lax.rsqrt(adjacency.sum(axis=1) + 1e-6)
+    return x * jax.lax.rsqrt((x**2).mean(axis=-1, keepdims=True) + 1e-6) * gain, adjacency * degree * degree[:, None]
+
+
+# LOX111: lengths along another axis.
+
+
+def _contrast(ours, others):
+    similar = ours @ others.T / 0.1
+    return -jnp.diagonal(jax.nn.log_softmax(similar, axis=-1)).mean()
+
+
+def _unit(x, axis):
+    return x / jnp.linalg.norm(x, axis=axis, keepdims=True)
+
+
+@wrong("LOX111", f32(16, 12), f32(16, 12))
+def a_contrastive_loss_of_embeddings_that_are_normalized_over_the_batch(ours, others):
+    return _contrast(_unit(ours, 0), _unit(others, 0))
+
+
+@right("LOX111", f32(16, 12), f32(16, 12))
+def a_contrastive_loss_of_embeddings(ours, others):
+    return _contrast(_unit(ours, 1), _unit(others, 1))
+
+
+@right("LOX111", f32(16, 12), f32(12, 4))
+def features_of_length_one_that_are_compared_or_go_into_a_layer(x, w):
+    features = _unit(x, 0)
+    standardized = (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-6)
+    products = features.T @ features, features @ features.T, features @ w, standardized @ standardized.T
+    return products, jax.nn.softmax(_unit(x, 1) @ _unit(w, 0))

@@ -691,3 +691,35 @@ def observations_whose_statistics_are_of_the_batch(start, rollout):
 @right("LOX312", f32(50, 4), f32(8, 50, 4), axes={"sequence": ("time", None), "rollout": ("env", "time", None)})
 def sequences_whose_statistics_are_of_time(sequence, rollout):
     return _standardized(sequence), jax.vmap(_standardized)(rollout)
+
+
+# LOX313: the whole array in place of an element.
+
+
+@wrong("LOX313", PARAMS, X, Y)
+def gradients_of_each_example_of_the_loss_of_the_whole_batch(params, xs, ys):
+    def loss(params, x, y):
+        return ((_predict(params, xs) - y) ** 2).mean()
+
+    return jax.vmap(jax.grad(loss), in_axes=(None, 0, 0))(params, xs, ys)
+
+
+@wrong("LOX313", PARAMS, {"x": X, "y": Y})
+def losses_of_a_lambda_that_reads_the_batch(params, batch):
+    losses = jax.vmap(lambda x, y: ((_predict(params, x) - batch["y"]) ** 2).mean())
+    return losses(batch["x"], batch["y"]).mean()
+
+
+@right("LOX313", PARAMS, X, Y)
+def gradients_of_each_example(params, xs, ys):
+    def loss(params, x, y):
+        return ((_predict(params, x) - y) ** 2).mean()
+
+    return jax.vmap(jax.grad(loss), in_axes=(None, 0, 0))(params, xs, ys)
+
+
+@right("LOX313", PARAMS, X, Y)
+def lanes_that_read_their_element_and_all_others(params, xs, ys):
+    centered = jax.vmap(lambda x: _predict(params, x - xs.mean(0)))(xs)
+    looked_up = jax.vmap(lambda i: _predict(params, xs[i]))(jnp.arange(32))
+    return centered, looked_up, jax.vmap(lambda x, _: x - ys.mean())(xs, ys)

@@ -865,6 +865,93 @@ def attention_with_queries_and_keys_of_length_one(x, to_queries, to_keys, to_val
     return jax.nn.softmax(queries @ keys.T * 4.0, axis=-1) @ (x @ to_values)
 
 
+OF_HEADS = f32(2, 4, 6, 16)
+
+
+def _values_by(weights, values):
+    return jnp.einsum("bhqk,bhkd->bhqd", weights, values)
+
+
+def _scores_of_heads(queries, keys):
+    return jnp.einsum("bhqd,bhkd->bhqk", queries, keys) / 4.0
+
+
+@wrong("LOX815", OF_HEADS, OF_HEADS, OF_HEADS)
+def attention_whose_weights_are_summed_without_the_values(queries, keys, values):
+    weights = jax.nn.softmax(_scores_of_heads(queries, keys), axis=-1)
+    return jnp.einsum("bhqk,bhvd->bhqd", weights, values)
+
+
+@wrong("LOX816", OF_HEADS, OF_HEADS, OF_HEADS, flags(2, 6))
+def attention_whose_weights_are_masked_after_the_softmax(queries, keys, values, valid):
+    weights = jax.nn.softmax(_scores_of_heads(queries, keys), axis=-1)
+    return _values_by(weights * valid[:, None, None, :], values)
+
+
+@wrong("LOX816", f32(32, 8), f32(8, 4), flags(32, 4))
+def greedy_actions_of_values_that_are_zero_where_they_are_not_allowed(obs, w, allowed):
+    return jnp.argmax((obs @ w) * allowed, axis=-1)
+
+
+@right("LOX816", OF_HEADS, OF_HEADS, OF_HEADS, flags(2, 6), KEY)
+def attention_that_is_masked_again_or_normalized_again_or_drops_weights(queries, keys, values, valid, key):
+    mask, scores = valid[:, None, None, :], _scores_of_heads(queries, keys)
+    weights = jax.nn.softmax(scores, axis=-1)
+    again = weights * mask
+    dropped = jnp.where(jax.random.bernoulli(key, 0.9, weights.shape), weights / 0.9, 0.0)
+    of_queries = weights * valid[:, None, :, None]
+    early = jax.nn.softmax(jnp.where(mask, scores, -1e9), axis=-1) * mask
+    kinds = again / (again.sum(-1, keepdims=True) + 1e-9), dropped, of_queries, early
+    normalized_after = _values_by(again, values) / (again.sum(-1, keepdims=True) + 1e-9)
+    return normalized_after, [_values_by(each, values) for each in kinds]
+
+
+@right("LOX816", f32(32, 8), f32(8, 4), flags(32, 4), i32(32))
+def values_that_are_chosen_or_positive(obs, w, allowed, actions):
+    values = obs @ w
+    greedy = jnp.argmax(jnp.where(allowed, values, -jnp.inf), axis=-1)
+    chosen = jax.nn.one_hot(actions, 4)
+    taken = (values * chosen).sum(-1), (jax.nn.softmax(values) * chosen) @ w.T
+    return greedy, (jax.nn.relu(values) * allowed).max(-1), taken
+
+
+@wrong("LOX817", OF_HEADS, OF_HEADS, OF_HEADS)
+def attention_whose_queries_are_scaled_before_it_scales_them(queries, keys, values):
+    return jax.nn.dot_product_attention(queries / jnp.sqrt(16.0), keys, values)
+
+
+@right("LOX817", OF_HEADS, OF_HEADS, OF_HEADS)
+def attention_whose_scale_is_split_between_queries_and_keys_or_is_the_size(queries, keys, values):
+    scores = jnp.einsum("bhqd,bhkd->bhqk", queries / 2, keys / 2)
+    by_size = jnp.einsum("bhqd,bhkd->bhqk", queries, keys) / 16
+    return [_values_by(jax.nn.softmax(each, axis=-1), values) for each in (scores, by_size)]
+
+
+# -- LOX819: means that count what is masked -----------------------------------------------------------------------
+
+
+@wrong("LOX819", f32(64, 8), f32(64, 8), flags(64, 8))
+def advantages_that_are_normalized_with_the_padding(returns, values, mask):
+    advantages = jnp.where(mask, returns - values, 0.0)
+    return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+
+
+@right("LOX819", f32(64, 8), f32(64, 8), flags(64, 8))
+def advantages_that_are_normalized_where_a_mask_keeps_them(returns, values, mask):
+    advantages = returns - values
+    normalized = (advantages - advantages.mean(where=mask)) / (advantages.std(where=mask) + 1e-8)
+    return jnp.where(mask, normalized, 0.0)
+
+
+@right("LOX819", f32(4, 10, 8), flags(4, 10), KEY)
+def layer_norms_of_masked_tokens_and_of_features_that_are_dropped(tokens, mask, key):
+    def normalized(x):
+        return (x - x.mean(-1, keepdims=True)) / (x.std(-1, keepdims=True) + 1e-6)
+
+    dropped = jnp.where(jax.random.bernoulli(key, 0.9, tokens.shape), tokens, 0.0)
+    return normalized(tokens * mask[..., None]), normalized(dropped), normalized(jnp.where(tokens > 0, tokens, 0.0))
+
+
 # -- LOX820: indices beyond the end --------------------------------------------------------------------------------
 
 
@@ -961,3 +1048,28 @@ def an_integral_over_a_grid_of_numpy(grid):
 @right("LOX806", np.linspace(0.0, 1.0, 50, dtype=np.float32), np.arange(50))
 def an_integral_over_a_grid_of_floats_of_32_bits(grid, places):
     return jnp.trapezoid(jnp.sin(grid), grid) * places[-1]
+
+
+@wrong("LOX821", f32(32, 8), f32(8, 5), i32(32))
+def cross_entropy_of_probabilities_over_the_batch(x, w, labels):
+    log_probs = jax.nn.log_softmax(x @ w, axis=0)
+    return -jnp.take_along_axis(log_probs, labels[:, None], axis=1).mean()
+
+
+@right("LOX821", f32(32, 5), i32(32))
+def cross_entropy_and_entropy(logits, labels):
+    probs, log_probs = jax.nn.softmax(logits), jax.nn.log_softmax(logits)
+    entropy = -(probs * log_probs).sum(axis=-1).mean()
+    one_hot = (jax.nn.one_hot(labels, 5) * log_probs).sum(axis=-1).mean()
+    return entropy, one_hot, -log_probs[jnp.arange(32), labels].mean(), -(probs * log_probs).mean(axis=0).sum()
+
+
+@right("LOX821", f32(16, 16), f32(4, 32))
+def pairs_in_both_directions_and_tokens_that_experts_choose(similar, scores):
+    pairs = jnp.arange(16)
+    rows = (jax.nn.one_hot(pairs, 16) * jax.nn.log_softmax(similar, axis=0)).sum(axis=-1).mean()
+    rows += (jax.nn.one_hot(pairs, 16).T * jax.nn.log_softmax(similar, axis=1)).sum(axis=-1).mean()
+    rows += (jax.nn.one_hot(pairs, 16) * jax.nn.log_softmax(similar, axis=1)).sum(axis=0).mean()
+    gates = jax.nn.softmax(scores, axis=0)
+    chosen = jnp.take_along_axis(gates, jax.lax.top_k(gates, 8)[1], axis=1)
+    return rows + jax.nn.log_softmax(similar, axis=1)[pairs, pairs].mean(), chosen

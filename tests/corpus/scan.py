@@ -1018,3 +1018,48 @@ def moving_average_of_what_is_padded(series, weights):
         return jax.lax.scan(step, 0, None, length=series.shape[0])[1]
 
     return jax.vmap(smooth)(series)
+
+
+# LOX214: means of means.
+
+
+def _accumulated(params, batches, loss):
+    def step(total, batch):
+        return jax.tree.map(jnp.add, total, jax.grad(loss)(params, *batch)), None
+
+    grads = jax.lax.scan(step, jnp.zeros_like(params), batches)[0]
+    return params - 0.1 * grads / 4
+
+
+def _masked_errors(w, x, y, mask):
+    return (x @ w - y) ** 2 * mask
+
+
+SEQUENCES = (f32(4, 2, 16, 8), f32(4, 2, 16), flags(4, 2, 16))
+
+
+@wrong("LOX214", f32(8), SEQUENCES)
+def gradients_of_masked_means_that_are_accumulated(w, batches):
+    def loss(w, x, y, mask):
+        return _masked_errors(w, x, y, mask).sum() / jnp.maximum(mask.sum(), 1)
+
+    return _accumulated(w, batches, loss)
+
+
+@right("LOX214", f32(8), SEQUENCES)
+def gradients_of_masked_sums_that_are_divided_by_one_count(w, batches):
+    count = batches[2].sum()
+    return _accumulated(w, batches, lambda w, x, y, mask: 4 * _masked_errors(w, x, y, mask).sum() / count)
+
+
+@right("LOX214", f32(8), (f32(4, 16, 8), f32(4, 16), flags(4, 16)))
+def gradients_of_means_of_one_sequence_after_the_other(w, sequences):
+    return _accumulated(w, sequences, lambda w, x, y, mask: _masked_errors(w, x, y, mask).sum() / mask.sum())
+
+
+@right("LOX214", f32(8), SEQUENCES)
+def gradients_of_means_of_each_sequence(w, batches):
+    def loss(w, x, y, mask):
+        return (_masked_errors(w, x, y, mask).sum(-1) / mask.sum(-1)).mean()
+
+    return _accumulated(w, batches, loss)

@@ -55,12 +55,14 @@ class Statistic:
         over: The axes of the array that it goes over.
         axes: Which axis of the array each axis is, or None.
         is_deviation: Whether it tells how far the elements are from each other.
+        is_size: Whether it sums squares or sizes of the elements, as a norm does.
     """
 
     arrays: tuple[Value, ...]
     over: frozenset[int]
     axes: tuple[int | None, ...]
     is_deviation: bool
+    is_size: bool = False
 
 
 class Statistics:
@@ -122,7 +124,8 @@ class Statistics:
         if primitive in _REDUCTIONS:
             (array,), over = maker.inputs, frozenset(params["axes"])
             kept = tuple(axis for axis in range(len(array.shape)) if axis not in over)
-            return Statistic(self.elements(array, deep - 1), over, kept, self._is_spread(array, over, deep - 1))
+            spread = self._is_spread(array, over, deep - 1)
+            return Statistic(self.elements(array, deep - 1), over, kept, spread, self._sized(array) is not None)
         if primitive in LAID_OUT:
             inner = self.of(maker.inputs[0], deep - 1)
             places = axes_before(maker) if inner else None
@@ -154,14 +157,19 @@ class Statistics:
 
     def _is_spread(self, squares: Value, over: frozenset[int], deep: int) -> bool:
         """Whether what is reduced is the squares, or sizes, of what differs from a statistic over the same axes."""
-        maker = self._origins.of(squares, _SAME).maker
-        if maker is None or maker.equation.primitive not in _SIZES or not alike(maker.inputs[0], maker.inputs[-1]):
-            return False
-        differs = self._origins.of(maker.inputs[0], _SAME).maker
+        sized = self._sized(squares)
+        differs = None if sized is None else self._origins.of(sized, _SAME).maker
         if differs is None or differs.equation.primitive not in _CENTERED:
             return False
         statistic = self.of(differs.inputs[1], deep)
         return statistic is not None and statistic.over == over and self._is_of(statistic, differs.inputs[0], deep)
+
+    def _sized(self, value: Value) -> Value | None:
+        """What a value is the squares or sizes of."""
+        maker = self._origins.of(value, _SAME).maker
+        if maker is None or maker.equation.primitive not in _SIZES or not alike(maker.inputs[0], maker.inputs[-1]):
+            return None
+        return maker.inputs[0]
 
     def _arrays(self, step: Step) -> list[Value]:
         """The operands of a step on elements that are arrays, and no scalar for all elements."""
@@ -172,9 +180,10 @@ class Statistics:
 def statistics(audited: Audited) -> Iterator[Finding | Held]:
     """LOX107 and LOX108: an array meets its own sum, mean or deviation, and these are of other axes."""
     known = Statistics(audited)
-    for step, location in audited.of("sub", "div"):
-        array, other = step.inputs
+    for step, array, other, location in _meetings(audited):
         statistic = known.of(other) if array.shape and other.shape else None
+        if step.equation.primitive not in _CENTERED | _SCALED and (statistic is None or not statistic.is_size):
+            continue
         if statistic is None or set(known.elements(array)).isdisjoint(statistic.arrays):
             continue
         turned = [(at, axis) for at, axis in enumerate(statistic.axes) if axis is not None and axis != at]
@@ -189,6 +198,17 @@ def statistics(audited: Audited) -> Iterator[Finding | Held]:
             )
         if step.equation.primitive in _SCALED and statistic.is_deviation:
             yield from _scaled(array, statistic, known, location)
+
+
+def _meetings(audited: Audited) -> Iterator[tuple[Step, Value, Value, Location]]:
+    """The differences and quotients of arrays, and their products with what is the inverse of a root."""
+    for step, location in audited.of("sub", "div"):
+        yield step, step.inputs[0], step.inputs[1], location
+    for step, location in audited.of("mul"):
+        for array, other in (step.inputs, step.inputs[::-1]):
+            maker = audited.origins.of(other, _SAME | LAID_OUT).maker
+            if maker is not None and maker.equation.primitive in primitives("rsqrt"):
+                yield step, array, other, location
 
 
 def _scaled(array: Value, deviation: Statistic, known: Statistics, location: Location) -> Iterator[Finding | Held]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lox._audit._checks._loops import (
+    _accumulated,
     _bootstraps,
     _carried,
     _carry,
@@ -24,6 +25,7 @@ KINDS = (
     *_episodes.KINDS,
     *_bootstraps.KINDS,
     *_memories.KINDS,
+    *_accumulated.KINDS,
 )
 CHECKS = (
     *_carry.CHECKS,
@@ -35,4 +37,5 @@ CHECKS = (
     *_episodes.CHECKS,
     *_bootstraps.CHECKS,
     *_memories.CHECKS,
+    *_accumulated.CHECKS,
 )

@@ -13,9 +13,24 @@ from lox._audit._checks._numerics import (
     _promotions,
     _squashed,
     _sums,
+    _weights,
+    _zeros,
 )
 
-_ALL = (_dtypes, _sums, _promotions, _integers, _exponentials, _squashed, _indices, _infinities, _attention, _classes)
+_ALL = (
+    _dtypes,
+    _sums,
+    _promotions,
+    _integers,
+    _exponentials,
+    _squashed,
+    _indices,
+    _infinities,
+    _attention,
+    _classes,
+    _weights,
+    _zeros,
+)
 
 KINDS = tuple(kind for each in _ALL for kind in each.KINDS)
 CHECKS = tuple(check for each in _ALL for check in each.CHECKS)

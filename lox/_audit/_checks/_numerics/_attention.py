@@ -43,9 +43,9 @@ MASK = Kind(
 SCALE = Kind(
     "LOX817",
     "warning",
-    "Scores of attention that are multiplied by the root of the size of the keys",
-    "Divide by it: scores / jnp.sqrt(keys.shape[-1]).",
-    "Scores of attention are not multiplied by the root of the size of the keys.",
+    "Scores of attention that are not divided once by the root of the size of the keys",
+    "Divide by it once: scores / jnp.sqrt(keys.shape[-1]). jax.nn.dot_product_attention does so itself.",
+    "Scores of attention are not multiplied by the root of the size of the keys, nor divided by it twice.",
     "The constants that scores are multiplied by were compared with the number of elements of the keys.",
 )
 
@@ -63,7 +63,7 @@ class Attention:
         squash: The softmax.
         axis: Its axis.
         scores: The product that the scores come out of.
-        scale: What the scores are multiplied by.
+        factors: What the scores, or the queries and keys, are multiplied by.
         product: The product with the values.
         location: Where that is.
         summed: The axes of the softmax over which the product sums.
@@ -73,11 +73,16 @@ class Attention:
     squash: Squash
     axis: int
     scores: Step
-    scale: float
+    factors: tuple[float, ...]
     product: Step
     location: Location
     summed: frozenset[int | None]
     values: Value
+
+    @property
+    def scale(self) -> float:
+        """What the scores are multiplied by in all."""
+        return math.prod(self.factors)
 
 
 def attentions(audited: Audited) -> list[Attention]:
@@ -97,7 +102,7 @@ def _attentions(audited: Audited) -> Iterator[Attention]:
             squash = known.get(sources[0][0].maker) if sources else None  # type: ignore[arg-type]
             if squash is None or squash.name != "softmax" or len(squash.axes) != 1:
                 continue
-            scores = _scores(squash.logits, origins)
+            scores = scores_of(squash.logits, origins)
             if scores is not None:
                 summed = frozenset(axis for _, axis in sources)
                 values = step.inputs[1 - place]
@@ -130,54 +135,54 @@ def _divides(maker: Step) -> bool:
     return maker.equation.primitive in primitives("div")
 
 
-def _scores(logits: Value, origins: Origins) -> tuple[Step, float] | None:
+def scores_of(logits: Value, origins: Origins) -> tuple[Step, tuple[float, ...]] | None:
     """The product that logits come out of, and what they are multiplied by."""
-    waiting = [(logits, 1.0)]
+    waiting: list[tuple[Value, tuple[float, ...]]] = [(logits, ())]
     for _ in range(30):
         if not waiting:
             break
-        value, scale = waiting.pop()
+        value, factors = waiting.pop()
         maker = origins.of(value, FLOWS).maker
         if maker is None:
             continue
         if maker.equation.primitive in primitives("dot_general"):
-            return maker, scale * math.prod(_scale(each, origins) for each in maker.inputs[:2])
+            return maker, (*factors, *(factor for each in maker.inputs[:2] for factor in _factors(each, origins)))
         if maker.equation.primitive in primitives("select_n"):
-            waiting += [(case, scale) for case in maker.inputs[1:]]
+            waiting += [(case, factors) for case in maker.inputs[1:]]
         elif maker.equation.primitive in primitives("add", "sub"):
-            waiting += [(each, scale) for each in maker.inputs[::-1]]
+            waiting += [(each, factors) for each in maker.inputs[::-1]]
         elif maker.equation.primitive in primitives("mul", "div"):
-            waiting += _scaled(maker, scale)
+            waiting += _scaled(maker, factors)
     return None
 
 
-def _scaled(maker: Step, scale: float) -> Iterator[tuple[Value, float]]:
+def _scaled(maker: Step, factors: tuple[float, ...]) -> Iterator[tuple[Value, tuple[float, ...]]]:
     """The operand of a product with a constant, or of one with flags, and what it is multiplied by."""
     for one, other in (maker.inputs, maker.inputs[::-1]):
         number = other.number
         if number and not (_divides(maker) and other is maker.inputs[0]):
-            yield one, scale / number if _divides(maker) else scale * number
+            yield one, (*factors, 1 / number if _divides(maker) else number)
             return
-    yield from ((each, scale) for each in maker.inputs if not _divides(maker))
+    yield from ((each, factors) for each in maker.inputs if not _divides(maker))
 
 
-def _scale(operand: Value, origins: Origins) -> float:
+def _factors(operand: Value, origins: Origins) -> tuple[float, ...]:
     """What queries or keys are multiplied by after they were projected; NaN for what is not known."""
-    scale = 1.0
+    factors: tuple[float, ...] = ()
     while True:
         maker = origins.of(operand, FLOWS).maker
         if maker is None or maker.equation.primitive in _PROJECTIONS:
-            return scale
+            return factors
         unknown = [each for each in maker.inputs if each.number is None]
         if maker.equation.primitive in primitives("add"):
             unknown = [each for each in maker.inputs if made_by(origins.of(each, FLOWS), _PROJECTIONS)]
         elif maker.equation.primitive in primitives("mul", "div") and len(unknown) == 1:
             (number,) = (each.number or math.nan for each in maker.inputs if each is not unknown[0])
-            scale = scale / number if _divides(maker) else scale * number
+            factors = (*factors, 1 / number if _divides(maker) else number)
         elif maker.equation.primitive not in primitives("slice", "gather", "dynamic_slice", "split"):
-            return math.nan
+            return *factors, math.nan
         if not unknown:
-            return math.nan
+            return *factors, math.nan
         operand = unknown[0]
 
 
@@ -219,14 +224,21 @@ def _is_of_attention(found: Attention, origins: Origins) -> bool:
 
 
 def scaled(audited: Audited) -> Iterator[Finding | Held]:
-    """LOX817: scores are multiplied by what they should be divided by."""
+    """LOX817: scores are multiplied by what they should be divided by, or divided by it twice."""
     for each in audited.once(attentions):
         size = _size(each.scores)
+        roots = [factor for factor in each.factors if _is_about(factor, size**-0.5)]
         if size > 1 and _is_about(each.scale, size**0.5):
             yield SCALE.at(
                 each.squash.location,
                 f"Scores that sum {size} products are multiplied by {each.scale:.4g}, the root of {size}, before the "
                 "softmax.",
+            )
+        elif size > 4 and len(roots) > 1 and _is_about(each.scale, 1 / size):
+            yield SCALE.at(
+                each.squash.location,
+                f"Scores that sum {size} products are divided by the root of {size} twice before the softmax: queries, "
+                "keys or scores were scaled before.",
             )
         else:
             yield SCALE.fine(each.squash.location)

@@ -1,0 +1,129 @@
+"""Elements that a mask set to zero, and that a mean counts or a maximum takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from lox._audit._audited import Audited
+from lox._audit._checks._numerics._attention import MASK
+from lox._audit._checks._numerics._exponentials import FLOWS
+from lox._audit._checks._numerics._integers import is_float
+from lox._audit._checks._numerics._masks import Mask
+from lox._audit._checks._numerics._weights import is_of_data, is_one_hot, mask_of
+from lox._audit._findings import Finding, Held, Kind
+from lox._audit._location import transformations
+from lox._audit._origins import LAID_OUT, Origins
+from lox._audit._program import Step, Value
+from lox._audit._rules import primitives
+
+COUNTED = Kind(
+    "LOX819",
+    "warning",
+    "A mean counts the elements that a mask set to zero",
+    "Divide by how many are kept: jnp.where(mask, x, 0).sum() / mask.sum(), or x.mean(where=mask) and "
+    "x.std(where=mask).",
+    "Means that are subtracted are of the elements that a mask keeps.",
+    "Each mean that is subtracted from an array was followed back to masks of that array.",
+)
+
+_SAME = primitives("convert_element_type", "copy", "stop_gradient")
+
+
+def counted_zeros(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX819: an array minus a mean of it, in which elements that a mask set to zero count."""
+    origins, seen = audited.origins, set[Value]()
+    for step, location in audited.of("sub"):
+        if "transpose" in transformations(step.equation) or not step.inputs[0].shape:
+            continue
+        total = _total_of_mean(step.inputs[1], origins)
+        if total is None:
+            continue
+        (reduced, calls) = total
+        masked, _ = origins.met(reduced.inputs[0], _SAME, calls)
+        before = _before(masked, reduced.equation.params["axes"], origins)
+        array = origins.of(step.inputs[0], _SAME)
+        if masked in seen:
+            continue  # What a deviation does inside is said with the mean.
+        if before is not None and (array is masked or array is origins.of(before, _SAME)):
+            seen.add(masked)
+            yield COUNTED.at(
+                location,
+                f"The mean that is subtracted from {array.text} counts the elements that a mask set to zero: its sum "
+                f"is divided by {_count(reduced)}, which is the number of all elements.",
+            )
+        elif array is masked:
+            yield COUNTED.fine(location)
+
+
+def _total_of_mean(value: Value, origins: Origins) -> tuple[Step, tuple[Step, ...]] | None:
+    """The sum that a mean of an array is made of, with the calls that it is in."""
+    value, calls = origins.met(value, LAID_OUT | _SAME)
+    if value.maker is None or value.maker.equation.primitive not in primitives("div"):
+        return None
+    total, number = value.maker.inputs
+    value, calls = origins.met(total, LAID_OUT | _SAME, calls)
+    if value.maker is None or value.maker.equation.primitive not in primitives("reduce_sum"):
+        return None
+    return (value.maker, calls) if number.number == _count(value.maker) else None
+
+
+def _count(reduced: Step) -> int:
+    return math.prod(reduced.inputs[0].shape[axis] for axis in reduced.equation.params["axes"])
+
+
+def _before(masked: Value, axes: tuple[int, ...], origins: Origins) -> Value | None:
+    """What an array was before a mask of arguments, which differs along one of these axes, set some of it to zero."""
+    if masked.maker is None:
+        return None
+    for axis in axes:
+        mask, before = mask_of(masked.maker, axis, origins)
+        if mask is not None and _is_mask(mask, origins):
+            return before
+    return None
+
+
+def _is_mask(mask: Mask, origins: Origins) -> bool:
+    """Whether a mask differs along its axis, comes from arguments, and is no choice of one element."""
+    if mask.axis is None or mask.condition.shape[mask.axis] == 1 or is_one_hot(mask.condition, origins):
+        return False
+    return is_of_data(mask.condition, origins, of_arguments=True)
+
+
+def taken_zeros(audited: Audited) -> Iterator[Finding]:
+    """LOX816: the largest of outputs of a layer is taken of which some were set to zero, and not to -inf."""
+    for step, location in audited.of("argmax", "reduce_max"):
+        (value, *_), axes = step.inputs, step.equation.params["axes"]
+        if "transpose" in transformations(step.equation) or not is_float(value):
+            continue
+        masked = audited.origins.of(value, _SAME)
+        before = _before(masked, axes, audited.origins)
+        if before is not None and before.fact.range.low < 0 and _is_of_layer(before, audited.origins):
+            yield MASK.at(
+                location,
+                "The largest is taken of outputs of a layer of which a mask set some to zero: where all others are "
+                "negative, a masked one is taken.",
+            )
+
+
+def _is_of_layer(value: Value, origins: Origins) -> bool:
+    """Whether a value is a product with a matrix that is an argument, perhaps with another argument added."""
+    while (maker := origins.of(value, FLOWS).maker) is not None:
+        left, right, *_ = *maker.inputs, maker.inputs[0]
+        if maker.equation.primitive in primitives("dot_general"):
+            (over, by), batch = maker.equation.params["dimension_numbers"]
+            last = len(left.shape) - 1
+            return tuple(over) == (last,) and tuple(by) == (0,) and not batch[0] and _is_given(right, origins)
+        if maker.equation.primitive not in primitives("add") or not _is_given(right, origins):
+            return False
+        value = left
+    return False
+
+
+def _is_given(value: Value, origins: Origins) -> bool:
+    found = origins.of(value, _SAME | LAID_OUT)
+    return found.maker is None and found.number is None
+
+
+KINDS = (COUNTED,)
+CHECKS = (counted_zeros, taken_zeros)
