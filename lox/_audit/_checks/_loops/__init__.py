@@ -12,6 +12,7 @@ from lox._audit._checks._loops import (
     _memories,
     _scan,
     _unrolled,
+    _without_scan,
 )
 
 KINDS = (
@@ -35,4 +36,5 @@ CHECKS = (
     *_episodes.CHECKS,
     *_bootstraps.CHECKS,
     *_memories.CHECKS,
+    *_without_scan.CHECKS,
 )
