@@ -81,6 +81,10 @@ class Fold:
             self.causes |= part.direct
             number = self.declared_end if self.flags.is_declared(value) else self.end
             return Part(number, self.flag, direct=part.direct, is_mask=True, is_end=True)
+        if part.number is None and not part.may & self.flag and self.flags.is_onward(value):
+            if value not in self.whole:
+                self.shapes.add(value.shape if shape is None else shape)
+            return Part(None if self.end is None else 1.0 - self.end, self.flag, direct=part.direct, is_mask=True)
         if value in self.sources:
             bit, self.computed[value] = self.sources[value], part
             return source(bit)
@@ -330,7 +334,7 @@ def flows(audited: Audited) -> list[Flow]:
     if not audited.has("scan", "while"):
         return []
     declared, flags = audited.once(declarations), audited.once(Flags)
-    if not declared and not any(value in flags for value in _values(audited)):
+    if not declared and not any(value in flags or flags.is_onward(value) for value in _values(audited)):
         return []
     found = []
     for step, location in _loops(audited):

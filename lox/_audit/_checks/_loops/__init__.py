@@ -10,6 +10,7 @@ from lox._audit._checks._loops import (
     _divided,
     _episodes,
     _memories,
+    _off_by_one,
     _scan,
     _unrolled,
     _without_scan,
@@ -36,5 +37,6 @@ CHECKS = (
     *_episodes.CHECKS,
     *_bootstraps.CHECKS,
     *_memories.CHECKS,
+    *_off_by_one.CHECKS,
     *_without_scan.CHECKS,
 )
