@@ -12,6 +12,7 @@ from lox._audit._checks._loops import (
     _memories,
     _off_by_one,
     _scan,
+    _targets,
     _unrolled,
     _without_scan,
 )
@@ -38,5 +39,6 @@ CHECKS = (
     *_bootstraps.CHECKS,
     *_memories.CHECKS,
     *_off_by_one.CHECKS,
+    *_targets.CHECKS,
     *_without_scan.CHECKS,
 )

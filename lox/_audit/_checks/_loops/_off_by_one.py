@@ -41,14 +41,14 @@ def off_by_one(audited: Audited) -> Iterator[Finding]:
         if not carried and _is_of_step_before(audited, stored):
             yield RETURNS.at(
                 flow.location,
-                f"{flag.called} stops what comes from the step after, and the loop that stored it stores what it "
-                f"carries, which is of the step before: store the flag that the step gives, as it does with the reward.",
+                f"{flag.called} stops what comes from the step after, but the loop that stored it stores the flag of "
+                "the step before, which it carries: store the flag of the step itself, as that of its reward.",
             )
         elif carried and not is_read and stored.value.maker is not None:
             yield RETURNS.at(
                 flow.location,
-                f"{flag.called} of the step after is carried, and stops there what comes from it; but the loop that "
-                f"stored {flag.called} stores it with the reward of its own step: take {flag.called} of the step itself.",
+                f"What comes from the step after is stopped by {flag.called} of that step, but the flag was stored "
+                f"together with the reward of its own step: take {flag.called} of the step itself.",
             )
 
 

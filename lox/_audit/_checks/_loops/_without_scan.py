@@ -103,8 +103,8 @@ def by_python_loop(audited: Audited) -> Iterator[Finding | Held]:
             if len(leaks) >= _LEAST - 1:
                 yield RETURNS.at(
                     audited.lines[steps[0]],
-                    f"{leaks[-1]} of a step at which an episode ends depends on {leaks[-1]} of the step after it, which "
-                    "is of the next episode.",
+                    f"{leaks[-1]} of a step at which an episode ends depends on {leaks[-1]} of the step after it, "
+                    "which is of the next episode.",
                 )
             elif len(links) >= _LEAST - 1 and not leaks:
                 yield RETURNS.fine(audited.lines[steps[0]])
@@ -114,11 +114,13 @@ def _read_backwards(block: Block) -> list[Value]:
     """The arrays whose rows are read from the last one to the first."""
     starts: dict[Value, list[int]] = collections.defaultdict(list)
     for step in block.steps:
-        (array, *_), params = step.inputs or (None,), step.equation.params
-        if step.equation.primitive in primitives("slice") and step.outputs[0].shape[0] == 1 < array.shape[0]:
-            starts[array].append(params["start_indices"][0])
-        elif step.equation.primitive in primitives("unstack", "split") and params["axis"] == 0:
+        if step.equation.primitive not in primitives("slice", "unstack", "split"):
+            continue
+        (array,), params = step.inputs, step.equation.params
+        if params.get("axis") == 0:
             starts[array] += range(array.shape[0])
+        elif "start_indices" in params and step.outputs[0].shape[0] == 1 < array.shape[0]:
+            starts[array].append(params["start_indices"][0])
     return [array for array, read in starts.items() if _goes_back(array, list(dict.fromkeys(read)))]
 
 
@@ -133,7 +135,11 @@ def _repeated(block: Block) -> list[list[Step]]:
     found: dict[Any, list[Step]] = collections.defaultdict(list)
     for step in block.steps:
         is_sum = step.equation.primitive in primitives("add", "sub")
-        if is_sum and jnp.issubdtype(step.outputs[0].aval.dtype, jnp.floating) and "transpose" not in transformations(step.equation):
+        if (
+            is_sum
+            and jnp.issubdtype(step.outputs[0].aval.dtype, jnp.floating)
+            and "transpose" not in transformations(step.equation)
+        ):
             found[place_of(step.equation), step.outputs[0].shape].append(step)
     return [steps for (place, _), steps in found.items() if place is not None and len(steps) >= _LEAST]
 
