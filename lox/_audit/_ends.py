@@ -22,6 +22,10 @@ _END = re.compile(
 _END_IF_BOOLEAN = re.compile(
     rf"{_SAID}(reset|term|trunc|timeout|ended|finished)s?(_t|_tm1|_tp1|_flags?)?", re.IGNORECASE
 )
+_ONWARD = re.compile(
+    r"((next|last|prev|previous|is)_?)?(not|non)_?(done|terminal|terminated|terminate|end|ended)s?(_t|_tm1|_tp1|_flags?|_mask)?",
+    re.IGNORECASE,
+)
 _GOES_ON = re.compile(r"discount|mask|not_|non_|nonterm|contin|first|start|alive|valid|weight|gamma", re.IGNORECASE)
 _NAME = re.compile(r"[\w./'\"\[\]]+")
 """A name of an argument or a field, and not an expression."""
@@ -39,6 +43,12 @@ def says_end(name: str, of_boolean: bool) -> bool:
     """Whether a name, perhaps of booleans, is that of a flag of where episodes end."""
     last = last_name(name)
     return _END.fullmatch(last) is not None or (of_boolean and _END_IF_BOOLEAN.fullmatch(last) is not None)
+
+
+@functools.lru_cache(maxsize=4096)
+def says_onward(name: str) -> bool:
+    """Whether a name is that of a flag of steps after which an episode goes on, such as "not_done"."""
+    return _ONWARD.fullmatch(last_name(name)) is not None
 
 
 @functools.lru_cache(maxsize=4096)
@@ -67,6 +77,10 @@ class Flags:
             return True
         names = [name for name in (value.name, value.written) if name]
         return any(says_end(name, is_boolean(value)) for name in names) and _is_flag(value)
+
+    def is_onward(self, value: Value) -> bool:
+        """Whether a value has the name of a flag that is zero where an episode ends."""
+        return _is_flag(value) and any(says_onward(name) for name in (value.name, value.written) if name)
 
     def is_declared(self, value: Value) -> bool:
         """Whether a value has a name that is declared."""

@@ -18,7 +18,7 @@ from lox._audit._ends import Flags, is_boolean, last_name
 from lox._audit._expect import DONE, declared_around, is_declared
 from lox._audit._location import Location, transformations
 from lox._audit._loops import Scan, is_called, loop_of
-from lox._audit._parts import COMPUTED, Part, has_rule, made, of_number, one_of, together
+from lox._audit._parts import COMPUTED, Part, has_rule, made, of_number, one_of, source, together
 from lox._audit._program import NAMELESS, Block, Step, Value, is_call
 from lox._audit._rules import primitives
 
@@ -41,7 +41,12 @@ ANOTHER_ENDS = (0.0, 1.0)
 
 
 class Fold:
-    """Follows what values depend on through blocks, with numbers for the flags of the ends of episodes."""
+    """Follows what values depend on through blocks, with numbers for the flags of the ends of episodes.
+
+    Attributes:
+        sources: The bits of values inside of blocks that are sources.
+        computed: What is known of these, as they are computed.
+    """
 
     def __init__(self, scenario: Scenario, flags: Flags, flag: int) -> None:
         self.end, self.of_some = scenario
@@ -53,6 +58,8 @@ class Fold:
         self.reduces = False
         self.causes = 0
         self.limits: dict[int, float] = {}
+        self.sources: Mapping[Value, int] = MappingProxyType({})
+        self.computed: dict[Value, Part] = {}
         self._left = _MOST
 
     def through(self, block: Block, inputs: Sequence[Part], known: dict[Value, Part] | None = None) -> list[Part]:
@@ -74,6 +81,13 @@ class Fold:
             self.causes |= part.direct
             number = self.declared_end if self.flags.is_declared(value) else self.end
             return Part(number, self.flag, direct=part.direct, is_mask=True, is_end=True)
+        if part.number is None and not part.may & self.flag and self.flags.is_onward(value):
+            if value not in self.whole:
+                self.shapes.add(value.shape if shape is None else shape)
+            return Part(None if self.end is None else 1.0 - self.end, self.flag, direct=part.direct, is_mask=True)
+        if value in self.sources:
+            bit, self.computed[value] = self.sources[value], part
+            return source(bit)
         if is_boolean(value) and not part.is_mask:
             return part._replace(is_mask=True)
         return part
@@ -320,7 +334,7 @@ def flows(audited: Audited) -> list[Flow]:
     if not audited.has("scan", "while"):
         return []
     declared, flags = audited.once(declarations), audited.once(Flags)
-    if not declared and not any(value in flags for value in _values(audited)):
+    if not declared and not any(value in flags or flags.is_onward(value) for value in _values(audited)):
         return []
     found = []
     for step, location in _loops(audited):
@@ -389,7 +403,7 @@ def _folded(loop: Scan, fold: Fold, outside: Before) -> tuple[list[Part], dict[V
     consts = [fold.named(value, of_number(value)) for value, _ in loop.consts]
     xs = [outside.sliced(*pair) for pair in loop.xs]
     fold.next_reads = outside.read_at_next(loop)
-    carry = [Part(None, bit, bit, bit, bit, 0, bit) for bit in (1 << place for place in range(len(loop.carry)))]
+    carry = [source(1 << place) for place in range(len(loop.carry))]
     for _ in range(_ITERATIONS):
         known: dict[Value, Part] = {}
         results = fold.through(loop.body, [*consts, *carry, *xs], known)

@@ -52,6 +52,11 @@ class Part(NamedTuple):
 NOTHING = Part()
 
 
+def source(bit: int) -> Part:
+    """What is known of a source itself."""
+    return Part(None, bit, bit, bit, bit, direct=bit)
+
+
 def of_number(value: Value) -> Part:
     """What is known of a value that comes from outside of all that is followed."""
     if value.number is not None and math.isfinite(value.number):
@@ -104,7 +109,7 @@ def made(step: Step, parts: Sequence[Part]) -> Part:
 
 @_rule("broadcast_in_dim", "reshape", "squeeze", "transpose", "convert_element_type", "copy", "rev")
 @_rule("stop_gradient", "name", "optimization_barrier", "reduce_precision", "sharding_constraint", "reshard")
-@_rule("reduce_or", "reduce_and", "reduce_max", "reduce_min")
+@_rule("reduce_or", "reduce_and", "reduce_max", "reduce_min", "unstack", "split")
 def _as_it_is(step: Step, parts: Sequence[Part]) -> Part:
     return parts[0]
 

@@ -8,10 +8,12 @@ from typing import Any, Literal
 
 from lox import _compat
 from lox._audit._audited import Audited
-from lox._audit._facts import Fact, unknown
+from lox._audit._facts import Fact, Labels, unknown
 from lox._audit._label import label_p
+from lox._audit._labels import Merged, groups
 from lox._audit._naming import name_values
-from lox._audit._program import Block, Step
+from lox._audit._origins import PASSING
+from lox._audit._program import Block, Step, Value, is_call
 from lox._audit._regions import Role
 from lox._audit._rules import primitives
 from lox._audit._walk import Walk
@@ -19,6 +21,9 @@ from lox._logs_in import jaxprs_in
 
 Made = Literal["keys", "iterations"]
 """What the elements of an axis belong to: keys that were split, or the iterations of a scan."""
+
+
+_INDEXING = PASSING | primitives("convert_element_type", "select_n")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +40,22 @@ class Unwritten:
 
     def __str__(self) -> str:
         return "split keys" if self.kind == "keys" else "iterations"
+
+
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """The meaning of an axis whose elements are those of another one at some indices.
+
+    Attributes:
+        of: The axis, which was made of several.
+        at: The indices, or None of those that are given to a function.
+    """
+
+    of: Merged
+    at: Value | None
+
+    def __str__(self) -> str:
+        return str(self.of)
 
 
 class _Walk(Walk):
@@ -60,11 +81,55 @@ class _Walk(Walk):
 
     def transfer(self, step: Step, facts: Sequence[Fact]) -> list[Fact]:
         found = super().transfer(step, facts)
+        place, taken = _taken(step, facts[0].labels) if facts else (0, None)
+        if taken is not None and found[0].labels[place] is None:
+            labels = (*found[0].labels[:place], taken, *found[0].labels[place + 1 :])
+            return [dataclasses.replace(found[0], labels=labels)]
         if step.equation.primitive not in primitives("random_split"):
             return found
         ((fact, shape),) = zip(found, (var.aval.shape for var in step.equation.outvars), strict=True)
         old = len(facts[0].labels)
         return [Fact((*facts[0].labels, *(Unwritten("keys", size) for size in shape[old:])), fact.range)]
+
+
+def _taken(step: Step, labels: Labels) -> tuple[int, Taken | None]:
+    """Which axis of the result of a step has elements of an axis that was made of several, at indices or in groups."""
+    first = labels[0] if labels else None
+    if any(isinstance(label, (Merged, Taken)) for label in labels[1:]):
+        return 0, None
+    if step.equation.primitive in primitives("gather") and isinstance(first, Merged):
+        numbers = step.equation.params["dimension_numbers"]
+        result = range(len(step.equation.outvars[0].aval.shape))
+        indexed = [axis for axis in result if axis not in numbers.offset_dims]
+        if numbers.start_index_map == numbers.collapsed_slice_dims == (0,) and indexed:
+            return indexed[-1], Taken(first, _index(step.inputs[1]))
+    if step.equation.primitive in primitives("reshape") and isinstance(first, Taken):
+        before, after = next(iter(groups(step.inputs[0].shape, step.equation.outvars[0].aval.shape)), ([], []))
+        if before == [0]:
+            return after[-1], first
+    return 0, None
+
+
+def _index(value: Value) -> Value | None:
+    """The indices that some are made of, which may be negative, in the function that takes elements at them."""
+    calls: list[Step] = []
+    outside = value
+    while True:
+        maker, outside = value.maker, outside if calls else value
+        if maker is None and calls:
+            inputs = calls[-1].blocks[0].inputs
+            if value not in inputs:
+                return outside
+            value = calls.pop().inputs[inputs.index(value)]
+        elif maker is None:
+            return None
+        elif is_call(maker):
+            calls.append(maker)
+            value = maker.blocks[0].outputs[maker.outputs.index(value)]
+        elif maker.equation.primitive in _INDEXING:
+            value = maker.inputs[maker.equation.primitive in primitives("select_n")]
+        else:
+            return outside
 
 
 @_compat.weakref_lru_cache

@@ -9,7 +9,8 @@ from lox._audit._audited import Audited
 from lox._audit._checks._axes._meaning import MEETING, meetings, reshaped
 from lox._audit._checks._axes._recurrences import recurrence
 from lox._audit._findings import Finding
-from lox._audit._unwritten import Unwritten, with_origins
+from lox._audit._labels import Merged
+from lox._audit._unwritten import Taken, Unwritten, with_origins
 
 
 def exchanged(audited: Audited) -> Iterator[Finding]:
@@ -20,6 +21,17 @@ def exchanged(audited: Audited) -> Iterator[Finding]:
     yield from (finding for finding in (*reshaped(known), *recurrence(known)) if isinstance(finding, Finding))
     for step, pairings in itertools.groupby(meetings(known), lambda pairing: pairing.step):
         found = list(pairings)
+        turned = next((each for each in found if _is_turned(*each.labels)), None)
+        if turned is not None:
+            yield MEETING.at(
+                turned.location,
+                f"Axis {turned.axis} of {turned.one.text} was made of {turned.labels[0]}, that of {turned.other.text} "
+                f"of {turned.labels[1]}: their elements are in another order, and '{step.equation.primitive.name}' "
+                "takes them element by element.",
+                found=str(turned.labels[1]),
+                expected=str(turned.labels[0]),
+            )
+            continue
         pairs = {pairing.labels for pairing in found if all(isinstance(each, Unwritten) for each in pairing.labels)}
         wrong = next((each for each in found if each.differs and each.labels[::-1] in pairs), None)
         if wrong is not None:
@@ -32,6 +44,15 @@ def exchanged(audited: Audited) -> Iterator[Finding]:
                 found=str(other),
                 expected=str(one),
             )
+
+
+def _is_turned(one: object, other: object) -> bool:
+    """Whether two axes were made of the same ones, in another order."""
+    if isinstance(one, Taken) and isinstance(other, Taken) and one.at is other.at:
+        one, other = one.of, other.of
+    if not isinstance(one, Merged) or not isinstance(other, Merged) or one.parts == other.parts:
+        return False
+    return len(set(one.parts)) == len(one.parts) == len(other.parts) and set(one.parts) == set(other.parts)
 
 
 CHECKS = (exchanged,)

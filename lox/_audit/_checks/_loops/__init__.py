@@ -11,8 +11,11 @@ from lox._audit._checks._loops import (
     _divided,
     _episodes,
     _memories,
+    _off_by_one,
     _scan,
+    _targets,
     _unrolled,
+    _without_scan,
 )
 
 KINDS = (
@@ -38,4 +41,7 @@ CHECKS = (
     *_bootstraps.CHECKS,
     *_memories.CHECKS,
     *_accumulated.CHECKS,
+    *_off_by_one.CHECKS,
+    *_targets.CHECKS,
+    *_without_scan.CHECKS,
 )

@@ -105,10 +105,10 @@ def _is_recurrent(part: Part, place: int) -> bool:
 
 def _rewards(flow: Flow) -> int:
     """The sources that carry a reward."""
-    return sum(1 << place for place, values in enumerate(flow.loop.carry) if any(map(_is_reward, values)))
+    return sum(1 << place for place, values in enumerate(flow.loop.carry) if any(map(is_reward, values)))
 
 
-def _is_reward(value: Value) -> bool:
+def is_reward(value: Value) -> bool:
     return _REWARD.fullmatch(last_name(value.name or value.written)) is not None
 
 
@@ -178,7 +178,7 @@ def _discounted(flow: Flow) -> str:
         ending, maker = flow.ending[place], flow.loop.carry[place][2].maker
         if not ending.sure & ending.kept & ~ending.added & 1 << place or maker is None:
             continue
-        if maker.equation.primitive in primitives("add") and any(map(_is_reward, maker.inputs)):
+        if maker.equation.primitive in primitives("add") and any(map(is_reward, maker.inputs)):
             return f"A loop sums up rewards in {flow.name(place)}, which goes on from one episode into the next."
     return ""
 

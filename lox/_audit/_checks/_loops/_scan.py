@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from lox._audit._audited import Audited
-from lox._audit._ends import is_boolean, says_end
+from lox._audit._ends import is_boolean, says_end, says_onward
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._loops import Scan, origins, reached, scans
 from lox._audit._needs import read
@@ -112,7 +112,9 @@ def _names(outside: Value, inside: Value) -> list[str]:
 
 def _end_among(outside: Value, inside: Value) -> str:
     """The name of an array that is scanned as a flag of where episodes end, or nothing."""
-    return next((name for name in _names(outside, inside) if says_end(name, is_boolean(inside))), "")
+    return next(
+        (name for name in _names(outside, inside) if says_end(name, is_boolean(inside)) or says_onward(name)), ""
+    )
 
 
 def _masked_otherwise(scan: Scan, marks: list[tuple[Value, Value]], used: set[Value]) -> bool:

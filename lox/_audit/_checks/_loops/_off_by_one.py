@@ -1,0 +1,86 @@
+"""Flags of one step that stop a return at another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from lox._audit._audited import Audited
+from lox._audit._checks._loops._episodes import RETURNS
+from lox._audit._checks._loops._memories import is_reward
+from lox._audit._ends import Flags, is_boolean
+from lox._audit._episodes import Flow, flows
+from lox._audit._findings import Finding
+from lox._audit._loops import Scan, loop_of
+from lox._audit._origins import PASSING
+from lox._audit._program import Value
+from lox._audit._rules import primitives
+
+_SAME = PASSING | primitives("convert_element_type")
+
+
+class Stored(NamedTuple):
+    """What each iteration of a loop puts out, as the body has it."""
+
+    loop: Scan
+    value: Value
+
+
+def off_by_one(audited: Audited) -> Iterator[Finding]:
+    """LOX220: the flags that a rollout stores are of the step before its rewards, or those of the next are taken."""
+    for flow in audited.once(flows) if audited.has("scan") else ():
+        slices = [pair for pair in flow.loop.xs if flow.values[pair[1]].is_end]
+        if not flow.is_backward or not flow.cut or len(slices) != 1:
+            continue
+        ((outside, flag),) = slices
+        stored = _stored(audited, outside)
+        if stored is None or not _has_reward(audited, flow, stored.loop):
+            continue
+        carried = [new for _, _, new in flow.loop.carry if audited.origins.of(new, _SAME) is flag]
+        is_read = flag.uses > sum(new is flag for new in carried)
+        if not carried and _is_of_step_before(audited, stored):
+            yield RETURNS.at(
+                flow.location,
+                f"{flag.called} stops what comes from the step after, but the loop that stored it stores the flag of "
+                "the step before, which it carries: store the flag of the step itself, as that of its reward.",
+            )
+        elif carried and not is_read and stored.value.maker is not None:
+            yield RETURNS.at(
+                flow.location,
+                f"What comes from the step after is stopped by {flag.called} of that step, but the flag was stored "
+                f"together with the reward of its own step: take {flag.called} of the step itself.",
+            )
+
+
+def _stored(audited: Audited, array: Value) -> Stored | None:
+    """What the slices of an array were in the loop that stored them."""
+    array = audited.origins.of(array, _SAME)
+    if array.maker is None or array.maker.equation.primitive not in primitives("scan"):
+        return None
+    (found,) = (each for each in array.maker.regions[0].outputs if each.outside is array)
+    if found.role != "stacked":
+        return None
+    return Stored(loop_of(array.maker), audited.origins.of(found.inside, _SAME))
+
+
+def _has_reward(audited: Audited, flow: Flow, rollout: Scan) -> bool:
+    """Whether rewards are scanned that each iteration of the rollout computed."""
+    for outside, inside in flow.loop.xs:
+        stored = _stored(audited, outside)
+        if stored is not None and stored.loop.step is rollout.step and stored.value.maker is not None:
+            if is_reward(inside) or is_reward(outside) or is_reward(stored.value):
+                return True
+    return False
+
+
+def _is_of_step_before(audited: Audited, stored: Stored) -> bool:
+    """Whether a flag that is stored is what the iteration before computed."""
+    flags = audited.once(Flags)
+    for _, inside, new in stored.loop.carry:
+        if inside is stored.value:
+            made = audited.origins.of(new, _SAME)
+            return made is not inside and made.maker is not None and (is_boolean(made) or made in flags)
+    return False
+
+
+CHECKS = (off_by_one,)

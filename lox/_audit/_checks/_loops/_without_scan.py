@@ -1,0 +1,167 @@
+"""Returns that are computed without a scan: by an associative scan, and by a loop of Python."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import jax.numpy as jnp
+
+from lox._audit._audited import Audited
+from lox._audit._checks._loops._episodes import RETURNS
+from lox._audit._ends import Flags
+from lox._audit._episodes import ENDING, GOING, UNKNOWN, Before, Fold, Scenario, declarations
+from lox._audit._findings import Finding, Held
+from lox._audit._location import Frame, frames, is_internal, is_users, transformations
+from lox._audit._loops import reached
+from lox._audit._naming import place_of
+from lox._audit._parts import Part
+from lox._audit._program import Block, Step, Value, blocks_in
+from lox._audit._rules import primitives
+
+_FLAG, _OUTSIDE = 1, 2
+"""The sources of what is computed from flags, and from anything else."""
+_LEAST = 3
+"""How often a line computes a return from the one before, so that it is taken for a loop."""
+_MOST = 2_000
+"""How many operations a block with a loop of Python has at most."""
+
+
+def by_associative_scan(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX220: an associative scan of a linear recurrence has weights that do not stop at the ends of episodes."""
+    declared = audited.once(declarations)
+    for block in blocks_in(audited.program):
+        for steps in _associative(block):
+            flags = audited.once(Flags)
+            flags.declared = declared.get(steps[0], frozenset())
+            pair = _recurrence(block, steps)
+            if pair is None:
+                continue
+            weights, added = pair
+            flagged = [_outside(audited, flags, value, UNKNOWN).may & _FLAG for value in pair]
+            ending, going = (_outside(audited, flags, weights, scenario).number for scenario in (ENDING, GOING))
+            location = audited.lines[steps[0]]
+            if (flagged[1] and not flagged[0]) or (going == 0 and ending not in (0, None)):
+                yield RETURNS.at(
+                    location,
+                    f"An associative scan multiplies what comes from the step after by {weights.called}, which is not "
+                    f"zero where an episode ends, and {added.called} that it adds stops there.",
+                )
+            elif flagged[0] and ending == 0:
+                yield RETURNS.fine(location)
+
+
+def _outside(audited: Audited, flags: Flags, value: Value, scenario: Scenario) -> Part:
+    return Before(audited, Fold(scenario, flags, _FLAG), _OUTSIDE).sliced(value, value)
+
+
+def _associative(block: Block) -> Iterator[list[Step]]:
+    """The steps of a block that one call of `jax.lax.associative_scan` led to, and none of a derivative."""
+    found: dict[Any, list[Step]] = collections.defaultdict(list)
+    for step in block.steps:
+        calls = frames(step.equation)
+        place = next((at for at, each in enumerate(calls) if _is_associative(each)), len(calls))
+        caller = next((each for each in calls[place:] if is_users(each.file)), None)
+        if caller is not None and "transpose" not in transformations(step.equation):
+            found[caller].append(step)
+    yield from found.values()
+
+
+def _is_associative(frame: Frame) -> bool:
+    return frame.code.co_qualname == "associative_scan" and is_internal(frame.file)
+
+
+def _recurrence(block: Block, steps: list[Step]) -> tuple[Value, Value] | None:
+    """The weights and what is added of x = added + weights * x, if that is what is scanned."""
+    own = set(steps)
+    given = {value: None for step in steps for value in step.inputs if value.shape and value.maker not in own}
+    arrays = [value for value in given if jnp.issubdtype(value.aval.dtype, jnp.floating)]
+    if len(arrays) != 2 or len(given) != 2 or arrays[0].shape[:1] != arrays[1].shape[:1]:
+        return None
+    one, other = ({*reached(block, [value])} for value in arrays)
+    is_alone = [any(len(reads & {*step.inputs}) > 1 for step in steps) for reads in (one - other, other - one)]
+    if is_alone[0] == is_alone[1]:
+        return None
+    return (arrays[0], arrays[1]) if is_alone[0] else (arrays[1], arrays[0])
+
+
+def by_python_loop(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX220: a line that is traced for each step, from the last one to the first, goes on over ends of episodes."""
+    flags, declared = audited.once(Flags), audited.once(declarations)
+    for block in blocks_in(audited.program):
+        backwards = _read_backwards(block) if len(block.steps) <= _MOST else []
+        if not backwards:
+            continue
+        flags.declared = declared.get(block.steps[0], frozenset())
+        if not any(_outside(audited, flags, value, UNKNOWN).may & _FLAG for value in backwards):
+            continue
+        for steps in _repeated(block):
+            links = list(_links(audited, flags, block, steps))
+            leaks = [name for name, is_cut in links if not is_cut]
+            if len(leaks) >= _LEAST - 1:
+                yield RETURNS.at(
+                    audited.lines[steps[0]],
+                    f"{leaks[-1]} of a step at which an episode ends depends on {leaks[-1]} of the step after it, "
+                    "which is of the next episode.",
+                )
+            elif len(links) >= _LEAST - 1 and not leaks:
+                yield RETURNS.fine(audited.lines[steps[0]])
+
+
+def _read_backwards(block: Block) -> list[Value]:
+    """The arrays whose rows are read from the last one to the first."""
+    starts: dict[Value, list[int]] = collections.defaultdict(list)
+    for step in block.steps:
+        if step.equation.primitive not in primitives("slice", "unstack", "split"):
+            continue
+        (array,), params = step.inputs, step.equation.params
+        if params.get("axis") == 0:
+            starts[array] += range(array.shape[0])
+        elif "start_indices" in params and step.outputs[0].shape[0] == 1 < array.shape[0]:
+            starts[array].append(params["start_indices"][0])
+    return [array for array, read in starts.items() if _goes_back(array, list(dict.fromkeys(read)))]
+
+
+def _goes_back(array: Value, read: list[int]) -> bool:
+    maker = array.maker
+    is_flipped = maker is not None and maker.equation.primitive in primitives("rev")
+    return len(read) >= _LEAST and read == sorted(read, reverse=not is_flipped)
+
+
+def _repeated(block: Block) -> list[list[Step]]:
+    """The sums that one expression led to several times, in order."""
+    found: dict[Any, list[Step]] = collections.defaultdict(list)
+    for step in block.steps:
+        is_sum = step.equation.primitive in primitives("add", "sub")
+        if (
+            is_sum
+            and jnp.issubdtype(step.outputs[0].aval.dtype, jnp.floating)
+            and "transpose" not in transformations(step.equation)
+        ):
+            found[place_of(step.equation), step.outputs[0].shape].append(step)
+    return [steps for (place, _), steps in found.items() if place is not None and len(steps) >= _LEAST]
+
+
+def _links(audited: Audited, flags: Flags, block: Block, steps: list[Step]) -> Iterator[tuple[str, bool]]:
+    """The sums that are made of a part of the one before: the name, and whether nothing goes on over an end."""
+    sources = {step.outputs[0]: 4 << place for place, step in enumerate(steps)}
+    ending, going = (_computed(audited, flags, block, sources, scenario) for scenario in (ENDING, GOING))
+    for before, after in itertools.pairwise(sources):
+        bit, left = sources[before], ending[after]
+        if going[after].sure & ~going[after].added & bit:
+            yield after.called, not left.sure & ~(left.added | left.squashed | left.mixed | left.gated) & bit
+
+
+def _computed(
+    audited: Audited, flags: Flags, block: Block, sources: dict[Value, int], scenario: Scenario
+) -> dict[Value, Part]:
+    """What is known of values of a block that are sources themselves, by the values."""
+    fold = Fold(scenario, flags, _FLAG)
+    fold.sources = sources
+    fold.through(block, [_outside(audited, flags, value, scenario) for value in block.inputs])
+    return fold.computed
+
+
+CHECKS = (by_associative_scan, by_python_loop)
