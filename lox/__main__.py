@@ -17,7 +17,7 @@ from lox.commands._arguments import axes, codes, function, output_file, positive
 from lox.commands._output import Failure, complain
 
 INTERRUPTED, READER_GONE = 130, 141
-"""What a shell says of programs that SIGINT and SIGPIPE end."""
+"""Exit codes that shells report for programs that SIGINT and SIGPIPE end."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

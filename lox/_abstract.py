@@ -23,7 +23,7 @@ def trace(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         kwargs: Its keyword arguments.
 
     Returns:
-        The jaxpr, whose inputs are the arrays among the leaves of the arguments, while other leaves are passed on as
+        The jaxpr, whose inputs are the arrays among the leaves of the arguments, while `fun` gets other leaves as
         they are; and the places of the arrays among the leaves.
     """
     leaves, structure = jax.tree.flatten((args, kwargs))
@@ -47,7 +47,7 @@ def trace(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether a value is an array, and of what JAX has arrays of, unlike strings, dates, objects and records."""
+    """Say whether a value is an array of a kind that JAX has, unlike strings, dates, objects and records."""
     if not isinstance(leaf, ARRAYS):
         return False
     try:

@@ -1,4 +1,4 @@
-"""What the contexts around say of the logs inside: a prefix, tags, and names of counters.
+"""Settings of the contexts around for the logs inside: a prefix, tags, and names of counters.
 
 These are static, and so part of the key of each of JAX's caches. Values of counters are not. A log call binds
 `counter_p` for each counter that it gets from a context; the context replaces it by the value (`_context.py`).
@@ -20,7 +20,7 @@ from lox._exceptions import ContextError
 
 
 class Ambient(NamedTuple):
-    """What the contexts around say, all of them together. JAX hashes it at each call: a tuple does that fast.
+    """The settings of all contexts around together. JAX hashes it at each call: a tuple does that fast.
 
     Attributes:
         prefix: Put before every key.
@@ -45,14 +45,14 @@ ambient = jax.make_user_context(None)
 
 
 class ReadsContext(BaseException):
-    """Ends the trace of a function that depends on the contexts around, where it was to be seen whether it does."""
+    """Ends the trace of a function as soon as a search finds that it depends on the contexts around."""
 
 
 class Search:
     """The trace of a function to see whether it depends on the contexts around.
 
     Attributes:
-        ended: How often it was seen that it does. The function may catch `ReadsContext`, so that its trace goes on
+        ended: Number of times that it was found to. The function may catch `ReadsContext`, so that its trace goes on
             without what raised it.
     """
 
@@ -65,10 +65,10 @@ class Search:
 
 
 looking: contextvars.ContextVar[Search | None] = contextvars.ContextVar("looking", default=None)
-"""The search in which what runs a handler, or logs, depends on the contexts around."""
+"""The search that ends when a handler runs or a log call happens."""
 
 resolving: contextvars.ContextVar[Search | None] = contextvars.ContextVar("resolving", default=None)
-"""The search in which what needs the values of a context depends on it."""
+"""The search that ends when something needs the value of a counter."""
 
 
 def in_context(event: Event) -> Event:
@@ -101,7 +101,7 @@ counter_p = jex.core.Primitive("lox_counter")
 """The value that a context gives to a counter."""
 
 handled_p = jex.core.Primitive("lox_handled")
-"""Does nothing. It tells that a handler ran in a program, in which no logs are left to tell."""
+"""Does nothing. It tells that a handler ran in a program that has no logs left to tell."""
 handled_p.multiple_results = True
 handled_p.def_impl(lambda: [])
 handled_p.def_abstract_eval(lambda: [])

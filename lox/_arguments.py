@@ -1,4 +1,4 @@
-"""How the arguments of lox's functions are read: names, and what a call of `lox.log` is given."""
+"""Reading the arguments of lox's functions: names, and the data of a call of `lox.log`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_counters(function: str, counters: Iterable[str], where: str) -> None:
     Args:
         function: The function of lox that got them.
         counters: The names.
-        where: Where that is, as messages have it.
+        where: The place of the call, as messages have it.
 
     Raises:
         LogValueError: There is such a name. A `ValueError`.
@@ -97,7 +97,7 @@ def event_of(values: dict[str, Any], steps: dict[str, Any], mask: Any, site: Sit
 def read_context(
     function: str, tags: str | Iterable[str], prefix: str, steps: dict[str, Any]
 ) -> tuple[Site, dict[str, Any]]:
-    """Where a call of `function` in the user's program is, with its tags, and the counters that it gives.
+    """Read the place of a call of `function` in the user's program, with its tags, and its counters.
 
     No operation of JAX runs: a weakly typed array stays one.
     """
@@ -122,7 +122,7 @@ def read_values(function: str, data: Any, steps: dict[str, Any]) -> tuple[dict[s
 
 
 def read_counters(function: str, steps: dict[str, Any]) -> dict[str, Any]:
-    """The counters that a call of `function` in the user's program gives to logs that are there already."""
+    """The counters that a call of `function` in the user's program gives to logs that exist already."""
     call = _Call(function, computes=False)
     call.check_names(steps)
     return call.counters(steps)

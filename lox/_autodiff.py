@@ -1,4 +1,4 @@
-"""How JAX differentiates a program in which logs happen.
+"""Differentiation of programs in which logs happen.
 
 JAX's rules keep effects, so each forward event stays where it happened, once, with these exceptions, which the
 wrappers here mend. They act only while a handler is in scope, and on programs that a tap has run.
@@ -210,7 +210,7 @@ def _ordered_sites(jaxpr: Any) -> Iterator[Site]:
 
 
 def _offloads(jaxpr: Any, policy: Callable[..., Any] | None) -> bool:
-    """Whether a policy of `checkpoint` offloads a value: it names where to then (`Offloadable`, a private type)."""
+    """Say whether a policy of `checkpoint` offloads a value: it names the target then (a private `Offloadable`)."""
     return policy is not None and any(
         hasattr(policy(eqn.primitive, *(var.aval for var in eqn.invars), **eqn.params), "dst")
         for eqn in equations(jaxpr)
@@ -257,7 +257,7 @@ def _known_while(eqn: Any, unknown_carry: Sequence[bool]) -> Any:
 
 
 def _recompute_while(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What `checkpoint` recomputes of a loop in the backward pass does not log; what it runs forward does."""
+    """Silence the part of a loop that `checkpoint` recomputes in the backward pass; the forward part logs."""
 
     def recompute(saveable: Any, unknown: Any, instantiated: Any, eqn: Any) -> Any:
         if not logs_in(eqn.params):

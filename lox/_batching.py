@@ -1,4 +1,4 @@
-"""How `vmap` meets a program in which logs happen.
+"""Batching of programs in which logs happen.
 
 JAX batches the jaxprs of higher-order primitives, and a log in them with the rest, except where batch elements part: a
 `cond` with a predicate per batch element becomes a selection that runs every branch, a `while_loop` runs its body for
@@ -207,7 +207,7 @@ class InBatch(Filter):
     """Gives logs that do not depend on a batch its axis all the same, as every log has it.
 
     Attributes:
-        axis_data: What JAX knows of the axis.
+        axis_data: JAX's description of the axis.
     """
 
     sees_tapped = True

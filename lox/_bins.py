@@ -26,7 +26,7 @@ class Counts(NamedTuple):
     """A state of bins.
 
     Attributes:
-        number: How many numbers each bin has counted, uint32, shape `(*batch, *shape, bins)`.
+        number: The count of numbers in each bin, uint32, shape `(*batch, *shape, bins)`.
         most: At least as many as any bin of the batch element has counted, uint32.
     """
 
@@ -39,7 +39,7 @@ class Binned(Stepwise):
 
     @abc.abstractmethod
     def bins(self, dtype: Any) -> int:
-        """How many bins there are."""
+        """Return the number of bins."""
 
     @abc.abstractmethod
     def bin_of(self, values: Any) -> Any:
@@ -105,7 +105,7 @@ class FloatBins:
 
     Attributes:
         dtype: The dtype of the floats.
-        depth: How many bits of the significand count. A bin is `2**-depth` times as wide as its numbers are large.
+        depth: Number of significand bits that count. A bin is `2**-depth` times as wide as its numbers are large.
     """
 
     dtype: Any
@@ -131,7 +131,7 @@ class FloatBins:
 
     @property
     def number(self) -> int:
-        """How many bins there are."""
+        """The number of bins."""
         return 2 * self.of_sign + 1
 
     def _of_normal(self, bits: Any) -> Any:
@@ -229,7 +229,7 @@ class Quantiles(Binned):
         return values[..., 0] if self.is_single else values
 
     def _bins(self, dtype: Any) -> FloatBins:
-        # What an integer loses when it becomes a float counts too.
+        # The error of converting an integer to a float counts too.
         digits = int(jnp.finfo(dtype).nmant)
         depth = math.ceil(-math.log2(self.relative_error - 2.0**-24)) - 1
         return FloatBins(jnp.dtype(dtype), min(max(depth, 0), digits))
@@ -340,7 +340,7 @@ class Histogram(Binned):
             return value.astype(jnp.uint8)
         if jnp.issubdtype(value.dtype, jnp.floating):
             return value.astype(jnp.float32) if value.dtype.itemsize < 4 else value
-        if jnp.iinfo(value.dtype).bits < 8:  # Which NumPy has no numbers of.
+        if jnp.iinfo(value.dtype).bits < 8:  # NumPy has no such dtypes.
             return value.astype(jnp.int32)
         return value
 

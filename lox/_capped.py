@@ -54,7 +54,7 @@ class Buffer:
 
     Attributes:
         rows: The events. There is one row more than events are kept, for those that are not.
-        number: How many events happened, shape `batch`. It begins below zero where an interval skips the first ones.
+        number: Number of events that happened, shape `batch`. It begins below zero where an interval skips some.
     """
 
     rows: Columns
@@ -68,7 +68,7 @@ class Buffers:
 
     Attributes:
         buffers: The events of the keys whose number of events is not static.
-        counts: How many events there were of the other keys.
+        counts: Numbers of events of the other keys.
         in_loop: Whether it is in a loop, where it has the same arrays after any events.
     """
 
@@ -81,7 +81,7 @@ class Buffers:
         return {key for buffer in self.buffers for key in buffer.rows.values}
 
     def phase(self, key: str, interval: int) -> int:
-        """How many events of a key that has no buffer an interval skips before it keeps one."""
+        """Count the events of a key without a buffer that an interval skips before it keeps one."""
         return -dict(self.counts.counts).get(key, 0) % interval
 
 
@@ -96,7 +96,7 @@ class Capped(Collector):
         forward: Whether a handler further out wants the other logs.
         spool: Collects all logs. It says which, and whether they may be masked.
         bound: The number n.
-        interval: Every how many events of a key one is kept; the others do not count.
+        interval: Stride of the events of a key that are kept; the others do not count.
         takes_all: Whether the number of no event is static, as in a `while_loop`.
     """
 
@@ -263,7 +263,7 @@ class Capped(Collector):
         return Buffer(rows.map(empty), number - phase)
 
     def written(self, state: Buffers, logs: Logs) -> Buffers:
-        """The state with further events, all of which have a place."""
+        """The state with further events written to their buffers."""
         buffers = list(state.buffers)
         for log in logs:
             for found in with_event_axes((log,)):

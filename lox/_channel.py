@@ -1,4 +1,4 @@
-"""The host's side of `lox.tap`: who takes the logs that arrive, and what becomes of the errors that this raises.
+"""The host's side of `lox.tap`: the receivers of logs, and the errors that they raise.
 
 Nothing here calls JAX but `flush`: callbacks run on threads of its runtime, where JAX may deadlock.
 """
@@ -62,7 +62,7 @@ _numbers = itertools.count(1)
 _channels: dict[int, weakref.ref[Channel]] = {}
 _closed: list[Channel] = []
 waiting: weakref.WeakSet[Any] = weakref.WeakSet()
-"""What takes logs on from callbacks; its `wait` returns when all that it got has arrived."""
+"""Receivers of logs from callbacks; `wait` of one returns when all that it got has arrived."""
 
 
 def members(found: weakref.WeakSet[Any]) -> list[Any]:
@@ -75,7 +75,7 @@ def members(found: weakref.WeakSet[Any]) -> list[Any]:
 
 
 class Patience:
-    """How long the user waits for what is to arrive.
+    """The user's patience with waits for what is to arrive.
 
     Attributes:
         is_over: Whether the user has interrupted a wait that came of an interrupt.
@@ -117,7 +117,7 @@ def keep(error: BaseException) -> None:
 
 
 def times_raised() -> int:
-    """How often `flush` has raised what was kept."""
+    """Return the number of times that `flush` has raised a kept error."""
     return _times_raised
 
 
@@ -169,7 +169,7 @@ def release() -> None:
 
 
 def wait(but: Any = None) -> None:
-    """Waits until all has arrived that this thread has sent, and is taken on, except by one that waits for itself."""
+    """Waits until all that this thread has sent has arrived, and each receiver is done, except `but`."""
     with _lock:
         closed = list(_closed)
         _closed.clear()

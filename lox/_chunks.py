@@ -1,4 +1,4 @@
-"""Which scans log so regularly that many iterations can be met at a time, and how many."""
+"""Chunks of iterations of scans that log regularly: the logs of a chunk are taken together."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _WHERE = "a scan that is run in chunks"
 
 
 def chunk_size(jaxpr: Any, length: Any, selection: Selection, buffer: int) -> int | None:
-    """How many iterations of a scan fill a buffer, but for a remainder.
+    """Return the number of iterations of a scan that fill a buffer, but for a remainder.
 
     Args:
         jaxpr: The body of the scan.
         length: The number of its iterations.
         selection: The logs that go to the buffer.
-        buffer: How many it holds.
+        buffer: The number of logs that it holds.
 
     Returns:
         The number, which divides the length where that costs at most a tenth more chunks; None when the buffer is not
@@ -59,7 +59,7 @@ def chunk_size(jaxpr: Any, length: Any, selection: Selection, buffer: int) -> in
 
 @_compat.weakref_lru_cache
 def _logs_each_run(jaxpr: Any, selection: Selection) -> int | None:
-    """How many selected logs a jaxpr makes, if these are the same whenever it runs.
+    """Count the selected logs that a jaxpr makes, if these are the same whenever it runs.
 
     None when that depends on data, for logs of derivatives, and for those under other primitives than `jit` and `scan`.
     """

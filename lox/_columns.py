@@ -27,9 +27,9 @@ class Columns(Timeline):
         site: The first log call.
         batch_ndim: The number of batch axes.
         optional: Why the number of events depends on data; None when it does not.
-        outer_batch_ndim: How many of the first batch axes are of a `vmap` around a `shard_map`.
+        outer_batch_ndim: Number of leading batch axes of a `vmap` around a `shard_map`.
         is_filled: Whether values and counters already are what the user gets where the mask is False.
-        where_ndim: How many of the last batch axes are of `where=`.
+        where_ndim: Number of trailing batch axes of `where=`.
         single: Whether there is one event, and no event axis yet, so that stacking costs nothing.
     """
 
@@ -66,7 +66,7 @@ class Columns(Timeline):
 
 
 _OPERANDS = 32
-"""How many arrays one compiled call joins."""
+"""Largest number of arrays that one compiled call joins."""
 
 
 class Arrays(Protocol):
@@ -155,7 +155,7 @@ def columns(logs: Sequence[Log], depth: int = 0, arrays: Arrays = ON_DEVICE) -> 
 
     Raises:
         StructureError: Events of one key differ in shape, dtype or counters. Those of one log call may be in batches of
-            several sizes, of which the smaller ones are masked where they have no element.
+            several sizes: the smaller ones are masked where they have no element.
     """
     parts: list[Columns] = []
     for log in logs:
@@ -291,7 +291,7 @@ _joined = jax.jit(_join, static_argnums=(1, 2), inline=True)
 
 
 Type = tuple[Any, tuple[int, ...], int]
-"""The dtype and shape of an event, and how many of the first axes are of batches."""
+"""The dtype and shape of an event, and its number of leading batch axes."""
 
 
 def check_alike(types: dict[str, Type], first: Columns, other: Columns, depth: int = 0) -> None:
@@ -319,7 +319,7 @@ def types_of(part: Columns, depth: int = 0) -> dict[str, Type]:
 
 
 def in_equal_batches(parts: list[Columns], depth: int = 0, arrays: Arrays = ON_DEVICE) -> list[Columns]:
-    """The parts, of which those of smaller batches get the elements that they lack, where no event happened.
+    """The parts in equal batches: smaller ones get the elements that they lack, in which no event happened.
 
     So it is in `lax.map` with a `batch_size` that does not divide the length, and for all events that are collected by
     type. Others stay as they are.
@@ -353,7 +353,7 @@ def _padded(part: Columns, batch: tuple[int, ...], depth: int, arrays: Arrays) -
 
 
 def describe(dtype: Any, shape: Sequence[int], batch_ndim: int) -> str:
-    """The type of an event, in which the axes of batches are told from those that were logged."""
+    """The type of an event, with the batch axes apart from those that were logged."""
     logged = f"{dtype.name}{list(shape[batch_ndim:])}"
     return f"{logged} in a batch of {' x '.join(map(str, shape[:batch_ndim]))}" if batch_ndim else logged
 

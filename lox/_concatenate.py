@@ -23,7 +23,7 @@ def concatenated(parts: Sequence[Timeline], numbers: Sequence[Numbers] | None = 
 
     Args:
         parts: Timelines, which may have keys in common.
-        numbers: What gives a number of each event of a part, for each part: the events of a key are sorted by these,
+        numbers: For each part, a function that numbers its events. The events of a key are sorted by these numbers,
             and are in the order of the parts where they are equal. By default, they all are.
     """
     layouts = [{key: _layout(part, key) for key in part.values} for part in parts]
@@ -80,7 +80,7 @@ def _mask(part: Timeline, batch: tuple[int, ...]) -> np.ndarray:
 
 
 def _dropped(parts: Sequence[Timeline]) -> Any:
-    """How many events bounded buffers dropped, where these have the batch axes of the first one."""
+    """Add up the counts of dropped events that have the batch axes of the first one."""
     counts = [part.dropped for part in parts if part.dropped is not None]
     return sum(count for count in counts if count.shape == counts[0].shape) if counts else None
 
@@ -91,12 +91,12 @@ def _layout(part: Timeline, key: str) -> Any:
 
 
 def layout_of(array: Any) -> tuple[Any, ...]:
-    """What arrays must have in common to be joined along their first axis."""
+    """Return what arrays must have in common to be joined along their first axis."""
     return array.dtype, array.shape[1:], None if type(array) is np.ndarray else getattr(array, "impl", None)
 
 
 def _free(key: str, taken: Container[str]) -> str:
-    """The name of the next part of a key, which is that of no other key."""
+    """The name of the next part of a key, which no other key has."""
     return next(name for name in (f"{key}#{place}" for place in itertools.count(2)) if name not in taken)
 
 

@@ -1,6 +1,6 @@
 """`lox.context`: counters, tags and a prefix for every log call in a block.
 
-What a context says has a static part and values. The static part, `Ambient`, is a user context of JAX, so that what is
+A context has a static part and values. The static part, `Ambient`, is a user context of JAX, so that what is
 traced inside is traced once for each set of names. A log call in it gets its prefix and its tags at once, and for each
 counter binds `counter_p`, which has no operands and stands for the value. From there on it is a log call like others.
 
@@ -86,7 +86,7 @@ _rules: Mapping[Any, Rule] = {counter_p: _resolve}
 
 
 class _Dependence:
-    """Whether a function is known to depend on the contexts around."""
+    """A note on a function: whether it is known to depend on the contexts around."""
 
     known = False
 

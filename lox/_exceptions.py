@@ -6,11 +6,11 @@ class LoxError(Exception):
 
 
 class LogDataError(LoxError, TypeError):
-    """What was passed to `lox.log` cannot be logged: its type, a key or a tag is wrong."""
+    """Data that `lox.log` cannot log: its type, a key or a tag is wrong."""
 
 
 class LogValueError(LoxError, ValueError):
-    """What was passed to lox has the right type and a wrong value: clashing keys, a step that is not a scalar."""
+    """An argument of the right type and a wrong value: clashing keys, a step that is not a scalar."""
 
 
 class SpoolError(LoxError, ValueError):
@@ -38,7 +38,7 @@ class UnsupportedJaxError(LoxError, NotImplementedError):
 
 
 class AuditError(LoxError, ValueError):
-    """An audit found something that is at least as bad as it must not be."""
+    """An audit found something of at least the severity that it was to fail on."""
 
 
 class HandlerError(LoxError, TypeError):

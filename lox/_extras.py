@@ -1,4 +1,4 @@
-"""What lox can do with packages that it does not need otherwise."""
+"""Imports of optional packages, which extras of lox install."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from types import FrameType
 
 
 def probing() -> bool:
-    """Whether flax is tracing the body of an `nn.scan` only to look for values that do not depend on the loop.
+    """Say whether flax is tracing the body of an `nn.scan` only to look for values that do not depend on the loop.
 
     It removes dead code from that trace and refuses what is left if it uses the loop's inputs, as any effect does.
     There is no hook for it; but while the trace lasts, the function that makes it has not yet assigned its result.

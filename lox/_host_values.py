@@ -1,4 +1,4 @@
-"""Values as programs know them that know no JAX."""
+"""Values in forms that programs without JAX know."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def dtype_of(value: Any) -> np.dtype | None:
 
 
 class Logs(Protocol):
-    """What a `lox.logdict` holds."""
+    """The content of a `lox.logdict`."""
 
     @property
     def data(self) -> Mapping[str, Any]:
@@ -118,7 +118,7 @@ class Logs(Protocol):
 
     @property
     def mask(self) -> Mapping[str, Any]:
-        """Which events happened, by key."""
+        """The masks of events that happened, by key."""
 
     @property
     def distributions(self) -> Mapping[str, Any]:
@@ -135,7 +135,7 @@ class PlainEvents:
     Attributes:
         values: Shape `(events, *batch, *shape)`.
         steps: The counters by name, shape `(events, *batch)`.
-        happened: Which events happened, shape `(events, *batch)`.
+        happened: The mask of events that happened, shape `(events, *batch)`.
         impl: The implementation of the PRNG keys whose words the values are.
         distribution: The reduction that made the values, if their last axis is of its bins or quantiles.
     """
@@ -235,7 +235,7 @@ def steps_of_elements(steps: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
 
 
 def at_least(steps: np.ndarray, mask: np.ndarray | None, step: int) -> np.ndarray:
-    """Whether each event has a counter of this number or a later one, in a batch element in which it happened."""
+    """Say of each event whether its counter is `step` or later in a batch element in which it happened."""
     later = steps >= (step if steps.dtype.kind in "iu" else np.float64(step))
     return np.logical_or.reduce(_elements(later, mask, False), 1)
 

@@ -23,10 +23,10 @@ settle_p = jex.core.Primitive("lox_settle")
 
 
 def any_live(live: Any) -> Any:
-    """Whether any batch element goes on, for the elements of each `vmap` around.
+    """Say whether any batch element goes on, for the elements of each `vmap` around.
 
     Args:
-        live: Whether this element does, a bool of shape `()`.
+        live: Whether this element goes on, a bool of shape `()`.
     """
     return any_live_p.bind(live)
 

@@ -33,7 +33,7 @@ class _View(dict[Any, Any]):
 
     Args:
         items: Its keys and values.
-        missing: What is said of a key that it does not have, before a list of those that it has.
+        missing: The message for a key that it does not have, before a list of those that it has.
     """
 
     def __init__(self, items: Iterable[tuple[Any, Any]], missing: str = "no such key: {!r}"):
@@ -91,8 +91,8 @@ class logdict(Mapping[str, Any]):
     Args:
         data: The events by key, shape `(events, *batch, *shape)`.
         steps: The counters by name and key, shape `(events, *batch)`.
-        mask: Which events happened, by key, shape `(events, *batch)`; a key is absent when all did.
-        dropped: How many events a bounded buffer dropped, by key, shape `batch`; absent when there was no bound.
+        mask: Masks of events that happened, by key, shape `(events, *batch)`; a key is absent when all did.
+        dropped: Numbers of events that a bounded buffer dropped, by key, shape `batch`; absent without a bound.
         distributions: By key, `lox.reductions.histogram(edges)` or `lox.reductions.quantiles(qs)`, where the values
             are what it makes of events: see `distributions`.
 
@@ -189,13 +189,13 @@ class logdict(Mapping[str, Any]):
 
     @functools.cached_property
     def mask(self) -> dict[str, Any]:
-        """Which events happened, by key, shape `(events, *batch)`; a key is absent when all did."""
+        """Masks of events that happened, by key, shape `(events, *batch)`; a key is absent when all did."""
         of_key = ((key, each.mask) for each in self._timelines if each.mask is not None for key in each.values)
         return _View(of_key, "{!r} has no mask: all of its events happened, or it is no key")
 
     @functools.cached_property
     def dropped(self) -> dict[str, Any]:
-        """How many events a bounded buffer dropped, by key, shape `batch`; absent when there was no bound."""
+        """Numbers of events that a bounded buffer dropped, by key, shape `batch`; absent without a bound."""
         of_key = ((key, each.dropped) for each in self._timelines if each.dropped is not None for key in each.values)
         return _View(of_key, "{!r} has no count of dropped events: it has no bound, or it is no key")
 
@@ -240,7 +240,7 @@ class logdict(Mapping[str, Any]):
         return key in self.data
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("_"):  # What Python and libraries ask for.
+        if name.startswith("_"):  # Python and libraries ask for these.
             raise AttributeError(f"a logdict has no attribute {name!r}", name=name, obj=self)
         if name in self.data:
             advice = f"write logs[{name!r}]"
@@ -251,7 +251,7 @@ class logdict(Mapping[str, Any]):
     __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
-        """Whether the same happened in both: equal events, counters, masks and numbers of dropped events.
+        """Say whether the same happened in both: equal events, counters, masks and numbers of dropped events.
 
         Shapes and dtypes must be equal. Values and counters of events that the mask says did not happen do not
         matter. A NaN that was logged differs from every value, as in NumPy. Needs concrete values.
@@ -323,9 +323,9 @@ class logdict(Mapping[str, Any]):
     def reduce(self, reduction: AnyReduction | Mapping[str, AnyReduction]) -> logdict:
         """Reduces the events of each key that happened to one.
 
-        The counters become those of the last event, or of the first for "first". A key of which no event happened
-        in some batch element is masked out there. Of events without a mask, all batch elements have as many:
-        "count" is one number. `dropped` stays: of events beyond a bound nothing is in the results.
+        The counters become those of the last event, or of the first for "first". A key without an event in some
+        batch element is masked out there. Without a mask, all batch elements have as many events: "count" is one
+        number. `dropped` stays: the results leave out events beyond a bound.
 
         Args:
             reduction: "mean", "sum", "std", "var", "min", "max", "first", "last" or "count", an object of
@@ -413,7 +413,7 @@ class logdict(Mapping[str, Any]):
         """Writes the table of `to_pandas` to a file of Parquet. Needs the extra `parquet`.
 
         Args:
-            path: The file, which is replaced when it is there.
+            path: The file, which is replaced when it exists.
             wide: Whether it is the wide table.
 
         Raises:
@@ -449,7 +449,7 @@ def _shown(value: Any) -> str:
 
 
 def _equal(first: Timeline, second: Timeline) -> bool:
-    """Whether the same happened in two timelines of the same keys and counters."""
+    """Say whether the same happened in two timelines of the same keys and counters."""
     whole = [(first.mask, second.mask), (first.dropped, second.dropped)]
     if not all(_equal_arrays(mine, theirs) for mine, theirs in whole if mine is not None):
         return False
@@ -540,7 +540,7 @@ def _flat_with_keys(logs: logdict) -> tuple[tuple[tuple[Any, Any]], _Structure]:
 
 
 def of_timelines(timelines: Iterable[Timeline]) -> logdict:
-    """Make a logdict of timelines, each of which has other keys."""
+    """Make a logdict of timelines that have no key in common."""
     return _of_parts((), (tuple(map(_part, timelines)),))
 
 

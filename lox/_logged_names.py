@@ -1,4 +1,4 @@
-"""The names of the logs that happen while a handler runs a function, to notice a selection of names that are not there.
+"""The names of the logs that happen while a handler runs a function, to notice selected names that are not logged.
 
 A program that JAX has cached is not traced again. So its names are read from its jaxpr.
 """
@@ -31,8 +31,8 @@ taken: set[Name] = set()
 """The names that handlers inside others took. Where JAX has cached the function around one, nothing else tells."""
 
 removed: set[str] = set()
-"""The functions inside others all of whose logs are removed, so that nothing tells their names: not empty, no name is
-known not to be there."""
+"""The functions inside others all of whose logs are removed, so that their names are unknown. While there are any, no
+name is known to be missing."""
 
 _excused: set[tuple[str, str]] = set()
 """The keywords and names that may be of logs that nothing shows."""
@@ -43,7 +43,7 @@ class Met:
     """The logs that a handler meets in one call of a function.
 
     Attributes:
-        owner: What identifies the handler.
+        owner: An object that identifies the handler.
         names: Their names.
         has_rules: Whether a function is called with a rule that is not JAX's, in which it may log what nothing shows.
     """
@@ -66,7 +66,7 @@ class Met:
 
 
 meeting: contextvars.ContextVar[Met | None] = contextvars.ContextVar("meeting", default=None)
-"""What takes the names of the logs that happen."""
+"""The collector of the names of the logs that happen."""
 
 
 def _names_of(primitive: Any, params: dict[str, Any]) -> tuple[frozenset[Name], bool]:
@@ -104,7 +104,7 @@ def _name_of(backward: Any) -> Name:
 
 
 def _is_of_jax(params: dict[str, Any]) -> bool:
-    """Whether JAX itself defines the function that has a rule, which then logs nothing."""
+    """Say whether JAX itself defines the function that has a rule, which then logs nothing."""
     infos = [_compat.open_jaxpr(jaxpr).debug_info for jaxpr in jaxprs_in(params)]
     infos += [params["fun"].debug_info] if "fun" in params else []
     return all((getattr(info, "func_filename", None) or "").startswith(_JAX) for info in infos)
@@ -114,7 +114,7 @@ def taking(owner: Any, takes: Callable[..., bool], call: Function, *args: Any) -
     """Call a function under a handler that takes logs from the handlers around it, and remember their names.
 
     Args:
-        owner: What identifies the handler.
+        owner: An object that identifies the handler.
         takes: Whether it takes logs of this key and these tags.
         call: The function.
         *args: Its arguments.
@@ -141,7 +141,7 @@ class Search:
     Args:
         function: The function of lox that got them.
         keywords: The names by keyword.
-        site: Where it was called.
+        site: The place of the call.
         heeds_rules: Whether rules of differentiation may log for the handler when the call is over.
     """
 

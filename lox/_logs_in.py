@@ -24,7 +24,7 @@ WITH_RULES = {
 
 
 def logs_in(params: dict[str, Any]) -> bool:
-    """Whether a log happens in a jaxpr among the parameters of a primitive.
+    """Say whether a log happens in a jaxpr among the parameters of a primitive.
 
     The effects of a jaxpr do not tell: some primitives, `pallas_call` for one, hide those of what they call.
     """
@@ -45,12 +45,12 @@ def has_log(jaxpr: Any) -> bool:
 
 
 def counters_in(params: dict[str, Any]) -> bool:
-    """Whether a log in a jaxpr among the parameters of a primitive waits for a counter from a context."""
+    """Say whether a log in a jaxpr among the parameters of a primitive waits for a counter from a context."""
     return any(_binds(jaxpr, counter_p) for jaxpr in jaxprs_in(params))
 
 
 def handlers_in(params: dict[str, Any]) -> bool:
-    """Whether a handler ran where a jaxpr among the parameters of a primitive was made."""
+    """Say whether a handler ran where a jaxpr among the parameters of a primitive was made."""
     return any(_binds(jaxpr, handled_p) for jaxpr in jaxprs_in(params))
 
 
@@ -101,12 +101,12 @@ def events_in(jaxpr: Any) -> Iterator[Event]:
 
 
 def has_rule(primitive: Any, params: dict[str, Any]) -> bool:
-    """Whether a primitive calls a function with a rule of its own, which may log though the function does not."""
+    """Say whether a primitive calls a function with a rule of its own, which may log though the function does not."""
     return primitive in WITH_RULES or _compat.high_may_log(params)
 
 
 def rules_in(params: dict[str, Any]) -> bool:
-    """Whether a function with a rule of its own is called in a jaxpr among the parameters of a primitive."""
+    """Say whether a function with a rule of its own is called in a jaxpr among the parameters of a primitive."""
     return any(_has_rule(jaxpr) for jaxpr in jaxprs_in(params))
 
 
@@ -136,7 +136,7 @@ def refuse_late(primitive: Any, args: Sequence[Any], params: dict[str, Any]) -> 
 
 
 def tapped_in(params: dict[str, Any]) -> bool:
-    """Whether a log on its way to a tap happens in a jaxpr among the parameters of a primitive."""
+    """Say whether a log on its way to a tap happens in a jaxpr among the parameters of a primitive."""
     return any(
         isinstance(effect, TapEffect) for jaxpr in jaxprs_in(params) for effect in _compat.open_jaxpr(jaxpr).effects
     )

@@ -47,7 +47,7 @@ def _cells(logs: Logs, key: str) -> dict[str, str]:
 
 
 def _are_events(logs: Logs, key: str) -> bool:
-    """Whether the values, the counters and the mask of a key are concrete arrays that belong together."""
+    """Say whether the values, the counters and the mask of a key are concrete arrays that belong together."""
     steps = [of[key] for of in logs.steps.values() if key in of]
     others = [*steps, *([logs.mask[key]] if key in logs.mask else [])]
     arrays = [logs.data[key], *others]

@@ -25,12 +25,12 @@ def _expression(pattern: str) -> re.Pattern[str]:
 
 
 def is_pattern(name: str) -> bool:
-    """Whether a name has wildcards."""
+    """Say whether a name has wildcards."""
     return "*" in name
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a name, or a pattern, stands for this name.
+    """Say whether a name, or a pattern, stands for this name.
 
     >>> [matches("train/*", name) for name in ("train/loss", "train/grad/norm", "loss")]
     [True, False, False]
@@ -55,7 +55,7 @@ class Patterns:
         return name in self.names or any(matches(pattern, name) for pattern in self.names)
 
     def isdisjoint(self, names: Iterable[str]) -> bool:
-        """Whether none of these names is in the set."""
+        """Say whether none of these names is in the set."""
         return not any(name in self for name in names)
 
 

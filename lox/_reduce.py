@@ -1,6 +1,6 @@
 """The events of one key folded as they happen, in the memory of one state of their reduction.
 
-Here stands what all reductions share: how many events happened, for which batch elements, and their counters.
+This module has what all reductions share: how many events happened, for which batch elements, and their counters.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class Accumulator:
 
     Attributes:
         state: The state of the reduction: arrays that begin with the batch axes.
-        maybe: How many events happened of those that might not have, the shape of the batch; None for none.
+        maybe: Number of events that happened but might not have, the shape of the batch; None for none.
         begun: Whether there was an event, the shape of the batch. Only what keeps the first one in a loop has it.
         steps: The counters of the last event, or of the first one.
-        reduction: Which one.
+        reduction: The reduction.
         dtype: The dtype of the events.
         shape: Their shape, without the batch axes.
         batch_shape: The sizes of the batch axes.
-        certain: How many other events happened. In a loop: since the iteration began.
+        certain: Number of other events. In a loop: since the iteration began.
         site: The first log call.
-        outer_batch_ndim: Inside a `shard_map`, how many of the first batch axes are of a `vmap` around it.
+        outer_batch_ndim: Inside a `shard_map`, the number of leading batch axes of a `vmap` around it.
         is_masked: Whether there are events that might not have happened. In a loop `maybe` is an array in any case.
     """
 
@@ -186,7 +186,7 @@ def _with_steps(reduction: Reducer[Any], value: Any, steps: Mapping[str, Any]) -
 
 
 def _at(site: Site, before: str = ", ") -> str:
-    """Where events were logged, for a message; a logdict does not know."""
+    """Return the place where events were logged, for a message; a logdict does not know it."""
     return "" if site == NOWHERE else f"{before}logged at {site}"
 
 
@@ -261,7 +261,7 @@ def empty_in_branch(like: Accumulator) -> Accumulator:
 def in_equal_batches(
     first: Accumulator, second: Accumulator, of_any_call: bool = False
 ) -> tuple[Accumulator, Accumulator]:
-    """Accumulators of one log call, of which that of the smaller batch has no events of the elements that it lacks.
+    """Accumulators of one log call in equal batches: the smaller one gets the elements that it lacks, without events.
 
     So it is in `lax.map` with a `batch_size` that does not divide the length. Others stay as they are.
     """
@@ -352,7 +352,7 @@ def repeated(accumulator: Accumulator, trips: Any) -> Accumulator:
 
     Args:
         accumulator: The accumulator after the last iteration.
-        trips: How many iterations there were; not an array if that is known.
+        trips: The number of iterations; not an array if it is known.
     """
     if not isinstance(trips, jax.Array) or accumulator.certain == 0:
         return dataclasses.replace(accumulator, certain=accumulator.certain and accumulator.certain * trips)
@@ -371,7 +371,7 @@ def out_of_loop(accumulator: Accumulator) -> Accumulator:
 
 
 def with_certain(accumulator: Accumulator, certain: int) -> Accumulator:
-    """The same events, so many of which surely happened, and the others as if they might not have."""
+    """The same events, `certain` of which surely happened; the others count as if they might not have."""
     more = accumulator.certain - certain
     if isinstance(more, int) and more == 0 and accumulator.maybe is not None:
         return accumulator

@@ -23,43 +23,43 @@ State = TypeVar("State")
 
 
 class Reducer(abc.ABC, Generic[State]):
-    """How events are reduced. It is static in the structure of an `Accumulator`, so equal ones do the same."""
+    """A reduction of events. It is static in the structure of an `Accumulator`, so equal ones do the same."""
 
     takes_keys = False
-    """Whether it takes PRNG keys too. The others take numbers only."""
+    """True if it takes PRNG keys too. The others take numbers only."""
 
     takes_steps = False
-    """Whether it gets the counters with the values. Then its result has counters and a mask for each element."""
+    """True if it gets the counters with the values. Then its result has counters and a mask for each element."""
 
     keeps_first = False
-    """Whether the result has the counters of the first event. The others have those of the last event."""
+    """True if the result has the counters of the first event. The others have those of the last event."""
 
     is_number_of_events = False
-    """Whether it only counts events, and ignores their values."""
+    """True if it only counts events, and ignores their values."""
 
     is_zero_of_none = False
-    """Whether the result of no events is 0. The others give NaN, 0 or False, by their dtype."""
+    """True if the result of no events is 0. The others give NaN, 0 or False, by their dtype."""
 
     pool: bool | int = False
-    """Whether all elements of an event are one sample, with the axes of `where=`; a number takes so many of them."""
+    """True if all elements of an event are one sample, with the axes of `where=`; a number takes so many of them."""
 
     saves = "pool=True takes all elements of an event as one sample"
-    """What the user can do about a state that is too large, for the error."""
+    """Advice to the user about a state that is too large, for the error."""
 
     is_numbered = False
-    """Whether it needs the number of each event, counted from the first one of the function."""
+    """True if it needs the number of each event, counted from the first one of the function."""
 
     is_ordered = False
-    """Whether the result depends on the order of the events."""
+    """True if the result depends on the order of the events."""
 
     is_distribution = False
-    """Whether the last axis of the result has the bins of a histogram, or quantiles."""
+    """True if the last axis of the result has the bins of a histogram, or quantiles."""
 
     adds_up = False
-    """Whether the sum of the results of parts of the events is the result of all."""
+    """True if the sum of the results of parts of the events is the result of all."""
 
     is_large = False
-    """Whether its state is larger than an event. Branches do not return such a state, and windows finish few."""
+    """True if its state is larger than an event. Branches do not return such a state, and windows finish few."""
 
     def keeps(self, distribution: Reducer[Any]) -> bool:
         """Say whether the result is such a distribution again, where the events are results of `distribution`."""
@@ -75,7 +75,7 @@ class Reducer(abc.ABC, Generic[State]):
 
         Args:
             value: Shape `(*batch_shape, *shape)`.
-            mask: For which batch elements the event happened, or None. The state is that of no events for others.
+            mask: True for batch elements in which the event happened; or None. Others have the state of no events.
             batch_shape: The sizes of the batch axes.
 
         Raises:
@@ -272,7 +272,7 @@ def plus(first: Any, second: Any) -> Any:
     return first + second
 
 
-@functools.partial(jax.jit, static_argnums=3, inline=True)  # Which an eager call dispatches at once.
+@functools.partial(jax.jit, static_argnums=3, inline=True)  # An eager call dispatches it at once.
 def _compensated(first: Any, second: Any, lost: Any, of: str) -> tuple[Any, Any]:
     """The sum of two floats and of what rounding has taken from them, and what rounding takes from it.
 
@@ -338,10 +338,10 @@ class Moments(NamedTuple):
     """The number, mean and spread of some events, from which their variance follows.
 
     Attributes:
-        number: How many there are, the shape of the batch.
+        number: Their number, the shape of the batch.
         mean: Their mean, in which 0 stands for what is not finite, or so large that a distance may not be.
         squares: The sum of their squared distances from it.
-        had_large: Where there was such an event, so that the result is NaN. A sum of NaN would be seen by a check of
+        had_large: True where there was such an event; the result is NaN. A sum of NaN would be seen by a check of
             the program, also in a branch that is not taken.
     """
 

@@ -40,7 +40,7 @@ class Selection:
 
     @functools.cached_property
     def has_all(self) -> bool:
-        """Whether no option restricts the selection."""
+        """True if no option restricts the selection."""
         return self == Selection()
 
     def has(self, key: str, tags: Iterable[str]) -> bool:
@@ -63,7 +63,7 @@ class PassThrough(Filter):
     """Drops the selected logs, where a handler that returns logs would return them, and leaves the others.
 
     Attributes:
-        selection: Which logs are selected.
+        selection: The logs that are selected.
         keep_logs: Whether these are left as well.
         forward: Whether a handler further out wants any.
         sites: The log calls among which to select; None for all.
@@ -93,7 +93,7 @@ class Selecting(Handler):
     """A handler that returns what it makes of the selected logs, and leaves the others.
 
     Attributes:
-        selection: Which logs.
+        selection: The selected logs.
         forward: Whether a handler further out wants the others.
         keep_logs: Whether it gets the selected ones as well.
     """

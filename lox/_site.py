@@ -1,4 +1,4 @@
-"""Where a log call is, and why its events may not happen."""
+"""The place of a log call, and the reason why its events may not happen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """Where and how `lox.log` was called, or, of what a backward pass logs, `lox.log_grad`.
+    """A call of `lox.log`, or, for logs of a backward pass, of `lox.log_grad`: its place and tags.
 
     Attributes:
         from_context: The names of counters that the call got from a `lox.context`.
@@ -27,7 +27,7 @@ class Site:
 
 
 def from_context(*sites: Site) -> str:
-    """What to add to a message about log calls with other counters: which of them got theirs from a `lox.context`."""
+    """Say, for a message about log calls with other counters, which of them got theirs from a `lox.context`."""
     return "".join(
         f" The call at {site} gets {', '.join(map(repr, site.from_context))} from a lox.context around it."
         for site in sites
@@ -39,7 +39,7 @@ NOWHERE = Site("", 0, "", ())
 
 
 class Optional:
-    """Why the number of events of a log call depends on data.
+    """The reason why the number of events of a log call depends on data.
 
     Attributes:
         needs_unify: Whether `lox.spool` returns such events only where it is asked to, by `unify=True`.
@@ -48,7 +48,7 @@ class Optional:
     needs_unify: ClassVar[bool] = True
 
     def message(self, site: Site = NOWHERE) -> str:
-        """What to say of the log call at this place to someone who asks for all of its events."""
+        """Return the message to a user who asks for all events of the log call at this place."""
         raise NotImplementedError
 
 

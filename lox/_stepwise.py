@@ -31,10 +31,10 @@ class Pending:
 
     Attributes:
         values: An array or a tree of arrays of shape `(*batch, *shape, number)`.
-        happened: Which of them happened, of shape `(*batch, number)`; None for all.
+        happened: The mask of those that happened, of shape `(*batch, number)`; None for all.
         shape: The shape of what a sample is taken of: that of an event, or `()` where its elements are the sample.
-        before: How many events there were before, for a reduction that `is_numbered`; None for none.
-        room: How many there may be; more are folded, but for a first event.
+        before: The number of events before them, for a reduction that `is_numbered`; None for none.
+        room: The largest number of them; more are folded, but for a first event.
     """
 
     values: Any
@@ -53,7 +53,7 @@ class Pending:
         return jax.tree.leaves(self.values)[0]
 
     def mask(self) -> Any:
-        """Which of the events happened, as an array."""
+        """Return the mask of the events that happened, as an array."""
         if self.happened is not None:
             return self.happened
         values = self.any_value()
@@ -166,11 +166,11 @@ class Stepwise(Reducer[Any]):
         """The result, of any dtype."""
 
     def written(self, arguments: str) -> str:
-        """How an object is made with these arguments and `pool=`."""
+        """Return the call that makes an object with these arguments and `pool=`."""
         return f"lox.reductions.{self.name}({arguments}{f', pool={self.pool}' if self.pool else ''})"
 
     def samples(self, shape: tuple[int, ...], batch_shape: tuple[int, ...]) -> int:
-        """How many samples are taken of events of this shape."""
+        """Return the number of samples that are taken of events of this shape."""
         return math.prod((*batch_shape, *(() if self.pool else shape)))
 
     def lift(self, value: Any, mask: Any, batch_shape: tuple[int, ...]) -> Pending:
@@ -326,7 +326,7 @@ def _is_spec(leaf: Any) -> bool:
 
 
 def _specs(tree: Any) -> Any:
-    """How arrays are sharded, for `_without_sharding`; None where that is not part of their types."""
+    """Return the shardings of arrays, for `_without_sharding`; None where they are not part of their types."""
     shardings = jax.tree.map(explicit_sharding, tree)
     if not jax.tree.leaves(shardings):
         return None
@@ -338,6 +338,6 @@ def _without_sharding(function: Callable[..., Any], specs: Any, *args: Any) -> A
     return function(*args) if specs is None else jax.sharding.auto_axes(function, out_sharding=specs)(*args)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4), inline=True)  # Which an eager call dispatches at once.
+@functools.partial(jax.jit, static_argnums=(0, 4), inline=True)  # An eager call dispatches it at once.
 def _add(reduction: Stepwise, state: Any, values: Any, happened: Any, shape: tuple[int, ...]) -> Any:
     return reduction.add(state, values, happened, shape)

@@ -24,7 +24,7 @@ class Strip(Filter):
         return self, state
 
     def takes(self, key: str, tags: tuple[str, ...]) -> bool:
-        """Whether it removes the logs of a key and of a call with these tags."""
+        """Say whether it removes the logs of a key and of a call with these tags."""
         return self.selection.has(key, tags) == self.removes_selected
 
     def rewrite(self, state: State, logs: Logs) -> Logs:

@@ -21,8 +21,8 @@ class Timeline:
     Attributes:
         values: The values by key, shape `(events, *batch, *shape)`.
         steps: The counters by name, shape `(events, *batch)`.
-        mask: Which events happened, shape `(events, *batch)`; None when all did.
-        dropped: How many events a bounded buffer dropped, shape `batch`; None when there was no bound.
+        mask: The mask of events that happened, shape `(events, *batch)`; None when all did.
+        dropped: The number of events that a bounded buffer dropped, shape `batch`; None when there was no bound.
         distributions: The reduction that made the values, by key, where it makes distributions. It has no arrays, and
             is part of the structure of a pytree.
     """
@@ -34,7 +34,7 @@ class Timeline:
     distributions: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
-        """How many events there are, whether they happened or not."""
+        """Return the number of events, whether they happened or not."""
         return len(next(iter(self.values.values())))
 
     def map(self: T, function: Callable[[Any], Any], **changes: Any) -> T:

@@ -56,7 +56,7 @@ class HandlerTrace(Listener):
         self.collected: list[Log] = []
         self.runs_at_once = _compat.runs_at_once(self)
         self.keeps = handler.returns_logs and self.runs_at_once
-        """Whether the logs refer to arrays of the program itself, which a later call may delete."""
+        """True if the logs refer to arrays of the program itself, which a later call may delete."""
         self.held: set[int] = set()
         """The identities of the arrays in the first logs that were collected, `seen` of them."""
         self.seen = 0
@@ -64,7 +64,7 @@ class HandlerTrace(Listener):
         self.met = meeting.get()
         _compat.adopt_demands(self, parent)
         self.contexts = ambient.value
-        """What the contexts around say, where that of the handler, if it is one, is not among them."""
+        """The settings of the contexts around, without those of the handler, if it is a context."""
 
     def stage_value(self, val: Any) -> Any:
         return self.parent_trace.stage_value(val)

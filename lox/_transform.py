@@ -1,4 +1,4 @@
-"""What the public transformations share: how a function is decorated and run under a handler."""
+"""The common part of the public transformations: a function is decorated and run under a handler."""
 
 from __future__ import annotations
 
@@ -135,10 +135,10 @@ def checked(
 
     Args:
         fun: The function.
-        owner: What identifies the handler.
+        owner: An object that identifies the handler.
         call: `fun` under the handler.
         function: The function of lox that made it.
-        site: Where that was called, in the user's program; None where there is nothing to check.
+        site: The place of that call in the user's program; None where there is nothing to check.
         keywords: The names that are selected, by keyword.
         heeds_rules: Whether rules of differentiation may log for the handler when the call is over.
     """

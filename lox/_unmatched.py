@@ -1,4 +1,4 @@
-"""What is said of a name or a pattern that selects nothing."""
+"""The warning about a name or a pattern that selects nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def calling_site() -> Site:
 
 
 def unmatched(names: Iterable[str], there: Collection[str]) -> list[str]:
-    """The names and patterns that match none of the names that are there."""
+    """The names and patterns that match none of the names in `there`."""
     return [name for name in names if name not in there and not any(matches(name, each) for each in there)]
 
 
@@ -37,7 +37,7 @@ def warn_unmatched(function: str, keyword: str, name: str, there: Collection[str
         function: The function of lox that was called.
         keyword: Its argument that has the name.
         name: The name.
-        there: The names that there are.
+        there: The names that exist.
         site: The line in the user's program.
     """
     what = "tags of the logs" if keyword == "tags" else "keys that are logged"

@@ -1,4 +1,4 @@
-"""Calls of Python in compiled programs, and for what a program is lowered."""
+"""Calls of Python in compiled programs, and the target that a program is lowered for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _callback_sharding = private(
 )
 
 CALLS_IN_ORDER_ON_SOME_AXES = jax.__version_info__ >= (0, 11)
-"""Whether XLA compiles ordered calls of the host in a `shard_map` over some axes of a mesh, rather than abort."""
+"""True if XLA compiles ordered calls of the host in a `shard_map` over some axes of a mesh, rather than abort."""
 
 
 _CALLBACKS = frozenset({"jax._src.callback", "jax._src.debugging"})

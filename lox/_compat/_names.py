@@ -23,7 +23,7 @@ from lox._exceptions import UnsupportedJaxError
 
 
 class Feature(enum.Enum):
-    """What a user loses with a private name, as an error message says it."""
+    """A feature that needs a private name, as an error message names it."""
 
     CONSTANTS = "a log of constants inside a jit, scan, cond or while_loop"
     CONTROL_FLOW = "a log inside a scan, cond or while_loop"
@@ -47,12 +47,12 @@ class PrivateName:
     A name that is there but cannot be used as lox uses it counts as missing.
 
     Attributes:
-        places: Where it may be, as ``"module:name"``: on older and newer versions, first where it is public.
-        purpose: What lox uses it for, such as ``"to tell ... apart"``.
-        needed_for: What raises an error without it, if anything does.
-        otherwise: What lox does instead without it, where that is not an error.
+        places: Its possible places, as ``"module:name"``: on older and newer versions, first where it is public.
+        purpose: The use that lox has for it, such as ``"to tell ... apart"``.
+        needed_for: The feature that raises an error without it, if any.
+        otherwise: The substitute that lox uses without it, where that is not an error.
         has: An attribute that the value must have to be of use.
-        value: What the name stands for. Reading it raises `UnsupportedJaxError` if this JAX does not have it.
+        value: The object of this name. Reading it raises `UnsupportedJaxError` if this JAX does not have it.
         owner: The module or class that has the name, once the value was read.
     """
 
@@ -132,7 +132,7 @@ class PrivateAttribute(PrivateName):
 
 
 PRIVATE_NAMES: dict[str, PrivateName] = {}
-"""All of them, by where the oldest supported JAX has them."""
+"""All private names, by their place in the oldest supported JAX."""
 
 
 def private(

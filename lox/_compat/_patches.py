@@ -1,4 +1,4 @@
-"""What lox changes in JAX, each change with what it is for.
+"""The changes that lox makes to JAX, each with its purpose.
 
 JAX has no hook for most of these. Each is made once, when lox is imported or what needs it is first used, and only
 where JAX has what is changed.
@@ -31,8 +31,8 @@ class Patch:
     """A change that lox makes to JAX.
 
     Attributes:
-        changes: What of JAX is changed.
-        purpose: What for.
+        changes: The part of JAX that is changed.
+        purpose: The reason for the change.
         required: Whether logs would be lost, doubled or refused without it; otherwise things are only slower.
     """
 

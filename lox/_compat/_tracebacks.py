@@ -15,19 +15,19 @@ from typing import Any
 import jax
 
 CLAMPING = frozenset({"_getitem", "dynamic_index_in_dim", "dynamic_slice", "dynamic_slice_in_dim"})
-"""The functions that clamp indices, without that being said where they are called: LOX203 and its like."""
+"""The functions that clamp indices, although the call does not say so: LOX203 and its like."""
 
 FILLING = frozenset({"_take", "take_along_axis"})
-"""The functions that fill in NaN at indices beyond the end, without that being said where they are called: LOX820."""
+"""The functions that fill in NaN at indices beyond the end, although the call does not say so: LOX820."""
 
 TAKING_LOGITS = frozenset({"categorical"})
 """The functions that draw by the largest of logits with noise: LOX813."""
 
 PAIRED_DRAWS = frozenset({"permutation", "choice"})
-"""What people call with one key for several arrays on purpose, so that their elements stay together: LOX700."""
+"""Functions that people call with one key for several arrays on purpose, to keep elements together: LOX700."""
 
 PLACED_DRAWS = PAIRED_DRAWS | {"randint"}
-"""What they call so for each array of a tree, on one line: LOX705."""
+"""Functions that they call so for each array of a tree, on one line: LOX705."""
 
 _PARALLEL = inspect.getsourcefile(jax.lax.psum) or ""
 _SCIPY = PurePath(inspect.unwrap(jax.scipy.special.exp1).__code__.co_filename).parent
@@ -35,7 +35,7 @@ _WITHOUT_TRANSFORMATION = frozenset({"tree_util.py", "tree.py", "traceback_util.
 
 
 def function_of(name: str) -> str:
-    """The name of a function without those of what it is written in."""
+    """The name of a function without the scopes around it."""
     return name.rpartition(".")[2]
 
 
@@ -68,7 +68,7 @@ def is_jacobian(names: Iterable[str]) -> bool:
 
 
 def calls_jitted(file: str) -> bool:
-    """Tell whether a file of JAX is that which calls jitted functions: LOX705."""
+    """Tell whether a file of JAX is the one that calls jitted functions: LOX705."""
     return PurePath(file).name == "pjit.py"
 
 

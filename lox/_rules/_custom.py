@@ -56,7 +56,7 @@ class _Function:
         return list(outs), self._leaves(results)
 
     def results(self, *args: Any) -> list[Any]:
-        """The leaves of what a handler that returns logs makes of them, when it is wanted apart from the outputs."""
+        """The leaves of the results of a handler that returns logs, apart from the outputs."""
         if self.results_structure is not None and not self.results_structure.num_leaves:
             return []
 
@@ -141,9 +141,9 @@ class _Function:
         sites: frozenset[Site],
         *args: Any,
     ) -> list[Any]:
-        """What a batching rule returns where the logs of the function, at `sites`, are taken from the function.
+        """Run a batching rule where the logs of the function, at `sites`, are taken from the function.
 
-        What only the rule logs is of all batch elements. It goes to the handler, where they agree in its state.
+        Logs of the rule alone are of all batch elements. They go to the handler, where these agree in its state.
         """
         handler: Handler = self.handler
         state, differs = self._state(held), self._state(held_batched)
@@ -347,7 +347,7 @@ class _OfRule(Filter):
     Attributes:
         sites: The log calls of the function, whose logs are taken from the function, for each batch element.
         refuses: Whether other logs are refused, since batch elements differ in what becomes of them.
-        selection: Which logs are refused.
+        selection: The logs that are refused.
         takes_whole: Whether logs of the whole batch, which have no batch axis, are left all the same.
         refuses_tapped: Whether logs on their way to a tap are refused as well.
     """
@@ -381,7 +381,7 @@ class _OfRule(Filter):
 
 # custom_vmap: args -> outs  becomes  (state, args) -> (outs, results)
 # Batch elements may differ in the state, and in their logs by it: then each element's logs are those of the function,
-# and of the rule come the outputs. A state that the function cannot change stays outside.
+# and the outputs come from the rule. A state that the function cannot change stays outside.
 @rule(_compat.custom_vmap_p)
 def custom_vmap(
     handler: Handler, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]

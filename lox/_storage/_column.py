@@ -17,8 +17,8 @@ import numpy as np
 from lox._exceptions import StorageError
 
 COUNT_AT, COUNT_BYTES = 64, 24
-"""Where the header has the number of entries: within one line of a processor's cache, and its last eight digits in one
-word, so that who reads the file while it is written sees one number or the next one."""
+"""Place of the number of entries in the header: within one line of a processor's cache, and its last eight digits in
+one word, so that a reader sees one number or the next one while the file is written."""
 
 READ_AT_ONCE = 2**16 if sys.version_info >= (3, 13) else 2**20
 """The bytes of the largest array that is read at once. Larger ones are mapped."""
@@ -34,8 +34,8 @@ class Column:
         path: Its file.
         dtype: The dtype on disk.
         shape: The shape of one entry.
-        count: How many entries there are.
-        problem: Why there are fewer than there should be, where the file is damaged; else the empty text.
+        count: The number of entries.
+        problem: The reason why entries are missing, where the file is damaged; else the empty text.
     """
 
     __slots__ = ("path", "dtype", "shape", "count", "problem", "_header", "_start", "_entry", "_file")
@@ -57,7 +57,7 @@ class Column:
 
     @classmethod
     def find(cls, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> Column:
-        """A column that should be there, with those of its entries that are."""
+        """Find a column that should exist, with those of its entries that do."""
         column = cls(path, dtype, shape)
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):  # Opening a pipe would wait for someone to write into it.
@@ -74,7 +74,7 @@ class Column:
         """The entries that were found, as an array that cannot be written to.
 
         Raises:
-            StorageError: They are there no more.
+            StorageError: They are gone.
         """
         size, whole, start = self.count * self._entry, (self.count, *self.shape), self._start
         if not size:
@@ -90,12 +90,12 @@ class Column:
             raise StorageError(f"{self.path} is damaged: it changed while it was read ({error}).") from error
 
     def append(self, entries: np.ndarray, files: OpenFiles, tells: bool = True) -> None:
-        """Adds entries, of shape `(n, *shape)`. Their data is written first, and how many there are after it.
+        """Adds entries, of shape `(n, *shape)`. Their data is written first, and their number after it.
 
         Args:
             entries: The entries.
-            files: Where its file is kept open.
-            tells: Whether the file says now how many there are.
+            files: The pool of open files.
+            tells: Whether the file says now how many it has.
         """
         data = np.ascontiguousarray(entries, self.dtype)
         size = data.nbytes
@@ -106,11 +106,11 @@ class Column:
             self.tell(files)
 
     def tell(self, files: OpenFiles) -> None:
-        """Has the file say how many entries there are."""
+        """Writes the number of entries to the file."""
         _write(files.of(self), b"%24d" % self.count, COUNT_BYTES, COUNT_AT)
 
     def sync(self, files: OpenFiles) -> None:
-        """Has what was written on the disk."""
+        """Flushes what was written to the disk."""
         os.fsync(files.of(self))
 
     def check(self) -> None:
@@ -140,7 +140,7 @@ class Column:
         """Finds how many entries a file has.
 
         Raises:
-            ValueError: It has not what it should have.
+            ValueError: Its content is not as expected.
         """
         end = COUNT_AT + COUNT_BYTES
         found = file.read(len(self._header))
@@ -194,7 +194,7 @@ class OpenFiles:
 
 
 def sync(path: Path) -> None:
-    """Has a file, or the names in a directory, on the disk."""
+    """Flushes a file, or the names in a directory, to the disk."""
     with contextlib.suppress(PermissionError):  # Windows opens no directory.
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -14,7 +14,7 @@ def name_of(dtype: np.dtype, impl: str | None) -> str:
 
 
 def can_be_stored(dtype: np.dtype) -> bool:
-    """Whether there are files of a dtype."""
+    """Say whether files can have a dtype."""
     return _is_of_bits(dtype) or dtype.kind in "biufc"
 
 
@@ -36,13 +36,13 @@ def as_stored(array: np.ndarray) -> np.ndarray:
 
 
 def from_stored(array: np.ndarray, name: str) -> np.ndarray:
-    """What was stored as an array of this dtype."""
+    """Return a stored array as one of this dtype."""
     impl = _impl(name)
     return array.view(jnp.dtype(name)) if impl is None else key_data(array, impl)
 
 
 def _is_of_bits(dtype: np.dtype) -> bool:
-    """Whether a dtype is not NumPy's own, so that files have its bits as integers of the same size."""
+    """Say whether a dtype is not NumPy's own, so that files have its bits as integers of the same size."""
     return dtype.isbuiltin == 2
 
 

@@ -1,4 +1,4 @@
-"""Which columns a table has."""
+"""The arrays of a table, and the files that hold them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Part:
     """One array of a timeline.
 
     Attributes:
-        kind: What it is.
+        kind: Its role: "value", "step" or "mask".
         name: The key, or the name of the counter.
         dtype: The name of the dtype, as `name_of` makes it.
         shape: The shape of one entry.
@@ -56,16 +56,16 @@ class Part:
         return (timeline.values if self.kind == "value" else timeline.steps)[self.name]
 
     def to_json(self) -> list[Any]:
-        """What the manifest says of it."""
+        """Return its entry in the manifest."""
         found: list[Any] = [self.kind, self.name, self.dtype, self.shape]
         return found if self.distribution is None else [*found, as_json(self.distribution)]
 
     @classmethod
     def from_json(cls, found: Any) -> Part:
-        """What the manifest says of it.
+        """Read its entry in the manifest.
 
         Raises:
-            KeyError: It is none.
+            KeyError: It is no such entry.
             TypeError: As well.
             ValueError: As well.
         """
@@ -80,7 +80,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """What is in one file of a table: an array, or several of one dtype and shape, side by side.
+    """The content of one file of a table: an array, or several of one dtype and shape, side by side.
 
     Attributes:
         name: The name of the file.
@@ -102,12 +102,12 @@ class File:
         return shape if len(self.parts) == 1 else (len(self.parts), *shape)
 
     def entries(self, timeline: Timeline) -> np.ndarray:
-        """What is in it of a timeline."""
+        """Return its entries for a timeline."""
         arrays = [as_stored(np.asarray(part.of(timeline))) for part in self.parts]
         return arrays[0] if len(arrays) == 1 else np.stack(arrays, 1)
 
     def arrays(self, entries: np.ndarray) -> Iterator[tuple[Part, np.ndarray]]:
-        """The arrays that are in it."""
+        """Yield its arrays, from its entries."""
         for place, part in enumerate(self.parts):
             yield part, from_stored(entries if len(self.parts) == 1 else entries[:, place], part.dtype)
 
@@ -124,7 +124,7 @@ class Layout:
 
     @classmethod
     def of(cls, timeline: Timeline) -> Layout:
-        """That of the events of a timeline, of arrays of NumPy.
+        """Make the layout of the events of a timeline, of arrays of NumPy.
 
         Raises:
             LogDataError: There are no files of the dtype of a key, or of a counter.
@@ -137,7 +137,7 @@ class Layout:
         )
 
     def fits(self, timeline: Timeline) -> bool:
-        """Whether it is that of the events of a timeline. It looks at the arrays only, which `of` does not."""
+        """Say whether it is the layout of a timeline's events. It looks at the arrays only, unlike `of`."""
         steps, mask, values = self._dtypes
         if len(values) != len(timeline.values) or len(steps) != len(timeline.steps):
             return False
@@ -152,7 +152,7 @@ class Layout:
 
     @functools.cached_property
     def _dtypes(self) -> tuple[Any, ...]:
-        """What `fits` compares: names, dtypes and shapes of counters and of values, and the shape of the mask."""
+        """Types that `fits` compares: names, dtypes and shapes of counters and of values, and the shape of the mask."""
         steps, values = (
             [(part.name, _native(part), part.shape) for part in self.parts if part.kind == kind]
             for kind in ("step", "value")
@@ -171,12 +171,12 @@ class Layout:
 
     @property
     def without_mask(self) -> Layout:
-        """That of such events where all happened."""
+        """The layout of such events where all happened."""
         return Layout(tuple(part for part in self.parts if part.kind != "mask"))
 
     @functools.cached_property
     def files(self) -> tuple[File, ...]:
-        """What is in its files."""
+        """Its files, each with its arrays."""
         alike: dict[Any, list[Part]] = {}
         for part in self.parts:
             dtype = stored_dtype(part.dtype)
@@ -191,7 +191,7 @@ class Layout:
         )
 
     def timeline(self, entries: Mapping[str, np.ndarray]) -> Timeline:
-        """The events of what is in its files, by their names."""
+        """The events in the entries of its files, by their names."""
         found = dict(pair for file in self.files for pair in file.arrays(entries[file.name]))
         of: dict[str, dict[str, Any]] = {"step": {}, "mask": {}, "value": {}}
         for part in self.parts:
@@ -200,15 +200,15 @@ class Layout:
         return Timeline(of["value"], of["step"], of["mask"].get(""), distributions=made)
 
     def to_json(self) -> list[Any]:
-        """What the manifest says of it."""
+        """Return its entry in the manifest."""
         return [part.to_json() for part in self.parts]
 
     @classmethod
     def from_json(cls, found: Any) -> Layout:
-        """What the manifest says of it.
+        """Read its entry in the manifest.
 
         Raises:
-            KeyError: It is none.
+            KeyError: It is no such entry.
             TypeError: As well.
             ValueError: As well.
         """
@@ -248,7 +248,7 @@ def _name(found: tuple[Any, ...]) -> str:
 
 
 def storable(logs: logdict) -> tuple[list[tuple[Layout, Timeline]], list[LogDataError]]:
-    """What can be saved of logs, in as few tables as can be, and why the rest cannot be saved."""
+    """Return the logs that can be saved, in as few tables as can be, and errors for the others."""
     found, errors = [], []
     for timeline in merged(logs._timelines):
         try:

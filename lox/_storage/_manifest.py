@@ -1,4 +1,4 @@
-"""What a run says of itself."""
+"""The manifest, in which a run describes itself."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a directory has the manifest of a run, which may be damaged, and not that of something else."""
+    """Say whether a directory has the manifest of a run, which may be damaged, and not that of something else."""
     try:
         return _is_of_lox(json.loads(_text(path))) or any(path.glob("table-*"))
     except FileNotFoundError:
@@ -57,7 +57,7 @@ def is_run(path: Path) -> bool:
 
 
 def was_cut_off(path: Path) -> bool:
-    """Whether the manifest of a run, in which no byte is 0, did not get to the disk before the power went."""
+    """Say whether a power failure cut off the manifest of a run. No byte of a whole one is 0."""
     try:
         text = _text(path)
     except OSError:
@@ -89,7 +89,7 @@ def write_manifest(path: Path, manifest: Mapping[str, Any], durable: bool = Fals
 
 
 def digest(tables: Any) -> str:
-    """What tells tables from others."""
+    """Return a hash that tells tables from others."""
     return hashlib.sha256(json.dumps(tables).encode()).hexdigest()[:16]
 
 
@@ -103,7 +103,7 @@ def new_manifest(key: Sequence[int], about: Mapping[str, Any]) -> dict[str, Any]
 
     Args:
         key: The words of its PRNG key.
-        about: What else to say of it, by name.
+        about: Further entries, by name.
     """
     return {
         "format": FORMAT,

@@ -1,4 +1,4 @@
-"""When a run was made, by which command, and from which commit."""
+"""The origin of a run: its time, command and commit."""
 
 from __future__ import annotations
 

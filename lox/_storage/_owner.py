@@ -1,4 +1,4 @@
-"""Which process writes a run."""
+"""The process that writes a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Claim:
 
     Args:
         path: The directory of the run.
-        warn: Takes what to say where a claim of a process on another machine is taken over. Without it, such a claim
+        warn: Takes a message when a claim of a process on another machine is taken over. Without it, such a claim
             counts.
 
     Raises:
@@ -34,7 +34,7 @@ class Claim:
 
     def __init__(self, path: Path, warn: Callable[[str], None] | None = None):
         self._file, self._process = path / OWNER, os.getpid()
-        self._name = str(self._file)  # Which the system is asked for at every event.
+        self._name = str(self._file)  # The system is asked for it at every event.
         self._says: dict[str, Any] = {
             "process": self._process,
             "started": _started(self._process),
@@ -116,12 +116,12 @@ def _owner(path: Path) -> dict[str, Any] | None:
 
 
 def _identity(found: os.stat_result) -> Any:
-    """What tells a file from others of its name. Numbers of files are used again, but not at the same time."""
+    """Identify a file among those of its name. Numbers of files are used again, but not at the same time."""
     return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def _started(process: int) -> str | None:
-    """When a process of this machine started, in a unit of its own, where the system says so."""
+    """Return the start time of a process of this machine, in a unit of its own, if the system has it."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -129,7 +129,7 @@ def _started(process: int) -> str | None:
 
 
 def _boot() -> str | None:
-    """What tells this start of the machine from others, where the system says so."""
+    """Identify this start of the machine, where the system says so."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -24,9 +24,8 @@ def load(path: str | Path, *, stack: bool = False, damaged: Literal["raise", "pr
         stack: Whether the runs become one `lox.logdict`, laid out as under `spool(vmap(f))`: an axis of runs, in the
             order of `load_config`, follows that of events. Events that a run has not got are masked out, with NaN or 0
             in their place; those of a key count from the first that each run has.
-        damaged: What becomes of runs whose files are damaged, by a power failure or by hand: "raise" an error, or read
-            the "prefix" of the events of each key before the first that is not whole. Bytes that are others than were
-            written are not noticed.
+        damaged: What to do with runs whose files are damaged, by a power failure or by hand: "raise" an error, or read
+            the "prefix" of the events of each key before the first that is not whole. Changed bytes are not noticed.
 
     Returns:
         The `lox.logdict` of a run; or a mapping from the names of runs to such; or, with `stack`, one that holds all
@@ -42,7 +41,7 @@ def load(path: str | Path, *, stack: bool = False, damaged: Literal["raise", "pr
         StructureError: The runs to be stacked differ in the shape, dtype or counters of a key. A `ValueError`.
 
     Warns:
-        StorageWarning: With ``damaged="prefix"``: what is damaged, of each run that is.
+        StorageWarning: With ``damaged="prefix"``: says what is damaged, for each damaged run.
 
     >>> import pathlib, tempfile
     >>> import jax.numpy as jnp
@@ -63,14 +62,14 @@ def load(path: str | Path, *, stack: bool = False, damaged: Literal["raise", "pr
 
 
 def load_config(path: str | Path) -> dict[str, Any]:
-    """Reads what describes saved runs: the keywords of `logger.init`, or of `lox.save`.
+    """Reads the config of saved runs: the keywords of `logger.init`, or of `lox.save`.
 
     Args:
         path: The directory of a run, or one with runs in it.
 
     Returns:
-        What describes the run; or a mapping from the names of runs to that, as `lox.load` has of logs. Values are
-        numbers, text and lists, nested ones of a logger by names such as "model/width"; what is none of these, as text.
+        The config of the run; or a mapping from the names of runs to configs, as `lox.load` has of logs. Values are
+        numbers, text and lists, nested ones of a logger by names such as "model/width"; all others become text.
 
     Raises:
         StorageError: There are no logs, or they are damaged. An `OSError`.
@@ -87,7 +86,7 @@ def load_config(path: str | Path) -> dict[str, Any]:
 
 
 def runs(path: str | Path) -> dict[str, Path]:
-    """The runs in a directory, by name; the directory itself when it is one. What was taken back of a run is none.
+    """The runs in a directory, by name; the directory itself when it is one. Events that were taken back are none.
 
     Raises:
         StorageError: There is no such directory.
@@ -129,7 +128,7 @@ def _some(path: str | Path) -> dict[str, Path]:
 
 
 def _of_runs(path: str | Path, read: Callable[[Path], Any]) -> Any:
-    """What is read of the run that is there, or of each run in it by name."""
+    """Read the run in a directory, or each run below it, by name."""
     found = _some(path)
     if [*found.values()] == [Path(path)]:
         return read(Path(path))
@@ -190,7 +189,7 @@ def _rows(tables: list[Table]) -> list[Rows]:
     """
     rows = [table.look() for table in tables]
     last = max((each.last_number for each in rows), default=0)
-    if last:  # Whatever came before the row with this number is there by now.
+    if last:  # All rows before the one with this number are written by now.
         rows = [table.look() for table in tables]
     known = {number for each in rows for number in each.all_numbers}
     for group in _sharing(rows):

@@ -52,7 +52,7 @@ def stacked(runs: Mapping[str, logdict]) -> logdict:
 
 @dataclasses.dataclass(frozen=True)
 class _Layout:
-    """What runs must agree on in a key. The batch axes are those of its mask, where a run has one."""
+    """The properties of a key that runs must agree on. The batch axes are those of its mask, where a run has one."""
 
     dtype: str
     impl: str | None
@@ -93,7 +93,7 @@ def _layout(runs: Mapping[str, logdict], key: str) -> _Layout:
 
 
 def _side_by_side(arrays: Sequence[np.ndarray | None], count: int) -> np.ndarray:
-    """Arrays as lanes of one that is blank where they have no entry."""
+    """Arrays side by side in one that is blank where they have no entry."""
     like = next(array for array in arrays if array is not None)
     blank = np.nan if dtypes.issubdtype(like.dtype, np.inexact) else 0
     lanes = np.full((count, len(arrays), *like.shape[1:]), blank, like.dtype)

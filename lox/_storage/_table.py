@@ -32,14 +32,14 @@ ENTRY = np.dtype(np.int64), (2,)
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Where a table is, and what is in it.
+    """A table: its place and its content.
 
     Attributes:
         folder: Its directory.
         layout: Its arrays.
         number: The number of its first rows.
-        dropped: How many events a bounded buffer dropped, in lists; None when there was no bound.
-        rows: How many rows it keeps, when it was found damaged by a run that then went on; else None.
+        dropped: Number of events that a bounded buffer dropped, in lists; None when there was no bound.
+        rows: Number of rows that it keeps, when it was found damaged by a run that then went on; else None.
     """
 
     folder: Path
@@ -71,7 +71,7 @@ class Table:
         return table
 
     def sync(self) -> None:
-        """Has it on the disk, with its name."""
+        """Flushes it to the disk, with its name."""
         for place in (*self.folder.iterdir(), self.folder, self.folder.parent):
             sync(place)
 
@@ -80,24 +80,24 @@ class Table:
         return dataclasses.replace(self, folder=move(self.folder, run, "table-", start))
 
     def look(self) -> Rows:
-        """What is there of it."""
+        """Return the rows that it has now."""
         order = Column.find(self.folder / ORDER, *ENTRY)  # First: rows that are in it are there by then.
         files = self.layout.files
         columns = {file.name: Column.find(self.folder / file.name, file.dtype, file.shape) for file in files}
         return Rows(self, columns, order)
 
     def to_json(self) -> dict[str, Any]:
-        """What the manifest says of it."""
+        """Return its entry in the manifest."""
         found = {"folder": self.folder.name, "number": self.number, "arrays": self.layout.to_json()}
         more = {"dropped": self.dropped, "rows": self.rows}
         return found | {name: value for name, value in more.items() if value is not None}
 
     @classmethod
     def from_json(cls, run: Path, found: Mapping[str, Any]) -> Table:
-        """What the manifest of a run says of it.
+        """Read its entry in the manifest of a run.
 
         Raises:
-            KeyError: It is none.
+            KeyError: It is no such entry.
             TypeError: As well.
             ValueError: As well.
         """
@@ -122,9 +122,9 @@ class Rows:
         table: The table.
         columns: Its columns, by the names of their files.
         order: The column of their numbers.
-        entries: What is in it, shape `(entries, 2)`.
-        count: How many there are of which all arrays are whole.
-        problem: What is damaged, or the empty text.
+        entries: Its entries, shape `(entries, 2)`.
+        count: Number of rows whose arrays are all whole.
+        problem: The damage, or the empty text.
     """
 
     def __init__(self, table: Table, columns: dict[str, Column], order: Column):
@@ -198,13 +198,13 @@ class Appender:
 
     Args:
         table: The table.
-        files: Where its files are kept open.
-        durable: Whether rows are there for readers when they are on the disk, which is when `sync` returns.
+        files: The pool of open files.
+        durable: Whether readers see rows only when they are on the disk, which is when `sync` returns.
 
     Attributes:
         table: The table.
-        sharing: The others of the run that have one of its keys.
-        is_latest: Whether no other of them got rows after it did.
+        sharing: The appenders of other tables of the run that have one of its keys.
+        is_latest: Whether none of them got rows after it did.
 
     Raises:
         StorageError: It is damaged.
@@ -226,7 +226,7 @@ class Appender:
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self._columns[0][1].count
 
     @property
@@ -256,7 +256,7 @@ class Appender:
 
     @property
     def is_numbered(self) -> bool:
-        """Whether its rows are in entries of numbers."""
+        """True if its rows are in entries of numbers."""
         return bool(self._order.count or self._unsaid)
 
     def number(self, entries: Iterable[tuple[int, int]]) -> None:
@@ -270,12 +270,12 @@ class Appender:
             self._say_numbers()
 
     def share(self) -> None:
-        """Has its rows numbered, since another table has one of its keys."""
+        """Numbers its rows, since another table has one of its keys."""
         if not self.is_numbered:
             self.number([(self.count, self._number)])
 
     def _say_numbers(self) -> None:
-        """Writes the entries that are new. The first one may be the last one that is there, with more rows."""
+        """Writes the new entries. The first one may be the last one in the file, with more rows."""
         unsaid, self._unsaid = self._unsaid, []
         there = self._order.count
         if unsaid and unsaid[0][1] == self._said:
@@ -289,7 +289,7 @@ class Appender:
             self._said = unsaid[-1][1]
 
     def sync(self) -> None:
-        """Has the rows on the disk, if they are durable."""
+        """Flushes the rows to the disk, if they are durable."""
         if self._durable:
             columns = [column for _, column in self._columns]
             for act in (Column.sync, Column.tell, Column.sync):  # A row is whole before it is said to be there.
@@ -308,7 +308,7 @@ class Appender:
             column.check()
 
     def _cut(self, count: int) -> None:
-        """Has further rows overwritten, of which not all arrays were written."""
+        """Has later rows overwritten, since not all of their arrays were written."""
         for _, column in self._columns:
             column.count = count
 
@@ -321,13 +321,13 @@ def move(folder: Path, run: Path, prefix: str, start: int) -> Path:
             os.rename(folder, place)
             return place
         if not place.exists():
-            os.rename(folder, place)  # Which says why it cannot be done.
+            os.rename(folder, place)  # The error says why it cannot be done.
     raise AssertionError("unreachable")
 
 
 @contextlib.contextmanager
 def scratch(run: Path) -> Iterator[Path]:
-    """A directory in that of a run, in which no reader looks, and of which nothing is left."""
+    """Make a directory in that of a run, in which no reader looks, and remove it afterwards."""
     folder = run / f".{uuid.uuid4().hex}"
     folder.mkdir()
     try:
@@ -337,7 +337,7 @@ def scratch(run: Path) -> Iterator[Path]:
 
 
 def remove_scratch(run: Path) -> None:
-    """Removes what a process left that was killed while it had such a directory."""
+    """Removes such directories of processes that were killed."""
     for folder in run.glob(".*"):
         if re.fullmatch(r"\.[0-9a-f]{32}", folder.name):
             shutil.rmtree(folder, ignore_errors=True)

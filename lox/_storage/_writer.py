@@ -24,7 +24,7 @@ from lox._storage._table import Appender, Table, remove_scratch, scratch, tables
 from lox._timeline import Timeline
 
 CHECK_AFTER = 0.1
-"""How many seconds pass at least until files are looked for again, which costs as much as an event."""
+"""Least number of seconds between checks that files exist, each of which costs as much as an event."""
 
 
 class RunWriter:
@@ -33,16 +33,16 @@ class RunWriter:
     Args:
         path: The directory of the run. It is made, or continued.
         key: The words of the PRNG key that the run is of.
-        config: What describes it.
-        identity: What tells it from other runs.
-        about: What else the manifest of a new run says of it, by name.
-        warn: Takes what to say where the run has another config, is damaged, or was claimed by a process on another
-            machine. Of that one nobody here can tell whether it lives, and without this its claim counts.
-        files: Where files are kept open.
+        config: The config of the run.
+        identity: Text that tells it from other runs.
+        about: Further entries of the manifest of a new run, by name.
+        warn: Takes a message when the run has another config, is damaged, or was claimed by a process on another
+            machine. It is not known whether that process lives, and without `warn` its claim counts.
+        files: The pool of open files.
         durable: Whether `sync` returns when all is on the disk.
 
     Attributes:
-        is_new: Whether the run was not there.
+        is_new: Whether the run did not exist before.
 
     Raises:
         StorageError: The run is another one; another process writes it; or the directory is no run.
@@ -129,7 +129,7 @@ class RunWriter:
         raise_first(errors)
 
     def _place(self, layout: Layout) -> Appender:
-        """The table for events like these, which is made if it is not there."""
+        """The table for events like these, which is made if there is none."""
         if layout not in self._appenders:
             with scratch(self.path) as folder:
                 shares = not (layout.keys.isdisjoint(self._of_key) and layout.keys.isdisjoint(self._kept))
@@ -181,7 +181,7 @@ class RunWriter:
         return appender
 
     def _open_all(self, say: Callable[[str], None]) -> None:
-        """Opens the tables that are there. One that is damaged keeps the rows that are whole, and gets no others."""
+        """Opens the tables of the run. One that is damaged keeps the rows that are whole, and gets no others."""
         self._files.close(column for appender in self._appenders.values() for column in appender.columns)
         self._appenders, self._of_key, self._written, self._last = {}, {}, {}, None
         rows = [table.look() for table in self._tables]
@@ -201,7 +201,7 @@ class RunWriter:
                 self._open(table)
 
     def sync(self) -> None:
-        """Has what was written on the disk, if that was asked for; and checks now and then that it is in the run.
+        """Flushes what was written to the disk, if that was asked for; and checks now and then that its files exist.
 
         Raises:
             StorageError: Files were removed meanwhile.
@@ -214,7 +214,7 @@ class RunWriter:
             self._check_written()
 
     def _check_written(self) -> None:
-        """Checks that the files are there to which rows were written since the last time."""
+        """Checks that the files exist to which rows were written since the last check."""
         written, self._written, self._checked = self._written, {}, time.monotonic()
         each(Appender.check, written)
 
@@ -239,7 +239,7 @@ class RunWriter:
 
         Args:
             step: The first that is taken.
-            say: Takes what to say of a table that was damaged meanwhile.
+            say: Takes a message about a table that was damaged meanwhile.
 
         Returns:
             The keys with events that have no such counter, which stay.

@@ -53,7 +53,7 @@ def function(text: str) -> str:
 
 
 def axes(text: str) -> tuple[str, tuple[str | None, ...]]:
-    """What the axes of an array mean, as in ``obs=time,batch,_``, where the last one has no name."""
+    """Parse the names of the axes of an array, as in ``obs=time,batch,_``, where the last one has no name."""
     name, equals, labels = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"must be as in obs=time,batch,_, got {text!r}")

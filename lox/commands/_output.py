@@ -1,4 +1,4 @@
-"""What commands print: tables for people on a terminal, and lines of tab-separated fields for other programs."""
+"""The output of commands: tables for people on a terminal, and lines of tab-separated fields for other programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lox._text import aligned, encodable, visible
 
 
 class Failure(Exception):
-    """Why a command could not do its work, in words for its user."""
+    """The reason why a command could not do its work, in words for its user."""
 
 
 def complain(message: str) -> None:
@@ -18,7 +18,7 @@ def complain(message: str) -> None:
 
 
 def on_terminal() -> bool:
-    """Whether the output goes to a terminal, and not to another program."""
+    """Say whether the output goes to a terminal, and not to another program."""
     return sys.stdout.isatty()
 
 

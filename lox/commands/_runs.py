@@ -47,7 +47,7 @@ class Runs:
 
     @property
     def exit_code(self) -> int:
-        """That of a command that has done what it could."""
+        """The exit code of a command that has done what it could."""
         return 1 if self.failed else 0
 
 

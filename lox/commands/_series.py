@@ -20,7 +20,7 @@ class Series:
     """The events of a key that happened, one number each.
 
     Attributes:
-        counter: What they are numbered by: "step", or "event" where no step was logged.
+        counter: The counter that numbers them: "step", or "event" where no step was logged.
         steps: The steps, or the numbers of the events.
         values: The numbers: of an array the mean, over batch elements as well; of quantiles, and of those that are
             estimated of a histogram, the one nearest to the median; of complex ones the absolute value; NaN where there
@@ -49,7 +49,7 @@ class Series:
 
     @property
     def not_finite(self) -> int:
-        """How many of the numbers are not finite."""
+        """The number of values that are not finite."""
         return 0 if self.values is None else int((~np.isfinite(self.values)).sum())
 
 
@@ -91,7 +91,7 @@ def last(logs: logdict, key: str) -> Series:
 
 
 def count(logs: logdict, key: str) -> int:
-    """How many events of a key happened."""
+    """Count the events of a key that happened."""
     return int(_in_some_lane(logs.mask[key]).sum()) if key in logs.mask else len(logs[key])
 
 

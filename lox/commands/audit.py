@@ -32,17 +32,17 @@ from lox.commands._output import Failure, complain
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """What is asked of the reports; what is None is as pyproject.toml says.
+    """The options of the reports; one that is None is as pyproject.toml says.
 
     Attributes:
         select: The codes or beginnings of codes that are reported.
-        ignore: Those that are not.
+        ignore: The codes that are not.
         fail_on: The severity from which on a finding makes the exit code 1.
-        format: How reports are written.
-        detail: How detailed the data flow of a full report is.
+        format: The format of reports.
+        detail: The level of detail of the data flow of a full report.
         output: The file to write to; None for the standard output.
-        baseline: A file that says what is known already.
-        write_baseline: The file to write this to.
+        baseline: A file with the findings that are known already.
+        write_baseline: The file to write such findings to.
     """
 
     select: Sequence[str] | None = None
@@ -84,7 +84,7 @@ def audit(
 
     Args:
         function: The function as ``package.module:name``.
-        factory: What makes its arguments, likewise; without one, it is called without arguments.
+        factory: The function that makes its arguments, likewise; without one, it is called without arguments.
         axes: As for `lox.audit`.
         differentiate: As for `lox.audit`.
         choices: What is reported, and how.

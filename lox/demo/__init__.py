@@ -1,7 +1,6 @@
-"""What ``lox demo`` runs: several networks learn to read digits in one jitted program, and lox tells how it went.
+"""The program of ``lox demo``: several networks learn to read digits in one jitted program, and log how it goes.
 
-`training` is plain JAX with log calls where the values are; `report` draws logs. This module decides what becomes of
-the logs.
+`training` is plain JAX with log calls where the values are; `report` draws logs. This module collects them.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ def run(steps: int, seeds: int, out: Path) -> None:
     """Trains `seeds` networks for `steps` steps, prints what was logged and plots it.
 
     Args:
-        steps: How many updates each network makes.
-        seeds: How many networks are trained side by side.
+        steps: Number of updates of each network.
+        seeds: Number of networks that are trained side by side.
         out: The PNG file that the plot is written to.
 
     Raises:

@@ -30,7 +30,7 @@ class Digits(NamedTuple):
 
 
 class State(NamedTuple):
-    """What one update makes of the one before."""
+    """The state that an update takes and returns."""
 
     params: Params
     opt_state: optax.OptState
@@ -73,7 +73,7 @@ def loss_fn(params: Params, digits: Digits, step: jax.Array, prefix: str) -> jax
 
 
 def histogram(weights: jax.Array) -> jax.Array:
-    """How many weights lie in each bin, of shape (HISTOGRAM_BINS,)."""
+    """Count the weights in each bin, of shape (HISTOGRAM_BINS,)."""
     counts, _ = jnp.histogram(weights, bins=HISTOGRAM_BINS, range=HISTOGRAM_RANGE)
     return counts
 
@@ -89,7 +89,7 @@ def train(key: jax.Array, train_set: Digits, test_set: Digits, steps: int) -> Pa
         updates, opt_state = OPTIMIZER.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
 
-        # Evaluated for its logs only: where nobody listens, the compiler removes it as dead code.
+        # Evaluated for its logs only: without a handler, the compiler removes it as dead code.
         loss_fn(params, test_set, step, "test/")
         norms = {layer: optax.tree.norm(grad) for layer, grad in grads.items()}
         lox.log({"grad_norm": norms}, tags=["gradient"], step=step)

@@ -1,4 +1,4 @@
-"""Where logs go: loggers keep the logs of each run apart, and write them on threads of their own."""
+"""Destinations of logs: loggers keep the logs of each run apart, and write them on threads of their own."""
 
 from lox.loggers._console import ConsoleLogger as ConsoleLogger
 from lox.loggers._logger import Logger as Logger

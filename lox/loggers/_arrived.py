@@ -19,10 +19,10 @@ SEVERAL_OF_ONE = (
 
 
 class Arrived(NamedTuple):
-    """Where logs come from.
+    """The origin of logs.
 
     Attributes:
-        devices: On how many devices their program is; 0 when they come from none.
+        devices: The number of devices of their program; 0 when they come from none.
         axis: The axis of shards; 0 when there is none.
         shard: The number of the shard, where each has runs of its own.
         differs: Whether other shards may have other logs.
@@ -35,7 +35,7 @@ class Arrived(NamedTuple):
 
 
 def arrived(logs: logdict) -> Arrived:
-    """Where logs with labels come from."""
+    """Return the origin of logs with labels."""
     devices, place = _label(logs, DEVICES), _label(logs, SHARDED)
     if place is None:
         return Arrived(devices or 0)

@@ -16,7 +16,7 @@ from lox._exceptions import StorageError
 from lox._storage import MANIFEST, put
 
 TRIES = 100
-"""How often a card is tried to be made while other programs make and remove directories."""
+"""Number of attempts to make a card while other programs make and remove directories."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Damaged:
     Attributes:
         name: The name of the experiment.
         time: When the card was written, in nanoseconds since 1970.
-        where: Where it is.
-        why: What is wrong with it.
+        where: Its place.
+        why: The reason why it cannot be read.
     """
 
     name: str

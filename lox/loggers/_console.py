@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from rich.progress import Task
 
 HELD = 4096
-"""How many deliveries are held at most before they are taken in together."""
+"""Largest number of deliveries that are kept before they are processed together."""
 
 ON_A_LINE = 8
-"""How many keys a line of text shows."""
+"""Number of keys that a line of text shows."""
 
 
 class ConsoleLogger(Logger):
@@ -49,7 +49,7 @@ class ConsoleLogger(Logger):
         progress: For counters, such as ``{"step": 10_000}``, how many steps there are to do: each gets a bar, with the
             time it took, the time that is left and the steps a second. Of several runs, it is the mean. A counter that
             goes beyond its total leaves the bar full, with the last step beside it.
-        seconds: How many seconds pass between two lines of text.
+        seconds: Number of seconds between two lines of text.
         console: Where to show it; by default, rich's own.
         **options: As for `Logger`.
 
@@ -202,7 +202,7 @@ class ConsoleLogger(Logger):
         return [f"{self.dropped:,} deliveries dropped"] if self.dropped else []
 
     def _digest(self) -> None:
-        """Takes in what was held: many small logs at a time cost a fraction of what they cost one by one."""
+        """Processes kept deliveries: many small logs at a time cost a fraction of what they cost one by one."""
         held, self._held = self._held, []
         parts: dict[tuple[str, str], list[logdict]] = {}
         for run, logs in held:

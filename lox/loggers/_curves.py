@@ -20,10 +20,10 @@ from lox.loggers._run import Run
 BatchAs = Literal["mean", "each", "histogram"]
 
 EVENT = ""
-"""The name of the counter that says, of events that others were left out of, which event of the run each one is."""
+"""The name of the counter with the number of each event in the run, for curves that leave events out."""
 
 MOST = 512
-"""How many batch elements of a key may have curves of their own."""
+"""Largest number of batch elements of a key with curves of their own."""
 
 
 def curves(

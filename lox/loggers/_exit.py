@@ -1,4 +1,4 @@
-"""What becomes of loggers that are open when their process ends."""
+"""Closing the loggers that are open when their process ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from lox import _channel
 
 GRACE = 1.0
-"""How many seconds loggers have to write what waits, when the user has interrupted the wait for them before."""
+"""Seconds that loggers have to write what waits, when the user has interrupted the wait for them before."""
 
 opened: weakref.WeakSet[Any] = weakref.WeakSet()
 """The loggers that are open."""

@@ -21,7 +21,7 @@ from lox.loggers._cards import Card, Cards, Damaged, Known
 
 LATEST = "latest"
 LONGEST = 100
-"""How many characters the name of an experiment has at most, without its number."""
+"""Largest number of characters in the name of an experiment, without its number."""
 NAMES = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_ .,=+@-]*[A-Za-z0-9_=+@-])?(?<!\.json)")
 """The names that each file system and service takes."""
 
@@ -36,7 +36,7 @@ class Experiment:
         from_step: The step from which it is continued; without it, from its end.
 
     Attributes:
-        owner: What to call the logger in messages.
+        owner: The name of the logger in messages.
 
     Raises:
         LogDataError: A name is no text, or the step no integer. A `TypeError`.
@@ -80,7 +80,7 @@ class Experiment:
 
     @property
     def is_resumed(self) -> bool:
-        """Whether it is continued."""
+        """True if it is continued."""
         return self._resume is not None
 
     def kept_by(self, *places: Cards) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong with the runs of a logger: said at once, and raised by the next flush."""
+"""Errors of the runs of a logger: warned of at once, and raised by the next flush."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lox import _channel
 from lox._exceptions import LoggerWarning
 
 LONGEST = 500
-"""How many characters of an error a warning has at most."""
+"""Largest number of characters of an error in a warning."""
 
 
 @dataclasses.dataclass
@@ -18,9 +18,9 @@ class Unstarted:
     """A run whose start failed.
 
     Attributes:
-        error: What it raised.
-        lost: How many of its events were not written since an error was raised last.
-        raised: How often errors had been raised to the program when it failed.
+        error: The error that it raised.
+        lost: Number of its events that were not written since an error was raised last.
+        raised: Number of times that errors had been raised to the program when it failed.
     """
 
     error: BaseException
@@ -42,7 +42,7 @@ class Unstarted:
 
 
 class Failures:
-    """What went wrong in one logger. Used on its thread."""
+    """The errors of one logger. Used on its thread."""
 
     def __init__(self) -> None:
         self._said: set[tuple[str, type[BaseException]]] = set()

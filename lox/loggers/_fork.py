@@ -1,4 +1,4 @@
-"""What becomes of loggers when their process forks.
+"""Loggers of a process that forks.
 
 A fork copies what is in memory and none of the threads. So it waits until the loggers have written what waits: then no
 sink is in the middle of something, no buffer holds what both processes would write, and it is known which runs have
@@ -20,12 +20,12 @@ from lox.loggers._run import Run
 from lox.loggers._worker import Worker
 
 LONGEST = 5.0
-"""How many seconds a fork waits at most until loggers have written what waits."""
+"""Largest number of seconds that a fork waits for loggers to write what waits."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Inherited:
-    """What a logger in a forked process has of its parent.
+    """The state that a logger in a forked process has of its parent.
 
     Attributes:
         runs: The names of the runs that the parent had begun, by their identities.
@@ -37,7 +37,7 @@ class Inherited:
 
     @classmethod
     def of(cls, before: Inherited | None, runs: Mapping[str, Run], is_whole: bool) -> Inherited:
-        """That of a logger with these runs, which may have been inherited before."""
+        """Make that of a logger with these runs, which may have inherited others `before`."""
         names = {identity: run.name for identity, run in runs.items()}
         return cls(names if before is None else {**before.runs, **names}, is_whole)
 

@@ -12,7 +12,7 @@ from lox._timeline import Timeline, merged
 T = TypeVar("T")
 
 Layout = Any
-"""What events must have in common to be in one array: keys, counters, dtypes, shapes and distributions."""
+"""The common properties of events in one array: keys, counters, dtypes, shapes and distributions."""
 
 
 def alike(items: Iterable[T], layout: Callable[[T], Any], keys: Callable[[T], set[Any]]) -> Iterator[list[list[T]]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 BINS = 64
-"""How many bins a histogram has, as in W&B and Trackio themselves."""
+"""Number of bins of a histogram, as in W&B and Trackio themselves."""
 
 
 def histogram(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How many numbers are in each of `BINS` bins of one width, from the smallest number to the largest.
+    """Count the numbers in each of `BINS` bins of one width, from the smallest number to the largest.
 
     Around numbers that are all equal, or too near to each other for so many bins, the bins are wider.
 

@@ -15,13 +15,13 @@ from lox._host_values import shortest
 from lox._storage import is_of_device
 
 DIGITS = 6
-"""How many hexadecimal digits of the identity a stored name has, unless two names are then equal."""
+"""Number of hexadecimal digits of the identity in a stored name, unless two names are then equal."""
 EXACT = decimal.Context(decimal.MAX_PREC, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)
 """The precision of decimals, whatever the program has set."""
 LONGEST = 80
-"""How many characters a stored name has at most, without these digits."""
+"""Largest number of characters in a stored name, without these digits."""
 LONGEST_TEXT = 16
-"""How many characters of a text in the config a stored name has at most."""
+"""Largest number of characters of a text of the config in a stored name."""
 
 
 def identity_of_title(title: str) -> str:

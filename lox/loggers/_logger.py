@@ -53,7 +53,7 @@ _continuing = threading.RLock()
 """Two threads that continue an experiment do so one after the other: the second takes it over from the first."""
 
 FROM_HERE = Arrived()
-"""Where arrays come from that this process has."""
+"""The origin of arrays that this process has."""
 
 
 class Logger(Writing):
@@ -74,7 +74,7 @@ class Logger(Writing):
         from_step: The step from which to continue: events whose counter `step` is this one or a later one, in any batch
             element, are taken back before the first new event of their run. A run without one keeps them. Without
             `from_step`, new events follow all others.
-        room: How many deliveries from programs may wait to be written.
+        room: Largest number of deliveries from programs that may wait to be written.
         overflow: What to do with one that finds no room: "wait", which makes the program wait as well, or "drop",
             which counts them in `dropped`.
         processes: Which of the processes that `jax.distributed` connects write: the "first", or "all", each what
@@ -158,7 +158,7 @@ class Logger(Writing):
 
         Args:
             key: A PRNG key, or a seed.
-            config: What describes the run: numbers, arrays, text, nested mappings of them; functions and classes by
+            config: Description of the run: numbers, arrays, text, nested mappings of them; functions and classes by
                 the names of their modules. Numbers of Python and NumPy keep their 64 bits, also in `jit`.
             name: A name for the run, which alone identifies it. Without it, the run is named by what describes it.
             notes: Text that is stored with the run and does not identify it.
@@ -246,7 +246,7 @@ class Logger(Writing):
 
         Args:
             run: The run, as `init` returns it.
-            logs: What `lox.spool` returned, of which the batch axes are those that the counters or the mask have as
+            logs: What `lox.spool` returned, whose batch axes are those that the counters or the mask have as
                 well; or a mapping from key to array-likes, as `lox.log` takes it, which is one event. Numbers get the
                 dtypes that JAX has for them, as in `lox.log`, so 64 bits become 32 unless jax_enable_x64 is set. An
                 event gets the prefix and the counters of the `lox.context` around.
@@ -290,7 +290,7 @@ class Logger(Writing):
             self._log_now(state, layout, arrays)
             return
         distributions = distributions_of(logs)
-        with ambient(None):  # Of logs that are there already, contexts say nothing.
+        with ambient(None):  # Contexts add nothing to logs that exist already.
             logs = with_counters(logs, counters)
             take = functools.partial(self._take_packed, distributions)
             strip(self._tapped(lambda: log(packed(logs)), state, {}, take))()
@@ -377,7 +377,7 @@ class Logger(Writing):
 
     @property
     def dropped(self) -> int:
-        """How many deliveries were dropped for want of room."""
+        """The number of deliveries that were dropped for want of room."""
         return self._worker.dropped
 
     def __reduce__(self) -> Any:
@@ -459,7 +459,7 @@ class Logger(Writing):
         return self._experiment.card(self._place)
 
     def _shares(self) -> bool:
-        """Whether other processes may write to the same runs."""
+        """Say whether other processes may write to the same runs."""
         return self._processes.shares()
 
     def _check_may_write_for(self, experiment: Experiment) -> None:
@@ -520,7 +520,7 @@ class Logger(Writing):
 
 
 def _described(parts: logdict, come_from: Arrived, static: Static) -> Description:
-    """What describes a run, from what arrived of it."""
+    """Make the description of a run from the logs that have it."""
     place = (0, int(np.argmax(next(iter(parts.mask.values()), 0)))) if come_from.axis else (0,)
     config = {key.removeprefix("config/"): value[place] for key, value in parts.items() if key.startswith("config/")}
     return Description.made(parts["words"][place], config, static)

@@ -132,7 +132,7 @@ class MultiLogger(Logger):
 
     @property
     def dropped(self) -> int:
-        """How many deliveries its loggers dropped for want of room."""
+        """The number of deliveries that its loggers dropped for want of room."""
         return sum(logger.dropped for logger in self.loggers)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Which of the processes that `jax.distributed` connects writes what arrives in them."""
+"""The processes that write logs, among those that `jax.distributed` connects."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def here() -> Here:
 
 
 class Processes:
-    """Says whether this process writes what arrived in it, and to a run of which name.
+    """Says whether this process writes what arrived in it, and under which name of a run.
 
     Args:
         word: The processes that write; None for the first one, and a warning where another leaves something out.
@@ -50,16 +50,16 @@ class Processes:
         self._warns = word is None
 
     def shares(self) -> bool:
-        """Whether other processes may write to the same run."""
+        """Say whether other processes may write to the same run."""
         return self._word == "all" and here().processes > 1
 
     def writes(self, logger: object, name: str, arrived: Arrived) -> bool:
-        """Whether this process writes logs that arrived in it.
+        """Say whether this process writes logs that arrived in it.
 
         Args:
             logger: The logger.
             name: The name of the run.
-            arrived: Where they come from.
+            arrived: Their origin.
 
         Raises:
             LogValueError: It does not, and the first process has not got them. A `ValueError`.

@@ -26,8 +26,8 @@ class Row:
         step: The counter `step`, or the number of the event.
         counted: Whether it is the counter.
         counters: The other counters, by name.
-        numbers: What was logged and is one number, by key.
-        arrays: What is finite in the arrays of another size, as `float64` of shape `(numbers,)`, by key; a key is
+        numbers: The logged values that are one number, by key.
+        arrays: The finite elements of arrays of another size, as `float64` of shape `(numbers,)`, by key; a key is
             absent when nothing is.
         images: The values that are images, as `image` makes them, by key.
         histograms: The counts of histograms and the edges of their bins, as `in_bins` makes them, by key; a key is
@@ -62,7 +62,7 @@ def rows(
         batch_as: As for `curves`. As a "histogram", values are arrays of the batch elements in which the event
             happened. Images have no curves.
         with_histograms: Whether the sink has histograms. Without them, they become estimates of quantiles.
-        most_bins: How many bins a histogram has at most.
+        most_bins: Largest number of bins of a histogram.
 
     Raises:
         LogDataError: A value is complex, or is no image where it should be, or has too many batch elements. All else
@@ -125,5 +125,5 @@ def _finite(value: np.ndarray) -> np.ndarray:
 
 
 def described(run: Run) -> dict[str, Any]:
-    """What describes a run, as numbers, lists and text."""
+    """Return the config of a run as numbers, lists and text."""
     return {name: plain(value) for name, value in run.config.items()}

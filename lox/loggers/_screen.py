@@ -1,4 +1,4 @@
-"""Where a console shows what changes: in place on a terminal and in a notebook, as lines in a file or pipe."""
+"""The changing display of a console: in place on a terminal and in a notebook, as lines in a file or pipe."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rich.padding import Padding
 from lox._text import encodable
 
 REFRESHES = 10
-"""How often a second what is shown in place is drawn again, at most."""
+"""Largest number of times that a part in place is drawn again in a second."""
 
 
 class Part(Protocol):
-    """What is shown."""
+    """A part of the display."""
 
     def table(self, height: int) -> RenderableType:
-        """As it is now, in about so many lines."""
+        """Return its current state, in about so many lines."""
 
     def line(self) -> str:
         """The same in one line."""
@@ -36,7 +36,7 @@ class Screen(Protocol):
         """Shows a part from now on."""
 
     def changed(self, part: Part) -> None:
-        """A part is not what it was."""
+        """Takes note that a part has changed."""
 
     def remove(self, part: Part) -> None:
         """Leaves a part as it is, and lets go of what it needed."""
@@ -116,7 +116,7 @@ class Notebook:
             handle.update(self._draw(part))
 
     def _draw(self, part: Part) -> Any:
-        return Padding(part.table(100), 0)  # Which IPython knows how to display, unlike a group.
+        return Padding(part.table(100), 0)  # IPython can display it, unlike a group.
 
 
 class Lines:
@@ -156,11 +156,11 @@ class Lines:
 
 
 _terminals: weakref.WeakValueDictionary[tuple[str, int], Terminal] = weakref.WeakValueDictionary()
-"""By the number of their device, or by the identity of their consoles, which they keep alive."""
+"""Terminals by the number of their device, or by the identity of their consoles, which they keep alive."""
 
 
 def screen_of(console: Console, seconds: float) -> Screen:
-    """What shows parts on a console: all parts on one terminal together.
+    """Return the screen of a console, which shows all parts on one terminal together.
 
     Args:
         console: The console.

@@ -33,7 +33,7 @@ class Static:
     Attributes:
         wide: The dtypes of the numbers of 64 or 128 bits, by name, which JAX would shorten. They are in the state's
             `config` as words of 32 bits along a last axis.
-        texts: What describes the run and is no array, by name.
+        texts: The values of the config that are no arrays, by name.
         title: The name that was given to the run, which then identifies it.
         notes: Text that is stored with the run and does not identify it.
     """
@@ -52,7 +52,7 @@ class State:
     Attributes:
         words: The data of the run's PRNG key, shape `(words,)`.
         config: The numbers and arrays that describe the run, by name; nested ones have names like "optimizer/lr".
-        static: What is no array.
+        static: The part that is no array.
     """
 
     words: Any
@@ -81,7 +81,7 @@ class State:
 
     @functools.cached_property
     def _number(self) -> int:
-        """The group of the logs of this object, of which a copy has another one."""
+        """The group of the logs of this object; a copy has another one."""
         return next(_numbers)
 
     @functools.cached_property
@@ -104,11 +104,11 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What identifies and describes a run, on the host.
+    """The identity and config of a run, on the host.
 
     Attributes:
         words: The data of its PRNG key.
-        config: What describes it, by name: numbers and arrays as arrays of NumPy, and text.
+        config: Its config, by name: numbers and arrays as arrays of NumPy, and text.
         title: The name that was given to it.
         notes: Text that is stored with it.
     """
@@ -120,7 +120,7 @@ class Description:
 
     @classmethod
     def made(cls, words: Any, config: Mapping[str, Any], static: Static) -> Description:
-        """That of the parts of a state, of arrays of NumPy."""
+        """Make the description of the parts of a state, of arrays of NumPy."""
         whole = {name: np.ascontiguousarray(config[name]).view(dtype)[..., 0] for name, dtype in static.wide}
         described = {**config, **whole, **dict(static.texts)}
         described = {name: described[name] for name in sorted(described)}
@@ -237,7 +237,7 @@ def _is_global(array: Any) -> bool:
 
 
 def _array(leaf: Any) -> Any:
-    """What describes a run as an array, which may be traced; None of what JAX has no arrays of."""
+    """Return a value of a config as an array, which may be traced; None if JAX has no such arrays."""
     if isinstance(leaf, jax.Array):
         return leaf
     if not isinstance(leaf, (bool, int, float, complex, np.generic, np.ndarray)):
@@ -276,7 +276,7 @@ def refuse_several(shape: tuple[int, ...]) -> None:
 
 
 def _is_seed(key: Any) -> bool:
-    """Whether a key is an integer, traced or not.
+    """Say whether a key is an integer, traced or not.
 
     Raises:
         LogDataError: It is one that JAX would cut.
@@ -312,7 +312,7 @@ def labels(state: State) -> dict[str, Any]:
 
 @jax.jit
 def _hashed(arrays: Any, salt: Any) -> Any:
-    """A hash of the bits of arrays, as two words of which one has the bit `TRACED`."""
+    """A hash of the bits of arrays, as two words; the second one has the bit `TRACED`."""
     words = [salt[0], salt[1]]
     for place, array in enumerate(jax.tree.leaves(arrays)):
         bits = _bits(array)

@@ -1,4 +1,4 @@
-"""What a display says of the events of one key: the last values, their range, and a line of them."""
+"""Statistics of the events of one key for a display: the last values, their range, and a line of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lox._host_values import PlainEvents
 from lox._logdict import logdict
 
 BARS = 24
-"""How many numbers stand for all events of a key."""
+"""Number of bars that stand for all events of a key."""
 
 
 class Series:
@@ -47,12 +47,12 @@ class Statistics:
 
     Attributes:
         last: The last number of each run.
-        seen: How many numbers of each run there were.
-        count: How many numbers were finite.
+        seen: The count of numbers of each run.
+        count: The count of finite numbers.
         total: Their sum.
         low: The smallest of them.
         high: The largest of them.
-        not_finite: How many numbers were not.
+        not_finite: The count of the other numbers.
         series: All of them in their order.
     """
 

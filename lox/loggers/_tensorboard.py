@@ -23,17 +23,17 @@ from lox.loggers._rows import described, rows
 from lox.loggers._run import Run
 
 REFUSED = r"[^-/\w.]|\A/+"
-"""What is another character in a tag than in the key, or none: tensorboardX makes it so."""
+"""Pattern of what tensorboardX replaces or removes when it makes a tag of a key."""
 RESERVED = ("config/text_summary",)
-"""The tag of what describes the run, as tensorboardX makes it of "config"."""
+"""The tag of the config of the run, as tensorboardX makes it of "config"."""
 
 _POSITIVE = [*1e-12 * 1.1 ** np.arange(774), np.finfo(np.float64).max]
 LIMITS = np.array([*np.negative(_POSITIVE[::-1]), 0, *_POSITIVE])
-"""Those of the bins of histograms: TensorFlow's, of which tensorboardX leaves out the last one."""
+"""Limits of the bins of histograms: TensorFlow's, with the last one, which tensorboardX leaves out."""
 
 
 OPEN = 32
-"""How many files are open at most, of as many runs. Systems let a process open some hundreds."""
+"""Largest number of open files, each of another run. Systems let a process open some hundreds."""
 
 
 class TensorBoardLogger(Logger):
@@ -155,7 +155,7 @@ class _Events:
 
         Args:
             folder: The directory of the run.
-            opened: Those of all runs that are open, in the order in which they were written last.
+            opened: The open ones of all runs, in the order in which they were written last.
         """
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog

@@ -28,14 +28,14 @@ from lox.loggers._run import Run
 from lox.loggers._state import State
 
 REFUSED = rf"{UNWRITABLE}|\*"
-"""What W&B cannot write, and what stands for other keys in it."""
+"""Pattern of what W&B cannot write, and of what stands for other keys in it."""
 RESERVED = ("step", "event", "_step", "_runtime", "_timestamp", "_wandb")
 """The axes, and what W&B writes itself."""
 RESERVED_OF_CONFIG = ("key", "_wandb")
 """The key of the run, and what W&B writes itself."""
 
 NO_THREADS_AT_EXIT = (3, 12) <= sys.version_info < (3, 12, 2)
-"""Whether Python starts no threads, which a run needs, once the program has ended: only these two versions do so."""
+"""True if Python starts no threads, which a run needs, once the program has ended: only these two versions do so."""
 
 _starting = threading.Lock()
 """Two threads do not begin runs at once."""
@@ -49,11 +49,11 @@ class WandbLogger(Logger):
     `wandb/lox` say which experiments there are.
 
     Numbers become metrics over the counter `step`, in whatever order they come, or over `event`, their number, where
-    none was logged. A key that is logged with `step` and without is two metrics, of which the second one is called
+    none was logged. A key that is logged with `step` and without is two metrics; the second one is called
     "loss#2". Other counters are metrics as well. Arrays become histograms of what is finite in them, unless
     nothing is. Values with batch axes become their mean, or what `batch_as` says. What `lox.reductions.histogram` made
     is a histogram of its bins, and quantiles are a metric each, `KEY/q0.5`. The character `*` is written as its code
-    point: `_x2a-`. A key that W&B or the logger has a use of its own for, as "_step" and "event", or that is the name
+    point: `_x2a-`. A key that W&B or the logger reserves, as "_step" and "event", or that is the name
     of one of its counters, gets `_x-` at its end.
 
     Args:

@@ -13,10 +13,10 @@ from lox import _channel
 Task = Callable[[], object]
 
 GATHERS = 0.05
-"""How many seconds the thread lets tasks gather after the first: to wake for each costs more than a small task."""
+"""Seconds for which the thread lets tasks gather after the first: to wake for each costs more than a small task."""
 
 AT_MOST = 0.1
-"""How many seconds pass at most, while tasks keep coming, until `idle` runs."""
+"""Largest number of seconds until `idle` runs while tasks keep coming."""
 
 
 class Worker:
@@ -25,7 +25,7 @@ class Worker:
     The thread keeps nothing alive but the tasks that wait, and handles no errors: tasks do not raise.
 
     Attributes:
-        dropped: How many tasks found no room.
+        dropped: Number of tasks that found no room.
         stopped: Whether it takes no more tasks.
     """
 
@@ -36,7 +36,7 @@ class Worker:
 
         Args:
             name: The name of the thread.
-            room: How many tasks may wait.
+            room: Largest number of tasks that may wait.
             drops: Whether a task that finds no room is dropped rather than waited for.
             idle: A method to run after tasks when no other waits, and from time to time while others do. Its object
                 is not kept alive.

@@ -28,17 +28,17 @@ from lox.loggers._run import Run
 from lox.loggers._state import Description
 
 Source = tuple[Callable[[], Description], Arrived, Layout]
-"""What calls of `log` have in common that are written as one: their run, where their arrays come from, their layout."""
+"""The common part of calls of `log` that are written as one: their run, the origin of their arrays, their layout."""
 
 Delivery = tuple[Source, Data]
 """One call of `log`."""
 
 GATHERED = 4096
-"""How many deliveries are gathered at most before they are written."""
+"""Largest number of deliveries that are gathered before they are written."""
 
 
 class Writing:
-    """What the thread of a logger does with logs: it writes those of each run apart, as the kind of logger says.
+    """The work of the thread of a logger: it writes the logs of each run apart, as the kind of logger says.
 
     The methods run on that thread, except `_learn`, `_warn` and `_failed`, which any thread may call.
 
@@ -48,7 +48,7 @@ class Writing:
     """
 
     gathers: ClassVar[bool] = False
-    """Whether `write` is given many events at a time: what arrives until nothing waits, or for a tenth of a second."""
+    """True if `write` is given many events at a time: what arrives until nothing waits, or for a tenth of a second."""
 
     def __init__(self, experiment: Experiment, processes: Processes):
         self._experiment = experiment
@@ -79,7 +79,7 @@ class Writing:
 
         Args:
             run: The run.
-            logs: Arrays of NumPy, at least one event of each key, of which `run.batch_ndim[key]` axes after the first
+            logs: Arrays of NumPy, at least one event of each key: `run.batch_ndim[key]` axes after the first
                 are batch axes. There is a mask only where one of the events did not happen in some batch elements.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say how it writes logs.")
@@ -160,7 +160,7 @@ class Writing:
         self._write_early()
 
     def _write_early(self) -> None:
-        """Writes what arrived before it was known of which run it is, as far as it is known now.
+        """Writes what arrived before its run was known, as far as that is known now.
 
         Callbacks that are not ordered may arrive before the description of their run.
         """
@@ -171,7 +171,7 @@ class Writing:
         each(lambda came: self._write_run(self._description(came[0]), *came[1:]), known)
 
     def _description(self, group: int) -> Description:
-        """What describes the run of a group that is known. All groups of one run then share it."""
+        """Return the description of the run of a known group. All groups of one run then share it."""
         found = self._groups[group]()
         self._groups[group] = self._described.setdefault((found.identity, found.content), self._groups[group])
         return found
@@ -275,7 +275,7 @@ class Writing:
             self._attempt(self._experiment.end, self._place)
 
     def _refuse_unknown(self) -> None:
-        """Raises an error for logs of which nobody said to what run they belong."""
+        """Raises an error for logs whose run was never said."""
         if self._early:
             keys = sorted({key for _, logs, _ in self._early for key in logs})
             raise LogValueError(

@@ -159,7 +159,7 @@ class Subject:
 
     @property
     def has_shards(self) -> bool:
-        """Whether it has a `shard_map`, also one that JAX leaves out where nothing logs in it."""
+        """True if it has a `shard_map`, also one that JAX leaves out where nothing logs in it."""
         if isinstance(self.fun, Program):
             return any(isinstance(each, Vmap) and each.sharded for each in self.fun.statements())
         return "shard_map" in self.primitives
@@ -188,7 +188,7 @@ class Subject:
 
     @functools.cached_property
     def _depths(self) -> Mapping[str, int]:
-        """The number of batch axes inside of the function, by key: those of the mask that a branch gives all of it."""
+        """The number of batch axes inside the function, by key: those of the mask that a branch gives all of it."""
 
         def maybe(happens: Any) -> None:
             jax.lax.cond(happens, lambda: (self.fun(*self.args), None)[1], lambda: None)
@@ -220,7 +220,7 @@ class Subject:
         Args:
             how: The composition.
             spooled: Returns a result and logs.
-            batches: How many batch axes are around the function, of which the logs have the first `axis` before the
+            batches: Number of batch axes around the function; the logs have the first `axis` of them before the
                 axis of events.
             axis: The axis of events.
             expected: What is expected instead.
