@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from lox import _compat
@@ -17,6 +18,9 @@ _NO: Axes = frozenset()
 
 SUMS = primitives("psum", "psum_invariant")
 _LOOKED_AT = SUMS | {_compat.shard_map_p}
+_DRAWS = primitives("random_bits", "random_gamma")
+_MIXING = primitives("dot_general", "conv_general_dilated", "gather", "sort", "cumsum", "cumprod", "cummax", "rev")
+"""After these, what was drawn is no noise on single elements, although there may be as many."""
 _REDUCTIONS = primitives("psum", "psum_invariant", "pmax", "pmin", "all_gather", "all_gather_invariant")
 """What is the same on all shards afterwards."""
 _VARYING = primitives("reduce_scatter", "axis_index")
@@ -39,9 +43,10 @@ class State(NamedTuple):
         varies: The axes of the mesh along which it differs.
         hidden: Those along which it may differ or not: it went from shard to shard, or where nobody can follow.
         given: Whether it depends on an argument of the program.
-        gradient: Whether it depends on what was computed backward.
+        gradient: Whether it depends on what was computed backward and differs.
         crossed: The axes along which it is a gradient of what a collective gave, as the same on all shards.
         summed: The axes over which it is a gradient that differentiation has summed.
+        drawn: What was drawn from a key of the program's arguments, and is in it element by element.
     """
 
     varies: Axes = _NO
@@ -50,6 +55,7 @@ class State(NamedTuple):
     gradient: bool = False
     crossed: Axes = _NO
     summed: Axes = _NO
+    drawn: frozenset[Step] = frozenset()
 
     def differs(self, axis: str) -> bool:
         """Whether it is known to differ along an axis."""
@@ -67,14 +73,15 @@ NOTHING = State()
 def _join(states: Sequence[State]) -> State:
     if not states:
         return NOTHING
-    varies, hidden, given, gradient, crossed, summed = zip(*states, strict=True)
+    varies, hidden, given, _, crossed, summed, drawn = zip(*states, strict=True)
     return State(
         _NO.union(*varies),
         _NO.union(*hidden),
         any(given),
-        any(gradient),
+        any(state.gradient and state.varies for state in states),
         _NO.union(*crossed),
         _NO.union(*summed),
+        frozenset().union(*drawn),
     )
 
 
@@ -119,10 +126,11 @@ class Shards(Forward[State]):
 
     Args:
         look: Is called with each step that is a collective sum or a `shard_map`.
+        also: The primitives of further steps that it is called with.
     """
 
-    def __init__(self, look: Callable[[Seen], None]) -> None:
-        self._look = look
+    def __init__(self, look: Callable[[Seen], None], also: Set[Any] = frozenset()) -> None:
+        self._look, self._looked_at = look, _LOOKED_AT | also
         self._around = Around()
         self._known: dict[Any, list[State]] = {}
         self._within: dict[Step, Sequence[State]] = {}
@@ -146,7 +154,7 @@ class Shards(Forward[State]):
             )
             outputs = self.through(step, inputs)
             of.update(zip(step.outputs, outputs, strict=False))
-            if not self.is_searching and step.equation.primitive in _LOOKED_AT:
+            if not self.is_searching and step.equation.primitive in self._looked_at:
                 leaves = any(value in results for value in step.outputs)
                 inside = self._within.get(step, outputs)
                 self._look(Seen(step, inputs, inside, outside, of, self._users_of(block), leaves))
@@ -195,6 +203,10 @@ class Shards(Forward[State]):
         if primitive in SUMS:
             return [_reduced(step, state, around) for state in facts]
         state = _join(facts)
+        if primitive in _DRAWS:
+            state = state._replace(drawn=frozenset([step] if state.given else []))
+        elif state.drawn and not _is_elementwise(step, facts):
+            state = state._replace(drawn=frozenset())
         axes = named_axes(step.equation, around)
         if around.backward:
             state = state._replace(gradient=True)
@@ -214,6 +226,14 @@ class Shards(Forward[State]):
         elif step.blocks or primitive in _OPAQUE:
             state = state._replace(hidden=state.hidden | state.varies)
         return [state] * count
+
+
+def _is_elementwise(step: Step, facts: Sequence[State]) -> bool:
+    """Whether a step has an element for each one that was drawn in what it takes."""
+    if step.equation.primitive in _MIXING or not step.outputs:
+        return False
+    drawn = [math.prod(value.shape) for value, state in zip(step.inputs, facts, strict=True) if state.drawn]
+    return drawn == [math.prod(step.outputs[0].shape)] * len(drawn)
 
 
 def named_axes(equation: Any, around: Around) -> Axes:

@@ -582,6 +582,47 @@ def a_prediction_of_padded_batches(w, x, mask):
     return jnp.where(mask, _predict(w, x), 0)
 
 
+@jax.jit
+def _next_token(embedding, tokens):
+    seen = embedding[tokens]
+    weights = jax.nn.softmax(seen @ seen[-1])
+    return jnp.argmax(weights @ seen @ embedding.T).astype(jnp.int32)
+
+
+@wrong("LOX420", f32(50, 16), i32(5))
+def tokens_that_are_generated_from_a_sequence_that_grows(embedding, tokens):
+    for _ in range(8):
+        tokens = jnp.append(tokens, _next_token(embedding, tokens))
+    return tokens
+
+
+@jax.jit
+def _ridge(x, y):
+    return jnp.linalg.solve(x.T @ x + jnp.eye(x.shape[1]), x.T @ y)
+
+
+@wrong("LOX420", f32(20, 8), f32(20))
+def forecasts_from_all_that_came_before(x, y):
+    return jnp.stack([x[t] @ _ridge(x[:t], y[:t]) for t in range(10, 20)])
+
+
+@right("LOX420", f32(20, 8), f32(20))
+def forecasts_from_windows_of_one_length(x, y):
+    return jnp.stack([x[t] @ _ridge(x[t - 5 : t], y[t - 5 : t]) for t in range(10, 20)])
+
+
+@jax.jit
+def _new_features(x, w):
+    return jnp.tanh(x @ w)
+
+
+@right("LOX420", f32(32, 8), [f32(8 + 4 * layer, 4) for layer in range(6)])
+def layers_that_each_add_features_to_those_before(x, weights):
+    for w in weights:
+        x = jnp.concatenate([x, _new_features(x, w)], axis=1)
+    return x
+
+
 @wrong("LOX421", f32(8), 0.1, calls=[(f32(8), jnp.float32(0.05))])
 @jax.jit
 def a_step_with_a_number_and_then_an_array(params, learning_rate):
@@ -619,6 +660,30 @@ def a_state_with_momentum_from_the_start(params, momentum):
 @functools.partial(jax.jit, static_argnames="step")
 def a_schedule_by_a_static_step(params, step):
     return params * 0.99**step
+
+
+@functools.partial(jax.jit, static_argnames="step")
+def _decayed(params, step):
+    return params * 0.99**step
+
+
+@functools.partial(jax.jit, static_argnames="axis")
+def _means(x, axis):
+    return x.mean(axis) * 2.0
+
+
+@wrong("LOX423", f32(8))
+def training_with_a_static_step(params):
+    for step in range(10):
+        params = _decayed(params, step)
+    return params
+
+
+@right("LOX423", f32(8), f32(2, 2, 2, 2, 2))
+def training_with_few_static_steps_and_means_over_each_axis(params, x):
+    for step in range(3):
+        params = _decayed(params, step)
+    return params, [_means(x, axis) for axis in range(5)]
 
 
 @wrong("LOX423", f32(8), lambda x: x * 2, calls=[(f32(8), lambda x: x * 2)])

@@ -6,6 +6,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from corpus import f32, flags, i32, right, wrong
 
@@ -328,6 +329,57 @@ def minibatches_beside_one_that_is_drawn_for_its_shape(key, data):
         return batch, last.mean()
 
     return jax.lax.scan(step, data[:8], jax.random.split(key, 50))[1]
+
+
+def _epoch(key, w, xs):
+    """Steps with noise by the number of the batch."""
+
+    def update(w, at):
+        place, x = at
+        return w - 0.1 * x * _dropout(jax.random.fold_in(key, place), w), None
+
+    return jax.lax.scan(update, w, (jnp.arange(xs.shape[0]), xs))[0]
+
+
+@wrong("LOX702", KEY, f32(8), f32(4, 8))
+def epochs_that_fold_the_number_of_the_batch_alone_into_the_key(key, w, xs):
+    return jax.lax.scan(lambda w, _: (_epoch(key, w, xs), None), w, length=3)[0]
+
+
+@wrong("LOX702", KEY, f32(8), f32(4, 8))
+def iterations_that_fold_the_same_range_into_the_key(key, w, xs):
+    def step(_, w):
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(4) + 1)
+        return w - 0.1 * jax.vmap(_dropout)(keys, xs).mean(0)
+
+    return jax.lax.fori_loop(0, 20, step, w)
+
+
+@right("LOX702", KEY, f32(8), f32(4, 8))
+def epochs_that_fold_their_number_into_the_key_as_well(key, w, xs):
+    return jax.lax.scan(lambda w, e: (_epoch(jax.random.fold_in(key, e), w, xs), None), w, jnp.arange(3))[0]
+
+
+@right("LOX702", KEY, f32(8), f32(4, 8))
+def epochs_that_count_their_batches_on(key, w, xs):
+    def update(carry, x):
+        w, place = carry
+        return (w - 0.1 * x * _dropout(jax.random.fold_in(key, place), w), place + 1), None
+
+    return jax.lax.scan(lambda carry, _: (jax.lax.scan(update, carry, xs)[0], None), (w, 0), length=3)[0][0]
+
+
+@right("LOX702", KEY, f32(8), f32(4, 8))
+def epochs_that_are_each_evaluated_with_the_same_noise(key, w, xs):
+    def loss(w, at):
+        place, x = at
+        return w, jnp.square(_dropout(jax.random.fold_in(key, place), x) @ w)
+
+    def epoch(w, _):
+        losses = jax.lax.scan(loss, w, (jnp.arange(4), xs))[1]
+        return w - 0.1 * jax.grad(lambda w: jnp.square(xs @ w).mean())(w), losses.mean()
+
+    return jax.lax.scan(epoch, w, length=3)
 
 
 @right("LOX702", OLD_KEY, f32(8, 3))
@@ -824,6 +876,88 @@ def layers_with_a_key_each(key, x, w):
 def layers_that_count_their_keys_from_the_end(key, x):
     keys = jax.random.split(key, 2)
     return _dropout(keys[-2], x) + _dropout(keys[-1], x)
+
+
+# One key for all shards.
+
+P = PartitionSpec
+MESH = AbstractMesh((4,), ("data",), axis_types=(AxisType.Auto,))
+
+
+def _on_shards(fun, in_specs, out_specs):
+    return jax.shard_map(fun, mesh=MESH, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+
+def _averaged_step(key, w, x):
+    gradient = jax.grad(lambda w: jnp.square(_dropout(key, x) @ w).mean())(w)
+    return w - 0.1 * jax.lax.pmean(gradient, "data")
+
+
+@wrong("LOX709", KEY, f32(8), f32(32, 8))
+def a_step_on_shards_with_the_same_dropout(key, w, x):
+    return _on_shards(_averaged_step, (P(), P(), P("data")), P())(key, w, x)
+
+
+@wrong("LOX709", KEY, f32(8), f32(5, 32, 8))
+def steps_on_shards_whose_keys_are_split_for_the_steps_alone(key, w, batches):
+    def train(key, w, batches):
+        keys = jax.random.split(key, 5)
+        return jax.lax.scan(lambda w, at: (_averaged_step(at[0], w, at[1]), None), w, (keys, batches))[0]
+
+    return _on_shards(train, (P(), P(), P(None, "data")), P())(key, w, batches)
+
+
+@right("LOX709", KEY, f32(8), f32(32, 8))
+def a_step_on_shards_that_fold_their_index_into_the_key(key, w, x):
+    def step(key, w, x):
+        return _averaged_step(jax.random.fold_in(key, jax.lax.axis_index("data")), w, x)
+
+    return _on_shards(step, (P(), P(), P("data")), P())(key, w, x)
+
+
+@right("LOX709", KEY, f32(8), f32(32, 8))
+def a_step_on_shards_with_a_key_each(key, w, x):
+    def step(keys, w, x):
+        return _averaged_step(keys[0], w, x)
+
+    return _on_shards(step, (P("data"), P(), P("data")), P())(jax.random.split(key, 4), w, x)
+
+
+@right("LOX709", KEY, f32(4, 8), f32(32, 8))
+def members_on_shards_with_the_same_dropout(key, w, x):
+    def loss(key, w, x):
+        return jnp.square(_dropout(key, x * w)).mean()[None]
+
+    return _on_shards(loss, (P(), P("data"), P()), P("data"))(key, w, x)
+
+
+@right("LOX709", KEY, f32(8), f32(32, 8))
+def noise_of_the_features_of_all_shards_and_of_the_parameters(key, w, x):
+    def loss(key, w, x):
+        first, second = jax.random.split(key)
+        w = w + 0.01 * jax.random.normal(second, w.shape)
+        return jax.lax.pmean(jnp.square((x + jax.random.normal(first, (8,))) @ w).mean(), "data")
+
+    return _on_shards(loss, (P(), P(), P("data")), P())(key, w, x)
+
+
+@right("LOX709", KEY, f32(8), f32(32, 8))
+def gradients_of_shards_that_get_the_same_noise_before_their_mean(key, w, x):
+    def step(key, w, x):
+        gradient = jax.grad(lambda w: jnp.square(x @ w).mean())(w)
+        return w - jax.lax.pmean(gradient + jax.random.normal(key, gradient.shape), "data")
+
+    return _on_shards(step, (P(), P(), P("data")), P())(key, w, x)
+
+
+@right("LOX709", KEY, f32(32, 8))
+def noise_that_is_drawn_for_all_shards_and_sliced(key, x):
+    def loss(key, x):
+        noise = jax.random.normal(key, (32, 8))
+        own = jax.lax.dynamic_slice_in_dim(noise, 8 * jax.lax.axis_index("data"), 8)
+        return jax.lax.pmean(jnp.square(x + own).mean(), "data")
+
+    return _on_shards(loss, (P(), P("data")), P())(key, x)
 
 
 # Keys of the old kind.

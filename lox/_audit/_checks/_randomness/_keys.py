@@ -6,6 +6,7 @@ key that was there before gets new numbers, so that what is not understood is ne
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
@@ -31,7 +32,9 @@ from lox._audit._checks._randomness._key_arrays import (
 )
 from lox._audit._checks._randomness._key_arrays import RULES as ARRAY_RULES
 from lox._audit._checks._randomness._key_uses import LOOPS, Origin, Repetition, Reuse, Sharing, Use, paired
+from lox._audit._checks._randomness._steady import Steady
 from lox._audit._location import transformations
+from lox._audit._needs import read
 from lox._audit._program import Block, Step, Value
 from lox._audit._rules import primitives
 
@@ -303,6 +306,8 @@ class _Loop:
         """The keys that each iteration uses."""
         for use in self.inner.uses if self.runs else ():
             same = {key for key in use.keys - self.inner.searched if not use.told and self._is_fixed(key)}
+            if self._passed_on.isdisjoint(use.step.outputs):  # An evaluation counts through the same keys on purpose.
+                same = {key for key in same if not self._is_counted(key)}
             if same:
                 yield use, same
 
@@ -328,9 +333,26 @@ class _Loop:
         origin = self.inner.origins[key]
         if origin.parent is None:
             return origin.constant or origin.place in self.fixed
-        what, _ = origin.data
-        is_fixed = isinstance(what, int) or any(self.block.inputs[place] is what for place in self.fixed)
-        return is_fixed and self._is_fixed(origin.parent)
+        return self._is_fixed(origin.parent) and self._steady.has(origin.data[0])
+
+    @functools.cached_property
+    def _steady(self) -> Steady:
+        return Steady(self.block, {self.block.inputs[place] for place in self.fixed})
+
+    @functools.cached_property
+    def _passed_on(self) -> set[Value]:
+        """The values that have a part in what the next iteration gets."""
+        return read(self.block, [self.block.outputs[result] for result in self.carried])
+
+    def _is_counted(self, key: int) -> bool:
+        """Whether what was folded into a key is counted again in each iteration, as in an inner loop."""
+        origin = self.inner.origins[key]
+        while origin.parent is not None:
+            what = origin.data[0]
+            if not (isinstance(what, int) or what in self.block.inputs):
+                return True
+            origin = self.inner.origins[origin.parent]
+        return False
 
 
 class _Outside:
