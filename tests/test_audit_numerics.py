@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from corpus import cases, f32, flags, i32
+from corpus import cases, f32, flags
 
 import lox
 
