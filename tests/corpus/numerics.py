@@ -930,17 +930,30 @@ def attention_whose_scale_is_split_between_queries_and_keys_or_is_the_size(queri
 # -- LOX819: means that count what is masked -----------------------------------------------------------------------
 
 
-@wrong("LOX819", f32(64, 8), f32(64, 8), flags(64, 8))
-def advantages_that_are_normalized_with_the_padding(returns, values, mask):
+@wrong("LOX819", f32(64, 8), f32(64, 8), f32(64, 8), flags(64, 8))
+def policy_gradient_of_advantages_that_are_normalized_with_the_padding(log_probs, returns, values, mask):
     advantages = jnp.where(mask, returns - values, 0.0)
-    return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    return -(log_probs * advantages * mask).sum() / mask.sum()
 
 
-@right("LOX819", f32(64, 8), f32(64, 8), flags(64, 8))
-def advantages_that_are_normalized_where_a_mask_keeps_them(returns, values, mask):
+@wrong("LOX819", f32(4, 10, 8), flags(4, 10))
+def a_batch_norm_of_tokens_with_the_padding(tokens, mask):
+    tokens = tokens * mask[..., None]
+    return (tokens - tokens.mean((0, 1))) / jnp.sqrt(tokens.var((0, 1)) + 1e-5)
+
+
+@right("LOX819", f32(64, 8), f32(64, 8), f32(64, 8), flags(64, 8))
+def policy_gradient_of_advantages_that_are_normalized_where_a_mask_keeps_them(log_probs, returns, values, mask):
     advantages = returns - values
-    normalized = (advantages - advantages.mean(where=mask)) / (advantages.std(where=mask) + 1e-8)
-    return jnp.where(mask, normalized, 0.0)
+    advantages = (advantages - advantages.mean(where=mask)) / (advantages.std(where=mask) + 1e-8)
+    return -(log_probs * advantages * mask).sum() / mask.sum()
+
+
+@right("LOX819", f32(64, 8), flags(64, 8))
+def rewards_at_the_end_of_an_episode_that_are_normalized(scores, ended):
+    rewards = jnp.where(ended, scores, 0.0)
+    return (rewards - rewards.mean()) / (rewards.std() + 1e-8)
 
 
 @right("LOX819", f32(4, 10, 8), flags(4, 10), KEY)

@@ -41,18 +41,19 @@ def counted_zeros(audited: Audited) -> Iterator[Finding | Held]:
             continue
         (reduced, calls) = total
         masked, _ = origins.met(reduced.inputs[0], _SAME, calls)
-        before = _before(masked, reduced.equation.params["axes"], origins)
+        mask, before = _masked(masked, reduced.equation.params["axes"], origins)
         array = origins.of(step.inputs[0], _SAME)
         if masked in seen:
             continue  # What a deviation does inside is said with the mean.
-        if before is not None and (array is masked or array is origins.of(before, _SAME)):
+        is_met = mask is not None and (array is masked or array is origins.of(before, _SAME))
+        if mask is not None and is_met and _is_of_padding(mask, masked, audited):
             seen.add(masked)
             yield COUNTED.at(
                 location,
                 f"The mean that is subtracted from {array.text} counts the elements that a mask set to zero: its sum "
                 f"is divided by {_count(reduced)}, which is the number of all elements.",
             )
-        elif array is masked:
+        elif mask is None and array is masked:
             yield COUNTED.fine(location)
 
 
@@ -72,15 +73,32 @@ def _count(reduced: Step) -> int:
     return math.prod(reduced.inputs[0].shape[axis] for axis in reduced.equation.params["axes"])
 
 
-def _before(masked: Value, axes: tuple[int, ...], origins: Origins) -> Value | None:
-    """What an array was before a mask of arguments, which differs along one of these axes, set some of it to zero."""
-    if masked.maker is None:
-        return None
+def _masked(masked: Value, axes: tuple[int, ...], origins: Origins) -> tuple[Mask | None, Value]:
+    """A mask of arguments that set parts of an array to zero along one of these axes, and what it was before."""
+    maker = masked.maker
     for axis in axes:
-        mask, before = mask_of(masked.maker, axis, origins)
+        mask, before = (None, masked) if maker is None else mask_of(maker, axis, origins)
         if mask is not None and _is_mask(mask, origins):
-            return before
-    return None
+            return mask, before
+    return None, masked
+
+
+def _is_of_padding(mask: Mask, masked: Value, audited: Audited) -> bool:
+    """Whether a mask is of whole vectors, or masks or counts something else too.
+
+    Another choice may be between a number and zero as data, such as rewards that come at the end of an episode.
+    """
+    if math.prod(mask.condition.shape) < math.prod(masked.shape):
+        return True
+    left = [audited.origins.of(mask.condition, FLOWS)]
+    uses: set[Step] = set()
+    for each in left:
+        for step in audited.users.of(each):
+            if step.equation.primitive in FLOWS | primitives("not"):
+                left += [result for result in step.outputs if result not in left]
+            elif "transpose" not in transformations(step.equation):
+                uses.add(step)
+    return len(uses) > 1
 
 
 def _is_mask(mask: Mask, origins: Origins) -> bool:
@@ -97,8 +115,8 @@ def taken_zeros(audited: Audited) -> Iterator[Finding]:
         if "transpose" in transformations(step.equation) or not is_float(value):
             continue
         masked = audited.origins.of(value, _SAME)
-        before = _before(masked, axes, audited.origins)
-        if before is not None and before.fact.range.low < 0 and _is_of_layer(before, audited.origins):
+        mask, before = _masked(masked, axes, audited.origins)
+        if mask is not None and before.fact.range.low < 0 and _is_of_layer(before, audited.origins):
             yield MASK.at(
                 location,
                 "The largest is taken of outputs of a layer of which a mask set some to zero: where all others are "
