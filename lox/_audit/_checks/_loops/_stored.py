@@ -1,4 +1,4 @@
-"""Flags of one step that stop a return at another one."""
+"""Flags that a rollout stores, and a loop backwards reads: of another step, or of what nothing resets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from lox._audit._audited import Audited
 from lox._audit._checks._loops._episodes import RETURNS
-from lox._audit._checks._loops._memories import is_reward
+from lox._audit._checks._loops._memories import MEMORY, is_reward
 from lox._audit._ends import Flags, is_boolean
 from lox._audit._episodes import Flow, flows
 from lox._audit._findings import Finding
@@ -17,6 +17,8 @@ from lox._audit._program import Value
 from lox._audit._rules import primitives
 
 _SAME = PASSING | primitives("convert_element_type")
+_CUMULATIVE = ("cumsum", "cumprod", "cummax", "argmax")
+"""What tells the steps before the first end, after which a rollout may go on."""
 
 
 class Stored(NamedTuple):
@@ -29,12 +31,10 @@ class Stored(NamedTuple):
 def off_by_one(audited: Audited) -> Iterator[Finding]:
     """LOX220: the flags that a rollout stores are of the step before its rewards, or those of the next are taken."""
     for flow in audited.once(flows) if audited.has("scan") else ():
-        slices = [pair for pair in flow.loop.xs if flow.values[pair[1]].is_end]
-        if not flow.is_backward or not flow.cut or len(slices) != 1:
+        if len(slices := _flags(audited, flow)) != 1:
             continue
-        ((outside, flag),) = slices
-        stored = _stored(audited, outside)
-        if stored is None or not _has_reward(audited, flow, stored.loop):
+        ((stored, flag),) = slices
+        if not _has_reward(audited, flow, stored.loop):
             continue
         carried = [new for _, _, new in flow.loop.carry if audited.origins.of(new, _SAME) is flag]
         is_read = flag.uses > sum(new is flag for new in carried)
@@ -50,6 +50,38 @@ def off_by_one(audited: Audited) -> Iterator[Finding]:
                 f"What comes from the step after is stopped by {flag.called} of that step, but the flag was stored "
                 f"together with the reward of its own step: take {flag.called} of the step itself.",
             )
+
+
+def never_reset(audited: Audited) -> Iterator[Finding]:
+    """LOX221: returns stop at the flags of a rollout, and what these are computed from goes on after them."""
+    found = audited.once(flows) if audited.has("scan") and not audited.has(*_CUMULATIVE) else ()
+    rollouts = {flow.loop.step: flow for flow in found}
+    for flow in found:
+        stored = next((each for each, _ in _flags(audited, flow)), None)
+        rollout = rollouts.get(stored.loop.step) if stored is not None else None
+        if (
+            stored is None
+            or rollout is None
+            or stored.value.maker is None
+            or not _has_reward(audited, flow, stored.loop)
+        ):
+            continue
+        causes = [place for place in rollout.numbers if rollout.causes & rollout.going[place].sure & 1 << place]
+        if causes and not any(map(rollout.knows, range(len(rollout.loop.carry)))):
+            yield MEMORY.at(
+                rollout.location,
+                f"{stored.value.called} is computed from {rollout.name(causes[0])}, which goes on after it: nothing is "
+                f"reset where an episode ends, though returns stop there.",
+            )
+
+
+def _flags(audited: Audited, flow: Flow) -> list[tuple[Stored, Value]]:
+    """The flags of ends that a loop backwards scans, as they were stored, and as the loop has them."""
+    if not flow.is_backward or not flow.cut:
+        return []
+    pairs = [(_stored(audited, outside), flag) for outside, flag in flow.loop.xs if flow.values[flag].is_end]
+    found = [(stored, flag) for stored, flag in pairs if stored is not None]
+    return found if len(found) == len(pairs) else []
 
 
 def _stored(audited: Audited, array: Value) -> Stored | None:
@@ -83,4 +115,4 @@ def _is_of_step_before(audited: Audited, stored: Stored) -> bool:
     return False
 
 
-CHECKS = (off_by_one,)
+CHECKS = (off_by_one, never_reset)
