@@ -383,3 +383,20 @@ def rewards_minus_values_of_the_other_order(key):
 def rewards_minus_the_mean_of_each_environment(key):
     rewards, values = _rollout(key, 8, 8)
     return (rewards - values - rewards.mean(0)).mean()
+
+
+@wrong("LOX101", jax.random.key(0))
+def values_and_returns_that_are_flattened_in_different_orders(key):
+    rewards, values = _rollout(key, 8, 5)
+    returns = jnp.cumsum(rewards[::-1], axis=0)[::-1].T.reshape(-1)
+    order = jax.random.permutation(jax.random.key(1), 40)
+    errors = jnp.take(values.reshape(-1), order).reshape(4, 10)[0] - jnp.take(returns, order).reshape(4, 10)[0]
+    return (errors**2).mean()
+
+
+@right("LOX101", jax.random.key(0))
+def values_and_returns_that_are_taken_at_their_own_places(key):
+    rewards, values = _rollout(key, 8, 5)
+    returns = jnp.cumsum(rewards[::-1], axis=0)[::-1].T.reshape(-1)
+    step, env = jnp.arange(5), jnp.array([1, 3, 0, 2, 2])
+    return ((values.reshape(-1)[step * 8 + env] - returns[env * 5 + step]) ** 2).mean()

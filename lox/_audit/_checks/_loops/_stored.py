@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import jax.numpy as jnp
+
 from lox._audit._audited import Audited
 from lox._audit._checks._loops._episodes import RETURNS
 from lox._audit._checks._loops._memories import MEMORY, is_reward
+from lox._audit._checks._randomness._key_arrays import is_key
 from lox._audit._ends import Flags, is_boolean
 from lox._audit._episodes import Flow, flows
 from lox._audit._findings import Finding
-from lox._audit._loops import Scan, loop_of
+from lox._audit._loops import Scan, loop_of, reached
 from lox._audit._origins import PASSING
 from lox._audit._program import Value
 from lox._audit._rules import primitives
@@ -34,7 +37,7 @@ def off_by_one(audited: Audited) -> Iterator[Finding]:
         if len(slices := _flags(audited, flow)) != 1:
             continue
         ((stored, flag),) = slices
-        if not _has_reward(audited, flow, stored.loop):
+        if not _has_reward(audited, flow, flag, stored.loop):
             continue
         carried = [new for _, _, new in flow.loop.carry if audited.origins.of(new, _SAME) is flag]
         is_read = flag.uses > sum(new is flag for new in carried)
@@ -57,21 +60,19 @@ def never_reset(audited: Audited) -> Iterator[Finding]:
     found = audited.once(flows) if audited.has("scan") and not audited.has(*_CUMULATIVE) else ()
     rollouts = {flow.loop.step: flow for flow in found}
     for flow in found:
-        stored = next((each for each, _ in _flags(audited, flow)), None)
-        rollout = rollouts.get(stored.loop.step) if stored is not None else None
-        if (
-            stored is None
-            or rollout is None
-            or stored.value.maker is None
-            or not _has_reward(audited, flow, stored.loop)
-        ):
+        if not (slices := _flags(audited, flow)):
+            continue
+        stored, flag = slices[0]
+        rollout = rollouts.get(stored.loop.step)
+        if rollout is None or stored.value.maker is None or not _has_reward(audited, flow, flag, stored.loop):
             continue
         causes = [place for place in rollout.numbers if rollout.causes & rollout.going[place].sure & 1 << place]
-        if causes and not any(map(rollout.knows, range(len(rollout.loop.carry)))):
+        others = [place for place, _ in enumerate(rollout.loop.carry) if not rollout.unknown[place].is_end]
+        if causes and not any(map(rollout.knows, others)):
             yield MEMORY.at(
                 rollout.location,
                 f"{stored.value.called} is computed from {rollout.name(causes[0])}, which goes on after it: nothing is "
-                f"reset where an episode ends, though returns stop there.",
+                "reset where an episode ends, though returns stop there.",
             )
 
 
@@ -95,14 +96,17 @@ def _stored(audited: Audited, array: Value) -> Stored | None:
     return Stored(loop_of(array.maker), audited.origins.of(found.inside, _SAME))
 
 
-def _has_reward(audited: Audited, flow: Flow, rollout: Scan) -> bool:
-    """Whether rewards are scanned that each iteration of the rollout computed."""
-    for outside, inside in flow.loop.xs:
-        stored = _stored(audited, outside)
-        if stored is not None and stored.loop.step is rollout.step and stored.value.maker is not None:
-            if is_reward(inside) or is_reward(outside) or is_reward(stored.value):
-                return True
-    return False
+def _has_reward(audited: Audited, flow: Flow, flag: Value, rollout: Scan) -> bool:
+    """Whether rewards are scanned that each iteration of the rollout computed: by their name, or as they are random."""
+    found = [(inside, _stored(audited, outside)) for outside, inside in flow.loop.xs if inside.shape == flag.shape]
+    own = [(each, stored.value) for each, stored in found if stored is not None and stored.loop.step is rollout.step]
+    numbers = [pair for pair in own if jnp.issubdtype(pair[1].aval.dtype, jnp.floating)]
+    computed = [pair for pair in numbers if pair[1].maker is not None]
+    if any(is_reward(each) for pair in computed for each in pair):
+        return True
+    keys = (inside for _, inside, *_ in (*rollout.xs, *rollout.carry) if is_key(inside.aval))
+    random = reached(rollout.body, keys) if len(computed) == len(numbers) else set()
+    return any(value in random for _, value in computed)
 
 
 def _is_of_step_before(audited: Audited, stored: Stored) -> bool:
