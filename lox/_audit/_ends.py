@@ -12,6 +12,7 @@ from lox._audit._audited import Audited
 from lox._audit._location import Span
 from lox._audit._loops import scans
 from lox._audit._naming import place_of, source_text
+from lox._audit._origins import PASSING
 from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
 
@@ -129,7 +130,7 @@ def _stacked(audited: Audited) -> Iterator[tuple[Value, Value]]:
             yield outside, audited.origins.of(carried.get(source, source), _CONVERTED)
 
 
-_CONVERTED = primitives("convert_element_type", "copy")
+_CONVERTED = PASSING | primitives("convert_element_type")
 
 
 @functools.lru_cache(maxsize=4096)

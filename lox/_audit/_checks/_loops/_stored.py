@@ -66,7 +66,7 @@ def never_reset(audited: Audited) -> Iterator[Finding]:
         rollout = rollouts.get(stored.loop.step)
         if rollout is None or stored.value.maker is None or not _has_reward(audited, flow, flag, stored.loop):
             continue
-        causes = [place for place in rollout.numbers if rollout.causes & rollout.going[place].sure & 1 << place]
+        causes = [place for place in rollout.numbers if _tells(rollout, place)]
         others = [place for place, _ in enumerate(rollout.loop.carry) if not rollout.unknown[place].is_end]
         if causes and not any(map(rollout.knows, others)):
             yield MEMORY.at(
@@ -74,6 +74,14 @@ def never_reset(audited: Audited) -> Iterator[Finding]:
                 f"{stored.value.called} is computed from {rollout.name(causes[0])}, which goes on after it: nothing is "
                 "reset where an episode ends, though returns stop there.",
             )
+
+
+def _tells(rollout: Flow, place: int) -> bool:
+    """Whether flags are computed from what is carried, and that is no counter whose limit is the last iteration."""
+    bit = 1 << place
+    is_counter = rollout.unknown[place].may == bit
+    is_before = rollout.limits.get(bit, rollout.times) < rollout.times - 1
+    return bool(rollout.causes & rollout.going[place].sure & bit) and (is_before or not is_counter)
 
 
 def _flags(audited: Audited, flow: Flow) -> list[tuple[Stored, Value]]:
