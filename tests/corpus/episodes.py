@@ -430,4 +430,4 @@ def targets_that_go_on_only_where_episodes_end(weights, batch):
 def targets_whose_flags_are_not_needed(weights, batch):
     next_q = (batch["next_obs"] @ weights).max(-1)
     bonus = jnp.abs(batch["next_obs"]).sum(-1)
-    return batch["reward"] + 0.9 * bonus, batch["reward"] + 0.99 * batch["discount"] * next_q
+    return batch["reward"] + 0.9 * bonus, batch["reward"] + 0.99 * jnp.where(batch["discount"] > 0, next_q, 0.0)
