@@ -10,8 +10,11 @@ import jax.numpy as jnp
 
 from lox._audit._audited import Audited
 from lox._audit._location import Span
+from lox._audit._loops import scans
 from lox._audit._naming import place_of, source_text
+from lox._audit._origins import PASSING
 from lox._audit._program import Step, Value
+from lox._audit._rules import primitives
 
 _SAID = r"((is|last|prev|previous|next|env|envs|ep|episode|global|new|any|batch)_)?"
 _END = re.compile(
@@ -71,6 +74,7 @@ class Flags:
     def __init__(self, audited: Audited) -> None:
         self.declared: frozenset[str] = frozenset()
         self._used = {value for step, _ in audited.steps for value in _used_as_ends(step)}
+        self._used.update([outside for outside, inside in _stacked(audited) if inside in self])
 
     def __contains__(self, value: Value) -> bool:
         if value in self._used or self.is_declared(value):
@@ -115,6 +119,18 @@ def _used_as_ends(step: Step) -> Iterator[Value]:
     is_inside = made is not None and made[0] == file and span.line <= made[1].line <= made[1].end_line <= span.end_line
     if not is_inside and len(_ends_in(file, span, is_boolean(value))) == 1:
         yield value
+
+
+def _stacked(audited: Audited) -> Iterator[tuple[Value, Value]]:
+    """What scans put out, and the value of an iteration; of what is carried, that of the iteration before."""
+    for scan, _ in scans(audited):
+        carried = {inside: new for _, inside, new in scan.carry}
+        for outside, inside in zip(scan.step.outputs[len(scan.carry) :], scan.ys, strict=True):
+            source = audited.origins.of(inside, _CONVERTED)
+            yield outside, audited.origins.of(carried.get(source, source), _CONVERTED)
+
+
+_CONVERTED = PASSING | primitives("convert_element_type")
 
 
 @functools.lru_cache(maxsize=4096)

@@ -81,6 +81,8 @@ class _Walk(Walk):
 
     def transfer(self, step: Step, facts: Sequence[Fact]) -> list[Fact]:
         found = super().transfer(step, facts)
+        if step.equation.primitive in primitives("sort"):
+            return [Fact(_unsorted(fact.labels, step.equation.params["dimension"]), fact.range) for fact in found]
         place, taken = _taken(step, facts[0].labels) if facts else (0, None)
         if taken is not None and found[0].labels[place] is None:
             labels = (*found[0].labels[:place], taken, *found[0].labels[place + 1 :])
@@ -90,6 +92,13 @@ class _Walk(Walk):
         ((fact, shape),) = zip(found, (var.aval.shape for var in step.equation.outvars), strict=True)
         old = len(facts[0].labels)
         return [Fact((*facts[0].labels, *(Unwritten("keys", size) for size in shape[old:])), fact.range)]
+
+
+def _unsorted(labels: Labels, axis: int) -> Labels:
+    """The meanings of axes after sorting along one: of one that was made of several, none is left."""
+    return tuple(
+        None if at == axis and isinstance(label, (Merged, Taken)) else label for at, label in enumerate(labels)
+    )
 
 
 def _taken(step: Step, labels: Labels) -> tuple[int, Taken | None]:

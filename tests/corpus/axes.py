@@ -456,3 +456,20 @@ def features_of_length_one_that_are_compared_or_go_into_a_layer(x, w):
     standardized = (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-6)
     products = features.T @ features, features @ features.T, features @ w, standardized @ standardized.T
     return products, jax.nn.softmax(_unit(x, 1) @ _unit(w, 0))
+
+
+@wrong("LOX101", jax.random.key(0))
+def values_and_returns_that_are_flattened_in_different_orders(key):
+    rewards, values = _rollout(key, 8, 5)
+    returns = jnp.cumsum(rewards[::-1], axis=0)[::-1].T.reshape(-1)
+    order = jax.random.permutation(jax.random.key(1), 40)
+    errors = jnp.take(values.reshape(-1), order).reshape(4, 10)[0] - jnp.take(returns, order).reshape(4, 10)[0]
+    return (errors**2).mean()
+
+
+@right("LOX101", jax.random.key(0))
+def values_and_returns_that_are_taken_at_their_own_places(key):
+    rewards, values = _rollout(key, 8, 5)
+    returns = jnp.cumsum(rewards[::-1], axis=0)[::-1].T.reshape(-1)
+    step, env = jnp.arange(5), jnp.array([1, 3, 0, 2, 2])
+    return ((values.reshape(-1)[step * 8 + env] - returns[env * 5 + step]) ** 2).mean()

@@ -287,3 +287,147 @@ def target_that_stops_at_a_time_limit(batch, weights):
 @right("LOX223", BATCH, f32(6, 3))
 def target_that_stops_where_an_episode_terminates(batch, weights):
     return _target(batch, weights, batch["terminated"])
+
+
+# Returns without a scan.
+
+
+@wrong("LOX220", ROLLOUT, f32(129, 8))
+def gae_by_an_associative_scan_whose_weights_go_on(rollout, values):
+    goes_on = 1.0 - rollout.done
+    deltas = rollout.reward + 0.99 * goes_on * values[1:] - values[:-1]
+    weights = jnp.full_like(deltas, 0.99 * 0.95)
+    return jax.lax.associative_scan(_linear, (weights, deltas), reverse=True)[1]
+
+
+@right("LOX220", ROLLOUT)
+def averages_and_returns_by_associative_scans(rollout):
+    smoothed = jax.lax.associative_scan(_linear, (jnp.full((128, 8), 0.9), rollout.reward * rollout.done))[1]
+    weights = jnp.where(rollout.done, 0.0, 0.99)
+    return smoothed, jax.lax.associative_scan(_linear, (weights, rollout.reward), reverse=True)[1]
+
+
+def _linear(before, after):
+    (weight, added), (new_weight, new_added) = before, after
+    return weight * new_weight, new_weight * added + new_added
+
+
+@wrong("LOX220", f32(6, 8), flags(6, 8))
+def returns_of_a_list_that_go_on(rewards, dones):
+    following, returns = jnp.zeros(8), []
+    for reward, done in zip(rewards[::-1], dones[::-1], strict=True):
+        following = reward + 0.99 * following
+        returns.insert(0, following * (1 - done))
+    return jnp.stack(returns)
+
+
+@right("LOX220", f32(6, 8), f32(7, 8), flags(6, 8))
+def returns_and_totals_of_a_list(rewards, values, dones):
+    following, total, returns = values[-1], jnp.zeros(8), []
+    for t in reversed(range(6)):
+        goes_on = 1.0 - dones[t]
+        following = rewards[t] + 0.99 * (0.1 * values[t + 1] * goes_on + 0.9 * following * goes_on)
+        total = total + rewards[t]
+        returns.append(following)
+    return jnp.stack(returns), total
+
+
+# Flags that a rollout stores.
+
+
+def _episodes(params, key, restarts=True):
+    """Rewards and values of eight walks, the flags before and after each step, and the last ones."""
+
+    def walk(place, action, key):
+        place = place + action + jax.random.normal(key, place.shape)
+        done = jnp.abs(place).max() > 3
+        return jnp.where(done, 0.0, place) if restarts else place, -jnp.abs(place).sum(), done
+
+    def act(carry, key):
+        place, last_done = carry
+        place, reward, done = jax.vmap(walk)(place, jnp.tanh(place * params), jax.random.split(key, 8))
+        return (place, done), (reward, place @ params, last_done, done)
+
+    start = jnp.zeros((8, 3)), jnp.zeros(8, bool)
+    (_, last_done), rollout = jax.lax.scan(act, start, jax.random.split(key, 64))
+    return *rollout, last_done
+
+
+def _returns(rewards, values, dones):
+    def back(following, step):
+        reward, value, done = step
+        following = reward + 0.99 * (1 - done) * (0.1 * value + 0.9 * following)
+        return following, following
+
+    return jax.lax.scan(back, jnp.zeros(8), (rewards, values, dones), reverse=True)[1]
+
+
+def _returns_by_the_next_flag(rewards, values, dones, last_done):
+    def back(carry, step):
+        following, next_done = carry
+        reward, value, done = step
+        following = reward + 0.99 * (1 - next_done) * (0.1 * value + 0.9 * following)
+        return (following, done), following
+
+    return jax.lax.scan(back, (jnp.zeros(8), last_done), (rewards, values, dones), reverse=True)[1]
+
+
+@wrong("LOX220", f32(3), KEY)
+def returns_that_stop_at_the_flags_before_each_step(params, key):
+    rewards, values, before, _, _ = _episodes(params, key)
+    return _returns(rewards, values, before)
+
+
+@wrong("LOX220", f32(3), KEY)
+def returns_that_stop_at_the_flags_after_the_next_step(params, key):
+    rewards, values, _, after, last_done = _episodes(params, key)
+    return _returns_by_the_next_flag(rewards, values, after, last_done)
+
+
+@right("LOX220", f32(3), KEY)
+def returns_that_stop_where_episodes_end(params, key):
+    rewards, values, before, after, last_done = _episodes(params, key)
+    shifted = jnp.concatenate([before[1:], last_done[None]])
+    return (
+        _returns(rewards, values, after),
+        _returns(rewards, values, shifted),
+        _returns_by_the_next_flag(rewards, values, before, last_done),
+    )
+
+
+@wrong("LOX221", f32(3), KEY)
+def walks_that_go_on_after_their_returns_stop(params, key):
+    rewards, values, _, after, _ = _episodes(params, key, restarts=False)
+    return _returns(rewards, values, after)
+
+
+@right("LOX221", f32(3), KEY)
+def walks_that_count_until_they_end(params, key):
+    rewards, values, _, after, _ = _episodes(params, key, restarts=False)
+    return _returns(rewards, values, after) * (jnp.cumsum(after, axis=0) - after == 0)
+
+
+# Targets of single steps.
+
+
+STEPS = {"obs": f32(32, 6), "reward": f32(32), "next_obs": f32(32, 6), "done": flags(32)}
+
+
+@wrong("LOX220", f32(6, 3), STEPS)
+def targets_that_go_on_where_episodes_end(weights, batch):
+    next_q = (batch["next_obs"] @ weights).max(-1)
+    target = batch["reward"] + 0.99 * next_q
+    return ((batch["obs"] @ weights).max(-1) - jax.lax.stop_gradient(target)).mean()
+
+
+@wrong("LOX220", f32(6, 3), STEPS)
+def targets_that_go_on_only_where_episodes_end(weights, batch):
+    next_q = (batch["next_obs"] @ weights).max(-1)
+    return batch["reward"] + 0.99 * batch["done"] * next_q
+
+
+@right("LOX220", f32(6, 3), {**STEPS, "discount": f32(32)})
+def targets_whose_flags_are_not_needed(weights, batch):
+    next_q = (batch["next_obs"] @ weights).max(-1)
+    bonus = jnp.abs(batch["next_obs"]).sum(-1)
+    return batch["reward"] + 0.9 * bonus, batch["reward"] + 0.99 * jnp.where(batch["discount"] > 0, next_q, 0.0)

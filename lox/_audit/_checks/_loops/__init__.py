@@ -11,8 +11,8 @@ from lox._audit._checks._loops import (
     _divided,
     _episodes,
     _memories,
-    _off_by_one,
     _scan,
+    _stored,
     _targets,
     _unrolled,
     _without_scan,
@@ -41,7 +41,7 @@ CHECKS = (
     *_bootstraps.CHECKS,
     *_memories.CHECKS,
     *_accumulated.CHECKS,
-    *_off_by_one.CHECKS,
+    *_stored.CHECKS,
     *_targets.CHECKS,
     *_without_scan.CHECKS,
 )

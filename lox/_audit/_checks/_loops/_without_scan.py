@@ -17,10 +17,12 @@ from lox._audit._findings import Finding, Held
 from lox._audit._location import Frame, frames, is_internal, is_users, transformations
 from lox._audit._loops import reached
 from lox._audit._naming import place_of
+from lox._audit._origins import PASSING
 from lox._audit._parts import Part
 from lox._audit._program import Block, Step, Value, blocks_in
 from lox._audit._rules import primitives
 
+_SAME = primitives("convert_element_type")
 _FLAG, _OUTSIDE = 1, 2
 """The sources of what is computed from flags, and from anything else."""
 _LEAST = 3
@@ -37,13 +39,14 @@ def by_associative_scan(audited: Audited) -> Iterator[Finding | Held]:
             flags = audited.once(Flags)
             flags.declared = declared.get(steps[0], frozenset())
             pair = _recurrence(block, steps)
-            if pair is None:
+            if pair is None or not all(_is_flipped(audited, steps, value) for value in pair):
                 continue
             weights, added = pair
             flagged = [_outside(audited, flags, value, UNKNOWN).may & _FLAG for value in pair]
             ending, going = (_outside(audited, flags, weights, scenario).number for scenario in (ENDING, GOING))
             location = audited.lines[steps[0]]
-            if (flagged[1] and not flagged[0]) or (going == 0 and ending not in (0, None)):
+            goes_on = flagged[1] and not flagged[0] and _is_of_numbers(audited, weights)
+            if goes_on or (going == 0 and ending not in (0, None)):
                 yield RETURNS.at(
                     location,
                     f"An associative scan multiplies what comes from the step after by {weights.called}, which is not "
@@ -57,10 +60,23 @@ def _outside(audited: Audited, flags: Flags, value: Value, scenario: Scenario) -
     return Before(audited, Fold(scenario, flags, _FLAG), _OUTSIDE).sliced(value, value)
 
 
+def _is_of_numbers(audited: Audited, value: Value) -> bool:
+    """Whether an array has the same number everywhere."""
+    value = audited.origins.of(value, PASSING | _SAME)
+    if not value.shape or value.number is not None:
+        return True
+    is_product = value.maker is not None and value.maker.equation.primitive in primitives("mul")
+    return is_product and value.maker is not None and all(_is_of_numbers(audited, each) for each in value.maker.inputs)
+
+
 def _associative(block: Block) -> Iterator[list[Step]]:
     """The steps of a block that one call of `jax.lax.associative_scan` led to, and none of a derivative."""
     found: dict[Any, list[Step]] = collections.defaultdict(list)
-    for step in block.steps:
+    slices = (step for step in block.steps if step.equation.primitive in primitives("slice"))
+    steps = (
+        block.steps if any(map(_is_associative, {each for step in slices for each in frames(step.equation)})) else ()
+    )
+    for step in steps:
         calls = frames(step.equation)
         place = next((at for at, each in enumerate(calls) if _is_associative(each)), len(calls))
         caller = next((each for each in calls[place:] if is_users(each.file)), None)
@@ -85,6 +101,14 @@ def _recurrence(block: Block, steps: list[Step]) -> tuple[Value, Value] | None:
     if is_alone[0] == is_alone[1]:
         return None
     return (arrays[0], arrays[1]) if is_alone[0] else (arrays[1], arrays[0])
+
+
+def _is_flipped(audited: Audited, steps: list[Step], value: Value) -> bool:
+    """Whether an array is scanned from its last row to its first."""
+    maker = audited.origins.of(value, _SAME).maker
+    flips = [step for step in (*steps, *filter(None, [maker])) if step.equation.primitive in primitives("rev")]
+    own = [step for step in flips if step is maker or step.inputs[0] is value]
+    return any(0 in step.equation.params["dimensions"] for step in own)
 
 
 def by_python_loop(audited: Audited) -> Iterator[Finding | Held]:
