@@ -427,7 +427,12 @@ def targets_that_go_on_only_where_episodes_end(weights, batch):
 
 
 @right("LOX220", f32(6, 3), {**STEPS, "discount": f32(32)})
-def targets_whose_flags_are_not_needed(weights, batch):
+def targets_that_another_flag_masks(weights, batch):
     next_q = (batch["next_obs"] @ weights).max(-1)
+    return batch["reward"] + 0.99 * jax.lax.select(batch["discount"] > 0, next_q, jnp.zeros(32))
+
+
+@right("LOX220", STEPS)
+def rewards_with_a_bonus_for_the_next_state(batch):
     bonus = jnp.abs(batch["next_obs"]).sum(-1)
-    return batch["reward"] + 0.9 * bonus, batch["reward"] + 0.99 * jnp.where(batch["discount"] > 0, next_q, 0.0)
+    return batch["reward"] + 0.9 * bonus

@@ -60,7 +60,7 @@ def targets(audited: Audited) -> Iterator[Finding]:
 
 def _is_of_next(value: Value, result: Value) -> bool:
     """Whether a value is computed from what is called next, and neither it nor the result is called otherwise."""
-    if any(_OTHERS.search(each.called) for each in (value, result)):
+    if any(_OTHERS.search(last_name(each.called)) for each in (value, result)):
         return False
     return any(_NEXT.search(each.name or each.written) for each in origins([value]))
 
