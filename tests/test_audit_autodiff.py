@@ -598,6 +598,13 @@ def test_of_a_derivative_that_a_program_takes_itself_the_same_is_said(case):
         assert codes(within, *case.args, differentiate=()) & {"LOX606", "LOX607"} == asked
 
 
+def test_functions_of_jax_scipy_guard_their_own_poles():
+    def update(x):
+        return x - jax.grad(lambda x: jax.scipy.stats.gamma.cdf(x, 2.0).sum())(x)
+
+    assert found_in(update, X) == []
+
+
 @pytest.mark.parametrize("transform", [jax.checkpoint, lambda fun: lambda *x: jax.vmap(fun)(*x).sum()])
 def test_derivatives_that_a_program_takes_are_seen_through_transformations(transform):
     def guarded(x):

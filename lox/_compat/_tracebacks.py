@@ -55,7 +55,7 @@ def is_collective(files: Iterable[str]) -> bool:
 
 
 def is_of_scipy(files: Iterable[str]) -> bool:
-    """Tell whether an operation is of a function of `jax.scipy`, by the files of JAX that it comes from: LOX808.
+    """Say whether an operation is of a function of `jax.scipy`, by the files that it comes from: LOX606, LOX808.
 
     These choose between formulas, and guard the values of those that they do not choose.
     """

@@ -25,6 +25,7 @@ from lox.demo import training as demo
 EXPECTED = {
     "benchmarks.programs.hundred_sites": {"LOX207": "A loop of Python makes a hundred layers."},
     "loss of jax.numpy.linalg.lstsq": {"LOX606": "The norm of residuals that are zero has no derivative."},
+    "grad of jax.numpy.linalg.lstsq": {"LOX606": "The same, of a derivative that the program takes itself."},
     "benchmarks.programs.solver": {"LOX900": "What logs in a while_loop, lox.spool needs max_iters= for."},
 }
 """The codes of what is found in a program, with the reason for which it is right."""

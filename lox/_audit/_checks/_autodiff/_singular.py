@@ -15,8 +15,9 @@ from lox._audit._checks._autodiff._taken import Asked, Taken
 from lox._audit._checks._autodiff._way import is_asked
 from lox._audit._dependence import Node, Place
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._location import transformations
+from lox._audit._location import frames, transformations
 from lox._audit._rules import primitives
+from lox._compat import _tracebacks as tracebacks
 
 SINGULAR = Kind(
     "LOX606",
@@ -59,9 +60,15 @@ def singular(audited: Audited) -> Iterator[Finding | Held]:
     ways: list[Asked | Taken] = [Asked(audited)] if is_asked(audited) else []
     if any("transpose" in transformations(step.equation) for step, _ in audited.steps):
         ways.append(Taken(audited))
+    places = [place for place in audited.dependence.places if not _is_of_library(place)] if ways else []
     for way in ways:
-        places = [place for place in audited.dependence.places if "site-packages" not in place.location.file]
         yield from _singular(places, way)
+
+
+def _is_of_library(place: Place) -> bool:
+    """Say whether an operation is in a library, or in a function of `jax.scipy`, which guards its own poles."""
+    files = (frame.file for frame in frames(place.step.equation))
+    return "site-packages" in place.location.file or tracebacks.is_of_scipy(files)
 
 
 def _singular(places: list[Place], way: Asked | Taken) -> Iterator[Finding | Held]:
