@@ -125,7 +125,7 @@ class Audit:
 
 
 def _placed(found: Finding | Held, here: Location) -> Finding | Held:
-    """What was found, at the function or the call where no line of it is known."""
+    """The finding, placed at the function or the call if it has no line of its own."""
     if isinstance(found, Held) or found.file:
         return found
     return dataclasses.replace(found, file=here.file, line=here.line)

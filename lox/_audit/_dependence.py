@@ -157,7 +157,7 @@ def _passed(value: Value, node: Node) -> Node:
 
 
 def is_inexact(value: Value) -> bool:
-    """Whether a value is made of real or complex numbers, which alone have derivatives."""
+    """Say whether a value is made of real or complex numbers, which alone have derivatives."""
     return hasattr(value.aval, "dtype") and jnp.issubdtype(value.aval.dtype, jnp.inexact)
 
 

@@ -13,7 +13,7 @@ from lox._audit._walk import Walk
 
 
 def derivatives(audited: Audited) -> Iterator[tuple[Audited, Location]]:
-    """What a program differentiates, each with the line where it does so.
+    """The functions that a program differentiates, each with the line of the derivative.
 
     The function is traced once more for it: in the tracebacks of what is traced before it is differentiated, the calls
     around are missing, and other checks read these.

@@ -24,7 +24,7 @@ from lox._audit._facts import Fact, of_constant, unknown
 from lox._logs_in import jaxprs_in
 
 watching = jax.make_user_context(False)
-"""Whether the functions that are differentiated leave their programs. JAX keeps what it traced so apart."""
+"""True where differentiated functions leave their programs. JAX caches traces in this context apart."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Differentiated:
 
     @property
     def called(self) -> str:
-        """What a report calls its result."""
+        """The name of its result in a report."""
         return "loss" if self.name == "<lambda>" else self.name
 
 

@@ -43,14 +43,14 @@ def last_name(name: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def says_end(name: str, of_boolean: bool) -> bool:
-    """Whether a name, perhaps of booleans, is that of a flag of where episodes end."""
+    """Say whether a name, perhaps of booleans, is that of a flag of where episodes end."""
     last = last_name(name)
     return _END.fullmatch(last) is not None or (of_boolean and _END_IF_BOOLEAN.fullmatch(last) is not None)
 
 
 @functools.lru_cache(maxsize=4096)
 def says_onward(name: str) -> bool:
-    """Whether a name is that of a flag of steps after which an episode goes on, such as "not_done"."""
+    """Say whether a name is that of a flag of steps after which an episode goes on, such as "not_done"."""
     return _ONWARD.fullmatch(last_name(name)) is not None
 
 
@@ -60,7 +60,7 @@ def _says_that_it_goes_on(name: str) -> bool:
 
 
 def is_boolean(value: Value) -> bool:
-    """Whether the elements of a value are booleans."""
+    """Say whether the elements of a value are booleans."""
     return getattr(value.aval, "dtype", None) == jnp.bool_
 
 
@@ -83,18 +83,18 @@ class Flags:
         return any(says_end(name, is_boolean(value)) for name in names) and _is_flag(value)
 
     def is_onward(self, value: Value) -> bool:
-        """Whether a value has the name of a flag that is zero where an episode ends."""
+        """Say whether a value has the name of a flag that is zero where an episode ends."""
         return _is_flag(value) and any(says_onward(name) for name in (value.name, value.written) if name)
 
     def is_declared(self, value: Value) -> bool:
-        """Whether a value has a name that is declared."""
+        """Say whether a value has a name that is declared."""
         if not self.declared or not _is_flag(value):
             return False
         return any(last_name(name) in self.declared for name in (value.name, value.written) if name)
 
 
 def _is_flag(value: Value) -> bool:
-    """Whether a value may be a flag by its type and by what is known of it."""
+    """Say whether a value may be a flag by its type and by what is known of it."""
     if is_boolean(value):
         return True
     dtype = getattr(value.aval, "dtype", None)
@@ -122,7 +122,7 @@ def _used_as_ends(step: Step) -> Iterator[Value]:
 
 
 def _stacked(audited: Audited) -> Iterator[tuple[Value, Value]]:
-    """What scans put out, and the value of an iteration; of what is carried, that of the iteration before."""
+    """The stacked outputs of scans, each with its value in an iteration; for a carry, in the iteration before."""
     for scan, _ in scans(audited):
         carried = {inside: new for _, inside, new in scan.carry}
         for outside, inside in zip(scan.step.outputs[len(scan.carry) :], scan.ys, strict=True):
@@ -141,5 +141,5 @@ def _ends_in(file: str, span: Span, of_boolean: bool) -> frozenset[str]:
 
 
 def goes_on(value: Value) -> bool:
-    """Whether a value is called as what is zero where an episode ends."""
+    """Say whether a value is called as what is zero where an episode ends."""
     return any(_says_that_it_goes_on(name) for name in (value.name, value.written) if name)

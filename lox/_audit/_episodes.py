@@ -291,7 +291,7 @@ class Flow:
 
     @property
     def reads_ends(self) -> bool:
-        """Whether anything that comes out of the body depends on a flag."""
+        """True if anything that comes out of the body depends on a flag."""
         return any(part.may & self.ends for part in self.unknown)
 
     @functools.cached_property
@@ -307,11 +307,11 @@ class Flow:
         return tuple(place for place in self.numbers if self.is_cut(place, place))
 
     def is_cut(self, place: int, source: int) -> bool:
-        """Whether what is carried depends on a source within an episode, and not where one ends."""
+        """Say whether what is carried depends on a source within an episode, and not where one ends."""
         return bool(self.going[place].may & ~self.ending[place].may & 1 << source)
 
     def knows(self, place: int) -> bool:
-        """Whether what is carried depends on a flag."""
+        """Say whether what is carried depends on a flag."""
         return bool(self.unknown[place].may & self.ends)
 
     def name(self, source: int) -> str:
@@ -418,7 +418,7 @@ def _folded(loop: Scan, fold: Fold, outside: Before) -> tuple[list[Part], dict[V
 
 
 def _is_backward(audited: Audited, loop: Scan, flags: Flags) -> bool:
-    """Whether a loop goes from the last step to the first."""
+    """Say whether a loop goes from the last step to the first."""
     arrays = {value for pair in loop.consts for value in pair if value in flags or pair[0] in flags}
     makers = [audited.origins.of(outside, frozenset()).maker for outside, _ in loop.xs]
     is_flipped = any(
@@ -433,7 +433,7 @@ def _is_backward(audited: Audited, loop: Scan, flags: Flags) -> bool:
 
 
 def _counts_down(loop: Scan, counter: Value) -> bool:
-    """Whether an index gets less from one iteration to the next."""
+    """Say whether an index gets less from one iteration to the next."""
     maker, is_less = counter.maker, False
     if maker is not None and maker.equation.primitive in primitives("sub") and of_number(maker.inputs[0]).number:
         counter, is_less = maker.inputs[1], True

@@ -1,4 +1,4 @@
-"""Which parts of a function are run, as far as its syntax and the lines that led to equations tell."""
+"""The parts of a function that run, as far as its syntax and the lines that led to equations tell."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def of_constant(value: Any) -> Fact:
 
 
 def _is_here(value: Any) -> bool:
-    """Whether the numbers of a constant can be read by this process."""
+    """Say whether the numbers of a constant can be read by this process."""
     return not isinstance(value, jax.Array) or (value.is_fully_addressable and not value.is_deleted())
 
 

@@ -154,7 +154,7 @@ def called(equation: Any) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def is_internal(file: str) -> bool:
-    """Whether a file is of JAX, of lox or of Python's own library."""
+    """Say whether a file is of JAX, of lox or of Python's own library."""
     if file.startswith((f"{_JAX}/", f"{_LOX}/_", f"{_LOX}/loggers/")):
         return True
     return file.startswith((_PYTHON, "<frozen")) and "site-packages" not in file
@@ -162,7 +162,7 @@ def is_internal(file: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def is_users(file: str) -> bool:
-    """Whether a file is neither of JAX, of lox or of Python, nor of what is installed."""
+    """Say whether a file is neither of JAX, of lox or of Python, nor of what is installed."""
     return not is_internal(file) and not {"site-packages", "dist-packages"} & set(PurePath(file).parts)
 
 
@@ -192,5 +192,5 @@ def transformations(equation: Any) -> tuple[str, ...]:
 
 
 def is_recomputed(equation: Any) -> bool:
-    """Whether an equation is of what a backward part computes anew, rather than keeps."""
+    """Say whether an equation is of what a backward part computes anew, rather than keeps."""
     return tracebacks.is_recomputed(equation.source_info.name_stack)

@@ -53,7 +53,7 @@ NOTHING = Part()
 
 
 def source(bit: int) -> Part:
-    """What is known of a source itself."""
+    """Facts about a source itself."""
     return Part(None, bit, bit, bit, bit, direct=bit)
 
 
@@ -98,7 +98,7 @@ _rule = Rules[Rule]()
 
 
 def has_rule(primitive: Any) -> bool:
-    """Whether it is known what a primitive makes of what it gets."""
+    """Say whether it is known what a primitive makes of what it gets."""
     return _rule[primitive] is not None
 
 
@@ -186,7 +186,7 @@ def _mul(step: Step, parts: Sequence[Part]) -> Part:
 
 
 def _is_same_in_all(part: Part) -> bool:
-    """Whether a value is the same in all iterations."""
+    """Say whether a value is the same in all iterations."""
     return part.number is not None or not part.may
 
 

@@ -173,12 +173,12 @@ def blocks_in(program: Block) -> list[Block]:
 
 
 def is_call(step: Step) -> bool:
-    """Whether a step does nothing but what is inside, once."""
+    """Say whether a step does nothing but what is inside, once."""
     return bool(step.ports) and step.ports[0].kind == "call"
 
 
 def alike(one: Value, other: Value) -> bool:
-    """Whether two values are one, or are computed by the same operation of the same values."""
+    """Say whether two values are one, or are computed by the same operation of the same values."""
     made, again = one.maker, other.maker
     if one is other or made is None or again is None or made.blocks or len(made.outputs) > 1:
         return one is other

@@ -72,7 +72,7 @@ def sources(audited: Audited) -> list[Source]:
 
 
 def are_read(audited: Audited) -> bool:
-    """Whether all functions of the user's program that were traced have a source that could be read."""
+    """Say whether all functions of the user's program that were traced have a source that could be read."""
     return None not in audited.once(_sources).values()
 
 
@@ -124,7 +124,7 @@ def _written(code: CodeType) -> tuple[Function, tuple[Function, ...]] | None:
 
 
 def _has_code(node: Function, code: CodeType) -> bool:
-    """Whether what runs in some code is all written in the body of a lambda."""
+    """Say whether what runs in some code is all written in the body of a lambda."""
     body = node.body
     if isinstance(body, list):
         return True
@@ -169,7 +169,7 @@ def drivers(audited: Audited) -> frozenset[CodeType]:
 
 
 def _is_users_function(equation: Any) -> bool:
-    """Whether what is jitted is the user's: what a library jits for the user, as equinox does, it only names so."""
+    """Say whether what is jitted is the user's: what a library jits for the user, as equinox does, it only names so."""
     jaxpr, name = _compat.open_jaxpr(equation.params["jaxpr"]), equation.params.get("name", "")
     if jaxpr.debug_info.func_filename and is_users(jaxpr.debug_info.func_filename):
         return True
@@ -216,7 +216,7 @@ _module_names: dict[str, str] = {}
 
 
 def _is_new(file: str) -> bool:
-    """Whether it is not known which module is in a file, or is no longer so."""
+    """Say whether it is not known which module is in a file, or is no longer so."""
     module = sys.modules.get(_module_names.get(file, ""))
     return getattr(module, "__dict__", {}).get("__file__") != file
 

@@ -43,7 +43,7 @@ class Unwritten:
 
 
 @dataclasses.dataclass(frozen=True)
-class Taken:
+class Indexed:
     """The meaning of an axis whose elements are those of another one at some indices.
 
     Attributes:
@@ -97,22 +97,22 @@ class _Walk(Walk):
 def _unsorted(labels: Labels, axis: int) -> Labels:
     """The meanings of axes after sorting along one: of one that was made of several, none is left."""
     return tuple(
-        None if at == axis and isinstance(label, (Merged, Taken)) else label for at, label in enumerate(labels)
+        None if at == axis and isinstance(label, (Merged, Indexed)) else label for at, label in enumerate(labels)
     )
 
 
-def _taken(step: Step, labels: Labels) -> tuple[int, Taken | None]:
-    """Which axis of the result of a step has elements of an axis that was made of several, at indices or in groups."""
+def _taken(step: Step, labels: Labels) -> tuple[int, Indexed | None]:
+    """The axis of a result that has elements of a merged axis, at indices or in groups."""
     first = labels[0] if labels else None
-    if any(isinstance(label, (Merged, Taken)) for label in labels[1:]):
+    if any(isinstance(label, (Merged, Indexed)) for label in labels[1:]):
         return 0, None
     if step.equation.primitive in primitives("gather") and isinstance(first, Merged):
         numbers = step.equation.params["dimension_numbers"]
         result = range(len(step.equation.outvars[0].aval.shape))
         indexed = [axis for axis in result if axis not in numbers.offset_dims]
         if numbers.start_index_map == numbers.collapsed_slice_dims == (0,) and indexed:
-            return indexed[-1], Taken(first, _index(step.inputs[1]))
-    if step.equation.primitive in primitives("reshape") and isinstance(first, Taken):
+            return indexed[-1], Indexed(first, _index(step.inputs[1]))
+    if step.equation.primitive in primitives("reshape") and isinstance(first, Indexed):
         before, after = next(iter(groups(step.inputs[0].shape, step.equation.outvars[0].aval.shape)), ([], []))
         if before == [0]:
             return after[-1], first
@@ -143,7 +143,7 @@ def _index(value: Value) -> Value | None:
 
 @_compat.weakref_lru_cache
 def _makes_meanings(jaxpr: Any) -> bool:
-    """Whether an operation in a jaxpr may give an axis a meaning."""
+    """Say whether an operation in a jaxpr may give an axis a meaning."""
     return any(
         equation.primitive in primitives("random_split")
         or equation.primitive is label_p

@@ -58,11 +58,11 @@ class State(NamedTuple):
     drawn: frozenset[Step] = frozenset()
 
     def differs(self, axis: str) -> bool:
-        """Whether it is known to differ along an axis."""
+        """Say whether it is known to differ along an axis."""
         return axis in self.varies and axis not in self.hidden
 
     def same(self, axis: str) -> bool:
-        """Whether it is known to be the same along an axis."""
+        """Say whether it is known to be the same along an axis."""
         return axis not in self.varies and axis not in self.hidden
 
 
@@ -229,7 +229,7 @@ class Shards(Forward[State]):
 
 
 def _is_elementwise(step: Step, facts: Sequence[State]) -> bool:
-    """Whether a step has an element for each one that was drawn in what it takes."""
+    """Say whether a step has an element for each one that was drawn in what it takes."""
     if step.equation.primitive in _MIXING or not step.outputs:
         return False
     drawn = [math.prod(value.shape) for value, state in zip(step.inputs, facts, strict=True) if state.drawn]

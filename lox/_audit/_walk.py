@@ -128,7 +128,7 @@ class Walk(Forward[Fact]):
 
     def _facts(self, step: Step) -> list[Fact]:
         """What the rules know of the outputs of a step: what the types tell where a rule fails."""
-        try:
+        try:  # Not in `reported`: as a context, that takes as long as most of the rules.
             labels = labels_of(step)
             return list(map(Fact, labels, range_of(step) if self._ranges else [ANY] * len(labels)))
         except Exception as error:  # noqa: BLE001  (whatever it is, the audit goes on)

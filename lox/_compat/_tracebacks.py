@@ -7,6 +7,7 @@ Their names are private, and a check that no longer finds one says nothing rathe
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterable
 from pathlib import PurePath
 from types import CodeType
@@ -30,7 +31,7 @@ PLACED_DRAWS = PAIRED_DRAWS | {"randint"}
 """Functions that they call so for each array of a tree, on one line: LOX705."""
 
 _PARALLEL = inspect.getsourcefile(jax.lax.psum) or ""
-_SCIPY = PurePath(inspect.unwrap(jax.scipy.special.exp1).__code__.co_filename).parent
+_SCIPY = f"{PurePath(inspect.unwrap(jax.scipy.special.exp1).__code__.co_filename).parent}{os.sep}"
 _WITHOUT_TRANSFORMATION = frozenset({"tree_util.py", "tree.py", "traceback_util.py"})
 
 
@@ -59,7 +60,7 @@ def is_of_scipy(files: Iterable[str]) -> bool:
 
     These choose between formulas, and guard the values of those that they do not choose.
     """
-    return any(_SCIPY in PurePath(file).parents for file in files)
+    return any(file.startswith(_SCIPY) for file in files)
 
 
 def is_jacobian(names: Iterable[str]) -> bool:

@@ -118,7 +118,7 @@ def _poles(place: Place) -> tuple[tuple[float, End], ...]:
 
 
 def _at(node: Node, number: float, end: End) -> bool:
-    """Whether a number is this end of the range of a value."""
+    """Say whether a number is this end of the range of a value."""
     return bool(getattr(node.value.fact.range, end) == number) or is_square_product(resolved(node))
 
 
@@ -167,7 +167,7 @@ def _hidden(select: Place, way: Asked | Taken) -> list[Place]:
 
 
 def _keeps_out(place: Place, operand: Node, pole: float, compared: Node, excludes: Excludes) -> bool:
-    """Whether a comparison keeps an operand from a pole.
+    """Say whether a comparison keeps an operand from a pole.
 
     One with another number than the pole does so too, but may be about something else: it counts if the operand itself
     is compared and has no value beyond the pole, or if it surely gets to the pole.

@@ -84,7 +84,7 @@ def _bootstrapped(error: Node, way: Way) -> Node | None:
 
 
 def _is_of_one_network(values: set[Node], later: set[Node], way: Way) -> bool:
-    """Whether two values are of one function, by the same parameters, and at different places of the data.
+    """Say whether two values are of one function, by the same parameters, and at different places of the data.
 
     The later one may have more parameters, as the least of two values does.
     """
@@ -98,7 +98,7 @@ def _is_of_one_network(values: set[Node], later: set[Node], way: Way) -> bool:
 
 
 def _is_earlier(one: Node, other: Node) -> bool:
-    """Whether two values are slices of one array, of which the first begins before the second, as in `x[:-1]`."""
+    """Say whether two values are slices of one array, of which the first begins before the second, as in `x[:-1]`."""
     if one.place is None or other.place is None or not _is_slice(one) or not _is_slice(other):
         return False
     starts = [place.step.equation.params.get("start_indices") for place in (one.place, other.place)]
@@ -173,7 +173,7 @@ def _unstopped(node: Node) -> Node:
 
 
 def _is_nearest(node: Node) -> bool:
-    """Whether a value is made of rows whose places are those of the least distances."""
+    """Say whether a value is made of rows whose places are those of the least distances."""
     if node.place is None or node.place.step.equation.primitive not in primitives("gather"):
         return False
     chosen = upstream(node.place.inputs[1:], smoothly=False)

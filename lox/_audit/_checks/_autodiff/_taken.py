@@ -1,4 +1,4 @@
-"""Of which operations derivatives are taken: those that somebody asked for, and those that a program takes itself."""
+"""Derivatives of operations: those that the caller asked for, and those that the program takes itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lox._audit._rules import primitives
 _FACTORS = primitives("mul", "div")
 _DIVISIONS = primitives("div")
 _ROOTS = primitives("sqrt")
-"""What JAX writes the derivative of with the result, and not with the operand."""
+"""Operations whose derivative JAX writes with the result in place of the operand."""
 
 _CHOICES = primitives("select_n")
 
@@ -31,19 +31,19 @@ class Asked:
         self._before = upstream(loss_of(audited, dependence))
 
     def takes(self, place: Place) -> bool:
-        """Tell whether the derivative by the first operand of an operation is taken."""
+        """Say whether the derivative by the first operand of an operation is taken."""
         return place.inputs[0] in self._after and not self._before.isdisjoint(place.outputs)
 
     def chooses(self, select: Place) -> bool:
-        """Tell whether a derivative goes through a choice."""
+        """Say whether a derivative goes through a choice."""
         return select.outputs[0] in self._after & self._before
 
     def passes(self, place: Place, operand: Node) -> bool:
-        """Tell whether the derivative at the pole of an operand is taken, and gets to what is differentiated by."""
+        """Say whether the derivative at the pole of an operand is taken, and gets to what is differentiated by."""
         return operand in self._after or self._is_open(place.inputs[0])
 
     def _is_open(self, node: Node) -> bool:
-        """Tell whether no other choice is on some way from a value to what is differentiated by.
+        """Say whether no other choice is on some way from a value to what is differentiated by.
 
         What is kept out of a sum by a choice gets no derivative from it, be it NaN.
         """
@@ -94,11 +94,11 @@ class Taken:
                 self._first.update(zip(place.outputs, found[0].outputs, strict=False))
 
     def takes(self, place: Place) -> bool:
-        """Tell whether the derivative of an operation by its first operand is taken."""
+        """Say whether the derivative of an operation by its first operand is taken."""
         return self._multiplies(place, place.inputs[0]) or self._divides(place, place.inputs[0])
 
     def chooses(self, select: Place) -> bool:
-        """Tell whether a derivative goes through a choice."""
+        """Say whether a derivative goes through a choice."""
         return select in self._forward and any(
             place.step.equation.primitive in _CHOICES
             and self._source(place.inputs[0]) is self._source(select.inputs[0])
@@ -106,20 +106,20 @@ class Taken:
         )
 
     def passes(self, place: Place, operand: Node) -> bool:
-        """Tell whether the derivative at the pole of an operand is taken, and gets to what is differentiated by."""
+        """Say whether the derivative at the pole of an operand is taken, and gets to what is differentiated by."""
         if self._multiplies(place, operand):
             return True
         return self._divides(place, operand) and (operand is place.inputs[0] or not self._is_chosen(place.inputs[0]))
 
     def _divides(self, place: Place, operand: Node) -> bool:
-        """Tell whether the backward part of an operation divides by an operand of it."""
+        """Say whether the backward part of an operation divides by an operand of it."""
         return place in self._forward and any(
             back.step.equation.primitive in _DIVISIONS and self._source(back.inputs[1]) is self._source(operand)
             for back in self._backward.get(_site(place), ())
         )
 
     def _multiplies(self, place: Place, operand: Node) -> bool:
-        """Tell whether it multiplies by what the forward part has computed for it of an operand, or of a root."""
+        """Say whether it multiplies by what the forward part has computed for it of an operand, or of a root."""
         if place not in self._forward:
             return False
         is_root = place.step.equation.primitive in _ROOTS
@@ -150,7 +150,7 @@ class Taken:
         return self._first.get(node, node)
 
     def _is_chosen(self, node: Node) -> bool:
-        """Tell whether there is a choice among what a value of the forward part is made of."""
+        """Say whether there is a choice among what a value of the forward part is made of."""
         seen, left = {node}, [node]
         while left:
             node = left.pop()

@@ -10,7 +10,7 @@ from lox._audit._checks._axes._meaning import MEETING, meetings, reshaped
 from lox._audit._checks._axes._recurrences import recurrence
 from lox._audit._findings import Finding
 from lox._audit._labels import Merged
-from lox._audit._unwritten import Taken, Unwritten, with_origins
+from lox._audit._unwritten import Indexed, Unwritten, with_origins
 
 
 def exchanged(audited: Audited) -> Iterator[Finding]:
@@ -47,8 +47,8 @@ def exchanged(audited: Audited) -> Iterator[Finding]:
 
 
 def _is_turned(one: object, other: object) -> bool:
-    """Whether two axes were made of the same ones, in another order."""
-    if isinstance(one, Taken) and isinstance(other, Taken) and one.at is other.at:
+    """Say whether two axes were made of the same ones, in another order."""
+    if isinstance(one, Indexed) and isinstance(other, Indexed) and one.at is other.at:
         one, other = one.of, other.of
     if not isinstance(one, Merged) or not isinstance(other, Merged) or one.parts == other.parts:
         return False

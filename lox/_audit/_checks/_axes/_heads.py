@@ -54,7 +54,7 @@ def _split(value: Value, origins: Origins) -> Step | None:
 
 
 def _mixes(before: Sequence[int], after: Sequence[int]) -> bool:
-    """Whether a reshape is of (sequence, features) to (heads, sequence, features of one)."""
+    """Say whether a reshape is of (sequence, features) to (heads, sequence, features of one)."""
     for old, new in groups(before, after):
         sizes, others = [before[axis] for axis in old], [after[axis] for axis in new]
         if len(sizes) == 2 and len(others) == 3 and others[1] == sizes[0] != others[0]:

@@ -61,7 +61,7 @@ def _scores(audited: Audited) -> set[Step]:
 
 
 def _along(value: Value, axis: int | None, origins: Origins) -> bool | None:
-    """Whether the norms that an array was divided by go along an axis; None if it was divided by none over one axis."""
+    """Say whether an array was divided by norms along an axis; None if it was not divided by norms over one axis."""
     while True:
         value, axis = laid_out(value, axis, origins)
         maker = value.maker

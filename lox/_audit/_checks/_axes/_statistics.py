@@ -98,7 +98,7 @@ class Statistics:
         return None
 
     def is_symmetric(self, value: Value) -> bool:
-        """Whether the rows of a matrix are its columns."""
+        """Say whether the rows of a matrix are its columns."""
         maker = value.maker
         if maker is None or len(maker.inputs) != 2 or len(value.shape) != 2:
             return False
@@ -156,7 +156,7 @@ class Statistics:
         return not set(statistic.arrays).isdisjoint(self.elements(array, deep))
 
     def _is_spread(self, squares: Value, over: frozenset[int], deep: int) -> bool:
-        """Whether what is reduced is the squares, or sizes, of what differs from a statistic over the same axes."""
+        """Say whether what is reduced is the squares, or sizes, of what differs from a statistic over the same axes."""
         sized = self._sized(squares)
         differs = None if sized is None else self._origins.of(sized, _SAME).maker
         if differs is None or differs.equation.primitive not in _CENTERED:
@@ -165,7 +165,7 @@ class Statistics:
         return statistic is not None and statistic.over == over and self._is_of(statistic, differs.inputs[0], deep)
 
     def _sized(self, value: Value) -> Value | None:
-        """What a value is the squares or sizes of."""
+        """The array that a value has the squares or absolute values of."""
         maker = self._origins.of(value, _SAME).maker
         if maker is None or maker.equation.primitive not in _SIZES or not alike(maker.inputs[0], maker.inputs[-1]):
             return None

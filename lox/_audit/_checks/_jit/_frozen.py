@@ -97,7 +97,7 @@ class _Compiled:
         return {node for node in nodes if node is not None}
 
     def stores(self, name: str) -> bool:
-        """Whether a traced function assigns what it reads itself, which is another mistake."""
+        """Say whether a traced function assigns what it reads itself, which is another mistake."""
         return any(name in _declared(node) or _assigns(node, name) for node in self._by_node)
 
     def change(self, source: Source, node: ast.Name | ast.Attribute) -> Change | None:
@@ -156,7 +156,7 @@ def _is_of_self(node: ast.Attribute) -> bool:
 
 
 def _begins(node: Function | None, name: str) -> bool:
-    """Whether a function assigns something to a name, and not None until it is known."""
+    """Say whether a function assigns something to a name, and not None until it is known."""
     stores = [each for each in ast.walk(node) if isinstance(each, ast.Assign)] if node is not None else []
     pairs = [pair for each in stores for target in each.targets for pair in _pairs(target, each.value)]
     values = [value for target, value in pairs if _stores(target, name)]
@@ -175,7 +175,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.ex
 
 
 def _is_opaque(owner: Any) -> bool:
-    """Whether JAX knows an object by its identity alone: it is no pytree, no module, and equal to nothing else."""
+    """Say whether JAX knows an object by its identity alone: it is no pytree, no module, and equal to nothing else."""
     of = type(owner)
     has_plain_bases = all(is_users_class(each) or each.__module__ in _PLAIN for each in of.__mro__)
     return has_plain_bases and of.__hash__ is object.__hash__ and jax.tree_util.all_leaves([owner])
@@ -235,7 +235,7 @@ def _own(body: Any, kinds: tuple[type[ast.AST], ...]) -> Iterator[ast.AST]:
 
 
 def _is_new(node: ast.AST) -> bool:
-    """Whether a call compiles anew."""
+    """Say whether a call compiles anew."""
     name = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
     return name in ("jit", "clear_cache", "clear_caches", "pmap")
 
@@ -245,7 +245,7 @@ def _assigned(code: Any, node: Function | None, name: str) -> Change | None:
 
 
 def _is_called_once(function: str, file: str) -> bool:
-    """Whether a file calls a function at most once, and not in a loop."""
+    """Say whether a file calls a function at most once, and not in a loop."""
     calls = [node for node in ast.walk(syntax(file)) if isinstance(node, ast.Call)]
     own = {node for node in calls if ast.unparse(node.func).rpartition(".")[2] == function}
     loops = (node for node in ast.walk(syntax(file)) if isinstance(node, _LOOPS))
@@ -294,7 +294,7 @@ def _node(file: str, line: int, name: str) -> Function | None:
 
 
 def _changes(name: str, value: Any) -> bool:
-    """Whether a value is made of numbers and arrays, or says whether a model is trained."""
+    """Say whether a value is made of numbers and arrays, or says whether a model is trained."""
     if isinstance(value, bool):
         return name.lower() in _MODES
     if isinstance(value, dict):

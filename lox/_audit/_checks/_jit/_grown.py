@@ -53,7 +53,7 @@ def _info(step: Step) -> Any:
 
 
 def _growing(calls: Sequence[Step], audited: Audited) -> list[int]:
-    """Which arguments grow by as much from call to call along one axis; none where others change in another way.
+    """The arguments that grow equally from call to call along one axis; none if others change in another way.
 
     The layers of a network have other arrays each.
     """
@@ -72,7 +72,7 @@ def _growing(calls: Sequence[Step], audited: Audited) -> list[int]:
 
 
 def _is_series(values: Sequence[Value], audited: Audited) -> bool:
-    """Whether values are slices of one array, or each is made of the one before, or of its parts, and more."""
+    """Say whether values are slices of one array, or each is made of the one before, or of its parts, and more."""
     origins = [audited.origins.of(value) for value in values]
     parts = [[] if each.maker is None else [*map(audited.origins.of, each.maker.inputs)] for each in origins]
     if all(_made_by(each, "slice") for each in origins[1:]):
@@ -100,7 +100,7 @@ def _static(step: Step) -> str:
 
 
 def _program(step: Step) -> tuple[Any, Any]:
-    """What a program does, apart from the numbers that are written in it, and these."""
+    """The operations of a program without its literal numbers, and these numbers."""
     numbers: list[str] = []
 
     def makeup(jaxpr: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Which names in a function may stand for traced values."""
+"""Names in a function that may stand for traced values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Names:
         self._settle(own)
 
     def may_be_traced(self, node: ast.AST, computed: bool = False) -> bool:
-        """Whether an expression may have a value that is traced: a local name goes into it, and not only its shape.
+        """Say whether an expression may have a value that is traced: a local name goes into it, and not only its shape.
 
         Args:
             node: The expression.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import jax
 from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._checks._results._bindings import Path, path_of
-from lox._audit._executed import Function
+from lox._audit._executed import Function, body_of
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import frames, is_users, transformations
 from lox._audit._program import Block, is_call
@@ -108,7 +108,7 @@ def _mappings(source: Source, inner: dict[str, Function | None]) -> Iterator[_Ma
 
 
 def _differentiated(source: Source, node: ast.expr) -> ast.expr:
-    """What a derivative is of, or what is recomputed."""
+    """The function inside calls of `jax.grad`, `jax.checkpoint` and their like."""
     while isinstance(node, ast.Call) and node.args:
         if not any(_is(source, node.func, each) for each in (jax.grad, jax.value_and_grad, jax.checkpoint, jax.jit)):
             break
@@ -117,7 +117,7 @@ def _differentiated(source: Source, node: ast.expr) -> ast.expr:
 
 
 def _is(source: Source, node: ast.expr, fun: Any) -> bool:
-    """Whether a name means a function of JAX."""
+    """Say whether a name means a function of JAX."""
     path = path_of(node)
     if path is None or len(path) > 2 or path[0] in source.locals:
         return False
@@ -141,15 +141,14 @@ def _pairs(fun: Function, mapping: _Mapping) -> Iterator[tuple[str, Path]]:
 
 
 def _is_mapped(axes: ast.expr | None, place: int) -> bool:
-    """Whether `in_axes` gives an argument an axis."""
+    """Say whether `in_axes` gives an argument an axis."""
     each: Any = axes.elts[place : place + 1] if isinstance(axes, (ast.Tuple, ast.List)) else [axes]
     return axes is None or (len(each) == 1 and isinstance(each[0], ast.Constant) and isinstance(each[0].value, int))
 
 
 def _reads_around(fun: Function, name: str, path: Path) -> bool:
-    """Whether a function reads an array from around it, and not its argument of this name."""
-    body: Sequence[ast.AST] = fun.body if isinstance(fun.body, list) else [fun.body]
-    nodes = [node for part in body for node in ast.walk(part)]
+    """Say whether a function reads an array from around it, and not its argument of this name."""
+    nodes = [node for part in body_of(fun) for node in ast.walk(part)]
     names = [node for node in nodes if isinstance(node, ast.Name)]
     own = {each.arg for each in ast.walk(fun.args) if isinstance(each, ast.arg)}
     bound = own | {node.id for node in names if not isinstance(node.ctx, ast.Load)}

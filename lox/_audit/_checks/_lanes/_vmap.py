@@ -125,12 +125,12 @@ def _pairs(step: Step) -> Iterator[tuple[int, int]]:
     if indices.maker is not None and indices.maker.equation.primitive in primitives("concatenate"):
         columns = indices.maker.inputs
         for axis, column in zip(indexed, columns, strict=True) if len(indexed) == len(columns) else ():
-            place = counted(column)
+            place = _counted(column)
             if place is not None and column.shape[place] == array.shape[axis]:
                 yield axis, place
 
 
-def counted(value: Value) -> int | None:
+def _counted(value: Value) -> int | None:
     """The axis along which a value counts from 0, such as `jnp.arange(n)[:, None]`."""
     axes: list[int | None] = list(range(len(value.shape)))
     while value.maker is not None:

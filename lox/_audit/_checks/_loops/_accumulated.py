@@ -47,7 +47,7 @@ def accumulated(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def _added(scan: Scan, audited: Audited) -> Iterator[tuple[Value, Value]]:
-    """What begins at zero, and what each iteration adds something to: the sum outside, and as the body returns it."""
+    """The sums of a loop that begin at zero: the result of the loop, and the value that the body returns."""
     results = {crossed.inside: crossed.outside for crossed in scan.step.regions[0].outputs}
     for outside, inside, new in scan.carry:
         maker = audited.origins.of(new, _SAME).maker
@@ -57,7 +57,7 @@ def _added(scan: Scan, audited: Audited) -> Iterator[tuple[Value, Value]]:
 
 
 def _is_averaged(value: Value, scan: Scan, audited: Audited) -> bool:
-    """Whether a sum over iterations is divided by how many there are."""
+    """Say whether a sum over iterations is divided by how many there are."""
     length, left = scan.step.equation.params["length"], [value]
     for each in left:
         for step in audited.users.of(each):
@@ -82,7 +82,7 @@ def _iterations(scan: Scan, audited: Audited) -> Iterator[Value]:
 
 
 def _counts(body: Block, scan: Scan, audited: Audited) -> Iterator[tuple[Value, Location]]:
-    """What sums in a body are divided by, if it is a sum over several axes of what is scanned."""
+    """The divisors of sums in a body that are sums over several axes of scanned arrays."""
     scanned, others = [inside for _, inside in scan.xs], {inside for _, inside in scan.consts}
     others |= {inside for _, inside, _ in scan.carry}
     of_data = reached(body, scanned) - reached(body, others)

@@ -149,12 +149,12 @@ def _passed(value: Value) -> Value:
 
 
 def _is_counter(value: Value) -> bool:
-    """Whether a value may count iterations, which costs nothing."""
+    """Say whether a value may count iterations, which costs nothing."""
     return not value.shape and jnp.issubdtype(value.aval.dtype, jnp.integer)
 
 
 def _is_key(value: Value) -> bool:
-    """Whether a value may be a key, which has checks of its own, or is no array at all."""
+    """Say whether a value may be a key, which has checks of its own, or is no array at all."""
     dtype = getattr(value.aval, "dtype", None)
     if dtype is None or jnp.issubdtype(dtype, jax.dtypes.extended):
         return True

@@ -35,29 +35,27 @@ _BROKEN = math.inf
 Number = float | None
 _PASSING = PASSING | primitives("convert_element_type")
 _DIVISIONS = primitives("div", "rsqrt", "pow", "integer_pow")
-_COMPUTED: dict[Any, Callable[..., Any]] = {
-    primitive: function
-    for name, function in {
-        "add": np.add,
-        "sub": np.subtract,
-        "mul": np.multiply,
-        "div": np.divide,
-        "pow": np.power,
-        "max": np.maximum,
-        "min": np.minimum,
-        "neg": np.negative,
-        "abs": np.abs,
-        "sqrt": np.sqrt,
-        "exp": np.exp,
-        "square": np.square,
-    }.items()
-    for primitive in primitives(name)
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "pow": np.power,
+    "max": np.maximum,
+    "min": np.minimum,
+    "neg": np.negative,
+    "abs": np.abs,
+    "sqrt": np.sqrt,
+    "exp": np.exp,
+    "square": np.square,
+    "rsqrt": lambda number: number**-0.5,
 }
+_COMPUTED = {primitive: function for name, function in _FUNCTIONS.items() for primitive in primitives(name)}
 _KEEP = {
     **dict.fromkeys(primitives("add", "sub", "mul"), (0, 1)),
     **dict.fromkeys(primitives("div", "neg", "sqrt", "abs", "square"), (0,)),
 }
-"""Which operands make a result infinite or NaN if they are."""
+"""The operands that make a result infinite or NaN if they are so themselves."""
 
 
 def divided(audited: Audited) -> Iterator[Finding | Held]:
@@ -114,10 +112,7 @@ def _finite(number: Number) -> Number:
 def _computed(step: Step, numbers: Sequence[Number]) -> Number:
     function = _COMPUTED.get(step.equation.primitive)
     if step.equation.primitive in primitives("integer_pow"):
-        power = step.equation.params["y"]
-        function = lambda base: base**power  # noqa: E731
-    if step.equation.primitive in primitives("rsqrt"):
-        function = lambda base: base**-0.5  # noqa: E731
+        function, numbers = np.power, (*numbers, float(step.equation.params["y"]))
     if function is None or None in numbers:
         return None
     with np.errstate(all="ignore"):
@@ -133,12 +128,11 @@ class _First(Forward[Number]):
 
     def __init__(self) -> None:
         self.made: list[Step] = []
-        self._seen: dict[
-            tuple[Block, tuple[Number, ...]], list[Number]
-        ] = {}  # What calls itself twice is called often.
+        # What calls itself twice is called often.
+        self._seen: dict[tuple[Block, tuple[Number, ...]], list[Number]] = {}
 
     def of(self, block: Block, numbers: Sequence[Number]) -> list[Number]:
-        """What comes out of a block."""
+        """The outputs of a block."""
         key = (block, tuple(numbers))
         if key not in self._seen:
             known: dict[Value, Number] = dict(zip(block.inputs, numbers, strict=True))

@@ -63,7 +63,7 @@ def _trace(flow: Flow) -> str:
 
 
 def _multiplies(flow: Flow, step: Step, bit: int) -> bool:
-    """Whether a step multiplies a trace by what depends on the end of an episode."""
+    """Say whether a step multiplies a trace by what depends on the end of an episode."""
     if step.equation.primitive not in primitives("mul"):
         return False
     parts = [flow.values.get(value, Part()) for value in step.inputs]
@@ -99,7 +99,7 @@ def _never_reset(flow: Flow) -> str:
 
 
 def _is_recurrent(part: Part, place: int) -> bool:
-    """Whether what is carried goes through a cell of a network, and is neither a total nor parameters."""
+    """Say whether what is carried goes through a cell of a network, and is neither a total nor parameters."""
     return bool(part.sure & ~part.kept & (part.squashed | part.gated) & 1 << place)
 
 
@@ -163,7 +163,7 @@ def _reported(flow: Flow) -> str:
 
 
 def _differ(flow: Flow, one: int, other: int) -> bool:
-    """Whether the body takes the difference of what depends on two sources."""
+    """Say whether the body takes the difference of what depends on two sources."""
     for step in flow.loop.body.steps:
         if step.equation.primitive in primitives("sub"):
             first, second = (flow.values.get(value, Part()).may for value in step.inputs)

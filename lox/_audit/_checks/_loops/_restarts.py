@@ -18,7 +18,7 @@ _TIMES_A_NUMBER = primitives("mul", "neg")
 
 
 def restarted(audited: Audited, step: Step, carried: Mapping[Value, str]) -> str:
-    """What is wrong with the values that no iteration reads, as a sentence; or nothing.
+    """The mistake in the values that no iteration reads, as a sentence; empty if there is none.
 
     Args:
         audited: The function.
@@ -72,12 +72,12 @@ def _from_the_start(
 
 
 def _is_data(value: Value) -> bool:
-    """Whether what is scanned is made of vectors of numbers, and not of counters, keys or sizes of steps."""
+    """Say whether what is scanned is made of vectors of numbers, and not of counters, keys or sizes of steps."""
     return bool(value.shape) and jnp.issubdtype(value.aval.dtype, jnp.inexact)
 
 
 def _goes_on(loop: Scan, new: Value, other: tuple[Value, Value, Value]) -> bool:
-    """Whether another array of the carry, of the same shape, is updated by a value, as parameters by a momentum."""
+    """Say whether another array of the carry, of the same shape, is updated by a value, as parameters by a momentum."""
     _, inside, after = other
     is_alike = bool(new.shape) and inside.shape == new.shape and jnp.issubdtype(inside.aval.dtype, jnp.inexact)
     return is_alike and after in reached(loop.body, {inside}) & reached(loop.body, {new})
@@ -93,7 +93,7 @@ def _last_of_a_mean(audited: Audited, step: Step, unread: list[tuple[Value, Valu
 
 
 def _is_divided(audited: Audited, value: Value, by: int, deep: int = 3) -> bool:
-    """Whether a value is divided by a number, perhaps after it was multiplied by others."""
+    """Say whether a value is divided by a number, perhaps after it was multiplied by others."""
     for user in audited.users.of(value) if deep else ():
         if user.equation.primitive in primitives("div") and user.inputs[1].number == by:
             return True

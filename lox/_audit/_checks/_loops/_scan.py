@@ -118,7 +118,7 @@ def _end_among(outside: Value, inside: Value) -> str:
 
 
 def _masked_otherwise(scan: Scan, marks: list[tuple[Value, Value]], used: set[Value]) -> bool:
-    """Whether something else that the body reads may tell it where an episode ends."""
+    """Say whether something else that the body reads may tell it where an episode ends."""
     others = [(value, inside) for value, inside, *_ in (*scan.consts, *scan.carry, *scan.xs) if inside in used]
     if any(_dtype(inside, jnp.bool_) for _, inside in others):
         return True
@@ -130,7 +130,7 @@ def _masked_otherwise(scan: Scan, marks: list[tuple[Value, Value]], used: set[Va
 
 
 def _is_recurrence_of(scan: Scan, mark: Value, used: set[Value]) -> bool:
-    """Whether all that a scan carries is of each episode, by its shape, and more than a total of what there was."""
+    """Say whether all that a scan carries is of each episode, by its shape, and more than a total of what there was."""
     carried = [(inside, new) for _, inside, new in scan.carry if _dtype(inside, jnp.floating) and inside in used]
     if not carried or any(inside.shape[: len(mark.shape)] != mark.shape for inside, _ in carried):
         return False

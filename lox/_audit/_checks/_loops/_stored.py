@@ -21,11 +21,11 @@ from lox._audit._rules import primitives
 
 _SAME = PASSING | primitives("convert_element_type")
 _CUMULATIVE = ("cumsum", "cumprod", "cummax", "argmax")
-"""What tells the steps before the first end, after which a rollout may go on."""
+"""Operations that mask the steps after the first end, after which a rollout may go on."""
 
 
 class Stored(NamedTuple):
-    """What each iteration of a loop puts out, as the body has it."""
+    """An output of each iteration of a loop, as the body has it."""
 
     loop: Scan
     value: Value
@@ -77,7 +77,7 @@ def never_reset(audited: Audited) -> Iterator[Finding]:
 
 
 def _tells(rollout: Flow, place: int) -> bool:
-    """Whether flags are computed from what is carried, and that is no counter whose limit is the last iteration."""
+    """Say whether flags are computed from what is carried, and that is no counter whose limit is the last iteration."""
     bit = 1 << place
     is_counter = rollout.unknown[place].may == bit
     is_before = rollout.limits.get(bit, rollout.times) < rollout.times - 1
@@ -94,7 +94,7 @@ def _flags(audited: Audited, flow: Flow) -> list[tuple[Stored, Value]]:
 
 
 def _stored(audited: Audited, array: Value) -> Stored | None:
-    """What the slices of an array were in the loop that stored them."""
+    """The value in the loop that stored the slices of an array."""
     array = audited.origins.of(array, _SAME)
     if array.maker is None or array.maker.equation.primitive not in primitives("scan"):
         return None
@@ -105,7 +105,7 @@ def _stored(audited: Audited, array: Value) -> Stored | None:
 
 
 def _has_reward(audited: Audited, flow: Flow, flag: Value, rollout: Scan) -> bool:
-    """Whether rewards are scanned that each iteration of the rollout computed: by their name, or as they are random."""
+    """Say whether a loop scans rewards that the rollout computed, known by their name or by their randomness."""
     found = [(inside, _stored(audited, outside)) for outside, inside in flow.loop.xs if inside.shape == flag.shape]
     own = [(each, stored.value) for each, stored in found if stored is not None and stored.loop.step is rollout.step]
     numbers = [pair for pair in own if jnp.issubdtype(pair[1].aval.dtype, jnp.floating)]
@@ -118,7 +118,7 @@ def _has_reward(audited: Audited, flow: Flow, flag: Value, rollout: Scan) -> boo
 
 
 def _is_of_step_before(audited: Audited, stored: Stored) -> bool:
-    """Whether a flag that is stored is what the iteration before computed."""
+    """Say whether a flag that is stored is what the iteration before computed."""
     flags = audited.once(Flags)
     for _, inside, new in stored.loop.carry:
         if inside is stored.value:

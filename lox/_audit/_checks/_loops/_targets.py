@@ -59,14 +59,14 @@ def targets(audited: Audited) -> Iterator[Finding]:
 
 
 def _is_of_next(value: Value, result: Value) -> bool:
-    """Whether a value is computed from what is called next, and neither it nor the result is called otherwise."""
+    """Say whether a value is computed from what is called next, and neither it nor the result is called otherwise."""
     if any(_OTHERS.search(last_name(each.called)) for each in (value, result)):
         return False
     return any(_NEXT.search(each.name or each.written) for each in origins([value]))
 
 
 def _factors(audited: Audited, value: Value) -> Iterator[Value]:
-    """What a product is made of."""
+    """The factors of a product."""
     value = audited.origins.of(value, _SAME)
     if value.maker is not None and value.maker.equation.primitive in primitives("mul"):
         for each in value.maker.inputs:

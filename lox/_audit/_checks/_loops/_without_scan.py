@@ -26,9 +26,9 @@ _SAME = primitives("convert_element_type")
 _FLAG, _OUTSIDE = 1, 2
 """The sources of what is computed from flags, and from anything else."""
 _LEAST = 3
-"""How often a line computes a return from the one before, so that it is taken for a loop."""
+"""The number of times that a line computes a return from the one before, from which on it counts as a loop."""
 _MOST = 2_000
-"""How many operations a block with a loop of Python has at most."""
+"""The largest number of operations in a block that is searched for loops of Python."""
 
 
 def by_associative_scan(audited: Audited) -> Iterator[Finding | Held]:
@@ -61,7 +61,7 @@ def _outside(audited: Audited, flags: Flags, value: Value, scenario: Scenario) -
 
 
 def _is_of_numbers(audited: Audited, value: Value) -> bool:
-    """Whether an array has the same number everywhere."""
+    """Say whether an array has the same number everywhere."""
     value = audited.origins.of(value, PASSING | _SAME)
     if not value.shape or value.number is not None:
         return True
@@ -104,7 +104,7 @@ def _recurrence(block: Block, steps: list[Step]) -> tuple[Value, Value] | None:
 
 
 def _is_flipped(audited: Audited, steps: list[Step], value: Value) -> bool:
-    """Whether an array is scanned from its last row to its first."""
+    """Say whether an array is scanned from its last row to its first."""
     maker = audited.origins.of(value, _SAME).maker
     flips = [step for step in (*steps, *filter(None, [maker])) if step.equation.primitive in primitives("rev")]
     own = [step for step in flips if step is maker or step.inputs[0] is value]
@@ -181,7 +181,7 @@ def _links(audited: Audited, flags: Flags, block: Block, steps: list[Step]) -> I
 def _computed(
     audited: Audited, flags: Flags, block: Block, sources: dict[Value, int], scenario: Scenario
 ) -> dict[Value, Part]:
-    """What is known of values of a block that are sources themselves, by the values."""
+    """Facts about the values of a block that are sources themselves, by value."""
     fold = Fold(scenario, flags, _FLAG)
     fold.sources = sources
     fold.through(block, [_outside(audited, flags, value, scenario) for value in block.inputs])

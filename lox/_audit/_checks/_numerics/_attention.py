@@ -81,7 +81,7 @@ class Attention:
 
     @property
     def scale(self) -> float:
-        """What the scores are multiplied by in all."""
+        """The product of all factors of the scores."""
         return math.prod(self.factors)
 
 
@@ -214,7 +214,7 @@ def normalized_axis(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def _is_of_attention(found: Attention, origins: Origins) -> bool:
-    """Whether scores are scaled or masked as those of attention are, and the values are not what is scored."""
+    """Say whether scores are scaled or masked as those of attention are, and the values are not what is scored."""
     values = origins.of(found.values, FLOWS | primitives("transpose"))
     scored = {origins.of(each, FLOWS | primitives("transpose")) for each in found.scores.inputs[:2]}
     if values in scored:
@@ -281,7 +281,7 @@ def _keeps_weight(mask: Mask, squash: Squash, audited: Audited) -> str:
 
 
 def _depends(condition: Value, logits: Value, origins: Origins) -> bool:
-    """Whether a condition is computed from what the logits are computed from, and so asks for them."""
+    """Say whether a condition is computed from what the logits are computed from, and so asks for them."""
     asked = _floats(condition, origins, through_conditions=True)
     return asked is None or not asked.isdisjoint(_floats(logits, origins, through_conditions=False) or asked)
 

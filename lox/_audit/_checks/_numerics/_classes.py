@@ -140,7 +140,7 @@ def _squash(
 
 
 def _is_data(labels: Value, origins: Origins) -> bool:
-    """Whether an input of the program has a part in labels, rather than only what counts."""
+    """Say whether an input of the program has a part in labels, rather than only what counts."""
     left, seen = [labels], set[Value]()
     while left and len(seen) < _MOST:
         value = origins.of(left.pop(), FLOWS, loops=True)
@@ -154,7 +154,7 @@ def _is_data(labels: Value, origins: Origins) -> bool:
 
 
 def _is_of_parameters(logits: Value, axis: int, origins: Origins) -> bool:
-    """Whether the places along an axis of logits are those of the last axis of an array that comes from outside.
+    """Say whether the places along an axis of logits are those of the last axis of an array that comes from outside.
 
     Of scores between two sets of vectors, which have a softmax over either, it would be another axis.
     """
@@ -174,7 +174,7 @@ def _is_of_parameters(logits: Value, axis: int, origins: Origins) -> bool:
 
 
 def _is_column(product: Step, axis: int, origins: Origins) -> bool:
-    """Whether an axis of a product is the last one of its second operand, which comes from outside as it is."""
+    """Say whether an axis of a product is the last one of its second operand, which comes from outside as it is."""
     weights = product.inputs[1]
     (_, contracted), (_, batch) = product.equation.params["dimension_numbers"]
     is_last = axis == len(product.outputs[0].shape) - 1

@@ -114,7 +114,7 @@ class Places:
         return {}
 
     def _has_zeros(self, step: Step, calls: Calls) -> bool:
-        """Whether a step counts, or cuts off at zero, so that some elements surely are zero."""
+        """Say whether a step counts, or cuts off at zero, so that some elements surely are zero."""
         primitive = step.equation.primitive
         if primitive in primitives("max", "clamp"):
             low, operand = step.inputs[:2] if step.inputs[0].number == 0 else step.inputs[1::-1]
@@ -177,7 +177,7 @@ class Places:
         return None
 
     def _is_one_hot(self, asked: Value, truth: int) -> bool:
-        """Whether a place is all of an axis but one element."""
+        """Say whether a place is all of an axis but one element."""
         equal = made_by(asked, primitives("eq"))
         if equal is None or truth:
             return False
@@ -221,7 +221,7 @@ def _result(step: Step, one: float | None, other: float | None) -> float | None:
 
 
 def _is_sum_of_products(step: Step) -> bool:
-    """Whether a product multiplies the elements of two arrays at the same places."""
+    """Say whether a product multiplies the elements of two arrays at the same places."""
     (left, right), (left_batch, right_batch) = step.equation.params["dimension_numbers"]
     shapes = [value.shape for value in step.inputs[:2]]
     return shapes[0] == shapes[1] and tuple(left) == tuple(right) and tuple(left_batch) == tuple(right_batch)

@@ -161,7 +161,7 @@ def _added(before: Value, after: Value, origins: Origins) -> tuple[Step, Interva
 
 
 def _is_ordered(step: Step) -> bool:
-    """Whether a step subtracts the lesser of two from the larger."""
+    """Say whether a step subtracts the lesser of two from the larger."""
     larger, lesser = (value.maker for value in step.inputs)
     if larger is None or lesser is None or {*larger.inputs} != {*lesser.inputs}:
         return False
@@ -169,7 +169,7 @@ def _is_ordered(step: Step) -> bool:
 
 
 def _known(step: Step) -> bool:
-    """Whether something tells between which numbers the operands are, or they are surely meant as numbers.
+    """Say whether something tells between which numbers the operands are, or they are surely meant as numbers.
 
     Of small unsigned integers, such as the pixels of an image, all that the dtype has is to be reckoned with.
     """
@@ -226,7 +226,7 @@ def written(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def _is_whole(value: Value, origins: Origins, depth: int = 20) -> bool:
-    """Whether floats are made of integers, or are rounded."""
+    """Say whether floats are made of integers, or are rounded."""
     value = origins.of(value, PASSING)
     if value.number is not None:
         return value.number == round(value.number) if math.isfinite(value.number) else False
@@ -271,7 +271,7 @@ def _ranges(step: Step) -> tuple[Interval, ...]:
 
 
 def is_finite(interval: Interval) -> bool:
-    """Whether both ends of a range are known."""
+    """Say whether both ends of a range are known."""
     return math.isfinite(interval.low) and math.isfinite(interval.high)
 
 
@@ -286,12 +286,12 @@ def _ends(dtype: Any) -> str:
 
 
 def is_integer(value: Value) -> bool:
-    """Whether a value is an array of integers."""
+    """Say whether a value is an array of integers."""
     return hasattr(value.aval, "dtype") and jnp.issubdtype(value.aval.dtype, jnp.integer)
 
 
 def is_float(value: Value) -> bool:
-    """Whether a value is an array of floats."""
+    """Say whether a value is an array of floats."""
     return hasattr(value.aval, "dtype") and jnp.issubdtype(value.aval.dtype, jnp.floating)
 
 

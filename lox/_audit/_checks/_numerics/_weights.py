@@ -106,7 +106,7 @@ def mask_of(maker: Step, axis: int, origins: Origins) -> tuple[Mask | None, Valu
 
 
 def is_one_hot(condition: Value, origins: Origins) -> bool:
-    """Whether a condition compares numbers with those of a range, as what chooses one element does."""
+    """Say whether a condition compares numbers with those of a range, as what chooses one element does."""
     maker = condition.maker
     if maker is None or maker.equation.primitive not in primitives("eq"):
         return False
@@ -115,7 +115,7 @@ def is_one_hot(condition: Value, origins: Origins) -> bool:
 
 
 def is_of_data(condition: Value, origins: Origins, *, of_arguments: bool = False) -> bool:
-    """Whether a condition is computed from constants, integers and flags alone, and nothing is drawn.
+    """Say whether a condition is computed from constants, integers and flags alone, and nothing is drawn.
 
     Args:
         condition: The condition, or an index.

@@ -84,7 +84,7 @@ def _masked(masked: Value, axes: tuple[int, ...], origins: Origins) -> tuple[Mas
 
 
 def _is_of_padding(mask: Mask, masked: Value, audited: Audited) -> bool:
-    """Whether a mask is of whole vectors, or masks or counts something else too.
+    """Say whether a mask is of whole vectors, or masks or counts something else too.
 
     Another choice may be between a number and zero as data, such as rewards that come at the end of an episode.
     """
@@ -102,7 +102,7 @@ def _is_of_padding(mask: Mask, masked: Value, audited: Audited) -> bool:
 
 
 def _is_mask(mask: Mask, origins: Origins) -> bool:
-    """Whether a mask differs along its axis, comes from arguments, and is no choice of one element."""
+    """Say whether a mask differs along its axis, comes from arguments, and is no choice of one element."""
     if mask.axis is None or mask.condition.shape[mask.axis] == 1 or is_one_hot(mask.condition, origins):
         return False
     return is_of_data(mask.condition, origins, of_arguments=True)
@@ -125,7 +125,7 @@ def taken_zeros(audited: Audited) -> Iterator[Finding]:
 
 
 def _is_of_layer(value: Value, origins: Origins) -> bool:
-    """Whether a value is a product with a matrix that is an argument, perhaps with another argument added."""
+    """Say whether a value is a product with a matrix that is an argument, perhaps with another argument added."""
     while (maker := origins.of(value, FLOWS).maker) is not None:
         left, right, *_ = *maker.inputs, maker.inputs[0]
         if maker.equation.primitive in primitives("dot_general"):

@@ -218,14 +218,14 @@ class Draws(Forward[Mark]):
 
 
 def _copies(step: Step) -> bool:
-    """Whether a step copies a result of a vmap that is the same for all lanes."""
+    """Say whether a step copies a result of a vmap that is the same for all lanes."""
     if step.equation.primitive not in primitives("broadcast_in_dim") or not step.outputs[0].uses:
         return False
     return tracebacks.copies_result(frame.code.co_qualname for frame in frames(step.equation))
 
 
 def _takes_nothing(block: Block, lanes: int, location: Location) -> bool:
-    """Whether a vmap maps over something only for its number, such as `jnp.arange(lanes)`."""
+    """Say whether a vmap maps over something only for its number, such as `jnp.arange(lanes)`."""
     made = itertools.chain(block.inputs, *(step.outputs for step in block.steps))
     return "axis_size" in location.code or any(value.shape[:1] == (lanes,) and not value.uses for value in made)
 
@@ -242,7 +242,7 @@ def _joined(step: Step, given: Sequence[Mark]) -> frozenset[Draw]:
 
 
 def _differentiates(step: Step) -> bool:
-    """Whether the vmap around a step that may draw is that of a Jacobian matrix, whose lanes are directions."""
+    """Say whether the vmap around a step that may draw is that of a Jacobian matrix, whose lanes are directions."""
     traceback = step.equation.source_info.traceback
     if traceback is None or not (step.blocks or step.equation.primitive in DRAWS):
         return False
@@ -255,5 +255,5 @@ def _size(value: Value) -> int:
 
 
 def _shrinks(step: Step) -> bool:
-    """Whether a step has less elements in its result than in what it takes, as a sum has."""
+    """Say whether a step has less elements in its result than in what it takes, as a sum has."""
     return max(map(_size, step.outputs), default=0) < max(map(_size, step.inputs), default=0)

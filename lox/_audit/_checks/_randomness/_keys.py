@@ -124,7 +124,7 @@ class Keys:
         return which if root is self.origins[key] else f"the same fold_in of {which}"
 
     def is_given(self, key: int) -> bool:
-        """Whether a key comes from outside of the block, or is a constant."""
+        """Say whether a key comes from outside of the block, or is a constant."""
         root = self.root(key)
         return root.place is not None or root.constant
 
@@ -329,7 +329,7 @@ class _Loop:
         return before is after or (bool(keys) and keys == self.inner.of(after))
 
     def _is_fixed(self, key: int) -> bool:
-        """Whether a key is the same in each iteration."""
+        """Say whether a key is the same in each iteration."""
         origin = self.inner.origins[key]
         if origin.parent is None:
             return origin.constant or origin.place in self.fixed
@@ -345,7 +345,7 @@ class _Loop:
         return read(self.block, [self.block.outputs[result] for result in self.carried])
 
     def _is_counted(self, key: int) -> bool:
-        """Whether what was folded into a key is counted again in each iteration, as in an inner loop."""
+        """Say whether what was folded into a key is counted again in each iteration, as in an inner loop."""
         origin = self.inner.origins[key]
         while origin.parent is not None:
             what = origin.data[0]
@@ -406,7 +406,7 @@ class _Outside:
 
 
 def _moves_keys(step: Step) -> bool:
-    """Whether a step may have keys or their data in its results, and is small enough to look at each of them."""
+    """Say whether a step may have keys or their data in its results, and is small enough to look at each of them."""
     if not all(is_small(value.aval) for value in (*step.inputs, *step.outputs)):
         return False
     return any(is_key(value.aval) or value.aval.dtype == np.uint32 for value in step.outputs)

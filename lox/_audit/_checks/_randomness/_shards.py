@@ -60,7 +60,7 @@ def alike(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def _met(seen: Seen) -> Iterator[tuple[tuple[Step, str], bool]]:
-    """What was drawn and meets data that differ along an axis, element by element; whether it is the same there."""
+    """Draws that meet data that differ along an axis, element by element, and whether the draw is the same there."""
     pairs = list(zip(seen.step.inputs, seen.inputs, strict=True))
     for axis in seen.around.sizes:
         for value, noise in pairs:

@@ -119,7 +119,7 @@ class Passed:
         self._returned = [node.value for node in returns if node.value is not None and node.lineno >= after.lineno]
 
     def has(self, path: Path) -> bool:
-        """Whether what a path was at the assignment is in all that the function returns."""
+        """Say whether what a path was at the assignment is in all that the function returns."""
         paths = [path, *self._unpacked(path)]
         return bool(self._returned) and all(any(self._is_in(own, each, 4) for own in paths) for each in self._returned)
 
@@ -146,7 +146,7 @@ class Passed:
         return isinstance(node, ast.Call) and self._is_in_call(path, node, deep)
 
     def _is_in_call(self, path: Path, call: ast.Call, deep: int) -> bool:
-        """Whether a call makes an object that has it, or a copy of one in which it is not replaced."""
+        """Say whether a call makes an object that has it, or a copy of one in which it is not replaced."""
         name, given = ast.unparse(call.func).rpartition(".")[2], {each.arg for each in call.keywords}
         if None in given:
             return False

@@ -108,7 +108,7 @@ def _is_pure(fun: Any) -> bool:
 
 
 def _returns_only(fun: Any) -> bool:
-    """Whether a function of the user's program returns a value, and changes nothing that it is given."""
+    """Say whether a function of the user's program returns a value, and changes nothing that it is given."""
     code = getattr(plain(fun), "__code__", None) if callable(fun) and not isinstance(fun, type) else None
     if code is None or code.co_name.lstrip("_").startswith(_CHECKS) or not hasattr(fun, "__name__"):
         return False

@@ -31,7 +31,7 @@ def repeated(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def _again(source: Source, loop: _Loop) -> Iterator[tuple[Binding, Path]]:
-    """What a loop assigns and only reads after its end, with the old value of it that the loop does not change."""
+    """Names that a loop assigns and does not read, each with the old value that the loop does not change."""
     nodes = list(ast.walk(loop))
     read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     changed = {"self"}.union(*map(_changed, nodes))
@@ -61,7 +61,7 @@ def _changed(node: ast.AST) -> set[str]:
 
 
 def _begun(new: Binding, before: list[Binding]) -> Path | None:
-    """What a name stood for before the loop, if it was something else by another name, and is computed from that."""
+    """The path that a name was assigned before the loop, if the loop computes the new value from that path."""
     own = [each for each in before if each.name == new.name][-1:]
     path = path_of(own[0].value) if own and not own[0].place else None
     return path if path is not None and not new.place and path in read_paths(new.value) else None

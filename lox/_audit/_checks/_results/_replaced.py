@@ -101,7 +101,7 @@ def _of_known(new: Binding) -> Path | None:
 
 
 def _keeps_state(value: ast.expr) -> bool:
-    """Whether a call says that it is no step of training: its state is the old one, and not to be kept."""
+    """Say whether a call says that it is no step of training: its state is the old one, and not to be kept."""
     keywords = [each for node in ast.walk(value) if isinstance(node, ast.Call) for each in node.keywords]
     told = {each.arg: each.value.value for each in keywords if isinstance(each.value, ast.Constant)}
     return any(told.get(name) is is_set for name, is_set in _WITHOUT_STATE.items())

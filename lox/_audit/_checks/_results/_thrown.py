@@ -35,7 +35,7 @@ def thrown(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def _trained(audited: Audited, step: Step) -> dict[Value, Value]:
-    """What a loop changes by gradients if nothing reads the results: in the body, and what it began with."""
+    """Values that a loop changes by gradients and whose results nothing reads: in the body, and before the loop."""
     loop = loop_of(step)
     gradients = reached(loop.body, (value for each in loop.body.steps if _is_gradient(each) for value in each.outputs))
     carry = zip(loop.carry, step.outputs, strict=False)
@@ -48,13 +48,13 @@ def _trained(audited: Audited, step: Step) -> dict[Value, Value]:
 
 
 def _is_gradient(step: Step) -> bool:
-    """Whether a step is of the backward pass of a derivative, or calls one that is."""
+    """Say whether a step is of the backward pass of a derivative, or calls one that is."""
     steps = [step, *(inner for each in step.blocks for block in blocks_in(each) for inner in block.steps)]
     return any("transpose" in transformations(each.equation) for each in steps)
 
 
 def _ends(audited: Audited) -> dict[Block, tuple[Value, ...]]:
-    """What the blocks of a program return, and what they carry on as it was: JAX takes that for constants.
+    """The outputs of each block, with what a loop carries on unchanged, which JAX makes a constant of the loop.
 
     A loop that scans something may try it from the same beginning each time.
     """
