@@ -38,17 +38,23 @@ if TYPE_CHECKING:
     from lox._storage import load_config as load_config
     from lox._storage import save as save
     from lox._tap import tap as tap
+    from lox._watch import Point as Point
+    from lox._watch import points as points
+    from lox._watch import watch as watch
 
 _AT_FIRST_USE = {
     "LogSite": "lox._sites",
+    "Point": "lox._watch",
     "audit": "lox._audit",
     "load": "lox._storage",
     "load_config": "lox._storage",
     "loggers": "lox.loggers",
+    "points": "lox._watch",
     "reductions": "lox.reductions",
     "save": "lox._storage",
     "sites": "lox._sites",
     "tap": "lox._tap",
+    "watch": "lox._watch",
 }
 
 

@@ -37,6 +37,9 @@ transforming = jax.make_user_context(False)
 """True while JAX differentiates a program in which logs happen. What it caches then serves no other purpose."""
 
 
+watching = jax.make_user_context(None)
+"""The operations whose results are marked while `lox.watch` runs a function, as `Selector.primitives`; else None."""
+
 batching_shards: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("batching_shards", default=())
 """The traces of `vmap` that are batching a `shard_map`, whose logs have become outputs where they can."""
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from lox._ambient import Ambient
 from lox._effect import emit
-from lox._events import Logs, Site
+from lox._events import Destination, Logs, Site
 from lox._logs_in import logs_in
 
 State = Any
@@ -174,6 +174,10 @@ class Filter(Handler):
     def handle(self, state: State, logs: Logs) -> Results:
         emit(self.rewrite(state, logs))
         return state, ()
+
+    def destination(self, to: Destination) -> Destination | None:
+        """Return where logs go that were on their way here, and that this has rewritten."""
+        return to
 
     def leave(self, state: State, after: State, collected: Logs, trips: Any = 1) -> Results:
         del after, collected, trips

@@ -27,6 +27,8 @@ _SYNONYMS = {
     "ordered": ("order", "in_order", "sequential"),
     "on_error": ("errors", "error"),
     "prefix": ("namespace", "scope"),
+    "at": ("points", "where", "pattern", "patterns", "select", "names", "paths"),
+    "what": ("values", "log", "fn", "func", "stats", "statistics", "reduce"),
     "fun": ("f", "fn", "func", "function"),
     "path": ("dir", "directory", "folder", "logdir", "log_dir", "root"),
     "logdir": ("dir", "directory", "folder", "path", "root"),

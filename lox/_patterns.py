@@ -14,14 +14,19 @@ from collections.abc import Collection, Iterable
 _WILDCARD = re.compile(r"(?:(?<=/)|^)\*\*/|\*+")
 
 
-@functools.lru_cache(maxsize=4096)
-def _expression(pattern: str) -> re.Pattern[str]:
+def translated(pattern: str) -> str:
+    """The regular expression of a pattern."""
     parts, start = [], 0
     for found in _WILDCARD.finditer(pattern):
         wildcard = "[^/]*" if found[0] == "*" else "(?:.*/)?" if found[0] == "**/" else ".*"
         parts += [re.escape(pattern[start : found.start()]), wildcard]
         start = found.end()
-    return re.compile("".join([*parts, re.escape(pattern[start:])]), re.DOTALL)
+    return "".join([*parts, re.escape(pattern[start:])])
+
+
+@functools.lru_cache(maxsize=4096)
+def _expression(pattern: str) -> re.Pattern[str]:
+    return re.compile(translated(pattern), re.DOTALL)
 
 
 def is_pattern(name: str) -> bool:

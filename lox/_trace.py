@@ -18,7 +18,7 @@ from jax.extend.linear_util import wrap_init
 from lox import _compat
 from lox._ambient import ReadsContext, Search, ambient, resolving
 from lox._eager import CHUNK, check_alive, copied, may_delete, reporting_deleted, stacked
-from lox._effect import Listener, emit, heard, in_place, log_p, received, recording
+from lox._effect import Listener, emit, heard, in_place, log_p, received, recording, watching
 from lox._events import Destination, Log, Logs, with_values
 from lox._exceptions import ContextError, UnsupportedPrimitiveError
 from lox._handler import Filter, Handler, State, rules
@@ -99,7 +99,7 @@ class HandlerTrace(Listener):
                     raise
                 self.collect(collected)
             elif self.handler.sees_tapped and isinstance(self.handler, Filter):
-                emit(self.handler.rewrite(self.state, logs), to)
+                emit(self.handler.rewrite(self.state, logs), self.handler.destination(to))
             else:
                 emit(logs, to)
 
@@ -328,6 +328,8 @@ def reads_context(params: dict[str, Any]) -> bool:
 
 def _runs_plainly(trace: Any, params: dict[str, Any]) -> bool:
     if not isinstance(trace, HandlerTrace) or not trace.is_eager() or logs_in(params) or counters_in(params):
+        return False
+    if watching.value is not None:
         return False
     # JAX does not ask again. So a handler that collects sees each call that donates: one may be of what was logged.
     return in_place.value or not recording.value or not any(params["donated_invars"])

@@ -40,9 +40,9 @@ def warn_unmatched(function: str, keyword: str, name: str, there: Collection[str
         there: The names that exist.
         site: The line in the user's program.
     """
-    what = "tags of the logs" if keyword == "tags" else "keys that are logged"
+    what = {"tags": "tags of the logs", "at": "points of the function"}.get(keyword, "keys that are logged")
     if not there:
-        found = "the logs have no tags."
+        found = "the logs have no tags." if keyword == "tags" else "the function has no points."
     else:
         listed = sorted(there)
         more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""

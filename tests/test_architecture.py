@@ -64,7 +64,7 @@ LAYERS = (
     {"lox._rules", "lox._autodiff", "lox._batching", "lox._transform", "lox._channel", "lox._deliver"}
     | {"lox._shard_divergence", "lox._bounded", "lox._capped", "lox._chunks", "lox._fold", "lox._subsample"}
     | {"lox._stack", "lox._window", "lox._endpoint"},
-    HANDLERS | {"lox._storage", "lox._tap", "lox._context"},
+    HANDLERS | {"lox._storage", "lox._tap", "lox._context", "lox._watch"},
     {"lox.loggers", "lox._audit"},
     {"lox", "lox.__main__", "lox.commands", "lox.demo", "lox.testing"},
 )
@@ -177,6 +177,9 @@ def test_exceptions_import_nothing_of_lox():
 
 
 EXPORTS = {
+    "Point",
+    "points",
+    "watch",
     "context",
     "ContextError",
     "audit",

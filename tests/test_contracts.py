@@ -13,6 +13,7 @@ import jax.extend as jex
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend import source_info_util
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 import lox
@@ -575,3 +576,39 @@ def test_what_a_checkpoint_computes_anew_is_marked_as_the_auditor_knows_it():
     inside = [eqn for outer in jaxpr.eqns if "jaxpr" in outer.params for eqn in outer.params["jaxpr"].eqns]
     anew = [tracebacks.is_recomputed(eqn.source_info.name_stack) for eqn in inside]
     assert any(anew) and not all(anew), "LOX606 and LOX607 no longer see derivatives through jax.checkpoint"
+
+
+@contract("observe_bind")
+def test_programs_bind_primitives_by_the_method_of_their_class(monkeypatch):
+    bound = []
+    bind = jex.core.Primitive.bind
+    monkeypatch.setattr(
+        jex.core.Primitive, "bind", lambda self, *args, **kw: bound.append(self) or bind(self, *args, **kw)
+    )
+
+    def fun(x):
+        x = jax.lax.scan(lambda c, _: (c + 1, None), x, length=2)[0]
+        x = jax.lax.while_loop(lambda c: c < 3, lambda c: c + 1, x)
+        x = jax.lax.cond(x > 0, lambda x: x, lambda x: -x, x)
+        return jax.checkpoint(jax.nn.relu)(x)
+
+    jax.make_jaxpr(jax.jit(fun))(1.0)
+    names = {"scan_p", "while_p", "cond_p", "remat_p", "jit_p", "custom_jvp_call_p"}
+    assert {getattr(primitives, name) for name in names} <= set(bound), "see lox._watch._observer"
+
+
+@contract("observe_scopes")
+def test_a_name_scope_is_a_context_manager_of_a_public_class_and_its_scopes_keep_their_identity(monkeypatch):
+    manager = source_info_util.extend_name_stack
+    entered, enter = [], manager.__enter__
+    monkeypatch.setattr(manager, "__enter__", lambda self: entered.append(enter(self)) or entered[-1])
+
+    def fun(x):
+        with jax.named_scope("mine"):
+            return jnp.sin(x) ** 2
+
+    jaxpr = jax.make_jaxpr(jax.grad(fun))(1.0)
+    (mine,) = [stack.stack[-1] for stack in entered if stack.stack[-1].name == "mine"]
+    stacks = [eqn.source_info.name_stack for eqn in jaxpr.eqns]
+    assert all(any(each is mine for each in stack.stack) for stack in stacks), "see lox._watch._backward"
+    assert any("transpose" in tracebacks.transformations(stack) for stack in stacks)

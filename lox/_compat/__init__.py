@@ -19,10 +19,12 @@ from lox._compat._functions import renewed as renewed
 from lox._compat._jaxprs import abstract as abstract
 from lox._compat._jaxprs import as_fun as as_fun
 from lox._compat._jaxprs import aval_of as aval_of
+from lox._compat._jaxprs import filter_equations as filter_equations
 from lox._compat._jaxprs import in_avals as in_avals
 from lox._compat._jaxprs import int32_scalar as int32_scalar
 from lox._compat._jaxprs import is_jaxpr as is_jaxpr
 from lox._compat._jaxprs import is_ref as is_ref
+from lox._compat._jaxprs import map_jaxprs as map_jaxprs
 from lox._compat._jaxprs import open_jaxpr as open_jaxpr
 from lox._compat._jaxprs import out_avals as out_avals
 from lox._compat._jaxprs import prune as prune
@@ -47,6 +49,8 @@ from lox._compat._patches import allow_effect as allow_effect
 from lox._compat._patches import cache_weakly as cache_weakly
 from lox._compat._patches import check_processes as check_processes
 from lox._compat._patches import let_pmap_run as let_pmap_run
+from lox._compat._patches import observe_bind as observe_bind
+from lox._compat._patches import observe_scopes as observe_scopes
 from lox._compat._patches import order_effect as order_effect
 from lox._compat._patches import refusal as refusal
 from lox._compat._patches import share_fast_dispatch as share_fast_dispatch
@@ -74,6 +78,7 @@ from lox._compat._traces import adopt_level as adopt_level
 from lox._compat._traces import current_trace as current_trace
 from lox._compat._traces import is_eager as is_eager
 from lox._compat._traces import is_left_by as is_left_by
+from lox._compat._traces import is_staging as is_staging
 from lox._compat._traces import is_top_level as is_top_level
 from lox._compat._traces import runs_at_once as runs_at_once
 from lox._compat._traces import staged as staged

@@ -117,5 +117,35 @@ def prune(
     return (pruned if _ONE_CLASS else jex.core.ClosedJaxpr(pruned, ())), used_ins
 
 
+def map_jaxprs(function: Callable[[Any], Any], value: Any) -> Any:
+    """A parameter of a primitive with a function applied to each jaxpr in it."""
+    if is_jaxpr(value):
+        return function(value)
+    if type(value) in (tuple, list):
+        return type(value)(map_jaxprs(function, each) for each in value)
+    return value
+
+
+def filter_equations(
+    jaxpr: Any, keeps: Callable[[Any], bool], params: Callable[[Any], dict[str, Any]], drops: type
+) -> Any:
+    """A jaxpr with some of its equations, which have other parameters. Those that are left out have no outputs.
+
+    Args:
+        jaxpr: A jaxpr, open or closed.
+        keeps: Whether to keep an equation.
+        params: The parameters of an equation that is kept.
+        drops: The class of the effects that the jaxpr has no longer.
+    """
+    given = open_jaxpr(jaxpr)
+    effects = {effect for effect in given.effects if not isinstance(effect, drops)}
+    eqns = []
+    for eqn in filter(keeps, given.eqns):
+        left = {effect for effect in eqn.effects if not isinstance(effect, drops)}
+        eqns.append(eqn.replace(params=params(eqn), effects=left))
+    filtered = given.replace(eqns=eqns, effects=effects)
+    return filtered if given is jaxpr else jex.core.ClosedJaxpr(filtered, jaxpr.consts)
+
+
 def _variables(atoms: Sequence[Any]) -> list[Any]:
     return [atom for atom in atoms if isinstance(atom, jex.core.Var)]

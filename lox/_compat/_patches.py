@@ -15,6 +15,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+import jax.extend as jex
+import jax.extend.source_info_util
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from lox._compat._names import Feature, need, private
@@ -225,6 +227,39 @@ def wrap_lowering(primitive: Any, wrapper: Wrapper) -> None:
     """Wrap the rule by which JAX lowers a primitive, on all platforms."""
     if _lowerings.found:
         mlir.register_lowering(primitive, wrapper(_lowerings.value[primitive].rule))
+
+
+@_patch("Primitive.bind", "lox.watch sees the operations of programs that do not log", required=True)
+def observe_bind(wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Wrap the method by which programs bind primitives, for good. It is done when a function is first watched."""
+    jex.core.Primitive.bind = wrapper(jex.core.Primitive.bind)  # type: ignore[method-assign]
+
+
+@_patch("extend_name_stack", "lox.watch sees where name scopes begin and end", required=True)
+def observe_scopes(enters: Callable[[Any, Any], None], leaves: Callable[[Any, bool], None]) -> None:
+    """Call functions where a name scope is entered and left.
+
+    The class is public as `jax.extend.source_info_util.extend_name_stack`; that it is a class is not documented.
+
+    Args:
+        enters: Gets the context manager and the scope.
+        leaves: Gets the context manager, and whether no exception leaves it.
+    """
+    manager: Any = jax.extend.source_info_util.extend_name_stack
+    enter, leave = manager.__enter__, manager.__exit__
+
+    @functools.wraps(enter)
+    def entering(self: Any) -> Any:
+        stack = enter(self)
+        enters(self, stack.stack[-1])
+        return stack
+
+    @functools.wraps(leave)
+    def leaving(self: Any, kind: Any, *rest: Any) -> Any:
+        leaves(self, kind is None)
+        return leave(self, kind, *rest)
+
+    manager.__enter__, manager.__exit__ = entering, leaving
 
 
 _run_python = private(

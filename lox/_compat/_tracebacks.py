@@ -1,4 +1,4 @@
-"""Functions and files of JAX that the auditor recognizes in the tracebacks and name stacks of equations.
+"""Functions and files of JAX that the auditor and the watcher recognize in tracebacks and name stacks.
 
 Their names are private, and a check that no longer finds one says nothing rather than something wrong.
 `tests/test_contracts.py` traces a small program for each, so that this does not pass unnoticed.
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import PurePath
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import jax
+
+from lox._compat._jaxprs import open_jaxpr
 
 CLAMPING = frozenset({"_getitem", "dynamic_index_in_dim", "dynamic_slice", "dynamic_slice_in_dim"})
 """The functions that clamp indices, although the call does not say so: LOX203 and its like."""
@@ -30,6 +33,7 @@ PAIRED_DRAWS = frozenset({"permutation", "choice"})
 PLACED_DRAWS = PAIRED_DRAWS | {"randint"}
 """Functions that they call so for each array of a tree, on one line: LOX705."""
 
+_JAX = f"{PurePath(jax.__file__).parent}{os.sep}"
 _PARALLEL = inspect.getsourcefile(jax.lax.psum) or ""
 _SCIPY = f"{PurePath(inspect.unwrap(jax.scipy.special.exp1).__code__.co_filename).parent}{os.sep}"
 _WITHOUT_TRANSFORMATION = frozenset({"tree_util.py", "tree.py", "traceback_util.py"})
@@ -76,6 +80,33 @@ def calls_jitted(file: str) -> bool:
 def transforms(file: str) -> bool:
     """Tell whether the functions of a file of JAX may transform what they call, rather than merely call it."""
     return PurePath(file).name not in _WITHOUT_TRANSFORMATION
+
+
+_LOX = f"{PurePath(__file__).parent.parent}{os.sep}"
+
+
+def library_of(frame: FrameType) -> str:
+    """The top-level package of the code of a frame: "lox" for lox's own files only, not for doctests in them."""
+    root = frame.f_globals.get("__name__", "").partition(".")[0]
+    return root if root != "lox" or frame.f_code.co_filename.startswith(_LOX) else ""
+
+
+def opens_own_scope() -> bool:
+    """Tell whether JAX opens the name scope that is entered, for itself: `lox.watch`."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        by_user = frame.f_code.co_name == "named_scope"
+        if not by_user and library_of(frame) not in ("lox", "contextlib", "functools"):
+            file = frame.f_code.co_filename
+            return file.startswith(_JAX) and PurePath(file).name != "source_info_util.py"
+        frame = frame.f_back
+    return False
+
+
+def is_internal(jaxpr: Any) -> bool:
+    """Tell whether a jaxpr is that of a function of JAX's own, or of lox's: `lox.watch`."""
+    source = str(open_jaxpr(jaxpr).debug_info.func_src_info)
+    return _JAX in source or _LOX in source
 
 
 def code_of(fun: Any) -> CodeType:

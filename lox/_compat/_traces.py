@@ -59,6 +59,11 @@ def _staging() -> type:
     return found[0]
 
 
+def is_staging(trace: Any) -> bool:
+    """Tell whether operations bound under `trace` become equations of a jaxpr."""
+    return isinstance(trace, _staging())
+
+
 def runs_at_once(trace: Any) -> bool:
     """Tell whether operations bound under `trace` run at once, batched or differentiated or not, or are staged.
 

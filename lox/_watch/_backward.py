@@ -1,0 +1,129 @@
+"""Points of backward passes.
+
+JAX transposes a program equation by equation, and each transposed equation keeps the scopes of the one it comes from.
+So the backward pass of a scope is the equations in that scope, in the jaxpr of the function or loop that runs it. Its
+results are what leaves the scope: cotangents of what the scope got.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax.extend.source_info_util as source_info
+from jax.extend.core import Literal
+
+from lox import _compat
+from lox._compat import _tracebacks
+from lox._watch._levels import Level, Parent
+from lox._watch._marks import Place, cannot_watch, mark, place_of
+from lox._watch._points import Part
+
+BACKWARD: Part = ("backward", 0)
+"""The part of a path that a backward pass is in."""
+
+_parts: dict[int, tuple[Any, Part]] = {}
+"""The part of each scope of a staged program, by its identity. Scopes of JAX itself are not among them."""
+
+
+_BATCHED = (
+    "JAX has batched this backward pass where it traced it, and its values are of all batch elements; put jax.jit or "
+    "lox.watch inside of the jax.vmap"
+)
+
+
+def remember(scope: Any, part: Part) -> None:
+    """Remember the part of a scope, since equations of backward passes are in the same one."""
+    _parts[id(scope)] = scope, part
+
+
+def _parts_of(stack: Any) -> tuple[Part, ...]:
+    found = (_parts.get(id(scope)) for scope in stack.stack)
+    return tuple(each[1] for each in found if each is not None)
+
+
+def is_backward(stack: Any) -> bool:
+    """Tell whether an operation in these scopes is one of a backward pass, and not computed anew for it."""
+    return "transpose" in _tracebacks.transformations(stack) and not _tracebacks.is_recomputed(stack)
+
+
+def parent_of(level: Level) -> Parent:
+    """The parent of an operation that is bound now: in a backward pass, it is in the scopes of the forward one."""
+    stack = source_info.current_name_stack()
+    if not is_backward(stack):
+        return level.parent
+    parts = (*level.parent.parts, BACKWARD, *_parts_of(stack))
+    return level.backward.setdefault(parts, Parent(parts))
+
+
+def with_marks(jaxpr: Any, whole: bool) -> tuple[Any, Sequence[Any]]:
+    """A jaxpr with marks of what leaves each scope in a backward pass, and the values to pass for new leading inputs.
+
+    Args:
+        jaxpr: The jaxpr.
+        whole: Whether all of it is of a backward pass.
+    """
+    found = _leaving(jaxpr, whole)
+    if not found:
+        return jaxpr, ()
+
+    def run(*args: Any) -> list[Any]:
+        given = _compat.open_jaxpr(jaxpr)
+        values: dict[Any, Any] = {}
+        values.update(zip([*given.constvars, *given.invars], [*getattr(jaxpr, "consts", ()), *args], strict=True))
+        for number, eqn in enumerate(given.eqns):
+            with _at(eqn), eqn.ctx.manager:
+                params = eqn.primitive.get_bind_params(eqn.params)
+                outs = eqn.primitive.bind(*(_read(values, atom) for atom in eqn.invars), **params)
+            values.update(zip(eqn.outvars, outs if eqn.primitive.multiple_results else [outs], strict=True))
+            for place, leaving, is_batched in found.get(number, ()):
+                if is_batched:
+                    cannot_watch(place, _BATCHED)
+                else:
+                    mark(place, [values[var] for var in leaving])
+        return [_read(values, atom) for atom in given.outvars]
+
+    return _compat.trace(run, _compat.in_avals(jaxpr), "lox")
+
+
+def _read(values: dict[Any, Any], atom: Any) -> Any:
+    return atom.val if isinstance(atom, Literal) else values[atom]
+
+
+def _at(eqn: Any) -> contextlib.AbstractContextManager[Any]:
+    stack = source_info.current_name_stack() + eqn.source_info.name_stack
+    return source_info.user_context(eqn.source_info.traceback, name_stack=stack)
+
+
+@_compat.weakref_lru_cache
+def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[Any], bool]]]:
+    """The scopes whose backward pass ends with an equation, by its number.
+
+    Each comes with the variables that leave it, and with whether they have batch axes that nothing tells from others.
+    """
+    given = _compat.open_jaxpr(jaxpr)
+    inside: dict[tuple[Part, ...], list[int]] = {}
+    for number, eqn in enumerate(given.eqns):
+        stack = eqn.source_info.name_stack
+        if not _tracebacks.is_recomputed(stack) if whole else is_backward(stack):
+            parts = _parts_of(stack)
+            for length in range(1, len(parts) + 1):
+                inside.setdefault(parts[:length], []).append(number)
+    found: dict[int, list[tuple[Place, list[Any], bool]]] = {}
+    used = [{*filter(_is_var, eqn.invars)} for eqn in given.eqns]
+    for parts, numbers in sorted(inside.items(), key=lambda item: -len(item[0])):
+        others = set(range(len(given.eqns))).difference(numbers)
+        outside = {*filter(_is_var, given.outvars)}.union(*(used[number] for number in others))
+        leaving = [var for number in numbers for var in given.eqns[number].outvars if var in outside]
+        if leaving:
+            path = parts if whole else (BACKWARD, *parts)
+            place = place_of(given.eqns[numbers[-1]], path)
+            stacks = (given.eqns[number].source_info.name_stack for number in numbers)
+            is_batched = any("vmap" in _tracebacks.transformations(stack) for stack in stacks)
+            found.setdefault(numbers[-1], []).append((place, leaving, is_batched))
+    return found
+
+
+def _is_var(atom: Any) -> bool:
+    return not isinstance(atom, Literal)

@@ -1,0 +1,169 @@
+"""The numbers of parts of paths, and the scopes that are open, in each function that is traced or runs."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from lox import _compat
+from lox._handler import DropAll
+from lox._trace import HandlerTrace
+from lox._watch._marks import Inside, Place
+from lox._watch._points import Part
+from lox._watch._resolve import Resolve
+
+
+class Parent:
+    """Something that encloses points, which are numbered by name.
+
+    Attributes:
+        parts: Its path.
+        counts: The number of points of each name in it.
+    """
+
+    def __init__(self, parts: tuple[Part, ...] = ()):
+        self.parts = parts
+        self.counts: dict[str, int] = {}
+        self._known: dict[Any, tuple[Part, Any]] = {}
+
+    def part(self, name: str, program: Any = None) -> Part:
+        """The part of a point of this name.
+
+        A program that runs again from the same lines is the same point: it is in a loop of Python's.
+        """
+        if program is None:
+            return self._numbered(name)
+        key = name, id(program), _lines()
+        if key not in self._known:
+            self._known[key] = self._numbered(name), program  # Kept, so that no other gets its identity.
+        return self._known[key][0]
+
+    def _numbered(self, name: str) -> Part:
+        number = self.counts.get(name, 0)
+        self.counts[name] = number + 1
+        return name, number
+
+    def add(self, counts: Mapping[str, int]) -> None:
+        """Count points in something that has no name of its own."""
+        for name, count in counts.items():
+            self.counts[name] = self.counts.get(name, 0) + count
+
+
+class Scope(Parent):
+    """A name scope that is open.
+
+    Attributes:
+        owner: The context manager that opened it.
+        level: The level that it is in.
+        trace: The trace in which it was opened.
+        place: Its place.
+        results: The results of the last operation in it under this trace; None before the first.
+    """
+
+    def __init__(self, owner: Any, level: Level, place: Place, trace: Any):
+        super().__init__(place.parts)
+        self.owner = owner
+        self.level = level
+        self.place = place
+        self.trace = trace
+        self.results: Any = None
+
+
+class Level(Parent):
+    """A function that is traced, or runs, from its beginning on; paths begin there.
+
+    Attributes:
+        scopes: The scopes that are open in it, outermost first.
+        backward: What encloses points of the backward passes in it, by path.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scopes: list[Scope] = []
+        self.backward: dict[tuple[Part, ...], Parent] = {}
+
+    @property
+    def parent(self) -> Parent:
+        """The innermost of its scopes, or itself."""
+        return self.scopes[-1] if self.scopes else self
+
+
+class _State(threading.local):
+    """The state of a thread.
+
+    Attributes:
+        busy: Whether JAX, rather than the program, binds what is bound now.
+        scopes: The scopes that are open, outermost first.
+        levels: The levels by the traces at which they begin.
+        begun: The levels that have begun under each `Inside`, while somebody asks.
+    """
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.scopes: list[Scope] = []
+        self.levels: weakref.WeakKeyDictionary[Any, Level] = weakref.WeakKeyDictionary()
+        self.begun: dict[int, list[Level]] = {}
+
+
+state = _State()
+
+
+@contextlib.contextmanager
+def binding(busy: bool) -> Iterator[None]:
+    """The context in which JAX, or the program, binds operations."""
+    before, state.busy = state.busy, busy
+    try:
+        yield
+    finally:
+        state.busy = before
+
+
+@contextlib.contextmanager
+def levels_begun(inside: Inside) -> Iterator[list[Level]]:
+    """The context that gives the levels which begin in it under a handler."""
+    found = state.begun[id(inside)] = []
+    try:
+        yield found
+    finally:
+        del state.begun[id(inside)]
+
+
+def level_of(trace: Any) -> Level | None:
+    """The level that a trace belongs to; None where nobody hears of points."""
+    while not _compat.is_staging(trace):
+        if isinstance(trace, HandlerTrace):
+            if isinstance(trace.handler, DropAll):
+                return None
+            if isinstance(trace.handler, Inside | Resolve):
+                break
+        trace = getattr(trace, "parent_trace", None)
+        if trace is None:
+            return None
+    level = state.levels.get(trace)
+    if level is None:
+        level = state.levels[trace] = Level()
+        if isinstance(trace, HandlerTrace) and (begun := state.begun.get(id(trace.handler))) is not None:
+            begun.append(level)
+    return level
+
+
+def first_parts(paths: Iterable[tuple[Part, ...]]) -> dict[str, int]:
+    """The number of points of each name in something, by the paths of all points in it."""
+    counts: dict[str, int] = {}
+    for (name, number), *_ in filter(None, paths):
+        counts[name] = max(counts.get(name, 0), number + 1)
+    return counts
+
+
+def _lines() -> tuple[Any, ...]:
+    """The lines that the functions around are at."""
+    frame: Any = sys._getframe(1)
+    found = []
+    while frame is not None:
+        found.append((frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return tuple(found)

@@ -1,0 +1,147 @@
+"""Marks: the values at a point of the program, on their way to the watcher."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.extend.source_info_util as source_info
+import numpy as np
+
+from lox import _compat
+from lox._compat import _tracebacks
+from lox._effect import TapEffect, emit, log_p, received
+from lox._events import Event, Logs, Site, events, map_events
+from lox._handler import Filter, State
+from lox._logs_in import jaxprs_in, logs_of
+from lox._watch._points import Kind, Part
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class ToWatcher:
+    """The destination of marks: handlers leave them alone, as they do logs on their way to a tap."""
+
+    ordered: ClassVar[bool] = False
+    first: ClassVar[tuple[Any, ...]] = ()
+    channel: ClassVar[Any] = None
+
+
+TO_WATCHER: Any = ToWatcher()
+
+
+@dataclasses.dataclass(frozen=True)
+class Place(Site):
+    """The place of a mark, in the line of the program that runs it.
+
+    Attributes:
+        parts: Its path, from the function or loop on in which it was traced.
+        kind: The kind of the point.
+        obstacle: What keeps the point from being watched; "" where nothing does.
+    """
+
+    parts: tuple[Part, ...] = ()
+    kind: Kind = "scope"
+    obstacle: str = ""
+
+
+_LIBRARIES = frozenset({"flax", "equinox", "haiku"})
+_WITHOUT_LINES = frozenset({"jax", "jaxlib", "lox", "contextlib", "functools"})
+
+
+def place(parts: tuple[Part, ...], kind: Kind) -> Place:
+    """The place of a point, at the line that the program is at: the innermost outside of libraries of layers."""
+    frame: Any = sys._getframe(1)
+    found: Any = None
+    while frame is not None:
+        root = _tracebacks.library_of(frame)
+        if root not in _WITHOUT_LINES:
+            found = found or frame
+            if root not in _LIBRARIES:
+                found = frame
+                break
+        frame = frame.f_back
+    return Place(found.f_code.co_filename, found.f_lineno, found.f_code.co_name, (), parts=parts, kind=kind)
+
+
+def place_of(eqn: Any, parts: tuple[Part, ...]) -> Place:
+    """The place of the scope that an equation is in."""
+    found = re.fullmatch(r"(.*?):(\d+)(?::\d+)? \((.*)\)", source_info.summarize(eqn.source_info))
+    file, line, function = found.groups() if found else ("", "0", "")
+    return Place(file, int(line), function, (), parts=parts)
+
+
+def mark(place: Place, values: Sequence[Any]) -> None:
+    """Emit the values at a point of the program. Those that are no arrays are left out."""
+    found = {str(number): value for number, value in enumerate(values) if _is_array(value)}
+    if found:
+        emit((Event(found, {}, None, (), place),), TO_WATCHER)
+
+
+def cannot_watch(at: Place, obstacle: str) -> None:
+    """Emit a mark, without a value of the program, of a point that cannot be watched."""
+    mark(dataclasses.replace(at, obstacle=obstacle), [np.zeros(())])
+
+
+def _is_array(value: Any) -> bool:
+    aval = jax.typeof(value)
+    return isinstance(aval, jax.core.ShapedArray) and not _compat.is_ref(aval) and aval.dtype != jax.dtypes.float0
+
+
+def places_in(params: dict[str, Any]) -> set[Place]:
+    """The places of the marks in the jaxprs among the parameters of a primitive."""
+    return {each for jaxpr in jaxprs_in(params) for each in _places(jaxpr)}
+
+
+def without_marks(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a primitive with the marks removed from the jaxprs among them."""
+    return {name: _compat.map_jaxprs(_without_marks, value) for name, value in params.items()}
+
+
+def _without_marks(jaxpr: Any) -> Any:
+    if not _places(jaxpr):
+        return jaxpr
+    keeps = lambda eqn: not _is_mark(eqn)  # noqa: E731
+    return _compat.filter_equations(jaxpr, keeps, lambda eqn: without_marks(eqn.params), TapEffect)
+
+
+def _is_mark(eqn: Any) -> bool:
+    return eqn.primitive is log_p and received([var.aval for var in eqn.invars], eqn.params)[1] == TO_WATCHER
+
+
+@_compat.weakref_lru_cache
+def _places(jaxpr: Any) -> frozenset[Place]:
+    found = (logs for logs, to in logs_of(jaxpr) if to == TO_WATCHER)
+    return frozenset(
+        each.site for logs in found for each in events(logs) if each.values and isinstance(each.site, Place)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Inside(Filter):
+    """Puts the path of what encloses them before the paths of marks.
+
+    Attributes:
+        parts: The path.
+        numbers: By name, the number of parts of that name that come before, where nothing is put before the path.
+    """
+
+    sees_tapped = True
+
+    parts: tuple[Part, ...]
+    numbers: tuple[Part, ...] = ()
+
+    def rewrite(self, state: State, logs: Logs) -> Logs:
+        return map_events(lambda event, _: self._moved(event), logs)
+
+    def _moved(self, event: Event) -> Event:
+        place = event.site
+        if not isinstance(place, Place):
+            return event
+        (name, number), *rest = place.parts or (("", 0),)
+        inside = ((name, number + dict(self.numbers).get(name, 0)), *rest) if place.parts else ()
+        return dataclasses.replace(event, site=dataclasses.replace(place, parts=(*self.parts, *inside)))

@@ -1,0 +1,195 @@
+"""Sees the operations of a program where it binds them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.extend as jex
+from jax.extend.linear_util import wrap_init
+
+from lox import _compat
+from lox._compat import _tracebacks
+from lox._effect import log_p, recording, watching
+from lox._handler import rules
+from lox._logs_in import rules_in
+from lox._rules._scan import operands
+from lox._trace import under
+from lox._watch import _backward
+from lox._watch._levels import Parent, binding, first_parts, level_of, levels_begun, state
+from lox._watch._marks import Inside, Place, cannot_watch, mark, place, places_in, without_marks
+from lox._watch._points import Kind, Part
+from lox._watch._scopes import note
+
+primitives = jex.core.primitives
+
+
+def observed(bind: Callable[..., Any]) -> Callable[..., Any]:
+    """`Primitive.bind`, which also emits marks."""
+
+    @functools.wraps(bind)
+    def observing(self: Any, *args: Any, **params: Any) -> Any:
+        if watching.value is None or self is log_p or not recording.value:
+            return bind(self, *args, **params)
+        trace = _compat.current_trace()
+        level = None if state.busy else level_of(trace)
+        with binding(busy=True):
+            if level is None:
+                outs = bind(self, *args, **params)
+            else:
+                outs = _Operation(bind, self, _backward.parent_of(level)).run(args, params)
+        note(trace, outs if self.multiple_results else [outs])
+        return outs
+
+    return observing
+
+
+class _Operation:
+    """An operation that a program binds, and what encloses it."""
+
+    def __init__(self, bind: Callable[..., Any], primitive: Any, parent: Parent):
+        self._bind = functools.partial(bind, primitive)
+        self._primitive = primitive
+        self._parent = parent
+        self._backward = _backward.BACKWARD in parent.parts
+
+    def run(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        """Bind it, and emit the marks that belong to it."""
+        run = _runs.get(self._primitive)
+        if run is not None:
+            return run(self, args, params)
+        if "subfuns" in params or places_in(params):
+            return self._transparent(args, params)
+        outs = self._bind(*args, **params)
+        if watching.value.has(self._primitive.name):
+            self._mark(self._parent.part(self._primitive.name), "primitive", outs)
+        return outs
+
+    def _scan(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        part = self._parent.part("scan", params["jaxpr"])
+        count = len(operands(args, params)[1])
+        body, captured = self._body(params["jaxpr"], "scan", count or None)
+        params = _compat.extend_scan(params, body, len(captured), 0)
+        return self._inside(part, [*captured, *args], params)
+
+    def _while(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        part = self._parent.part("while", params["body_jaxpr"])
+        body, captured = self._body(params["body_jaxpr"], "while", None)
+        before = params["cond_nconsts"]
+        params = params | {"body_jaxpr": body, "body_nconsts": params["body_nconsts"] + len(captured)}
+        return self._inside(part, [*args[:before], *captured, *args[before:]], params)
+
+    def _cond(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        part = self._parent.part("cond", params["branches"][0])
+        outs = self._inside(part, args, params)
+        self._mark(part, "cond", outs)
+        return outs
+
+    def _call(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        original = params["jaxpr"]
+        jaxpr, captured = _backward.with_marks(original, self._backward)
+        if jaxpr is not original:
+            args, params = [*captured, *args], _compat.extend_jit(params, jaxpr, len(captured), 0)
+        if _tracebacks.is_internal(original):
+            return self._transparent(args, params)
+        part = self._parent.part(params["name"], original)
+        outs = self._inside(part, args, params)
+        self._mark(part, "call", outs)
+        return outs
+
+    def _checkpoint(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        jaxpr, captured = _backward.with_marks(params["jaxpr"], self._backward)
+        if jaxpr is not params["jaxpr"]:
+            args, params = [*captured, *args], _compat.extend_checkpoint(params, jaxpr, len(captured), 0)
+        return self._transparent(args, params)
+
+    def _body(self, jaxpr: Any, kind: Kind, count: int | None) -> tuple[Any, Sequence[Any]]:
+        body, before = _backward.with_marks(jaxpr, self._backward)
+        body, captured = _with_mark(body, self._place((), kind), count)
+        return body, [*captured, *before]
+
+    def _transparent(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        """Bind an operation that is no part of paths: what it encloses belongs to its parent."""
+        if not _may_mark(params):
+            return self._bind(*args, **params)
+        places = places_in(params)
+        if self._primitive not in rules:
+            for each in places:
+                at = dataclasses.replace(each, parts=(*self._parent.parts, *each.parts))
+                cannot_watch(at, f"it is inside of {self._primitive.name}, a primitive that lox has no rule for")
+            return self._bind(*args, **without_marks(params))
+        return beside(self._parent, [each.parts for each in places], lambda inside: self._under(inside, args, params))
+
+    def _inside(self, part: Part, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        if not _may_mark(params):
+            return self._bind(*args, **params)
+        return self._under(Inside((*self._parent.parts, part)), args, params)
+
+    def _under(self, inside: Inside, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        if "subfuns" in params:
+            params = params | {"subfuns": tuple(map(_of_program, params["subfuns"]))}
+        return under(inside, lambda *args: self._bind(*args, **params))(None, *args)[0]
+
+    def _mark(self, part: Part, kind: Kind, outs: Any) -> None:
+        mark(self._place((part,), kind), outs if self._primitive.multiple_results else [outs])
+
+    def _place(self, parts: tuple[Part, ...], kind: Kind) -> Place:
+        return place((*self._parent.parts, *parts) if parts else (), kind)
+
+
+_runs: dict[Any, Callable[[_Operation, Sequence[Any], dict[str, Any]], Any]] = {
+    primitives.scan_p: _Operation._scan,
+    primitives.while_p: _Operation._while,
+    primitives.cond_p: _Operation._cond,
+    primitives.jit_p: _Operation._call,
+    primitives.remat_p: _Operation._checkpoint,
+}
+
+
+def beside(parent: Parent, paths: Sequence[tuple[Part, ...]], run: Callable[[Inside], Any]) -> Any:
+    """Run something that is no part of paths, and number what comes after it in its parent.
+
+    Args:
+        parent: Its parent.
+        paths: The paths in it, as far as they are known before it runs.
+        run: A function that runs it under a handler.
+    """
+    inside = Inside(parent.parts, tuple(sorted(parent.counts.items())))
+    with levels_begun(inside) as levels:
+        outs = run(inside)
+    counts = first_parts(paths)
+    for level in levels:
+        counts |= {name: max(counts.get(name, 0), count) for name, count in level.counts.items()}
+    parent.add(counts)
+    return outs
+
+
+def _may_mark(params: dict[str, Any]) -> bool:
+    return "subfuns" in params or bool(places_in(params)) or rules_in(params)
+
+
+@_compat.weakref_lru_cache
+def _with_mark(jaxpr: Any, at: Place, count: int | None) -> tuple[Any, Sequence[Any]]:
+    """The body of a loop, with a mark of its first outputs, or of all, at the end of each iteration."""
+
+    def body(*args: Any) -> Any:
+        outs = _compat.as_fun(jaxpr)(*args)
+        mark(at, outs[:count])
+        return outs
+
+    return _compat.trace(body, _compat.in_avals(jaxpr), "lox")
+
+
+def _of_program(fun: Any) -> Any:
+    """A function of the program that an operation runs, now or in a derivative, when others are busy."""
+    if not hasattr(fun, "call_wrapped"):
+        return fun
+    seen, run = watching.value, _compat.renewed(fun)
+
+    def call(*args: Any) -> Any:
+        with binding(busy=False), watching(seen):
+            return run(*args)
+
+    return wrap_init(call, debug_info=fun.debug_info)

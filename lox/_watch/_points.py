@@ -1,0 +1,149 @@
+"""Points of a program, their paths, and patterns of paths."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NamedTuple
+
+from lox._arguments import describe, names
+from lox._exceptions import LogDataError
+from lox._patterns import translated
+
+Kind = Literal["scan", "while", "cond", "call", "scope", "primitive"]
+"""The kinds of points."""
+
+Part = tuple[str, int]
+"""A part of a path: a name, and its number among those of the same name in the same parent."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A place in a program whose values can be logged.
+
+    Attributes:
+        path: The functions of `jit`, name scopes, loops and branches around it, and itself, joined by slashes. The n-th
+            of a name within its parent is ``name[n]``, and the first is ``name``.
+        kind: "scan", "while", "cond", "call" (of a function under `jit`), "scope" or "primitive".
+        name: The last part of its path, without a number.
+        file: The file of the line that runs it, outside of JAX.
+        line: That line.
+        function: The function that this line is in.
+        backward: Whether it is in a backward pass.
+        obstacle: What keeps it from being watched; "" where nothing does.
+    """
+
+    path: str
+    kind: Kind
+    name: str
+    file: str
+    line: int
+    function: str
+    backward: bool = False
+    obstacle: str = ""
+
+
+class Points(list[Point]):
+    """A list of points that prints as a table."""
+
+    def __str__(self) -> str:
+        if not self:
+            return "no points"
+        rows = [("path", "kind", "line"), *map(_row, self)]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+    __repr__ = __str__
+
+
+def _row(point: Point) -> tuple[str, str, str]:
+    note = f" (cannot be watched: {point.obstacle})" if point.obstacle else ""
+    return point.path, point.kind, f"{point.file}:{point.line}{note}"
+
+
+def path_of(parts: Iterable[Part]) -> str:
+    """The path of some parts as text.
+
+    >>> path_of([("scan", 1), ("while", 0)])
+    'scan[1]/while'
+    """
+    return "/".join(f"{name}[{number}]" if number else name for name, number in parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Selector:
+    """The points that are selected: by patterns of their paths, or by a predicate.
+
+    Attributes:
+        patterns: The patterns.
+        predicate: The predicate; None where there are patterns.
+    """
+
+    patterns: tuple[str, ...] = ()
+    predicate: Callable[[Point], Any] | None = None
+
+    @classmethod
+    def of(cls, at: Any) -> Selector:
+        """Read `at=` of `lox.watch`.
+
+        Raises:
+            LogDataError: It is neither a pattern, nor patterns, nor a function. A `TypeError`.
+        """
+        if callable(at):
+            return cls(predicate=at)
+        if at is None:
+            raise LogDataError(f"at= of lox.watch must be a pattern, patterns or a function, got {describe(at)}.")
+        return cls(names(at, "at= of lox.watch", ""))
+
+    def __contains__(self, point: Point) -> bool:
+        if self.predicate is not None:
+            return bool(self.predicate(point))
+        return any(self.matched(point))
+
+    def matched(self, point: Point) -> list[str]:
+        """The patterns that match a point."""
+        return [each for each in self.patterns if _matches(each, point)]
+
+    def operations(self) -> Operations:
+        """The operations that may be selected: a pattern has to name one, without a wildcard."""
+        return Operations(frozenset(each.rpartition("/")[2] for each in self.patterns), self.predicate is not None)
+
+
+class Operations(NamedTuple):
+    """The names of the operations whose results are marked, or all."""
+
+    names: frozenset[str]
+    all: bool
+
+    def has(self, name: str) -> bool:
+        """Tell whether results of operations of this name are marked."""
+        return self.all or name in self.names
+
+
+def _matches(pattern: str, point: Point) -> bool:
+    """Tell whether a pattern matches a point; a part without a number stands for all numbers.
+
+    >>> scan = Point("net/scan[1]", "scan", "scan", "f.py", 1, "f")
+    >>> [_matches(pattern, scan) for pattern in ("net/scan", "net/scan[1]", "net/scan[2]", "**/scan")]
+    [True, True, False, True]
+    """
+    if point.kind == "primitive" and pattern.rpartition("/")[2] != point.name:
+        return False
+    return pattern == point.path or _expression(pattern).fullmatch(point.path) is not None
+
+
+@functools.lru_cache(maxsize=4096)
+def _expression(pattern: str) -> re.Pattern[str]:
+    parts = pattern.split("/")
+    *before, last = [
+        "(?:.*/)?" if part == "**" and number < len(parts) - 1 else _part(part) for number, part in enumerate(parts)
+    ]
+    return re.compile("".join(part if part == "(?:.*/)?" else f"{part}/" for part in before) + last, re.DOTALL)
+
+
+def _part(part: str) -> str:
+    """The regular expression of a part: one without a number stands for all numbers."""
+    return translated(part) if re.search(r"\[\d+\]$", part) else rf"{translated(part)}(?:\[\d+\])?"

@@ -1,0 +1,116 @@
+"""The watcher at the outside of a function, which replaces marks with logs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lox._arguments import read_event
+from lox._effect import emit
+from lox._events import Destination, Event, Logs, Site, map_events
+from lox._exceptions import LogDataError, UnsupportedPrimitiveError
+from lox._handler import Filter, State
+from lox._watch._marks import TO_WATCHER, Place
+from lox._watch._points import Point, Selector, path_of
+
+What = Callable[[Point, Sequence[Any]], Mapping[str, Any] | None]
+
+
+@dataclasses.dataclass(eq=False)
+class Watcher:
+    """What is watched of a function, and what was seen of it.
+
+    Attributes:
+        selector: The points that are selected.
+        what: Makes a mapping, which is logged, of a point and its values.
+        tags: The tags of the logs.
+        prefix: Put before every key.
+        seen: The points that were seen, by path.
+        is_over: Whether the search for patterns that match nothing is over.
+    """
+
+    selector: Selector
+    what: What
+    tags: tuple[str, ...]
+    prefix: str
+    seen: dict[str, Point] = dataclasses.field(default_factory=dict)
+
+    is_over: bool = False
+
+    def unmatched(self) -> list[str]:
+        """The patterns that match none of the points that were seen, after the first call; none after the others."""
+        if self.is_over:
+            return []
+        self.is_over = True
+        matched = set[str]().union(*(self.selector.matched(point) for point in self.seen.values()))
+        return [pattern for pattern in self.selector.patterns if pattern not in matched]
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolve(Filter):
+    """Replaces marks with logs.
+
+    Attributes:
+        watcher: What is watched.
+        forwards: Whether another watcher is around, which gets the marks as well.
+    """
+
+    sees_tapped = True
+
+    watcher: Watcher
+    forwards: bool
+
+    def rewrite(self, state: State, logs: Logs) -> Logs:
+        return map_events(self._logged, logs)
+
+    def _logged(self, event: Event, depth: int) -> Event | None:
+        place = event.site
+        if not isinstance(place, Place) or not event.values:
+            return event
+        if self.forwards:
+            emit((event,), TO_WATCHER)
+        point = point_of(place)
+        self.watcher.seen.setdefault(point.path, point)
+        if point not in self.watcher.selector:
+            return None
+        if point.obstacle:
+            raise UnsupportedPrimitiveError(
+                f"lox.watch cannot watch {point.path!r} at {point.file}:{point.line}: {point.obstacle}, or leave it "
+                "out of at=."
+            )
+        values = self._values(point, event, depth)
+        if not values:
+            return None
+        site = Site(place.file, place.line, place.function, self.watcher.tags)
+        return dataclasses.replace(event, values=values, site=site)
+
+    def _values(self, point: Point, event: Event, depth: int) -> dict[str, Any]:
+        """What is logged of one event of a point, for each iteration and batch element that the values have."""
+
+        def of_one(*values: Any) -> dict[str, Any]:
+            found = self.watcher.what(point, values)
+            if found is None:
+                return {}
+            if not isinstance(found, Mapping):
+                raise LogDataError(f"what= of lox.watch must return a mapping or None, got {found!r} for {point.path}.")
+            logged = read_event("lox.watch", found, (), f"{self.watcher.prefix}{point.path}/", None, {}).values
+            return {key: jnp.asarray(value) for key, value in logged.items()}
+
+        for _ in range(depth + event.batch_ndim):
+            of_one = jax.vmap(of_one)
+        return of_one(*(event.values[key] for key in sorted(event.values, key=int)))
+
+    def destination(self, to: Destination) -> Destination | None:
+        return None if to == TO_WATCHER else to
+
+
+def point_of(place: Place) -> Point:
+    """The point at a place whose path is whole."""
+    backward = any(name == "backward" for name, _ in place.parts)
+    name, _ = place.parts[-1]
+    path = path_of(place.parts)
+    return Point(path, place.kind, name, place.file, place.line, place.function, backward, place.obstacle)

@@ -1,0 +1,185 @@
+"""`lox.watch` and `lox.points`."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, overload
+
+import jax.extend.source_info_util as source_info
+
+from lox import _compat, _transform
+from lox._ambient import begin_handler
+from lox._arguments import describe, names
+from lox._effect import recording, watching
+from lox._exceptions import LogDataError
+from lox._misspelt import says_what_was_meant
+from lox._trace import under
+from lox._unmatched import calling_site, warn_unmatched
+from lox._watch._levels import binding, level_of, state
+from lox._watch._observer import beside, observed
+from lox._watch._points import Operations, Point, Points, Selector
+from lox._watch._resolve import Resolve, Watcher, What
+from lox._watch._scopes import enters, leaves, of_modules
+from lox._watch._statistics import statistics
+
+Function = Callable[..., Any]
+At = str | Iterable[str] | Callable[[Point], Any]
+
+
+@functools.cache
+def _begin() -> None:
+    """Let JAX tell what programs bind, from the first watched function on."""
+    source_info.register_exclusion(f"{Path(__file__).parent.parent}{os.sep}")  # Equations are of the program's lines.
+    _compat.observe_bind(observed)
+    _compat.observe_scopes(enters, leaves)
+
+
+@overload
+def watch(
+    fun: None = None,
+    *,
+    at: At,
+    what: What | None = None,
+    tags: str | Iterable[str] = ("watch",),
+    prefix: str = "",
+) -> Callable[[Function], Function]: ...
+@overload
+def watch(
+    fun: Function,
+    *,
+    at: At,
+    what: What | None = None,
+    tags: str | Iterable[str] = ("watch",),
+    prefix: str = "",
+) -> Function: ...
+@says_what_was_meant("lox.watch", 'lox.watch(f, at="**")(x)')
+def watch(
+    fun: Function | None = None,
+    *,
+    at: At,
+    what: What | None = None,
+    tags: str | Iterable[str] = ("watch",),
+    prefix: str = "",
+) -> Any:
+    """Logs values at points of a function that has no log calls: its loops, layers, branches and jitted functions.
+
+    The watched function logs as if the log calls were written in it, for the handler around: `lox.spool`, `lox.tap` or
+    a logger. Without a handler it is the function itself. What holds for log calls holds for points, inside `jit`,
+    `vmap`, `grad`, `checkpoint` and custom rules: an event happens once, where it happens, for each batch element.
+
+    Run operation by operation, results and derivatives are bitwise those of the function. Compiled, they are bitwise
+    those of the function with the log calls written in it: XLA may fuse a program with more outputs in another way, so
+    that the last bits differ from those of the function alone.
+
+    Args:
+        fun: The function: jitted or not, or one that runs Python around jitted functions. Without it, a decorator is
+            returned.
+        at: The points. A pattern of their paths, or several: `*` stands for any characters but slashes, and `**` for
+            any characters, as in ``"**/Dense_*"``. A part without a number stands for all numbers: ``"scan/while"``
+            matches ``"scan[1]/while"``. A primitive is selected where the pattern ends with its name, as in
+            ``"**/dot_general"``. Or a function that takes a `Point` and tells whether it is selected. `lox.points`
+            lists the points of a function.
+        what: ``what(point, values)`` returns the mapping to log of a point, or None for nothing. `values` is a tuple of
+            arrays: of a loop its carry after the iteration, or what `scan` stacks of it if it carries nothing; of a
+            name scope the results of the last operation in it, of a module of flax.linen what it returns; of a scope
+            in a backward pass the cotangents that leave it; else the results. It gets the values of one event of one
+            batch element, is traced, and must be pure. By default a scalar is logged as it is, as ``value``, and an
+            array as ``mean``, ``std``, ``min``, ``max`` and ``nonfinite``, the number of elements that are NaN or
+            infinite. Where there are several values, each has its number before its name: ``0/mean``.
+        tags: A tag or tags of the logs.
+        prefix: Put before every key. A key is the prefix, the path of the point, a slash, and the name that `what`
+            gave.
+
+    Returns:
+        A function of the same signature and results.
+
+    Raises:
+        LogDataError: `at`, `what`, `tags` or `prefix` has the wrong type. A `TypeError`.
+        UnsupportedPrimitiveError: When the function runs: a selected point cannot be watched; `lox.points` says why.
+
+    Warns:
+        SelectionWarning: A pattern matches no point of the function.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import lox
+    >>> def newton(x):
+    ...     def step(guess):
+    ...         return 0.5 * (guess + x / guess)
+    ...     return jax.lax.while_loop(lambda guess: abs(guess**2 - x) > 1e-3, step, x)
+    >>> root, logs = lox.spool(lox.watch(newton, at="while"), max_iters=8)(2.0)
+    >>> print(logs.valid("while/value"))
+    [1.5       1.4166667 1.4142157]
+    """
+    if what is not None and not callable(what):
+        raise LogDataError(f"what= of lox.watch must be a function, got {describe(what)}.")
+    if not isinstance(prefix, str):
+        raise LogDataError(f"prefix= of lox.watch must be a string, got {describe(prefix)}.")
+    watcher = Watcher(Selector.of(at), what or statistics, names(tags, "tags= of lox.watch", ""), prefix)
+    site = calling_site()
+    return _transform.decorate(fun, lambda f: _watched(f, watcher, site))
+
+
+def _watched(fun: Function, watcher: Watcher, site: Any) -> Function:
+    @functools.wraps(fun, updated=())
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if not recording.value:
+            return fun(*args, **kwargs)
+        begin_handler()
+        outs = _run(fun, watcher, args, kwargs)
+        for pattern in watcher.unmatched():
+            warn_unmatched("lox.watch", "at", pattern, watcher.seen, site)
+        return outs
+
+    return watched
+
+
+def _run(fun: Function, watcher: Watcher, args: Any, kwargs: Any) -> Any:
+    _begin()
+    operations, around = watcher.selector.operations(), watching.value
+    if around is not None:
+        operations = Operations(operations.names | around.names, operations.all or around.all)
+    handler = Resolve(watcher, around is not None)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with watching(operations), binding(busy=False), of_modules():
+            return under(handler, fun)(None, *args, **kwargs)[0]
+
+    level = None if around is None or state.busy else level_of(_compat.current_trace())
+    if level is None:
+        return run(*args, **kwargs)
+    return beside(level.parent, (), lambda inside: under(inside, run)(None, *args, **kwargs)[0])
+
+
+@says_what_was_meant("lox.points", "lox.points(f)(x)")
+def points(fun: Function) -> Callable[..., Points]:
+    """Makes a function tell its points, at which `lox.watch` can log. The function runs once.
+
+    Args:
+        fun: The function.
+
+    Returns:
+        A function of the arguments of `fun`, that returns a list with each `Point` that the function came to, but for
+        those of primitives. It prints as a table, and says of which points cannot be watched, and why.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import lox
+    >>> @jax.jit
+    ... def model(x):
+    ...     with jax.named_scope("layer"):
+    ...         x = jnp.tanh(x)
+    ...     return jax.lax.scan(lambda c, _: (c + 1, None), x, length=3)[0]
+    >>> [point.path for point in lox.points(model)(1.0)]
+    ['model/layer', 'model/scan', 'model']
+    """
+
+    @functools.wraps(fun, updated=())
+    def found(*args: Any, **kwargs: Any) -> Points:
+        watcher = Watcher(Selector(), statistics, (), "")
+        with recording(True):
+            _run(fun, watcher, args, kwargs)
+        return Points(watcher.seen.values())
+
+    return _transform.decorate(fun, lambda _: found)

@@ -1,0 +1,443 @@
+"""`lox.watch`: events of programs that do not log."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lox
+
+
+def values_of(point, values):
+    """Logs all values of a point as they are."""
+    return {str(number): value for number, value in enumerate(values)}
+
+
+def same(found, expected):
+    """Tell whether two trees are bitwise equal."""
+    found, expected = jax.tree.leaves(found), jax.tree.leaves(expected)
+    return len(found) == len(expected) and all(map(np.array_equal, found, expected, (True,) * len(found)))
+
+
+# -- a program that does not log, and the same with log calls -------------------------------------------------------
+
+
+def dense(weights, x):
+    with jax.named_scope("dense"):
+        return jnp.tanh(x @ weights)
+
+
+def net(params, x):
+    with jax.named_scope("net"):
+        for weights in params:
+            x = dense(weights, x)
+        return x.sum()
+
+
+def net_with_logs(params, x):
+    for number, weights in enumerate(params):
+        x = jnp.tanh(x @ weights)
+        lox.log({f"net/dense{f'[{number}]' if number else ''}/0": x})
+    return x.sum()
+
+
+def steps(x):
+    """A loop in a loop, of which the inner one ends where its values say."""
+
+    def step(x, _):
+        x = jax.lax.while_loop(lambda c: jnp.abs(c**2 - 2) > 1e-3, lambda c: 0.5 * (c + 2 / c), x + 1)
+        return x, x * 2
+
+    return jax.lax.scan(step, x, None, length=3)
+
+
+def steps_with_logs(x):
+    def step(x, _):
+        def iterate(c):
+            c = 0.5 * (c + 2 / c)
+            lox.log({"scan/while/0": c})
+            return c
+
+        x = jax.lax.while_loop(lambda c: jnp.abs(c**2 - 2) > 1e-3, iterate, x + 1)
+        lox.log({"scan/0": x})
+        return x, x * 2
+
+    return jax.lax.scan(step, x, None, length=3)
+
+
+def train(params, xs):
+    """Training: derivatives of a checkpointed network in a scan."""
+
+    @jax.jit
+    def step(params, x):
+        value, grads = jax.value_and_grad(jax.checkpoint(net))(params, x)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+    return jax.lax.scan(step, params, xs)
+
+
+PARAMS = [jnp.linspace(-1, 1, 9).reshape(3, 3), jnp.linspace(0.2, -0.5, 9).reshape(3, 3)]
+X = jnp.linspace(-2, 2, 6).reshape(2, 3)
+XS = jnp.stack([X, 2 * X, X - 1, -X])
+
+
+def spooled(fun, *args, **options):
+    return lox.spool(fun, **options)(*args)
+
+
+# -- it is as if the log calls were written in the program -----------------------------------------------------------
+
+TRANSFORMED = {
+    "as it is": lambda f: f,
+    "jit": jax.jit,
+    "grad": jax.grad,
+    "value_and_grad of jit": lambda f: jax.value_and_grad(jax.jit(f)),
+    "jit of grad": lambda f: jax.jit(jax.grad(f)),
+    "checkpoint": lambda f: jax.grad(jax.checkpoint(f)),
+    "jvp": lambda f: lambda *args: jax.jvp(f, args, args),
+    "linearize": lambda f: lambda *args: jax.linearize(f, *args)[1](*args),
+    "jacrev": jax.jacrev,
+    "jacfwd": jax.jacfwd,
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+@pytest.mark.parametrize("outside", [False, True], ids=["inside", "outside"])
+def test_scopes_log_as_if_the_calls_were_written_in_the_program(name, outside):
+    transform = TRANSFORMED[name]
+    watch = lambda f: lox.watch(f, at="**/dense", what=values_of)  # noqa: E731
+    fun = watch(transform(net)) if outside else transform(watch(net))
+    out, logs = spooled(fun, PARAMS, X)
+    expected, by_hand = spooled(transform(net_with_logs), PARAMS, X)
+    assert same(out, expected)
+    forward = {key: value for key, value in logs.items() if "backward" not in key}
+    if outside and "jit" in name:  # The jitted function is a part of the paths.
+        forward = {key.removeprefix("net/"): value for key, value in forward.items()}
+    assert forward.keys() == by_hand.keys()
+    for key, value in by_hand.items():
+        assert np.array_equal(forward[key], value), key
+
+
+@pytest.mark.parametrize("name", ["as it is", "jit"])
+def test_loops_log_their_carry_as_if_the_calls_were_written_in_them(name):
+    watched = TRANSFORMED[name](lox.watch(steps, at=["scan", "scan/while"], what=values_of))
+    out, logs = spooled(watched, 1.0, max_iters=9)
+    expected, by_hand = spooled(TRANSFORMED[name](steps_with_logs), 1.0, max_iters=9)
+    assert same(out, expected) and logs == by_hand
+
+
+@pytest.mark.parametrize("order", ["vmap(watch)", "watch(vmap)", "watch(jit(vmap))", "jit(watch(vmap))"])
+def test_each_batch_element_has_its_own_events(order):
+    watch = lambda f: lox.watch(f, at=["**/scan", "**/while"], what=values_of)  # noqa: E731
+    xs = jnp.array([1.0, 30.0, 900.0])
+    fun = {
+        "vmap(watch)": jax.vmap(watch(steps)),
+        "watch(vmap)": watch(jax.vmap(steps)),
+        "watch(jit(vmap))": watch(jax.jit(jax.vmap(steps))),
+        "jit(watch(vmap))": jax.jit(watch(jax.vmap(steps))),
+    }[order]
+    out, logs = spooled(fun, xs, max_iters=16)
+    expected, by_hand = spooled(jax.vmap(steps_with_logs), xs, max_iters=16)
+    part = "steps/" if order == "watch(jit(vmap))" else ""
+    assert logs.keys() == {part + key for key in by_hand}
+    for key in by_hand:
+        assert np.allclose(logs.valid(part + key), by_hand.valid(key)), key
+        masks = [each.mask.get(name) for each, name in ((logs, part + key), (by_hand, key))]
+        assert np.array_equal(*masks)
+    assert all(map(np.allclose, jax.tree.leaves(out), jax.tree.leaves(expected)))
+
+
+def test_training_is_watched_from_the_outside():
+    watched = lox.watch(train, at=lambda point: point.name == "dense", what=values_of)
+    (params, losses), logs = spooled(watched, PARAMS, XS)
+    expected, by_hand = spooled(lambda params, xs: _train_with_logs(params, xs), PARAMS, XS)
+    assert same((params, losses), expected)
+    for key, value in by_hand.items():
+        assert np.array_equal(logs[f"scan/step/{key}"], value), key
+    backward = [key for key in logs if "backward" in key]
+    assert {key.rpartition("/")[0] for key in backward} == {
+        "scan/step/backward/net/dense",
+        "scan/step/backward/net/dense[1]",
+    }
+
+
+def _train_with_logs(params, xs):
+    @jax.jit
+    def step(params, x):
+        value, grads = jax.value_and_grad(jax.checkpoint(net_with_logs))(params, x)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+    return jax.lax.scan(step, params, xs)
+
+
+def test_the_backward_pass_of_a_scope_gives_the_cotangents_that_leave_it():
+    _, logs = spooled(lox.watch(jax.jit(jax.grad(net)), at="**/backward/**/dense", what=values_of), PARAMS, X)
+    grads = jax.grad(net)(PARAMS, X)
+    hidden = jnp.tanh(X @ PARAMS[0])
+    into_second = jax.grad(lambda hidden: jnp.tanh(hidden @ PARAMS[1]).sum())(hidden)
+    second = [logs[f"net/backward/net/dense[1]/{number}"][0] for number in range(2)]
+    assert np.allclose(second[0], grads[1], rtol=1e-5) and np.allclose(second[1], into_second, rtol=1e-5)
+    assert np.allclose(logs["net/backward/net/dense/0"][0], grads[0], rtol=1e-5)
+
+
+def test_a_loop_in_a_backward_pass_is_one():
+    def loss(x):
+        return jnp.sum(jax.lax.scan(lambda c, _: (jnp.sin(c) * x, None), x, None, length=4)[0] ** 2)
+
+    found = lox.points(jax.grad(loss))(2.0)
+    assert [(point.path, point.backward) for point in found] == [("scan", False), ("backward/scan", True)]
+    grad, logs = spooled(lox.watch(jax.grad(loss), at="**", what=values_of), 2.0)
+    assert grad == jax.grad(loss)(2.0) and {len(values) for values in logs.values()} == {4}
+
+
+def test_custom_rules_log_what_runs():
+    @jax.custom_vjp
+    def double(x):
+        with jax.named_scope("primal"):
+            return 2 * x
+
+    def fwd(x):
+        with jax.named_scope("fwd"):
+            return 2 * x, x
+
+    def bwd(x, bar):
+        with jax.named_scope("bwd"):
+            return (2 * bar + 0 * x,)
+
+    double.defvjp(fwd, bwd)
+
+    @jax.custom_jvp
+    def triple(x):
+        with jax.named_scope("primal"):
+            return 3 * x
+
+    @triple.defjvp
+    def rule(primals, tangents):
+        with jax.named_scope("rule"):
+            return 3 * primals[0], 3 * tangents[0]
+
+    for transform in (lambda f: f, jax.jit):
+        paths = lambda f: {point.path.removeprefix("fun/") for point in lox.points(f)(jnp.float32(1))} - {"fun"}  # noqa: E731
+        fun = transform(lambda x: double(x))
+        assert "primal" in str(paths(fun)) and "fwd" not in str(paths(fun))
+        assert {"fwd", "bwd"} <= {path.split("/")[-1] for path in paths(transform(jax.grad(fun)))}
+        fun = transform(lambda x: triple(x))
+        assert "primal" in str(paths(fun)) and "rule" not in str(paths(fun))
+        derived = str(paths(transform(lambda x: jax.jvp(fun, (x,), (x,)))))
+        assert "rule" in derived and "primal" not in derived
+
+
+# -- paths ----------------------------------------------------------------------------------------------------------
+
+
+def test_equal_names_are_numbered_in_their_parent():
+    def fun(x):
+        for _ in range(2):
+            x = dense(PARAMS[0], x)
+        x = jax.lax.scan(lambda c, _: (c + 1, None), x, length=2)[0]
+        x = jax.lax.scan(lambda c, _: (dense(PARAMS[0], c), None), x, length=2)[0]
+        return jax.checkpoint(lambda x: dense(PARAMS[0], x))(x)
+
+    paths = [point.path for point in lox.points(fun)(X)]
+    assert paths == ["dense", "dense[1]", "scan", "scan[1]/dense", "scan[1]", "dense[2]"]
+    assert [point.path.removeprefix("fun/") for point in lox.points(jax.jit(fun))(X)] == [*paths, "fun"]
+
+
+def test_what_python_runs_again_from_the_same_line_is_the_same_point():
+    step = jax.jit(lambda x: dense(PARAMS[0], x))
+
+    def run(x, start=step):
+        x = start(x)
+        for _ in range(3):
+            x = step(x)
+        return x
+
+    for fun in (run, jax.jit(run)):
+        logs = spooled(lox.watch(fun, at="**/dense", what=values_of), X)[1]
+        assert sorted(len(values) for values in logs.values()) == [1, 3]
+
+
+def test_functions_of_jax_are_no_parts_of_paths():
+    def fun(x):
+        x = jnp.where(x > 0, x, x.var())
+        x = jax.nn.relu(x) + jax.random.gamma(jax.random.key(0), 1.0 + x**2)
+        return jnp.sort(jax.nn.softmax(x))
+
+    assert [point.path for point in lox.points(jax.jit(fun))(X) if point.kind in ("call", "scope")] == ["fun"]
+
+
+def test_branches_belong_to_their_cond():
+    def fun(x):
+        return jax.lax.cond(x.sum() > 0, lambda x: dense(PARAMS[0], x), lambda x: dense(PARAMS[1], x), x)
+
+    watched = lox.watch(fun, at="**", what=values_of)
+    for x in (X + 1, X - 1):
+        out, logs = spooled(watched, x)
+        assert logs.keys() == {"cond/dense/0", "cond/0"} and np.array_equal(logs["cond/dense/0"][0], out)
+
+
+def test_patterns_match_parts_with_any_number():
+    def fun(x):
+        for _ in range(3):
+            with jax.named_scope("outer"):
+                x = dense(PARAMS[0], x)
+        return x
+
+    def paths(at):
+        return {key.removesuffix("/0") for key in spooled(lox.watch(fun, at=at, what=values_of), X)[1]}
+
+    assert paths("outer/dense") == paths("*/dense") == {"outer/dense", "outer[1]/dense", "outer[2]/dense"}
+    assert paths("outer[1]/dense") == {"outer[1]/dense"}
+    assert paths("**") == paths("outer/dense") | paths("outer")
+    assert paths(lambda point: point.name == "outer") == {"outer", "outer[1]", "outer[2]"}
+
+
+def test_primitives_are_selected_by_their_names():
+    logs = spooled(lox.watch(jax.jit(net), at="**/dot_general", what=values_of), PARAMS, X)[1]
+    assert set(logs) == {"net/net/dense/dot_general/0", "net/net/dense[1]/dot_general/0"}
+    assert np.allclose(logs["net/net/dense/dot_general/0"][0], X @ PARAMS[0])
+
+
+def test_a_pattern_that_matches_nothing_warns_once():
+    watched = lox.watch(net, at=["**/dense", "**/Dense"])
+    with pytest.warns(lox.SelectionWarning, match=r"'\*\*/Dense' in at= of lox.watch selects nothing.*net/dense"):
+        spooled(watched, PARAMS, X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        spooled(watched, PARAMS, X)
+
+
+# -- what is logged -------------------------------------------------------------------------------------------------
+
+
+def test_statistics_are_logged_by_default():
+    def fun(x):
+        with jax.named_scope("array"):
+            x = x * jnp.array([1.0, jnp.nan, jnp.inf])
+        with jax.named_scope("scalar"):
+            return x[0] + 1
+
+    logs = spooled(lox.watch(fun, at="**"), jnp.array([1.0, 2.0, 3.0]))[1]
+    assert set(logs) == {"array/mean", "array/std", "array/min", "array/max", "array/nonfinite", "scalar/value"}
+    assert logs["array/nonfinite"].tolist() == [2] and logs["scalar/value"].tolist() == [2.0]
+
+
+def test_statistics_of_several_values_have_their_numbers():
+    def fun(x):
+        return jax.lax.scan(lambda c, _: ((c[0] + 1, c[1] * 2), None), (0, x), length=2)[0]
+
+    logs = spooled(lox.watch(fun, at="scan"), X)[1]
+    assert logs["scan/0"].tolist() == [1, 2] and np.allclose(logs["scan/1/max"], [4, 8])
+
+
+def test_what_gets_the_values_of_one_batch_element_and_may_return_none():
+    shapes = set()
+
+    def what(point, values):
+        shapes.add(values[0].shape)
+        return {"norm": jnp.linalg.norm(values[0])} if point.name == "net" else None
+
+    logs = spooled(jax.vmap(lox.watch(net, at="**", what=what), (None, 0)), PARAMS, XS)[1]
+    assert logs["net/norm"].shape == (1, 4) and set(logs) == {"net/norm"} and shapes == {(), (2, 3)}
+
+
+def test_tags_and_a_prefix_are_those_of_the_logs():
+    watched = lox.watch(net, at="net", tags="mine", prefix="model/")
+    assert set(spooled(watched, PARAMS, X, tags="mine")[1]) == {"model/net/value"}
+    with pytest.warns(lox.SelectionWarning, match="'other' in tags="):
+        assert not spooled(watched, PARAMS, X, tags="other")[1]
+
+
+def test_a_map_logs_what_it_returns():
+    _, logs = spooled(lox.watch(lambda xs: jax.lax.map(jnp.sum, xs), at="scan"), XS)
+    assert np.allclose(logs["scan/value"], XS.sum((1, 2)))
+
+
+# -- handlers -------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_handler_nothing_is_watched():
+    watched = lox.watch(train, at="**")
+    plain = jax.jit(train).lower(PARAMS, XS).as_text()
+    assert jax.jit(watched).lower(PARAMS, XS).as_text().replace("watched", "train") == plain.replace("watched", "train")
+
+
+def test_a_tap_gets_the_events_in_their_order():
+    seen = []
+    out = lox.tap(lox.watch(train, at="**/dense"), lambda logs: seen.extend(logs))(PARAMS, XS)
+    lox.flush()
+    assert all(map(np.allclose, jax.tree.leaves(out), jax.tree.leaves(train(PARAMS, XS))))
+    means = [key for key in seen if key.endswith("/mean") and "backward" not in key]
+    assert means == ["scan/step/net/dense/mean", "scan/step/net/dense[1]/mean"] * 4
+
+
+def test_logs_of_the_function_stay_and_handlers_in_it_get_no_points():
+    def fun(x):
+        lox.log({"mine": x})
+        with jax.named_scope("scope"):
+            x = x + 1
+        y, logs = lox.spool(lambda x: dense(jnp.eye(1), lox.log({"inner": x + 1})["inner"][None]))(x)
+        return y, logs
+
+    (_, inner), logs = spooled(lox.watch(fun, at="**"), jnp.float32(1))
+    assert set(inner) == {"inner"} and {"mine", "scope/value", "dense/mean"} <= set(logs)
+
+
+def test_a_watched_function_in_a_watched_function_logs_for_both():
+    inner = lox.watch(net, at="net", prefix="inner/")
+    logs = spooled(lox.watch(jax.jit(lambda p, x: inner(p, x)), at="**/dense[1]"), PARAMS, X)[1]
+    assert {key.rpartition("/")[0] for key in logs} == {"inner/net", "<lambda>/net/dense[1]"}
+
+
+def test_reductions_and_intervals_are_of_the_events():
+    watched = lox.watch(train, at="**/net", what=values_of)
+    full = spooled(watched, PARAMS, XS)[1]
+    logs = spooled(watched, PARAMS, XS, reduce={"scan/step/net/0": "mean"})[1]
+    assert np.allclose(logs["scan/step/net/0"], full["scan/step/net/0"].mean())
+    logs = spooled(watched, PARAMS, XS, interval=2)[1]
+    assert np.array_equal(logs["scan/step/net/0"], full["scan/step/net/0"][::2])
+
+
+def test_it_works_where_the_function_cannot_be_traced():
+    def fun(x, name):
+        assert name == "a string"
+        for _ in range(int(x)):  # Python needs the value.
+            x = jax.jit(jnp.sin)(x) + dense(jnp.eye(1), x[None])[0]
+        return x if x > 0 else -x
+
+    out, logs = spooled(lox.watch(fun, at="dense*"), jnp.float32(2), "a string")
+    assert out == fun(jnp.float32(2), "a string") and set(logs) == {
+        f"dense{number}/{name}" for number in ("", "[1]") for name in ("mean", "std", "min", "max", "nonfinite")
+    }
+
+
+def test_an_exception_leaves_nothing_behind():
+    def fun(x):
+        with jax.named_scope("outer"):
+            if x.sum() > 0:
+                raise RuntimeError("mine")
+            return dense(PARAMS[0], x)
+
+    watched = lox.watch(fun, at="**")
+    with pytest.raises(RuntimeError, match="mine"):
+        spooled(watched, X + 1)
+    assert {key.rpartition("/")[0] for key in spooled(watched, X - 1)[1]} == {"outer/dense", "outer"}
+
+
+def test_a_point_that_cannot_be_watched_raises_and_says_why():
+    batched = jax.jit(jax.vmap(jax.grad(net), (None, 0)))
+    found = {point.path: point.obstacle for point in lox.points(batched)(PARAMS, XS)}
+    assert "batched" in found["net/backward/net/dense"] and not found["net/net/dense"]
+    with pytest.raises(lox.UnsupportedPrimitiveError, match=r"net/backward/net/dense.*inside of the jax.vmap"):
+        spooled(lox.watch(batched, at="**/backward/**"), PARAMS, XS)
+    assert spooled(lox.watch(batched, at="net/net/dense"), PARAMS, XS)[1]
+
+
+@pytest.mark.parametrize(
+    "options", [{"at": 3}, {"at": None}, {"at": "**", "what": 3}, {"at": "**", "tags": 3}, {"at": "**", "prefix": 3}]
+)
+def test_arguments_of_the_wrong_type_are_refused(options):
+    with pytest.raises(TypeError, match="lox.watch"):
+        lox.watch(net, **options)
