@@ -7,9 +7,11 @@ program without a handler is the program without its log calls.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -39,6 +41,35 @@ transforming = jax.make_user_context(False)
 
 watching = jax.make_user_context(None)
 """The operations whose results are marked while `lox.watch` runs a function, as `Selector.primitives`; else None."""
+
+
+class _Thread(threading.local):
+    """What `lox.watch` knows of a thread.
+
+    Attributes:
+        is_busy: Whether lox or JAX binds what is bound now, rather than the program.
+    """
+
+    is_busy = False
+
+
+_thread = _Thread()
+
+
+def is_busy() -> bool:
+    """Tell whether lox or JAX binds what is bound now, rather than a program that is watched."""
+    return _thread.is_busy
+
+
+@contextlib.contextmanager
+def busy(value: bool) -> Iterator[None]:
+    """The context in which lox or JAX binds operations, or else the program."""
+    before, _thread.is_busy = _thread.is_busy, value
+    try:
+        yield
+    finally:
+        _thread.is_busy = before
+
 
 batching_shards: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("batching_shards", default=())
 """The traces of `vmap` that are batching a `shard_map`, whose logs have become outputs where they can."""
@@ -248,6 +279,9 @@ def emit(logs: Sequence[Log], to: Destination | None = None) -> None:
     """Binds the primitive: `logs` happen now, for whichever handler comes next, or on their way to a tap."""
     if not logs:
         return
+    if watching.value is not None and not is_busy():
+        with busy(True):
+            return emit(logs, to)
     trace = _compat.current_trace()
     if isinstance(trace, Listener):  # What binding leads to, at once.
         trace.hear(tuple(logs), to)
@@ -261,6 +295,11 @@ def emit(logs: Sequence[Log], to: Destination | None = None) -> None:
 
 def received(leaves: Sequence[Any], params: Mapping[str, Any]) -> tuple[Logs, Destination | None]:
     """The logs that an equation of the primitive carries, and where they go when a tap has taken them."""
-    # Boolean literals of a jaxpr are Python's True and False, which lack the attributes of arrays.
-    arrays = [np.asarray(leaf) if isinstance(leaf, bool) else leaf for leaf in leaves]
-    return jax.tree.unflatten(params["layout"].tree, arrays)
+    return jax.tree.unflatten(params["layout"].tree, list(map(as_array, leaves)))
+
+
+def as_array(value: Any) -> Any:
+    """A value of a program as an array: literals may be numbers of Python, or of JAX, without attributes of arrays."""
+    if hasattr(value, "ndim") or not isinstance(value, bool | int | float | complex):
+        return value
+    return np.asarray(value, jax.typeof(value).dtype)

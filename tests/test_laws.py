@@ -23,7 +23,7 @@ IS_ABOUT = {
 }
 """What a program must have for a law to say something of it."""
 
-PARTIAL = (*IS_ABOUT, testing.logs_are_values, testing.derivatives, testing.sharding)
+PARTIAL = (*IS_ABOUT, testing.logs_are_values, testing.derivatives, testing.sharding, testing.watching)
 """The laws that say nothing of many programs."""
 
 GENERAL = tuple(law for law in testing.LAWS if law not in PARTIAL)

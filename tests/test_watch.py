@@ -270,12 +270,24 @@ def test_functions_of_jax_are_no_parts_of_paths():
 
 def test_branches_belong_to_their_cond():
     def fun(x):
-        return jax.lax.cond(x.sum() > 0, lambda x: dense(PARAMS[0], x), lambda x: dense(PARAMS[1], x), x)
+        return jax.lax.cond(x.sum() > 0, lambda x: dense(PARAMS[0], x), lambda x: dense(PARAMS[1], x) * 2, x)
 
+    assert {point.path for point in lox.points(fun)(X)} == {"cond/dense", "cond/dense[1]", "cond"}
     watched = lox.watch(fun, at="**", what=values_of)
-    for x in (X + 1, X - 1):
-        out, logs = spooled(watched, x)
-        assert logs.keys() == {"cond/dense/0", "cond/0"} and np.array_equal(logs["cond/dense/0"][0], out)
+    for x, happens in ((X + 1, "cond/dense[1]/0"), (X - 1, "cond/dense/0")):
+        out, logs = spooled(watched, x, unify=True)
+        assert logs.keys() == {"cond/dense/0", "cond/dense[1]/0", "cond/0"}
+        found = {key for key in logs if logs.valid(key).size}
+        assert found == {happens, "cond/0"} and np.array_equal(logs["cond/0"][0], out)
+
+
+def test_the_condition_of_a_loop_comes_before_its_body():
+    def fun(x):
+        return jax.lax.while_loop(lambda x: dense(PARAMS[0], x).sum() < 3, lambda x: dense(PARAMS[1], x) + 1, x)
+
+    assert [point.path for point in lox.points(fun)(X)] == ["while/dense", "while/dense[1]", "while"]
+    logs = spooled(lox.watch(fun, at="**", what=values_of), X, max_iters=8)[1]
+    assert len(logs.valid("while/dense/0")) == len(logs.valid("while/dense[1]/0")) + 1
 
 
 def test_patterns_match_parts_with_any_number():

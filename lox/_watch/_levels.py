@@ -96,30 +96,18 @@ class _State(threading.local):
     """The state of a thread.
 
     Attributes:
-        busy: Whether JAX, rather than the program, binds what is bound now.
         scopes: The scopes that are open, outermost first.
         levels: The levels by the traces at which they begin.
         begun: The levels that have begun under each `Inside`, while somebody asks.
     """
 
     def __init__(self) -> None:
-        self.busy = False
         self.scopes: list[Scope] = []
         self.levels: weakref.WeakKeyDictionary[Any, Level] = weakref.WeakKeyDictionary()
         self.begun: dict[int, list[Level]] = {}
 
 
 state = _State()
-
-
-@contextlib.contextmanager
-def binding(busy: bool) -> Iterator[None]:
-    """The context in which JAX, or the program, binds operations."""
-    before, state.busy = state.busy, busy
-    try:
-        yield
-    finally:
-        state.busy = before
 
 
 @contextlib.contextmanager

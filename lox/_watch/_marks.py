@@ -14,7 +14,7 @@ import numpy as np
 
 from lox import _compat
 from lox._compat import _tracebacks
-from lox._effect import TapEffect, emit, log_p, received
+from lox._effect import TapEffect, as_array, emit, log_p, received
 from lox._events import Event, Logs, Site, events, map_events
 from lox._handler import Filter, State
 from lox._logs_in import jaxprs_in, logs_of
@@ -77,7 +77,7 @@ def place_of(eqn: Any, parts: tuple[Part, ...]) -> Place:
 
 def mark(place: Place, values: Sequence[Any]) -> None:
     """Emit the values at a point of the program. Those that are no arrays are left out."""
-    found = {str(number): value for number, value in enumerate(values) if _is_array(value)}
+    found = {str(number): as_array(value) for number, value in enumerate(values) if _is_array(value)}
     if found:
         emit((Event(found, {}, None, (), place),), TO_WATCHER)
 

@@ -7,18 +7,20 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.extend as jex
 from jax.extend.linear_util import wrap_init
 
 from lox import _compat
 from lox._compat import _tracebacks
-from lox._effect import log_p, recording, watching
+from lox._effect import busy, is_busy, recording, watching
 from lox._handler import rules
 from lox._logs_in import rules_in
+from lox._rules._call import discharge
 from lox._rules._scan import operands
 from lox._trace import under
 from lox._watch import _backward
-from lox._watch._levels import Parent, binding, first_parts, level_of, levels_begun, state
+from lox._watch._levels import Parent, first_parts, level_of, levels_begun
 from lox._watch._marks import Inside, Place, cannot_watch, mark, place, places_in, without_marks
 from lox._watch._points import Kind, Part
 from lox._watch._scopes import note
@@ -31,11 +33,14 @@ def observed(bind: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(bind)
     def observing(self: Any, *args: Any, **params: Any) -> Any:
-        if watching.value is None or self is log_p or not recording.value:
+        if watching.value is None or not recording.value:
             return bind(self, *args, **params)
         trace = _compat.current_trace()
-        level = None if state.busy else level_of(trace)
-        with binding(busy=True):
+        if _compat.is_eager(trace):  # What JAX traces to run it, or to compile it, is not the program.
+            with watching(None):
+                return bind(self, *args, **params)
+        level = None if is_busy() or self.name.startswith("lox_") else level_of(trace)
+        with busy(True):
             if level is None:
                 outs = bind(self, *args, **params)
             else:
@@ -77,13 +82,17 @@ class _Operation:
     def _while(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         part = self._parent.part("while", params["body_jaxpr"])
         body, captured = self._body(params["body_jaxpr"], "while", None)
+        (_, body), (_, more) = _numbered([params["cond_jaxpr"], body])
         before = params["cond_nconsts"]
+        captured = [*more, *captured]
         params = params | {"body_jaxpr": body, "body_nconsts": params["body_nconsts"] + len(captured)}
         return self._inside(part, [*args[:before], *captured, *args[before:]], params)
 
     def _cond(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         part = self._parent.part("cond", params["branches"][0])
-        outs = self._inside(part, args, params)
+        branches, captured = _with_operands_of_all(*_numbered(params["branches"]))
+        index, *operands = args
+        outs = self._inside(part, [index, *captured, *operands], params | {"branches": tuple(branches)})
         self._mark(part, "cond", outs)
         return outs
 
@@ -166,6 +175,44 @@ def beside(parent: Parent, paths: Sequence[tuple[Part, ...]], run: Callable[[Ins
     return outs
 
 
+def _numbered(jaxprs: Sequence[Any]) -> tuple[list[Any], list[Sequence[Any]]]:
+    """Jaxprs of one parent with their points numbered one jaxpr after the other.
+
+    Returns:
+        The jaxprs, and the values to pass for the new leading inputs of each.
+    """
+    counts: dict[str, int] = {}
+    numbered, captured = [], []
+    for jaxpr in jaxprs:
+        own = first_parts(each.parts for each in places_in({"jaxpr": jaxpr}))
+        more: Sequence[Any] = ()
+        if own.keys() & counts.keys():
+            jaxpr, more, _ = discharge(Inside((), tuple(sorted(counts.items()))), None, jaxpr)
+        counts |= {name: counts.get(name, 0) + count for name, count in own.items()}
+        numbered.append(jaxpr)
+        captured.append(more)
+    return numbered, captured
+
+
+def _with_operands_of_all(
+    branches: Sequence[Any], captured: Sequence[Sequence[Any]]
+) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Branches that each take the values of all as new leading inputs, and these values."""
+    values = [value for each in captured for value in each]
+    if not values:
+        return branches, ()
+    avals, aligned, first = list(map(jax.typeof, values)), [], 0
+    for branch, own in zip(branches, captured, strict=True):
+        last = first + len(own)
+
+        def run(*args: Any, branch: Any = branch, own: slice = slice(first, last)) -> Any:
+            return _compat.as_fun(branch)(*args[own], *args[len(values) :])
+
+        aligned.append(_compat.trace(run, [*avals, *_compat.in_avals(branch)[len(own) :]], "lox")[0])
+        first = last
+    return aligned, values
+
+
 def _may_mark(params: dict[str, Any]) -> bool:
     return "subfuns" in params or bool(places_in(params)) or rules_in(params)
 
@@ -183,13 +230,12 @@ def _with_mark(jaxpr: Any, at: Place, count: int | None) -> tuple[Any, Sequence[
 
 
 def _of_program(fun: Any) -> Any:
-    """A function of the program that an operation runs, now or in a derivative, when others are busy."""
-    if not hasattr(fun, "call_wrapped"):
-        return fun
-    seen, run = watching.value, _compat.renewed(fun)
+    """A function of the program that an operation runs, now or in a derivative, while JAX is busy."""
+    seen = watching.value
+    run = _compat.renewed(fun) if hasattr(fun, "call_wrapped") else fun
 
     def call(*args: Any) -> Any:
-        with binding(busy=False), watching(seen):
+        with busy(False), watching(seen):
             return run(*args)
 
-    return wrap_init(call, debug_info=fun.debug_info)
+    return wrap_init(call, debug_info=fun.debug_info) if run is not fun else call

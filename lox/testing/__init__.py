@@ -46,3 +46,4 @@ from lox.testing._subject import Claim as Claim
 from lox.testing._subject import DoesNotApply as DoesNotApply
 from lox.testing._subject import NothingToCheck as NothingToCheck
 from lox.testing._subject import Subject as Subject
+from lox.testing._watching import watching as watching

@@ -20,6 +20,7 @@ from lox._reduce import AnyReduction
 from lox.testing._compare import Happened, Reference, same
 from lox.testing._program import Program
 from lox.testing._subject import BrokenLaw, Claim, DoesNotApply, Function, Subject
+from lox.testing._watching import watching
 
 Claims = Iterator[Claim]
 Law = Callable[[Subject], Iterable[Claim]]
@@ -650,4 +651,5 @@ LAWS: tuple[Law, ...] = (
     sharding,
     no_silent_loss,
     hygiene,
+    watching,
 )
