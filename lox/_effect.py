@@ -7,11 +7,9 @@ program without a handler is the program without its log calls.
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import dataclasses
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -40,35 +38,10 @@ transforming = jax.make_user_context(False)
 
 
 watching = jax.make_user_context(None)
-"""The operations whose results are marked while `lox.watch` runs a function, as `Selector.primitives`; else None."""
+"""The operations whose results are marked while a program runs that `lox.watch` watches; None elsewhere.
 
-
-class _Thread(threading.local):
-    """What `lox.watch` knows of a thread.
-
-    Attributes:
-        is_busy: Whether lox or JAX binds what is bound now, rather than the program.
-    """
-
-    is_busy = False
-
-
-_thread = _Thread()
-
-
-def is_busy() -> bool:
-    """Tell whether lox or JAX binds what is bound now, rather than a program that is watched."""
-    return _thread.is_busy
-
-
-@contextlib.contextmanager
-def busy(value: bool) -> Iterator[None]:
-    """The context in which lox or JAX binds operations, or else the program."""
-    before, _thread.is_busy = _thread.is_busy, value
-    try:
-        yield
-    finally:
-        _thread.is_busy = before
+It is None as well in what JAX, or lox, does with an operation once it is bound, but for functions of the program.
+"""
 
 
 batching_shards: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("batching_shards", default=())
@@ -279,8 +252,8 @@ def emit(logs: Sequence[Log], to: Destination | None = None) -> None:
     """Binds the primitive: `logs` happen now, for whichever handler comes next, or on their way to a tap."""
     if not logs:
         return
-    if watching.value is not None and not is_busy():
-        with busy(True):
+    if watching.value is not None:  # What a handler computes of the logs is not of the program.
+        with watching(None):
             return emit(logs, to)
     trace = _compat.current_trace()
     if isinstance(trace, Listener):  # What binding leads to, at once.

@@ -268,6 +268,23 @@ def test_functions_of_jax_are_no_parts_of_paths():
     assert [point.path for point in lox.points(jax.jit(fun))(X) if point.kind in ("call", "scope")] == ["fun"]
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_what_jax_does_with_an_operation_is_not_of_the_program(transform):
+    """Functions of JAX that the program calls, JAX calls in rules of derivatives and to compile as well."""
+
+    def fun(x):
+        x = jax.nn.softmax(jax.nn.gelu(jnp.abs(x)))
+        return jnp.where(x > 0, x, x.var()).sum()
+
+    def paths(f):
+        return {key.rpartition("/")[0] for key in spooled(lox.watch(f, at=lambda point: True, what=values_of), X)[1]}
+
+    alone = paths(transform(fun))
+    forward = {path for path in paths(transform(jax.grad(fun))) if not path.startswith("backward")}
+    assert {path for path in forward if "backward" not in path} >= alone and "fun/cumsum" not in alone
+    assert paths(lambda x: transform(fun)(x)) == alone
+
+
 def test_branches_belong_to_their_cond():
     def fun(x):
         return jax.lax.cond(x.sum() > 0, lambda x: dense(PARAMS[0], x), lambda x: dense(PARAMS[1], x) * 2, x)

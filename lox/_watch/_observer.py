@@ -13,16 +13,16 @@ from jax.extend.linear_util import wrap_init
 
 from lox import _compat
 from lox._compat import _tracebacks
-from lox._effect import busy, is_busy, recording, watching
+from lox._effect import recording, watching
 from lox._handler import rules
 from lox._logs_in import rules_in
 from lox._rules._call import discharge
 from lox._rules._scan import operands
 from lox._trace import under
 from lox._watch import _backward
-from lox._watch._levels import Parent, first_parts, level_of, levels_begun
+from lox._watch._levels import Parent, first_parts, level_of, levels_begun, state
 from lox._watch._marks import Inside, Place, cannot_watch, mark, place, places_in, without_marks
-from lox._watch._points import Kind, Part
+from lox._watch._points import Kind, Operations, Part
 from lox._watch._scopes import note
 
 primitives = jex.core.primitives
@@ -33,31 +33,35 @@ def observed(bind: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(bind)
     def observing(self: Any, *args: Any, **params: Any) -> Any:
-        if watching.value is None or not recording.value:
+        seen = watching.value
+        if seen is None and not state.scopes:
             return bind(self, *args, **params)
         trace = _compat.current_trace()
-        if _compat.is_eager(trace):  # What JAX traces to run it, or to compile it, is not the program.
+        level = level_of(trace) if seen is not None and recording.value and not _is_of_lox(self) else None
+        if level is None:
+            outs = bind(self, *args, **params)
+        else:
+            parent = _backward.parent_of(level)
             with watching(None):
-                return bind(self, *args, **params)
-        level = None if is_busy() or self.name.startswith("lox_") else level_of(trace)
-        with busy(True):
-            if level is None:
-                outs = bind(self, *args, **params)
-            else:
-                outs = _Operation(bind, self, _backward.parent_of(level)).run(args, params)
+                outs = _Operation(bind, self, parent, seen).run(args, params)
         note(trace, outs if self.multiple_results else [outs])
         return outs
 
     return observing
 
 
-class _Operation:
-    """An operation that a program binds, and what encloses it."""
+def _is_of_lox(primitive: Any) -> bool:
+    return primitive.name.startswith("lox_")
 
-    def __init__(self, bind: Callable[..., Any], primitive: Any, parent: Parent):
+
+class _Operation:
+    """An operation that a program binds, what encloses it, and which operations are marked."""
+
+    def __init__(self, bind: Callable[..., Any], primitive: Any, parent: Parent, seen: Operations):
         self._bind = functools.partial(bind, primitive)
         self._primitive = primitive
         self._parent = parent
+        self._seen = seen
         self._backward = _backward.BACKWARD in parent.parts
 
     def run(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
@@ -68,7 +72,7 @@ class _Operation:
         if "subfuns" in params or places_in(params):
             return self._transparent(args, params)
         outs = self._bind(*args, **params)
-        if watching.value.has(self._primitive.name):
+        if self._seen.has(self._primitive.name):
             self._mark(self._parent.part(self._primitive.name), "primitive", outs)
         return outs
 
@@ -138,7 +142,7 @@ class _Operation:
 
     def _under(self, inside: Inside, args: Sequence[Any], params: dict[str, Any]) -> Any:
         if "subfuns" in params:
-            params = params | {"subfuns": tuple(map(_of_program, params["subfuns"]))}
+            params = params | {"subfuns": tuple(_of_program(fun, self._seen) for fun in params["subfuns"])}
         return under(inside, lambda *args: self._bind(*args, **params))(None, *args)[0]
 
     def _mark(self, part: Part, kind: Kind, outs: Any) -> None:
@@ -229,13 +233,12 @@ def _with_mark(jaxpr: Any, at: Place, count: int | None) -> tuple[Any, Sequence[
     return _compat.trace(body, _compat.in_avals(jaxpr), "lox")
 
 
-def _of_program(fun: Any) -> Any:
-    """A function of the program that an operation runs, now or in a derivative, while JAX is busy."""
-    seen = watching.value
+def _of_program(fun: Any, seen: Operations) -> Any:
+    """A function of the program that JAX runs once an operation is bound, now or in a derivative."""
     run = _compat.renewed(fun) if hasattr(fun, "call_wrapped") else fun
 
     def call(*args: Any) -> Any:
-        with busy(False), watching(seen):
+        with watching(seen):
             return run(*args)
 
     return wrap_init(call, debug_info=fun.debug_info) if run is not fun else call

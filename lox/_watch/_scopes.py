@@ -11,7 +11,7 @@ import jax
 
 from lox import _compat
 from lox._compat import _tracebacks
-from lox._effect import busy, is_busy, recording, watching
+from lox._effect import recording, watching
 from lox._watch._backward import remember
 from lox._watch._levels import Scope, level_of, state
 from lox._watch._marks import mark, place
@@ -19,7 +19,7 @@ from lox._watch._marks import mark, place
 
 def enters(owner: Any, scope: Any) -> None:
     """See that a context manager has opened a scope of JAX."""
-    if watching.value is None or is_busy() or not recording.value or _tracebacks.opens_own_scope():
+    if watching.value is None or not recording.value or _tracebacks.opens_own_scope():
         return
     trace = _compat.current_trace()
     level = level_of(trace)
@@ -42,8 +42,7 @@ def leaves(owner: Any, normally: bool) -> None:
         scope = _pop()
     if not normally or scope.results is None or watching.value is None:
         return
-    with busy(True):
-        mark(scope.place, scope.results)
+    mark(scope.place, scope.results)
     around = scope.level.parent
     if isinstance(around, Scope) and around.trace is scope.trace:
         around.results = scope.results

@@ -13,7 +13,7 @@ import jax.extend.source_info_util as source_info
 from lox import _compat, _transform
 from lox._ambient import begin_handler
 from lox._arguments import describe, names
-from lox._effect import busy, is_busy, recording, watching
+from lox._effect import recording, watching
 from lox._exceptions import LogDataError
 from lox._misspelt import says_what_was_meant
 from lox._trace import under
@@ -144,10 +144,10 @@ def _run(fun: Function, watcher: Watcher, args: Any, kwargs: Any) -> Any:
     handler = Resolve(watcher, around is not None)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        with watching(operations), busy(False), of_modules():
+        with watching(operations), of_modules():
             return under(handler, fun)(None, *args, **kwargs)[0]
 
-    level = None if around is None or is_busy() else level_of(_compat.current_trace())
+    level = None if around is None else level_of(_compat.current_trace())
     if level is None:
         return run(*args, **kwargs)
     return beside(level.parent, (), lambda inside: under(inside, run)(None, *args, **kwargs)[0])
