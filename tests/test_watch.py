@@ -278,6 +278,27 @@ def test_branches_belong_to_their_cond():
         assert logs.keys() == {"cond/dense/0", "cond/0"} and np.array_equal(logs["cond/dense/0"][0], out)
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.vmap], ids=["eager", "jit", "vmap"])
+def test_branches_need_not_have_the_same_points(transform):
+    def step(x, _):
+        return jax.lax.cond(x.sum() > 0, lambda x: dense(PARAMS[0], x), lambda x: x + 1, x), None
+
+    def with_logs(x, _):
+        def branch(x):
+            x = dense(PARAMS[0], x)
+            lox.log({"scan/cond/dense/0": x})
+            return x
+
+        return jax.lax.cond(x.sum() > 0, branch, lambda x: x + 1, x), None
+
+    def run(step):
+        return lambda x: jax.lax.scan(step, x, None, length=4)[0]
+
+    out, logs = spooled(transform(lox.watch(run(step), at="**/dense", what=values_of)), XS)
+    expected, by_hand = spooled(transform(run(with_logs)), XS, unify=True)
+    assert same(out, expected) and logs == by_hand and logs.mask
+
+
 def test_patterns_match_parts_with_any_number():
     def fun(x):
         for _ in range(3):

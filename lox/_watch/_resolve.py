@@ -14,6 +14,7 @@ from lox._effect import emit
 from lox._events import Destination, Event, Logs, Site, map_events
 from lox._exceptions import LogDataError, UnsupportedPrimitiveError
 from lox._handler import Filter, State
+from lox._site import Watched
 from lox._watch._marks import TO_WATCHER, Place
 from lox._watch._points import Point, Selector, path_of
 
@@ -86,7 +87,7 @@ class Resolve(Filter):
         if not values:
             return None
         site = Site(place.file, place.line, place.function, self.watcher.tags)
-        return dataclasses.replace(event, values=values, site=site)
+        return dataclasses.replace(event, values=values, site=site, optional=Watched())
 
     def _values(self, point: Point, event: Event, depth: int) -> dict[str, Any]:
         """What is logged of one event of a point, for each iteration and batch element that the values have."""
