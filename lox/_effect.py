@@ -38,7 +38,7 @@ transforming = jax.make_user_context(False)
 
 
 watching = jax.make_user_context(None)
-"""The operations whose results are marked while `lox.watch` runs a function, as `Selector.primitives`; else None."""
+"""The operations whose results are marked where a program binds them that `lox.watch` runs; else None."""
 
 batching_shards: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("batching_shards", default=())
 """The traces of `vmap` that are batching a `shard_map`, whose logs have become outputs where they can."""

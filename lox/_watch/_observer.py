@@ -18,9 +18,9 @@ from lox._logs_in import rules_in
 from lox._rules._scan import operands
 from lox._trace import under
 from lox._watch import _backward
-from lox._watch._levels import Parent, binding, first_parts, level_of, levels_begun, state
+from lox._watch._levels import Level, Parent, first_parts, level_of, levels_begun
 from lox._watch._marks import Inside, Place, cannot_watch, mark, place, places_in, without_marks
-from lox._watch._points import Kind, Part
+from lox._watch._points import Kind, Operations, Part
 from lox._watch._scopes import note
 
 primitives = jex.core.primitives
@@ -31,15 +31,16 @@ def observed(bind: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(bind)
     def observing(self: Any, *args: Any, **params: Any) -> Any:
-        if watching.value is None or self is log_p or not recording.value:
+        operations = watching.value
+        if operations is None or self is log_p or not recording.value:
             return bind(self, *args, **params)
         trace = _compat.current_trace()
-        level = None if state.busy else level_of(trace)
-        with binding(busy=True):
+        level = level_of(trace)
+        with watching(None):  # What JAX and lox bind for it is not of the program, nor is what JAX caches of that.
             if level is None:
                 outs = bind(self, *args, **params)
             else:
-                outs = _Operation(bind, self, _backward.parent_of(level)).run(args, params)
+                outs = _Operation(bind, self, level, operations).run(args, params)
         note(trace, outs if self.multiple_results else [outs])
         return outs
 
@@ -49,11 +50,12 @@ def observed(bind: Callable[..., Any]) -> Callable[..., Any]:
 class _Operation:
     """An operation that a program binds, and what encloses it."""
 
-    def __init__(self, bind: Callable[..., Any], primitive: Any, parent: Parent):
+    def __init__(self, bind: Callable[..., Any], primitive: Any, level: Level, operations: Operations):
         self._bind = functools.partial(bind, primitive)
         self._primitive = primitive
-        self._parent = parent
-        self._backward = _backward.BACKWARD in parent.parts
+        self._parent = _backward.parent_of(level)
+        self._operations = operations
+        self._transposed = _backward.is_transposed(level)
 
     def run(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         """Bind it, and emit the marks that belong to it."""
@@ -63,7 +65,7 @@ class _Operation:
         if "subfuns" in params or places_in(params):
             return self._transparent(args, params)
         outs = self._bind(*args, **params)
-        if watching.value.has(self._primitive.name):
+        if self._operations.has(self._primitive.name):
             self._mark(self._parent.part(self._primitive.name), "primitive", outs)
         return outs
 
@@ -83,13 +85,16 @@ class _Operation:
 
     def _cond(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         part = self._parent.part("cond", params["branches"][0])
+        branches = [_backward.with_marks(branch, self._transposed) for branch in params["branches"]]
+        if not any(captured for _, captured in branches):
+            params = params | {"branches": tuple(branch for branch, _ in branches)}
         outs = self._inside(part, args, params)
         self._mark(part, "cond", outs)
         return outs
 
     def _call(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         original = params["jaxpr"]
-        jaxpr, captured = _backward.with_marks(original, self._backward)
+        jaxpr, captured = _backward.with_marks(original, self._transposed)
         if jaxpr is not original:
             args, params = [*captured, *args], _compat.extend_jit(params, jaxpr, len(captured), 0)
         if _tracebacks.is_internal(original):
@@ -100,13 +105,13 @@ class _Operation:
         return outs
 
     def _checkpoint(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
-        jaxpr, captured = _backward.with_marks(params["jaxpr"], self._backward)
+        jaxpr, captured = _backward.with_marks(params["jaxpr"], self._transposed)
         if jaxpr is not params["jaxpr"]:
             args, params = [*captured, *args], _compat.extend_checkpoint(params, jaxpr, len(captured), 0)
         return self._transparent(args, params)
 
     def _body(self, jaxpr: Any, kind: Kind, count: int | None) -> tuple[Any, Sequence[Any]]:
-        body, before = _backward.with_marks(jaxpr, self._backward)
+        body, before = _backward.with_marks(jaxpr, self._transposed)
         body, captured = _with_mark(body, self._place((), kind), count)
         return body, [*captured, *before]
 
@@ -120,7 +125,8 @@ class _Operation:
                 at = dataclasses.replace(each, parts=(*self._parent.parts, *each.parts))
                 cannot_watch(at, f"it is inside of {self._primitive.name}, a primitive that lox has no rule for")
             return self._bind(*args, **without_marks(params))
-        return beside(self._parent, [each.parts for each in places], lambda inside: self._under(inside, args, params))
+        run = lambda inside: self._under(inside, args, params)  # noqa: E731
+        return beside(self._parent, [each.parts for each in places], run, of_rules="subfuns" in params)
 
     def _inside(self, part: Part, args: Sequence[Any], params: dict[str, Any]) -> Any:
         if not _may_mark(params):
@@ -129,7 +135,7 @@ class _Operation:
 
     def _under(self, inside: Inside, args: Sequence[Any], params: dict[str, Any]) -> Any:
         if "subfuns" in params:
-            params = params | {"subfuns": tuple(map(_of_program, params["subfuns"]))}
+            params = params | {"subfuns": tuple(_of_program(fun, self._operations) for fun in params["subfuns"])}
         return under(inside, lambda *args: self._bind(*args, **params))(None, *args)[0]
 
     def _mark(self, part: Part, kind: Kind, outs: Any) -> None:
@@ -148,15 +154,18 @@ _runs: dict[Any, Callable[[_Operation, Sequence[Any], dict[str, Any]], Any]] = {
 }
 
 
-def beside(parent: Parent, paths: Sequence[tuple[Part, ...]], run: Callable[[Inside], Any]) -> Any:
+def beside(
+    parent: Parent, paths: Sequence[tuple[Part, ...]], run: Callable[[Inside], Any], of_rules: bool = False
+) -> Any:
     """Run something that is no part of paths, and number what comes after it in its parent.
 
     Args:
         parent: Its parent.
         paths: The paths in it, as far as they are known before it runs.
         run: A function that runs it under a handler.
+        of_rules: Whether it is a function with rules of its own.
     """
-    inside = Inside(parent.parts, tuple(sorted(parent.counts.items())))
+    inside = Inside(parent.parts, tuple(sorted(parent.counts.items())), of_rules)
     with levels_begun(inside) as levels:
         outs = run(inside)
     counts = first_parts(paths)
@@ -182,14 +191,14 @@ def _with_mark(jaxpr: Any, at: Place, count: int | None) -> tuple[Any, Sequence[
     return _compat.trace(body, _compat.in_avals(jaxpr), "lox")
 
 
-def _of_program(fun: Any) -> Any:
-    """A function of the program that an operation runs, now or in a derivative, when others are busy."""
+def _of_program(fun: Any, operations: Operations) -> Any:
+    """A function of the program that an operation runs, now or in a derivative, and that is watched as well."""
     if not hasattr(fun, "call_wrapped"):
         return fun
-    seen, run = watching.value, _compat.renewed(fun)
+    run = _compat.renewed(fun)
 
     def call(*args: Any) -> Any:
-        with binding(busy=False), watching(seen):
+        with watching(operations):
             return run(*args)
 
     return wrap_init(call, debug_info=fun.debug_info)
