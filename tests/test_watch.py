@@ -541,6 +541,21 @@ def test_a_point_that_cannot_be_watched_raises_and_says_why():
     assert spooled(lox.watch(batched, at="net/net/dense"), PARAMS, XS)[1]
 
 
+def test_what_runs_while_jax_traces_cannot_be_watched():
+    def fun(x):
+        with jax.ensure_compile_time_eval():
+            three = jax.lax.scan(lambda c, _: (c + 1, None), jnp.float32(jnp.less(1, 2)), None, length=2)[0]
+        return jnp.where(jnp.less(x, three), x, 0)
+
+    found = {point.path: point.obstacle for point in lox.points(jax.jit(fun))(X)}
+    assert "ensure_compile_time_eval" in found["fun/scan"]
+    with pytest.raises(lox.UnsupportedPrimitiveError, match="ensure_compile_time_eval"):
+        spooled(lox.watch(jax.jit(fun), at="**/scan"), X)
+    watched = lox.watch(jax.jit(fun), at=lambda point: point.name == "lt" and not point.obstacle, what=values_of)
+    out, logs = spooled(watched, X)
+    assert same(out, fun(X)) and np.array_equal(logs["fun/lt/0"], [X < 3])
+
+
 @pytest.mark.parametrize(
     "options", [{"at": 3}, {"at": None}, {"at": "**", "what": 3}, {"at": "**", "tags": 3}, {"at": "**", "prefix": 3}]
 )

@@ -121,10 +121,8 @@ class _Operation:
             return self._bind(*args, **params)
         places = places_in(params)
         if self._primitive not in rules:
-            for each in places:
-                at = dataclasses.replace(each, parts=(*self._parent.parts, *each.parts))
-                cannot_watch(at, f"it is inside of {self._primitive.name}, a primitive that lox has no rule for")
-            return self._bind(*args, **without_marks(params))
+            reason = f"it is inside of {self._primitive.name}, a primitive that lox has no rule for"
+            return self._unwatched(self._parent.parts, reason, args, params)
         run = lambda inside: self._under(inside, args, params)  # noqa: E731
         return beside(self._parent, [each.parts for each in places], run, of_rules="subfuns" in params)
 
@@ -133,7 +131,15 @@ class _Operation:
             return self._bind(*args, **params)
         return self._under(Inside((*self._parent.parts, part)), args, params)
 
+    def _unwatched(self, parts: tuple[Part, ...], reason: str, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        for each in places_in(params):
+            cannot_watch(dataclasses.replace(each, parts=(*parts, *each.parts)), reason)
+        return self._bind(*args, **without_marks(params))
+
     def _under(self, inside: Inside, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        if _compat.is_folded(args):
+            reason = "it runs while JAX traces the program, in jax.ensure_compile_time_eval"
+            return self._unwatched(inside.parts, reason, args, params)
         if "subfuns" in params:
             params = params | {"subfuns": tuple(_of_program(fun, self._operations) for fun in params["subfuns"])}
         return under(inside, lambda *args: self._bind(*args, **params))(None, *args)[0]
