@@ -553,7 +553,7 @@ def test_what_runs_while_jax_traces_cannot_be_watched():
         spooled(lox.watch(jax.jit(fun), at="**/scan"), X)
     watched = lox.watch(jax.jit(fun), at=lambda point: point.name == "lt" and not point.obstacle, what=values_of)
     out, logs = spooled(watched, X)
-    assert same(out, fun(X)) and np.array_equal(logs["fun/lt/0"], [X < 3])
+    assert same(out, fun(X)) and np.array_equal(logs["fun/lt[1]/0"], [X < 3])
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def with_marks(jaxpr: Any, whole: bool) -> tuple[Any, Sequence[Any]]:
         values: dict[Any, Any] = {}
         values.update(zip([*given.constvars, *given.invars], [*getattr(jaxpr, "consts", ()), *args], strict=True))
         for number, eqn in enumerate(given.eqns):
-            with _at(eqn), eqn.ctx.manager:
+            with _compat.staged(args), _at(eqn), eqn.ctx.manager:
                 params = eqn.primitive.get_bind_params(eqn.params)
                 outs = eqn.primitive.bind(*(_read(values, atom) for atom in eqn.invars), **params)
             values.update(zip(eqn.outvars, outs if eqn.primitive.multiple_results else [outs], strict=True))

@@ -190,7 +190,8 @@ def _with_mark(jaxpr: Any, at: Place, count: int | None) -> tuple[Any, Sequence[
     """The body of a loop, with a mark of its first outputs, or of all, at the end of each iteration."""
 
     def body(*args: Any) -> Any:
-        outs = _compat.as_fun(jaxpr)(*args)
+        with _compat.staged(args):
+            outs = _compat.as_fun(jaxpr)(*args)
         mark(at, outs[:count])
         return outs
 
