@@ -151,7 +151,8 @@ def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[Any], 
             inside.setdefault(parts[:length], []).append(number)
     found: dict[int, list[tuple[Place, list[Any], bool]]] = {}
     used = [{*filter(_is_var, eqn.invars)} for eqn in given.eqns]
-    marked = {relative(each.parts) for each in places_in({"jaxpr": jaxpr})}  # Those that a backward function has opened.
+    # Those that a backward function has opened are marked already.
+    marked = {relative(each.parts) for each in places_in({"jaxpr": jaxpr})}
     for parts, numbers in sorted(inside.items(), key=lambda item: -len(item[0])):
         if parts in marked:
             continue

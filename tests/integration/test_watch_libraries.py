@@ -293,7 +293,9 @@ def test_a_model_of_numpyro_logs_its_loops():
     numpyro = pytest.importorskip("numpyro")
 
     def model(y):
-        numpyro.sample("y", numpyro.distributions.Normal(numpyro.sample("mu", numpyro.distributions.Normal(0, 5))), obs=y)
+        numpyro.sample(
+            "y", numpyro.distributions.Normal(numpyro.sample("mu", numpyro.distributions.Normal(0, 5))), obs=y
+        )
 
     def run(key):
         guide = numpyro.infer.autoguide.AutoNormal(model)
