@@ -89,8 +89,8 @@ def intermediates(model, params, x):
 
 @pytest.mark.parametrize(
     "model, x",
-    [(MLP(), jnp.ones((2, 3))), (CNN(), jnp.ones((2, 4, 4, 1))), (Block(), jnp.ones((1, 3, 4)))],
-    ids=["MLP", "CNN", "Block"],
+    [(MLP(), jnp.ones((2, 3))), (CNN(), jnp.ones((2, 4, 4, 1)))],
+    ids=["MLP", "CNN"],
 )
 def test_modules_log_what_flax_captures_of_them(model, x):
     x = jax.random.normal(KEY, x.shape)
@@ -179,7 +179,8 @@ def test_training_with_optax_is_watched_for_each_seed():
     others = jax.jit(jax.vmap(watched(train, at)))(keys)[1]
     assert_close(out, expected)
     assert logs.keys() == others.keys() and "scan/MLP/Dense_2/0" in logs
-    alone = [jax.jit(watched(train, at))(key)[1] for key in keys]
+    alone = jax.jit(watched(train, at))
+    alone = [alone(key)[1] for key in keys]
     for key in logs:
         assert_close(logs[key], jnp.stack([each[key] for each in alone], 1), 1e-4)
         assert_close(others[key], jnp.moveaxis(logs[key], 1, 0), 1e-4)
