@@ -106,6 +106,13 @@ class Where(Optional):
     needs_unify = False
 
 
+@dataclasses.dataclass(frozen=True)
+class Watched(Optional):
+    """The event is of a point that `lox.watch` selects: nobody can log it in the other branches as well."""
+
+    needs_unify = False
+
+
 def strictest(reasons: Iterable[Optional | None]) -> Optional | None:
     """The first of some reasons that needs `unify=True`, else the first reason, else None."""
     found = [reason for reason in reasons if reason is not None]

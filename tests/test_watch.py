@@ -182,6 +182,72 @@ def test_the_backward_pass_of_a_scope_gives_the_cotangents_that_leave_it():
     assert np.allclose(logs["net/backward/net/dense/0"][0], grads[0], rtol=1e-5)
 
 
+LAYERS = {
+    "as it is": lambda f: f,
+    "jit": jax.jit,
+    "checkpoint": jax.checkpoint,
+    "scan": lambda f: lambda x, w: jax.lax.scan(lambda x, _: (f(x, w), None), x, None, length=2)[0],
+    "cond": lambda f: lambda x, w: jax.lax.cond(x.sum() > -9, lambda x: f(x, w), lambda x: x, x),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("loops", [False, True], ids=["once", "scan"])
+def test_a_backward_pass_has_the_paths_of_the_forward_one(name, loops):
+    layer = LAYERS[name](lambda x, weights: dense(weights, x))
+
+    def loss(weights, x):
+        with jax.named_scope("net"):
+            if loops:
+                x = jax.lax.scan(lambda x, weights: (layer(x, weights), None), x, weights)[0]
+            else:
+                x = layer(x, weights[0])
+            return x.sum()
+
+    def step(weights, x):
+        with jax.named_scope("outer"):
+            return jax.grad(loss)(weights, x)
+
+    inside = f"net/{'scan/' * loops}{ {'scan': 'scan/', 'cond': 'cond/'}.get(name, '') }"
+    for fun in (step, jax.jit(step)):
+        points = lox.points(fun)(jnp.stack(PARAMS), X)
+        paths = {point.path.removeprefix("step/"): point.backward for point in points}
+        assert len(paths) == len(points)
+        assert not paths[f"outer/{inside}{'<lambda>/' if name == 'jit' else ''}dense"]
+        if fun is not step or loops or name != "as it is":  # Else JAX transposes operation by operation.
+            assert paths.pop(f"outer/backward/{inside}dense")
+        for path in [path for path in paths if paths[path]]:
+            assert path in {"outer/backward/net", *(f"outer/backward/{path}" for path in (inside[:-1], "net/scan"))}
+
+
+def test_the_loops_of_a_backward_function_are_what_its_lines_say():
+    @jax.custom_vjp
+    def fun(x):
+        return jnp.sin(x)
+
+    def bwd(x, bar):
+        def step(carry):
+            with jax.named_scope("body"):
+                return carry[0] + 1, carry[1] * jnp.cos(x)
+
+        with jax.named_scope("rule"):
+            return (jax.lax.while_loop(lambda carry: carry[0] < 2, step, (jnp.int32(0), bar))[1],)
+
+    fun.defvjp(lambda x: (fun(x), x), bwd)
+
+    def loss(x):
+        with jax.named_scope("net"):
+            return fun(x)
+
+    for transform in (lambda f: f, jax.jit):
+        watched = lox.watch(transform(jax.grad(loss)), at="**/body", what=values_of)
+        out, logs = spooled(watched, 0.5, max_iters=4)
+        (key,) = (key.removeprefix("loss/") for key in logs)
+        assert key == "backward/net/rule/while/body/0"
+        values = logs.valid(*logs)
+        assert np.allclose(values, [np.cos(0.5), np.cos(0.5) ** 2]) and np.allclose(out, values[-1])
+
+
 def test_a_loop_in_a_backward_pass_is_one():
     def loss(x):
         return jnp.sum(jax.lax.scan(lambda c, _: (jnp.sin(c) * x, None), x, None, length=4)[0] ** 2)
@@ -307,6 +373,27 @@ def test_the_condition_of_a_loop_comes_before_its_body():
     assert len(logs.valid("while/dense/0")) == len(logs.valid("while/dense[1]/0")) + 1
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.vmap], ids=["eager", "jit", "vmap"])
+def test_branches_need_not_have_the_same_points(transform):
+    def step(x, _):
+        return jax.lax.cond(x.sum() > 0, lambda x: dense(PARAMS[0], x), lambda x: x + 1, x), None
+
+    def with_logs(x, _):
+        def branch(x):
+            x = dense(PARAMS[0], x)
+            lox.log({"scan/cond/dense/0": x})
+            return x
+
+        return jax.lax.cond(x.sum() > 0, branch, lambda x: x + 1, x), None
+
+    def run(step):
+        return lambda x: jax.lax.scan(step, x, None, length=4)[0]
+
+    out, logs = spooled(transform(lox.watch(run(step), at="**/dense", what=values_of)), XS)
+    expected, by_hand = spooled(transform(run(with_logs)), XS, unify=True)
+    assert same(out, expected) and logs == by_hand and logs.mask
+
+
 def test_patterns_match_parts_with_any_number():
     def fun(x):
         for _ in range(3):
@@ -327,6 +414,25 @@ def test_primitives_are_selected_by_their_names():
     logs = spooled(lox.watch(jax.jit(net), at="**/dot_general", what=values_of), PARAMS, X)[1]
     assert set(logs) == {"net/net/dense/dot_general/0", "net/net/dense[1]/dot_general/0"}
     assert np.allclose(logs["net/net/dense/dot_general/0"][0], X @ PARAMS[0])
+
+
+def test_functions_of_jax_that_others_call_are_not_of_the_program():
+    """JAX traces `jnp.less` once: for the program, for `what`, or for a library that JAX asks for a rule."""
+
+    def fun(x):
+        return jax.lax.scan(lambda x, _: (jnp.where(jnp.less(x, 2), x + 1, x), None), x, None, length=3)[0]
+
+    def what(point, values):
+        return {"all": jnp.less(jnp.float32(values[0]), 2)}
+
+    for transform in (lambda f: f, jax.jit):
+        watched = lox.watch(transform(fun), at=["**/lt", "**/scan"], what=what)
+        found = []
+        lox.tap(watched, lambda logs: found.extend(logs))(XS)
+        lox.flush()
+        assert [key.removeprefix("fun/") for key in found] == ["scan/lt/all", "scan/all"] * 3
+        logs = spooled(watched, XS[0])[1]
+        assert all(key.removeprefix("fun/") in ("scan/lt/all", "scan/all") for key in logs)
 
 
 def test_a_pattern_that_matches_nothing_warns_once():
@@ -462,6 +568,21 @@ def test_a_point_that_cannot_be_watched_raises_and_says_why():
     with pytest.raises(lox.UnsupportedPrimitiveError, match=r"net/backward/net/dense.*inside of the jax.vmap"):
         spooled(lox.watch(batched, at="**/backward/**"), PARAMS, XS)
     assert spooled(lox.watch(batched, at="net/net/dense"), PARAMS, XS)[1]
+
+
+def test_what_runs_while_jax_traces_cannot_be_watched():
+    def fun(x):
+        with jax.ensure_compile_time_eval():
+            three = jax.lax.scan(lambda c, _: (c + 1, None), jnp.float32(jnp.less(1, 2)), None, length=2)[0]
+        return jnp.where(jnp.less(x, three), x, 0)
+
+    found = {point.path: point.obstacle for point in lox.points(jax.jit(fun))(X)}
+    assert "ensure_compile_time_eval" in found["fun/scan"]
+    with pytest.raises(lox.UnsupportedPrimitiveError, match="ensure_compile_time_eval"):
+        spooled(lox.watch(jax.jit(fun), at="**/scan"), X)
+    watched = lox.watch(jax.jit(fun), at=lambda point: point.name == "lt" and not point.obstacle, what=values_of)
+    out, logs = spooled(watched, X)
+    assert same(out, fun(X)) and np.array_equal(logs["fun/lt[1]/0"], [X < 3])
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,7 @@ from lox._compat._traces import adopt_demands as adopt_demands
 from lox._compat._traces import adopt_level as adopt_level
 from lox._compat._traces import current_trace as current_trace
 from lox._compat._traces import is_eager as is_eager
+from lox._compat._traces import is_folded as is_folded
 from lox._compat._traces import is_left_by as is_left_by
 from lox._compat._traces import is_staging as is_staging
 from lox._compat._traces import is_top_level as is_top_level

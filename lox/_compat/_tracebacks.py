@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from types import CodeType, FrameType
 from typing import Any
@@ -34,6 +34,7 @@ PLACED_DRAWS = PAIRED_DRAWS | {"randint"}
 """Functions that they call so for each array of a tree, on one line: LOX705."""
 
 _JAX = f"{PurePath(jax.__file__).parent}{os.sep}"
+_DERIVATIVES = f"{_JAX}_src{os.sep}interpreters{os.sep}ad.py"
 _PARALLEL = inspect.getsourcefile(jax.lax.psum) or ""
 _SCIPY = f"{PurePath(inspect.unwrap(jax.scipy.special.exp1).__code__.co_filename).parent}{os.sep}"
 _WITHOUT_TRANSFORMATION = frozenset({"tree_util.py", "tree.py", "traceback_util.py"})
@@ -103,6 +104,22 @@ def opens_own_scope() -> bool:
     return False
 
 
+def transposes() -> bool:
+    """Tell whether JAX itself binds what is bound now, to transpose an equation: `lox.watch`.
+
+    A backward function of the program is called for the same, but binds what its own lines say.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file == _DERIVATIVES and frame.f_code.co_name.startswith("backward_pass"):
+            return True
+        if not file.startswith(_JAX) and library_of(frame) not in ("lox", "contextlib", "functools"):
+            return False
+        frame = frame.f_back
+    return False
+
+
 def is_internal(jaxpr: Any) -> bool:
     """Tell whether a jaxpr is that of a function of JAX's own, or of lox's: `lox.watch`."""
     source = str(open_jaxpr(jaxpr).debug_info.func_src_info)
@@ -117,6 +134,14 @@ def code_of(fun: Any) -> CodeType:
 def transformations(name_stack: Any) -> tuple[str, ...]:
     """The transformations in the name stack of an equation, the outermost first, such as ``("jvp", "vmap")``."""
     return tuple(each.name for each in name_stack.stack if type(each).__name__ == "Transform")
+
+
+def split_at_transposition(name_stack: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+    """The scopes outside of the differentiated function, and those of its forward pass: of an equation transposed."""
+    scopes = name_stack.stack
+    names = [type(each).__name__ == "Transform" and each.name == "transpose" for each in scopes]
+    at = names.index(True)
+    return scopes[:at], scopes[at:]
 
 
 def is_recomputed(name_stack: Any) -> bool:

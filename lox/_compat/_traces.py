@@ -85,6 +85,13 @@ def is_left_by(trace: Any, value: Any) -> bool:
     return isinstance(value, jax.core.Tracer) and _trace_of.of(value) is trace and not value.is_known()  # type: ignore[attr-defined]
 
 
+def is_folded(operands: Sequence[Any]) -> bool:
+    """Tell whether a primitive on these operands runs while JAX traces, under `jax.ensure_compile_time_eval`."""
+    if not _folding.found or not _folding.value.value or not is_staging(current_trace()):
+        return False
+    return not any(isinstance(operand, jax.core.Tracer) for operand in operands)
+
+
 def staged(operands: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
     """The context in which a primitive on these operands is staged also under `jax.ensure_compile_time_eval`.
 

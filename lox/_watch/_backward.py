@@ -8,6 +8,7 @@ results are what leaves the scope: cotangents of what the scope got.
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +18,8 @@ from jax.extend.core import Literal
 from lox import _compat
 from lox._compat import _tracebacks
 from lox._watch._levels import Level, Parent
-from lox._watch._marks import Place, cannot_watch, mark, place_of
-from lox._watch._points import Part
+from lox._watch._marks import Place, cannot_watch, mark, place_of, places_in
+from lox._watch._points import WHOLE, Part, relative
 
 BACKWARD: Part = ("backward", 0)
 """The part of a path that a backward pass is in."""
@@ -26,6 +27,10 @@ BACKWARD: Part = ("backward", 0)
 _parts: dict[int, tuple[Any, Part]] = {}
 """The part of each scope of a staged program, by its identity. Scopes of JAX itself are not among them."""
 
+_recent: OrderedDict[int, tuple[Any, Part]] = OrderedDict()
+"""The same of the last scopes in which operations ran at once: it may be long until their backward pass, if any."""
+
+_RECENT = 4096
 
 _BATCHED = (
     "JAX has batched this backward pass where it traced it, and its values are of all batch elements; put jax.jit or "
@@ -33,14 +38,34 @@ _BATCHED = (
 )
 
 
-def remember(scope: Any, part: Part) -> None:
-    """Remember the part of a scope, since equations of backward passes are in the same one."""
-    _parts[id(scope)] = scope, part
+def remember(scope: Any, part: Part, stays: bool) -> None:
+    """Remember the part of a scope, since equations of backward passes are in the same one.
+
+    Args:
+        scope: The scope.
+        part: Its part.
+        stays: Whether it is one of a staged program.
+    """
+    if stays:
+        _parts[id(scope)] = scope, part
+        return
+    _recent[id(scope)] = scope, part
+    if len(_recent) > _RECENT:
+        _recent.popitem(last=False)
 
 
-def _parts_of(stack: Any) -> tuple[Part, ...]:
-    found = (_parts.get(id(scope)) for scope in stack.stack)
+def _parts_of(scopes: Sequence[Any]) -> tuple[Part, ...]:
+    """The parts of scopes, outermost first. JAX names some twice, as around what a `jax.checkpoint` transposes."""
+    each_once = {id(scope): None for scope in scopes}
+    found = (_parts.get(number) or _recent.get(number) for number in each_once)
     return tuple(each[1] for each in found if each is not None)
+
+
+def _whole(stack: Any) -> tuple[Part, ...]:
+    """The parts of the scopes of an operation of a backward pass, from the function or loop on that is traced."""
+    outside, scopes = _tracebacks.split_at_transposition(stack)
+    again = {id(scope) for scope in outside}
+    return (*_parts_of(outside), BACKWARD, *_parts_of([scope for scope in scopes if id(scope) not in again]))
 
 
 def is_backward(stack: Any) -> bool:
@@ -49,12 +74,25 @@ def is_backward(stack: Any) -> bool:
 
 
 def parent_of(level: Level) -> Parent:
-    """The parent of an operation that is bound now: in a backward pass, it is in the scopes of the forward one."""
+    """The parent of what is bound or opened now: in a backward pass, it is in the scopes of the forward one."""
+    around = level.parent
+    if level.scopes and (level.transposed or BACKWARD in around.parts):
+        return around  # It is in a backward function of the program, and in a scope of that.
     stack = source_info.current_name_stack()
-    if not is_backward(stack):
-        return level.parent
-    parts = (*level.parent.parts, BACKWARD, *_parts_of(stack))
-    return level.backward.setdefault(parts, Parent(parts))
+    if level.transposed:
+        parts = _parts_of(stack.stack)
+    elif is_backward(stack):
+        parts = _whole(stack)
+        if level.in_rules:
+            parts = (WHOLE, *parts)
+    else:
+        return around
+    return level.backward.setdefault(parts, Parent(parts)) if parts else around
+
+
+def is_transposed(level: Level) -> bool:
+    """Tell whether what is bound now is what JAX makes of the forward pass, rather than a line of the program."""
+    return (level.transposed or is_backward(source_info.current_name_stack())) and _tracebacks.transposes()
 
 
 def with_marks(jaxpr: Any, whole: bool) -> tuple[Any, Sequence[Any]]:
@@ -73,7 +111,7 @@ def with_marks(jaxpr: Any, whole: bool) -> tuple[Any, Sequence[Any]]:
         values: dict[Any, Any] = {}
         values.update(zip([*given.constvars, *given.invars], [*getattr(jaxpr, "consts", ()), *args], strict=True))
         for number, eqn in enumerate(given.eqns):
-            with _at(eqn), eqn.ctx.manager:
+            with _compat.staged(args), _at(eqn), eqn.ctx.manager:
                 params = eqn.primitive.get_bind_params(eqn.params)
                 outs = eqn.primitive.bind(*(_read(values, atom) for atom in eqn.invars), **params)
             values.update(zip(eqn.outvars, outs if eqn.primitive.multiple_results else [outs], strict=True))
@@ -106,19 +144,23 @@ def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[Any], 
     inside: dict[tuple[Part, ...], list[int]] = {}
     for number, eqn in enumerate(given.eqns):
         stack = eqn.source_info.name_stack
-        if not _tracebacks.is_recomputed(stack) if whole else is_backward(stack):
-            parts = _parts_of(stack)
-            for length in range(1, len(parts) + 1):
-                inside.setdefault(parts[:length], []).append(number)
+        if _tracebacks.is_recomputed(stack) or not (whole or is_backward(stack)):
+            continue
+        parts = _parts_of(stack.stack) if whole else _whole(stack)
+        for length in range(1 if whole else parts.index(BACKWARD) + 2, len(parts) + 1):
+            inside.setdefault(parts[:length], []).append(number)
     found: dict[int, list[tuple[Place, list[Any], bool]]] = {}
     used = [{*filter(_is_var, eqn.invars)} for eqn in given.eqns]
+    # Those that a backward function has opened are marked already.
+    marked = {relative(each.parts) for each in places_in({"jaxpr": jaxpr})}
     for parts, numbers in sorted(inside.items(), key=lambda item: -len(item[0])):
+        if parts in marked:
+            continue
         others = set(range(len(given.eqns))).difference(numbers)
-        outside = {*filter(_is_var, given.outvars)}.union(*(used[number] for number in others))
-        leaving = [var for number in numbers for var in given.eqns[number].outvars if var in outside]
+        read = {*filter(_is_var, given.outvars)}.union(*(used[number] for number in others))
+        leaving = [var for number in numbers for var in given.eqns[number].outvars if var in read]
         if leaving:
-            path = parts if whole else (BACKWARD, *parts)
-            place = place_of(given.eqns[numbers[-1]], path)
+            place = place_of(given.eqns[numbers[-1]], parts)
             stacks = (given.eqns[number].source_info.name_stack for number in numbers)
             is_batched = any("vmap" in _tracebacks.transformations(stack) for stack in stacks)
             found.setdefault(numbers[-1], []).append((place, leaving, is_batched))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from lox import _compat
+from lox._compat import _tracebacks
 from lox._handler import DropAll
 from lox._trace import HandlerTrace
 from lox._watch._marks import Inside, Place
@@ -79,10 +80,14 @@ class Level(Parent):
     Attributes:
         scopes: The scopes that are open in it, outermost first.
         backward: What encloses points of the backward passes in it, by path.
+        transposed: Whether it is one that JAX makes of another, to transpose it.
+        in_rules: Whether it is a function with rules of its own, or such a rule.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, transposed: bool, in_rules: bool) -> None:
         super().__init__()
+        self.transposed = transposed
+        self.in_rules = in_rules
         self.scopes: list[Scope] = []
         self.backward: dict[tuple[Part, ...], Parent] = {}
 
@@ -133,7 +138,8 @@ def level_of(trace: Any) -> Level | None:
             return None
     level = state.levels.get(trace)
     if level is None:
-        level = state.levels[trace] = Level()
+        in_rules = isinstance(trace, HandlerTrace) and getattr(trace.handler, "of_rules", False)
+        level = state.levels[trace] = Level(_compat.is_staging(trace) and _tracebacks.transposes(), in_rules)
         if isinstance(trace, HandlerTrace) and (begun := state.begun.get(id(trace.handler))) is not None:
             begun.append(level)
     return level

@@ -18,7 +18,7 @@ from lox._effect import TapEffect, as_array, emit, log_p, received
 from lox._events import Event, Logs, Site, events, map_events
 from lox._handler import Filter, State
 from lox._logs_in import jaxprs_in, logs_of
-from lox._watch._points import Kind, Part
+from lox._watch._points import WHOLE, Kind, Part, relative
 
 
 @jax.tree_util.register_static
@@ -128,20 +128,24 @@ class Inside(Filter):
     Attributes:
         parts: The path.
         numbers: By name, the number of parts of that name that come before, where nothing is put before the path.
+        of_rules: Whether it is around a function with rules of its own.
     """
 
     sees_tapped = True
 
     parts: tuple[Part, ...]
     numbers: tuple[Part, ...] = ()
+    of_rules: bool = False
 
     def rewrite(self, state: State, logs: Logs) -> Logs:
         return map_events(lambda event, _: self._moved(event), logs)
 
     def _moved(self, event: Event) -> Event:
         place = event.site
-        if not isinstance(place, Place):
+        if not isinstance(place, Place) or (self.of_rules and place.parts[:1] == (WHOLE,)):
             return event
-        (name, number), *rest = place.parts or (("", 0),)
-        inside = ((name, number + dict(self.numbers).get(name, 0)), *rest) if place.parts else ()
+        inside = relative(place.parts)
+        if inside:
+            (name, number), *rest = inside
+            inside = ((name, number + dict(self.numbers).get(name, 0)), *rest)
         return dataclasses.replace(event, site=dataclasses.replace(place, parts=(*self.parts, *inside)))

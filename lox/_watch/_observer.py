@@ -20,7 +20,7 @@ from lox._rules._call import discharge
 from lox._rules._scan import operands
 from lox._trace import under
 from lox._watch import _backward
-from lox._watch._levels import Parent, first_parts, level_of, levels_begun, state
+from lox._watch._levels import Level, Parent, first_parts, level_of, levels_begun, state
 from lox._watch._marks import Inside, Place, cannot_watch, mark, place, places_in, without_marks
 from lox._watch._points import Kind, Operations, Part
 from lox._watch._scopes import note
@@ -33,17 +33,16 @@ def observed(bind: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(bind)
     def observing(self: Any, *args: Any, **params: Any) -> Any:
-        seen = watching.value
-        if seen is None and not state.scopes:
+        operations = watching.value
+        if operations is None and not state.scopes:
             return bind(self, *args, **params)
         trace = _compat.current_trace()
-        level = level_of(trace) if seen is not None and recording.value and not _is_of_lox(self) else None
+        level = level_of(trace) if operations is not None and recording.value and not _is_of_lox(self) else None
         if level is None:
             outs = bind(self, *args, **params)
         else:
-            parent = _backward.parent_of(level)
-            with watching(None):
-                outs = _Operation(bind, self, parent, seen).run(args, params)
+            with watching(None):  # What JAX and lox bind for it is not of the program, nor is what JAX caches of that.
+                outs = _Operation(bind, self, level, operations).run(args, params)
         note(trace, outs if self.multiple_results else [outs])
         return outs
 
@@ -57,12 +56,12 @@ def _is_of_lox(primitive: Any) -> bool:
 class _Operation:
     """An operation that a program binds, what encloses it, and which operations are marked."""
 
-    def __init__(self, bind: Callable[..., Any], primitive: Any, parent: Parent, seen: Operations):
+    def __init__(self, bind: Callable[..., Any], primitive: Any, level: Level, operations: Operations):
         self._bind = functools.partial(bind, primitive)
         self._primitive = primitive
-        self._parent = parent
-        self._seen = seen
-        self._backward = _backward.BACKWARD in parent.parts
+        self._parent = _backward.parent_of(level)
+        self._operations = operations
+        self._transposed = _backward.is_transposed(level)
 
     def run(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         """Bind it, and emit the marks that belong to it."""
@@ -72,7 +71,7 @@ class _Operation:
         if "subfuns" in params or places_in(params):
             return self._transparent(args, params)
         outs = self._bind(*args, **params)
-        if self._seen.has(self._primitive.name):
+        if self._operations.has(self._primitive.name):
             self._mark(self._parent.part(self._primitive.name), "primitive", outs)
         return outs
 
@@ -94,7 +93,10 @@ class _Operation:
 
     def _cond(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         part = self._parent.part("cond", params["branches"][0])
-        branches, captured = _with_operands_of_all(*_numbered(params["branches"]))
+        marked = [_backward.with_marks(branch, self._transposed) for branch in params["branches"]]
+        numbered, more = _numbered([branch for branch, _ in marked])
+        values = [[*new, *old] for new, (_, old) in zip(more, marked, strict=True)]
+        branches, captured = _with_operands_of_all(numbered, values)
         index, *operands = args
         outs = self._inside(part, [index, *captured, *operands], params | {"branches": tuple(branches)})
         self._mark(part, "cond", outs)
@@ -102,7 +104,7 @@ class _Operation:
 
     def _call(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         original = params["jaxpr"]
-        jaxpr, captured = _backward.with_marks(original, self._backward)
+        jaxpr, captured = _backward.with_marks(original, self._transposed)
         if jaxpr is not original:
             args, params = [*captured, *args], _compat.extend_jit(params, jaxpr, len(captured), 0)
         if _tracebacks.is_internal(original):
@@ -113,13 +115,13 @@ class _Operation:
         return outs
 
     def _checkpoint(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
-        jaxpr, captured = _backward.with_marks(params["jaxpr"], self._backward)
+        jaxpr, captured = _backward.with_marks(params["jaxpr"], self._transposed)
         if jaxpr is not params["jaxpr"]:
             args, params = [*captured, *args], _compat.extend_checkpoint(params, jaxpr, len(captured), 0)
         return self._transparent(args, params)
 
     def _body(self, jaxpr: Any, kind: Kind, count: int | None) -> tuple[Any, Sequence[Any]]:
-        body, before = _backward.with_marks(jaxpr, self._backward)
+        body, before = _backward.with_marks(jaxpr, self._transposed)
         body, captured = _with_mark(body, self._place((), kind), count)
         return body, [*captured, *before]
 
@@ -129,20 +131,27 @@ class _Operation:
             return self._bind(*args, **params)
         places = places_in(params)
         if self._primitive not in rules:
-            for each in places:
-                at = dataclasses.replace(each, parts=(*self._parent.parts, *each.parts))
-                cannot_watch(at, f"it is inside of {self._primitive.name}, a primitive that lox has no rule for")
-            return self._bind(*args, **without_marks(params))
-        return beside(self._parent, [each.parts for each in places], lambda inside: self._under(inside, args, params))
+            reason = f"it is inside of {self._primitive.name}, a primitive that lox has no rule for"
+            return self._unwatched(self._parent.parts, reason, args, params)
+        run = lambda inside: self._under(inside, args, params)  # noqa: E731
+        return beside(self._parent, [each.parts for each in places], run, of_rules="subfuns" in params)
 
     def _inside(self, part: Part, args: Sequence[Any], params: dict[str, Any]) -> Any:
         if not _may_mark(params):
             return self._bind(*args, **params)
         return self._under(Inside((*self._parent.parts, part)), args, params)
 
+    def _unwatched(self, parts: tuple[Part, ...], reason: str, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        for each in places_in(params):
+            cannot_watch(dataclasses.replace(each, parts=(*parts, *each.parts)), reason)
+        return self._bind(*args, **without_marks(params))
+
     def _under(self, inside: Inside, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        if _compat.is_folded(args):
+            reason = "it runs while JAX traces the program, in jax.ensure_compile_time_eval"
+            return self._unwatched(inside.parts, reason, args, params)
         if "subfuns" in params:
-            params = params | {"subfuns": tuple(_of_program(fun, self._seen) for fun in params["subfuns"])}
+            params = params | {"subfuns": tuple(_of_program(fun, self._operations) for fun in params["subfuns"])}
         return under(inside, lambda *args: self._bind(*args, **params))(None, *args)[0]
 
     def _mark(self, part: Part, kind: Kind, outs: Any) -> None:
@@ -161,15 +170,18 @@ _runs: dict[Any, Callable[[_Operation, Sequence[Any], dict[str, Any]], Any]] = {
 }
 
 
-def beside(parent: Parent, paths: Sequence[tuple[Part, ...]], run: Callable[[Inside], Any]) -> Any:
+def beside(
+    parent: Parent, paths: Sequence[tuple[Part, ...]], run: Callable[[Inside], Any], of_rules: bool = False
+) -> Any:
     """Run something that is no part of paths, and number what comes after it in its parent.
 
     Args:
         parent: Its parent.
         paths: The paths in it, as far as they are known before it runs.
         run: A function that runs it under a handler.
+        of_rules: Whether it is a function with rules of its own.
     """
-    inside = Inside(parent.parts, tuple(sorted(parent.counts.items())))
+    inside = Inside(parent.parts, tuple(sorted(parent.counts.items())), of_rules)
     with levels_begun(inside) as levels:
         outs = run(inside)
     counts = first_parts(paths)
@@ -226,19 +238,20 @@ def _with_mark(jaxpr: Any, at: Place, count: int | None) -> tuple[Any, Sequence[
     """The body of a loop, with a mark of its first outputs, or of all, at the end of each iteration."""
 
     def body(*args: Any) -> Any:
-        outs = _compat.as_fun(jaxpr)(*args)
+        with _compat.staged(args):
+            outs = _compat.as_fun(jaxpr)(*args)
         mark(at, outs[:count])
         return outs
 
     return _compat.trace(body, _compat.in_avals(jaxpr), "lox")
 
 
-def _of_program(fun: Any, seen: Operations) -> Any:
+def _of_program(fun: Any, operations: Operations) -> Any:
     """A function of the program that JAX runs once an operation is bound, now or in a derivative."""
     run = _compat.renewed(fun) if hasattr(fun, "call_wrapped") else fun
 
     def call(*args: Any) -> Any:
-        with watching(seen):
+        with watching(operations):
             return run(*args)
 
     return wrap_init(call, debug_info=fun.debug_info) if run is not fun else call

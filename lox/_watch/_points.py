@@ -19,6 +19,10 @@ Part = tuple[str, int]
 """A part of a path: a name, and its number among those of the same name in the same parent."""
 
 
+WHOLE: Part = ("", -1)
+"""Before a path that is whole from the function or loop on that is traced, though it comes from a rule in it."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Point:
     """A place in a program whose values can be logged.
@@ -71,6 +75,11 @@ def path_of(parts: Iterable[Part]) -> str:
     'scan[1]/while'
     """
     return "/".join(f"{name}[{number}]" if number else name for name, number in parts)
+
+
+def relative(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """A path without what says that it is whole."""
+    return parts[1:] if parts[:1] == (WHOLE,) else parts
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,9 @@ from lox._effect import emit
 from lox._events import Destination, Event, Logs, Site, map_events
 from lox._exceptions import LogDataError, UnsupportedPrimitiveError
 from lox._handler import Filter, State
+from lox._site import Watched
 from lox._watch._marks import TO_WATCHER, Place
-from lox._watch._points import Point, Selector, path_of
+from lox._watch._points import Point, Selector, path_of, relative
 
 What = Callable[[Point, Sequence[Any]], Mapping[str, Any] | None]
 
@@ -86,7 +87,7 @@ class Resolve(Filter):
         if not values:
             return None
         site = Site(place.file, place.line, place.function, self.watcher.tags)
-        return dataclasses.replace(event, values=values, site=site)
+        return dataclasses.replace(event, values=values, site=site, optional=Watched())
 
     def _values(self, point: Point, event: Event, depth: int) -> dict[str, Any]:
         """What is logged of one event of a point, for each iteration and batch element that the values have."""
@@ -110,7 +111,8 @@ class Resolve(Filter):
 
 def point_of(place: Place) -> Point:
     """The point at a place whose path is whole."""
-    backward = any(name == "backward" for name, _ in place.parts)
-    name, _ = place.parts[-1]
-    path = path_of(place.parts)
+    parts = relative(place.parts)
+    backward = any(name == "backward" for name, _ in parts)
+    name, _ = parts[-1]
+    path = path_of(parts)
     return Point(path, place.kind, name, place.file, place.line, place.function, backward, place.obstacle)

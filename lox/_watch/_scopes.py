@@ -12,7 +12,7 @@ import jax
 from lox import _compat
 from lox._compat import _tracebacks
 from lox._effect import recording, watching
-from lox._watch._backward import remember
+from lox._watch._backward import parent_of, remember
 from lox._watch._levels import Scope, level_of, state
 from lox._watch._marks import mark, place
 
@@ -25,10 +25,10 @@ def enters(owner: Any, scope: Any) -> None:
     level = level_of(trace)
     if level is None:
         return
-    part = level.parent.part(scope.name)
-    if _compat.is_staging(trace) or not _compat.runs_at_once(trace):
-        remember(scope, part)
-    opened = Scope(owner, level, place((*level.parent.parts, part), "scope"), trace)
+    parent = parent_of(level)
+    part = parent.part(scope.name)
+    remember(scope, part, not _compat.runs_at_once(trace))
+    opened = Scope(owner, level, place((*parent.parts, part), "scope"), trace)
     level.scopes.append(opened)
     state.scopes.append(opened)
 
@@ -42,7 +42,8 @@ def leaves(owner: Any, normally: bool) -> None:
         scope = _pop()
     if not normally or scope.results is None or watching.value is None:
         return
-    mark(scope.place, scope.results)
+    with watching(None):
+        mark(scope.place, scope.results)
     around = scope.level.parent
     if isinstance(around, Scope) and around.trace is scope.trace:
         around.results = scope.results

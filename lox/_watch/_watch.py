@@ -68,7 +68,8 @@ def watch(
 
     The watched function logs as if the log calls were written in it, for the handler around: `lox.spool`, `lox.tap` or
     a logger. Without a handler it is the function itself. What holds for log calls holds for points, inside `jit`,
-    `vmap`, `grad`, `checkpoint` and custom rules: an event happens once, where it happens, for each batch element.
+    `vmap`, `grad`, `checkpoint` and custom rules: an event happens once, where it happens, for each batch element. Only
+    branches need not have the same points: `lox.spool` masks the events of those that do not run, without `unify=True`.
 
     Run operation by operation, results and derivatives are bitwise those of the function. Compiled, they are bitwise
     those of the function with the log calls written in it: XLA may fuse a program with more outputs in another way, so
