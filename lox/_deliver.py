@@ -170,6 +170,11 @@ def _is_plain(logs: Sequence[Log], to: Destination) -> bool:
 
 
 def _lower_log(ctx: Any, *leaves: Any, layout: Layout) -> Any:
+    logs, to = received(ctx.avals_in, {"layout": layout})
+    if to is not None and not isinstance(to, Destination):
+        if not to.leaves_out(logs):
+            _refuse(logs)
+        return []
     return mlir.lower_fun(functools.partial(_send, layout=layout))(ctx, *leaves)
 
 

@@ -38,7 +38,7 @@ transforming = jax.make_user_context(False)
 
 
 watching = jax.make_user_context(None)
-"""The operations whose results are marked while `lox.watch` runs a function, as `Selector.primitives`; else None."""
+"""The operations whose results are marked where a function that `lox.watch` watches binds them; else None."""
 
 batching_shards: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("batching_shards", default=())
 """The traces of `vmap` that are batching a `shard_map`, whose logs have become outputs where they can."""
@@ -249,7 +249,7 @@ def emit(logs: Sequence[Log], to: Destination | None = None) -> None:
     if not logs:
         return
     trace = _compat.current_trace()
-    if isinstance(trace, Listener):  # What binding leads to, at once.
+    if isinstance(trace, Listener) and watching.value is None:  # What binding leads to, at once.
         trace.hear(tuple(logs), to)
     else:
         if _compat.lacks(_compat.Feature.FLAX_SCAN) and probing():

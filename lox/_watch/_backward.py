@@ -17,7 +17,7 @@ from jax.extend.core import Literal
 from lox import _compat
 from lox._compat import _tracebacks
 from lox._watch._levels import Level, Parent
-from lox._watch._marks import Place, cannot_watch, mark, place_of
+from lox._watch._marks import Place, cannot_watch, ends_scope, mark, place_of
 from lox._watch._points import Part
 
 BACKWARD: Part = ("backward", 0)
@@ -51,7 +51,7 @@ def is_backward(stack: Any) -> bool:
 def parent_of(level: Level) -> Parent:
     """The parent of an operation that is bound now: in a backward pass, it is in the scopes of the forward one."""
     stack = source_info.current_name_stack()
-    if not is_backward(stack):
+    if BACKWARD in level.parent.parts or not is_backward(stack):
         return level.parent
     parts = (*level.parent.parts, BACKWARD, *_parts_of(stack))
     return level.backward.setdefault(parts, Parent(parts))
@@ -104,15 +104,20 @@ def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[Any], 
     """
     given = _compat.open_jaxpr(jaxpr)
     inside: dict[tuple[Part, ...], list[int]] = {}
+    of_rules: set[tuple[Part, ...]] = set()
     for number, eqn in enumerate(given.eqns):
         stack = eqn.source_info.name_stack
         if not _tracebacks.is_recomputed(stack) if whole else is_backward(stack):
             parts = _parts_of(stack)
             for length in range(1, len(parts) + 1):
                 inside.setdefault(parts[:length], []).append(number)
+            if ends_scope(eqn):
+                of_rules.add(parts)
     found: dict[int, list[tuple[Place, list[Any], bool]]] = {}
     used = [{*filter(_is_var, eqn.invars)} for eqn in given.eqns]
     for parts, numbers in sorted(inside.items(), key=lambda item: -len(item[0])):
+        if parts in of_rules:  # A rule of the program has opened it, and it was marked there.
+            continue
         others = set(range(len(given.eqns))).difference(numbers)
         outside = {*filter(_is_var, given.outvars)}.union(*(used[number] for number in others))
         leaving = [var for number in numbers for var in given.eqns[number].outvars if var in outside]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from lox import _compat
+from lox._effect import watching
 from lox._handler import DropAll
 from lox._trace import HandlerTrace
 from lox._watch._marks import Inside, Place
@@ -96,14 +97,12 @@ class _State(threading.local):
     """The state of a thread.
 
     Attributes:
-        busy: Whether JAX, rather than the program, binds what is bound now.
         scopes: The scopes that are open, outermost first.
         levels: The levels by the traces at which they begin.
         begun: The levels that have begun under each `Inside`, while somebody asks.
     """
 
     def __init__(self) -> None:
-        self.busy = False
         self.scopes: list[Scope] = []
         self.levels: weakref.WeakKeyDictionary[Any, Level] = weakref.WeakKeyDictionary()
         self.begun: dict[int, list[Level]] = {}
@@ -113,13 +112,14 @@ state = _State()
 
 
 @contextlib.contextmanager
-def binding(busy: bool) -> Iterator[None]:
-    """The context in which JAX, or the program, binds operations."""
-    before, state.busy = state.busy, busy
+def silent() -> Iterator[None]:
+    """The context in which nothing that is bound is of the program."""
+    before, state.scopes = state.scopes, []
     try:
-        yield
+        with watching(None):
+            yield
     finally:
-        state.busy = before
+        state.scopes = before
 
 
 @contextlib.contextmanager
@@ -138,7 +138,7 @@ def level_of(trace: Any) -> Level | None:
         if isinstance(trace, HandlerTrace):
             if isinstance(trace.handler, DropAll):
                 return None
-            if isinstance(trace.handler, Inside | Resolve):
+            if isinstance(trace.handler, Resolve) or (isinstance(trace.handler, Inside) and trace.handler.moves):
                 break
         trace = getattr(trace, "parent_trace", None)
         if trace is None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from lox import _compat
 from lox._compat import _tracebacks
-from lox._effect import TapEffect, emit, log_p, received
+from lox._effect import TapEffect, emit, log_p, received, watching
 from lox._events import Event, Logs, Site, events, map_events
 from lox._handler import Filter, State
 from lox._logs_in import jaxprs_in, logs_of
@@ -29,6 +29,15 @@ class ToWatcher:
     ordered: ClassVar[bool] = False
     first: ClassVar[tuple[Any, ...]] = ()
     channel: ClassVar[Any] = None
+
+    def leaves_out(self, logs: Logs) -> bool:
+        """Tell the watcher around, of marks that JAX compiles, that it does not get them; False if there is none."""
+        if watching.value is None:
+            return False
+        for event in events(logs):
+            if isinstance(event.site, Place) and event.values:
+                cannot_watch(event.site, "jax.jit(f).lower() compiles it apart; watch the function that is lowered")
+        return True
 
 
 TO_WATCHER: Any = ToWatcher()
@@ -113,6 +122,14 @@ def _is_mark(eqn: Any) -> bool:
     return eqn.primitive is log_p and received([var.aval for var in eqn.invars], eqn.params)[1] == TO_WATCHER
 
 
+def ends_scope(eqn: Any) -> bool:
+    """Tell whether an equation is the mark of the scope that it is in, which has a value."""
+    return _is_mark(eqn) and any(
+        isinstance(event.site, Place) and event.site.kind == "scope" and event.optional is None
+        for event in events(received([var.aval for var in eqn.invars], eqn.params)[0])
+    )
+
+
 @_compat.weakref_lru_cache
 def _places(jaxpr: Any) -> frozenset[Place]:
     found = (logs for logs, to in logs_of(jaxpr) if to == TO_WATCHER)
@@ -137,6 +154,15 @@ class Inside(Filter):
 
     def rewrite(self, state: State, logs: Logs) -> Logs:
         return map_events(lambda event, _: self._moved(event), logs)
+
+    def detached(self, state: State, sites: frozenset[Site]) -> tuple[Filter, State]:
+        del sites
+        return Inside(()), state  # A backward pass has a path of its own.
+
+    @property
+    def moves(self) -> bool:
+        """Whether it changes paths."""
+        return self != Inside(())
 
     def _moved(self, event: Event) -> Event:
         place = event.site

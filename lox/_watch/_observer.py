@@ -14,13 +14,13 @@ from lox import _compat
 from lox._compat import _tracebacks
 from lox._effect import log_p, recording, watching
 from lox._handler import rules
-from lox._logs_in import rules_in
+from lox._logs_in import has_rule, rules_in
 from lox._rules._scan import operands
 from lox._trace import under
 from lox._watch import _backward
-from lox._watch._levels import Parent, binding, first_parts, level_of, levels_begun, state
+from lox._watch._levels import Parent, first_parts, level_of, levels_begun, silent, state
 from lox._watch._marks import Inside, Place, cannot_watch, mark, place, places_in, without_marks
-from lox._watch._points import Kind, Part
+from lox._watch._points import Kind, Operations, Part
 from lox._watch._scopes import note
 
 primitives = jex.core.primitives
@@ -31,15 +31,16 @@ def observed(bind: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(bind)
     def observing(self: Any, *args: Any, **params: Any) -> Any:
-        if watching.value is None or self is log_p or not recording.value:
+        seen = watching.value
+        if not recording.value or (seen is None and not state.scopes):
             return bind(self, *args, **params)
         trace = _compat.current_trace()
-        level = None if state.busy else level_of(trace)
-        with binding(busy=True):
-            if level is None:
+        level = None if seen is None or self is log_p else level_of(trace)
+        with watching(None):  # What JAX and lox make of the operation is none of the program's.
+            if level is None or seen is None:
                 outs = bind(self, *args, **params)
             else:
-                outs = _Operation(bind, self, _backward.parent_of(level)).run(args, params)
+                outs = _Operation(bind, self, _backward.parent_of(level), seen).run(args, params)
         note(trace, outs if self.multiple_results else [outs])
         return outs
 
@@ -49,10 +50,11 @@ def observed(bind: Callable[..., Any]) -> Callable[..., Any]:
 class _Operation:
     """An operation that a program binds, and what encloses it."""
 
-    def __init__(self, bind: Callable[..., Any], primitive: Any, parent: Parent):
+    def __init__(self, bind: Callable[..., Any], primitive: Any, parent: Parent, seen: Operations):
         self._bind = functools.partial(bind, primitive)
         self._primitive = primitive
         self._parent = parent
+        self._seen = seen
         self._backward = _backward.BACKWARD in parent.parts
 
     def run(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
@@ -60,10 +62,10 @@ class _Operation:
         run = _runs.get(self._primitive)
         if run is not None:
             return run(self, args, params)
-        if "subfuns" in params or places_in(params):
+        if self._may_mark(params):
             return self._transparent(args, params)
         outs = self._bind(*args, **params)
-        if watching.value.has(self._primitive.name):
+        if self._seen.has(self._primitive.name):
             self._mark(self._parent.part(self._primitive.name), "primitive", outs)
         return outs
 
@@ -112,7 +114,7 @@ class _Operation:
 
     def _transparent(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         """Bind an operation that is no part of paths: what it encloses belongs to its parent."""
-        if not _may_mark(params):
+        if not self._may_mark(params):
             return self._bind(*args, **params)
         places = places_in(params)
         if self._primitive not in rules:
@@ -123,17 +125,24 @@ class _Operation:
         return beside(self._parent, [each.parts for each in places], lambda inside: self._under(inside, args, params))
 
     def _inside(self, part: Part, args: Sequence[Any], params: dict[str, Any]) -> Any:
-        if not _may_mark(params):
+        if not self._may_mark(params):
             return self._bind(*args, **params)
         return self._under(Inside((*self._parent.parts, part)), args, params)
 
     def _under(self, inside: Inside, args: Sequence[Any], params: dict[str, Any]) -> Any:
         if "subfuns" in params:
-            params = params | {"subfuns": tuple(map(_of_program, params["subfuns"]))}
+            params = params | {"subfuns": tuple(_of_program(fun, self._seen) for fun in params["subfuns"])}
+        if self._primitive is _compat.custom_vmap_p:
+            params = params | {"rule": _of_program(params["rule"], self._seen)}
         return under(inside, lambda *args: self._bind(*args, **params))(None, *args)[0]
 
+    def _may_mark(self, params: dict[str, Any]) -> bool:
+        """Tell whether what the operation encloses may emit marks, now or later."""
+        return "subfuns" in params or has_rule(self._primitive, params) or bool(places_in(params)) or rules_in(params)
+
     def _mark(self, part: Part, kind: Kind, outs: Any) -> None:
-        mark(self._place((part,), kind), outs if self._primitive.multiple_results else [outs])
+        with silent():
+            mark(self._place((part,), kind), outs if self._primitive.multiple_results else [outs])
 
     def _place(self, parts: tuple[Part, ...], kind: Kind) -> Place:
         return place((*self._parent.parts, *parts) if parts else (), kind)
@@ -166,10 +175,6 @@ def beside(parent: Parent, paths: Sequence[tuple[Part, ...]], run: Callable[[Ins
     return outs
 
 
-def _may_mark(params: dict[str, Any]) -> bool:
-    return "subfuns" in params or bool(places_in(params)) or rules_in(params)
-
-
 @_compat.weakref_lru_cache
 def _with_mark(jaxpr: Any, at: Place, count: int | None) -> tuple[Any, Sequence[Any]]:
     """The body of a loop, with a mark of its first outputs, or of all, at the end of each iteration."""
@@ -182,14 +187,13 @@ def _with_mark(jaxpr: Any, at: Place, count: int | None) -> tuple[Any, Sequence[
     return _compat.trace(body, _compat.in_avals(jaxpr), "lox")
 
 
-def _of_program(fun: Any) -> Any:
-    """A function of the program that an operation runs, now or in a derivative, when others are busy."""
-    if not hasattr(fun, "call_wrapped"):
-        return fun
-    seen, run = watching.value, _compat.renewed(fun)
+def _of_program(fun: Any, seen: Operations) -> Any:
+    """A function of the program that JAX runs where it is bound, or later for a derivative or a batch."""
+    is_flat = hasattr(fun, "call_wrapped")
+    run = _compat.renewed(fun) if is_flat else fun
 
     def call(*args: Any) -> Any:
-        with binding(busy=False), watching(seen):
+        with watching(seen):
             return run(*args)
 
-    return wrap_init(call, debug_info=fun.debug_info)
+    return wrap_init(call, debug_info=fun.debug_info) if is_flat else functools.wraps(fun)(call)

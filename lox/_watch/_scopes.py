@@ -12,23 +12,24 @@ import jax
 from lox import _compat
 from lox._compat import _tracebacks
 from lox._effect import recording, watching
-from lox._watch._backward import remember
-from lox._watch._levels import Scope, binding, level_of, state
+from lox._watch._backward import parent_of, remember
+from lox._watch._levels import Scope, level_of, silent, state
 from lox._watch._marks import mark, place
 
 
 def enters(owner: Any, scope: Any) -> None:
     """See that a context manager has opened a scope of JAX."""
-    if watching.value is None or state.busy or not recording.value or _tracebacks.opens_own_scope():
+    if watching.value is None or not recording.value or _tracebacks.opens_own_scope():
         return
     trace = _compat.current_trace()
     level = level_of(trace)
     if level is None:
         return
-    part = level.parent.part(scope.name)
+    parent = parent_of(level)
+    part = parent.part(scope.name)
     if _compat.is_staging(trace) or not _compat.runs_at_once(trace):
         remember(scope, part)
-    opened = Scope(owner, level, place((*level.parent.parts, part), "scope"), trace)
+    opened = Scope(owner, level, place((*parent.parts, part), "scope"), trace)
     level.scopes.append(opened)
     state.scopes.append(opened)
 
@@ -39,13 +40,18 @@ def leaves(owner: Any, normally: bool) -> None:
         return
     scope = _pop()
     while scope.owner is not owner:  # It was never left, as in a generator that is not run to its end.
+        _give_results(scope)
         scope = _pop()
     if not normally or scope.results is None or watching.value is None:
         return
-    with binding(busy=True):
+    with silent():
         mark(scope.place, scope.results)
+    _give_results(scope)
+
+
+def _give_results(scope: Scope) -> None:
     around = scope.level.parent
-    if isinstance(around, Scope) and around.trace is scope.trace:
+    if isinstance(around, Scope) and around.trace is scope.trace and scope.results is not None:
         around.results = scope.results
 
 

@@ -15,10 +15,11 @@ from lox._ambient import begin_handler
 from lox._arguments import describe, names
 from lox._effect import recording, watching
 from lox._exceptions import LogDataError
+from lox._handler import DropAll
 from lox._misspelt import says_what_was_meant
 from lox._trace import under
 from lox._unmatched import calling_site, warn_unmatched
-from lox._watch._levels import binding, level_of, state
+from lox._watch._levels import level_of
 from lox._watch._observer import beside, observed
 from lox._watch._points import Operations, Point, Points, Selector
 from lox._watch._resolve import Resolve, Watcher, What
@@ -144,10 +145,10 @@ def _run(fun: Function, watcher: Watcher, args: Any, kwargs: Any) -> Any:
     handler = Resolve(watcher, around is not None)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        with watching(operations), binding(busy=False), of_modules():
+        with watching(operations), of_modules():
             return under(handler, fun)(None, *args, **kwargs)[0]
 
-    level = None if around is None or state.busy else level_of(_compat.current_trace())
+    level = None if around is None else level_of(_compat.current_trace())
     if level is None:
         return run(*args, **kwargs)
     return beside(level.parent, (), lambda inside: under(inside, run)(None, *args, **kwargs)[0])
@@ -179,7 +180,7 @@ def points(fun: Function) -> Callable[..., Points]:
     def found(*args: Any, **kwargs: Any) -> Points:
         watcher = Watcher(Selector(), statistics, (), "")
         with recording(True):
-            _run(fun, watcher, args, kwargs)
+            under(DropAll(), lambda: _run(fun, watcher, args, kwargs))(None)
         return Points(watcher.seen.values())
 
     return _transform.decorate(fun, lambda _: found)
