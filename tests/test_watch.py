@@ -593,3 +593,35 @@ def test_a_scope_that_is_never_left_gives_its_results_to_the_one_around():
 
     out, logs = spooled(lox.watch(fun, at="**", what=values_of), jnp.float32(1))
     assert list(logs) == ["outer/0"] and logs["outer/0"][0] == out == 4
+
+
+@pytest.mark.parametrize("jitted", ["", "inside", "outside"])
+def test_contexts_add_to_points_as_to_log_calls(jitted):
+    def program(step):
+        def fun(x):
+            def body(c, i):
+                with lox.context(step=i, prefix="in/", tags="mine"):
+                    return step(c), None
+
+            return jax.lax.scan(body, x, jnp.arange(3))[0]
+
+        return fun
+
+    def with_log(x):
+        return lox.log({"scan/scope/0": jnp.sin(x)})["scan/scope/0"]
+
+    def run(fun):
+        fun = jax.jit(lox.spool(fun, tags="mine")) if jitted == "outside" else lox.spool(fun, tags="mine")
+        return lox.context(episode=7, prefix="out/")(fun)(jnp.float32(1))
+
+    step = scoped("scope", jnp.sin)
+    watched = lox.watch(program(jax.jit(step) if jitted == "inside" else step), at="**/scope", what=values_of)
+    (out, logs), (expected, by_hand) = run(watched), run(program(with_log))
+    assert same(out, expected) and logs == by_hand and logs.steps["episode"]["out/in/scan/scope/0"].tolist() == [7] * 3
+
+
+def test_a_pullback_that_is_called_when_the_watch_is_over_logs_nothing():
+    (out, pull_back), logs = spooled(
+        lox.watch(lambda x: jax.vjp(sine, x), at=lambda point: point.name == "bwd"), jnp.float32(1)
+    )
+    assert not logs and pull_back(out) == jax.jit(pull_back)(out) == (jnp.cos(1.0) * out,)

@@ -13,6 +13,7 @@ import jax.extend.source_info_util as source_info
 import numpy as np
 
 from lox import _compat
+from lox._ambient import ambient, in_context
 from lox._compat import _tracebacks
 from lox._effect import TapEffect, emit, log_p, received, watching
 from lox._events import Event, Logs, Site, events, map_events
@@ -51,11 +52,13 @@ class Place(Site):
         parts: Its path, from the function or loop on in which it was traced.
         kind: The kind of the point.
         obstacle: What keeps the point from being watched; "" where nothing does.
+        prefix: What the contexts around put before keys.
     """
 
     parts: tuple[Part, ...] = ()
     kind: Kind = "scope"
     obstacle: str = ""
+    prefix: str = ""
 
 
 _LIBRARIES = frozenset({"flax", "equinox", "haiku"})
@@ -88,7 +91,11 @@ def mark(place: Place, values: Sequence[Any]) -> None:
     """Emit the values at a point of the program. Those that are no arrays are left out."""
     found = {str(number): value for number, value in enumerate(values) if _is_array(value)}
     if found:
-        emit((Event(found, {}, None, (), place),), TO_WATCHER)
+        if ambient.value is not None:
+            place = dataclasses.replace(place, prefix=ambient.value.prefix)
+        event = in_context(Event(found, {}, None, (), place))
+        event = dataclasses.replace(event, values=found)  # Their keys get the prefix with the path.
+        emit((event,), TO_WATCHER)
 
 
 def cannot_watch(at: Place, obstacle: str) -> None:
