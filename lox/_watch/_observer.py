@@ -193,7 +193,8 @@ def _of_program(fun: Any, seen: Operations) -> Any:
     run = _compat.renewed(fun) if is_flat else fun
 
     def call(*args: Any) -> Any:
-        with watching(seen):
+        is_over = level_of(_compat.current_trace()) is None  # A pullback may run when the watched call is over.
+        with watching(None if is_over else seen):
             return run(*args)
 
     return wrap_init(call, debug_info=fun.debug_info) if is_flat else functools.wraps(fun)(call)
