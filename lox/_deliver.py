@@ -19,7 +19,7 @@ from lox import _compat
 from lox._arguments import untyped
 from lox._channel import Channel, failed, find
 from lox._columns import ON_HOST, Columns, with_event_axes
-from lox._effect import Layout, log_p, ordered_tap_effect, received
+from lox._effect import Layout, log_p, ordered_tap_effect, received, recording
 from lox._events import Destination, Event, Log, events, map_events, with_depths
 from lox._exceptions import UnsupportedPrimitiveError
 from lox._keys import impl_of, key_data
@@ -170,6 +170,11 @@ def _is_plain(logs: Sequence[Log], to: Destination) -> bool:
 
 
 def _lower_log(ctx: Any, *leaves: Any, layout: Layout) -> Any:
+    logs, to = received(ctx.avals_in, {"layout": layout})
+    if to is not None and not isinstance(to, Destination):
+        if not to.leaves_out(logs) and recording.value:  # Else what watched the program is over.
+            _refuse(logs)
+        return []
     return mlir.lower_fun(functools.partial(_send, layout=layout))(ctx, *leaves)
 
 

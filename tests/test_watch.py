@@ -591,3 +591,187 @@ def test_what_runs_while_jax_traces_cannot_be_watched():
 def test_arguments_of_the_wrong_type_are_refused(options):
     with pytest.raises(TypeError, match="lox.watch"):
         lox.watch(net, **options)
+
+
+# -- compositions ---------------------------------------------------------------------------------------------------
+
+
+def scoped(name, fun):
+    return jax.named_scope(name)(fun)
+
+
+@jax.custom_vjp
+def sine(x):
+    return jnp.sin(x)
+
+
+sine.defvjp(lambda x: (jnp.sin(x), x), lambda x, bar: (scoped("bwd", lambda: jnp.cos(x) * bar)(),))
+
+
+@pytest.mark.parametrize(
+    ("transform", "paths"),
+    [
+        (lambda f: jax.grad(f), ["backward/bwd", "backward/bwd[1]"]),
+        (lambda f: jax.jit(jax.grad(f)), ["f/backward/bwd", "f/backward/bwd[1]"]),
+        (lambda f: jax.grad(jax.checkpoint(f)), ["backward/bwd", "backward/bwd[1]"]),
+        (
+            lambda f: jax.grad(lambda x: jax.lax.scan(lambda c, _: (sine(c), None), x, length=2)[0]),
+            ["backward/scan/bwd"],
+        ),
+        (lambda f: lambda x: jax.lax.map(jax.grad(sine), jnp.stack([x, x]))[1], ["scan/backward/bwd"]),
+    ],
+    ids=["grad", "jit of grad", "checkpoint", "grad of scan", "scan of grad"],
+)
+def test_a_scope_in_a_bwd_rule_is_one_point_in_the_backward_pass(transform, paths):
+    def f(x):
+        return sine(sine(x))
+
+    watched = lox.watch(transform(f), at="**/bwd", what=values_of)
+    grad, logs = spooled(watched, jnp.float32(0.5))
+    assert grad == transform(f)(jnp.float32(0.5))
+    assert sorted(logs) == [f"{path}/0" for path in paths]
+    assert sum(map(len, logs.values())) == 2
+    assert grad == logs[f"{paths[-1]}/0"][-1]
+
+
+def test_batching_rules_of_the_program_are_watched():
+    @jax.custom_batching.custom_vmap
+    def double(x):
+        return scoped("alone", lambda: 2 * x)()
+
+    @double.def_vmap
+    def rule(size, batched, x):
+        return scoped("batch", lambda: 2 * x)(), batched[0]
+
+    for fun in (jax.vmap(double), jax.jit(jax.vmap(double)), jax.vmap(jax.jit(double))):
+        logs = spooled(lox.watch(fun, at="**", what=values_of), X)[1]
+        found = [key for key in logs if key.endswith("batch/0")]
+        assert len(found) == 1 and "alone" not in str(logs) and np.allclose(logs[found[0]], 2 * X)
+
+
+@pytest.mark.parametrize("at", ["**/scope", lambda point: point.name == "scope"])
+def test_what_lox_and_jax_bind_is_no_point(at):
+    def fun(x):
+        lox.log({"mine": x})
+        return jax.lax.scan(lambda c, _: (scoped("scope", lambda: jnp.where(c > 0, c, c + 1))(), None), x, length=2)[0]
+
+    fun = jax.vmap(fun)
+    seen = []
+    lox.tap(lox.watch(fun, at=at, what=values_of), lambda logs: seen.extend(logs))(X[0])
+    lox.flush()
+    assert seen == ["mine"] + ["scan/scope/0"] * 2
+    assert not [point for point in lox.points(fun)(X[0]) if point.kind == "primitive"]
+
+
+def test_what_may_call_functions_of_the_program():
+    layer = jax.jit(lambda x: scoped("layer", lambda: jnp.sin(x))())
+
+    def fun(x):
+        return layer(scoped("first", lambda: x + 1)())
+
+    logs = spooled(lox.watch(fun, at="**", what=lambda _, values: {"v": layer(values[0])}), jnp.float32(1))[1]
+    assert set(logs) == {"first/v", "<lambda>/v", "<lambda>/layer/v"}
+
+
+def test_what_of_an_inner_watch_is_no_result_of_a_scope_around():
+    inner = lox.watch(scoped("inner", jnp.sin), at="inner", what=lambda _, values: {"v": 100 * values[0]})
+    logs = spooled(lox.watch(scoped("outer", inner), at="outer", what=values_of), jnp.float32(1))[1]
+    assert logs["outer/0"][0] == jnp.sin(1.0) and logs["outer/inner/v" if "outer/inner/v" in logs else "inner/v"].shape
+
+
+def test_a_function_that_is_compiled_apart_cannot_be_watched():
+    def fun(x):
+        compiled = jax.jit(scoped("apart", jnp.sin)).lower(x).compile()
+        return scoped("here", lambda: x + 1)() + compiled(x)
+
+    x = jnp.float32(1)
+    (apart, here) = lox.points(fun)(x)
+    assert apart.name == "apart" and "lower" in apart.obstacle and not here.obstacle
+    assert set(spooled(lox.watch(fun, at="here", what=values_of), x)[1]) == {"here/0"}
+    with pytest.raises(lox.UnsupportedPrimitiveError, match="apart"):
+        spooled(lox.watch(fun, at="**"), x)
+
+
+def test_scopes_that_decorate_functions_are_points_wherever_jax_calls_these():
+    double = scoped("scope", lambda x: 2 * x)
+    for transform in (jax.jit, jax.vmap, jax.checkpoint, lambda f: jax.jit(jax.named_call(f, name="outer"))):
+        assert "scope" in [point.name for point in lox.points(transform(double))(X)]
+
+
+def test_points_of_a_function_that_logs():
+    logging = scoped("scope", lambda x: lox.log({"x": x})["x"] + 1)
+    assert [point.path for point in lox.points(logging)(jnp.float32(1))] == ["scope"]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "int4", "bool", "bfloat16", "float8_e4m3fn", "complex64"])
+def test_statistics_of_every_type_under_strict_promotion(dtype):
+    fun = scoped("scope", lambda x: jnp.flip(x))
+    _, logs = spooled(lox.watch(fun, at="scope"), jnp.array([0, 1, 1, 0]).astype(dtype))
+    assert [float(logs[f"scope/{name}"][0]) for name in ("mean", "std", "min", "max")] == [0.5, 0.5, 0, 1]
+
+
+def test_shards_log_as_if_the_calls_were_written_in_their_function():
+    mesh = jax.sharding.Mesh(jax.devices()[:2], "i")
+    spec = jax.sharding.PartitionSpec("i")
+
+    def shards(fun):
+        return jax.shard_map(fun, mesh=mesh, in_specs=spec, out_specs=spec)
+
+    def with_logs(x):
+        lox.log({"scope/0": jnp.sin(x)})
+        return x
+
+    fun, x = scoped("scope", jnp.sin), jnp.arange(4.0)
+    for transform in (shards, lambda f: jax.jit(shards(f)), lambda f: jax.pmap(f, devices=jax.devices()[:2])):
+        y = x if transform is shards else x.reshape(2, 2) if "pmap" in transform.__code__.co_names else x
+        (found,) = spooled(lox.watch(transform(fun), at="**/scope", what=values_of), y)[1].values()
+        (expected,) = spooled(transform(with_logs), y)[1].values()
+        assert np.array_equal(found, expected) and found.size == 4
+
+
+def test_a_scope_that_is_never_left_gives_its_results_to_the_one_around():
+    def steps(x):
+        with jax.named_scope("inner"):
+            yield x + 1
+            yield x + 2
+
+    def fun(x):
+        with jax.named_scope("outer"):
+            unfinished = steps(x)
+            x = 2 * next(unfinished)
+        return x
+
+    out, logs = spooled(lox.watch(fun, at="**", what=values_of), jnp.float32(1))
+    assert list(logs) == ["outer/0"] and logs["outer/0"][0] == out == 4
+
+
+@pytest.mark.parametrize("jitted", ["", "inside", "outside"])
+def test_contexts_add_to_points_as_to_log_calls(jitted):
+    def program(step):
+        def fun(x):
+            def body(c, i):
+                with lox.context(step=i, prefix="in/", tags="mine"):
+                    return step(c), None
+
+            return jax.lax.scan(body, x, jnp.arange(3))[0]
+
+        return fun
+
+    def with_log(x):
+        return lox.log({"scan/scope/0": jnp.sin(x)})["scan/scope/0"]
+
+    def run(fun):
+        fun = jax.jit(lox.spool(fun, tags="mine")) if jitted == "outside" else lox.spool(fun, tags="mine")
+        return lox.context(episode=7, prefix="out/")(fun)(jnp.float32(1))
+
+    step = scoped("scope", jnp.sin)
+    watched = lox.watch(program(jax.jit(step) if jitted == "inside" else step), at="**/scope", what=values_of)
+    (out, logs), (expected, by_hand) = run(watched), run(program(with_log))
+    assert same(out, expected) and logs == by_hand and logs.steps["episode"]["out/in/scan/scope/0"].tolist() == [7] * 3
+
+
+def test_a_pullback_that_is_called_when_the_watch_is_over_logs_nothing():
+    (out, pull_back), logs = spooled(
+        lox.watch(lambda x: jax.vjp(sine, x), at=lambda point: point.name == "bwd"), jnp.float32(1)
+    )
+    assert not logs and pull_back(out) == jax.jit(pull_back)(out) == (jnp.cos(1.0) * out,)

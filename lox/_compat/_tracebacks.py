@@ -6,6 +6,7 @@ Their names are private, and a check that no longer finds one says nothing rathe
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import sys
@@ -92,11 +93,16 @@ def library_of(frame: FrameType) -> str:
     return root if root != "lox" or frame.f_code.co_filename.startswith(_LOX) else ""
 
 
+_DECORATED = contextlib.ContextDecorator()(lambda: None).__code__  # type: ignore[attr-defined]
+
+
 def opens_own_scope() -> bool:
     """Tell whether JAX opens the name scope that is entered, for itself: `lox.watch`."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         by_user = frame.f_code.co_name == "named_scope"
+        if frame.f_code is _DECORATED:  # Whoever calls the function, the scope is of who has decorated it.
+            return str(getattr(frame.f_locals.get("func"), "__module__", "")).startswith("jax._src")
         if not by_user and library_of(frame) not in ("lox", "contextlib", "functools"):
             file = frame.f_code.co_filename
             return file.startswith(_JAX) and PurePath(file).name != "source_info_util.py"

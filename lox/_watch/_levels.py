@@ -11,6 +11,7 @@ from typing import Any
 
 from lox import _compat
 from lox._compat import _tracebacks
+from lox._effect import watching
 from lox._handler import DropAll
 from lox._trace import HandlerTrace
 from lox._watch._marks import Inside, Place
@@ -116,6 +117,17 @@ state = _State()
 
 
 @contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """The context in which nothing that is bound is of the program."""
+    before, state.scopes = state.scopes, []
+    try:
+        with watching(None):
+            yield
+    finally:
+        state.scopes = before
+
+
+@contextlib.contextmanager
 def levels_begun(inside: Inside) -> Iterator[list[Level]]:
     """The context that gives the levels which begin in it under a handler."""
     found = state.begun[id(inside)] = []
@@ -131,7 +143,7 @@ def level_of(trace: Any) -> Level | None:
         if isinstance(trace, HandlerTrace):
             if isinstance(trace.handler, DropAll):
                 return None
-            if isinstance(trace.handler, Inside | Resolve):
+            if isinstance(trace.handler, Resolve) or (isinstance(trace.handler, Inside) and trace.handler.moves):
                 break
         trace = getattr(trace, "parent_trace", None)
         if trace is None:

@@ -13,8 +13,9 @@ import jax.extend.source_info_util as source_info
 import numpy as np
 
 from lox import _compat
+from lox._ambient import ambient, in_context
 from lox._compat import _tracebacks
-from lox._effect import TapEffect, as_array, emit, log_p, received
+from lox._effect import TapEffect, as_array, emit, log_p, received, watching
 from lox._events import Event, Logs, Site, events, map_events
 from lox._handler import Filter, State
 from lox._logs_in import jaxprs_in, logs_of
@@ -30,6 +31,15 @@ class ToWatcher:
     first: ClassVar[tuple[Any, ...]] = ()
     channel: ClassVar[Any] = None
 
+    def leaves_out(self, logs: Logs) -> bool:
+        """Tell the watcher around, of marks that JAX compiles, that it does not get them; False if there is none."""
+        if watching.value is None:
+            return False
+        for event in events(logs):
+            if isinstance(event.site, Place) and event.values:
+                cannot_watch(event.site, "jax.jit(f).lower() compiles it apart; watch the function that is lowered")
+        return True
+
 
 TO_WATCHER: Any = ToWatcher()
 
@@ -42,11 +52,13 @@ class Place(Site):
         parts: Its path, from the function or loop on in which it was traced.
         kind: The kind of the point.
         obstacle: What keeps the point from being watched; "" where nothing does.
+        prefix: What the contexts around put before keys.
     """
 
     parts: tuple[Part, ...] = ()
     kind: Kind = "scope"
     obstacle: str = ""
+    prefix: str = ""
 
 
 _LIBRARIES = frozenset({"flax", "equinox", "haiku"})
@@ -79,7 +91,11 @@ def mark(place: Place, values: Sequence[Any]) -> None:
     """Emit the values at a point of the program. Those that are no arrays are left out."""
     found = {str(number): as_array(value) for number, value in enumerate(values) if _is_array(value)}
     if found:
-        emit((Event(found, {}, None, (), place),), TO_WATCHER)
+        if ambient.value is not None:
+            place = dataclasses.replace(place, prefix=ambient.value.prefix)
+        event = in_context(Event(found, {}, None, (), place))
+        event = dataclasses.replace(event, values=found)  # Their keys get the prefix with the path.
+        emit((event,), TO_WATCHER)
 
 
 def cannot_watch(at: Place, obstacle: str) -> None:
@@ -139,6 +155,15 @@ class Inside(Filter):
 
     def rewrite(self, state: State, logs: Logs) -> Logs:
         return map_events(lambda event, _: self._moved(event), logs)
+
+    def detached(self, state: State, sites: frozenset[Site]) -> tuple[Filter, State]:
+        del sites
+        return Inside(()), state  # A backward pass has a path of its own.
+
+    @property
+    def moves(self) -> bool:
+        """Whether it changes paths."""
+        return self != Inside(())
 
     def _moved(self, event: Event) -> Event:
         place = event.site

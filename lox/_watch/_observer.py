@@ -15,12 +15,12 @@ from lox import _compat
 from lox._compat import _tracebacks
 from lox._effect import recording, watching
 from lox._handler import rules
-from lox._logs_in import rules_in
+from lox._logs_in import has_rule, rules_in
 from lox._rules._call import discharge
 from lox._rules._scan import operands
 from lox._trace import under
 from lox._watch import _backward
-from lox._watch._levels import Level, Parent, first_parts, level_of, levels_begun, state
+from lox._watch._levels import Level, Parent, first_parts, level_of, levels_begun, silent, state
 from lox._watch._marks import Inside, Place, cannot_watch, mark, place, places_in, without_marks
 from lox._watch._points import Kind, Operations, Part
 from lox._watch._scopes import note
@@ -68,7 +68,7 @@ class _Operation:
         run = _runs.get(self._primitive)
         if run is not None:
             return run(self, args, params)
-        if "subfuns" in params or places_in(params):
+        if self._may_mark(params):
             return self._transparent(args, params)
         outs = self._bind(*args, **params)
         if self._operations.has(self._primitive.name):
@@ -127,7 +127,7 @@ class _Operation:
 
     def _transparent(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         """Bind an operation that is no part of paths: what it encloses belongs to its parent."""
-        if not _may_mark(params):
+        if not self._may_mark(params):
             return self._bind(*args, **params)
         places = places_in(params)
         if self._primitive not in rules:
@@ -137,7 +137,7 @@ class _Operation:
         return beside(self._parent, [each.parts for each in places], run, of_rules="subfuns" in params)
 
     def _inside(self, part: Part, args: Sequence[Any], params: dict[str, Any]) -> Any:
-        if not _may_mark(params):
+        if not self._may_mark(params):
             return self._bind(*args, **params)
         return self._under(Inside((*self._parent.parts, part)), args, params)
 
@@ -152,10 +152,17 @@ class _Operation:
             return self._unwatched(inside.parts, reason, args, params)
         if "subfuns" in params:
             params = params | {"subfuns": tuple(_of_program(fun, self._operations) for fun in params["subfuns"])}
+        if self._primitive is _compat.custom_vmap_p:
+            params = params | {"rule": _of_program(params["rule"], self._operations)}
         return under(inside, lambda *args: self._bind(*args, **params))(None, *args)[0]
 
+    def _may_mark(self, params: dict[str, Any]) -> bool:
+        """Tell whether what the operation encloses may emit marks, now or later."""
+        return "subfuns" in params or has_rule(self._primitive, params) or bool(places_in(params)) or rules_in(params)
+
     def _mark(self, part: Part, kind: Kind, outs: Any) -> None:
-        mark(self._place((part,), kind), outs if self._primitive.multiple_results else [outs])
+        with silent():
+            mark(self._place((part,), kind), outs if self._primitive.multiple_results else [outs])
 
     def _place(self, parts: tuple[Part, ...], kind: Kind) -> Place:
         return place((*self._parent.parts, *parts) if parts else (), kind)
@@ -229,10 +236,6 @@ def _with_operands_of_all(
     return aligned, values
 
 
-def _may_mark(params: dict[str, Any]) -> bool:
-    return "subfuns" in params or bool(places_in(params)) or rules_in(params)
-
-
 @_compat.weakref_lru_cache
 def _with_mark(jaxpr: Any, at: Place, count: int | None) -> tuple[Any, Sequence[Any]]:
     """The body of a loop, with a mark of its first outputs, or of all, at the end of each iteration."""
@@ -247,11 +250,13 @@ def _with_mark(jaxpr: Any, at: Place, count: int | None) -> tuple[Any, Sequence[
 
 
 def _of_program(fun: Any, operations: Operations) -> Any:
-    """A function of the program that JAX runs once an operation is bound, now or in a derivative."""
-    run = _compat.renewed(fun) if hasattr(fun, "call_wrapped") else fun
+    """A function of the program that JAX runs where it is bound, or later for a derivative or a batch."""
+    is_flat = hasattr(fun, "call_wrapped")
+    run = _compat.renewed(fun) if is_flat else fun
 
     def call(*args: Any) -> Any:
-        with watching(operations):
+        is_over = level_of(_compat.current_trace()) is None  # A pullback may run when the watched call is over.
+        with watching(None if is_over else operations):
             return run(*args)
 
-    return wrap_init(call, debug_info=fun.debug_info) if run is not fun else call
+    return wrap_init(call, debug_info=fun.debug_info) if is_flat else functools.wraps(fun)(call)

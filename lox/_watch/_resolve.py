@@ -83,13 +83,14 @@ class Resolve(Filter):
                 f"lox.watch cannot watch {point.path!r} at {point.file}:{point.line}: {point.obstacle}, or leave it "
                 "out of at=."
             )
-        values = self._values(point, event, depth)
+        values = self._values(point, event, depth, place.prefix + self.watcher.prefix)
         if not values:
             return None
-        site = Site(place.file, place.line, place.function, self.watcher.tags)
+        tags = tuple(dict.fromkeys(place.tags + self.watcher.tags))
+        site = Site(place.file, place.line, place.function, tags, from_context=place.from_context)
         return dataclasses.replace(event, values=values, site=site, optional=Watched())
 
-    def _values(self, point: Point, event: Event, depth: int) -> dict[str, Any]:
+    def _values(self, point: Point, event: Event, depth: int, prefix: str) -> dict[str, Any]:
         """What is logged of one event of a point, for each iteration and batch element that the values have."""
 
         def of_one(*values: Any) -> dict[str, Any]:
@@ -98,7 +99,7 @@ class Resolve(Filter):
                 return {}
             if not isinstance(found, Mapping):
                 raise LogDataError(f"what= of lox.watch must return a mapping or None, got {found!r} for {point.path}.")
-            logged = read_event("lox.watch", found, (), f"{self.watcher.prefix}{point.path}/", None, {}).values
+            logged = read_event("lox.watch", found, (), f"{prefix}{point.path}/", None, {}).values
             return {key: jnp.asarray(value) for key, value in logged.items()}
 
         for _ in range(depth + event.batch_ndim):

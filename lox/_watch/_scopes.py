@@ -13,7 +13,7 @@ from lox import _compat
 from lox._compat import _tracebacks
 from lox._effect import recording, watching
 from lox._watch._backward import parent_of, remember
-from lox._watch._levels import Scope, level_of, state
+from lox._watch._levels import Scope, level_of, silent, state
 from lox._watch._marks import mark, place
 
 
@@ -39,13 +39,18 @@ def leaves(owner: Any, normally: bool) -> None:
         return
     scope = _pop()
     while scope.owner is not owner:  # It was never left, as in a generator that is not run to its end.
+        _give_results(scope)
         scope = _pop()
     if not normally or scope.results is None or watching.value is None:
         return
-    with watching(None):
+    with silent():
         mark(scope.place, scope.results)
+    _give_results(scope)
+
+
+def _give_results(scope: Scope) -> None:
     around = scope.level.parent
-    if isinstance(around, Scope) and around.trace is scope.trace:
+    if isinstance(around, Scope) and around.trace is scope.trace and scope.results is not None:
         around.results = scope.results
 
 

@@ -33,7 +33,7 @@ def _of(value: Any) -> Any:
         return None
     if jnp.issubdtype(value.dtype, jnp.complexfloating):
         value = jnp.abs(value)
-    precise = value.astype(jnp.promote_types(value.dtype, jnp.float32))
+    precise = value if value.dtype == jnp.float64 else value.astype(jnp.float32)
     found = {"mean": precise.mean(), "std": precise.std(), "min": value.min(), "max": value.max()}
     if jnp.issubdtype(value.dtype, jnp.inexact):
         found["nonfinite"] = (~jnp.isfinite(value)).sum(dtype=jnp.int32)

@@ -15,6 +15,7 @@ from lox._ambient import begin_handler
 from lox._arguments import describe, names
 from lox._effect import recording, watching
 from lox._exceptions import LogDataError
+from lox._handler import DropAll
 from lox._misspelt import says_what_was_meant
 from lox._trace import under
 from lox._unmatched import calling_site, warn_unmatched
@@ -180,7 +181,7 @@ def points(fun: Function) -> Callable[..., Points]:
     def found(*args: Any, **kwargs: Any) -> Points:
         watcher = Watcher(Selector(), statistics, (), "")
         with recording(True):
-            _run(fun, watcher, args, kwargs)
+            under(DropAll(), lambda: _run(fun, watcher, args, kwargs))(None)
         return Points(watcher.seen.values())
 
     return _transform.decorate(fun, lambda _: found)
