@@ -17,6 +17,7 @@ from jax.extend.linear_util import wrap_init
 
 from lox import _compat
 from lox._ambient import ReadsContext, Search, ambient, resolving
+from lox._compat import _tracebacks
 from lox._eager import CHUNK, check_alive, copied, may_delete, reporting_deleted, stacked
 from lox._effect import Listener, emit, heard, in_place, log_p, received, recording, watching
 from lox._events import Destination, Log, Logs, with_values
@@ -25,6 +26,9 @@ from lox._handler import Filter, Handler, State, rules
 from lox._late import is_late
 from lox._logged_names import meeting, user_rules_in
 from lox._logs_in import counters_in, handlers_in, has_rule, logs_in, refuse_late, rules_in, unsupported
+
+_RULES = ("jvp", "fwd", "bwd")
+"""The parameters with the rules of a function, in the order in which JAX gets them."""
 
 _compiled = {jex.core.primitives.scan_p, jex.core.primitives.while_p, jex.core.primitives.cond_p}
 """The primitives that JAX compiles where they are bound eagerly, once for the same jaxpr."""
@@ -123,6 +127,11 @@ class HandlerTrace(Listener):
             return fun.call_wrapped(*args)
 
     def call(self, primitive: Any, fun: Any, args: Any, params: dict[str, Any]) -> Any:
+        if _tracebacks.runs_no_other(fun):
+            others = {name: value for name, value in params.items() if name not in _RULES}
+            functions = (fun, *(params[name] for name in _RULES if name in params))
+            with jex.core.set_current_trace(self.parent_trace):
+                return primitive.bind(*args, subfuns=functions, **others)
         if _compat.is_eager(self.parent_trace):  # Nothing can differentiate this call: its rules will not be asked for.
             with jex.core.set_current_trace(self):
                 return fun.call_wrapped(*args)
@@ -139,7 +148,7 @@ class HandlerTrace(Listener):
             ReadsContext: A handler runs in the function, whose logs get counters.
         """
         called = False
-        rules = [name for name in ("jvp", "fwd", "bwd") if name in params]
+        rules = [name for name in _RULES if name in params]
         functions = [without_values(self.handler, each, lambda: called) for each in (fun, *map(params.get, rules))]
         others = {name: value for name, value in params.items() if name not in rules}
         with jex.core.set_current_trace(self.parent_trace):

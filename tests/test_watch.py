@@ -208,12 +208,13 @@ def test_a_backward_pass_has_the_paths_of_the_forward_one(name, loops):
         with jax.named_scope("outer"):
             return jax.grad(loss)(weights, x)
 
-    inside = f"net/{'scan/' * loops}{ {'scan': 'scan/', 'cond': 'cond/'}.get(name, '') }"
+    around = {"scan": "scan/", "cond": "cond/", "jit": "<lambda>/"}.get(name, "")
+    inside = f"net/{'scan/' * loops}{around}"
     for fun in (step, jax.jit(step)):
         points = lox.points(fun)(jnp.stack(PARAMS), X)
         paths = {point.path.removeprefix("step/"): point.backward for point in points}
         assert len(paths) == len(points)
-        assert not paths[f"outer/{inside}{'<lambda>/' if name == 'jit' else ''}dense"]
+        assert not paths[f"outer/{inside}dense"]
         if fun is not step or loops or name != "as it is":  # Else JAX transposes operation by operation.
             assert paths.pop(f"outer/backward/{inside}dense")
         for path in [path for path in paths if paths[path]]:

@@ -25,6 +25,7 @@ from lox._compat._jaxprs import int32_scalar as int32_scalar
 from lox._compat._jaxprs import is_jaxpr as is_jaxpr
 from lox._compat._jaxprs import is_ref as is_ref
 from lox._compat._jaxprs import map_jaxprs as map_jaxprs
+from lox._compat._jaxprs import named_as as named_as
 from lox._compat._jaxprs import open_jaxpr as open_jaxpr
 from lox._compat._jaxprs import out_avals as out_avals
 from lox._compat._jaxprs import prune as prune

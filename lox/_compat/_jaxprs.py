@@ -63,6 +63,14 @@ def _with_inputs(jaxpr: Any) -> Any:
     return jaxpr.replace(constvars=(), invars=[*jaxpr.constvars, *jaxpr.invars], debug_info=debug)
 
 
+def named_as(jaxpr: Any, original: Any) -> Any:
+    """A closed jaxpr that says that it is of the function that another is of."""
+    given = open_jaxpr(jaxpr)
+    debug = given.debug_info._replace(func_src_info=open_jaxpr(original).debug_info.func_src_info)
+    named = given.replace(debug_info=debug)
+    return named if given is jaxpr else jex.core.ClosedJaxpr(named, jaxpr.consts)
+
+
 def is_ref(aval: Any) -> bool:
     """Tell whether a value of this type is memory that is written to."""
     return hasattr(aval, "inner_aval")
@@ -127,7 +135,7 @@ def map_jaxprs(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def filter_equations(
-    jaxpr: Any, keeps: Callable[[Any], bool], params: Callable[[Any], dict[str, Any]], drops: type
+    jaxpr: Any, keeps: Callable[[Any], bool], params: Callable[[Any], dict[str, Any]], drops: type | tuple[()]
 ) -> Any:
     """A jaxpr with some of its equations, which have other parameters. Those that are left out have no outputs.
 

@@ -132,6 +132,18 @@ def is_internal(jaxpr: Any) -> bool:
     return _JAX in source or _LOX in source
 
 
+_CLOSED = tuple(
+    f"{_JAX}_src{os.sep}{part}"
+    for part in (f"nn{os.sep}", f"numpy{os.sep}", f"scipy{os.sep}special", f"lax{os.sep}lax.py", "random.py")
+)
+
+
+def runs_no_other(fun: Any) -> bool:
+    """Tell whether a function, or a jaxpr, with rules is one of JAX's that runs none of others, as `jax.nn.relu`."""
+    source = str(getattr(getattr(fun, "debug_info", None), "func_src_info", None))
+    return _JAX in source and any(part in source for part in _CLOSED)
+
+
 def code_of(fun: Any) -> CodeType:
     """The code of a function of JAX, as it is in tracebacks."""
     return inspect.unwrap(fun).__code__

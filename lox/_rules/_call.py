@@ -50,7 +50,7 @@ def _discharge(jaxpr: Any, handler: Handler, structure: Any, avals: tuple[Any, .
         return [*outs, *leaves]
 
     discharged, consts = _compat.trace(with_results, [*avals, *_compat.in_avals(jaxpr)], "lox")
-    return discharged, consts, results
+    return _compat.named_as(discharged, jaxpr), consts, results
 
 
 _DEEP = 16

@@ -83,12 +83,14 @@ class Level(Parent):
         backward: What encloses points of the backward passes in it, by path.
         transposed: Whether it is one that JAX makes of another, to transpose it.
         in_rules: Whether it is a function with rules of its own, or such a rule.
+        resolve: The watcher whose function it is; None for another function.
     """
 
-    def __init__(self, transposed: bool, in_rules: bool) -> None:
+    def __init__(self, transposed: bool, handler: Any) -> None:
         super().__init__()
         self.transposed = transposed
-        self.in_rules = in_rules
+        self.in_rules = isinstance(handler, Inside) and handler.of_rules
+        self.resolve = handler if isinstance(handler, Resolve) else None
         self.scopes: list[Scope] = []
         self.backward: dict[tuple[Part, ...], Parent] = {}
 
@@ -150,9 +152,9 @@ def level_of(trace: Any) -> Level | None:
             return None
     level = state.levels.get(trace)
     if level is None:
-        in_rules = isinstance(trace, HandlerTrace) and getattr(trace.handler, "of_rules", False)
-        level = state.levels[trace] = Level(_compat.is_staging(trace) and _tracebacks.transposes(), in_rules)
-        if isinstance(trace, HandlerTrace) and (begun := state.begun.get(id(trace.handler))) is not None:
+        handler = trace.handler if isinstance(trace, HandlerTrace) else None
+        level = state.levels[trace] = Level(handler is None and _tracebacks.transposes(), handler)
+        if (begun := state.begun.get(id(handler))) is not None:
             begun.append(level)
     return level
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -15,10 +15,10 @@ import numpy as np
 from lox import _compat
 from lox._ambient import ambient, in_context
 from lox._compat import _tracebacks
-from lox._effect import TapEffect, as_array, emit, log_p, received, watching
+from lox._effect import Layout, TapEffect, as_array, emit, log_p, received, watching
 from lox._events import Event, Logs, Site, events, map_events
 from lox._handler import Filter, State
-from lox._logs_in import jaxprs_in, logs_of
+from lox._logs_in import WITH_RULES, jaxprs_in, logs_of
 from lox._watch._points import WHOLE, Kind, Part, relative
 
 
@@ -108,9 +108,9 @@ def _is_array(value: Any) -> bool:
     return isinstance(aval, jax.core.ShapedArray) and not _compat.is_ref(aval) and aval.dtype != jax.dtypes.float0
 
 
-def places_in(params: dict[str, Any]) -> set[Place]:
-    """The places of the marks in the jaxprs among the parameters of a primitive."""
-    return {each for jaxpr in jaxprs_in(params) for each in _places(jaxpr)}
+def places_in(params: dict[str, Any]) -> tuple[Place, ...]:
+    """The places of the marks in the jaxprs among the parameters of a primitive, each once, in their order."""
+    return tuple(dict.fromkeys(each for jaxpr in jaxprs_in(params) for each in _places(jaxpr)))
 
 
 def without_marks(params: dict[str, Any]) -> dict[str, Any]:
@@ -125,16 +125,71 @@ def _without_marks(jaxpr: Any) -> Any:
     return _compat.filter_equations(jaxpr, keeps, lambda eqn: without_marks(eqn.params), TapEffect)
 
 
+def kept(params: dict[str, Any], keeps: Callable[[Place], bool]) -> dict[str, Any]:
+    """The parameters of a primitive with some of the marks in the jaxprs among them."""
+
+    def of_jaxpr(jaxpr: Any) -> Any:
+        if all(map(keeps, _places(jaxpr))):
+            return jaxpr
+        kept_eqn = lambda eqn: not _is_mark(eqn) or any(map(keeps, _places_of(eqn)))  # noqa: E731
+        drops = () if any(map(keeps, _places(jaxpr))) else TapEffect
+        return _compat.filter_equations(jaxpr, kept_eqn, lambda eqn: kept(eqn.params, keeps), drops)
+
+    return {name: _compat.map_jaxprs(of_jaxpr, value) for name, value in params.items()}
+
+
+def moved(params: dict[str, Any], inside: Inside) -> dict[str, Any] | None:
+    """The parameters of a primitive with the paths of marks inside of something; None where rules may emit more."""
+    if any(_has_rules(jaxpr) for jaxpr in jaxprs_in(params)):
+        return None
+    return {name: _compat.map_jaxprs(lambda jaxpr: _moved(jaxpr, inside), value) for name, value in params.items()}
+
+
+@_compat.weakref_lru_cache
+def _moved(jaxpr: Any, inside: Inside) -> Any:
+    if not _places(jaxpr):
+        return jaxpr
+
+    def params(eqn: Any) -> dict[str, Any]:
+        if not _is_mark(eqn):
+            return {
+                name: _compat.map_jaxprs(lambda inner: _moved(inner, inside), each) for name, each in eqn.params.items()
+            }
+        logs, to = received([var.aval for var in eqn.invars], eqn.params)
+        logs = inside.rewrite(None, logs)
+        return eqn.params | {"layout": Layout(jax.tree.structure((logs, to)), logs, to)}
+
+    return _compat.filter_equations(jaxpr, lambda eqn: True, params, ())
+
+
+@_compat.weakref_lru_cache
+def _has_rules(jaxpr: Any) -> bool:
+    """Tell whether a jaxpr calls a function with rules which may emit marks later."""
+    return any(
+        (eqn.primitive in WITH_RULES and not _runs_no_other(eqn)) or any(map(_has_rules, jaxprs_in(eqn.params)))
+        for eqn in _compat.open_jaxpr(jaxpr).eqns
+    )
+
+
+def _runs_no_other(eqn: Any) -> bool:
+    called = eqn.params.get("call_jaxpr")
+    return called is not None and _tracebacks.runs_no_other(_compat.open_jaxpr(called))
+
+
 def _is_mark(eqn: Any) -> bool:
     return eqn.primitive is log_p and received([var.aval for var in eqn.invars], eqn.params)[1] == TO_WATCHER
 
 
+def _places_of(eqn: Any) -> Iterator[Place]:
+    for event in events(received([var.aval for var in eqn.invars], eqn.params)[0]):
+        if isinstance(event.site, Place):
+            yield event.site
+
+
 @_compat.weakref_lru_cache
-def _places(jaxpr: Any) -> frozenset[Place]:
-    found = (logs for logs, to in logs_of(jaxpr) if to == TO_WATCHER)
-    return frozenset(
-        each.site for logs in found for each in events(logs) if each.values and isinstance(each.site, Place)
-    )
+def _places(jaxpr: Any) -> tuple[Place, ...]:
+    found = (event for logs, to in logs_of(jaxpr) if to == TO_WATCHER for event in events(logs))
+    return tuple(dict.fromkeys(each.site for each in found if each.values and isinstance(each.site, Place)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,13 +15,13 @@ from lox import _compat
 from lox._compat import _tracebacks
 from lox._effect import recording, watching
 from lox._handler import rules
-from lox._logs_in import has_rule, rules_in
+from lox._logs_in import WITH_RULES, has_rule, rules_in
 from lox._rules._call import discharge
 from lox._rules._scan import operands
 from lox._trace import under
 from lox._watch import _backward
 from lox._watch._levels import Level, Parent, first_parts, level_of, levels_begun, silent, state
-from lox._watch._marks import Inside, Place, cannot_watch, mark, place, places_in, without_marks
+from lox._watch._marks import Inside, Place, cannot_watch, kept, mark, moved, place, places_in, without_marks
 from lox._watch._points import Kind, Operations, Part
 from lox._watch._scopes import note
 
@@ -62,6 +62,7 @@ class _Operation:
         self._parent = _backward.parent_of(level)
         self._operations = operations
         self._transposed = _backward.is_transposed(level)
+        self._resolve = level.resolve
 
     def run(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         """Bind it, and emit the marks that belong to it."""
@@ -150,15 +151,25 @@ class _Operation:
         if _compat.is_folded(args):
             reason = "it runs while JAX traces the program, in jax.ensure_compile_time_eval"
             return self._unwatched(inside.parts, reason, args, params)
+        if "subfuns" not in params and self._primitive not in WITH_RULES:
+            changed = moved(params, inside)
+            if changed is not None:
+                return self._bind(*args, **self._selected(changed))
         if "subfuns" in params:
             params = params | {"subfuns": tuple(_of_program(fun, self._operations) for fun in params["subfuns"])}
         if self._primitive is _compat.custom_vmap_p:
             params = params | {"rule": _of_program(params["rule"], self._operations)}
         return under(inside, lambda *args: self._bind(*args, **params))(None, *args)[0]
 
+    def _selected(self, params: dict[str, Any]) -> dict[str, Any]:
+        """The parameters with the marks that the watcher around selects: their paths are whole here."""
+        return params if self._resolve is None else kept(params, self._resolve.selects)
+
     def _may_mark(self, params: dict[str, Any]) -> bool:
         """Tell whether what the operation encloses may emit marks, now or later."""
-        return "subfuns" in params or has_rule(self._primitive, params) or bool(places_in(params)) or rules_in(params)
+        if "subfuns" in params:
+            return not _tracebacks.runs_no_other(params["subfuns"][0])
+        return has_rule(self._primitive, params) or bool(places_in(params)) or rules_in(params)
 
     def _mark(self, part: Part, kind: Kind, outs: Any) -> None:
         with silent():

@@ -65,6 +65,12 @@ class Resolve(Filter):
     watcher: Watcher
     forwards: bool
 
+    def selects(self, place: Place) -> bool:
+        """Tell whether a point is logged, or has to be forwarded; a point that cannot be watched raises later."""
+        point = point_of(place)
+        self.watcher.seen.setdefault(point.path, point)
+        return self.forwards or point in self.watcher.selector
+
     def rewrite(self, state: State, logs: Logs) -> Logs:
         return map_events(self._logged, logs)
 
