@@ -395,6 +395,18 @@ def test_rules_are_compared_with_their_functions_where_one_asks_for_it():
     assert found(lambda x: jnp.sin(x), doubled, 20_000) == found(endless, doubled) == ["info"]
 
 
+def test_a_rule_of_integers_is_not_compared():
+    @jax.custom_jvp
+    def double(n):
+        return 2 * n
+
+    double.defjvp(lambda primals, tangents: (double(*primals), tangents[0]))
+    report = lox.audit(double, check_rules=True)(jnp.arange(3))
+    (finding,) = [each for each in report.at_least("info") if each.code == "LOX615"]
+    assert finding.severity == "info" and "it takes no real numbers" in finding.message
+    assert "LOX615" not in {each.code for each in report.verified}
+
+
 def test_rules_with_side_effects_are_not_compared():
     ran = []
 
