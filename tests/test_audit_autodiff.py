@@ -231,8 +231,10 @@ def test_arguments_beside_are_not_looked_at():
         lambda x: jnp.log(jnp.sum(jnp.exp(x - x.max()))),
         lambda x: (jnp.maximum(x, 0) ** 1.5).sum(),
         lambda x: jnp.arcsin(x).sum() + jnp.sqrt(1 - x**2).sum(),
+        lambda x: jnp.sqrt(1 + (jnp.sin(x) * jnp.cos(x)) ** 3).sum(),
+        lambda x: jnp.sqrt(jnp.abs(x) ** -2).sum(),
     ],
-    ids=range(11),
+    ids=range(13),
 )
 def test_of_values_that_may_not_get_where_a_derivative_is_infinite_nothing_is_said(fun):
     assert not codes(fun, X) & {"LOX606", "LOX607"}

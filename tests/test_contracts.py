@@ -89,6 +89,18 @@ def test_jax_refuses_effects_that_are_not_in_its_sets(function):
     )
 
 
+def test_an_effect_that_jax_refuses_is_an_error_of_lox_only_where_a_set_of_effects_is_missing(monkeypatch):
+    loop = lox.spool(lambda x: jax.lax.scan(lambda c, _: (strange(lox.log({"c": c})["c"]), None), x, length=2)[0])
+    with pytest.raises(NotImplementedError, match="ffects") as caught:
+        loop(1.0)
+    assert not isinstance(caught.value, lox.UnsupportedJaxError)
+    sets = _patches._control_flow
+    monkeypatch.delitem(vars(sets), "value", raising=False)
+    monkeypatch.setattr(sets, "places", ("jax._src.nowhere:control_flow_allowed_effects",))
+    with pytest.raises(lox.UnsupportedJaxError, match="no jax._src.nowhere.control_flow_allowed_effects"):
+        loop(1.0)
+
+
 def test_jax_drops_effects_silently_that_partial_evaluation_is_not_told_to_keep(monkeypatch):
     kept = _patches._kept.value
 
