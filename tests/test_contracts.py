@@ -3,6 +3,7 @@
 The message of each says what to look at in lox.
 """
 
+import functools
 import gc
 import inspect
 import weakref
@@ -247,6 +248,11 @@ def test_gradients_call_the_vjp_that_is_wrapped_with_a_function_of_what_they_dif
     assert derivative is jax.jacrev or _compat.function_of_arguments(of_some) == (fun, (2, 0)), (
         "JAX makes functions of some arguments otherwise: see lox._compat._functions.function_of_arguments"
     )
+
+
+def test_a_callable_that_is_no_function_of_jax_is_differentiated_by_all_of_its_arguments():
+    fun = functools.partial(lambda f, x: f * x, 2.0)
+    assert _compat.function_of_arguments(fun) == (fun, ())
 
 
 @contract("let_pmap_run")
