@@ -243,12 +243,11 @@ class _Together:
         return len(self.parts) < self.branches or len(lengths) > 1
 
     def dropped(self, own: Columns | None) -> Any:
-        """The count of those beyond a bound, if there is one, of the shape that all branches can have."""
-        shapes = [part.dropped.shape for part in self.parts if part.dropped is not None]
-        if not shapes:
-            return None
-        beyond = jnp.int32(0) if own is None or own.dropped is None else own.dropped
-        return jax.lax.broadcast_in_dim(beyond, max(shapes, key=len), range(jnp.ndim(beyond)))
+        """The count of those beyond a bound, if a branch has one."""
+        if own is not None and own.dropped is not None:
+            return own.dropped
+        shape = next((part.dropped.shape for part in self.parts if part.dropped is not None), None)
+        return None if shape is None else jnp.zeros(shape, jnp.int32)
 
     def filled(self, own: Columns | None) -> StackedEvents:
         """The events of one branch, if it has some, and those that only others have, which did not happen."""

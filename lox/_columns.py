@@ -48,7 +48,7 @@ class Columns(Timeline):
     def batch(self, depth: int) -> tuple[int, ...]:
         """The sizes of the batch axes, under `depth` loops."""
         first = depth + (not self.single)
-        return tuple(self.any_value().shape[first : first + self.batch_ndim]) if self.batch_ndim else ()
+        return tuple(self.any_value().shape[first : first + self.batch_ndim])
 
     def happened(self, depth: int = 0) -> Any:
         """The mask, which is all true where there is none."""

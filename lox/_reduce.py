@@ -258,9 +258,7 @@ def empty_in_branch(like: Accumulator) -> Accumulator:
     return dataclasses.replace(empty_in_loop(like), state=like.reduction.none_in_branch(like.state))
 
 
-def in_equal_batches(
-    first: Accumulator, second: Accumulator, of_any_call: bool = False
-) -> tuple[Accumulator, Accumulator]:
+def in_equal_batches(first: Accumulator, second: Accumulator, of_any_call: bool) -> tuple[Accumulator, Accumulator]:
     """Accumulators of one log call in equal batches: the smaller one gets the elements that it lacks, without events.
 
     So it is in `lax.map` with a `batch_size` that does not divide the length. Others stay as they are.

@@ -231,8 +231,10 @@ def test_arguments_beside_are_not_looked_at():
         lambda x: jnp.log(jnp.sum(jnp.exp(x - x.max()))),
         lambda x: (jnp.maximum(x, 0) ** 1.5).sum(),
         lambda x: jnp.arcsin(x).sum() + jnp.sqrt(1 - x**2).sum(),
+        lambda x: jnp.sqrt(1 + (jnp.sin(x) * jnp.cos(x)) ** 3).sum(),
+        lambda x: jnp.sqrt(jnp.abs(x) ** -2).sum(),
     ],
-    ids=range(11),
+    ids=range(13),
 )
 def test_of_values_that_may_not_get_where_a_derivative_is_infinite_nothing_is_said(fun):
     assert not codes(fun, X) & {"LOX606", "LOX607"}
@@ -393,6 +395,18 @@ def test_rules_are_compared_with_their_functions_where_one_asks_for_it():
     assert found(lambda x: jnp.sin(x), doubled, 5000) == found(loops, doubled) == ["error"]
     assert found(lambda x: x, lambda kept, bar: (-bar,)) == found(lambda x: jnp.round(x), doubled) == ["warning"]
     assert found(lambda x: jnp.sin(x), doubled, 20_000) == found(endless, doubled) == ["info"]
+
+
+def test_a_rule_of_integers_is_not_compared():
+    @jax.custom_jvp
+    def double(n):
+        return 2 * n
+
+    double.defjvp(lambda primals, tangents: (double(*primals), tangents[0]))
+    report = lox.audit(double, check_rules=True)(jnp.arange(3))
+    (finding,) = [each for each in report.at_least("info") if each.code == "LOX615"]
+    assert finding.severity == "info" and "it takes no real numbers" in finding.message
+    assert "LOX615" not in {each.code for each in report.verified}
 
 
 def test_rules_with_side_effects_are_not_compared():

@@ -143,6 +143,26 @@ def test_what_is_not_reset_in_a_rollout_is_named(resets, words):
     assert len(messages) == len(words) and all(word in message for word, message in zip(words, messages, strict=True))
 
 
+@pytest.mark.parametrize(("sees", "count"), [("reward", 0), ("done", 0), ("nothing", 1)])
+def test_a_recurrent_state_that_sees_rewards_or_ends_may_go_on_into_the_next_episode(sees, count):
+    def adapt(key, weights):
+        def step(carry, key):
+            place, hidden, reward, done = carry
+            seen = {"reward": reward, "done": done.astype(float), "nothing": jnp.zeros(8)}[sees]
+            hidden = jnp.tanh(place[:, None] + seen[:, None] + hidden @ weights)
+            place = place + hidden.mean(axis=-1)
+            done = jnp.abs(place) > 2
+            reward = -(place**2)
+            place = jnp.where(done, jax.random.normal(key, place.shape), place)
+            return (place, hidden, reward, done), reward
+
+        start = jnp.zeros(8), jnp.zeros((8, 3)), jnp.zeros(8), jnp.zeros(8, bool)
+        return jax.lax.scan(step, start, jax.random.split(key, 50))
+
+    findings = found(adapt, jax.random.key(0), jnp.eye(3))
+    assert [each.code for each in findings] == ["LOX221"] * count
+
+
 def test_a_search_that_ends_once_is_left_alone():
     def sample(key):
         def draw(carry):

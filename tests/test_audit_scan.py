@@ -200,6 +200,19 @@ def test_a_loop_of_python_is_found_at_its_first_line_and_once():
     assert [each.line for each in found(jax.grad(jax.jit(simulate)), 1.0, 1.0)] == [finding.line]
 
 
+@pytest.mark.parametrize(("results", "count"), [(14, 1), (15, 0)])
+def test_a_loop_of_python_that_returns_what_half_of_its_iterations_make_is_left_alone(results, count):
+    def simulate(x, v):
+        kept = []
+        for _ in range(30):
+            x = x + 0.1 * v
+            v = v - 0.1 * jnp.sin(x)
+            kept.append(x)
+        return kept[-results:]
+
+    assert len(found(simulate, 1.0, 1.0)) == count
+
+
 def test_a_comprehension_over_parts_of_an_array_is_found():
     def outputs(x):
         return jnp.stack([jnp.sin(x[t]) + x[t] ** 2 for t in range(20)])

@@ -11,7 +11,7 @@ import pytest
 
 import lox
 from lox.__main__ import _parser, main
-from lox.demo import training
+from lox.demo import report, training
 
 
 def run_expecting_exit(capsys, *argv):
@@ -29,6 +29,19 @@ def test_demo_shows_sites_logs_and_reductions_and_writes_a_plot(capsys, monkeypa
     assert "2 networks, 20 steps" in printed
     assert 'reduce="mean"' in printed and 'reduce="last"' in printed
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_table_of_the_demo_goes_from_the_first_step_to_the_last():
+    zeros = np.zeros((20, 2))
+    steps = {key: np.arange(20)[:, None] + np.zeros((1, 2), int) for key in report.SCALARS}
+    table = report.over_time(lox.logdict(dict.fromkeys(report.SCALARS, zeros), {"step": steps}), rows=3)
+    assert [*table.columns[0].cells] == ["0", "9", "19"]
+
+
+def test_the_digits_of_the_demo_are_images_from_zero_to_one():
+    for digits in training.load():
+        assert digits.images.dtype == np.float32 and digits.images.shape[1:] == (training.PIXELS,)
+        assert (digits.images.min(), digits.images.max()) == (0, 1)
 
 
 @pytest.mark.integration

@@ -441,7 +441,6 @@ def test_export_writes_through_links_and_into_pipes(lox_main, runs, tmp_path):
     assert from_pipe == target.read_text() and from_pipe.startswith("run,key,event,step,value")
 
 
-@pytest.mark.integration
 def test_export_to_tensorboard_is_what_its_reader_reads(lox_main, runs, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

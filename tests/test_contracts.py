@@ -3,6 +3,7 @@
 The message of each says what to look at in lox.
 """
 
+import functools
 import gc
 import inspect
 import weakref
@@ -87,6 +88,18 @@ def test_jax_refuses_effects_that_are_not_in_its_sets(function):
     assert "ffects" in str(caught.value), (
         "JAX refuses effects in other words: lox._compat._patches.refusal recognizes its error by them"
     )
+
+
+def test_an_effect_that_jax_refuses_is_an_error_of_lox_only_where_a_set_of_effects_is_missing(monkeypatch):
+    loop = lox.spool(lambda x: jax.lax.scan(lambda c, _: (strange(lox.log({"c": c})["c"]), None), x, length=2)[0])
+    with pytest.raises(NotImplementedError, match="ffects") as caught:
+        loop(1.0)
+    assert not isinstance(caught.value, lox.UnsupportedJaxError)
+    sets = _patches._control_flow
+    monkeypatch.delitem(vars(sets), "value", raising=False)
+    monkeypatch.setattr(sets, "places", ("jax._src.nowhere:control_flow_allowed_effects",))
+    with pytest.raises(lox.UnsupportedJaxError, match="no jax._src.nowhere.control_flow_allowed_effects"):
+        loop(1.0)
 
 
 def test_jax_drops_effects_silently_that_partial_evaluation_is_not_told_to_keep(monkeypatch):
@@ -235,6 +248,11 @@ def test_gradients_call_the_vjp_that_is_wrapped_with_a_function_of_what_they_dif
     assert derivative is jax.jacrev or _compat.function_of_arguments(of_some) == (fun, (2, 0)), (
         "JAX makes functions of some arguments otherwise: see lox._compat._functions.function_of_arguments"
     )
+
+
+def test_a_callable_that_is_no_function_of_jax_is_differentiated_by_all_of_its_arguments():
+    fun = functools.partial(lambda f, x: f * x, 2.0)
+    assert _compat.function_of_arguments(fun) == (fun, ())
 
 
 @contract("let_pmap_run")

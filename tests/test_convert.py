@@ -184,6 +184,11 @@ def test_odd_values_are_converted(name, to, tmp_path):
     assert_array_equal(np.asarray(found, float).reshape(-1), expected.reshape(-1))
 
 
+def test_odd_values_are_of_dtypes_of_numpy_itself():
+    found = {name: lox.logdict({name: value}).to_xarray()[name].dtype for name, value in ODD.items()}
+    assert [name for name, dtype in found.items() if dtype.isbuiltin != 1] == []
+
+
 @pytest.mark.integration
 def test_complex_numbers_are_in_tables_but_not_in_files(tmp_path):
     logs = lox.logdict({"z": jnp.array([1j, 2])})

@@ -234,6 +234,7 @@ def test_edges_that_are_integers_are_exact():
         assert reduced(over_scan, histogram(edges), xs).tolist() == [0, 1, 1, 1, 1, 1, 1]
         assert reduced(over_scan, histogram(edges), xs.astype(jnp.float64)).tolist() == [0, 1, 1, 2, 0, 1, 1]
     assert reduced(over_scan, histogram([-8, 0, 7]), jnp.array([1, 2, -3, 7], "int4")).tolist() == [0, 1, 2, 1]
+    assert reduced(over_scan, histogram([0, 255]), jnp.array([0, 254, 255], "uint8")).tolist() == [0, 2, 1]
 
 
 def test_nan_is_in_no_bin():

@@ -287,6 +287,17 @@ def test_what_all_lanes_share_is_an_event_of_each_where_they_have_other_counters
     assert_array(logs.steps["step"]["grad/w"], np.arange(3, dtype=np.int32)[None])
 
 
+def test_a_value_whose_cotangent_a_rule_leaves_out_logs_nothing_and_gets_no_cotangent():
+    @jax.custom_vjp
+    def blocked(x):
+        return 2 * x
+
+    blocked.defvjp(lambda x: (2 * x, None), lambda kept, bar: (None,))
+    found, logs = lox.spool(jax.grad(lambda w: blocked(watch("w", 3 * w)) + 3 * w))(2.0)
+    assert_array(found, np.float32(3))
+    assert not logs
+
+
 def test_cotangents_of_complex_values_are_logged():
     def f(z):
         return jnp.real(watch("z", z) ** 2)

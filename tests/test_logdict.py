@@ -64,6 +64,12 @@ def test_it_is_a_pytree(logs):
     assert carried["y"].tolist() == [[1, 2], [3, 4]]
 
 
+def test_the_data_of_logs_of_the_same_keys_has_one_structure_in_whatever_order_they_were_logged():
+    first, second = lox.logdict({"x": np.ones(2), "y": np.zeros(2)}), lox.logdict({"y": np.ones(2), "x": np.ones(2)})
+    sums = jax.tree.map(lambda a, b: (a + b).tolist(), first.data, second.data)
+    assert sums == {"x": [2, 2], "y": [1, 1]}
+
+
 def test_two_are_equal_when_keys_shapes_dtypes_values_masks_and_steps_are():
     def make(x=(1.0, 2.0), key="x", steps=(0, 1), mask=None, dtype=jnp.float32):
         return lox.logdict(

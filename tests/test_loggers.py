@@ -618,6 +618,26 @@ def test_the_name_of_a_state_is_that_of_its_run():
             call()
 
 
+def test_a_run_may_be_described_by_typed_keys():
+    logger = MemoryLogger()
+    logger.log(logger.init(7, noise=jax.random.key(3)), {"x": 1.0})
+    logger.flush()
+    (run,) = logger.runs.values()
+    assert_array(np.asarray(run.config["noise"]), np.uint32([0, 3]))
+
+
+def test_a_large_array_that_several_devices_have_can_be_donated_when_it_was_logged():
+    mesh = Mesh(np.array(jax.devices()), "d")
+    weights = jax.device_put(jnp.arange(8000.0), jax.NamedSharding(mesh, PartitionSpec())).block_until_ready()
+    logger = MemoryLogger()
+    run = logger.init(7)
+    logger.log(run, {"weights": weights})
+    jax.jit(lambda x: -x, donate_argnums=0)(weights).block_until_ready()
+    assert weights.is_deleted()
+    logger.flush()
+    assert_array(logger[run]["weights"], np.arange(8000, dtype=np.float32)[None])
+
+
 def test_nothing_is_synced_after_it_was_finished():
     calls = []
 

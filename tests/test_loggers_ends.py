@@ -144,7 +144,11 @@ class Slow(Printer):
 logger, other = Slow(), Slow()
 run = logger.init(7)
 logger.log(run, {"x": 1})
+def fail(logs):
+    raise OSError("disk full")
+lox.tap(lambda x: lox.log({"x": x}), fail)(1.0)
 def child():
+    lox.flush()  # The error is that of the parent.
     logger.log(logger.init(8), {"x": 2})
     own = Slow()
     own.log(own.init(9), {"x": 3})
@@ -154,6 +158,10 @@ def child():
         say(error)
 fork(child)
 logger.log(run, {"x": 5})
+try:
+    lox.flush()
+except OSError as error:
+    say(error)
 """
 
 
@@ -169,6 +177,7 @@ def test_a_forked_process_writes_runs_of_its_own_and_none_of_its_parent(fork):
     parents = [f"start {seven}", f"write {seven} 1", f"write {seven} 5", f"finish {seven}"]
     assert [line for line in found if seven in line and line != refused] == parents
     assert found.count(refused) == 1 and "Error" not in errors
+    assert found.count("disk full") == 1
     for run, x in ((eight, 2), (nine, 3)):
         assert [line for line in found if run in line] == [f"start {run}", f"write {run} {x}", f"finish {run}"]
 

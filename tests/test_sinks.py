@@ -638,7 +638,6 @@ def test_trackio_needs_a_directory_that_stays_where_it_is(tmp_path):
     assert "LogValueError: TRACKIO_DIR is 'runs', and" in done.stderr
 
 
-@pytest.mark.integration
 def test_tensorboard_has_the_config_as_hyperparameters(tensorboard):
     with tensorboard.logger() as logger:
         logger.log(logger.init(7, rate=0.5, model="small"), {"x": 1.0})

@@ -749,6 +749,17 @@ def test_an_error_of_a_callback_ends_nothing_and_is_raised_by_flush():
     lox.flush()
 
 
+def test_an_error_of_a_callback_of_the_program_itself_is_that_of_jax():
+    def fail(x):
+        raise OSError("disk full")
+
+    def f(x):
+        return lox.log({"x": jax.pure_callback(fail, jax.typeof(x), x)})["x"]
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match="disk full"):
+        jax.block_until_ready(lox.tap(jax.jit(f), lambda logs: None)(jnp.float32(1)))
+
+
 def test_flush_counts_the_errors_since_the_flush_before():
     for first, *others in ((0.0, 1.0, 3.0), (2.0,), (1.0, 4.0)):
         lox.tap(scan_of, raiser({first, *others}))(jnp.arange(5.0))

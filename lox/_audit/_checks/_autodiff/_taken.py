@@ -143,10 +143,8 @@ class Taken:
         return place in self._forward or place in self._anew
 
     def _source(self, node: Node) -> Node:
-        """A value before changes of its shape and type, also where a loop or a branch gives it on."""
+        """A value before changes of its shape and type, and before a `jax.checkpoint` computed it anew."""
         node = plain(node)
-        while node.place is not None and node.place.step.blocks and len(node.sources) == 1:
-            node = plain(node.sources[0][0])
         return self._first.get(node, node)
 
     def _is_chosen(self, node: Node) -> bool:
