@@ -10,6 +10,7 @@ import jax.extend as jex
 
 from lox import _compat
 from lox._ambient import counter_p, handled_p
+from lox._compat import _tracebacks
 from lox._effect import LogEffect, TapEffect, log_p, received
 from lox._events import Destination, Event, Logs, events
 from lox._exceptions import UnsupportedPrimitiveError
@@ -102,6 +103,8 @@ def events_in(jaxpr: Any) -> Iterator[Event]:
 
 def has_rule(primitive: Any, params: dict[str, Any]) -> bool:
     """Say whether a primitive calls a function with a rule of its own, which may log though the function does not."""
+    if primitive in WITH_RULES and "call_jaxpr" in params:
+        return not _tracebacks.runs_no_other(_compat.open_jaxpr(params["call_jaxpr"]))
     return primitive in WITH_RULES or _compat.high_may_log(params)
 
 

@@ -776,3 +776,17 @@ def test_a_pullback_that_is_called_when_the_watch_is_over_logs_nothing():
         lox.watch(lambda x: jax.vjp(sine, x), at=lambda point: point.name == "bwd"), jnp.float32(1)
     )
     assert not logs and pull_back(out) == jax.jit(pull_back)(out) == (jnp.cos(1.0) * out,)
+
+
+def test_a_function_is_compiled_once_however_often_it_is_watched(caplog):
+    """In each call of a loop in Python that watches the function anew, with its backward pass, too."""
+    step = jax.jit(jax.value_and_grad(net))
+
+    def run():
+        return spooled(lox.watch(step, at=["**/dense", "**/net"]), PARAMS, X)[1]
+
+    assert len(run()) > 20
+    with jax.log_compiles():
+        run()
+        run()
+    assert "Compiling" not in caplog.text

@@ -95,6 +95,7 @@ def is_transposed(level: Level) -> bool:
     return (level.transposed or is_backward(source_info.current_name_stack())) and _tracebacks.transposes()
 
 
+@_compat.weakref_lru_cache
 def with_marks(jaxpr: Any, whole: bool) -> tuple[Any, Sequence[Any]]:
     """A jaxpr with marks of what leaves each scope in a backward pass, and the values to pass for new leading inputs.
 

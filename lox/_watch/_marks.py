@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.extend.source_info_util as source_info
@@ -18,7 +18,7 @@ from lox._compat import _tracebacks
 from lox._effect import Layout, TapEffect, as_array, emit, log_p, received, watching
 from lox._events import Event, Logs, Site, events, map_events
 from lox._handler import Filter, State
-from lox._logs_in import WITH_RULES, jaxprs_in, logs_of
+from lox._logs_in import jaxprs_in, logs_of, rules_in
 from lox._watch._points import WHOLE, Kind, Part, relative
 
 
@@ -125,22 +125,32 @@ def _without_marks(jaxpr: Any) -> Any:
     return _compat.filter_equations(jaxpr, keeps, lambda eqn: without_marks(eqn.params), TapEffect)
 
 
-def kept(params: dict[str, Any], keeps: Callable[[Place], bool]) -> dict[str, Any]:
+class Selection(Protocol):
+    """Tells which marks are kept. It is hashable: what becomes of a jaxpr is remembered."""
+
+    def selects(self, place: Place) -> bool:
+        """Tell whether the marks of a place are kept."""
+
+
+def kept(params: dict[str, Any], selection: Selection) -> dict[str, Any]:
     """The parameters of a primitive with some of the marks in the jaxprs among them."""
+    return {name: _compat.map_jaxprs(lambda jaxpr: _kept(jaxpr, selection), each) for name, each in params.items()}
 
-    def of_jaxpr(jaxpr: Any) -> Any:
-        if all(map(keeps, _places(jaxpr))):
-            return jaxpr
-        kept_eqn = lambda eqn: not _is_mark(eqn) or any(map(keeps, _places_of(eqn)))  # noqa: E731
-        drops = () if any(map(keeps, _places(jaxpr))) else TapEffect
-        return _compat.filter_equations(jaxpr, kept_eqn, lambda eqn: kept(eqn.params, keeps), drops)
 
-    return {name: _compat.map_jaxprs(of_jaxpr, value) for name, value in params.items()}
+@_compat.weakref_lru_cache
+def _kept(jaxpr: Any, selection: Selection) -> Any:
+    selected = [selection.selects(place) for place in _places(jaxpr)]
+    if all(selected):
+        return jaxpr
+    keeps = lambda eqn: not _is_mark(eqn) or any(map(selection.selects, _places_of(eqn)))  # noqa: E731
+    return _compat.filter_equations(
+        jaxpr, keeps, lambda eqn: kept(eqn.params, selection), () if any(selected) else TapEffect
+    )
 
 
 def moved(params: dict[str, Any], inside: Inside) -> dict[str, Any] | None:
     """The parameters of a primitive with the paths of marks inside of something; None where rules may emit more."""
-    if any(_has_rules(jaxpr) for jaxpr in jaxprs_in(params)):
+    if rules_in(params):
         return None
     return {name: _compat.map_jaxprs(lambda jaxpr: _moved(jaxpr, inside), value) for name, value in params.items()}
 
@@ -160,20 +170,6 @@ def _moved(jaxpr: Any, inside: Inside) -> Any:
         return eqn.params | {"layout": Layout(jax.tree.structure((logs, to)), logs, to)}
 
     return _compat.filter_equations(jaxpr, lambda eqn: True, params, ())
-
-
-@_compat.weakref_lru_cache
-def _has_rules(jaxpr: Any) -> bool:
-    """Tell whether a jaxpr calls a function with rules which may emit marks later."""
-    return any(
-        (eqn.primitive in WITH_RULES and not _runs_no_other(eqn)) or any(map(_has_rules, jaxprs_in(eqn.params)))
-        for eqn in _compat.open_jaxpr(jaxpr).eqns
-    )
-
-
-def _runs_no_other(eqn: Any) -> bool:
-    called = eqn.params.get("call_jaxpr")
-    return called is not None and _tracebacks.runs_no_other(_compat.open_jaxpr(called))
 
 
 def _is_mark(eqn: Any) -> bool:
@@ -221,11 +217,14 @@ class Inside(Filter):
         return self != Inside(())
 
     def _moved(self, event: Event) -> Event:
-        place = event.site
-        if not isinstance(place, Place) or (self.of_rules and place.parts[:1] == (WHOLE,)):
-            return event
+        return dataclasses.replace(event, site=self.place(event.site)) if isinstance(event.site, Place) else event
+
+    def place(self, place: Place) -> Place:
+        """The place of a mark inside, with the path of what encloses it."""
+        if self.of_rules and place.parts[:1] == (WHOLE,):
+            return place
         inside = relative(place.parts)
         if inside:
             (name, number), *rest = inside
             inside = ((name, number + dict(self.numbers).get(name, 0)), *rest)
-        return dataclasses.replace(event, site=dataclasses.replace(place, parts=(*self.parts, *inside)))
+        return dataclasses.replace(place, parts=(*self.parts, *inside))

@@ -23,6 +23,7 @@ from lox._watch import _backward
 from lox._watch._levels import Level, Parent, first_parts, level_of, levels_begun, silent, state
 from lox._watch._marks import Inside, Place, cannot_watch, kept, mark, moved, place, places_in, without_marks
 from lox._watch._points import Kind, Operations, Part
+from lox._watch._resolve import see
 from lox._watch._scopes import note
 
 primitives = jex.core.primitives
@@ -151,6 +152,9 @@ class _Operation:
         if _compat.is_folded(args):
             reason = "it runs while JAX traces the program, in jax.ensure_compile_time_eval"
             return self._unwatched(inside.parts, reason, args, params)
+        if self._resolve is not None:  # Their paths are whole.
+            for each in places_in(params):
+                see(inside.place(each))
         if "subfuns" not in params and self._primitive not in WITH_RULES:
             changed = moved(params, inside)
             if changed is not None:
@@ -163,7 +167,7 @@ class _Operation:
 
     def _selected(self, params: dict[str, Any]) -> dict[str, Any]:
         """The parameters with the marks that the watcher around selects: their paths are whole here."""
-        return params if self._resolve is None else kept(params, self._resolve.selects)
+        return params if self._resolve is None else kept(params, self._resolve)
 
     def _may_mark(self, params: dict[str, Any]) -> bool:
         """Tell whether what the operation encloses may emit marks, now or later."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,34 +23,43 @@ from lox._watch._points import Point, Selector, path_of, relative
 What = Callable[[Point, Sequence[Any]], Mapping[str, Any] | None]
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(frozen=True)
 class Watcher:
-    """What is watched of a function, and what was seen of it.
+    """What is watched of a function.
 
     Attributes:
         selector: The points that are selected.
         what: Makes a mapping, which is logged, of a point and its values.
         tags: The tags of the logs.
         prefix: Put before every key.
-        seen: The points that were seen, by path.
-        is_over: Whether the search for patterns that match nothing is over.
     """
 
     selector: Selector
     what: What
     tags: tuple[str, ...]
     prefix: str
-    seen: dict[str, Point] = dataclasses.field(default_factory=dict)
 
-    is_over: bool = False
 
-    def unmatched(self) -> list[str]:
-        """The patterns that match none of the points that were seen, after the first call; none after the others."""
-        if self.is_over:
-            return []
-        self.is_over = True
-        matched = set[str]().union(*(self.selector.matched(point) for point in self.seen.values()))
-        return [pattern for pattern in self.selector.patterns if pattern not in matched]
+_seen: contextvars.ContextVar[dict[str, Point] | None] = contextvars.ContextVar("seen", default=None)
+
+
+@contextlib.contextmanager
+def seeing() -> Iterator[dict[str, Point]]:
+    """The context that gives the points, by path, which the watched function in it comes to."""
+    found: dict[str, Point] = {}
+    token = _seen.set(found)
+    try:
+        yield found
+    finally:
+        _seen.reset(token)
+
+
+def see(place: Place) -> None:
+    """Remember a point, whose path is whole, where somebody asks."""
+    seen = _seen.get()
+    if seen is not None:
+        point = point_of(place)
+        seen.setdefault(point.path, point)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +78,7 @@ class Resolve(Filter):
 
     def selects(self, place: Place) -> bool:
         """Tell whether a point is logged, or has to be forwarded; a point that cannot be watched raises later."""
-        point = point_of(place)
-        self.watcher.seen.setdefault(point.path, point)
-        return self.forwards or point in self.watcher.selector
+        return self.forwards or point_of(place) in self.watcher.selector
 
     def rewrite(self, state: State, logs: Logs) -> Logs:
         return map_events(self._logged, logs)
@@ -80,8 +89,8 @@ class Resolve(Filter):
             return event
         if self.forwards:
             emit((event,), TO_WATCHER)
+        see(place)
         point = point_of(place)
-        self.watcher.seen.setdefault(point.path, point)
         if point not in self.watcher.selector:
             return None
         if point.obstacle:

@@ -22,7 +22,7 @@ from lox._unmatched import calling_site, warn_unmatched
 from lox._watch._levels import level_of
 from lox._watch._observer import beside, observed
 from lox._watch._points import Operations, Point, Points, Selector
-from lox._watch._resolve import Resolve, Watcher, What
+from lox._watch._resolve import Resolve, Watcher, What, seeing
 from lox._watch._scopes import enters, leaves, of_modules
 from lox._watch._statistics import statistics
 
@@ -125,14 +125,23 @@ def watch(
 
 
 def _watched(fun: Function, watcher: Watcher, site: Any) -> Function:
+    is_checked = not watcher.selector.patterns
+
     @functools.wraps(fun, updated=())
     def watched(*args: Any, **kwargs: Any) -> Any:
+        nonlocal is_checked
         if not recording.value:
             return fun(*args, **kwargs)
         begin_handler()
-        outs = _run(fun, watcher, args, kwargs)
-        for pattern in watcher.unmatched():
-            warn_unmatched("lox.watch", "at", pattern, watcher.seen, site)
+        if is_checked:
+            return _run(fun, watcher, args, kwargs)
+        with seeing() as points:
+            outs = _run(fun, watcher, args, kwargs)
+        is_checked = True
+        matched = set[str]().union(*map(watcher.selector.matched, points.values()))
+        for pattern in watcher.selector.patterns:
+            if pattern not in matched:
+                warn_unmatched("lox.watch", "at", pattern, points, site)
         return outs
 
     return watched
@@ -179,9 +188,8 @@ def points(fun: Function) -> Callable[..., Points]:
 
     @functools.wraps(fun, updated=())
     def found(*args: Any, **kwargs: Any) -> Points:
-        watcher = Watcher(Selector(), statistics, (), "")
-        with recording(True):
-            under(DropAll(), lambda: _run(fun, watcher, args, kwargs))(None)
-        return Points(watcher.seen.values())
+        with recording(True), seeing() as seen:
+            under(DropAll(), lambda: _run(fun, Watcher(Selector(), statistics, (), ""), args, kwargs))(None)
+        return Points(seen.values())
 
     return _transform.decorate(fun, lambda _: found)
