@@ -1,5 +1,8 @@
 """`lox.watch` on programs of other people, which do not log."""
 
+import blackjax
+import equinox as eqx
+import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -190,7 +193,6 @@ def test_training_with_optax_is_watched_for_each_seed():
 
 
 def test_layers_of_equinox_log_what_they_return():
-    eqx = pytest.importorskip("equinox")
     mlp = eqx.nn.MLP(3, 2, 4, 2, key=KEY)
     xs = jax.random.normal(KEY, (5, 3))
     run = eqx.filter_jit(lambda mlp, xs: jax.vmap(mlp)(xs))
@@ -206,7 +208,6 @@ def test_layers_of_equinox_log_what_they_return():
 @pytest.mark.parametrize("kind", ["lax", "bounded", "checkpointed"])
 @pytest.mark.parametrize("tapped", [False, True], ids=["spool", "tap"])
 def test_loops_of_equinox_log_the_iterations_that_happen(kind, tapped):
-    eqxi = pytest.importorskip("equinox.internal")
 
     def run(x):
         def step(carry):
@@ -239,7 +240,6 @@ def test_loops_of_equinox_log_the_iterations_that_happen(kind, tapped):
 
 
 def test_a_chain_of_blackjax_logs_its_positions():
-    blackjax = pytest.importorskip("blackjax")
     sampler = blackjax.nuts(lambda x: -0.5 * jnp.sum(x**2), 0.5, jnp.ones(2))
     keys, start = jax.random.split(KEY, 4), sampler.init(jnp.array([1.0, -1.0]))
 
@@ -253,7 +253,6 @@ def test_a_chain_of_blackjax_logs_its_positions():
 
 
 def test_a_python_loop_of_steps_of_blackjax_logs_each():
-    blackjax = pytest.importorskip("blackjax")
     sampler = blackjax.hmc(lambda x: -0.5 * jnp.sum(x**2), 0.5, jnp.ones(2), 3)
     step = jax.jit(sampler.step)
 
@@ -269,40 +268,3 @@ def test_a_python_loop_of_steps_of_blackjax_logs_each():
     assert_same(out, run(start))
     (name,) = {key.rpartition("/")[0] for key in logs}
     assert_same(logs[f"{name}/0"], out)
-
-
-def test_a_solver_of_diffrax_logs_each_evaluation():
-    diffrax = pytest.importorskip("diffrax")
-
-    def field(t, y, args):
-        with jax.named_scope("field"):
-            return -y
-
-    def solve(y):
-        terms, adjoint = diffrax.ODETerm(field), diffrax.DirectAdjoint()
-        return diffrax.diffeqsolve(
-            terms, diffrax.Euler(), 0.0, 1.0, 0.25, y, adjoint=adjoint, max_steps=4, throw=False
-        ).ys
-
-    out, logs = watched(solve, "**/field")(1.0)
-    assert_close(out, solve(1.0))
-    (key,) = logs
-    assert_close(logs.valid(key), -(0.75 ** jnp.arange(4)))
-
-
-def test_a_model_of_numpyro_logs_its_loops():
-    numpyro = pytest.importorskip("numpyro")
-
-    def model(y):
-        numpyro.sample(
-            "y", numpyro.distributions.Normal(numpyro.sample("mu", numpyro.distributions.Normal(0, 5))), obs=y
-        )
-
-    def run(key):
-        guide = numpyro.infer.autoguide.AutoNormal(model)
-        svi = numpyro.infer.SVI(model, guide, numpyro.optim.Adam(0.1), numpyro.infer.Trace_ELBO())
-        return svi.run(key, 4, jnp.ones(3), progress_bar=False).losses
-
-    out, logs = watched(run)(jax.random.PRNGKey(0))
-    assert_close(out, run(jax.random.PRNGKey(0)))
-    assert logs and all(len(values) for values in logs.values())

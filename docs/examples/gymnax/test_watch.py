@@ -1,0 +1,94 @@
+"""`lox.watch` on programs of libraries that want an older JAX than the newest: diffrax and numpyro."""
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+
+import lox
+
+
+@pytest.fixture(autouse=True)
+def promotes():
+    with jax.numpy_dtype_promotion("standard"):  # As these libraries need.
+        yield
+
+
+def values_of(point, values):
+    return {str(number): value for number, value in enumerate(values)}
+
+
+def watched(fun, at="**", **options):
+    """What a function returns, and the logs of its points, as a function of the arguments of it."""
+    return lox.spool(lox.watch(fun, at=at, what=values_of), **options)
+
+
+def assert_close(found, expected):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-6), found, expected)
+
+
+@pytest.mark.parametrize(
+    "adjoint", [diffrax.DirectAdjoint(), diffrax.RecursiveCheckpointAdjoint()], ids=["direct", "recursive"]
+)
+def test_the_derivative_of_a_solver_of_diffrax_is_that_without_a_watcher(adjoint):
+    def solve(y):
+        terms = diffrax.ODETerm(lambda t, y, args: -(y**2))
+        return diffrax.diffeqsolve(terms, diffrax.Euler(), 0.0, 1.0, 0.25, y, adjoint=adjoint, max_steps=8).ys[0]
+
+    out, logs = watched(jax.value_and_grad(solve), lambda point: point.kind in ("scan", "while"), max_iters=16)(1.0)
+    assert_close(out, jax.value_and_grad(solve)(1.0))
+    assert logs
+
+
+def test_a_solver_of_diffrax_logs_each_evaluation():
+    def field(t, y, args):
+        with jax.named_scope("field"):
+            return -y
+
+    def solve(y):
+        terms, adjoint = diffrax.ODETerm(field), diffrax.DirectAdjoint()
+        return diffrax.diffeqsolve(
+            terms, diffrax.Euler(), 0.0, 1.0, 0.25, y, adjoint=adjoint, max_steps=4, throw=False
+        ).ys
+
+    out, logs = watched(solve, "**/field")(1.0)
+    assert_close(out, solve(1.0))
+    (key,) = logs
+    assert_close(logs.valid(key), -(0.75 ** jnp.arange(4)))
+
+
+def test_chains_of_numpyro_log_their_loops_and_stay_what_they_are():
+    def model(y):
+        mean = numpyro.sample("mean", numpyro.distributions.Normal(0, 5))
+        numpyro.sample("y", numpyro.distributions.Normal(mean, 1), obs=y)
+
+    def run(key, method):
+        kernel = numpyro.infer.NUTS(model)
+        mcmc = numpyro.infer.MCMC(
+            kernel, num_warmup=4, num_samples=4, num_chains=2, chain_method=method, progress_bar=False
+        )
+        mcmc.run(key, jnp.ones(3))
+        return mcmc.get_samples()["mean"]
+
+    for method in ("sequential", "vectorized"):
+        out, logs = watched(run, "**/scan", max_iters=1024)(jax.random.PRNGKey(0), method)
+        assert_close(out, run(jax.random.PRNGKey(0), method))
+        assert logs
+
+
+def test_a_model_of_numpyro_logs_its_loops():
+    def model(y):
+        numpyro.sample(
+            "y", numpyro.distributions.Normal(numpyro.sample("mu", numpyro.distributions.Normal(0, 5))), obs=y
+        )
+
+    def run(key):
+        guide = numpyro.infer.autoguide.AutoNormal(model)
+        svi = numpyro.infer.SVI(model, guide, numpyro.optim.Adam(0.1), numpyro.infer.Trace_ELBO())
+        return svi.run(key, 4, jnp.ones(3), progress_bar=False).losses
+
+    out, logs = watched(run)(jax.random.PRNGKey(0))
+    assert_close(out, run(jax.random.PRNGKey(0)))
+    assert logs and all(len(values) for values in logs.values())
