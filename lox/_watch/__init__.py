@@ -1,11 +1,11 @@
 """Events of programs that do not log: `lox.watch` and `lox.points`.
 
-While a function is watched, each operation that it binds is seen where the program binds it, before JAX differentiates,
-batches or stages it (`_observer.py`), and so is the end of each name scope (`_scopes.py`). There a *mark* is emitted:
-a log of the values themselves, on its way to the watcher (`_marks.py`). A mark is what a log call written at that place
-would be, so that all that lox does for logs holds for it. What encloses the place is not known yet, since JAX traces
-the body of a loop before it binds the loop; each enclosing operation puts its own part before the paths of the marks
-inside. At the outside, `Resolve` has whole paths, and replaces the marks that are selected with logs (`_resolve.py`).
+While a function is watched, each operation is seen where the program binds it, before JAX differentiates, batches or
+stages it (`_observer.py`), and so is the end of each name scope (`_scopes.py`). There a *mark* is emitted: a log of the
+values themselves, on its way to the watcher (`_marks.py`). What encloses the place is not known yet, since JAX traces
+the body of a loop before it binds the loop: each enclosing operation puts its own part before the paths of the marks
+inside. At the outside paths are whole, and `Resolve` replaces the marks that are selected with logs (`_resolve.py`).
+Backward passes, which no line of the program binds, are found by the scopes of their equations (`_backward.py`).
 """
 
 from lox._watch._points import Point as Point
