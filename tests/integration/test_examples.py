@@ -53,7 +53,7 @@ def test_layers_of_a_model_without_log_calls_are_watched():
     wide, narrow, root = run("layers.py").splitlines()
     stds = [[float(each) for each in line.rpartition("step ")[2].split()] for line in (wide, narrow)]
     assert len(stds[0]) == len(stds[1]) == 6 and min(stds[0]) > 5 * stds[1][-2]
-    assert root.startswith("slope 0.1667, guesses 5.0 3.4") and root.endswith("3.0")
+    assert root.startswith("slope 0.1667, guesses 5.0 3.4") and float(root.split()[-1]) < 3.001
 
 
 def test_the_solver_logs_the_same_steps_in_each_way():

@@ -51,7 +51,7 @@ def test_readme_tour_prints_what_it_says(tmp_path, monkeypatch):
             exec(compile(block, README, "exec"), names)
         said = re.findall(r"^print.*  # ([^:\n]+)", block, re.MULTILINE)
         assert [line for line in printed.getvalue().splitlines() if line in said] == said
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     assert (names["logs"]["loss"] < 1).all()
 
 
