@@ -790,3 +790,19 @@ def test_a_function_is_compiled_once_however_often_it_is_watched(caplog):
         run()
         run()
     assert "Compiling" not in caplog.text
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.grad], ids=["as it is", "grad"])
+def test_a_tap_in_a_function_whose_points_are_not_selected_gets_its_events(transform):
+    seen = []
+
+    @jax.jit
+    def fun(x):
+        with jax.named_scope("scope"):
+            x = jnp.sin(x)
+        lox.tap(lambda x: lox.log({"mine": x})["mine"], lambda logs: seen.append(logs["mine"].tolist()))(x)
+        return x
+
+    spooled(lox.watch(lambda x: transform(fun)(x), at=lambda point: False), jnp.float32(0))
+    lox.flush()
+    assert seen == [[0.0]]

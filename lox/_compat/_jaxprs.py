@@ -135,7 +135,7 @@ def map_jaxprs(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def filter_equations(
-    jaxpr: Any, keeps: Callable[[Any], bool], params: Callable[[Any], dict[str, Any]], drops: type | tuple[()]
+    jaxpr: Any, keeps: Callable[[Any], bool], params: Callable[[Any], dict[str, Any]], derived: type
 ) -> Any:
     """A jaxpr with some of its equations, which have other parameters. Those that are left out have no outputs.
 
@@ -143,14 +143,20 @@ def filter_equations(
         jaxpr: A jaxpr, open or closed.
         keeps: Whether to keep an equation.
         params: The parameters of an equation that is kept.
-        drops: The class of the effects that the jaxpr has no longer.
+        derived: The class of effects that the jaxpr has only as far as an equation that is kept has them.
     """
     given = open_jaxpr(jaxpr)
-    effects = {effect for effect in given.effects if not isinstance(effect, drops)}
     eqns = []
     for eqn in filter(keeps, given.eqns):
-        left = {effect for effect in eqn.effects if not isinstance(effect, drops)}
-        eqns.append(eqn.replace(params=params(eqn), effects=left))
+        changed = params(eqn)
+        inner: list[Any] = []
+        for value in changed.values():
+            map_jaxprs(inner.append, value)
+        found = [effect for each in inner for effect in open_jaxpr(each).effects]
+        effects = {each for each in eqn.effects if not inner or not isinstance(each, derived) or each in found}
+        eqns.append(eqn.replace(params=changed, effects=effects))
+    found = [effect for eqn in eqns for effect in eqn.effects]
+    effects = {each for each in given.effects if not isinstance(each, derived) or each in found}
     filtered = given.replace(eqns=eqns, effects=effects)
     return filtered if given is jaxpr else jex.core.ClosedJaxpr(filtered, jaxpr.consts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
 import jax
@@ -15,7 +15,7 @@ import numpy as np
 from lox import _compat
 from lox._ambient import ambient, in_context
 from lox._compat import _tracebacks
-from lox._effect import Layout, TapEffect, as_array, emit, log_p, received, watching
+from lox._effect import Layout, LogEffect, as_array, emit, log_p, received, watching
 from lox._events import Event, Logs, Site, events, map_events
 from lox._handler import Filter, State
 from lox._logs_in import jaxprs_in, logs_of, rules_in
@@ -113,46 +113,38 @@ def places_in(params: dict[str, Any]) -> tuple[Place, ...]:
     return tuple(dict.fromkeys(each for jaxpr in jaxprs_in(params) for each in _places(jaxpr)))
 
 
-def without_marks(params: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a primitive with the marks removed from the jaxprs among them."""
-    return {name: _compat.map_jaxprs(_without_marks, value) for name, value in params.items()}
-
-
-def _without_marks(jaxpr: Any) -> Any:
-    if not _places(jaxpr):
-        return jaxpr
-    keeps = lambda eqn: not _is_mark(eqn)  # noqa: E731
-    return _compat.filter_equations(jaxpr, keeps, lambda eqn: without_marks(eqn.params), TapEffect)
-
-
 class Selection(Protocol):
-    """Tells which marks are kept. It is hashable: what becomes of a jaxpr is remembered."""
+    """Tells which marks are kept. It is hashable: jaxprs are remembered by it."""
 
     def selects(self, place: Place) -> bool:
         """Tell whether the marks of a place are kept."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Nothing:
+    """Keeps no marks."""
+
+    def selects(self, place: Place) -> bool:
+        del place
+        return False
+
+
 def kept(params: dict[str, Any], selection: Selection) -> dict[str, Any]:
     """The parameters of a primitive with some of the marks in the jaxprs among them."""
-    return {name: _compat.map_jaxprs(lambda jaxpr: _kept(jaxpr, selection), each) for name, each in params.items()}
+    return _mapped(params, lambda jaxpr: _kept(jaxpr, selection))
 
 
 @_compat.weakref_lru_cache
 def _kept(jaxpr: Any, selection: Selection) -> Any:
-    selected = [selection.selects(place) for place in _places(jaxpr)]
-    if all(selected):
+    if all(map(selection.selects, _places(jaxpr))):
         return jaxpr
     keeps = lambda eqn: not _is_mark(eqn) or any(map(selection.selects, _places_of(eqn)))  # noqa: E731
-    return _compat.filter_equations(
-        jaxpr, keeps, lambda eqn: kept(eqn.params, selection), () if any(selected) else TapEffect
-    )
+    return _compat.filter_equations(jaxpr, keeps, lambda eqn: kept(eqn.params, selection), LogEffect)
 
 
 def moved(params: dict[str, Any], inside: Inside) -> dict[str, Any] | None:
-    """The parameters of a primitive with the paths of marks inside of something; None where rules may emit more."""
-    if rules_in(params):
-        return None
-    return {name: _compat.map_jaxprs(lambda jaxpr: _moved(jaxpr, inside), value) for name, value in params.items()}
+    """The parameters of a primitive with longer paths of the marks in it; None where rules may emit more marks."""
+    return None if rules_in(params) else _mapped(params, lambda jaxpr: _moved(jaxpr, inside))
 
 
 @_compat.weakref_lru_cache
@@ -162,14 +154,16 @@ def _moved(jaxpr: Any, inside: Inside) -> Any:
 
     def params(eqn: Any) -> dict[str, Any]:
         if not _is_mark(eqn):
-            return {
-                name: _compat.map_jaxprs(lambda inner: _moved(inner, inside), each) for name, each in eqn.params.items()
-            }
+            return _mapped(eqn.params, lambda inner: _moved(inner, inside))
         logs, to = received([var.aval for var in eqn.invars], eqn.params)
         logs = inside.rewrite(None, logs)
         return eqn.params | {"layout": Layout(jax.tree.structure((logs, to)), logs, to)}
 
-    return _compat.filter_equations(jaxpr, lambda eqn: True, params, ())
+    return _compat.filter_equations(jaxpr, lambda eqn: True, params, LogEffect)
+
+
+def _mapped(params: dict[str, Any], function: Callable[[Any], Any]) -> dict[str, Any]:
+    return {name: _compat.map_jaxprs(function, value) for name, value in params.items()}
 
 
 def _is_mark(eqn: Any) -> bool:
@@ -213,7 +207,7 @@ class Inside(Filter):
 
     @property
     def moves(self) -> bool:
-        """Whether it changes paths."""
+        """True if it changes paths."""
         return self != Inside(())
 
     def _moved(self, event: Event) -> Event:

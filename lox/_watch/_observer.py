@@ -21,7 +21,7 @@ from lox._rules._scan import operands
 from lox._trace import under
 from lox._watch import _backward
 from lox._watch._levels import Level, Parent, first_parts, level_of, levels_begun, silent, state
-from lox._watch._marks import Inside, Place, cannot_watch, kept, mark, moved, place, places_in, without_marks
+from lox._watch._marks import Inside, Nothing, Place, cannot_watch, kept, mark, moved, place, places_in
 from lox._watch._points import Kind, Operations, Part
 from lox._watch._resolve import see
 from lox._watch._scopes import note
@@ -133,7 +133,7 @@ class _Operation:
             return self._bind(*args, **params)
         places = places_in(params)
         if self._primitive not in rules:
-            reason = f"it is inside of {self._primitive.name}, a primitive that lox has no rule for"
+            reason = f"it is inside {self._primitive.name}, and lox has no rule for this primitive"
             return self._unwatched(self._parent.parts, reason, args, params)
         run = lambda inside: self._under(inside, args, params)  # noqa: E731
         return beside(self._parent, [each.parts for each in places], run, of_rules="subfuns" in params)
@@ -146,7 +146,7 @@ class _Operation:
     def _unwatched(self, parts: tuple[Part, ...], reason: str, args: Sequence[Any], params: dict[str, Any]) -> Any:
         for each in places_in(params):
             cannot_watch(dataclasses.replace(each, parts=(*parts, *each.parts)), reason)
-        return self._bind(*args, **without_marks(params))
+        return self._bind(*args, **kept(params, Nothing()))
 
     def _under(self, inside: Inside, args: Sequence[Any], params: dict[str, Any]) -> Any:
         if _compat.is_folded(args):

@@ -25,7 +25,7 @@ What = Callable[[Point, Sequence[Any]], Mapping[str, Any] | None]
 
 @dataclasses.dataclass(frozen=True)
 class Watcher:
-    """What is watched of a function.
+    """The points of a function to watch, and the logs to make of them.
 
     Attributes:
         selector: The points that are selected.
@@ -106,7 +106,7 @@ class Resolve(Filter):
         return dataclasses.replace(event, values=values, site=site, optional=Watched())
 
     def _values(self, point: Point, event: Event, depth: int, prefix: str) -> dict[str, Any]:
-        """What is logged of one event of a point, for each iteration and batch element that the values have."""
+        """The values to log for one event of a point, computed for each iteration and batch element."""
 
         def of_one(*values: Any) -> dict[str, Any]:
             found = self.watcher.what(point, values)

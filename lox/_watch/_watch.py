@@ -173,7 +173,7 @@ def points(fun: Function) -> Callable[..., Points]:
 
     Returns:
         A function of the arguments of `fun`, that returns a list with each `Point` that the function came to, but for
-        those of primitives. It prints as a table, and says of which points cannot be watched, and why.
+        those of primitives. It prints as a table, and says which points cannot be watched, and why.
 
     >>> import jax, jax.numpy as jnp
     >>> import lox
