@@ -730,6 +730,37 @@ def test_shards_log_as_if_the_calls_were_written_in_their_function():
         assert np.array_equal(found, expected) and found.size == 4
 
 
+def _on_shards(fun):
+    mesh, spec = jax.sharding.Mesh(jax.devices()[:2], "i"), jax.sharding.PartitionSpec("i")
+    return jax.shard_map(fun, mesh=mesh, in_specs=spec, out_specs=spec)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_points_in_a_condition_that_differs_between_shards_differ_as_well(transform):
+    """Those of the first test, which runs before the loop, and those in the loop."""
+
+    def countdown(x, n):
+        def goes_on(carry):
+            with jax.named_scope("test"):
+                jnp.arange(2) + 1
+            return carry < n[0]
+
+        return x + jax.lax.while_loop(goes_on, lambda carry: carry + 1, 0)
+
+    watched = lox.watch(transform(_on_shards(countdown)), at="**/test", what=values_of)
+    _, logs = lox.spool(watched, max_iters=4)(jnp.zeros(2), jnp.array([1, 3]))
+    assert list(logs.values()) == [logs["".join(logs)]] and logs["".join(logs)].shape == (5, 2, 2)
+    np.testing.assert_array_equal(logs.mask["".join(logs)].sum(0), [2, 4])
+
+
+def test_what_jax_computes_where_nobody_watches_is_not_of_the_program():
+    """`jnp.ones_like` of an array on several devices slices arrays of its own, in a callback."""
+    fun = _on_shards(lambda x: jnp.ones_like(x) * x)
+    x = jnp.arange(4.0)
+    out, _ = lox.spool(lox.watch(fun, at=lambda point: not point.obstacle))(x)
+    np.testing.assert_array_equal(out, x)
+
+
 def test_a_scope_that_is_never_left_gives_its_results_to_the_one_around():
     def steps(x):
         with jax.named_scope("inner"):

@@ -81,6 +81,8 @@ def split_results(outs: Sequence[Any], structure: Any) -> tuple[list[Any], State
 class Varied(Filter):
     """Marks logs as varying over the shards along some axes of the mesh."""
 
+    sees_tapped = True
+
     axes: tuple[Any, ...]
 
     def rewrite(self, state: State, logs: Logs) -> Logs:

@@ -38,12 +38,13 @@ def observed(bind: Callable[..., Any]) -> Callable[..., Any]:
         if operations is None and not state.scopes:
             return bind(self, *args, **params)
         trace = _compat.current_trace()
-        level = level_of(trace) if operations is not None and recording.value and not _is_of_lox(self) else None
-        if level is None:
+        if operations is None or not recording.value or _is_of_lox(self):
             outs = bind(self, *args, **params)
         else:
+            level = level_of(trace)
             with watching(None):  # What JAX and lox bind for it is not of the program, nor is what JAX caches of that.
-                outs = _Operation(bind, self, level, operations).run(args, params)
+                operation = _Operation(bind, self, level, operations) if level is not None else None
+                outs = operation.run(args, params) if operation is not None else bind(self, *args, **params)
         note(trace, outs if self.multiple_results else [outs])
         return outs
 
