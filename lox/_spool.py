@@ -99,7 +99,9 @@ def spool(
             not in the mapping are not reduced. With ``{"loss": "mean", "*": "last"}``, the name of a key comes first,
             then the first pattern that matches.
         interval: Of each key every `interval`-th event is kept, the first one first; n events take the memory of
-            ceil(n / interval), plus those of one iteration of an outer loop.
+            ceil(n / interval), plus those of one iteration of an outer loop. What only the events of an iteration of a
+            `scan` need, also in a jitted function in it, is not computed where none of them is kept, if it is of more
+            than some thousand array elements.
         window: With `reduce`, each `window` events that happen become one, and so the last ones if they are fewer: n
             events make ceil(n / window). Batch elements count for themselves. The memory is that of `interval`. A
             window has the counters of its last event, or of the first for "first". In a `while_loop` it takes

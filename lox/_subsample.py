@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import jax
@@ -123,15 +123,17 @@ def subsampled_scan(
     discharged, captured, structure = discharge(collector, state, params["jaxpr"])
     held = jax.tree.leaves(state)
     captured, after = captured[: len(captured) - len(held)], state
-    body = _compat.as_fun(discharged)
-    _, _, like = split_results(_compat.out_avals(discharged), structure)
+    avals = _compat.out_avals(discharged)
+    _, _, like = split_results(avals, structure)
     buffers = _Buffers(interval, before, length, like)
+    body = _Body(discharged, buffers.may_be_skipped(split_results(range(len(avals)), structure)[2]))
 
     def iterate(carry: Any, index: Any, *values: Any) -> Any:
         nonlocal after
         del index
         held, kept, number = carry
-        outs, after, logs = split_results(body(*captured, *held, *consts, *values), structure)
+        outs = body([*captured, *held, *consts, *values], buffers.keeps_any(number))
+        outs, after, logs = split_results(outs, structure)
         kept, rest = buffers.write(kept, number, logs)
         return outs, (jax.tree.leaves(after), kept, number + 1), rest
 
@@ -139,6 +141,34 @@ def subsampled_scan(
     outs, (held, kept, _), stacked = run_scan(iterate, start, init, xs, **options(params))
     logs = (*buffers.finish(kept), *((StackedEvents(stacked, {}, length),) if stacked else ()))
     return outs, buffers.counts_after(stacked), logs, jax.tree.unflatten(jax.tree.structure(after), held)
+
+
+WORK = 4096
+"""The number of array elements from which on a computation takes longer than a conditional."""
+
+
+class _Body:
+    """The body of a scan, in which what only logs need is computed where one of them is kept."""
+
+    def __init__(self, jaxpr: Any, skipped: Set[int]):
+        """Take the body, and the numbers of its outputs that may be skipped."""
+        self._is_late = [number in skipped for number in range(len(_compat.out_avals(jaxpr)))]
+        early, late = _compat.split_late(jaxpr, self._is_late)
+        if _compat.work(late) < WORK:
+            self._is_late, early, late = [False] * len(self._is_late), jaxpr, None
+        self._early, self._late = _compat.as_fun(early), late
+
+    def __call__(self, args: Sequence[Any], keeps: Any) -> list[Any]:
+        """The outputs; of those that may be skipped, zeros where `keeps` is False."""
+        outs = self._early(*args)
+        if self._late is None:
+            return outs
+        count = self._is_late.count(False)
+        needed = outs[count:]
+        zeros: Any = lambda *_: list(map(_compat.zeros_like_aval, _compat.out_avals(self._late)))  # noqa: E731
+        late = iter(jax.lax.cond(keeps, _compat.as_fun(self._late), zeros, *needed))
+        early = iter(outs[:count])
+        return [next(late if is_late else early) for is_late in self._is_late]
 
 
 class _Buffers:
@@ -169,6 +199,25 @@ class _Buffers:
         found = self._timelines(certain)
         return [self._write(buffers, index, new) for buffers, new in zip(state, found, strict=True)], rest
 
+    def may_be_skipped(self, logs: Logs) -> Set[Any]:
+        """The leaves of the logs of an iteration that nothing needs where `keeps_any` is False."""
+        skipped = {key for timeline in self._skipped() for key in timeline.values}
+        found = _restricted(logs, skipped.__contains__), _restricted(logs, lambda key: key not in skipped)
+        return set(jax.tree.leaves(found[0])) - set(jax.tree.leaves(found[1]))
+
+    def keeps_any(self, index: Any) -> Any:
+        """Tell whether any event of an iteration is kept, of those timelines of which it may keep none."""
+        kept = [
+            -(self._before(timeline) + index * count) % self.interval < count
+            for timeline in self._skipped()
+            for count in [timeline.any_value().shape[0]]
+        ]
+        return functools.reduce(jnp.logical_or, kept, jnp.bool_(False))
+
+    def _skipped(self) -> list[Columns]:
+        """The timelines of which an iteration may keep no event."""
+        return [each for each in self.shapes if each.any_value().shape[0] < self.interval]
+
     def finish(self, state: Sequence[Columns]) -> list[Log]:
         return [
             buffers.as_log()
@@ -193,8 +242,7 @@ class _Buffers:
     def _split(self, logs: Logs) -> tuple[Logs, Logs]:
         uncertain = {key for event in events(logs) if event.mask is not None for key in event.values}
         uncertain |= self.uncertain.keys()
-        certain = map_events(lambda event, _: restrict(event, lambda key: key not in uncertain), logs)
-        return certain, map_events(lambda event, _: restrict(event, uncertain.__contains__), logs)
+        return _restricted(logs, lambda key: key not in uncertain), _restricted(logs, uncertain.__contains__)
 
     def _before(self, timeline: Columns) -> int:
         return self.counts.get(next(iter(timeline.values)), 0)
@@ -217,6 +265,11 @@ class _Buffers:
 
             buffers = jax.tree.map(put, buffers, new)
         return buffers
+
+
+def _restricted(logs: Logs, chosen: Callable[[str], bool]) -> Logs:
+    """The logs of the keys that are chosen."""
+    return map_events(lambda event, _: restrict(event, chosen), logs)
 
 
 def compact(timeline: Columns, interval: int, offset: int) -> Columns:

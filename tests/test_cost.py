@@ -4,11 +4,13 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import lox
 from benchmarks import programs, training
 from lox import _compat
+from lox._logs_in import jaxprs_in
 
 pytestmark = pytest.mark.optimized
 
@@ -55,6 +57,64 @@ def test_memory_does_not_grow_with_the_length_of_a_loop(how):
 def test_memory_grows_with_the_events_that_are_kept():
     assert space(1_000_000, {"interval": 10_000}) == space(10_000, {"interval": 100})
     assert space(1_000_000, {"interval": 100}) > 10 * space(10_000, {"interval": 100})
+
+
+@jax.jit
+def _sorted(x):
+    y = jnp.tanh(x @ x)
+    lox.log({"smallest": jnp.sort(y.ravel())[:3], "y": y[0]})
+    return y / 2
+
+
+def _logs_what_is_large(size):
+    """A scan that logs sums, and what a jitted function in it sorts."""
+
+    def step(x, _):
+        x = _sorted(x)
+        total = x.sum()
+        lox.log({"argsort": jnp.argsort(x.ravel())[0], "total": total})
+        lox.log({"argsort": jnp.int32(1)})
+        return x, total
+
+    return lambda x: jax.lax.scan(step, x, None, length=7)
+
+
+def _primitives(jaxpr, skipped="cond"):
+    """The names of all primitives in a jaxpr that are not in one of this name."""
+    for eqn in jaxpr.eqns:
+        yield eqn.primitive.name
+        if eqn.primitive.name != skipped:
+            for inner in map(_compat.open_jaxpr, jaxprs_in(eqn.params)):
+                yield from _primitives(inner, skipped)
+
+
+@pytest.mark.parametrize(
+    ("size", "interval", "is_skipped"), [(80, 3, True), (80, 1, False), (80, 2, False), (4, 3, False)]
+)
+def test_what_only_skipped_logs_need_is_not_computed(size, interval, is_skipped):
+    """Where it is much, and where each iteration may be skipped: two events of one key are never two skipped."""
+    fun, x = _logs_what_is_large(size), jnp.eye(size) + 0.01
+    spooled = lox.spool(fun, interval=interval)
+    outside = set(_primitives(jax.make_jaxpr(spooled)(x).jaxpr))
+    assert {"scan", "tanh", "reduce_sum"} < outside
+    assert ("sort" in outside) is not is_skipped
+    (out, found), (expected, logs) = jax.jit(spooled)(x), jax.jit(lox.spool(fun))(x)
+    jax.tree.map(np.testing.assert_array_equal, out, expected)
+    for key, values in logs.items():
+        np.testing.assert_array_equal(found[key], values[::interval])
+
+
+def test_derivatives_of_logs_that_are_kept_are_right_where_others_are_not_computed():
+    fun, x = _logs_what_is_large(80), jnp.eye(80) + 0.01
+    loss = lambda spool: lambda x: sum(jnp.sum(value) for value in spool(x).values())  # noqa: E731
+    kept = jax.grad(loss(lambda x: lox.spool(fun, argnames=["smallest", "y"], interval=3)(x)[1]))(x)
+    expected = jax.grad(
+        loss(lambda x: {key: value[::3] for key, value in lox.spool(fun, argnames=["smallest", "y"])(x)[1].items()})
+    )(x)
+    np.testing.assert_allclose(kept, expected, rtol=1e-6)
+    batched = jax.vmap(lox.spool(fun, interval=3))(jnp.stack([x, x / 2]))[1]
+    for key, values in lox.spool(fun, interval=3)(x / 2)[1].items():
+        np.testing.assert_allclose(batched[key][1], values, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("buffer", [1, 7, 64, 1000])

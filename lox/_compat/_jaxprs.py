@@ -112,12 +112,12 @@ def prune(
     """
     given = open_jaxpr(jaxpr)
     outvars = [var for var, used in zip(given.outvars, used_outs, strict=True) if used]
-    needed = set(_variables(outvars))
+    needed = set(variables(outvars))
     eqns = []
     for eqn in reversed(given.eqns):
-        if is_live(eqn) or not needed.isdisjoint(_variables(eqn.outvars)):
+        if is_live(eqn) or not needed.isdisjoint(variables(eqn.outvars)):
             eqns.append(eqn)
-            needed.update(_variables(eqn.invars))
+            needed.update(variables(eqn.invars))
     used_ins = [kept or var in needed for var, kept in zip(given.invars, kept_ins, strict=True)]
     invars = [var for var, used in zip(given.invars, used_ins, strict=True) if used]
     debug = given.debug_info.with_unknown_names()
@@ -161,5 +161,5 @@ def filter_equations(
     return filtered if given is jaxpr else jex.core.ClosedJaxpr(filtered, jaxpr.consts)
 
 
-def _variables(atoms: Sequence[Any]) -> list[Any]:
+def variables(atoms: Sequence[Any]) -> list[Any]:
     return [atom for atom in atoms if isinstance(atom, jex.core.Var)]
