@@ -126,6 +126,14 @@ def transposes() -> bool:
     return False
 
 
+_EVALUATES: CodeType = jax.core.eval_jaxpr.__code__
+
+
+def evaluated(frame: FrameType) -> Any:
+    """The jaxpr of which a frame of `jax.core.eval_jaxpr` runs an equation; None for another frame: `lox.watch`."""
+    return frame.f_locals.get("jaxpr") if frame.f_code is _EVALUATES else None
+
+
 def is_internal(jaxpr: Any) -> bool:
     """Tell whether a jaxpr is that of a function of JAX's own, or of lox's: `lox.watch`."""
     source = str(open_jaxpr(jaxpr).debug_info.func_src_info)
@@ -136,13 +144,13 @@ _CLOSED = tuple(
     f"{_JAX}_src{os.sep}{part}"
     for part in (f"nn{os.sep}", f"numpy{os.sep}", f"scipy{os.sep}special", f"lax{os.sep}", "random.py")
 )
-_OPEN = f"{os.sep}control_flow{os.sep}"
+_OPEN = f"{os.sep}control_flow{os.sep}", "_piecewise "
 
 
 def runs_no_other(fun: Any) -> bool:
-    """Tell whether a function, or a jaxpr, with rules is one of JAX's that runs none of others, as `jax.nn.relu`."""
+    """Tell whether a function, or a jaxpr, is of one of JAX's functions that run none of others, as `jax.nn.relu`."""
     source = str(getattr(getattr(fun, "debug_info", None), "func_src_info", None))
-    return _OPEN not in source and any(part in source for part in _CLOSED)
+    return not any(part in source for part in _OPEN) and any(part in source for part in _CLOSED)
 
 
 def code_of(fun: Any) -> CodeType:

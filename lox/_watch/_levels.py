@@ -30,7 +30,7 @@ class Parent:
     def __init__(self, parts: tuple[Part, ...] = ()):
         self.parts = parts
         self.counts: dict[str, int] = {}
-        self._known: dict[Any, tuple[Part, Any]] = {}
+        self._known: dict[Any, tuple[Any, Any]] = {}
 
     def part(self, name: str, program: Any = None) -> Part:
         """The part of a point of this name.
@@ -42,6 +42,14 @@ class Parent:
         key = name, id(program), _lines()
         if key not in self._known:
             self._known[key] = self._numbered(name), program  # Kept, so that no other gets its identity.
+        return self._known[key][0]
+
+    def before(self, jaxpr: Any, places: Iterable[Place]) -> tuple[Part, ...]:
+        """The numbers of parts before the points in a jaxpr that the program traced, and evaluates here."""
+        key = id(jaxpr), _lines()
+        if key not in self._known:
+            self._known[key] = tuple(sorted(self.counts.items())), jaxpr
+            self.add(first_parts(each.parts for each in places))
         return self._known[key][0]
 
     def _numbered(self, name: str) -> Part:

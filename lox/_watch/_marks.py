@@ -129,6 +129,14 @@ class Nothing:
         return False
 
 
+@dataclasses.dataclass(frozen=True)
+class NotInLoops:
+    """Keeps the marks of no loops, of no branches, and of nothing in them: those of functions of JAX."""
+
+    def selects(self, place: Place) -> bool:
+        return not any(name in ("scan", "while", "cond") for name, _ in place.parts)
+
+
 def kept(params: dict[str, Any], selection: Selection) -> dict[str, Any]:
     """The parameters of a primitive with some of the marks in the jaxprs among them."""
     return _mapped(params, lambda jaxpr: _kept(jaxpr, selection))

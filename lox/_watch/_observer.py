@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from jax.extend.linear_util import wrap_init
 
 from lox import _compat
 from lox._compat import _tracebacks
-from lox._effect import recording, watching
+from lox._effect import log_p, recording, watching
 from lox._handler import rules
 from lox._logs_in import WITH_RULES, has_rule, rules_in
 from lox._rules._call import discharge
@@ -21,7 +22,7 @@ from lox._rules._scan import operands
 from lox._trace import under
 from lox._watch import _backward
 from lox._watch._levels import Level, Parent, first_parts, level_of, levels_begun, silent, state
-from lox._watch._marks import Inside, Nothing, Place, cannot_watch, kept, mark, moved, place, places_in
+from lox._watch._marks import Inside, Nothing, NotInLoops, Place, cannot_watch, kept, mark, moved, place, places_in
 from lox._watch._points import Kind, Operations, Part
 from lox._watch._resolve import see
 from lox._watch._scopes import note
@@ -38,13 +39,16 @@ def observed(bind: Callable[..., Any]) -> Callable[..., Any]:
         if operations is None and not state.scopes:
             return bind(self, *args, **params)
         trace = _compat.current_trace()
-        if operations is None or not recording.value or _is_of_lox(self):
+        jaxpr = _tracebacks.evaluated(sys._getframe(1))
+        if operations is None or not recording.value or (_is_of_lox(self) and jaxpr is None):
             outs = bind(self, *args, **params)
         else:
             level = level_of(trace)
             with watching(None):  # What JAX and lox bind for it is not of the program, nor is what JAX caches of that.
-                operation = _Operation(bind, self, level, operations) if level is not None else None
-                outs = operation.run(args, params) if operation is not None else bind(self, *args, **params)
+                if level is None:
+                    outs = bind(self, *args, **params)
+                else:
+                    outs = _Operation(bind, self, level, operations).run(args, params, jaxpr)
         note(trace, outs if self.multiple_results else [outs])
         return outs
 
@@ -66,8 +70,13 @@ class _Operation:
         self._transposed = _backward.is_transposed(level)
         self._resolve = level.resolve
 
-    def run(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
-        """Bind it, and emit the marks that belong to it."""
+    def run(self, args: Sequence[Any], params: dict[str, Any], jaxpr: Any = None) -> Any:
+        """Bind it, and emit the marks that belong to it, unless it is in a jaxpr that was traced with them."""
+        if jaxpr is not None and (places := places_in({"jaxpr": jaxpr})):
+            inside = Inside(self._parent.parts, self._parent.before(jaxpr, places))
+            return self._under(inside, args, params, has_marks=True)
+        if _is_of_lox(self._primitive):
+            return self._bind(*args, **params)
         run = _runs.get(self._primitive)
         if run is not None:
             return run(self, args, params)
@@ -111,7 +120,8 @@ class _Operation:
         if jaxpr is not original:
             args, params = [*captured, *args], _compat.extend_jit(params, jaxpr, len(captured), 0)
         if _tracebacks.is_internal(original):
-            return self._transparent(args, params)
+            closed = _tracebacks.runs_no_other(_compat.open_jaxpr(original))
+            return self._transparent(args, kept(params, NotInLoops()) if closed else params)
         part = self._parent.part(params["name"], original)
         outs = self._inside(part, args, params)
         self._mark(part, "call", outs)
@@ -149,19 +159,21 @@ class _Operation:
             cannot_watch(dataclasses.replace(each, parts=(*parts, *each.parts)), reason)
         return self._bind(*args, **kept(params, Nothing()))
 
-    def _under(self, inside: Inside, args: Sequence[Any], params: dict[str, Any]) -> Any:
+    def _under(self, inside: Inside, args: Sequence[Any], params: dict[str, Any], has_marks: bool = False) -> Any:
+        """Bind it with longer paths of the marks in it; if it `has_marks`, only rules that run later get more."""
         if _compat.is_folded(args):
             reason = "it runs while JAX traces the program, in jax.ensure_compile_time_eval"
             return self._unwatched(inside.parts, reason, args, params)
         if self._resolve is not None:  # Their paths are whole.
             for each in places_in(params):
                 see(inside.place(each))
-        if "subfuns" not in params and self._primitive not in WITH_RULES:
+        if "subfuns" not in params and self._primitive not in WITH_RULES and self._primitive is not log_p:
             changed = moved(params, inside)
             if changed is not None:
                 return self._bind(*args, **self._selected(changed))
         if "subfuns" in params:
-            params = params | {"subfuns": tuple(_of_program(fun, self._operations) for fun in params["subfuns"])}
+            traced, functions = params["subfuns"][:has_marks], params["subfuns"][has_marks:]
+            params = params | {"subfuns": (*traced, *(_of_program(fun, self._operations) for fun in functions))}
         if self._primitive is _compat.custom_vmap_p:
             params = params | {"rule": _of_program(params["rule"], self._operations)}
         return under(inside, lambda *args: self._bind(*args, **params))(None, *args)[0]
