@@ -16,7 +16,7 @@ from benchmarks._report import Figure, Table, main
 from benchmarks._timing import alternate, done
 
 Function = Callable[..., Any]
-LAYERS, WIDTH, HEADS, LENGTH, BATCH, STEPS = 24, 64, 4, 64, 8, 10
+LAYERS, WIDTH, HEADS, LENGTH, BATCH, STEPS = 24, 64, 4, 64, 4, 10
 MODULES = ("norm", "attention", "mlp", "block", "model")
 
 
@@ -44,7 +44,8 @@ def measure() -> Iterator[Table]:
         lowered = jax.jit(lambda *args, fun=fun: fun(*args)).lower(params, tokens)
         seconds[name] = time.perf_counter() - started
         compiled.append(lowered.compile())
-    alone, each, tenths, hand = alternate([done(program, params, tokens) for program in compiled], rounds=10).T
+    assert [" conditional(" in program.as_text() for program in compiled] == [False, False, True, False]
+    alone, each, tenths, hand = alternate([done(program, params, tokens) for program in compiled], rounds=5).T
     traced = {name: Figure(value / seconds["alone"]) for name, value in seconds.items()}
     yield Table(
         f"Statistics of each of {len(points)} modules in {STEPS} steps of training a transformer of {LAYERS} layers",

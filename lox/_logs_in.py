@@ -145,6 +145,12 @@ def tapped_in(params: dict[str, Any]) -> bool:
     )
 
 
+def has_marks_alone(params: dict[str, Any]) -> bool:
+    """Say whether all logs in the jaxprs among the parameters of a primitive are marks, which no handler waits for."""
+    found = [to for jaxpr in jaxprs_in(params) for _, to in logs_of(jaxpr)]
+    return bool(found) and not any(to is None or isinstance(to, Destination) for to in found)
+
+
 def unsupported(primitive: Any, params: dict[str, Any]) -> str:
     found = [logs for jaxpr in jaxprs_in(params) for logs, _ in logs_of(jaxpr)]
     sites = [str(event.site) for logs in found for event in events(logs)]

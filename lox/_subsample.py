@@ -132,10 +132,18 @@ def subsampled_scan(
         nonlocal after
         del index
         held, kept, number = carry
-        outs = body([*captured, *held, *consts, *values], buffers.keeps_any(number))
+        outs, with_late = body([*captured, *held, *consts, *values])
         outs, after, logs = split_results(outs, structure)
-        kept, rest = buffers.write(kept, number, logs)
-        return outs, (jax.tree.leaves(after), kept, number + 1), rest
+
+        def write(kept: Sequence[Columns]) -> list[Columns]:
+            return buffers.write(kept, number, split_results(with_late(), structure)[2], skipped=True)
+
+        if body.has_late:
+            kept = jax.lax.cond(buffers.keeps_any(number), write, list, kept)
+        else:
+            kept = write(kept)
+        kept = buffers.write(kept, number, logs, skipped=False)
+        return outs, (jax.tree.leaves(after), kept, number + 1), buffers.rest(logs)
 
     start = held, buffers.start(), jnp.int32(0)
     outs, (held, kept, _), stacked = run_scan(iterate, start, init, xs, **options(params))
@@ -148,27 +156,33 @@ WORK = 4096
 
 
 class _Body:
-    """The body of a scan, in which what only logs need is computed where one of them is kept."""
+    """The body of a scan, of which what only logs need can be computed later.
+
+    Attributes:
+        has_late: Whether that is much.
+    """
 
     def __init__(self, jaxpr: Any, skipped: Set[int]):
         """Take the body, and the numbers of its outputs that may be skipped."""
         self._is_late = [number in skipped for number in range(len(_compat.out_avals(jaxpr)))]
-        early, late = _compat.split_late(jaxpr, self._is_late)
-        if _compat.work(late) < WORK:
-            self._is_late, early, late = [False] * len(self._is_late), jaxpr, None
-        self._early, self._late = _compat.as_fun(early), late
+        self._early, self._late = _compat.split_late(jaxpr, self._is_late)
+        self.has_late = _compat.work(self._late) >= WORK
+        if not self.has_late:
+            self._is_late, self._early = [False] * len(self._is_late), jaxpr
 
-    def __call__(self, args: Sequence[Any], keeps: Any) -> list[Any]:
-        """The outputs; of those that may be skipped, zeros where `keeps` is False."""
-        outs = self._early(*args)
-        if self._late is None:
-            return outs
+    def __call__(self, args: Sequence[Any]) -> tuple[list[Any], Callable[[], list[Any]]]:
+        """The outputs, with zeros for those that are computed later, and a function that returns all."""
+        outs = _compat.as_fun(self._early)(*args)
+        if not self.has_late:
+            return outs, lambda: outs
         count = self._is_late.count(False)
-        needed = outs[count:]
-        zeros: Any = lambda *_: list(map(_compat.zeros_like_aval, _compat.out_avals(self._late)))  # noqa: E731
-        late = iter(jax.lax.cond(keeps, _compat.as_fun(self._late), zeros, *needed))
-        early = iter(outs[:count])
-        return [next(late if is_late else early) for is_late in self._is_late]
+
+        def merged(late: Sequence[Any]) -> list[Any]:
+            of_kind = {True: iter(late), False: iter(outs[:count])}
+            return [next(of_kind[is_late]) for is_late in self._is_late]
+
+        zeros = map(_compat.zeros_like_aval, _compat.out_avals(self._late))
+        return merged(list(zeros)), lambda: merged(_compat.as_fun(self._late)(*outs[count:]))
 
 
 class _Buffers:
@@ -193,11 +207,17 @@ class _Buffers:
 
         return [buffers(timeline) for timeline in self.shapes]
 
-    def write(self, state: Sequence[Columns], index: Any, logs: Logs) -> tuple[list[Columns], Logs]:
-        """The buffers after an iteration, and the logs that are to be stacked."""
-        certain, rest = self._split(logs)
-        found = self._timelines(certain)
-        return [self._write(buffers, index, new) for buffers, new in zip(state, found, strict=True)], rest
+    def write(self, state: Sequence[Columns], index: Any, logs: Logs, skipped: bool) -> list[Columns]:
+        """The buffers after an iteration, in which those timelines are written that it may skip, or the others."""
+        found = self._timelines(self._split(logs)[0])
+        return [
+            self._write(buffers, index, new) if self._may_skip(new) is skipped else buffers
+            for buffers, new in zip(state, found, strict=True)
+        ]
+
+    def rest(self, logs: Logs) -> Logs:
+        """The logs that are to be stacked."""
+        return self._split(logs)[1]
 
     def may_be_skipped(self, logs: Logs) -> Set[Any]:
         """The leaves of the logs of an iteration that nothing needs where `keeps_any` is False."""
@@ -216,7 +236,10 @@ class _Buffers:
 
     def _skipped(self) -> list[Columns]:
         """The timelines of which an iteration may keep no event."""
-        return [each for each in self.shapes if each.any_value().shape[0] < self.interval]
+        return list(filter(self._may_skip, self.shapes))
+
+    def _may_skip(self, timeline: Columns) -> bool:
+        return timeline.any_value().shape[0] < self.interval
 
     def finish(self, state: Sequence[Columns]) -> list[Log]:
         return [

@@ -25,7 +25,16 @@ from lox._exceptions import ContextError, UnsupportedPrimitiveError
 from lox._handler import Filter, Handler, State, rules
 from lox._late import is_late
 from lox._logged_names import meeting, user_rules_in
-from lox._logs_in import counters_in, handlers_in, has_rule, logs_in, refuse_late, rules_in, unsupported
+from lox._logs_in import (
+    counters_in,
+    handlers_in,
+    has_marks_alone,
+    has_rule,
+    logs_in,
+    refuse_late,
+    rules_in,
+    unsupported,
+)
 
 _RULES = ("jvp", "fwd", "bwd")
 """The parameters with the rules of a function, in the order in which JAX gets them."""
@@ -180,7 +189,10 @@ class HandlerTrace(Listener):
             self.met.meet_primitive(primitive, params)
         rule = self.rule_for(primitive)
         if rule is None:
-            raise UnsupportedPrimitiveError(unsupported(primitive, params))
+            if not has_marks_alone(params):
+                raise UnsupportedPrimitiveError(unsupported(primitive, params))
+            with jex.core.set_current_trace(self.parent_trace):
+                return primitive.bind(*args, **params)
         if primitive in _compiled and self.runs_at_once:  # A rule makes of it what is new at each call.
             with jex.core.set_current_trace(self):
                 return _compat.run_compiled(primitive, args, params)

@@ -583,7 +583,7 @@ def test_functions_of_random_keys_are_in_tracebacks_as_the_auditor_knows_them(ma
 
 def test_name_stacks_have_transformations_that_the_auditor_knows():
     jaxpr = jax.make_jaxpr(jax.vmap(jax.grad(jnp.sin)))(np.zeros(3, np.float32))
-    found = {tracebacks.transformations(eqn.source_info.name_stack) for eqn in _compat.open_jaxpr(jaxpr).eqns}
+    found = {tracebacks.transformations(eqn.source_info.name_stack.stack) for eqn in _compat.open_jaxpr(jaxpr).eqns}
     assert any(each[:2] == ("vmap", "jvp") for each in found), (
         "lox/_audit/_location.py no longer sees which transformations an equation went through"
     )
@@ -629,4 +629,4 @@ def test_a_name_scope_is_a_context_manager_of_a_public_class_and_its_scopes_keep
     (mine,) = [stack.stack[-1] for stack in entered if stack.stack[-1].name == "mine"]
     stacks = [eqn.source_info.name_stack for eqn in jaxpr.eqns]
     assert all(any(each is mine for each in stack.stack) for stack in stacks), "see lox._watch._backward"
-    assert any("transpose" in tracebacks.transformations(stack) for stack in stacks)
+    assert any("transpose" in tracebacks.transformations(stack.stack) for stack in stacks)

@@ -761,6 +761,32 @@ def test_what_jax_computes_where_nobody_watches_is_not_of_the_program():
     np.testing.assert_array_equal(out, x)
 
 
+@pytest.mark.parametrize("outside", [False, True], ids=["jit", "jit of vmap"])
+def test_the_backward_pass_of_a_scope_that_maps_its_values_is_watched(outside):
+    """A vmap in the scope: its axis is one of the program. One around is no axis of an event."""
+
+    def net(weights, x):
+        for _ in range(2):
+            with jax.named_scope("layer"):
+                x = jax.vmap(lambda row: jnp.tanh(weights @ row))(x)
+        return x
+
+    weights, x = jnp.eye(3) / 2, jnp.arange(6.0).reshape(2, 3) / 6
+    first = net(weights, x)
+    derived = jax.grad(lambda x: net(weights, x).sum())
+    at = lambda point: point.backward and point.name == "layer" and not point.obstacle  # noqa: E731
+    if outside:
+        _, logs = lox.spool(lox.watch(jax.jit(jax.vmap(derived)), at=at, what=values_of))(jnp.stack([x, x * 0]))
+        assert not logs
+        return
+    out, logs = lox.spool(lox.watch(jax.jit(derived), at=at, what=values_of))(x)
+    assert first.shape == out.shape
+    (outer,) = (logs[key] for key in logs if "layer[1]" in key)
+    np.testing.assert_allclose(outer[0], (1 - first**2) @ weights, rtol=1e-6)
+    (inner,) = (logs[key] for key in logs if "layer[1]" not in key)
+    np.testing.assert_allclose(inner[0], out, rtol=1e-6)
+
+
 def test_a_scope_that_is_never_left_gives_its_results_to_the_one_around():
     def steps(x):
         with jax.named_scope("inner"):

@@ -188,7 +188,7 @@ def located(block: Block, around: Location = NOWHERE) -> Iterator[tuple[Step, Lo
 
 def transformations(equation: Any) -> tuple[str, ...]:
     """The transformations of JAX that an equation went through, the outermost first, such as ``("jvp", "vmap")``."""
-    return tracebacks.transformations(equation.source_info.name_stack)
+    return tracebacks.transformations(equation.source_info.name_stack.stack)
 
 
 def is_recomputed(equation: Any) -> bool:

@@ -158,9 +158,9 @@ def code_of(fun: Any) -> CodeType:
     return inspect.unwrap(fun).__code__
 
 
-def transformations(name_stack: Any) -> tuple[str, ...]:
-    """The transformations in the name stack of an equation, the outermost first, such as ``("jvp", "vmap")``."""
-    return tuple(each.name for each in name_stack.stack if type(each).__name__ == "Transform")
+def transformations(scopes: Iterable[Any]) -> tuple[str, ...]:
+    """The transformations among scopes of a name stack, the outermost first, such as ``("jvp", "vmap")``."""
+    return tuple(each.name for each in scopes if type(each).__name__ == "Transform")
 
 
 def split_at_transposition(name_stack: Any) -> tuple[Sequence[Any], Sequence[Any]]:

@@ -70,7 +70,7 @@ def _whole(stack: Any) -> tuple[Part, ...]:
 
 def is_backward(stack: Any) -> bool:
     """Tell whether an operation in these scopes is one of a backward pass, and not computed anew for it."""
-    return "transpose" in _tracebacks.transformations(stack) and not _tracebacks.is_recomputed(stack)
+    return "transpose" in _tracebacks.transformations(stack.stack) and not _tracebacks.is_recomputed(stack)
 
 
 def parent_of(level: Level) -> Parent:
@@ -162,10 +162,22 @@ def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[Any], 
         leaving = [var for number in numbers for var in given.eqns[number].outvars if var in read]
         if leaving:
             place = place_of(given.eqns[numbers[-1]], parts)
-            stacks = (given.eqns[number].source_info.name_stack for number in numbers)
-            is_batched = any("vmap" in _tracebacks.transformations(stack) for stack in stacks)
+            count = len(parts) if whole else len(parts) - 1
+            around = (_around(given.eqns[number].source_info.name_stack.stack, count) for number in numbers)
+            is_batched = any("vmap" in _tracebacks.transformations(scopes) for scopes in around)
             found.setdefault(numbers[-1], []).append((place, leaving, is_batched))
     return found
+
+
+def _around(scopes: Sequence[Any], count: int) -> Sequence[Any]:
+    """The scopes of JAX and of the program around the last one of so many of the program."""
+    found = set[int]()
+    for place, scope in enumerate(scopes):
+        if id(scope) in _parts or id(scope) in _recent:
+            found.add(id(scope))
+        if len(found) == count:
+            return scopes[:place]
+    return scopes
 
 
 def _is_var(atom: Any) -> bool:

@@ -33,11 +33,12 @@ class ToWatcher:
 
     def leaves_out(self, logs: Logs) -> bool:
         """Tell the watcher around, of marks that JAX compiles, that it does not get them; False if there is none."""
-        if watching.value is None:
+        places = [each.site for each in events(logs) if isinstance(each.site, Place) and each.values]
+        places = [each for each in places if _line(each) not in _announced]
+        if places and watching.value is None:
             return False
-        for event in events(logs):
-            if isinstance(event.site, Place) and event.values:
-                cannot_watch(event.site, "jax.jit(f).lower() compiles it apart; watch the function that is lowered")
+        for each in places:
+            cannot_watch(each, "jax.jit(f).lower() compiles it apart; watch the function that is lowered")
         return True
 
 
@@ -101,6 +102,19 @@ def mark(place: Place, values: Sequence[Any]) -> None:
 def cannot_watch(at: Place, obstacle: str) -> None:
     """Emit a mark, without a value of the program, of a point that cannot be watched."""
     mark(dataclasses.replace(at, obstacle=obstacle), [np.zeros(())])
+
+
+_announced: set[tuple[str, int, str, str]] = set()
+"""The lines and kinds of points in operations that lox has no rule for, which were said not to be watched."""
+
+
+def announce(at: Place) -> None:
+    """Remember a point of which `cannot_watch` was said: its marks may be where nothing takes them out."""
+    _announced.add(_line(at))
+
+
+def _line(at: Place) -> tuple[str, int, str, str]:
+    return at.file, at.line, at.function, at.kind
 
 
 def _is_array(value: Any) -> bool:

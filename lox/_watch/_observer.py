@@ -22,7 +22,19 @@ from lox._rules._scan import operands
 from lox._trace import under
 from lox._watch import _backward
 from lox._watch._levels import Level, Parent, first_parts, level_of, levels_begun, silent, state
-from lox._watch._marks import Inside, Nothing, NotInLoops, Place, cannot_watch, kept, mark, moved, place, places_in
+from lox._watch._marks import (
+    Inside,
+    Nothing,
+    NotInLoops,
+    Place,
+    announce,
+    cannot_watch,
+    kept,
+    mark,
+    moved,
+    place,
+    places_in,
+)
 from lox._watch._points import Kind, Operations, Part
 from lox._watch._resolve import see
 from lox._watch._scopes import note
@@ -156,6 +168,7 @@ class _Operation:
 
     def _unwatched(self, parts: tuple[Part, ...], reason: str, args: Sequence[Any], params: dict[str, Any]) -> Any:
         for each in places_in(params):
+            announce(each)
             cannot_watch(dataclasses.replace(each, parts=(*parts, *each.parts)), reason)
         return self._bind(*args, **kept(params, Nothing()))
 

@@ -5,6 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import optimistix
+import ppo
 import pytest
 
 import lox
@@ -92,3 +94,55 @@ def test_a_model_of_numpyro_logs_its_loops():
     out, logs = watched(run)(jax.random.PRNGKey(0))
     assert_close(out, run(jax.random.PRNGKey(0)))
     assert logs and all(len(values) for values in logs.values())
+
+
+@pytest.mark.parametrize("adjoint", [diffrax.BacksolveAdjoint(), diffrax.ForwardMode()], ids=["backsolve", "forward"])
+def test_the_derivatives_of_adaptive_solvers_are_those_without_a_watcher(adjoint):
+    def field(t, y, args):
+        with jax.named_scope("field"):
+            return -(y**2) * args
+
+    def solve(y):
+        controller = diffrax.PIDController(1e-4, 1e-4)
+        options = {"adjoint": adjoint, "stepsize_controller": controller, "max_steps": 64}
+        return diffrax.diffeqsolve(diffrax.ODETerm(field), diffrax.Tsit5(), 0.0, 1.0, None, y, 2.0, **options).ys[0]
+
+    if isinstance(adjoint, diffrax.ForwardMode):
+        derived = lambda y: jax.jvp(solve, (y,), (1.0,))  # noqa: E731
+    else:
+        derived = jax.value_and_grad(solve)
+    fields = lambda point: point.name == "field" and not point.obstacle  # noqa: E731
+    out, logs = watched(derived, fields, max_events=500)(1.0)
+    assert_close(out, derived(1.0))
+    assert logs and all(len(logs.valid(key)) for key in logs)
+
+
+@pytest.mark.parametrize("transform", ["alone", "vmap"])
+def test_a_root_finder_of_optimistix_logs_its_iterations(transform):
+
+    def solve(target):
+        weights = jnp.array([[1.0, 0.2], [0.1, 1.0]])
+        residuals = lambda y, args: jnp.tanh(y @ weights) - args  # noqa: E731
+        solver = optimistix.Newton(1e-5, 1e-5)
+        return optimistix.root_find(residuals, solver, jnp.zeros(2), target, max_steps=8).value
+
+    target = jnp.array([0.3, -0.2])
+    fun = {"alone": solve, "vmap": jax.vmap(solve)}[transform]
+    target = jnp.stack([target, 2 * target]) if transform == "vmap" else target
+    out, logs = watched(fun, "root_find/while", max_iters=8)(target)
+    assert_close(out, fun(target))
+    iterates, happened = logs["root_find/while/3"], logs.mask["root_find/while/3"]
+    last = happened.sum(0) - 1  # The last iterate is what is returned.
+    assert_close(jnp.take_along_axis(iterates, last[None, ..., None], 0)[0], out)
+
+
+def test_a_training_of_ppo_is_watched_for_each_seed(monkeypatch):
+    for name, value in {"ENVS": 4, "TIME": 8, "UPDATES": 2, "PARTS": 2}.items():
+        monkeypatch.setattr(ppo, name, value)
+    keys = jax.random.split(jax.random.key(0), 2)
+    train = jax.vmap(ppo.train)
+    expected = jax.jit(train)(keys)
+    out, logs = jax.jit(watched(train, "scan", reduce="last", tags="watch"))(keys)
+    assert_close(out, expected)
+    for number, params in enumerate(jax.tree.leaves(out)):  # The carry begins with them.
+        assert_close(logs[f"scan/{number}"][0], params)
