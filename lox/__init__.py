@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from lox import loggers as loggers
     from lox import reductions as reductions
     from lox._audit import audit as audit
+    from lox._nonfinite import NonfiniteReport as NonfiniteReport
+    from lox._nonfinite import find_nonfinite as find_nonfinite
     from lox._sites import LogSite as LogSite
     from lox._sites import sites as sites
     from lox._storage import load as load
@@ -44,8 +46,10 @@ if TYPE_CHECKING:
 
 _AT_FIRST_USE = {
     "LogSite": "lox._sites",
+    "NonfiniteReport": "lox._nonfinite",
     "Point": "lox._watch",
     "audit": "lox._audit",
+    "find_nonfinite": "lox._nonfinite",
     "load": "lox._storage",
     "load_config": "lox._storage",
     "loggers": "lox.loggers",

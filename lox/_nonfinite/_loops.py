@@ -1,0 +1,371 @@
+"""Loops: the first iteration whose carry is not finite, and that iteration alone.
+
+A loop runs compiled, as a `while_loop` that stops when its carry has a NaN. It keeps the carry before the last
+iteration, which is then the input of the failing one, and memory does not grow with the number of iterations. The
+failing iteration is interpreted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend as jex
+import jax.numpy as jnp
+import numpy as np
+
+from lox import _compat
+from lox._leading_axes import where
+from lox._nonfinite._evaluate import bind, bind_on_shards, evaluate, on_shards
+from lox._nonfinite._flow import COMPARISONS
+from lox._nonfinite._record import (
+    Carried,
+    Frame,
+    Line,
+    Operation,
+    Position,
+    Record,
+    Sink,
+    add_rule,
+    is_float,
+    is_nonfinite,
+    without_logs,
+)
+from lox._nonfinite._shards import Shards
+from lox._rules._scan import operands
+from lox._rules._while import split_args
+
+_listed = jex.core.primitives
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """The static part of a loop.
+
+    Attributes:
+        body: The jaxpr of an iteration.
+        condition: The jaxpr of the condition of a `while_loop`.
+        num_carry: The number of values that it carries.
+        length: The number of iterations of a `scan`.
+        reverse: Whether a `scan` begins at the end.
+        began_finite: Which of the carried values are finite at first.
+        everything: Whether an iteration stops the loop if anything in it is NaN, rather than its carry.
+        shards: The shards on which it runs, if any.
+    """
+
+    body: Any
+    condition: Any
+    num_carry: int
+    length: int | None
+    reverse: bool
+    began_finite: tuple[bool, ...]
+    everything: bool
+    shards: Shards | None
+
+    @property
+    def in_lockstep(self) -> bool:
+        """True if batch elements, or shards, that have ended stand still until the last one has."""
+        if self.condition is None:
+            return False
+        (predicate,) = _compat.out_avals(self.condition)
+        return self.shards is not None or bool(predicate.shape)
+
+
+@dataclasses.dataclass
+class Loop:
+    """A loop on concrete values.
+
+    Attributes:
+        program: Its static part.
+        consts: The values that all iterations share.
+        condition_consts: Those of its condition.
+        init: The carry at first.
+        xs: What a `scan` goes through.
+        frame: The surroundings.
+        position: The time at which it began.
+        line: Its line.
+    """
+
+    program: Program
+    consts: Sequence[Any]
+    condition_consts: Sequence[Any]
+    init: Sequence[Any]
+    xs: Sequence[Any]
+    frame: Frame
+    position: Position
+    line: Line
+
+    def __post_init__(self) -> None:
+        self._interpreted: dict[int, list[Any]] = {}
+        self.first_infinite = -1
+        self.first_nan = -1
+        self._before: Sequence[Any] = ()
+
+    def search(self, limit: int) -> Any:
+        """Run the first iterations, until one has a carry with a NaN. See `_search`."""
+        values = [*self.condition_consts, *self.consts, *self.init, *self.xs]
+        sizes = tuple(map(len, (self.condition_consts, self.consts, self.init, self.xs)))
+        shards = self.program.shards
+        count = jnp.int32(limit) if shards is None else jnp.full(shards.shape, limit, jnp.int32)
+        run = _search(self.program, sizes)
+        outs = self.frame.run(run, count, *values)
+        trips, first_infinite, nan, in_condition, *carries = outs
+        numbers = [int(np.max(np.asarray(each))) for each in (trips, first_infinite, nan, in_condition)]
+        half = len(carries) // 2
+        return numbers, carries[:half], carries[half:]
+
+    def run(self, record: Record) -> Sequence[Any]:
+        """Run it to its end, or to the first iteration whose carry has a NaN; interpret that. Returns the carry."""
+        limit = self.program.length if self.program.length is not None else np.iinfo(np.int32).max
+        (trips, self.first_infinite, nan, in_condition), before, after = self.search(limit)
+        if nan:
+            self.first_nan, self._before = trips - 1, before
+            outs = self.iteration(record, trips - 1)[: self.program.num_carry]
+            found = sinks(outs, np.isnan)
+            record.sinks += found
+            if not found and not self.program.everything:
+                record.lost.append(f"iteration {self._shown(trips - 1)} of the loop at {self.line}")
+        elif in_condition:
+            inside = self._frame(trips, condition=True)
+            record.interpret(inside, self.program.condition, [*self.condition_consts, *after])
+        if self.first_infinite >= 0:
+            outs = self.iteration(record, self.first_infinite)
+            finite = [value for value, began in zip(outs, self.program.began_finite, strict=False) if began]
+            record.infinite += sinks(finite, np.isinf)
+        return after  # type: ignore[no-any-return]
+
+    def iteration(self, record: Record, trip: int) -> list[Any]:
+        """Interpret one iteration; returns what it returns."""
+        if trip not in self._interpreted:
+            frame = self._frame(trip)
+            at = trip if not self.program.reverse else (self.program.length or 0) - 1 - trip
+            axis = 0 if self.program.shards is None else self.program.shards.ndim
+            take = lambda *xs: [jnp.take(x, at, axis=axis) for x in xs]  # noqa: E731
+            slices = take(*self.xs)
+            if self.xs:
+                record.keep(Operation(None, {}, self.xs, slices, self.line, frame, frame.next(), take))
+            carry = self._carry(record, trip)
+            outs = record.interpret(frame, self.program.body, [*self.consts, *carry, *slices])
+            if self.program.in_lockstep:
+                outs = self._where_going(record, frame, outs, carry)
+            self._interpreted[trip] = outs
+        return self._interpreted[trip]
+
+    def _carry(self, record: Record, trip: int) -> Sequence[Any]:
+        if trip == 0:
+            return self.init
+        carry = self._before if trip == self.first_nan else self.search(trip)[2]
+        for number, value in enumerate(carry):
+            if is_nonfinite(value):
+                record.note(value, Carried(self, number, trip), 0)
+        return carry
+
+    def _where_going(self, record: Record, frame: Frame, outs: Sequence[Any], carry: Sequence[Any]) -> list[Any]:
+        """What an iteration leaves of the carry, where batch elements or shards that have ended stand still."""
+        condition = self.program.condition
+        run = _compat.as_fun(condition) if self.program.shards is None else on_shards(condition)
+        (going,) = frame.run(run, *self.condition_consts, *carry)
+        stays = lambda going, *both: [where(going, *both)]  # noqa: E731
+        found = []
+        for pair in zip(outs, carry, strict=True):
+            result = stays(going, *pair)
+            position = frame.next()
+            record.keep(Operation(None, {}, (going, *pair), result, self.line, frame, position, stays))
+            found += result
+        return found
+
+    def _frame(self, trip: int, condition: bool = False) -> Frame:
+        around = self.frame
+        where = (*self.position, trip, int(not condition))
+        return Frame(
+            (*around.iterations, self._shown(trip)),
+            where,
+            around.phase,
+            around.shards,
+            condition or around.in_condition,
+            self.line,
+        )
+
+    def _shown(self, trip: int) -> int:
+        """The number of an iteration for people: in a backward pass that of the iteration that it differentiates."""
+        backward = self.frame.phase != "forward" and self.program.length is not None
+        return (self.program.length or 0) - 1 - trip if backward else trip
+
+    def trip_of(self, mask: np.ndarray[Any, Any]) -> int:
+        """The first iteration that has stacked one of some elements, by the elements of the whole."""
+        axis = 0 if self.program.shards is None else self.program.shards.ndim
+        places = np.flatnonzero(mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis)))
+        return int(mask.shape[axis] - 1 - places[-1] if self.program.reverse else places[0])
+
+
+def sinks(values: Sequence[Any], test: Callable[[Any], Any]) -> list[Sink]:
+    """The values that have elements which a test finds, each with these."""
+    found = [(value, test(np.asarray(value))) for value in values if is_float(value)]
+    return [(value, mask) for value, mask in found if mask.any()]
+
+
+@functools.lru_cache(maxsize=256)
+def _search(program: Program, sizes: tuple[int, ...]) -> Callable[..., Any]:
+    """Compile the first iterations of a loop, until its carry has a NaN.
+
+    Returns:
+        A function of the number of iterations and of all values. It returns how many iterations have run; the first
+        after which a carried value that began finite is infinite, or -1; whether the carry has a NaN, and whether its
+        condition compares one; and the carries before and after the last iteration.
+    """
+    ends = np.cumsum(sizes)
+    body = (
+        _flagged(program.body, _any_nan, program.shards)
+        if program.everything
+        else _unflagged(program.body, program.shards)
+    )
+    across = program.shards.any if program.shards is not None else lambda flag: flag
+
+    def run(limit: Any, *values: Any) -> list[Any]:
+        of_condition, consts, init, xs = (values[end - size : end] for end, size in zip(ends, sizes, strict=True))
+
+        def test(carry: Sequence[Any]) -> tuple[Any, Any]:
+            if program.condition is None:
+                return jnp.bool_(True), jnp.bool_(False)
+            (goes_on,), compares = _flagged(program.condition, _compares_nan, program.shards)(*of_condition, *carry)
+            return goes_on, across(compares)
+
+        def iterate(state: Any) -> Any:
+            trips, first, going, _, _, _, carry = state
+            at = program.length - 1 - trips if program.reverse and program.length is not None else trips
+            slices = [jax.lax.dynamic_index_in_dim(x, at, keepdims=False) for x in xs]
+            outs, flag = body(*consts, *carry, *slices)
+            new = outs[: program.num_carry]
+            if program.in_lockstep:
+                new = [where(going, after, before) for after, before in zip(new, carry, strict=True)]
+            nan = across(_any(jnp.isnan, new) | flag)
+            infinite = _any(jnp.isinf, [each for each, began in zip(new, program.began_finite, strict=True) if began])
+            first = jnp.where((first < 0) & across(infinite), trips, first)
+            return trips + 1, first, *test(new), nan, carry, new
+
+        def goes_on(state: Any) -> Any:
+            trips, _, going, compares, nan, _, _ = state
+            return (trips < limit) & across(going.any()) & ~compares & ~nan
+
+        start = (jnp.int32(0), jnp.int32(-1), *test(init), jnp.bool_(False), list(init), list(init))
+        trips, first, _, compares, nan, before, after = jax.lax.while_loop(goes_on, iterate, start)
+        return [trips, first, nan.astype(jnp.int32), compares.astype(jnp.int32), *before, *after]
+
+    return jax.jit(run) if program.shards is None else run
+
+
+def _any(test: Callable[[Any], Any], values: Sequence[Any]) -> Any:
+    flags = [test(value).any() for value in values if is_float(value)]
+    return functools.reduce(jnp.logical_or, flags, jnp.bool_(False))
+
+
+def _any_nan(eqn: Any, operands: Sequence[Any], results: Sequence[Any]) -> Any:
+    return _any(jnp.isnan, results)
+
+
+def _compares_nan(eqn: Any, operands: Sequence[Any], results: Sequence[Any]) -> Any:
+    asks = eqn.primitive in COMPARISONS and eqn.invars[0] is not eqn.invars[-1]
+    return _any(jnp.isnan, operands) if asks else jnp.bool_(False)
+
+
+def _unflagged(jaxpr: Any, shards: Shards | None) -> Callable[..., Any]:
+    jaxpr = without_logs(jaxpr)
+    run = _compat.as_fun(jaxpr) if shards is None else on_shards(jaxpr)
+    return lambda *args: (run(*args), jnp.bool_(False))
+
+
+def _flagged(jaxpr: Any, flag_of: Callable[..., Any], shards: Shards | None) -> Callable[..., Any]:
+    """The function that a jaxpr stands for, which also returns whether one of its equations is flagged."""
+    one = bind if shards is None else bind_on_shards
+
+    def run(*args: Any) -> tuple[list[Any], Any]:
+        flag = jnp.bool_(False)
+
+        def bind(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+            nonlocal flag
+            outs = one(eqn.primitive, inputs, eqn.params)
+            flag = flag | flag_of(eqn, inputs, outs)
+            return outs
+
+        return evaluate(without_logs(jaxpr), args, bind), flag
+
+    return run
+
+
+def _scan(
+    record: Record, frame: Frame, primitive: Any, args: Sequence[Any], params: dict[str, Any], info: Any
+) -> list[Any]:
+    consts, init, xs = operands(args, params)
+    loop = _loop(record, frame, params["jaxpr"], None, consts, (), init, xs, params, frame.line_of(info))
+    before = sinks(init, np.isnan)
+    record.sinks += before
+    if before:
+        after = None
+    else:
+        after = loop.run(record)
+    if len(_compat.out_avals(params["jaxpr"])) == len(init) and after is not None:
+        outs = list(after)
+    else:
+        whole = params | {"jaxpr": without_logs(params["jaxpr"])}
+        one = bind if frame.shards is None else bind_on_shards
+        outs = frame.run(lambda *args: one(primitive, args, whole), *args)
+    return _kept(record, loop, primitive, params, args, outs)
+
+
+def _while(
+    record: Record, frame: Frame, primitive: Any, args: Sequence[Any], params: dict[str, Any], info: Any
+) -> list[Any]:
+    of_condition, consts, init = split_args(args, params)
+    condition = params["cond_jaxpr"]
+    loop = _loop(
+        record, frame, params["body_jaxpr"], condition, consts, of_condition, init, (), params, frame.line_of(info)
+    )
+    before = sinks(init, np.isnan)
+    record.sinks += before
+    outs = list(init) if before else list(loop.run(record))
+    return _kept(record, loop, primitive, params, args, outs)
+
+
+def _loop(
+    record: Record,
+    frame: Frame,
+    body: Any,
+    condition: Any,
+    consts: Sequence[Any],
+    of_condition: Sequence[Any],
+    init: Sequence[Any],
+    xs: Sequence[Any],
+    params: dict[str, Any],
+    line: Line,
+) -> Loop:
+    began_finite = tuple(not is_nonfinite(value) for value in init)
+    program = Program(
+        body,
+        condition,
+        len(init),
+        params.get("length"),
+        params.get("reverse", False),
+        began_finite,
+        record.everything,
+        frame.shards,
+    )
+    return Loop(program, consts, of_condition, init, xs, frame, frame.next(), line)
+
+
+def _kept(
+    record: Record,
+    loop: Loop,
+    primitive: Any,
+    params: dict[str, Any],
+    args: Sequence[Any],
+    outs: list[Any],
+) -> list[Any]:
+    record.keep(Operation(primitive, params, args, outs, loop.line, loop.frame, loop.position, None, loop))
+    return outs
+
+
+add_rule(_listed.scan_p, _scan)
+add_rule(_listed.while_p, _while)
