@@ -178,7 +178,10 @@ def test_exceptions_import_nothing_of_lox():
 
 EXPORTS = {
     "NonfiniteReport",
+    "NonfiniteWarning",
     "find_nonfinite",
+    "guard",
+    "replay",
     "Point",
     "points",
     "watch",

@@ -16,7 +16,7 @@ from lox._exceptions import LogDataError, LogValueError
 from lox._misspelt import says_what_was_meant
 from lox._nonfinite._axes import begin, searching
 from lox._nonfinite._loops import sinks
-from lox._nonfinite._record import Operation, Record, is_float, recorded
+from lox._nonfinite._record import Operation, Reached, Record, Resume, is_float, recorded
 from lox._nonfinite._report import NonfiniteReport, Step
 from lox._nonfinite._walk import Origin, batch_axes, origins
 
@@ -67,18 +67,41 @@ def find_nonfinite(fun: Callable[..., Any], *, all: bool = False) -> Callable[..
 
     @functools.wraps(fun, updated=())
     def found(*args: Any, **kwargs: Any) -> NonfiniteReport:
-        if not _compat.is_top_level():
-            raise LogValueError(
-                "lox.find_nonfinite must be called with concrete arrays, outside of jax.jit, jax.vmap, jax.grad and "
-                "handlers of lox: give it the transformed function."
-            )
-        begin()
-        record = Record(all)
-        with searching(True), jax.debug_nans(False), jax.debug_infs(False):
-            outs = recorded(record, fun, args, kwargs)
-        return report(record, args, kwargs, outs)
+        return search(fun, args, kwargs, all)
 
     return found
+
+
+def search(
+    fun: Callable[..., Any], args: Any, kwargs: Any, everything: bool = False, resume: Resume | None = None
+) -> NonfiniteReport:
+    """Search a call for what is not finite, all of it or from an iteration of a loop on."""
+    record = Record(everything, resume)
+    try:
+        outs = _run(record, fun, args, kwargs)
+    except Reached:
+        outs = ()
+    return report(record, args, kwargs, outs)
+
+
+def last_good_carry(fun: Callable[..., Any], args: Any, kwargs: Any, infinite: bool) -> Resume | None:
+    """The carry before the first bad one of an outermost loop, or None if all are good."""
+    try:
+        _run(Record(stops="nonfinite" if infinite else "nan"), fun, args, kwargs)
+    except Reached as reached:
+        return reached.place
+    return None
+
+
+def _run(record: Record, fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    if not _compat.is_top_level():
+        raise LogValueError(
+            "lox.find_nonfinite must be called with concrete arrays, outside of jax.jit, jax.vmap, jax.grad and "
+            "handlers of lox: give it the transformed function."
+        )
+    begin()
+    with searching(True), jax.debug_nans(False), jax.debug_infs(False):
+        return recorded(record, fun, args, kwargs)
 
 
 def report(record: Record, args: Any, kwargs: Any, outs: Any) -> NonfiniteReport:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox import _compat
+from lox._exceptions import LogValueError
 from lox._leading_axes import where
 from lox._nonfinite._evaluate import bind, bind_on_shards, evaluate, on_shards
 from lox._nonfinite._flow import COMPARISONS
@@ -27,7 +28,9 @@ from lox._nonfinite._record import (
     Line,
     Operation,
     Position,
+    Reached,
     Record,
+    Resume,
     Sink,
     add_rule,
     is_float,
@@ -118,24 +121,56 @@ class Loop:
         return numbers, carries[:half], carries[half:]
 
     def run(self, record: Record) -> Sequence[Any]:
-        """Run it to its end, or to the first iteration whose carry has a NaN; interpret that. Returns the carry."""
+        """Run it to its end, or to the first iteration whose carry has a NaN; interpret that. Returns the carry.
+
+        Raises:
+            Reached: The search ends here.
+        """
+        number = -1
+        if not self.frame.iterations:
+            number, record.loops = record.loops, record.loops + 1
+        if record.resume is not None and record.resume.loop == number:
+            self._go_on(record, record.resume)
         limit = self.program.length if self.program.length is not None else np.iinfo(np.int32).max
         (trips, self.first_infinite, nan, in_condition), before, after = self.search(limit)
         if nan:
             self.first_nan, self._before = trips - 1, before
-            outs = self.iteration(record, trips - 1)[: self.program.num_carry]
-            found = sinks(outs, np.isnan)
-            record.sinks += found
-            if not found and not self.program.everything:
-                record.lost.append(f"iteration {self._shown(trips - 1)} of the loop at {self.line}")
+        if record.stops and number >= 0:
+            bad = [self.first_nan, *([self.first_infinite] if record.stops == "nonfinite" else [])]
+            if trip := [each for each in bad if each >= 0]:
+                raise Reached(Resume(number, min(trip), self._carry(record, min(trip))))
+        if nan:
+            self._sink(record, trips - 1)
         elif in_condition:
             inside = self._frame(trips, condition=True)
             record.interpret(inside, self.program.condition, [*self.condition_consts, *after])
         if self.first_infinite >= 0:
-            outs = self.iteration(record, self.first_infinite)
-            finite = [value for value, began in zip(outs, self.program.began_finite, strict=False) if began]
-            record.infinite += sinks(finite, np.isinf)
+            self._sink_infinite(record, self.first_infinite)
         return after  # type: ignore[no-any-return]
+
+    def _go_on(self, record: Record, place: Resume) -> None:
+        """Interpret one iteration, and end the search."""
+        types = [[str(jax.typeof(value)).lstrip("~") for value in carry] for carry in (self.init, place.carry)]
+        if types[0] != types[1]:
+            raise LogValueError(
+                f"The loop at {self.line} carries {', '.join(types[0])}, and that of the bundle "
+                f"{', '.join(types[1])}: it is another program. Give the function that was guarded."
+            )
+        self.first_nan, self._before = place.trip, place.carry
+        self._sink(record, place.trip)
+        self._sink_infinite(record, place.trip)
+        raise Reached(place)
+
+    def _sink(self, record: Record, trip: int) -> None:
+        found = sinks(self.iteration(record, trip)[: self.program.num_carry], np.isnan)
+        record.sinks += found
+        if not found and not self.program.everything:
+            record.lost.append(f"iteration {self._shown(trip)} of the loop at {self.line}")
+
+    def _sink_infinite(self, record: Record, trip: int) -> None:
+        outs = self.iteration(record, trip)
+        finite = [value for value, began in zip(outs, self.program.began_finite, strict=False) if began]
+        record.infinite += sinks(finite, np.isinf)
 
     def iteration(self, record: Record, trip: int) -> list[Any]:
         """Interpret one iteration; returns what it returns."""

@@ -144,19 +144,52 @@ Sink = tuple[Any, np.ndarray[Any, Any]]
 """A value that must be finite, and which of its elements are not."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Resume:
+    """The iteration at which an outermost loop goes on.
+
+    Attributes:
+        loop: The number of the loop.
+        trip: The number of the iteration.
+        carry: The carry before it.
+    """
+
+    loop: int
+    trip: int
+    carry: Sequence[Any]
+
+
+class Reached(Exception):
+    """The search has reached the iteration that it was for.
+
+    Attributes:
+        place: The iteration, and the carry before it.
+    """
+
+    def __init__(self, place: Resume) -> None:
+        super().__init__()
+        self.place = place
+
+
 class Record:
     """The operations that have had results that are not finite.
 
     Attributes:
         everything: Whether to interpret jitted functions although their results are finite.
+        resume: The iteration at which a loop goes on, and the search ends.
+        stops: "nan" or "nonfinite", where the search ends at the first outermost loop with such a carry.
+        loops: The number of outermost loops so far.
         operations: The operations, in the order in which they were recorded.
         sinks: Values of carries and conditions of loops that are NaN.
         infinite: Values of carries that are infinite and began finite.
         lost: Descriptions of what was not finite where it ran compiled, and is where it runs again.
     """
 
-    def __init__(self, everything: bool) -> None:
+    def __init__(self, everything: bool = False, resume: Resume | None = None, stops: str = "") -> None:
         self.everything = everything
+        self.resume = resume
+        self.stops = stops
+        self.loops = 0
         self.operations: list[Operation] = []
         self.sinks: list[Sink] = []
         self.infinite: list[Sink] = []
