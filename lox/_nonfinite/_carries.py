@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -24,14 +25,28 @@ _LOOPS = frozenset({_listed.scan_p, _listed.while_p})
 
 
 def is_bad(values: Sequence[Any], began_finite: Sequence[Any], infinite: bool) -> Any:
-    """Tell whether one of some values has a NaN or, if that counts, is infinite and began finite."""
-    flag = jnp.bool_(False)
-    for value, finite in zip(values, began_finite, strict=True):
-        if is_float(value):
-            flag |= jnp.isnan(value).any()
-            if infinite:
-                flag |= jnp.isinf(value).any() & finite
-    return flag
+    """Tell whether one of some values has a NaN or, if that counts, is infinite and began finite.
+
+    A product of each with zeros, which is NaN only where it is not finite, is several times as fast as to look at each
+    element. Only where it is NaN are these looked at.
+    """
+    floats = [(value, began) for value, began in zip(values, began_finite, strict=True) if is_float(value)]
+
+    def exactly() -> Any:
+        flags = [jnp.isnan(value).any() for value, _ in floats]
+        flags += [jnp.isinf(value).any() & began for value, began in floats if infinite]
+        return functools.reduce(jnp.logical_or, flags)
+
+    if not floats:
+        return jnp.bool_(False)
+    products = [jnp.isnan(_times_zero(value)) for value, _ in floats]
+    return jax.lax.cond(functools.reduce(jnp.logical_or, products), exactly, lambda: jnp.bool_(False))
+
+
+def _times_zero(value: Any) -> Any:
+    value = jnp.asarray(value)
+    axes = tuple(range(value.ndim))
+    return jax.lax.dot_general(value, value * jnp.zeros((), value.dtype), ((axes, axes), ((), ())))
 
 
 @_compat.weakref_lru_cache
