@@ -2,6 +2,7 @@
 
 import linecache
 
+import faults
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from real_nan import CASES
 
 import lox
 
@@ -404,3 +406,62 @@ def test_a_report_prints_a_short_story():
     assert lines[3].startswith("  then mul at ")
     assert "below its domain" in lines[-1] and len(lines) == 5
     assert str(find(jnp.log)(array(1.0))) == "All results and carries are finite."
+
+
+# -- faults in generated programs, and programs as people write them --------------------------------------------------
+
+
+@pytest.mark.parametrize("number", range(24))
+def test_a_fault_at_a_random_place_of_a_random_program_is_found(number):
+    wrong, fault = faults.check(number)
+    assert not wrong, fault
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", range(24, 104))
+def test_faults_at_more_random_places_are_found(number):
+    wrong, fault = faults.check(number)
+    assert not wrong, fault
+
+
+def test_faults_are_drawn_at_all_kinds_of_places():
+    drawn = [faults.draw(number) for number in range(1000)]
+    for name in ("condition", "cond", "checkpoint", "custom", "shards"):
+        assert sum(name in fault.nest for fault in drawn) >= 100
+    assert sum(fault.backward for fault in drawn) >= 100
+    assert 250 <= sum(fault.hidden for fault in drawn) <= 350
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_program_that_fails_as_those_of_people_do(name):
+    case = CASES[name]
+    report = find(case.function)(*case.arguments)
+    assert (report.kind, *place(report)) == (case.kind, case.primitive, case.iterations, case.batch, case.backward)
+    assert case.text in source(report) and case.cure in str(report)
+
+
+def test_a_loop_of_a_million_iterations_takes_the_memory_of_a_short_one():
+    def f(length):
+        return lambda x: lax.fori_loop(0, length, lambda i, x: jnp.where(i == length - 3, jnp.log(-x), x * 1.0), x)
+
+    def bytes_of(length):
+        before = {id(each) for each in jax.live_arrays()}
+        report = find(f(length))(jnp.ones(100))
+        assert report.iterations == (length - 3,)
+        return sum(each.nbytes for each in jax.live_arrays() if id(each) not in before)
+
+    assert bytes_of(1_000_000) <= bytes_of(1_000) + 1_000
+
+
+def test_a_python_loop_of_finite_steps_keeps_nothing():
+    step = jax.jit(lambda x: x * jnp.float32(0.5))
+    alive = []
+
+    def loop(x):
+        for _ in range(50):
+            x = step(x)
+            alive.append(len(jax.live_arrays()))
+        return jnp.log(-x - 1.0)
+
+    assert find(loop)(jnp.ones(3)).primitive == "log"
+    assert alive[-1] <= alive[5] + 2

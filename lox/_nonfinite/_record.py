@@ -431,6 +431,9 @@ class RecordingTrace(jax.core.Trace):
         self.record = record
         self.frame = Frame()
 
+    def stage_value(self, val: Any) -> Any:
+        return self.parent_trace.stage_value(val)
+
     def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
         info = source_info.current()
         phase = phase_of(info.name_stack, "forward")
