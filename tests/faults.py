@@ -158,8 +158,9 @@ class Fault:
         def element(x, number):
             return self._run(depth + 1, x, hit & (number == wanted))
 
-        xs = jnp.stack([x + 0.1 * number for number in range(ELEMENTS)], -1)
-        return jax.vmap(element, in_axes=(-1, 0), out_axes=0)(xs, jnp.arange(ELEMENTS)).sum(0)
+        last = 0 if self.backward else x.ndim  # JAX refuses another axis for some backward functions.
+        xs = jnp.stack([x + 0.1 * number for number in range(ELEMENTS)], last)
+        return jax.vmap(element, in_axes=(last, 0))(xs, jnp.arange(ELEMENTS)).sum(0)
 
     def _checkpoint(self, depth, x, hit, wanted):
         return jax.checkpoint(lambda x, hit: self._run(depth + 1, x, hit))(x, hit)

@@ -238,6 +238,36 @@ def test_the_branch_that_is_taken_is_interpreted(transform):
     assert found[0].batch == ((1,) if transform is jax.vmap else ())
 
 
+def test_a_loop_in_a_branch_that_a_batch_element_does_not_take_is_no_origin():
+    def f(x):
+        loop = lambda x: lax.fori_loop(0, 5, lambda i, x: x - 0.5 - 0.0 * jnp.sqrt(x), x)  # noqa: E731
+        return lax.cond(x > 4.0, loop, lambda x: x, x)
+
+    assert not find(jax.vmap(f))(array(1.0, 5.0, 2.0))
+    report = find(jax.vmap(lambda x: lax.cond(x > 0.8, lambda x: f(x + 3.3), lambda x: f(x), x)))(array(0.1, 0.9, 1.0))
+    assert not report
+    again = lambda x: lax.fori_loop(0, 5, lambda i, x: x - 0.5 - 0.0 * jnp.sqrt(x), x)  # noqa: E731
+    report = find(jax.vmap(lambda x: lax.cond(x > 1.6, again, lambda x: x, x)))(array(0.1, 0.9, 1.7))
+    assert place(report) == ("sqrt", (4,), (2,), False)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.vmap], ids=["alone", "vmap"])
+def test_a_loop_inside_of_another_that_nan_keeps_running_or_ends_is_found(transform):
+    def endless(x, i):
+        return lax.while_loop(lambda x: ~(x < 1e-3), lambda x: x - jnp.sqrt(x - jnp.where(i == 2, 9.0, 0.0)), x)
+
+    def ended(x, i):
+        return lax.while_loop(lambda x: jnp.sqrt(x + jnp.where(i == 2, 0.25, 0.5)) > 0, lambda x: x - 0.5, x)
+
+    def f(inner):
+        return lambda x: lax.fori_loop(0, 4, lambda i, x: 0.0 * inner(x, i) + 0.5, x)
+
+    x = jnp.ones(2) if transform is jax.vmap else jnp.float32(1.0)
+    batch = (0,) if transform is jax.vmap else ()
+    assert place(find(transform(f(endless)))(x)) == ("sqrt", (2, 0), batch, False)
+    assert place(find(transform(f(ended)))(x)) == ("sqrt", (2, 2), batch, False)
+
+
 # -- derivatives -----------------------------------------------------------------------------------------------------
 
 

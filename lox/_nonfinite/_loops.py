@@ -20,8 +20,8 @@ import numpy as np
 from lox import _compat
 from lox._exceptions import LogValueError
 from lox._leading_axes import where
-from lox._nonfinite._evaluate import bind, bind_on_shards, evaluate, on_shards
-from lox._nonfinite._flow import COMPARISONS
+from lox._nonfinite._evaluate import bind, bind_on_shards, on_shards
+from lox._nonfinite._flags import across, any_nan, flagged, goes_on, is_batched, nothing, until_flagged
 from lox._nonfinite._record import (
     Carried,
     Frame,
@@ -33,6 +33,7 @@ from lox._nonfinite._record import (
     Resume,
     Sink,
     add_rule,
+    has_loops,
     is_float,
     is_nonfinite,
     without_logs,
@@ -90,6 +91,9 @@ class Loop:
         frame: The surroundings.
         position: The time at which it began.
         line: Its line.
+        first_nan: The first iteration whose carry has a NaN, or -1.
+        first_infinite: The first iteration whose carry is infinite and began finite, or -1.
+        is_whole: Whether the search ran to its end.
     """
 
     program: Program
@@ -105,13 +109,21 @@ class Loop:
         self._interpreted: dict[int, list[Any]] = {}
         self.first_infinite = -1
         self.first_nan = -1
+        self.is_whole = False
         self._before: Sequence[Any] = ()
 
-    def search(self, limit: int) -> Any:
-        """Run the first iterations, until one has a carry with a NaN. See `_search`."""
-        values = [*self.condition_consts, *self.consts, *self.init, *self.xs]
-        sizes = tuple(map(len, (self.condition_consts, self.consts, self.init, self.xs)))
+    @property
+    def is_batched(self) -> bool:
+        """True if it has passed a `vmap`: a NaN in its carry may be of an element that does not take this branch."""
+        return is_batched(self.program.body) and not self.program.everything
+
+    def search(self, limit: int, watched: Sequence[Any] | bool = True) -> Any:
+        """Run the first iterations, until one has a carry with a NaN in elements that are watched. See `_search`."""
         shards = self.program.shards
+        if isinstance(watched, bool):
+            watched = [np.full(() if shards is None else shards.shape, watched)] * len(self.init)
+        groups = (watched, self.condition_consts, self.consts, self.init, self.xs)
+        values, sizes = [value for group in groups for value in group], tuple(map(len, groups))
         count = jnp.int32(limit) if shards is None else jnp.full(shards.shape, limit, jnp.int32)
         run = _search(self.program, sizes)
         outs = self.frame.run(run, count, *values)
@@ -131,14 +143,15 @@ class Loop:
             number, record.loops = record.loops, record.loops + 1
         if record.resume is not None and record.resume.loop == number:
             self._go_on(record, record.resume)
-        limit = self.program.length if self.program.length is not None else np.iinfo(np.int32).max
-        (trips, self.first_infinite, nan, in_condition), before, after = self.search(limit)
+        watched = not self.is_batched or bool(record.stops)
+        (trips, self.first_infinite, nan, in_condition), before, after = self.search(self._limit, watched)
         if nan:
             self.first_nan, self._before = trips - 1, before
         if record.stops and number >= 0:
             bad = [self.first_nan, *([self.first_infinite] if record.stops == "nonfinite" else [])]
             if trip := [each for each in bad if each >= 0]:
                 raise Reached(Resume(number, min(trip), self._carry(record, min(trip))))
+        self.is_whole = not nan
         if nan:
             self._sink(record, trips - 1)
         elif in_condition:
@@ -161,10 +174,25 @@ class Loop:
         self._sink_infinite(record, place.trip)
         raise Reached(place)
 
+    @property
+    def _limit(self) -> int:
+        return self.program.length if self.program.length is not None else int(np.iinfo(np.int32).max)
+
+    def reach(self, record: Record, watched: Sequence[Any], nan: bool) -> list[Sink]:
+        """The values of the first iteration that makes some elements of the carry NaN, or infinite."""
+        (trips, infinite, found, _), _, _ = self.search(self._limit, watched)
+        trip = (trips - 1 if found else -1) if nan else infinite
+        if trip < 0:
+            return []
+        values = sinks(self.iteration(record, trip)[: self.program.num_carry], np.isnan if nan else np.isinf)
+        masks = {id(value): mask for value, mask in zip(self.iteration(record, trip), watched, strict=False)}
+        return [(value, mask & masks[id(value)]) for value, mask in values]
+
     def _sink(self, record: Record, trip: int) -> None:
+        before = len(record.sinks)
         found = sinks(self.iteration(record, trip)[: self.program.num_carry], np.isnan)
-        record.sinks += found
-        if not found and not self.program.everything:
+        record.sinks += [] if self.is_batched else found
+        if not found and len(record.sinks) == before and not self.program.everything:
             record.lost.append(f"iteration {self._shown(trip)} of the loop at {self.line}")
 
     def _sink_infinite(self, record: Record, trip: int) -> None:
@@ -176,9 +204,7 @@ class Loop:
         """Interpret one iteration; returns what it returns."""
         if trip not in self._interpreted:
             frame = self._frame(trip)
-            at = trip if not self.program.reverse else (self.program.length or 0) - 1 - trip
-            axis = 0 if self.program.shards is None else self.program.shards.ndim
-            take = lambda *xs: [jnp.take(x, at, axis=axis) for x in xs]  # noqa: E731
+            take = lambda *xs: [self.slice_of(x, trip) for x in xs]  # noqa: E731
             slices = take(*self.xs)
             if self.xs:
                 record.keep(Operation(None, {}, self.xs, slices, self.line, frame, frame.next(), take))
@@ -192,7 +218,7 @@ class Loop:
     def _carry(self, record: Record, trip: int) -> Sequence[Any]:
         if trip == 0:
             return self.init
-        carry = self._before if trip == self.first_nan else self.search(trip)[2]
+        carry = self._before if trip == self.first_nan else self.search(trip, not self.is_batched)[2]
         for number, value in enumerate(carry):
             if is_nonfinite(value):
                 record.note(value, Carried(self, number, trip), 0)
@@ -231,9 +257,20 @@ class Loop:
 
     def trip_of(self, mask: np.ndarray[Any, Any]) -> int:
         """The first iteration that has stacked one of some elements, by the elements of the whole."""
-        axis = 0 if self.program.shards is None else self.program.shards.ndim
-        places = np.flatnonzero(mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis)))
-        return int(mask.shape[axis] - 1 - places[-1] if self.program.reverse else places[0])
+        others = tuple(axis for axis in range(mask.ndim) if axis != self._axis)
+        places = np.flatnonzero(mask.any(axis=others))
+        return int(mask.shape[self._axis] - 1 - places[-1] if self.program.reverse else places[0])
+
+    def slice_of(self, stacked: Any, trip: int) -> Any:
+        """The part that an iteration has stacked, or gets."""
+        at = trip if not self.program.reverse else (self.program.length or 0) - 1 - trip
+        take = np.take if isinstance(stacked, np.ndarray) else jnp.take
+        return take(stacked, at, axis=self._axis)
+
+    @property
+    def _axis(self) -> int:
+        """The axis that a `scan` goes along."""
+        return 0 if self.program.shards is None else self.program.shards.ndim
 
 
 def sinks(values: Sequence[Any], test: Callable[[Any], Any]) -> list[Sink]:
@@ -252,21 +289,20 @@ def _search(program: Program, sizes: tuple[int, ...]) -> Callable[..., Any]:
         condition compares one; and the carries before and after the last iteration.
     """
     ends = np.cumsum(sizes)
-    body = (
-        _flagged(program.body, _any_nan, program.shards)
-        if program.everything
-        else _unflagged(program.body, program.shards)
-    )
-    across = program.shards.any if program.shards is not None else lambda flag: flag
+    shards = program.shards
+    body = flagged(program.body, any_nan if program.everything else nothing, shards)
+    condition = None if program.condition is None else goes_on(program.condition, shards)
 
     def run(limit: Any, *values: Any) -> list[Any]:
-        of_condition, consts, init, xs = (values[end - size : end] for end, size in zip(ends, sizes, strict=True))
+        watched, of_condition, consts, init, xs = (
+            values[end - size : end] for end, size in zip(ends, sizes, strict=True)
+        )
 
         def test(carry: Sequence[Any]) -> tuple[Any, Any]:
-            if program.condition is None:
+            if condition is None:
                 return jnp.bool_(True), jnp.bool_(False)
-            (goes_on,), compares = _flagged(program.condition, _compares_nan, program.shards)(*of_condition, *carry)
-            return goes_on, across(compares)
+            going, compares = condition(of_condition, carry)
+            return going, across(shards, compares)
 
         def iterate(state: Any) -> Any:
             trips, first, going, _, _, _, carry = state
@@ -276,58 +312,26 @@ def _search(program: Program, sizes: tuple[int, ...]) -> Callable[..., Any]:
             new = outs[: program.num_carry]
             if program.in_lockstep:
                 new = [where(going, after, before) for after, before in zip(new, carry, strict=True)]
-            nan = across(_any(jnp.isnan, new) | flag)
-            infinite = _any(jnp.isinf, [each for each, began in zip(new, program.began_finite, strict=True) if began])
-            first = jnp.where((first < 0) & across(infinite), trips, first)
+            pairs = list(zip(new, watched, strict=True))
+            nan = across(shards, _any_watched(jnp.isnan, pairs) | flag)
+            finite = [pair for pair, began in zip(pairs, program.began_finite, strict=True) if began]
+            first = jnp.where((first < 0) & across(shards, _any_watched(jnp.isinf, finite)), trips, first)
             return trips + 1, first, *test(new), nan, carry, new
 
-        def goes_on(state: Any) -> Any:
+        def continues(state: Any) -> Any:
             trips, _, going, compares, nan, _, _ = state
-            return (trips < limit) & across(going.any()) & ~compares & ~nan
+            return (trips < limit) & across(shards, going.any()) & ~compares & ~nan
 
         start = (jnp.int32(0), jnp.int32(-1), *test(init), jnp.bool_(False), list(init), list(init))
-        trips, first, _, compares, nan, before, after = jax.lax.while_loop(goes_on, iterate, start)
+        trips, first, _, compares, nan, before, after = jax.lax.while_loop(continues, iterate, start)
         return [trips, first, nan.astype(jnp.int32), compares.astype(jnp.int32), *before, *after]
 
     return jax.jit(run) if program.shards is None else run
 
 
-def _any(test: Callable[[Any], Any], values: Sequence[Any]) -> Any:
-    flags = [test(value).any() for value in values if is_float(value)]
+def _any_watched(test: Callable[[Any], Any], pairs: Sequence[tuple[Any, Any]]) -> Any:
+    flags = [(test(value) & watched).any() for value, watched in pairs if is_float(value)]
     return functools.reduce(jnp.logical_or, flags, jnp.bool_(False))
-
-
-def _any_nan(eqn: Any, operands: Sequence[Any], results: Sequence[Any]) -> Any:
-    return _any(jnp.isnan, results)
-
-
-def _compares_nan(eqn: Any, operands: Sequence[Any], results: Sequence[Any]) -> Any:
-    asks = eqn.primitive in COMPARISONS and eqn.invars[0] is not eqn.invars[-1]
-    return _any(jnp.isnan, operands) if asks else jnp.bool_(False)
-
-
-def _unflagged(jaxpr: Any, shards: Shards | None) -> Callable[..., Any]:
-    jaxpr = without_logs(jaxpr)
-    run = _compat.as_fun(jaxpr) if shards is None else on_shards(jaxpr)
-    return lambda *args: (run(*args), jnp.bool_(False))
-
-
-def _flagged(jaxpr: Any, flag_of: Callable[..., Any], shards: Shards | None) -> Callable[..., Any]:
-    """The function that a jaxpr stands for, which also returns whether one of its equations is flagged."""
-    one = bind if shards is None else bind_on_shards
-
-    def run(*args: Any) -> tuple[list[Any], Any]:
-        flag = jnp.bool_(False)
-
-        def bind(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-            nonlocal flag
-            outs = one(eqn.primitive, inputs, eqn.params)
-            flag = flag | flag_of(eqn, inputs, outs)
-            return outs
-
-        return evaluate(without_logs(jaxpr), args, bind), flag
-
-    return run
 
 
 def _scan(
@@ -337,12 +341,12 @@ def _scan(
     loop = _loop(record, frame, params["jaxpr"], None, consts, (), init, xs, params, frame.line_of(info))
     before = sinks(init, np.isnan)
     record.sinks += before
-    if before:
-        after = None
-    else:
-        after = loop.run(record)
-    if len(_compat.out_avals(params["jaxpr"])) == len(init) and after is not None:
+    after = None if before else loop.run(record)
+    is_whole = after is not None and loop.is_whole
+    if after is not None and len(_compat.out_avals(params["jaxpr"])) == len(init) and (is_whole or not loop.is_batched):
         outs = list(after)
+    elif not is_whole and has_loops(params["jaxpr"]):
+        outs = frame.run(lambda *args: until_flagged(params, args, frame.shards), *args)
     else:
         whole = params | {"jaxpr": without_logs(params["jaxpr"])}
         one = bind if frame.shards is None else bind_on_shards

@@ -328,6 +328,13 @@ def without_logs(jaxpr: Any) -> Any:
 
 
 @_compat.weakref_lru_cache
+def has_loops(jaxpr: Any) -> bool:
+    """Tell whether a jaxpr has a loop in it."""
+    eqns = _compat.open_jaxpr(jaxpr).eqns
+    return any(eqn.primitive in _LOOPS or any(map(has_loops, jaxprs_in(eqn.params))) for eqn in eqns)
+
+
+@_compat.weakref_lru_cache
 def _must_interpret(jaxpr: Any) -> bool:
     """Tell whether a jaxpr has a loop in it, which has a carry, or what must not run again."""
     eqns = _compat.open_jaxpr(jaxpr).eqns

@@ -129,22 +129,46 @@ class _Walk:
 
     def enter(self, operation: Operation, loop: Loop, masks: dict[int, Mask]) -> None:
         """Go on in the iteration of a loop that has made some elements of its results."""
-        num_carry = loop.program.num_carry
         for number, mask in sorted(masks.items()):
-            if number < num_carry:
-                trip = loop.first_nan if self._test is np.isnan else loop.first_infinite
-                if trip >= 0:
-                    for value, found in sinks(loop.iteration(self._record, trip)[:num_carry], self._test):
-                        self.reach(value, found, operation)
-                elif operation.operands and not loop.program.began_finite[number]:
-                    init = loop.init[number]
-                    self.reach(init, self._test(np.asarray(init)), operation)
-                continue
-            trip = loop.trip_of(mask)
-            stopped = loop.first_nan if loop.first_nan >= 0 else trip
-            if trip <= stopped:
-                for value, found in sinks([loop.iteration(self._record, trip)[number]], self._test):
-                    self.reach(value, found, operation)
+            if number < loop.program.num_carry:
+                found = self._carry_of(operation, loop, number, mask)
+            else:
+                found = self._stacked(loop, number, mask)
+            for value, elements in found:
+                self.reach(value, elements, operation)
+
+    def _carry_of(self, operation: Operation, loop: Loop, number: int, mask: Mask) -> list[Sink]:
+        """The first values that a loop has carried which some elements of its last carry come from."""
+        count, trip = loop.program.num_carry, loop.first_nan if self._test is np.isnan else loop.first_infinite
+        if loop.is_batched:
+            watched = self._same_elements(operation, number, mask, count)
+            found = loop.reach(self._record, watched, self._test is np.isnan)
+        else:
+            found = sinks(loop.iteration(self._record, trip)[:count], self._test) if trip >= 0 else []
+        if not found and not loop.program.began_finite[number]:
+            found = sinks([loop.init[number]], self._test)
+        return found
+
+    def _stacked(self, loop: Loop, number: int, mask: Mask) -> list[Sink]:
+        """The values of the first iteration that has stacked one of some elements."""
+        trip = loop.trip_of(mask)
+        if 0 <= loop.first_nan < trip:
+            return []  # What has failed before is looked at for itself.
+        found = sinks([loop.iteration(self._record, trip)[number]], self._test)
+        return [(value, elements & loop.slice_of(mask, trip)) for value, elements in found]
+
+    def _same_elements(self, operation: Operation, number: int, mask: Mask, count: int) -> list[Mask]:
+        """The batch elements of some elements of a result, in each of the first results."""
+        shards = operation.frame.shards
+        ahead = [(axis, axis) for axis in range(shards.ndim)] if shards is not None else []
+        axes = self._record.axes(operation.results[number]) or ()
+        found = []
+        for value in operation.results[:count]:
+            own = self._record.axes(value) or ()
+            shared = list(zip(own, axes, strict=True)) if len(own) == len(axes) else []
+            known = [(one, other) for one, other in shared if one is not None and other is not None]
+            found.append(spread(mask, [*ahead, *known], np.shape(value), backwards=True))
+        return found
 
     def through(self, operation: Operation, masks: dict[int, Mask]) -> Iterator[tuple[int, Mask]]:
         """Go on from an operation to its operands. Yields, by the number of a result, the elements that it has made."""
