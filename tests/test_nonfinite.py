@@ -51,7 +51,10 @@ def test_the_line_the_function_and_the_operands_of_the_first_nan_are_reported():
 def test_nan_that_where_hides_is_no_origin_and_all_reports_it(transform):
     f = transform(lambda x: jnp.where(x > 0, jnp.log(x), 0.0))
     assert not find(f)(array(1.0, -2.0))
-    assert find(f, all=True)(array(1.0, -2.0)).primitive == "log"
+    report = find(f, all=True)(array(1.0, -2.0))
+    assert report.primitive == "log" and report.others == ()
+    report = find(lambda x: f(x) + 2.0 * jnp.sqrt(x), all=True)(array(1.0, -2.0))
+    assert [each.primitive for each in (report, *report.others)] == ["log", "sqrt"]
 
 
 def test_another_element_that_is_hidden_does_not_hide_an_origin():
@@ -212,6 +215,14 @@ def test_a_while_loop_that_nan_would_keep_running_for_ever_is_reported():
 
     assert place(find(f)(jnp.float32(1.5))) == ("sqrt", (1,), (), False)
     assert place(find(jax.vmap(f))(array(1.5, 1.1))) == ("sqrt", (1,), (0,), False)
+
+
+def test_a_batch_element_that_would_run_for_ever_stands_still():
+    def f(x):
+        again = lambda x: ~jnp.isfinite(x) | (jnp.floor(x).astype(jnp.int32) > 1)  # noqa: E731
+        return lax.while_loop(again, lambda x: x - 1.0 - 0.0 * jnp.sqrt(10.0 - x), x)
+
+    assert place(find(jax.vmap(f))(array(9.0, 12.0))) == ("sqrt", (0,), (1,), False)
 
 
 def test_nan_in_the_condition_of_a_while_loop_is_an_origin_with_its_iteration():
