@@ -393,6 +393,16 @@ def test_results_that_python_has_taken_out_of_jax_are_followed():
     assert find(lambda x: float(jnp.log(x)))(jnp.float32(-1.0)).primitive == "log"
 
 
+def test_what_is_read_of_a_ref_begins_where_it_is_read():
+    @jax.jit
+    def f(x):
+        ref = jax.new_ref(jnp.float32(0.0))
+        ref[...] = jnp.log(x)
+        return ref[...]
+
+    assert source(find(f)(jnp.float32(-1.0))) == "return ref[...]"
+
+
 def test_donated_arguments_stay_and_logs_are_dropped():
     @jax.jit
     def f(x):

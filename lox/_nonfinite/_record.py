@@ -295,6 +295,8 @@ def line_of(info: Any) -> Line:
 def is_float(value: Any) -> bool:
     """Tell whether a value has elements that may not be finite."""
     dtype = getattr(value, "dtype", None)
+    if _compat.is_ref(getattr(value, "aval", None)):
+        return False  # What is read of it is a result of the operation that reads.
     return isinstance(value, float) if dtype is None else bool(jnp.issubdtype(dtype, jnp.inexact))
 
 
