@@ -12,6 +12,7 @@ from lox._exceptions import LogDataError as LogDataError
 from lox._exceptions import LoggerWarning as LoggerWarning
 from lox._exceptions import LogValueError as LogValueError
 from lox._exceptions import LoxError as LoxError
+from lox._exceptions import NonfiniteWarning as NonfiniteWarning
 from lox._exceptions import SelectionWarning as SelectionWarning
 from lox._exceptions import SpoolError as SpoolError
 from lox._exceptions import SpoolWarning as SpoolWarning
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from lox import loggers as loggers
     from lox import reductions as reductions
     from lox._audit import audit as audit
+    from lox._nonfinite import NonfiniteReport as NonfiniteReport
+    from lox._nonfinite import find_nonfinite as find_nonfinite
+    from lox._nonfinite import guard as guard
+    from lox._nonfinite import replay as replay
     from lox._sites import LogSite as LogSite
     from lox._sites import sites as sites
     from lox._storage import load as load
@@ -44,13 +49,17 @@ if TYPE_CHECKING:
 
 _AT_FIRST_USE = {
     "LogSite": "lox._sites",
+    "NonfiniteReport": "lox._nonfinite",
     "Point": "lox._watch",
     "audit": "lox._audit",
+    "find_nonfinite": "lox._nonfinite",
+    "guard": "lox._nonfinite",
     "load": "lox._storage",
     "load_config": "lox._storage",
     "loggers": "lox.loggers",
     "points": "lox._watch",
     "reductions": "lox.reductions",
+    "replay": "lox._nonfinite",
     "save": "lox._storage",
     "sites": "lox._sites",
     "tap": "lox._tap",

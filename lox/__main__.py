@@ -12,7 +12,7 @@ from typing import Any
 
 from lox._audit._settings import FORMATS
 from lox._exceptions import LoxError
-from lox.commands import audit, demo, explain, export, ls, plot, show, tail
+from lox.commands import audit, demo, explain, export, ls, plot, replay, show, tail
 from lox.commands._arguments import axes, codes, function, output_file, positive, whole
 from lox.commands._output import Failure, complain
 
@@ -72,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_export(commands)
     _add_audit(commands)
     _add_explain(commands)
+    _add_replay(commands)
     _add_demo(commands)
     return parser
 
@@ -249,6 +250,27 @@ def _add_explain(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("code", metavar="CODE", nargs="?", help="as in LOX104")
     parser.set_defaults(command=lambda args: explain.explain(args.code))
+
+
+def _add_replay(commands: argparse._SubParsersAction[Any]) -> None:
+    parser = commands.add_parser(
+        "replay",
+        help="find where NaN began in a call that lox.guard has kept",
+        description="Runs the call of a bundle again and prints where its first NaN begins: the line, the iteration, "
+        "the batch element and the operands. The exit code is 1 when all is finite.",
+    )
+    parser.add_argument("bundle", metavar="BUNDLE", type=Path, help="the directory that lox.guard wrote")
+    parser.add_argument(
+        "function", metavar="MODULE:FUNCTION", type=function, help="the function that was guarded, guarded or not"
+    )
+    parser.add_argument(
+        "--args",
+        metavar="MODULE:FACTORY",
+        type=function,
+        help="what returns arguments of the same structure, a tuple or a dict, where they are not lists, tuples and "
+        "dicts; the arrays are those of the bundle",
+    )
+    parser.set_defaults(command=lambda args: replay.replay(args.bundle, args.function, args.args))
 
 
 def _add_demo(commands: argparse._SubParsersAction[Any]) -> None:

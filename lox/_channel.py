@@ -181,8 +181,14 @@ def wait(but: Any = None) -> None:
     del closed  # No sooner: what is on its way finds its channel.
 
 
+before_flush: list[Callable[[], None]] = []
+"""What else `flush` waits for, of modules that are imported."""
+
+
 def flush() -> None:
     """Waits until all has arrived that this thread has sent through `lox.tap`, and raises what a callback raised.
+
+    It also waits for the calls of functions that `lox.guard` guards, and looks whether one has failed.
 
     The first error is raised as it was, with a note of the log call; further ones are counted in another note. After
     that they count as reported. At the interpreter's exit lox does the same, and prints the errors.
@@ -205,6 +211,8 @@ def flush() -> None:
     disk full
     """
     global _later_errors, _times_raised
+    for settle in before_flush:
+        settle()
     try:
         wait()
     finally:

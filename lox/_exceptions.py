@@ -63,3 +63,7 @@ class TapWarning(UserWarning):
 
 class LoggerWarning(UserWarning):
     """A logger was asked to continue what is not there, or continues a run in a way that may not be meant."""
+
+
+class NonfiniteWarning(UserWarning):
+    """A call of a function that `lox.guard` guards has NaN, or infinite values, in a result or in a carry."""

@@ -236,6 +236,13 @@ class HandlerTrace(Listener):
         finally:
             self.state = state
 
+    def concerns(self, params: dict[str, Any]) -> bool:
+        """Tell whether a `jit` of these parameters must run under the handler, or under one around."""
+        if self.handler.concerns(jex.core.primitives.jit_p, params):
+            return True
+        around = self.parent_trace
+        return isinstance(around, HandlerTrace) and around.concerns(params)
+
     def is_eager(self) -> bool:
         """Tell whether operations run at once, with nothing but handlers around."""
         around = self.parent_trace
@@ -348,7 +355,7 @@ def reads_context(params: dict[str, Any]) -> bool:
 
 
 def _runs_plainly(trace: Any, params: dict[str, Any]) -> bool:
-    if not isinstance(trace, HandlerTrace) or not trace.is_eager() or logs_in(params) or counters_in(params):
+    if not isinstance(trace, HandlerTrace) or not trace.is_eager() or trace.concerns(params) or counters_in(params):
         return False
     if watching.value is not None:
         return False

@@ -65,7 +65,7 @@ LAYERS = (
     | {"lox._shard_divergence", "lox._bounded", "lox._capped", "lox._chunks", "lox._fold", "lox._subsample"}
     | {"lox._stack", "lox._window", "lox._endpoint"},
     HANDLERS | {"lox._storage", "lox._tap", "lox._context", "lox._watch"},
-    {"lox.loggers", "lox._audit"},
+    {"lox.loggers", "lox._audit", "lox._nonfinite"},
     {"lox", "lox.__main__", "lox.commands", "lox.demo", "lox.testing"},
 )
 
@@ -177,6 +177,11 @@ def test_exceptions_import_nothing_of_lox():
 
 
 EXPORTS = {
+    "NonfiniteReport",
+    "NonfiniteWarning",
+    "find_nonfinite",
+    "guard",
+    "replay",
     "Point",
     "points",
     "watch",

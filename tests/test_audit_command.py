@@ -197,7 +197,7 @@ def test_what_makes_arguments_and_exits_does_not_pass(audit, module):
     module("exitingprogram", EXITING)
     code, out, err = audit("exitingprogram:square", "--args", "exitingprogram:exiting")
     assert code == 1 and not out
-    assert err == "lox: calling exitingprogram:exiting exits Python, with 0, and nothing is audited\n"
+    assert err == "lox: calling exitingprogram:exiting exits Python, with 0, instead of returning\n"
 
 
 def test_a_module_that_exits_does_not_pass(audit, module):

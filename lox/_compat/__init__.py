@@ -45,6 +45,7 @@ from lox._compat._params import extend_checkpoint as extend_checkpoint
 from lox._compat._params import extend_jit as extend_jit
 from lox._compat._params import extend_outputs as extend_outputs
 from lox._compat._params import extend_scan as extend_scan
+from lox._compat._params import map_outputs as map_outputs
 from lox._compat._params import scan_counts as scan_counts
 from lox._compat._params import split_outputs as split_outputs
 from lox._compat._patches import PATCHES as PATCHES
@@ -79,6 +80,7 @@ from lox._compat._primitives import unlisted_primitives as unlisted_primitives
 from lox._compat._traces import adopt_demands as adopt_demands
 from lox._compat._traces import adopt_level as adopt_level
 from lox._compat._traces import current_trace as current_trace
+from lox._compat._traces import eagerly as eagerly
 from lox._compat._traces import is_eager as is_eager
 from lox._compat._traces import is_folded as is_folded
 from lox._compat._traces import is_left_by as is_left_by

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -87,6 +88,11 @@ def extend_outputs(outputs: Any, new: list[Any], new_specs: list[Any]) -> Any:
     """Add values and their out_specs to what the function under a `shard_map` returned."""
     values, specs = outputs.unpack_aux()
     return _pack.value((values, _flatten.value(new))).with_aux((*specs, *new_specs))
+
+
+def map_outputs(function: Callable[[Any], Any], outputs: Any) -> Any:
+    """Map what a primitive with several results returned; a `shard_map` returns a tree of JAX's own."""
+    return list(map(function, outputs)) if isinstance(outputs, (list, tuple)) else outputs.map(function)
 
 
 def split_outputs(outputs: Any) -> tuple[Any, list[Any]]:

@@ -7,6 +7,7 @@ Their names are private, and a check that no longer finds one says nothing rathe
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 import sys
@@ -16,6 +17,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import jax
+import jax.extend.source_info_util as source_info
 
 from lox._compat._jaxprs import open_jaxpr
 
@@ -85,6 +87,12 @@ def transforms(file: str) -> bool:
 
 
 _LOX = f"{PurePath(__file__).parent.parent}{os.sep}"
+
+
+@functools.cache
+def hide_lox() -> None:
+    """Have equations be of the program's lines, and not of lox's."""
+    source_info.register_exclusion(_LOX)
 
 
 def library_of(frame: FrameType) -> str:

@@ -108,7 +108,7 @@ def new_manifest(key: Sequence[int], about: Mapping[str, Any]) -> dict[str, Any]
     return {
         "format": FORMAT,
         **origin(),
-        "versions": _versions(),
+        "versions": versions(),
         "key": list(key),
         **about,
         "config": {},
@@ -126,7 +126,7 @@ def _is_of_lox(manifest: Any) -> bool:
     return isinstance(manifest, dict) and {"format", "versions", "config"} <= manifest.keys()
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for name, package in (("lox", "jax-lox"), ("jax", "jax"), ("numpy", "numpy")):
         try:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, overload
-
-import jax.extend.source_info_util as source_info
 
 from lox import _compat, _transform
 from lox._ambient import begin_handler
 from lox._arguments import describe, names
+from lox._compat import _tracebacks
 from lox._effect import recording, watching
 from lox._exceptions import LogDataError
 from lox._handler import DropAll
@@ -33,7 +30,7 @@ At = str | Iterable[str] | Callable[[Point], Any]
 @functools.cache
 def _begin() -> None:
     """Let JAX tell what programs bind, from the first watched function on."""
-    source_info.register_exclusion(f"{Path(__file__).parent.parent}{os.sep}")  # Equations are of the program's lines.
+    _tracebacks.hide_lox()
     _compat.observe_bind(observed)
     _compat.observe_scopes(enters, leaves)
 

@@ -1,0 +1,130 @@
+"""The handler by which a guarded function notes the first iteration of an outermost loop whose carry is bad."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.extend as jex
+import jax.numpy as jnp
+
+from lox import _compat
+from lox._effect import emit
+from lox._events import Logs, Site
+from lox._handler import DropAll, Filter, Results, Rule, State, Stateful
+from lox._logs_in import jaxprs_in
+from lox._nonfinite._record import is_float
+from lox._rules._scan import operands, options, run_scan
+from lox._rules._while import Loop
+
+_listed = jex.core.primitives
+_LOOPS = frozenset({_listed.scan_p, _listed.while_p})
+
+
+def is_bad(values: Sequence[Any], began_finite: Sequence[Any], infinite: bool) -> Any:
+    """Tell whether one of some values has a NaN or, if that counts, is infinite and began finite.
+
+    A product of each with zeros, which is NaN only where it is not finite, is several times as fast as to look at each
+    element. Only where it is NaN are these looked at.
+    """
+    floats = [(value, began) for value, began in zip(values, began_finite, strict=True) if is_float(value)]
+
+    def exactly() -> Any:
+        flags = [jnp.isnan(value).any() for value, _ in floats]
+        flags += [jnp.isinf(value).any() & began for value, began in floats if infinite]
+        return functools.reduce(jnp.logical_or, flags)
+
+    if not floats:
+        return jnp.bool_(False)
+    products = [jnp.isnan(_times_zero(value)) for value, _ in floats]
+    return jax.lax.cond(functools.reduce(jnp.logical_or, products), exactly, lambda: jnp.bool_(False))
+
+
+def _times_zero(value: Any) -> Any:
+    value = jnp.asarray(value)
+    axes = tuple(range(value.ndim))
+    return jax.lax.dot_general(value, value * jnp.zeros((), value.dtype), ((axes, axes), ((), ())))
+
+
+@_compat.weakref_lru_cache
+def _has_loop(jaxpr: Any) -> bool:
+    """Tell whether a jaxpr runs a loop, itself or in functions that it calls."""
+    eqns = _compat.open_jaxpr(jaxpr).eqns
+    return any(
+        eqn.primitive in _LOOPS or (eqn.primitive is _listed.jit_p and any(map(_has_loop, jaxprs_in(eqn.params))))
+        for eqn in eqns
+    )
+
+
+def _began_finite(handler: Any, values: Sequence[Any]) -> list[Any]:
+    return [jnp.isfinite(each).all() if handler.infinite and is_float(each) else True for each in values]
+
+
+# scan: (consts, carry, xs) -> (carry, ys)  becomes  (consts, (carry, (first, number)), xs) -> (carry, ys), first
+def _scan(
+    handler: Any, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[Any], State, Logs]:
+    del primitive
+    consts, init, xs = operands(args, params)
+    body, began = _compat.as_fun(params["jaxpr"]), _began_finite(handler, init)
+
+    def iterate(carried: Any, _: Any, *values: Any) -> tuple[Sequence[Any], Any, Any]:
+        first, trip = carried
+        outs = body(*consts, *values)
+        bad = is_bad(outs[: len(init)], began, handler.infinite)
+        return outs, (handler.noted(first, trip, bad), trip + 1), ()
+
+    outs, (first, _), _ = run_scan(iterate, (state, jnp.int32(0)), init, xs, **options(params))
+    return outs, first, ()
+
+
+# while: (consts, carry) -> carry  becomes  (consts, (carry, first, number)) -> carry, first
+def _while(
+    handler: Any, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[Any], State, Logs]:
+    del primitive
+    loop = Loop(args, params)
+    start, state, _ = loop.start(handler, state)
+    began = _began_finite(handler, loop.init)
+
+    def iterate(carried: Any) -> Any:
+        values, first, trip = carried
+        values = loop.iterate(*values)
+        bad = is_bad(values[: len(began)], began, handler.infinite)
+        return values, handler.noted(first, trip, bad), trip + 1
+
+    values, first, _ = jax.lax.while_loop(
+        lambda carried: loop.goes_on(carried[0]), iterate, (start, state, jnp.int32(0))
+    )
+    return loop.outs(values), first, ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Carries(Stateful):
+    """Its state is the first iteration of an outermost loop after which the carry is bad; -1 if there is none.
+
+    Attributes:
+        infinite: Whether infinite values count.
+    """
+
+    rules: ClassVar[Mapping[Any, Rule]] = {_listed.scan_p: _scan, _listed.while_p: _while}
+
+    forward: bool = True
+    infinite: bool
+
+    def concerns(self, primitive: Any, params: dict[str, Any]) -> bool:
+        return primitive in _LOOPS or (primitive is _listed.jit_p and _has_loop(params["jaxpr"]))
+
+    def handle(self, state: State, logs: Logs) -> Results:
+        emit(logs)
+        return state, ()
+
+    def detached(self, state: State, sites: frozenset[Site]) -> tuple[Filter, State]:
+        return DropAll(), None
+
+    def noted(self, state: State, trip: Any, bad: Any) -> State:
+        """The state after an iteration."""
+        return jnp.where((state < 0) & bad, trip, state)

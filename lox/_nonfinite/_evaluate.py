@@ -1,0 +1,78 @@
+"""Evaluates a jaxpr by a function of its equations, with jitted functions and the like inlined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend as jex
+from jax.extend.core import Literal
+
+from lox import _compat
+from lox._audit._rules import primitives
+from lox._nonfinite._axes import axes_p
+
+_listed = jex.core.primitives
+
+CALLS = {
+    _listed.jit_p: "jaxpr",
+    _listed.remat_p: "jaxpr",
+    _listed.closed_call_p: "call_jaxpr",
+    _listed.custom_jvp_call_p: "call_jaxpr",
+    _listed.custom_vjp_call_p: "call_jaxpr",
+}
+"""The primitives that call one jaxpr, with the parameter that it is."""
+
+_CASTS = primitives("pvary")
+_SUMS = primitives("psum_invariant")
+_LOOPS_AND_BRANCHES = frozenset({_listed.scan_p, _listed.while_p, _listed.cond_p})
+
+Bind = Callable[[Any, Sequence[Any]], Sequence[Any]]
+"""Gives the results of an equation for these operands."""
+
+
+def evaluate(jaxpr: Any, args: Sequence[Any], bind: Bind) -> list[Any]:
+    """Evaluate a jaxpr."""
+    given = _compat.open_jaxpr(jaxpr)
+    values: dict[Any, Any] = dict(zip(given.constvars, getattr(jaxpr, "consts", ()), strict=True))
+    values.update(zip(given.invars, args, strict=True))
+    read = lambda atom: atom.val if isinstance(atom, Literal) else values[atom]  # noqa: E731
+    for eqn in given.eqns:
+        inputs = list(map(read, eqn.invars))
+        if eqn.primitive in CALLS:
+            outs: Sequence[Any] = evaluate(eqn.params[CALLS[eqn.primitive]], inputs, bind)
+        else:
+            outs = inputs if eqn.primitive is axes_p else bind(eqn, inputs)
+        values.update(zip(eqn.outvars, outs, strict=True))
+    return list(map(read, given.outvars))
+
+
+def bind(primitive: Any, args: Sequence[Any], params: dict[str, Any]) -> Sequence[Any]:
+    """The results of an operation."""
+    outs = primitive.bind(*args, **primitive.get_bind_params(params))
+    return outs if primitive.multiple_results else [outs]  # type: ignore[no-any-return]
+
+
+def bind_on_shards(primitive: Any, args: Sequence[Any], params: dict[str, Any]) -> Sequence[Any]:
+    """The results of an operation where JAX does not track which values vary over shards, although it did before."""
+    if primitive in _CASTS:
+        return args
+    if primitive in _SUMS:
+        return [jax.lax.psum(arg, params["axes"]) for arg in args]
+    if primitive in _LOOPS_AND_BRANCHES:
+        params = {name: _compat.map_jaxprs(_without_varying, value) for name, value in params.items()}
+    return bind(primitive, args, params)
+
+
+def on_shards(jaxpr: Any) -> Callable[..., list[Any]]:
+    """The function that a jaxpr stands for, where JAX does not track which values vary over shards."""
+    return lambda *args: evaluate(jaxpr, args, lambda eqn, inputs: bind_on_shards(eqn.primitive, inputs, eqn.params))
+
+
+def _without_varying(jaxpr: Any) -> Any:
+    avals = [
+        jax.core.ShapedArray(aval.shape, aval.dtype, aval.weak_type) if type(aval) is jax.core.ShapedArray else aval
+        for aval in _compat.in_avals(jaxpr)
+    ]
+    return _compat.trace(on_shards(jaxpr), avals, "lox")[0]

@@ -1,0 +1,222 @@
+"""`lox.find_nonfinite`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from lox import _compat
+from lox._arguments import describe
+from lox._exceptions import LogDataError, LogValueError
+from lox._misspelt import says_what_was_meant
+from lox._nonfinite._axes import begin, searching
+from lox._nonfinite._loops import sinks
+from lox._nonfinite._record import Operation, Reached, Record, Resume, is_float, recorded
+from lox._nonfinite._report import NonfiniteReport, Step
+from lox._nonfinite._walk import Origin, batch_axes, origins
+
+Found = tuple[Origin, list[Operation]]
+
+
+@says_what_was_meant("lox.find_nonfinite", "lox.find_nonfinite(f)(x)")
+def find_nonfinite(fun: Callable[..., Any], *, all: bool = False) -> Callable[..., NonfiniteReport]:
+    """Makes a function tell where its first NaN begins: the line, the iteration, the batch element and the operands.
+
+    NaN begins in an operation of which a result is NaN and no operand is; an infinite value, where the operands are
+    finite. Reported is the first one that reaches a result of the function or the carry of a loop, NaN before infinite
+    values. What `where`, a mask or unused code drops is not. A carry is bad when it has a NaN, or is infinite and began
+    finite, so that ``best = -jnp.inf`` is none. NaN in the condition of a `while_loop` is reported as well.
+
+    The function runs operation by operation. Its loops run compiled, up to the first iteration whose carry is bad,
+    which runs again alone: memory does not grow with the number of iterations. It works through `jit`, `grad`, `vmap`,
+    loops, branches, `checkpoint`, custom rules and `shard_map`, and for functions that run Python around jitted ones.
+    Logs are dropped, and donated arguments stay.
+
+    Args:
+        fun: The function.
+        all: Whether to report also what reaches neither a result nor a carry: all other origins are in `others`.
+
+    Returns:
+        A function of the arguments of `fun`, which must be concrete, that returns a `NonfiniteReport`. It prints as a
+        short story.
+
+    Raises:
+        LogDataError: `fun` is no function. A `TypeError`.
+        LogValueError: When the function runs: it is called inside a transformation of JAX, or it has an `io_callback`.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import lox
+    >>> @jax.jit
+    ... def train(x, rates):
+    ...     def step(x, rate):
+    ...         return x - rate * jnp.log(x), None
+    ...     return jax.lax.scan(step, x, rates)[0]
+    >>> report = lox.find_nonfinite(jax.vmap(train, (0, None)))(jnp.array([1.0, 2.0]), jnp.array([1.0, 8.0, 1.0]))
+    >>> report.primitive, report.iterations, report.batch
+    ('log', (2,), (1,))
+    >>> print(f"{report.operands[0]:.3f}")
+    -0.834
+    """
+    if not callable(fun):
+        raise LogDataError(f"lox.find_nonfinite takes a function, got {describe(fun)}.")
+
+    @functools.wraps(fun, updated=())
+    def found(*args: Any, **kwargs: Any) -> NonfiniteReport:
+        return search(fun, args, kwargs, all)
+
+    return found
+
+
+def search(
+    fun: Callable[..., Any], args: Any, kwargs: Any, everything: bool = False, resume: Resume | None = None
+) -> NonfiniteReport:
+    """Search a call for what is not finite, all of it or from an iteration of a loop on."""
+    record = Record(everything, resume)
+    try:
+        outs = _run(record, fun, args, kwargs)
+    except Reached:
+        outs = ()
+    return report(record, args, kwargs, outs)
+
+
+def last_good_carry(fun: Callable[..., Any], args: Any, kwargs: Any, infinite: bool) -> Resume | None:
+    """The carry before the first bad one of an outermost loop, or None if all are good."""
+    try:
+        _run(Record(stops="nonfinite" if infinite else "nan"), fun, args, kwargs)
+    except Reached as reached:
+        return reached.place
+    return None
+
+
+def _run(record: Record, fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    if not _compat.is_top_level():
+        raise LogValueError(
+            "lox.find_nonfinite must be called with concrete arrays, outside of jax.jit, jax.vmap, jax.grad and "
+            "handlers of lox: give it the transformed function."
+        )
+    begin()
+    with searching(True), jax.debug_nans(False), jax.debug_infs(False):
+        return recorded(record, fun, args, kwargs)
+
+
+def report(record: Record, args: Any, kwargs: Any, outs: Any) -> NonfiniteReport:
+    """What the record of a function says of what is not finite."""
+    names = {id(leaf): name for leaf, name in _named(args, kwargs)}
+    leaves = [leaf for leaf in jax.tree.leaves(outs) if is_float(leaf)]
+    results = [_of_program(leaf, record) for leaf in leaves]
+    found: list[Found] = []
+    for nan in (True, False):
+        begin = sinks(results, np.isnan if nan else np.isinf) + (record.sinks if nan else record.infinite)
+        if record.everything:
+            values = [value for operation in record.operations for value in operation.results]
+            begin += sinks(values, np.isnan if nan else np.isinf)
+        of_kind = [each for each in origins(record, begin, nan) if nan or _is_made(each[0], names)]
+        found += sorted(of_kind, key=lambda each: each[0].position)
+        if found and not record.everything:
+            break
+    if not found:
+        return NonfiniteReport(False, lost=tuple(record.lost))
+    reports = [_described(each, record, names) for each in (found if record.everything else found[:1])]
+    first, *others = reports
+    return _with_others(first, others, tuple(record.lost))
+
+
+def _with_others(first: NonfiniteReport, others: Sequence[NonfiniteReport], lost: tuple[str, ...]) -> NonfiniteReport:
+    return dataclasses.replace(first, others=tuple(others), lost=lost)
+
+
+def _is_made(origin: Origin, names: dict[int, str]) -> bool:
+    """Tell whether an infinite value is not one that the program has written, as ``-jnp.inf``."""
+    return origin.operation is not None or id(origin.value) in names
+
+
+def _of_program(leaf: Any, record: Record) -> Any:
+    """A result; for one that Python has taken out of JAX, the last value of its shape that is not finite."""
+    if isinstance(leaf, jax.Array) or not np.any(~np.isfinite(leaf)):
+        return leaf
+    for operation in reversed(record.operations):
+        for value in operation.results:
+            if np.shape(value) == np.shape(leaf) and np.array_equal(np.isnan(value), np.isnan(leaf)):
+                return value
+    return leaf
+
+
+def _described(found: Found, record: Record, names: dict[int, str]) -> NonfiniteReport:
+    origin, chain = found
+    operation = origin.operation
+    kind = "nan" if origin.nan else "inf"
+    steps = tuple(Step(_name(each), each.line.file, each.line.line) for each in chain)
+    if operation is None:
+        first = chain[0] if chain else None
+        line = first.line if first is not None else None
+        return NonfiniteReport(
+            True,
+            kind,
+            argument=names.get(id(origin.value), ""),
+            file=line.file if line else "",
+            line=line.line if line else 0,
+            function=line.function if line else "",
+            iterations=first.frame.iterations if first is not None else (),
+            chain=steps,
+        )
+    axes, of_operands = batch_axes(record, operation, origin.number)
+    order = [axis for axis in axes if axis is not None]
+    order += [axis for axis in range(origin.mask.ndim) if axis not in order]
+    place = dict(zip(order, map(int, np.argwhere(np.transpose(origin.mask, order))[0]), strict=True))
+    batch = [None if axis is None else place[axis] for axis in axes]
+    shards = operation.frame.shards
+    shard = {} if shards is None else {name: place[axis] for axis, name in enumerate(shards.names)}
+    here = tuple(shard.values())
+    pairs = zip(operation.operands, of_operands, strict=True)
+    operands = tuple(_element(value, of_value, batch, here) for value, of_value in pairs)
+    fed = []
+    if origin.nan:
+        infinite = [(value, np.isinf(np.asarray(value))) for value in operation.operands if is_float(value)]
+        begin = [(value, mask) for value, mask in infinite if mask.any()]
+        fed = [each for each in origins(record, begin, False) if _is_made(each[0], names)]
+        fed.sort(key=lambda each: each[0].position)
+    return NonfiniteReport(
+        True,
+        kind,
+        primitive=_name(operation),
+        file=operation.line.file,
+        line=operation.line.line,
+        function=operation.line.function,
+        iterations=operation.frame.iterations,
+        batch=tuple(batch),
+        shard=shard,
+        backward=operation.frame.phase == "backward",
+        operands=operands,
+        infinities=tuple(_described(each, record, names) for each in fed),
+        chain=steps,
+    )
+
+
+def _element(value: Any, axes: Sequence[int | None] | None, batch: Sequence[int | None], shard: tuple[int, ...]) -> Any:
+    """A value, of which only one batch element on one shard is left."""
+    index: list[Any] = [*shard, *[slice(None)] * (np.ndim(value) - len(shard))]
+    for axis, number in zip(axes or (), batch, strict=False):
+        if axis is not None and number is not None:
+            index[axis] = number
+    return np.asarray(value)[tuple(index)]
+
+
+def _name(operation: Operation) -> str:
+    if operation.primitive is not None:
+        return str(operation.primitive.name)
+    return "slice"
+
+
+def _named(args: Any, kwargs: Any) -> list[tuple[Any, str]]:
+    """The arrays among the arguments, each with its path."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path((args, kwargs))
+    found = []
+    for (first, *path), leaf in leaves:
+        name = jax.tree_util.keystr(tuple(path))
+        found.append((leaf, f"{'args' if first.idx == 0 else 'kwargs'}{name}"))
+    return found

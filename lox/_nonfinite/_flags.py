@@ -1,0 +1,167 @@
+"""What is NaN inside of a program that runs compiled: the carry of a loop, or what a condition compares."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend as jex
+import jax.numpy as jnp
+
+from lox import _compat
+from lox._leading_axes import where
+from lox._logs_in import jaxprs_in
+from lox._nonfinite._axes import axes_p
+from lox._nonfinite._evaluate import bind, bind_on_shards, evaluate, on_shards
+from lox._nonfinite._flow import COMPARISONS
+from lox._nonfinite._record import has_loops, is_float, without_logs
+from lox._nonfinite._shards import Shards
+from lox._rules._scan import operands, options, run_scan
+from lox._rules._while import split_args
+
+FlagOf = Callable[[Any, Sequence[Any], Sequence[Any]], Any]
+"""Tells of an equation, its operands and its results whether it is flagged."""
+
+_listed = jex.core.primitives
+
+
+def any_of(test: Callable[[Any], Any], values: Sequence[Any]) -> Any:
+    """Tell whether a test finds an element of one of some values."""
+    flags = [test(value).any() for value in values if is_float(value)]
+    return functools.reduce(jnp.logical_or, flags, jnp.bool_(False))
+
+
+def nothing(eqn: Any, operands: Sequence[Any], results: Sequence[Any]) -> Any:
+    """Flag no equation by itself."""
+    return jnp.bool_(False)
+
+
+def any_nan(eqn: Any, operands: Sequence[Any], results: Sequence[Any]) -> Any:
+    """Flag an equation with a NaN in a result."""
+    return any_of(jnp.isnan, results)
+
+
+def compares_nan(eqn: Any, operands: Sequence[Any], results: Sequence[Any]) -> Any:
+    """Flag a comparison of NaN; ``x != x`` asks for it."""
+    asks = eqn.primitive in COMPARISONS and eqn.invars[0] is not eqn.invars[-1]
+    return any_of(jnp.isnan, operands) if asks else jnp.bool_(False)
+
+
+@_compat.weakref_lru_cache
+def is_batched(jaxpr: Any) -> bool:
+    """Tell whether a `vmap` has gone through a jaxpr. A branch then runs also for elements that do not take it."""
+    return any(
+        (eqn.primitive is axes_p and any(axis is not None for axis in eqn.params["axes"]))
+        or any(map(is_batched, jaxprs_in(eqn.params)))
+        for eqn in _compat.open_jaxpr(jaxpr).eqns
+    )
+
+
+def flagged(jaxpr: Any, flag_of: FlagOf, shards: Shards | None) -> Callable[..., tuple[list[Any], Any]]:
+    """The function that a jaxpr stands for, which also returns whether something in it is flagged.
+
+    That is an equation, the carry of a loop inside that has not passed a `vmap`, or what the condition of one compares.
+    """
+    jaxpr = without_logs(jaxpr)
+    if flag_of is nothing and not has_loops(jaxpr):
+        plain = _compat.as_fun(jaxpr) if shards is None else on_shards(jaxpr)
+        return lambda *args: (plain(*args), jnp.bool_(False))
+    one = bind if shards is None else bind_on_shards
+
+    def run(*args: Any) -> tuple[list[Any], Any]:
+        flag = jnp.bool_(False)
+
+        def bind_flagged(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+            nonlocal flag
+            rule = _rules.get(eqn.primitive)
+            if rule is not None:
+                outs, inside = rule(eqn.params, inputs, flag_of, shards)
+            else:
+                outs = list(one(eqn.primitive, inputs, eqn.params))
+                inside = flag_of(eqn, inputs, outs)
+            flag |= inside
+            return outs
+
+        return evaluate(jaxpr, args, bind_flagged), flag
+
+    return run
+
+
+def goes_on(condition: Any, shards: Shards | None) -> Callable[..., tuple[Any, Any]]:
+    """The function of the constants and the carry that tells whether a loop goes on, and whether it compares NaN.
+
+    Batch elements whose carry has a NaN stand still: nothing else may end them.
+    """
+    run = flagged(condition, compares_nan, shards)
+
+    def test(consts: Sequence[Any], carry: Sequence[Any]) -> tuple[Any, Any]:
+        (going,), compares = run(*consts, *carry)
+        for value in filter(is_float, carry):
+            if going.ndim and value.shape[: going.ndim] == going.shape:
+                going &= ~jnp.isnan(value).any(axis=tuple(range(going.ndim, value.ndim)))
+        return going, compares
+
+    return test
+
+
+def across(shards: Shards | None, flag: Any) -> Any:
+    """Whether a flag is set on any shard."""
+    return flag if shards is None else shards.any(flag)
+
+
+def _scan(params: Any, args: Sequence[Any], flag_of: FlagOf, shards: Shards | None) -> tuple[list[Any], Any]:
+    consts, init, xs = operands(args, params)
+    body, counts = flagged(params["jaxpr"], flag_of, shards), not is_batched(params["jaxpr"])
+
+    def iterate(flag: Any, _: Any, *values: Any) -> tuple[Sequence[Any], Any, Any]:
+        outs, inside = body(*consts, *values)
+        return outs, flag | inside | (any_of(jnp.isnan, outs[: len(init)]) & counts), ()
+
+    outs, flag, _ = run_scan(iterate, jnp.bool_(False), init, xs, **options(params))
+    return outs, flag
+
+
+def until_flagged(params: Any, args: Sequence[Any], shards: Shards | None) -> list[Any]:
+    """The results of a scan whose iterations do nothing once something in one was flagged: a loop in it may not end."""
+    consts, init, xs = operands(args, params)
+    body = flagged(params["jaxpr"], nothing, shards)
+    stacked = _compat.out_avals(params["jaxpr"])[len(init) :]
+
+    def iterate(flag: Any, _: Any, *values: Any) -> tuple[Sequence[Any], Any, Any]:
+        nothing_more = lambda: ([*values[: len(init)], *(jnp.zeros(y.shape, y.dtype) for y in stacked)], flag)  # noqa: E731
+        outs, inside = jax.lax.cond(flag, nothing_more, lambda: body(*consts, *values))
+        return outs, flag | across(shards, inside), ()
+
+    return run_scan(iterate, jnp.bool_(False), init, xs, **options(params))[0]
+
+
+def _while(params: Any, args: Sequence[Any], flag_of: FlagOf, shards: Shards | None) -> tuple[list[Any], Any]:
+    of_condition, consts, init = split_args(args, params)
+    body, counts = flagged(params["body_jaxpr"], flag_of, shards), not is_batched(params["body_jaxpr"])
+    test = goes_on(params["cond_jaxpr"], shards)
+
+    def iterate(state: Any) -> Any:
+        carry, going, flag = state
+        outs, inside = body(*consts, *carry)
+        new = [where(going, after, before) for after, before in zip(outs, carry, strict=True)]
+        again, compares = test(of_condition, new)
+        return new, again & going, flag | inside | compares | (any_of(jnp.isnan, new) & counts)
+
+    def continues(state: Any) -> Any:
+        _, going, flag = state
+        return across(shards, going.any()) & ~across(shards, flag)
+
+    carry, _, flag = jax.lax.while_loop(continues, iterate, (list(init), *test(of_condition, init)))
+    return carry, flag
+
+
+def _cond(params: Any, args: Sequence[Any], flag_of: FlagOf, shards: Shards | None) -> tuple[list[Any], Any]:
+    index, *inputs = args
+    branches = [flagged(branch, flag_of, shards) for branch in params["branches"]]
+    outs, flag = jax.lax.switch(index.astype(jnp.int32), branches, *inputs)
+    return list(outs), flag
+
+
+_rules = {_listed.scan_p: _scan, _listed.while_p: _while, _listed.cond_p: _cond}

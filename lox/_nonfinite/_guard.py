@@ -1,0 +1,270 @@
+"""`lox.guard`: notices a call that fails, keeps what it needs to be run again, and goes on.
+
+The verdict on a call is an array that the device computes with the results. Each call looks at the verdicts of those
+before that are there already, so that none waits.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import functools
+import os
+import threading
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lox import _channel, _compat, _transform
+from lox._abstract import is_array
+from lox._ambient import begin_handler
+from lox._arguments import describe
+from lox._exceptions import LogDataError, LogValueError, NonfiniteWarning
+from lox._misspelt import says_what_was_meant
+from lox._nonfinite._axes import searching
+from lox._nonfinite._bundle import name_of_function, write_bundle
+from lox._nonfinite._carries import Carries, is_bad
+from lox._nonfinite._find import last_good_carry
+from lox._nonfinite._record import is_float
+from lox._trace import is_called_from_python, under
+from lox._unmatched import calling_site
+
+Function = Callable[..., Any]
+
+
+@overload
+def guard(
+    fun: None = None, *, bundle: str | os.PathLike[str], when: str = "nan", keep: bool = True
+) -> Callable[[Function], Function]: ...
+@overload
+def guard(fun: Function, *, bundle: str | os.PathLike[str], when: str = "nan", keep: bool = True) -> Function: ...
+@says_what_was_meant("lox.guard", 'lox.guard(step, bundle="failed")(x)')
+def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: str = "nan", keep: bool = True) -> Any:
+    """Notices when a function fails: it writes what the call got to a bundle, warns, and goes on.
+
+    A call fails if a result of it is bad, or the carry of an outermost loop in it after any iteration. For a step of
+    training in a Python loop, guard the step; for a whole training in a `scan`, guard that. The guarded function
+    returns what the function returns, and does not wait for the device: the calls after it look whether it has failed,
+    and so do `lox.flush` and the end of the program. `lox.replay` runs the bundle again and finds the origin.
+
+    The first call that fails is written, one bundle for each guarded function; from then on the function runs
+    unguarded. The bundle is there as a whole or not at all. The last good carry of a loop that fails is computed again
+    when the bundle is written, so that it costs nothing before.
+
+    Args:
+        fun: The function, jitted or not. Without it, a decorator is returned.
+        bundle: The directory to write. Where there is one already, a number is added to its name.
+        when: "nan", or "nonfinite" for infinite values as well: results, and carries that began finite.
+        keep: Whether to copy donated arguments before each call, on the device, so that they can be written. False
+            raises for a function that donates.
+
+    Returns:
+        A function of the same signature and results. Inside of `jax.jit` it calls the host if it fails; guard the
+        outside of `jax.vmap`, `jax.grad` and loops, `lox.guard(jax.vmap(f), ...)`.
+
+    Raises:
+        LogDataError: An argument has the wrong type. A `TypeError`.
+        LogValueError: `when` is neither; the function donates and `keep` is False; or, when it is called, that it is
+            inside of a transformation other than `jax.jit`, or in one of several processes.
+
+    Warns:
+        NonfiniteWarning: A call has failed; it names the bundle.
+
+    >>> import pathlib, tempfile, warnings
+    >>> import jax, jax.numpy as jnp
+    >>> import lox
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> step = lox.guard(jax.jit(lambda x: x - jnp.log(x)), bundle=folder / "failed")
+    >>> x = jnp.float32(0.5)
+    >>> with warnings.catch_warnings(record=True) as warned:
+    ...     warnings.simplefilter("always")
+    ...     for _ in range(3):
+    ...         x = step(x - 1.0)
+    ...     lox.flush()
+    >>> [warning.category.__name__ for warning in warned]
+    ['NonfiniteWarning']
+    >>> print(lox.replay(folder / "failed", step).primitive)
+    log
+    """
+    if not isinstance(bundle, (str, os.PathLike)):
+        raise LogDataError(f"bundle= of lox.guard must be a path, got {describe(bundle)}.")
+    _transform.choice("when= of lox.guard", when, ("nan", "nonfinite"))
+    site = calling_site()
+    return _transform.decorate(fun, lambda f: _Guard(f, Path(bundle), when == "nonfinite", keep, site).function())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pending:
+    """A call whose verdict may not be there yet."""
+
+    verdict: Any
+    args: Any
+    kwargs: Any
+
+
+_guards: weakref.WeakSet[_Guard] = weakref.WeakSet()
+
+
+class _Guard:
+    """The state of a guarded function: the calls that nobody has looked at, and whether one has failed."""
+
+    def __init__(self, fun: Function, path: Path, infinite: bool, keep: bool, site: Any) -> None:
+        self._fun = fun
+        self._path = path
+        self._infinite = infinite
+        self._site = site
+        self._pending: deque[_Pending] = deque()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._failed = False
+        self._jitted = None
+        self._donates: Callable[[Any, Any], tuple[Any, Any]] | None = None
+        if _compat.is_jitted(fun):
+            options = dict(_compat.jit_options(fun) or ())
+            if any(options.get(name) for name in ("donate_argnums", "donate_argnames")):
+                if not keep:
+                    raise LogValueError(
+                        f"{name_of_function(fun)} donates arguments, which are gone when it has failed. Let keep= of "
+                        "lox.guard be True, which copies them before each call, or donate nothing."
+                    )
+                self._donates = functools.partial(_copied, options["donate_argnums"], options["donate_argnames"])
+            self._jitted = _transform.jitted(fun, self._judged)
+        _guards.add(self)
+
+    def function(self) -> Function:
+        """The guarded function."""
+
+        @functools.wraps(self._fun, updated=())
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            return self(*args, **kwargs)
+
+        guarded.lox_guarded = self._fun  # type: ignore[attr-defined]
+        return guarded
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if searching.value:
+            return self._fun(*args, **kwargs)
+        if jax.process_count() > 1:
+            raise LogValueError("lox.guard works in one process, and this is one of several.")
+        if not is_called_from_python():
+            return self._staged(args, kwargs)
+        self.look()
+        if self._failed:
+            return self._fun(*args, **kwargs)
+        kept = (args, kwargs) if self._donates is None else self._donates(args, kwargs)
+        if self._jitted is not None:
+            outs, verdict = self._jitted(*args, **kwargs)
+        else:
+            outs, verdict = self._judged(self._fun, args, kwargs)
+        with self._lock:
+            self._pending.append(_Pending(verdict, *kept))
+        return outs
+
+    def _judged(self, fun: Function, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The results of a call, and whether one of them is bad and the first bad iteration, or -1."""
+        begin_handler()
+        outs, first, _ = under(Carries(infinite=self._infinite), fun)(jnp.int32(-1), *args, **kwargs)
+        leaves = [leaf for leaf in jax.tree.leaves(outs) if is_array(leaf) and is_float(leaf)]
+        return outs, _verdict(leaves, first, self._infinite)
+
+    def _staged(self, args: Any, kwargs: Any) -> Any:
+        if not _compat.is_staging(_compat.current_trace()):
+            raise LogValueError(
+                f"lox.guard of {name_of_function(self._fun)} is inside of jax.vmap, jax.grad or a handler of lox. "
+                "Guard what is outside of it, as in lox.guard(jax.vmap(f), bundle=...)."
+            )
+        outs, verdict = self._judged(self._fun, args, kwargs)
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        traced = [number for number, leaf in enumerate(leaves) if is_array(leaf)]
+
+        def fails(verdict: Any, *arrays: Any) -> None:
+            filled = list(leaves)
+            for number, array in zip(traced, arrays, strict=True):
+                filled[number] = array
+            kept = _Pending(np.asarray(verdict), *jax.tree.unflatten(structure, filled))
+            # A callback must not wait for JAX, which waits for it.
+            thread = threading.Thread(target=self._write, args=(kept.verdict, kept.args, kept.kwargs))
+            with self._lock:
+                self._threads.append(thread)
+            thread.start()
+
+        call = functools.partial(jax.debug.callback, fails)
+        bad = (verdict[0] > 0) | (verdict[1] >= 0)
+        jax.lax.cond(bad, call, lambda *_: None, verdict, *(leaves[number] for number in traced))
+        return outs
+
+    def look(self, wait: bool = False) -> None:
+        """Look at the verdicts of calls before, those that are there or all, the first one first."""
+        while wait and self._threads:
+            self._threads.pop().join()
+        while self._pending and not self._failed:
+            with self._lock:
+                if not self._pending or not (wait or self._pending[0].verdict.is_ready()):
+                    return
+                first = self._pending.popleft()
+            verdict = np.asarray(first.verdict)
+            if verdict[0] > 0 or verdict[1] >= 0:
+                self._write(verdict, first.args, first.kwargs)
+
+    def _write(self, verdict: Any, args: Any, kwargs: Any) -> None:
+        with self._lock:
+            if self._failed:
+                return
+            self._failed = True
+            self._pending.clear()
+        what = "inf or NaN" if self._infinite else "NaN"
+        in_loop = f"the carry of a loop after iteration {verdict[1]}" if verdict[1] >= 0 else "a result"
+        failed = f"{name_of_function(self._fun)} has {what} in {in_loop}"
+        if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves((args, kwargs))):
+            self._warn(f"{failed}. Its arguments are gone, since a function inside donates them: no bundle is written.")
+            return
+        loop, carry = -1, list[Any]()
+        if verdict[1] >= 0 and (reached := last_good_carry(self._fun, args, kwargs, self._infinite)) is not None:
+            if reached.trip == verdict[1]:  # Else it is not reproduced, and the bundle has the arguments alone.
+                loop, carry = reached.loop, list(reached.carry)
+        found = {
+            "when": "nonfinite" if self._infinite else "nan",
+            "iteration": int(verdict[1]),
+            "loop": loop,
+            "in_result": bool(verdict[0]),
+        }
+        place = write_bundle(self._path, self._fun, args, kwargs, found, carry)
+        self._warn(f"{failed}. The call is in {place}: run it again with lox.replay.")
+
+    def _warn(self, message: str) -> None:
+        site = self._site
+        warnings.warn_explicit(message, NonfiniteWarning, site.file, site.line, registry={})
+
+
+def _copied(places: Sequence[int], names: Sequence[str], args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments with copies of those that are donated."""
+    copy = lambda tree: jax.tree.map(lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf, tree)  # noqa: E731
+    donated = {place % len(args) for place in places if -len(args) <= place < len(args)}
+    return (
+        tuple(copy(each) if place in donated else each for place, each in enumerate(args)),
+        {name: copy(each) if name in names else each for name, each in kwargs.items()},
+    )
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _verdict(leaves: Sequence[Any], first: Any, infinite: bool) -> Any:
+    return jnp.stack([is_bad(leaves, [True] * len(leaves), infinite).astype(jnp.int32), first])
+
+
+def settle() -> None:
+    """Look at all calls of all guarded functions."""
+    if _guards:
+        jax.effects_barrier()
+    for each in list(_guards):
+        each.look(wait=True)
+
+
+atexit.register(settle)
+_channel.before_flush.append(settle)

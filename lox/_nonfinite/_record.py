@@ -1,0 +1,487 @@
+"""Runs a program operation by operation, and records the operations whose results are not finite.
+
+The operations of a function that runs op by op are met where they are bound; jitted functions, branches and the like
+are interpreted equation by equation. Jitted functions without loops run compiled first, and are interpreted only where
+a result is not finite. Loops run compiled: `_loops.py`. What is finite is not kept, so that the record does not grow
+with the number of operations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import re
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.extend as jex
+import jax.extend.source_info_util as source_info
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Literal
+
+from lox import _compat
+from lox._audit._rules import primitives
+from lox._compat import _tracebacks
+from lox._effect import log_p
+from lox._exceptions import LogValueError
+from lox._handler import DropAll
+from lox._logs_in import jaxprs_in, logs_in
+from lox._nonfinite._axes import Axes, axes_p, searching
+from lox._nonfinite._evaluate import CALLS, bind, bind_on_shards
+from lox._nonfinite._flow import COMPARISONS
+from lox._nonfinite._shards import Shards
+from lox._trace import under
+
+Position = tuple[int, ...]
+"""The time of an operation: its number, and for each loop around, before it, the number of the loop and iteration."""
+
+_listed = jex.core.primitives
+_LOOPS = frozenset({_listed.scan_p, _listed.while_p})
+_PRINTS = primitives("debug_callback", "debug_print")
+_ASKS_HOST = primitives("io_callback")
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """The line of an operation."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclasses.dataclass(eq=False)
+class Frame:
+    """The surroundings in which operations run.
+
+    Attributes:
+        iterations: The numbers of the iterations around, outermost first.
+        position: The beginning of the position of what runs in it.
+        phase: "forward", "backward", or "anew" for what a `jax.checkpoint` computes again.
+        shards: The shards that values are split over, if any.
+        in_condition: Whether it is the condition of a `while_loop`.
+        line: The line of the call around, for operations that JAX knows no line of.
+        numbers: The numbers of the operations in it.
+    """
+
+    iterations: tuple[int, ...] = ()
+    position: Position = ()
+    phase: str = "forward"
+    shards: Shards | None = None
+    in_condition: bool = False
+    line: Line = Line("", 0, "")
+    numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
+
+    def next(self) -> Position:
+        """The position of the next operation."""
+        return (*self.position, next(self.numbers))
+
+    def part(self, phase: str, line: Line) -> Frame:
+        """The same surroundings in another phase or call; operations are numbered together."""
+        same = phase == self.phase and line == self.line
+        return self if same else dataclasses.replace(self, phase=phase, line=line)
+
+    def line_of(self, info: Any) -> Line:
+        """The line of the program that an operation comes from, or that of the call around."""
+        found = line_of(info)
+        return found if found.file else self.line
+
+    def run(self, function: Callable[..., Sequence[Any]], *args: Any) -> list[Any]:
+        """Run a flat function on values, on each shard if they are split."""
+        return list((function if self.shards is None else self.shards.on_each(function))(*args))
+
+
+@dataclasses.dataclass(eq=False)
+class Operation:
+    """An operation of which a result is not finite.
+
+    Attributes:
+        primitive: The primitive.
+        params: Its parameters.
+        operands: Its operands.
+        results: Its results.
+        line: Its line.
+        frame: The surroundings.
+        position: The time at which it ran.
+        moves: A function of operands that it moves to its results, for one that no primitive stands for.
+        loop: The loop that it is, if any.
+    """
+
+    primitive: Any
+    params: dict[str, Any]
+    operands: Sequence[Any]
+    results: Sequence[Any]
+    line: Line
+    frame: Frame
+    position: Position
+    moves: Callable[..., Sequence[Any]] | None = None
+    loop: Any = None
+
+
+@dataclasses.dataclass(eq=False)
+class Carried:
+    """The place of a value that a loop carries into an iteration.
+
+    Attributes:
+        loop: The loop.
+        number: The number of the value in the carry.
+        trip: The number of the iteration.
+    """
+
+    loop: Any
+    number: int
+    trip: int
+
+
+Sink = tuple[Any, np.ndarray[Any, Any]]
+"""A value that must be finite, and which of its elements are not."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Resume:
+    """The iteration at which an outermost loop goes on.
+
+    Attributes:
+        loop: The number of the loop.
+        trip: The number of the iteration.
+        carry: The carry before it.
+    """
+
+    loop: int
+    trip: int
+    carry: Sequence[Any]
+
+
+class Reached(Exception):
+    """The search has reached the iteration that it was for.
+
+    Attributes:
+        place: The iteration, and the carry before it.
+    """
+
+    def __init__(self, place: Resume) -> None:
+        super().__init__()
+        self.place = place
+
+
+class Record:
+    """The operations that have had results that are not finite.
+
+    Attributes:
+        everything: Whether to interpret jitted functions although their results are finite.
+        resume: The iteration at which a loop goes on, and the search ends.
+        stops: "nan" or "nonfinite", where the search ends at the first outermost loop with such a carry.
+        loops: The number of outermost loops so far.
+        operations: The operations, in the order in which they were recorded.
+        sinks: Values of carries and conditions of loops that are NaN.
+        infinite: Values of carries that are infinite and began finite.
+        lost: Descriptions of what was not finite where it ran compiled, and is where it runs again.
+    """
+
+    def __init__(self, everything: bool = False, resume: Resume | None = None, stops: str = "") -> None:
+        self.everything = everything
+        self.resume = resume
+        self.stops = stops
+        self.loops = 0
+        self.operations: list[Operation] = []
+        self.sinks: list[Sink] = []
+        self.infinite: list[Sink] = []
+        self.lost: list[str] = []
+        self._made: dict[int, tuple[Any, Operation | Carried, int]] = {}
+        self._axes: dict[int, tuple[Any, Axes]] = {}
+
+    def made(self, value: Any) -> tuple[Operation | Carried, int] | None:
+        """What has made a value, and the number of the value among what it has made."""
+        found = self._made.get(id(value))
+        return None if found is None else found[1:]
+
+    def note(self, value: Any, by: Operation | Carried, number: int) -> None:
+        """Remember what has made a value that is not finite."""
+        if id(value) not in self._made:
+            self._made[id(value)] = value, by, number
+
+    def axes(self, value: Any) -> Axes | None:
+        """The batch axes of a value, as far as they are known."""
+        found = self._axes.get(id(value))
+        return None if found is None else found[1]
+
+    def tell(self, value: Any, axes: Axes) -> None:
+        """Remember the batch axes of a value while it is there. The innermost `vmap` is the last to tell them."""
+        key = id(value)
+        if len(axes) > len(self.axes(value) or ()) and isinstance(value, jax.Array):
+            self._axes[key] = weakref.ref(value, lambda _: self._axes.pop(key, None)), axes
+
+    def keep(self, operation: Operation) -> None:
+        """Record an operation if a result of it is not finite."""
+        found = [number for number, value in enumerate(operation.results) if is_nonfinite(value)]
+        if found:
+            self.operations.append(operation)
+        for number in found:
+            self.note(operation.results[number], operation, number)
+
+    def apply(self, frame: Frame, primitive: Any, args: Sequence[Any], params: dict[str, Any], info: Any) -> list[Any]:
+        """Run an operation.
+
+        Args:
+            frame: The surroundings.
+            primitive: The primitive.
+            args: Its operands.
+            params: Its parameters.
+            info: Where it comes from.
+        """
+        if primitive is log_p or primitive in _PRINTS:
+            return []
+        if primitive in _ASKS_HOST:
+            raise LogValueError(
+                f"The io_callback at {frame.line_of(info)} would run again each time that lox.find_nonfinite runs a "
+                "part of the program. Leave it out of the function, or put what it returns into the arguments."
+            )
+        if primitive is axes_p:
+            offset = frame.shards.ndim if frame.shards else 0
+            axes = tuple(axis if axis is None else axis + offset for axis in params["axes"])
+            self.tell(args[0], axes)
+            return list(args)
+        run = _rules.get(primitive)
+        if run is not None and (outs := run(self, frame, primitive, args, params, info)) is not None:
+            return outs
+        return self._run(frame, primitive, args, params, info)
+
+    def _run(self, frame: Frame, primitive: Any, args: Sequence[Any], params: dict[str, Any], info: Any) -> list[Any]:
+        run = bind if frame.shards is None else bind_on_shards
+        outs = frame.run(lambda *args: run(primitive, args, params), *args)
+        line = frame.line_of(info)
+        self.keep(Operation(primitive, params, args, outs, line, frame, frame.next()))
+        if frame.in_condition and primitive in COMPARISONS and args[0] is not args[-1]:
+            self.sinks += [(arg, np.isnan(arg)) for arg in args if is_nan(arg)]
+        return outs
+
+    def interpret(self, frame: Frame, jaxpr: Any, args: Sequence[Any]) -> list[Any]:
+        """Run a jaxpr, equation by equation."""
+        given = _compat.open_jaxpr(jaxpr)
+        consts = getattr(jaxpr, "consts", ())
+        fixed = frame.shards.copies if frame.shards is not None else lambda value: value
+        values: dict[Any, Any] = dict(zip(given.constvars, map(fixed, consts), strict=True))
+        values.update(zip(given.invars, args, strict=True))
+        read = lambda atom: fixed(atom.val) if isinstance(atom, Literal) else values[atom]  # noqa: E731
+        for eqn in given.eqns:
+            inputs = list(map(read, eqn.invars))
+            with eqn.ctx.manager if frame.shards is None else contextlib.nullcontext():
+                phase = phase_of(eqn.source_info.name_stack, frame.phase)
+                outs = self.apply(frame.part(phase, frame.line), eqn.primitive, inputs, eqn.params, eqn.source_info)
+            values.update(zip(eqn.outvars, outs, strict=True))
+        return list(map(read, given.outvars))
+
+
+def phase_of(stack: Any, around: str) -> str:
+    """The phase of an operation in these scopes."""
+    if _tracebacks.is_recomputed(stack):
+        return "anew"
+    return "backward" if "transpose" in _tracebacks.transformations(stack) else around
+
+
+def line_of(info: Any) -> Line:
+    """The line of the program that an operation comes from."""
+    found = re.fullmatch(r"(.*?):(\d+)(?::\d+)?(?: \((.*)\))?", source_info.summarize(info))
+    return Line(found[1], int(found[2]), (found[3] or "").rpartition(".")[2]) if found else Line("", 0, "")
+
+
+def is_float(value: Any) -> bool:
+    """Tell whether a value has elements that may not be finite."""
+    dtype = getattr(value, "dtype", None)
+    if _compat.is_ref(getattr(value, "aval", None)):
+        return False  # What is read of it is a result of the operation that reads.
+    return isinstance(value, float) if dtype is None else bool(jnp.issubdtype(dtype, jnp.inexact))
+
+
+@jax.jit
+def _nonfinite(value: Any) -> Any:
+    return ~jnp.isfinite(value).all()
+
+
+@jax.jit
+def _nan(value: Any) -> Any:
+    return jnp.isnan(value).any()
+
+
+def is_nonfinite(value: Any) -> bool:
+    """Tell whether an element of a value is NaN or infinite."""
+    return is_float(value) and bool(_nonfinite(value))
+
+
+def is_nan(value: Any) -> bool:
+    """Tell whether an element of a value is NaN."""
+    return is_float(value) and bool(_nan(value))
+
+
+@_compat.weakref_lru_cache
+def without_logs(jaxpr: Any) -> Any:
+    """The jaxpr without the logs of taps in the program."""
+    if not logs_in({"jaxpr": jaxpr}):
+        return jaxpr
+    run = under(DropAll(), _compat.as_fun(jaxpr))
+    return _compat.trace(lambda *args: run(None, *args)[0], _compat.in_avals(jaxpr), "lox")[0]
+
+
+@_compat.weakref_lru_cache
+def has_loops(jaxpr: Any) -> bool:
+    """Tell whether a jaxpr has a loop in it."""
+    eqns = _compat.open_jaxpr(jaxpr).eqns
+    return any(eqn.primitive in _LOOPS or any(map(has_loops, jaxprs_in(eqn.params))) for eqn in eqns)
+
+
+@_compat.weakref_lru_cache
+def _must_interpret(jaxpr: Any) -> bool:
+    """Tell whether a jaxpr has a loop in it, which has a carry, or what must not run again."""
+    eqns = _compat.open_jaxpr(jaxpr).eqns
+    return any(
+        eqn.primitive in _LOOPS | _PRINTS | _ASKS_HOST | {log_p} or any(map(_must_interpret, jaxprs_in(eqn.params)))
+        for eqn in eqns
+    )
+
+
+def _call(name: str) -> Callable[..., list[Any]]:
+    def run(
+        record: Record, frame: Frame, primitive: Any, args: Sequence[Any], params: dict[str, Any], info: Any
+    ) -> list[Any]:
+        del primitive
+        return record.interpret(frame.part(frame.phase, frame.line_of(info)), params[name], args)
+
+    return run
+
+
+def _jit(
+    record: Record, frame: Frame, primitive: Any, args: Sequence[Any], params: dict[str, Any], info: Any
+) -> list[Any]:
+    jaxpr, inside = params["jaxpr"], frame.part(frame.phase, frame.line_of(info))
+    alone = record.everything or frame.in_condition or frame.shards is not None or _must_interpret(jaxpr)
+    if alone:
+        return record.interpret(inside, jaxpr, args)
+    outs = frame.run(lambda *args: primitive.bind(*args, **params | {"donated_invars": (False,) * len(args)}), *args)
+    if not any(map(is_nonfinite, outs)):
+        return outs
+    again = record.interpret(inside, jaxpr, args)
+    if any(map(is_nan, outs)) and not any(map(is_nan, again)):
+        record.lost.append(f"{params['name']} at {inside.line}")
+    return again
+
+
+def _cond(
+    record: Record, frame: Frame, primitive: Any, args: Sequence[Any], params: dict[str, Any], info: Any
+) -> list[Any]:
+    index, *operands = args
+    chosen = np.clip(np.asarray(index), 0, len(params["branches"]) - 1)
+    taken = np.unique(chosen)
+    line = frame.line_of(info)
+    inside = frame.part(frame.phase, line)
+    found = [record.interpret(inside, params["branches"][number], operands) for number in taken]
+    if len(found) == 1:
+        return found[0]
+    outs: list[Any] = []
+    for cases in zip(*found, strict=True):  # Shards take several branches.
+        which = jnp.asarray(np.searchsorted(taken, chosen), jnp.int32)
+        run = lambda *cases, which=which: [jax.lax.select_n(_beside(which, cases[0]), *cases)]  # noqa: E731
+        result = run(*cases)
+        record.keep(Operation(primitive, params, cases, result, line, frame, frame.next(), run))
+        outs += result
+    return outs
+
+
+def _beside(which: Any, case: Any) -> Any:
+    return jnp.broadcast_to(which.reshape(which.shape + (1,) * (case.ndim - which.ndim)), case.shape)
+
+
+def _shard_map(
+    record: Record, frame: Frame, primitive: Any, args: Sequence[Any], params: dict[str, Any], info: Any
+) -> list[Any] | None:
+    if frame.shards is not None:
+        return None
+    shards, line = Shards.of(params), frame.line_of(info)
+
+    def cross(run: Callable[..., list[Any]], values: Sequence[Any]) -> list[Any]:
+        results = run(*values)
+        record.keep(Operation(primitive, params, values, results, line, frame, frame.next(), run))
+        return results
+
+    values = cross(shards.split, args)
+    inside = Frame(frame.iterations, (*frame.next(), 0), frame.phase, shards, frame.in_condition, line)
+    outs = record.interpret(inside, params["jaxpr"], values)
+    return cross(shards.join, outs)
+
+
+_rules: dict[Any, Callable[..., list[Any] | None]] = {
+    **{primitive: _call(name) for primitive, name in CALLS.items()},
+    _listed.jit_p: _jit,
+    _listed.cond_p: _cond,
+    _compat.shard_map_p: _shard_map,
+}
+if _compat.custom_vmap_p is not None:
+    _rules[_compat.custom_vmap_p] = _call("call")
+
+
+def add_rule(primitive: Any, rule: Callable[..., list[Any] | None]) -> None:
+    """Register how an operation runs."""
+    _rules[primitive] = rule
+
+
+class RecordingTrace(jax.core.Trace):
+    """Records the operations of a function that runs under it."""
+
+    def __init__(self, parent: Any, record: Record) -> None:
+        super().__init__()
+        _compat.adopt_demands(self, parent)
+        self.parent_trace = parent
+        self.record = record
+        self.frame = Frame()
+
+    def stage_value(self, val: Any) -> Any:
+        return self.parent_trace.stage_value(val)
+
+    def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
+        info = source_info.current()
+        phase = phase_of(info.name_stack, "forward")
+        frame = self.frame.part(phase, self.frame.line)
+        with _compat.eagerly(), searching(False):
+            outs = self.record.apply(frame, primitive, args, params, info)
+        return outs if primitive.multiple_results else outs[0]
+
+    def process_custom_jvp_call(self, primitive: Any, fun: Any, jvp: Any, args: Any, /, **params: Any) -> Any:
+        return self._called(fun, args)
+
+    def process_custom_vjp_call(self, primitive: Any, fun: Any, fwd: Any, bwd: Any, args: Any, /, **params: Any) -> Any:
+        return self._called(fun, args)
+
+    def process_call(self, primitive: Any, fun: Any, args: Any, params: Any, /) -> Any:
+        return self._called(fun, args)
+
+    def process_shard_map(self, primitive: Any, fun: Any, args: Any, /, **params: Any) -> Any:
+        outs: Any = None
+
+        def staged(*args: Any) -> list[Any]:
+            nonlocal outs
+            outs = primitive.bind(*args, subfuns=(fun,), **params)
+            return list(outs)
+
+        with _compat.eagerly():
+            jaxpr = jax.make_jaxpr(staged)(*args)
+            with searching(False):
+                results = iter(self.record.interpret(self.frame, jaxpr, args))
+        return _compat.map_outputs(lambda _: next(results), outs)
+
+    def _called(self, fun: Any, args: Any) -> Any:
+        with jex.core.set_current_trace(self):
+            return fun.call_wrapped(*args)
+
+
+def recorded(record: Record, fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run a function, and record its operations."""
+    with jex.core.take_current_trace() as parent:
+        trace = RecordingTrace(parent, record)
+        with jex.core.set_current_trace(trace):
+            return fun(*args, **kwargs)

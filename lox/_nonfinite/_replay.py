@@ -1,0 +1,53 @@
+"""`lox.replay`: runs the failing call of a bundle again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lox._exceptions import LogValueError
+from lox._misspelt import says_what_was_meant
+from lox._nonfinite._bundle import check_program, filled, name_of_function, read_bundle
+from lox._nonfinite._find import search
+from lox._nonfinite._record import Resume
+from lox._nonfinite._report import NonfiniteReport
+
+
+@says_what_was_meant("lox.replay", 'lox.replay("failed", f)')
+def replay(bundle: str | os.PathLike[str], fun: Callable[..., Any], *args: Any, **kwargs: Any) -> NonfiniteReport:
+    """Runs the call that a bundle of `lox.guard` has kept again, and tells where its first NaN begins.
+
+    Arrays are those of the bundle. A loop that failed goes on at the failing iteration, from the last good carry.
+
+    Args:
+        bundle: The directory that `lox.guard` wrote.
+        fun: The function that was guarded, guarded or not.
+        args: Arguments of the same structure, of which the arrays are replaced by those of the bundle, and all else is
+            used as it is. They may be left out where the arguments were lists, tuples and dicts of arrays, numbers and
+            text.
+        kwargs: The keyword arguments, likewise.
+
+    Returns:
+        The report of `lox.find_nonfinite`.
+
+    Raises:
+        StorageError: There is no such bundle, or it is damaged.
+        LogValueError: The arguments, or the operations of the function, are not those of the bundle; it says what
+            differs.
+    """
+    found = read_bundle(Path(bundle))
+    fun = getattr(fun, "lox_guarded", fun)
+    if args or kwargs:
+        args, kwargs = filled(found, args, kwargs)
+    elif found.args is None:
+        raise LogValueError(
+            f"{bundle} has arguments that are no lists, tuples and dicts: give arguments of the same structure, "
+            f"lox.replay({os.fspath(bundle)!r}, {name_of_function(fun).rpartition(':')[2]}, ...)."
+        )
+    else:
+        args, kwargs = found.args
+    check_program(found, fun, args, kwargs)
+    resume = Resume(found.loop, found.iteration, found.carry) if found.carry else None
+    return search(fun, args, kwargs, everything=False, resume=resume)

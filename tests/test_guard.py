@@ -1,0 +1,309 @@
+"""`lox.guard` and `lox.replay`: a call that fails is kept as a bundle, and runs again elsewhere."""
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import lox
+from lox.__main__ import main
+
+
+def train(x, rates):
+    def step(x, rate):
+        return x - rate * jnp.log(x), x
+
+    return lax.scan(step, x, rates)
+
+
+GOOD, BAD = np.float32([1.0, 1.0, 1.0, 1.0]), np.float32([1.0, 8.0, 1.0, 1.0])
+X = np.float32([1.0, 2.0])
+
+
+def calls(guarded, *arguments):
+    """The results of calls, and what they warned of by the time that all were looked at."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        results = [guarded(*each) for each in arguments]
+        lox.flush()
+    return results, [str(each.message) for each in warned if each.category is lox.NonfiniteWarning]
+
+
+def contents(bundle):
+    return json.loads((bundle / "bundle.json").read_text())
+
+
+# -- what fails --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_call_that_fails_is_written_warned_of_and_returned(tmp_path, transform):
+    f = transform(train)
+    results, warned = calls(lox.guard(f, bundle=tmp_path / "failed"), (X, GOOD), (X, BAD))
+    jax.tree.map(np.testing.assert_array_equal, results, [f(X, GOOD), f(X, BAD)])
+    (message,) = warned
+    assert "train has NaN in the carry of a loop after iteration 2" in message
+    assert f"The call is in {tmp_path / 'failed'}" in message and "lox.replay" in message
+    assert sorted(each.name for each in (tmp_path / "failed").iterdir()) == [
+        "args-0.npy",
+        "args-1.npy",
+        "bundle.json",
+        "carry-0.npy",
+        "program.txt",
+    ]
+    np.testing.assert_array_equal(np.load(tmp_path / "failed" / "args-1.npy"), BAD)
+    about = contents(tmp_path / "failed")
+    assert about["iteration"] == 2 and about["function"].endswith(":train") and "jax" in about["versions"]
+
+
+def test_the_bundle_has_the_carry_before_the_failing_iteration(tmp_path):
+    calls(lox.guard(jax.jit(train), bundle=tmp_path / "failed"), (X, BAD))
+    x = 2.0
+    for rate in BAD[:2]:
+        x -= rate * np.log(x)
+    np.testing.assert_allclose(np.load(tmp_path / "failed" / "carry-0.npy"), [1.0, x], rtol=1e-5)
+
+
+def test_a_carry_that_is_bad_and_dropped_fails(tmp_path):
+    guarded = lox.guard(jax.jit(lambda x, rates: jnp.nan_to_num(train(x, rates)[0])), bundle=tmp_path / "failed")
+    _, warned = calls(guarded, (X, BAD))
+    assert len(warned) == 1 and not contents(tmp_path / "failed")["in_result"]
+
+
+def test_a_result_that_is_bad_fails_without_a_loop(tmp_path):
+    _, (message,) = calls(lox.guard(jax.jit(jnp.log), bundle=tmp_path / "failed"), (X,), (-X,))
+    assert "NaN in a result" in message
+    assert contents(tmp_path / "failed")["iteration"] == -1
+
+
+@pytest.mark.parametrize("when", ["nan", "nonfinite"])
+def test_infinite_values_fail_where_they_are_asked_for(tmp_path, when):
+    def f(x):
+        grown = lax.fori_loop(0, 100, lambda i, x: x * jnp.float32(10.0), x)
+        best = lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1]), (0, -jnp.inf))[1]
+        return jnp.nan_to_num(grown), jnp.nan_to_num(best)
+
+    _, warned = calls(lox.guard(jax.jit(f), bundle=tmp_path / "failed", when=when), (np.float32(3.0),))
+    assert len(warned) == (when == "nonfinite")
+    assert not warned or contents(tmp_path / "failed")["iteration"] == 38
+
+
+def test_batch_elements_of_a_while_loop_that_are_done_do_not_fail(tmp_path):
+    f = lambda x: lax.while_loop(lambda x: x > 1.0, lambda x: x - jnp.sqrt(x - 1.0) - 1.0, x)  # noqa: E731
+    guarded = lox.guard(jax.jit(jax.vmap(f)), bundle=tmp_path / "failed")
+    (result,), warned = calls(guarded, (np.float32([1.5, 40.0]),))
+    assert warned == []
+    np.testing.assert_array_equal(result, jax.vmap(f)(np.float32([1.5, 40.0])))
+
+
+@pytest.mark.parametrize("inside", [lambda f: f, lambda f: lambda *args: lax.map(lambda _: f(*args), np.arange(2))])
+def test_inside_of_jit_a_call_that_fails_is_written(tmp_path, inside):
+    guarded = lox.guard(train, bundle=tmp_path / "failed")
+    _, warned = calls(jax.jit(inside(guarded)), (X, GOOD), (X, BAD))
+    assert len(warned) == 1 and contents(tmp_path / "failed")["iteration"] == 2
+
+
+def test_a_step_in_a_python_loop_is_kept_with_what_it_got(tmp_path):
+    @jax.jit
+    def step(state, rate):
+        return {"x": state["x"] - rate * jnp.log(state["x"])}
+
+    guarded, state = lox.guard(step, bundle=tmp_path / "failed"), {"x": X}
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for rate in BAD:
+            state = guarded(state, rate)
+        lox.flush()
+    assert len(warned) == 1 and not np.isfinite(state["x"]).all()
+    report = lox.replay(tmp_path / "failed", step)
+    assert (report.primitive, report.kind) == ("log", "nan")
+    assert report.operands[0].min() < 0
+
+
+# -- a call does not wait ----------------------------------------------------------------------------------------------
+
+
+def test_a_call_does_not_wait_for_the_verdict_on_those_before(tmp_path, monkeypatch):
+    class NotReady:
+        def is_ready(self):
+            return False
+
+        def __array__(self, *args, **kwargs):
+            raise AssertionError("the verdict was waited for")
+
+    monkeypatch.setattr(lox._nonfinite._guard, "_verdict", lambda *args: NotReady())
+    guarded = lox.guard(lambda x: jnp.log(x), bundle=tmp_path / "failed")
+    for _ in range(3):
+        guarded(-X)
+    monkeypatch.undo()
+    del guarded
+    gc.collect()
+
+
+def test_the_first_failing_call_is_kept_and_then_no_other(tmp_path):
+    guarded = lox.guard(jax.jit(jnp.log), bundle=tmp_path / "failed")
+    _, warned = calls(guarded, (X,), (-X,), (-2 * X,))
+    assert len(warned) == 1
+    assert calls(guarded, (-3 * X,))[1] == []
+    np.testing.assert_array_equal(np.load(tmp_path / "failed" / "args-0.npy"), -X)
+    assert [each.name for each in tmp_path.iterdir()] == ["failed"]
+
+
+def test_a_bundle_is_never_overwritten(tmp_path):
+    for _ in range(2):
+        calls(lox.guard(jax.jit(jnp.log), bundle=tmp_path / "failed"), (-X,))
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["failed", "failed-2"]
+
+
+def test_a_bundle_that_cannot_be_written_whole_leaves_nothing(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(lox._nonfinite._bundle, "program", full)
+    guarded = lox.guard(jax.jit(jnp.log), bundle=tmp_path / "failed")
+    guarded(-X)
+    with pytest.raises(OSError, match="disk full"):
+        lox.flush()
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- donation ----------------------------------------------------------------------------------------------------------
+
+
+def test_donated_arguments_are_copied_and_still_donated(tmp_path):
+    guarded = lox.guard(jax.jit(lambda x, y: (jnp.log(x), y), donate_argnums=0), bundle=tmp_path / "failed")
+    x, y = jnp.array(-X), jnp.array(X)
+    _, warned = calls(guarded, (x, y))
+    assert len(warned) == 1 and x.is_deleted() and not y.is_deleted()
+    np.testing.assert_array_equal(np.load(tmp_path / "failed" / "args-0.npy"), -X)
+
+
+def test_without_copies_a_function_that_donates_is_refused(tmp_path):
+    with pytest.raises(lox.LogValueError, match="donates arguments"):
+        lox.guard(jax.jit(jnp.log, donate_argnums=0), bundle=tmp_path / "failed", keep=False)
+
+
+def test_arguments_that_a_function_inside_has_donated_are_said_to_be_gone(tmp_path):
+    inner = jax.jit(jnp.log, donate_argnums=0)
+    guarded = lox.guard(lambda x: inner(x), bundle=tmp_path / "failed")
+    _, (message,) = calls(guarded, (jnp.array(-X),))
+    assert "Its arguments are gone" in message and list(tmp_path.iterdir()) == []
+
+
+# -- replay ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_replay_goes_on_from_the_last_good_carry(tmp_path):
+    calls(lox.guard(jax.jit(train), bundle=tmp_path / "failed"), (X, BAD))
+    np.save(tmp_path / "failed" / "carry-0.npy", np.float32([1.0, -5.0]))
+    report = lox.replay(tmp_path / "failed", train)
+    assert report.iterations == (2,)
+    np.testing.assert_array_equal(report.operands[0], [1.0, -5.0])
+
+
+def test_arguments_of_other_kinds_need_an_example(tmp_path):
+    class Params:
+        def __init__(self, w):
+            self.w = w
+
+    jax.tree_util.register_pytree_node(Params, lambda p: ((p.w,), None), lambda _, children: Params(*children))
+    f = jax.jit(lambda params, name: jnp.log(params.w), static_argnums=1)
+    calls(lox.guard(f, bundle=tmp_path / "failed"), (Params(-X), "a"))
+    with pytest.raises(lox.LogValueError, match="give arguments of the same structure"):
+        lox.replay(tmp_path / "failed", f)
+    assert lox.replay(tmp_path / "failed", f, Params(X), "a").primitive == "log"
+    with pytest.raises(lox.LogValueError, match=r"args\[1\] is 'b', in the bundle 'a'"):
+        lox.replay(tmp_path / "failed", f, Params(X), "b")
+
+
+def test_keys_small_floats_and_nested_arguments_come_back_as_they_were(tmp_path):
+    def f(inputs, scale):
+        noise = jax.random.normal(inputs["key"], (3,)) + scale
+        return jnp.log(-jnp.abs(noise)), inputs["small"][0]
+
+    inputs = {"key": jax.random.key(1), "small": (jnp.bfloat16(2.5), None, [3])}
+    calls(lox.guard(jax.jit(f), bundle=tmp_path / "failed"), (inputs, 0.5))
+    report = lox.replay(tmp_path / "failed", f)
+    expected = -np.abs(np.asarray(jax.random.normal(inputs["key"], (3,)) + 0.5))
+    np.testing.assert_allclose(report.operands[0], expected, rtol=1e-6)
+
+
+def test_another_program_is_refused_with_what_differs(tmp_path):
+    calls(lox.guard(jax.jit(train), bundle=tmp_path / "failed"), (X, BAD))
+    with pytest.raises(lox.LogValueError, match=r"is not the function of the bundle.*- scan float32\[2\]"):
+        lox.replay(tmp_path / "failed", jax.jit(lambda x, rates: x * rates[0]))
+    with pytest.raises(lox.LogValueError, match=r"args\[0\] is float32\[3\], in the bundle float32\[2\]"):
+        lox.replay(tmp_path / "failed", train, np.zeros(3, np.float32), BAD)
+
+
+def test_what_is_no_bundle_or_damaged_is_an_error(tmp_path):
+    with pytest.raises(lox.StorageError, match="is no bundle of lox.guard"):
+        lox.replay(tmp_path, train)
+    calls(lox.guard(jax.jit(train), bundle=tmp_path / "failed"), (X, BAD))
+    (tmp_path / "failed" / "args-0.npy").write_bytes(b"")
+    with pytest.raises(lox.StorageError, match="is damaged"):
+        lox.replay(tmp_path / "failed", train)
+
+
+PROGRAM = """
+import jax, jax.numpy as jnp, lox
+
+@jax.jit
+def train(x, rates):
+    def step(x, rate):
+        return x - rate * jnp.log(x), None
+    return jax.lax.scan(step, x, rates)[0]
+
+def arguments():
+    return jnp.zeros(2), jnp.zeros(4)
+
+if __name__ == "__main__":
+    lox.guard(train, bundle="failed")(jnp.array([1.0, 2.0]), jnp.array([1.0, 8.0, 1.0, 1.0]))
+"""
+
+
+def test_a_bundle_of_one_process_is_replayed_in_another_by_the_command(tmp_path, monkeypatch, capsys):
+    (tmp_path / "guarded_program.py").write_text(PROGRAM)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "guarded_program.py"], cwd=tmp_path, capture_output=True, text=True, env=environment
+    )
+    assert "NonfiniteWarning" in done.stderr and (tmp_path / "failed").is_dir(), done.stderr
+    monkeypatch.chdir(tmp_path)
+    for more in ([], ["--args", "guarded_program:arguments"]):
+        assert main(["replay", "failed", "guarded_program:train", *more]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("NaN begins in log at guarded_program.py:7 (step), iteration 2")
+    assert main(["replay", "missing", "guarded_program:train"]) == 1
+    assert "is no bundle" in capsys.readouterr().err
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transform", [jax.vmap, jax.grad], ids=["vmap", "grad"])
+def test_a_guard_inside_of_a_transformation_is_an_error(tmp_path, transform):
+    guarded = lox.guard(lambda x: jnp.log(x).sum(), bundle=tmp_path / "failed")
+    with pytest.raises(lox.LogValueError, match=r"lox.guard\(jax.vmap\(f\), bundle=...\)"):
+        transform(guarded)(X if transform is jax.vmap else X[0])
+
+
+def test_wrong_arguments_are_errors(tmp_path):
+    with pytest.raises(lox.LogDataError, match="bundle= of lox.guard must be a path"):
+        lox.guard(train, bundle=3)
+    with pytest.raises(lox.LogValueError, match="when= of lox.guard must be one of 'nan', 'nonfinite'"):
+        lox.guard(train, bundle=tmp_path, when="inf")
+
+
+def test_a_guarded_function_is_searched_like_the_function(tmp_path):
+    guarded = lox.guard(bundle=tmp_path / "failed")(jax.jit(train))
+    assert lox.find_nonfinite(guarded)(X, BAD).iterations == (2,)
+    assert guarded.__name__ == "train" and list(tmp_path.iterdir()) == []

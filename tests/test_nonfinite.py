@@ -1,0 +1,518 @@
+"""`lox.find_nonfinite`: the line, the iteration, the batch element and the operands with which NaN begins."""
+
+import linecache
+
+import faults
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+from real_nan import CASES
+
+import lox
+
+find = lox.find_nonfinite
+
+
+def source(report):
+    """The text of the line that a report names."""
+    return linecache.getline(report.file, report.line).strip()
+
+
+def place(report):
+    """What a report says of where NaN begins, but for the line."""
+    return report.primitive, report.iterations, report.batch, report.backward
+
+
+def array(*values):
+    return jnp.array(values, jnp.float32)
+
+
+# -- what is an origin -----------------------------------------------------------------------------------------------
+
+
+def test_the_line_the_function_and_the_operands_of_the_first_nan_are_reported():
+    def f(x):
+        y = jnp.exp(x)
+        z = jnp.log(x)
+        return y + z
+
+    report = find(f)(array(1.0, -2.0))
+    assert report.found and report.kind == "nan" and place(report) == ("log", (), (), False)
+    assert source(report) == "z = jnp.log(x)" and report.function == "f"
+    np.testing.assert_array_equal(report.operands, [[1.0, -2.0]])
+    assert [step.primitive for step in report.chain] == ["add"]
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_nan_that_where_hides_is_no_origin_and_all_reports_it(transform):
+    f = transform(lambda x: jnp.where(x > 0, jnp.log(x), 0.0))
+    assert not find(f)(array(1.0, -2.0))
+    report = find(f, all=True)(array(1.0, -2.0))
+    assert report.primitive == "log" and report.others == ()
+    report = find(lambda x: f(x) + 2.0 * jnp.sqrt(x), all=True)(array(1.0, -2.0))
+    assert [each.primitive for each in (report, *report.others)] == ["log", "sqrt"]
+
+
+def test_another_element_that_is_hidden_does_not_hide_an_origin():
+    def f(x):
+        hidden = jnp.log(x)
+        y = hidden + jnp.sqrt(x - 2.0)
+        return jnp.where(x < 0, 0.0, y)
+
+    assert find(f)(array(-1.0, 1.0, 3.0)).primitive == "sqrt"
+
+
+def test_unused_code_and_reductions_that_skip_nan_are_no_origins():
+    def unused(x):
+        jnp.log(x)
+        return x
+
+    assert not find(unused)(array(-1.0))
+    assert not find(jax.jit(unused))(array(-1.0))
+    assert find(jnp.nanmean)(array(1.0, jnp.nan)).found is False
+
+
+def test_an_infinite_result_begins_where_the_operands_are_finite():
+    report = find(lambda x: jnp.exp(x) * jnp.float32(2.0))(array(1.0, 100.0))
+    assert (report.kind, report.primitive) == ("inf", "exp")
+
+
+def test_nan_comes_before_inf_and_names_the_infinite_values_that_fed_it():
+    def f(x):
+        large = jnp.exp(x)
+        also = x / jnp.zeros_like(x)
+        return also, large - large
+
+    report = find(f)(array(1.0, 100.0))
+    assert (report.kind, report.primitive) == ("nan", "sub")
+    assert [each.primitive for each in report.infinities] == ["exp"]
+
+
+def test_an_argument_that_is_not_finite_is_an_origin_with_its_path_and_first_use():
+    def f(params):
+        return jnp.float32(2.0) * params["w"]
+
+    report = find(f)({"w": array(1.0, jnp.nan), "b": array(1.0)})
+    assert report.found and report.primitive is None
+    assert report.argument == "args[0]['w']" and source(report) == 'return jnp.float32(2.0) * params["w"]'
+
+
+def test_masks_of_infinities_that_the_program_writes_are_no_origins():
+    assert not find(lambda x: jnp.where(x > 0, x, -jnp.inf))(array(1.0, -1.0))
+    assert not find(lambda x: jax.nn.softmax(jnp.where(x > 0, x, -jnp.inf)))(array(1.0, -1.0))
+    report = find(lambda x: jax.nn.softmax(jnp.where(x > 0, x, -jnp.inf)))(array(-1.0, -1.0))
+    assert report.primitive == "sub" and "masked" in str(report)
+
+
+def test_an_index_beyond_the_end_is_the_origin_of_what_is_filled_in():
+    report = find(lambda x: jnp.take(x, jnp.array([0, 7])))(array(1.0, 2.0))
+    assert report.primitive == "gather" and "beyond the end" in str(report)
+
+
+def test_elements_are_followed_through_what_moves_them():
+    def f(x):
+        first = jnp.log(x)
+        second = jnp.sqrt(x)
+        both = jnp.concatenate([first, second]).reshape(2, -1).T[::-1]
+        return both[:, 1]
+
+    assert find(f)(array(-1.0, 1.0)).primitive == "sqrt"
+
+
+# -- loops -----------------------------------------------------------------------------------------------------------
+
+
+def train(x, rates):
+    def step(x, rate):
+        return x - rate * jnp.log(x), x
+
+    return lax.scan(step, x, rates)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f: jax.vmap(f, (0, None)),
+        lambda f: jax.jit(jax.vmap(f, (0, None))),
+        lambda f: jax.vmap(jax.jit(f), (0, None)),
+    ],
+    ids=["vmap", "jit-vmap", "vmap-jit"],
+)
+def test_the_iteration_and_the_batch_element_are_reported(transform):
+    report = find(transform(train))(array(1.0, 2.0, 2.0), array(1.0, 8.0, 1.0))
+    assert place(report) == ("log", (2,), (1,), False)
+    assert source(report) == "return x - rate * jnp.log(x), x"
+    (operand,) = report.operands
+    x = 2.0
+    for rate in (1.0, 8.0):
+        x -= rate * np.log(x)
+    np.testing.assert_allclose(operand, x, rtol=1e-5)
+
+
+def test_nested_loops_and_nested_batches_have_a_number_each():
+    def inner(x):
+        def outer(carry, i):
+            def body(carry, j):
+                return carry + jnp.where(j == 2, jnp.sqrt(x - i), 0.0), None
+
+            carry, _ = lax.scan(body, carry, jnp.arange(4.0))
+            return carry, None
+
+        return lax.scan(outer, jnp.float32(0.0), jnp.arange(3.0))[0]
+
+    xs = jnp.full((2, 3), 5.0).at[1, 2].set(0.5)
+    report = find(jax.jit(jax.vmap(jax.vmap(inner))))(xs)
+    assert place(report) == ("sqrt", (1, 2), (1, 2), False)
+
+
+def test_batch_axes_are_told_in_the_order_of_the_vmaps_wherever_they_are():
+    def f(x):
+        return jax.vmap(lambda x: jnp.log(x).sum(), in_axes=1)(x)
+
+    x = jnp.ones((3, 4, 2)).at[1, 3, 0].set(-1.0)
+    report = find(jax.vmap(f, in_axes=2))(x)
+    assert report.batch == (0, 3)
+    np.testing.assert_array_equal(report.operands[0], [1.0, -1.0, 1.0])
+
+
+def test_what_a_scan_stacks_is_followed_to_its_iteration():
+    report = find(lambda xs: lax.scan(lambda c, x: (c + x, jnp.log(x)), jnp.float32(0.0), xs)[1])(
+        array(1.0, 2.0, -1.0, 3.0)
+    )
+    assert place(report) == ("log", (2,), (), False)
+    report = find(lambda xs: lax.scan(lambda c, x: (c + x, jnp.log(x)), jnp.float32(0.0), xs, reverse=True)[1])(
+        array(1.0, 2.0, -1.0, 3.0)
+    )
+    assert place(report) == ("log", (1,), (), False)
+
+
+def test_a_carry_that_begins_infinite_is_not_bad_and_one_that_becomes_infinite_is():
+    best = lambda xs: lax.scan(lambda best, x: (jnp.maximum(best, x), None), -jnp.inf, xs)[0]  # noqa: E731
+    assert not find(best)(array(1.0, 2.0))
+    grow = lambda x: lax.fori_loop(0, 100, lambda i, x: x * jnp.float32(10.0), x)  # noqa: E731
+    report = find(grow)(jnp.float32(3.0))
+    assert (report.kind, *place(report)) == ("inf", "mul", (38,), (), False)
+
+
+def test_nan_of_overflow_names_the_iteration_in_which_it_overflowed():
+    report = find(lambda x: lax.fori_loop(0, 100, lambda i, x: x * jnp.float32(10.0) - x, x))(jnp.float32(3.0))
+    assert (report.kind, *place(report)) == ("nan", "sub", (40,), (), False)
+    assert [(each.primitive, each.iterations) for each in report.infinities] == [("mul", (39,))]
+
+
+def test_a_carry_that_is_bad_and_dropped_is_reported():
+    f = lambda xs: jnp.nan_to_num(train(jnp.float32(2.0), xs)[0])  # noqa: E731
+    assert find(f)(array(8.0, 1.0)).iterations == (1,)
+
+
+def test_a_while_loop_that_nan_would_keep_running_for_ever_is_reported():
+    def f(x):
+        return lax.while_loop(lambda x: ~(x < 1e-3), lambda x: x - jnp.sqrt(x - 1.0), x)
+
+    assert place(find(f)(jnp.float32(1.5))) == ("sqrt", (1,), (), False)
+    assert place(find(jax.vmap(f))(array(1.5, 1.1))) == ("sqrt", (1,), (0,), False)
+
+
+def test_a_batch_element_that_would_run_for_ever_stands_still():
+    def f(x):
+        again = lambda x: ~jnp.isfinite(x) | (jnp.floor(x).astype(jnp.int32) > 1)  # noqa: E731
+        return lax.while_loop(again, lambda x: x - 1.0 - 0.0 * jnp.sqrt(10.0 - x), x)
+
+    assert place(find(jax.vmap(f))(array(9.0, 12.0))) == ("sqrt", (0,), (1,), False)
+
+
+def test_nan_in_the_condition_of_a_while_loop_is_an_origin_with_its_iteration():
+    def f(x):
+        return lax.while_loop(lambda x: jnp.sqrt(x) > 0.0, lambda x: x - 1.0, x)
+
+    report = find(f)(jnp.float32(2.5))
+    assert place(report) == ("sqrt", (3,), (), False) and "jnp.sqrt(x) > 0.0" in source(report)
+    isnan = lambda x: lax.while_loop(lambda x: ~jnp.isnan(jnp.log(x)), lambda x: x - 1.0, x)  # noqa: E731
+    assert not find(isnan)(jnp.float32(2.5))
+
+
+def test_batch_elements_of_a_while_loop_that_are_done_are_not_reported():
+    f = lambda x: lax.while_loop(lambda x: x > 1.0, lambda x: x - jnp.sqrt(x - 1.0) - 1.0, x)  # noqa: E731
+    assert not find(jax.vmap(f))(array(1.5, 40.0))
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.vmap], ids=["alone", "vmap"])
+def test_the_branch_that_is_taken_is_interpreted(transform):
+    f = transform(lambda x: lax.cond(x > 0, jnp.log, lambda x: jnp.sqrt(x + 2.0), x))
+    found = [find(f)(x) for x in (array(1.0, -3.0), array(1.0, -1.0))] if transform is jax.vmap else []
+    found = found or [find(f)(jnp.float32(x)) for x in (-3.0, 1.0)]
+    assert [report.primitive for report in found if report] == ["sqrt"]
+    assert found[0].batch == ((1,) if transform is jax.vmap else ())
+
+
+def test_a_loop_in_a_branch_that_a_batch_element_does_not_take_is_no_origin():
+    def f(x):
+        loop = lambda x: lax.fori_loop(0, 5, lambda i, x: x - 0.5 - 0.0 * jnp.sqrt(x), x)  # noqa: E731
+        return lax.cond(x > 4.0, loop, lambda x: x, x)
+
+    assert not find(jax.vmap(f))(array(1.0, 5.0, 2.0))
+    report = find(jax.vmap(lambda x: lax.cond(x > 0.8, lambda x: f(x + 3.3), lambda x: f(x), x)))(array(0.1, 0.9, 1.0))
+    assert not report
+    again = lambda x: lax.fori_loop(0, 5, lambda i, x: x - 0.5 - 0.0 * jnp.sqrt(x), x)  # noqa: E731
+    report = find(jax.vmap(lambda x: lax.cond(x > 1.6, again, lambda x: x, x)))(array(0.1, 0.9, 1.7))
+    assert place(report) == ("sqrt", (4,), (2,), False)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.vmap], ids=["alone", "vmap"])
+def test_a_loop_inside_of_another_that_nan_keeps_running_or_ends_is_found(transform):
+    def endless(x, i):
+        return lax.while_loop(lambda x: ~(x < 1e-3), lambda x: x - jnp.sqrt(x - jnp.where(i == 2, 9.0, 0.0)), x)
+
+    def ended(x, i):
+        return lax.while_loop(lambda x: jnp.sqrt(x + jnp.where(i == 2, 0.25, 0.5)) > 0, lambda x: x - 0.5, x)
+
+    def f(inner):
+        return lambda x: lax.fori_loop(0, 4, lambda i, x: 0.0 * inner(x, i) + 0.5, x)
+
+    x = jnp.ones(2) if transform is jax.vmap else jnp.float32(1.0)
+    batch = (0,) if transform is jax.vmap else ()
+    assert place(find(transform(f(endless)))(x)) == ("sqrt", (2, 0), batch, False)
+    assert place(find(transform(f(ended)))(x)) == ("sqrt", (2, 2), batch, False)
+
+
+# -- derivatives -----------------------------------------------------------------------------------------------------
+
+
+def hidden(x):
+    return jnp.where(x > 0, jnp.sqrt(x), 0.0).sum()
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_derivative_that_where_does_not_hide_names_the_forward_line(transform):
+    report = find(transform(jax.grad(hidden)))(array(1.0, 0.0))
+    assert place(report) == ("mul", (), (), True)
+    assert source(report) == "return jnp.where(x > 0, jnp.sqrt(x), 0.0).sum()"
+    assert [each.primitive for each in report.infinities] == ["div"] and "0 * inf" in str(report)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        jax.vmap(jax.grad(hidden)),
+        jax.jit(jax.vmap(jax.grad(hidden))),
+        jax.grad(lambda x: jax.vmap(hidden)(x).sum()),
+        jax.jit(jax.grad(lambda x: jax.vmap(hidden)(x).sum())),
+    ],
+    ids=["vmap-grad", "jit-vmap-grad", "grad-vmap", "jit-grad-vmap"],
+)
+def test_a_backward_pass_knows_its_batch_element(function):
+    report = find(function)(jnp.array([[1.0, 2.0], [1.0, 0.0], [3.0, 1.0]]))
+    assert place(report) == ("mul", (), (1,), True)
+
+
+def test_the_backward_pass_of_a_loop_has_the_iteration_that_it_differentiates():
+    f = lambda w, xs: lax.scan(lambda c, x: (c + hidden(x * w), None), jnp.float32(0.0), xs)[0]  # noqa: E731
+    report = find(jax.jit(jax.grad(f)))(jnp.float32(1.0), array(1.0, 0.0, 2.0, 3.0))
+    assert place(report) == ("mul", (1,), (), True)
+    assert source(report) == "return jnp.where(x > 0, jnp.sqrt(x), 0.0).sum()"
+
+
+@jax.custom_vjp
+def doubled(x):
+    return jnp.float32(2.0) * x
+
+
+doubled.defvjp(lambda x: (jnp.float32(2.0) * x, x), lambda x, cotangent: (cotangent * jnp.log(x),))
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_backward_function_of_the_program_is_interpreted_where_it_runs(transform):
+    assert not find(transform(doubled))(array(-1.0))
+    report = find(transform(jax.vmap(jax.grad(doubled))))(array(1.0, -1.0))
+    assert place(report) == ("log", (), (1,), True)
+
+
+def test_what_a_checkpoint_computes_again_has_the_line_of_the_forward_pass():
+    def f(x):
+        inner = jnp.sin(x)
+        root = jnp.sqrt(inner)
+        return (root * root).sum()
+
+    report = find(jax.jit(jax.grad(jax.checkpoint(f))))(array(1.0, -1.0))
+    assert place(report) == ("sqrt", (), (), False) and source(report) == "root = jnp.sqrt(inner)"
+
+
+# -- shards ----------------------------------------------------------------------------------------------------------
+
+
+def sharded(x):
+    def f(x):
+        def step(carry, limit):
+            return carry + jnp.sqrt(x - limit).sum(), None
+
+        zero = jnp.float32(0.0) * x.sum()
+        total, _ = lax.scan(step, zero, jnp.arange(3.0))
+        return lax.psum(total, "d")
+
+    mesh = Mesh(np.array(jax.devices()[:2]), ("d",))
+    return jax.shard_map(f, mesh=mesh, in_specs=P("d"), out_specs=P())(x)
+
+
+@pytest.mark.parametrize(
+    "transform", [lambda f: f, jax.jit, lambda f: jax.jit(jax.grad(f))], ids=["eager", "jit", "grad"]
+)
+def test_loops_on_shards_have_iterations_and_the_shard(transform):
+    report = find(transform(sharded))(array(3.0, 4.0, 3.0, 1.5))
+    assert place(report) == ("sqrt", (2,), (), False) and report.shard == {"d": 1}
+
+
+def test_a_batch_of_a_function_on_shards_has_its_element():
+    report = find(jax.vmap(sharded))(array(4.0, 3.0, 4.0, 3.0, 0.5, 3.0, 4.0, 3.0).reshape(2, 4))
+    assert place(report) == ("sqrt", (1,), (1,), False) and report.shard == {"d": 0}
+
+
+# -- programs that are run by Python -----------------------------------------------------------------------------------
+
+
+def test_python_loops_around_jitted_steps_that_read_values_are_searched():
+    @jax.jit
+    def step(x, rate):
+        return x - rate * jnp.log(x)
+
+    def loop(x):
+        for rate in (1.0, 8.0, 1.0):
+            x = step(x, rate)
+            if float(x) > 100:
+                break
+        return x
+
+    report = find(loop)(jnp.float32(2.0))
+    assert place(report) == ("log", (), (), False) and source(report) == "return x - rate * jnp.log(x)"
+
+
+def test_results_that_python_has_taken_out_of_jax_are_followed():
+    assert find(lambda x: float(jnp.log(x)))(jnp.float32(-1.0)).primitive == "log"
+
+
+def test_what_is_read_of_a_ref_begins_where_it_is_read():
+    @jax.jit
+    def f(x):
+        ref = jax.new_ref(jnp.float32(0.0))
+        ref[...] = jnp.log(x)
+        return ref[...]
+
+    assert source(find(f)(jnp.float32(-1.0))) == "return ref[...]"
+
+
+def test_donated_arguments_stay_and_logs_are_dropped():
+    @jax.jit
+    def f(x):
+        lox.log({"x": x})
+        return jnp.log(x)
+
+    calls = []
+    tapped = lox.tap(jax.jit(f, donate_argnums=0), lambda logs: calls.append(logs))
+    x = array(-1.0)
+    assert find(tapped)(x).primitive == "log"
+    assert not x.is_deleted() and calls == []
+
+
+def test_a_search_changes_nothing_of_later_calls():
+    f = jax.jit(lambda x: jnp.log(x) + 1.0)
+    before = f.lower(array(-1.0)).as_text()
+    find(f)(array(-1.0))
+    assert f.lower(array(-1.0)).as_text() == before
+    assert "lox_batch_axes" not in str(jax.make_jaxpr(jax.vmap(jnp.log))(array(1.0)))
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_inside_of_a_transformation_is_an_error():
+    with pytest.raises(lox.LogValueError, match=r"outside of jax.jit"):
+        jax.jit(lambda x: find(jnp.log)(x).found)(1.0)
+
+
+def test_a_callback_that_would_run_again_is_an_error_with_its_line():
+    def f(x):
+        return jax.experimental.io_callback(lambda x: x, jax.ShapeDtypeStruct((), jnp.float32), x)
+
+    with pytest.raises(lox.LogValueError, match=r"test_nonfinite.py:\d+ would run again"):
+        find(f)(jnp.float32(1.0))
+
+
+def test_what_is_no_function_is_an_error():
+    with pytest.raises(lox.LogDataError, match="takes a function, got"):
+        find(3)
+
+
+# -- the story -------------------------------------------------------------------------------------------------------
+
+
+def test_a_report_prints_a_short_story():
+    text = str(find(jax.vmap(train, (0, None)))(array(1.0, 2.0), array(1.0, 8.0, 1.0)))
+    lines = text.splitlines()
+    assert lines[0].startswith("NaN begins in log at ") and lines[0].endswith(" (step), iteration 2, batch element 1")
+    assert lines[1] == "    return x - rate * jnp.log(x), x"
+    assert lines[2].startswith("  operand 0: float32[] -0.83")
+    assert lines[3].startswith("  then mul at ")
+    assert "below its domain" in lines[-1] and len(lines) == 5
+    assert str(find(jnp.log)(array(1.0))) == "All results and carries are finite."
+
+
+# -- faults in generated programs, and programs as people write them --------------------------------------------------
+
+
+@pytest.mark.parametrize("number", range(24))
+def test_a_fault_at_a_random_place_of_a_random_program_is_found(number):
+    wrong, fault = faults.check(number)
+    assert not wrong, fault
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", range(24, 104))
+def test_faults_at_more_random_places_are_found(number):
+    wrong, fault = faults.check(number)
+    assert not wrong, fault
+
+
+def test_faults_are_drawn_at_all_kinds_of_places():
+    drawn = [faults.draw(number) for number in range(1000)]
+    for name in ("condition", "cond", "checkpoint", "custom", "shards"):
+        assert sum(name in fault.nest for fault in drawn) >= 100
+    assert sum(fault.backward for fault in drawn) >= 100
+    assert 250 <= sum(fault.hidden for fault in drawn) <= 350
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_program_that_fails_as_those_of_people_do(name):
+    case = CASES[name]
+    report = find(case.function)(*case.arguments)
+    assert (report.kind, *place(report)) == (case.kind, case.primitive, case.iterations, case.batch, case.backward)
+    assert case.text in source(report) and case.cure in str(report)
+
+
+def test_a_loop_of_a_million_iterations_takes_the_memory_of_a_short_one():
+    def f(length):
+        return lambda x: lax.fori_loop(0, length, lambda i, x: jnp.where(i == length - 3, jnp.log(-x), x * 1.0), x)
+
+    def bytes_of(length):
+        before = {id(each) for each in jax.live_arrays()}
+        report = find(f(length))(jnp.ones(100))
+        assert report.iterations == (length - 3,)
+        return sum(each.nbytes for each in jax.live_arrays() if id(each) not in before)
+
+    assert bytes_of(1_000_000) <= bytes_of(1_000) + 1_000
+
+
+def test_a_python_loop_of_finite_steps_keeps_nothing():
+    step = jax.jit(lambda x: x * jnp.float32(0.5))
+    alive = []
+
+    def loop(x):
+        for _ in range(50):
+            x = step(x)
+            alive.append(len(jax.live_arrays()))
+        return jnp.log(-x - 1.0)
+
+    assert find(loop)(jnp.ones(3)).primitive == "log"
+    assert alive[-1] <= alive[5] + 2
