@@ -317,6 +317,12 @@ def test_the_paths_of_a_program_are_the_same_on_all_versions(name):
     assert not any(point.obstacle for point in points)
 
 
+def test_a_search_for_nan_before_does_not_change_the_points_of_a_jaxpr():
+    """It observes what programs bind as well."""
+    lox.find_nonfinite(jnp.log)(1.0)
+    assert [point.path for point in lox.points(evaluated)(jnp.asarray(X))] == PATHS["a jaxpr"]
+
+
 def tangent(fun):
     return lambda x: jax.jvp(fun, (x,), (x,))
 

@@ -138,7 +138,13 @@ _EVALUATES: CodeType = jax.core.eval_jaxpr.__code__
 
 
 def evaluated(frame: FrameType) -> Any:
-    """The jaxpr of which a frame of `jax.core.eval_jaxpr` runs an equation; None for another frame: `lox.watch`."""
+    """The jaxpr of which `jax.core.eval_jaxpr` binds an equation; None for what another function binds: `lox.watch`.
+
+    Args:
+        frame: The frame that binds. Those of observers are left out.
+    """
+    while frame.f_code.co_filename.startswith(_LOX) and frame.f_back is not None:
+        frame = frame.f_back
     return frame.f_locals.get("jaxpr") if frame.f_code is _EVALUATES else None
 
 
