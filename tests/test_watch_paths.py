@@ -319,6 +319,7 @@ def test_the_paths_of_a_program_are_the_same_on_all_versions(name):
 
 def test_a_search_for_nan_before_does_not_change_the_points_of_a_jaxpr():
     """It observes what programs bind as well."""
+    lox.points(jnp.sin)(1.0)
     lox.find_nonfinite(jnp.log)(1.0)
     assert [point.path for point in lox.points(evaluated)(jnp.asarray(X))] == PATHS["a jaxpr"]
 
