@@ -283,7 +283,7 @@ def phase_of(stack: Any, around: str) -> str:
     """The phase of an operation in these scopes."""
     if _tracebacks.is_recomputed(stack):
         return "anew"
-    return "backward" if "transpose" in _tracebacks.transformations(stack) else around
+    return "backward" if "transpose" in _tracebacks.transformations(stack.stack) else around
 
 
 def line_of(info: Any) -> Line:
