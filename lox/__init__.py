@@ -12,6 +12,7 @@ from lox._exceptions import LogDataError as LogDataError
 from lox._exceptions import LoggerWarning as LoggerWarning
 from lox._exceptions import LogValueError as LogValueError
 from lox._exceptions import LoxError as LoxError
+from lox._exceptions import ProgressWarning as ProgressWarning
 from lox._exceptions import SelectionWarning as SelectionWarning
 from lox._exceptions import SpoolError as SpoolError
 from lox._exceptions import SpoolWarning as SpoolWarning
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from lox import loggers as loggers
     from lox import reductions as reductions
     from lox._audit import audit as audit
+    from lox._progress import progress as progress
     from lox._sites import LogSite as LogSite
     from lox._sites import sites as sites
     from lox._storage import load as load
@@ -50,6 +52,7 @@ _AT_FIRST_USE = {
     "load_config": "lox._storage",
     "loggers": "lox.loggers",
     "points": "lox._watch",
+    "progress": "lox._progress",
     "reductions": "lox.reductions",
     "save": "lox._storage",
     "sites": "lox._sites",
