@@ -48,6 +48,7 @@ class Board(Receiver):
         self._lock = threading.Lock()
         self._runs: dict[int, Run] = {}
         self._rows: list[Row] = []
+        self._ended: list[Row] = []
         self._told = 0.0
         self._calls = 0
         self._warned = False
@@ -66,7 +67,7 @@ class Board(Receiver):
             loop: The loop.
             number: The number of the run, or 0.
             done: The number of iterations since the last report, or of their groups.
-            live: The number of batch elements that go on.
+            live: The number of batch elements for which the last iteration ran, or 0 when there is no further one.
 
         Returns:
             The number of the run, and the number of iterations of the next chunk, or of their groups.
@@ -83,7 +84,9 @@ class Board(Receiver):
                 run.is_over = True
                 del self._runs[run.number]
         growth = min(self._seconds / CHUNKS / seconds, GROWTH) if seconds and number else 1
-        return run.number, max(1, min(int(done * growth), LONGEST))
+        return run.number, max(
+            1, min(int(done * growth + 0.25), LONGEST)
+        )  # A little less than a number is that number.
 
     def _begun(self, loop: Loop, now: float) -> Run:
         run = Run(next(_numbers), loop, now, now)
@@ -148,26 +151,27 @@ class Board(Receiver):
 
     def _draw(self) -> None:
         try:
+            began = time.perf_counter()
             with contextlib.closing(Display(self.names)) as display:
                 self._wake.wait(DELAY)
-                while rows := self._rows_to_show():
+                while (rows := self._rows_to_show()) is not None:
                     display.update(rows)
                     self._wake.wait(self._seconds)
-                if display.is_shown:
+                if time.perf_counter() - began >= DELAY:
                     display.update(self._ended)
         except Exception as error:  # noqa: BLE001
             with self._lock:
                 self._drawer = None
             self.failed(error, "its bars")
 
-    def _rows_to_show(self) -> list[Row]:
-        """The rows to show; none when all is over, from when on another thread draws what begins then."""
+    def _rows_to_show(self) -> list[Row] | None:
+        """The rows to show; None when all is over, from when on another thread draws what begins then."""
         with self._lock:
             is_idle = not self._calls and time.perf_counter() - self._told >= DELAY
             if self._runs and not self._closes or not (self._closes or is_idle):
                 return list(self._rows)
             self._drawer, self._ended, self._rows = None, self._rows, []
-            return []
+            return None
 
 
 _numbers = itertools.count(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -60,26 +61,34 @@ class _Take(_OfLoop, Collect):
 _TAKE = _Take("a loop with a progress bar")
 
 
+Seen = tuple[Any, Any]
+"""What an iteration tells: the number of the board, and for which batch elements it ran, or None for all."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Bar:
     """The body of a loop that has a bar.
 
     Attributes:
         body: The body.
-        start: The number of the board before the first iteration, which tells it: 0, for each batch element.
+        seen: What an iteration tells, with abstract values in place of arrays.
         path: The path of the loop.
         elements: The number of batch elements that the loop is run for.
     """
 
     body: Any
-    start: Any
+    seen: Seen
     path: str
     elements: int
 
-    def iterate(self, *args: Any) -> tuple[list[Any], Any]:
-        """Run an iteration; returns the outputs of the body, and the number of the board."""
+    def iterate(self, *args: Any) -> tuple[list[Any], Seen]:
+        """Run an iteration; returns the outputs of the body, and what is seen."""
         outs, (bar, *_) = _iteration(self.body, *args)
-        return outs, bar.values[BOARD]
+        return outs, (bar.values[BOARD], bar.mask)
+
+    def start(self) -> Seen:
+        """Return what is seen before the first iteration: no board."""
+        return jax.tree.map(_zeros, self.seen)
 
 
 def _iteration(body: Any, *args: Any) -> tuple[list[Any], list[Any]]:
@@ -97,28 +106,31 @@ def _bar_in(body: Any) -> Bar | None:
     if not bars:
         return None
     bar, *_ = bars
-    return Bar(body, _zeros(bar.values[BOARD]), bar.site.path, math.prod(bar.values[BOARD].shape))
+    return Bar(body, (bar.values[BOARD], bar.mask), bar.site.path, math.prod(bar.values[BOARD].shape))
 
 
 def _zeros(aval: Any) -> Any:
-    return _compat.vary(_compat.zeros_like_aval(aval), sorted(_compat.varying_axes(aval)))
+    """Zeros of an abstract value that may be one on shards: a loop is lowered where no mesh is set."""
+    mesh = aval.sharding.mesh
+    with contextlib.nullcontext() if mesh.empty else jax.sharding.use_abstract_mesh(mesh):
+        return _compat.vary(_compat.zeros_like_aval(aval), sorted(_compat.varying_axes(aval)))
 
 
 def _in_chunks(
     loop: Loop,
-    board: Any,
+    seen: Seen,
     goes_on: Callable[[Any], Any],
-    iterate: Callable[[Any, Any], tuple[Any, Any]],
+    iterate: Callable[[Any, Any], tuple[Any, Seen]],
     values: Any,
 ) -> Any:
     """Run a loop in chunks of iterations.
 
     Args:
         loop: What is known of it.
-        board: The number of the board before the first iteration.
+        seen: What is seen before the first iteration.
         goes_on: Whether there is another iteration after some values, for each batch element where these part.
-        iterate: A function of the values and of who goes on, which returns the values after an iteration, and the
-            number of the board.
+        iterate: A function of the values and of who goes on, which returns the values after an iteration, and what is
+            seen.
         values: The values before the first iteration.
 
     Returns:
@@ -127,17 +139,17 @@ def _in_chunks(
 
     def step(state: Any) -> Any:
         done, live, values, _ = state
-        values, board = iterate(values, live)
-        return done + 1, goes_on(values), values, board
+        values, seen = iterate(values, live)
+        return done + 1, goes_on(values), values, seen
 
     def chunk(state: Any) -> Any:
-        run, size, live, values, board = state
+        run, size, live, values, seen = state
         within = lambda state: jnp.any(state[1]) & (state[0] < size)  # noqa: E731
-        done, live, values, board = jax.lax.while_loop(within, step, (jnp.int32(0), live, values, board))
-        run, size = report(loop, run, done, live, board)
-        return run, size, live, values, board
+        done, live, values, seen = jax.lax.while_loop(within, step, (jnp.int32(0), live, values, seen))
+        run, size = report(loop, run, done, jnp.any(live), *seen)
+        return run, size, live, values, seen
 
-    before = jnp.int32(0), jnp.int32(1), goes_on(values), values, board
+    before = jnp.int32(0), jnp.int32(1), goes_on(values), values, seen
     return jax.lax.while_loop(lambda state: jnp.any(state[2]), chunk, before)[3]
 
 
@@ -149,24 +161,24 @@ def _scan(bar: Bar, params: dict[str, Any], *args: Any) -> list[Any]:
     def iteration(index: Any, carry: Any, ys: Any) -> tuple[Any, Any, Any]:
         place = length - 1 - index if reverse else index
         slices = [jax.lax.dynamic_index_in_dim(x, place, keepdims=False) for x in xs]
-        outs, board = bar.iterate(*consts, *carry, *slices)
+        outs, seen = bar.iterate(*consts, *carry, *slices)
         pairs = zip(ys, outs[len(init) :], strict=True)
         ys = [jax.lax.dynamic_update_index_in_dim(buffer, y, place, 0) for buffer, y in pairs]
-        return outs[: len(init)], ys, board
+        return outs[: len(init)], ys, seen
 
     def iterate(values: Any, live: Any) -> Any:
         del live
         turn, carry, ys = values
         for place in range(unroll):
-            carry, ys, board = iteration(turn * unroll + place, carry, ys)
-        return (turn + 1, carry, ys), board
+            carry, ys, seen = iteration(turn * unroll + place, carry, ys)
+        return (turn + 1, carry, ys), seen
 
     turns, left = divmod(length, unroll)
     avals = _compat.out_avals(bar.body)[len(init) :]
     buffers = [_zeros(jex.core.unmapped_aval(length, 0, aval)) for aval in avals]
     goes_on = lambda values: values[0] < turns  # noqa: E731
     loop = Loop(bar.path, length, unroll, bar.elements)
-    _, carry, ys = _in_chunks(loop, bar.start, goes_on, iterate, (jnp.int32(0), list(init), buffers))
+    _, carry, ys = _in_chunks(loop, bar.start(), goes_on, iterate, (jnp.int32(0), list(init), buffers))
     for place in range(left):
         carry, ys, _ = iteration(jnp.int32(turns * unroll + place), carry, ys)
     return [*carry, *ys]
@@ -178,15 +190,15 @@ def _while(bar: Bar, params: dict[str, Any], *args: Any) -> list[Any]:
     cond = _compat.as_fun(params["cond_jaxpr"])
 
     def iterate(carry: Any, live: Any) -> Any:
-        new, board = bar.iterate(*body_consts, *carry)
-        return [where(live, *each) if live.shape else each[0] for each in zip(new, carry, strict=True)], board
+        new, seen = bar.iterate(*body_consts, *carry)
+        return [where(live, *each) if live.shape else each[0] for each in zip(new, carry, strict=True)], seen
 
     def goes_on(carry: Any) -> Any:
         (predicate,) = cond(*cond_consts, *carry)
         return predicate
 
     loop = Loop(bar.path, None, 1, bar.elements)
-    return _in_chunks(loop, bar.start, goes_on, iterate, list(init))
+    return _in_chunks(loop, bar.start(), goes_on, iterate, list(init))
 
 
 def _is_loop(params: dict[str, Any]) -> bool:

@@ -102,7 +102,9 @@ class Display:
         run = row.run
         task_id, runs = self._tasks.get(id(row), (None, 0))
         if task_id is None:
-            task_id = self._bars.add_task(visible(self._label(run.loop)), total=None, count="", rate="", more="")
+            task_id = self._bars.add_task(
+                visible(self._label(run.loop)), total=None, count="", share="", rate="", more=""
+            )
         elif runs != row.runs:
             self._bars.reset(task_id, total=None)
         self._tasks[id(row)] = task_id, row.runs
@@ -112,8 +114,11 @@ class Display:
         total = run.count if run.is_over else given
         if total is not None and not run.is_over:
             total = max(total, run.count + 1)  # A task that is complete has no time any more.
+        if run.is_over and run.loop.length is None:
+            given = None  # It was over before or after the total.
         count = f"{run.count:,}" if given is None else f"{run.count:,}/{given:,}"
-        self._bars.update(task_id, completed=run.count, total=total, count=count, more=_more(row))
+        share = "" if given is None else f" ({100 * run.count / given:.0f}%)"
+        self._bars.update(task_id, completed=run.count, total=total, count=count, share=share, more=_more(row))
         self._bars.update(task_id, rate=_rate(task, run))
 
     def _label(self, loop: Loop) -> str:
@@ -132,8 +137,7 @@ class Display:
 
 
 def _line(task: Task) -> str:
-    percentage = f" ({task.percentage:.0f}%)" if task.total else ""
-    parts = [f"{task.description} {task.fields['count']}{percentage}", task.fields["rate"]]
+    parts = [f"{task.description} {task.fields['count']}{task.fields['share']}", task.fields["rate"]]
     if not task.finished and task.time_remaining is not None:
         parts.append(f"{datetime.timedelta(seconds=int(task.time_remaining))} left")
     return ", ".join(filter(None, [*parts, task.fields["more"]]))
