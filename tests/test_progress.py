@@ -583,6 +583,12 @@ def test_a_number_beyond_the_total_is_shown(shown):
     display.close()
 
 
+def test_loops_of_one_label_are_told_apart_by_their_paths(shown):
+    lox.progress(rematerialized, label="training")(0.7)
+    last = shown().splitlines()[-1]
+    assert "training scan 7/7 (100%)" in last and "training scan[1] 7/7 (100%)" in last
+
+
 def test_a_label_is_shown_as_it_is(shown):
     lox.progress(scanned, label="[red]x\n\x1b[2J[/red]")(0.7)
     assert "[red]x\\n\\x1b[2J[/red] 7/7" in shown()

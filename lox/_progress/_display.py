@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -84,9 +85,9 @@ class Display:
 
     def update(self, rows: Sequence[Row]) -> None:
         """Show rows as they are now."""
-        for row in rows:
-            self._update(row)
-        self._table: RenderableType = self._bars.make_tasks_table(self._bars.tasks)
+        labels = self._labels(rows)
+        for row, label in zip(rows, labels, strict=True):
+            self._update(row, label)
         if not self.is_shown:
             self._screen.add(self)
             self.is_shown = True
@@ -98,13 +99,11 @@ class Display:
             self.is_shown = False
             self._screen.remove(self)
 
-    def _update(self, row: Row) -> None:
+    def _update(self, row: Row, label: str) -> None:
         run = row.run
         task_id, runs = self._tasks.get(id(row), (None, 0))
         if task_id is None:
-            task_id = self._bars.add_task(
-                visible(self._label(run.loop)), total=None, count="", share="", rate="", more=""
-            )
+            task_id = self._bars.add_task("", total=None, count="", share="", rate="", more="")
         elif runs != row.runs:
             self._bars.reset(task_id, total=None)
         self._tasks[id(row)] = task_id, row.runs
@@ -118,18 +117,30 @@ class Display:
             given = None  # It was over before or after the total.
         count = f"{run.count:,}" if given is None else f"{run.count:,}/{given:,}"
         share = "" if given is None else f" ({100 * run.count / given:.0f}%)"
-        self._bars.update(task_id, completed=run.count, total=total, count=count, share=share, more=_more(row))
+        self._bars.update(
+            task_id,
+            description=visible(label),
+            completed=run.count,
+            total=total,
+            count=count,
+            share=share,
+            more=_more(row),
+        )
         self._bars.update(task_id, rate=_rate(task, run))
 
-    def _label(self, loop: Loop) -> str:
-        return self._names.label(loop.path)
+    def _labels(self, rows: Sequence[Row]) -> list[str]:
+        """The labels of rows. Loops that are given one label are told apart by their paths."""
+        paths = [row.run.loop.path for row in rows]
+        labels = list(map(self._names.label, paths))
+        counts = Counter(label for _, label in dict.fromkeys(zip(paths, labels, strict=True)))
+        return [f"{label} {path}" if counts[label] > 1 else label for path, label in zip(paths, labels, strict=True)]
 
     # -- A part of a screen ---------------------------------------------------------------------------------------
 
     def table(self, height: int) -> RenderableType:
         """See `Part`."""
         del height
-        return self._table
+        return self._bars.make_tasks_table(self._bars.tasks)
 
     def line(self) -> str:
         """See `Part`."""
