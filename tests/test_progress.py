@@ -170,7 +170,7 @@ X = {False: 0.7, True: jnp.array([0.3, -0.7, 1.1])}
 @pytest.mark.parametrize("where", ["inside", "outside"])
 @pytest.mark.parametrize("how", [*TRANSFORMS, *DERIVATIVES])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-@pytest.mark.covering(2)
+@pytest.mark.covering(1)
 def test_results_and_derivatives_are_those_of_the_function(program, how, where, told):
     transform, x = (TRANSFORMS | DERIVATIVES)[how], jnp.asarray(X["vmap" in how])
     expected = transform(program)(x)
@@ -571,7 +571,7 @@ def test_a_loop_that_runs_again_has_one_bar(shown):
     assert last.count("/scan 7/7") == 1 and last.endswith("run 5")
 
 
-def test_a_number_beyond_the_total_is_shown(shown):
+def test_a_number_beyond_the_total_is_shown():
     board = Board(Names.of(2, None), 10)
     display = _display.Display(board.names)
     run, _ = board.report(Loop("while", None, 1, 1), 0, 3, 1)
