@@ -32,8 +32,8 @@ def measure() -> Iterator[Table]:
         plain, with_bar = jax.jit(loop), jax.jit(lox.progress(loop))
         assert "callback" in with_bar.lower(arg).as_text() and "callback" not in plain.lower(arg).as_text()
         with mock.patch.object(_board, "_is_quiet", lambda: True):
-            alone, quiet = alternate([done(plain, arg), done(with_bar, arg)], rounds=10).T
-        again, shown = alternate([done(plain, arg), done(with_bar, arg)], rounds=10).T
+            alone, quiet = alternate([done(plain, arg), done(with_bar, arg)], rounds=6).T
+        again, shown = alternate([done(plain, arg), done(with_bar, arg)], rounds=6).T
         rows.append(
             (
                 f"{name}, {np.median(alone) / ITERATIONS * 1e6:.1f} us an iteration",

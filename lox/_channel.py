@@ -36,8 +36,8 @@ class Receiver(abc.ABC):
     def __init__(self) -> None:
         """Give it a number."""
         self.number = next(_numbers)
-        _receivers[self.number] = weakref.ref(self)
-        weakref.finalize(self, _receivers.pop, self.number)
+        _channels[self.number] = weakref.ref(self)
+        weakref.finalize(self, _channels.pop, self.number)
 
     @abc.abstractmethod
     def failed(self, error: BaseException, where: str) -> None:
@@ -75,7 +75,7 @@ class Channel(Receiver):
 
 
 _numbers = itertools.count(1)
-_receivers: dict[int, weakref.ref[Receiver]] = {}
+_channels: dict[int, weakref.ref[Receiver]] = {}
 _closed: list[Receiver] = []
 waiting: weakref.WeakSet[Any] = weakref.WeakSet()
 """Receivers of logs from callbacks; `wait` of one returns when all that it got has arrived."""
@@ -143,7 +143,7 @@ def find(number: int) -> Any:
     Raises:
         RuntimeError: It is gone.
     """
-    reference = _receivers.get(number)
+    reference = _channels.get(number)
     receiver = None if reference is None else reference()
     if receiver is None:
         raise RuntimeError("a program calls a function of lox that is gone")
