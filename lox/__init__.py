@@ -13,6 +13,7 @@ from lox._exceptions import LoggerWarning as LoggerWarning
 from lox._exceptions import LogValueError as LogValueError
 from lox._exceptions import LoxError as LoxError
 from lox._exceptions import NonfiniteWarning as NonfiniteWarning
+from lox._exceptions import ProgressWarning as ProgressWarning
 from lox._exceptions import SelectionWarning as SelectionWarning
 from lox._exceptions import SpoolError as SpoolError
 from lox._exceptions import SpoolWarning as SpoolWarning
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from lox._nonfinite import find_nonfinite as find_nonfinite
     from lox._nonfinite import guard as guard
     from lox._nonfinite import replay as replay
+    from lox._progress import progress as progress
     from lox._sites import LogSite as LogSite
     from lox._sites import sites as sites
     from lox._storage import load as load
@@ -58,6 +60,7 @@ _AT_FIRST_USE = {
     "load_config": "lox._storage",
     "loggers": "lox.loggers",
     "points": "lox._watch",
+    "progress": "lox._progress",
     "reductions": "lox.reductions",
     "replay": "lox._nonfinite",
     "save": "lox._storage",

@@ -5,6 +5,7 @@ Nothing here calls JAX but `flush`: callbacks run on threads of its runtime, whe
 
 from __future__ import annotations
 
+import abc
 import atexit
 import contextlib
 import itertools
@@ -25,23 +26,38 @@ from lox._logdict import logdict
 Callback = Callable[[logdict], Any]
 
 
-@jax.tree_util.register_static
-class Channel:
-    """One tap, as compiled programs know it: by number, or itself.
+class Receiver(abc.ABC):
+    """What compiled programs call on the host, and know by number.
 
     Attributes:
         number: The number.
+    """
+
+    def __init__(self) -> None:
+        """Give it a number."""
+        self.number = next(_numbers)
+        _channels[self.number] = weakref.ref(self)
+        weakref.finalize(self, _channels.pop, self.number)
+
+    @abc.abstractmethod
+    def failed(self, error: BaseException, where: str) -> None:
+        """What was called for something at `where` raised an error."""
+
+
+@jax.tree_util.register_static
+class Channel(Receiver):
+    """One tap, as compiled programs know it: by number, or itself.
+
+    Attributes:
         take: Takes the logs.
         warns: Whether an error of the callback is a warning.
     """
 
     def __init__(self, callback: Callback, prefix: str, warns: bool):
+        super().__init__()
         self.take = callback if not prefix else lambda logs: callback(logs.prefix(prefix))
         self.warns = warns
-        self.number = next(_numbers)
         self._warned = False
-        _channels[self.number] = weakref.ref(self)
-        weakref.finalize(self, _channels.pop, self.number)
 
     def failed(self, error: BaseException, where: str) -> None:
         """The callback raised an error for logs made at `where`."""
@@ -59,8 +75,8 @@ class Channel:
 
 
 _numbers = itertools.count(1)
-_channels: dict[int, weakref.ref[Channel]] = {}
-_closed: list[Channel] = []
+_channels: dict[int, weakref.ref[Receiver]] = {}
+_closed: list[Receiver] = []
 waiting: weakref.WeakSet[Any] = weakref.WeakSet()
 """Receivers of logs from callbacks; `wait` of one returns when all that it got has arrived."""
 
@@ -121,25 +137,25 @@ def times_raised() -> int:
     return _times_raised
 
 
-def find(number: int) -> Channel:
-    """The channel of this number.
+def find(number: int) -> Any:
+    """The receiver of this number.
 
     Raises:
         RuntimeError: It is gone.
     """
     reference = _channels.get(number)
-    channel = None if reference is None else reference()
-    if channel is None:
-        raise RuntimeError("logs arrived for a function of lox.tap that is gone")
-    return channel
+    receiver = None if reference is None else reference()
+    if receiver is None:
+        raise RuntimeError("a program calls a function of lox that is gone")
+    return receiver
 
 
-def failed(channel: Channel | None, error: BaseException, where: str) -> None:
+def failed(receiver: Receiver | None, error: BaseException, where: str) -> None:
     """Delivering what is logged at `where` raised an error. The program goes on, whatever it was."""
     if isinstance(error, KeyboardInterrupt):  # JAX may call from the main thread: the user wants the program to end.
         raise error
-    if channel is not None:
-        channel.failed(error, where)
+    if receiver is not None:
+        receiver.failed(error, where)
     else:
         error.add_note(f"They are logged at {where}.")
         keep(error)
@@ -156,10 +172,10 @@ def interruptible() -> Iterator[None]:
         raise
 
 
-def close(channel: Channel) -> None:
-    """Lets go of a channel as soon as all has arrived that was sent."""
+def close(receiver: Receiver) -> None:
+    """Lets go of a receiver as soon as all has arrived that was sent."""
     with _lock:
-        _closed.append(channel)
+        _closed.append(receiver)
 
 
 def release() -> None:

@@ -17,7 +17,7 @@ from jax.interpreters import mlir
 
 from lox import _compat
 from lox._arguments import untyped
-from lox._channel import Channel, failed, find
+from lox._channel import Channel, Receiver, failed, find
 from lox._columns import ON_HOST, Columns, with_event_axes
 from lox._effect import Layout, log_p, ordered_tap_effect, received, recording
 from lox._events import Destination, Event, Log, events, map_events, with_depths
@@ -50,17 +50,17 @@ channel_p = jex.core.Primitive("lox_channel")
 
 
 @channel_p.def_impl
-def _number(*, channel: Channel) -> Any:
+def _number(*, channel: Receiver) -> Any:
     return np.int32(channel.number)
 
 
 @channel_p.def_abstract_eval
-def _scalar(*, channel: Channel) -> Any:
+def _scalar(*, channel: Receiver) -> Any:
     del channel
     return _compat.int32_scalar
 
 
-def _lower_channel(ctx: Any, *, channel: Channel) -> Any:
+def _lower_channel(ctx: Any, *, channel: Receiver) -> Any:
     ctx.module_context.add_keepalive(channel)
     return mlir.lower_fun(lambda: jnp.int32(channel.number), multiple_results=False)(ctx)
 
@@ -114,7 +114,7 @@ def _send(*leaves: Any, layout: Layout) -> list[Any]:
         _refuse(logs)
         return []
     if to.first:
-        _compat.need(_compat.Feature.TAP_ON_SHARDS)
+        _compat.need(_compat.Feature.LOWERING_RULES)
     if all(0 in event.lengths(depth + event.batch_ndim)[depth:] for event, depth in with_depths(logs)):
         return []
     logs = map_events(lambda event, depth: event.with_full_steps(depth), logs)

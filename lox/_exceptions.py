@@ -61,6 +61,10 @@ class TapWarning(UserWarning):
     """`lox.tap` does not do all that it was asked for, or a callback raised an error that is to be a warning only."""
 
 
+class ProgressWarning(UserWarning):
+    """The display of `lox.progress` failed. The program goes on without it."""
+
+
 class LoggerWarning(UserWarning):
     """A logger was asked to continue what is not there, or continues a run in a way that may not be meant."""
 

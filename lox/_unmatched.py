@@ -14,6 +14,8 @@ from lox._patterns import is_pattern, matches
 from lox._site import Site
 
 _LISTED = 10
+_LOOPS = "loops of the function"
+_THERE = {"tags": "tags of the logs", "at": "points of the function", "label": _LOOPS, "total": _LOOPS}
 _registry: dict[Any, Any] = {}  # As `warnings` keeps it, to warn once of each line.
 
 
@@ -40,9 +42,9 @@ def warn_unmatched(function: str, keyword: str, name: str, there: Collection[str
         there: The names that exist.
         site: The line in the user's program.
     """
-    what = {"tags": "tags of the logs", "at": "points of the function"}.get(keyword, "keys that are logged")
+    what = _THERE.get(keyword, "keys that are logged")
     if not there:
-        found = "the logs have no tags." if keyword == "tags" else "the function has no points."
+        found = "the logs have no tags." if keyword == "tags" else f"the function has no {what.partition(' ')[0]}."
     else:
         listed = sorted(there)
         more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""

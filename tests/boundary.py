@@ -349,7 +349,7 @@ def vmap_of_shard_map():
     return arrays(logs)["x"], [[[1, 3, 5], [2, 4, 6]]] if logs["x"].shape == (1, 2, 3) else [[[1, 2], [3, 4], [5, 6]]]
 
 
-@scenario("SHARDS", "CONTROL_FLOW", "TAP_ON_DEVICES", "TAP_ON_SHARDS", "ORDERED_TAP")
+@scenario("SHARDS", "CONTROL_FLOW", "TAP_ON_DEVICES", "LOWERING_RULES", "ORDERED_TAP")
 def tap_on_shards():
     import lox
 

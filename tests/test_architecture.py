@@ -37,7 +37,7 @@ LAYERS = (
         "lox._text",
         "lox._extras",
     }
-    | {"lox._run_all", "lox._site", "lox._timeline", "lox._patterns"},
+    | {"lox._run_all", "lox._screen", "lox._site", "lox._timeline", "lox._patterns"},
     {"lox._ambient", "lox._arguments", "lox._unmatched", "lox._misspelt", "lox._effect", "lox._columns", "lox._split"}
     | {"lox._lockstep", "lox._log", "lox._log_grad"}
     | {"lox._keys", "lox._host_values", "lox._tables", "lox._datasets", "lox._abstract", "lox._notebook"},
@@ -65,6 +65,7 @@ LAYERS = (
     | {"lox._shard_divergence", "lox._bounded", "lox._capped", "lox._chunks", "lox._fold", "lox._subsample"}
     | {"lox._stack", "lox._window", "lox._endpoint"},
     HANDLERS | {"lox._storage", "lox._tap", "lox._context", "lox._watch"},
+    {"lox._progress"},
     {"lox.loggers", "lox._audit", "lox._nonfinite"},
     {"lox", "lox.__main__", "lox.commands", "lox.demo", "lox.testing"},
 )
@@ -184,6 +185,7 @@ EXPORTS = {
     "replay",
     "Point",
     "points",
+    "progress",
     "watch",
     "context",
     "ContextError",
@@ -208,6 +210,7 @@ EXPORTS = {
     "LogDataError",
     "LogValueError",
     "LoggerWarning",
+    "ProgressWarning",
     "SelectionWarning",
     "SpoolError",
     "SpoolWarning",

@@ -315,6 +315,8 @@ def test_the_paths_of_a_program_are_the_same_on_all_versions(name):
     points = lox.points(fun)(*map(jnp.asarray, args))
     assert [point.path for point in points] == PATHS[name]
     assert not any(point.obstacle for point in points)
+    again = lox.points(fun)(*map(jnp.asarray, args))  # JAX and lox have traced it before.
+    assert [point.path for point in again] == PATHS[name]
 
 
 def test_a_search_for_nan_before_does_not_change_the_points_of_a_jaxpr():

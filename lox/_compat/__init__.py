@@ -35,6 +35,7 @@ from lox._compat._late_part import work as work
 from lox._compat._lowering import CALLS_IN_ORDER_ON_SOME_AXES as CALLS_IN_ORDER_ON_SOME_AXES
 from lox._compat._lowering import automatic_axes as automatic_axes
 from lox._compat._lowering import calls_host as calls_host
+from lox._compat._lowering import emit_call as emit_call
 from lox._compat._lowering import emit_callback as emit_callback
 from lox._compat._lowering import num_devices as num_devices
 from lox._compat._names import PRIVATE_NAMES as PRIVATE_NAMES

@@ -48,7 +48,8 @@ def emit_callback(ctx: Any, callback: Callable[..., Any], operands: Sequence[Any
     token = ctx.tokens_in.get(effect) if ordered else None
     is_on_cpu = _is_on_cpu(ctx)
     if is_on_cpu and getattr(ctx.module_context.axis_context, "num_devices", None) == 1:  # JAX would name the device.
-        token = _emit_direct_callback(ctx, callback, operands, token, "xla_ffi_python_cpu_callback")
+        results = _emit_direct_callback(ctx, callback, operands, token, "xla_ffi_python_cpu_callback")
+        token = results[0] if ordered else None
     else:
         if ordered and not is_on_cpu:
             operands = _apart(ctx, operands)
@@ -65,6 +66,30 @@ def emit_callback(ctx: Any, callback: Callable[..., Any], operands: Sequence[Any
         )
     if ordered:
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({effect: token})))
+
+
+def emit_call(ctx: Any, callback: Callable[..., Any], operands: Sequence[Any]) -> Sequence[Any]:
+    """Lower to a call of Python with results, which no effect of JAX's goes with.
+
+    Args:
+        ctx: The context of the lowering.
+        callback: Gets arrays of NumPy for the operands, and returns a tuple of them for the results.
+        operands: The operands, lowered.
+    """
+    if _is_on_cpu(ctx) and getattr(ctx.module_context.axis_context, "num_devices", None) == 1:
+        return _emit_direct_callback(ctx, callback, operands, None, "xla_ffi_python_cpu_callback")
+    results, _, _ = mlir.emit_python_callback(
+        ctx,
+        callback,
+        None,
+        list(operands),
+        ctx.avals_in,
+        ctx.avals_out,
+        has_side_effect=True,
+        returns_token=False,
+        sharding=_sharding(ctx),
+    )
+    return results
 
 
 def _is_on_cpu(ctx: Any) -> bool:
@@ -86,16 +111,15 @@ def _sharding(ctx: Any) -> Any:
 
 def _emit_direct_callback(
     ctx: Any, callback: Callable[..., Any], operands: Sequence[Any], token: Any, target: str
-) -> Any:
-    """Emit what `emit_python_callback` does, but for shardings and results, at half the cost of a call."""
+) -> Sequence[Any]:
+    """Emit what `emit_python_callback` does, but for shardings, at half the cost of a call; a token comes first."""
     tokens = [] if token is None else [token]
     avals = [_abstract_token()] * len(tokens)
     ctx.module_context.add_host_callback(callback)
     index = np.uint64(len(ctx.module_context.host_callbacks) - 1)
-    within = dataclasses.replace(ctx, avals_in=[*avals, *ctx.avals_in], avals_out=avals)
+    within = dataclasses.replace(ctx, avals_in=[*avals, *ctx.avals_in], avals_out=[*avals, *ctx.avals_out])
     lower = jax.ffi.build_ffi_lowering_function(target, has_side_effect=True)
-    results = lower(within, *tokens, *operands, index=index).results
-    return results[0] if tokens else None
+    return lower(within, *tokens, *operands, index=index).results
 
 
 @functools.cache

@@ -37,7 +37,7 @@ class Feature(enum.Enum):
     VMAPPED_SHARDS = "a log inside both a vmap and a shard_map"
     ORDERED_TAP = "lox.tap, or a logger's tap, in order; ordered=False does without it"
     TAP_ON_DEVICES = "lox.tap, or a logger's tap, in a program on several devices"
-    TAP_ON_SHARDS = "lox.tap, or a logger's tap, of what is the same on all shards of a shard_map"
+    LOWERING_RULES = "lox.progress, and lox.tap, or a logger's tap, of what is the same on all shards of a shard_map"
     PMAP = "a handler around pmap in several processes"
 
 

@@ -164,7 +164,7 @@ _fallback_linearization = private(
 _lowerings = private(
     "jax.interpreters.mlir:_lowerings",
     purpose="to refuse to compile a branch that only some shards come to, where the first one is to send a log",
-    needed_for=Feature.TAP_ON_SHARDS,
+    needed_for=Feature.LOWERING_RULES,
 )
 _batch_trace = private(
     "jax._src.interpreters.batching:BatchTrace.process_shard_map",
@@ -222,7 +222,11 @@ def wrap_dead_code_elimination(primitive: Any, wrapper: Wrapper) -> None:
     partial_eval.dce_rules[primitive] = wrapper(partial_eval.dce_rules[primitive])
 
 
-@_patch("the lowering of cond and while_loop", "a tap on shards that may lose logs is not compiled", required=True)
+@_patch(
+    "the lowering of cond and loops",
+    "a tap on shards that may lose logs is not compiled, and loops with a progress bar are compiled in chunks",
+    required=True,
+)
 def wrap_lowering(primitive: Any, wrapper: Wrapper) -> None:
     """Wrap the rule by which JAX lowers a primitive, on all platforms."""
     if _lowerings.found:

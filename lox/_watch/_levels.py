@@ -16,7 +16,7 @@ from lox._handler import DropAll
 from lox._trace import HandlerTrace
 from lox._watch._marks import Inside, Place
 from lox._watch._points import Part
-from lox._watch._resolve import Resolve
+from lox._watch._resolve import Resolver
 
 
 class Parent:
@@ -98,7 +98,7 @@ class Level(Parent):
         super().__init__()
         self.transposed = transposed
         self.in_rules = isinstance(handler, Inside) and handler.of_rules
-        self.resolve = handler if isinstance(handler, Resolve) else None
+        self.resolve = handler if isinstance(handler, Resolver) else None
         self.scopes: list[Scope] = []
         self.backward: dict[tuple[Part, ...], Parent] = {}
 
@@ -153,7 +153,7 @@ def level_of(trace: Any) -> Level | None:
         if isinstance(trace, HandlerTrace):
             if isinstance(trace.handler, DropAll):
                 return None
-            if isinstance(trace.handler, Resolve) or (isinstance(trace.handler, Inside) and trace.handler.moves):
+            if isinstance(trace.handler, Resolver) or (isinstance(trace.handler, Inside) and trace.handler.moves):
                 break
         trace = getattr(trace, "parent_trace", None)
         if trace is None:

@@ -54,12 +54,14 @@ class Place(Site):
         kind: The kind of the point.
         obstacle: What keeps the point from being watched; "" where nothing does.
         prefix: What the contexts around put before keys.
+        loops: The number of loops that it is in, of which its own is one if it is that of a loop.
     """
 
     parts: tuple[Part, ...] = ()
     kind: Kind = "scope"
     obstacle: str = ""
     prefix: str = ""
+    loops: int = 0
 
 
 _LIBRARIES = frozenset({"flax", "equinox", "haiku"})
@@ -212,6 +214,7 @@ class Inside(Filter):
         parts: The path.
         numbers: By name, the number of parts of that name that come before, where nothing is put before the path.
         of_rules: Whether it is around a function with rules of its own.
+        loops: 1 if what encloses them is a loop.
     """
 
     sees_tapped = True
@@ -219,6 +222,7 @@ class Inside(Filter):
     parts: tuple[Part, ...]
     numbers: tuple[Part, ...] = ()
     of_rules: bool = False
+    loops: int = 0
 
     def rewrite(self, state: State, logs: Logs) -> Logs:
         return map_events(lambda event, _: self._moved(event), logs)
@@ -243,4 +247,4 @@ class Inside(Filter):
         if inside:
             (name, number), *rest = inside
             inside = ((name, number + dict(self.numbers).get(name, 0)), *rest)
-        return dataclasses.replace(place, parts=(*self.parts, *inside))
+        return dataclasses.replace(place, parts=(*self.parts, *inside), loops=place.loops + self.loops)

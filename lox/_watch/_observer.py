@@ -52,7 +52,8 @@ def observed(bind: Callable[..., Any]) -> Callable[..., Any]:
             return bind(self, *args, **params)
         trace = _compat.current_trace()
         jaxpr = _tracebacks.evaluated(sys._getframe(1))
-        if operations is None or not recording.value or (_is_of_lox(self) and jaxpr is None):
+        is_heard = operations is not None and (recording.value or operations.unheard)
+        if not is_heard or (_is_of_lox(self) and jaxpr is None):
             outs = bind(self, *args, **params)
         else:
             level = level_of(trace)
@@ -104,7 +105,7 @@ class _Operation:
         count = len(operands(args, params)[1])
         body, captured = self._body(params["jaxpr"], "scan", count or None)
         params = _compat.extend_scan(params, body, len(captured), 0)
-        return self._inside(part, [*captured, *args], params)
+        return self._inside(part, [*captured, *args], params, loops=1)
 
     def _while(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         part = self._parent.part("while", params["body_jaxpr"])
@@ -113,7 +114,7 @@ class _Operation:
         before = params["cond_nconsts"]
         captured = [*more, *captured]
         params = params | {"body_jaxpr": body, "body_nconsts": params["body_nconsts"] + len(captured)}
-        return self._inside(part, [*args[:before], *captured, *args[before:]], params)
+        return self._inside(part, [*args[:before], *captured, *args[before:]], params, loops=1)
 
     def _cond(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         part = self._parent.part("cond", params["branches"][0])
@@ -161,10 +162,10 @@ class _Operation:
         run = lambda inside: self._under(inside, args, params)  # noqa: E731
         return beside(self._parent, [each.parts for each in places], run, of_rules="subfuns" in params)
 
-    def _inside(self, part: Part, args: Sequence[Any], params: dict[str, Any]) -> Any:
+    def _inside(self, part: Part, args: Sequence[Any], params: dict[str, Any], loops: int = 0) -> Any:
         if not self._may_mark(params):
             return self._bind(*args, **params)
-        return self._under(Inside((*self._parent.parts, part)), args, params)
+        return self._under(Inside((*self._parent.parts, part), loops=loops), args, params)
 
     def _unwatched(self, parts: tuple[Part, ...], reason: str, args: Sequence[Any], params: dict[str, Any]) -> Any:
         for each in places_in(params):
@@ -179,7 +180,7 @@ class _Operation:
             return self._unwatched(inside.parts, reason, args, params)
         if self._resolve is not None:  # Their paths are whole.
             for each in places_in(params):
-                see(inside.place(each))
+                see(inside.place(each), self._resolve.forwards)
         if "subfuns" not in params and self._primitive not in WITH_RULES and self._primitive is not log_p:
             changed = moved(params, inside)
             if changed is not None:

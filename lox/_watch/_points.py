@@ -15,6 +15,9 @@ from lox._patterns import translated
 Kind = Literal["scan", "while", "cond", "call", "scope", "primitive"]
 """The kinds of points."""
 
+LOOPS = ("scan", "while")
+"""The kinds of points that are loops."""
+
 Part = tuple[str, int]
 """A part of a path: a name, and its number among those of the same name in the same parent."""
 
@@ -114,7 +117,7 @@ class Selector:
 
     def matched(self, point: Point) -> list[str]:
         """The patterns that match a point."""
-        return [each for each in self.patterns if _matches(each, point)]
+        return [each for each in self.patterns if matches(each, point)]
 
     def operations(self) -> Operations:
         """The operations that may be selected: a pattern has to name one, without a wildcard."""
@@ -122,26 +125,41 @@ class Selector:
 
 
 class Operations(NamedTuple):
-    """The names of the operations whose results are marked, or all."""
+    """The operations that are marked: loops, jitted functions and name scopes, and others by name.
 
-    names: frozenset[str]
-    all: bool
+    Attributes:
+        names: The names of the operations whose results are marked.
+        all: Whether the results of all are.
+        unheard: Whether operations are marked also where no handler gets logs.
+    """
+
+    names: frozenset[str] = frozenset()
+    all: bool = False
+    unheard: bool = False
+
+    def __or__(self, others: Operations) -> Operations:
+        return Operations(self.names | others.names, self.all or others.all, self.unheard or others.unheard)
 
     def has(self, name: str) -> bool:
         """Tell whether results of operations of this name are marked."""
         return self.all or name in self.names
 
 
-def _matches(pattern: str, point: Point) -> bool:
+def matches(pattern: str, point: Point) -> bool:
     """Tell whether a pattern matches a point; a part without a number stands for all numbers.
 
     >>> scan = Point("net/scan[1]", "scan", "scan", "f.py", 1, "f")
-    >>> [_matches(pattern, scan) for pattern in ("net/scan", "net/scan[1]", "net/scan[2]", "**/scan")]
+    >>> [matches(pattern, scan) for pattern in ("net/scan", "net/scan[1]", "net/scan[2]", "**/scan")]
     [True, True, False, True]
     """
     if point.kind == "primitive" and pattern.rpartition("/")[2] != point.name:
         return False
-    return pattern == point.path or _expression(pattern).fullmatch(point.path) is not None
+    return matches_path(pattern, point.path)
+
+
+def matches_path(pattern: str, path: str) -> bool:
+    """Tell whether a pattern matches the path of a point that is no primitive."""
+    return pattern == path or _expression(pattern).fullmatch(path) is not None
 
 
 @functools.lru_cache(maxsize=4096)

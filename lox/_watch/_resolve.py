@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import contextvars
 import dataclasses
@@ -12,12 +13,13 @@ import jax
 import jax.numpy as jnp
 
 from lox._arguments import read_event
-from lox._effect import emit
+from lox._effect import emit, watching
 from lox._events import Destination, Event, Logs, Site, map_events
 from lox._exceptions import LogDataError, UnsupportedPrimitiveError
-from lox._handler import Filter, State
+from lox._handler import Filter, Handler, State
+from lox._handler import Inside as Use
 from lox._site import Watched
-from lox._watch._marks import TO_WATCHER, Place
+from lox._watch._marks import TO_WATCHER, Place, places_in
 from lox._watch._points import Point, Selector, path_of, relative
 
 What = Callable[[Point, Sequence[Any]], Mapping[str, Any] | None]
@@ -40,59 +42,93 @@ class Watcher:
     prefix: str
 
 
-_seen: contextvars.ContextVar[dict[str, Point] | None] = contextvars.ContextVar("seen", default=None)
+_Seen = tuple[tuple[bool, dict[str, Point]], ...]
+_seen: contextvars.ContextVar[_Seen] = contextvars.ContextVar("seen", default=())
+"""What those who ask have seen, each with whether another watcher is around."""
 
 
 @contextlib.contextmanager
 def seeing() -> Iterator[dict[str, Point]]:
     """The context that gives the points, by path, which the watched function in it comes to."""
     found: dict[str, Point] = {}
-    token = _seen.set(found)
+    token = _seen.set((*_seen.get(), (watching.value is not None, found)))
     try:
         yield found
     finally:
         _seen.reset(token)
 
 
-def see(place: Place) -> None:
-    """Remember a point, whose path is whole, where somebody asks."""
-    seen = _seen.get()
-    if seen is not None:
-        point = point_of(place)
-        seen.setdefault(point.path, point)
+def see(place: Place, forwards: bool) -> None:
+    """Remember a point, whose path is whole for a watcher, where that asks.
+
+    Args:
+        place: The place of the point.
+        forwards: Whether another watcher is around this one.
+    """
+    for has_outer, found in _seen.get():
+        if has_outer == forwards:
+            point = point_of(place)
+            found.setdefault(point.path, point)
 
 
-@dataclasses.dataclass(frozen=True)
-class Resolve(Filter):
-    """Replaces marks with logs.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Resolver(Filter):
+    """Makes something of marks at the outside of a function, where their paths are whole.
 
     Attributes:
-        watcher: What is watched.
         forwards: Whether another watcher is around, which gets the marks as well.
     """
 
     sees_tapped = True
 
-    watcher: Watcher
     forwards: bool
 
+    @abc.abstractmethod
+    def wants(self, place: Place) -> bool:
+        """Tell whether the marks of a place are of use."""
+
+    @abc.abstractmethod
+    def resolved(self, state: State, event: Event, place: Place, depth: int) -> Event | None:
+        """Return what takes the place of a mark that is of use, or None for nothing."""
+
     def selects(self, place: Place) -> bool:
-        """Tell whether a point is logged, or has to be forwarded; a point that cannot be watched raises later."""
-        return self.forwards or point_of(place) in self.watcher.selector
+        """Tell whether a mark is kept; one of a point that cannot be watched raises later."""
+        return self.forwards or self.wants(place)
+
+    def enter(self, state: State, programs: Sequence[Any], inside: Use) -> tuple[Handler, State]:
+        for each in places_in(
+            {"programs": tuple(programs)}
+        ):  # What lox has made of a program before runs no `rewrite`.
+            see(each, self.forwards)
+        return super().enter(state, programs, inside)
 
     def rewrite(self, state: State, logs: Logs) -> Logs:
-        return map_events(self._logged, logs)
+        def resolve(event: Event, depth: int) -> Event | None:
+            if not isinstance(event.site, Place) or not event.values:
+                return event
+            if self.forwards:
+                emit((event,), TO_WATCHER)
+            see(event.site, self.forwards)
+            return self.resolved(state, event, event.site, depth) if self.wants(event.site) else None
 
-    def _logged(self, event: Event, depth: int) -> Event | None:
-        place = event.site
-        if not isinstance(place, Place) or not event.values:
-            return event
-        if self.forwards:
-            emit((event,), TO_WATCHER)
-        see(place)
+        return map_events(resolve, logs)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Resolve(Resolver):
+    """Replaces marks with logs.
+
+    Attributes:
+        watcher: What is watched.
+    """
+
+    watcher: Watcher
+
+    def wants(self, place: Place) -> bool:
+        return point_of(place) in self.watcher.selector
+
+    def resolved(self, state: State, event: Event, place: Place, depth: int) -> Event | None:
         point = point_of(place)
-        if point not in self.watcher.selector:
-            return None
         if point.obstacle:
             raise UnsupportedPrimitiveError(
                 f"lox.watch cannot watch {point.path!r} at {point.file}:{point.line}: {point.obstacle}, or leave it "

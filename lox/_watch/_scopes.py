@@ -19,7 +19,8 @@ from lox._watch._marks import mark, place
 
 def enters(owner: Any, scope: Any) -> None:
     """See that a context manager has opened a scope of JAX."""
-    if watching.value is None or not recording.value or _tracebacks.opens_own_scope():
+    operations = watching.value
+    if operations is None or not (recording.value or operations.unheard) or _tracebacks.opens_own_scope():
         return
     trace = _compat.current_trace()
     level = level_of(trace)

@@ -19,7 +19,7 @@ from lox._unmatched import calling_site, warn_unmatched
 from lox._watch._levels import level_of
 from lox._watch._observer import beside, observed
 from lox._watch._points import Operations, Point, Points, Selector
-from lox._watch._resolve import Resolve, Watcher, What, seeing
+from lox._watch._resolve import Resolve, Resolver, Watcher, What, seeing
 from lox._watch._scopes import enters, leaves, of_modules
 from lox._watch._statistics import statistics
 
@@ -145,15 +145,34 @@ def _watched(fun: Function, watcher: Watcher, site: Any) -> Function:
 
 
 def _run(fun: Function, watcher: Watcher, args: Any, kwargs: Any) -> Any:
+    operations = watcher.selector.operations()
+    return run_observed(
+        lambda forwards: Resolve(watcher=watcher, forwards=forwards), None, operations, fun, args, kwargs
+    )
+
+
+def run_observed(
+    resolver: Callable[[bool], Resolver], state: Any, operations: Operations, fun: Function, args: Any, kwargs: Any
+) -> Any:
+    """Call a function whose points are marked.
+
+    Args:
+        resolver: A function that makes the handler of the marks, and is told whether another one is around.
+        state: Its state.
+        operations: The operations that are marked.
+        fun: The function.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+    """
     _begin()
-    operations, around = watcher.selector.operations(), watching.value
+    around = watching.value
     if around is not None:
-        operations = Operations(operations.names | around.names, operations.all or around.all)
-    handler = Resolve(watcher, around is not None)
+        operations |= around
+    handler = resolver(around is not None)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with watching(operations), of_modules():
-            return under(handler, fun)(None, *args, **kwargs)[0]
+            return under(handler, fun)(state, *args, **kwargs)[0]
 
     level = None if around is None else level_of(_compat.current_trace())
     if level is None:

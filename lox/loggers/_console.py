@@ -80,7 +80,7 @@ class ConsoleLogger(Logger):
         with extra("console", "ConsoleLogger"):
             import rich.console
 
-            from lox.loggers import _screen
+            from lox import _screen
         _check(progress, seconds)
         if not isinstance(console, (rich.console.Console, type(None))):
             raise LogDataError(f"console= of ConsoleLogger is a rich.console.Console, got {console!r}.")
@@ -132,7 +132,7 @@ class ConsoleLogger(Logger):
         """See `Logger`. The table and its locks are those of the parent: the child prints lines."""
         from rich.console import Console
 
-        from lox.loggers import _screen
+        from lox import _screen
 
         super()._forked(is_whole)
         self._console = Console(file=self._console.file, force_terminal=False, force_jupyter=False)

@@ -1,0 +1,133 @@
+"""`lox.progress` on programs of other people, on a terminal and in a pipe."""
+
+import os
+import pty
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+
+import lox
+from lox._progress._board import Board
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(autouse=True)
+def promotes():
+    with jax.numpy_dtype_promotion("standard"):  # As libraries need.
+        yield
+
+
+@pytest.fixture
+def loops(monkeypatch):
+    """The loops that tell how far they are, with the number of iterations of each."""
+    loops = {}
+    report = Board.report
+
+    def noted(self, loop, number, done, live):
+        loops[loop] = loops.get(loop, 0) + done
+        return report(self, loop, number, done, live)
+
+    monkeypatch.setattr(Board, "report", noted)
+    return loops
+
+
+def same(found, expected):
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, 1e-5, 1e-6), found, expected)
+
+
+def test_chains_of_blackjax_have_one_bar(loops):
+    kernel = blackjax.nuts(lambda x: -0.5 * jnp.sum(x**2), 0.5, jnp.ones(2))
+
+    def run(key):
+        step = lambda state, key: (kernel.step(key, state)[0], state.position)  # noqa: E731
+        return jax.lax.scan(step, kernel.init(jnp.ones(2)), jax.random.split(key, 21))[1]
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    same(lox.progress(jax.jit(jax.vmap(run)))(keys), jax.jit(jax.vmap(run))(keys))
+    (loop,) = loops
+    assert (loop.path, loop.length, loop.elements, loops[loop]) == ("run/scan", 21, 3, 21)
+
+
+@pytest.mark.parametrize("run", [blackjax.util.run_inference_algorithm])
+def test_loops_of_blackjax_have_bars(run, loops):
+    kernel = blackjax.nuts(lambda x: -0.5 * jnp.sum(x**2), 0.5, jnp.ones(2))
+    sample = lambda key: run(key, kernel, 30, initial_position=jnp.ones(2))[1]  # noqa: E731
+    same(lox.progress(sample)(jax.random.key(0)), sample(jax.random.key(0)))
+    assert {loop.path: count for loop, count in loops.items()} == {"scan": 30}
+
+
+def test_a_training_of_flax_in_one_scan_has_a_bar(loops):
+    model, optimizer = nn.Dense(4), optax.adam(1e-2)
+
+    @jax.jit
+    def train(params, keys):
+        def step(carry, key):
+            params, state = carry
+            x = jax.random.normal(key, (8, 4))
+            loss, grads = jax.value_and_grad(lambda params: jnp.mean((model.apply(params, x) - x) ** 2))(params)
+            updates, state = optimizer.update(grads, state)
+            return (optax.apply_updates(params, updates), state), loss
+
+        return jax.lax.scan(step, (params, optimizer.init(params)), keys)[1]
+
+    params = model.init(jax.random.key(0), jnp.ones((8, 4)))
+    keys = jax.random.split(jax.random.key(1), 50)
+    same(lox.progress(train)(params, keys), train(params, keys))
+    assert {loop.path: count for loop, count in loops.items()} == {"train/scan": 50}
+
+
+PROGRAM = """
+    import jax, jax.numpy as jnp, lox
+    from jax.experimental import io_callback
+    import time
+    def step(c, i):
+        def wait(i):
+            time.sleep(0.01)
+            return i
+        return c + io_callback(wait, jax.ShapeDtypeStruct((), jnp.int32), i), None
+    print("begins")
+    print(lox.progress(lambda x: jax.lax.scan(step, x, jnp.arange(120))[0], label="training")(0))
+    print("ends")
+"""
+
+
+def environment():
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "XLA_FLAGS"))}
+    return kept | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "TERM": "xterm", "COLUMNS": "100"}
+
+
+def test_a_pipe_gets_lines_on_standard_error():
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM)]
+    found = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120)
+    assert (found.returncode, found.stdout) == (0, "begins\n7140\nends\n")
+    first, *_, last = found.stderr.splitlines()
+    assert first.startswith("training ") and last.startswith("training 120/120 (100%), ") and "\x1b" not in found.stderr
+
+
+def test_a_terminal_gets_a_bar_that_moves_and_its_cursor_back():
+    outer, inner = pty.openpty()
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM)]
+    process = subprocess.Popen(command, env=environment(), stdout=inner, stderr=inner, stdin=inner)
+    os.close(inner)
+    text = b""
+    while True:
+        try:
+            text += os.read(outer, 65536)
+        except OSError:  # The other end is closed.
+            break
+    assert process.wait(60) == 0
+    found = text.decode()
+    assert found.count("\x1b[?25l") == found.count("\x1b[?25h") == 1
+    shown = {line.split("/120")[0].split()[-1] for line in found.splitlines() if "/120" in line}
+    assert len(shown) >= 3 and "120" in shown and "training" in found
+    assert found.index("begins") < found.index("/120") < found.index("7140") < found.index("ends")
