@@ -234,9 +234,21 @@ def wrap_lowering(primitive: Any, wrapper: Wrapper) -> None:
 
 
 @_patch("Primitive.bind", "lox.watch sees the operations of programs that do not log", required=True)
-def observe_bind(wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Wrap the method by which programs bind primitives, for good. It is done when a function is first watched."""
-    jex.core.Primitive.bind = wrapper(jex.core.Primitive.bind)  # type: ignore[method-assign]
+def observe_bind(wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None]:
+    """Wrap the method by which programs bind primitives.
+
+    Returns:
+        A function that undoes it, unless it was wrapped again since.
+    """
+    before = jex.core.Primitive.bind
+    wrapped = wrapper(before)
+    jex.core.Primitive.bind = wrapped  # type: ignore[method-assign]
+
+    def undo() -> None:
+        if jex.core.Primitive.bind is wrapped:
+            jex.core.Primitive.bind = before  # type: ignore[method-assign]
+
+    return undo
 
 
 @_patch("extend_name_stack", "lox.watch sees where name scopes begin and end", required=True)

@@ -7,8 +7,10 @@ place of the new axis. Its derivative and its transpose are the same identity, s
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -48,11 +50,28 @@ def _batch(axis_data: Any, values: Sequence[Any], dims: Sequence[Any], *, axes: 
 batching.fancy_primitive_batchers[axes_p] = _batch
 
 
-@functools.cache
-def begin() -> None:
-    """Let JAX tell what programs bind, from the first search on."""
+_lock = threading.Lock()
+_searches = 0
+_undo: Callable[[], None] = lambda: None  # noqa: E731
+
+
+@contextlib.contextmanager
+def telling() -> Iterator[None]:
+    """The context of a search, in which results are told their batch axes."""
+    global _searches, _undo
     _tracebacks.hide_lox()
-    _compat.observe_bind(_observed)
+    with _lock:
+        if not _searches:  # Only as long as one goes on: it is one more function in each call of JAX.
+            _undo = _compat.observe_bind(_observed)
+        _searches += 1
+    try:
+        with searching(True):
+            yield
+    finally:
+        with _lock:
+            _searches -= 1
+            if not _searches:
+                _undo()
 
 
 def _observed(bind: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from lox import _compat
 from lox._arguments import describe
 from lox._exceptions import LogDataError, LogValueError
 from lox._misspelt import says_what_was_meant
-from lox._nonfinite._axes import begin, searching
+from lox._nonfinite._axes import telling
 from lox._nonfinite._loops import sinks
 from lox._nonfinite._record import Operation, Reached, Record, Resume, is_float, recorded
 from lox._nonfinite._report import NonfiniteReport, Step
@@ -99,8 +99,7 @@ def _run(record: Record, fun: Callable[..., Any], args: Any, kwargs: Any) -> Any
             "lox.find_nonfinite must be called with concrete arrays, outside of jax.jit, jax.vmap, jax.grad and "
             "handlers of lox: give it the transformed function."
         )
-    begin()
-    with searching(True), jax.debug_nans(False), jax.debug_infs(False):
+    with telling(), jax.debug_nans(False), jax.debug_infs(False):
         return recorded(record, fun, args, kwargs)
 
 

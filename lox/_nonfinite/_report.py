@@ -40,7 +40,7 @@ class NonfiniteReport:
         function: The name of the function that the line is in.
         iterations: The numbers of the iterations of the enclosing loops, the outermost first, each from 0. In the
             backward pass of a loop it is the iteration that is differentiated.
-        batch: The indices along the axes of the enclosing `vmap`s, the outermost first; None for one in which the value
+        batch: The index along the axis of each `vmap` around, the outermost first; None for one in which the value
             is the same for all elements. If several elements fail at once, those of the first one.
         shard: The shard of a `shard_map` around, as its index along each axis of the mesh.
         backward: Whether it was computed for a derivative, in a backward pass.
@@ -64,7 +64,7 @@ class NonfiniteReport:
     backward: bool = False
     operands: tuple[Any, ...] = ()
     infinities: tuple[NonfiniteReport, ...] = ()
-    chain: tuple[Step, ...] = ()
+    chain: tuple[Any, ...] = ()
     others: tuple[NonfiniteReport, ...] = ()
     lost: tuple[str, ...] = ()
 
