@@ -27,7 +27,7 @@ Callback = Callable[[logdict], Any]
 
 
 class Receiver(abc.ABC):
-    """What compiled programs call on the host, and know by number.
+    """An object on the host that compiled programs call by its number.
 
     Attributes:
         number: The number.
@@ -41,7 +41,7 @@ class Receiver(abc.ABC):
 
     @abc.abstractmethod
     def failed(self, error: BaseException, where: str) -> None:
-        """What was called for something at `where` raised an error."""
+        """Report an error in a call that the program makes at `where`."""
 
 
 @jax.tree_util.register_static
@@ -198,7 +198,7 @@ def wait(but: Any = None) -> None:
 
 
 before_flush: list[Callable[[], None]] = []
-"""What else `flush` waits for, of modules that are imported."""
+"""Functions of other modules that `flush` calls first, to wait for their own work."""
 
 
 def flush() -> None:

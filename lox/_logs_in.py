@@ -146,7 +146,7 @@ def tapped_in(params: dict[str, Any]) -> bool:
 
 
 def has_marks_alone(params: dict[str, Any]) -> bool:
-    """Say whether all logs in the jaxprs among the parameters of a primitive are marks, which no handler waits for."""
+    """Say whether all logs in the jaxprs among the parameters of a primitive are marks for `lox.watch`."""
     found = [to for jaxpr in jaxprs_in(params) for _, to in logs_of(jaxpr)]
     return bool(found) and not any(to is None or isinstance(to, Destination) for to in found)
 

@@ -156,10 +156,10 @@ WORK = 4096
 
 
 class _Body:
-    """The body of a scan, of which what only logs need can be computed later.
+    """The body of a scan in two parts: the second computes values that only logs need.
 
     Attributes:
-        has_late: Whether that is much.
+        has_late: Whether the second part is large enough to run on its own.
     """
 
     def __init__(self, jaxpr: Any, skipped: Set[int]):

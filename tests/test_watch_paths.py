@@ -199,17 +199,18 @@ PROGRAMS = {
     "other functions of JAX": lambda: (search, X),
 }
 
+NESTED = [
+    "model/encoder/layer",
+    "model/encoder",
+    "model/decoder/layer",
+    "model/decoder/layer[1]",
+    "model/decoder",
+    "model",
+]
 PATHS = {
     "a scope": ["layer"],
     "scopes one after the other": ["first", "first[1]", "second", "first[2]"],
-    "scopes in scopes": [
-        "model/encoder/layer",
-        "model/encoder",
-        "model/decoder/layer",
-        "model/decoder/layer[1]",
-        "model/decoder",
-        "model",
-    ],
+    "scopes in scopes": NESTED,
     "a recursion": [
         "tree/tree/tree",
         "tree/tree/tree[1]",
@@ -233,22 +234,8 @@ PATHS = {
     "a vmap": ["layer"],
     "a vmap of a while_loop": ["while"],
     "a vmap of branches": ["cond/off", "cond/on", "cond/on[1]", "cond"],
-    "a checkpoint": [
-        "model/encoder/layer",
-        "model/encoder",
-        "model/decoder/layer",
-        "model/decoder/layer[1]",
-        "model/decoder",
-        "model",
-    ],
-    "the gradient of layers": [
-        "model/encoder/layer",
-        "model/encoder",
-        "model/decoder/layer",
-        "model/decoder/layer[1]",
-        "model/decoder",
-        "model",
-    ],
+    "a checkpoint": NESTED,
+    "the gradient of layers": NESTED,
     "the gradient of a jitted function": [
         "<lambda>/jitted/layer",
         "<lambda>/jitted",
@@ -282,14 +269,7 @@ PATHS = {
     "the gradient of a custom_jvp": ["<lambda>/slope", "<lambda>/cube", "<lambda>"],
     "a custom_vjp": [],
     "the gradient of a custom_vjp": ["<lambda>/forward", "<lambda>/backward/backward_rule", "<lambda>"],
-    "a jvp": [
-        "model/encoder/layer",
-        "model/encoder",
-        "model/decoder/layer",
-        "model/decoder/layer[1]",
-        "model/decoder",
-        "model",
-    ],
+    "a jvp": NESTED,
     "a custom_root": ["scan"],
     "functions that are jaxprs": [
         "layer",

@@ -52,7 +52,7 @@ def trace(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], name: str) ->
     jaxpr, _, consts = partial_eval.trace_to_jaxpr_dynamic(wrapped, list(avals))
     if _ONE_CLASS:
         return partial_eval.close_jaxpr(partial_eval.convert_constvars_jaxpr(jaxpr)), list(consts)
-    return jex.core.ClosedJaxpr(_with_inputs(jaxpr), ()), list(consts)
+    return closed(_with_inputs(jaxpr)), list(consts)
 
 
 def _with_inputs(jaxpr: Any) -> Any:
@@ -122,7 +122,12 @@ def prune(
     invars = [var for var, used in zip(given.invars, used_ins, strict=True) if used]
     debug = given.debug_info.with_unknown_names()
     pruned = given.replace(invars=invars, outvars=outvars, eqns=eqns[::-1], debug_info=debug)
-    return (pruned if _ONE_CLASS else jex.core.ClosedJaxpr(pruned, ())), used_ins
+    return closed(pruned), used_ins
+
+
+def closed(jaxpr: Any) -> Any:
+    """An open jaxpr without constants as a closed one."""
+    return jaxpr if _ONE_CLASS else jex.core.ClosedJaxpr(jaxpr, ())
 
 
 def map_jaxprs(function: Callable[[Any], Any], value: Any) -> Any:

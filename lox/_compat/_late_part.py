@@ -8,7 +8,7 @@ from typing import Any
 import jax.extend as jex
 import numpy as np
 
-from lox._compat._jaxprs import in_avals, open_jaxpr, variables
+from lox._compat._jaxprs import closed, in_avals, open_jaxpr, variables
 from lox._compat._params import unspecified
 
 jit_p = jex.core.primitives.jit_p
@@ -51,8 +51,8 @@ def split_late(jaxpr: Any, late_outs: Sequence[bool]) -> tuple[Any, Any]:
     between = [var for var in dict.fromkeys(used) if var not in defined]
     debug = given.debug_info.with_unknown_names()
     return (
-        _closed(given.replace(eqns=first, outvars=[*first_outs, *between], debug_info=debug)),
-        _closed(given.replace(eqns=second, invars=between, outvars=second_outs, effects=set(), debug_info=debug)),
+        closed(given.replace(eqns=first, outvars=[*first_outs, *between], debug_info=debug)),
+        closed(given.replace(eqns=second, invars=between, outvars=second_outs, effects=set(), debug_info=debug)),
     )
 
 
@@ -85,7 +85,3 @@ def _split_call(eqn: Any, late: Sequence[bool]) -> tuple[Any, Any]:
         eqn.replace(params=call(first, early_outs), outvars=[out[0] for out in early_outs]),
         eqn.replace(params=call(second, late_outs, **of_inputs), invars=between, outvars=[out[0] for out in late_outs]),
     )
-
-
-def _closed(jaxpr: Any) -> Any:
-    return jaxpr if jex.core.Jaxpr is jex.core.ClosedJaxpr else jex.core.ClosedJaxpr(jaxpr, ())

@@ -46,50 +46,41 @@ def emit_callback(ctx: Any, callback: Callable[..., Any], operands: Sequence[Any
     """
     ordered = effect in ctx.tokens_in.effects()
     token = ctx.tokens_in.get(effect) if ordered else None
-    is_on_cpu = _is_on_cpu(ctx)
-    if is_on_cpu and getattr(ctx.module_context.axis_context, "num_devices", None) == 1:  # JAX would name the device.
-        results = _emit_direct_callback(ctx, callback, operands, token, "xla_ffi_python_cpu_callback")
-        token = results[0] if ordered else None
-    else:
-        if ordered and not is_on_cpu:
-            operands = _apart(ctx, operands)
-        _, token, _ = mlir.emit_python_callback(
-            ctx,
-            callback,
-            token,
-            list(operands),
-            ctx.avals_in,
-            ctx.avals_out,
-            has_side_effect=True,
-            returns_token=ordered,
-            sharding=_sharding(ctx),
-        )
+    if ordered and not _is_on_cpu(ctx):
+        operands = _apart(ctx, operands)
+    _, token = _emit(ctx, callback, operands, token)
     if ordered:
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({effect: token})))
 
 
 def emit_call(ctx: Any, callback: Callable[..., Any], operands: Sequence[Any]) -> Sequence[Any]:
-    """Lower to a call of Python with results, which no effect of JAX's goes with.
+    """Lower to a call of Python with results, and without an effect of JAX.
 
     Args:
         ctx: The context of the lowering.
         callback: Gets arrays of NumPy for the operands, and returns a tuple of them for the results.
         operands: The operands, lowered.
     """
-    if _is_on_cpu(ctx) and getattr(ctx.module_context.axis_context, "num_devices", None) == 1:
-        return _emit_direct_callback(ctx, callback, operands, None, "xla_ffi_python_cpu_callback")
-    results, _, _ = mlir.emit_python_callback(
+    return _emit(ctx, callback, operands, None)[0]
+
+
+def _emit(ctx: Any, callback: Callable[..., Any], operands: Sequence[Any], token: Any) -> tuple[Sequence[Any], Any]:
+    """Emit a call of Python; returns its results, and the token after it if there is one before it."""
+    if _is_on_cpu(ctx) and getattr(ctx.module_context.axis_context, "num_devices", None) == 1:  # JAX would name it.
+        results = _emit_direct_callback(ctx, callback, operands, token, "xla_ffi_python_cpu_callback")
+        return (results, None) if token is None else (results[1:], results[0])
+    results, token, _ = mlir.emit_python_callback(
         ctx,
         callback,
-        None,
+        token,
         list(operands),
         ctx.avals_in,
         ctx.avals_out,
         has_side_effect=True,
-        returns_token=False,
+        returns_token=token is not None,
         sharding=_sharding(ctx),
     )
-    return results
+    return results, token
 
 
 def _is_on_cpu(ctx: Any) -> bool:

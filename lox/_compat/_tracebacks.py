@@ -138,7 +138,7 @@ _EVALUATES: CodeType = jax.core.eval_jaxpr.__code__
 
 
 def evaluated(frame: FrameType) -> Any:
-    """The jaxpr of which `jax.core.eval_jaxpr` binds an equation; None for what another function binds: `lox.watch`.
+    """The jaxpr that `jax.core.eval_jaxpr` is running, if it is what binds an operation; else None: `lox.watch`.
 
     Args:
         frame: The frame that binds. Those of observers are left out.

@@ -32,20 +32,35 @@ Bind = Callable[[Any, Sequence[Any]], Sequence[Any]]
 """Gives the results of an equation for these operands."""
 
 
-def evaluate(jaxpr: Any, args: Sequence[Any], bind: Bind) -> list[Any]:
-    """Evaluate a jaxpr."""
+def run_equations(
+    jaxpr: Any, args: Sequence[Any], bind: Bind, fixed: Callable[[Any], Any] = lambda value: value
+) -> list[Any]:
+    """Run a jaxpr equation by equation.
+
+    Args:
+        jaxpr: The jaxpr.
+        args: Its arguments.
+        bind: Runs an equation.
+        fixed: Maps constants and literals.
+    """
     given = _compat.open_jaxpr(jaxpr)
-    values: dict[Any, Any] = dict(zip(given.constvars, getattr(jaxpr, "consts", ()), strict=True))
+    values: dict[Any, Any] = dict(zip(given.constvars, map(fixed, getattr(jaxpr, "consts", ())), strict=True))
     values.update(zip(given.invars, args, strict=True))
-    read = lambda atom: atom.val if isinstance(atom, Literal) else values[atom]  # noqa: E731
+    read = lambda atom: fixed(atom.val) if isinstance(atom, Literal) else values[atom]  # noqa: E731
     for eqn in given.eqns:
-        inputs = list(map(read, eqn.invars))
-        if eqn.primitive in CALLS:
-            outs: Sequence[Any] = evaluate(eqn.params[CALLS[eqn.primitive]], inputs, bind)
-        else:
-            outs = inputs if eqn.primitive is axes_p else bind(eqn, inputs)
-        values.update(zip(eqn.outvars, outs, strict=True))
+        values.update(zip(eqn.outvars, bind(eqn, list(map(read, eqn.invars))), strict=True))
     return list(map(read, given.outvars))
+
+
+def evaluate(jaxpr: Any, args: Sequence[Any], bind: Bind) -> list[Any]:
+    """Evaluate a jaxpr, and what it calls."""
+
+    def run(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+        if eqn.primitive in CALLS:
+            return evaluate(eqn.params[CALLS[eqn.primitive]], inputs, bind)
+        return inputs if eqn.primitive is axes_p else bind(eqn, inputs)
+
+    return run_equations(jaxpr, args, run)
 
 
 def bind(primitive: Any, args: Sequence[Any], params: dict[str, Any]) -> Sequence[Any]:

@@ -21,7 +21,6 @@ import jax.extend as jex
 import jax.extend.source_info_util as source_info
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Literal
 
 from lox import _compat
 from lox._audit._rules import primitives
@@ -31,7 +30,7 @@ from lox._exceptions import LogValueError
 from lox._handler import DropAll
 from lox._logs_in import jaxprs_in, logs_in
 from lox._nonfinite._axes import Axes, axes_p, searching
-from lox._nonfinite._evaluate import CALLS, bind, bind_on_shards
+from lox._nonfinite._evaluate import CALLS, bind, bind_on_shards, run_equations
 from lox._nonfinite._flow import COMPARISONS
 from lox._nonfinite._shards import Shards
 from lox._trace import under
@@ -264,19 +263,13 @@ class Record:
 
     def interpret(self, frame: Frame, jaxpr: Any, args: Sequence[Any]) -> list[Any]:
         """Run a jaxpr, equation by equation."""
-        given = _compat.open_jaxpr(jaxpr)
-        consts = getattr(jaxpr, "consts", ())
-        fixed = frame.shards.copies if frame.shards is not None else lambda value: value
-        values: dict[Any, Any] = dict(zip(given.constvars, map(fixed, consts), strict=True))
-        values.update(zip(given.invars, args, strict=True))
-        read = lambda atom: fixed(atom.val) if isinstance(atom, Literal) else values[atom]  # noqa: E731
-        for eqn in given.eqns:
-            inputs = list(map(read, eqn.invars))
+
+        def run(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
             with eqn.ctx.manager if frame.shards is None else contextlib.nullcontext():
                 phase = phase_of(eqn.source_info.name_stack, frame.phase)
-                outs = self.apply(frame.part(phase, frame.line), eqn.primitive, inputs, eqn.params, eqn.source_info)
-            values.update(zip(eqn.outvars, outs, strict=True))
-        return list(map(read, given.outvars))
+                return self.apply(frame.part(phase, frame.line), eqn.primitive, inputs, eqn.params, eqn.source_info)
+
+        return run_equations(jaxpr, args, run, *(() if frame.shards is None else (frame.shards.copies,)))
 
 
 def phase_of(stack: Any, around: str) -> str:

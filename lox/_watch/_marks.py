@@ -19,7 +19,7 @@ from lox._effect import Layout, LogEffect, as_array, emit, log_p, received, watc
 from lox._events import Event, Logs, Site, events, map_events
 from lox._handler import Filter, State
 from lox._logs_in import jaxprs_in, logs_of, rules_in
-from lox._watch._points import WHOLE, Kind, Part, relative
+from lox._watch._points import LOOPS, WHOLE, Kind, Part, relative
 
 
 @jax.tree_util.register_static
@@ -107,11 +107,11 @@ def cannot_watch(at: Place, obstacle: str) -> None:
 
 
 _announced: set[tuple[str, int, str, str]] = set()
-"""The lines and kinds of points in operations that lox has no rule for, which were said not to be watched."""
+"""Points in operations without a rule in lox, by line and kind. `lox.watch` has reported that it cannot see them."""
 
 
 def announce(at: Place) -> None:
-    """Remember a point of which `cannot_watch` was said: its marks may be where nothing takes them out."""
+    """Remember a point that `cannot_watch` has reported, because its marks may stay where lox cannot edit them."""
     _announced.add(_line(at))
 
 
@@ -147,10 +147,10 @@ class Nothing:
 
 @dataclasses.dataclass(frozen=True)
 class NotInLoops:
-    """Keeps the marks of no loops, of no branches, and of nothing in them: those of functions of JAX."""
+    """Leaves out the marks of loops and branches, and of all that is in them: those of functions of JAX."""
 
     def selects(self, place: Place) -> bool:
-        return not any(name in ("scan", "while", "cond") for name, _ in place.parts)
+        return not any(name in (*LOOPS, "cond") for name, _ in place.parts)
 
 
 def kept(params: dict[str, Any], selection: Selection) -> dict[str, Any]:

@@ -51,8 +51,8 @@ def observed(bind: Callable[..., Any]) -> Callable[..., Any]:
         if operations is None and not state.scopes:
             return bind(self, *args, **params)
         trace = _compat.current_trace()
-        jaxpr = _tracebacks.evaluated(sys._getframe(1))
         is_heard = operations is not None and (recording.value or operations.unheard)
+        jaxpr = _tracebacks.evaluated(sys._getframe(1)) if is_heard else None
         if not is_heard or (_is_of_lox(self) and jaxpr is None):
             outs = bind(self, *args, **params)
         else:

@@ -96,9 +96,8 @@ class Resolver(Filter):
         return self.forwards or self.wants(place)
 
     def enter(self, state: State, programs: Sequence[Any], inside: Use) -> tuple[Handler, State]:
-        for each in places_in(
-            {"programs": tuple(programs)}
-        ):  # What lox has made of a program before runs no `rewrite`.
+        # A program that lox has run before under this handler is remembered, and runs no `rewrite`.
+        for each in places_in({"programs": tuple(programs)}):
             see(each, self.forwards)
         return super().enter(state, programs, inside)
 
