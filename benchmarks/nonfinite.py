@@ -97,7 +97,7 @@ def step(weights: Any, x: Any) -> Any:
 
 
 def only_loss(weights: Any, x: Any) -> Any:
-    """A step of which the loss alone is returned, so that the guard looks at nothing else."""
+    """A step that returns only the loss, so that the guard looks at nothing else."""
     weights, value = step(weights, x)
     return (value + 0.0 * sum(matrix.sum() for matrix, _ in weights),)
 

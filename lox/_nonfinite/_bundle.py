@@ -41,7 +41,7 @@ FILE, PROGRAM, FORMAT = "bundle.json", "program.txt", 1
 
 @dataclasses.dataclass(frozen=True)
 class Bundle:
-    """What a guarded call got.
+    """The input of a guarded call.
 
     Attributes:
         args: The positional and the keyword arguments; None where their structure is not of lists, tuples and dicts.

@@ -104,7 +104,7 @@ def _run(record: Record, fun: Callable[..., Any], args: Any, kwargs: Any) -> Any
 
 
 def report(record: Record, args: Any, kwargs: Any, outs: Any) -> NonfiniteReport:
-    """What the record of a function says of what is not finite."""
+    """Make the report from the record of a function."""
     names = {id(leaf): name for leaf, name in _named(args, kwargs)}
     leaves = [leaf for leaf in jax.tree.leaves(outs) if is_float(leaf)]
     results = [_of_program(leaf, record) for leaf in leaves]
@@ -197,7 +197,7 @@ def _described(found: Found, record: Record, names: dict[int, str]) -> Nonfinite
 
 
 def _element(value: Any, axes: Sequence[int | None] | None, batch: Sequence[int | None], shard: tuple[int, ...]) -> Any:
-    """A value, of which only one batch element on one shard is left."""
+    """One batch element of a value, on one shard."""
     index: list[Any] = [*shard, *[slice(None)] * (np.ndim(value) - len(shard))]
     for axis, number in zip(axes or (), batch, strict=False):
         if axis is not None and number is not None:

@@ -1,4 +1,4 @@
-"""What is NaN inside of a program that runs compiled: the carry of a loop, or what a condition compares."""
+"""Looks for NaN in compiled programs: in the carry of a loop, and in the operands of a condition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which elements of the operands of an operation an element of its result is made of."""
+"""Tells which elements of the operands an element of a result depends on."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ class Loop:
         return carry
 
     def _where_going(self, record: Record, frame: Frame, outs: Sequence[Any], carry: Sequence[Any]) -> list[Any]:
-        """What an iteration leaves of the carry, where batch elements or shards that have ended stand still."""
+        """The carry after an iteration; batch elements and shards that have ended keep theirs."""
         condition = self.program.condition
         run = _compat.as_fun(condition) if self.program.shards is None else on_shards(condition)
         (going,) = frame.run(run, *self.condition_consts, *carry)

@@ -99,7 +99,7 @@ class Frame:
 
 @dataclasses.dataclass(eq=False)
 class Operation:
-    """An operation of which a result is not finite.
+    """An operation with a result that is not finite.
 
     Attributes:
         primitive: The primitive.
@@ -197,7 +197,7 @@ class Record:
         self._axes: dict[int, tuple[Any, Axes]] = {}
 
     def made(self, value: Any) -> tuple[Operation | Carried, int] | None:
-        """What has made a value, and the number of the value among what it has made."""
+        """The operation that made a value, and the number of the value among its results."""
         found = self._made.get(id(value))
         return None if found is None else found[1:]
 

@@ -140,7 +140,7 @@ _SMALL = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3", "
 
 
 def cure_of(origin: NonfiniteReport) -> str:
-    """What to do about an origin of one of the usual kinds; "" for others."""
+    """The usual cure of an origin; "" where there is none."""
     for names, applies, cure in _CURES:
         if origin.primitive in names and applies(origin, [np.asarray(each) for each in origin.operands]):
             return cure

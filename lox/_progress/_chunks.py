@@ -1,4 +1,4 @@
-"""Loops that are compiled as loops over chunks of iterations, after each of which they tell how far they are."""
+"""Compiles loops as loops over chunks of iterations. After each chunk the host is told how far the loop is."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _TAKE = _Take("a loop with a progress bar")
 
 
 Seen = tuple[Any, Any]
-"""What an iteration tells: the number of the board, and for which batch elements it ran, or None for all."""
+"""The number of the board, and the batch elements for which an iteration ran, or None for all."""
 
 
 @dataclasses.dataclass(frozen=True)

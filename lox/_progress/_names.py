@@ -17,7 +17,7 @@ OfLoops = tuple[tuple[str | None, T], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """What `lox.progress` is told of loops.
+    """The options of `lox.progress` for each loop.
 
     Attributes:
         totals: The numbers of their iterations.

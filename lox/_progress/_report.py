@@ -1,4 +1,4 @@
-"""How a loop tells the host how far it is, and what it gets for it: the length of the next chunk."""
+"""The call in which a loop tells the host how far it is, and gets the length of its next chunk."""
 
 from __future__ import annotations
 
