@@ -163,6 +163,7 @@ class HandlerTrace(Listener):
         with jex.core.set_current_trace(self.parent_trace):
             outs = primitive.bind(*args, subfuns=tuple(functions), **others)
         called = True
+        _compat.settle(fun, params[rules[0]])
         return outs
 
     def outside(self, primitive: Any, params: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:

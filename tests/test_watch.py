@@ -1,5 +1,6 @@
 """`lox.watch`: events of programs that do not log."""
 
+import contextlib
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -295,6 +296,54 @@ def test_custom_rules_log_what_runs():
         assert "primal" in str(paths(fun)) and "rule" not in str(paths(fun))
         derived = str(paths(transform(lambda x: jax.jvp(fun, (x,), (x,)))))
         assert "rule" in derived and "primal" not in derived
+
+
+@pytest.mark.parametrize("has_log_in_rule", [False, True])
+@pytest.mark.parametrize("derivative", ["custom_jvp", "custom_vjp"])
+def test_a_derivative_around_the_handler_runs_custom_rules(derivative, has_log_in_rule):
+    """The rule and the function, for its logs, run both under the handlers."""
+
+    def sine(x):
+        with jax.named_scope("rule") if has_log_in_rule else contextlib.nullcontext():
+            return jnp.sin(x)
+
+    fun = getattr(jax, derivative)(lambda x: scoped("primal", jnp.sin)(x))
+    if derivative == "custom_jvp":
+        fun.defjvp(lambda primals, tangents: (sine(*primals), 3 * tangents[0]))
+    else:
+        fun.defvjp(lambda x: (sine(x), None), lambda _, bar: (3 * bar,))
+    for handled in (lox.watch(lambda x: fun(x), at="**", what=values_of), lox.context(prefix="in/")(lambda x: fun(x))):
+        grad, logs = jax.grad(lox.spool(handled), has_aux=True)(jnp.float32(0.5))
+        assert grad == 3
+        assert list(map(float, logs.valid(*logs) if logs else [])) == [float(jnp.sin(0.5))] * len(logs)
+
+
+@pytest.mark.parametrize("place", ["inside", "around"])
+def test_functions_with_rules_that_call_each_other_are_traced_a_few_times(place):
+    runs = 0
+
+    def nested(depth):
+        if depth == 0:
+
+            def sine(x):
+                nonlocal runs
+                runs += 1
+                return scoped("sine", jnp.sin)(x)
+
+            return sine
+        inner = nested(depth - 1)
+        fun = jax.custom_jvp(lambda x: inner(x))
+        fun.defjvp(lambda primals, tangents: jax.jvp(inner, primals, tangents))
+        return fun
+
+    def count(depth):
+        nonlocal runs
+        runs, fun = 0, lox.watch(nested(depth), at="**")
+        _, logs = spooled(jax.grad(fun), 0.5) if place == "inside" else jax.grad(lox.spool(fun), has_aux=True)(0.5)
+        assert list(logs) == ["sine/value"]
+        return runs
+
+    assert count(8) - count(7) == count(7) - count(6) <= 2  # Not a multiple.
 
 
 # -- paths ----------------------------------------------------------------------------------------------------------

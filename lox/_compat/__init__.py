@@ -16,6 +16,7 @@ from lox._compat._dispatch import weakref_lru_cache as weakref_lru_cache
 from lox._compat._functions import function_of_arguments as function_of_arguments
 from lox._compat._functions import renew as renew
 from lox._compat._functions import renewed as renewed
+from lox._compat._functions import settle as settle
 from lox._compat._jaxprs import abstract as abstract
 from lox._compat._jaxprs import as_fun as as_fun
 from lox._compat._jaxprs import aval_of as aval_of

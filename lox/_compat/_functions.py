@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jax.extend.linear_util import StoreException
+
 
 def renew(fun: Any) -> None:
     """Make a flat function of JAX's as if it had not run; what it stores may be stored once."""
@@ -22,6 +24,27 @@ def renewed(fun: Any) -> Callable[..., Any]:
         return fun.call_wrapped(*args)
 
     return call
+
+
+def settle(fun: Any, *rules: Any) -> None:
+    """Make a flat function as if it had not run, if one of its rules has: under several handlers both may have.
+
+    What such a function stores may be stored by it or by a rule, not by both.
+    """
+    if any(map(_has_run, rules)) and _has_run(fun):
+        renew(fun)
+
+
+def _has_run(fun: Any) -> bool:
+    return any(_occupied(store) for store in fun.stores if store is not None)
+
+
+def _occupied(store: Any) -> bool:
+    try:
+        store.val  # noqa: B018  (the only way to ask)
+    except StoreException:
+        return False
+    return True
 
 
 def function_of_arguments(fun: Any) -> tuple[Callable[..., Any], Sequence[int]]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.extend as jex
 import jax.numpy as jnp
 from jax.api_util import debug_info
-from jax.extend.linear_util import StoreException, wrap_init
+from jax.extend.linear_util import wrap_init
 
 from lox import _compat
 from lox._ambient import ambient
@@ -48,6 +48,15 @@ class _Function:
         self.recorded = recording.value if recorded is None else recorded
         self.around = ambient.value
         self.results_structure: Any = None
+
+    def outs(self, *args: Any) -> Any:
+        """The outputs of the function, or of a rule that stands for it, under a filter."""
+        with self._where_called():
+            return under(self.handler, self.fun)(self._state(()), *args)[0]
+
+    def backward(self, *args: Any) -> Any:
+        """The outputs of the function, if it is the backward pass of another."""
+        return self.run_other(self.fun, (), *args)
 
     def with_results(self, *args: Any) -> tuple[list[Any], list[Any]]:
         """The outputs, and the leaves of the state after the function and of its logs."""
@@ -180,34 +189,46 @@ def _traceless(fun: Any) -> Callable[..., Any]:
     return call
 
 
-def _settle(fun: Any, rule: Any) -> None:
-    """Makes the function one that has not run, where its rule has: under several handlers both may have.
-
-    What such a function stores may be stored by it or by its rule, not by both.
-    """
-    if _has_run(fun) and _has_run(rule):
-        _compat.renew(fun)
-
-
-def _has_run(fun: Any) -> bool:
-    return any(_occupied(store) for store in fun.stores if store is not None)
-
-
-def _occupied(store: Any) -> bool:
-    try:
-        store.val  # noqa: B018  (the only way to ask)
-    except StoreException:
-        return False
-    return True
-
-
-def _entered(handler: Handler, state: State, fun: Any, args: Sequence[Any]) -> tuple[Handler, list[Any], Any]:
+class _Entered(NamedTuple):
     """The handler of a function with rules, and the leaves and the structure of its state there."""
+
+    handler: Handler
+    leaves: list[Any]
+    structure: Any
+
+    @property
+    def is_static(self) -> bool:
+        """True if the handler adds neither arguments nor results to the function."""
+        return isinstance(self.handler, Filter) and not self.leaves
+
+
+def _entered(handler: Handler, state: State, fun: Any, args: Sequence[Any]) -> _Entered:
     programs = []
     if isinstance(handler, (Stateful, Streamer)):
         programs = [_compat.trace(_traceless(fun), [jax.typeof(arg) for arg in args], "lox")[0]]
     inner, inside = handler.enter(state, programs, "rule")
-    return inner, *jax.tree.flatten(inside)
+    return _Entered(inner, *jax.tree.flatten(inside))
+
+
+def _filtered(entered: _Entered, primitive: Any, args: Sequence[Any], params: dict[str, Any]) -> Any:
+    """Call a function under a filter without arrays, which runs in the function and in its rules."""
+    rules = [name for name in ("fun", "jvp", "fwd", "bwd") if name in params]
+    others = {name: value for name, value in params.items() if name not in rules}
+
+    def run(name: str) -> Any:
+        fun = params[name]
+        function = _Function(entered.handler, entered.structure, _compat.renewed(fun))
+        return wrap_init(function.backward if name == "bwd" else function.outs, debug_info=fun.debug_info)
+
+    outs = primitive.bind(*args, subfuns=tuple(map(run, rules)), **others)
+    _compat.settle(*map(params.get, rules))
+    return outs
+
+
+def _keep_call(handler: Handler, outs: Sequence[Any]) -> None:
+    """Keep a call where JAX splits a program by what is known: it forgets one whose outputs nothing uses, logs or not."""
+    if handler.sees_tapped:
+        emit((Event({}, {}, mask=None, iteration_deps=tuple(outs[:1]), site=NOWHERE),))
 
 
 # custom_jvp: args -> outs, (args, tangents) -> (outs, tangents)  becomes  (state, args) -> (outs, results), ...
@@ -215,21 +236,23 @@ def _entered(handler: Handler, state: State, fun: Any, args: Sequence[Any]) -> t
 def custom_jvp(
     handler: Handler, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], State, Logs]:
-    del primitive
+    entered = _entered(handler, state, params["fun"], args)
+    if entered.is_static:
+        return _filtered(entered, primitive, args, params), state, ()
     if not handler.sees_tapped:
-        return _custom_jvp(handler, state, args, params)
+        return _custom_jvp(handler, state, entered, args, params)
     # The outputs must not depend on the state of the handler: where JAX splits a program by what is known, it may keep
     # the rule of a function of known values only. So the function runs once for its outputs, once for its logs. The
     # first run is silent but recorded, since JAX traces a rule once and remembers it.
-    outs, _, _ = _custom_jvp(DropAll(), None, args, params)
-    _, state, logs = _custom_jvp(handler, state, args, params)
+    outs = _filtered(_entered(DropAll(), None, params["fun"], args), primitive, args, params)
+    _, state, logs = _custom_jvp(handler, state, entered, args, params)
     return outs, state, logs
 
 
 def _custom_jvp(
-    handler: Handler, state: State, args: Sequence[Any], params: dict[str, Any]
+    handler: Handler, state: State, entered: _Entered, args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], State, Logs]:
-    inner, leaves, structure = _entered(handler, state, params["fun"], args)
+    inner, leaves, structure = entered
     primal = _Function(inner, structure, _compat.renewed(params["fun"]))
     logs = _Function(inner, structure, _traceless(params["fun"]))
     held = primal.held
@@ -250,7 +273,7 @@ def _custom_jvp(
 
     function.defjvp(function_jvp, symbolic_zeros=params["symbolic_zeros"])
     outs, leaves = function(*leaves, *args)
-    _settle(params["fun"], params["jvp"])
+    _compat.settle(params["fun"], params["jvp"])
     return outs, *primal.leave(handler, state, leaves)
 
 
@@ -259,8 +282,12 @@ def _custom_jvp(
 def custom_vjp(
     handler: Handler, state: State, primitive: Any, args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], State, Logs]:
-    del primitive
-    inner, leaves, structure = _entered(handler, state, params["fun"], args)
+    entered = _entered(handler, state, params["fun"], args)
+    if entered.is_static:
+        outs = _filtered(entered, primitive, args, params)
+        _keep_call(handler, outs)
+        return outs, state, ()
+    inner, leaves, structure = entered
     primal = _Function(inner, structure, _compat.renewed(params["fun"]))
     logs = _Function(inner, structure, _traceless(params["fun"]))
     held = primal.held
@@ -301,10 +328,8 @@ def custom_vjp(
 
     function.defvjp(function_fwd, function_bwd, symbolic_zeros=symbolic_zeros)
     outs, leaves = function(*leaves, *args)
-    if handler.sees_tapped:
-        # Where JAX splits a program by what is known, it forgets a call whose outputs nothing uses, logs or not.
-        emit((Event({}, {}, mask=None, iteration_deps=tuple(outs[:1]), site=NOWHERE),))
-    _settle(params["fun"], params["fwd"])
+    _keep_call(handler, outs)
+    _compat.settle(params["fun"], params["fwd"])
     return outs, *primal.leave(handler, state, leaves)
 
 
@@ -331,7 +356,7 @@ def high(
         name: wrap_init(f, debug_info=debug_info("lox", f, (), {}))
         for name, f in (("fun", function), ("jvp", function_jvp))
     }
-    return custom_jvp(handler, state, primitive, args, flat | {"symbolic_zeros": True})
+    return custom_jvp(handler, state, primitives.custom_jvp_call_p, args, flat | {"symbolic_zeros": True})
 
 
 def _add(first: Any, second: Any) -> Any:

@@ -215,6 +215,7 @@ class Inside(Filter):
         numbers: By name, the number of parts of that name that come before, where nothing is put before the path.
         of_rules: Whether it is around a function with rules of its own.
         loops: 1 if what encloses them is a loop.
+        outer: What encloses this in turn, which is not on Python's stack then; None if it is.
     """
 
     sees_tapped = True
@@ -223,6 +224,7 @@ class Inside(Filter):
     numbers: tuple[Part, ...] = ()
     of_rules: bool = False
     loops: int = 0
+    outer: Inside | None = None
 
     def rewrite(self, state: State, logs: Logs) -> Logs:
         return map_events(lambda event, _: self._moved(event), logs)
@@ -241,6 +243,10 @@ class Inside(Filter):
 
     def place(self, place: Place) -> Place:
         """The place of a mark inside, with the path of what encloses it."""
+        place = self._next_place(place)
+        return place if self.outer is None else self.outer.place(place)
+
+    def _next_place(self, place: Place) -> Place:
         if self.of_rules and place.parts[:1] == (WHOLE,):
             return place
         inside = relative(place.parts)

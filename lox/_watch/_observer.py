@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from lox._handler import rules
 from lox._logs_in import WITH_RULES, has_rule, rules_in
 from lox._rules._call import discharge
 from lox._rules._scan import operands
-from lox._trace import under
+from lox._trace import HandlerTrace, under
 from lox._watch import _backward
 from lox._watch._levels import Level, Parent, first_parts, level_of, levels_begun, silent, state
 from lox._watch._marks import (
@@ -86,7 +87,7 @@ class _Operation:
     def run(self, args: Sequence[Any], params: dict[str, Any], jaxpr: Any = None) -> Any:
         """Bind it, and emit the marks that belong to it, unless it is in a jaxpr that was traced with them."""
         if jaxpr is not None and (places := places_in({"jaxpr": jaxpr})):
-            inside = Inside(self._parent.parts, self._parent.before(jaxpr, places))
+            inside = _enclosing(self._parent.parts, self._parent.before(jaxpr, places))
             return self._under(inside, args, params, has_marks=True)
         if _is_of_lox(self._primitive):
             return self._bind(*args, **params)
@@ -165,7 +166,7 @@ class _Operation:
     def _inside(self, part: Part, args: Sequence[Any], params: dict[str, Any], loops: int = 0) -> Any:
         if not self._may_mark(params):
             return self._bind(*args, **params)
-        return self._under(Inside((*self._parent.parts, part), loops=loops), args, params)
+        return self._under(_enclosing((*self._parent.parts, part), loops=loops), args, params)
 
     def _unwatched(self, parts: tuple[Part, ...], reason: str, args: Sequence[Any], params: dict[str, Any]) -> Any:
         for each in places_in(params):
@@ -184,13 +185,18 @@ class _Operation:
         if "subfuns" not in params and self._primitive not in WITH_RULES and self._primitive is not log_p:
             changed = moved(params, inside)
             if changed is not None:
-                return self._bind(*args, **self._selected(changed))
-        if "subfuns" in params:
-            traced, functions = params["subfuns"][:has_marks], params["subfuns"][has_marks:]
+                with _outside(inside):
+                    return self._bind(*args, **self._selected(changed))
+        subfuns = params.get("subfuns", ())
+        if subfuns:
+            traced, functions = subfuns[:has_marks], subfuns[has_marks:]
             params = params | {"subfuns": (*traced, *(_of_program(fun, self._operations) for fun in functions))}
         if self._primitive is _compat.custom_vmap_p:
             params = params | {"rule": _of_program(params["rule"], self._operations)}
-        return under(inside, lambda *args: self._bind(*args, **params))(None, *args)[0]
+        outs = run_inside(inside, self._bind, args, params)
+        if subfuns:  # JAX knows these, not those that have run in their place.
+            _compat.settle(*subfuns)
+        return outs
 
     def _selected(self, params: dict[str, Any]) -> dict[str, Any]:
         """The parameters with the marks that the watcher around selects: their paths are whole here."""
@@ -219,6 +225,26 @@ _runs: dict[Any, Callable[[_Operation, Sequence[Any], dict[str, Any]], Any]] = {
 }
 
 
+def _enclosing(*path: Any, loops: int = 0) -> Inside:
+    """What encloses the points of an operation that is bound now, with what encloses that."""
+    trace = _compat.current_trace()
+    outer = trace.handler if isinstance(trace, HandlerTrace) and isinstance(trace.handler, Inside) else None
+    return Inside(*path, loops=loops, outer=outer)
+
+
+def _outside(inside: Inside) -> contextlib.AbstractContextManager[Any]:
+    """The context outside of all that encloses an operation: nested functions take few frames of Python's stack."""
+    if inside.outer is None:
+        return contextlib.nullcontext()
+    return jex.core.set_current_trace(_compat.current_trace().parent_trace)
+
+
+def run_inside(inside: Inside, fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a function, with longer paths of the marks that it emits."""
+    with _outside(inside):
+        return under(inside, fun)(None, *args, **kwargs)[0]
+
+
 def beside(
     parent: Parent, paths: Sequence[tuple[Part, ...]], run: Callable[[Inside], Any], of_rules: bool = False
 ) -> Any:
@@ -230,7 +256,7 @@ def beside(
         run: A function that runs it under a handler.
         of_rules: Whether it is a function with rules of its own.
     """
-    inside = Inside(parent.parts, tuple(sorted(parent.counts.items())), of_rules)
+    inside = _enclosing(parent.parts, tuple(sorted(parent.counts.items())), of_rules)
     with levels_begun(inside) as levels:
         outs = run(inside)
     counts = first_parts(paths)

@@ -17,7 +17,7 @@ from lox._misspelt import says_what_was_meant
 from lox._trace import under
 from lox._unmatched import calling_site, warn_unmatched
 from lox._watch._levels import level_of
-from lox._watch._observer import beside, observed
+from lox._watch._observer import beside, observed, run_inside
 from lox._watch._points import Operations, Point, Points, Selector
 from lox._watch._resolve import Resolve, Resolver, Watcher, What, seeing
 from lox._watch._scopes import enters, leaves, of_modules
@@ -177,7 +177,7 @@ def run_observed(
     level = None if around is None else level_of(_compat.current_trace())
     if level is None:
         return run(*args, **kwargs)
-    return beside(level.parent, (), lambda inside: under(inside, run)(None, *args, **kwargs)[0])
+    return beside(level.parent, (), lambda inside: run_inside(inside, run, args, kwargs))
 
 
 @says_what_was_meant("lox.points", "lox.points(f)(x)")
