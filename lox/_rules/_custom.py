@@ -226,7 +226,7 @@ def _filtered(entered: _Entered, primitive: Any, args: Sequence[Any], params: di
 
 
 def _keep_call(handler: Handler, outs: Sequence[Any]) -> None:
-    """Keep a call where JAX splits a program by what is known: it forgets one whose outputs nothing uses, logs or not."""
+    """Keep a call where JAX splits a program by what is known: it forgets one without used outputs, logs or not."""
     if handler.sees_tapped:
         emit((Event({}, {}, mask=None, iteration_deps=tuple(outs[:1]), site=NOWHERE),))
 
