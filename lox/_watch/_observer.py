@@ -225,11 +225,13 @@ _runs: dict[Any, Callable[[_Operation, Sequence[Any], dict[str, Any]], Any]] = {
 }
 
 
-def _enclosing(*path: Any, loops: int = 0) -> Inside:
+def _enclosing(
+    parts: tuple[Part, ...], numbers: tuple[Part, ...] = (), of_rules: bool = False, loops: int = 0
+) -> Inside:
     """What encloses the points of an operation that is bound now, with what encloses that."""
     trace = _compat.current_trace()
     outer = trace.handler if isinstance(trace, HandlerTrace) and isinstance(trace.handler, Inside) else None
-    return Inside(*path, loops=loops, outer=outer)
+    return Inside(parts, numbers, of_rules, loops, outer)
 
 
 def _outside(inside: Inside) -> contextlib.AbstractContextManager[Any]:
