@@ -749,6 +749,23 @@ def test_scopes_that_decorate_functions_are_points_wherever_jax_calls_these():
         assert "scope" in [point.name for point in lox.points(transform(double))(X)]
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.grad, lambda f: jax.jit(jax.vmap(jax.grad(f)))])
+def test_scopes_that_jax_opens_around_functions_of_its_own_are_no_points(transform):
+    """As `jnp.einsum` does."""
+
+    def attend(x):
+        x = x.reshape(-1, 3, 2, 2)
+        return jax.nn.dot_product_attention(x, x, x).sum()
+
+    paths = [point.path for point in lox.points(transform(attend))(jnp.ones((1, 12)))]
+    assert not paths or paths == ["attend"]
+
+
+def test_functions_of_jax_that_the_program_decorates_are_points():
+    relu = scoped("scope", jax.nn.relu)
+    assert [point.path for fun in (relu, jax.vmap(relu)) for point in lox.points(fun)(X)] == ["scope", "scope"]
+
+
 def test_points_of_a_function_that_logs():
     logging = scoped("scope", lambda x: lox.log({"x": x})["x"] + 1)
     assert [point.path for point in lox.points(logging)(jnp.float32(1))] == ["scope"]

@@ -101,7 +101,11 @@ def library_of(frame: FrameType) -> str:
     return root if root != "lox" or frame.f_code.co_filename.startswith(_LOX) else ""
 
 
-_DECORATED = contextlib.ContextDecorator()(lambda: None).__code__  # type: ignore[attr-defined]
+_DECORATED = {
+    contextlib.ContextDecorator()(lambda: None).__code__,  # type: ignore[attr-defined]
+    jax.named_call(lambda: None).__code__,
+}
+"""The code of functions that a context manager decorates: it opens a scope around each call."""
 
 
 def opens_own_scope() -> bool:
@@ -109,8 +113,10 @@ def opens_own_scope() -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         by_user = frame.f_code.co_name == "named_scope"
-        if frame.f_code is _DECORATED:  # Whoever calls the function, the scope is of who has decorated it.
-            return str(getattr(frame.f_locals.get("func"), "__module__", "")).startswith("jax._src")
+        if frame.f_code in _DECORATED:  # The scope is of who has decorated the function: who defines it, and calls it.
+            function: Any = inspect.unwrap(frame.f_locals["func"])
+            file = function.__code__.co_filename if inspect.isfunction(function) else ""
+            return file.startswith(_JAX) and frame.f_back is not None and frame.f_back.f_code.co_filename == file
         if not by_user and library_of(frame) not in ("lox", "contextlib", "functools"):
             file = frame.f_code.co_filename
             return file.startswith(_JAX) and PurePath(file).name != "source_info_util.py"

@@ -157,6 +157,46 @@ def test_functions_of_nnx_are_points():
     assert any(np.array_equal(value[0], out) for value in logs.values())  # Among the state of the model.
 
 
+def test_blocks_of_nnx_in_a_loop_log_as_the_blocks_one_by_one():
+    """A transformer of `nnx.scan` over layers, computed anew in the backward pass."""
+
+    class NnxBlock(nnx.Module):
+        def __init__(self, rngs):
+            self.norm = nnx.LayerNorm(4, rngs=rngs)
+            self.attention = nnx.MultiHeadAttention(2, 4, decode=False, rngs=rngs)
+            self.dense = nnx.Linear(4, 4, rngs=rngs)
+
+        def __call__(self, x):
+            x = x + jax.named_scope("attention")(self.attention)(self.norm(x))
+            return x + jax.named_scope("dense")(self.dense)(nnx.gelu(x))
+
+    stack = nnx.split_rngs(splits=3)(nnx.vmap(NnxBlock, in_axes=0, out_axes=0))(nnx.Rngs(0))
+    graph, params, rest = nnx.split(stack, nnx.Param, ...)
+    x = jax.random.normal(KEY, (1, 3, 4))
+
+    def loss(params):
+        @nnx.scan(in_axes=(0, nnx.Carry), out_axes=nnx.Carry)
+        @nnx.remat
+        def run(block, x):
+            return block(x)
+
+        return (run(nnx.merge(graph, params, rest), x) ** 2).sum()
+
+    expected, value = [], x
+    for number in range(3):
+        block = nnx.merge(graph, *jax.tree.map(lambda leaf, number=number: leaf[number], (params, rest)))
+        attended = value + block.attention(block.norm(value))
+        dense = block.dense(nnx.gelu(attended))
+        expected.append((attended - value, dense))
+        value = attended + dense
+    (out, grads), logs = jax.jit(watched(jax.value_and_grad(loss)))(params)
+    assert_close((out, grads), jax.jit(jax.value_and_grad(loss))(params), 1e-4)
+    for name, values in zip(("attention", "dense"), zip(*expected, strict=True), strict=True):
+        (key,) = (key for key in logs if key.endswith(f"/{name}/0") and "backward" not in key)
+        assert_close(logs[key], jnp.stack(values), 1e-4)
+        assert any("backward" in key and f"/{name}/" in key for key in logs)
+
+
 # -- training ------------------------------------------------------------------------------------------------------
 
 
@@ -268,3 +308,39 @@ def test_a_python_loop_of_steps_of_blackjax_logs_each():
     assert_same(out, run(start))
     (name,) = {key.rpartition("/")[0] for key in logs}
     assert_same(logs[f"{name}/0"], out)
+
+
+def test_chains_of_blackjax_log_as_each_alone():
+    def run(key):
+        sampler = blackjax.nuts(lambda x: -0.5 * jnp.sum(x**2), 0.5, jnp.ones(2))
+        step = lambda state, key: (sampler.step(key, state)[0], None)  # noqa: E731
+        return jax.lax.scan(step, sampler.init(jnp.array([1.0, -1.0])), jax.random.split(key, 4))[0]
+
+    keys = jax.random.split(KEY, 2)
+    at = lambda point: point.path == "scan" or point.path.endswith("while")  # noqa: E731
+    states, logs = jax.jit(watched(jax.vmap(run), at, max_iters=8))(keys)
+    assert_close(logs["scan/0"][-1], states.position)
+    alone = jax.jit(watched(run, at, max_iters=8))
+    for number, key in enumerate(keys):
+        state, expected = alone(key)
+        assert_close(state.position, states.position[number])
+        assert logs.keys() == expected.keys()
+        for name, values in logs.items():
+            happened = logs.mask[name][:, number] if name in logs.mask else slice(None)
+            assert_close(values[happened, number], expected.valid(name), 1e-4)
+
+
+def test_the_adaptation_of_blackjax_is_watched_for_each_chain():
+    def density(x):
+        return -0.5 * jnp.sum((x / jnp.array([1.0, 3.0])) ** 2)
+
+    def adapt(key):
+        adaptation = blackjax.window_adaptation(blackjax.hmc, density, num_integration_steps=3)
+        (state, parameters), _ = adaptation.run(key, jnp.array([1.0, -1.0]), 30)
+        return state.position, parameters["step_size"], parameters["inverse_mass_matrix"]
+
+    keys = jax.random.split(KEY, 2)
+    out, logs = jax.jit(watched(jax.vmap(adapt), "**/scan", max_iters=64))(keys)
+    assert_close(out, jax.jit(jax.vmap(adapt))(keys), 1e-4)
+    positions = [values for key, values in logs.items() if key.startswith("scan/") and values.shape == (30, 2, 2)]
+    assert any(np.allclose(values[-1], out[0], rtol=1e-5) for values in positions)

@@ -117,9 +117,8 @@ def test_the_derivatives_of_adaptive_solvers_are_those_without_a_watcher(adjoint
     assert logs and all(len(logs.valid(key)) for key in logs)
 
 
-@pytest.mark.parametrize("transform", ["alone", "vmap"])
+@pytest.mark.parametrize("transform", ["alone", "vmap", "grad"])
 def test_a_root_finder_of_optimistix_logs_its_iterations(transform):
-
     def solve(target):
         weights = jnp.array([[1.0, 0.2], [0.1, 1.0]])
         residuals = lambda y, args: jnp.tanh(y @ weights) - args  # noqa: E731
@@ -127,10 +126,12 @@ def test_a_root_finder_of_optimistix_logs_its_iterations(transform):
         return optimistix.root_find(residuals, solver, jnp.zeros(2), target, max_steps=8).value
 
     target = jnp.array([0.3, -0.2])
-    fun = {"alone": solve, "vmap": jax.vmap(solve)}[transform]
+    both = lambda target: (solve(target).sum(), solve(target))  # noqa: E731
+    fun = {"alone": solve, "vmap": jax.vmap(solve), "grad": jax.grad(both, has_aux=True)}[transform]
     target = jnp.stack([target, 2 * target]) if transform == "vmap" else target
     out, logs = watched(fun, "root_find/while", max_iters=8)(target)
     assert_close(out, fun(target))
+    out = out[1] if transform == "grad" else out
     iterates, happened = logs["root_find/while/3"], logs.mask["root_find/while/3"]
     last = happened.sum(0) - 1  # The last iterate is what is returned.
     assert_close(jnp.take_along_axis(iterates, last[None, ..., None], 0)[0], out)
