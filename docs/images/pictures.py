@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -134,6 +136,42 @@ def quickstart() -> None:
     _, axes = plt.subplots(figsize=(6, 2.8), layout="constrained")
     axes.semilogy(logs.steps["step"]["loss"], logs["loss"])
     axes.set(xlabel="step", ylabel="loss")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def watch_layers() -> None:
+    """The activations of each layer of a network without log calls, as the example of layers trains it."""
+    layers = runpy.run_path(str(Path(__file__).parent.parent / "examples" / "layers.py"))
+    _, axes = plt.subplots(1, 2, figsize=(7, 2.6), layout="constrained", sharey=True)
+    for place, scale in zip(axes, (2.0, 0.5), strict=True):
+        train = lambda key, scale=scale: layers["train"](layers["Network"](scale), key, 60)  # noqa: E731
+        watched = lox.watch(train, at=lambda point: point.name.startswith("Dense") and not point.backward)
+        _, logs = jax.jit(lox.spool(watched))(jax.random.key(0))
+        for key in (key for key in logs if key.startswith("scan/") and key.endswith("/std")):
+            place.semilogy(logs[key], label=key.split("/")[-2])
+        place.set(title=f"weights of scale {scale:g}", xlabel="step of training")
+        place.title.set_fontsize(10)
+        place.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("std of activations")
+    axes[1].legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+def watch_solver() -> None:
+    """The guesses of a solver without log calls, for a batch of problems: each has as many as it takes."""
+
+    def newton(x: Any) -> Any:
+        step = lambda guess: 0.5 * (guess + x / guess)  # noqa: E731
+        return jax.lax.while_loop(lambda guess: abs(guess**2 - x) > 1e-3, step, x)
+
+    xs = jnp.array([2.0, 10.0, 100.0, 1000.0])
+    _, logs = lox.spool(jax.vmap(lox.watch(newton, at="while")), max_iters=16)(xs)
+    _, axes = plt.subplots(figsize=(5, 2.6), layout="constrained")
+    for number, x in enumerate(xs):
+        happened = logs.mask["while/value"][:, number]
+        guesses = logs["while/value"][happened, number]
+        axes.semilogy(range(1, len(guesses) + 1), guesses, "o-", ms=4, label=f"root of {x:g}")
+    axes.set(xlabel="iteration", ylabel="guess")
+    axes.legend(fontsize=8, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
 
 
