@@ -232,6 +232,14 @@ def test_a_replay_goes_on_from_the_last_good_carry(tmp_path):
     np.testing.assert_array_equal(report.operands[0], [1.0, -5.0])
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_replay_of_a_batch_names_the_element(tmp_path, transform):
+    f = transform(jax.vmap(lambda x, rates: train(x, rates)[0], (0, None)))
+    calls(lox.guard(f, bundle=tmp_path / "failed"), (np.float32([1.0, 2.0, 3.0]), BAD))
+    report = lox.replay(tmp_path / "failed", f)
+    assert (report.found, report.primitive, report.iterations, report.batch) == (True, "log", (2,), (1,))
+
+
 def test_arguments_of_other_kinds_need_an_example(tmp_path):
     class Params:
         def __init__(self, w):
