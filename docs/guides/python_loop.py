@@ -25,9 +25,7 @@ with lox.loggers.SaveLogger("runs", name="python-loop") as logger:
         x = jax.random.normal(jax.random.key(i), (64, 3))
         weights, logs = step(weights, x)
         logger.log(run, logs, step=i)  # Does not wait for the device.
-        if i % 10 == 0:
-            logger.log(run, {"epoch": i // 10}, step=i)
 
 logs = lox.load(logger.directory)[run.name]
-print(logs)
+print(sorted(logs))
 print(f"loss {logs['loss'][0]:.3f} at step 0, {logs['loss'][-1]:.3f} at step {logs.steps['step']['loss'][-1]}")

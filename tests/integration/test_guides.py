@@ -73,3 +73,14 @@ def test_the_commands_of_a_guide_print_what_it_says(page, tmp_path):
 def test_each_program_is_in_a_guide():
     shown = {program for page in PAGES for program in programs_of(page)}
     assert shown == {path.name for path in GUIDES.glob("*.py")}
+
+
+def test_the_diffs_of_the_ports_are_those_of_their_programs():
+    shown = [text for name, text in blocks_of(GUIDES / "ports.md") if name == "diff"]
+    programs = {path.stem.removesuffix("_lox"): path for path in PORTS.glob("*_lox.py")}
+    expected = []
+    for name, with_lox in programs.items():
+        lines = [path.read_text(encoding="utf-8").splitlines() for path in (PORTS / f"{name}.py", with_lox)]
+        _, _, *diff = difflib.unified_diff(*lines, lineterm="", n=2)
+        expected.append("\n".join(diff) + "\n")
+    assert sorted(shown) == sorted(expected) and len(shown) == 5
