@@ -1,3 +1,4 @@
+import json
 import sqlite3
 
 import jax
@@ -7,7 +8,7 @@ import lox
 
 
 class SqliteLogger(lox.loggers.Logger):
-    """Writes scalars to a table of SQLite: a row for each event of each key."""
+    """Writes to tables of SQLite: a row for each run, and one for each event of each key."""
 
     def __init__(self, path, **options):
         self.path = path
@@ -15,7 +16,10 @@ class SqliteLogger(lox.loggers.Logger):
 
     def start(self, run):
         with sqlite3.connect(self.path) as database:
+            database.execute("CREATE TABLE IF NOT EXISTS runs (experiment, run, config)")
             database.execute("CREATE TABLE IF NOT EXISTS logs (experiment, run, step, key, value)")
+            config = json.dumps(run.config, default=lambda value: value.tolist())  # Numbers and arrays of NumPy.
+            database.execute("INSERT INTO runs VALUES (?, ?, ?)", (self.experiment, run.name, config))
 
     def write(self, run, logs):
         rows = [
@@ -39,5 +43,6 @@ with SqliteLogger("logs.db", name="first") as logger:
     jax.jit(jax.vmap(lambda rate: logger.tap(train, logger.init(0, rate=rate))(rate)))(jnp.array([0.1, 0.25]))
 
 with sqlite3.connect("logs.db") as database:
-    for row in database.execute("SELECT * FROM logs ORDER BY run, step"):
-        print(*row)
+    for table in "runs", "logs":
+        for row in database.execute(f"SELECT * FROM {table} ORDER BY run"):
+            print(*row)
