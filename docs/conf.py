@@ -32,3 +32,4 @@ copybutton_prompt_is_regexp = True
 html_theme = "furo"
 html_title = f"lox {release}"
 html_show_copyright = False
+html_logo = html_favicon = "images/logo.svg"  # One file: its colors are for light and for dark pages.

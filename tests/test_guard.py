@@ -15,6 +15,7 @@ from jax import lax
 
 import lox
 from lox.__main__ import main
+from lox._nonfinite._guard import _Guard
 
 
 def train(x, rates):
@@ -132,20 +133,23 @@ def test_a_step_in_a_python_loop_is_kept_with_what_it_got(tmp_path):
 
 
 def test_a_call_does_not_wait_for_the_verdict_on_those_before(tmp_path, monkeypatch):
+    waited = []
+
     class NotReady:
         def is_ready(self):
             return False
 
         def __array__(self, *args, **kwargs):
-            raise AssertionError("the verdict was waited for")
+            waited.append(self)
+            return np.array([0, -1])
 
     monkeypatch.setattr(lox._nonfinite._guard, "_verdict", lambda *args: NotReady())
     guarded = lox.guard(lambda x: jnp.log(x), bundle=tmp_path / "failed")
     for _ in range(3):
         guarded(-X)
-    monkeypatch.undo()
-    del guarded
-    gc.collect()
+    assert not waited
+    lox.flush()
+    assert len(waited) == 3
 
 
 def test_the_first_failing_call_is_kept_and_then_no_other(tmp_path):
@@ -155,6 +159,25 @@ def test_the_first_failing_call_is_kept_and_then_no_other(tmp_path):
     assert calls(guarded, (-3 * X,))[1] == []
     np.testing.assert_array_equal(np.load(tmp_path / "failed" / "args-0.npy"), -X)
     assert [each.name for each in tmp_path.iterdir()] == ["failed"]
+
+
+def test_a_call_of_a_function_that_is_dropped_is_looked_at(tmp_path):
+    def script():
+        lox.guard(jax.jit(train), bundle=tmp_path / "failed")(X, BAD)
+
+    script()
+    gc.collect()
+    with pytest.warns(lox.NonfiniteWarning, match="train has NaN"):
+        lox.flush()
+    assert (tmp_path / "failed" / "bundle.json").exists()
+
+
+def test_guards_that_are_dropped_are_let_go(tmp_path):
+    for number in range(20):
+        lox.guard(jax.jit(train), bundle=tmp_path / str(number))(X, GOOD)[0].block_until_ready()
+    lox.flush()
+    gc.collect()
+    assert not [each for each in gc.get_objects() if type(each) is _Guard and each._path.parent == tmp_path]
 
 
 def test_a_bundle_is_never_overwritten(tmp_path):
@@ -207,6 +230,14 @@ def test_a_replay_goes_on_from_the_last_good_carry(tmp_path):
     report = lox.replay(tmp_path / "failed", train)
     assert report.iterations == (2,)
     np.testing.assert_array_equal(report.operands[0], [1.0, -5.0])
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_replay_of_a_batch_names_the_element(tmp_path, transform):
+    f = transform(jax.vmap(lambda x, rates: train(x, rates)[0], (0, None)))
+    calls(lox.guard(f, bundle=tmp_path / "failed"), (np.float32([1.0, 2.0, 3.0]), BAD))
+    report = lox.replay(tmp_path / "failed", f)
+    assert (report.found, report.primitive, report.iterations, report.batch) == (True, "log", (2,), (1,))
 
 
 def test_arguments_of_other_kinds_need_an_example(tmp_path):

@@ -110,6 +110,8 @@ class _Pending:
 
 
 _guards: weakref.WeakSet[_Guard] = weakref.WeakSet()
+_unsettled: set[_Guard] = set()
+"""Those with calls whose verdict was not read yet. They are kept here, since the program may have dropped them."""
 
 
 class _Guard:
@@ -155,7 +157,8 @@ class _Guard:
             raise LogValueError("lox.guard works in one process, and this is one of several.")
         if not is_called_from_python():
             return self._staged(args, kwargs)
-        self.look()
+        for each in list(_unsettled):
+            each.look()
         if self._failed:
             return self._fun(*args, **kwargs)
         kept = (args, kwargs) if self._donates is None else self._donates(args, kwargs)
@@ -165,6 +168,7 @@ class _Guard:
             outs, verdict = self._judged(self._fun, args, kwargs)
         with self._lock:
             self._pending.append(_Pending(verdict, *kept))
+            _unsettled.add(self)
         return outs
 
     def _judged(self, fun: Function, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -204,9 +208,12 @@ class _Guard:
         """Look at the verdicts of calls before, those that are there or all, the first one first."""
         while wait and self._threads:
             self._threads.pop().join()
-        while self._pending and not self._failed:
+        while True:
             with self._lock:
-                if not self._pending or not (wait or self._pending[0].verdict.is_ready()):
+                if not self._pending:
+                    _unsettled.discard(self)
+                    return
+                if not (wait or self._pending[0].verdict.is_ready()):
                     return
                 first = self._pending.popleft()
             verdict = np.asarray(first.verdict)
@@ -262,7 +269,7 @@ def settle() -> None:
     """Look at all calls of all guarded functions."""
     if _guards:
         jax.effects_barrier()
-    for each in list(_guards):
+    for each in {*_guards, *_unsettled}:
         each.look(wait=True)
 
 

@@ -153,7 +153,7 @@ class Loop:
                 raise Reached(Resume(number, min(trip), self._carry(record, min(trip))))
         self.is_whole = not nan
         if nan:
-            self._sink(record, trips - 1)
+            self._sink(record, trips - 1, counts=not self.is_batched)
         elif in_condition:
             inside = self._frame(trips, condition=True)
             record.interpret(inside, self.program.condition, [*self.condition_consts, *after])
@@ -170,7 +170,7 @@ class Loop:
                 f"{', '.join(types[1])}: it is another program. Give the function that was guarded."
             )
         self.first_nan, self._before = place.trip, place.carry
-        self._sink(record, place.trip)
+        self._sink(record, place.trip, counts=True)  # A guarded call fails if any batch element does.
         self._sink_infinite(record, place.trip)
         raise Reached(place)
 
@@ -188,10 +188,10 @@ class Loop:
         masks = {id(value): mask for value, mask in zip(self.iteration(record, trip), watched, strict=False)}
         return [(value, mask & masks[id(value)]) for value, mask in values]
 
-    def _sink(self, record: Record, trip: int) -> None:
+    def _sink(self, record: Record, trip: int, counts: bool) -> None:
         before = len(record.sinks)
         found = sinks(self.iteration(record, trip)[: self.program.num_carry], np.isnan)
-        record.sinks += [] if self.is_batched else found
+        record.sinks += found if counts else []
         if not found and len(record.sinks) == before and not self.program.everything:
             record.lost.append(f"iteration {self._shown(trip)} of the loop at {self.line}")
 

@@ -1,0 +1,39 @@
+import jax
+import jax.numpy as jnp
+
+import lox
+
+ENVS, STEPS = 8, 200
+
+
+def rollout(key):
+    """Random walks. An episode ends where a walk leaves the interval from -5 to 5."""
+
+    def step(carry, t):
+        place, returns = carry
+        place = place + jax.random.normal(jax.random.fold_in(key, t), (ENVS,))
+        returns = returns - 1
+        done = jnp.abs(place) > 5
+        lox.log({"return": returns}, where=done, step=t)
+        return (jnp.where(done, 0, place), jnp.where(done, 0, returns)), None
+
+    return jax.lax.scan(step, (jnp.zeros(ENVS), jnp.zeros(ENVS)), jnp.arange(STEPS))[0]
+
+
+key = jax.random.key(0)
+
+# Keep the first 3 episodes of each environment.
+_, logs = jax.jit(lox.spool(rollout, max_events=3))(key)
+print("shape", logs["return"].shape, "kept", logs.mask["return"].sum(), "dropped", logs.dropped["return"].sum())
+print("environment 0:", logs["return"][:, 0].tolist(), "at steps", logs.steps["step"]["return"][:, 0].tolist())
+
+# One mean for each environment, in memory for one number each.
+_, logs = jax.jit(lox.spool(rollout, reduce="mean"))(key)
+print("mean returns:", ", ".join(f"{mean:.1f}" for mean in logs["return"][0]))
+
+# A curve: the mean over the environments whose episode ends in this step.
+with lox.loggers.SaveLogger("runs", name="episodes") as logger:
+    run = logger.init(key, envs=ENVS)
+    jax.jit(logger.tap(rollout, run))(key)
+logs = lox.load(logger.directory)[run.name]
+print("steps in which an episode ended:", len(logs["return"]))
