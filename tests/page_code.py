@@ -23,11 +23,11 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A block of code, the number of its first line in the page, and the text that it says to print."""
+    """A block of code, the number of its first line in the page, and the text below it, which it must print."""
 
     code: str
     line: int
-    output: str
+    output: str | None
     is_doctest: bool
 
 
@@ -41,7 +41,7 @@ def blocks_of(text: str) -> list[Block]:
         below = fences[index + 1] if index + 1 < len(fences) else None
         has_output = below and below[1] == "text" and not text[fence.end() : below.start()].strip()
         line = text[: fence.start(2)].count("\n") + 1
-        found.append(Block(fence[2], line, below[2] if has_output else "", fence[2].startswith(">>> ")))
+        found.append(Block(fence[2], line, below[2] if has_output else None, fence[2].startswith(">>> ")))
     return found
 
 
@@ -69,7 +69,7 @@ def run(page: Path, text: str):
                 try:
                     exec(compile("\n" * (block.line - 1) + block.code, name, "exec"), names)
                 except Exception as error:
-                    if not block.output:
+                    if block.output is None:
                         raise
                     package = type(error).__module__.partition(".")[0]
                     print("" if package == "builtins" else f"{package}.", type(error).__name__, f": {error}", sep="")
@@ -78,7 +78,7 @@ def run(page: Path, text: str):
 
 def is_as_said(block: Block, printed: str) -> bool:
     """Whether a block printed what the page says."""
-    return doctest.OutputChecker().check_output(block.output, printed, FLAGS)
+    return doctest.OutputChecker().check_output(block.output or "", printed, FLAGS)
 
 
 def write(page: Path) -> None:
@@ -87,7 +87,7 @@ def write(page: Path) -> None:
     for block, printed in run(page, text):
         if not block.is_doctest and not is_as_said(block, printed):
             code = f"```python\n{block.code}```\n"
-            said = f"\n```text\n{block.output}```\n" if block.output else ""
+            said = f"\n```text\n{block.output}```\n" if block.output is not None else ""
             if said + text.partition(code)[2][len(said) :] != text.partition(code)[2]:
                 raise ValueError(f"{page}:{block.line}: write an empty line between the code and its output.")
             text = text.replace(code + said, f"{code}\n```text\n{printed}```\n")
