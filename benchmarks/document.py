@@ -40,7 +40,7 @@ READING = """## How to read the tables
 
 - A figure without a unit is a ratio to the program that the title or column names: 1.00 is equal, 2.00 twice as much.
 - A figure is the median of several measurements. The brackets have the first and the third quartile.
-- `!` marks a figure that misses its target. Targets are goals of the project; the table or the text below it names them.
+- `!` marks a figure that misses its target. Targets are goals of the project; the table or the text below names them.
 - Times are processor time of the process, over all its threads, without compilation unless a table says so. The
   functions of a comparison run in turns in one process. A difference below zero is less than their noise.
 - "By hand" is the same program written without lox, which returns the values.
