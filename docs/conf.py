@@ -30,5 +30,8 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["lox.css"]
+pygments_dark_style = "github-dark"
 html_title = f"lox {release}"
 html_show_copyright = False
