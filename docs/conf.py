@@ -1,9 +1,9 @@
 """How Sphinx builds the documentation: `python -m sphinx -W docs build/docs`."""
 
-import importlib.metadata
+import lox
 
 project = "lox"
-release = importlib.metadata.version("jax-lox")
+release = lox.__version__
 
 extensions = [
     "myst_parser",

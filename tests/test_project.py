@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from page_code import blocks_of
 
+import lox
+
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = [README, *(page for page in sorted(ROOT.glob("docs/**/*.md")) if not page.name.startswith("LOX"))]
@@ -59,6 +61,11 @@ def test_readme_begins_with_the_idea_the_command_that_installs_a_short_program_a
     assert re.findall(r"^\| `([\w.]+)\(", first, re.MULTILINE) == ["lox.spool", "lox.tap", "logger.tap"]
     assert text[:table].count("\n") < 40
     assert text.count("\n") <= 120
+
+
+def test_the_changelog_has_the_version():
+    (newest, *_) = re.findall(r"^## (\d\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest == lox.__version__
 
 
 @pytest.mark.integration
