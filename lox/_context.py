@@ -156,7 +156,7 @@ def _later(bwd: Any, around: Ambient) -> Any:
 
 
 class context:
-    """Adds counters, tags and a prefix to every log call in a block, or in the calls of a function.
+    """Add counters, tags and a prefix to every log call in a block, or in the calls of a function.
 
     `with lox.context(step=i):` is the same as writing `step=i` at each log call in the block that has no such counter:
     those of the functions that it calls, jitted ones as well, whether the handler is around the block or inside it.

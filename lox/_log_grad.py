@@ -135,7 +135,7 @@ ad.primitive_transposes[log_grad_p] = _transpose
 def log_grad(
     data: Data, *, tags: str | Iterable[str] = (), prefix: str = "grad/", where: Any = None, **steps: Any
 ) -> Data:
-    """Logs the cotangent of `data`, where a derivative in reverse mode comes back to it, and returns `data`.
+    """Log the cotangent of `data` in the backward pass, and return `data`.
 
     Use what it returns: the cotangent is that of the returned value, the derivative of the differentiated function by
     it. Where nothing is differentiated in reverse mode, or nothing depends on the value, nothing is logged; nor for

@@ -107,7 +107,7 @@ class _Place:
 
 @says_what_was_meant("lox.sites", "lox.sites(f)(x)")
 def sites(fun: Callable[..., Any]) -> Callable[..., Sites]:
-    """Makes a function tell which logs it would make, without running it.
+    """Make a function that lists the logs it would make, without running it.
 
     Args:
         fun: The function.

@@ -81,7 +81,7 @@ def spool(
     max_events: int | None = None,
     on_mismatch: Literal["error", "split"] = "error",
 ) -> Any:
-    """Makes a function return what it logs, as arrays.
+    """Make a function return its logs as arrays, next to its result.
 
     Args:
         fun: The function. Without it, a decorator is returned.

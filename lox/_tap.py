@@ -89,7 +89,7 @@ def tap(
     ordered: bool = True,
     on_error: Literal["raise", "warn"] = "raise",
 ) -> Any:
-    """Makes a function hand what it logs to a callback, as it runs.
+    """Make a function stream its logs to a callback while it runs.
 
     The callback gets a `lox.logdict` of NumPy arrays, laid out as `lox.spool` lays them out: the first axis is that
     of events. It has a mask for a key of which an event happened in some batch elements only; an event that

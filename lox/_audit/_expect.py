@@ -46,9 +46,9 @@ OPERATIONS = {
 
 @contextlib.contextmanager
 def expect(*, done: str | Sequence[str] = (), **axes: str | Sequence[str]) -> Iterator[None]:
-    """Declares over which axes operations go and what ends episodes, for `lox.audit` to check. It does nothing else.
+    """Declare over which axes operations go and what ends episodes, for `lox.audit` to check.
 
-    A context manager, which can be a decorator too.
+    A context manager, and a decorator. Without an audit it does nothing.
 
     Args:
         done: The name of the flag that is true, or 1, in the last step of an episode, or several: of an argument, a

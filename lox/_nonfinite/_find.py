@@ -25,7 +25,7 @@ Found = tuple[Origin, list[Operation]]
 
 @says_what_was_meant("lox.find_nonfinite", "lox.find_nonfinite(f)(x)")
 def find_nonfinite(fun: Callable[..., Any], *, all: bool = False) -> Callable[..., NonfiniteReport]:
-    """Makes a function tell where its first NaN begins: the line, the iteration, the batch element and the operands.
+    """Make a function that finds where its first NaN begins: line, iteration, batch element and operands.
 
     NaN begins in an operation of which a result is NaN and no operand is; an infinite value, where the operands are
     finite. Reported is the first one that reaches a result of the function or the carry of a loop, NaN before infinite

@@ -47,7 +47,7 @@ def guard(
 def guard(fun: Function, *, bundle: str | os.PathLike[str], when: str = "nan", keep: bool = True) -> Function: ...
 @says_what_was_meant("lox.guard", 'lox.guard(step, bundle="failed")(x)')
 def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: str = "nan", keep: bool = True) -> Any:
-    """Notices when a function fails: it writes what the call got to a bundle, warns, and goes on.
+    """Watch a function for NaN: on a failing call, keep its arguments in a bundle, warn, and go on.
 
     A call fails if a result of it is bad, or the carry of an outermost loop in it after any iteration. For a step of
     training in a Python loop, guard the step; for a whole training in a `scan`, guard that. The guarded function

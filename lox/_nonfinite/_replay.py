@@ -17,7 +17,7 @@ from lox._nonfinite._report import NonfiniteReport
 
 @says_what_was_meant("lox.replay", 'lox.replay("failed", f)')
 def replay(bundle: str | os.PathLike[str], fun: Callable[..., Any], *args: Any, **kwargs: Any) -> NonfiniteReport:
-    """Runs the call that a bundle of `lox.guard` has kept again, and tells where its first NaN begins.
+    """Run the call that a bundle of `lox.guard` has kept again, and find where its first NaN begins.
 
     Arrays are those of the bundle. A loop that failed goes on at the failing iteration, from the last good carry.
 

@@ -30,7 +30,7 @@ def _each_until_interrupted(act: Callable[[Logger], None], loggers: Iterable[Log
 
 
 class MultiLogger(Logger):
-    """Hands logs to several loggers, each with a thread of its own.
+    """Write logs to several loggers, each with a thread of its own.
 
     One that fails does not keep the others from what they get. Options such as `batch_as` are those of each logger.
 

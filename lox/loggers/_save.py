@@ -21,7 +21,7 @@ from lox.loggers._run import Run
 
 
 class SaveLogger(Logger):
-    """Appends the logs of each run to a directory of its own, which `lox.load` reads at any time, also after a crash.
+    """Write each run to a directory of its own, which `lox.load` reads at any time, also after a crash.
 
     The directory of the experiment is `path/NAME`, and those of its runs are in it. What `from_step` takes back is in
     a directory `aside-1`, `aside-2` and so on of the run, which `lox.load` reads by its own path.

@@ -31,7 +31,7 @@ Written = tuple[dict[str, Any], int, str]
 
 
 class TrackioLogger(Logger):
-    """Logs each run to a Trackio run of its own. Needs the extra `trackio`.
+    """Write each run to a Trackio run of its own. Needs the extra `trackio`.
 
     A Trackio run is called `NAME/RUN`, by the names of experiment and run, and the experiment is its group. Its config
     is what describes the run. Trackio takes nothing back: with `from_step`, runs go on as further Trackio runs, whose

@@ -42,7 +42,7 @@ _starting = threading.Lock()
 
 
 class WandbLogger(Logger):
-    """Logs each run to a W&B run of its own. Needs the extra `wandb`.
+    """Write each run to a W&B run of its own. Needs the extra `wandb`.
 
     The experiment is the group of its W&B runs, which have the names and configs of the runs. W&B takes nothing back:
     with `from_step`, runs go on as further W&B runs, whose names end in "-from4" for the step 4. Files in the directory

@@ -43,7 +43,7 @@ def check(
     tolerance: float = 1e-4,
     choose: Callable[[Sequence[Claim]], Iterable[Claim]] = tuple,
 ) -> Report:
-    """Checks that lox keeps its laws for a function, with and without `jit`.
+    """Check that lox keeps its laws for a function, with and without `jit`.
 
     Args:
         fun: A function that logs. It must return the same when called again. What it returns and logs alone is what

@@ -216,7 +216,12 @@ def bodies(statement: Statement) -> tuple[Body, ...]:
 
 
 def define(source: str, log: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that the source of a program defines, with `log` in place of `lox.log`."""
+    """Return the function that the source of a program defines, with `log` in place of `lox.log`.
+
+    Args:
+        source: What `str` of a `Program` is.
+        log: A function to call in place of `lox.log`.
+    """
 
     others = {name: getattr(lox, name) for name in ("strip", "keep", "spool", "tap", "context")}
     scope: dict[str, Any] = {"jax": jax, "jnp": jnp, "lox": types.SimpleNamespace(log=log, **others)}

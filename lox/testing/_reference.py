@@ -31,7 +31,7 @@ from lox.testing._program import (
 
 
 def reference(program: Program, x: Any, n: Any) -> Reference:
-    """Runs a program by Python and NumPy, with loops unrolled, branches taken and batch elements one by one.
+    """Run a program in Python and NumPy, with loops unrolled, branches taken and batch elements one by one.
 
     Args:
         program: The program.

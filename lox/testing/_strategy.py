@@ -64,7 +64,7 @@ def programs(
     dtypes: Iterable[str] = DTYPES,
     length: int = 3,
 ) -> st.SearchStrategy[Program]:
-    """A Hypothesis strategy of programs that log.
+    """Return a Hypothesis strategy of programs that log.
 
     A program is a function of `x`, floats of any shape, and `n`, an integer from 0 to 6. It shrinks to few and simple
     statements, and prints as the Python that it runs.
