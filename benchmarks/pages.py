@@ -72,7 +72,7 @@ def _table_of(beginning: str, title: str, corpus: list[Case]) -> list[str]:
         f"| [{kind.code}]({kind.code}.md) | {kind.severity} | {kind.title} | {_count(corpus, kind.code)} |"
         for kind in _kinds_of(beginning)
     ]
-    return [f"## {title}", "", "| Code | Severity | Finding | Programs |", "| --- | --- | --- | --- |", *rows, ""]
+    return [f"## {title}", "", "| Code | Severity | Finding | Wrong, correct |", "| --- | --- | --- | --- |", *rows, ""]
 
 
 def _index(corpus: list[Case]) -> str:
@@ -83,8 +83,8 @@ def _index(corpus: list[Case]) -> str:
             "",
             _filled(
                 "The findings of [lox.audit](../audit.md), in groups. The last column counts the programs of "
-                "`tests/corpus`: those with the mistake, all of which are reported, and similar correct ones, of which "
-                "none is. `lox explain LOX104` prints the page of a code."
+                "`tests/corpus` with the mistake, which are all reported, and similar correct programs, which are not. "
+                "`lox explain LOX104` prints the page of a code."
             ),
             "",
             *(line for table in tables for line in table),
@@ -92,7 +92,7 @@ def _index(corpus: list[Case]) -> str:
             "",
             _filled(
                 "The page of a code has a program with the mistake and a correct one, with the calls that audit them. "
-                "The programs use these imports, and these arguments of which only shape and dtype matter:"
+                "The programs use these imports, and these arguments that have only a shape and a dtype:"
             ),
             "",
             "```python",
@@ -111,7 +111,7 @@ def _index(corpus: list[Case]) -> str:
 
 def _count(corpus: list[Case], code: str) -> str:
     found = [case.wrong for case in corpus if case.code == code]
-    return f"{sum(found)} wrong, {len(found) - sum(found)} correct" if found else ""
+    return f"{sum(found)}, {len(found) - sum(found)}" if found else ""
 
 
 def _page(kind: Kind, corpus: list[Case]) -> str:

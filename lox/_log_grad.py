@@ -143,7 +143,7 @@ def log_grad(
     `vmap` each batch element has its own, except that a value which all batch elements share has one cotangent, the sum
     of theirs. Without a handler, nothing happens.
 
-    A `lox.tap` hears of the backward pass also from inside of the `jax.grad`, whereas `lox.spool` must be around it
+    A `lox.tap` hears of the backward pass also from inside the `jax.grad`, whereas `lox.spool` must be around it
     to return what happens there.
 
     Args:

@@ -397,10 +397,10 @@ class logdict(Mapping[str, Any]):
         index is the counter `step`, or `event`, the number of the event, when no key has it. Rows are sorted by it;
         events of a key without steps among others with steps come last, where the index is missing. When a key
         logs more than once in a step, the step has several rows. The elements of batches have rows of their own,
-        with the levels `batch`, or `batch_0`, `batch_1`, ..., of the index; they are told from other axes by the
-        counters or the mask that have them too. A value with axes has a column for each number, such as `grads[0]` and
-        `weights[2, 3]`. Further counters are columns. Where a key has no event in a row, numbers are NaN, and
-        integers and truth values are missing in a dtype of pandas that knows this.
+        with the levels `batch`, or `batch_0`, `batch_1`, ..., of the index; the counters or the mask show which axes
+        these are. A value with axes has a column for each number, such as `grads[0]` and `weights[2, 3]`. Further
+        counters are columns. If a key has no event in a row, numbers are NaN, and integers and booleans are missing, in
+        a pandas dtype that has missing values.
 
         In both, small floats such as bfloat16 become float32, and typed PRNG keys their words.
 
@@ -444,7 +444,7 @@ class logdict(Mapping[str, Any]):
         in `to_pandas`, and ``"KEY_axis_0"`` ... for those of its values. The counters are coordinates, along `event`
         alone where the batch elements agree, so that `dataset.swap_dims(event="step")` works. Where keys differ in
         their counters or their number of events, those that are alike share `event_KEY`, `step_KEY` and so on, named
-        after the first of them. An event that did not happen is NaN, for which integers and truth values become
+        after the first of them. An event that did not happen is NaN, for which integers and booleans become
         float64.
 
         Raises:

@@ -113,7 +113,7 @@ def sites(fun: Callable[..., Any]) -> Callable[..., Sites]:
         fun: The function.
 
     Returns:
-        A function with the arguments of `fun`, each array of which may be a `jax.ShapeDtypeStruct`, that returns a
+        A function with the arguments of `fun`, whose arrays may be `jax.ShapeDtypeStruct` objects, that returns a
         list with a `LogSite` for each log call and place it is called from, which prints as a table. Arrays are traced;
         other arguments are passed on as they are.
 

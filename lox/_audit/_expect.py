@@ -114,7 +114,7 @@ def declared_at(equation: Any) -> dict[str, frozenset[str]]:
 
 
 def declared_around(program: Block) -> Iterator[tuple[Step, dict[str, frozenset[str]]]]:
-    """The steps of a program, also inside of others, with all that is declared around them.
+    """The steps of a program, also inside others, with all that is declared around them.
 
     A step is there once for each place that it runs in where other things are declared. Axes replace those that are
     declared farther out, and flags are added to these.

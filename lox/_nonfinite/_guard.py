@@ -66,13 +66,13 @@ def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: 
             raises for a function that donates.
 
     Returns:
-        A function of the same signature and results. Inside of `jax.jit` it calls the host if it fails; guard the
-        outside of `jax.vmap`, `jax.grad` and loops, `lox.guard(jax.vmap(f), ...)`.
+        A function of the same signature and results. Inside `jax.jit` it calls the host if it fails; guard the
+        outside `jax.vmap`, `jax.grad` and loops, `lox.guard(jax.vmap(f), ...)`.
 
     Raises:
         LogDataError: An argument has the wrong type. A `TypeError`.
         LogValueError: `when` is neither; the function donates and `keep` is False; or, when it is called, that it is
-            inside of a transformation other than `jax.jit`, or in one of several processes.
+            inside a transformation other than `jax.jit`, or in one of several processes.
 
     Warns:
         NonfiniteWarning: A call has failed; it names the bundle.

@@ -24,7 +24,7 @@ def replay(bundle: str | os.PathLike[str], fun: Callable[..., Any], *args: Any, 
     Args:
         bundle: The directory that `lox.guard` wrote.
         fun: The function that was guarded, guarded or not.
-        args: Arguments of the same structure, of which the arrays are replaced by those of the bundle, and all else is
+        args: Arguments of the same structure. Arrays are replaced by those of the bundle, and everything else is
             used as it is. They may be left out where the arguments were lists, tuples and dicts of arrays, numbers and
             text.
         kwargs: The keyword arguments, likewise.

@@ -55,7 +55,7 @@ class ConsoleLogger(Logger):
 
     Raises:
         ImportError: rich is not installed.
-        LogDataError: `progress` is no mapping of names, `seconds` no number, or `console` no console. A `TypeError`.
+        LogDataError: `progress` is not a mapping of names, `seconds` not a number, or `console` not one. A `TypeError`.
         LogValueError: A number of steps, or `seconds`, is not positive. A `ValueError`.
 
     >>> import sys

@@ -86,7 +86,7 @@ class Logger(Writing):
             that keep arrays keep all of it.
 
     Raises:
-        LogDataError: A name is no text, or `from_step` no integer. A `TypeError`.
+        LogDataError: A name is not text, or `from_step` not an integer. A `TypeError`.
         LogValueError: An argument is none of the above; or, by the first `init`, `resume` names no experiment. A
             `ValueError`.
 
@@ -168,9 +168,9 @@ class Logger(Writing):
             A pytree of arrays that identifies the run, for `tap`, `spool` and `log`.
 
         Raises:
-            LogDataError: The key is none, or is several; or `config` is no mapping, or `name` or `notes` no text; or an
-                argument is given by its position and by its name; or a value has no text that is the same in each
-                process, as a lambda. A `TypeError`.
+            LogDataError: The key is not one key; or `config` is not a mapping, or `name` or `notes` not text; or an
+                argument is given by its position and by its name; or a value, such as a lambda, has no text that is
+                the same in each process. A `TypeError`.
             LogValueError: Two values that describe the run have one name, or `name` is empty; or the logger should
                 continue an experiment that is not there. A `ValueError`.
         """
@@ -195,7 +195,7 @@ class Logger(Writing):
             A function of the same signature and results.
 
         Raises:
-            LogValueError: `every_calls` is no positive integer, or, with another number than 1, JAX traces the call.
+            LogValueError: `every_calls` is not a positive integer, or, with another number than 1, JAX traces the call.
                 A `ValueError`.
         """
         run, count = self._checked(run), _transform.positive("every_calls", every_calls) or 1
@@ -218,7 +218,7 @@ class Logger(Writing):
             A function of the same signature and results.
 
         Raises:
-            LogValueError: `every_calls` is no positive integer, or, with another number than 1, JAX traces the call.
+            LogValueError: `every_calls` is not a positive integer, or, with another number than 1, JAX traces the call.
                 A `ValueError`.
         """
         run, count = self._checked(run), _transform.positive("every_calls", every_calls) or 1
@@ -257,8 +257,8 @@ class Logger(Writing):
                 of `logs` has already stays.
 
         Raises:
-            LogDataError: The logs are no mapping, or a key, a leaf or a counter has the wrong type. A `TypeError`.
-            LogValueError: Two keys are equal after flattening, or a counter is no scalar number or has a name that
+            LogDataError: The logs are not a mapping, or a key, a leaf or a counter has the wrong type. A `TypeError`.
+            LogValueError: Two keys are equal after flattening, or a counter is not a scalar number or has a name that
                 `lox.log` refuses as well. A `ValueError`.
 
         >>> import lox
@@ -380,7 +380,7 @@ class Logger(Writing):
 
     @property
     def dropped(self) -> int:
-        """The number of deliveries that were dropped for want of room."""
+        """The number of deliveries that were dropped because there was no room."""
         return self._worker.dropped
 
     def __reduce__(self) -> Any:

@@ -35,8 +35,8 @@ class SaveLogger(Logger):
 
     Raises:
         LogDataError: By `flush`: the dtype of a key cannot be saved. Other keys are. A `TypeError`.
-        StorageError: By `flush`: a directory is no run, another process writes it, or the files of a key are damaged.
-            An `OSError`.
+        StorageError: By `flush`: a directory is not a run, another process writes it, or the files of a key are
+            damaged. An `OSError`.
 
     Where an experiment that is continued gets a run of a key that it has with another config only, a `LoggerWarning`
     says so.

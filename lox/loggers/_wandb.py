@@ -65,8 +65,8 @@ class WandbLogger(Logger):
 
     Raises:
         ImportError: wandb is not installed.
-        LogDataError: `init` is no mapping, or has a keyword that `wandb.init` has not; or `images` is not a name or an
-            iterable of names. A `TypeError`.
+        LogDataError: `init` is not a mapping, or has a keyword that `wandb.init` does not have; or `images` is not a
+            name or an iterable of names. A `TypeError`.
         LogValueError: `init` has a keyword that is the logger's; or, by `flush`, an `id` for several runs. A
             `ValueError`.
     """

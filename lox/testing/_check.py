@@ -55,7 +55,7 @@ def check(
         spool: Keywords of `lox.spool`, of `unify`, `max_iters`, `max_events` and `on_while`. By default
             ``{"unify": True, "max_iters": 16}``.
         tolerance: How far floats may be apart, relative and absolute.
-        choose: Takes what a law claims and returns what of it to check: everything by default, which compiles about
+        choose: Takes what a law claims and returns what to check: everything by default, which compiles about
             a hundred programs.
 
     Returns:

@@ -141,7 +141,7 @@ class Program:
 
     Attributes:
         body: What it does.
-        i: The counter outside of all loops.
+        i: The counter outside all loops.
 
     >>> from lox.testing import Log, Program, Scan, Update
     >>> program = Program((Scan(2, (Log("a", "x", steps=True), Update(0.5, 0.25, 1))),))
@@ -189,11 +189,11 @@ class Program:
 
     @property
     def has_reverse(self) -> bool:
-        """Tell whether reverse mode goes through all of it."""
+        """Say whether reverse mode goes through the whole program."""
         return all(each.cut for each in self.statements() if isinstance(each, While))
 
     def statements(self) -> Iterator[Statement]:
-        """All statements, also those inside of others."""
+        """All statements, also those inside others."""
         return _statements(self.body)
 
 

@@ -39,7 +39,7 @@ def reference(program: Program, x: Any, n: Any) -> Reference:
         n: An integer.
 
     Returns:
-        Its results, and its events by key and lane.
+        Its results, and its events by key and batch element.
 
     >>> import numpy as np
     >>> from lox.testing import Log, Program, Scan, Update, reference

@@ -74,8 +74,8 @@ def programs(
         constructs: What they are made of, of `lox.testing.CONSTRUCTS`.
         values: What they log, of `lox.testing.VALUES`.
         dtypes: The dtypes that `x` is also logged in, of `lox.testing.DTYPES`.
-        length: The greatest number of statements in a sequence, of iterations of a loop, of lanes, and of the devices
-            of a `shard_map`, which has no more than there are.
+        length: The greatest number of statements in a sequence, iterations of a loop, batch elements, and devices of a
+            `shard_map`, which has no more than there are.
 
     Returns:
         The strategy.
