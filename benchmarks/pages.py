@@ -17,8 +17,8 @@ from lox._audit._own_kinds import CHANGED, FAILED, UNUSED
 FOLDER = Path(lox.__file__).parent.parent / "docs" / "audit"
 
 SEVERITY = {
-    "error": "An error: it is wrong.",
-    "warning": "A warning: it is likely to be wrong, or to become so.",
+    "error": "An error: the code is wrong.",
+    "warning": "A warning: the code is probably wrong, or becomes wrong when something changes.",
     "info": "For information.",
 }
 
@@ -124,16 +124,16 @@ def _page(kind: Kind, corpus: list[Case]) -> str:
         SEVERITY[kind.severity],
         _code(wrong),
         _filled(f"The report says: {finding.message}"),
-        "## What to do",
+        "## Fix",
         _filled(kind.suggestion),
-        "## What looks like it, and is right",
+        "## Correct code that looks like it",
         _code(right),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def _page_without_programs(kind: Kind, text: str) -> str:
-    parts = [f"# {kind.code}: {kind.title}", _filled(text), "## What to do", _filled(kind.suggestion)]
+    parts = [f"# {kind.code}: {kind.title}", _filled(text), "## Fix", _filled(kind.suggestion)]
     return "\n\n".join(parts) + "\n"
 
 
