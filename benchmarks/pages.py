@@ -17,8 +17,8 @@ from lox._audit._own_kinds import CHANGED, FAILED, UNUSED
 FOLDER = Path(lox.__file__).parent.parent / "docs" / "audit"
 
 SEVERITY = {
-    "error": "An error: it is wrong.",
-    "warning": "A warning: it is likely to be wrong, or to become so.",
+    "error": "An error: the code is wrong.",
+    "warning": "A warning: the code is probably wrong, or becomes wrong when something changes.",
     "info": "For information.",
 }
 
@@ -33,49 +33,76 @@ WITHOUT_PROGRAMS = {
 }
 
 
+GROUPS = {
+    "LOX1": ("axes", "Axes"),
+    "LOX2": ("loops", "Loops and episodes"),
+    "LOX3": ("vmap-and-shard-map", "vmap and shard_map"),
+    "LOX4": ("jit", "Tracing and jit"),
+    "LOX5": ("pytrees", "Pytrees"),
+    "LOX6": ("derivatives", "Derivatives"),
+    "LOX7": ("random-keys", "Random keys"),
+    "LOX8": ("numerics", "Numerics"),
+    "LOX9": ("logging", "Logging with lox"),
+    "LOX0": ("audits", "The audit itself"),
+}
+"""The page and the title of the rules whose codes begin so."""
+
+
 def pages() -> dict[str, str]:
     """The text of each page, by its name."""
     corpus = cases()
     of_kinds = {f"{code}.md": _page(kind, corpus) for code, kind in KINDS.items()}
     others = {f"{kind.code}.md": _page_without_programs(kind, text) for kind, text in WITHOUT_PROGRAMS.items()}
-    return {"index.md": _index(corpus), **others, **of_kinds}
+    groups = {f"{name}.md": _group(beginning, title) for beginning, (name, title) in GROUPS.items()}
+    return {"index.md": _index(corpus), **groups, **others, **of_kinds}
+
+
+def _kinds_of(beginning: str) -> list[Kind]:
+    kinds = [*KINDS.values(), *WITHOUT_PROGRAMS]
+    return sorted((kind for kind in kinds if kind.code.startswith(beginning)), key=lambda kind: kind.code)
+
+
+def _group(beginning: str, title: str) -> str:
+    codes = (kind.code for kind in _kinds_of(beginning))
+    return "\n".join([f"# {title}", "", "```{toctree}", ":maxdepth: 1", "", *codes, "```", ""])
+
+
+def _table_of(beginning: str, title: str, corpus: list[Case]) -> list[str]:
+    rows = [
+        f"| [{kind.code}]({kind.code}.md) | {kind.severity} | {kind.title} | {_count(corpus, kind.code)} |"
+        for kind in _kinds_of(beginning)
+    ]
+    return [f"## {title}", "", "| Code | Severity | Finding | Wrong, correct |", "| --- | --- | --- | --- |", *rows, ""]
 
 
 def _index(corpus: list[Case]) -> str:
-    rows = [
-        f"| [{code}]({code}.md) | {kind.severity} | {kind.title} | {_count(corpus, code)} |"
-        for code, kind in sorted(KINDS.items())
-    ]
-    rows[:0] = [f"| [{kind.code}]({kind.code}.md) | {kind.severity} | {kind.title} | |" for kind in WITHOUT_PROGRAMS]
+    tables = [_table_of(beginning, title, corpus) for beginning, (_, title) in GROUPS.items()]
     return "\n".join(
         [
-            "# What an audit finds",
+            "# Audit rules",
             "",
             _filled(
-                "For each code there are programs with the mistake, all of which are reported, and similar correct "
-                "ones, in which nothing is. They are in `tests/corpus`. [lox.audit](../audit.md) says how to ask."
+                "The findings of [lox.audit](../audit.md), in groups. The last column counts the programs of "
+                "`tests/corpus` with the mistake, which are all reported, and similar correct programs, which are not. "
+                "`lox explain LOX104` prints the page of a code."
             ),
             "",
-            "| Code | Severity | What | Programs: wrong, right |",
-            "| --- | --- | --- | --- |",
-            *rows,
-            "",
+            *(line for table in tables for line in table),
             "## Reading the pages",
             "",
             _filled(
-                "The page of a code shows one program of each kind, with the call that audits it. All of them presume "
-                "these imports, and these names for arguments of which only the shape and the type matter:"
+                "The page of a code has a program with the mistake and a correct one, with the calls that audit them. "
+                "The programs use these imports, and these arguments that have only a shape and a dtype:"
             ),
             "",
             "```python",
-            *(f"{'... ' if line.startswith(' ') else '>>> '}{line}" if line else "" for line in PRESUMED.splitlines()),
+            *PRESUMED.rstrip("\n").splitlines(),
             "```",
             "",
             "```{toctree}",
             ":hidden:",
-            ":glob:",
             "",
-            "LOX*",
+            *(name for name, _ in GROUPS.values()),
             "```",
             "",
         ]
@@ -84,7 +111,7 @@ def _index(corpus: list[Case]) -> str:
 
 def _count(corpus: list[Case], code: str) -> str:
     found = [case.wrong for case in corpus if case.code == code]
-    return f"{sum(found)}, {len(found) - sum(found)}"
+    return f"{sum(found)}, {len(found) - sum(found)}" if found else ""
 
 
 def _page(kind: Kind, corpus: list[Case]) -> str:
@@ -97,16 +124,16 @@ def _page(kind: Kind, corpus: list[Case]) -> str:
         SEVERITY[kind.severity],
         _code(wrong),
         _filled(f"The report says: {finding.message}"),
-        "## What to do",
+        "## Fix",
         _filled(kind.suggestion),
-        "## What looks like it, and is right",
+        "## Correct code that looks like it",
         _code(right),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def _page_without_programs(kind: Kind, text: str) -> str:
-    parts = [f"# {kind.code}: {kind.title}", _filled(text), "## What to do", _filled(kind.suggestion)]
+    parts = [f"# {kind.code}: {kind.title}", _filled(text), "## Fix", _filled(kind.suggestion)]
     return "\n\n".join(parts) + "\n"
 
 

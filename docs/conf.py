@@ -1,9 +1,9 @@
 """How Sphinx builds the documentation: `python -m sphinx -W docs build/docs`."""
 
-import importlib.metadata
+import lox
 
 project = "lox"
-release = importlib.metadata.version("jax-lox")
+release = lox.__version__
 
 extensions = [
     "myst_parser",
@@ -30,6 +30,9 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["lox.css"]
+pygments_dark_style = "github-dark"
 html_title = f"lox {release}"
 html_show_copyright = False
 html_logo = html_favicon = "images/logo.svg"  # One file: its colors are for light and for dark pages.

@@ -30,6 +30,8 @@ from lox._spool import spool as spool
 from lox._strip import keep as keep
 from lox._strip import strip as strip
 
+__version__ = "0.2.0"
+
 if TYPE_CHECKING:
     from lox import loggers as loggers
     from lox import reductions as reductions

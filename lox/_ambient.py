@@ -41,7 +41,7 @@ class Ambient(NamedTuple):
 
 
 ambient = jax.make_user_context(None)
-"""The `Ambient` of the contexts around, or None outside of all."""
+"""The `Ambient` of the contexts around, or None outside all."""
 
 
 class ReadsContext(BaseException):

@@ -202,7 +202,7 @@ before_flush: list[Callable[[], None]] = []
 
 
 def flush() -> None:
-    """Waits until all has arrived that this thread has sent through `lox.tap`, and raises what a callback raised.
+    """Wait for all callbacks of `lox.tap` that this thread has started, and raise their errors.
 
     It also waits for the calls of functions that `lox.guard` guards, and looks whether one has failed.
 

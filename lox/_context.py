@@ -5,7 +5,7 @@ traced inside is traced once for each set of names. A log call in it gets its pr
 counter binds `counter_p`, which has no operands and stands for the value. From there on it is a log call like others.
 
 The values are those of a trace, which is current in the block: a `HandlerTrace` with the filter `Resolve`. It leaves
-logs as they are and puts values in the place of `counter_p`. One that a primitive has in its jaxpr becomes an operand
+logs as they are and puts values in place of `counter_p`. One that a primitive has in its jaxpr becomes an operand
 by the same rules that get the state of a handler into a primitive. So another value traces and compiles nothing:
 
 >>> import jax
@@ -53,7 +53,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclasses.dataclass(frozen=True)
 class Resolve(Filter):
-    """Puts values in the place of counters, and leaves logs. Its state is the values of a context, by name."""
+    """Puts values in place of counters, and leaves logs. Its state is the values of a context, by name."""
 
     around: Ambient
 
@@ -156,7 +156,7 @@ def _later(bwd: Any, around: Ambient) -> Any:
 
 
 class context:
-    """Adds counters, tags and a prefix to every log call in a block, or in the calls of a function.
+    """Add counters, tags and a prefix to every log call in a block, or in the calls of a function.
 
     `with lox.context(step=i):` is the same as writing `step=i` at each log call in the block that has no such counter:
     those of the functions that it calls, jitted ones as well, whether the handler is around the block or inside it.
@@ -171,7 +171,7 @@ class context:
     Values of counters are inputs of compiled programs: another value neither traces nor compiles. The prefix, the
     tags, and the names and dtypes of counters are static. For each new set of them, JAX traces once more those
     functions inside that log under a handler, or that run one. A jitted function that does neither is not traced
-    again; a `scan`, `cond` or `while_loop` that runs outside of `jit` is.
+    again; a `scan`, `cond` or `while_loop` that runs outside `jit` is.
 
     Without a handler nothing is logged, and the block adds no operation to a program.
 
@@ -184,7 +184,7 @@ class context:
         A context manager, which is also a decorator. Both may be used any number of times.
 
     Raises:
-        LogDataError: A tag or the prefix is no string, or a counter no number. A `TypeError`.
+        LogDataError: A tag or the prefix is not a string, or a counter not a number. A `TypeError`.
         LogValueError: A counter is not a scalar. A `ValueError`.
 
     When the block is left, or a program in it is compiled:

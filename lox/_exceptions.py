@@ -18,7 +18,7 @@ class SpoolError(LoxError, ValueError):
 
 
 class StructureError(LoxError, ValueError):
-    """Logs cannot be returned as arrays because events of one key differ, or may not happen."""
+    """Logs cannot be returned as arrays because events of one key differ in type, or may not happen."""
 
 
 class StorageError(LoxError, OSError):
@@ -30,7 +30,7 @@ class ContextError(LoxError, RuntimeError):
 
 
 class UnsupportedPrimitiveError(LoxError, NotImplementedError):
-    """A log sits inside a JAX primitive that lox has no rule for."""
+    """A log is inside a JAX primitive that lox has no rule for."""
 
 
 class UnsupportedJaxError(LoxError, NotImplementedError):
@@ -38,7 +38,7 @@ class UnsupportedJaxError(LoxError, NotImplementedError):
 
 
 class AuditError(LoxError, ValueError):
-    """An audit found something of at least the severity that it was to fail on."""
+    """An audit found something at least as severe as the severity of `raise_for`."""
 
 
 class HandlerError(LoxError, TypeError):
@@ -46,19 +46,19 @@ class HandlerError(LoxError, TypeError):
 
 
 class SpoolWarning(UserWarning):
-    """Logs were left out of what `lox.spool` returns, because the caller asked for a warning only."""
+    """`lox.spool` left out logs, because the caller asked for a warning only."""
 
 
 class SelectionWarning(UserWarning):
-    """A name or pattern selects none of the logs of a function that logs, so that it is probably misspelt."""
+    """A name or pattern selects none of the logs of a function that logs. It is probably misspelt."""
 
 
 class StorageWarning(UserWarning):
-    """Saved logs are damaged, and only a part of them was read, because the caller asked for that."""
+    """Saved logs are damaged and were read in part, because the caller asked for that."""
 
 
 class TapWarning(UserWarning):
-    """`lox.tap` does not do all that it was asked for, or a callback raised an error that is to be a warning only."""
+    """`lox.tap` cannot do all that it was asked for, or a callback raised an error that is only a warning."""
 
 
 class ProgressWarning(UserWarning):
@@ -66,8 +66,8 @@ class ProgressWarning(UserWarning):
 
 
 class LoggerWarning(UserWarning):
-    """A logger was asked to continue what is not there, or continues a run in a way that may not be meant."""
+    """A logger has nothing to continue, continues a run in a way that may not be intended, or failed for a run."""
 
 
 class NonfiniteWarning(UserWarning):
-    """A call of a function that `lox.guard` guards has NaN, or infinite values, in a result or in a carry."""
+    """A call of a function under `lox.guard` has NaN, or infinite values, in a result or in a carry."""

@@ -163,7 +163,7 @@ class Handler(abc.ABC):
 
 
 class Filter(Handler):
-    """Puts other logs in the place of each log. It only reads its state."""
+    """Puts other logs in place of each log. It only reads its state."""
 
     returns_logs = False
 

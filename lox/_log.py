@@ -13,9 +13,9 @@ Data = TypeVar("Data")
 
 
 def log(data: Data, *, tags: str | Iterable[str] = (), prefix: str = "", where: Any = None, **steps: Any) -> Data:
-    """Logs `data` here, for the handler in scope, and returns it unchanged.
+    """Log `data` for the handler in scope, and return it unchanged.
 
-    A handler (`lox.spool`, `lox.keep`, ...) decides what becomes of the log. Without one, nothing happens: no
+    A handler (`lox.spool`, `lox.keep`, ...) decides what to do with the log. Without one, nothing happens: no
     operation runs or is traced, and the arguments are not looked at.
 
     Args:

@@ -135,7 +135,7 @@ ad.primitive_transposes[log_grad_p] = _transpose
 def log_grad(
     data: Data, *, tags: str | Iterable[str] = (), prefix: str = "grad/", where: Any = None, **steps: Any
 ) -> Data:
-    """Logs the cotangent of `data`, where a derivative in reverse mode comes back to it, and returns `data`.
+    """Log the cotangent of `data` in the backward pass, and return `data`.
 
     Use what it returns: the cotangent is that of the returned value, the derivative of the differentiated function by
     it. Where nothing is differentiated in reverse mode, or nothing depends on the value, nothing is logged; nor for
@@ -143,7 +143,7 @@ def log_grad(
     `vmap` each batch element has its own, except that a value which all batch elements share has one cotangent, the sum
     of theirs. Without a handler, nothing happens.
 
-    A `lox.tap` hears of the backward pass also from inside of the `jax.grad`, whereas `lox.spool` must be around it
+    A `lox.tap` hears of the backward pass also from inside the `jax.grad`, whereas `lox.spool` must be around it
     to return what happens there.
 
     Args:

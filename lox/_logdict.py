@@ -217,10 +217,10 @@ class logdict(Mapping[str, Any]):
         return _View(items, "{!r} has no distribution: no histogram or quantiles made its values, or it is no key")
 
     def ungrouped(self) -> logdict:
-        """The same logs with a timeline for each key.
+        """Return the same logs with a timeline for each key.
 
-        Logdicts of equal keys whose timelines differ are other pytrees; ungrouped, they have one structure, so that
-        `jax.tree.map` and the branches of `jax.lax.cond` take both.
+        Logdicts with equal keys and different timelines are different pytrees. Ungrouped, they have the same structure,
+        so that `jax.tree.map` and the branches of `jax.lax.cond` take both.
         """
         return of_timelines(refined(self._timelines, lambda key: key))
 
@@ -298,6 +298,9 @@ class logdict(Mapping[str, Any]):
         Args:
             argnames: Keys, patterns such as ``"train/*"``, or a function that is true of the keys to return.
 
+        Returns:
+            New logs, with these keys only.
+
         Warns:
             SelectionWarning: A name or pattern matches no key.
         """
@@ -312,16 +315,26 @@ class logdict(Mapping[str, Any]):
         return of_timelines(each for each in kept if each.values)
 
     def prefix(self, prefix: str) -> logdict:
-        """The same logs, with `prefix` before each key."""
+        """Return the same logs, with `prefix` before each key.
+
+        Args:
+            prefix: Text that is put before each key as it is, such as ``"train/"``.
+        """
         return map_timelines(lambda timeline: timeline.renamed(lambda key: prefix + key), self)
 
     def slice(self, start: int | None = None, stop: int | None = None, step: int | None = None) -> logdict:
-        """A range of the event axis of every key, as Python's `slice` counts it."""
+        """Return a range of the event axis of every key, counted like Python's `slice`.
+
+        Args:
+            start: The first event. A negative number counts from the end.
+            stop: The event after the last one.
+            step: The distance between events.
+        """
         chosen = slice(start, stop, step)
         return map_timelines(lambda timeline: timeline.map(lambda array: array[chosen]), self)
 
     def reduce(self, reduction: AnyReduction | Mapping[str, AnyReduction]) -> logdict:
-        """Reduces the events of each key that happened to one.
+        """Reduce the events of each key that happened to one.
 
         The counters become those of the last event, or of the first for "first". A key without an event in some
         batch element is masked out there. Without a mask, all batch elements have as many events: "count" is one
@@ -352,11 +365,14 @@ class logdict(Mapping[str, Any]):
             warn_unmatched(f"logdict.{method}", keyword, name, self.data, calling_site())
 
     def valid(self, key: str) -> np.ndarray[Any, Any]:
-        """The events of a key that happened, as a NumPy array of shape `(happened, *shape)`.
+        """Return the events of a key that happened, as a NumPy array of shape `(happened, *shape)`.
 
-        Where batch elements differ in which events happened, their events follow each other event by event. Of typed
-        PRNG keys it returns the data, which names their implementation: `jax.random.wrap_key_data(data,
-        impl=data.impl)` are the keys.
+        If different events happened in different batch elements, those of all elements follow each other, event by
+        event. Typed PRNG keys are returned as their data, which names their implementation:
+        `jax.random.wrap_key_data(data, impl=data.impl)` are the keys.
+
+        Args:
+            key: A key of the logs.
 
         Raises:
             LogValueError: The logs are traced, so that it is not known how many there are.
@@ -371,7 +387,7 @@ class logdict(Mapping[str, Any]):
         return value if mask is None else value[np.asarray(mask)]
 
     def to_pandas(self, *, wide: bool = False) -> pandas.DataFrame:
-        """The events that happened as a table. Needs the extra `pandas`.
+        """Return the events that happened as a table. Needs the extra `pandas`.
 
         The long table has a row for each number. Its columns are `key`, `event`, `axis_0` ... for the further axes of
         the events (missing where an event has fewer), the counters (missing where a key has none), and `value`, in
@@ -381,10 +397,10 @@ class logdict(Mapping[str, Any]):
         index is the counter `step`, or `event`, the number of the event, when no key has it. Rows are sorted by it;
         events of a key without steps among others with steps come last, where the index is missing. When a key
         logs more than once in a step, the step has several rows. The elements of batches have rows of their own,
-        with the levels `batch`, or `batch_0`, `batch_1`, ..., of the index; they are told from other axes by the
-        counters or the mask that have them too. A value with axes has a column for each number, such as `grads[0]` and
-        `weights[2, 3]`. Further counters are columns. Where a key has no event in a row, numbers are NaN, and
-        integers and truth values are missing in a dtype of pandas that knows this.
+        with the levels `batch`, or `batch_0`, `batch_1`, ..., of the index; the counters or the mask show which axes
+        these are. A value with axes has a column for each number, such as `grads[0]` and `weights[2, 3]`. Further
+        counters are columns. If a key has no event in a row, numbers are NaN, and integers and booleans are missing, in
+        a pandas dtype that has missing values.
 
         In both, small floats such as bfloat16 become float32, and typed PRNG keys their words.
 
@@ -410,7 +426,7 @@ class logdict(Mapping[str, Any]):
         return _tables.wide(self) if wide else _tables.long(self)
 
     def to_parquet(self, path: str | Path, *, wide: bool = False) -> None:
-        """Writes the table of `to_pandas` to a file of Parquet. Needs the extra `parquet`.
+        """Write the table of `to_pandas` to a Parquet file. Needs the extra `parquet`.
 
         Args:
             path: The file, which is replaced when it exists.
@@ -422,13 +438,13 @@ class logdict(Mapping[str, Any]):
         _tables.write_parquet(self, path, wide)
 
     def to_xarray(self) -> xarray.Dataset:
-        """The logs as a dataset with a variable for each key. Needs the extra `xarray`.
+        """Return the logs as a dataset with a variable for each key. Needs the extra `xarray`.
 
         The dimensions of a variable are `event`, `batch` (or `batch_0`, `batch_1`, ...) for the batch axes, told as
         in `to_pandas`, and ``"KEY_axis_0"`` ... for those of its values. The counters are coordinates, along `event`
         alone where the batch elements agree, so that `dataset.swap_dims(event="step")` works. Where keys differ in
         their counters or their number of events, those that are alike share `event_KEY`, `step_KEY` and so on, named
-        after the first of them. An event that did not happen is NaN, for which integers and truth values become
+        after the first of them. An event that did not happen is NaN, for which integers and booleans become
         float64.
 
         Raises:

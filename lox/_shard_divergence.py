@@ -1,4 +1,4 @@
-"""Branches and loops that the shards of a `shard_map` take apart, with a tap inside of them.
+"""Branches and loops that the shards of a `shard_map` take apart, with a tap inside them.
 
 A tap has the first shard send what is the same on all. It cannot know that only some of them come to it, since JAX
 traces a branch without saying what it depends on. When the branch is lowered that is known.

@@ -107,13 +107,13 @@ class _Place:
 
 @says_what_was_meant("lox.sites", "lox.sites(f)(x)")
 def sites(fun: Callable[..., Any]) -> Callable[..., Sites]:
-    """Makes a function tell which logs it would make, without running it.
+    """Make a function that lists the logs it would make, without running it.
 
     Args:
         fun: The function.
 
     Returns:
-        A function with the arguments of `fun`, each array of which may be a `jax.ShapeDtypeStruct`, that returns a
+        A function with the arguments of `fun`, whose arrays may be `jax.ShapeDtypeStruct` objects, that returns a
         list with a `LogSite` for each log call and place it is called from, which prints as a table. Arrays are traced;
         other arguments are passed on as they are.
 

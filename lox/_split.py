@@ -33,7 +33,7 @@ def is_typed(name: str) -> bool:
 
 
 def by_type(logs: Sequence[Log], wanted: Callable[[str], bool] = lambda key: True, depth: int = 0) -> Logs:
-    """Put names made of a key and a type in the place of the wanted keys.
+    """Put names made of a key and a type in place of the wanted keys.
 
     Sizes of batches are not part of the type: events that differ in nothing else are kept together.
     """
@@ -53,7 +53,7 @@ def by_type(logs: Sequence[Log], wanted: Callable[[str], bool] = lambda key: Tru
 
 
 def untyped(logs: Sequence[Log]) -> Logs:
-    """Put the keys in the place of the names that `by_type` has made of them."""
+    """Put the keys in place of the names that `by_type` has made of them."""
     found: list[Log] = []
     for log in logs:
         if isinstance(log, StackedEvents):

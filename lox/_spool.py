@@ -81,7 +81,7 @@ def spool(
     max_events: int | None = None,
     on_mismatch: Literal["error", "split"] = "error",
 ) -> Any:
-    """Makes a function return what it logs, as arrays.
+    """Make a function return its logs as arrays, next to its result.
 
     Args:
         fun: The function. Without it, a decorator is returned.
@@ -110,7 +110,7 @@ def spool(
         keep_logs: Whether the collected logs are also left for a handler further out. Others always are.
         unify: Whether an event that may not happen, because only some branches of a `cond` or `switch` log it, is
             returned with a mask (and NaN, 0 or False where it did not) rather than refused.
-        on_while: What to do with logs in a `while_loop`, or a `fori_loop` with dynamic bounds, of which the number
+        on_while: What to do with logs in a `while_loop`, or a `fori_loop` with dynamic bounds, whose number
             is not known: "error" refuses them, "warn" leaves them out with a `SpoolWarning`. Neither matters where
             `reduce`, `max_events` or `max_iters` tell what to do.
         max_iters: Collects so many iterations of each such loop, with a mask, and counts in `logs.dropped` the

@@ -108,7 +108,7 @@ class Spool(Selecting, Collector):
             return list(map(filled, self.columns(state, logs)))
 
     def columns(self, state: EventCounts | None, logs: Logs) -> list[Columns]:
-        """The same, in which what stands where the mask is False is of no use."""
+        """The same, with arbitrary values where the mask is False."""
         uncertain = {} if state is None else dict(state.uncertain)
         found = []
         for each in refined(with_event_axes(logs), uncertain.get):

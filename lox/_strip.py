@@ -50,7 +50,7 @@ def strip(
     argnames: str | Iterable[str] | None = None,
     tags: str | Iterable[str] | None = None,
 ) -> Any:
-    """Removes logs from a function: all of them, or those that `argnames` and `tags` select.
+    """Remove logs from a function: all of them, or those that `argnames` and `tags` select.
 
     Args:
         fun: The function. Without it, a decorator is returned.
@@ -92,7 +92,7 @@ def keep(
     argnames: str | Iterable[str] | None = None,
     tags: str | Iterable[str] | None = None,
 ) -> Any:
-    """Removes all logs from a function but those that `argnames` and `tags` select. The complement of `strip`.
+    """Remove all logs from a function except those that `argnames` and `tags` select.
 
     Args:
         fun: The function. Without it, a decorator is returned.

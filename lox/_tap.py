@@ -89,10 +89,10 @@ def tap(
     ordered: bool = True,
     on_error: Literal["raise", "warn"] = "raise",
 ) -> Any:
-    """Makes a function hand what it logs to a callback, as it runs.
+    """Make a function stream its logs to a callback while it runs.
 
     The callback gets a `lox.logdict` of NumPy arrays, laid out as `lox.spool` lays them out: the first axis is that
-    of events. It has a mask for a key of which an event happened in some batch elements only; an event that
+    of events. It has a mask for a key if an event happened in some batch elements only; an event that
     happened in none does not arrive. Under `vmap` there is one call for all batch elements. In a `shard_map`, each
     shard sends its own, with an axis for shards on which a mask tells it; what is the same on all arrives once. Typed
     PRNG keys arrive as their data.

@@ -167,7 +167,7 @@ class HandlerTrace(Listener):
         return outs
 
     def outside(self, primitive: Any, params: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
-        """The context of what the handler makes of a primitive, which happens outside of it."""
+        """The context of what the handler makes of a primitive, which happens outside it."""
         around = jex.core.set_current_trace(self.parent_trace)
         if self.handler.around is None:
             return around
@@ -365,7 +365,7 @@ def _runs_plainly(trace: Any, params: dict[str, Any]) -> bool:
 
 
 def _around_call(params: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
-    """The context in which a jitted function is called: outside of all contexts, where these do not matter to it."""
+    """The context in which a jitted function is called: outside all contexts, where these do not matter to it."""
     if ambient.value is None or reads_context(params) or rules_in(params):
         return contextlib.nullcontext()
     return ambient(None)

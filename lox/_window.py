@@ -221,7 +221,7 @@ def rows_of(
     mask: Callable[[Accumulator, Any], Any],
     counts: Callable[[Accumulator], Any] | None = None,
 ) -> list[Event]:
-    """Windows in the place of an event, one for each timeline.
+    """Windows in place of an event, one for each timeline.
 
     Args:
         timelines: The keys that are logged together.

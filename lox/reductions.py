@@ -30,7 +30,7 @@ __all__ = ["Reduction", "ewma", "histogram", "quantiles", "reservoir", "topk"]
 
 
 def quantiles(qs: float | Sequence[float], relative_error: float = 0.01, *, pool: bool | int = False) -> Reducer[Any]:
-    """Quantiles of the events.
+    """Return quantiles of the events.
 
     The quantile `q` of `n` numbers is the number with the index `floor(q * (n - 1))` when they are in order: NumPy's
     method "lower". What is returned differs from it by no more than `relative_error` times its size, whatever the
@@ -46,7 +46,10 @@ def quantiles(qs: float | Sequence[float], relative_error: float = 0.01, *, pool
         qs: Numbers from 0 to 1, each rounded up to a multiple of `2**-32`. They are the last axis of the result; a
             single number adds no axis.
         relative_error: The largest relative error, at least 1e-6 and less than 1.
-        pool: Whether all elements of a value are the sample, or how many of them.
+        pool: Whether all elements of a value are one sample, or how many of them.
+
+    Returns:
+        A reduction for `reduce=`. Its result has a last axis of `len(qs)` quantiles, or none for a single number.
 
     Raises:
         lox.LogValueError: An argument is not as described.
@@ -77,15 +80,18 @@ def quantiles(qs: float | Sequence[float], relative_error: float = 0.01, *, pool
 
 
 def histogram(edges: Sequence[float], *, pool: bool | int = False) -> Reducer[Any]:
-    """The number of events in each bin.
+    """Count the events in each bin.
 
     Bin `i` counts `edges[i - 1] <= x < edges[i]`. The first bin counts what is less than all edges, and the last one
     the rest, so that there is one bin more than there are edges: the last axis of the result, which is uint32. NaN is
     in no bin. A bin that has counted 2**32 - 1 events counts no more.
 
     Args:
-        edges: Numbers in order, each larger than the one before it, of which one or more are finite.
-        pool: Whether all elements of a value are the sample, or how many of them.
+        edges: Numbers in order, each larger than the one before it. At least one is finite.
+        pool: Whether all elements of a value are one sample, or how many of them.
+
+    Returns:
+        A reduction for `reduce=`. Its result is uint32, with a last axis of `len(edges) + 1` bins.
 
     Raises:
         lox.LogValueError: An argument is not as described.
@@ -114,7 +120,7 @@ def histogram(edges: Sequence[float], *, pool: bool | int = False) -> Reducer[An
 
 
 def topk(k: int, *, pool: bool | int = False) -> Reducer[Any]:
-    """The `k` largest values of the events, the largest first, and their counters.
+    """Return the `k` largest values of the events, the largest first, and their counters.
 
     Of equal values the earliest come first; NaN counts as less than all numbers. The values are the last axis of the
     result. All its axes are as those of a batch: the counters, each that of the event that the value is from, have them
@@ -122,7 +128,10 @@ def topk(k: int, *, pool: bool | int = False) -> Reducer[Any]:
 
     Args:
         k: How many.
-        pool: Whether all elements of a value are the sample, or how many of them.
+        pool: Whether all elements of a value are one sample, or how many of them.
+
+    Returns:
+        A reduction for `reduce=`. Its result has a last axis of `k` values.
 
     Raises:
         lox.LogValueError: An argument is not as described.
@@ -140,7 +149,7 @@ def topk(k: int, *, pool: bool | int = False) -> Reducer[Any]:
 
 
 def reservoir(k: int, key: Any, *, pool: bool | int = False) -> Reducer[Any]:
-    """A random sample of `k` events, without replacement, and their counters.
+    """Return a random sample of `k` events, without replacement, and their counters.
 
     Each event has the same chance. The sample depends on `key` and on the numbers of the events, those that happened
     before them, and on nothing else: it is the same however loops and functions group the events, and in each batch
@@ -153,7 +162,10 @@ def reservoir(k: int, key: Any, *, pool: bool | int = False) -> Reducer[Any]:
     Args:
         k: How many.
         key: An integer of at least 0, or a PRNG key of JAX.
-        pool: Whether the elements of all values are the sample, or how many of them.
+        pool: Whether the elements of all values are one sample, or how many of them.
+
+    Returns:
+        A reduction for `reduce=`. Its result has a last axis of `k` events.
 
     Raises:
         lox.LogValueError: An argument is not as described.
@@ -185,7 +197,7 @@ def _seed(key: Any) -> tuple[int, ...]:
 
 
 def ewma(decay: float) -> Reducer[Any]:
-    """The exponentially weighted moving average after the last event.
+    """Return the exponentially weighted moving average after the last event.
 
     It starts at the first event; each further event `x` makes `decay * average + (1 - decay) * x` of it, in each
     element of the value and of the batch. Its derivative is the true one. Its dtype is that of a mean. An event that
@@ -194,6 +206,9 @@ def ewma(decay: float) -> Reducer[Any]:
     Args:
         decay: The weight of what was before, from 0 to less than 1. The average is mostly that of the last
             `1 / (1 - decay)` events.
+
+    Returns:
+        A reduction for `reduce=`. Its result has the shape of the value.
 
     Raises:
         lox.LogValueError: It is not such a number.

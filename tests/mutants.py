@@ -554,7 +554,7 @@ MUTANTS = {
         "jit",
         testing.Program((Scan(3, (Log("a", "x", where="odd"), STEP)),)),
     ),
-    "axes of where= are no batch axes": (
+    "axes of where= are not batch axes": (
         name(_log, "read_event", lambda read: lambda *args: dataclasses.replace(read(*args), batch_ndim=0)),
         "jit",
         testing.Program((Log("c", "x", where="each"), STEP, Log("c", "x", where="each"))),

@@ -379,7 +379,7 @@ ROWS = {
         ],
     },
     "Principles": {
-        "A size is no meaning": [("advantages_of_transposed_values", "LOX101"), ("powers", "LOX110")],
+        "A size is not a meaning": [("advantages_of_transposed_values", "LOX101"), ("powers", "LOX110")],
         "Boundaries": [
             ("a_difference_to_donated_parameters", "LOX417"),
             ("a_batch_of_a_dataset_that_is_closed_over", "LOX416"),

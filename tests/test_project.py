@@ -8,9 +8,14 @@ import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
+from page_code import blocks_of
+
+import lox
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+PAGES = [README, *(page for page in sorted(ROOT.glob("docs/**/*.md")) if not page.name.startswith("LOX"))]
+CODE_WIDTH = 88  # What the site shows without a scroll bar.
 
 
 @pytest.mark.parametrize("command", ["ruff check .", "ruff format --check .", "mypy"])
@@ -19,12 +24,14 @@ def test_checker_finds_nothing(command):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_code_in_the_pages_is_run():
-    pages = [page for page in ROOT.glob("docs/**/*.md") if not page.name.startswith("LOX")]  # Those are of the corpus.
-    for page in pages:
-        for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
-            assert block.startswith(">>> "), f"{page} has code that no test runs:\n{block}"
-        assert not re.search(r"^ +```", page.read_text(encoding="utf-8"), re.MULTILINE), f"{page} has an indented block"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_code_in_the_page_is_run_and_fits(page):
+    text = page.read_text(encoding="utf-8")
+    assert not re.search(r"^ +```", text, re.MULTILINE), "An indented block of code is not run."
+    languages = {language for language in re.findall(r"^```(\S+)", text, re.MULTILINE) if "py" in language.lower()}
+    assert languages <= {"python"}, "The tests run blocks of `python`."
+    for block in (block for block in blocks_of(text) if not block.is_doctest):
+        assert [line for line in block.code.splitlines() if len(line) > CODE_WIDTH] == []
 
 
 @pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], ids=lambda page: page.name)
@@ -53,6 +60,12 @@ def test_readme_begins_with_the_idea_the_command_that_installs_a_short_program_a
     assert len(list(filter(str.strip, block.splitlines()))) <= 12
     assert re.findall(r"^\| `([\w.]+)\(", first, re.MULTILINE) == ["lox.spool", "lox.tap", "logger.tap"]
     assert text[:table].count("\n") < 40
+    assert text.count("\n") <= 120
+
+
+def test_the_changelog_has_the_version():
+    (newest, *_) = re.findall(r"^## (\d\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest == lox.__version__
 
 
 @pytest.mark.integration

@@ -15,7 +15,7 @@ def test_the_citation_is_of_this_version():
     text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     fields = dict(re.findall(r'^([\w-]+): "?([^">\n]+)"?$', text, re.MULTILINE))
     assert fields["cff-version"] == "1.2.0" and fields["message"] and fields["title"].startswith("lox")
-    assert (fields["version"], fields["license"]) == (PROJECT["version"], PROJECT["license"])
+    assert (fields["version"], fields["license"]) == (lox.__version__, PROJECT["license"])
     assert re.search(r"^authors:\n  - name: ", text, re.MULTILINE)
 
 

@@ -43,7 +43,7 @@ class Audit:
         ignore: str | Iterable[str] = (),
         check_rules: bool = False,
     ) -> Callable[..., Report]:
-        """Follows the data through a function, and says what will bite.
+        """Find mistakes in a function without running it.
 
         The function is traced, with the log calls in it, and is not run. Of what is in it, only functions with a custom
         derivative rule are computed, on random numbers: small ones, and with `check_rules=True` larger ones.

@@ -44,7 +44,7 @@ class Audited:
 
     @functools.cached_property
     def steps(self) -> tuple[tuple[Step, Location], ...]:
-        """All steps, also those inside of others, each with its line."""
+        """All steps, also those inside others, each with its line."""
         return tuple(located(self.program))
 
     @functools.cached_property

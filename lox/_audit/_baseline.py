@@ -106,7 +106,7 @@ def _known(finding: Finding) -> _Known:
 
 
 def _boundaries(reports: Sequence[Report]) -> dict[_Boundary, list[tuple[str, Location]]]:
-    """The types outside of the values that cross each boundary, without ranges, in order, each with its line."""
+    """The types outside the values that cross each boundary, without ranges, in order, each with its line."""
     found: dict[_Boundary, list[tuple[str, Location]]] = {}
     for report in reports:
         for crossing in crossings(report.program):

@@ -73,7 +73,7 @@ class Place:
 
 @dataclasses.dataclass(eq=False)
 class Dependence:
-    """What depends on what in a program, without the operations inside of calls and branches being apart."""
+    """What depends on what in a program, without the operations inside calls and branches being apart."""
 
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]

@@ -71,7 +71,7 @@ def watched() -> Iterator[None]:
 def _traced(fun: Callable[..., Any], primals: Sequence[Any], has_aux: bool) -> Callable[..., Any]:
     """A function that is about to be differentiated, of which the program has been left in an equation.
 
-    It is called once, as it may change what is outside of it: what is differentiated is its program.
+    It is called once, as it may change what is outside it: what is differentiated is its program.
     """
     if not watching.value:
         return fun

@@ -44,7 +44,7 @@ class Fold:
     """Follows what values depend on through blocks, with numbers for the flags of the ends of episodes.
 
     Attributes:
-        sources: The bits of values inside of blocks that are sources.
+        sources: The bits of values inside blocks that are sources.
         computed: What is known of these, as they are computed.
     """
 
@@ -156,7 +156,7 @@ def before(audited: Audited, value: Value, through: Set[Any], scanned: Mapping[V
 
 
 class Before:
-    """What is known of arrays outside of a loop: numbers in place of flags, and where values are those of a next step.
+    """What is known of arrays outside a loop: numbers in place of flags, and where values are those of a next step.
 
     Attributes:
         shifted: The values of next steps, each with its source.

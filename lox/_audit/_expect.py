@@ -46,9 +46,9 @@ OPERATIONS = {
 
 @contextlib.contextmanager
 def expect(*, done: str | Sequence[str] = (), **axes: str | Sequence[str]) -> Iterator[None]:
-    """Declares over which axes operations go and what ends episodes, for `lox.audit` to check. It does nothing else.
+    """Declare over which axes operations go and what ends episodes, for `lox.audit` to check.
 
-    A context manager, which can be a decorator too.
+    A context manager, and a decorator. Without an audit it does nothing.
 
     Args:
         done: The name of the flag that is true, or 1, in the last step of an episode, or several: of an argument, a
@@ -114,7 +114,7 @@ def declared_at(equation: Any) -> dict[str, frozenset[str]]:
 
 
 def declared_around(program: Block) -> Iterator[tuple[Step, dict[str, frozenset[str]]]]:
-    """The steps of a program, also inside of others, with all that is declared around them.
+    """The steps of a program, also inside others, with all that is declared around them.
 
     A step is there once for each place that it runs in where other things are declared. Axes replace those that are
     declared farther out, and flags are added to these.

@@ -43,7 +43,7 @@ class Forward(abc.ABC, Generic[F]):
         return new
 
     def enter(self, step: Step, fact: F, role: Role) -> F:
-        """A fact inside of a region about what is outside, where they differ: a scan takes one element of each."""
+        """A fact inside a region about what is outside, where they differ: a scan takes one element of each."""
         return fact
 
     def leave(self, step: Step, fact: F, role: Role) -> F:

@@ -21,7 +21,7 @@ label_p = jex.core.Primitive("lox_label")
 
 
 def label(x: T, axes: Sequence[str | None]) -> T:
-    """Says what the axes of an array mean, for `lox.audit` to follow from here on. It does nothing else.
+    """Say what the axes of an array mean, for `lox.audit` to follow from here on.
 
     Where `lox.audit(fun, axes=...)` labels the arguments of a function, this labels what a function makes itself, as
     a training function does whose only argument is a key. Without an audit, the program is the same as without it.
@@ -35,7 +35,7 @@ def label(x: T, axes: Sequence[str | None]) -> T:
         `x`.
 
     Raises:
-        LogValueError: `axes` is no sequence of strings and None, or an array has another number of axes. A
+        LogValueError: `axes` is not a sequence of strings and None, or an array has another number of axes. A
             `ValueError`.
 
     >>> import jax

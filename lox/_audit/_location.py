@@ -81,7 +81,7 @@ def _frames(traceback: Any) -> tuple[Frame, ...]:
 
 
 def locate(equation: Any, around: Location = NOWHERE) -> Location:
-    """The innermost line outside of JAX, lox and Python's own library that led to an equation; `around` for none."""
+    """The innermost line outside JAX, lox and Python's own library that led to an equation; `around` for none."""
     own = _own_line(equation.source_info.traceback)
     if own is None:
         return around
@@ -167,7 +167,7 @@ def is_users(file: str) -> bool:
 
 
 def located(block: Block, around: Location = NOWHERE) -> Iterator[tuple[Step, Location]]:
-    """The steps of a block and of all inside of it, each with its line, or that of what runs it where it has none.
+    """The steps of a block and of all inside it, each with its line, or that of what runs it where it has none.
 
     What several steps run, such as a jitted function, is there once.
     """

@@ -1,4 +1,4 @@
-"""What goes into a loop, and what of it is read."""
+"""What goes into a loop, and which part of it is read."""
 
 from __future__ import annotations
 

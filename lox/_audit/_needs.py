@@ -8,7 +8,7 @@ from lox._audit._program import Block, Region, Step, Value
 
 
 def live(program: Block) -> set[Value]:
-    """The values, also inside of steps, that have a part in what comes out of a program, or in what it does besides."""
+    """The values, also inside steps, that have a part in what comes out of a program, or in what it does besides."""
     needs = _Needs()
     needs.of(program, frozenset(program.outputs))
     return needs.found

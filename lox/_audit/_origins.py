@@ -20,7 +20,7 @@ LAID_OUT = primitives("broadcast_in_dim", "reshape", "squeeze")
 
 
 class Origins:
-    """What the values of a program are outside or inside of the calls that they go through."""
+    """What the values of a program are outside or inside the calls that they go through."""
 
     def __init__(self, steps: Iterable[tuple[Step, Location]]) -> None:
         self._outside: dict[Value, Value] = {}

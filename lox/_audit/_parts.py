@@ -58,7 +58,7 @@ def source(bit: int) -> Part:
 
 
 def of_number(value: Value) -> Part:
-    """What is known of a value that comes from outside of all that is followed."""
+    """What is known of a value that comes from outside all that is followed."""
     if value.number is not None and math.isfinite(value.number):
         return Part(value.number, is_mask=is_boolean(value))
     return NOTHING._replace(is_mask=is_boolean(value) or (bool(value.shape) and goes_on(value)))

@@ -107,7 +107,7 @@ def _gather(step: Step, first: Interval, *_: Interval) -> Interval:
 
 
 def _is_inside(step: Step) -> bool:
-    """Whether all indices that a step reads at are known to be inside of its array."""
+    """Whether all indices that a step reads at are known to be inside its array."""
     numbers, sizes = step.equation.params["dimension_numbers"], step.equation.params["slice_sizes"]
     ends = [step.inputs[0].shape[axis] - sizes[axis] for axis in numbers.start_index_map]
     indices = step.inputs[1].fact.range

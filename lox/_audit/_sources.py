@@ -66,7 +66,7 @@ class Source:
 def sources(audited: Audited) -> list[Source]:
     """The functions that were traced, of the user's program, that JAX is likely to run compiled.
 
-    A function that calls what is jitted by itself, and is not inside of a transformation, runs as Python.
+    A function that calls what is jitted by itself, and is not inside a transformation, runs as Python.
     """
     return [source for source in audited.once(_sources).values() if source is not None]
 
@@ -223,7 +223,7 @@ def _is_new(file: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def calls_in(node: Function) -> tuple[ast.Call, ...]:
-    """The calls that are written in a function, also in functions inside of it."""
+    """The calls that are written in a function, also in functions inside it."""
     return tuple(each for each in ast.walk(node) if isinstance(each, ast.Call))
 
 

@@ -10,7 +10,7 @@ from lox._audit._program import Step, Value
 
 
 class Users:
-    """The steps that take the values of a program; of a call, those inside of it."""
+    """The steps that take the values of a program; of a call, those inside it."""
 
     def __init__(self, steps: Iterable[tuple[Step, Location]]) -> None:
         self._steps: dict[Value, list[Step]] = collections.defaultdict(list)
@@ -31,7 +31,7 @@ class Users:
             yield from self._steps.get(each, ())
 
     def names(self, value: Value) -> set[Value]:
-        """What a value is outside and inside of the calls that it goes into and comes out of."""
+        """What a value is outside and inside the calls that it goes into and comes out of."""
         found, left = {value}, [value]
         while left:
             new = set(self._passed.get(left.pop(), ())) - found

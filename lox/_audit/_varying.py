@@ -105,7 +105,7 @@ class Seen:
     Attributes:
         step: The step.
         inputs: The states of what goes in.
-        outputs: The states of what comes out; of a `shard_map`, inside of it.
+        outputs: The states of what comes out; of a `shard_map`, inside it.
         around: Where it runs.
         of: The states of the values of its block, as far as they are not constants.
         users: The steps of its block that take each value.

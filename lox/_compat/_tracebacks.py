@@ -184,7 +184,7 @@ def transformations(scopes: Iterable[Any]) -> tuple[str, ...]:
 
 
 def split_at_transposition(name_stack: Any) -> tuple[Sequence[Any], Sequence[Any]]:
-    """The scopes outside of the differentiated function, and those of its forward pass: of an equation transposed."""
+    """The scopes outside the differentiated function, and those of its forward pass: of an equation transposed."""
     scopes = name_stack.stack
     names = [type(each).__name__ == "Transform" and each.name == "transpose" for each in scopes]
     at = names.index(True)

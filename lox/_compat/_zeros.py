@@ -15,7 +15,7 @@ def zeros_like_aval(aval: Any) -> Any:
         return jax.lax.full(aval.shape, 0, aval.dtype)
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.manual_axes and getattr(aval, "sharding", None) is not None and aval.sharding.mesh != mesh:
-        aval = aval.update(sharding=aval.sharding.update(mesh=mesh))  # That of a value from outside of the shard_map.
+        aval = aval.update(sharding=aval.sharding.update(mesh=mesh))  # That of a value from outside the shard_map.
     return ad.zeros_like_aval(aval)
 
 

@@ -25,9 +25,9 @@ Found = tuple[Origin, list[Operation]]
 
 @says_what_was_meant("lox.find_nonfinite", "lox.find_nonfinite(f)(x)")
 def find_nonfinite(fun: Callable[..., Any], *, all: bool = False) -> Callable[..., NonfiniteReport]:
-    """Makes a function tell where its first NaN begins: the line, the iteration, the batch element and the operands.
+    """Make a function that finds where its first NaN begins: line, iteration, batch element and operands.
 
-    NaN begins in an operation of which a result is NaN and no operand is; an infinite value, where the operands are
+    NaN begins in an operation that has a NaN result and no NaN operand; an infinite value, where the operands are
     finite. Reported is the first one that reaches a result of the function or the carry of a loop, NaN before infinite
     values. What `where`, a mask or unused code drops is not. A carry is bad when it has a NaN, or is infinite and began
     finite, so that ``best = -jnp.inf`` is none. NaN in the condition of a `while_loop` is reported as well.
@@ -46,7 +46,7 @@ def find_nonfinite(fun: Callable[..., Any], *, all: bool = False) -> Callable[..
         short story.
 
     Raises:
-        LogDataError: `fun` is no function. A `TypeError`.
+        LogDataError: `fun` is not a function. A `TypeError`.
         LogValueError: When the function runs: it is called inside a transformation of JAX, or it has an `io_callback`.
 
     >>> import jax, jax.numpy as jnp

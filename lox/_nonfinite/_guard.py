@@ -47,7 +47,7 @@ def guard(
 def guard(fun: Function, *, bundle: str | os.PathLike[str], when: str = "nan", keep: bool = True) -> Function: ...
 @says_what_was_meant("lox.guard", 'lox.guard(step, bundle="failed")(x)')
 def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: str = "nan", keep: bool = True) -> Any:
-    """Notices when a function fails: it writes what the call got to a bundle, warns, and goes on.
+    """Watch a function for NaN: on a failing call, keep its arguments in a bundle, warn, and go on.
 
     A call fails if a result of it is bad, or the carry of an outermost loop in it after any iteration. For a step of
     training in a Python loop, guard the step; for a whole training in a `scan`, guard that. The guarded function
@@ -66,13 +66,13 @@ def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: 
             raises for a function that donates.
 
     Returns:
-        A function of the same signature and results. Inside of `jax.jit` it calls the host if it fails; guard the
-        outside of `jax.vmap`, `jax.grad` and loops, `lox.guard(jax.vmap(f), ...)`.
+        A function of the same signature and results. Inside `jax.jit` it calls the host if it fails; guard the
+        outside `jax.vmap`, `jax.grad` and loops, `lox.guard(jax.vmap(f), ...)`.
 
     Raises:
         LogDataError: An argument has the wrong type. A `TypeError`.
         LogValueError: `when` is neither; the function donates and `keep` is False; or, when it is called, that it is
-            inside of a transformation other than `jax.jit`, or in one of several processes.
+            inside a transformation other than `jax.jit`, or in one of several processes.
 
     Warns:
         NonfiniteWarning: A call has failed; it names the bundle.

@@ -17,14 +17,14 @@ from lox._nonfinite._report import NonfiniteReport
 
 @says_what_was_meant("lox.replay", 'lox.replay("failed", f)')
 def replay(bundle: str | os.PathLike[str], fun: Callable[..., Any], *args: Any, **kwargs: Any) -> NonfiniteReport:
-    """Runs the call that a bundle of `lox.guard` has kept again, and tells where its first NaN begins.
+    """Run the call that a bundle of `lox.guard` has kept again, and find where its first NaN begins.
 
     Arrays are those of the bundle. A loop that failed goes on at the failing iteration, from the last good carry.
 
     Args:
         bundle: The directory that `lox.guard` wrote.
         fun: The function that was guarded, guarded or not.
-        args: Arguments of the same structure, of which the arrays are replaced by those of the bundle, and all else is
+        args: Arguments of the same structure. Arrays are replaced by those of the bundle, and everything else is
             used as it is. They may be left out where the arguments were lists, tuples and dicts of arrays, numbers and
             text.
         kwargs: The keyword arguments, likewise.

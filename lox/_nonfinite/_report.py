@@ -27,7 +27,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NonfiniteReport:
-    """The origin of a value that is not finite, as `lox.find_nonfinite` reports it. It prints as a short story.
+    """The origin of a value that is not finite, as `lox.find_nonfinite` reports it. It prints as a short report.
 
     Attributes:
         found: Whether there is one. If not, all other attributes are empty.

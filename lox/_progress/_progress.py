@@ -51,7 +51,7 @@ def progress(
     label: str | Mapping[str, str] | None = None,
     refresh: float = 10,
 ) -> Any:
-    """Shows a progress bar for each loop of a function that has none. Needs the extra `console`.
+    """Show a progress bar for each loop of a function. Needs the extra `console`.
 
     Each outermost `scan`, `while_loop`, `fori_loop` and `lax.map` gets a bar as it runs: how many iterations are done,
     how many there are in a second, and, where the length is known, the time that is left. The loops may be in jitted

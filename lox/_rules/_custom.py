@@ -367,11 +367,11 @@ def _add(first: Any, second: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _OfRule(Filter):
-    """Leaves what a batching rule logs beside the logs of its function, if it can be told what becomes of it.
+    """Leaves what a batching rule logs beside the logs of its function, if it is known how they are used.
 
     Attributes:
         sites: The log calls of the function, whose logs are taken from the function, for each batch element.
-        refuses: Whether other logs are refused, since batch elements differ in what becomes of them.
+        refuses: Whether other logs are refused, since batch elements use them differently.
         selection: The logs that are refused.
         takes_whole: Whether logs of the whole batch, which have no batch axis, are left all the same.
         refuses_tapped: Whether logs on their way to a tap are refused as well.

@@ -17,7 +17,7 @@ from lox._storage._table import Rows, Table, tables_of
 
 
 def load(path: str | Path, *, stack: bool = False, damaged: Literal["raise", "prefix"] = "raise") -> Any:
-    """Reads saved logs, also while they are written.
+    """Read saved logs, also while they are being written.
 
     Args:
         path: The directory of a run, or one with runs in it.
@@ -62,7 +62,7 @@ def load(path: str | Path, *, stack: bool = False, damaged: Literal["raise", "pr
 
 
 def load_config(path: str | Path) -> dict[str, Any]:
-    """Reads the config of saved runs: the keywords of `logger.init`, or of `lox.save`.
+    """Read the configs of saved runs: the keywords of `logger.init`, or of `lox.save`.
 
     Args:
         path: The directory of a run, or one with runs in it.

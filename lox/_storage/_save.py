@@ -23,7 +23,7 @@ from lox._timeline import Timeline
 
 
 def save(logs: logdict, path: str | Path, **config: Any) -> None:
-    """Writes logs to a directory, as a whole or not at all.
+    """Write logs to a directory, as a whole or not at all.
 
     Args:
         logs: What `lox.spool` returned.

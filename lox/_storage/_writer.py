@@ -256,7 +256,7 @@ class RunWriter:
 
     def _write_manifest(self) -> None:
         if self._changed:
-            # A power failure may leave a new file empty: it must not be in the place of one that names tables.
+            # A power failure may leave a new file empty: it must not be in place of one that names tables.
             durable = self._durable or bool(self._manifest["tables"])
             self._manifest["tables"] = [table.to_json() for table in self._tables]
             write_manifest(self.path, self._manifest, durable)

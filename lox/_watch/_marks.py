@@ -69,7 +69,7 @@ _WITHOUT_LINES = frozenset({"jax", "jaxlib", "lox", "contextlib", "functools"})
 
 
 def place(parts: tuple[Part, ...], kind: Kind) -> Place:
-    """The place of a point, at the line that the program is at: the innermost outside of libraries of layers."""
+    """The place of a point, at the line that the program is at: the innermost outside libraries of layers."""
     frame: Any = sys._getframe(1)
     found: Any = None
     while frame is not None:

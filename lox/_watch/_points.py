@@ -35,7 +35,7 @@ class Point:
             of a name within its parent is ``name[n]``, and the first is ``name``.
         kind: "scan", "while", "cond", "call" (of a function under `jit`), "scope" or "primitive".
         name: The last part of its path, without a number.
-        file: The file of the line that runs it, outside of JAX.
+        file: The file of the line that runs it, outside JAX.
         line: That line.
         function: The function that this line is in.
         backward: Whether it is in a backward pass.

@@ -1,4 +1,4 @@
-"""The watcher at the outside of a function, which replaces marks with logs."""
+"""The watcher around a function, which replaces marks with logs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def see(place: Place, forwards: bool) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resolver(Filter):
-    """Makes something of marks at the outside of a function, where their paths are whole.
+    """Makes something of marks around a function, where their paths are whole.
 
     Attributes:
         forwards: Whether another watcher is around, which gets the marks as well.

@@ -62,7 +62,7 @@ def watch(
     tags: str | Iterable[str] = ("watch",),
     prefix: str = "",
 ) -> Any:
-    """Logs values at points of a function that has no log calls: its loops, layers, branches and jitted functions.
+    """Log values at points of a function without log calls: its loops, layers, branches and jitted functions.
 
     The watched function logs as if the log calls were written in it, for the handler around: `lox.spool`, `lox.tap` or
     a logger. Without a handler it is the function itself. What holds for log calls holds for points, inside `jit`,
@@ -182,7 +182,7 @@ def run_observed(
 
 @says_what_was_meant("lox.points", "lox.points(f)(x)")
 def points(fun: Function) -> Callable[..., Points]:
-    """Makes a function tell its points, at which `lox.watch` can log. The function runs once.
+    """Make a function that lists its points, at which `lox.watch` can log. The function runs once.
 
     Args:
         fun: The function.

@@ -32,7 +32,7 @@ ON_A_LINE = 8
 
 
 class ConsoleLogger(Logger):
-    """Shows the last values of each key and what they were so far. Needs the extra `console`.
+    """Show the last value, mean and range of each key. Needs the extra `console`.
 
     On a terminal it is a table that is drawn anew ten times a second at most, below what the program prints: for each
     key the last value, mean, smallest and largest value, and a line of all values. Values of several runs are shown as
@@ -55,7 +55,7 @@ class ConsoleLogger(Logger):
 
     Raises:
         ImportError: rich is not installed.
-        LogDataError: `progress` is no mapping of names, `seconds` no number, or `console` no console. A `TypeError`.
+        LogDataError: `progress` is not a mapping of names, `seconds` not a number, or `console` not one. A `TypeError`.
         LogValueError: A number of steps, or `seconds`, is not positive. A `ValueError`.
 
     >>> import sys
@@ -144,7 +144,7 @@ class ConsoleLogger(Logger):
     # -- What is shown --------------------------------------------------------------------------------------------
 
     def table(self, height: int) -> RenderableType:
-        """The bars, and a row for each key, as many as a height has room for."""
+        """Return the bars, and a row for each key, as many as a height has room for."""
         from rich.text import Text
 
         try:
@@ -187,7 +187,7 @@ class ConsoleLogger(Logger):
             return Group(*bars, table)
 
     def line(self) -> str:
-        """The progress, and the last value of the first few keys."""
+        """Return the progress, and the last value of the first few keys."""
         with self._lock:
             self._digest()
             self._advance()

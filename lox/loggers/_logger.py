@@ -57,7 +57,7 @@ FROM_HERE = Arrived()
 
 
 class Logger(Writing):
-    """Takes logs somewhere, those of each run apart. A new kind of logger derives from this.
+    """Base class of loggers, which write the logs of each run apart. Derive from it to write a logger.
 
     `write` gets the logs of one run at a time, in the order in which they happened, on a thread of the logger's own,
     whatever threads they came from. What it raises is kept until `flush` or `close`, and the logger goes on. A
@@ -86,7 +86,7 @@ class Logger(Writing):
             that keep arrays keep all of it.
 
     Raises:
-        LogDataError: A name is no text, or `from_step` no integer. A `TypeError`.
+        LogDataError: A name is not text, or `from_step` not an integer. A `TypeError`.
         LogValueError: An argument is none of the above; or, by the first `init`, `resume` names no experiment. A
             `ValueError`.
 
@@ -150,7 +150,7 @@ class Logger(Writing):
         notes: str | None = None,
         **values: Any,
     ) -> State:
-        """The state of a run. Works in `jit` and `vmap`, and starts nothing: the run begins with its first logs.
+        """Return the state of a run. Works in `jit` and `vmap`, and starts nothing: the run begins with its first logs.
 
         A run is a key and a config: the same key with another learning rate is another run, also when both are batch
         elements of one `vmap`. A number is the same run in each dtype that has it as its shortest decimal: `0.1` is
@@ -162,12 +162,15 @@ class Logger(Writing):
                 the names of their modules. Numbers of Python and NumPy keep their 64 bits, also in `jit`.
             name: A name for the run, which alone identifies it. Without it, the run is named by what describes it.
             notes: Text that is stored with the run and does not identify it.
-            **values: More of the config. What is called as one of these arguments goes into `config`.
+            **values: More of the config. Names of these arguments go into `config`.
+
+        Returns:
+            A pytree of arrays that identifies the run, for `tap`, `spool` and `log`.
 
         Raises:
-            LogDataError: The key is none, or is several; or `config` is no mapping, or `name` or `notes` no text; or an
-                argument is given by its position and by its name; or a value has no text that is the same in each
-                process, as a lambda. A `TypeError`.
+            LogDataError: The key is not one key; or `config` is not a mapping, or `name` or `notes` not text; or an
+                argument is given by its position and by its name; or a value, such as a lambda, has no text that is
+                the same in each process. A `TypeError`.
             LogValueError: Two values that describe the run have one name, or `name` is empty; or the logger should
                 continue an experiment that is not there. A `ValueError`.
         """
@@ -177,7 +180,7 @@ class Logger(Writing):
     def tap(
         self, fun: Function | None = None, run: State | None = None, *, every_calls: int = 1, **options: Any
     ) -> Any:
-        """`lox.tap` to this logger: what a function logs is written as it happens.
+        """Make a function write its logs to this logger as they happen, as `lox.tap` does.
 
         Args:
             fun: The function. Without it, a decorator is returned.
@@ -192,7 +195,7 @@ class Logger(Writing):
             A function of the same signature and results.
 
         Raises:
-            LogValueError: `every_calls` is no positive integer, or, with another number than 1, JAX traces the call.
+            LogValueError: `every_calls` is not a positive integer, or, with another number than 1, JAX traces the call.
                 A `ValueError`.
         """
         run, count = self._checked(run), _transform.positive("every_calls", every_calls) or 1
@@ -201,7 +204,7 @@ class Logger(Writing):
     def spool(
         self, fun: Function | None = None, run: State | None = None, *, every_calls: int = 1, **options: Any
     ) -> Any:
-        """`lox.spool` to this logger: what a function logs is collected, and written when it has returned.
+        """Make a function write its logs to this logger when it has returned, as `lox.spool` collects them.
 
         Args:
             fun: The function. Without it, a decorator is returned.
@@ -215,7 +218,7 @@ class Logger(Writing):
             A function of the same signature and results.
 
         Raises:
-            LogValueError: `every_calls` is no positive integer, or, with another number than 1, JAX traces the call.
+            LogValueError: `every_calls` is not a positive integer, or, with another number than 1, JAX traces the call.
                 A `ValueError`.
         """
         run, count = self._checked(run), _transform.positive("every_calls", every_calls) or 1
@@ -238,7 +241,7 @@ class Logger(Writing):
         return _transform.decorate(fun, spooled)
 
     def log(self, run: State, logs: Mapping[str, Any], /, **steps: Any) -> None:
-        """Writes logs, in or out of `jit` and `vmap`: what `lox.spool` returned, or one event.
+        """Write logs, in or out of `jit` and `vmap`: the logs of `lox.spool`, or one event.
 
         The call does not wait for the device, and arrays may be donated or changed after it. Arrays that several
         processes have are written once; where none has all of them, they are sent to the first, for which all must
@@ -254,8 +257,8 @@ class Logger(Writing):
                 of `logs` has already stays.
 
         Raises:
-            LogDataError: The logs are no mapping, or a key, a leaf or a counter has the wrong type. A `TypeError`.
-            LogValueError: Two keys are equal after flattening, or a counter is no scalar number or has a name that
+            LogDataError: The logs are not a mapping, or a key, a leaf or a counter has the wrong type. A `TypeError`.
+            LogValueError: Two keys are equal after flattening, or a counter is not a scalar number or has a name that
                 `lox.log` refuses as well. A `ValueError`.
 
         >>> import lox
@@ -307,7 +310,7 @@ class Logger(Writing):
         self._deliver(Writing._keep, (state._describe, come_from, layout), layout.held(arrays))
 
     def flush(self) -> None:
-        """Waits until all is written that was logged before, and raises what was raised meanwhile.
+        """Wait until everything logged before is written, and raise errors of the logger's thread.
 
         Raises:
             Exception: What `write`, or a callback of `lox.tap`, raised first since the last call.
@@ -322,7 +325,7 @@ class Logger(Writing):
         _channel.flush()
 
     def close(self) -> None:
-        """Writes what waits and ends all runs. The logger takes no more logs.
+        """Write what waits and end all runs. The logger takes no more logs.
 
         Raises:
             Exception: As `flush`.
@@ -377,7 +380,7 @@ class Logger(Writing):
 
     @property
     def dropped(self) -> int:
-        """The number of deliveries that were dropped for want of room."""
+        """The number of deliveries that were dropped because there was no room."""
         return self._worker.dropped
 
     def __reduce__(self) -> Any:

@@ -13,7 +13,7 @@ from lox.loggers._state import State
 
 
 class MemoryLogger(Logger):
-    """Keeps the logs of each run in memory.
+    """Keep the logs of each run in memory.
 
     Args:
         **options: As for `Logger`.

@@ -175,7 +175,7 @@ def _card(run: Any) -> Card | Damaged:
 
 
 class MlflowLogger(Logger):
-    """Logs each run to an MLflow run of its own. Needs the extra `mlflow`.
+    """Write each run to an MLflow run of its own. Needs the extra `mlflow`.
 
     The experiment is an MLflow run as well, and the parent of those of its runs, which have the names of the runs.
     MLflow takes nothing back: with `from_step`, runs go on as further MLflow runs, whose names end in "-from4" for the

@@ -30,7 +30,7 @@ def _each_until_interrupted(act: Callable[[Logger], None], loggers: Iterable[Log
 
 
 class MultiLogger(Logger):
-    """Hands logs to several loggers, each with a thread of its own.
+    """Write logs to several loggers, each with a thread of its own.
 
     One that fails does not keep the others from what they get. Options such as `batch_as` are those of each logger.
 
@@ -132,7 +132,7 @@ class MultiLogger(Logger):
 
     @property
     def dropped(self) -> int:
-        """The number of deliveries that its loggers dropped for want of room."""
+        """The number of deliveries that its loggers dropped because there was no room."""
         return sum(logger.dropped for logger in self.loggers)
 
     def __repr__(self) -> str:

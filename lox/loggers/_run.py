@@ -41,10 +41,14 @@ class Run:
     last_step: dict[str, np.ndarray] = dataclasses.field(default_factory=dict, repr=False)
 
     def steps(self, logs: logdict, key: str, first: int | None = None) -> np.ndarray:
-        """The number of each event of a key: its `step` counter, or, when it has none, its place in the run.
+        """Return the number of each event of a key: its counter `step`, or its place in the run if it has none.
 
-        Batch elements inside of the run share it: it is that of the first batch element in which the event
-        happened.
+        Batch elements inside the run share it: it is that of the first batch element in which the event happened.
+
+        Args:
+            logs: Logs that `write` was given.
+            key: A key of these logs.
+            first: The number of the first event if there is no counter. By default the number of events so far.
         """
         if key in logs.steps.get("step", {}):
             return PlainEvents.of(logs, key).counter("step")
@@ -52,7 +56,7 @@ class Run:
         return np.arange(first, first + len(logs[key]))
 
     def goes_back(self, logs: logdict) -> str:
-        """Takes logs that were written; says so if the counter `step` of a key is smaller than it was before."""
+        """Count logs that were written, and warn if the counter `step` of a key goes back."""
         found = ""
         for timeline in logs._timelines:
             if "step" not in timeline.steps:

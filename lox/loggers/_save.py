@@ -21,7 +21,7 @@ from lox.loggers._run import Run
 
 
 class SaveLogger(Logger):
-    """Appends the logs of each run to a directory of its own, which `lox.load` reads at any time, also after a crash.
+    """Write each run to a directory of its own, which `lox.load` reads at any time, also after a crash.
 
     The directory of the experiment is `path/NAME`, and those of its runs are in it. What `from_step` takes back is in
     a directory `aside-1`, `aside-2` and so on of the run, which `lox.load` reads by its own path.
@@ -35,8 +35,8 @@ class SaveLogger(Logger):
 
     Raises:
         LogDataError: By `flush`: the dtype of a key cannot be saved. Other keys are. A `TypeError`.
-        StorageError: By `flush`: a directory is no run, another process writes it, or the files of a key are damaged.
-            An `OSError`.
+        StorageError: By `flush`: a directory is not a run, another process writes it, or the files of a key are
+            damaged. An `OSError`.
 
     Where an experiment that is continued gets a run of a key that it has with another config only, a `LoggerWarning`
     says so.

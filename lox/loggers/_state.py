@@ -52,7 +52,7 @@ class State:
     Attributes:
         words: The data of the run's PRNG key, shape `(words,)`.
         config: The numbers and arrays that describe the run, by name; nested ones have names like "optimizer/lr".
-        static: The part that is no array.
+        static: The part that is not an array.
     """
 
     words: Any
@@ -299,7 +299,7 @@ TRACED = np.uint32(2**31)
 def labels(state: State) -> dict[str, Any]:
     """The labels that tell the host which run an event is of: the words of a group.
 
-    Outside of traced programs, it is a number, which the host knows without waiting; in them, a hash of the state.
+    Outside traced programs, it is a number, which the host knows without waiting; in them, a hash of the state.
     """
     if state._is_traced:
         layout = [(name, array.shape, array.dtype.name) for name, array in sorted(state.config.items())]

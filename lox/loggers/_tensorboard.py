@@ -37,7 +37,7 @@ OPEN = 32
 
 
 class TensorBoardLogger(Logger):
-    """Writes each run to a directory of its own, as TensorBoard reads it. Needs the extra `tensorboard`.
+    """Write each run to a directory of its own for TensorBoard. Needs the extra `tensorboard`.
 
     The directory of a run is `logdir/NAME/RUN`, of the names of experiment and run. Its config is a text, and
     hyperparameters for the tab HPARAMS. TensorBoard hides what `from_step` takes back. It opens 32 files at most.

@@ -31,7 +31,7 @@ Written = tuple[dict[str, Any], int, str]
 
 
 class TrackioLogger(Logger):
-    """Logs each run to a Trackio run of its own. Needs the extra `trackio`.
+    """Write each run to a Trackio run of its own. Needs the extra `trackio`.
 
     A Trackio run is called `NAME/RUN`, by the names of experiment and run, and the experiment is its group. Its config
     is what describes the run. Trackio takes nothing back: with `from_step`, runs go on as further Trackio runs, whose
@@ -40,8 +40,8 @@ class TrackioLogger(Logger):
     Numbers become metrics and arrays histograms of what is finite in them, unless nothing is. Values with batch axes
     become their mean, or what `batch_as` says. What `lox.reductions.histogram` made is a histogram of its bins, and
     quantiles are a curve each, `KEY/q0.5`. The step is the counter `step`, or the number of the event where none was
-    logged or it is of floats; other counters are metrics as well. A key that Trackio has a use of its own for, as
-    "time", or that is the name of one of its counters, gets `_x-` at its end.
+    logged or it is of floats; other counters are metrics as well. A reserved key of Trackio, such as
+    "time", and a key with the name of one of its counters get `_x-` at the end.
 
     Everything is written to Trackio's database of the project, in the directory that the environment variable
     `TRACKIO_DIR` says. `trackio show` shows it, and `trackio.sync` takes it to a server; the logger itself starts no
@@ -57,8 +57,8 @@ class TrackioLogger(Logger):
 
     Raises:
         ImportError: trackio is not installed.
-        LogDataError: `init` is no mapping, or `images` is not a name or an iterable of names. A `TypeError`.
-        LogValueError: `init` has another keyword, or `TRACKIO_DIR` is no absolute path. A `ValueError`.
+        LogDataError: `init` is not a mapping, or `images` is not a name or an iterable of names. A `TypeError`.
+        LogValueError: `init` has another keyword, or `TRACKIO_DIR` is not an absolute path. A `ValueError`.
         ValueError: The project has no name that Trackio takes.
     """
 

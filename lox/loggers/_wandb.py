@@ -42,7 +42,7 @@ _starting = threading.Lock()
 
 
 class WandbLogger(Logger):
-    """Logs each run to a W&B run of its own. Needs the extra `wandb`.
+    """Write each run to a W&B run of its own. Needs the extra `wandb`.
 
     The experiment is the group of its W&B runs, which have the names and configs of the runs. W&B takes nothing back:
     with `from_step`, runs go on as further W&B runs, whose names end in "-from4" for the step 4. Files in the directory
@@ -65,8 +65,8 @@ class WandbLogger(Logger):
 
     Raises:
         ImportError: wandb is not installed.
-        LogDataError: `init` is no mapping, or has a keyword that `wandb.init` has not; or `images` is not a name or an
-            iterable of names. A `TypeError`.
+        LogDataError: `init` is not a mapping, or has a keyword that `wandb.init` does not have; or `images` is not a
+            name or an iterable of names. A `TypeError`.
         LogValueError: `init` has a keyword that is the logger's; or, by `flush`, an `id` for several runs. A
             `ValueError`.
     """

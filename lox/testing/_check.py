@@ -43,7 +43,7 @@ def check(
     tolerance: float = 1e-4,
     choose: Callable[[Sequence[Claim]], Iterable[Claim]] = tuple,
 ) -> Report:
-    """Checks that lox keeps its laws for a function, with and without `jit`.
+    """Check that lox keeps its laws for a function, with and without `jit`.
 
     Args:
         fun: A function that logs. It must return the same when called again. What it returns and logs alone is what
@@ -55,7 +55,7 @@ def check(
         spool: Keywords of `lox.spool`, of `unify`, `max_iters`, `max_events` and `on_while`. By default
             ``{"unify": True, "max_iters": 16}``.
         tolerance: How far floats may be apart, relative and absolute.
-        choose: Takes what a law claims and returns what of it to check: everything by default, which compiles about
+        choose: Takes what a law claims and returns what to check: everything by default, which compiles about
             a hundred programs.
 
     Returns:

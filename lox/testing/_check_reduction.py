@@ -19,7 +19,7 @@ KEY = "value"
 
 
 def check_reduction(reduction: AnyReduction, values: Any, *, tolerance: float = 1e-4) -> None:
-    """Checks that a reduction gives the same of events in one loop, and of the same events grouped in other ways.
+    """Check that a reduction does not depend on how loops and functions group the events.
 
     They are split in two and in three at each of several places, into loops of their own and into functions; masked
     ones come between them; they are batch elements of a `vmap`; and unless the reduction is `ordered`, they come in

@@ -49,7 +49,7 @@ class Reference:
 
 
 def events(logs: logdict, depths: Mapping[str, int]) -> dict[str, dict[Lane, list[Happened]]]:
-    """The events that happened, by key and batch element.
+    """Return the events that happened, by key and batch element.
 
     Args:
         logs: The logs.
@@ -78,7 +78,16 @@ def on_host(value: Any) -> np.ndarray:
 
 
 def difference(expected: Events, got: Events, tolerance: float) -> str | None:
-    """The first difference: which key, which event, which batch element, what was expected, and what there was."""
+    """Return the first difference: the key, the event, the batch element, the expected value and the actual one.
+
+    Args:
+        expected: The expected events.
+        got: The actual ones.
+        tolerance: The relative and absolute difference that rounding may make.
+
+    Returns:
+        A sentence, or None if they are the same.
+    """
     return next(_differences(expected, got, tolerance), None)
 
 
@@ -98,7 +107,13 @@ def _differences(expected: Events, got: Events, tolerance: float) -> Iterator[st
 
 
 def same(expected: Any, got: Any, tolerance: float) -> bool:
-    """Tell whether two arrays have the same shape, and the same values within rounding."""
+    """Compare two arrays: they are the same if their shapes are, and their values within rounding.
+
+    Args:
+        expected: The expected array.
+        got: The actual one.
+        tolerance: The relative and absolute difference that rounding may make.
+    """
     expected, got = on_host(expected), on_host(got)
     if expected.shape != got.shape:
         return False

@@ -53,7 +53,7 @@ def fuzz(
     laws: Sequence[Law] = LAWS,
     report: Callable[[str], None] = print,
 ) -> Tally:
-    """Checks laws on random programs, one claim of each law for each program, until the time is over.
+    """Check laws on random programs, one claim of each law for each program, until the time is over.
 
     A program that breaks one is shrunk, and stored as a Python file that shows it when it is run.
 

@@ -132,7 +132,7 @@ def derivatives(subject: Subject) -> Claims:
         if name not in several and subject.primitives.isdisjoint(silent):
             yield subject.spools(spools, spooled, expected=expected, args=points, keys=subject.keys)
             yield subject.taps(taps, tapped, expected=expected, args=points, keys=subject.keys)
-        else:  # Lanes for directions log besides, and a rule logs what it likes.
+        else:  # Batch elements for directions log besides, and a rule logs what it likes.
             without_logs = functools.partial(lambda spooled, *points: spooled(*points)[0], spooled)
             yield _derives(subject, spools, without_logs, points, expected)
             yield _derives(subject, taps, tapped(_ignore), points, expected)
@@ -273,7 +273,7 @@ def custom_rules(subject: Subject) -> Claims:
 def filters(subject: Subject) -> Claims:
     """Law 11. `strip` and `keep` select, `interval` and `reduce` summarize what would have been logged.
 
-    Other events of a key are told apart.
+    Events of a key with different types are kept apart.
     """
     f = subject.fun
 

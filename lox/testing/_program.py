@@ -141,7 +141,7 @@ class Program:
 
     Attributes:
         body: What it does.
-        i: The counter outside of all loops.
+        i: The counter outside all loops.
 
     >>> from lox.testing import Log, Program, Scan, Update
     >>> program = Program((Scan(2, (Log("a", "x", steps=True), Update(0.5, 0.25, 1))),))
@@ -189,11 +189,11 @@ class Program:
 
     @property
     def has_reverse(self) -> bool:
-        """Tell whether reverse mode goes through all of it."""
+        """Say whether reverse mode goes through the whole program."""
         return all(each.cut for each in self.statements() if isinstance(each, While))
 
     def statements(self) -> Iterator[Statement]:
-        """All statements, also those inside of others."""
+        """All statements, also those inside others."""
         return _statements(self.body)
 
 
@@ -216,7 +216,12 @@ def bodies(statement: Statement) -> tuple[Body, ...]:
 
 
 def define(source: str, log: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that the source of a program defines, with `log` in place of `lox.log`."""
+    """Return the function that the source of a program defines, with `log` in place of `lox.log`.
+
+    Args:
+        source: What `str` of a `Program` is.
+        log: A function to call in place of `lox.log`.
+    """
 
     others = {name: getattr(lox, name) for name in ("strip", "keep", "spool", "tap", "context")}
     scope: dict[str, Any] = {"jax": jax, "jnp": jnp, "lox": types.SimpleNamespace(log=log, **others)}

@@ -31,7 +31,7 @@ from lox.testing._program import (
 
 
 def reference(program: Program, x: Any, n: Any) -> Reference:
-    """Runs a program by Python and NumPy, with loops unrolled, branches taken and batch elements one by one.
+    """Run a program in Python and NumPy, with loops unrolled, branches taken and batch elements one by one.
 
     Args:
         program: The program.
@@ -39,7 +39,7 @@ def reference(program: Program, x: Any, n: Any) -> Reference:
         n: An integer.
 
     Returns:
-        Its results, and its events by key and lane.
+        Its results, and its events by key and batch element.
 
     >>> import numpy as np
     >>> from lox.testing import Log, Program, Scan, Update, reference

@@ -64,7 +64,7 @@ def programs(
     dtypes: Iterable[str] = DTYPES,
     length: int = 3,
 ) -> st.SearchStrategy[Program]:
-    """A Hypothesis strategy of programs that log.
+    """Return a Hypothesis strategy of programs that log.
 
     A program is a function of `x`, floats of any shape, and `n`, an integer from 0 to 6. It shrinks to few and simple
     statements, and prints as the Python that it runs.
@@ -74,8 +74,8 @@ def programs(
         constructs: What they are made of, of `lox.testing.CONSTRUCTS`.
         values: What they log, of `lox.testing.VALUES`.
         dtypes: The dtypes that `x` is also logged in, of `lox.testing.DTYPES`.
-        length: The greatest number of statements in a sequence, of iterations of a loop, of lanes, and of the devices
-            of a `shard_map`, which has no more than there are.
+        length: The greatest number of statements in a sequence, iterations of a loop, batch elements, and devices of a
+            `shard_map`, which has no more than there are.
 
     Returns:
         The strategy.

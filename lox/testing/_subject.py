@@ -29,7 +29,7 @@ class DoesNotApply(Exception):
 
 
 class NothingToCheck(ValueError):
-    """A function logs nothing, or no law says anything of it."""
+    """A function logs nothing, or no law applies to it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Subject:
         return Reference(out, self.events(logs))
 
     def in_python(self, fun: Function) -> Function:
-        """`fun` with Python to run its loops and branches."""
+        """Return `fun` with Python to run its loops and branches."""
 
         def run(*args: Any) -> Any:
             try:
@@ -140,7 +140,7 @@ class Subject:
         return dataclasses.replace(self, fun=lox.strip(self.fun, argnames=backward)) if backward else self
 
     def batch(self, batches: int) -> tuple[tuple[Any, ...], Reference]:
-        """The arguments of a call with this many batch axes, and what it returns and logs."""
+        """Return the arguments of a call with this many batch axes, and what it returns and logs."""
         if not batches:
             return self.args, self.alone
         if not jax.tree.leaves(self.lanes[0]):
@@ -165,22 +165,22 @@ class Subject:
         return "shard_map" in self.primitives
 
     def require(self, names: Iterable[str], what: str) -> None:
-        """Raises DoesNotApply if the function has none of these primitives."""
+        """Raise DoesNotApply if the function has none of these primitives."""
         if self.primitives.isdisjoint(names):
             raise DoesNotApply(f"the function has no {what}")
 
     # -- What happens --------------------------------------------------------------------------------------------
 
     def spool(self, fun: Function, **more: Any) -> Function:
-        """`lox.spool` with the options of the subject."""
+        """Return `lox.spool` with the options of the subject."""
         return lox.spool(fun, **(self.options | more))
 
     def events(self, logs: lox.logdict, batches: int = 0) -> Events:
-        """The events that happened, by key and batch element, with this many batch axes around the function."""
+        """Return the events that happened, by key and batch element, with this many batch axes around the function."""
         return events(logs, {key: self.depth(key, logs, batches) for key in logs})
 
     def depth(self, key: str, logs: lox.logdict, batches: int = 0) -> int:
-        """The number of batch axes of a key, with this many around the function."""
+        """Return the number of batch axes of a key, with this many around the function."""
         if key in self._depths:
             return batches + self._depths[key]
         # It is one that only a derivative logs: as far as a mask or a counter tells.
@@ -273,7 +273,7 @@ class Subject:
         return Claim(how, verify, plain and (lambda: plain(*self.batch(batches)[0])))
 
     def out_is(self, expected: Any, got: Any, how: str) -> None:
-        """Raises BrokenLaw if results differ."""
+        """Raise BrokenLaw if results differ."""
         if jax.tree.structure(expected) != jax.tree.structure(got):
             raise BrokenLaw(f"{how} returns {jax.tree.structure(got)}, not {jax.tree.structure(expected)}.")
         for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(got), strict=True):
@@ -282,7 +282,7 @@ class Subject:
                 raise BrokenLaw(f"{how} returns another result{where}: expected {one}, got {other}.")
 
     def events_are(self, expected: Events, got: Events, how: str) -> None:
-        """Raises BrokenLaw if events differ."""
+        """Raise BrokenLaw if events differ."""
         found = difference(expected, got, self.tolerance)
         if found is not None:
             raise BrokenLaw(f"{how} logs something else. {found[0].upper()}{found[1:]}.")

@@ -1,8 +1,5 @@
 """The pages of the documentation: their examples print what they say, and their pictures show what lox does."""
 
-import contextlib
-import doctest
-import io
 import re
 import runpy
 import shlex
@@ -13,46 +10,43 @@ from pathlib import Path
 import jax
 import matplotlib
 import pytest
+from page_code import is_as_said, run
 
 ROOT = Path(__file__).parent.parent.parent
-README = ROOT / "README.md"
+PAGES = [ROOT / "README.md", *(page for page in sorted(ROOT.glob("docs/**/*.md")) if not page.name.startswith("LOX"))]
 
 
-@pytest.mark.parametrize("page", [README, *sorted(ROOT.glob("docs/**/*.md"))], ids=lambda page: page.name)
-def test_examples_of_the_page_print_what_it_says(page, tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_code_of_the_page_prints_what_it_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    # All lines but those of the examples become empty, so that a failure names the page's own line.
-    lines, in_example = [], False
-    for line in page.read_text(encoding="utf-8").splitlines():
-        if line.startswith("```"):
-            in_example = line == "```python"
-            line = ""
-        lines.append(line if in_example else "")
-    examples = doctest.DocTestParser().get_doctest("\n".join(lines), {}, page.name, str(page), 0)
-    # Tracebacks are matched by the name of the exception; what messages say is tested elsewhere, word by word.
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
-    runner = doctest.DocTestRunner(optionflags=flags)
-    printed = io.StringIO()
+    text = page.read_text(encoding="utf-8")
     with jax.numpy_dtype_promotion("standard"):  # As readers have it, and libraries such as optax need it.
-        runner.run(examples, out=printed.write)
-    assert runner.failures == 0, printed.getvalue()
+        for block, printed in run(page, text):
+            assert is_as_said(block, printed), f"{page}:{block.line}: the code prints\n{printed}"
     if page.name == "quickstart.md":  # Its commands are about what its examples wrote.
-        for command in re.findall(r"^lox (?!tail).*?(?=  #|$)", page.read_text(encoding="utf-8"), re.MULTILINE):
+        for command in re.findall(r"^lox (?!tail).*?(?=  #|$)", text, re.MULTILINE):
             subprocess.run([sys.executable, "-m", *shlex.split(command)], check=True, capture_output=True)
 
 
-def test_readme_tour_prints_what_it_says(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    names: dict = {}
-    for block in blocks:
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile(block, README, "exec"), names)
-        said = re.findall(r"^print.*  # ([^:\n]+)", block, re.MULTILINE)
-        assert [line for line in printed.getvalue().splitlines() if line in said] == said
-    assert len(blocks) == 7
-    assert (names["logs"]["loss"] < 1).all()
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "```python\nprint(1)\n```",
+        "```python\nprint(1)\n```\n\n```text\n2\n```",
+        "```python\nx = 1\n```\n\n```text\n1\n```",
+        "```python\nprint(1)\n```\n\nBetween them.\n\n```text\n1\n```",
+        "```python\nlox.spool(1)\n```\n\n```text\nNameError: another message\n```",
+        "```python\n>>> 1\n2\n```",
+    ],
+)
+def test_a_page_that_says_something_else_is_noticed(wrong):
+    assert not all(is_as_said(*each) for each in run(Path("page.md"), wrong))
+
+
+def test_code_of_a_page_is_its_source_and_an_error_is_named(tmp_path):
+    text = "```python\ndef f():\n    return 1\n```\n\n```python\nimport inspect\nprint(inspect.getsource(f))\n```"
+    text += "\n\n```text\ndef f(): return 1\n```\n\n```python\n{}[3]\n```\n\n```text\nKeyError: 3\n```"
+    assert [is_as_said(*each) for each in run(tmp_path / "page.md", text)] == [True, True, True]
 
 
 def test_pictures_show_what_lox_does(tmp_path):

@@ -23,7 +23,7 @@ from lox._sites import sites_of
 UNBOUNDED = Kind(
     "LOX900",
     "warning",
-    "A log in a while_loop, of which lox.spool cannot tell the number",
+    "A log in a while_loop, whose number of events lox.spool cannot know",
     "Give lox.spool max_iters= or reduce=, use lox.tap, or loop with jax.lax.scan or a fori_loop of static bounds.",
     "The number of events is known.",
     "The program was searched for logs in loops of unknown length.",

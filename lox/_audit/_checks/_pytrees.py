@@ -31,7 +31,7 @@ LOST = Kind(
 PLACEHOLDERS = Kind(
     "LOX502",
     "warning",
-    "A class does not take what is no array in the place of its arrays",
+    "A class does not accept other objects in place of its arrays",
     "Build it without its checks in tree_unflatten: new = object.__new__(cls), then set the attributes. JAX puts None, "
     "booleans and specifications there.",
     "Each class in the arguments takes anything in the place of its arrays.",
@@ -78,7 +78,7 @@ def registered(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def replaced(audited: Audited) -> Iterator[Finding | Held]:
-    """LOX504: a state that is returned in the place of the one that was passed is of other types."""
+    """LOX504: a state that is returned in place of the one that was passed is of other types."""
     captured, where = audited.captured, definition(audited.fun)
     if captured.error is not None or captured.structure is None:
         return

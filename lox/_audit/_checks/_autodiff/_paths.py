@@ -18,7 +18,7 @@ from lox._audit._rules import primitives
 RESULT = Kind(
     "LOX600",
     "error",
-    "The result that is to be differentiated is no single real number",
+    "The result to differentiate is not a single real number",
     "Return a scalar first, such as loss.mean(), and anything else after it: return loss, aux. For a derivative of "
     "each element, use jax.jacobian, and audit without differentiate=.",
     "The result is one real number.",
@@ -35,7 +35,7 @@ NUMBERS = Kind(
 CUT = Kind(
     "LOX602",
     "error",
-    "The derivative by an argument is zero, for there is no differentiable path from it to the result",
+    "The derivative by an argument is zero: no differentiable path leads from it to the result",
     "Take out the stop_gradient, or make the step smooth: softmax or jax.random.gumbel in the place of argmax, the log "
     "probability of what was sampled, or a straight-through estimator, x + stop_gradient(jnp.round(x) - x).",
     "There is a differentiable path from the arguments to the result.",

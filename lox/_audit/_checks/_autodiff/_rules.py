@@ -292,7 +292,7 @@ def is_estimated(jaxpr: Any) -> bool:
 
 
 def equations_in(jaxpr: Any) -> Iterator[Any]:
-    """The equations of a program, and those inside of others."""
+    """The equations of a program, and those inside others."""
     for equation in _compat.open_jaxpr(jaxpr).eqns:
         yield equation
         for inner in jaxprs_in(equation.params):

@@ -86,7 +86,7 @@ def _along(value: Value, axis: int | None, origins: Origins) -> bool | None:
 def _norm(value: Value, array: Value, inverse: bool, origins: Origins) -> tuple[int, ...] | None:
     """The axes that a value is the norm of an array over, or the inverse of that."""
     is_root = is_inverse = False
-    calls: tuple[Step, ...] = ()  # Several calls may share what is inside of them.
+    calls: tuple[Step, ...] = ()  # Several calls may share what is inside them.
     while True:
         value, calls = origins.met(value, LAID_OUT | _SAME, calls)
         maker: Step | None = value.maker

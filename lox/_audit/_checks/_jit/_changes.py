@@ -22,7 +22,7 @@ from lox._audit._sources import plain
 CHANGED = Kind(
     "LOX413",
     "warning",
-    "State outside of a function is changed once, while JAX traces",
+    "State outside a function is changed once, while JAX traces",
     "Return the value, and carry it from call to call as an argument; lox.log collects values from inside.",
     "No traced function changes what is outside of it.",
     "Objects that outlive the call were compared before and after tracing, and the source was read for assignments.",
@@ -30,7 +30,7 @@ CHANGED = Kind(
 LEAKED = Kind(
     "LOX414",
     "error",
-    "A value of a traced function is kept outside of it",
+    "A value of a traced function is kept outside it",
     "Return the value (from the body of a scan, as its second result), or collect it with lox.log.",
     "No traced value is kept outside of its function.",
     "Objects that outlive the call were searched for traced values after tracing.",

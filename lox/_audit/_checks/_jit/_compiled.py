@@ -146,7 +146,7 @@ def donated(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def out_of_scope(audited: Audited) -> Iterator[Finding | Held]:
-    """LOX414: a value of the body of a loop, or of another traced function, is used outside of it.
+    """LOX414: a value of the body of a loop, or of another traced function, is used outside it.
 
     To JAX it is a constant, although its value is of a program that is closed.
     """
@@ -173,7 +173,7 @@ def _is_array(value: Value) -> bool:
 
 
 def _jaxprs(audited: Audited) -> Iterator[tuple[Any, Location]]:
-    """The jaxpr of the program and all inside of it, each once, with the place of what runs it."""
+    """The jaxpr of the program and all inside it, each once, with the place of what runs it."""
     seen = {id(audited.captured.jaxpr)}
     yield audited.captured.jaxpr, NOWHERE
     for step, location in audited.steps:

@@ -20,7 +20,7 @@ from lox._audit._signature import bound, definition, static_arguments
 NOT_AN_ARRAY = Kind(
     "LOX424",
     "error",
-    "What is no array is given to a traced function, or returned from it",
+    "A traced function gets or returns something that is not an array",
     "Make the argument static, as with jax.jit(f, static_argnames=...), or close over it; return only arrays.",
 )
 UNHASHABLE = Kind(

@@ -76,7 +76,7 @@ def _explained(error: BaseException) -> tuple[Kind, str] | None:
 
 
 def _where(error: BaseException, otherwise: Location) -> Location:
-    """The innermost line outside of JAX that an exception came through, with the user's line that led there."""
+    """The innermost line outside JAX that an exception came through, with the user's line that led there."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_internal(frame.filename)]
     found = [Location(each.filename, each.lineno or 0, each.name, (each.colno or -1) + 1) for each in frames]
     if not found:

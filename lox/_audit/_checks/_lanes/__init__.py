@@ -1,4 +1,4 @@
-"""What runs for many lanes or shards at once."""
+"""What runs for many batch elements or shards at once."""
 
 from __future__ import annotations
 

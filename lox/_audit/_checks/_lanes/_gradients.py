@@ -100,7 +100,7 @@ def _is_of_loss(step: Step) -> bool:
 
 
 def _keeps(block: Block, over: list[Step], axis: str | int) -> bool:
-    """Whether a block updates an array by gradients that go through no collective, nor a sum outside of a vmap."""
+    """Whether a block updates an array by gradients that go through no collective, nor a sum outside a vmap."""
     by_place = isinstance(axis, int)
     in_vmap = {step for step in block.steps if "vmap" in transformations(step.equation)}
     is_mapped = any(isinstance(each, int) for step in block.steps for each in _axes(step))

@@ -26,7 +26,7 @@ REPLICATED = Kind(
 MULTIPLIED = Kind(
     "LOX301",
     "warning",
-    "A sum over shards or lanes of what is the same on all of them",
+    "A sum over shards or batch elements of a value that all of them share",
     "Leave the psum out, or use jax.lax.pmean; sum what is the same once, after the psum of what differs.",
     "Sums over shards are of what differs between them.",
     "Whether each summed value differs between shards or batch elements was followed from its inputs.",

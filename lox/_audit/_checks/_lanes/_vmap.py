@@ -1,4 +1,4 @@
-"""What runs for many lanes at once: vmap."""
+"""What runs for many batch elements at once: vmap."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from lox._compat import _tracebacks as tracebacks
 ALIKE = Kind(
     "LOX310",
     "warning",
-    "All lanes of a vmap give the same",
+    "All batch elements of a vmap give the same",
     "Use the argument of the function that vmap maps, and not one from outside of it; for a result that is one for all "
     "lanes, call the function once without vmap, or give it out_axes=None.",
 )
 PAIRED = Kind(
     "LOX311",
     "error",
-    "A lookup takes the lanes of one axis for those of another",
+    "A lookup takes the batch elements of one axis for those of another",
     "Map both over the axis that means the same: give each argument its own entry in in_axes=.",
     "Lookups pair lanes that mean the same.",
     "The labels of array and index were compared at each lookup.",
@@ -38,7 +38,7 @@ _LOOKUPS = primitives("gather", "scatter", "scatter_add", "scatter_mul", "scatte
 
 
 def multiplied(audited: Audited) -> Iterator[Finding | Held]:
-    """LOX301: a psum in a vmap with an axis name of what is the same for all lanes."""
+    """LOX301: a psum in a vmap with an axis name of what is the same for all batch elements."""
     divided = {
         step.inputs[0]
         for step, _ in audited.steps
@@ -57,7 +57,7 @@ def multiplied(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def alike(audited: Audited) -> Iterator[Finding | Held]:
-    """LOX310: a vmapped function gives the same for all lanes, and what it is mapped over is used nowhere.
+    """LOX310: a vmapped function gives the same for all batch elements, and what it is mapped over is used nowhere.
 
     What it is mapped over leaves no trace if it is not used: it is an argument that is named where the function is
     called, or the only array with as many elements along an axis.
@@ -161,9 +161,9 @@ def _is_from_the_end(step: Step) -> bool:
 
 
 def _sum_of_alike(step: Step) -> tuple[int, Value | None]:
-    """How many times a psum takes a value that is the same for all lanes, and this value; for other steps, None.
+    """Return how often a psum adds a value that is the same for all batch elements, and the value; else None.
 
-    Such a psum is a product with the number of lanes.
+    Such a psum is a product with the number of batch elements.
     """
     lanes, value = step.inputs
     size, through = lanes.fact.range.low, transformations(step.equation)
@@ -175,7 +175,7 @@ def _sum_of_alike(step: Step) -> tuple[int, Value | None]:
 
 
 def _repeats(step: Step) -> int:
-    """How many lanes get a result of vmap that is the same for all; of another step, 0."""
+    """How many batch elements get a result of vmap that is the same for all; of another step, 0."""
     if step.equation.primitive not in primitives("broadcast_in_dim") or not _is_in_vmap(step):
         return 0
     maker = step.inputs[0].maker

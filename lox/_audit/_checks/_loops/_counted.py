@@ -130,7 +130,7 @@ def declared_length(audited: Audited) -> Iterator[Finding | Held]:
 def _declared(
     block: Block, around: frozenset[str], seen: set[tuple[Block, frozenset[str]]]
 ) -> Iterator[tuple[Step, frozenset[str]]]:
-    """The scans that are declared to go over axes. Those inside of one go over others."""
+    """The scans that are declared to go over axes. Those inside one go over others."""
     if (block, around) in seen:
         return
     seen.add((block, around))

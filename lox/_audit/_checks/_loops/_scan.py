@@ -1,4 +1,4 @@
-"""Loops: what they go over, what of it they read, and whether they end."""
+"""Loops: what they go over, which part of it they read, and whether they end."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def _blocks(block: Block, runs: Step | None, seen: set[Block]) -> Iterator[tuple
 
 def _traced(steps: Iterable[Step]) -> Iterator[tuple[Loop, int, list[Step]]]:
     """The loops that led to the steps of a line, how many times each was traced, and the steps."""
-    # What a derivative takes from inside of a jitted function has the stack of its call, hence the operation.
+    # What a derivative takes from inside a jitted function has the stack of its call, hence the operation.
     by_traceback = collections.defaultdict(list)
     for step in steps:
         shapes = tuple(value.shape for value in step.outputs)

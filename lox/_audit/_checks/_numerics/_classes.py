@@ -19,7 +19,7 @@ from lox._audit._rules import primitives
 CLASSES = Kind(
     "LOX821",
     "warning",
-    "A softmax over the rows of a batch, in each of which a label chooses a class",
+    "A softmax over the rows of a batch, where a label chooses a class in each row",
     "Give the softmax the axis of the classes: axis=-1 for logits of shape (batch, classes).",
     "Labels choose among probabilities that add up to one.",
     "The axis of each softmax was compared with the axis along which labels choose from its result.",

@@ -1,4 +1,4 @@
-"""Indices that are known to be outside of the array."""
+"""Indices that are known to be outside the array."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def beyond_end(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def _is_meant(step: Step, location: Location) -> bool:
-    """Say whether something at the call tells what becomes of an index beyond the end."""
+    """Say whether the call says what to do with an index beyond the end."""
     mode, names = step.equation.params.get("mode"), set(call(step.equation)[1:])
     if step.equation.primitive in primitives(*_READS):
         fills = mode == jax.lax.GatherScatterMode.FILL_OR_DROP and not names.isdisjoint(tracebacks.FILLING)

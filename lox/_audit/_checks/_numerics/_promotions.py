@@ -88,7 +88,7 @@ def _is_written(step: Step, around: Mapping[Step, Step]) -> bool:
 
 
 def _is_narrowed(step: Step, around: Mapping[Step, Step], audited: Audited) -> bool:
-    """Whether all that becomes of a result is that it is converted back."""
+    """Whether a result is only converted back."""
     (result,) = step.outputs
     while step in around and result in around[step].blocks[0].outputs and not _callers(step.equation):
         step = around[step]
@@ -108,7 +108,7 @@ def _around(audited: Audited) -> dict[Step, Step]:
 
 
 def _callers(equation: Any) -> tuple[Frame, ...]:
-    """Where the functions outside of JAX were that led to an equation; of what JAX has jitted, nowhere."""
+    """Where the functions outside JAX were that led to an equation; of what JAX has jitted, nowhere."""
     return tuple(itertools.dropwhile(lambda frame: is_internal(frame.file), frames(equation)))
 
 

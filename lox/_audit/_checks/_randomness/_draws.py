@@ -45,7 +45,7 @@ class Draw:
     Attributes:
         location: The line.
         size: How many numbers.
-        shared: Whether all lanes of a vmap share them.
+        shared: Whether all batch elements of a vmap share them.
         constant: Whether they are drawn from a key that is a constant.
         folded: Whether a constant was folded into that key, as modules do for each of their layers.
     """
@@ -67,7 +67,7 @@ class Mark:
         keyed: Whether it depends on the keys among them.
         derived: Whether it is a derivative, or depends on one.
         constant: Whether it is a constant, or a key made of one.
-        past: The lines of what was drawn for all lanes and has any part in it.
+        past: The lines of what was drawn for all batch elements and has any part in it.
         folded: Whether a constant was folded into such a key.
     """
 
@@ -100,10 +100,10 @@ class Draws(Forward[Mark]):
     """What is drawn in a program.
 
     Attributes:
-        shared: What all lanes of a vmap share, where it meets what each lane has of its own.
-        constant: What is drawn from a constant key outside of loops, where it meets the arguments.
+        shared: What all batch elements of a vmap share, where it meets what each batch element has of its own.
+        constant: What is drawn from a constant key outside loops, where it meets the arguments.
         beside: What is drawn so, where it meets arguments together with what is drawn from a key among them.
-        copied: What is drawn once for all lanes of a vmap that takes nothing else, and is a result of each.
+        copied: What is drawn once for all batch elements of a vmap that takes nothing else, and is a result of each.
         keyed: Whether anything is drawn from a key among the arguments, or one is returned.
     """
 
@@ -218,20 +218,20 @@ class Draws(Forward[Mark]):
 
 
 def _copies(step: Step) -> bool:
-    """Say whether a step copies a result of a vmap that is the same for all lanes."""
+    """Say whether a step copies a result of a vmap that is the same for all batch elements."""
     if step.equation.primitive not in primitives("broadcast_in_dim") or not step.outputs[0].uses:
         return False
     return tracebacks.copies_result(frame.code.co_qualname for frame in frames(step.equation))
 
 
 def _takes_nothing(block: Block, lanes: int, location: Location) -> bool:
-    """Say whether a vmap maps over something only for its number, such as `jnp.arange(lanes)`."""
+    """Say whether a vmap maps over something only for its number, such as `jnp.arange(n)`."""
     made = itertools.chain(block.inputs, *(step.outputs for step in block.steps))
     return "axis_size" in location.code or any(value.shape[:1] == (lanes,) and not value.uses for value in made)
 
 
 def _joined(step: Step, given: Sequence[Mark]) -> frozenset[Draw]:
-    """What lanes share, as large as what it is a part of then."""
+    """What batch elements share, as large as what it is a part of then."""
     found = set()
     for mark, value in zip(given, step.inputs, strict=True):
         for draw in mark.draws:
@@ -242,7 +242,7 @@ def _joined(step: Step, given: Sequence[Mark]) -> frozenset[Draw]:
 
 
 def _differentiates(step: Step) -> bool:
-    """Say whether the vmap around a step that may draw is that of a Jacobian matrix, whose lanes are directions."""
+    """Say whether the vmap around a step that may draw is that of a Jacobian, with directions as batch elements."""
     traceback = step.equation.source_info.traceback
     if traceback is None or not (step.blocks or step.equation.primitive in DRAWS):
         return False

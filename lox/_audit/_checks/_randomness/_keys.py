@@ -43,7 +43,7 @@ _SAME = primitives("convert_element_type", "copy", "squeeze", "reshape")
 
 
 class KeyFlow:
-    """What becomes of the keys of a program: the mistakes, and the keys of each block.
+    """The use of the keys of a program: the mistakes, and the keys of each block.
 
     Args:
         program: The program.
@@ -71,7 +71,7 @@ class KeyFlow:
 
 
 def flow_of(audited: Audited) -> KeyFlow:
-    """What becomes of the keys of a function."""
+    """The use of the keys of a function."""
     return KeyFlow(audited.program, None if audited.captured.error is not None else audited.live)
 
 
@@ -124,7 +124,7 @@ class Keys:
         return which if root is self.origins[key] else f"the same fold_in of {which}"
 
     def is_given(self, key: int) -> bool:
-        """Say whether a key comes from outside of the block, or is a constant."""
+        """Say whether a key comes from outside the block, or is a constant."""
         root = self.root(key)
         return root.place is not None or root.constant
 
@@ -372,7 +372,7 @@ class _Outside:
         return self._known[key]
 
     def result(self, value: Value | None, times: tuple[int, ...]) -> Any:
-        """The elements outside of a value of the block, along a new axis that is as long as `times` says."""
+        """The elements outside a value of the block, along a new axis that is as long as `times` says."""
         if value is None or not is_tracked(value.aval):
             return None
         keys = keys_of(value.aval, self.inner.elements(value))
@@ -413,9 +413,9 @@ def _moves_keys(step: Step) -> bool:
 
 
 def _odd_pair(lanes: Sequence[int]) -> tuple[int, int] | None:
-    """Two lanes with one key among lanes with keys of their own, the later one first.
+    """Two batch elements with one key among batch elements with keys of their own, the later one first.
 
-    As many lanes for each of several keys may be meant, as may the last ones that fill up a batch.
+    As many batch elements for each of several keys may be meant, as may the last ones that fill up a batch.
     """
     if len(set(Counter(lanes).values())) == 1:
         return None

@@ -48,7 +48,7 @@ REPEATED = Kind(
 SHARED = Kind(
     "LOX703",
     "warning",
-    "All lanes of a vmap use the same random key",
+    "All batch elements of a vmap use the same random key",
     "Split the key, and map over the keys: jax.vmap(f)(jax.random.split(key, lanes), x); draw before the vmap what is "
     "to be the same for all lanes.",
     "Each lane of a vmap has a random key of its own.",
@@ -88,7 +88,7 @@ class _Frame(NamedTuple):
 
 
 def used(audited: Audited) -> Iterator[Finding | Held]:
-    """LOX700 to LOX703, LOX705: a key is used twice, in each iteration, by several lanes, or before it is returned."""
+    """LOX700 to LOX703, LOX705: a key is used twice, in each iteration, in several elements, or is returned."""
     if not audited.has("random_bits", "random_gamma", "random_split"):
         return
     flow, locations = audited.once(flow_of), audited.lines
@@ -113,7 +113,7 @@ def used(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def drawn(audited: Audited) -> Iterator[Finding | Held]:
-    """LOX703 and LOX704: what is drawn for one lane of a vmap or for one call is drawn for all."""
+    """LOX703 and LOX704: what is drawn for one batch element of a vmap or for one call is drawn for all."""
     if not audited.has("random_bits", "random_gamma"):
         return
     draws = Draws(audited.program, audited.lines, audited.live)

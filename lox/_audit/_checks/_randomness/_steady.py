@@ -27,7 +27,7 @@ class Steady:
                 self._others.update(step.outputs)
 
     def has(self, what: Any) -> bool:
-        """Say whether it is the same: a number, a value of the block, or a step of it with what is inside of that."""
+        """Say whether it is the same: a number, a value of the block, or a step of it with what is inside that."""
         if not isinstance(what, tuple):
             return isinstance(what, int) or what not in self._others
         step, inner = what

@@ -107,7 +107,7 @@ def _is_of_nnx(value: Any) -> bool:
 
 
 def _outside(audited: Audited) -> dict[Value, Value]:
-    """What the values that all iterations of a loop get are outside of it."""
+    """What the values that all iterations of a loop get are outside it."""
     found: dict[Value, Value] = {}
     for step, _ in audited.of("scan", "while"):
         found.update((inside, outside) for outside, inside in loop_of(step).consts)

@@ -50,7 +50,7 @@ def _bound(target: ast.expr, node: ast.Assign, place: tuple[int, ...]) -> Iterat
 
 
 def read_names(node: Function) -> set[str]:
-    """The names that a function or one inside of it reads or deletes."""
+    """The names that a function or one inside it reads or deletes."""
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Store)}
 
 

@@ -137,7 +137,7 @@ def in_vain(audited: Audited, parts: Iterable[Part]) -> list[Part]:
 
 
 def _computed(program: Block, parts: Iterable[Part]) -> dict[Part, list[Step]]:
-    """The operations that parts of functions lead to, but for what is inside of these."""
+    """The operations that parts of functions lead to, but for what is inside these."""
     found: dict[Part, list[Step]] = {part: [] for part in parts}
     codes = {source.code for source, _ in found}
     seen: set[Block] = set()
