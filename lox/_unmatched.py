@@ -27,6 +27,12 @@ def calling_site() -> Site:
     return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, ())
 
 
+def warn_here(message: str, category: type[Warning]) -> None:
+    """Warn at the line of the user's program that is calling lox."""
+    site = calling_site()
+    warnings.warn_explicit(message, category, site.file, site.line, registry=_registry)
+
+
 def unmatched(names: Iterable[str], there: Collection[str]) -> list[str]:
     """The names and patterns that match none of the names in `there`."""
     return [name for name in names if name not in there and not any(matches(name, each) for each in there)]
@@ -63,5 +69,8 @@ def closest(name: str, there: Collection[str]) -> str | None:
         across = re.sub(r"\*+", "**", name)
         if any(matches(across, each) for each in there):
             return across
+        before, slash, last = name.rpartition("/")
+        if slash and (meant := closest(last, {each.rpartition("/")[2] for each in there})):
+            return f"{before}/{meant}"
     longer = sorted(each for each in there if each.endswith(f"/{name}") or name.endswith(f"/{each}"))
     return next(iter(longer or difflib.get_close_matches(name, sorted(there), 1)), None)

@@ -186,9 +186,10 @@ def test_the_latest_of_a_name_goes_on_and_is_begun_when_there_is_none(tmp_path):
 
 @pytest.mark.parametrize("of", [SaveLogger, lambda path, **options: MemoryLogger(**options)])
 def test_the_first_program_that_resumes_the_latest_begins_one_and_says_so(tmp_path, of):
-    with pytest.warns(lox.LoggerWarning, match="begins a new experiment: there is none"):
+    with pytest.warns(lox.LoggerWarning, match="begins a new experiment: there is none") as warned:
         logger = of(tmp_path, resume="latest", from_step=4)
         run = logger.init(7)
+    assert {warning.filename for warning in warned} == {__file__}
     logger.log(run, {"x": 1.0}, step=5)
     logger.close()
 

@@ -109,7 +109,8 @@ TRANSFORMED = {
 @pytest.mark.parametrize("outside", [False, True], ids=["inside", "outside"])
 def test_scopes_log_as_if_the_calls_were_written_in_the_program(name, outside):
     transform = TRANSFORMED[name]
-    watch = lambda f: lox.watch(f, at="**/dense", what=values_of)  # noqa: E731
+    dense = lambda point: point.name == "dense" and not point.obstacle  # noqa: E731
+    watch = lambda f: lox.watch(f, at=dense, what=values_of)  # noqa: E731
     fun = watch(transform(net)) if outside else transform(watch(net))
     out, logs = spooled(fun, PARAMS, X)
     expected, by_hand = spooled(transform(net_with_logs), PARAMS, X)
@@ -214,8 +215,8 @@ def test_a_backward_pass_has_the_paths_of_the_forward_one(name, loops):
     inside = f"net/{'scan/' * loops}{around}"
     for fun in (step, jax.jit(step)):
         points = lox.points(fun)(jnp.stack(PARAMS), X)
-        paths = {point.path.removeprefix("step/"): point.backward for point in points}
-        assert len(paths) == len(points)
+        assert len({point.path for point in points}) == len(points)
+        paths = {point.path.removeprefix("step/"): point.backward for point in points if not point.obstacle}
         assert not paths[f"outer/{inside}dense"]
         if fun is not step or loops or name != "as it is":  # Else JAX transposes operation by operation.
             assert paths.pop(f"outer/backward/{inside}dense")
@@ -616,9 +617,54 @@ def test_a_point_that_cannot_be_watched_raises_and_says_why():
     batched = jax.jit(jax.vmap(jax.grad(net), (None, 0)))
     found = {point.path: point.obstacle for point in lox.points(batched)(PARAMS, XS)}
     assert "batched" in found["net/backward/net/dense"] and not found["net/net/dense"]
-    with pytest.raises(lox.UnsupportedPrimitiveError, match=r"net/backward/net/dense.*inside of the jax.vmap"):
+    with pytest.raises(lox.UnsupportedPrimitiveError, match=r"net/backward/net/dense.*batched.*jax.vmap\(jax.jit"):
         spooled(lox.watch(batched, at="**/backward/**"), PARAMS, XS)
     assert spooled(lox.watch(batched, at="net/net/dense"), PARAMS, XS)[1]
+
+
+@pytest.mark.parametrize("layer", ["jit", "scan", "checkpoint", "cond"])
+def test_backward_passes_of_a_batch_cannot_be_watched_whatever_they_are_in(layer):
+    def loss(weights, x):
+        return LAYERS[layer](lambda x, weights: dense(weights, x))(x, weights).sum()
+
+    fun = jax.grad(lambda weights, xs: jax.vmap(loss, (None, 0))(weights, xs).mean())
+    for transform in (lambda f: f, jax.jit):
+        backward = [point for point in lox.points(transform(fun))(PARAMS[0], X) if point.backward]
+        assert backward and all(point.obstacle for point in backward)
+        forward = lox.watch(transform(fun), at=lambda point: not point.obstacle)
+        assert any(key.endswith("dense/std") for key in spooled(forward, PARAMS[0], X)[1])
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit, jax.vmap], ids=["alone", "jit", "vmap"])
+def test_a_backward_pass_in_no_jaxpr_is_a_point_that_cannot_be_watched(around):
+    step = lambda x: jax.grad(lambda x: dense(PARAMS[0], x).sum())(x)  # noqa: E731
+    found = []
+    around(lambda x: found.append({point.path: point.obstacle for point in lox.points(step)(x)}))(X)
+    assert list(found[0]) == ["dense", "backward/dense"] and "jax.jit(f)" in found[0]["backward/dense"]
+    assert spooled(around(lox.watch(step, at="dense")), X)[1]
+    with pytest.raises(lox.UnsupportedPrimitiveError, match=r"backward/dense.*put jax.jit inside lox.watch"):
+        spooled(around(lox.watch(step, at="**/dense")), X)
+    assert len(spooled(around(lox.watch(jax.jit(step), at="**/dense")), X)[1]) > 5
+
+
+def test_the_first_of_a_name_is_selected_by_its_number():
+    def fun(x):
+        return dense(PARAMS[1], dense(PARAMS[0], x))
+
+    for at, paths in (("dense[0]", {"dense"}), ("dense[1]", {"dense[1]"}), ("dense", {"dense", "dense[1]"})):
+        assert {key.rpartition("/")[0] for key in spooled(lox.watch(fun, at=at), X)[1]} == paths
+
+
+def test_errors_of_what_name_the_point():
+    with pytest.raises(IndexError) as raised:
+        spooled(lox.watch(dense, at="dense", what=lambda point, values: {"x": values[1]}), PARAMS[0], X)
+    assert "for 1 values of 'dense'" in raised.value.__notes__[0]
+    assert not str(jax.extend.source_info_util.current_name_stack())  # The scope is left all the same.
+
+
+def test_a_pattern_whose_last_part_is_misspelt_gets_the_one_that_was_meant():
+    with pytest.warns(lox.SelectionWarning, match=r"Did you mean '\*\*/dense'"):
+        spooled(lox.watch(dense, at="**/dens"), PARAMS[0], X)
 
 
 def test_what_runs_while_jax_traces_cannot_be_watched():

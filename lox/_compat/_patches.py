@@ -272,8 +272,11 @@ def observe_scopes(enters: Callable[[Any, Any], None], leaves: Callable[[Any, bo
 
     @functools.wraps(leave)
     def leaving(self: Any, kind: Any, *rest: Any) -> Any:
-        leaves(self, kind is None)
-        return leave(self, kind, *rest)
+        try:
+            leaves(self, kind is None)
+        finally:  # An error of lox's leaves no scope open.
+            left = leave(self, kind, *rest)
+        return left
 
     manager.__enter__, manager.__exit__ = entering, leaving
 

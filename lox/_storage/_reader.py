@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from lox._logdict import logdict
 from lox._storage._manifest import ASIDE, MANIFEST, is_run, read_manifest
 from lox._storage._stack import stacked
 from lox._storage._table import Rows, Table, tables_of
+from lox._unmatched import warn_here
 
 
 def load(path: str | Path, *, stack: bool = False, damaged: Literal["raise", "prefix"] = "raise") -> Any:
@@ -158,7 +158,7 @@ def read_prefix(path: Path) -> logdict:
     except StorageError as error:
         logs, problems = logdict(), [str(error)]
     if problems:
-        warnings.warn(" ".join(problems), StorageWarning, stacklevel=4)
+        warn_here(" ".join(problems), StorageWarning)
     return logs
 
 

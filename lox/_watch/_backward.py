@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.extend.source_info_util as source_info
@@ -32,9 +32,15 @@ _recent: OrderedDict[int, tuple[Any, Part]] = OrderedDict()
 
 _RECENT = 4096
 
-_BATCHED = (
-    "JAX has batched this backward pass where it traced it, and its values are of all batch elements; put jax.jit or "
-    "lox.watch inside of the jax.vmap"
+BATCHED = (
+    "JAX has batched this backward pass where it traced it, and its values are of all batch elements; take the "
+    "derivative of one element under jax.jit, as in jax.vmap(jax.jit(jax.grad(f)))"
+)
+
+
+_IN_NO_JAXPR = (
+    "its backward pass is in no jitted function or loop that lox.watch sees; put jax.jit inside lox.watch, as in "
+    "lox.watch(jax.jit(f), ...), even if there is one around it"
 )
 
 
@@ -90,18 +96,44 @@ def parent_of(level: Level) -> Parent:
     return level.backward.setdefault(parts, Parent(parts)) if parts else around
 
 
+def is_batched() -> bool:
+    """Tell whether an operation that is bound now is of the backward pass of a batch, whose axes nothing tells apart.
+
+    A `vmap` around the derivative is in progress instead, and JAX gives each batch element its marks.
+    """
+    stack = source_info.current_name_stack()
+    return is_backward(stack) and "vmap" in _tracebacks.transformations(_tracebacks.split_at_transposition(stack)[1])
+
+
 def is_transposed(level: Level) -> bool:
     """Tell whether what is bound now is what JAX makes of the forward pass, rather than a line of the program."""
     return (level.transposed or is_backward(source_info.current_name_stack())) and _tracebacks.transposes()
 
 
+def say_unwatched(level: Level, at: Callable[[tuple[Part, ...]], Place]) -> None:
+    """Report the scopes of an operation of a backward pass which is in no jaxpr, as points that cannot be watched.
+
+    What leaves them is known when all operations are. No more is said of scopes that the level has told.
+
+    Args:
+        level: The level that the operation is in.
+        at: A function that gives the place of a path.
+    """
+    parts = _whole(source_info.current_name_stack())
+    for length in range(parts.index(BACKWARD) + 2, len(parts) + 1):
+        if parts[:length] not in level.told:
+            level.told.add(parts[:length])
+            cannot_watch(at(parts[:length]), _IN_NO_JAXPR)
+
+
 @_compat.weakref_lru_cache
-def with_marks(jaxpr: Any, whole: bool) -> tuple[Any, Sequence[Any]]:
+def with_marks(jaxpr: Any, whole: bool, batched: bool) -> tuple[Any, Sequence[Any]]:
     """A jaxpr with marks of what leaves each scope in a backward pass, and the values to pass for new leading inputs.
 
     Args:
         jaxpr: The jaxpr.
         whole: Whether all of it is of a backward pass.
+        batched: Whether that is one of a batch.
     """
     found = _leaving(jaxpr, whole)
     if not found:
@@ -116,9 +148,9 @@ def with_marks(jaxpr: Any, whole: bool) -> tuple[Any, Sequence[Any]]:
                 params = eqn.primitive.get_bind_params(eqn.params)
                 outs = eqn.primitive.bind(*(_read(values, atom) for atom in eqn.invars), **params)
             values.update(zip(eqn.outvars, outs if eqn.primitive.multiple_results else [outs], strict=True))
-            for place, leaving, is_batched in found.get(number, ()):
-                if is_batched:
-                    cannot_watch(place, _BATCHED)
+            for place, leaving, is_part_batched in found.get(number, ()):
+                if batched or is_part_batched:
+                    cannot_watch(place, BATCHED)
                 else:
                     mark(place, [values[var] for var in leaving])
         return [_read(values, atom) for atom in given.outvars]

@@ -89,6 +89,7 @@ class Level(Parent):
     Attributes:
         scopes: The scopes that are open in it, outermost first.
         backward: What encloses points of the backward passes in it, by path.
+        told: The paths in backward passes that were reported as points that cannot be watched.
         transposed: Whether it is one that JAX makes of another, to transpose it.
         in_rules: Whether it is a function with rules of its own, or such a rule.
         resolve: The watcher whose function it is; None for another function.
@@ -101,6 +102,7 @@ class Level(Parent):
         self.resolve = handler if isinstance(handler, Resolver) else None
         self.scopes: list[Scope] = []
         self.backward: dict[tuple[Part, ...], Parent] = {}
+        self.told: set[tuple[Part, ...]] = set()
 
     @property
     def parent(self) -> Parent:
@@ -165,6 +167,15 @@ def level_of(trace: Any) -> Level | None:
         if (begun := state.begun.get(id(handler))) is not None:
             begun.append(level)
     return level
+
+
+def is_in_jaxpr(trace: Any) -> bool:
+    """Tell whether what runs under a trace becomes part of a jaxpr inside of the watched function."""
+    while trace is not None and not _compat.is_staging(trace):
+        if isinstance(trace, HandlerTrace) and isinstance(trace.handler, Resolver):
+            return False
+        trace = getattr(trace, "parent_trace", None)
+    return trace is not None
 
 
 def first_parts(paths: Iterable[tuple[Part, ...]]) -> dict[str, int]:

@@ -22,7 +22,7 @@ from lox._rules._call import discharge
 from lox._rules._scan import operands
 from lox._trace import HandlerTrace, under
 from lox._watch import _backward
-from lox._watch._levels import Level, Parent, first_parts, level_of, levels_begun, silent, state
+from lox._watch._levels import Level, Parent, first_parts, is_in_jaxpr, level_of, levels_begun, silent, state
 from lox._watch._marks import (
     Inside,
     Nothing,
@@ -79,9 +79,11 @@ class _Operation:
     def __init__(self, bind: Callable[..., Any], primitive: Any, level: Level, operations: Operations):
         self._bind = functools.partial(bind, primitive)
         self._primitive = primitive
+        self._level = level
         self._parent = _backward.parent_of(level)
         self._operations = operations
         self._transposed = _backward.is_transposed(level)
+        self._batched = self._transposed and _backward.is_batched()
         self._resolve = level.resolve
 
     def run(self, args: Sequence[Any], params: dict[str, Any], jaxpr: Any = None) -> Any:
@@ -91,6 +93,9 @@ class _Operation:
             return self._under(inside, args, params, has_marks=True)
         if _is_of_lox(self._primitive):
             return self._bind(*args, **params)
+        if self._transposed and not self._level.transposed and not is_in_jaxpr(_compat.current_trace()):
+            with silent():
+                _backward.say_unwatched(self._level, lambda parts: place(parts, "scope"))
         run = _runs.get(self._primitive)
         if run is not None:
             return run(self, args, params)
@@ -119,7 +124,7 @@ class _Operation:
 
     def _cond(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         part = self._parent.part("cond", params["branches"][0])
-        marked = [_backward.with_marks(branch, self._transposed) for branch in params["branches"]]
+        marked = [self._with_marks(branch) for branch in params["branches"]]
         numbered, more = _numbered([branch for branch, _ in marked])
         values = [[*new, *old] for new, (_, old) in zip(more, marked, strict=True)]
         branches, captured = _with_operands_of_all(numbered, values)
@@ -130,7 +135,7 @@ class _Operation:
 
     def _call(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         original = params["jaxpr"]
-        jaxpr, captured = _backward.with_marks(original, self._transposed)
+        jaxpr, captured = self._with_marks(original)
         if jaxpr is not original:
             args, params = [*captured, *args], _compat.extend_jit(params, jaxpr, len(captured), 0)
         if _tracebacks.is_internal(original):
@@ -142,15 +147,18 @@ class _Operation:
         return outs
 
     def _checkpoint(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
-        jaxpr, captured = _backward.with_marks(params["jaxpr"], self._transposed)
+        jaxpr, captured = self._with_marks(params["jaxpr"])
         if jaxpr is not params["jaxpr"]:
             args, params = [*captured, *args], _compat.extend_checkpoint(params, jaxpr, len(captured), 0)
         return self._transparent(args, params)
 
     def _body(self, jaxpr: Any, kind: Kind, count: int | None) -> tuple[Any, Sequence[Any]]:
-        body, before = _backward.with_marks(jaxpr, self._transposed)
+        body, before = self._with_marks(jaxpr)
         body, captured = _with_mark(body, self._place((), kind), count)
         return body, [*captured, *before]
+
+    def _with_marks(self, jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+        return _backward.with_marks(jaxpr, self._transposed, self._batched)
 
     def _transparent(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         """Bind an operation that is no part of paths: what it encloses belongs to its parent."""
@@ -213,7 +221,8 @@ class _Operation:
             mark(self._place((part,), kind), outs if self._primitive.multiple_results else [outs])
 
     def _place(self, parts: tuple[Part, ...], kind: Kind) -> Place:
-        return place((*self._parent.parts, *parts) if parts else (), kind)
+        found = place((*self._parent.parts, *parts) if parts else (), kind)
+        return dataclasses.replace(found, obstacle=_backward.BATCHED) if self._batched else found
 
 
 _runs: dict[Any, Callable[[_Operation, Sequence[Any], dict[str, Any]], Any]] = {

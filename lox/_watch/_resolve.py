@@ -144,7 +144,11 @@ class Resolve(Resolver):
         """The values to log for one event of a point, computed for each iteration and batch element."""
 
         def of_one(*values: Any) -> dict[str, Any]:
-            found = self.watcher.what(point, values)
+            try:
+                found = self.watcher.what(point, values)
+            except Exception as error:
+                error.add_note(f"In what(point, values) of lox.watch, for {len(values)} values of {point.path!r}.")
+                raise
             if found is None:
                 return {}
             if not isinstance(found, Mapping):

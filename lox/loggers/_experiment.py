@@ -8,7 +8,6 @@ import json
 import re
 import sys
 import threading
-import warnings
 from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from lox._arguments import describe
 from lox._exceptions import LogDataError, LoggerWarning, LogValueError
 from lox._run_all import raise_first
 from lox._storage import is_of_device
+from lox._unmatched import warn_here
 from lox.loggers._cards import Card, Cards, Damaged, Known
 
 LATEST = "latest"
@@ -189,10 +189,9 @@ class Experiment:
             where = f"called {self._given!r} {where}"
         if wanted == LATEST and not names:
             self._resume = self._from_step = None
-            warnings.warn(
+            warn_here(
                 f"{self.owner} begins a new experiment: there is none {where} that resume={LATEST!r} could continue.",
                 LoggerWarning,
-                stacklevel=2,
             )
             return
         if wanted != LATEST and wanted not in names:
