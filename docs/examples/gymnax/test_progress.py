@@ -52,8 +52,7 @@ def samples(method, transform, chains=2, runs=1):
     return mcmc.get_samples()["mean"]
 
 
-@pytest.mark.parametrize("runs", [1, 3])
-@pytest.mark.parametrize(("method", "chains"), [("sequential", 1), ("sequential", 2), ("vectorized", 2)])
+@pytest.mark.parametrize(("method", "chains", "runs"), [("sequential", 2, 1), ("vectorized", 2, 2)])
 def test_chains_of_numpyro_have_a_bar_and_run_again(method, chains, runs, loops):
     expected = samples(method, lambda run: run, chains, runs)
     np.testing.assert_allclose(samples(method, lox.progress, chains, runs), expected, 1e-5, 1e-6)
