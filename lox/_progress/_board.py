@@ -67,7 +67,7 @@ class Board(Receiver):
             loop: The loop.
             number: The number of the run, or 0.
             done: The number of iterations since the last report, or of their groups.
-            live: The number of batch elements for which the last iteration ran, or 0 when there is no further one.
+            live: The number of batch elements that go on, or 0 when there is no further iteration.
 
         Returns:
             The number of the run, and the number of iterations of the next chunk, or of their groups.
