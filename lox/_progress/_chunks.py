@@ -170,18 +170,19 @@ def _in_chunks(loop: Loop, steps: _Steps, values: Any) -> Any:
         return turn < length if steps.goes_on is None else jnp.any(steps.goes_on(values))
 
     def chunk(state: Any) -> Any:
-        run, size, turn, values = state
+        answer, turn, values = state
+        size = answer[1]
         first = turn if length is not None else jnp.int32(0)
         end = first + (size if length is None else jnp.minimum(size.astype(index), length - first))
         within = lambda state: (state[0] < end) & goes_on(*state)  # noqa: E731
         step = lambda state: (state[0] + 1, steps.iterate(*state))  # noqa: E731
         turn, values = jax.lax.while_loop(within, step, (first, values))
         done = (turn - first).astype(jnp.int32)
-        run, size = report(loop, run, done, goes_on(turn, values), *steps.look(turn, values))
-        return run, size, turn, values
+        answer = report(loop, answer[0], done, goes_on(turn, values), *steps.look(turn, values))
+        return answer, turn, values
 
-    before = jnp.int32(0), jnp.int32(1), jnp.zeros((), index), values
-    return jax.lax.while_loop(lambda state: goes_on(*state[2:]), chunk, before)[3]
+    before = jnp.array([0, 1], jnp.int32), jnp.zeros((), index), values
+    return jax.lax.while_loop(lambda state: goes_on(*state[1:]), chunk, before)[2]
 
 
 def _carrying(
