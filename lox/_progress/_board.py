@@ -23,8 +23,8 @@ from lox._progress._report import LONGEST, Loop
 DELAY = 0.5
 """Seconds before a loop is shown, and before bars are closed when no loop runs any more."""
 
-CHUNKS = 25
-"""Chunks between two updates. When iterations take a hundred times as long, the chunk that runs takes four updates."""
+CHUNKS = 33
+"""Chunks between two updates. When iterations take a hundred times as long, the chunk that runs takes three updates."""
 
 _PATIENCE = 2.0
 """Seconds for which the program waits for the last drawing."""
