@@ -164,7 +164,7 @@ def _in_chunks(loop: Loop, steps: _Steps, values: Any) -> Any:
         The values after the last iteration.
     """
     length = steps.length
-    index = jnp.int32 if length is None or length < 2**31 else jnp.int64
+    index = jnp.int32 if length is None or length < 2**31 else jax.dtypes.canonicalize_dtype(jnp.int64)
 
     def goes_on(turn: Any, values: Any) -> Any:
         return turn < length if steps.goes_on is None else jnp.any(steps.goes_on(values))
