@@ -372,7 +372,14 @@ def _around_call(params: dict[str, Any]) -> contextlib.AbstractContextManager[An
 
 
 _compat.share_fast_dispatch(_runs_plainly, _around_call)
-_compat.let_pmap_run(lambda trace: isinstance(trace, HandlerTrace) and trace.is_eager())
+
+
+def _is_eager_handler(trace: Any) -> bool:
+    return isinstance(trace, HandlerTrace) and trace.is_eager()
+
+
+_compat.let_pmap_run(_is_eager_handler)
+_compat.let_programs_ask(_is_eager_handler)
 
 
 def under(handler: Handler, fun: Callable[..., Any], finishes: bool = False) -> Callable[..., tuple[Any, State, Logs]]:

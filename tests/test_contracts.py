@@ -264,6 +264,16 @@ def test_pmap_asks_its_core_whether_it_is_transformed(monkeypatch):
     assert calls, "pmap asks otherwise whether it is transformed: see lox._compat._patches.let_pmap_run"
 
 
+@contract("let_programs_ask")
+def test_jax_and_libraries_ask_whether_a_program_is_transformed(monkeypatch):
+    calls = []
+    owner = _patches._is_clean.owner
+    monkeypatch.setattr(owner, "trace_state_clean", spy(calls)(owner.trace_state_clean))
+    with jax.set_mesh(jax.make_mesh((1,), ("i",))):
+        pass
+    assert calls, "jax.set_mesh asks otherwise whether it is transformed: see lox._compat._patches.let_programs_ask"
+
+
 @contract("wrap_batching")
 @pytest.mark.parametrize("primitive", [primitives.cond_p, primitives.while_p])
 def test_vmap_calls_the_batching_rule_of_a_primitive(monkeypatch, primitive):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
+import lox
 from lox import testing
 from lox.testing import Branch, Call, Scan, While
 
@@ -81,6 +82,46 @@ def test_random_programs_keep_the_law(law, examples):
 
 
 @pytest.mark.exhaustive
+def bars(subject):
+    """A function with bars returns, logs and has as derivatives what it does without, under each transformation."""
+    f, spool, progress = subject.fun, subject.spool, lox.progress
+    one, two = jax.vmap(f), jax.vmap(jax.vmap(f))
+    slope = lambda f: jax.grad(lambda x, n: jax.tree.leaves(f(x, n))[0].sum())  # noqa: E731
+    yield subject.spools("spool(progress(f))", spool(progress(f)), times=2)
+    yield subject.spools("progress(jit(spool(f)))", progress(jax.jit(spool(f))))
+    yield subject.spools("jit(spool(progress(jit(f))))", jax.jit(spool(progress(jax.jit(f)))))
+    yield subject.spools("spool(progress(vmap(f)))", spool(progress(one)), batches=1, plain=one)
+    yield subject.spools("jit(spool(vmap(progress(f))))", jax.jit(spool(jax.vmap(progress(f)))), batches=1, plain=one)
+    yield subject.spools("spool(vmap(progress(vmap(f))))", spool(jax.vmap(progress(one))), batches=2, plain=two)
+    for batches, how, transform in (
+        (0, "grad(f)", slope),
+        (0, "jit(grad(f))", lambda f: jax.jit(slope(f))),
+        (1, "vmap(grad(f))", lambda f: jax.vmap(slope(f))),
+    ):
+        args = subject.batch(batches)[0]
+        plain = functools.partial(transform(lox.strip(f)), *args)
+        for form, fun in (
+            (f"progress({how})", progress(transform(lox.strip(f)))),
+            (how.replace("(f", "(progress(f"), transform(progress(lox.strip(f)))),
+        ):
+            verify = lambda fun=fun, plain=plain, args=args, form=form: subject.out_is(plain(), fun(*args), form)  # noqa: E731
+            yield testing.Claim(form, verify, plain)
+
+
+IS_ABOUT[bars] = lambda statement: isinstance(statement, Scan | While)
+
+
+@pytest.mark.generated(8)
+def test_bars_leave_results_logs_and_derivatives_as_they_are(examples):
+    assert keep_laws([bars], examples, claims=2) == 8
+
+
+@pytest.mark.exhaustive
+@pytest.mark.generated(60)
+def test_bars_leave_more_programs_as_they_are(examples):
+    assert keep_laws([bars], examples, claims=2) == 60
+
+
 @pytest.mark.generated(15)
 @pytest.mark.parametrize("part", range(10))
 def test_many_random_programs_keep_the_general_laws(part, examples):

@@ -259,7 +259,7 @@ def test_a_fully_unrolled_loop_is_none(told):
 def test_a_batched_while_loop_tells_for_how_many_elements_it_runs(told, each):
     x = jnp.array([0.3, -0.7, 1.1, 0.3])
     steps = list(map(steps_of_collatz, x))
-    ran = [sum(count >= turn for count in steps) for turn in range(1, max(steps))]
+    goes_on = [sum(count > turn for count in steps) for turn in range(1, max(steps) + 1)]
     for fun in (
         lox.progress(jax.vmap(collatz)),
         jax.vmap(lox.progress(collatz)),
@@ -267,7 +267,7 @@ def test_a_batched_while_loop_tells_for_how_many_elements_it_runs(told, each):
     ):
         told.clear()
         bitwise(fun(x), jax.vmap(collatz)(x))
-        assert [live for *_, live in told] == [*ran, 0]
+        assert [live for *_, live in told] == goes_on
         assert {loop.elements for loop, *_ in told} == {4}
 
 
@@ -278,7 +278,7 @@ def test_elements_of_several_vmaps_are_counted(told, each):
     for watched in (lox.progress(fun), jax.vmap(lox.progress(jax.vmap(collatz)))):
         told.clear()
         bitwise(watched(x), fun(x))
-        assert told[1][3] == sum(count > 1 for count in steps) and {loop.elements for loop, *_ in told} == {6}
+        assert told[1][3] == sum(count > 2 for count in steps) and {loop.elements for loop, *_ in told} == {6}
 
 
 def test_nested_loops_have_bars_when_a_label_names_them(told):
@@ -323,8 +323,8 @@ def test_a_loop_tells_twice_a_second_and_seldom_enough_whatever_an_iteration_tak
         turns, calls = turns + size, calls + 1
         run, size = board.report(loop, run, size, 1)
         longest = max(longest, now - began)
-    assert longest <= max(0.5, 1.01 * second)
-    assert calls <= 10 * 25 * 10 * 1.1 + 20  # Ten seconds, of 25 chunks in each of ten updates a second.
+    assert longest <= max(0.35, 1.01 * second)  # Half a second where others use a third of the processor.
+    assert calls <= 10 * 33 * 10 * 1.1 + 20  # Ten seconds, of 33 chunks in each of ten updates a second.
     assert board._rows[0].run.count == turns
 
 
@@ -682,3 +682,133 @@ def test_bars_are_closed_when_no_loop_runs_any_more(shown):
     while any(thread.name == "lox.progress" for thread in threading.enumerate()) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not [thread for thread in threading.enumerate() if thread.name == "lox.progress"]
+
+
+# -- programs that make it hard ------------------------------------------------------------------------------------
+
+
+def test_a_condition_with_effects_is_checked_once_for_each_iteration(told, each):
+    checked = []
+
+    def goes_on(c):
+        io_callback(lambda c: checked.append(int(c)), None, c)
+        return c < 5
+
+    fun = lambda x: jax.lax.while_loop(goes_on, lambda c: c + 1, x)  # noqa: E731
+    for how in (lox.progress(fun), jax.jit(lox.progress(fun))):
+        checked.clear(), told.clear()
+        assert how(1) == 5
+        jax.effects_barrier()
+        assert sorted(checked) == [1, 2, 3, 4, 5] and runs_of(told) == [("while", 4)]
+
+
+def test_effects_in_the_body_happen_once_for_each_iteration(told, each):
+    happened = []
+
+    def step(c, i):
+        jax.debug.callback(lambda i: happened.append(int(i)), i)
+        return c + i, i
+
+    for fun in (
+        lambda x: jax.lax.scan(step, x, jnp.arange(4)),
+        lambda x: jax.lax.while_loop(lambda s: s[1] < 4, lambda s: (step(*s)[0], s[1] + 1), (x, 0)),
+    ):
+        happened.clear(), told.clear()
+        assert jax.jit(lox.progress(fun))(0)[0] == 6
+        jax.effects_barrier()
+        assert sorted(happened) == [0, 1, 2, 3] and len(told) == 4
+
+
+@pytest.mark.parametrize("length", [0, 1, 2])
+def test_short_loops_and_empty_batches_have_the_results_of_the_function(length, told):
+    loop = lambda x: jax.lax.scan(lambda c, i: (c * i, c + i), x, jnp.ones(length))  # noqa: E731
+    wait = lambda x: jax.lax.while_loop(lambda c: c < length, lambda c: c + 1, x)  # noqa: E731
+    x = jnp.ones(length)
+    bitwise(lox.progress(loop)(2.0), loop(2.0))
+    bitwise(jax.grad(lambda x: lox.progress(loop)(x)[0])(2.0), jax.grad(lambda x: loop(x)[0])(2.0))
+    bitwise(lox.progress(wait)(0), wait(0))
+    bitwise(lox.progress(jax.vmap(loop))(x), jax.vmap(loop)(x))
+    bitwise(lox.progress(jax.vmap(wait))(x), jax.vmap(wait)(x))
+
+
+@pytest.mark.parametrize("unroll", [1, 2, 3, 7, 8])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_loop_counts_and_stacks_whatever_its_direction_and_unrolling(unroll, reverse, told):
+    def fun(x):
+        return jax.lax.scan(lambda c, i: (jnp.sin(c + i), c * i), x, jnp.arange(7.0), reverse=reverse, unroll=unroll)
+
+    bitwise(lox.progress(fun)(0.7), fun(0.7))
+    close(jax.grad(total(jax.jit(lox.progress(fun))))(0.7), jax.grad(total(fun))(0.7))
+    assert {count for _, count in runs_of(told)} == ({7 // unroll * unroll} if unroll < 7 else set())
+
+
+def test_lengths_of_64_bits_go_through(told):
+    with jax.enable_x64(True):
+        wait = lambda n: jax.lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, s[1] * 2), (jnp.int64(0), 1.0))  # noqa: E731
+        bitwise(lox.progress(wait)(jnp.int64(5)), wait(jnp.int64(5)))
+        bitwise(lox.progress(scanned)(0.7), scanned(0.7))
+        long = lambda x: jax.lax.fori_loop(0, 2**32, lambda i, c: c + i, x)  # noqa: E731
+        jax.jit(lox.progress(long)).lower(0).compile()
+    assert runs_of(told) == [("while", 5), ("scan", 7)]
+
+
+def test_shards_whose_loops_differ_in_length_have_the_bar_of_the_first(told):
+    mesh = Mesh(np.array(jax.devices()[:4]), "i")
+    wait = lambda x: jax.lax.while_loop(lambda c: c.sum() < 5, lambda c: c + 1, x)  # noqa: E731
+    for fun, steps in ((wait, 5), (jax.vmap(lambda x: wait(x[None])[0]), 5)):
+        sharded = jax.jit(jax.shard_map(fun, mesh=mesh, in_specs=P("i"), out_specs=P("i")))
+        for how in (lox.progress(sharded), jax.jit(lox.progress(sharded))):
+            told.clear()
+            bitwise(how(jnp.arange(4.0)), sharded(jnp.arange(4.0)))
+            assert [count for _, count in runs_of(told)] == [steps]
+
+
+def test_two_of_them_show_one_bar_and_a_program_that_is_not_run_none(told):
+    bitwise(lox.progress(lox.progress(scanned))(0.7), scanned(0.7))
+    assert runs_of(told) == [("scan", 7)]
+    told.clear()
+    jax.eval_shape(lox.progress(scanned), 0.7)
+    compiled = jax.jit(lox.progress(scanned)).lower(0.7).compile()
+    bitwise(lox.progress(jax.jit(scanned).lower(0.7).compile())(0.7), jax.jit(scanned)(0.7))
+    assert not told
+    close(compiled(0.7), scanned(0.7))
+    assert runs_of(told) == [("scan", 7)]
+
+
+def test_a_nested_bar_counts_for_the_batch_elements_that_go_on(told):
+    def fun(x):
+        inner = lambda s: jax.lax.while_loop(lambda c: c < x + s[0], lambda c: c + 1, 0)  # noqa: E731
+        return jax.lax.while_loop(lambda s: s[0] < x, lambda s: (s[0] + 1, inner(s)), (0, 0))
+
+    x = jnp.array([1, 4, 2])
+    bitwise(jax.vmap(lox.progress(fun, label={"while/while": "inner"}))(x), jax.vmap(fun)(x))
+    assert sorted(runs_of(told)) == [("while", 4), *(("while/while", each) for each in (4, 5, 6, 7))]
+
+
+def test_a_callback_that_raises_leaves_the_loop_and_its_bar_alone(told):
+    def fails(logs):
+        raise OSError("disk full")
+
+    fun = lambda x: jax.lax.scan(lambda c, _: (lox.log({"c": c})["c"] + 1, None), x, length=4)[0]  # noqa: E731
+    for how in (lox.progress(lox.tap(fun, fails)), lox.tap(lox.progress(fun), fails)):
+        assert how(0) == 4
+        with pytest.raises(OSError, match="disk full"):
+            lox.flush()
+    assert runs_of(told) == [("scan", 4)] * 2
+
+
+def test_a_search_for_a_nan_finds_what_it_finds_alone(told):
+    fun = lambda x: jax.lax.scan(lambda c, _: (jnp.log(c), None), x, length=3)[0]  # noqa: E731
+    alone, found = lox.find_nonfinite(fun)(0.5), lox.find_nonfinite(lox.progress(fun))(0.5)
+    assert (found.primitive, found.iterations) == (alone.primitive, alone.iterations) == ("log", (1,))
+
+
+def test_a_forked_process_has_no_loops_and_waits_for_no_thread():
+    board, loop = Board(Names.of(None, None), 10), Loop("scan", 5, 1, 1)
+    board.report(loop, 0, 1, 1)
+    assert board._lock.acquire()  # As another thread may, when the process is forked.
+    _board._begin_all()
+    assert not board._rows
+    board.report(loop, 0, 1, 1)
+    board.close()
+    assert board._rows[0].run.count == 1

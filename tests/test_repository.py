@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import lox
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 

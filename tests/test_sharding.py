@@ -128,3 +128,18 @@ def test_a_tap_gets_the_whole_of_what_is_spread(arrays):
     np.testing.assert_allclose(out, by_hand(*arrays)[0], rtol=1e-5)
     residuals = np.concatenate([logs["residuals"] for logs in arrived])
     np.testing.assert_allclose(residuals, by_hand(*arrays)[1]["residuals"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("transform", [lox.spool, lox.progress, lambda fun: lox.tap(fun, print)])
+def test_a_program_sets_its_mesh_under_a_handler_as_without(transform):
+    mesh = jax.make_mesh((4,), ("i",))
+
+    def fun(x):
+        with jax.set_mesh(mesh):
+            return jax.jit(lambda x: jax.sharding.reshard(x + 1, P("i")))(x), jax.sharding.get_mesh()
+
+    outs = transform(fun)(jnp.zeros(4))
+    found, inside = outs[0] if transform is lox.spool else outs
+    assert found.sharding.spec == P("i") and inside == mesh
+    with pytest.raises(ValueError, match="outside of `jax.jit`"):
+        transform(jax.jit(fun))(jnp.zeros(4))

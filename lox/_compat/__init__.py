@@ -31,6 +31,7 @@ from lox._compat._jaxprs import open_jaxpr as open_jaxpr
 from lox._compat._jaxprs import out_avals as out_avals
 from lox._compat._jaxprs import prune as prune
 from lox._compat._jaxprs import trace as trace
+from lox._compat._jaxprs import without_unused as without_unused
 from lox._compat._late_part import split_late as split_late
 from lox._compat._late_part import work as work
 from lox._compat._lowering import CALLS_IN_ORDER_ON_SOME_AXES as CALLS_IN_ORDER_ON_SOME_AXES
@@ -55,6 +56,7 @@ from lox._compat._patches import allow_effect as allow_effect
 from lox._compat._patches import cache_weakly as cache_weakly
 from lox._compat._patches import check_processes as check_processes
 from lox._compat._patches import let_pmap_run as let_pmap_run
+from lox._compat._patches import let_programs_ask as let_programs_ask
 from lox._compat._patches import observe_bind as observe_bind
 from lox._compat._patches import observe_scopes as observe_scopes
 from lox._compat._patches import order_effect as order_effect

@@ -168,3 +168,15 @@ def filter_equations(
 
 def variables(atoms: Sequence[Any]) -> list[Any]:
     return [atom for atom in atoms if isinstance(atom, jex.core.Var)]
+
+
+def without_unused(jaxpr: Any) -> Any:
+    """A closed jaxpr without the equations that its outputs do not depend on, whatever effects these have."""
+    given = open_jaxpr(jaxpr)
+    used, kept = set(variables(given.outvars)), []
+    for eqn in reversed(given.eqns):
+        if not used.isdisjoint(eqn.outvars):
+            kept.append(eqn)
+            used.update(variables(eqn.invars))
+    wanted = set(map(id, kept))
+    return filter_equations(jaxpr, lambda eqn: id(eqn) in wanted, lambda eqn: eqn.params, object)

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -408,6 +409,42 @@ def let_pmap_run(is_eager_handler: Callable[[Any], bool]) -> None:
             return core.trace_state_clean() or is_eager_handler(current_trace())
 
     _pmap_core.owner.core = Core()
+
+
+_is_clean = private(
+    "jax._src.core:trace_state_clean",
+    purpose="to let a program that asks whether it is transformed run under a handler as without one",
+    otherwise="jax.set_mesh raises in a function of lox, and numpyro compiles again at each call.",
+    has="__call__",
+)
+_ASK_FOR_THE_PROGRAM = frozenset({"jax._src.sharding_impls"})
+"""The modules of JAX that ask so to tell the program that it is transformed."""
+
+
+@_patch("trace_state_clean", "jax.set_mesh and libraries that ask for it run under a handler as without", required=True)
+def let_programs_ask(is_eager_handler: Callable[[Any], bool]) -> None:
+    """Let programs that ask whether JAX transforms them hear of no trace of ours that is no more than top level.
+
+    `jax.set_mesh` raises where they are transformed, and libraries then keep nothing for the next call. Modules of JAX
+    ask to know where operations go, which is to a trace of ours as to any.
+
+    Args:
+        is_eager_handler: Says of a trace that it is one of ours, at top level.
+    """
+    if not _is_clean.found:
+        return
+    is_clean = _is_clean.value
+
+    @functools.wraps(is_clean)
+    def trace_state_clean() -> bool:
+        if is_clean():
+            return True
+        asks = sys._getframe(1).f_globals.get("__name__", "")
+        if asks.startswith("jax.") and asks not in _ASK_FOR_THE_PROGRAM:
+            return False
+        return is_eager_handler(current_trace())
+
+    _is_clean.owner.trace_state_clean = trace_state_clean
 
 
 def check_processes() -> None:

@@ -23,8 +23,8 @@ from lox._progress._report import LONGEST, Loop
 DELAY = 0.5
 """Seconds before a loop is shown, and before bars are closed when no loop runs any more."""
 
-CHUNKS = 25
-"""Chunks between two updates. When iterations take a hundred times as long, the chunk that runs takes four updates."""
+CHUNKS = 33
+"""Chunks between two updates. When iterations take a hundred times as long, the chunk that runs takes three updates."""
 
 _PATIENCE = 2.0
 """Seconds for which the program waits for the last drawing."""
@@ -45,18 +45,22 @@ class Board(Receiver):
         super().__init__()
         self.names = names
         self._seconds = 1 / refresh
+        self._warned = False
+        self.begin()
+        _boards.add(self)
+
+    def begin(self) -> None:
+        """Begin anew, without a loop. In a forked process no thread goes on, and one may have held the lock."""
         self._lock = threading.Lock()
         self._runs: dict[int, Run] = {}
         self._rows: list[Row] = []
         self._ended: list[Row] = []
         self._told = 0.0
         self._calls = 0
-        self._warned = False
         self._has_raised = False
         self._drawer: threading.Thread | None = None
         self._closes = False
         self._wake = threading.Event()
-        _boards.add(self)
 
     # -- Called by loops, on threads of JAX -----------------------------------------------------------------------
 
@@ -67,7 +71,7 @@ class Board(Receiver):
             loop: The loop.
             number: The number of the run, or 0.
             done: The number of iterations since the last report, or of their groups.
-            live: The number of batch elements for which the last iteration ran, or 0 when there is no further one.
+            live: The number of batch elements that go on, or 0 when there is no further iteration.
 
         Returns:
             The number of the run, and the number of iterations of the next chunk, or of their groups.
@@ -183,9 +187,16 @@ def _is_quiet() -> bool:
     return "PYTEST_CURRENT_TEST" in os.environ
 
 
+def _begin_all() -> None:
+    for board in _channel.members(_boards):
+        board.begin()
+
+
 def _close_all() -> None:
     for board in _channel.members(_boards):
         board.close()
 
 
 atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):  # Windows does not fork.
+    os.register_at_fork(after_in_child=_begin_all)

@@ -40,7 +40,7 @@ report_p = jex.core.Primitive("lox_report")
 """Tells the host how far a loop is."""
 
 
-def report(loop: Loop, run: Any, done: Any, goes_on: Any, board: Any, ran: Any) -> Any:
+def report(loop: Loop, run: Any, done: Any, goes_on: Any, board: Any, live: Any) -> Any:
     """Tell the host how far a loop is.
 
     Args:
@@ -49,14 +49,14 @@ def report(loop: Loop, run: Any, done: Any, goes_on: Any, board: Any, ran: Any) 
         done: The number of iterations since the last report; of an unrolled loop, that of their groups.
         goes_on: Whether there are further ones.
         board: The number of the board that shows it, for each batch element.
-        ran: For which batch elements the last iteration ran; None for all.
+        live: For which batch elements these are; None for all.
 
     Returns:
         An array of the number of the run, and of that of the iterations of the next chunk, or of their groups.
     """
-    live = jnp.int32(loop.elements) if ran is None else jnp.sum(ran, dtype=jnp.int32)
-    live = jnp.where(goes_on, jnp.maximum(live, 1), 0)
-    told = jnp.stack([jnp.max(board, initial=0), run, done, live])  # One array is sooner read than four.
+    count = jnp.int32(loop.elements) if live is None else jnp.sum(live, dtype=jnp.int32)
+    count = jnp.where(goes_on, jnp.maximum(count, 1), 0)
+    told = jnp.stack([jnp.max(board, initial=0), run, done, count])  # One array is sooner read than four.
     return report_p.bind(told, loop=loop)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import signal
 import subprocess
 import sys
 import textwrap
@@ -131,3 +132,30 @@ def test_a_terminal_gets_a_bar_that_moves_and_its_cursor_back():
     shown = {line.split("/120")[0].split()[-1] for line in found.splitlines() if "/120" in line}
     assert len(shown) >= 3 and "120" in shown and "training" in found
     assert found.index("begins") < found.index("/120") < found.index("7140") < found.index("ends")
+
+
+LONG = """
+    import sys, jax, jax.numpy as jnp, lox
+    fun = lambda x: jax.lax.fori_loop(0, 2_000_000_000, lambda i, c: jnp.sin(c) + 1e-9 * i, x)
+    fun = lox.progress(jax.jit(fun)) if sys.argv[1] == "of jit" else jax.jit(lox.progress(fun))
+    jax.block_until_ready(fun(0.5))
+"""
+
+
+@pytest.mark.parametrize("how", ["of jit", "in jit"])
+def test_ctrl_c_ends_a_loop_with_a_bar_at_once_and_the_terminal_gets_its_cursor_back(how):
+    outer, inner = pty.openpty()
+    command = [sys.executable, "-c", textwrap.dedent(LONG), how]
+    process = subprocess.Popen(command, env=environment(), stdout=inner, stderr=inner, stdin=inner)
+    os.close(inner)
+    text = b""
+    while text.count(b"/2,000,000,000") < 3:
+        text += os.read(outer, 65536)
+    process.send_signal(signal.SIGINT)
+    while True:
+        try:
+            text += os.read(outer, 65536)
+        except OSError:  # The other end is closed.
+            break
+    assert process.wait(30) in ((-signal.SIGINT,) if how == "of jit" else (-signal.SIGINT, 1))
+    assert text.count(b"\x1b[?25l") == text.count(b"\x1b[?25h") == 1 and b"KeyboardInterrupt" in text
