@@ -44,7 +44,8 @@ class Bundle:
     """The input of a guarded call.
 
     Attributes:
-        args: The positional and the keyword arguments; None where their structure is not of lists, tuples and dicts.
+        args: The positional and the keyword arguments; None where they are not lists, tuples and dicts of arrays,
+            numbers and text.
         leaves: The leaves of the arguments, by path.
         function: The name of the function.
         loop: The number of the loop that failed, among the outermost ones, or -1.
@@ -121,8 +122,9 @@ def read_bundle(path: Path) -> Bundle:
             raise StorageError(f"{path} is of format {about['format']!r}, and this lox reads {FORMAT}.")
         leaves = {each["path"]: _load(path, each) for each in about["arguments"]}
         structure = about["structure"]
+        is_told = structure is not None and not any(isinstance(leaf, _Text) for leaf in leaves.values())
         return Bundle(
-            None if structure is None else _filled(structure, iter(leaves.values())),
+            None if not is_told else _filled(structure, iter(leaves.values())),
             leaves,
             about["function"],
             about["loop"],
@@ -199,6 +201,8 @@ def _lines(jaxpr: Any, depth: int) -> Iterator[str]:
             continue
         if eqn.primitive is convert_element_type_p:  # Arrays that are saved have no weak types to convert.
             continue
+        if eqn.primitive.name.startswith("lox_"):  # Logs are no part of what is searched.
+            continue
         types = " ".join(str(var.aval).lstrip("~") for var in eqn.outvars)
         yield f"{'  ' * depth}{eqn.primitive.name} {types}"
         for inner in jaxprs_in(eqn.params):
@@ -232,10 +236,14 @@ def _store(folder: Path, name: str, value: Any) -> dict[str, Any]:
         return {"file": f"{name}.npy", "dtype": name_of(np.asarray(array).dtype, impl_of(value))}
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"value": value}
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
     return {"text": repr(value)}
 
 
 def _load(folder: Path, about: dict[str, Any]) -> Any:
+    if "complex" in about:
+        return complex(*about["complex"])
     if "file" not in about:
         return about["value"] if "value" in about else _Text(about["text"])
     array = from_stored(np.load(folder / about["file"], allow_pickle=False), about["dtype"])

@@ -29,6 +29,7 @@ from lox._arguments import describe
 from lox._exceptions import LogDataError, LogValueError, NonfiniteWarning
 from lox._misspelt import says_what_was_meant
 from lox._nonfinite._axes import searching
+from lox._nonfinite._branches import marking
 from lox._nonfinite._bundle import name_of_function, write_bundle
 from lox._nonfinite._carries import Carries, is_bad
 from lox._nonfinite._find import last_good_carry
@@ -170,7 +171,8 @@ class _Guard:
     def _judged(self, fun: Function, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The results of a call, and whether one of them is bad and the first bad iteration, or -1."""
         begin_handler()
-        outs, first, _ = under(Carries(infinite=self._infinite), fun)(jnp.int32(-1), *args, **kwargs)
+        with marking(True):
+            outs, first, _ = under(Carries(infinite=self._infinite), fun)(jnp.int32(-1), *args, **kwargs)
         leaves = [leaf for leaf in jax.tree.leaves(outs) if is_array(leaf) and is_float(leaf)]
         return outs, _verdict(leaves, first, self._infinite)
 
@@ -225,9 +227,13 @@ class _Guard:
         if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves((args, kwargs))):
             self._warn(f"{failed}. Its arguments are gone, since a function inside donates them: no bundle is written.")
             return
-        loop, carry = -1, list[Any]()
-        if verdict[1] >= 0 and (reached := last_good_carry(self._fun, args, kwargs, self._infinite)) is not None:
-            if reached.trip == verdict[1]:  # Else it is not reproduced, and the bundle has the arguments alone.
+        loop, carry, remark = -1, list[Any](), ""
+        if verdict[1] >= 0:
+            try:
+                reached = last_good_carry(self._fun, args, kwargs, self._infinite)
+            except Exception as error:  # noqa: BLE001  (the program that is guarded goes on whatever happens)
+                reached, remark = None, f" without its last good carry ({type(error).__name__}: {error})"
+            if reached is not None and reached.trip == verdict[1]:  # Else it is not reproduced.
                 loop, carry = reached.loop, list(reached.carry)
         found = {
             "when": "nonfinite" if self._infinite else "nan",
@@ -235,8 +241,12 @@ class _Guard:
             "loop": loop,
             "in_result": bool(verdict[0]),
         }
-        place = write_bundle(self._path, self._fun, args, kwargs, found, carry)
-        self._warn(f"{failed}. The call is in {place}: run it again with lox.replay.")
+        try:
+            place = write_bundle(self._path, self._fun, args, kwargs, found, carry)
+        except Exception as error:  # noqa: BLE001  (a full disk ends no training)
+            self._warn(f"{failed}. No bundle is written to {self._path}: {type(error).__name__}: {error}.")
+        else:
+            self._warn(f"{failed}. The call is in {place}{remark}: run it again with lox.replay.")
 
     def _warn(self, message: str) -> None:
         site = self._site
