@@ -25,6 +25,19 @@ from lox.testing import Call, Derivative, Scan, Update, Vmap, While, programs
 from lox.testing._program import _Source
 
 FAMILIES = ("condition", "branch of a batch", "checkpoint", "custom_vjp", "shard_map", "backward", "scan", "while")
+STATEMENTS = 14
+"""The greatest number of statements of a program: larger ones take most of the time."""
+CONSTRUCTS = {
+    "condition": ("while_loop", "scan", "vmap", "jit"),
+    "branch of a batch": ("vmap", "cond", "switch", "scan", "while_loop"),
+    "checkpoint": ("checkpoint", "scan", "vmap", "grad", "cond"),
+    "custom_vjp": ("custom_vjp", "vjp", "scan", "vmap"),
+    "shard_map": ("shard_map", "scan", "cond", "while_loop"),
+    "backward": ("grad", "vjp", "scan", "vmap", "jit", "checkpoint", "cond"),
+    "scan": lox.testing.CONSTRUCTS,
+    "while": ("while_loop", "fori_loop", "scan", "cond", "linearize", "custom_jvp", "context", "tap", "spool"),
+}
+"""The constructs of the programs that are drawn for each family."""
 OPERATIONS = ("mul", "add", "mul", "add", "sin")
 """The float operations of an `Update`."""
 
@@ -187,21 +200,21 @@ class Faulty(_Source):
 
 
 @functools.cache
-def pool(rounds):
-    """Random programs; for each family, the number of a program and of an update in it."""
+def pool(family, rounds):
+    """Random programs, and for each update in one that is of a family the number of the program and its own."""
     found = []
     for number in range(rounds):
         options = {"max_examples": 50, "deadline": None, "database": None, "phases": [Phase.generate]}
         run = settings(**options, suppress_health_check=list(HealthCheck))
-        seed(number)(run(given(programs(depth=3, length=2))(lambda program: found.append(program))))()
-    families = {name: [] for name in FAMILIES}
+        drawn = programs(depth=3, length=2, constructs=CONSTRUCTS[family], values=("x", "n"), dtypes=())
+        seed(number)(run(given(drawn)(lambda program: found.append(program))))()
+    found = [program for program in found if len(list(program.statements())) <= STATEMENTS]
+    places = []
     for number, program in enumerate(found):
         written = Faulty()
         written.source(program.body)
-        for target, place in enumerate(written.places):
-            for name in place.families:
-                families[name].append((number, target))
-    return found, families
+        places += [(number, target) for target, place in enumerate(written.places) if family in place.families]
+    return found, places
 
 
 @dataclasses.dataclass
@@ -300,13 +313,13 @@ class Fault:
 X, N = jnp.array([0.3, -0.5], jnp.float32), jnp.int32(3)
 
 
-def draw(number, rounds=30):
+def draw(number, rounds=8):
     """The fault of this number, which happens."""
     chance = random.Random(number)
     family = FAMILIES[number % len(FAMILIES)]
-    found, families = pool(rounds)
+    found, places = pool(family, rounds)
     while True:
-        program, target = chance.choice(families[family])
+        program, target = chance.choice(places)
         hidden, operation = chance.random() < 0.3, chance.randrange(len(OPERATIONS))
         kind = chance.choice(list(faults.FAULTS)) if family == "backward" else ""
         written = Faulty()
@@ -343,7 +356,7 @@ def _size(statement, kind):
     return 1
 
 
-def check(number, rounds=30):
+def check(number, rounds=8):
     """What is wrong with the report on a fault, and the fault."""
     fault = draw(number, rounds)
     program = jax.jit(fault.program) if fault.jitted else fault.program

@@ -59,6 +59,9 @@ def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: 
     unguarded. The bundle is there as a whole or not at all. The last good carry of a loop that fails is computed again
     when the bundle is written, so that it costs nothing before.
 
+    Where `jax.distributed` connects processes, each writes a bundle, NAME-process0 and so on, with its shards of arrays
+    that are spread over them. `lox.replay` puts those of all processes together; such a bundle has no last good carry.
+
     Args:
         fun: The function, jitted or not. Without it, a decorator is returned.
         bundle: The directory to write. Where there is one already, a number is added to its name.
@@ -73,7 +76,7 @@ def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: 
     Raises:
         LogDataError: An argument has the wrong type. A `TypeError`.
         LogValueError: `when` is neither; the function donates and `keep` is False; or, when it is called, that it is
-            inside of a transformation other than `jax.jit`, or in one of several processes.
+            inside of a transformation other than `jax.jit`, or of that in one of several processes.
 
     Warns:
         NonfiniteWarning: A call has failed; it names the bundle.
@@ -152,8 +155,6 @@ class _Guard:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if searching.value:
             return self._fun(*args, **kwargs)
-        if jax.process_count() > 1:
-            raise LogValueError("lox.guard works in one process, and this is one of several.")
         if not is_called_from_python():
             return self._staged(args, kwargs)
         self.look()
@@ -181,6 +182,11 @@ class _Guard:
             raise LogValueError(
                 f"lox.guard of {name_of_function(self._fun)} is inside of jax.vmap, jax.grad or a handler of lox. "
                 "Guard what is outside of it, as in lox.guard(jax.vmap(f), bundle=...)."
+            )
+        if jax.process_count() > 1:
+            raise LogValueError(
+                f"lox.guard of {name_of_function(self._fun)} is inside of jax.jit, in one of several processes. Guard "
+                "what is outside of it, as in lox.guard(jax.jit(f), bundle=...)."
             )
         outs, verdict = self._judged(self._fun, args, kwargs)
         leaves, structure = jax.tree.flatten((args, kwargs))
@@ -211,7 +217,7 @@ class _Guard:
                 if not self._pending or not (wait or self._pending[0].verdict.is_ready()):
                     return
                 first = self._pending.popleft()
-            verdict = np.asarray(first.verdict)
+            verdict = np.asarray(first.verdict.addressable_data(0))  # The same in all processes that compute it.
             if verdict[0] > 0 or verdict[1] >= 0:
                 self._write(verdict, first.args, first.kwargs)
 
@@ -228,7 +234,10 @@ class _Guard:
             self._warn(f"{failed}. Its arguments are gone, since a function inside donates them: no bundle is written.")
             return
         loop, carry, remark = -1, list[Any](), ""
-        if verdict[1] >= 0:
+        leaves = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.Array)]
+        if not all(leaf.is_fully_addressable for leaf in leaves):
+            remark = ", with the part of this process"  # Which would run again at other times than other processes.
+        elif verdict[1] >= 0:
             try:
                 reached = last_good_carry(self._fun, args, kwargs, self._infinite)
             except Exception as error:  # noqa: BLE001  (the program that is guarded goes on whatever happens)
