@@ -111,6 +111,19 @@ def test_masks_of_infinities_that_the_program_writes_are_no_origins():
     assert report.primitive == "sub" and "masked" in str(report)
 
 
+def test_nan_that_the_program_writes_comes_after_nan_that_it_computes():
+    def f(x):
+        def step(carry, i):
+            x, seen = carry
+            return (jnp.log(x), seen.at[i].set(jnp.nan)), None
+
+        return lax.scan(step, (x, jnp.zeros(3)), jnp.arange(3))[0]
+
+    assert find(jax.jit(f))(jnp.float32(-1.0)).primitive == "log"
+    report = find(jax.jit(f))(jnp.float32(jnp.e**jnp.e))
+    assert report.primitive is None and "a constant of the program" in str(report)
+
+
 def test_an_index_beyond_the_end_is_the_origin_of_what_is_filled_in():
     report = find(lambda x: jnp.take(x, jnp.array([0, 7])))(array(1.0, 2.0))
     assert report.primitive == "gather" and "beyond the end" in str(report)
@@ -609,6 +622,11 @@ def test_a_report_prints_a_short_story():
     assert lines[3].startswith("  then mul at ")
     assert "below its domain" in lines[-1] and len(lines) == 5
     assert str(find(jnp.log)(array(1.0))) == "All results and carries are finite."
+
+
+def test_a_product_of_zero_and_infinity_has_the_cure_of_what_became_infinite():
+    report = find(lambda x: (x - x.mean()) * lax.rsqrt(jnp.var(x)))(jnp.ones(3))
+    assert report.primitive == "mul" and "1 / sqrt(0) is infinite" in str(report)
 
 
 # -- faults in generated programs, and programs as people write them --------------------------------------------------

@@ -117,7 +117,8 @@ def report(record: Record, args: Any, kwargs: Any, outs: Any) -> NonfiniteReport
             values = [value for operation in record.operations for value in operation.results]
             begin += sinks(values, np.isnan if nan else np.isinf)
         of_kind = [each for each in origins(record, begin, nan) if nan or _is_made(each[0], names)]
-        found += sorted(of_kind, key=lambda each: each[0].position)
+        is_written = lambda origin: origin.operation is None and not names(origin.value)  # noqa: E731
+        found += sorted(of_kind, key=lambda each: (is_written(each[0]), each[0].position))
         if found and not record.everything:
             break
     if not found:
