@@ -1,5 +1,6 @@
 """`lox.guard` and `lox.replay`: a call that fails is kept as a bundle, and runs again elsewhere."""
 
+import concurrent.futures
 import gc
 import json
 import os
@@ -105,6 +106,19 @@ def test_batch_elements_of_a_while_loop_that_are_done_do_not_fail(tmp_path):
     np.testing.assert_array_equal(result, jax.vmap(f)(np.float32([1.5, 40.0])))
 
 
+@pytest.mark.parametrize(
+    "transform",
+    [jax.vmap, lambda f: jax.jit(jax.vmap(f)), lambda f: jax.vmap(jax.jit(f))],
+    ids=["vmap", "jit-vmap", "vmap-jit"],
+)
+def test_loops_of_branches_that_a_batch_element_does_not_take_do_not_fail(tmp_path, transform):
+    again = lambda x: lax.fori_loop(0, 5, lambda i, x: x - 0.5 - 0.0 * jnp.sqrt(x), x)  # noqa: E731
+    f = transform(lambda x: lax.cond(x > 4.0, again, lambda x: x, x))
+    guarded = lox.guard(f, bundle=tmp_path / "failed")
+    assert calls(guarded, (np.float32([1.0, 5.0, 2.0]),))[1] == []
+    assert len(calls(guarded, (np.float32([1.0, np.nan, 2.0]),))[1]) == 1
+
+
 @pytest.mark.parametrize("inside", [lambda f: f, lambda f: lambda *args: lax.map(lambda _: f(*args), np.arange(2))])
 def test_inside_of_jit_a_call_that_fails_is_written(tmp_path, inside):
     guarded = lox.guard(train, bundle=tmp_path / "failed")
@@ -186,16 +200,55 @@ def test_a_bundle_is_never_overwritten(tmp_path):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["failed", "failed-2"]
 
 
-def test_a_bundle_that_cannot_be_written_whole_leaves_nothing(tmp_path, monkeypatch):
+def test_a_bundle_that_cannot_be_written_whole_leaves_nothing_and_ends_nothing(tmp_path, monkeypatch):
     def full(*args, **kwargs):
         raise OSError("disk full")
 
-    monkeypatch.setattr(lox._nonfinite._bundle, "program", full)
     guarded = lox.guard(jax.jit(jnp.log), bundle=tmp_path / "failed")
-    guarded(-X)
-    with pytest.raises(OSError, match="disk full"):
-        lox.flush()
+    monkeypatch.setattr(lox._nonfinite._bundle, "program", full)
+    _, (message,) = calls(guarded, (-X,), (-X,))
+    assert f"No bundle is written to {tmp_path / 'failed'}: OSError: disk full" in message
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    _, (message,) = calls(lox.guard(jax.jit(jnp.log), bundle=tmp_path / "file" / "failed"), (-X,))
+    assert "No bundle is written" in message
+
+
+def test_a_bundle_whose_writer_is_killed_is_not_there(tmp_path):
+    code = PROGRAM.replace("import jax,", "import os, lox._nonfinite._bundle as bundle, jax,").replace(
+        "if __name__", "bundle.program = lambda *args: os._exit(9)\nif __name__"
+    )
+    (tmp_path / "killed.py").write_text(code)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    assert subprocess.run([sys.executable, "killed.py"], cwd=tmp_path, env=environment).returncode == 9
+    assert not (tmp_path / "failed").exists()
+    calls(lox.guard(jax.jit(jnp.log), bundle=tmp_path / "failed"), (-X,))
+    assert lox.replay(tmp_path / "failed", jnp.log).primitive == "log"
+
+
+def test_a_carry_that_cannot_be_computed_again_is_said_to_be_missing(tmp_path):
+    def f(x, rates):
+        return train(jax.experimental.io_callback(lambda x: x, jax.ShapeDtypeStruct((2,), jnp.float32), x), rates)
+
+    _, (message,) = calls(lox.guard(jax.jit(f), bundle=tmp_path / "failed"), (X, BAD))
+    assert "without its last good carry (LogValueError: The io_callback at" in message
+    assert contents(tmp_path / "failed")["carry"] == []
+
+
+def test_two_guarded_functions_with_one_path_have_a_bundle_each(tmp_path):
+    first, second = (lox.guard(jax.jit(f), bundle=tmp_path / "failed") for f in (jnp.log, jnp.sqrt))
+    calls(lambda x: (first(x), second(x)), (-X,))
+    found = {contents(tmp_path / name)["function"] for name in ("failed", "failed-2")}
+    assert found == {"jax.numpy:log", "jax.numpy:sqrt"}
+
+
+def test_calls_of_several_threads_write_one_bundle(tmp_path):
+    guarded = lox.guard(jax.jit(jnp.log), bundle=tmp_path / "failed")
+    with warnings.catch_warnings(record=True), concurrent.futures.ThreadPoolExecutor(4) as threads:
+        warnings.simplefilter("always")
+        list(threads.map(lambda n: guarded(-X if n % 5 == 4 else X), range(40)))
+        lox.flush()
+    assert [each.name for each in tmp_path.iterdir()] == ["failed"]
 
 
 # -- donation ----------------------------------------------------------------------------------------------------------
@@ -240,6 +293,35 @@ def test_a_replay_of_a_batch_names_the_element(tmp_path, transform):
     assert (report.found, report.primitive, report.iterations, report.batch) == (True, "log", (2,), (1,))
 
 
+@pytest.mark.parametrize("when", ["nan", "nonfinite"])
+def test_a_batched_loop_is_replayed_with_its_element(tmp_path, when):
+    def f(x, key):
+        def step(carry, rate):
+            x, n, key = carry
+            key, own = jax.random.split(key)
+            x = jnp.where(n == 2, jnp.log(x) if when == "nan" else x * jnp.float32(1e38), x)
+            return (x + 0.0 * jax.random.normal(own), n + 1, key), None
+
+        return lax.scan(step, (x, 0, key), length=4)[0]
+
+    f = jax.jit(jax.vmap(f))
+    x, keys = np.float32([1.0, -20.0]), jax.random.split(jax.random.key(0))
+    assert len(calls(lox.guard(f, bundle=tmp_path / "failed", when=when), (x, keys))[1]) == 1
+    report = lox.replay(tmp_path / "failed", f)
+    primitive = {"nan": "log", "nonfinite": "mul"}[when]
+    assert (report.primitive, report.iterations, report.batch) == (primitive, (2,), (1,))
+
+
+def test_logs_and_taps_do_not_make_another_program(tmp_path):
+    def f(x):
+        lox.log({"x": x})
+        return jnp.log(x)
+
+    calls(lox.guard(jax.jit(lox.tap(f, lambda logs: None)), bundle=tmp_path / "failed"), (-X,))
+    for function in (f, jnp.log, jax.jit(lox.tap(f, lambda logs: None))):
+        assert lox.replay(tmp_path / "failed", function).primitive == "log"
+
+
 def test_arguments_of_other_kinds_need_an_example(tmp_path):
     class Params:
         def __init__(self, w):
@@ -251,6 +333,11 @@ def test_arguments_of_other_kinds_need_an_example(tmp_path):
     with pytest.raises(lox.LogValueError, match="give arguments of the same structure"):
         lox.replay(tmp_path / "failed", f)
     assert lox.replay(tmp_path / "failed", f, Params(X), "a").primitive == "log"
+    apply = jax.jit(lambda f, x, scale: f(x) * scale.real, static_argnums=0)
+    calls(lox.guard(apply, bundle=tmp_path / "other"), (jnp.log, -X, 1j))
+    with pytest.raises(lox.LogValueError, match="give arguments of the same structure"):
+        lox.replay(tmp_path / "other", apply)
+    assert lox.replay(tmp_path / "other", apply, jnp.log, X, 1j).primitive == "log"
     with pytest.raises(lox.LogValueError, match=r"args\[1\] is 'b', in the bundle 'a'"):
         lox.replay(tmp_path / "failed", f, Params(X), "b")
 

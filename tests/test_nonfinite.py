@@ -1,8 +1,10 @@
 """`lox.find_nonfinite`: the line, the iteration, the batch element and the operands with which NaN begins."""
 
+import concurrent.futures
 import linecache
 
 import faults
+import faults_in_programs
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 from real_nan import CASES
 
 import lox
+from lox import _compat
 
 find = lox.find_nonfinite
 
@@ -106,6 +109,19 @@ def test_masks_of_infinities_that_the_program_writes_are_no_origins():
     assert not find(lambda x: jax.nn.softmax(jnp.where(x > 0, x, -jnp.inf)))(array(1.0, -1.0))
     report = find(lambda x: jax.nn.softmax(jnp.where(x > 0, x, -jnp.inf)))(array(-1.0, -1.0))
     assert report.primitive == "sub" and "masked" in str(report)
+
+
+def test_nan_that_the_program_writes_comes_after_nan_that_it_computes():
+    def f(x):
+        def step(carry, i):
+            x, seen = carry
+            return (jnp.log(x), seen.at[i].set(jnp.nan)), None
+
+        return lax.scan(step, (x, jnp.zeros(3)), jnp.arange(3))[0]
+
+    assert find(jax.jit(f))(jnp.float32(-1.0)).primitive == "log"
+    report = find(jax.jit(f))(jnp.float32(jnp.e**jnp.e))
+    assert report.primitive is None and "a constant of the program" in str(report)
 
 
 def test_an_index_beyond_the_end_is_the_origin_of_what_is_filled_in():
@@ -279,6 +295,97 @@ def test_a_loop_inside_of_another_that_nan_keeps_running_or_ends_is_found(transf
     assert place(find(transform(f(ended)))(x)) == ("sqrt", (2, 2), batch, False)
 
 
+def branch_with_loop(loop):
+    """A loop that only elements above 0 come to, which `vmap` runs for all."""
+    return jax.vmap(lambda x: lax.cond(x > 0, loop, lambda x: x, x))
+
+
+def ended(x):
+    again = lambda carry: (carry[0] < 3) & ~(jnp.sqrt(carry[1]) > 9.0)  # noqa: E731
+    return lax.while_loop(again, lambda carry: (carry[0] + 1, carry[1] - 2.0), (0, x))[1]
+
+
+def endless(x):
+    return lax.while_loop(lambda x: ~(jnp.sqrt(x) < 1.0), lambda x: x - 2.0, x)
+
+
+@pytest.mark.parametrize("loop", [ended, endless])
+def test_nan_in_a_condition_of_a_branch_is_that_of_elements_that_take_it(loop):
+    f = branch_with_loop(loop)
+    assert not find(f)(array(-5.0, -1.0))
+    assert place(find(f)(array(-5.0, 1.5))) == ("sqrt", (1,), (1,), False)
+    nested = jax.jit(lambda xs: lax.scan(lambda xs, _: (f(xs), None), xs, length=2)[0])
+    assert not find(nested)(array(-5.0, -1.0))
+    assert place(find(nested)(array(-5.0, 1.5))) == ("sqrt", (0, 1), (1,), False)
+
+
+def test_a_loop_of_a_branch_that_begins_bad_is_reported_for_elements_that_take_it():
+    f = branch_with_loop(lambda x: lax.fori_loop(0, 3, lambda i, y: y * 1.0, jnp.log(x - 2.0)))
+    assert not find(f)(array(-5.0, 3.0))
+    assert place(find(f)(array(-5.0, 1.5))) == ("log", (), (1,), False)
+
+
+def test_under_vmap_a_carry_that_is_bad_for_a_while_is_reported():
+    f = lambda x: lax.scan(lambda c, i: (jnp.where(i == 1, jnp.log(x), 1.0), None), x, jnp.arange(4))[0]  # noqa: E731
+    assert place(find(jax.vmap(f))(array(1.0, -2.0))) == ("log", (1,), (1,), False)
+
+
+@pytest.mark.parametrize("xs", [jnp.zeros((0, 3)), jnp.zeros((3, 0))], ids=["no iteration", "no element"])
+def test_loops_over_nothing_are_run(xs):
+    f = jax.jit(lambda x, xs: lax.scan(lambda c, y: (jnp.log(y).sum() + c, jnp.log(y)), x, xs))
+    assert not find(f)(jnp.float32(1.0), xs)
+    assert find(f)(jnp.float32(jnp.nan), xs).argument == "args[0]"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "complex64"])
+def test_floats_of_all_kinds_are_looked_at(dtype):
+    def f(x):
+        def step(x, i):
+            zero = jnp.where(i == 2, jnp.zeros_like(x), jnp.ones_like(x))
+            return (x * zero / zero).astype(x.dtype), None
+
+        return lax.scan(step, x, jnp.arange(4))[0]
+
+    report = find(jax.jit(f))(jnp.ones(3).astype(dtype))
+    assert place(report) == ("div", (2,), (), False) and f"{dtype}[3]" in str(report)
+
+
+def test_integers_and_keys_are_carried_along():
+    def f(x, key):
+        def step(carry, _):
+            n, key, x = carry
+            key, own = jax.random.split(key)
+            return (n + 1, key, jnp.where(n == 2, jnp.log(x), x + 0.0 * jax.random.normal(own))), None
+
+        return lax.scan(step, (0, key, x), length=4)[0]
+
+    report = find(jax.jit(jax.vmap(f)))(array(1.0, -2.0), jax.random.split(jax.random.key(0)))
+    assert place(report) == ("log", (2,), (1,), False)
+
+
+def test_reversed_unrolled_and_chunked_loops_have_their_iteration():
+    stacked = lambda **how: lambda xs: lax.scan(lambda c, x: (c + x, jnp.log(x)), jnp.float32(0.0), xs, **how)  # noqa: E731
+    xs = array(1.0, 2.0, 3.0, -4.0, 5.0)
+    for unroll in (3, True):
+        assert place(find(jax.jit(stacked(reverse=True, unroll=unroll)))(xs)) == ("log", (1,), (), False)
+    chunked = find(jax.jit(lambda xs: lax.map(jnp.log, xs, batch_size=2)))(xs)
+    assert place(chunked) == ("log", (1,), (1,), False)
+    assert find(lambda xs: lax.associative_scan(lambda a, b: a / b, xs))(array(0.0, 0.0, 1.0)).primitive == "div"
+
+
+def test_solvers_are_searched():
+    solve = jax.jit(lambda a: jnp.linalg.solve(a, jnp.ones(2)))
+    assert find(solve)(jnp.zeros((2, 2))).primitive == "triangular_solve"
+    report = find(jax.vmap(jax.grad(lambda a: solve(a).sum())))(jnp.stack([jnp.eye(2), jnp.zeros((2, 2))]))
+    assert (report.primitive, report.batch) == ("triangular_solve", (1,))
+
+    def root(a):
+        newton = lambda g, x: lax.fori_loop(0, 3, lambda i, x: x - 0.1 * g(x), x)  # noqa: E731
+        return lax.custom_root(lambda x: jnp.log(x) - a, jnp.float32(-1.0), newton, lambda g, y: y / g(1.0))
+
+    assert place(find(jax.jit(root))(jnp.float32(1.0))) == ("log", (0,), (), False)
+
+
 # -- derivatives -----------------------------------------------------------------------------------------------------
 
 
@@ -365,6 +472,20 @@ def test_loops_on_shards_have_iterations_and_the_shard(transform):
     assert place(report) == ("sqrt", (2,), (), False) and report.shard == {"d": 1}
 
 
+def test_shards_of_shards_have_both_numbers():
+    def inner(x):
+        return lax.psum(lax.fori_loop(0, 4, lambda i, x: jnp.where(i == 2, jnp.log(x), x * 1.0), x).sum(), "b")
+
+    def outer(x):
+        return lax.psum(jax.shard_map(inner, in_specs=P("b"), out_specs=P(), axis_names={"b"})(x), "a")
+
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
+    f = jax.shard_map(outer, mesh=mesh, in_specs=P("a"), out_specs=P(), axis_names={"a"})
+    report = find(jax.jit(f))(array(1.0, 2.0, 3.0, -4.0, 5.0, 6.0, 7.0, 8.0))
+    assert place(report) == ("log", (2,), (), False) and report.shard == {"a": 0, "b": 1}
+    np.testing.assert_array_equal(report.operands[0], [3.0, -4.0])
+
+
 def test_a_batch_of_a_function_on_shards_has_its_element():
     report = find(jax.vmap(sharded))(array(4.0, 3.0, 4.0, 3.0, 0.5, 3.0, 4.0, 3.0).reshape(2, 4))
     assert place(report) == ("sqrt", (1,), (1,), False) and report.shard == {"d": 0}
@@ -389,6 +510,38 @@ def test_python_loops_around_jitted_steps_that_read_values_are_searched():
     assert place(report) == ("log", (), (), False) and source(report) == "return x - rate * jnp.log(x)"
 
 
+def test_arguments_and_results_of_all_kinds_are_taken():
+    f = jax.jit(
+        lambda tree, mode, *, n=1, none=None: {"y": jnp.log(tree["x"]) if mode == "log" else n, "none": none},
+        static_argnums=1,
+        static_argnames=("n", "none"),
+    )
+    assert find(f)({"x": array(-1.0), "none": None}, "log", n=3).primitive == "log"
+    assert not find(lambda x: None)(array(-1.0)) and not find(jax.jit(lambda x: None))(array(-1.0))
+    assert find(lambda x: jnp.log(x))(-1.0).primitive == "log"
+    report = find(jax.jit(lambda x, rate: x * rate))(array(1.0), rate=float("nan"))
+    assert report.argument == "kwargs['rate']"
+
+
+def test_an_exception_of_the_function_ends_the_search_and_changes_nothing():
+    def f(x):
+        jnp.log(x)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        find(f)(array(-1.0))
+    assert find(jnp.log)(array(-1.0)).primitive == "log"
+
+
+def test_searches_of_several_threads_do_not_meet():
+    def search(number):
+        f = lambda x: lax.fori_loop(0, 5, lambda i, x: jnp.where(i == number, jnp.log(x), x), x)  # noqa: E731
+        return find(jax.jit(jax.vmap(f)))(array(1.0, -2.0))
+
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        assert [place(each)[1:3] for each in threads.map(search, range(4))] == [((n,), (1,)) for n in range(4)]
+
+
 def test_results_that_python_has_taken_out_of_jax_are_followed():
     assert find(lambda x: float(jnp.log(x)))(jnp.float32(-1.0)).primitive == "log"
 
@@ -401,6 +554,16 @@ def test_what_is_read_of_a_ref_begins_where_it_is_read():
         return ref[...]
 
     assert source(find(f)(jnp.float32(-1.0))) == "return ref[...]"
+
+
+def test_a_handler_in_the_function_may_be_the_first_of_the_process():
+    @jax.jit
+    def f(x):
+        lox.log({"x": x})
+        return jnp.log(x)
+
+    _compat._params.unspecified.cache_clear()
+    assert find(lambda x: lox.tap(f, lambda logs: None)(x))(array(-1.0)).primitive == "log"
 
 
 def test_donated_arguments_stay_and_logs_are_dropped():
@@ -427,9 +590,11 @@ def test_a_search_changes_nothing_of_later_calls():
 # -- errors ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_search_inside_of_a_transformation_is_an_error():
-    with pytest.raises(lox.LogValueError, match=r"outside of jax.jit"):
-        jax.jit(lambda x: find(jnp.log)(x).found)(1.0)
+@pytest.mark.parametrize("transform", [jax.jit, jax.vmap, jax.grad, find], ids=["jit", "vmap", "grad", "search"])
+def test_a_search_inside_of_a_transformation_is_an_error(transform):
+    x = jnp.ones(1) if transform is jax.vmap else jnp.float32(1.0)
+    with pytest.raises(lox.LogValueError, match=r"outside of jax.jit.*give it the transformed function"):
+        transform(lambda x: find(jnp.log)(x).found * 1.0)(x)
 
 
 def test_a_callback_that_would_run_again_is_an_error_with_its_line():
@@ -459,6 +624,11 @@ def test_a_report_prints_a_short_story():
     assert str(find(jnp.log)(array(1.0))) == "All results and carries are finite."
 
 
+def test_a_product_of_zero_and_infinity_has_the_cure_of_what_became_infinite():
+    report = find(lambda x: (x - x.mean()) * lax.rsqrt(jnp.var(x)))(jnp.ones(3))
+    assert report.primitive == "mul" and "1 / sqrt(0) is infinite" in str(report)
+
+
 # -- faults in generated programs, and programs as people write them --------------------------------------------------
 
 
@@ -473,6 +643,19 @@ def test_a_fault_at_a_random_place_of_a_random_program_is_found(number):
 def test_faults_at_more_random_places_are_found(number):
     wrong, fault = faults.check(number)
     assert not wrong, fault
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_fault_in_a_program_of_the_laws_is_found(number):
+    wrong, fault = faults_in_programs.check(number, rounds=2)
+    assert not wrong, fault.source
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", range(8, 48))
+def test_faults_in_more_programs_of_the_laws_are_found(number):
+    wrong, fault = faults_in_programs.check(number)
+    assert not wrong, fault.source
 
 
 def test_faults_are_drawn_at_all_kinds_of_places():

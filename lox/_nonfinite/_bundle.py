@@ -3,6 +3,7 @@
     BUNDLE/bundle.json       the function, its arguments but for the arrays, what was not finite, versions
     BUNDLE/program.txt       the operations of the function, one a line, as far as it can be traced
     BUNDLE/args-0.npy        an array of the arguments, by number
+    BUNDLE/args-0-1.npy      a shard of one that is spread over several processes, each of which has a bundle
     BUNDLE/carry-0.npy       an array of the last good carry of the loop that failed
 
 A bundle is written under another name and renamed at the end, so that it is there as a whole or not at all.
@@ -44,7 +45,8 @@ class Bundle:
     """The input of a guarded call.
 
     Attributes:
-        args: The positional and the keyword arguments; None where their structure is not of lists, tuples and dicts.
+        args: The positional and the keyword arguments; None where they are not lists, tuples and dicts of arrays,
+            numbers and text.
         leaves: The leaves of the arguments, by path.
         function: The name of the function.
         loop: The number of the loop that failed, among the outermost ones, or -1.
@@ -70,7 +72,8 @@ def write_bundle(
     """Write a bundle.
 
     Args:
-        path: The directory. Where there is one, a number is added to its name.
+        path: The directory. In one of several processes, the number of the process is added to its name, and where
+            there is one, a further number.
         fun: The function.
         args: The positional arguments.
         kwargs: The keyword arguments.
@@ -80,6 +83,8 @@ def write_bundle(
     Returns:
         The directory.
     """
+    if jax.process_count() > 1:
+        path = of_process(path, jax.process_index())
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.parent / f".{path.name}.{uuid.uuid4().hex}"
     new.mkdir()
@@ -95,6 +100,8 @@ def write_bundle(
                 _store(new, f"args-{i}", leaf) | {"path": _path(key)} for i, (key, leaf) in enumerate(leaves)
             ],
             "structure": _structure((args, kwargs)),
+            "process": jax.process_index(),
+            "processes": jax.process_count(),
             "carry": [_store(new, f"carry-{number}", value) for number, value in enumerate(carry)],
         }
         (new / FILE).write_text(to_json(about), encoding="utf-8")
@@ -109,20 +116,32 @@ def write_bundle(
     return place
 
 
+def of_process(path: Path, process: int) -> Path:
+    """The directory of one of several processes."""
+    return path.with_name(f"{path.name}-process{process}")
+
+
 def read_bundle(path: Path) -> Bundle:
-    """Read a bundle.
+    """Read a bundle, of several processes with the shards that the others have.
 
     Raises:
-        StorageError: There is none, or it is damaged, or of another format.
+        StorageError: There is none, or it is damaged, or of another format, or shards are missing.
     """
+    if not path.exists() and of_process(path, 0).exists():
+        path = of_process(path, 0)
     try:
         about = json.loads((path / FILE).read_text(encoding="utf-8"))
         if about["format"] != FORMAT:
             raise StorageError(f"{path} is of format {about['format']!r}, and this lox reads {FORMAT}.")
-        leaves = {each["path"]: _load(path, each) for each in about["arguments"]}
+        parts = {path: about["arguments"], **_of_other_processes(path, about)}
+        leaves = {
+            each["path"]: _load_shards(parts, number) if "shards" in each else _load(path, each)
+            for number, each in enumerate(about["arguments"])
+        }
         structure = about["structure"]
+        is_told = structure is not None and not any(isinstance(leaf, _Text) for leaf in leaves.values())
         return Bundle(
-            None if structure is None else _filled(structure, iter(leaves.values())),
+            None if not is_told else _filled(structure, iter(leaves.values())),
             leaves,
             about["function"],
             about["loop"],
@@ -199,6 +218,8 @@ def _lines(jaxpr: Any, depth: int) -> Iterator[str]:
             continue
         if eqn.primitive is convert_element_type_p:  # Arrays that are saved have no weak types to convert.
             continue
+        if eqn.primitive.name.startswith("lox_"):  # Logs are no part of what is searched.
+            continue
         types = " ".join(str(var.aval).lstrip("~") for var in eqn.outvars)
         yield f"{'  ' * depth}{eqn.primitive.name} {types}"
         for inner in jaxprs_in(eqn.params):
@@ -226,21 +247,71 @@ def _type(value: Any) -> str:
 
 
 def _store(folder: Path, name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, jax.Array) and not value.is_fully_addressable and not value.is_fully_replicated:
+        shards = {str(shard.index): shard for shard in value.addressable_shards}
+        return {
+            "shape": list(value.shape),
+            "shards": [
+                _store(folder, f"{name}-{number}", shard.data)
+                | {"index": [list(one.indices(size)[:2]) for one, size in zip(shard.index, value.shape, strict=True)]}
+                for number, shard in enumerate(shards.values())
+            ],
+        }
     if is_array(value):
         array = on_host(value)
         np.save(folder / f"{name}.npy", as_stored(np.asarray(array)), allow_pickle=False)
         return {"file": f"{name}.npy", "dtype": name_of(np.asarray(array).dtype, impl_of(value))}
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"value": value}
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
     return {"text": repr(value)}
 
 
 def _load(folder: Path, about: dict[str, Any]) -> Any:
+    if "complex" in about:
+        return complex(*about["complex"])
     if "file" not in about:
         return about["value"] if "value" in about else _Text(about["text"])
     array = from_stored(np.load(folder / about["file"], allow_pickle=False), about["dtype"])
     impl = impl_of(array)
     return jnp.asarray(array) if impl is None else jax.random.wrap_key_data(jnp.asarray(array), impl=impl)
+
+
+def _of_other_processes(path: Path, about: dict[str, Any]) -> dict[Path, list[dict[str, Any]]]:
+    """The arguments in the bundles that the other processes have written of the same call, as far as they are there."""
+    own, found = f"-process{about['process']}", {}
+    for process in range(about["processes"]):
+        name, mark, number = path.name.rpartition(own)
+        other = path.with_name(f"{name}-process{process}{number}")
+        if process != about["process"] and mark and (other / FILE).exists():
+            of_other = json.loads((other / FILE).read_text(encoding="utf-8"))
+            if all(of_other[each] == about[each] for each in ("function", "iteration", "processes")):
+                found[other] = of_other["arguments"]
+    return found
+
+
+def _load_shards(parts: dict[Path, list[dict[str, Any]]], number: int) -> Any:
+    """An argument from the shards of all processes."""
+    whole: Any = None
+    is_there: Any = None
+    impl: str | None = None
+    for folder, arguments in parts.items():
+        shape = tuple(arguments[number]["shape"])
+        for shard in arguments[number]["shards"]:
+            array = from_stored(np.load(folder / shard["file"], allow_pickle=False), shard["dtype"])
+            if whole is None:
+                impl = impl_of(array)
+                whole, is_there = np.empty((*shape, *array.shape[len(shape) :]), array.dtype), np.zeros(shape, bool)
+            where = tuple(slice(*bounds) for bounds in shard["index"])
+            whole[where], is_there[where] = array, True
+    if not np.all(is_there):
+        (first, *_) = parts
+        raise StorageError(
+            f"{first} has only a part of {parts[first][number]['path']}: the directories of the other processes "
+            "must be beside it."
+        )
+    return jnp.asarray(whole) if impl is None else jax.random.wrap_key_data(jnp.asarray(whole), impl=impl)
 
 
 def _path(key: Sequence[Any]) -> str:

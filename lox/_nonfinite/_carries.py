@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.extend as jex
+import jax.extend.source_info_util as source_info
 import jax.numpy as jnp
 
 from lox import _compat
@@ -16,6 +17,7 @@ from lox._effect import emit
 from lox._events import Logs, Site
 from lox._handler import DropAll, Filter, Results, Rule, State, Stateful
 from lox._logs_in import jaxprs_in
+from lox._nonfinite._branches import runs_for_all
 from lox._nonfinite._record import is_float
 from lox._rules._scan import operands, options, run_scan
 from lox._rules._while import Loop
@@ -116,6 +118,8 @@ class Carries(Stateful):
     infinite: bool
 
     def concerns(self, primitive: Any, params: dict[str, Any]) -> bool:
+        if runs_for_all(source_info.current_name_stack()):
+            return False  # Its carry may be bad for batch elements that do not take the branch it is in.
         return primitive in _LOOPS or (primitive is _listed.jit_p and _has_loop(params["jaxpr"]))
 
     def handle(self, state: State, logs: Logs) -> Results:

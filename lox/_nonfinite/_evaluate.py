@@ -12,6 +12,7 @@ from jax.extend.core import Literal
 from lox import _compat
 from lox._audit._rules import primitives
 from lox._nonfinite._axes import axes_p
+from lox._nonfinite._branches import runs_for_all
 
 _listed = jex.core.primitives
 
@@ -52,13 +53,23 @@ def run_equations(
     return list(map(read, given.outvars))
 
 
-def evaluate(jaxpr: Any, args: Sequence[Any], bind: Bind) -> list[Any]:
-    """Evaluate a jaxpr, and what it calls."""
+def evaluate(
+    jaxpr: Any, args: Sequence[Any], bind: Callable[[Any, Sequence[Any], bool], Sequence[Any]], for_all: bool = False
+) -> list[Any]:
+    """Evaluate a jaxpr, and what it calls.
+
+    Args:
+        jaxpr: The jaxpr.
+        args: Its arguments.
+        bind: Runs an equation, told whether it is in a branch that runs for all batch elements.
+        for_all: Whether the whole jaxpr is in one.
+    """
 
     def run(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+        inside = for_all or runs_for_all(eqn.source_info.name_stack)
         if eqn.primitive in CALLS:
-            return evaluate(eqn.params[CALLS[eqn.primitive]], inputs, bind)
-        return inputs if eqn.primitive is axes_p else bind(eqn, inputs)
+            return evaluate(eqn.params[CALLS[eqn.primitive]], inputs, bind, inside)
+        return inputs if eqn.primitive is axes_p else bind(eqn, inputs, inside)
 
     return run_equations(jaxpr, args, run)
 
@@ -82,7 +93,7 @@ def bind_on_shards(primitive: Any, args: Sequence[Any], params: dict[str, Any]) 
 
 def on_shards(jaxpr: Any) -> Callable[..., list[Any]]:
     """The function that a jaxpr stands for, where JAX does not track which values vary over shards."""
-    return lambda *args: evaluate(jaxpr, args, lambda eqn, inputs: bind_on_shards(eqn.primitive, inputs, eqn.params))
+    return lambda *args: evaluate(jaxpr, args, lambda eqn, inputs, _: bind_on_shards(eqn.primitive, inputs, eqn.params))
 
 
 def _without_varying(jaxpr: Any) -> Any:

@@ -15,12 +15,14 @@ from lox._arguments import describe
 from lox._exceptions import LogDataError, LogValueError
 from lox._misspelt import says_what_was_meant
 from lox._nonfinite._axes import telling
+from lox._nonfinite._branches import marking
 from lox._nonfinite._loops import sinks
 from lox._nonfinite._record import Operation, Reached, Record, Resume, is_float, recorded
 from lox._nonfinite._report import NonfiniteReport, Step
 from lox._nonfinite._walk import Origin, batch_axes, origins
 
 Found = tuple[Origin, list[Operation]]
+Names = Callable[[Any], str]
 
 
 @says_what_was_meant("lox.find_nonfinite", "lox.find_nonfinite(f)(x)")
@@ -99,13 +101,13 @@ def _run(record: Record, fun: Callable[..., Any], args: Any, kwargs: Any) -> Any
             "lox.find_nonfinite must be called with concrete arrays, outside of jax.jit, jax.vmap, jax.grad and "
             "handlers of lox: give it the transformed function."
         )
-    with telling(), jax.debug_nans(False), jax.debug_infs(False):
+    with telling(), marking(True), jax.debug_nans(False), jax.debug_infs(False):
         return recorded(record, fun, args, kwargs)
 
 
 def report(record: Record, args: Any, kwargs: Any, outs: Any) -> NonfiniteReport:
     """Make the report from the record of a function."""
-    names = {id(leaf): name for leaf, name in _named(args, kwargs)}
+    names = _names(args, kwargs)
     leaves = [leaf for leaf in jax.tree.leaves(outs) if is_float(leaf)]
     results = [_of_program(leaf, record) for leaf in leaves]
     found: list[Found] = []
@@ -115,7 +117,8 @@ def report(record: Record, args: Any, kwargs: Any, outs: Any) -> NonfiniteReport
             values = [value for operation in record.operations for value in operation.results]
             begin += sinks(values, np.isnan if nan else np.isinf)
         of_kind = [each for each in origins(record, begin, nan) if nan or _is_made(each[0], names)]
-        found += sorted(of_kind, key=lambda each: each[0].position)
+        is_written = lambda origin: origin.operation is None and not names(origin.value)  # noqa: E731
+        found += sorted(of_kind, key=lambda each: (is_written(each[0]), each[0].position))
         if found and not record.everything:
             break
     if not found:
@@ -129,9 +132,9 @@ def _with_others(first: NonfiniteReport, others: Sequence[NonfiniteReport], lost
     return dataclasses.replace(first, others=tuple(others), lost=lost)
 
 
-def _is_made(origin: Origin, names: dict[int, str]) -> bool:
+def _is_made(origin: Origin, names: Names) -> bool:
     """Tell whether an infinite value is not one that the program has written, as ``-jnp.inf``."""
-    return origin.operation is not None or id(origin.value) in names
+    return origin.operation is not None or bool(names(origin.value))
 
 
 def _of_program(leaf: Any, record: Record) -> Any:
@@ -145,7 +148,7 @@ def _of_program(leaf: Any, record: Record) -> Any:
     return leaf
 
 
-def _described(found: Found, record: Record, names: dict[int, str]) -> NonfiniteReport:
+def _described(found: Found, record: Record, names: Names) -> NonfiniteReport:
     origin, chain = found
     operation = origin.operation
     kind = "nan" if origin.nan else "inf"
@@ -156,7 +159,7 @@ def _described(found: Found, record: Record, names: dict[int, str]) -> Nonfinite
         return NonfiniteReport(
             True,
             kind,
-            argument=names.get(id(origin.value), ""),
+            argument=names(origin.value),
             file=line.file if line else "",
             line=line.line if line else 0,
             function=line.function if line else "",
@@ -211,11 +214,17 @@ def _name(operation: Operation) -> str:
     return "slice"
 
 
-def _named(args: Any, kwargs: Any) -> list[tuple[Any, str]]:
-    """The arrays among the arguments, each with its path."""
+def _names(args: Any, kwargs: Any) -> Names:
+    """The path of the argument that a value is, or "": an array is told by itself, a number by what it is."""
     leaves, _ = jax.tree_util.tree_flatten_with_path((args, kwargs))
-    found = []
-    for (first, *path), leaf in leaves:
-        name = jax.tree_util.keystr(tuple(path))
-        found.append((leaf, f"{'args' if first.idx == 0 else 'kwargs'}{name}"))
-    return found
+    paths = [
+        f"{'args' if first.idx == 0 else 'kwargs'}{jax.tree_util.keystr(tuple(path))}" for (first, *path), _ in leaves
+    ]
+    arrays = {id(leaf): path for path, (_, leaf) in zip(paths, leaves, strict=True)}
+    numbers = {repr(leaf): path for path, (_, leaf) in zip(paths, leaves, strict=True) if type(leaf) is float}
+
+    def name(value: Any) -> str:
+        found = arrays.get(id(value))
+        return found or (numbers.get(repr(float(value)), "") if is_float(value) and np.size(value) == 1 else "")
+
+    return name

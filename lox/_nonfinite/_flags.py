@@ -12,8 +12,6 @@ import jax.numpy as jnp
 
 from lox import _compat
 from lox._leading_axes import where
-from lox._logs_in import jaxprs_in
-from lox._nonfinite._axes import axes_p
 from lox._nonfinite._evaluate import bind, bind_on_shards, evaluate, on_shards
 from lox._nonfinite._flow import COMPARISONS
 from lox._nonfinite._record import has_loops, is_float, without_logs
@@ -49,20 +47,11 @@ def compares_nan(eqn: Any, operands: Sequence[Any], results: Sequence[Any]) -> A
     return any_of(jnp.isnan, operands) if asks else jnp.bool_(False)
 
 
-@_compat.weakref_lru_cache
-def is_batched(jaxpr: Any) -> bool:
-    """Tell whether a `vmap` has gone through a jaxpr. A branch then runs also for elements that do not take it."""
-    return any(
-        (eqn.primitive is axes_p and any(axis is not None for axis in eqn.params["axes"]))
-        or any(map(is_batched, jaxprs_in(eqn.params)))
-        for eqn in _compat.open_jaxpr(jaxpr).eqns
-    )
-
-
-def flagged(jaxpr: Any, flag_of: FlagOf, shards: Shards | None) -> Callable[..., tuple[list[Any], Any]]:
+def flagged(jaxpr: Any, flag_of: FlagOf, shards: Shards | None, for_all: bool) -> Callable[..., tuple[list[Any], Any]]:
     """The function that a jaxpr stands for, which also returns whether something in it is flagged.
 
-    That is an equation, the carry of a loop inside that has not passed a `vmap`, or what the condition of one compares.
+    That is an equation, the carry of a loop inside, or what the condition of one compares; of a loop in a branch that
+    runs for all batch elements, neither: its results are NaN for elements in which one would be.
     """
     jaxpr = without_logs(jaxpr)
     if flag_of is nothing and not has_loops(jaxpr):
@@ -73,37 +62,70 @@ def flagged(jaxpr: Any, flag_of: FlagOf, shards: Shards | None) -> Callable[...,
     def run(*args: Any) -> tuple[list[Any], Any]:
         flag = jnp.bool_(False)
 
-        def bind_flagged(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+        def bind_flagged(eqn: Any, inputs: Sequence[Any], for_all: bool) -> Sequence[Any]:
             nonlocal flag
             rule = _rules.get(eqn.primitive)
             if rule is not None:
-                outs, inside = rule(eqn.params, inputs, flag_of, shards)
+                outs, inside = rule(eqn.params, inputs, flag_of, shards, for_all)
             else:
                 outs = list(one(eqn.primitive, inputs, eqn.params))
                 inside = flag_of(eqn, inputs, outs)
             flag |= inside
             return outs
 
-        return evaluate(jaxpr, args, bind_flagged), flag
+        return evaluate(jaxpr, args, bind_flagged, for_all), flag
 
     return run
 
 
-def goes_on(condition: Any, shards: Shards | None) -> Callable[..., tuple[Any, Any]]:
-    """The function of the constants and the carry that tells whether a loop goes on, and whether it compares NaN.
+class Condition:
+    """The condition of a `while_loop`, and what NaN does to it.
 
-    Batch elements whose carry has a NaN stand still: nothing else may end them.
+    Args:
+        jaxpr: The condition.
+        carry: What the loop carries.
+        shards: The shards on which it runs, if any.
+        for_all: Whether it is in a branch that runs for all batch elements.
     """
-    run = flagged(condition, compares_nan, shards)
 
-    def test(consts: Sequence[Any], carry: Sequence[Any]) -> tuple[Any, Any]:
-        (going,), compares = run(*consts, *carry)
+    def __init__(self, jaxpr: Any, carry: Sequence[Any], shards: Shards | None, for_all: bool) -> None:
+        self._jaxpr, self._shards = without_logs(jaxpr), shards
+        self._poisons = for_all and any(map(is_float, carry))
+        self._run = flagged(jaxpr, nothing if self._poisons else compares_nan, shards, for_all)
+
+    def __call__(self, consts: Sequence[Any], carry: Sequence[Any]) -> tuple[Any, Any, list[Any]]:
+        """Tell whether the loop goes on, and whether the condition compares NaN; and the carry.
+
+        Batch elements whose carry has a NaN stand still: nothing else may end them. In a branch that runs for all
+        elements a comparison of NaN may be of one that does not take it: there the carry of elements for which it
+        decides becomes NaN, which is dropped with it.
+        """
+        (going,), compares = self._run(*consts, *carry)
+        carry = list(carry)
+        if self._poisons:
+            decided = going ^ self._flipped(*consts, *carry)
+            carry = [where(decided, jnp.full_like(each, jnp.nan), each) if is_float(each) else each for each in carry]
+            going &= ~decided
         for value in filter(is_float, carry):
             if going.ndim and value.shape[: going.ndim] == going.shape:
                 going &= ~jnp.isnan(value).any(axis=tuple(range(going.ndim, value.ndim)))
-        return going, compares
+        return going, compares, carry
 
-    return test
+    def _flipped(self, *args: Any) -> Any:
+        """The condition with the contrary of each comparison of NaN."""
+        one = bind if self._shards is None else bind_on_shards
+
+        def flip(eqn: Any, inputs: Sequence[Any], for_all: bool) -> Sequence[Any]:
+            outs = one(eqn.primitive, inputs, eqn.params)
+            if eqn.primitive not in COMPARISONS or eqn.invars[0] is eqn.invars[-1]:
+                return outs
+            (holds,) = outs
+            for value in filter(is_float, inputs):
+                holds = jnp.where(jnp.isnan(value), ~outs[0], holds)
+            return [holds]
+
+        (going,) = evaluate(self._jaxpr, args, flip)
+        return going
 
 
 def across(shards: Shards | None, flag: Any) -> Any:
@@ -111,22 +133,24 @@ def across(shards: Shards | None, flag: Any) -> Any:
     return flag if shards is None else shards.any(flag)
 
 
-def _scan(params: Any, args: Sequence[Any], flag_of: FlagOf, shards: Shards | None) -> tuple[list[Any], Any]:
+def _scan(
+    params: Any, args: Sequence[Any], flag_of: FlagOf, shards: Shards | None, for_all: bool
+) -> tuple[list[Any], Any]:
     consts, init, xs = operands(args, params)
-    body, counts = flagged(params["jaxpr"], flag_of, shards), not is_batched(params["jaxpr"])
+    body = flagged(params["jaxpr"], flag_of, shards, for_all)
 
     def iterate(flag: Any, _: Any, *values: Any) -> tuple[Sequence[Any], Any, Any]:
         outs, inside = body(*consts, *values)
-        return outs, flag | inside | (any_of(jnp.isnan, outs[: len(init)]) & counts), ()
+        return outs, flag | inside | (not for_all and any_of(jnp.isnan, outs[: len(init)])), ()
 
     outs, flag, _ = run_scan(iterate, jnp.bool_(False), init, xs, **options(params))
     return outs, flag
 
 
-def until_flagged(params: Any, args: Sequence[Any], shards: Shards | None) -> list[Any]:
+def until_flagged(params: Any, args: Sequence[Any], shards: Shards | None, for_all: bool) -> list[Any]:
     """The results of a scan whose iterations do nothing once something in one was flagged: a loop in it may not end."""
     consts, init, xs = operands(args, params)
-    body = flagged(params["jaxpr"], nothing, shards)
+    body = flagged(params["jaxpr"], nothing, shards, for_all)
     stacked = _compat.out_avals(params["jaxpr"])[len(init) :]
 
     def iterate(flag: Any, _: Any, *values: Any) -> tuple[Sequence[Any], Any, Any]:
@@ -137,29 +161,33 @@ def until_flagged(params: Any, args: Sequence[Any], shards: Shards | None) -> li
     return run_scan(iterate, jnp.bool_(False), init, xs, **options(params))[0]
 
 
-def _while(params: Any, args: Sequence[Any], flag_of: FlagOf, shards: Shards | None) -> tuple[list[Any], Any]:
+def _while(
+    params: Any, args: Sequence[Any], flag_of: FlagOf, shards: Shards | None, for_all: bool
+) -> tuple[list[Any], Any]:
     of_condition, consts, init = split_args(args, params)
-    body, counts = flagged(params["body_jaxpr"], flag_of, shards), not is_batched(params["body_jaxpr"])
-    test = goes_on(params["cond_jaxpr"], shards)
+    body = flagged(params["body_jaxpr"], flag_of, shards, for_all)
+    test = Condition(params["cond_jaxpr"], init, shards, for_all)
 
     def iterate(state: Any) -> Any:
-        carry, going, flag = state
+        going, flag, carry = state
         outs, inside = body(*consts, *carry)
         new = [where(going, after, before) for after, before in zip(outs, carry, strict=True)]
-        again, compares = test(of_condition, new)
-        return new, again & going, flag | inside | compares | (any_of(jnp.isnan, new) & counts)
+        again, compares, new = test(of_condition, new)
+        return again & going, flag | inside | compares | (not for_all and any_of(jnp.isnan, new)), new
 
     def continues(state: Any) -> Any:
-        _, going, flag = state
+        going, flag, _ = state
         return across(shards, going.any()) & ~across(shards, flag)
 
-    carry, _, flag = jax.lax.while_loop(continues, iterate, (list(init), *test(of_condition, init)))
+    _, flag, carry = jax.lax.while_loop(continues, iterate, test(of_condition, init))
     return carry, flag
 
 
-def _cond(params: Any, args: Sequence[Any], flag_of: FlagOf, shards: Shards | None) -> tuple[list[Any], Any]:
+def _cond(
+    params: Any, args: Sequence[Any], flag_of: FlagOf, shards: Shards | None, for_all: bool
+) -> tuple[list[Any], Any]:
     index, *inputs = args
-    branches = [flagged(branch, flag_of, shards) for branch in params["branches"]]
+    branches = [flagged(branch, flag_of, shards, for_all) for branch in params["branches"]]
     outs, flag = jax.lax.switch(index.astype(jnp.int32), branches, *inputs)
     return list(outs), flag
 

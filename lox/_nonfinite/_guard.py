@@ -29,6 +29,7 @@ from lox._arguments import describe
 from lox._exceptions import LogDataError, LogValueError, NonfiniteWarning
 from lox._misspelt import says_what_was_meant
 from lox._nonfinite._axes import searching
+from lox._nonfinite._branches import marking
 from lox._nonfinite._bundle import name_of_function, write_bundle
 from lox._nonfinite._carries import Carries, is_bad
 from lox._nonfinite._find import last_good_carry
@@ -58,6 +59,9 @@ def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: 
     unguarded. The bundle is there as a whole or not at all. The last good carry of a loop that fails is computed again
     when the bundle is written, so that it costs nothing before.
 
+    Where `jax.distributed` connects processes, each writes a bundle, NAME-process0 and so on, with its shards of arrays
+    that are spread over them. `lox.replay` puts those of all processes together; such a bundle has no last good carry.
+
     Args:
         fun: The function, jitted or not. Without it, a decorator is returned.
         bundle: The directory to write. Where there is one already, a number is added to its name.
@@ -72,7 +76,7 @@ def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: 
     Raises:
         LogDataError: An argument has the wrong type. A `TypeError`.
         LogValueError: `when` is neither; the function donates and `keep` is False; or, when it is called, that it is
-            inside a transformation other than `jax.jit`, or in one of several processes.
+            inside a transformation other than `jax.jit`, or of that in one of several processes.
 
     Warns:
         NonfiniteWarning: A call has failed; it names the bundle.
@@ -153,8 +157,6 @@ class _Guard:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if searching.value:
             return self._fun(*args, **kwargs)
-        if jax.process_count() > 1:
-            raise LogValueError("lox.guard works in one process, and this is one of several.")
         if not is_called_from_python():
             return self._staged(args, kwargs)
         for each in list(_unsettled):
@@ -174,7 +176,8 @@ class _Guard:
     def _judged(self, fun: Function, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The results of a call, and whether one of them is bad and the first bad iteration, or -1."""
         begin_handler()
-        outs, first, _ = under(Carries(infinite=self._infinite), fun)(jnp.int32(-1), *args, **kwargs)
+        with marking(True):
+            outs, first, _ = under(Carries(infinite=self._infinite), fun)(jnp.int32(-1), *args, **kwargs)
         leaves = [leaf for leaf in jax.tree.leaves(outs) if is_array(leaf) and is_float(leaf)]
         return outs, _verdict(leaves, first, self._infinite)
 
@@ -183,6 +186,11 @@ class _Guard:
             raise LogValueError(
                 f"lox.guard of {name_of_function(self._fun)} is inside of jax.vmap, jax.grad or a handler of lox. "
                 "Guard what is outside of it, as in lox.guard(jax.vmap(f), bundle=...)."
+            )
+        if jax.process_count() > 1:
+            raise LogValueError(
+                f"lox.guard of {name_of_function(self._fun)} is inside of jax.jit, in one of several processes. Guard "
+                "what is outside of it, as in lox.guard(jax.jit(f), bundle=...)."
             )
         outs, verdict = self._judged(self._fun, args, kwargs)
         leaves, structure = jax.tree.flatten((args, kwargs))
@@ -216,7 +224,7 @@ class _Guard:
                 if not (wait or self._pending[0].verdict.is_ready()):
                     return
                 first = self._pending.popleft()
-            verdict = np.asarray(first.verdict)
+            verdict = np.asarray(first.verdict.addressable_data(0))  # The same in all processes that compute it.
             if verdict[0] > 0 or verdict[1] >= 0:
                 self._write(verdict, first.args, first.kwargs)
 
@@ -232,9 +240,16 @@ class _Guard:
         if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves((args, kwargs))):
             self._warn(f"{failed}. Its arguments are gone, since a function inside donates them: no bundle is written.")
             return
-        loop, carry = -1, list[Any]()
-        if verdict[1] >= 0 and (reached := last_good_carry(self._fun, args, kwargs, self._infinite)) is not None:
-            if reached.trip == verdict[1]:  # Else it is not reproduced, and the bundle has the arguments alone.
+        loop, carry, remark = -1, list[Any](), ""
+        leaves = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.Array)]
+        if not all(leaf.is_fully_addressable for leaf in leaves):
+            remark = ", with the part of this process"  # Which would run again at other times than other processes.
+        elif verdict[1] >= 0:
+            try:
+                reached = last_good_carry(self._fun, args, kwargs, self._infinite)
+            except Exception as error:  # noqa: BLE001  (the program that is guarded goes on whatever happens)
+                reached, remark = None, f" without its last good carry ({type(error).__name__}: {error})"
+            if reached is not None and reached.trip == verdict[1]:  # Else it is not reproduced.
                 loop, carry = reached.loop, list(reached.carry)
         found = {
             "when": "nonfinite" if self._infinite else "nan",
@@ -242,8 +257,12 @@ class _Guard:
             "loop": loop,
             "in_result": bool(verdict[0]),
         }
-        place = write_bundle(self._path, self._fun, args, kwargs, found, carry)
-        self._warn(f"{failed}. The call is in {place}: run it again with lox.replay.")
+        try:
+            place = write_bundle(self._path, self._fun, args, kwargs, found, carry)
+        except Exception as error:  # noqa: BLE001  (a full disk ends no training)
+            self._warn(f"{failed}. No bundle is written to {self._path}: {type(error).__name__}: {error}.")
+        else:
+            self._warn(f"{failed}. The call is in {place}{remark}: run it again with lox.replay.")
 
     def _warn(self, message: str) -> None:
         site = self._site

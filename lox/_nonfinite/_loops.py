@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +22,7 @@ from lox import _compat
 from lox._exceptions import LogValueError
 from lox._leading_axes import where
 from lox._nonfinite._evaluate import bind, bind_on_shards, on_shards
-from lox._nonfinite._flags import across, any_nan, flagged, goes_on, is_batched, nothing, until_flagged
+from lox._nonfinite._flags import Condition, across, any_nan, flagged, nothing, until_flagged
 from lox._nonfinite._record import (
     Carried,
     Frame,
@@ -58,6 +59,8 @@ class Program:
         began_finite: Which of the carried values are finite at first.
         everything: Whether an iteration stops the loop if anything in it is NaN, rather than its carry.
         shards: The shards on which it runs, if any.
+        for_all: Whether it is in a branch that runs for all batch elements: a NaN in its carry may be of an element
+            that does not take this branch.
     """
 
     body: Any
@@ -68,6 +71,7 @@ class Program:
     began_finite: tuple[bool, ...]
     everything: bool
     shards: Shards | None
+    for_all: bool
 
     @property
     def in_lockstep(self) -> bool:
@@ -112,11 +116,6 @@ class Loop:
         self.is_whole = False
         self._before: Sequence[Any] = ()
 
-    @property
-    def is_batched(self) -> bool:
-        """True if it has passed a `vmap`: a NaN in its carry may be of an element that does not take this branch."""
-        return is_batched(self.program.body) and not self.program.everything
-
     def search(self, limit: int, watched: Sequence[Any] | bool = True) -> Any:
         """Run the first iterations, until one has a carry with a NaN in elements that are watched. See `_search`."""
         shards = self.program.shards
@@ -132,6 +131,12 @@ class Loop:
         half = len(carries) // 2
         return numbers, carries[:half], carries[half:]
 
+    def begins_bad(self, record: Record) -> bool:
+        """Tell whether its carry has a NaN from the beginning."""
+        found = [] if self.program.for_all else sinks(self.init, np.isnan)
+        record.sinks += found
+        return bool(found)
+
     def run(self, record: Record) -> Sequence[Any]:
         """Run it to its end, or to the first iteration whose carry has a NaN; interpret that. Returns the carry.
 
@@ -143,8 +148,8 @@ class Loop:
             number, record.loops = record.loops, record.loops + 1
         if record.resume is not None and record.resume.loop == number:
             self._go_on(record, record.resume)
-        watched = not self.is_batched or bool(record.stops)
-        (trips, self.first_infinite, nan, in_condition), before, after = self.search(self._limit, watched)
+        numbers, before, after = self.search(self._limit, not self.program.for_all)
+        trips, self.first_infinite, nan, in_condition = numbers
         if nan:
             self.first_nan, self._before = trips - 1, before
         if record.stops and number >= 0:
@@ -153,10 +158,9 @@ class Loop:
                 raise Reached(Resume(number, min(trip), self._carry(record, min(trip))))
         self.is_whole = not nan
         if nan:
-            self._sink(record, trips - 1, counts=not self.is_batched)
+            self._sink(record, trips - 1)
         elif in_condition:
-            inside = self._frame(trips, condition=True)
-            record.interpret(inside, self.program.condition, [*self.condition_consts, *after])
+            record.sinks += self._compared(record, trips, after)
         if self.first_infinite >= 0:
             self._sink_infinite(record, self.first_infinite)
         return after  # type: ignore[no-any-return]
@@ -170,7 +174,7 @@ class Loop:
                 f"{', '.join(types[1])}: it is another program. Give the function that was guarded."
             )
         self.first_nan, self._before = place.trip, place.carry
-        self._sink(record, place.trip, counts=True)  # A guarded call fails if any batch element does.
+        self._sink(record, place.trip)
         self._sink_infinite(record, place.trip)
         raise Reached(place)
 
@@ -181,17 +185,30 @@ class Loop:
     def reach(self, record: Record, watched: Sequence[Any], nan: bool) -> list[Sink]:
         """The values of the first iteration that makes some elements of the carry NaN, or infinite."""
         (trips, infinite, found, _), _, _ = self.search(self._limit, watched)
-        trip = (trips - 1 if found else -1) if nan else infinite
-        if trip < 0:
+        trip = (trips - 1 if found else -2) if nan else infinite
+        if trip < -nan:
             return []
-        values = sinks(self.iteration(record, trip)[: self.program.num_carry], np.isnan if nan else np.isinf)
-        masks = {id(value): mask for value, mask in zip(self.iteration(record, trip), watched, strict=False)}
-        return [(value, mask & masks[id(value)]) for value, mask in values]
+        after = self.iteration(record, trip)[: self.program.num_carry] if trip >= 0 else self.init
+        bad = sinks(after, np.isnan if nan else np.isinf)
+        masks = {id(value): mask for value, mask in zip(after, watched, strict=True)}
+        reached = [(value, mask & masks[id(value)]) for value, mask in bad]
+        reached = [(value, mask) for value, mask in reached if mask.any()]
+        if reached or not nan or self.program.condition is None:
+            return reached
+        return self._compared(record, trips, after)
 
-    def _sink(self, record: Record, trip: int, counts: bool) -> None:
+    def _compared(self, record: Record, trips: int, carry: Sequence[Any]) -> list[Sink]:
+        """Interpret the condition after some iterations; returns what it compares that is NaN."""
+        known = len(record.sinks)
+        record.interpret(self._frame(trips, condition=True), self.program.condition, [*self.condition_consts, *carry])
+        found = record.sinks[known:]
+        del record.sinks[known:]
+        return found
+
+    def _sink(self, record: Record, trip: int) -> None:
         before = len(record.sinks)
         found = sinks(self.iteration(record, trip)[: self.program.num_carry], np.isnan)
-        record.sinks += found if counts else []
+        record.sinks += found
         if not found and len(record.sinks) == before and not self.program.everything:
             record.lost.append(f"iteration {self._shown(trip)} of the loop at {self.line}")
 
@@ -218,7 +235,7 @@ class Loop:
     def _carry(self, record: Record, trip: int) -> Sequence[Any]:
         if trip == 0:
             return self.init
-        carry = self._before if trip == self.first_nan else self.search(trip, not self.is_batched)[2]
+        carry = self._before if trip == self.first_nan else self.search(trip, not self.program.for_all)[2]
         for number, value in enumerate(carry):
             if is_nonfinite(value):
                 record.note(value, Carried(self, number, trip), 0)
@@ -240,14 +257,13 @@ class Loop:
 
     def _frame(self, trip: int, condition: bool = False) -> Frame:
         around = self.frame
-        where = (*self.position, trip, int(not condition))
-        return Frame(
-            (*around.iterations, self._shown(trip)),
-            where,
-            around.phase,
-            around.shards,
-            condition or around.in_condition,
-            self.line,
+        return dataclasses.replace(
+            around,
+            iterations=(*around.iterations, self._shown(trip)),
+            position=(*self.position, trip, int(not condition)),
+            in_condition=condition or around.in_condition,
+            line=self.line,
+            numbers=itertools.count(),
         )
 
     def _shown(self, trip: int) -> int:
@@ -289,47 +305,47 @@ def _search(program: Program, sizes: tuple[int, ...]) -> Callable[..., Any]:
         condition compares one; and the carries before and after the last iteration.
     """
     ends = np.cumsum(sizes)
-    shards = program.shards
-    body = flagged(program.body, any_nan if program.everything else nothing, shards)
-    condition = None if program.condition is None else goes_on(program.condition, shards)
+    shards, for_all = program.shards, program.for_all
+    body = flagged(program.body, any_nan if program.everything else nothing, shards, for_all)
 
     def run(limit: Any, *values: Any) -> list[Any]:
         watched, of_condition, consts, init, xs = (
             values[end - size : end] for end, size in zip(ends, sizes, strict=True)
         )
+        condition = None if program.condition is None else Condition(program.condition, init, shards, for_all)
 
-        def test(carry: Sequence[Any]) -> tuple[Any, Any]:
-            if condition is None:
-                return jnp.bool_(True), jnp.bool_(False)
-            going, compares = condition(of_condition, carry)
-            return going, across(shards, compares)
+        def tested(carry: Sequence[Any], flag: Any) -> tuple[Any, ...]:
+            going, compares = jnp.bool_(True), jnp.bool_(False)
+            if condition is not None:
+                going, compares, carry = condition(of_condition, carry)
+            nan = _any_watched(jnp.isnan, zip(carry, watched, strict=True))
+            return going, across(shards, compares), across(shards, nan | flag), list(carry)
 
         def iterate(state: Any) -> Any:
-            trips, first, going, _, _, _, carry = state
+            trips, first, _, (going, _, _, carry) = state
             at = program.length - 1 - trips if program.reverse and program.length is not None else trips
             slices = [jax.lax.dynamic_index_in_dim(x, at, keepdims=False) for x in xs]
             outs, flag = body(*consts, *carry, *slices)
             new = outs[: program.num_carry]
             if program.in_lockstep:
                 new = [where(going, after, before) for after, before in zip(new, carry, strict=True)]
-            pairs = list(zip(new, watched, strict=True))
-            nan = across(shards, _any_watched(jnp.isnan, pairs) | flag)
-            finite = [pair for pair, began in zip(pairs, program.began_finite, strict=True) if began]
-            first = jnp.where((first < 0) & across(shards, _any_watched(jnp.isinf, finite)), trips, first)
-            return trips + 1, first, *test(new), nan, carry, new
+            pairs = zip(new, watched, program.began_finite, strict=True)
+            infinite = _any_watched(jnp.isinf, [(value, elements) for value, elements, began in pairs if began])
+            first = jnp.where((first < 0) & across(shards, infinite), trips, first)
+            return trips + 1, first, carry, tested(new, flag)
 
         def continues(state: Any) -> Any:
-            trips, _, going, compares, nan, _, _ = state
+            trips, _, _, (going, compares, nan, _) = state
             return (trips < limit) & across(shards, going.any()) & ~compares & ~nan
 
-        start = (jnp.int32(0), jnp.int32(-1), *test(init), jnp.bool_(False), list(init), list(init))
-        trips, first, _, compares, nan, before, after = jax.lax.while_loop(continues, iterate, start)
+        start = (jnp.int32(0), jnp.int32(-1), list(init), tested(init, jnp.bool_(False)))
+        trips, first, before, (_, compares, nan, after) = jax.lax.while_loop(continues, iterate, start)
         return [trips, first, nan.astype(jnp.int32), compares.astype(jnp.int32), *before, *after]
 
     return jax.jit(run) if program.shards is None else run
 
 
-def _any_watched(test: Callable[[Any], Any], pairs: Sequence[tuple[Any, Any]]) -> Any:
+def _any_watched(test: Callable[[Any], Any], pairs: Iterable[tuple[Any, Any]]) -> Any:
     flags = [(test(value) & watched).any() for value, watched in pairs if is_float(value)]
     return functools.reduce(jnp.logical_or, flags, jnp.bool_(False))
 
@@ -339,14 +355,13 @@ def _scan(
 ) -> list[Any]:
     consts, init, xs = operands(args, params)
     loop = _loop(record, frame, params["jaxpr"], None, consts, (), init, xs, params, frame.line_of(info))
-    before = sinks(init, np.isnan)
-    record.sinks += before
-    after = None if before else loop.run(record)
+    before = loop.begins_bad(record)
+    after = None if before or not params["length"] else loop.run(record)
     is_whole = after is not None and loop.is_whole
-    if after is not None and len(_compat.out_avals(params["jaxpr"])) == len(init) and (is_whole or not loop.is_batched):
+    if after is not None and len(_compat.out_avals(params["jaxpr"])) == len(init):
         outs = list(after)
     elif not is_whole and has_loops(params["jaxpr"]):
-        outs = frame.run(lambda *args: until_flagged(params, args, frame.shards), *args)
+        outs = frame.run(lambda *args: until_flagged(params, args, frame.shards, frame.for_all), *args)
     else:
         whole = params | {"jaxpr": without_logs(params["jaxpr"])}
         one = bind if frame.shards is None else bind_on_shards
@@ -362,8 +377,7 @@ def _while(
     loop = _loop(
         record, frame, params["body_jaxpr"], condition, consts, of_condition, init, (), params, frame.line_of(info)
     )
-    before = sinks(init, np.isnan)
-    record.sinks += before
+    before = loop.begins_bad(record)
     outs = list(init) if before else list(loop.run(record))
     return _kept(record, loop, primitive, params, args, outs)
 
@@ -390,6 +404,7 @@ def _loop(
         began_finite,
         record.everything,
         frame.shards,
+        frame.for_all and not record.everything,
     )
     return Loop(program, consts, of_condition, init, xs, frame, frame.next(), line)
 

@@ -30,6 +30,7 @@ from lox._exceptions import LogValueError
 from lox._handler import DropAll
 from lox._logs_in import jaxprs_in, logs_in
 from lox._nonfinite._axes import Axes, axes_p, searching
+from lox._nonfinite._branches import runs_for_all
 from lox._nonfinite._evaluate import CALLS, bind, bind_on_shards, run_equations
 from lox._nonfinite._flow import COMPARISONS
 from lox._nonfinite._shards import Shards
@@ -66,6 +67,7 @@ class Frame:
         phase: "forward", "backward", or "anew" for what a `jax.checkpoint` computes again.
         shards: The shards that values are split over, if any.
         in_condition: Whether it is the condition of a `while_loop`.
+        for_all: Whether it is a branch that runs also for batch elements that do not take it.
         line: The line of the call around, for operations that JAX knows no line of.
         numbers: The numbers of the operations in it.
     """
@@ -75,6 +77,7 @@ class Frame:
     phase: str = "forward"
     shards: Shards | None = None
     in_condition: bool = False
+    for_all: bool = False
     line: Line = Line("", 0, "")
     numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
 
@@ -82,10 +85,16 @@ class Frame:
         """The position of the next operation."""
         return (*self.position, next(self.numbers))
 
-    def part(self, phase: str, line: Line) -> Frame:
-        """The same surroundings in another phase or call; operations are numbered together."""
-        same = phase == self.phase and line == self.line
-        return self if same else dataclasses.replace(self, phase=phase, line=line)
+    def inside(self, stack: Any) -> Frame:
+        """The surroundings of an operation with this name stack; operations are numbered together."""
+        phase, for_all = phase_of(stack, self.phase), self.for_all or runs_for_all(stack)
+        same = phase == self.phase and for_all == self.for_all
+        return self if same else dataclasses.replace(self, phase=phase, for_all=for_all)
+
+    def called(self, info: Any) -> Frame:
+        """The surroundings inside of a call."""
+        line = self.line_of(info)
+        return self if line == self.line else dataclasses.replace(self, line=line)
 
     def line_of(self, info: Any) -> Line:
         """The line of the program that an operation comes from, or that of the call around."""
@@ -248,8 +257,8 @@ class Record:
             self.tell(args[0], axes)
             return list(args)
         run = _rules.get(primitive)
-        if run is not None and (outs := run(self, frame, primitive, args, params, info)) is not None:
-            return outs
+        if run is not None:
+            return run(self, frame, primitive, args, params, info)
         return self._run(frame, primitive, args, params, info)
 
     def _run(self, frame: Frame, primitive: Any, args: Sequence[Any], params: dict[str, Any], info: Any) -> list[Any]:
@@ -266,8 +275,8 @@ class Record:
 
         def run(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
             with eqn.ctx.manager if frame.shards is None else contextlib.nullcontext():
-                phase = phase_of(eqn.source_info.name_stack, frame.phase)
-                return self.apply(frame.part(phase, frame.line), eqn.primitive, inputs, eqn.params, eqn.source_info)
+                inside = frame.inside(eqn.source_info.name_stack)
+                return self.apply(inside, eqn.primitive, inputs, eqn.params, eqn.source_info)
 
         return run_equations(jaxpr, args, run, *(() if frame.shards is None else (frame.shards.copies,)))
 
@@ -344,7 +353,7 @@ def _call(name: str) -> Callable[..., list[Any]]:
         record: Record, frame: Frame, primitive: Any, args: Sequence[Any], params: dict[str, Any], info: Any
     ) -> list[Any]:
         del primitive
-        return record.interpret(frame.part(frame.phase, frame.line_of(info)), params[name], args)
+        return record.interpret(frame.called(info), params[name], args)
 
     return run
 
@@ -352,7 +361,7 @@ def _call(name: str) -> Callable[..., list[Any]]:
 def _jit(
     record: Record, frame: Frame, primitive: Any, args: Sequence[Any], params: dict[str, Any], info: Any
 ) -> list[Any]:
-    jaxpr, inside = params["jaxpr"], frame.part(frame.phase, frame.line_of(info))
+    jaxpr, inside = params["jaxpr"], frame.called(info)
     alone = record.everything or frame.in_condition or frame.shards is not None or _must_interpret(jaxpr)
     if alone:
         return record.interpret(inside, jaxpr, args)
@@ -371,8 +380,7 @@ def _cond(
     index, *operands = args
     chosen = np.clip(np.asarray(index), 0, len(params["branches"]) - 1)
     taken = np.unique(chosen)
-    line = frame.line_of(info)
-    inside = frame.part(frame.phase, line)
+    inside = frame.called(info)
     found = [record.interpret(inside, params["branches"][number], operands) for number in taken]
     if len(found) == 1:
         return found[0]
@@ -381,7 +389,7 @@ def _cond(
         which = jnp.asarray(np.searchsorted(taken, chosen), jnp.int32)
         run = lambda *cases, which=which: [jax.lax.select_n(_beside(which, cases[0]), *cases)]  # noqa: E731
         result = run(*cases)
-        record.keep(Operation(primitive, params, cases, result, line, frame, frame.next(), run))
+        record.keep(Operation(primitive, params, cases, result, inside.line, frame, frame.next(), run))
         outs += result
     return outs
 
@@ -392,33 +400,48 @@ def _beside(which: Any, case: Any) -> Any:
 
 def _shard_map(
     record: Record, frame: Frame, primitive: Any, args: Sequence[Any], params: dict[str, Any], info: Any
-) -> list[Any] | None:
-    if frame.shards is not None:
-        return None
-    shards, line = Shards.of(params), frame.line_of(info)
+) -> list[Any]:
+    shards, line, around = Shards.of(params), frame.line_of(info), frame.shards
+    each = (lambda run: run) if around is None else around.on_each
 
     def cross(run: Callable[..., list[Any]], values: Sequence[Any]) -> list[Any]:
         results = run(*values)
         record.keep(Operation(primitive, params, values, results, line, frame, frame.next(), run))
         return results
 
-    values = cross(shards.split, args)
-    inside = Frame(frame.iterations, (*frame.next(), 0), frame.phase, shards, frame.in_condition, line)
+    values = cross(each(shards.split), args)
+    inside = dataclasses.replace(
+        frame,
+        position=(*frame.next(), 0),
+        shards=shards if around is None else shards.within(around),
+        line=line,
+        numbers=itertools.count(),
+    )
     outs = record.interpret(inside, params["jaxpr"], values)
-    return cross(shards.join, outs)
+    return cross(each(shards.join), outs)
 
 
-_rules: dict[Any, Callable[..., list[Any] | None]] = {
+def _linear_solve(
+    record: Record, frame: Frame, primitive: Any, args: Sequence[Any], params: dict[str, Any], info: Any
+) -> list[Any]:
+    lengths = params["const_lengths"]
+    first = lengths.matvec + lengths.vecmat
+    of_solve, b = args[first : first + lengths.solve], args[sum(lengths) :]
+    return record.interpret(frame.called(info), params["jaxprs"].solve, [*of_solve, *b])
+
+
+_rules: dict[Any, Callable[..., list[Any]]] = {
     **{primitive: _call(name) for primitive, name in CALLS.items()},
     _listed.jit_p: _jit,
     _listed.cond_p: _cond,
+    _listed.linear_solve_p: _linear_solve,
     _compat.shard_map_p: _shard_map,
 }
 if _compat.custom_vmap_p is not None:
     _rules[_compat.custom_vmap_p] = _call("call")
 
 
-def add_rule(primitive: Any, rule: Callable[..., list[Any] | None]) -> None:
+def add_rule(primitive: Any, rule: Callable[..., list[Any]]) -> None:
     """Register how an operation runs."""
     _rules[primitive] = rule
 
@@ -438,10 +461,8 @@ class RecordingTrace(jax.core.Trace):
 
     def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
         info = source_info.current()
-        phase = phase_of(info.name_stack, "forward")
-        frame = self.frame.part(phase, self.frame.line)
         with _compat.eagerly(), searching(False):
-            outs = self.record.apply(frame, primitive, args, params, info)
+            outs = self.record.apply(self.frame.inside(info.name_stack), primitive, args, params, info)
         return outs if primitive.multiple_results else outs[0]
 
     def process_custom_jvp_call(self, primitive: Any, fun: Any, jvp: Any, args: Any, /, **params: Any) -> Any:

@@ -43,7 +43,8 @@ def replay(bundle: str | os.PathLike[str], fun: Callable[..., Any], *args: Any, 
         args, kwargs = filled(found, args, kwargs)
     elif found.args is None:
         raise LogValueError(
-            f"{bundle} has arguments that are no lists, tuples and dicts: give arguments of the same structure, "
+            f"{bundle} has arguments that are not lists, tuples and dicts of arrays, numbers and text: give arguments "
+            f"of the same structure, "
             f"lox.replay({os.fspath(bundle)!r}, {name_of_function(fun).rpartition(':')[2]}, ...)."
         )
     else:

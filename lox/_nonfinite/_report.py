@@ -92,7 +92,8 @@ class NonfiniteReport:
         if self.chain:
             shown = self.chain if len(self.chain) <= _SHOWN else (*self.chain[: _SHOWN - 1], self.chain[-1])
             lines.append(f"  then {', '.join(map(str, shown))}")
-        if self.primitive is not None and (cure := cure_of(self)):
+        cures = (cure_of(each) for each in (self, *self.infinities) if each.primitive is not None)
+        if cure := next(filter(None, cures), ""):
             lines.append(f"  {cure}")
         return lines
 
@@ -165,8 +166,8 @@ _CURES: tuple[tuple[tuple[str, ...], Any, str], ...] = (
     (
         ("div", "mul", "rsqrt", "pow", "integer_pow"),
         lambda origin, values: origin.backward and any((value == 0).any() for value in values),
-        "The derivative of a root, a norm or a power is not finite at 0; choose a safe operand with `jnp.where` before "
-        "it.",
+        "The derivative of a logarithm, a root, a norm or a power is not finite at 0; choose a safe operand with "
+        "`jnp.where` before it.",
     ),
     (
         ("log", "log2"),

@@ -32,6 +32,10 @@ class Shards:
         names = tuple(name for name in params["mesh"].axis_names if name in params["newly_manual_axes"])
         return Shards(params["mesh"], names, tuple(params["in_specs"]), tuple(params["out_specs"]))
 
+    def within(self, around: Shards) -> Shards:
+        """The shards that these make of each of others."""
+        return dataclasses.replace(around, names=(*around.names, *self.names))
+
     @property
     def ndim(self) -> int:
         """The number of axes in front."""

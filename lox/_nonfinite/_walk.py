@@ -140,12 +140,14 @@ class _Walk:
     def _carry_of(self, operation: Operation, loop: Loop, number: int, mask: Mask) -> list[Sink]:
         """The first values that a loop has carried which some elements of its last carry come from."""
         count, trip = loop.program.num_carry, loop.first_nan if self._test is np.isnan else loop.first_infinite
-        if loop.is_batched:
-            watched = self._same_elements(operation, number, mask, count)
+        if loop.program.for_all:
+            watched = self._same_elements(operation, number, mask, operation.results[:count])
             found = loop.reach(self._record, watched, self._test is np.isnan)
+            same = self._same_elements(operation, number, mask, [value for value, _ in found])
+            found = [(value, elements & own) for (value, elements), own in zip(found, same, strict=True)]
         else:
             found = sinks(loop.iteration(self._record, trip)[:count], self._test) if trip >= 0 else []
-        if not found and not loop.program.began_finite[number]:
+        if not any(elements.any() for _, elements in found) and not loop.program.began_finite[number]:
             found = sinks([loop.init[number]], self._test)
         return found
 
@@ -157,13 +159,13 @@ class _Walk:
         found = sinks([loop.iteration(self._record, trip)[number]], self._test)
         return [(value, elements & loop.slice_of(mask, trip)) for value, elements in found]
 
-    def _same_elements(self, operation: Operation, number: int, mask: Mask, count: int) -> list[Mask]:
-        """The batch elements of some elements of a result, in each of the first results."""
+    def _same_elements(self, operation: Operation, number: int, mask: Mask, values: Sequence[Any]) -> list[Mask]:
+        """The batch elements of some elements of a result, in each of some values."""
         shards = operation.frame.shards
         ahead = [(axis, axis) for axis in range(shards.ndim)] if shards is not None else []
         axes = self._record.axes(operation.results[number]) or ()
         found = []
-        for value in operation.results[:count]:
+        for value in values:
             own = self._record.axes(value) or ()
             shared = list(zip(own, axes, strict=True)) if len(own) == len(axes) else []
             known = [(one, other) for one, other in shared if one is not None and other is not None]

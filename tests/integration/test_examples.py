@@ -56,6 +56,13 @@ def test_layers_of_a_model_without_log_calls_are_watched():
     assert root.startswith("slope 0.1667, guesses 5.0 3.4") and float(root.split()[-1]) < 3.001
 
 
+def test_the_first_nan_of_a_training_is_found_and_mended():
+    warned, found, line, *_, mended = run("first_nan.py").splitlines()
+    assert warned.endswith("train has NaN in the carry of a loop after iteration 31")
+    assert found.startswith("NaN begins in div at ") and found.endswith("(normalized), iteration 31, batch element 2")
+    assert line.strip() == "return advantages / advantages.std()" and mended == "All results and carries are finite."
+
+
 def test_the_solver_logs_the_same_steps_in_each_way():
     happened, first, folded, at_once = run("solver.py").splitlines()
     steps = int(happened.split()[3])
