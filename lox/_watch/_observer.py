@@ -37,7 +37,6 @@ from lox._watch._marks import (
     places_in,
 )
 from lox._watch._points import Kind, Operations, Part
-from lox._watch._resolve import see
 from lox._watch._scopes import note
 
 primitives = jex.core.primitives
@@ -59,7 +58,7 @@ def observed(bind: Callable[..., Any]) -> Callable[..., Any]:
         else:
             level = level_of(trace)
             with watching(None):  # What JAX and lox bind for it is not of the program, nor is what JAX caches of that.
-                if level is None:
+                if level is None or _backward.is_recomputed(level):
                     outs = bind(self, *args, **params)
                 else:
                     outs = _Operation(bind, self, level, operations).run(args, params, jaxpr)
@@ -181,7 +180,7 @@ class _Operation:
             return self._unwatched(inside.parts, reason, args, params)
         if self._resolve is not None:  # Their paths are whole.
             for each in places_in(params):
-                see(inside.place(each), self._resolve.forwards)
+                self._resolve.see(inside.place(each))
         if "subfuns" not in params and self._primitive not in WITH_RULES and self._primitive is not log_p:
             changed = moved(params, inside)
             if changed is not None:
