@@ -110,6 +110,11 @@ def read_context(
     return site, call.counters(steps)
 
 
+def read_mapping(function: str, data: Any, prefix: str, site: Site) -> dict[str, Any]:
+    """The values of a mapping that a function of the user's, at `site`, returned to `function`."""
+    return _Call(function, found=site).values(data, prefix)
+
+
 def read_values(function: str, data: Any, steps: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The values and counters that a call of `function` in the user's program gives to a logger.
 
@@ -148,15 +153,17 @@ class _Call:
     Attributes:
         function: The name of the function, for the messages of errors.
         computes: Whether operations of JAX may run.
+        found: The line of the user's program, where it is not the one that is calling.
     """
 
     function: str
     computes: bool = True
+    found: Site | None = None
 
     @property
     def site(self) -> Site:
         """The line of the user's program that is calling. Only errors need it: to look for it takes time."""
-        return _calling_site(())
+        return self.found or _calling_site(())
 
     def check_names(self, steps: dict[str, Any]) -> None:
         if not RESERVED_COUNTERS.keys().isdisjoint(steps):

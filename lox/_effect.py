@@ -22,7 +22,7 @@ from lox import _compat
 from lox._events import Destination, Event, Log, Logs, counters, depths, events, map_events, masked
 from lox._exceptions import UnsupportedPrimitiveError
 from lox._flax_probe import probing
-from lox._site import Transposed, strictest
+from lox._site import Transposed, Watched, strictest
 
 recording = jax.make_user_context(False)
 """True while a handler is in scope, so that logs must be bound."""
@@ -214,12 +214,14 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, layout: Layout) -> 
 
 
 def _transpose(cotangents: Sequence[Any], *leaves: Any, layout: Layout) -> list[Any]:
-    # A value that the transposed program does not have: its log does not happen.
+    # A value that the transposed program does not have: its log does not happen, and a point is not there.
     del cotangents
     known = [_compat.zeros_like_aval(leaf.aval) if ad.is_undefined_primal(leaf) else leaf for leaf in leaves]
     logs, to = received(known, {"layout": layout})
 
-    def say_why(event: Event, depth: int) -> Event:
+    def say_why(event: Event, depth: int) -> Event | None:
+        if isinstance(event.optional, Watched):
+            return None
         return dataclasses.replace(event, optional=strictest((event.optional, Transposed())))
 
     emit(masked(map_events(say_why, logs), jnp.asarray(False)), to)

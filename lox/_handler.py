@@ -156,6 +156,10 @@ class Handler(abc.ABC):
                 the handler makes of them is returned with the function.
         """
 
+    def in_backward_rule(self, state: State) -> tuple[Filter, State]:
+        """Return a filter, and its state, for the backward pass that a function has as a rule."""
+        return self.detached(state, frozenset())
+
     def backward(self, state: State) -> tuple[Filter, State] | None:
         """Return the filter of what a backward pass logs for this part of the program; None leaves that alone."""
         del state

@@ -227,6 +227,23 @@ def test_a_prefix_of_a_log_that_is_no_string():
     assert message(lox.LogDataError, lox.spool(f)) == f"prefix must be a string, got 3 of type int, at {site(f)}."
 
 
+def test_values_of_points_that_are_none():
+    def program(x):
+        return jax.lax.scan(lambda x, _: (2 * x, None), x, length=2)[0]
+
+    def what(point, values):
+        return given
+
+    place = f"{FILE}:{inspect.getsourcelines(what)[1]} (what)"
+    for given, expected in [
+        (3, "what= of lox.watch must return a mapping or None, got 3 of type int for 'scan', at {}."),
+        ({"a": None}, "lox.watch got None for key 'a', at {}. Leave the key out instead."),
+        ({"a": "text"}, "lox.watch takes array-likes, got 'text' of type str for key 'scan/a', at {}."),
+    ]:
+        found = message(lox.LogDataError, lox.spool(lox.watch(program, at="scan", what=what)), 1.0)
+        assert found == expected.format(place)
+
+
 def test_a_reduction_of_what_is_no_number():
     def f(key):
         lox.log({"a": key})

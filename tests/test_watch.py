@@ -224,6 +224,95 @@ def test_a_backward_pass_has_the_paths_of_the_forward_one(name, loops):
             assert path in {"outer/backward/net", *(f"outer/backward/{path}" for path in (inside[:-1], "net/scan"))}
 
 
+@pytest.mark.parametrize("layer", ["loop", "scopes"])
+def test_what_a_checkpoint_computes_anew_is_no_point(layer):
+    """Events happen in the forward pass, and the backward pass has those of its own, each in its own place."""
+
+    def loop(x):
+        return jax.lax.scan(lambda x, _: (2 * jnp.sin(x), None), x, length=3)[0]
+
+    def scopes(x):
+        return scoped("s", jnp.cos)(scoped("s", jnp.sin)(x))
+
+    fun = jax.jit({"loop": loop, "scopes": scopes}[layer])
+    inside = {"loop": ["", "/scan"], "scopes": ["", "/s", "/s[1]"]}[layer]
+    parts = ["", *(f"/{layer}{number}{part}" for number in ("", "[1]") for part in inside)]
+    expected = [f"{start}<lambda>{part}" for start in ("", "backward/") for part in parts]
+    grad = jax.grad(jax.jit(lambda x: jax.checkpoint(lambda x: fun(fun(x)))(x).sum()))
+    assert sorted(point.path for point in lox.points(grad)(X)) == sorted(expected)
+    _, logs = spooled(lox.watch(grad, at="**", what=values_of), X)
+    assert {key.rpartition("/")[0] for key in logs} == set(expected)
+
+
+AROUND_A_RULE = {
+    "scan": lambda f: lambda x: jax.lax.scan(lambda x, _: (f(x), None), x, length=2)[0],
+    "cond": lambda f: lambda x: jax.lax.cond(x > 0, f, lambda x: x, x),
+    "fun": jax.jit,
+    "layer": lambda f: scoped("layer", f),
+    "": jax.checkpoint,
+}
+
+
+def watched(fun):
+    """The function with all its points watched but primitives, and those that cannot be."""
+    return lox.watch(fun, at=lambda point: not point.obstacle and point.kind != "primitive", what=values_of)
+
+
+DERIVED = {"grad": lambda f: jax.grad(f), "grad of jit": lambda f: jax.grad(jax.jit(f))}
+
+
+@pytest.mark.parametrize("around", AROUND_A_RULE)
+@pytest.mark.parametrize("derived", DERIVED.values(), ids=list(DERIVED))
+def test_a_backward_rule_has_one_path_where_the_watch_is_inside_or_outside_of_the_derivative(around, derived):
+    @jax.custom_vjp
+    def fun(x):
+        return jnp.sin(x)
+
+    def bwd(x, bar):
+        return (scoped("rule", jnp.multiply)(jnp.cos(x), bar),)
+
+    fun.defvjp(lambda x: (fun(x), x), bwd)
+    program = AROUND_A_RULE[around](fun if around == "fun" else lambda x: scoped("after", jnp.negative)(fun(x)))
+    grad, logs = spooled(derived(watched(program)), jnp.float32(0.5))
+    assert same(grad, derived(program)(jnp.float32(0.5)))
+    (key,) = (key for key in logs if "rule" in key)
+    assert key == "/".join(filter(None, ["backward", around, "rule/0"]))
+    assert len(logs[key]) == (2 if around == "scan" else 1)
+    _, outside = spooled(watched(jax.grad(program)), jnp.float32(0.5))
+    assert same(outside[key], logs[key])
+
+
+@pytest.mark.parametrize("around", AROUND_A_RULE)
+def test_a_point_of_a_tangent_that_jax_transposes_has_no_events_wherever_the_watch_is(around):
+    fun = jax.custom_jvp(lambda x: scoped("primal", jnp.sin)(x))
+    fun.defjvp(
+        lambda primals, tangents: (fun(*primals), scoped("rule", jnp.multiply)(jnp.cos(primals[0]), tangents[0]))
+    )
+    program = AROUND_A_RULE[around](fun)
+    grad, logs = spooled(jax.grad(watched(program)), jnp.float32(0.5))
+    assert same(grad, jax.grad(program)(jnp.float32(0.5)))
+    assert logs and "rule" not in str(list(logs))
+    for transform in (lambda f: f, jax.jit):
+        _, outside = spooled(watched(transform(jax.grad(program))), jnp.float32(0.5))
+        assert not outside.mask or all(np.all(mask) for mask in outside.mask.values())
+        assert all("backward/" in key and key.count("rule") == 1 for key in outside if "rule" in key)
+        assert not any(f"{around}/{around}" in key for key in outside if around)
+
+
+@pytest.mark.parametrize("name", ["shard_map", "linear_solve"])
+def test_a_rule_that_no_state_can_be_threaded_through_keeps_the_path_around(name):
+    fun = jax.custom_jvp(lambda x: scoped("point", jnp.sin)(x))
+    fun.defjvp(lambda primals, tangents: (fun(*primals), jnp.cos(primals[0]) * tangents[0]))
+
+    def program(x):
+        if name == "linear_solve":
+            return jax.lax.custom_linear_solve(lambda v: 2 * v, x, lambda _, b: fun(b) / 2, lambda _, b: b / 2)
+        mesh, spec = jax.sharding.Mesh(jax.devices()[:1], ("shards",)), jax.sharding.PartitionSpec("shards")
+        return jax.shard_map(fun, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(x)
+
+    assert [point.path for point in lox.points(jax.jit(program))(jnp.ones(2))] == ["program/point", "program"]
+
+
 def test_the_loops_of_a_backward_function_are_what_its_lines_say():
     @jax.custom_vjp
     def fun(x):
@@ -381,9 +470,10 @@ def test_functions_of_jax_are_no_parts_of_paths():
     def fun(x):
         x = jnp.where(x > 0, x, x.var())
         x = jax.nn.relu(x) + jax.random.gamma(jax.random.key(0), 1.0 + x**2)
-        return jnp.sort(jax.nn.softmax(x))
+        x = x + jax.random.poisson(jax.random.key(0), 1.0 + x**2).astype(float)
+        return jax.scipy.linalg.expm(jnp.einsum("ij,kj->ik", x, jnp.sort(jax.nn.softmax(x))))
 
-    assert [point.path for point in lox.points(jax.jit(fun))(X) if point.kind in ("call", "scope")] == ["fun"]
+    assert [point.path for point in lox.points(jax.jit(fun))(X)] == ["fun"]
 
 
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])

@@ -6,12 +6,11 @@ Their names are private, and a check that no longer finds one says nothing rathe
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 from types import CodeType, FrameType
 from typing import Any
@@ -38,6 +37,7 @@ PLACED_DRAWS = PAIRED_DRAWS | {"randint"}
 
 _JAX = f"{PurePath(jax.__file__).parent}{os.sep}"
 _DERIVATIVES = f"{_JAX}_src{os.sep}interpreters{os.sep}ad.py"
+_CHECKPOINTS = f"{_JAX}_src{os.sep}ad_checkpoint.py"
 _PARALLEL = inspect.getsourcefile(jax.lax.psum) or ""
 _SCIPY = f"{PurePath(inspect.unwrap(jax.scipy.special.exp1).__code__.co_filename).parent}{os.sep}"
 _WITHOUT_TRANSFORMATION = frozenset({"tree_util.py", "tree.py", "traceback_util.py"})
@@ -101,11 +101,8 @@ def library_of(frame: FrameType) -> str:
     return root if root != "lox" or frame.f_code.co_filename.startswith(_LOX) else ""
 
 
-_DECORATED = {
-    contextlib.ContextDecorator()(lambda: None).__code__,  # type: ignore[attr-defined]
-    jax.named_call(lambda: None).__code__,
-}
-"""The code of functions that a context manager decorates: it opens a scope around each call."""
+_DECORATED = jax.named_scope("scope")(lambda: None).__code__
+"""The code of functions that a scope decorates: it is open around each call."""
 
 
 def opens_own_scope() -> bool:
@@ -113,7 +110,7 @@ def opens_own_scope() -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         by_user = frame.f_code.co_name == "named_scope"
-        if frame.f_code in _DECORATED:  # The scope is of who has decorated the function: who defines it, and calls it.
+        if frame.f_code is _DECORATED:  # The scope is of who has decorated the function: who defines it, and calls it.
             function: Any = inspect.unwrap(frame.f_locals["func"])
             file = function.__code__.co_filename if inspect.isfunction(function) else ""
             return file.startswith(_JAX) and frame.f_back is not None and frame.f_back.f_code.co_filename == file
@@ -129,15 +126,31 @@ def transposes() -> bool:
 
     A backward function of the program is called for the same, but binds what its own lines say.
     """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if file == _DERIVATIVES and frame.f_code.co_name.startswith("backward_pass"):
-            return True
-        if not file.startswith(_JAX) and library_of(frame) not in ("lox", "contextlib", "functools"):
+    return any(map(_is_transposing, _of_machinery()))
+
+
+def recomputes() -> bool:
+    """Tell whether JAX binds what is bound now to compute the forward part of a `jax.checkpoint` anew: `lox.watch`."""
+    for frame in _of_machinery():
+        if _is_transposing(frame):
             return False
-        frame = frame.f_back
+        if frame.f_code.co_filename == _CHECKPOINTS and frame.f_code.co_name == "transposed":
+            return True
     return False
+
+
+def _is_transposing(frame: FrameType) -> bool:
+    return frame.f_code.co_filename == _DERIVATIVES and frame.f_code.co_name.startswith("backward_pass")
+
+
+def _of_machinery() -> Iterator[FrameType]:
+    """The innermost frames, up to the first one that is neither JAX's nor lox's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (
+        frame.f_code.co_filename.startswith(_JAX) or library_of(frame) in ("lox", "contextlib", "functools")
+    ):
+        yield frame
+        frame = frame.f_back
 
 
 _EVALUATES: CodeType = jax.core.eval_jaxpr.__code__
@@ -162,7 +175,10 @@ def is_internal(jaxpr: Any) -> bool:
 
 _CLOSED = tuple(
     f"{_JAX}_src{os.sep}{part}"
-    for part in (f"nn{os.sep}", f"numpy{os.sep}", f"scipy{os.sep}special", f"lax{os.sep}", "random.py")
+    for part in (
+        *(f"{name}{os.sep}" for name in ("nn", "numpy", "random", "lax", f"tpu{os.sep}linalg")),
+        *(f"scipy{os.sep}{name}" for name in ("special", "linalg")),
+    )
 )
 _OPEN = f"{os.sep}control_flow{os.sep}", "_piecewise "
 

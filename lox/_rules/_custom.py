@@ -56,7 +56,7 @@ class _Function:
 
     def backward(self, *args: Any) -> Any:
         """The outputs of the function, if it is the backward pass of another."""
-        return self.run_other(self.fun, (), *args)
+        return self.run_backward(self.fun, (), *args)
 
     def with_results(self, *args: Any) -> tuple[list[Any], list[Any]]:
         """The outputs, and the leaves of the state after the function and of its logs."""
@@ -136,9 +136,9 @@ class _Function:
             outs, *results = under(self.handler, rule)(self._state(held), *args)
         return outs, self._leaves(results)
 
-    def run_other(self, rule: Callable[..., Any], held: Sequence[Any], *args: Any) -> Any:
-        """Run a rule that does not stand for the function, and return its outputs."""
-        handler, state = self.handler.detached(self._state(held), frozenset())
+    def run_backward(self, rule: Callable[..., Any], held: Sequence[Any], *args: Any) -> Any:
+        """Run the backward pass of the function, and return its outputs."""
+        handler, state = self.handler.in_backward_rule(self._state(held))
         with self._where_called():
             return under(handler, rule)(state, *args)[0]
 
@@ -318,7 +318,7 @@ def custom_vjp(
         residuals = [next(remaining) if place is None else values[held + place] for place in forwarded]
         if not params["symbolic_zeros"]:
             outs_bar = [_compat.instantiate(bar) for bar in outs_bar]
-        results = primal.run_other(_compat.renewed(params["bwd"]), values[:held], *residuals, *outs_bar)
+        results = primal.run_backward(_compat.renewed(params["bwd"]), values[:held], *residuals, *outs_bar)
         bars = [None if _compat.is_zero(bar) else bar for bar in _compat.cotangents(results)]
         if inner.returns_logs and not all(map(_compat.is_zero, leaves_bar)):
             _, pull_back = jax.vjp(logs.results, *values)

@@ -19,10 +19,7 @@ from lox import _compat
 from lox._compat import _tracebacks
 from lox._watch._levels import Level, Parent
 from lox._watch._marks import Place, cannot_watch, mark, place_of, places_in
-from lox._watch._points import WHOLE, Part, relative
-
-BACKWARD: Part = ("backward", 0)
-"""The part of a path that a backward pass is in."""
+from lox._watch._points import BACKWARD, WHOLE, Part, relative
 
 _parts: dict[int, tuple[Any, Part]] = {}
 """The part of each scope of a staged program, by its identity. Scopes of JAX itself are not among them."""
@@ -124,6 +121,11 @@ def say_unwatched(level: Level, at: Callable[[tuple[Part, ...]], Place]) -> None
         if parts[:length] not in level.told:
             level.told.add(parts[:length])
             cannot_watch(at(parts[:length]), _IN_NO_JAXPR)
+
+
+def is_recomputed(level: Level) -> bool:
+    """Tell whether what is bound now is of a forward pass, whose points have had their events, computed anew."""
+    return level.transposed and _tracebacks.recomputes()
 
 
 @_compat.weakref_lru_cache

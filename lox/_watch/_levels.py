@@ -169,13 +169,13 @@ def level_of(trace: Any) -> Level | None:
     return level
 
 
-def is_in_jaxpr(trace: Any) -> bool:
-    """Tell whether what runs under a trace becomes part of a jaxpr inside of the watched function."""
+def runs_one_by_one(trace: Any) -> bool:
+    """Tell whether what runs under a trace becomes part of no jaxpr inside of the watched function, but is of it."""
     while trace is not None and not _compat.is_staging(trace):
         if isinstance(trace, HandlerTrace) and isinstance(trace.handler, Resolver):
-            return False
+            return not trace.handler.in_rule
         trace = getattr(trace, "parent_trace", None)
-    return trace is not None
+    return False
 
 
 def first_parts(paths: Iterable[tuple[Part, ...]]) -> dict[str, int]:

@@ -19,6 +19,7 @@ from lox._effect import Layout, LogEffect, as_array, emit, log_p, received, watc
 from lox._events import Event, Logs, Site, events, map_events
 from lox._handler import Filter, State
 from lox._logs_in import jaxprs_in, logs_of, rules_in
+from lox._site import Watched
 from lox._watch._points import LOOPS, WHOLE, Kind, Part, relative
 
 
@@ -55,6 +56,7 @@ class Place(Site):
         obstacle: What keeps the point from being watched; "" where nothing does.
         prefix: What the contexts around put before keys.
         loops: The number of loops that it is in, of which its own is one if it is that of a loop.
+        call: In the backward pass that a function has as a rule: the path to the call of this function.
     """
 
     parts: tuple[Part, ...] = ()
@@ -62,7 +64,10 @@ class Place(Site):
     obstacle: str = ""
     prefix: str = ""
     loops: int = 0
+    call: tuple[Part, ...] = ()
 
+
+_NO_PLACE = Place("", 0, "", ())
 
 _LIBRARIES = frozenset({"flax", "equinox", "haiku"})
 _WITHOUT_LINES = frozenset({"jax", "jaxlib", "lox", "contextlib", "functools"})
@@ -96,7 +101,7 @@ def mark(place: Place, values: Sequence[Any]) -> None:
     if found:
         if ambient.value is not None:
             place = dataclasses.replace(place, prefix=ambient.value.prefix)
-        event = in_context(Event(found, {}, None, (), place))
+        event = in_context(Event(found, {}, None, (), place, optional=Watched()))
         event = dataclasses.replace(event, values=found)  # Their keys get the prefix with the path.
         emit((event,), TO_WATCHER)
 
@@ -216,6 +221,8 @@ class Inside(Filter):
         of_rules: Whether it is around a function with rules of its own.
         loops: 1 if what encloses them is a loop.
         outer: What encloses this in turn, which is not on Python's stack then; None if it is.
+        call: Of the backward pass that a function has as a rule: the path to the call of this function. The path of
+            the backward pass itself comes from what JAX transposes, if JAX does so inside the watched function.
     """
 
     sees_tapped = True
@@ -225,18 +232,19 @@ class Inside(Filter):
     of_rules: bool = False
     loops: int = 0
     outer: Inside | None = None
+    call: tuple[Part, ...] = ()
 
     def rewrite(self, state: State, logs: Logs) -> Logs:
         return map_events(lambda event, _: self._moved(event), logs)
 
-    def detached(self, state: State, sites: frozenset[Site]) -> tuple[Filter, State]:
-        del sites
-        return Inside(()), state  # A backward pass has a path of its own.
+    def in_backward_rule(self, state: State) -> tuple[Filter, State]:
+        here = self.place(_NO_PLACE)
+        return Inside((), call=(*here.call, *here.parts)), state
 
     @property
     def moves(self) -> bool:
         """True if it changes paths."""
-        return self != Inside(())
+        return dataclasses.replace(self, call=()) != Inside(())
 
     def _moved(self, event: Event) -> Event:
         return dataclasses.replace(event, site=self.place(event.site)) if isinstance(event.site, Place) else event
@@ -253,4 +261,5 @@ class Inside(Filter):
         if inside:
             (name, number), *rest = inside
             inside = ((name, number + dict(self.numbers).get(name, 0)), *rest)
-        return dataclasses.replace(place, parts=(*self.parts, *inside), loops=place.loops + self.loops)
+        call = (*self.call, *place.call)
+        return dataclasses.replace(place, parts=(*self.parts, *inside), loops=place.loops + self.loops, call=call)

@@ -22,7 +22,7 @@ from lox._rules._call import discharge
 from lox._rules._scan import operands
 from lox._trace import HandlerTrace, under
 from lox._watch import _backward
-from lox._watch._levels import Level, Parent, first_parts, is_in_jaxpr, level_of, levels_begun, silent, state
+from lox._watch._levels import Level, Parent, first_parts, level_of, levels_begun, runs_one_by_one, silent, state
 from lox._watch._marks import (
     Inside,
     Nothing,
@@ -37,7 +37,6 @@ from lox._watch._marks import (
     places_in,
 )
 from lox._watch._points import Kind, Operations, Part
-from lox._watch._resolve import see
 from lox._watch._scopes import note
 
 primitives = jex.core.primitives
@@ -59,7 +58,7 @@ def observed(bind: Callable[..., Any]) -> Callable[..., Any]:
         else:
             level = level_of(trace)
             with watching(None):  # What JAX and lox bind for it is not of the program, nor is what JAX caches of that.
-                if level is None:
+                if level is None or _backward.is_recomputed(level):
                     outs = bind(self, *args, **params)
                 else:
                     outs = _Operation(bind, self, level, operations).run(args, params, jaxpr)
@@ -93,7 +92,7 @@ class _Operation:
             return self._under(inside, args, params, has_marks=True)
         if _is_of_lox(self._primitive):
             return self._bind(*args, **params)
-        if self._transposed and not self._level.transposed and not is_in_jaxpr(_compat.current_trace()):
+        if self._transposed and not self._level.transposed and runs_one_by_one(_compat.current_trace()):
             with silent():
                 _backward.say_unwatched(self._level, lambda parts: place(parts, "scope"))
         run = _runs.get(self._primitive)
@@ -189,7 +188,7 @@ class _Operation:
             return self._unwatched(inside.parts, reason, args, params)
         if self._resolve is not None:  # Their paths are whole.
             for each in places_in(params):
-                see(inside.place(each), self._resolve.forwards)
+                self._resolve.see(inside.place(each))
         if "subfuns" not in params and self._primitive not in WITH_RULES and self._primitive is not log_p:
             changed = moved(params, inside)
             if changed is not None:

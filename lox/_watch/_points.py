@@ -22,6 +22,10 @@ Part = tuple[str, int]
 """A part of a path: a name, and its number among those of the same name in the same parent."""
 
 
+BACKWARD: Part = ("backward", 0)
+"""The part of a path that a backward pass is in."""
+
+
 WHOLE: Part = ("", -1)
 """Before a path that is whole from the function or loop on that is traced, though it comes from a rule in it."""
 

@@ -6,13 +6,14 @@ import abc
 import contextlib
 import contextvars
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from lox._arguments import read_event
+from lox._arguments import describe, read_mapping
 from lox._effect import emit, watching
 from lox._events import Destination, Event, Logs, Site, map_events
 from lox._exceptions import LogDataError, UnsupportedPrimitiveError
@@ -20,7 +21,7 @@ from lox._handler import Filter, Handler, State
 from lox._handler import Inside as Use
 from lox._site import Watched
 from lox._watch._marks import TO_WATCHER, Place, places_in
-from lox._watch._points import Point, Selector, path_of, relative
+from lox._watch._points import BACKWARD, Point, Selector, path_of, relative
 
 What = Callable[[Point, Sequence[Any]], Mapping[str, Any] | None]
 
@@ -40,6 +41,13 @@ class Watcher:
     what: What
     tags: tuple[str, ...]
     prefix: str
+
+    def site(self, point: Point) -> Site:
+        """The line of `what`; that of the point where `what` has none, as a class has."""
+        code = getattr(inspect.unwrap(self.what), "__code__", None)
+        if code is None:
+            return Site(point.file, point.line, point.function, ())
+        return Site(code.co_filename, code.co_firstlineno, code.co_name, ())
 
 
 _Seen = tuple[tuple[bool, dict[str, Point]], ...]
@@ -77,11 +85,26 @@ class Resolver(Filter):
 
     Attributes:
         forwards: Whether another watcher is around, which gets the marks as well.
+        in_rule: Whether it is in the backward pass that a function has as a rule.
     """
 
     sees_tapped = True
 
     forwards: bool
+    in_rule: bool = False
+
+    def in_backward_rule(self, state: State) -> tuple[Filter, State]:
+        return dataclasses.replace(self, in_rule=True), state
+
+    def whole(self, place: Place) -> Place:
+        """The place of a mark that gets here. JAX may transpose the watched function, and put nothing before paths."""
+        if not self.in_rule or BACKWARD in place.parts:
+            return place
+        return dataclasses.replace(place, parts=(BACKWARD, *place.call, *relative(place.parts)))
+
+    def see(self, place: Place) -> None:
+        """Remember the point of a mark that gets here, where somebody asks."""
+        see(self.whole(place), self.forwards)
 
     @abc.abstractmethod
     def wants(self, place: Place) -> bool:
@@ -93,12 +116,12 @@ class Resolver(Filter):
 
     def selects(self, place: Place) -> bool:
         """Tell whether a mark is kept; one of a point that cannot be watched raises later."""
-        return self.forwards or self.wants(place)
+        return self.forwards or self.wants(self.whole(place))
 
     def enter(self, state: State, programs: Sequence[Any], inside: Use) -> tuple[Handler, State]:
         # A program that lox has run before under this handler is remembered, and runs no `rewrite`.
         for each in places_in({"programs": tuple(programs)}):
-            see(each, self.forwards)
+            self.see(each)
         return super().enter(state, programs, inside)
 
     def rewrite(self, state: State, logs: Logs) -> Logs:
@@ -107,8 +130,9 @@ class Resolver(Filter):
                 return event
             if self.forwards:
                 emit((event,), TO_WATCHER)
-            see(event.site, self.forwards)
-            return self.resolved(state, event, event.site, depth) if self.wants(event.site) else None
+            place = self.whole(event.site)
+            see(place, self.forwards)
+            return self.resolved(state, event, place, depth) if self.wants(place) else None
 
         return map_events(resolve, logs)
 
@@ -152,8 +176,11 @@ class Resolve(Resolver):
             if found is None:
                 return {}
             if not isinstance(found, Mapping):
-                raise LogDataError(f"what= of lox.watch must return a mapping or None, got {found!r} for {point.path}.")
-            logged = read_event("lox.watch", found, (), f"{prefix}{point.path}/", None, {}).values
+                raise LogDataError(
+                    f"what= of lox.watch must return a mapping or None, got {describe(found)} for {point.path!r}, at "
+                    f"{self.watcher.site(point)}."
+                )
+            logged = read_mapping("lox.watch", found, f"{prefix}{point.path}/", self.watcher.site(point))
             return {key: jnp.asarray(value) for key, value in logged.items()}
 
         for _ in range(depth + event.batch_ndim):
