@@ -153,7 +153,7 @@ def test_a_call_does_not_wait_for_the_verdict_on_those_before(tmp_path, monkeypa
         def is_ready(self):
             return False
 
-        def __array__(self, *args, **kwargs):
+        def addressable_data(self, index):
             waited.append(self)
             return np.array([0, -1])
 
