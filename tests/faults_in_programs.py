@@ -318,7 +318,7 @@ def draw(number, rounds=8):
     chance = random.Random(number)
     family = FAMILIES[number % len(FAMILIES)]
     found, places = pool(family, rounds)
-    while True:
+    for _ in range(1000):
         program, target = chance.choice(places)
         hidden, operation = chance.random() < 0.3, chance.randrange(len(OPERATIONS))
         kind = chance.choice(list(faults.FAULTS)) if family == "backward" else ""
@@ -343,6 +343,7 @@ def draw(number, rounds=8):
         fault = dataclasses.replace(fault, hidden=True, source=source, line=faulty.line)
         if np.isfinite(fault.result(True)).all():  # A derivative of second order finds what one of first order hides.
             return fault
+    raise ValueError(f"no fault happens in {len(places)} places of {family}: draw more programs with rounds=")
 
 
 def _size(statement, kind):
