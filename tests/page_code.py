@@ -2,8 +2,8 @@
 
 A ```` ```python ```` block runs, with the names of the blocks above it. What it prints is in a ```` ```text ```` block
 directly below it; a block without one prints nothing. A block that raises has the name of the exception and its message
-there. In these texts `...` stands for anything, and spaces and line ends count as one space. Blocks with the prompt
-`>>>` run as doctests. A ```` ```{code-block} python ```` is shown and does not run.
+there. In these texts `...` stands for anything, and spaces and line ends count as one space. A ```` ```{code-block}
+python ```` is shown and does not run.
 
 `python tests/page_code.py PAGE...` writes what the blocks print into the pages, where it is not what they say.
 """
@@ -28,7 +28,6 @@ class Block:
     code: str
     line: int
     output: str | None
-    is_doctest: bool
 
 
 def blocks_of(text: str) -> list[Block]:
@@ -41,7 +40,7 @@ def blocks_of(text: str) -> list[Block]:
         below = fences[index + 1] if index + 1 < len(fences) else None
         has_output = below and below[1] == "text" and not text[fence.end() : below.start()].strip()
         line = text[: fence.start(2)].count("\n") + 1
-        found.append(Block(fence[2], line, below[2] if has_output else None, fence[2].startswith(">>> ")))
+        found.append(Block(fence[2], line, below[2] if has_output else None))
     return found
 
 
@@ -57,22 +56,14 @@ def run(page: Path, text: str):
     names: dict = {"__name__": "__main__"}
     for block in blocks:
         printed = io.StringIO()
-        if block.is_doctest:
-            examples = doctest.DocTestParser().get_doctest(
-                block.code, names, f"{page.name}:{block.line}", name, block.line - 1
-            )
-            examples.globs = names
-            runner = doctest.DocTestRunner(optionflags=FLAGS | doctest.IGNORE_EXCEPTION_DETAIL)
-            runner.run(examples, out=printed.write, clear_globs=False)
-        else:
-            with contextlib.redirect_stdout(printed):
-                try:
-                    exec(compile("\n" * (block.line - 1) + block.code, name, "exec"), names)
-                except Exception as error:
-                    if block.output is None:
-                        raise
-                    package = type(error).__module__.partition(".")[0]
-                    print("" if package == "builtins" else f"{package}.", type(error).__name__, f": {error}", sep="")
+        with contextlib.redirect_stdout(printed):
+            try:
+                exec(compile("\n" * (block.line - 1) + block.code, name, "exec"), names)
+            except Exception as error:
+                if block.output is None:
+                    raise
+                package = type(error).__module__.partition(".")[0]
+                print("" if package == "builtins" else f"{package}.", type(error).__name__, f": {error}", sep="")
         yield block, printed.getvalue()
 
 
@@ -85,7 +76,7 @@ def write(page: Path) -> None:
     """Puts what the blocks of a page print into it."""
     text = page.read_text(encoding="utf-8")
     for block, printed in run(page, text):
-        if not block.is_doctest and not is_as_said(block, printed):
+        if not is_as_said(block, printed):
             code = f"```python\n{block.code}```\n"
             said = f"\n```text\n{block.output}```\n" if block.output is not None else ""
             if said + text.partition(code)[2][len(said) :] != text.partition(code)[2]:

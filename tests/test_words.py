@@ -13,8 +13,7 @@ import lox.reductions
 import lox.testing
 
 ROOT = Path(__file__).parent.parent
-LATER = {"nonfinite.md", "progress.md", "watching.md"}  # They are being rewritten.
-PAGES = [page for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")] if page.name not in LATER]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 PAGES = [page for page in PAGES if not page.name.startswith("LOX") and page != ROOT / "docs" / "performance.md"]
 """All but those made of messages of the audit and of tables of benchmarks."""
 

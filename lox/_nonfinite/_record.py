@@ -92,7 +92,7 @@ class Frame:
         return self if same else dataclasses.replace(self, phase=phase, for_all=for_all)
 
     def called(self, info: Any) -> Frame:
-        """The surroundings inside of a call."""
+        """The surroundings inside a call."""
         line = self.line_of(info)
         return self if line == self.line else dataclasses.replace(self, line=line)
 

@@ -170,7 +170,7 @@ def level_of(trace: Any) -> Level | None:
 
 
 def runs_one_by_one(trace: Any) -> bool:
-    """Tell whether what runs under a trace becomes part of no jaxpr inside of the watched function, but is of it."""
+    """Tell whether operations of the watched function run under a trace without becoming part of a jaxpr in it."""
     while trace is not None and not _compat.is_staging(trace):
         if isinstance(trace, HandlerTrace) and isinstance(trace.handler, Resolver):
             return not trace.handler.in_rule

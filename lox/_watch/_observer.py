@@ -243,7 +243,7 @@ def _enclosing(
 
 
 def _outside(inside: Inside) -> contextlib.AbstractContextManager[Any]:
-    """The context outside of all that encloses an operation: nested functions take few frames of Python's stack."""
+    """The context outside all that encloses an operation: nested functions take few frames of Python's stack."""
     if inside.outer is None:
         return contextlib.nullcontext()
     return jex.core.set_current_trace(_compat.current_trace().parent_trace)

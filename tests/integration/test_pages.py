@@ -36,7 +36,6 @@ def test_code_of_the_page_prints_what_it_says(page, tmp_path, monkeypatch):
         "```python\nx = 1\n```\n\n```text\n1\n```",
         "```python\nprint(1)\n```\n\nBetween them.\n\n```text\n1\n```",
         "```python\nlox.spool(1)\n```\n\n```text\nNameError: another message\n```",
-        "```python\n>>> 1\n2\n```",
     ],
 )
 def test_a_page_that_says_something_else_is_noticed(wrong):
