@@ -26,7 +26,7 @@ class Part(Protocol):
         """Return its current state, in about so many lines."""
 
     def line(self) -> str:
-        """The same in one line."""
+        """The same in as few lines of text as possible."""
 
 
 class Screen(Protocol):

@@ -571,6 +571,11 @@ def test_a_loop_that_runs_again_has_one_bar(shown):
     assert last.count("/scan 7/7") == 1 and last.endswith("run 5")
 
 
+def test_each_loop_has_a_line_of_its_own(shown):
+    lox.progress(lambda x: scanned(scanned(x)[0])[0])(jnp.float32(0.7))
+    assert [line.partition(" ")[0] for line in shown().splitlines()[-2:]] == ["scan", "scan[1]"]
+
+
 def test_a_number_beyond_the_total_is_shown():
     board = Board(Names.of(2, None), 10)
     display = _display.Display(board.names)

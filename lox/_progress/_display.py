@@ -144,7 +144,7 @@ class Display:
 
     def line(self) -> str:
         """See `Part`."""
-        return "  ".join(map(_line, self._bars.tasks))
+        return "\n".join(map(_line, self._bars.tasks))
 
 
 def _line(task: Task) -> str:
