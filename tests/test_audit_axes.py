@@ -467,3 +467,16 @@ def test_norms_over_another_axis_are_found_where_calls_share_what_is_compiled():
     x = jax.ShapeDtypeStruct((8, 4), jnp.float32)
     reports = [lox.audit(functools.partial(similar, axis=axis))(x, x) for axis in (0, 1, (0, 1))]
     assert [[finding.code for finding in report.warnings] for report in reports] == [["LOX111"], [], []]
+
+
+def test_what_is_declared_around_the_call_of_an_audit_is_of_the_whole_function():
+    def f(x):
+        return jax.jit(lambda x: x.mean(axis=0))(x) + x.sum()
+
+    x = jnp.ones((5, 7))
+    for function in (f, jax.jit(f)):
+        with lox.audit.expect(mean="batch"):
+            report = lox.audit(function, axes={"x": ("time", "batch")})(x)
+        assert [finding.code for finding in report.issues if finding.code == "LOX105"] == ["LOX105"]
+        after = lox.audit(function, axes={"x": ("time", "batch")})(x)
+        assert "LOX105" not in [finding.code for finding in after.issues]

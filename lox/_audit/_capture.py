@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from lox import _compat
 from lox._abstract import ARRAYS, is_array, trace
 from lox._arguments import ARRAY_LIKE, path_name
-from lox._audit._expect import auditing
+from lox._audit._expect import auditing, with_declarations
 from lox._audit._reached import Reached
 from lox._exceptions import UnsupportedJaxError
 
@@ -54,7 +54,8 @@ def capture(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     def guarded(*args: Any, **kwargs: Any) -> Any:
         nonlocal error, results, structure
         try:
-            result = fun(*args, **kwargs)
+            with with_declarations():
+                result = fun(*args, **kwargs)
             found, structure = jax.tree_util.tree_flatten_with_path(result, is_leaf=inspect.isgenerator)
             for path, leaf in found:
                 _check_that_it_ran(f"out/{path_name(path)}" if path else "out", leaf)

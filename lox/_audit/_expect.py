@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,9 @@ from lox._exceptions import LogValueError
 
 auditing = jax.make_user_context(False)
 """Whether an audit traces, so that declarations leave their mark."""
+
+_around: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("around", default=())
+"""What is declared around the call of an audit, the outermost first."""
 
 _MARK = "lox.audit.expect"
 
@@ -48,7 +52,8 @@ OPERATIONS = {
 def expect(*, done: str | Sequence[str] = (), **axes: str | Sequence[str]) -> Iterator[None]:
     """Declare over which axes operations go and what ends episodes, for `lox.audit` to check.
 
-    A context manager, and a decorator. Without an audit it does nothing.
+    A context manager, and a decorator. Around the call of an audit, it is of the whole audited function. Without an
+    audit it does nothing.
 
     Args:
         done: The name of the flag that is true, or 1, in the last step of an episode, or several: of an argument, a
@@ -88,11 +93,24 @@ def expect(*, done: str | Sequence[str] = (), **axes: str | Sequence[str]) -> It
     declared = {name: names(labels, f"{name}=", " of lox.audit.expect") for name, labels in axes.items()}
     if done:
         declared[DONE] = names(done, "done=", " of lox.audit.expect")
-    if not auditing.value:
-        yield
-        return
     text = ";".join(f"{name}={','.join(labels)}" for name, labels in declared.items())
-    with jax.named_scope(f"{_MARK}({text})"):
+    if auditing.value:
+        with jax.named_scope(f"{_MARK}({text})"):
+            yield
+        return
+    token = _around.set((*_around.get(), text))
+    try:
+        yield
+    finally:
+        _around.reset(token)
+
+
+@contextlib.contextmanager
+def with_declarations() -> Iterator[None]:
+    """The context in which a function is traced that has declarations around the call of its audit."""
+    with contextlib.ExitStack() as scopes:
+        for text in _around.get():
+            scopes.enter_context(jax.named_scope(f"{_MARK}({text})"))
         yield
 
 

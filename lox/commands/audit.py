@@ -144,6 +144,8 @@ def _conclude(reports: Sequence[Report], choices: Choices, settings: Settings, k
         choices.output.write_text(f"{text}\n", encoding="utf-8", errors="backslashreplace")
     elif text:
         print(encodable(text, sys.stdout.encoding))
+    if choices.write_baseline is not None:
+        return 0  # The findings are known from now on.
     return 1 if at_least(settings.fail_on, in_order(reports)) else 0
 
 
