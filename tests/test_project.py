@@ -30,7 +30,7 @@ def test_code_in_the_page_is_run_and_fits(page):
     assert not re.search(r"^ +```", text, re.MULTILINE), "An indented block of code is not run."
     languages = {language for language in re.findall(r"^```(\S+)", text, re.MULTILINE) if "py" in language.lower()}
     assert languages <= {"python"}, "The tests run blocks of `python`."
-    for block in (block for block in blocks_of(text) if not block.is_doctest):
+    for block in blocks_of(text):
         assert [line for line in block.code.splitlines() if len(line) > CODE_WIDTH] == []
 
 
