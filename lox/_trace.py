@@ -378,7 +378,6 @@ def _is_eager_handler(trace: Any) -> bool:
     return isinstance(trace, HandlerTrace) and trace.is_eager()
 
 
-_compat.let_pmap_run(_is_eager_handler)
 _compat.let_programs_ask(_is_eager_handler)
 
 

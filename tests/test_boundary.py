@@ -119,7 +119,7 @@ def test_a_public_name_is_preferred():
 
 def test_several_processes_without_what_pmap_asks_are_refused(monkeypatch):
     lost = _names.PrivateName(("jax._src.nowhere:core",), "to run pmap", _names.Feature.PMAP, "")
-    monkeypatch.setattr(_compat._patches, "_pmap_core", lost)
+    monkeypatch.setattr(_compat._patches, "_is_clean", lost)
     monkeypatch.setattr(_compat._patches, "need", lambda feature: lost.need())
     lox.spool(lambda x: x)(1)
     monkeypatch.setattr(jax, "process_count", lambda: 2)

@@ -255,23 +255,18 @@ def test_a_callable_that_is_no_function_of_jax_is_differentiated_by_all_of_its_a
     assert _compat.function_of_arguments(fun) == (fun, ())
 
 
-@contract("let_pmap_run")
-def test_pmap_asks_its_core_whether_it_is_transformed(monkeypatch):
-    calls = []
-    core = _patches._pmap_core.owner.core
-    monkeypatch.setattr(type(core), "trace_state_clean", spy(calls)(type(core).trace_state_clean))
-    jax.pmap(lambda x: x)(np.zeros((1, 1)))
-    assert calls, "pmap asks otherwise whether it is transformed: see lox._compat._patches.let_pmap_run"
-
-
 @contract("let_programs_ask")
-def test_jax_and_libraries_ask_whether_a_program_is_transformed(monkeypatch):
+@pytest.mark.parametrize("asks", ["pmap", "set_mesh"])
+def test_jax_asks_whether_a_program_is_transformed(monkeypatch, asks):
     calls = []
     owner = _patches._is_clean.owner
     monkeypatch.setattr(owner, "trace_state_clean", spy(calls)(owner.trace_state_clean))
-    with jax.set_mesh(jax.make_mesh((1,), ("i",))):
-        pass
-    assert calls, "jax.set_mesh asks otherwise whether it is transformed: see lox._compat._patches.let_programs_ask"
+    if asks == "pmap":
+        jax.pmap(lambda x: x)(np.zeros((1, 1)))
+    else:
+        with jax.set_mesh(jax.make_mesh((1,), ("i",))):
+            pass
+    assert calls, f"{asks} asks otherwise whether it is transformed: see lox._compat._patches.let_programs_ask"
 
 
 @contract("wrap_batching")

@@ -55,7 +55,6 @@ from lox._compat._patches import PATCHES as PATCHES
 from lox._compat._patches import allow_effect as allow_effect
 from lox._compat._patches import cache_weakly as cache_weakly
 from lox._compat._patches import check_processes as check_processes
-from lox._compat._patches import let_pmap_run as let_pmap_run
 from lox._compat._patches import let_programs_ask as let_programs_ask
 from lox._compat._patches import observe_bind as observe_bind
 from lox._compat._patches import observe_scopes as observe_scopes

@@ -288,11 +288,6 @@ _run_python = private(
     otherwise="They are dispatched to more slowly.",
     has="__call__",
 )
-_pmap_core = private(
-    "jax._src.pmap:core",
-    purpose="to let pmap run on the devices of all processes under a handler",
-    needed_for=Feature.PMAP,
-)
 
 
 @_patch("_run_python_pjit", "jitted functions that do not log are as fast under a handler as without", required=False)
@@ -385,48 +380,23 @@ def _linearization() -> Any:
     return found[0]
 
 
-@_patch("the module that pmap asks whether it is transformed", "pmap runs under a handler as without", required=True)
-def let_pmap_run(is_eager_handler: Callable[[Any], bool]) -> None:
-    """Let `pmap` run as at top level under a trace of ours that is no more than that.
-
-    Where there are several processes, a `pmap` that JAX transforms runs on the devices of one process, and one that is
-    not on those of all. There is no public way to say that a trace transforms nothing.
-
-    Args:
-        is_eager_handler: Says so of a trace.
-    """
-    if not _pmap_core.found:
-        return
-    core = _pmap_core.value
-
-    class Core:
-        """The module that `pmap` asks."""
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(core, name)
-
-        def trace_state_clean(self) -> bool:
-            return core.trace_state_clean() or is_eager_handler(current_trace())
-
-    _pmap_core.owner.core = Core()
-
-
 _is_clean = private(
     "jax._src.core:trace_state_clean",
-    purpose="to let a program that asks whether it is transformed run under a handler as without one",
-    otherwise="jax.set_mesh raises in a function of lox, and numpyro compiles again at each call.",
+    purpose="to let pmap run on all processes, and jax.set_mesh and libraries, under a handler as without",
+    needed_for=Feature.PMAP,
     has="__call__",
 )
-_ASK_FOR_THE_PROGRAM = frozenset({"jax._src.sharding_impls"})
+_ASK_FOR_THE_PROGRAM = frozenset({"jax._src.sharding_impls", "jax._src.pmap"})
 """The modules of JAX that ask so to tell the program that it is transformed."""
 
 
-@_patch("trace_state_clean", "jax.set_mesh and libraries that ask for it run under a handler as without", required=True)
+@_patch("trace_state_clean", "pmap, jax.set_mesh and libraries run under a handler as without one", required=True)
 def let_programs_ask(is_eager_handler: Callable[[Any], bool]) -> None:
     """Let programs that ask whether JAX transforms them hear of no trace of ours that is no more than top level.
 
-    `jax.set_mesh` raises where they are transformed, and libraries then keep nothing for the next call. Modules of JAX
-    ask to know where operations go, which is to a trace of ours as to any.
+    Where they are transformed, `jax.set_mesh` raises, a `pmap` of several processes runs on the devices of one, and
+    libraries keep nothing for the next call. Other modules of JAX ask to know where operations go, which is to a trace
+    of ours as to any. There is no public way to say that a trace transforms nothing.
 
     Args:
         is_eager_handler: Says of a trace that it is one of ours, at top level.
@@ -449,5 +419,5 @@ def let_programs_ask(is_eager_handler: Callable[[Any], bool]) -> None:
 
 def check_processes() -> None:
     """Raise `UnsupportedJaxError` where a `pmap` under a handler would run on the devices of this process alone."""
-    if not _pmap_core.found and jax.process_count() > 1:
+    if not _is_clean.found and jax.process_count() > 1:
         need(Feature.PMAP)
