@@ -20,8 +20,9 @@ from lox._keys import on_host
 from lox._patterns import first_match, names_of
 from lox._reduce import AnyReduction, apart, as_timeline, fold, read_reduction
 from lox._reductions import Reducer
+from lox._site import calling_site
 from lox._timeline import Timeline, canonical, groups, refined
-from lox._unmatched import calling_site, unmatched, warn_unmatched
+from lox._unmatched import unmatched, warn_unmatched
 
 if TYPE_CHECKING:
     import pandas

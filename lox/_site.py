@@ -1,10 +1,12 @@
-"""The place of a log call, and the reason why its events may not happen."""
+"""The place of a log call, the reason why its events may not happen, and warnings at a line of the user's program."""
 
 from __future__ import annotations
 
 import dataclasses
+import sys
+import warnings
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,3 +119,19 @@ def strictest(reasons: Iterable[Optional | None]) -> Optional | None:
     """The first of some reasons that needs `unify=True`, else the first reason, else None."""
     found = [reason for reason in reasons if reason is not None]
     return next((reason for reason in found if reason.needs_unify), found[0] if found else None)
+
+
+_registry: dict[Any, Any] = {}  # As `warnings` keeps it, to warn once of each line.
+
+
+def calling_site() -> Site:
+    """The line of the user's program that is calling lox."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("lox."):
+        frame = frame.f_back
+    return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, ())
+
+
+def warn_at(site: Site, message: str, category: type[Warning]) -> None:
+    """Warn of a line of the user's program, once for each message."""
+    warnings.warn_explicit(message, category, site.file, site.line, registry=_registry)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
-from lox import _compat, _transform
+from lox import _compat
 from lox._bounded import bounded_while
 from lox._collect import difference, filled, of_logs, unify_branches
 from lox._columns import Columns, with_event_axes
@@ -18,6 +18,7 @@ from lox._logs_in import equations, events_in, logs_in
 from lox._rules._scan import scan_p
 from lox._rules._while import Loop, while_loop, while_p
 from lox._select import PassThrough, Selecting
+from lox._site import warn_at
 from lox._split import by_type, in_order
 from lox._subsample import EventCounts, compact, subsampled, subsampled_scan
 from lox._timeline import refined
@@ -145,7 +146,7 @@ def _while(
         message = _unbounded(selected, handler.ways)
         if not handler.warn:
             raise SpoolError(message)
-        _transform.warn_once(f"Logs were left out. {message}", SpoolWarning, selected[0][1].site)
+        warn_at(selected[0][1].site, f"Logs were left out. {message}", SpoolWarning)
     passed = PassThrough(handler.selection, handler.keep_logs, handler.forward)
     outs, _, _ = while_loop(passed, None, primitive, args, params)
     return outs, state, ()

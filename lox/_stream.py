@@ -12,7 +12,7 @@ import jax.extend as jex
 import jax.numpy as jnp
 
 import lox._shard_divergence as _shard_divergence  # noqa: F401  (refuses to lower what would lose logs)
-from lox import _compat, _transform
+from lox import _compat
 from lox._chunks import chunk_size, scan_in_chunks
 from lox._columns import with_event_axes
 from lox._deliver import ORDER
@@ -36,6 +36,7 @@ from lox._handler import Filter, Handler, Inside, Results, State, Streamer
 from lox._logs_in import jaxprs_in
 from lox._rules._scan import scan
 from lox._select import Selection
+from lox._site import warn_at
 from lox._timeline import canonical, refined
 
 Kind = tuple[Any, tuple[Any, ...]]
@@ -351,7 +352,7 @@ def _warn_that_nothing_is_skipped(logs: Sequence[Log]) -> None:
             "interval= of lox.tap skips nothing inside of a shard_map, where shards do not count together: every event "
             f"of {', '.join(map(repr, event.values))} arrives. Log every k-th one with lax.cond, or outside of it."
         )
-        _transform.warn_once(message, TapWarning, event.site)
+        warn_at(event.site, message, TapWarning)
 
 
 def _conflict(logs: Sequence[Log], held: Iterable[tuple[str, Any]]) -> bool:

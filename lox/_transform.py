@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -23,8 +22,8 @@ from lox._events import Logs, Site
 from lox._exceptions import LogValueError
 from lox._handler import Filter, Handler, State
 from lox._logged_names import Search, silently, taking
+from lox._site import calling_site
 from lox._trace import under
-from lox._unmatched import calling_site
 
 Function = Callable[..., Any]
 
@@ -77,12 +76,6 @@ def jitted(fun: Function, call: Callable[..., Any]) -> Function | None:
     for name in ("static_argnums", "donate_argnums"):
         options[name] = tuple(place + more if place >= 0 else place for place in options[name])
     return jax.jit(handled, **options)
-
-
-def warn_once(message: str, category: type[Warning], site: Site) -> None:
-    """Warns of a log call, at its line in the user's program."""
-    registry = globals().setdefault("__warningregistry__", {})  # as `warnings.warn` keeps it, to warn once
-    warnings.warn_explicit(message, category, site.file, site.line, registry=registry)
 
 
 def positive(name: str, value: Any) -> int | None:

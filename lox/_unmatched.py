@@ -4,33 +4,15 @@ from __future__ import annotations
 
 import difflib
 import re
-import sys
-import warnings
 from collections.abc import Collection, Iterable
-from typing import Any
 
 from lox._exceptions import SelectionWarning
 from lox._patterns import is_pattern, matches
-from lox._site import Site
+from lox._site import Site, warn_at
 
 _LISTED = 10
 _LOOPS = "loops of the function"
 _THERE = {"tags": "tags of the logs", "at": "points of the function", "label": _LOOPS, "total": _LOOPS}
-_registry: dict[Any, Any] = {}  # As `warnings` keeps it, to warn once of each line.
-
-
-def calling_site() -> Site:
-    """The line of the user's program that is calling lox."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("lox."):
-        frame = frame.f_back
-    return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, ())
-
-
-def warn_here(message: str, category: type[Warning]) -> None:
-    """Warn at the line of the user's program that is calling lox."""
-    site = calling_site()
-    warnings.warn_explicit(message, category, site.file, site.line, registry=_registry)
 
 
 def unmatched(names: Iterable[str], there: Collection[str]) -> list[str]:
@@ -60,7 +42,7 @@ def warn_unmatched(function: str, keyword: str, name: str, there: Collection[str
         if meant := closest(name, there):
             found += f" Did you mean {meant!r}?"
     message = f"{name!r} in {keyword}= of {function} selects nothing: {found}"
-    warnings.warn_explicit(message, SelectionWarning, site.file, site.line, registry=_registry)
+    warn_at(site, message, SelectionWarning)
 
 
 def closest(name: str, there: Collection[str]) -> str | None:

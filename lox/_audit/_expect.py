@@ -17,7 +17,7 @@ auditing = jax.make_user_context(False)
 """Whether an audit traces, so that declarations leave their mark."""
 
 _around: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("around", default=())
-"""What is declared around the call of an audit, the outermost first."""
+"""The declarations around the call of an audit, the outermost first."""
 
 _MARK = "lox.audit.expect"
 
@@ -95,7 +95,7 @@ def expect(*, done: str | Sequence[str] = (), **axes: str | Sequence[str]) -> It
         declared[DONE] = names(done, "done=", " of lox.audit.expect")
     text = ";".join(f"{name}={','.join(labels)}" for name, labels in declared.items())
     if auditing.value:
-        with jax.named_scope(f"{_MARK}({text})"):
+        with _mark(text):
             yield
         return
     token = _around.set((*_around.get(), text))
@@ -105,12 +105,16 @@ def expect(*, done: str | Sequence[str] = (), **axes: str | Sequence[str]) -> It
         _around.reset(token)
 
 
+def _mark(text: str) -> contextlib.AbstractContextManager[Any]:
+    return jax.named_scope(f"{_MARK}({text})")
+
+
 @contextlib.contextmanager
 def with_declarations() -> Iterator[None]:
     """The context in which a function is traced that has declarations around the call of its audit."""
     with contextlib.ExitStack() as scopes:
         for text in _around.get():
-            scopes.enter_context(jax.named_scope(f"{_MARK}({text})"))
+            scopes.enter_context(_mark(text))
         yield
 
 

@@ -34,8 +34,8 @@ from lox._nonfinite._bundle import name_of_function, write_bundle
 from lox._nonfinite._carries import Carries, is_bad
 from lox._nonfinite._find import last_good_carry
 from lox._nonfinite._record import is_float
+from lox._site import calling_site
 from lox._trace import is_called_from_python, under
-from lox._unmatched import calling_site
 
 Function = Callable[..., Any]
 

@@ -19,7 +19,8 @@ from lox._progress._bars import Bars
 from lox._progress._board import Board
 from lox._progress._chunks import begin
 from lox._progress._names import Names
-from lox._unmatched import calling_site, warn_unmatched
+from lox._site import calling_site
+from lox._unmatched import warn_unmatched
 from lox._watch._points import LOOPS, Operations, matches
 from lox._watch._resolve import seeing
 from lox._watch._watch import run_observed

@@ -10,10 +10,10 @@ from typing import Any, Literal
 from lox._concatenate import concatenated
 from lox._exceptions import LogValueError, StorageError, StorageWarning
 from lox._logdict import logdict
+from lox._site import calling_site, warn_at
 from lox._storage._manifest import ASIDE, MANIFEST, is_run, read_manifest
 from lox._storage._stack import stacked
 from lox._storage._table import Rows, Table, tables_of
-from lox._unmatched import warn_here
 
 
 def load(path: str | Path, *, stack: bool = False, damaged: Literal["raise", "prefix"] = "raise") -> Any:
@@ -158,7 +158,7 @@ def read_prefix(path: Path) -> logdict:
     except StorageError as error:
         logs, problems = logdict(), [str(error)]
     if problems:
-        warn_here(" ".join(problems), StorageWarning)
+        warn_at(calling_site(), " ".join(problems), StorageWarning)
     return logs
 
 

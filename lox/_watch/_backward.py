@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax.extend.source_info_util as source_info
@@ -18,7 +18,7 @@ from jax.extend.core import Literal
 from lox import _compat
 from lox._compat import _tracebacks
 from lox._watch._levels import Level, Parent
-from lox._watch._marks import Place, cannot_watch, mark, place_of, places_in
+from lox._watch._marks import Place, cannot_watch, mark, place, place_of, places_in
 from lox._watch._points import BACKWARD, WHOLE, Part, relative
 
 _parts: dict[int, tuple[Any, Part]] = {}
@@ -107,20 +107,16 @@ def is_transposed(level: Level) -> bool:
     return (level.transposed or is_backward(source_info.current_name_stack())) and _tracebacks.transposes()
 
 
-def say_unwatched(level: Level, at: Callable[[tuple[Part, ...]], Place]) -> None:
+def say_unwatched(level: Level) -> None:
     """Report the scopes of an operation of a backward pass which is in no jaxpr, as points that cannot be watched.
 
     What leaves them is known when all operations are. No more is said of scopes that the level has told.
-
-    Args:
-        level: The level that the operation is in.
-        at: A function that gives the place of a path.
     """
     parts = _whole(source_info.current_name_stack())
     for length in range(parts.index(BACKWARD) + 2, len(parts) + 1):
         if parts[:length] not in level.told:
             level.told.add(parts[:length])
-            cannot_watch(at(parts[:length]), _IN_NO_JAXPR)
+            cannot_watch(place(parts[:length], "scope"), _IN_NO_JAXPR)
 
 
 def is_recomputed(level: Level) -> bool:
@@ -150,11 +146,11 @@ def with_marks(jaxpr: Any, whole: bool, batched: bool) -> tuple[Any, Sequence[An
                 params = eqn.primitive.get_bind_params(eqn.params)
                 outs = eqn.primitive.bind(*(_read(values, atom) for atom in eqn.invars), **params)
             values.update(zip(eqn.outvars, outs if eqn.primitive.multiple_results else [outs], strict=True))
-            for place, leaving, is_part_batched in found.get(number, ()):
+            for at, leaving, is_part_batched in found.get(number, ()):
                 if batched or is_part_batched:
-                    cannot_watch(place, BATCHED)
+                    cannot_watch(at, BATCHED)
                 else:
-                    mark(place, [values[var] for var in leaving])
+                    mark(at, [values[var] for var in leaving])
         return [_read(values, atom) for atom in given.outvars]
 
     return _compat.trace(run, _compat.in_avals(jaxpr), "lox")
@@ -195,22 +191,22 @@ def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[Any], 
         read = {*filter(_is_var, given.outvars)}.union(*(used[number] for number in others))
         leaving = [var for number in numbers for var in given.eqns[number].outvars if var in read]
         if leaving:
-            place = place_of(given.eqns[numbers[-1]], parts)
+            at = place_of(given.eqns[numbers[-1]], parts)
             count = len(parts) if whole else len(parts) - 1
             around = (_around(given.eqns[number].source_info.name_stack.stack, count) for number in numbers)
             is_batched = any("vmap" in _tracebacks.transformations(scopes) for scopes in around)
-            found.setdefault(numbers[-1], []).append((place, leaving, is_batched))
+            found.setdefault(numbers[-1], []).append((at, leaving, is_batched))
     return found
 
 
 def _around(scopes: Sequence[Any], count: int) -> Sequence[Any]:
     """The scopes of JAX and of the program around the last one of so many of the program."""
     found = set[int]()
-    for place, scope in enumerate(scopes):
+    for number, scope in enumerate(scopes):
         if id(scope) in _parts or id(scope) in _recent:
             found.add(id(scope))
         if len(found) == count:
-            return scopes[:place]
+            return scopes[:number]
     return scopes
 
 

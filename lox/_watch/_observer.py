@@ -94,7 +94,7 @@ class _Operation:
             return self._bind(*args, **params)
         if self._transposed and not self._level.transposed and runs_one_by_one(_compat.current_trace()):
             with silent():
-                _backward.say_unwatched(self._level, lambda parts: place(parts, "scope"))
+                _backward.say_unwatched(self._level)
         run = _runs.get(self._primitive)
         if run is not None:
             return run(self, args, params)
@@ -236,7 +236,7 @@ _runs: dict[Any, Callable[[_Operation, Sequence[Any], dict[str, Any]], Any]] = {
 def _enclosing(
     parts: tuple[Part, ...], numbers: tuple[Part, ...] = (), of_rules: bool = False, loops: int = 0
 ) -> Inside:
-    """What encloses the points of an operation that is bound now, with what encloses that."""
+    """The handler of what encloses an operation that is bound now, with what encloses that in turn."""
     trace = _compat.current_trace()
     outer = trace.handler if isinstance(trace, HandlerTrace) and isinstance(trace.handler, Inside) else None
     return Inside(parts, numbers, of_rules, loops, outer)

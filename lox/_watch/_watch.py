@@ -14,8 +14,9 @@ from lox._effect import recording, watching
 from lox._exceptions import LogDataError
 from lox._handler import DropAll
 from lox._misspelt import says_what_was_meant
+from lox._site import calling_site
 from lox._trace import under
-from lox._unmatched import calling_site, warn_unmatched
+from lox._unmatched import warn_unmatched
 from lox._watch._levels import level_of
 from lox._watch._observer import beside, observed, run_inside
 from lox._watch._points import Operations, Point, Points, Selector

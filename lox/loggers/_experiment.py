@@ -15,8 +15,8 @@ from typing import Any
 from lox._arguments import describe
 from lox._exceptions import LogDataError, LoggerWarning, LogValueError
 from lox._run_all import raise_first
+from lox._site import calling_site, warn_at
 from lox._storage import is_of_device
-from lox._unmatched import warn_here
 from lox.loggers._cards import Card, Cards, Damaged, Known
 
 LATEST = "latest"
@@ -189,7 +189,8 @@ class Experiment:
             where = f"called {self._given!r} {where}"
         if wanted == LATEST and not names:
             self._resume = self._from_step = None
-            warn_here(
+            warn_at(
+                calling_site(),
                 f"{self.owner} begins a new experiment: there is none {where} that resume={LATEST!r} could continue.",
                 LoggerWarning,
             )
