@@ -225,8 +225,7 @@ def moved(fun, **axes):
 def test_a_line_that_goes_over_another_axis_under_vmap_is_told():
     found, _ = moved(lambda x, y: (total(x), jax.vmap(total)(y)), x=("batch",), y=("batch", "time"))
     assert found == [
-        "'sum' goes over batch in a direct call, and over time in a call under vmap, to which batch is the axis "
-        "of lanes."
+        "'sum' goes over batch in a direct call, and over time in a call under vmap, which maps over batch."
     ]
     by_two = lambda x, y: (total(x), jax.vmap(total, 1)(y))  # noqa: E731
     assert moved(by_two, x=("batch",), y=("batch", "time"))[0] == []

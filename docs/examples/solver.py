@@ -70,7 +70,7 @@ def main() -> None:
     spooled = lox.spool(jax.vmap(lambda start: solve(pendulum, start, end)), max_events=5000)
     _, logs = jax.jit(spooled)(starts)
     steps = np.asarray(logs.mask["error"]).sum(0)
-    print(f"four at once: {', '.join(map(str, steps))} steps, which differ, and no lane has those of another")
+    print(f"four at once: {', '.join(map(str, steps))} steps, which differ, and each batch element has its own")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def scan() -> None:
 
 
 def vmap() -> None:
-    """Lanes, as `spool(vmap(f))` has them and as `vmap(spool(f))` does."""
+    """Batch elements, as `spool(vmap(f))` has them and as `vmap(spool(f))` does."""
 
     def f(x: Any) -> Any:
         def step(x: Any, _: Any) -> Any:
@@ -46,15 +46,15 @@ def vmap() -> None:
 
     xs = jnp.array([0, 10, 20])
     _, axes = plt.subplots(1, 2, figsize=(7, 2.2), layout="constrained")
-    _cells(axes[0], "spool(vmap(f))", lox.spool(jax.vmap(f))(xs)[1], "x", names=("lanes", "events"))
-    _cells(axes[1], "vmap(spool(f))", jax.vmap(lox.spool(f))(xs)[1], "x", names=("events", "lanes"))
+    _cells(axes[0], "spool(vmap(f))", lox.spool(jax.vmap(f))(xs)[1], "x", names=("batch elements", "events"))
+    _cells(axes[1], "vmap(spool(f))", jax.vmap(lox.spool(f))(xs)[1], "x", names=("events", "batch elements"))
 
 
 def cond() -> None:
-    """Lanes that branch apart: what did not happen is masked."""
+    """Batch elements that take different branches: a mask tells which events happened."""
     _, logs = lox.spool(jax.vmap(_branch), unify=True)(jnp.array([0, 11, 20]))
     _, axes = plt.subplots(1, 1, figsize=(3.6, 2.2), layout="constrained")
-    _cells(axes, 'logs["even"], and its mask', logs, "even", names=("lanes", "events"))
+    _cells(axes, 'logs["even"], and its mask', logs, "even", names=("batch elements", "events"))
 
 
 def tap() -> None:

@@ -17,7 +17,7 @@ MOVED = Kind(
     "info",
     "A line goes over one axis, and under vmap over another",
     "Nothing, if it is meant for whatever axis comes first; else say by lox.audit.expect(mean='batch') which one is, "
-    "and reduce over lanes outside of vmap, or with axis_name= and jax.lax.pmean.",
+    "and reduce over batch elements outside of vmap, or with axis_name= and jax.lax.pmean.",
     "Lines go over the same axis with vmap and without.",
     "The labels that each line goes over were compared with and without vmap.",
 )
@@ -43,7 +43,7 @@ def moved(audited: Audited) -> Iterator[Finding | Held]:
                 yield MOVED.at(
                     audited.lines[step],
                     f"'{called(step.equation)}' goes over {before[0]} in a direct call, and over {label} in a "
-                    f"call under vmap, to which {before[0]} is the axis of lanes.",
+                    f"call under vmap, which maps over {before[0]}.",
                 )
             elif place in direct:
                 yield MOVED.fine(audited.lines[step])

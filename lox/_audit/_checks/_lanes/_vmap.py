@@ -22,15 +22,15 @@ ALIKE = Kind(
     "LOX310",
     "warning",
     "All batch elements of a vmap give the same",
-    "Use the argument of the function that vmap maps, and not one from outside of it; for a result that is one for all "
-    "lanes, call the function once without vmap, or give it out_axes=None.",
+    "Use the argument of the function that vmap maps, and not one from outside of it; for a result that all "
+    "batch elements share, call the function once without vmap, or give it out_axes=None.",
 )
 PAIRED = Kind(
     "LOX311",
     "error",
     "A lookup takes the batch elements of one axis for those of another",
     "Map both over the axis that means the same: give each argument its own entry in in_axes=.",
-    "Lookups pair lanes that mean the same.",
+    "Lookups pair batch elements that mean the same.",
     "The labels of array and index were compared at each lookup.",
 )
 
@@ -51,8 +51,8 @@ def multiplied(audited: Audited) -> Iterator[Finding | Held]:
         if value is not None and _is_of_arguments(value, audited):
             yield MULTIPLIED.at(
                 location,
-                f"What is summed over the {lanes} lanes of vmap is the same for all of them: {value.text}. The "
-                f"result is {lanes} times that.",
+                f"The sum over the {lanes} batch elements of vmap adds the same value for each: {value.text}. The "
+                f"result is {lanes} times that value.",
             )
 
 
@@ -79,7 +79,7 @@ def alike(audited: Audited) -> Iterator[Finding | Held]:
         if mapped and _is_of_arguments(step.inputs[0], audited):
             yield ALIKE.at(
                 location,
-                f"A result of shape {step.inputs[0].shape} is the same for all {lanes} lanes of vmap, and "
+                f"A result of shape {step.inputs[0].shape} is the same for all {lanes} batch elements of vmap, and "
                 f"{mapped[0].text} is used nowhere.",
             )
 

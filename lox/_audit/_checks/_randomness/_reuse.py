@@ -49,9 +49,9 @@ SHARED = Kind(
     "LOX703",
     "warning",
     "All batch elements of a vmap use the same random key",
-    "Split the key, and map over the keys: jax.vmap(f)(jax.random.split(key, lanes), x); draw before the vmap what is "
-    "to be the same for all lanes.",
-    "Each lane of a vmap has a random key of its own.",
+    "Split the key, and map over the keys: jax.vmap(f)(jax.random.split(key, batch), x); draw before the vmap what is "
+    "to be the same for all batch elements.",
+    "Each batch element of a vmap has a random key of its own.",
     "Keys that are used under vmap were followed to whether they differ between batch elements.",
 )
 CONSTANT = Kind(
@@ -102,11 +102,11 @@ def used(audited: Audited) -> Iterator[Finding | Held]:
             f"Each iteration of {repetition.loop} uses {repetition.name}, and so has the same random numbers.",
         )
     for sharing in flow.sharings:
-        text = f"{sharing.lanes} lanes use the same key, and so have the same random numbers."
+        text = f"{sharing.lanes} batch elements use the same key, and so have the same random numbers."
         if sharing.again is not None:
             text = (
-                f"Lane {sharing.again} of {sharing.lanes} uses the key of lane {sharing.before}, and so has the same "
-                "random numbers."
+                f"Batch element {sharing.again} of {sharing.lanes} uses the key of batch element {sharing.before}, "
+                "and so has the same random numbers."
             )
         yield SHARED.at(locations[sharing.step], text)
     yield from _returned(audited, flow, locations)
@@ -120,14 +120,13 @@ def drawn(audited: Audited) -> Iterator[Finding | Held]:
     for draw in draws.shared:
         yield SHARED.at(
             draw.location,
-            "What is drawn here inside of a vmap comes from one key for all of its lanes, and meets data that each "
-            "lane has of its own.",
+            "All batch elements of a vmap draw from one key here, and use the numbers with data of their own.",
         )
     for draw in draws.copied:
         yield SHARED.at(
             draw.location,
-            "What is drawn here inside of a vmap comes from one key for all of its lanes, and they have nothing else: "
-            "all lanes are the same.",
+            "All batch elements of a vmap draw from one key here, and nothing else differs between them: all of them "
+            "are the same.",
         )
     named = zip(audited.captured.arguments, audited.program.inputs, strict=True)
     keys = [name for name, value in named if is_keyed(value.aval)]
