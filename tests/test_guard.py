@@ -16,6 +16,7 @@ from jax import lax
 
 import lox
 from lox.__main__ import main
+from lox._nonfinite._carries import is_bad
 from lox._nonfinite._guard import _Guard
 
 
@@ -84,6 +85,24 @@ def test_a_result_that_is_bad_fails_without_a_loop(tmp_path):
     _, (message,) = calls(lox.guard(jax.jit(jnp.log), bundle=tmp_path / "failed"), (X,), (-X,))
     assert "NaN in a result" in message
     assert contents(tmp_path / "failed")["iteration"] == -1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64"])
+def test_one_bad_element_anywhere_is_noticed(dtype):
+    judge = {
+        infinite: jax.jit(lambda x, infinite=infinite: is_bad([x], [True], infinite)) for infinite in (False, True)
+    }
+    bad = [np.nan, np.inf, -np.inf] + [complex(0, np.nan), complex(0, -np.inf)] * (dtype == "complex64")
+    for size in (1, 3, 64, 67):
+        good = np.linspace(-2, 2, size).astype(jnp.dtype(dtype))
+        assert not any(function(good) for function in judge.values())
+        for number in (value for value in bad if not np.isfinite(np.array(value).astype(good.dtype))):
+            is_nan = bool(np.isnan(np.array(number).astype(good.dtype)))
+            for place in {0, size // 2, size - 1}:
+                x = good.copy()
+                x[place] = number
+                assert (bool(judge[False](x)), bool(judge[True](x))) == (is_nan, True), (number, size, place)
+    assert not is_bad([np.zeros(0, jnp.dtype(dtype))], [True], True)
 
 
 @pytest.mark.parametrize("when", ["nan", "nonfinite"])
