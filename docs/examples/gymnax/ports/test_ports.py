@@ -11,7 +11,7 @@ import lox
 
 HERE = Path(__file__).parent
 LOGGED = {
-    "ppo": ["ppo"],
+    "purejaxrl_ppo": ["ppo"],
     "flax_digits": ["digits"],
     "diffrax_ode": [],
     "numpyro_regression": [],
@@ -42,7 +42,7 @@ def test_a_program_prints_with_lox_what_it_printed_without(name, tmp_path):
     found = run(f"{name}_lox.py", after)
     assert expected and found[: len(expected)] == expected
     assert sorted(path.name for path in after.glob("runs/*")) == LOGGED[name]
-    if name == "ppo":
+    if name == "purejaxrl_ppo":
         runs = lox.load(after / "runs").values()
         assert [set(logs) for logs in runs] == [{"return", "loss/actor", "loss/value", "loss/entropy"}] * 2
         assert all(len(logs["loss/value"]) == 25 for logs in runs)  # One for each update.
