@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import jax
@@ -127,62 +127,66 @@ def subsampled_scan(
     _, _, like = split_results(avals, structure)
     buffers = _Buffers(interval, before, length, like)
     body = _Body(discharged, buffers.may_be_skipped(split_results(range(len(avals)), structure)[2]))
+    always = buffers.keys.difference(*body.late_keys)
 
     def iterate(carry: Any, index: Any, *values: Any) -> Any:
         nonlocal after
         del index
-        held, kept, number = carry
-        outs, with_late = body([*captured, *held, *consts, *values])
+        held, (kept, *parts), number = carry
+        outs, late = body([*captured, *held, *consts, *values])
         outs, after, logs = split_results(outs, structure)
 
-        def write(kept: Sequence[Columns]) -> list[Columns]:
-            return buffers.write(kept, number, split_results(with_late(), structure)[2], skipped=True)
+        def write_late(place: int) -> list[Columns]:
+            def write(kept: Sequence[Columns]) -> list[Columns]:
+                return buffers.write(kept, number, split_results(late[place](), structure)[2], body.late_keys[place])
 
-        if body.has_late:
-            kept = jax.lax.cond(buffers.keeps_any(number), write, list, kept)
-        else:
-            kept = write(kept)
-        kept = buffers.write(kept, number, logs, skipped=False)
+            return jax.lax.cond(keeps_any, write, list, parts[place])
+
+        keeps_any = buffers.keeps_any(number)
+        kept = [buffers.write(kept, number, logs, always), *map(write_late, range(len(parts)))]
         return outs, (jax.tree.leaves(after), kept, number + 1), buffers.rest(logs)
 
-    start = held, buffers.start(), jnp.int32(0)
+    start = held, [buffers.start(keys) for keys in (always, *body.late_keys)], jnp.int32(0)
     outs, (held, kept, _), stacked = run_scan(iterate, start, init, xs, **options(params))
-    logs = (*buffers.finish(kept), *((StackedEvents(stacked, {}, length),) if stacked else ()))
+    logs = (*buffers.finish(sum(kept, [])), *((StackedEvents(stacked, {}, length),) if stacked else ()))
     return outs, buffers.counts_after(stacked), logs, jax.tree.unflatten(jax.tree.structure(after), held)
 
 
 WORK = 4096
 """The number of array elements from which on a computation takes longer than a conditional."""
 
+PARTS = 4
+"""The largest number of conditionals: arrays stay in memory until that of their part, and a GPU waits at each."""
+
 
 class _Body:
-    """The body of a scan in two parts: the second computes values that only logs need.
+    """The body of a scan in parts: the first runs always, the others compute values that only logs need.
 
     Attributes:
-        has_late: Whether the second part is large enough to run on its own.
+        late_keys: The keys of each of the others.
     """
 
-    def __init__(self, jaxpr: Any, skipped: Set[int]):
-        """Take the body, and the numbers of its outputs that may be skipped."""
-        self._is_late = [number in skipped for number in range(len(_compat.out_avals(jaxpr)))]
-        self._early, self._late = _compat.split_late(jaxpr, self._is_late)
-        self.has_late = _compat.work(self._late) >= WORK
-        if not self.has_late:
-            self._is_late, self._early = [False] * len(self._is_late), jaxpr
+    def __init__(self, jaxpr: Any, skipped: Mapping[int, Sequence[str]]):
+        """Take the body, and the outputs that may be skipped with the keys of their events."""
+        self._early, self._parts = _compat.split_late(jaxpr, skipped, PARTS, WORK)
+        self._avals = _compat.out_avals(jaxpr)
+        self.late_keys = [{key for out in part.outs for key in skipped[out]} for part in self._parts]
 
-    def __call__(self, args: Sequence[Any]) -> tuple[list[Any], Callable[[], list[Any]]]:
-        """The outputs, with zeros for those that are computed later, and a function that returns all."""
-        outs = _compat.as_fun(self._early)(*args)
-        if not self.has_late:
-            return outs, lambda: outs
-        count = self._is_late.count(False)
+    def __call__(self, args: Sequence[Any]) -> tuple[list[Any], list[Callable[[], list[Any]]]]:
+        """The outputs, with zeros for those that are computed later, and for each part a function that fills in its."""
+        is_late = {out for part in self._parts for out in part.outs}
+        found = iter(_compat.as_fun(self._early)(*args))
+        outs = [
+            _compat.zeros_like_aval(aval) if number in is_late else next(found)
+            for number, aval in enumerate(self._avals)
+        ]
+        between = list(found)
 
-        def merged(late: Sequence[Any]) -> list[Any]:
-            of_kind = {True: iter(late), False: iter(outs[:count])}
-            return [next(of_kind[is_late]) for is_late in self._is_late]
+        def filled(part: _compat.LatePart) -> list[Any]:
+            results = _compat.as_fun(part.jaxpr)(*(between[operand] for operand in part.operands))
+            return list((dict(enumerate(outs)) | dict(zip(part.outs, results, strict=True))).values())
 
-        zeros = map(_compat.zeros_like_aval, _compat.out_avals(self._late))
-        return merged(list(zeros)), lambda: merged(_compat.as_fun(self._late)(*outs[count:]))
+        return outs, [functools.partial(filled, part) for part in self._parts]
 
 
 class _Buffers:
@@ -194,8 +198,11 @@ class _Buffers:
         self.counts, self.uncertain = dict(before.counts), dict(before.uncertain)
         self.order = before.appeared(like).order
         self.shapes = _compat.abstract(self._timelines, self._split(like)[0])
+        self.keys = {key for timeline in self.shapes for key in timeline.values}
 
-    def start(self) -> list[Columns]:
+    def start(self, keys: Set[str]) -> list[Columns]:
+        """The buffers of these keys."""
+
         def buffers(timeline: Columns) -> Columns:
             count = kept(self._before(timeline), self.length * timeline.any_value().shape[0], self.interval)
 
@@ -205,25 +212,29 @@ class _Buffers:
 
             return timeline.map(buffer)
 
-        return [buffers(timeline) for timeline in self.shapes]
+        return [buffers(timeline) for timeline in self.shapes if not keys.isdisjoint(timeline.values)]
 
-    def write(self, state: Sequence[Columns], index: Any, logs: Logs, skipped: bool) -> list[Columns]:
-        """The buffers after an iteration, in which those timelines are written that it may skip, or the others."""
-        found = self._timelines(self._split(logs)[0])
-        return [
-            self._write(buffers, index, new) if self._may_skip(new) is skipped else buffers
-            for buffers, new in zip(state, found, strict=True)
-        ]
+    def write(self, state: Sequence[Columns], index: Any, logs: Logs, keys: Set[str]) -> list[Columns]:
+        """The buffers of these keys after an iteration."""
+        found = self._timelines(self._split(_restricted(logs, keys.__contains__))[0])
+        return [self._write(buffers, index, new) for buffers, new in zip(state, found, strict=True)]
 
     def rest(self, logs: Logs) -> Logs:
         """The logs that are to be stacked."""
         return self._split(logs)[1]
 
-    def may_be_skipped(self, logs: Logs) -> Set[Any]:
-        """The leaves of the logs of an iteration that nothing needs where `keeps_any` is False."""
+    def may_be_skipped(self, logs: Logs) -> dict[Any, tuple[str, ...]]:
+        """The leaves of the logs of an iteration that nothing needs where `keeps_any` is False.
+
+        Each has the keys of its events: they are written together.
+        """
         skipped = {key for timeline in self._skipped() for key in timeline.values}
-        found = _restricted(logs, skipped.__contains__), _restricted(logs, lambda key: key not in skipped)
-        return set(jax.tree.leaves(found[0])) - set(jax.tree.leaves(found[1]))
+        found: dict[Any, tuple[str, ...]] = {}
+        for event in events(_restricted(logs, skipped.__contains__)):
+            for leaf in jax.tree.leaves(event):
+                found[leaf] = (*found.get(leaf, ()), *event.values)
+        needed = set(jax.tree.leaves(_restricted(logs, lambda key: key not in skipped)))
+        return {leaf: keys for leaf, keys in found.items() if leaf not in needed}
 
     def keeps_any(self, index: Any) -> Any:
         """Tell whether any event of an iteration is kept, of those timelines of which it may keep none."""
@@ -236,15 +247,15 @@ class _Buffers:
 
     def _skipped(self) -> list[Columns]:
         """The timelines of which an iteration may keep no event."""
-        return list(filter(self._may_skip, self.shapes))
-
-    def _may_skip(self, timeline: Columns) -> bool:
-        return timeline.any_value().shape[0] < self.interval
+        return [timeline for timeline in self.shapes if timeline.any_value().shape[0] < self.interval]
 
     def finish(self, state: Sequence[Columns]) -> list[Log]:
+        """The logs of all buffers."""
+        written = {next(iter(buffers.values)): buffers for buffers in state}
         return [
             buffers.as_log()
-            for buffers, each in zip(state, self.shapes, strict=True)
+            for each in self.shapes
+            for buffers in [written[next(iter(each.values))]]
             if buffers.any_value().shape[0] or not self.length * each.any_value().shape[0]
         ]
 

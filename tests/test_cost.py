@@ -1,5 +1,6 @@
 """What lox costs where no clock is needed to tell: instructions, memory, calls of the host."""
 
+import functools
 import math
 
 import jax
@@ -102,6 +103,45 @@ def test_what_only_skipped_logs_need_is_not_computed(size, interval, is_skipped)
     jax.tree.map(np.testing.assert_array_equal, out, expected)
     for key, values in logs.items():
         np.testing.assert_array_equal(found[key], values[::interval])
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _of_two_calls(x, number):
+    """Logs in a jitted function that calls another; one result is a value that only logs need, one an argument."""
+    spectrum = jnp.sort(jnp.cos(x).ravel())
+    lox.log({f"least/{number}": spectrum[0]})
+    lox.log({f"most/{number}": spectrum[-1], f"itself/{number}": x[0]})
+    return _inner(x), spectrum, x, 3.0
+
+
+@jax.jit
+def _inner(x):
+    lox.log({"each": jnp.sort(x, axis=1)[0, 0]})
+    return jnp.tanh(x) / 2
+
+
+def test_what_only_skipped_logs_need_is_in_some_parts_that_share_nothing():
+    """In one conditional for each, so that no array waits for that of another, and nothing is computed twice."""
+
+    def fun(x):
+        def step(x, _):
+            for number in range(20):
+                x, spectrum, same, constant = _of_two_calls(x, number)
+                lox.log({f"later/{number}": jnp.sort(spectrum + same[0, 0] + constant)[2]})
+            return x, None
+
+        return jax.lax.scan(step, x, None, length=7)
+
+    x = jnp.cos(jnp.arange(1600.0)).reshape(40, 40)
+    spooled = lox.spool(fun, interval=25)
+    names = list(_primitives(jax.make_jaxpr(spooled)(x).jaxpr, None))
+    assert 3 <= names.count("cond") <= 4 and names.count("sort") == 60
+    assert "sort" not in _primitives(jax.make_jaxpr(spooled)(x).jaxpr)
+    (out, found), (expected, logs) = jax.jit(spooled)(x), jax.jit(lox.spool(fun))(x)
+    jax.tree.map(np.testing.assert_array_equal, out, expected)
+    assert list(found) == list(logs)
+    for key, values in logs.items():
+        np.testing.assert_array_equal(found[key], values[::25])
 
 
 def test_derivatives_of_logs_that_are_kept_are_right_where_others_are_not_computed():

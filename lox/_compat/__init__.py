@@ -32,8 +32,8 @@ from lox._compat._jaxprs import out_avals as out_avals
 from lox._compat._jaxprs import prune as prune
 from lox._compat._jaxprs import trace as trace
 from lox._compat._jaxprs import without_unused as without_unused
+from lox._compat._late_part import LatePart as LatePart
 from lox._compat._late_part import split_late as split_late
-from lox._compat._late_part import work as work
 from lox._compat._lowering import CALLS_IN_ORDER_ON_SOME_AXES as CALLS_IN_ORDER_ON_SOME_AXES
 from lox._compat._lowering import automatic_axes as automatic_axes
 from lox._compat._lowering import calls_host as calls_host

@@ -1,87 +1,193 @@
-"""A jaxpr in two parts: what its other outputs do not need can run later, or never."""
+"""A jaxpr in parts: what its other outputs do not need can run later, or never."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.extend as jex
 import numpy as np
 
-from lox._compat._jaxprs import closed, in_avals, open_jaxpr, variables
+from lox._compat._jaxprs import closed, open_jaxpr, variables
 from lox._compat._params import unspecified
 
 jit_p = jex.core.primitives.jit_p
 
 
-def split_late(jaxpr: Any, late_outs: Sequence[bool]) -> tuple[Any, Any]:
-    """Take what only some outputs need out of a jaxpr.
+@dataclasses.dataclass(frozen=True)
+class LatePart:
+    """A part of a jaxpr that nothing outside it needs but some outputs.
 
-    Calls of jitted functions are split as well; other equations are whole.
+    Attributes:
+        jaxpr: A closed jaxpr without constants.
+        operands: For each of its inputs, which of the values that the first part computes for later it is.
+        outs: For each of its outputs, the output of the whole that it is.
+    """
+
+    jaxpr: Any
+    operands: tuple[int, ...]
+    outs: tuple[int, ...]
+
+
+def split_late(jaxpr: Any, late: Mapping[int, Sequence[Hashable]], most: int, least: int) -> tuple[Any, list[LatePart]]:
+    """Take what only some outputs need out of a jaxpr, in parts of about equal work that share no equation.
+
+    Calls of jitted functions are split as well; other equations are whole. Work is the number of array elements that
+    equations take.
 
     Args:
         jaxpr: A closed jaxpr without constants.
-        late_outs: Which outputs the second part computes.
+        late: The outputs to take out, each with labels. Those that have a label in common are in one part.
+        most: The largest number of parts.
+        least: The least work of a part.
 
     Returns:
-        A closed jaxpr of the same inputs, whose outputs are the others, then what the second part needs; and the
-        second part.
+        A closed jaxpr of the same inputs, whose outputs are the others, then what the parts need; and the parts, in
+        the order of their outputs. There are none, and the jaxpr is whole, if less work could be taken out.
     """
     given = open_jaxpr(jaxpr)
-    first_outs = [var for var, is_late in zip(given.outvars, late_outs, strict=True) if not is_late]
-    second_outs = [var for var, is_late in zip(given.outvars, late_outs, strict=True) if is_late]
-    needed, needed_late = set(variables(first_outs)), set(variables(second_outs))
-    first, second = [], []
-    for eqn in reversed(given.eqns):
-        late = [var in needed_late and var not in needed for var in eqn.outvars]
-        early_part, late_part = eqn, None
-        if not eqn.effects and needed.isdisjoint(variables(eqn.outvars)):
-            early_part, late_part = None, eqn if any(late) else None
-        elif eqn.primitive is jit_p and any(late) and not eqn.effects:
-            early_part, late_part = _split_call(eqn, late)
-        if early_part is not None:
-            first.append(early_part)
-            needed.update(variables(early_part.invars))
-        if late_part is not None:
-            second.append(late_part)
-            needed_late.update(variables(late_part.invars))
-    first, second = first[::-1], second[::-1]
-    defined = {var for eqn in second for var in variables(eqn.outvars)}
-    used = [*(var for eqn in second for var in variables(eqn.invars)), *variables(second_outs)]
-    between = [var for var in dict.fromkeys(used) if var not in defined]
+    eqns, taken, names = _split(given, late)
+    outs = {number: _renamed(given.outvars[number], names) for number in late}
+    groups = _in_parts(_independent(taken, outs, late), most, least)
+    if not groups:
+        return jaxpr, []
+    computed = {var for eqn in taken for var in variables(eqn.outvars)}
+    between: dict[Any, int] = {}
     debug = given.debug_info.with_unknown_names()
-    return (
-        closed(given.replace(eqns=first, outvars=[*first_outs, *between], debug_info=debug)),
-        closed(given.replace(eqns=second, invars=between, outvars=second_outs, effects=set(), debug_info=debug)),
+    parts = []
+    for group in groups:
+        results = [outs[number] for number in group.outs]
+        used = [*(var for eqn in group.eqns for var in variables(eqn.invars)), *variables(results)]
+        invars = [var for var in dict.fromkeys(used) if var not in computed]
+        operands = tuple(between.setdefault(var, len(between)) for var in invars)
+        part = given.replace(eqns=group.eqns, invars=invars, outvars=results, effects=set(), debug_info=debug)
+        parts.append(LatePart(closed(part), operands, tuple(group.outs)))
+    others = [var for number, var in enumerate(given.outvars) if number not in late]
+    return closed(given.replace(eqns=eqns, outvars=[*others, *between], debug_info=debug)), parts
+
+
+def _split(given: Any, late: Mapping[int, Any]) -> tuple[list[Any], list[Any], dict[Any, Any]]:
+    """The equations of the first part, those of the others, and what replaces results of split calls in these."""
+    needed = set(variables([var for number, var in enumerate(given.outvars) if number not in late]))
+    needed_late = set(variables([given.outvars[number] for number in late]))
+    first, taken, names = [], [], {}
+    for eqn in reversed(given.eqns):
+        waits = [var in needed_late and var not in needed for var in eqn.outvars]
+        here, later = [eqn], []
+        if not eqn.effects and needed.isdisjoint(variables(eqn.outvars)):
+            here, later = [], [eqn] if any(waits) else []
+        elif eqn.primitive is jit_p and any(waits) and not eqn.effects:
+            call, later, of_call = _split_call(eqn, waits)
+            here = [call]
+            names.update(of_call)
+        first += here
+        taken += reversed(later)
+        needed.update(var for each in here for var in variables(each.invars))
+        needed_late.update(var for each in later for var in variables(each.invars))
+    taken = [each.replace(invars=[_renamed(atom, names) for atom in each.invars]) for each in reversed(taken)]
+    return first[::-1], taken, names
+
+
+def _split_call(eqn: Any, waits: Sequence[bool]) -> tuple[Any, list[Any], dict[Any, Any]]:
+    """The call of a jitted function without some results, the equations of these, and what replaces them there."""
+    given = open_jaxpr(eqn.params["jaxpr"])
+    free = unspecified()
+    late = dict.fromkeys(
+        number
+        for number, (waiting, sharding) in enumerate(zip(waits, eqn.params["out_shardings"], strict=True))
+        if waiting and sharding == free
     )
-
-
-def work(jaxpr: Any) -> int:
-    """The number of array elements that the equations of a jaxpr take."""
-    return sum(int(np.prod(var.aval.shape)) for eqn in open_jaxpr(jaxpr).eqns for var in variables(eqn.invars))
-
-
-def _split_call(eqn: Any, late: Sequence[bool]) -> tuple[Any, Any]:
-    """The call of a jitted function as two; the second is None where it would compute nothing."""
-    first, second = split_late(eqn.params["jaxpr"], late)
-    if not open_jaxpr(second).eqns:
-        return eqn, None
-    between = [jex.core.Var(aval) for aval in in_avals(second)]
-    outs = list(zip(eqn.outvars, eqn.params["out_shardings"], eqn.params["out_layouts"], late, strict=True))
-    early_outs, late_outs = ([out for out in outs if out[-1] is is_late] for is_late in (False, True))
-    early_outs += [(var, unspecified(), None, False) for var in between]
-
-    def call(jaxpr: Any, outs: Sequence[Any], **of_inputs: Any) -> dict[str, Any]:
-        shardings, layouts = (tuple(out[place] for out in outs) for place in (1, 2))
-        return eqn.params | {"jaxpr": jaxpr, "out_shardings": shardings, "out_layouts": layouts} | of_inputs
-
+    first, taken, names = _split(given, late)
+    if not taken:
+        return eqn, [], {}
+    fresh = {var: jex.core.Var(var.aval) for each in taken for var in variables(each.outvars)}
+    used = [*(atom for each in taken for atom in each.invars), *(_renamed(given.outvars[n], names) for n in late)]
+    between = {var: jex.core.Var(var.aval) for var in variables(used) if var not in fresh}
+    fresh |= between
+    later = [
+        each.replace(
+            invars=[_renamed(atom, fresh) for atom in each.invars],
+            outvars=[_renamed(var, fresh) for var in each.outvars],
+        )
+        for each in taken
+    ]
+    kept = [number for number in range(len(eqn.outvars)) if number not in late]
     count = len(between)
-    of_inputs = {
-        "in_shardings": (unspecified(),) * count,
-        "in_layouts": (None,) * count,
-        "donated_invars": (False,) * count,
+    changes = {
+        "jaxpr": closed(
+            given.replace(
+                eqns=first,
+                outvars=[*(given.outvars[number] for number in kept), *between],
+                debug_info=given.debug_info.with_unknown_names(),
+            )
+        ),
+        "out_shardings": (*(eqn.params["out_shardings"][number] for number in kept), *(free,) * count),
+        "out_layouts": (*(eqn.params["out_layouts"][number] for number in kept), *(None,) * count),
     }
-    return (
-        eqn.replace(params=call(first, early_outs), outvars=[out[0] for out in early_outs]),
-        eqn.replace(params=call(second, late_outs, **of_inputs), invars=between, outvars=[out[0] for out in late_outs]),
+    call = eqn.replace(
+        params=eqn.params | changes, outvars=[*(eqn.outvars[number] for number in kept), *between.values()]
     )
+    return (
+        call,
+        later,
+        {eqn.outvars[number]: _renamed(_renamed(given.outvars[number], names), fresh) for number in late},
+    )
+
+
+def _renamed(atom: Any, names: Mapping[Any, Any]) -> Any:
+    """What replaces a variable; literals and other variables are themselves."""
+    return names.get(atom, atom) if isinstance(atom, jex.core.Var) else atom
+
+
+@dataclasses.dataclass
+class _Group:
+    """Equations that have a variable or a label in common."""
+
+    eqns: list[Any] = dataclasses.field(default_factory=list)
+    outs: list[int] = dataclasses.field(default_factory=list)
+
+    def work(self) -> int:
+        return sum(int(np.prod(var.aval.shape)) for eqn in self.eqns for var in variables(eqn.invars))
+
+
+def _independent(eqns: Sequence[Any], outs: Mapping[int, Any], labels: Mapping[int, Sequence[Any]]) -> list[_Group]:
+    """The equations and outputs in groups that share no variable that is computed there, and no label."""
+    group_of: dict[Any, set[Any]] = {}  # Of equations, by their numbers, and of outputs and labels as tuples.
+
+    def join(nodes: Iterable[Any]) -> None:
+        found = {id(group): group for node in nodes for group in [group_of.setdefault(node, {node})]}
+        largest, *others = sorted(found.values(), key=len, reverse=True)
+        for other in others:
+            largest |= other
+            group_of.update(dict.fromkeys(other, largest))
+
+    source = {var: number for number, eqn in enumerate(eqns) for var in variables(eqn.outvars)}
+    for number, eqn in enumerate(eqns):
+        join([number, *(source[var] for var in variables(eqn.invars) if var in source)])
+    for number, atom in outs.items():
+        join([("out", number), *(("label", label) for label in labels[number])])
+        join([("out", number), *(source[var] for var in variables([atom]) if var in source)])
+    groups: dict[int, _Group] = {}
+    for number in outs:
+        groups.setdefault(id(group_of["out", number]), _Group()).outs.append(number)
+    for number, eqn in enumerate(eqns):
+        groups[id(group_of[number])].eqns.append(eqn)
+    return list(groups.values())
+
+
+def _in_parts(groups: Sequence[_Group], most: int, least: int) -> list[_Group]:
+    """Groups joined to parts of about equal work."""
+    works = [group.work() for group in groups]
+    size = max(least, -(-sum(works) // most))
+    parts: list[_Group] = []
+    part, work = _Group(), 0
+    for group, more in zip(groups, works, strict=True):
+        part = _Group(part.eqns + group.eqns, part.outs + group.outs)
+        work += more
+        if work >= size:
+            parts.append(part)
+            part, work = _Group(), 0
+    if part.outs and parts:
+        parts[-1] = _Group(parts[-1].eqns + part.eqns, parts[-1].outs + part.outs)
+    return parts
