@@ -155,7 +155,7 @@ def called(equation: Any) -> str:
 @functools.lru_cache(maxsize=4096)
 def is_internal(file: str) -> bool:
     """Say whether a file is of JAX, of lox or of Python's own library."""
-    if file.startswith((f"{_JAX}/", f"{_LOX}/_", f"{_LOX}/loggers/")):
+    if file.startswith((f"{_JAX}/", f"{_LOX}/_", f"{_LOX}/loggers/", f"{_LOX}/commands/")):
         return True
     return file.startswith((_PYTHON, "<frozen")) and "site-packages" not in file
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import functools
 import json
 import os
 import shutil
@@ -227,7 +228,9 @@ def _lines(jaxpr: Any, depth: int) -> Iterator[str]:
 
 
 def name_of_function(fun: Callable[..., Any]) -> str:
-    """The module and the name of a function."""
+    """The module and the name of a function, of a partial one those of the function in it."""
+    while isinstance(fun, functools.partial):
+        fun = fun.func
     module, name = getattr(fun, "__module__", None), getattr(fun, "__qualname__", None)
     return f"{module}:{name}" if name is not None else repr(type(fun).__name__)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lox._audit._location import is_internal
+from lox._exceptions import LoxError
 from lox.commands._output import Failure
 
 
@@ -51,7 +52,9 @@ def running(what: str) -> Iterator[None]:
         raise Failure(f"{what} exits Python, with {error.code!r}, instead of returning") from error
     except Exception as error:
         told = traceback.TracebackException.from_exception(error)  # Whatever the exception says, or fails to.
-        own = [each for each in told.stack if each.filename != __file__ and not is_internal(each.filename)]
+        own = [each for each in told.stack if not is_internal(each.filename)]
+        if isinstance(error, LoxError) and not own:
+            raise  # It is of what the command was given, and not of code of the user.
         print("".join(traceback.format_list(own)), end="", file=sys.stderr)
         first = str(told).strip().partition("\n")[0]
         raise Failure(f"{what} raises {type(error).__name__}{f': {first}' if first else ''}") from error
