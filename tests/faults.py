@@ -242,6 +242,7 @@ def check(number):
 
 
 if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", 2)
     first, count = (0, int(sys.argv[1])) if len(sys.argv) == 2 else map(int, sys.argv[1:])
     failures = decoys = 0
     for number in range(first, first + count):

@@ -472,6 +472,17 @@ def test_loops_on_shards_have_iterations_and_the_shard(transform):
     assert place(report) == ("sqrt", (2,), (), False) and report.shard == {"d": 1}
 
 
+def test_a_shard_of_one_element_is_told_from_numbers_of_the_program():
+    def f(x):
+        y = jnp.where(x > 0, jnp.inf, x)
+        return y - jnp.float32(jnp.inf) + 0.0 * y
+
+    mesh = Mesh(np.array(jax.devices()[:1]), ("d",))
+    report = find(jax.shard_map(f, mesh=mesh, in_specs=P("d"), out_specs=P("d")))(array(1.0))
+    assert place(report) == ("sub", (), (), False) and report.infinities == ()
+    assert str(report).splitlines()[4].startswith("  then add at") and str(report).splitlines()[4].endswith("shard_map")
+
+
 def test_shards_of_shards_have_both_numbers():
     def inner(x):
         return lax.psum(lax.fori_loop(0, 4, lambda i, x: jnp.where(i == 2, jnp.log(x), x * 1.0), x).sum(), "b")

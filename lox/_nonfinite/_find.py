@@ -225,6 +225,8 @@ def _names(args: Any, kwargs: Any) -> Names:
 
     def name(value: Any) -> str:
         found = arrays.get(id(value))
-        return found or (numbers.get(repr(float(value)), "") if is_float(value) and np.size(value) == 1 else "")
+        return found or (
+            numbers.get(repr(float(np.ravel(value)[0])), "") if is_float(value) and np.size(value) == 1 else ""
+        )
 
     return name

@@ -22,7 +22,7 @@ class Step:
     line: int
 
     def __str__(self) -> str:
-        return f"{self.primitive} at {_short(self.file)}:{self.line}"
+        return f"{self.primitive} at {_short(self.file)}:{self.line}" if self.line else self.primitive
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ class NonfiniteReport:
         if source := linecache.getline(self.file, self.line).strip():
             lines.append(f"    {source}")
         lines += [f"  operand {place}: {_excerpt(value)}" for place, value in enumerate(self.operands)]
-        lines += [f"  fed by {each._headline()}" for each in self.infinities]
+        lines += dict.fromkeys(f"  fed by {each._headline()}" for each in self.infinities)
         if self.chain:
             shown = self.chain if len(self.chain) <= _SHOWN else (*self.chain[: _SHOWN - 1], self.chain[-1])
             lines.append(f"  then {', '.join(map(str, shown))}")
