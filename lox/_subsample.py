@@ -155,8 +155,14 @@ def subsampled_scan(
 WORK = 4096
 """The number of array elements from which on a computation takes longer than a conditional."""
 
-PARTS = 4
-"""The largest number of conditionals: arrays stay in memory until that of their part, and a GPU waits at each."""
+
+def _work_of_part(whole: int) -> int | None:
+    """How much one conditional computes of what may be skipped.
+
+    The arrays that it takes stay in memory until all of them are there, and a GPU waits at each conditional: there are
+    up to eight, if there is that much to compute.
+    """
+    return None if whole < WORK else max(whole // 8, 16 * WORK)
 
 
 class _Body:
@@ -168,7 +174,7 @@ class _Body:
 
     def __init__(self, jaxpr: Any, skipped: Mapping[int, Sequence[str]]):
         """Take the body, and the outputs that may be skipped with the keys of their events."""
-        self._early, self._parts = _compat.split_late(jaxpr, skipped, PARTS, WORK)
+        self._early, self._parts = _compat.split_late(jaxpr, skipped, _work_of_part)
         self._avals = _compat.out_avals(jaxpr)
         self.late_keys = [{key for out in part.outs for key in skipped[out]} for part in self._parts]
 

@@ -135,7 +135,7 @@ def test_what_only_skipped_logs_need_is_in_some_parts_that_share_nothing():
     x = jnp.cos(jnp.arange(1600.0)).reshape(40, 40)
     spooled = lox.spool(fun, interval=25)
     names = list(_primitives(jax.make_jaxpr(spooled)(x).jaxpr, None))
-    assert 3 <= names.count("cond") <= 4 and names.count("sort") == 60
+    assert 3 <= names.count("cond") <= 8 and names.count("sort") == 60
     assert "sort" not in _primitives(jax.make_jaxpr(spooled)(x).jaxpr)
     (out, found), (expected, logs) = jax.jit(spooled)(x), jax.jit(lox.spool(fun))(x)
     jax.tree.map(np.testing.assert_array_equal, out, expected)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.extend as jex
@@ -17,7 +17,7 @@ jit_p = jex.core.primitives.jit_p
 
 @dataclasses.dataclass(frozen=True)
 class LatePart:
-    """A part of a jaxpr that nothing outside it needs but some outputs.
+    """A part of a jaxpr whose results are outputs, and nothing else needs them.
 
     Attributes:
         jaxpr: A closed jaxpr without constants.
@@ -30,7 +30,9 @@ class LatePart:
     outs: tuple[int, ...]
 
 
-def split_late(jaxpr: Any, late: Mapping[int, Sequence[Hashable]], most: int, least: int) -> tuple[Any, list[LatePart]]:
+def split_late(
+    jaxpr: Any, late: Mapping[int, Sequence[Hashable]], size: Callable[[int], int | None]
+) -> tuple[Any, list[LatePart]]:
     """Take what only some outputs need out of a jaxpr, in parts of about equal work that share no equation.
 
     Calls of jitted functions are split as well; other equations are whole. Work is the number of array elements that
@@ -39,17 +41,16 @@ def split_late(jaxpr: Any, late: Mapping[int, Sequence[Hashable]], most: int, le
     Args:
         jaxpr: A closed jaxpr without constants.
         late: The outputs to take out, each with labels. Those that have a label in common are in one part.
-        most: The largest number of parts.
-        least: The least work of a part.
+        size: A function of the work that can be taken out, which returns that of a part, or None to take out nothing.
 
     Returns:
         A closed jaxpr of the same inputs, whose outputs are the others, then what the parts need; and the parts, in
-        the order of their outputs. There are none, and the jaxpr is whole, if less work could be taken out.
+        the order of their outputs. If nothing is taken out, there are none, and the jaxpr is whole.
     """
     given = open_jaxpr(jaxpr)
     eqns, taken, names = _split(given, late)
     outs = {number: _renamed(given.outvars[number], names) for number in late}
-    groups = _in_parts(_independent(taken, outs, late), most, least)
+    groups = _in_parts(_independent(taken, outs, late), size)
     if not groups:
         return jaxpr, []
     computed = {var for eqn in taken for var in variables(eqn.outvars)}
@@ -176,18 +177,17 @@ def _independent(eqns: Sequence[Any], outs: Mapping[int, Any], labels: Mapping[i
     return list(groups.values())
 
 
-def _in_parts(groups: Sequence[_Group], most: int, least: int) -> list[_Group]:
+def _in_parts(groups: Sequence[_Group], size: Callable[[int], int | None]) -> list[_Group]:
     """Groups joined to parts of about equal work."""
     works = [group.work() for group in groups]
-    size = max(least, -(-sum(works) // most))
-    parts: list[_Group] = []
-    part, work = _Group(), 0
+    least = size(sum(works))
+    if least is None:
+        return []
+    parts, work = [_Group()], 0
     for group, more in zip(groups, works, strict=True):
-        part = _Group(part.eqns + group.eqns, part.outs + group.outs)
+        if work >= least:
+            parts.append(_Group())
+            work = 0
+        parts[-1] = _Group(parts[-1].eqns + group.eqns, parts[-1].outs + group.outs)
         work += more
-        if work >= size:
-            parts.append(part)
-            part, work = _Group(), 0
-    if part.outs and parts:
-        parts[-1] = _Group(parts[-1].eqns + part.eqns, parts[-1].outs + part.outs)
     return parts
