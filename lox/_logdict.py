@@ -156,7 +156,7 @@ class logdict(Mapping[str, Any]):
 
     @property
     def timelines(self) -> tuple[tuple[str, ...], ...]:
-        """The keys of each timeline, in an order that depends on the keys alone.
+        """Keys of each timeline, in an order that depends on the keys alone.
 
         >>> import jax
         >>> import lox
@@ -171,13 +171,13 @@ class logdict(Mapping[str, Any]):
 
     @functools.cached_property
     def data(self) -> dict[str, Any]:
-        """The events by key, shape `(events, *batch, *shape)`. It cannot be changed."""
+        """Events by key, shape `(events, *batch, *shape)`. It cannot be changed."""
         items = ((key, value) for each in self._timelines for key, value in each.values.items())
         return _View(items, "no events of the key {!r} were logged")
 
     @functools.cached_property
     def steps(self) -> dict[str, dict[str, Any]]:
-        """The counters by name and key, shape `(events, *batch)`. It cannot be changed."""
+        """Counters by name and key, shape `(events, *batch)`. It cannot be changed."""
         found: dict[str, dict[str, Any]] = {}
         for each in self._timelines:
             for name, step in each.steps.items():
@@ -202,7 +202,7 @@ class logdict(Mapping[str, Any]):
 
     @functools.cached_property
     def distributions(self) -> dict[str, Any]:
-        """The reduction by which a key got its values, where it was a histogram or quantiles; other keys are absent.
+        """Reduction by which a key got its values, where it was a histogram or quantiles; other keys are absent.
 
         Its attribute `edges`, or `qs`, says what the last axis of the values is. Loggers and `lox plot` draw such a key
         as a distribution. It is part of the structure of the pytree, and what `jax.tree.map` returns has it too;
@@ -222,10 +222,24 @@ class logdict(Mapping[str, Any]):
 
         Logdicts with equal keys and different timelines are different pytrees. Ungrouped, they have the same structure,
         so that `jax.tree.map` and the branches of `jax.lax.cond` take both.
+
+        Returns:
+            A logdict of the same arrays, where keys do not share counters, mask or count of dropped events.
         """
         return of_timelines(refined(self._timelines, lambda key: key))
 
     def __getitem__(self, key: str) -> Any:
+        """Return the events of a key, shape `(events, *batch, *shape)`.
+
+        Args:
+            key: A key of the logs.
+
+        Returns:
+            The array.
+
+        Raises:
+            KeyError: No events of the key were logged. The message has the keys that there are.
+        """
         try:
             return self.data[key]
         except KeyError:
@@ -320,6 +334,9 @@ class logdict(Mapping[str, Any]):
 
         Args:
             prefix: Text that is put before each key as it is, such as ``"train/"``.
+
+        Returns:
+            A logdict of the same arrays by their new keys.
         """
         return map_timelines(lambda timeline: timeline.renamed(lambda key: prefix + key), self)
 
@@ -330,6 +347,9 @@ class logdict(Mapping[str, Any]):
             start: The first event. A negative number counts from the end.
             stop: The event after the last one.
             step: The distance between events.
+
+        Returns:
+            A logdict with that range of the events, counters and mask of each key.
         """
         chosen = slice(start, stop, step)
         return map_timelines(lambda timeline: timeline.map(lambda array: array[chosen]), self)
@@ -346,6 +366,9 @@ class logdict(Mapping[str, Any]):
                 `lox.reductions`, or a mapping from key to one of these; keys that are not in the mapping stay
                 as they are. Its keys are names or patterns such as ``"train/*"``; the name itself comes first, then
                 the first pattern that matches.
+
+        Returns:
+            A logdict with one event of each reduced key. Quantiles, bins and the like are a further axis, the last one.
 
         Raises:
             LogValueError: There is no such reduction.
@@ -374,6 +397,9 @@ class logdict(Mapping[str, Any]):
 
         Args:
             key: A key of the logs.
+
+        Returns:
+            The events, shape `(happened, *shape)`, in the dtype of the key.
 
         Raises:
             LogValueError: The logs are traced, so that it is not known how many there are.
@@ -407,6 +433,9 @@ class logdict(Mapping[str, Any]):
 
         Args:
             wide: Whether it is the wide table.
+
+        Returns:
+            The long table, or the wide one.
 
         Raises:
             LogValueError: Two columns would have one name. A `ValueError`.
@@ -447,6 +476,9 @@ class logdict(Mapping[str, Any]):
         their counters or their number of events, those that are alike share `event_KEY`, `step_KEY` and so on, named
         after the first of them. An event that did not happen is NaN, for which integers and booleans become
         float64.
+
+        Returns:
+            The dataset.
 
         Raises:
             LogValueError: Two variables would have one name. A `ValueError`.
