@@ -148,11 +148,16 @@ class logdict(Mapping[str, Any]):
     def _timelines(self) -> tuple[Timeline, ...]:
         return tuple(Timeline(*part) for part in self._parts)
 
+    @property
+    def _order(self) -> tuple[str, ...]:
+        """The keys in order, where that is not the order of the timelines. It is no part of the pytree."""
+        return self.__dict__.get("_keys", ())  # type: ignore[no-any-return]
+
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"a logdict cannot be changed: {name!r}")
 
     def __reduce__(self) -> Any:
-        return of_timelines, (self._timelines,)
+        return of_timelines, (self._timelines, self._order)
 
     @property
     def timelines(self) -> tuple[tuple[str, ...], ...]:
@@ -172,8 +177,10 @@ class logdict(Mapping[str, Any]):
     @functools.cached_property
     def data(self) -> dict[str, Any]:
         """Events by key, shape `(events, *batch, *shape)`. It cannot be changed."""
-        items = ((key, value) for each in self._timelines for key, value in each.values.items())
-        return _View(items, "no events of the key {!r} were logged")
+        items = {key: value for each in self._timelines for key, value in each.values.items()}
+        if self._order:
+            items = {key: items[key] for key in [*self._order, *items] if key in items}
+        return _View(items.items(), "no events of the key {!r} were logged")
 
     @functools.cached_property
     def steps(self) -> dict[str, dict[str, Any]]:
@@ -226,7 +233,7 @@ class logdict(Mapping[str, Any]):
         Returns:
             A logdict of the same arrays, where keys do not share counters, mask or count of dropped events.
         """
-        return of_timelines(refined(self._timelines, lambda key: key))
+        return of_timelines(refined(self._timelines, lambda key: key), self._order)
 
     def __getitem__(self, key: str) -> Any:
         """Return the events of a key, shape `(events, *batch, *shape)`.
@@ -327,7 +334,7 @@ class logdict(Mapping[str, Any]):
             chosen = names_of(asked)
             wanted = {key for key in self if key in chosen}
         kept = (each.only(wanted) for each in self._timelines)
-        return of_timelines(each for each in kept if each.values)
+        return of_timelines((each for each in kept if each.values), self._order)
 
     def prefix(self, prefix: str) -> logdict:
         """Return the same logs, with `prefix` before each key.
@@ -338,7 +345,8 @@ class logdict(Mapping[str, Any]):
         Returns:
             A logdict of the same arrays by their new keys.
         """
-        return map_timelines(lambda timeline: timeline.renamed(lambda key: prefix + key), self)
+        renamed = (timeline.renamed(lambda key: prefix + key) for timeline in self._timelines)
+        return of_timelines(renamed, [prefix + key for key in self._order])
 
     def slice(self, start: int | None = None, stop: int | None = None, step: int | None = None) -> logdict:
         """Return a range of the event axis of every key, counted like Python's `slice`.
@@ -382,7 +390,8 @@ class logdict(Mapping[str, Any]):
         of_key = {key: read_reduction(asked[found]) for key, found in matching.items() if found is not None}
         together = {key: apart(each, key) for key, each in of_key.items()}
         parts = refined(self._timelines, together.get)
-        return of_timelines(_reduced(part, of_key) if of_key.keys() & part.values else part for part in parts)
+        reduced = (_reduced(part, of_key) if of_key.keys() & part.values else part for part in parts)
+        return of_timelines(reduced, self._order)
 
     def _warn_of_unmatched(self, method: str, keyword: str, asked: Iterable[str]) -> None:
         for name in unmatched(asked, self.data) if self.data else ():
@@ -588,9 +597,18 @@ def _flat_with_keys(logs: logdict) -> tuple[tuple[tuple[Any, Any]], _Structure]:
     return ((jax.tree_util.GetAttrKey("timelines"), child),), structure
 
 
-def of_timelines(timelines: Iterable[Timeline]) -> logdict:
-    """Make a logdict of timelines that have no key in common."""
-    return _of_parts((), (tuple(map(_part, timelines)),))
+def of_timelines(timelines: Iterable[Timeline], order: Iterable[str] = ()) -> logdict:
+    """Make a logdict of timelines that have no key in common.
+
+    Args:
+        timelines: The timelines.
+        order: Keys that come first, in this order; those that the timelines do not have are skipped. The others are in
+            the order of the timelines.
+    """
+    logs = _of_parts((), (tuple(map(_part, timelines)),))
+    if first := tuple(order):
+        logs.__dict__["_keys"] = first
+    return logs
 
 
 def _part(timeline: Timeline) -> tuple[Any, ...]:
@@ -618,7 +636,7 @@ def described(logs: logdict, distributions: Callable[[str], Reducer[Any] | None]
 
 def map_timelines(function: Callable[[Timeline], Timeline], logs: logdict) -> logdict:
     """Apply a function to each timeline."""
-    return of_timelines(map(function, logs._timelines))
+    return of_timelines(map(function, logs._timelines), logs._order)
 
 
 def _of_parts(structure: Any, children: tuple[Any]) -> logdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from lox._concatenate import concatenated
@@ -63,4 +64,4 @@ class MemoryLogger(Logger):
             KeyError: The run has no logs.
         """
         logs = [*self._logs[run.name if isinstance(run, State) else run]]
-        return concatenated([timeline for each in logs for timeline in each._timelines])
+        return concatenated([part for each in logs for part in each._timelines], order=itertools.chain(*logs))
