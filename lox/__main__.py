@@ -13,7 +13,7 @@ from typing import Any
 from lox._audit._settings import FORMATS
 from lox._exceptions import LoxError
 from lox.commands import audit, demo, explain, export, ls, plot, replay, show, tail
-from lox.commands._arguments import axes, codes, function, output_file, positive, whole
+from lox.commands._arguments import audited, axes, codes, function, output_file, positive, whole
 from lox.commands._output import Failure, complain
 
 INTERRUPTED, READER_GONE = 130, 141
@@ -105,7 +105,7 @@ def _add_plot(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "plot",
         help="draw keys over steps",
-        description="Draws each key over the counter 'step', or over the number of the event where none was logged. "
+        description="Draws each key over the counter 'step', its only counter, or the number of the event. "
         "Several runs are their mean in a band of one standard deviation. Of arrays the mean is drawn.",
     )
     _add_path(parser)
@@ -180,7 +180,7 @@ def _add_audit(commands: argparse._SubParsersAction[Any]) -> None:
         "set select, ignore, fail-on and format.",
     )
     parser.add_argument(
-        "function", metavar="MODULE:FUNCTION", type=function, nargs="?", help="as in package.module:name"
+        "function", metavar="MODULE:FUNCTION", type=audited, nargs="?", help="as in package.module:name"
     )
     parser.add_argument(
         "--run",
@@ -230,11 +230,11 @@ def _add_audit(commands: argparse._SubParsersAction[Any]) -> None:
         named = {each.name for each in dataclasses.fields(audit.Choices)}
         choices = audit.Choices(**{name: value for name, value in vars(args).items() if name in named})
         if (args.function is None) == (args.run is None):
-            parser.error("give a function, or --run and a script")
+            parser.error("give a function, as in package.module:name, or a script, as in --run train.py --steps 100")
         if args.run is None:
             return audit.audit(args.function, args.args, dict(args.axes), args.differentiate, choices)
         if not args.run:
-            parser.error("--run takes a script")
+            parser.error("--run takes a script, as in --run train.py --steps 100; it comes after other options")
         if args.args or args.axes or args.differentiate:
             parser.error("--args, --axes and --differentiate are for one function")
         return audit.audit_run(args.run, choices)

@@ -15,7 +15,9 @@ from lox._timeline import Timeline
 Numbers = Callable[[], np.ndarray]
 
 
-def concatenated(parts: Sequence[Timeline], numbers: Sequence[Numbers] | None = None) -> logdict:
+def concatenated(
+    parts: Sequence[Timeline], numbers: Sequence[Numbers] | None = None, order: Iterable[str] = ()
+) -> logdict:
     """Events of arrays of NumPy as one logdict, those of each key in their order.
 
     Events of a key that have another shape, dtype or other counters than the first ones, or have other batch axes or
@@ -25,6 +27,7 @@ def concatenated(parts: Sequence[Timeline], numbers: Sequence[Numbers] | None = 
         parts: Timelines, which may have keys in common.
         numbers: For each part, a function that numbers its events. The events of a key are sorted by these numbers,
             and are in the order of the parts where they are equal. By default, they all are.
+        order: Keys that come first, in this order; the others are in the order in which the parts have them.
     """
     layouts = [{key: _layout(part, key) for key in part.values} for part in parts]
     batch_of: dict[Any, tuple[int, ...]] = {}  # Of events without a mask: the first that there is.
@@ -39,15 +42,18 @@ def concatenated(parts: Sequence[Timeline], numbers: Sequence[Numbers] | None = 
             places.setdefault(key, {}).setdefault((layout, batch), []).append(place)
     names: dict[tuple[Any, ...], dict[str, str]] = {}
     taken = set(places)
+    in_order: dict[str, list[str]] = {key: [] for key in [*order, *places]}
     for key, of_key in places.items():
         for number, ((_, batch), those) in enumerate(of_key.items()):
             name = _free(key, taken) if number else key
             taken.add(name)
+            in_order[key].append(name)
             names.setdefault((batch, *those), {})[name] = key
-    return of_timelines(
+    timelines = (
         _joined([parts[place] for place in those], batch, keys, numbers and [numbers[place] for place in those])
         for (batch, *those), keys in names.items()
     )
+    return of_timelines(timelines, itertools.chain(*in_order.values()))
 
 
 def _joined(

@@ -148,15 +148,20 @@ class logdict(Mapping[str, Any]):
     def _timelines(self) -> tuple[Timeline, ...]:
         return tuple(Timeline(*part) for part in self._parts)
 
+    @property
+    def _order(self) -> tuple[str, ...]:
+        """The keys in order, where that is not the order of the timelines. It is no part of the pytree."""
+        return self.__dict__.get("_keys", ())  # type: ignore[no-any-return]
+
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"a logdict cannot be changed: {name!r}")
 
     def __reduce__(self) -> Any:
-        return of_timelines, (self._timelines,)
+        return of_timelines, (self._timelines, self._order)
 
     @property
     def timelines(self) -> tuple[tuple[str, ...], ...]:
-        """The keys of each timeline, in an order that depends on the keys alone.
+        """Keys of each timeline, in an order that depends on the keys alone.
 
         >>> import jax
         >>> import lox
@@ -171,13 +176,15 @@ class logdict(Mapping[str, Any]):
 
     @functools.cached_property
     def data(self) -> dict[str, Any]:
-        """The events by key, shape `(events, *batch, *shape)`. It cannot be changed."""
-        items = ((key, value) for each in self._timelines for key, value in each.values.items())
-        return _View(items, "no events of the key {!r} were logged")
+        """Events by key, shape `(events, *batch, *shape)`. It cannot be changed."""
+        items = {key: value for each in self._timelines for key, value in each.values.items()}
+        if self._order:
+            items = {key: items[key] for key in [*self._order, *items] if key in items}
+        return _View(items.items(), "no events of the key {!r} were logged")
 
     @functools.cached_property
     def steps(self) -> dict[str, dict[str, Any]]:
-        """The counters by name and key, shape `(events, *batch)`. It cannot be changed."""
+        """Counters by name and key, shape `(events, *batch)`. It cannot be changed."""
         found: dict[str, dict[str, Any]] = {}
         for each in self._timelines:
             for name, step in each.steps.items():
@@ -202,7 +209,7 @@ class logdict(Mapping[str, Any]):
 
     @functools.cached_property
     def distributions(self) -> dict[str, Any]:
-        """The reduction by which a key got its values, where it was a histogram or quantiles; other keys are absent.
+        """Reduction by which a key got its values, where it was a histogram or quantiles; other keys are absent.
 
         Its attribute `edges`, or `qs`, says what the last axis of the values is. Loggers and `lox plot` draw such a key
         as a distribution. It is part of the structure of the pytree, and what `jax.tree.map` returns has it too;
@@ -222,10 +229,24 @@ class logdict(Mapping[str, Any]):
 
         Logdicts with equal keys and different timelines are different pytrees. Ungrouped, they have the same structure,
         so that `jax.tree.map` and the branches of `jax.lax.cond` take both.
+
+        Returns:
+            A logdict of the same arrays, where keys do not share counters, mask or count of dropped events.
         """
-        return of_timelines(refined(self._timelines, lambda key: key))
+        return of_timelines(refined(self._timelines, lambda key: key), self._order)
 
     def __getitem__(self, key: str) -> Any:
+        """Return the events of a key, shape `(events, *batch, *shape)`.
+
+        Args:
+            key: A key of the logs.
+
+        Returns:
+            The array.
+
+        Raises:
+            KeyError: No events of the key were logged. The message has the keys that there are.
+        """
         try:
             return self.data[key]
         except KeyError:
@@ -313,15 +334,19 @@ class logdict(Mapping[str, Any]):
             chosen = names_of(asked)
             wanted = {key for key in self if key in chosen}
         kept = (each.only(wanted) for each in self._timelines)
-        return of_timelines(each for each in kept if each.values)
+        return of_timelines((each for each in kept if each.values), self._order)
 
     def prefix(self, prefix: str) -> logdict:
         """Return the same logs, with `prefix` before each key.
 
         Args:
             prefix: Text that is put before each key as it is, such as ``"train/"``.
+
+        Returns:
+            A logdict of the same arrays by their new keys.
         """
-        return map_timelines(lambda timeline: timeline.renamed(lambda key: prefix + key), self)
+        renamed = (timeline.renamed(lambda key: prefix + key) for timeline in self._timelines)
+        return of_timelines(renamed, [prefix + key for key in self._order])
 
     def slice(self, start: int | None = None, stop: int | None = None, step: int | None = None) -> logdict:
         """Return a range of the event axis of every key, counted like Python's `slice`.
@@ -330,6 +355,9 @@ class logdict(Mapping[str, Any]):
             start: The first event. A negative number counts from the end.
             stop: The event after the last one.
             step: The distance between events.
+
+        Returns:
+            A logdict with that range of the events, counters and mask of each key.
         """
         chosen = slice(start, stop, step)
         return map_timelines(lambda timeline: timeline.map(lambda array: array[chosen]), self)
@@ -347,6 +375,9 @@ class logdict(Mapping[str, Any]):
                 as they are. Its keys are names or patterns such as ``"train/*"``; the name itself comes first, then
                 the first pattern that matches.
 
+        Returns:
+            A logdict with one event of each reduced key. Quantiles, bins and the like are a further axis, the last one.
+
         Raises:
             LogValueError: There is no such reduction.
 
@@ -359,7 +390,8 @@ class logdict(Mapping[str, Any]):
         of_key = {key: read_reduction(asked[found]) for key, found in matching.items() if found is not None}
         together = {key: apart(each, key) for key, each in of_key.items()}
         parts = refined(self._timelines, together.get)
-        return of_timelines(_reduced(part, of_key) if of_key.keys() & part.values else part for part in parts)
+        reduced = (_reduced(part, of_key) if of_key.keys() & part.values else part for part in parts)
+        return of_timelines(reduced, self._order)
 
     def _warn_of_unmatched(self, method: str, keyword: str, asked: Iterable[str]) -> None:
         for name in unmatched(asked, self.data) if self.data else ():
@@ -374,6 +406,9 @@ class logdict(Mapping[str, Any]):
 
         Args:
             key: A key of the logs.
+
+        Returns:
+            The events, shape `(happened, *shape)`, in the dtype of the key.
 
         Raises:
             LogValueError: The logs are traced, so that it is not known how many there are.
@@ -407,6 +442,9 @@ class logdict(Mapping[str, Any]):
 
         Args:
             wide: Whether it is the wide table.
+
+        Returns:
+            The long table, or the wide one.
 
         Raises:
             LogValueError: Two columns would have one name. A `ValueError`.
@@ -447,6 +485,9 @@ class logdict(Mapping[str, Any]):
         their counters or their number of events, those that are alike share `event_KEY`, `step_KEY` and so on, named
         after the first of them. An event that did not happen is NaN, for which integers and booleans become
         float64.
+
+        Returns:
+            The dataset.
 
         Raises:
             LogValueError: Two variables would have one name. A `ValueError`.
@@ -556,9 +597,18 @@ def _flat_with_keys(logs: logdict) -> tuple[tuple[tuple[Any, Any]], _Structure]:
     return ((jax.tree_util.GetAttrKey("timelines"), child),), structure
 
 
-def of_timelines(timelines: Iterable[Timeline]) -> logdict:
-    """Make a logdict of timelines that have no key in common."""
-    return _of_parts((), (tuple(map(_part, timelines)),))
+def of_timelines(timelines: Iterable[Timeline], order: Iterable[str] = ()) -> logdict:
+    """Make a logdict of timelines that have no key in common.
+
+    Args:
+        timelines: The timelines.
+        order: Keys that come first, in this order; those that the timelines do not have are skipped. The others are in
+            the order of the timelines.
+    """
+    logs = _of_parts((), (tuple(map(_part, timelines)),))
+    if first := tuple(order):
+        logs.__dict__["_keys"] = first
+    return logs
 
 
 def _part(timeline: Timeline) -> tuple[Any, ...]:
@@ -586,7 +636,7 @@ def described(logs: logdict, distributions: Callable[[str], Reducer[Any] | None]
 
 def map_timelines(function: Callable[[Timeline], Timeline], logs: logdict) -> logdict:
     """Apply a function to each timeline."""
-    return of_timelines(map(function, logs._timelines))
+    return of_timelines(map(function, logs._timelines), logs._order)
 
 
 def _of_parts(structure: Any, children: tuple[Any]) -> logdict:

@@ -55,7 +55,7 @@ class LogSite:
 
     @property
     def count(self) -> str:
-        """The number of events as text: a number, "at most n" or "unbounded"."""
+        """Number of events as text: a number, "at most n" or "unbounded"."""
         if self.events is None:
             return "unbounded"
         return f"{self.events:,}" if self.exact else f"at most {self.events:,}"

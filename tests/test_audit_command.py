@@ -149,6 +149,39 @@ def test_wrong_usage_is_exit_code_2(audit, argv):
     assert audit(*argv)[0] == 2
 
 
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["train.py"], "a script goes after --run: lox audit --run train.py"),
+        (["train.py", "--run"], "a script goes after --run: lox audit --run train.py"),
+        (["train"], "a script is run by --run FILE, a module by --run -m NAME"),
+        (["--run"], "--run takes a script, as in --run train.py --steps 100; it comes after other options"),
+        (["--run", "-m"], "--run -m needs the name of a module"),
+        (["--run", "missing.py"], "there is no file missing.py to run\n"),
+        (["--run", "module:f"], "a function is audited without --run: lox audit module:f"),
+        (["--run", "python3", "train.py", "--n", "1"], "without python3: --run train.py --n 1"),
+        (["--run", "json.tool", "a b"], "a module is run with -m: --run -m json.tool 'a b'"),
+        (["--run", "--select=LOX1", "train.py"], "--select=LOX1 comes before --run"),
+        (["--run", "there.py --n 1"], "its arguments go without quotes: --run there.py --n 1"),
+    ],
+)
+def test_a_wrong_use_of_run_says_what_was_meant(audit, tmp_path, argv, message):
+    (tmp_path / "there.py").write_text("")
+    code, out, err = audit(*argv)
+    assert code in (1, 2) and not out and message in err and "Traceback" not in err
+
+
+def test_options_that_went_to_a_script_are_named_if_it_refuses_them(audit, tmp_path):
+    (tmp_path / "strict.py").write_text("import sys\nsys.exit(2 if len(sys.argv) > 3 else 0)\n")
+    hint = "--select and --full went to the script: options of lox audit come before --run"
+    code, _, err = audit("--run", "strict.py", "--select=LOX1", "--full", "--full")
+    assert code == 2 and hint in err
+    code, _, err = audit("--run", "strict.py", "--select=LOX1", "--full")
+    assert code == 0 and "went to the script" not in err
+    code, _, err = audit("--run", "strict.py", "--a", "--b", "--c")
+    assert code == 2 and "went to the script" not in err
+
+
 EXITING = """
 import sys, jax.numpy as jnp
 

@@ -1,8 +1,10 @@
 """The commands for saved logs: what they print and write, how they exit, and runs that are damaged or being written."""
 
 import contextlib
+import html
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -371,11 +373,71 @@ def test_what_cannot_be_drawn(lox_main, tmp_path):
 
 def drawn(of_runs, lines=False):
     """The points of the lines of one key, and the heights between which its bands are."""
-    [axes] = picture(
-        {"x": {run: Series.of(logs, "x") for run, logs in of_runs.items()}}, {run: run for run in of_runs}, lines
-    ).axes
+    series = {run: Series.of(logs, "x") for run, logs in of_runs.items()}
+    [axes] = picture({("x", "step"): series}, {run: run for run in of_runs}, lines).axes
     paths = [path.vertices[:, 1] for area in axes.collections for path in area.get_paths()]
     return [line.get_xydata().tolist() for line in axes.lines], [(path.min(), path.max()) for path in paths]
+
+
+def texts(path):
+    """The texts of a plot, as matplotlib writes them into an SVG."""
+    return [html.unescape(text) for text in re.findall(r"<!-- (.*?) -->", path.read_text())]
+
+
+def test_a_plot_is_over_the_only_counter_of_a_key_and_has_axes_for_each_counter_of_its_runs(lox_main, tmp_path):
+    counters = {
+        "test": ["epoch"],
+        "train": ["step"],
+        "both": ["step", "epoch"],
+        "several": ["epoch", "time"],
+        "bare": [],
+    }
+    steps = {}
+    for key, of_key in counters.items():
+        for counter in of_key:
+            steps.setdefault(counter, {})[key] = np.arange(2)
+    lox.save(lox.logdict({key: np.ones(2) for key in counters}, steps), tmp_path / "runs" / "a")
+    lox.save(lox.logdict({"test": np.ones(2)}, {"step": {"test": np.arange(2)}}), tmp_path / "runs" / "b")
+    drawn_over = {
+        "test": ["epoch", "step"],
+        "train": ["step"],
+        "both": ["step"],
+        "several": ["event"],
+        "bare": ["event"],
+    }
+    for key, expected in drawn_over.items():
+        assert lox_main("plot", tmp_path / "runs", key, "-o", tmp_path / "plot.svg") == (0, [], "")
+        found = texts(tmp_path / "plot.svg")
+        assert [text for text in found if text in ("epoch", "step", "event", "time")] == expected
+        assert found.count(key) == len(expected)
+
+
+def of_steps(*steps):
+    return lox.logdict({"x": np.array(steps) * 1.0}, {"step": {"x": np.array(steps)}})
+
+
+def test_runs_of_another_rate_have_a_mean_of_their_own():
+    each, tenth = of_steps(*range(21)), of_steps(0, 10, 20)
+    assert [len(line) for line in drawn({"a": each, "b": tenth, "c": each, "d": tenth})[0]] == [21, 3]
+    # Irregular ones are of one mean, and so are runs that differ in length only or have begun just now.
+    assert [len(line) for line in drawn({"a": of_steps(0, 3, 4), "b": of_steps(1, 2, 9)})[0]] == [6]
+    assert [len(line) for line in drawn({"a": each, "b": of_steps(0, 1), "c": of_steps(0)})[0]] == [21]
+    series = {run: Series.of(logs, "x") for run, logs in {"a": each, "b": tenth, "c": tenth}.items()}
+    (axes,) = picture({("x", "step"): series}, {}, False).axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["every 1 (1 run)", "every 10 (2 runs)"]
+
+
+def test_a_plot_of_many_lines_names_a_few_runs_beside_a_scale_of_colours():
+    series = {f"run {number}": Series.of(of_steps(0, number), "x") for number in range(40)}
+    names = {run: run + "x" * 80 if run == "run 0" else run for run in series}
+    axes, scale = picture({("x", "step"): series}, names, True).axes
+    colors = [line.get_color() for line in axes.lines]
+    assert axes.get_legend() is None and len({tuple(color) for color in colors}) == 40
+    named = [text.get_text() for text in scale.get_yticklabels()]
+    assert named[-1] == "run 39" and len(named) == 8 and all(len(name) <= 40 for name in named)
+    few = dict(list(series.items())[:10])
+    (axes,) = picture({("x", "step"): few}, names, True).axes
+    assert len(axes.get_legend().get_texts()) == 10
 
 
 def quantiles(*values, qs=(0.1, 0.5, 1), batch=()):

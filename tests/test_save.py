@@ -7,12 +7,14 @@ import math
 import mmap
 import os
 import pathlib
+import pickle
 import resource
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import warnings
 
@@ -238,6 +240,59 @@ def test_a_key_that_changes_goes_on_in_another_segment(tmp_path, other):
     assert_array_equal(logs["x#2"], other["x"])
     assert logs["x#2"].dtype == other["x"].dtype
     assert_plain_files(tmp_path)
+
+
+def test_keys_are_in_the_order_in_which_they_first_appeared(tmp_path):
+    logs = lox.logdict({key: np.ones(count, np.float32) for key, count in (("z", 2), ("m", 3), ("a", 2))})
+    lox.save(logs, tmp_path / "run")
+    loaded = lox.load(tmp_path / "run")
+    assert [*loaded] == [*lox.load(tmp_path, stack=True)] == ["z", "m", "a"]
+    assert [*loaded.filter(["m", "a", "z"])] == [*loaded.slice(1)] == [*loaded.ungrouped()] == ["z", "m", "a"]
+    assert [*loaded.reduce("mean")] == [*pickle.loads(pickle.dumps(loaded))] == ["z", "m", "a"]
+    assert [*loaded.prefix("x/")] == ["x/z", "x/m", "x/a"]
+
+    # Of a run that lox wrote without the order, it is that of the tables.
+    file = tmp_path / "run" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    file.write_text(json.dumps({name: value for name, value in manifest.items() if name != "keys"}))
+    assert [*lox.load(tmp_path / "run")] == ["a", "z", "m"]
+    file.write_text(json.dumps(manifest | {"keys": [["z"]]}))
+    with pytest.raises(lox.StorageError, match="is damaged: its keys are no list of text"):
+        lox.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_the_order_of_keys_does_not_depend_on_how_many_events_are_written_at_once(tmp_path, at_once):
+    begun, go = threading.Event(), threading.Event()
+
+    class Waiting(SaveLogger):
+        def start(self, run):
+            begun.set()
+            assert go.wait(60)
+            super().start(run)
+
+    def log(logger, start, *keys):
+        run = logger.init(7)
+        for step in (start, start + 1):
+            for key in keys:
+                logger.log(run, {key: 1.0}, step=step)
+                if not at_once:
+                    logger.flush()
+
+    if not at_once:
+        go.set()
+    with Waiting(tmp_path) as logger:
+        logger.log(logger.init(7), {"first": 1.0})
+        assert begun.wait(60)
+        log(logger, 0, "z", "m", "y")
+        go.set()
+        logger.flush()
+    assert [*lox.load(logger.directory)[RUN]] == ["first", "z", "m", "y"]
+    tables = json.loads((logger.directory / RUN / "manifest.json").read_text())["tables"]
+    assert len(tables) == (2 if at_once else 4)
+    with SaveLogger(tmp_path, resume="latest") as logger:
+        log(logger, 2, "a", "y", "z")
+    assert [*lox.load(logger.directory)[RUN]] == ["first", "z", "m", "y", "a"]
 
 
 def test_segments_take_the_names_of_no_other_key(tmp_path):

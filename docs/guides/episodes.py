@@ -31,9 +31,16 @@ print("environment 0:", logs["return"][:, 0].tolist(), "at steps", logs.steps["s
 _, logs = jax.jit(lox.spool(rollout, reduce="mean"))(key)
 print("mean returns:", ", ".join(f"{mean:.1f}" for mean in logs["return"][0]))
 
-# A curve: the mean over the environments whose episode ends in this step.
+# A row for each step in which an episode ended, with a mask that says in which environments.
 with lox.loggers.SaveLogger("runs", name="episodes") as logger:
     run = logger.init(key, envs=ENVS)
     jax.jit(logger.tap(rollout, run))(key)
 logs = lox.load(logger.directory)[run.name]
-print("steps in which an episode ended:", len(logs["return"]))
+returns, happened = logs["return"], logs.mask["return"]
+print("steps in which an episode ended:", len(returns))
+print("episodes of each environment:", happened.sum(0).tolist())
+print("all of environment 1:", returns[happened[:, 1], 1].tolist())
+
+# A curve for each environment: return/0, return/1 and so on. By default it is one curve, of their mean.
+with lox.loggers.TensorBoardLogger("tensorboard", batch_as="each") as logger:
+    jax.jit(logger.tap(rollout, logger.init(key, envs=ENVS)))(key)

@@ -65,6 +65,9 @@ def expect(*, done: str | Sequence[str] = (), **axes: str | Sequence[str]) -> It
             of the axis that all such operations in this part of the program go over, or several. An axis without a
             label is not checked.
 
+    Returns:
+        The context manager.
+
     Raises:
         LogValueError: There is no such operation. A `ValueError`.
 

@@ -13,7 +13,7 @@ from lox._logdict import logdict
 from lox._site import calling_site, warn_at
 from lox._storage._manifest import ASIDE, MANIFEST, is_run, read_manifest
 from lox._storage._stack import stacked
-from lox._storage._table import Rows, Table, tables_of
+from lox._storage._table import Rows, Table, keys_in_order, tables_of
 
 
 def load(path: str | Path, *, stack: bool = False, damaged: Literal["raise", "prefix"] = "raise") -> Any:
@@ -30,10 +30,10 @@ def load(path: str | Path, *, stack: bool = False, damaged: Literal["raise", "pr
     Returns:
         The `lox.logdict` of a run; or a mapping from the names of runs to such; or, with `stack`, one that holds all
         runs in memory. Arrays of more than 64 KiB are mapped from disk, and read when they are used. Before Python
-        3.13, each that is mapped keeps a file descriptor, and those are that have more than 1 MiB. A key whose shape,
-        dtype, counters, batch axes or distribution changed goes on as ``"key#2"``, or the next number that is no other
-        key. Typed PRNG keys are their data, so that reading needs no device:
-        `jax.random.wrap_key_data(data, impl=data.impl)`.
+        3.13, each that is mapped keeps a file descriptor, and those are that have more than 1 MiB. Keys are in the
+        order in which they first reached the logger. A key whose shape, dtype, counters, batch axes or distribution
+        changed goes on as ``"key#2"``, or the next number that is no other key. Typed PRNG keys are their data, so that
+        reading needs no device: `jax.random.wrap_key_data(data, impl=data.impl)`.
 
     Raises:
         LogValueError: `damaged` is none of these. A `ValueError`.
@@ -173,7 +173,9 @@ def _read(path: Path) -> tuple[logdict, list[str]]:
         tables = tables_of(manifest, path)
         try:
             rows = _rows(tables)
-            logs = concatenated([each.timeline() for each in rows], [each.numbers for each in rows])
+            logs = concatenated(
+                [each.timeline() for each in rows], [each.numbers for each in rows], keys_in_order(manifest, tables)
+            )
         except StorageError:  # Files changed while they were read.
             if read_manifest(path)["tables"] == manifest["tables"]:
                 raise

@@ -48,6 +48,7 @@ def save(logs: logdict, path: str | Path, **config: Any) -> None:
         raise LogDataError(f"lox.save writes a lox.logdict, got {type(logs).__name__}.")
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(logs)):
         raise LogDataError("lox.save writes arrays, and these are traced: call it outside of jit, or use a SaveLogger.")
+    keys = [*logs]  # `jax.tree.map` returns them in another order.
     logs = jax.tree.map(on_host, logs)
     for key in logs:
         counts = {len(of[key]) for of in (logs.data, *logs.steps.values(), logs.mask) if key in of}
@@ -61,7 +62,7 @@ def save(logs: logdict, path: str | Path, **config: Any) -> None:
     try:
         claim = Claim(path)
         try:
-            _write(events, new_manifest((), {}) | {"config": plain(config)}, path)
+            _write(events, new_manifest((), {}) | {"config": plain(config), "keys": keys}, path)
         finally:
             claim.release()
     except BaseException:

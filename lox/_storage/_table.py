@@ -353,3 +353,17 @@ def tables_of(manifest: Mapping[str, Any], run: Path) -> list[Table]:
         return [Table.from_json(run, found) for found in manifest["tables"]]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StorageError(f"{run / MANIFEST} is damaged: {error!r} in its tables.") from error
+
+
+def keys_in_order(manifest: Mapping[str, Any], tables: Iterable[Table]) -> list[str]:
+    """The keys of a run in the order in which they first appeared; of a run that does not say, in that of its tables.
+
+    How keys share tables depends on when they were written, and so does the order of keys in tables.
+
+    Raises:
+        StorageError: The manifest is damaged.
+    """
+    said = manifest.get("keys", [])
+    if not isinstance(said, list) or not all(isinstance(key, str) for key in said):
+        raise StorageError(f"a {MANIFEST} is damaged: its keys are no list of text.")
+    return [*dict.fromkeys([*said, *(key for table in tables for key in sorted(table.layout.keys))])]

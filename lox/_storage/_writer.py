@@ -20,7 +20,7 @@ from lox._storage._column import OpenFiles
 from lox._storage._layout import Layout, storable
 from lox._storage._manifest import MANIFEST, new_manifest, read_manifest, to_json, was_cut_off, write_manifest
 from lox._storage._owner import Claim
-from lox._storage._table import Appender, Table, remove_scratch, scratch, tables_of
+from lox._storage._table import Appender, Table, keys_in_order, remove_scratch, scratch, tables_of
 from lox._timeline import Timeline
 
 CHECK_AFTER = 0.1
@@ -81,6 +81,7 @@ class RunWriter:
                 raise StorageError(f"{path} is another run already. Give this one another name.")
             self._tables = tables_of(self._manifest, path)
             self._changed = self.is_new
+            self._order = dict.fromkeys(keys_in_order(self._manifest, self._tables))
             self._open_all(say)
             if warn is not None:
                 self._warn_of_another(config, warn)
@@ -121,6 +122,7 @@ class RunWriter:
             if self._last.table.layout.fits(timeline):
                 self._append(self._last, timeline)
                 return
+        self._order |= dict.fromkeys(logs)
         events, errors = storable(logs)
         placed = [(self._place(layout), timeline) for layout, timeline in events]
         self._write_manifest()
@@ -259,6 +261,7 @@ class RunWriter:
             # A power failure may leave a new file empty: it must not be in place of one that names tables.
             durable = self._durable or bool(self._manifest["tables"])
             self._manifest["tables"] = [table.to_json() for table in self._tables]
+            self._manifest["keys"] = [*self._order]
             write_manifest(self.path, self._manifest, durable)
             self._changed = False
 

@@ -52,6 +52,19 @@ def function(text: str) -> str:
     return text
 
 
+def audited(text: str) -> str:
+    """The place of a function that is audited; what looks like a script is told how to run it."""
+    if text.endswith(".py"):
+        raise argparse.ArgumentTypeError(
+            f"a script goes after --run: lox audit --run {text}; a function is as in package.module:name"
+        )
+    if text.isidentifier():
+        raise argparse.ArgumentTypeError(
+            f"must be as in package.module:name, got {text!r}; a script is run by --run FILE, a module by --run -m NAME"
+        )
+    return function(text)
+
+
 def axes(text: str) -> tuple[str, tuple[str | None, ...]]:
     """Parse the names of the axes of an array, as in ``obs=time,batch,_``, where the last one has no name."""
     name, equals, labels = text.partition("=")

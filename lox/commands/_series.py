@@ -20,8 +20,8 @@ class Series:
     """The events of a key that happened, one number each.
 
     Attributes:
-        counter: The counter that numbers them: "step", or "event" where no step was logged.
-        steps: The steps, or the numbers of the events.
+        counter: The counter that numbers them, "step" unless another was asked for, or "event" where none was logged.
+        steps: The values of the counter, or the numbers of the events.
         values: The numbers: of an array the mean, over batch elements as well; of quantiles, and of those that are
             estimated of a histogram, the one nearest to the median; of complex ones the absolute value; NaN where there
             is none. None for PRNG keys.
@@ -34,13 +34,13 @@ class Series:
     band: np.ndarray | None = None
 
     @classmethod
-    def of(cls, logs: logdict, key: str, start: int = 0) -> Series:
-        """The events of a key of logs, from one on."""
+    def of(cls, logs: logdict, key: str, start: int = 0, counters: Sequence[str] = ("step",)) -> Series:
+        """The events of a key of logs, from one on, numbered by the first of the counters that it has."""
         events = PlainEvents.of(_part(logs, key, slice(start, None)), key)
         there = _in_some_lane(events.happened)
-        counted = "step" in events.steps
-        steps = events.counter("step") if counted else start + np.arange(len(there))
-        counter, steps = "step" if counted else "event", steps[there]
+        counter = next((name for name in counters if name in events.steps), "event")
+        steps = events.counter(counter) if counter in events.steps else start + np.arange(len(there))
+        steps = steps[there]
         if events.distribution is None:
             return cls(counter, steps, None if events.impl is not None else events.numbers()[there])
         qs, values = _quantiles(events)

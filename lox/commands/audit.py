@@ -26,6 +26,10 @@ from lox._exceptions import LogValueError
 from lox._text import encodable
 from lox.commands._functions import arguments, find
 from lox.commands._output import Failure, complain
+from lox.commands._script import check, misplaced
+
+WRONG_USAGE = 2
+"""The exit code of a script whose arguments are wrong, as argparse has it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +115,12 @@ def audit_run(script: Sequence[str], choices: Choices) -> int:
 
     Returns:
         The exit code: that of the script if it is not 0.
+
+    Raises:
+        Failure: There is no such script.
     """
     settings, known, process = choices.settings(), choices.known(), os.getpid()
+    check(script)
     choices = choices.resolved()  # The script may go to another folder.
     with Recorder() as recorder:
         code = _run(script)
@@ -125,6 +133,8 @@ def audit_run(script: Sequence[str], choices: Choices) -> int:
         reports = recorder.reports(raised=code != 0)
     for line in not_audited(recorder.left_out):
         complain(line)
+    if code == WRONG_USAGE and (options := misplaced(script)):
+        complain(f"{' and '.join(options)} went to the script: options of lox audit come before --run")
     if not reports and not recorder.left_out:
         complain("no function that the script gives to jax.jit was compiled")
     wanted = reports or settings.format != "concise" or choices.output is not None
@@ -151,9 +161,7 @@ def _conclude(reports: Sequence[Report], choices: Choices, settings: Settings, k
 
 def _run(script: Sequence[str]) -> int:
     """Runs a script as ``python`` does, and gives its exit code."""
-    as_module = script[:1] == ["-m"]
-    if as_module and len(script) == 1:
-        raise Failure("--run -m needs the name of a module")
+    as_module = script[0] == "-m"
     name, *arguments = script[1:] if as_module else script
     before = sys.argv, sys.path[:]
     sys.argv = [name, *arguments]

@@ -144,7 +144,14 @@ class ConsoleLogger(Logger):
     # -- What is shown --------------------------------------------------------------------------------------------
 
     def table(self, height: int) -> RenderableType:
-        """Return the bars, and a row for each key, as many as a height has room for."""
+        """Return the bars, and a row for each key, as many as a height has room for.
+
+        Args:
+            height: The number of lines.
+
+        Returns:
+            What `rich` draws.
+        """
         from rich.text import Text
 
         try:
@@ -187,7 +194,11 @@ class ConsoleLogger(Logger):
             return Group(*bars, table)
 
     def line(self) -> str:
-        """Return the progress, and the last value of the first few keys."""
+        """Return the progress, and the last value of the first few keys.
+
+        Returns:
+            The text of one line, without its end.
+        """
         with self._lock:
             self._digest()
             self._advance()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -41,9 +42,10 @@ def joined(parts: Sequence[logdict]) -> Iterator[logdict]:
     if len(parts) == 1:
         yield parts[0]
         return
+    order = dict.fromkeys(itertools.chain(*parts))
     timelines = (timeline for logs in parts for timeline in merged(logs._timelines))
     for groups in alike(timelines, _layout, lambda timeline: {*timeline.values}):
-        yield of_timelines(map(_one_after_the_other, groups))
+        yield of_timelines(map(_one_after_the_other, groups), order)
 
 
 def _layout(timeline: Timeline) -> Layout:

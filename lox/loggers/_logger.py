@@ -369,7 +369,7 @@ class Logger(Writing):
 
     @property
     def experiment(self) -> str:
-        """The name of the experiment, which is begun for that if no run has begun yet.
+        """Name of the experiment, which is begun for that if no run has begun yet.
 
         Raises:
             LogValueError: It should be continued, and is not there. A `ValueError`.
@@ -380,7 +380,7 @@ class Logger(Writing):
 
     @property
     def dropped(self) -> int:
-        """The number of deliveries that were dropped because there was no room."""
+        """Number of deliveries that were dropped because there was no room."""
         return self._worker.dropped
 
     def __reduce__(self) -> Any:

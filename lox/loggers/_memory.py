@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from lox._concatenate import concatenated
@@ -48,10 +49,19 @@ class MemoryLogger(Logger):
         self._logs[run.name].append(logs)
 
     def __getitem__(self, run: str | State) -> logdict:
-        """The logs of a run so far, by its name or state, laid out as `lox.spool` does.
+        """Return the logs of a run so far, laid out as `lox.spool` does.
 
         Events of a key that have another shape, dtype or other counters than the first ones, or have other batch axes
         or are of another distribution, go on as ``"key#2"``.
+
+        Args:
+            run: The name of the run, or its state, as `init` returns it.
+
+        Returns:
+            The logs of the run.
+
+        Raises:
+            KeyError: The run has no logs.
         """
         logs = [*self._logs[run.name if isinstance(run, State) else run]]
-        return concatenated([timeline for each in logs for timeline in each._timelines])
+        return concatenated([part for each in logs for part in each._timelines], order=itertools.chain(*logs))

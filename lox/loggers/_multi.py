@@ -132,7 +132,7 @@ class MultiLogger(Logger):
 
     @property
     def dropped(self) -> int:
-        """The number of deliveries that its loggers dropped because there was no room."""
+        """Number of deliveries that its loggers dropped because there was no room."""
         return sum(logger.dropped for logger in self.loggers)
 
     def __repr__(self) -> str:

@@ -49,6 +49,9 @@ class Run:
             logs: Logs that `write` was given.
             key: A key of these logs.
             first: The number of the first event if there is no counter. By default the number of events so far.
+
+        Returns:
+            The numbers, shape `(events,)`.
         """
         if key in logs.steps.get("step", {}):
             return PlainEvents.of(logs, key).counter("step")
@@ -56,7 +59,14 @@ class Run:
         return np.arange(first, first + len(logs[key]))
 
     def goes_back(self, logs: logdict) -> str:
-        """Count logs that were written, and warn if the counter `step` of a key goes back."""
+        """Count logs that were written, and say if the counter `step` of a key goes back.
+
+        Args:
+            logs: Logs that were written.
+
+        Returns:
+            The warning; empty if no counter goes back.
+        """
         found = ""
         for timeline in logs._timelines:
             if "step" not in timeline.steps:

@@ -69,7 +69,7 @@ class SaveLogger(Logger):
 
     @property
     def directory(self) -> Path:
-        """The directory of the experiment, which is begun for that if no run has begun yet."""
+        """Directory of the experiment, which is begun for that if no run has begun yet."""
         return self._path / self.experiment
 
     def start(self, run: Run) -> None:

@@ -61,7 +61,7 @@ class State:
 
     @property
     def name(self) -> str:
-        """The name of the run, by which loggers and `lox.load` know it. Waits until its key and config are computed.
+        """Name of the run, by which loggers and `lox.load` know it. Waits until its key and config are computed.
 
         Raises:
             LogValueError: The state is traced, or of several runs. A `ValueError`.

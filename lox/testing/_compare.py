@@ -54,6 +54,9 @@ def events(logs: logdict, depths: Mapping[str, int]) -> dict[str, dict[Lane, lis
     Args:
         logs: The logs.
         depths: The number of batch axes, by key.
+
+    Returns:
+        For each key and batch element, the events that happened, in order.
     """
     found: dict[str, dict[Lane, list[Happened]]] = {}
     for key, value in logs.items():
@@ -113,6 +116,9 @@ def same(expected: Any, got: Any, tolerance: float) -> bool:
         expected: The expected array.
         got: The actual one.
         tolerance: The relative and absolute difference that rounding may make.
+
+    Returns:
+        True if shapes are equal and values are within `tolerance`. NaN is equal to NaN.
     """
     expected, got = on_host(expected), on_host(got)
     if expected.shape != got.shape:

@@ -27,7 +27,14 @@ Law = Callable[[Subject], Iterable[Claim]]
 
 
 def transparency(subject: Subject) -> Claims:
-    """Law 1. A handler changes no result: `spool(f)(x)[0] == tap(f)(x) == strip(f)(x) == f(x)`."""
+    """Law 1. A handler changes no result: `spool(f)(x)[0] == tap(f)(x) == strip(f)(x) == f(x)`.
+
+    Args:
+        subject: The function, with arguments to call it with.
+
+    Returns:
+        The claims of the law, each about one composition of transformations.
+    """
     f = subject.fun
     handlers: dict[str, Function] = {
         "f": f,
@@ -43,7 +50,14 @@ def transparency(subject: Subject) -> Claims:
 
 
 def absence(subject: Subject) -> Claims:
-    """Law 2. Without a handler, a program is the program without its log calls."""
+    """Law 2. Without a handler, a program is the program without its log calls.
+
+    Args:
+        subject: The function, with arguments to call it with.
+
+    Returns:
+        The claims of the law, each about one composition of transformations.
+    """
     f, args = subject.fun, subject.args
 
     def same_program(how: str, fun: Function, expected: Function, before: Callable[[], Any] = lambda: None) -> Claim:
@@ -66,7 +80,14 @@ def absence(subject: Subject) -> Claims:
 
 
 def jit(subject: Subject) -> Claims:
-    """Law 3. Compiling changes nothing: `jit(spool(f)) == spool(jit(f)) == spool(f)`."""
+    """Law 3. Compiling changes nothing: `jit(spool(f)) == spool(jit(f)) == spool(f)`.
+
+    Args:
+        subject: The function, with arguments to call it with.
+
+    Returns:
+        The claims of the law, each about one composition of transformations.
+    """
     f, spool = subject.fun, subject.spool
     yield subject.spools("spool(f)", spool(f), times=2)
     yield subject.spools("jit(spool(f))", jax.jit(spool(f)), times=2)
@@ -75,7 +96,14 @@ def jit(subject: Subject) -> Claims:
 
 
 def vmap(subject: Subject) -> Claims:
-    """Law 4. A batch element of `vmap(spool(f))` and of `spool(vmap(f))` logs what it would have logged alone."""
+    """Law 4. A batch element of `vmap(spool(f))` and of `spool(vmap(f))` logs what it would have logged alone.
+
+    Args:
+        subject: The function, with arguments to call it with.
+
+    Returns:
+        The claims of the law, each about one composition of transformations.
+    """
     f, spool = subject.fun, subject.spool
     one, two = jax.vmap(f), jax.vmap(jax.vmap(f))
 
@@ -97,7 +125,14 @@ def vmap(subject: Subject) -> Claims:
 
 
 def derivatives(subject: Subject) -> Claims:
-    """Law 5. Derivatives stay what they are, and each forward event is logged once, in its order."""
+    """Law 5. Derivatives stay what they are, and each forward event is logged once, in its order.
+
+    Args:
+        subject: The function, with arguments to call it with.
+
+    Returns:
+        The claims of the law, each about one composition of transformations.
+    """
     subject = subject.forward
     points, scalar = _differentiable(subject)
     every = tuple(range(len(points)))
@@ -179,7 +214,14 @@ def _derives(
 
 
 def logs_are_values(subject: Subject) -> Claims:
-    """Law 6. Logs are values: the derivative of a function of them is the true one."""
+    """Law 6. Logs are values: the derivative of a function of them is the true one.
+
+    Args:
+        subject: The function, with arguments to call it with.
+
+    Returns:
+        The claims of the law, each about one composition of transformations.
+    """
     if not subject.primitives.isdisjoint({"custom_jvp_call", "custom_vjp_call"}):
         raise DoesNotApply("a rule of its own says what the derivative is")
     if isinstance(subject.fun, Program) and "while" in subject.primitives:
@@ -238,17 +280,38 @@ def _finite_differences(totals: Function, step: float = 1e-2) -> tuple[list[Any]
 
 
 def scan(subject: Subject) -> Claims:
-    """Law 7. `scan` logs as the unrolled Python loop does."""
+    """Law 7. `scan` logs as the unrolled Python loop does.
+
+    Args:
+        subject: The function, with arguments to call it with.
+
+    Returns:
+        The claims of the law, each about one composition of transformations.
+    """
     return _unrolled(subject, {"scan"}, "scan")
 
 
 def cond(subject: Subject) -> Claims:
-    """Law 8. `cond` and `switch` log as the Python `if` does."""
+    """Law 8. `cond` and `switch` log as the Python `if` does.
+
+    Args:
+        subject: The function, with arguments to call it with.
+
+    Returns:
+        The claims of the law, each about one composition of transformations.
+    """
     return _unrolled(subject, {"cond"}, "cond")
 
 
 def while_loop(subject: Subject) -> Claims:
-    """Law 9. `while_loop` logs as the Python loop does, in its condition and in its body."""
+    """Law 9. `while_loop` logs as the Python loop does, in its condition and in its body.
+
+    Args:
+        subject: The function, with arguments to call it with.
+
+    Returns:
+        The claims of the law, each about one composition of transformations.
+    """
     return _unrolled(subject, {"while"}, "while_loop")
 
 
@@ -265,7 +328,14 @@ def _unrolled(subject: Subject, names: Iterable[str], what: str) -> Claims:
 
 
 def custom_rules(subject: Subject) -> Claims:
-    """Law 10. Functions with a rule of their own keep it under every composition."""
+    """Law 10. Functions with a rule of their own keep it under every composition.
+
+    Args:
+        subject: The function, with arguments to call it with.
+
+    Returns:
+        The claims of the law, each about one composition of transformations.
+    """
     subject.require({"custom_jvp_call", "custom_vjp_call", "custom_linear_solve"}, "rule of its own")
     return derivatives(subject)
 
@@ -274,6 +344,12 @@ def filters(subject: Subject) -> Claims:
     """Law 11. `strip` and `keep` select, `interval` and `reduce` summarize what would have been logged.
 
     Events of a key with different types are kept apart.
+
+    Args:
+        subject: The function, with arguments to call it with.
+
+    Returns:
+        The claims of the law, each about one composition of transformations.
     """
     f = subject.fun
 
@@ -463,7 +539,14 @@ _REDUCTIONS: Mapping[AnyReduction, Callable[[jax.Array], Any]] = {
 
 
 def tap_and_spool(subject: Subject) -> Claims:
-    """Law 12. What `tap` hands over, put together, is what `spool` returns, for every `buffer` and `interval`."""
+    """Law 12. What `tap` hands over, put together, is what `spool` returns, for every `buffer` and `interval`.
+
+    Args:
+        subject: The function, with arguments to call it with.
+
+    Returns:
+        The claims of the law, each about one composition of transformations.
+    """
     f = subject.fun
     for buffer in (1, 2, 100):
         for name, fun in (("f", f), ("jit(f)", jax.jit(f))):
@@ -485,7 +568,14 @@ def tap_and_spool(subject: Subject) -> Claims:
 
 
 def sharding(subject: Subject) -> Claims:
-    """Law 13. Arguments on several devices change nothing of what is logged."""
+    """Law 13. Arguments on several devices change nothing of what is logged.
+
+    Args:
+        subject: The function, with arguments to call it with.
+
+    Returns:
+        The claims of the law, each about one composition of transformations.
+    """
     f, spool = subject.fun, subject.spool
     if jax.device_count() < 2:
         raise DoesNotApply("there is one device")
@@ -526,7 +616,14 @@ def _mesh(devices: int) -> Mesh:
 
 
 def no_silent_loss(subject: Subject) -> Claims:
-    """Law 14. Every site that logs is heard of, as often as it logs."""
+    """Law 14. Every site that logs is heard of, as often as it logs.
+
+    Args:
+        subject: The function, with arguments to call it with.
+
+    Returns:
+        The claims of the law, each about one composition of transformations.
+    """
 
     def heard_of(how: str, fun: Function, args: Sequence[Any]) -> Claim:
         return Claim(f"sites({how})", functools.partial(_sites_are_heard_of, subject, how, fun, args))
@@ -571,7 +668,14 @@ def _sites_are_heard_of(subject: Subject, how: str, fun: Function, args: Sequenc
 
 
 def hygiene(subject: Subject) -> Claims:
-    """Law 15. Nothing that JAX caches is changed, nothing leaks, and threads do not hear each other."""
+    """Law 15. Nothing that JAX caches is changed, nothing leaks, and threads do not hear each other.
+
+    Args:
+        subject: The function, with arguments to call it with.
+
+    Returns:
+        The claims of the law, each about one composition of transformations.
+    """
     f = subject.fun
 
     def checked(*args: Any) -> Any:

@@ -162,18 +162,18 @@ class Program:
 
     @functools.cached_property
     def source(self) -> str:
-        """The program as Python."""
+        """Program as Python."""
         lines = _Source().body(self.body)
         return "\n".join(["def program(x, n):", *_indent([f"i = {self.i}", *lines, "return x, n"])])
 
     @functools.cached_property
     def function(self) -> Callable[..., Any]:
-        """The function that the source defines, which logs through `lox.log`."""
+        """Function that the source defines, which logs through `lox.log`."""
         return define(self.source, lox.log)
 
     @functools.cached_property
     def silent(self) -> Callable[..., Any]:
-        """The same function without log calls."""
+        """Function without log calls."""
         return define(self.source, lambda data, **options: data)
 
     def __call__(self, x: Any, n: Any) -> Any:
@@ -184,16 +184,28 @@ class Program:
 
     @property
     def handles(self) -> bool:
-        """Tell whether it has a handler inside."""
+        """Tell whether it has a handler inside.
+
+        Returns:
+            True if a handler, such as `lox.spool`, is inside the program.
+        """
         return any(isinstance(each, Call) and each.how in ("spool", "tap") for each in self.statements())
 
     @property
     def has_reverse(self) -> bool:
-        """Say whether reverse mode goes through the whole program."""
+        """Say whether reverse mode goes through the whole program.
+
+        Returns:
+            True if `jax.grad` works.
+        """
         return all(each.cut for each in self.statements() if isinstance(each, While))
 
     def statements(self) -> Iterator[Statement]:
-        """All statements, also those inside others."""
+        """Iterate over all statements, also those inside others.
+
+        Returns:
+            An iterator over them, an outer one before those inside it.
+        """
         return _statements(self.body)
 
 
@@ -221,6 +233,9 @@ def define(source: str, log: Callable[..., Any]) -> Callable[..., Any]:
     Args:
         source: What `str` of a `Program` is.
         log: A function to call in place of `lox.log`.
+
+    Returns:
+        The function, which takes the arguments of the program.
     """
 
     others = {name: getattr(lox, name) for name in ("strip", "keep", "spool", "tap", "context")}

@@ -71,18 +71,18 @@ class Subject:
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """The arguments of one call, which may be donated to it."""
+        """Arguments of one call, which may be donated to it."""
         return jax.tree.map(_copy, self.lanes[0])
 
     @property
     def bound(self) -> str:
-        """The keyword that bounds the events of loops, for messages."""
+        """Keyword that bounds the events of loops, for messages."""
         name = "max_events" if self.options.get("max_events") else "max_iters"
         return f"{name}={self.options.get(name)}"
 
     @functools.cached_property
     def alone(self) -> Reference:
-        """The results and logs of one call."""
+        """Results and logs of one call."""
         return self._reference(self.lanes[0])
 
     @functools.cached_property
@@ -103,14 +103,21 @@ class Subject:
 
     @functools.cached_property
     def unrolled(self) -> Reference:
-        """The results and logs of one call when Python runs the loops and branches, so that lox does not see them."""
+        """Results and logs of one call when Python runs the loops and branches, so that lox does not see them."""
         if isinstance(self.fun, Program):
             return self.alone
         out, logs = self.in_python(self.spool(self.fun))(*self.args)
         return Reference(out, self.events(logs))
 
     def in_python(self, fun: Function) -> Function:
-        """Return `fun` with Python to run its loops and branches."""
+        """Return `fun` with Python to run its loops and branches.
+
+        Args:
+            fun: A function.
+
+        Returns:
+            The function, whose loops and branches are those of Python, so that lox does not see them.
+        """
 
         def run(*args: Any) -> Any:
             try:
@@ -125,22 +132,29 @@ class Subject:
 
     @functools.cached_property
     def types(self) -> Mapping[str, Any]:
-        """The types of the logs that may happen, by key, with the axis of events."""
+        """Types of the logs that may happen, by key, with the axis of events."""
         return jax.eval_shape(lambda: self.spool(self.fun)(*self.args)[1]).data
 
     @property
     def keys(self) -> frozenset[str]:
-        """The keys that it may log."""
+        """Keys that it may log."""
         return frozenset(self.types)
 
     @functools.cached_property
     def forward(self) -> Subject:
-        """The same without what its backward passes log, which another derivative does once more."""
+        """Subject without what its backward passes log, which another derivative does once more."""
         backward = {key for site in lox.sites(self.fun)(*self.args) if site.backward for key in site.keys}
         return dataclasses.replace(self, fun=lox.strip(self.fun, argnames=backward)) if backward else self
 
     def batch(self, batches: int) -> tuple[tuple[Any, ...], Reference]:
-        """Return the arguments of a call with this many batch axes, and what it returns and logs."""
+        """Return the arguments of a call with this many batch axes, and what it returns and logs.
+
+        Args:
+            batches: The number of batch axes.
+
+        Returns:
+            The arguments, and the reference.
+        """
         if not batches:
             return self.args, self.alone
         if not jax.tree.leaves(self.lanes[0]):
@@ -154,33 +168,70 @@ class Subject:
 
     @functools.cached_property
     def primitives(self) -> frozenset[str]:
-        """The names of the primitives in the function, at any depth."""
+        """Names of the primitives in the function, at any depth."""
         return frozenset(eqn.primitive.name for eqn in _logs_in.equations(jax.make_jaxpr(self.fun)(*self.args)))
 
     @property
     def has_shards(self) -> bool:
-        """True if it has a `shard_map`, also one that JAX leaves out where nothing logs in it."""
+        """True if it has a `shard_map`, also one that JAX leaves out where nothing logs in it.
+
+        Returns:
+            True if there is one.
+        """
         if isinstance(self.fun, Program):
             return any(isinstance(each, Vmap) and each.sharded for each in self.fun.statements())
         return "shard_map" in self.primitives
 
     def require(self, names: Iterable[str], what: str) -> None:
-        """Raise DoesNotApply if the function has none of these primitives."""
+        """Raise DoesNotApply if the function has none of these primitives.
+
+        Args:
+            names: The primitives.
+            what: What the law is about, for the message.
+
+        Raises:
+            DoesNotApply: The function has none of them.
+        """
         if self.primitives.isdisjoint(names):
             raise DoesNotApply(f"the function has no {what}")
 
     # -- What happens --------------------------------------------------------------------------------------------
 
     def spool(self, fun: Function, **more: Any) -> Function:
-        """Return `lox.spool` with the options of the subject."""
+        """Return `lox.spool` with the options of the subject.
+
+        Args:
+            fun: A function.
+            **more: Further options of `lox.spool`.
+
+        Returns:
+            The function that returns `(out, logs)`.
+        """
         return lox.spool(fun, **(self.options | more))
 
     def events(self, logs: lox.logdict, batches: int = 0) -> Events:
-        """Return the events that happened, by key and batch element, with this many batch axes around the function."""
+        """Return the events that happened, by key and batch element, with this many batch axes around the function.
+
+        Args:
+            logs: The logs.
+            batches: The number of batch axes.
+
+        Returns:
+            The events, by key and batch element.
+        """
         return events(logs, {key: self.depth(key, logs, batches) for key in logs})
 
     def depth(self, key: str, logs: lox.logdict, batches: int = 0) -> int:
-        """Return the number of batch axes of a key, with this many around the function."""
+        """Return the number of batch axes of a key, with this many around the function.
+
+        Args:
+            key: The key.
+            logs: Logs that have it.
+            batches: The number of batch axes around the function.
+
+        Returns:
+            The number of batch axes of the key.
+        """
         if key in self._depths:
             return batches + self._depths[key]
         # It is one that only a derivative logs: as far as a mask or a counter tells.
@@ -199,7 +250,15 @@ class Subject:
     # -- Claims --------------------------------------------------------------------------------------------------
 
     def returns(self, how: str, fun: Function) -> Claim:
-        """It returns what the function does."""
+        """Claim that a function returns what the subject does.
+
+        Args:
+            how: The composition, for the message.
+            fun: The function, composed.
+
+        Returns:
+            The claim.
+        """
         return Claim(how, lambda: self.out_is(self.alone.out, fun(*self.args), how))
 
     def spools(
@@ -215,7 +274,7 @@ class Subject:
         times: int = 1,
         plain: Function | None = None,
     ) -> Claim:
-        """It returns what the function does, and its logs.
+        """Claim that a function returns what the subject does, and its logs.
 
         Args:
             how: The composition.
@@ -228,6 +287,9 @@ class Subject:
             keys: Which keys to look at; all by default.
             times: How often to call it, the second time with what was compiled.
             plain: The same without lox, if JAX may refuse it.
+
+        Returns:
+            The claim.
         """
 
         def verify() -> None:
@@ -251,7 +313,20 @@ class Subject:
         keys: Collection[str] | None = None,
         plain: Function | None = None,
     ) -> Claim:
-        """It returns what the function does, and hands over its logs to a callback; arguments as for `spools`."""
+        """Claim that a function returns what the subject does, and hands over its logs to a callback.
+
+        Args:
+            how: The composition.
+            tapped: Makes the function that hands over its logs to a callback.
+            batches: Number of batch axes around the function.
+            expected: What is expected instead.
+            args: The arguments instead of those of the subject.
+            keys: Which keys to look at; all by default.
+            plain: The same without lox, if JAX may refuse it.
+
+        Returns:
+            The claim.
+        """
 
         def verify() -> None:
             its_args, its_reference = self.batch(batches) if expected is None else ((), expected())
@@ -273,7 +348,16 @@ class Subject:
         return Claim(how, verify, plain and (lambda: plain(*self.batch(batches)[0])))
 
     def out_is(self, expected: Any, got: Any, how: str) -> None:
-        """Raise BrokenLaw if results differ."""
+        """Raise BrokenLaw if results differ.
+
+        Args:
+            expected: The expected results.
+            got: The actual ones.
+            how: The composition, for the message.
+
+        Raises:
+            BrokenLaw: They differ.
+        """
         if jax.tree.structure(expected) != jax.tree.structure(got):
             raise BrokenLaw(f"{how} returns {jax.tree.structure(got)}, not {jax.tree.structure(expected)}.")
         for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(got), strict=True):
@@ -282,7 +366,16 @@ class Subject:
                 raise BrokenLaw(f"{how} returns another result{where}: expected {one}, got {other}.")
 
     def events_are(self, expected: Events, got: Events, how: str) -> None:
-        """Raise BrokenLaw if events differ."""
+        """Raise BrokenLaw if events differ.
+
+        Args:
+            expected: The expected events.
+            got: The actual ones.
+            how: The composition, for the message.
+
+        Raises:
+            BrokenLaw: They differ.
+        """
         found = difference(expected, got, self.tolerance)
         if found is not None:
             raise BrokenLaw(f"{how} logs something else. {found[0].upper()}{found[1:]}.")

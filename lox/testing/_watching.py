@@ -20,7 +20,14 @@ _HANDLERS = ("spool", "tap", "strip", "keep", "context")
 
 
 def watching(subject: Subject) -> Iterator[Claim]:
-    """Law 17. A watched function returns what the function does, and its points log as calls in their places would."""
+    """Law 17. A watched function returns what the function does, and its points log as calls in their places would.
+
+    Args:
+        subject: The function, with arguments to call it with.
+
+    Returns:
+        The claims of the law, each about one composition of transformations.
+    """
     yield from _returns(subject)
     program = subject.fun
     if not isinstance(program, Program) or any(_handles(each) for each in program.statements()):
