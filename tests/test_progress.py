@@ -558,6 +558,15 @@ def test_without_a_terminal_lines_say_how_far_a_loop_is(shown):
     assert "batch 7/7 (100%)" in (text := shown()) and "2 elements" in text
 
 
+def test_elements_that_end_together_are_not_said_to_be_done(shown):
+    fun = lambda x: jax.lax.while_loop(lambda s: s[0] < 9, lambda s: (s[0] + 1, jnp.sin(s[1])), (0, x))[1]  # noqa: E731
+    for how in (jax.vmap(fun), lambda x: jax.lax.cond(x.sum() > 0, jax.vmap(fun), jnp.cos, x)):
+        lox.progress(how)(jnp.array([0.3, 0.7]))
+        assert shown().splitlines()[-1].endswith("/s, 2 elements")
+    lox.progress(jax.vmap(collatz))(jnp.array([0.3, 0.7]))
+    assert shown().splitlines()[-1].endswith("/s, 2/2 elements done")
+
+
 def test_a_loop_that_runs_again_has_one_bar(shown):
     step = jax.jit(lambda x: scanned(x)[0])
 
