@@ -280,14 +280,6 @@ def forwards(scan):
     return lambda bar, params, *args: scan(bar, {**params, "reverse": False}, *args)
 
 
-def never_shorter(report):
-    def grow(self, loop, number, done, live):
-        number, size = report(self, loop, number, done, live)
-        return number, max(size, done)
-
-    return grow
-
-
 # -- programs that take a certain step -----------------------------------------------------------------------------
 
 
@@ -616,7 +608,7 @@ OF_BARS = {
     "the rest of an unrolled loop is not counted": name(_chunks, "Loop", whole_groups),
     "no element is done before the last one": told_as(lambda done, live: (done, None)),
     "a chunk is as long as the one before": name(_board, "GROWTH", instead(1)),
-    "a chunk is never shorter than the one before": name(_board.Board, "report", never_shorter),
+    "a chunk takes the time between two updates": name(_board, "CHUNKS", instead(1)),
     "the last iteration has no chunk": name(_chunks, "_in_chunks", shorter),
     "a scan in chunks runs forwards": name(_chunks, "_scan", forwards),
     "loops in loops have bars": name(_bars.Bars, "wants", instead(lambda self, place: place.kind in _bars.LOOPS)),

@@ -27,7 +27,7 @@ import lox
 
 HERE = Path(__file__).parent
 WIDTH = 106
-ERASED = re.compile(rb"(?:\r|\x1b\[\d*[AK])+")
+ERASED = re.compile(rb"\r(?:\x1b\[\d*[AK])+")
 """Before each frame, rich erases the lines of the one before."""
 
 
