@@ -96,7 +96,7 @@ def _example() -> dict[str, Any]:
     return runpy.run_path(str(HERE.parent / "examples" / "bars.py"))
 
 
-def frame(program: str, says: str) -> str:
+def frame(program: str, says: str) -> rich.text.Text:
     """The first frame that says so, after a fifth of the iterations."""
     outer, inner = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": str(WIDTH), "LINES": "20"}
@@ -111,11 +111,11 @@ def frame(program: str, says: str) -> str:
             except OSError as error:  # The other end is closed.
                 raise RuntimeError(f"{program} has ended, and no frame says {says!r}: {written[-3000:]!r}") from error
             for each in ERASED.split(written)[1:-1]:
-                text = rich.text.Text.from_ansi(each.decode())
+                text = rich.text.Text.from_ansi(each.decode().replace("\r\n", "\n"))
                 shares = re.findall(r" ([\d,]+)/([\d,]+) [\d.]", text.plain)
                 done, of = (int(number.replace(",", "")) for number in (shares or [("1", "1")])[-1])
                 if re.search(says, text.plain) and done >= of / 5:
-                    return each.decode()
+                    return text
     finally:
         process.kill()
         process.wait()
@@ -126,7 +126,7 @@ def main() -> None:
     """Makes the picture."""
     console = rich.console.Console(record=True, force_terminal=True, width=WIDTH, file=io.StringIO())
     for program, says in PROGRAMS.items():
-        console.print(rich.text.Text.from_ansi(frame(program.__name__, says).strip("\r\n")))
+        console.print(frame(program.__name__, says))
     picture = console.export_svg(title="lox.progress", unique_id="bars")
     (HERE / "bars.svg").write_text(re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL), encoding="utf-8")
 
