@@ -7,13 +7,16 @@ from benchmarks import (
     importing,
     loops,
     memory,
+    nonfinite,
     overhead,
     peers,
+    progress,
     saving,
     scale,
     streaming,
     timelines,
     tracing,
+    watching,
 )
 from benchmarks._report import main
 
@@ -34,5 +37,8 @@ if __name__ == "__main__":
         growth,
         scale,
         auditing,
+        watching,
+        nonfinite,
+        progress,
     )
     main({module.__name__.removeprefix("benchmarks."): module.measure for module in modules})

@@ -63,6 +63,9 @@ CHAPTERS = {
     "scale": "Bytes at scale",
     "importing": "Importing",
     "auditing": "`lox.audit`",
+    "watching": "`lox.watch`",
+    "nonfinite": "`lox.find_nonfinite` and `lox.guard`",
+    "progress": "`lox.progress`",
 }
 
 

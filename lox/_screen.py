@@ -120,12 +120,13 @@ class Notebook:
 
 
 class Lines:
-    """Prints a line of a part when it first changes, every few seconds as long as it does, and at the end."""
+    """Prints a part when it first changes, every few seconds as long as it does, and at the end: its new lines."""
 
     def __init__(self, console: Console, seconds: float):
         self._console, self._seconds = console, seconds
         self._next: dict[int, float] = {}
         self._unsaid: set[int] = set()
+        self._said: dict[int, list[str]] = {}
         self._lock = threading.Lock()
 
     def add(self, part: Part) -> None:
@@ -145,12 +146,16 @@ class Lines:
             if id(part) in self._unsaid:
                 self._print(part)
             del self._next[id(part)]
+            self._said.pop(id(part), None)
 
     def _print(self, part: Part) -> None:
-        line = encodable(part.line(), self._console.encoding)
-        with contextlib.suppress(SystemExit):  # So says rich that nobody reads any longer; what follows goes nowhere.
-            self._console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
-            self._console.file.flush()
+        lines, said = part.line().splitlines(), self._said.get(id(part), [])
+        if new := [line for line in lines if line not in said]:
+            text = encodable("\n".join(new), self._console.encoding)
+            with contextlib.suppress(SystemExit):  # So says rich that nobody reads any longer; the rest goes nowhere.
+                self._console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
+                self._console.file.flush()
+        self._said[id(part)] = lines
         self._unsaid.discard(id(part))
         self._next[id(part)] = time.monotonic() + self._seconds
 

@@ -50,11 +50,11 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     choose_tier(config)
     if config.getoption("mutant"):
-        from mutants import MUTANTS
+        from mutants import HOW
 
-        if config.getoption("mutant") not in MUTANTS:
-            raise pytest.UsageError(f"--mutant takes one of {', '.join(MUTANTS)}")
-        breaks, *_ = MUTANTS[config.getoption("mutant")]
+        if config.getoption("mutant") not in HOW:
+            raise pytest.UsageError(f"--mutant takes one of {', '.join(HOW)}")
+        breaks = HOW[config.getoption("mutant")]
         breaks(pytest.MonkeyPatch())
     if config.getoption("as_users"):
         return

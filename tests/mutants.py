@@ -1,7 +1,7 @@
 """Mutants: every rule of lox, and every step that masks or moves logs, broken once.
 
 A mutant replaces an entry of lox's table of rules, an entry of one of JAX's, or a step that rules and handlers go
-through. docs/testing.md lists them with the law that finds them.
+through. docs/testing.md lists them with the law that finds them. No law is of bars: default tests find those mutants.
 
     python tests/mutants.py              which test of the default tier catches each of them
     python tests/mutants.py NAME...      the same for some
@@ -53,6 +53,7 @@ from lox import (
     testing,
 )
 from lox._log_grad import log_grad_p
+from lox._progress import _bars, _board, _chunks
 from lox._rules import _cond, _scan, _shard_map
 from lox.testing import Branch, Log, Scan, Update, Vmap
 
@@ -245,6 +246,38 @@ def overtaking(handler, *rest):
 
 class Always:
     value = True
+
+
+def told_as(change):
+    """Changes the number of iterations that a loop tells, and the elements that go on."""
+
+    def changed(report):
+        def tell(loop, run, done, goes_on, board, live):
+            done, live = change(done, live)
+            return report(loop, run, done, goes_on, board, live)
+
+        return tell
+
+    return name(_chunks, "report", changed)
+
+
+def whole_groups(loop):
+    def without_rest(path, length, unroll, *rest, **options):
+        return loop(path, length and length // unroll * unroll, unroll, *rest, **options)
+
+    return without_rest
+
+
+def shorter(run):
+    def run_less(loop, steps, values):
+        length = steps.length and steps.length - 1
+        return run(loop, dataclasses.replace(steps, length=length), values)
+
+    return run_less
+
+
+def forwards(scan):
+    return lambda bar, params, *args: scan(bar, {**params, "reverse": False}, *args)
 
 
 # -- programs that take a certain step -----------------------------------------------------------------------------
@@ -569,6 +602,21 @@ MUTANTS = {
 }
 
 
+# Name: how. They break bars, of which there is no law.
+OF_BARS = {
+    "a chunk counts as one iteration": told_as(lambda done, live: (jnp.minimum(done, 1), live)),
+    "the rest of an unrolled loop is not counted": name(_chunks, "Loop", whole_groups),
+    "no element is done before the last one": told_as(lambda done, live: (done, None)),
+    "a chunk is as long as the one before": name(_board, "GROWTH", instead(1)),
+    "a chunk takes the time between two updates": name(_board, "CHUNKS", instead(1)),
+    "the last iteration has no chunk": name(_chunks, "_in_chunks", shorter),
+    "a scan in chunks runs forwards": name(_chunks, "_scan", forwards),
+    "loops in loops have bars": name(_bars.Bars, "wants", instead(lambda self, place: place.kind in _bars.LOOPS)),
+}
+HOW = {mutant: breaks for mutant, (breaks, *_) in MUTANTS.items()} | OF_BARS
+"""How each mutant breaks lox."""
+
+
 # -- which test catches them -----------------------------------------------------------------------------------------
 
 
@@ -578,7 +626,7 @@ LIKELY = ("composition", "laws", "scan", "cond", "while", "tap", "custom_rules",
 
 def first_failure(mutant):
     """The first test of the default tier that fails when a mutant is planted, or an empty string."""
-    likely = [f"tests/test_{name}.py" for name in LIKELY]
+    likely = [f"tests/test_{name}.py" for name in (("progress",) if mutant in OF_BARS else LIKELY)]
     for chosen in (likely, ["tests", "lox"]):
         command = [sys.executable, "-m", "pytest", "-qx", "-n0", "--tb=no", "--mutant", mutant, *chosen]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -591,9 +639,9 @@ def first_failure(mutant):
 
 
 def main():
-    names = sys.argv[1:] or list(MUTANTS)
-    if unknown := set(names) - set(MUTANTS):
-        raise SystemExit(f"There are no mutants {sorted(unknown)}, of {list(MUTANTS)}")
+    names = sys.argv[1:] or list(HOW)
+    if unknown := set(names) - set(HOW):
+        raise SystemExit(f"There are no mutants {sorted(unknown)}, of {list(HOW)}")
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         found = {}
         for mutant, failure in zip(names, pool.map(first_failure, names), strict=True):

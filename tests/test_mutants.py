@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-from mutants import MUTANTS
+from mutants import MUTANTS, OF_BARS
 
 import lox
 from lox import _handler, testing
@@ -67,5 +67,6 @@ def test_every_rule_has_a_mutant():
 
 def test_the_documentation_lists_every_mutant_and_the_law_that_finds_it():
     page = (pathlib.Path(__file__).parent.parent / "docs" / "testing.md").read_text()
+    assert re.findall(r"^- (.+)$", page, re.MULTILINE) == list(OF_BARS)
     rows = re.findall(r"^\| (.+?) +\| `(\w+)` +\|$", page, re.MULTILINE)
     assert dict(rows) == {mutant: law for mutant, (_, law, _) in MUTANTS.items()}

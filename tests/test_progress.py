@@ -558,6 +558,15 @@ def test_without_a_terminal_lines_say_how_far_a_loop_is(shown):
     assert "batch 7/7 (100%)" in (text := shown()) and "2 elements" in text
 
 
+def test_elements_that_end_together_are_not_said_to_be_done(shown):
+    fun = lambda x: jax.lax.while_loop(lambda s: s[0] < 9, lambda s: (s[0] + 1, jnp.sin(s[1])), (0, x))[1]  # noqa: E731
+    for how in (jax.vmap(fun), lambda x: jax.lax.cond(x.sum() > 0, jax.vmap(fun), jnp.cos, x)):
+        lox.progress(how)(jnp.array([0.3, 0.7]))
+        assert shown().splitlines()[-1].endswith("/s, 2 elements")
+    lox.progress(jax.vmap(collatz))(jnp.array([0.3, 0.7]))
+    assert shown().splitlines()[-1].endswith("/s, 2/2 elements done")
+
+
 def test_a_loop_that_runs_again_has_one_bar(shown):
     step = jax.jit(lambda x: scanned(x)[0])
 
@@ -573,7 +582,25 @@ def test_a_loop_that_runs_again_has_one_bar(shown):
 
 def test_each_loop_has_a_line_of_its_own(shown):
     lox.progress(lambda x: scanned(scanned(x)[0])[0])(jnp.float32(0.7))
-    assert [line.partition(" ")[0] for line in shown().splitlines()[-2:]] == ["scan", "scan[1]"]
+    ends = [line.partition(",")[0] for line in shown().splitlines() if " 7/7 " in line]
+    assert ends == ["scan 7/7 (100%)", "scan[1] 7/7 (100%)"]
+
+
+def test_a_line_that_has_not_changed_is_printed_once(shown, monkeypatch):
+    monkeypatch.setattr(_display, "SECONDS", 0.0)
+
+    def wait(i):
+        time.sleep(0.05)
+        return i
+
+    def fun(x):
+        step = lambda c, i: (c, io_callback(wait, jax.ShapeDtypeStruct((), jnp.int32), i))  # noqa: E731
+        return jax.lax.scan(step, scanned(x)[0], jnp.arange(8))
+
+    lox.progress(fun, refresh=1000)(jnp.float32(0.7))
+    lines = shown().splitlines()
+    assert len(set(lines)) == len(lines) and sum(line.startswith("scan 7/7") for line in lines) == 1
+    assert lines[-1].startswith("scan[1] 8/8 (100%)")
 
 
 def test_a_number_beyond_the_total_is_shown():
@@ -590,8 +617,8 @@ def test_a_number_beyond_the_total_is_shown():
 
 def test_loops_of_one_label_are_told_apart_by_their_paths(shown):
     lox.progress(rematerialized, label="training")(0.7)
-    last = [line.partition(",")[0] for line in shown().splitlines()[-2:]]
-    assert last == ["training scan 7/7 (100%)", "training scan[1] 7/7 (100%)"]
+    ends = [line.partition(",")[0] for line in shown().splitlines() if " 7/7 " in line]
+    assert ends[-2:] == ["training scan 7/7 (100%)", "training scan[1] 7/7 (100%)"]
 
 
 def test_a_label_is_shown_as_it_is(shown):

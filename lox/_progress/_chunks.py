@@ -275,7 +275,7 @@ def _while(bar: Bar, params: dict[str, Any], *args: Any) -> list[Any]:
         (predicate,) = cond(*cond_consts, *carry)
         return predicate
 
-    loop = Loop(bar.path, None, 1, bar.elements)
+    loop = Loop(bar.path, None, 1, bar.elements, parts=bar.seen[1] is not None)
     values: Any = list(init)
     if (look := bar.look) is None or _compat.open_jaxpr(params["cond_jaxpr"]).effects:
         return _in_chunks(loop, *_carrying(None, goes_on, iterate, values, bar.start()))[0]

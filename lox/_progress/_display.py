@@ -164,7 +164,7 @@ def _rate(task: Task, run: Run) -> str:
 
 def _more(row: Row) -> str:
     run, parts = row.run, []
-    if run.loop.elements > 1 and run.loop.length is None:
+    if run.loop.elements > 1 and run.loop.parts:
         parts.append(f"{run.loop.elements - run.live:,}/{run.loop.elements:,} elements done")
     elif run.loop.elements > 1:
         parts.append(f"{run.loop.elements:,} elements")

@@ -25,12 +25,14 @@ class Loop:
         length: The number of its iterations; None if it is not known.
         unroll: How many of them count as one where it is unrolled.
         elements: The number of batch elements that it is run for.
+        parts: Whether batch elements end after different numbers of iterations.
     """
 
     path: str
     length: int | None
     unroll: int
     elements: int
+    parts: bool = False
 
 
 LONGEST = 2**30

@@ -14,16 +14,22 @@ import lox
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "docs" / "examples"
+OF_TESTS = ("XLA_FLAGS", "PYTEST_CURRENT_TEST")
 
 
 def run(example, *arguments):
     """What an example prints."""
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    return ran(example, *arguments).stdout
+
+
+def ran(example, *arguments):
+    """The process of an example, which has ended well."""
+    environment = {name: value for name, value in os.environ.items() if name not in OF_TESTS}
     environment |= {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, str(EXAMPLES / example), *map(str, arguments)]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert found.returncode == 0, found.stderr
-    return found.stdout
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +53,19 @@ def test_data_parallel_training_logs_the_same_however_it_is_spread(on_one_device
 def test_live_progress_says_how_far_it_is():
     shown = run("live_progress.py")
     assert "step 20000/20000 (100%)" in shown and "trained 4 networks" in shown
+
+
+def test_bars_say_how_far_a_sampler_a_training_and_a_solver_are():
+    found = ran("bars.py")
+    mean, loss, sweeps = found.stdout.splitlines()
+    assert mean.endswith("(0 and 1)") and all(abs(float(x) - of) < 0.2 for x, of in zip(mean.split()[1:3], (0, 1)))
+    assert float(loss.split()[3]) < 0.01 < 0.1 < float(loss.split()[1])
+    counts = list(map(int, sweeps.split()[1:]))
+    assert counts == sorted(counts) and len(counts) == 3
+    shown = found.stderr
+    assert "NUTS 40,000/40,000 (100%)" in shown and "4 elements" in shown
+    assert "train/scan 30,000/30,000 (100%)" in shown
+    assert f"heat {max(counts):,}, " in shown and shown.splitlines()[-1].endswith("3/3 elements done")
 
 
 def test_layers_of_a_model_without_log_calls_are_watched():

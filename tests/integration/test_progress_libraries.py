@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import numpy as np
 import optax
 import pytest
 from flax import linen as nn
+from jupyter_client.manager import start_new_kernel
 
 import lox
 from lox._progress._board import Board
@@ -132,6 +134,25 @@ def test_a_terminal_gets_a_bar_that_moves_and_its_cursor_back():
     shown = {line.split("/120")[0].split()[-1] for line in found.splitlines() if "/120" in line}
     assert len(shown) >= 3 and "120" in shown and "training" in found
     assert found.index("begins") < found.index("/120") < found.index("7140") < found.index("ends")
+
+
+def test_a_notebook_has_one_display_in_the_cell_that_ends_complete():
+    manager, client = start_new_kernel(kernel_name="python3", env=environment())
+    messages = []
+    try:
+        reply = client.execute_interactive(textwrap.dedent(PROGRAM), output_hook=messages.append, timeout=60)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert reply["content"]["status"] == "ok", reply["content"]
+    (shown,) = [each["content"] for each in messages if each["msg_type"] == "display_data"]
+    updates = [each["content"] for each in messages if each["msg_type"] == "update_display_data"]
+    assert {each["transient"]["display_id"] for each in updates} == {shown["transient"]["display_id"]}
+    assert all("training" in each["data"]["text/plain"] and "<pre" in each["data"]["text/html"] for each in updates)
+    counts = [re.search(r"(\d+)/120", each["data"]["text/plain"]).group(1) for each in (shown, *updates)]
+    assert len(set(counts)) >= 3 and counts[-1] == "120"
+    text = "".join(each["content"]["text"] for each in messages if each["msg_type"] == "stream")
+    assert text == "begins\n7140\nends\n"
 
 
 LONG = """
