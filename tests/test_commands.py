@@ -131,8 +131,8 @@ def test_runs_without_keys_and_keys_without_events(lox_main, tmp_path):
         0,
         [
             ["nothing", "-", "0", "-", "-", "-"],
-            ["some", "masked", "0", "-", "-", "float64[]"],
             ["some", "x", "0", "-", "-", "float64[3]"],
+            ["some", "masked", "0", "-", "-", "float64[]"],
         ],
         "",
     )
@@ -193,8 +193,8 @@ def test_show_takes_names_and_patterns_of_keys(lox_main, tmp_path):
         code, rows, error = lox_main("show", tmp_path, *patterns)
         return code, [row[1] for row in rows], error
 
-    assert keys("train/*") == (0, ["train/acc", "train/loss"], "")
-    assert keys("x[0]", "**/loss", "train/loss") == (0, ["x[0]", "test/loss", "train/loss"], "")
+    assert keys("train/*") == (0, ["train/loss", "train/acc"], "")  # In the order in which they were logged.
+    assert keys("x[0]", "**/loss", "train/loss") == (0, ["x[0]", "train/loss", "test/loss"], "")
     assert keys("*") == (0, ["x[0]"], "")
     assert keys("x[?]", "test/loss") == (1, ["test/loss"], "lox: no run has the key 'x[?]'\n")
     assert keys("test/loss", "absent") == (1, ["test/loss"], "lox: no run has the key 'absent'\n")
