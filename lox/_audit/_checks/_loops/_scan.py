@@ -9,7 +9,9 @@ from typing import Any
 import jax.numpy as jnp
 
 from lox._audit._audited import Audited
+from lox._audit._checks._loops._memories import is_recurrent
 from lox._audit._ends import is_boolean, says_end, says_onward
+from lox._audit._episodes import flows
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._loops import Scan, origins, reached, scans
 from lox._audit._needs import read
@@ -94,7 +96,9 @@ def ends(audited: Audited) -> Iterator[Finding | Held]:
             yield ENDS.fine(location)
             continue
         value, slice_ = marks[0]
-        if not _masked_otherwise(scan, marks, used) and _is_recurrence_of(scan, slice_, used):
+        if _masked_otherwise(scan, marks, used):
+            continue
+        if _is_recurrence_of(scan, slice_, used) or (not slice_.shape and _is_memory(audited, scan, used)):
             yield ENDS.at(
                 location,
                 f"A scan gets {_end_among(value, slice_)} with each step and does not read it: what it carries goes on "
@@ -143,6 +147,16 @@ def _is_recurrence_of(scan: Scan, mark: Value, used: set[Value]) -> bool:
         if new in after and new in stepwise and not (gathered and after.isdisjoint(scan.ys)):
             return True
     return False
+
+
+def _is_memory(audited: Audited, scan: Scan, used: set[Value]) -> bool:
+    """Say whether a loop that has one environment carries the state of a network, or a stack of the last frames."""
+    flow = next((each for each in audited.once(flows) if each.loop.step is scan.step), None)
+    return flow is not None and any(
+        flow.unknown[place].moved & 1 << place or is_recurrent(flow.unknown[place], place)
+        for place in flow.numbers
+        if scan.carry[place][1] in used
+    )
 
 
 def forever(audited: Audited) -> Iterator[Finding | Held]:
