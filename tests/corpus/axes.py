@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import optax
 
 import lox
 from corpus import f32, i32, right, wrong
@@ -473,3 +474,83 @@ def values_and_returns_that_are_taken_at_their_own_places(key):
     returns = jnp.cumsum(rewards[::-1], axis=0)[::-1].T.reshape(-1)
     step, env = jnp.arange(5), jnp.array([1, 3, 0, 2, 2])
     return ((values.reshape(-1)[step * 8 + env] - returns[env * 5 + step]) ** 2).mean()
+
+
+# Axes that nobody named.
+
+
+def _walks(key, policy):
+    begin, steps = jax.random.split(key)
+
+    def step(place, key):
+        moved = jax.vmap(lambda key, place: place + 0.1 * jax.random.normal(key, (4,)))(
+            jax.random.split(key, 16), place
+        )
+        return moved, (place, -jnp.square(place @ policy).sum(-1), jnp.abs(moved).max(-1) > 2)
+
+    begin = jax.vmap(lambda key: jax.random.uniform(key, (4,)))(jax.random.split(begin, 16))
+    return jax.lax.scan(step, begin, jax.random.split(steps, 16))[1]
+
+
+@wrong("LOX101", jax.random.key(0), f32(4, 4))
+def returns_of_steps_taken_for_those_of_environments(key, policy):
+    _, rewards, ends = _walks(key, policy)
+    return (rewards.sum(axis=1) * ends[-1]).sum()
+
+
+@wrong("LOX101", jax.random.key(0), f32(4, 4))
+def last_environment_taken_for_the_last_step(key, policy):
+    places, rewards, _ = _walks(key, policy)
+    return rewards[-1] + 0.99 * places[:, -1].sum(-1)
+
+
+@right("LOX101", jax.random.key(0), f32(4, 4))
+def returns_of_environments_that_ended(key, policy):
+    places, rewards, ends = _walks(key, policy)
+    return (rewards.sum(axis=0) * ends[-1]).sum() + (rewards.mean(1) - rewards.max(1)).sum() + places[-1].sum()
+
+
+@right("LOX101", jax.random.key(0))
+def noise_of_keys_that_are_scanned(key):
+    keys = jax.random.split(key, 16)
+    steps = jax.lax.scan(lambda x, key: (x + jax.random.normal(key), x), 0.0, keys)[1]
+    return steps + jax.vmap(jax.random.uniform)(jax.random.split(jax.random.fold_in(key, 1), 16))
+
+
+@wrong("LOX106", jax.random.key(0), f32(4, 4))
+def mask_that_runs_over_environments(key, policy):
+    _, rewards, ends = _walks(key, policy)
+    return (rewards * jnp.cumprod(1 - ends, axis=1)).sum(0).mean()
+
+
+@wrong("LOX106", jax.random.key(0), f32(4, 4))
+def speed_from_one_environment_to_the_next(key, policy):
+    places, _, _ = _walks(key, policy)
+    return jnp.square(jnp.diff(places, axis=1)).mean()
+
+
+@right("LOX106", jax.random.key(0), f32(4, 4))
+def mask_and_speed_over_time(key, policy):
+    places, rewards, ends = _walks(key, policy)
+    speed = jnp.square(jnp.diff(places, axis=0)).mean()
+    return (rewards * jnp.cumprod(1 - ends, axis=0)).sum(0).mean() + speed
+
+
+@wrong("LOX104", f32(64, 4), f32(4, 1), f32(64))
+def cross_entropy_of_a_column(x, weights, labels):
+    return optax.sigmoid_binary_cross_entropy(x @ weights, labels).mean()
+
+
+@wrong("LOX104", f32(8, 8), f32(8, 8, 1))
+def advantages_of_a_network_with_a_last_axis(rewards, values):
+    return jnp.square(rewards - values).mean()
+
+
+@right("LOX104", f32(64, 4), f32(4, 1), f32(64))
+def cross_entropy_of_an_array(x, weights, labels):
+    return optax.sigmoid_binary_cross_entropy((x @ weights)[:, 0], labels).mean()
+
+
+@right("LOX104", f32(8, 8), f32(8, 8, 1))
+def advantages_without_a_last_axis(rewards, values):
+    return jnp.square(rewards - values[..., 0]).mean()

@@ -1086,3 +1086,46 @@ def pairs_in_both_directions_and_tokens_that_experts_choose(similar, scores):
     gates = jax.nn.softmax(scores, axis=0)
     chosen = jnp.take_along_axis(gates, jax.lax.top_k(gates, 8)[1], axis=1)
     return rows + jax.nn.log_softmax(similar, axis=1)[pairs, pairs].mean(), chosen
+
+
+@wrong("LOX814", f32(64, 5), f32(5), f32(64))
+def cross_entropy_with_a_sigmoid_by_hand(x, weights, labels):
+    p = 1 / (1 + jnp.exp(-(x @ weights)))
+    return -(labels * jnp.log(p) + (1 - labels) * jnp.log(1 - p)).mean()
+
+
+@wrong("LOX814", f32(64), flags(64))
+def cross_entropy_that_chooses_one_of_two_logarithms(logits, labels):
+    p = jax.nn.sigmoid(logits)
+    return -jnp.where(labels, jnp.log(p), jnp.log(1.0 - p)).mean()
+
+
+@right("LOX814", f32(64), flags(64))
+def cross_entropy_that_chooses_one_of_two_clipped_logarithms(logits, labels):
+    p = jnp.clip(jax.nn.sigmoid(logits), 1e-6, 1 - 1e-6)
+    return -jnp.where(labels, jnp.log(p), jnp.log(1.0 - p)).mean()
+
+
+@wrong("LOX817", f32(2, 4, 16, 32), f32(2, 4, 16, 32), f32(2, 4, 16, 32))
+def attention_scaled_by_how_many_queries_there_are(q, k, v):
+    scores = jnp.einsum("bhqd,bhkd->bhqk", q, k) / jnp.sqrt(q.shape[-2])
+    return jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(scores, -1), v)
+
+
+@right("LOX817", f32(2, 4, 16, 32), f32(2, 4, 16, 32), f32(2, 4, 16, 32))
+def attention_scaled_by_the_size_of_its_keys(q, k, v):
+    scores = jnp.einsum("bhqd,bhkd->bhqk", q, k) / jnp.sqrt(q.shape[-1])
+    return jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(scores, -1), v)
+
+
+@wrong("LOX816", f32(2, 16, 64), flags(2, 16))
+def attention_that_masks_queries(x, valid):
+    scores = jnp.where(valid[:, :, None], jnp.einsum("bqd,bkd->bqk", x, x) / 8.0, -1e9)
+    return jax.nn.softmax(scores, -1) @ x
+
+
+@right("LOX816", f32(2, 16, 64), flags(2, 16))
+def attention_that_masks_keys_and_queries(x, valid):
+    scores = jnp.where(valid[:, None, :], jnp.einsum("bqd,bkd->bqk", x, x) / 8.0, -1e9)
+    scores = jnp.where(valid[:, :, None], scores, -1e9)
+    return jax.nn.softmax(scores, -1) @ x

@@ -1209,3 +1209,42 @@ def iteration_with_its_tolerance_in_its_state(x):
         return new, jnp.abs(new - x).max(), count + 1, tolerance
 
     return jax.lax.while_loop(goes_on, step, (x, jnp.inf, 0, 1e-6))[0]
+
+
+# Counters that go beyond what is there.
+
+
+@wrong("LOX212", f32(10), f32(20))
+def sums_written_beyond_the_end(total, xs):
+    return jax.lax.fori_loop(0, 20, lambda i, total: total.at[i].set(xs[i]), total)
+
+
+@right("LOX212", f32(10), f32(20))
+def sums_of_which_those_beyond_the_end_are_dropped(total, xs):
+    return jax.lax.fori_loop(0, 20, lambda i, total: total.at[i].set(xs[i], mode="drop"), total)
+
+
+@wrong("LOX212", f32(1000, 4))
+def chunks_of_which_the_last_is_not_whole(x):
+    def add(total, chunk):
+        return total + jax.lax.dynamic_slice(x, (chunk * 96, 0), (96, 4)).sum(), None
+
+    return jax.lax.scan(add, 0.0, jnp.arange(11))[0]
+
+
+@right("LOX212", f32(960, 4))
+def chunks_that_are_whole(x):
+    def add(total, chunk):
+        return total + jax.lax.dynamic_slice(x, (chunk * 96, 0), (96, 4)).sum(), None
+
+    return jax.lax.scan(add, 0.0, jnp.arange(10))[0]
+
+
+@right("LOX212", f32(1000, 4))
+def chunks_of_which_the_last_is_masked(x):
+    def add(total, chunk):
+        start = jnp.minimum(chunk * 96, 1000 - 96)
+        rows = jax.lax.dynamic_slice(x, (start, 0), (96, 4))
+        return total + jnp.where((start + jnp.arange(96))[:, None] >= chunk * 96, rows, 0.0).sum(), None
+
+    return jax.lax.scan(add, 0.0, jnp.arange(11))[0]

@@ -30,6 +30,7 @@ _MOST = 200
 
 def crossed(audited: Audited) -> Iterator[Finding | Held]:
     """LOX104: by broadcasting that nobody wrote, an axis of one operand is crossed with the same axis of the other."""
+    paired: list[tuple[Location, Value, Value, Value]] = []
     for step, location in audited.steps:
         if step.blocks or has_rule(step.equation.primitive) or len(step.outputs) != 1:
             continue
@@ -38,7 +39,9 @@ def crossed(audited: Audited) -> Iterator[Finding | Held]:
         others = [value for value in arrays if value not in made and not _is_expanded(value)]
         if made and others:
             yield from _labelled(made, others, location)
-            yield from _unlabelled(step, made, others, location, audited)
+            pairs = itertools.product(made, others)
+            paired += [(location, one, other, step.outputs[0]) for one, other in pairs if _are_crossed(one, other)]
+    yield from _unlabelled(paired, audited)
 
 
 def _labelled(made: list[Value], others: list[Value], location: Location) -> Iterator[Finding]:
@@ -53,20 +56,24 @@ def _labelled(made: list[Value], others: list[Value], location: Location) -> Ite
                 )
 
 
-def _unlabelled(
-    step: Step, made: list[Value], others: list[Value], location: Location, audited: Audited
-) -> Iterator[Finding]:
+def _unlabelled(paired: list[tuple[Location, Value, Value, Value]], audited: Audited) -> Iterator[Finding]:
     """What of shape (n,) meets what of shape (n, 1), where the (n, n) pairs go into one sum or mean."""
-    (result,) = step.outputs
-    for one, other in itertools.product(made, others):
-        if _is_row(one) and _is_column(other) and one.shape[-1] == other.shape[-2]:
-            if not any(one.fact.labels + other.fact.labels) and _is_reduced(result, audited):
-                size = one.shape[-1]
-                yield CROSSED.at(
-                    location,
-                    f"{one.text_as_written} meets {other.text_as_written}: of {size} elements each, every one meets "
-                    f"every other one, and all {size * size} pairs are reduced to one number.",
-                )
+    for location, one, other, result in paired:
+        if _is_reduced(result, [each for *_, each in paired if each.shape == result.shape], audited):
+            size = one.shape[-1]
+            yield CROSSED.at(
+                location,
+                f"{one.text_as_written} meets {other.text_as_written}: of {size} elements each, every one meets "
+                f"every other one, and all {size * size} pairs are reduced to one number.",
+            )
+
+
+def _are_crossed(one: Value, other: Value) -> bool:
+    """Whether a value that was of shape (..., n) and one of shape (..., n, 1) meet, and neither has labels."""
+    if any(one.fact.labels + other.fact.labels) or not _is_column(other) or one.shape[-1] != other.shape[-2]:
+        return False
+    before = one.maker.inputs[0].shape if one.maker is not None else ()
+    return _is_row(one) or (len(before) > 1 and before == other.shape[:-1] and one.shape[-1] > 1)
 
 
 def _is_row(value: Value) -> bool:
@@ -81,9 +88,12 @@ def _is_column(value: Value) -> bool:
     return len(value.shape) > 1 and value.shape[-1] == 1
 
 
-def _is_reduced(value: Value, audited: Audited) -> bool:
-    """Whether the last two axes of an array are reduced at once, and it meets no other array that has both of them."""
-    made, steps, left = {value}, list[Step](), [value]
+def _is_reduced(value: Value, alike: list[Value], audited: Audited) -> bool:
+    """Whether the last two axes of an array are reduced at once, and it meets no other array that has both of them.
+
+    Others that were made `alike` are no such arrays, as the terms of a cross entropy are not.
+    """
+    made, steps, left = set(alike), list[Step](), [value, *(each for each in alike if each is not value)]
     is_whole = False
     while left and len(made) < _MOST:
         each = left.pop()

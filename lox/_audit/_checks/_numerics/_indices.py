@@ -32,6 +32,7 @@ BEYOND_END = Kind(
 
 _LAYOUT = PASSING | primitives("convert_element_type")
 _COMPARISONS = primitives("lt", "le", "gt", "ge", "eq", "ne")
+_BOUNDS = primitives("lt", "le", "gt", "ge")
 _CONVERSIONS = primitives("convert_element_type")
 _READS = ("gather", "dynamic_slice")
 _WRITES = ("scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "dynamic_update_slice")
@@ -194,8 +195,25 @@ class _Known:
             return None if found is None else found._replace(number=found.number + moved[1])
         if maker.equation.primitive in primitives("min", "max", "clamp"):
             return self._limited(maker, depth)
+        if (limit := self._chosen(maker)) is not None:
+            return limit
         by = _divisor(maker)
         return None if by is None else Most(by - 1, is_limited=True)
+
+    def _chosen(self, maker: Step) -> Most | None:
+        """The greatest number that a choice gives of `jnp.where(i > most, start, i)`."""
+        asked = self._origins.of(maker.inputs[0], _LAYOUT).maker
+        if maker.equation.primitive not in primitives("select_n") or len(maker.inputs) != 3 or asked is None:
+            return None
+        if asked.equation.primitive not in _BOUNDS or asked.inputs[1].number is None:
+            return None
+        is_above, by = asked.equation.primitive in primitives("gt", "ge"), asked.inputs[1].number
+        kept, other = maker.inputs[1:] if is_above else maker.inputs[:0:-1]
+        kept, index = (self._origins.of(each, _LAYOUT) for each in (kept, asked.inputs[0]))
+        if kept is not index or other.number is None or index.fact.range.high <= by:
+            return None
+        is_reached = asked.equation.primitive in primitives("gt", "le")
+        return Most(max(by if is_reached else by - 1, other.number), is_limited=True)
 
     def _limited(self, maker: Step, depth: int) -> Most | None:
         is_clamp, is_max = (maker.equation.primitive in primitives(name) for name in ("clamp", "max"))
