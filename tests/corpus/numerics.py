@@ -1129,3 +1129,32 @@ def attention_that_masks_keys_and_queries(x, valid):
     scores = jnp.where(valid[:, None, :], jnp.einsum("bqd,bkd->bqk", x, x) / 8.0, -1e9)
     scores = jnp.where(valid[:, :, None], scores, -1e9)
     return jax.nn.softmax(scores, -1) @ x
+
+
+@wrong("LOX808", f32(17))
+def window_that_is_divided_by_zero_in_its_middle(x):
+    t = jnp.linspace(-1, 1, 17)
+    return (jnp.sin(20 * t) / t * x).sum()
+
+
+@wrong("LOX808", f32(16))
+def averages_that_count_from_zero(x):
+    return (jnp.cumsum(x) / jnp.arange(16)).sum()
+
+
+@right("LOX808", f32(17))
+def window_without_a_division_by_zero(x):
+    t = jnp.linspace(-1, 1, 17)
+    return (jnp.where(t == 0, 20.0, jnp.sin(20 * t) / jnp.where(t == 0, 1.0, t)) * x).sum()
+
+
+@right("LOX808", f32(16, 16))
+def potential_whose_mean_is_set_after_the_division(density):
+    k = jnp.fft.fftfreq(16) * 16
+    squares = k[:, None] ** 2 + k[None, :] ** 2
+    return jnp.fft.ifft2((jnp.fft.fft2(density) / squares).at[0, 0].set(0.0)).real
+
+
+@right("LOX808", f32(16))
+def reciprocals_without_the_first(x):
+    return ((1.0 / jnp.arange(16))[1:] * x[1:]).sum()

@@ -19,11 +19,13 @@ CROSSED = Kind(
     "LOX104",
     "error",
     "An axis is crossed with itself",
-    "Give both operands the same shape before, such as with x[:, None] or jnp.squeeze; for all pairs, use jnp.outer.",
+    "Give both operands the same shape before, such as with x[:, None] or jnp.squeeze; for all pairs, use jnp.outer. "
+    "For one element of each row, take x[jnp.arange(n), i] and not x[:, i].",
 )
 
 _WHOLE = primitives("reduce_sum", "reduce_max", "reduce_min")
 _CONVERTED = primitives("convert_element_type", "stop_gradient", "copy")
+_LAID_OUT = LAID_OUT | primitives("convert_element_type")
 _MOST = 200
 """How many operations on what is crossed are looked at."""
 
@@ -42,6 +44,7 @@ def crossed(audited: Audited) -> Iterator[Finding | Held]:
             pairs = itertools.product(made, others)
             paired += [(location, one, other, step.outputs[0]) for one, other in pairs if _are_crossed(one, other)]
     yield from _unlabelled(paired, audited)
+    yield from _chosen(audited)
 
 
 def _labelled(made: list[Value], others: list[Value], location: Location) -> Iterator[Finding]:
@@ -66,6 +69,34 @@ def _unlabelled(paired: list[tuple[Location, Value, Value, Value]], audited: Aud
                 f"{one.text_as_written} meets {other.text_as_written}: of {size} elements each, every one meets "
                 f"every other one, and all {size * size} pairs are reduced to one number.",
             )
+
+
+def _chosen(audited: Audited) -> Iterator[Finding]:
+    """What `x[:, i]` takes of each row of an array of shape (n, k) at all n indices, where all go into one number."""
+    for step, location in audited.of("gather"):
+        array, indices, (result,) = step.inputs[0], step.inputs[1], step.outputs
+        numbers, sizes = step.equation.params["dimension_numbers"], step.equation.params["slice_sizes"]
+        if len(array.shape) != 2 or tuple(numbers.start_index_map) != (1,) or tuple(sizes) != (array.shape[0], 1):
+            continue
+        rows, columns = array.shape
+        if result.shape != (rows, rows) or rows == columns or rows < 2 or "transpose" in transformations(step.equation):
+            continue
+        index = _index(audited, indices)
+        if index.shape == (rows,) and index.maker is None and index.constant is None:
+            if not any(array.fact.labels) and _is_reduced(result, [], audited):
+                yield CROSSED.at(
+                    location,
+                    f"{array.text} is taken at {index.text} in each of its rows: every one of {rows} rows meets every "
+                    "one of as many indices, and all of it is reduced to one number.",
+                )
+
+
+def _index(audited: Audited, value: Value) -> Value:
+    """An index before what is below zero is counted from the end."""
+    value = audited.origins.of(value, _LAID_OUT)
+    if value.maker is not None and value.maker.equation.primitive in primitives("select_n"):
+        return audited.origins.of(value.maker.inputs[1], _LAID_OUT)
+    return value
 
 
 def _are_crossed(one: Value, other: Value) -> bool:
@@ -93,7 +124,8 @@ def _is_reduced(value: Value, alike: list[Value], audited: Audited) -> bool:
 
     Others that were made `alike` are no such arrays, as the terms of a cross entropy are not.
     """
-    made, steps, left = set(alike), list[Step](), [value, *(each for each in alike if each is not value)]
+    made, steps = {value, *alike}, list[Step]()
+    left = [*made]
     is_whole = False
     while left and len(made) < _MOST:
         each = left.pop()
