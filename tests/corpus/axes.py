@@ -554,3 +554,34 @@ def cross_entropy_of_an_array(x, weights, labels):
 @right("LOX104", f32(8, 8), f32(8, 8, 1))
 def advantages_without_a_last_axis(rewards, values):
     return jnp.square(rewards - values[..., 0]).mean()
+
+
+@wrong("LOX101", jax.random.key(0), f32(4, 4))
+def last_places_of_a_rollout_and_rewards_of_its_last_environment(key, policy):
+    begin, steps = jax.random.split(key)
+
+    def step(places, key):
+        noise = jax.vmap(lambda key: jax.random.normal(key, (4,)))(jax.random.split(key, 16))
+        places = places + jnp.tanh(places @ policy) + 0.1 * noise
+        return places, -jnp.square(places).sum(-1)
+
+    begin = jax.vmap(lambda key: jax.random.uniform(key, (4,)))(jax.random.split(begin, 16))
+    last, rewards = jax.lax.scan(step, begin, jax.random.split(steps, 16))
+    return (last.sum(-1) + rewards[:, -1]).mean()
+
+
+@wrong("LOX104", f32(40, 6), f32(6, 1), f32(40))
+def residuals_of_a_column_that_are_flattened(x, weights, y):
+    residuals = (y - x @ weights).ravel()
+    return jnp.dot(residuals, residuals)
+
+
+@wrong("LOX104", f32(40, 6), f32(40))
+def sums_that_keep_their_axis(x, y):
+    return jnp.mean(jnp.square(x).sum(1, keepdims=True) * y)
+
+
+@right("LOX104", f32(40, 6), f32(40))
+def similarities_of_sums(x, y):
+    apart = x.sum(1, keepdims=True) - x.sum(1)[None, :]
+    return (jnp.exp(-jnp.square(apart)) * y[:, None] * y[None]).mean()

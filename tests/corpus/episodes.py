@@ -583,3 +583,40 @@ def errors_of_steps_that_are_not_padded(rewards, values, next_values, terminated
 @right("LOX220", f32(32, 8), f32(32, 8), f32(32, 8), flags(32, 8))
 def errors_without_steps_between_episodes(rewards, values, next_values, last_done):
     return jnp.mean(((rewards + 0.99 * next_values - values) * (1.0 - last_done)) ** 2)
+
+
+@wrong("LOX221", f32(3, 3))
+def returns_of_a_wrapper_that_are_reset_before_they_are_kept(policy):
+    def step(carry, key):
+        place, total, last = carry
+        place, reward, done = _walk(key, place, policy @ place)
+        total = (total + reward) * (1 - done)
+        last = last * (1 - done) + total * done
+        return (place, total, last), last
+
+    return jax.lax.scan(step, (jnp.zeros(3), 0.0, 0.0), jax.random.split(KEY, 100))[1]
+
+
+@right("LOX221", f32(3, 3))
+def returns_of_a_wrapper(policy):
+    def step(carry, key):
+        place, total, last = carry
+        place, reward, done = _walk(key, place, policy @ place)
+        last = last * (1 - done) + (total + reward) * done
+        return (place, (total + reward) * (1 - done), last), last
+
+    return jax.lax.scan(step, (jnp.zeros(3), 0.0, 0.0), jax.random.split(KEY, 100))[1]
+
+
+class Step(NamedTuple):
+    obs: Any
+    reward: Any
+    next_obs: Any
+    terminated: Any
+    truncated: Any
+
+
+@wrong("LOX220", f32(5, 3), Step(f32(32, 5), f32(32), f32(32, 5), flags(32), flags(32)))
+def target_that_reads_no_flag(weights, step):
+    next_values = (step.next_obs @ weights).max(-1)
+    return jnp.square(step.reward + 0.99 * next_values - (step.obs @ weights).max(-1)).mean()

@@ -305,3 +305,10 @@ def moments_that_are_updated(moments, x):
     now = update_moments(moments, x)
     scaled = (x - now[0]) / jnp.sqrt(now[1] + 1e-8)
     return now, scaled, moments
+
+
+@wrong("LOX431", f32(8, 8))
+def a_diagonal_that_is_forgotten(a):
+    b = a.at[jnp.diag_indices(8)].set(1.0)
+    b = a + a.T
+    return b

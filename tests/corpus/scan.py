@@ -1248,3 +1248,31 @@ def chunks_of_which_the_last_is_masked(x):
         return total + jnp.where((start + jnp.arange(96))[:, None] >= chunk * 96, rows, 0.0).sum(), None
 
     return jax.lax.scan(add, 0.0, jnp.arange(11))[0]
+
+
+@wrong("LOX208", f32(32, 32), f32(32, 32))
+def wave_whose_step_before_stays_the_first(now, before):
+    def step(state, _):
+        now, previous = state
+        spread = jnp.roll(now, 1, 0) + jnp.roll(now, -1, 0) - 2 * now
+        return (2 * now - previous + 0.1 * spread, previous), now.sum()
+
+    return jax.lax.scan(step, (now, before), None, 10)
+
+
+@right("LOX208", f32(32, 32), f32(32, 32))
+def wave(now, before):
+    def step(state, _):
+        now, previous = state
+        spread = jnp.roll(now, 1, 0) + jnp.roll(now, -1, 0) - 2 * now
+        return (2 * now - previous + 0.1 * spread, now), now.sum()
+
+    return jax.lax.scan(step, (now, before), None, 10)
+
+
+@right("LOX209", f32(10))
+def diffusion_that_is_drawn_to_its_start(start):
+    def step(x, key):
+        return x - 0.01 * (x - jnp.tanh(start)) + 0.1 * jax.random.normal(key, x.shape), x
+
+    return jax.lax.scan(step, start, jax.random.split(jax.random.key(0), 9))[1]

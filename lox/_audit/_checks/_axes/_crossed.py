@@ -10,7 +10,7 @@ from lox._audit._audited import Audited
 from lox._audit._checks._axes._meaning import is_made_for
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._labels import has_rule
-from lox._audit._location import Location, transformations
+from lox._audit._location import Location, call, transformations
 from lox._audit._origins import LAID_OUT
 from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
@@ -23,6 +23,7 @@ CROSSED = Kind(
     "For one element of each row, take x[jnp.arange(n), i] and not x[:, i].",
 )
 
+_REDUCTIONS = primitives("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "argmax", "argmin")
 _WHOLE = primitives("reduce_sum", "reduce_max", "reduce_min")
 _CONVERTED = primitives("convert_element_type", "stop_gradient", "copy")
 _LAID_OUT = LAID_OUT | primitives("convert_element_type")
@@ -134,12 +135,24 @@ def _is_reduced(value: Value, alike: list[Value], audited: Audited) -> bool:
                 continue
             if step.equation.primitive in _WHOLE:
                 is_whole |= {len(each.shape) - 2, len(each.shape) - 1} <= set(step.equation.params["axes"])
+            elif step.equation.primitive in primitives("reshape") and len(each.shape) == 2:
+                is_whole |= _is_summed_flat(step.outputs[0], audited)
             elif not step.blocks and (step.equation.primitive in _CONVERTED or not has_rule(step.equation.primitive)):
                 steps.append(step)
                 left += [result for result in step.outputs if result not in made]
                 made.update(name for result in step.outputs for name in audited.users.names(result))
     others = (other for step in steps for other in step.inputs if other not in made)
     return is_whole and not any(other.shape[-2:] == value.shape[-2:] and not _is_spread(other) for other in others)
+
+
+def _is_summed_flat(value: Value, audited: Audited) -> bool:
+    """Whether all elements of an array that was flattened go into one number."""
+    users = list(audited.users.of(value)) if len(value.shape) == 1 else []
+    return any(
+        step.equation.primitive in _WHOLE
+        or (step.equation.primitive in primitives("dot_general") and not step.outputs[0].shape)
+        for step in users
+    )
 
 
 def _is_spread(value: Value) -> bool:
@@ -152,7 +165,13 @@ def _is_expanded(value: Value) -> bool:
     maker = value.maker
     if maker is None or maker.equation.primitive not in LAID_OUT or len(maker.inputs[0].shape) >= len(value.shape):
         return False
-    return math.prod(maker.inputs[0].shape) == math.prod(value.shape)
+    before = maker.inputs[0].maker
+    keeps = (
+        before is not None
+        and before.equation.primitive in _REDUCTIONS
+        and call(before.equation) == call(maker.equation)
+    )
+    return not keeps and math.prod(maker.inputs[0].shape) == math.prod(value.shape)
 
 
 def _is_raised(value: Value) -> bool:

@@ -77,7 +77,8 @@ def _has_source_with(audited: Audited, value: Value, labels: set[Any]) -> bool:
         if each in seen:
             continue
         seen.add(each)
-        if labels <= {*each.fact.labels}:
+        beside = each.maker.outputs if each.maker is not None else ()  # Such as the carry of a rollout.
+        if any(labels <= {*other.fact.labels} for other in (each, *beside)):
             return True
         left += [source for source in (each.maker.inputs if each.maker is not None else ()) if source.shape]
     return False

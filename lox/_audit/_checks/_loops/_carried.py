@@ -174,7 +174,9 @@ def _remembers(step: Step, value: Value) -> bool:
     if getattr(value.aval, "dtype", None) != jnp.bool_:
         return False
     new = next(after for _, inside, after in loop_of(step).carry if inside is value)
-    return new.maker is not None and new.maker.equation.primitive in primitives("or") and value in new.maker.inputs
+    return (
+        new.maker is not None and new.maker.equation.primitive in primitives("or", "and") and value in new.maker.inputs
+    )
 
 
 def _list(names: list[str]) -> str:

@@ -59,7 +59,7 @@ def _reset_before(flow: Flow) -> str:
         if unknown.number is not None or ending.number is None or unknown.is_mask:
             continue
         own = 1 << output if output < len(flow.loop.carry) else 0
-        is_kept = going.number is not None or (own and going.may == going.added == own)
+        is_kept = going.number is not None or (own and going.may & ~flow.ends == going.added == own)
         for place in reset if is_kept else ():
             is_counted = flow.going[place].added & 1 << place and flow.going[place].number is None
             is_as_reset = flow.ending[place].number == ending.number and value is not flow.loop.carry[place][2]

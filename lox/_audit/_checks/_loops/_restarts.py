@@ -114,7 +114,7 @@ def _stepped(audited: Audited, loop: Scan) -> Iterator[Value]:
             continue
         terms = list(_terms(audited, new, {inside}))
         added = [term for term in terms if term is not inside]
-        if len(added) == len(terms) or not reached(loop.body, {inside}).isdisjoint(added):
+        if len(added) != len(terms) - 1 or not reached(loop.body, {inside}).isdisjoint(added):
             continue
         if any(term in _computed(loop.body, again) for term in added):
             yield inside

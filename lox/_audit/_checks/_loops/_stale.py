@@ -25,6 +25,7 @@ _ENVIRONMENT = re.compile(r"(?:\w+_)?(?:state|env)")
 _OBSERVED = re.compile(r"(?:\w+_)?(?:obs\w*|timestep|ts)")
 _COUNTER = re.compile(r"(?:\w+_)?(?:step|steps|t|time|count|counter|i|it|iter|iteration|idx|timestep)")
 _AS_IT_IS = primitives("convert_element_type", "copy")
+_BEFORE = re.compile(r"(?:\w+_)?prev(?:ious)?(?:_\w+)?")
 _MOST = 200
 """How many pairs of values are compared."""
 _TOKEN = re.compile(r"\w+")
@@ -51,7 +52,11 @@ def stale(audited: Audited, step: Step, found: list[tuple[str, Value, bool]]) ->
         if old is not None and (new.name in read_names(source.node) or not Passed(source, new.node).has(old)):
             line, name = new.node.lineno, ".".join(old)
             return f"computes '{new.name}' in line {line}, and returns '{name}' of its carry as it got it"
-    return next(_zeros(step, leaves), "") or next(_of_the_first(audited, step, leaves), "")
+    return (
+        next(_zeros(step, leaves), "")
+        or next(_of_before(step, leaves), "")
+        or next(_of_the_first(audited, step, leaves), "")
+    )
 
 
 def _source(audited: Audited, step: Step) -> Source | None:
@@ -108,6 +113,15 @@ def _zeros(step: Step, leaves: Leaves) -> Iterator[str]:
             yield (
                 f"reads '{'.'.join(path)}' of its carry, which begins at {start.number:g}, and returns it as it got it"
             )
+
+
+def _of_before(step: Step, leaves: Leaves) -> Iterator[str]:
+    """What is called that of the step before, and stays, while what it was before is carried on."""
+    used = {value for block in step.blocks for value in read(block)}
+    changing = [value.aval for value, changes in leaves.values() if changes]
+    for path, (value, changes) in leaves.items():
+        if not changes and value in used and value.aval in changing and _BEFORE.fullmatch(path[-1]):
+            yield f"reads '{'.'.join(path)}' of its carry as that of the step before, and returns it as it got it"
 
 
 def _of_the_first(audited: Audited, step: Step, leaves: Leaves) -> Iterator[str]:

@@ -142,7 +142,11 @@ def _unread(audited: Audited, block: Block, reward: Value) -> Value | None:
     along = [value for value in block.inputs if value is not reward and _around(value) == _around(reward)]
     flags = [value for value in along if value.shape == reward.shape and _is_end(value)]
     masks = [value for value in block.inputs if value.shape[:1] == reward.shape[:1] and value not in flags]
-    if len(flags) != 1 or flags[0] in audited.live or any(_may_mask(value) for value in masks):
+    if (
+        len(flags) != 1
+        or flags[0] in audited.live
+        or any(_may_mask(value) and value in audited.live for value in masks)
+    ):
         return None
     return flags[0]
 

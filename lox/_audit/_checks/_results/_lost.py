@@ -16,7 +16,7 @@ from lox._audit._sources import Source, sources
 _CHANGED = re.compile(
     r"(?:\w+_)?(?:re|un|de|norm_)?(?:clip|normali[sz]|scal|mask|pad|shift|discount|whiten|standardi[sz]|center|detach|"
     r"stop|smooth|weight|permut|shuffl|sort|revers|flatten|reshap|transpos|augment|perturb|symmetri[sz]|project|wrap|"
-    r"bound|mix|stabili[sz]|filter|correct|trim)p?p?ed(?:_\w+)?"
+    r"bound|mix|stabili[sz]|filter|correct|trim|drop|decay|rotat|clamp|quanti[sz]|resampl|jitter)p?p?ed(?:_\w+)?"
 )
 """Names that say what was done to a value, so that the value itself is not meant after it."""
 
@@ -91,7 +91,7 @@ def _twice(source: Source, body: list[ast.stmt]) -> Iterator[tuple[Binding, Bind
             if first.name in _names(later):
                 break
             if second is not None and second.name == first.name:
-                if old_of(second) == path:
+                if path in (old_of(second), *read_paths(second.value)):
                     yield first, second, path
                 break
 
