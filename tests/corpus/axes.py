@@ -585,3 +585,24 @@ def sums_that_keep_their_axis(x, y):
 def similarities_of_sums(x, y):
     apart = x.sum(1, keepdims=True) - x.sum(1)[None, :]
     return (jnp.exp(-jnp.square(apart)) * y[:, None] * y[None]).mean()
+
+
+@wrong("LOX103", f32(8, 28, 28, 3))
+def images_whose_channels_are_reshaped_to_the_front(images):
+    return images.reshape(8, 3, 28, 28).mean((2, 3))
+
+
+@wrong("LOX103", f32(12, 5), f32(5, 12))
+def steps_by_environments_reshaped_to_environments_by_steps(rewards, values):
+    return jnp.square(rewards.reshape(5, 12) - values).mean()
+
+
+@right("LOX103", f32(8, 28, 28, 3), f32(12, 5))
+def images_whose_channels_are_moved_and_minibatches(images, steps):
+    minibatches = steps.reshape(5, -1)
+    return jnp.moveaxis(images, -1, 1).mean((2, 3)), minibatches.mean(1)
+
+
+@right("LOX103", jax.random.key(0))
+def noise_that_is_reshaped(key):
+    return jax.random.normal(key, (12, 5)).reshape(5, 12)

@@ -1158,3 +1158,47 @@ def potential_whose_mean_is_set_after_the_division(density):
 @right("LOX808", f32(16))
 def reciprocals_without_the_first(x):
     return ((1.0 / jnp.arange(16))[1:] * x[1:]).sum()
+
+
+@wrong("LOX820", f32(32, 4))
+def actions_of_which_the_largest_row_is_taken(values):
+    return jax.nn.one_hot(jnp.argmax(values, axis=0), 4)
+
+
+@right("LOX820", f32(32, 4), i32(32))
+def actions_of_which_the_largest_is_taken(values, labels):
+    return jax.nn.one_hot(jnp.argmax(values, axis=1), 4) - jax.nn.one_hot(labels, 4)
+
+
+@wrong("LOX813", f32(64, 8), f32(8, 4))
+def temperature_of_probabilities(x, weights):
+    return jax.nn.softmax(jax.nn.softmax(x @ weights) / 0.5)
+
+
+@wrong("LOX813", f32(64, 8), f32(8, 4), flags(64, 4))
+def legal_probabilities_as_logits(x, weights, legal):
+    probabilities = jax.nn.softmax(x @ weights)
+    return jax.random.categorical(jax.random.key(0), jnp.where(legal, probabilities, -1e9))  # lox: ignore[LOX704]
+
+
+@wrong("LOX813", f32(5, 64, 10), i32(64))
+def cross_entropy_of_the_mean_of_probabilities(logits, labels):
+    mean = jax.nn.softmax(logits, -1).mean(0)
+    return optax.softmax_cross_entropy_with_integer_labels(mean, labels).mean()
+
+
+@right("LOX813", f32(5, 64, 10), f32(10, 10), i32(64))
+def logits_of_gates(logits, weights, labels):
+    gates = jax.nn.softmax(logits, -1).mean(0)
+    scaled = jax.nn.log_softmax(logits[0]) / 0.5
+    return jax.nn.softmax(scaled), optax.softmax_cross_entropy_with_integer_labels(gates @ weights, labels).mean()
+
+
+@wrong("LOX821", f32(32, 6), axes={"scores": ("batch", None)})
+def softmax_over_the_batch(scores):
+    return jax.nn.softmax(scores, axis=0)
+
+
+@right("LOX821", f32(32, 32), f32(32, 6), axes={"scores": ("batch", "batch"), "logits": ("batch", None)})
+def softmax_over_pairs_of_a_batch(scores, logits):
+    return jax.nn.softmax(scores, axis=0), jax.nn.softmax(logits, axis=1)

@@ -38,7 +38,7 @@ def crossed(audited: Audited) -> Iterator[Finding | Held]:
         if step.blocks or has_rule(step.equation.primitive) or len(step.outputs) != 1:
             continue
         arrays = [value for value in step.inputs if value.shape]
-        made = [value for value in arrays if is_made_for(value, step)]
+        made = [value for value in arrays if is_made_for(value, step) and not _keeps_axes(value)]
         others = [value for value in arrays if value not in made and not _is_expanded(value)]
         if made and others:
             yield from _labelled(made, others, location)
@@ -165,13 +165,16 @@ def _is_expanded(value: Value) -> bool:
     maker = value.maker
     if maker is None or maker.equation.primitive not in LAID_OUT or len(maker.inputs[0].shape) >= len(value.shape):
         return False
-    before = maker.inputs[0].maker
-    keeps = (
-        before is not None
-        and before.equation.primitive in _REDUCTIONS
-        and call(before.equation) == call(maker.equation)
-    )
-    return not keeps and math.prod(maker.inputs[0].shape) == math.prod(value.shape)
+    return not _keeps_axes(value) and math.prod(maker.inputs[0].shape) == math.prod(value.shape)
+
+
+def _keeps_axes(value: Value) -> bool:
+    """Whether an operand was reduced along axes that it keeps, with one element."""
+    maker = value.maker
+    before = maker.inputs[0].maker if maker is not None and maker.inputs else None
+    if maker is None or before is None or before.equation.primitive not in _REDUCTIONS:
+        return False
+    return call(before.equation) == call(maker.equation)
 
 
 def _is_raised(value: Value) -> bool:

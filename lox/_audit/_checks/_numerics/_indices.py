@@ -31,7 +31,7 @@ BEYOND_END = Kind(
 )
 
 _LAYOUT = PASSING | primitives("convert_element_type")
-_COMPARISONS = primitives("lt", "le", "gt", "ge", "eq", "ne")
+_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _BOUNDS = primitives("lt", "le", "gt", "ge")
 _CONVERSIONS = primitives("convert_element_type")
 _READS = ("gather", "dynamic_slice")
@@ -66,6 +66,32 @@ def beyond_end(audited: Audited) -> Iterator[Finding | Held]:
             yield BEYOND_END.at(location, found[0])
         else:
             yield BEYOND_END.fine(location)
+
+
+def beyond_classes(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX820: `jax.nn.one_hot` of an index that gets beyond its number of classes: such a row is all zeros."""
+    known = None
+    for step, location in audited.of("eq"):
+        if "transpose" in transformations(step.equation) or not is_users(location.of_user.file):
+            continue
+        if not _makes_vectors(step):
+            continue
+        known = _Known(audited) if known is None else known
+        for index, counter in (step.inputs, step.inputs[::-1]):
+            made = made_by(audited.origins.of(counter, _LAYOUT), primitives("iota"))
+            most = known.most(index) if made is not None else None
+            classes = made.outputs[0].shape[made.equation.params["dimension"]] if made is not None else 0
+            if most is not None and classes and most.number >= classes and not known.is_compared(index):
+                yield BEYOND_END.at(
+                    location,
+                    f"jax.nn.one_hot of {index.called} has {classes} classes, and the index gets up to "
+                    f"{most.number:.0f}: there, all of them are zero.",
+                )
+
+
+def _makes_vectors(step: Step) -> bool:
+    """Say whether a step compares indices with all classes, for `jax.nn.one_hot`."""
+    return any(name.endswith("one_hot") for name in call(step.equation)[1:])
 
 
 def _is_meant(step: Step, location: Location) -> bool:
@@ -118,7 +144,8 @@ class _Known:
     def __init__(self, audited: Audited) -> None:
         self._origins = audited.origins
         self._arguments = {*audited.program.inputs, *self._origins.inputs}
-        compared = (value for step, _ in audited.of(*_COMPARISONS) for value in self._compared(step))
+        asking = (step for step, _ in audited.of(*_COMPARISONS) if not _makes_vectors(step))
+        compared = (value for step in asking for value in self._compared(step))
         self._compared_with = {*compared}
 
     def _compared(self, step: Step) -> Iterator[Value]:
@@ -151,6 +178,10 @@ class _Known:
         )
         reads = {True: "read", False: "written"}[is_read]
         return f"{what} along axis {access.axis} of {array} {'is' if access.size == 1 else 'are'} {reads}: {_so(step)}."
+
+    def is_compared(self, value: Value) -> bool:
+        """Whether a program asks for how an index compares."""
+        return self._origins.of(value, _LAYOUT) in self._compared_with
 
     def _index(self, value: Value) -> Value:
         """An index before what is below zero is counted from the end."""
@@ -258,4 +289,4 @@ def _so(step: Step) -> str:
 
 
 KINDS = (BEYOND_END,)
-CHECKS = (beyond_end,)
+CHECKS = (beyond_end, beyond_classes)
