@@ -1202,3 +1202,9 @@ def softmax_over_the_batch(scores):
 @right("LOX821", f32(32, 32), f32(32, 6), axes={"scores": ("batch", "batch"), "logits": ("batch", None)})
 def softmax_over_pairs_of_a_batch(scores, logits):
     return jax.nn.softmax(scores, axis=0), jax.nn.softmax(logits, axis=1)
+
+
+@right("LOX808", f32(17))
+def bump_that_is_zero_where_its_exponent_is_infinite(x):
+    t = jnp.linspace(-1, 1, 17)
+    return (jnp.exp(-1 / jnp.square(t)) * x).sum()

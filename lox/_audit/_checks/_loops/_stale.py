@@ -25,7 +25,7 @@ _ENVIRONMENT = re.compile(r"(?:\w+_)?(?:state|env)")
 _OBSERVED = re.compile(r"(?:\w+_)?(?:obs\w*|timestep|ts)")
 _COUNTER = re.compile(r"(?:\w+_)?(?:step|steps|t|time|count|counter|i|it|iter|iteration|idx|timestep)")
 _AS_IT_IS = primitives("convert_element_type", "copy")
-_BEFORE = re.compile(r"(?:\w+_)?prev(?:ious)?(?:_\w+)?")
+_BEFORE = re.compile(r"(?:\w+_)?prev(?:ious)?(?:_(?!param|theta|weight|polic|net|model)\w+)?")
 _MOST = 200
 """How many pairs of values are compared."""
 _TOKEN = re.compile(r"\w+")

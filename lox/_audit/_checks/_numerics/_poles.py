@@ -22,6 +22,10 @@ _LARGEST = 4096
 """Of larger arrays, elements are not looked at."""
 _REPLACING = primitives("scatter", "dynamic_update_slice", "select_n", "gather", "dynamic_slice", "is_finite", "ne")
 """What may leave out or replace what is infinite or NaN."""
+_BOUNDED = primitives(
+    "exp", "tanh", "logistic", "erf", "atan2", "min", "max", "clamp", "lt", "le", "gt", "ge", "argmin"
+)
+"""What makes a number of what is infinite, or compares it."""
 _MOST = 50
 
 
@@ -57,7 +61,9 @@ def _is_replaced(audited: Audited, value: Value) -> bool:
     seen, left = {value}, [value]
     while left and len(seen) < _MOST:
         for step in audited.users.of(left.pop()):
-            if step.equation.primitive in _REPLACING or _leaves_out(step):
+            if step.equation.primitive in _REPLACING | _BOUNDED or _leaves_out(step):
+                return True
+            if step.equation.primitive in primitives("div") and step.inputs[1] in seen:
                 return True
             if not step.blocks and (not has_rule(step.equation.primitive) or len(step.outputs[0].shape)):
                 left += [each for each in step.outputs if each not in seen]
