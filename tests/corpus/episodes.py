@@ -620,3 +620,29 @@ class Step(NamedTuple):
 def target_that_reads_no_flag(weights, step):
     next_values = (step.next_obs @ weights).max(-1)
     return jnp.square(step.reward + 0.99 * next_values - (step.obs @ weights).max(-1)).mean()
+
+
+@wrong("LOX221", f32(4))
+def stack_of_places_that_keeps_the_last_episode(drift):
+    def step(carry, key):
+        place, stack = carry
+        place = place + drift + 0.1 * jax.random.normal(key, (4,))
+        done = jnp.abs(place).max() > 3
+        place = jnp.where(done, 0.0, place)
+        stack = jnp.roll(stack, -1, axis=0).at[-1].set(place)
+        return (place, stack), stack
+
+    return jax.lax.scan(step, (jnp.zeros(4), jnp.zeros((3, 4))), jax.random.split(KEY, 50))[1]
+
+
+@right("LOX221", f32(4))
+def window_of_rewards_over_episodes(drift):
+    def step(carry, key):
+        place, rewards = carry
+        place = place + drift + 0.1 * jax.random.normal(key, (4,))
+        done = jnp.abs(place).max() > 3
+        place = jnp.where(done, 0.0, place)
+        rewards = jnp.roll(rewards, -1).at[-1].set(-jnp.square(place).sum())
+        return (place, rewards), rewards.mean()
+
+    return jax.lax.scan(step, (jnp.zeros(4), jnp.zeros(10)), jax.random.split(KEY, 50))[1]

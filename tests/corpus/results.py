@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 import lox
-from corpus import f32, i32, right, wrong
+from corpus import f32, flags, i32, right, wrong
 
 OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
 PARAMS = {"w": f32(8, 4), "b": f32(4)}
@@ -312,3 +312,25 @@ def a_diagonal_that_is_forgotten(a):
     b = a.at[jnp.diag_indices(8)].set(1.0)
     b = a + a.T
     return b
+
+
+@wrong("LOX431", f32(32, 6), flags(32), f32(6, 8), f32(8, 8))
+def a_state_whose_reset_is_not_used(inputs, begins, into, onward):
+    def step(hidden, at):
+        x, begin = at
+        started = jnp.where(begin, 0.0, hidden)  # noqa: F841
+        hidden = jnp.tanh(x @ into + hidden @ onward)
+        return hidden, hidden
+
+    return jax.lax.scan(step, jnp.zeros(8), (inputs, begins))[1]
+
+
+@right("LOX431", f32(32, 6), flags(32), f32(6, 8), f32(8, 8))
+def a_state_that_is_reset(inputs, begins, into, onward):
+    def step(hidden, at):
+        x, begin = at
+        started = jnp.where(begin, 0.0, hidden)
+        hidden = jnp.tanh(x @ into + started @ onward)
+        return hidden, hidden
+
+    return jax.lax.scan(step, jnp.zeros(8), (inputs, begins))[1]

@@ -137,8 +137,10 @@ def _frames(flow: Flow) -> str:
     moved = [place for place, part in enumerate(flow.going[: len(flow.loop.carry)]) if part.moved & 1 << place]
     if len(moved) != 1 or not flow.ending[moved[0]].moved & flow.ending[moved[0]].sure & 1 << moved[0]:
         return ""
+    is_of_arrays = len(flow.loop.carry[moved[0]][1].shape) > 1
     for other in flow.cut:
-        if flow.is_cut(other, moved[0]):
+        is_put_in = is_of_arrays and flow.going[moved[0]].may & 1 << other
+        if flow.is_cut(other, moved[0]) or is_put_in:
             return (
                 f"A loop resets {flow.name(other)} where an episode ends, and the stack {flow.name(moved[0])} keeps "
                 "what is of the episode before."

@@ -20,6 +20,9 @@ _CHANGED = re.compile(
 )
 """Names that say what was done to a value, so that the value itself is not meant after it."""
 
+_CHANGING = {"where", "select", "clip", "stop_gradient", "nan_to_num", "mod", "remainder", "clip_by_global_norm"}
+"""Functions that give a value which is to be used in place of what they get."""
+
 
 def rebound(audited: Audited) -> Iterator[Finding]:
     """LOX431: a name gets the new one of a value, and then, unread, another new one of the same old value."""
@@ -35,7 +38,7 @@ def rebound(audited: Audited) -> Iterator[Finding]:
 
 def changed(audited: Audited) -> Iterator[Finding]:
     """LOX431: nothing reads what is called clipped, masked or the like, and what it was made of is used after it."""
-    named = [(source, each) for source in sources(audited) for each in _unread(source) if _CHANGED.fullmatch(each.name)]
+    named = [(source, each) for source in sources(audited) for each in _unread(source) if _is_changed(each)]
     parts = [(source, each.node) for source, each in named]
     vain = in_vain(audited, parts) if parts else []
     told = {(source, each.node) for source, each, _ in audited.once(found)}
@@ -63,6 +66,13 @@ def kept(audited: Audited) -> Iterator[Finding]:
                     f"'{each.name}' is the new one of '{'.'.join(path)}', and '{source.code.co_name}' returns "
                     f"'{'.'.join(path)}' as it was.",
                 )
+
+
+def _is_changed(new: Binding) -> bool:
+    """Say whether a name, or the call that it is assigned, says that a value is to be used in place of another one."""
+    call = new.value
+    name = ast.unparse(call.func).rpartition(".")[2] if isinstance(call, ast.Call) else ""
+    return _CHANGED.fullmatch(new.name) is not None or (name in _CHANGING and not new.name.startswith("_"))
 
 
 def _bodies(source: Source) -> Iterator[list[ast.stmt]]:
