@@ -677,3 +677,21 @@ def test_the_data_of_keys_that_nothing_reads_is_not_told(shape):
         return jax.lax.scan(step, (0.0, jnp.zeros(shape, jnp.uint32)), xs)[0][0]
 
     assert found(f, jnp.ones(3)) == []
+
+
+SURE = (
+    "average_of_which_no_step_reads_the_last",
+    "best_that_stays_infinite",
+    "bias_correction_of_the_first_step",
+    "descent_by_the_gradient_at_the_start",
+    "leapfrog_that_kicks_the_first_momentum",
+    "metropolis_that_compares_with_the_first_density",
+    "return_of_an_episode_that_goes_on_after_its_end",
+    "wave_whose_step_before_stays_the_first",
+    "gru_of_all_environments_that_one_end_resets",
+)
+
+
+@pytest.mark.parametrize("case", [case for case in cases() if case.name in SURE], ids=lambda case: case.name)
+def test_what_is_carried_by_mistake_is_a_warning_and_not_a_note(case):
+    assert case.code in case.found

@@ -1014,3 +1014,25 @@ _root.defvjp(lambda a: (_newton(a), a), lambda a, bar: (bar * a / jnp.sqrt(1 + a
 @right("LOX615", f32(32), differentiate="x", check_rules=True)
 def rule_of_a_loop_by_its_fixed_point(x):
     return _root(x).sum()
+
+
+@wrong("LOX611", ACTOR_CRITIC, f32(32, 4), f32(32, 4), i32(32), f32(32), differentiate="params")
+def actor_critic_whose_targets_alone_are_stopped(params, obs, next_obs, actions, rewards):
+    log_probability, values = _actor_critic(params, obs, actions)
+    _, next_values = _actor_critic(params, next_obs, actions)
+    advantages = jax.lax.stop_gradient(rewards + 0.99 * next_values) - values
+    return -jnp.mean(log_probability * advantages) + 0.5 * jnp.mean(advantages**2)
+
+
+@wrong("LOX611", ACTOR_CRITIC, f32(32, 4), i32(32), f32(32), differentiate="params")
+def exponential_weights_that_are_differentiated(params, obs, actions, returns):
+    log_probability, values = _actor_critic(params, obs, actions)
+    weights = jnp.minimum(jnp.exp(returns - values), 20.0)
+    return -jnp.mean(weights * log_probability)
+
+
+@right("LOX611", ACTOR_CRITIC, f32(32, 4), i32(32), f32(32), differentiate="params")
+def exponential_weights_that_are_stopped(params, obs, actions, returns):
+    log_probability, values = _actor_critic(params, obs, actions)
+    weights = jnp.minimum(jnp.exp(returns - values), 20.0)
+    return -jnp.mean(jax.lax.stop_gradient(weights) * log_probability) + 0.5 * jnp.mean((returns - values) ** 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import optax
 
 import lox
 from corpus import f32, i32, right, wrong
@@ -473,3 +474,135 @@ def values_and_returns_that_are_taken_at_their_own_places(key):
     returns = jnp.cumsum(rewards[::-1], axis=0)[::-1].T.reshape(-1)
     step, env = jnp.arange(5), jnp.array([1, 3, 0, 2, 2])
     return ((values.reshape(-1)[step * 8 + env] - returns[env * 5 + step]) ** 2).mean()
+
+
+# Axes that nobody named.
+
+
+def _walks(key, policy):
+    begin, steps = jax.random.split(key)
+
+    def step(place, key):
+        moved = jax.vmap(lambda key, place: place + 0.1 * jax.random.normal(key, (4,)))(
+            jax.random.split(key, 16), place
+        )
+        return moved, (place, -jnp.square(place @ policy).sum(-1), jnp.abs(moved).max(-1) > 2)
+
+    begin = jax.vmap(lambda key: jax.random.uniform(key, (4,)))(jax.random.split(begin, 16))
+    return jax.lax.scan(step, begin, jax.random.split(steps, 16))[1]
+
+
+@wrong("LOX101", jax.random.key(0), f32(4, 4))
+def returns_of_steps_taken_for_those_of_environments(key, policy):
+    _, rewards, ends = _walks(key, policy)
+    return (rewards.sum(axis=1) * ends[-1]).sum()
+
+
+@wrong("LOX101", jax.random.key(0), f32(4, 4))
+def last_environment_taken_for_the_last_step(key, policy):
+    places, rewards, _ = _walks(key, policy)
+    return rewards[-1] + 0.99 * places[:, -1].sum(-1)
+
+
+@right("LOX101", jax.random.key(0), f32(4, 4))
+def returns_of_environments_that_ended(key, policy):
+    places, rewards, ends = _walks(key, policy)
+    return (rewards.sum(axis=0) * ends[-1]).sum() + (rewards.mean(1) - rewards.max(1)).sum() + places[-1].sum()
+
+
+@right("LOX101", jax.random.key(0))
+def noise_of_keys_that_are_scanned(key):
+    keys = jax.random.split(key, 16)
+    steps = jax.lax.scan(lambda x, key: (x + jax.random.normal(key), x), 0.0, keys)[1]
+    return steps + jax.vmap(jax.random.uniform)(jax.random.split(jax.random.fold_in(key, 1), 16))
+
+
+@wrong("LOX106", jax.random.key(0), f32(4, 4))
+def mask_that_runs_over_environments(key, policy):
+    _, rewards, ends = _walks(key, policy)
+    return (rewards * jnp.cumprod(1 - ends, axis=1)).sum(0).mean()
+
+
+@wrong("LOX106", jax.random.key(0), f32(4, 4))
+def speed_from_one_environment_to_the_next(key, policy):
+    places, _, _ = _walks(key, policy)
+    return jnp.square(jnp.diff(places, axis=1)).mean()
+
+
+@right("LOX106", jax.random.key(0), f32(4, 4))
+def mask_and_speed_over_time(key, policy):
+    places, rewards, ends = _walks(key, policy)
+    speed = jnp.square(jnp.diff(places, axis=0)).mean()
+    return (rewards * jnp.cumprod(1 - ends, axis=0)).sum(0).mean() + speed
+
+
+@wrong("LOX104", f32(64, 4), f32(4, 1), f32(64))
+def cross_entropy_of_a_column(x, weights, labels):
+    return optax.sigmoid_binary_cross_entropy(x @ weights, labels).mean()
+
+
+@wrong("LOX104", f32(8, 8), f32(8, 8, 1))
+def advantages_of_a_network_with_a_last_axis(rewards, values):
+    return jnp.square(rewards - values).mean()
+
+
+@right("LOX104", f32(64, 4), f32(4, 1), f32(64))
+def cross_entropy_of_an_array(x, weights, labels):
+    return optax.sigmoid_binary_cross_entropy((x @ weights)[:, 0], labels).mean()
+
+
+@right("LOX104", f32(8, 8), f32(8, 8, 1))
+def advantages_without_a_last_axis(rewards, values):
+    return jnp.square(rewards - values[..., 0]).mean()
+
+
+@wrong("LOX101", jax.random.key(0), f32(4, 4))
+def last_places_of_a_rollout_and_rewards_of_its_last_environment(key, policy):
+    begin, steps = jax.random.split(key)
+
+    def step(places, key):
+        noise = jax.vmap(lambda key: jax.random.normal(key, (4,)))(jax.random.split(key, 16))
+        places = places + jnp.tanh(places @ policy) + 0.1 * noise
+        return places, -jnp.square(places).sum(-1)
+
+    begin = jax.vmap(lambda key: jax.random.uniform(key, (4,)))(jax.random.split(begin, 16))
+    last, rewards = jax.lax.scan(step, begin, jax.random.split(steps, 16))
+    return (last.sum(-1) + rewards[:, -1]).mean()
+
+
+@wrong("LOX104", f32(40, 6), f32(6, 1), f32(40))
+def residuals_of_a_column_that_are_flattened(x, weights, y):
+    residuals = (y - x @ weights).ravel()
+    return jnp.dot(residuals, residuals)
+
+
+@wrong("LOX104", f32(40, 6), f32(40))
+def sums_that_keep_their_axis(x, y):
+    return jnp.mean(jnp.square(x).sum(1, keepdims=True) * y)
+
+
+@right("LOX104", f32(40, 6), f32(40))
+def similarities_of_sums(x, y):
+    apart = x.sum(1, keepdims=True) - x.sum(1)[None, :]
+    return (jnp.exp(-jnp.square(apart)) * y[:, None] * y[None]).mean()
+
+
+@wrong("LOX103", f32(8, 28, 28, 3))
+def images_whose_channels_are_reshaped_to_the_front(images):
+    return images.reshape(8, 3, 28, 28).mean((2, 3))
+
+
+@wrong("LOX103", f32(12, 5), f32(5, 12))
+def steps_by_environments_reshaped_to_environments_by_steps(rewards, values):
+    return jnp.square(rewards.reshape(5, 12) - values).mean()
+
+
+@right("LOX103", f32(8, 28, 28, 3), f32(12, 5))
+def images_whose_channels_are_moved_and_minibatches(images, steps):
+    minibatches = steps.reshape(5, -1)
+    return jnp.moveaxis(images, -1, 1).mean((2, 3)), minibatches.mean(1)
+
+
+@right("LOX103", jax.random.key(0))
+def noise_that_is_reshaped(key):
+    return jax.random.normal(key, (12, 5)).reshape(5, 12)

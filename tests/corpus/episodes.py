@@ -436,3 +436,213 @@ def targets_that_another_flag_masks(weights, batch):
 def rewards_with_a_bonus_for_the_next_state(batch):
     bonus = jnp.abs(batch["next_obs"]).sum(-1)
     return batch["reward"] + 0.9 * bonus
+
+
+# What is put out where an episode ends.
+
+
+@wrong("LOX221", f32(4, 24), f32(8, 24), f32(32, 8, 4), flags(32, 8))
+def gru_that_is_reset_in_what_it_puts_out(into, onward, obs, dones):
+    def step(hidden, at):
+        x, done = at
+        hidden = _gru(into, onward, hidden, x)
+        return hidden, jnp.where(done[:, None], 0.0, hidden)
+
+    return jax.lax.scan(step, jnp.zeros((8, 8)), (obs, dones))[1]
+
+
+@right("LOX221", f32(4, 24), f32(8, 24), f32(32, 8, 4), flags(32, 8))
+def gru_that_is_reset_after_it_is_put_out(into, onward, obs, dones):
+    def step(hidden, at):
+        x, done = at
+        hidden = _gru(into, onward, hidden, x)
+        return jnp.where(done[:, None], 0.0, hidden), hidden
+
+    return jax.lax.scan(step, jnp.zeros((8, 8)), (obs, dones))[1]
+
+
+def _gru(into, onward, hidden, x):
+    reset, update, new = jnp.split(x @ into, 3, axis=-1)
+    of_reset, of_update, of_new = jnp.split(hidden @ onward, 3, axis=-1)
+    update = jax.nn.sigmoid(update + of_update)
+    new = jnp.tanh(new + jax.nn.sigmoid(reset + of_reset) * of_new)
+    return update * hidden + (1 - update) * new
+
+
+def _walk(key, place, action):
+    place = place + action + 0.1 * jax.random.normal(key, place.shape)
+    done = jnp.abs(place).max() > 2
+    return jnp.where(done, jnp.zeros(3), place), -jnp.sum(action**2), done
+
+
+@wrong("LOX221", f32(3, 3))
+def returns_put_out_at_ends_that_are_never_reset(policy):
+    def step(carry, key):
+        place, total = carry
+        place, reward, done = _walk(key, place, policy @ place)
+        total = total + reward
+        return (place, total), jnp.where(done, total, jnp.nan)
+
+    return jax.lax.scan(step, (jnp.zeros(3), 0.0), jax.random.split(KEY, 100))[1]
+
+
+@wrong("LOX221", f32(3, 3))
+def lengths_that_are_reset_before_they_are_put_out(policy):
+    def step(carry, key):
+        place, length = carry
+        place, _, done = _walk(key, place, policy @ place)
+        length = (length + 1) * (1 - done)
+        return (place, length), jnp.where(done, length, -1)
+
+    return jax.lax.scan(step, (jnp.zeros(3), 0), jax.random.split(KEY, 100))[1]
+
+
+@right("LOX221", f32(3, 3))
+def returns_and_lengths_put_out_at_ends(policy):
+    def step(carry, key):
+        place, total, length = carry
+        place, reward, done = _walk(key, place, policy @ place)
+        total, length = total + reward, length + 1
+        out = jnp.where(done, total, jnp.nan), jnp.where(done, length, -1)
+        return (place, total * (1 - done), length * (1 - done)), out
+
+    return jax.lax.scan(step, (jnp.zeros(3), 0.0, 0), jax.random.split(KEY, 100))[1]
+
+
+@wrong("LOX209", f32(3, 3))
+def return_of_an_episode_that_goes_on_after_its_end(policy):
+    def step(carry, key):
+        place, total, over = carry
+        place, reward, done = _walk(key, place, policy @ place)
+        return (place, total + reward, over | done), None
+
+    return jax.lax.scan(step, (jnp.zeros(3), 0.0, False), jax.random.split(KEY, 100))[0][1]
+
+
+@right("LOX209", f32(3, 3))
+def return_of_an_episode_until_its_end(policy):
+    def step(carry, key):
+        place, total, over = carry
+        place, reward, done = _walk(key, place, policy @ place)
+        return (place, total + reward * (1 - over), over | done), None
+
+    return jax.lax.scan(step, (jnp.zeros(3), 0.0, False), jax.random.split(KEY, 100))[0][1]
+
+
+@wrong("LOX205", f32(32, 16, 16), flags(32))
+def stack_of_frames_that_goes_on(frames, dones):
+    def step(stack, at):
+        frame, _ = at
+        stack = jnp.concatenate([stack[1:], frame[None]])
+        return stack, stack
+
+    return jax.lax.scan(step, jnp.zeros((4, 16, 16)), (frames, dones))[1]
+
+
+@right("LOX205", f32(32, 16, 16), flags(32))
+def frames_of_each_episode(frames, dones):
+    def step(stack, at):
+        frame, done = at
+        stack = jnp.concatenate([stack[1:], frame[None]])
+        return jnp.where(done, 0.0, stack), stack
+
+    return jax.lax.scan(step, jnp.zeros((4, 16, 16)), (frames, dones))[1]
+
+
+@wrong("LOX222", f32(4, 24), f32(8, 24), f32(32, 8, 4), flags(32, 8))
+def gru_of_all_environments_that_one_end_resets(into, onward, obs, dones):
+    def step(hidden, at):
+        x, done = at
+        hidden = jax.lax.cond(done.any(), jnp.zeros_like, lambda h: h, hidden)
+        hidden = _gru(into, onward, hidden, x)
+        return hidden, hidden
+
+    return jax.lax.scan(step, jnp.zeros((8, 8)), (obs, dones))[1]
+
+
+# Targets.
+
+
+@wrong("LOX220", f32(4, 2), Transition(f32(64, 4), f32(64), f32(64, 4), flags(64)))
+def target_without_the_reward_of_the_last_step(weights, batch):
+    next_values = (batch.value @ weights).max(-1)
+    return (batch.reward + 0.99 * next_values) * (1 - batch.done)
+
+
+@wrong("LOX220", f32(32, 8), f32(32, 8), f32(32, 8), flags(32, 8))
+def errors_that_are_zero_at_ends(rewards, values, next_values, terminated):
+    return jnp.mean(((rewards + 0.99 * next_values - values) * (1.0 - terminated)) ** 2)
+
+
+@right("LOX220", f32(32, 8), f32(32, 8), f32(32, 8), flags(32, 8), flags(32, 8))
+def errors_of_steps_that_are_not_padded(rewards, values, next_values, terminated, valid):
+    errors = (rewards + 0.99 * (1.0 - terminated) * next_values - values) * valid
+    return jnp.sum(errors**2) / jnp.maximum(valid.sum(), 1)
+
+
+@right("LOX220", f32(32, 8), f32(32, 8), f32(32, 8), flags(32, 8))
+def errors_without_steps_between_episodes(rewards, values, next_values, last_done):
+    return jnp.mean(((rewards + 0.99 * next_values - values) * (1.0 - last_done)) ** 2)
+
+
+@wrong("LOX221", f32(3, 3))
+def returns_of_a_wrapper_that_are_reset_before_they_are_kept(policy):
+    def step(carry, key):
+        place, total, last = carry
+        place, reward, done = _walk(key, place, policy @ place)
+        total = (total + reward) * (1 - done)
+        last = last * (1 - done) + total * done
+        return (place, total, last), last
+
+    return jax.lax.scan(step, (jnp.zeros(3), 0.0, 0.0), jax.random.split(KEY, 100))[1]
+
+
+@right("LOX221", f32(3, 3))
+def returns_of_a_wrapper(policy):
+    def step(carry, key):
+        place, total, last = carry
+        place, reward, done = _walk(key, place, policy @ place)
+        last = last * (1 - done) + (total + reward) * done
+        return (place, (total + reward) * (1 - done), last), last
+
+    return jax.lax.scan(step, (jnp.zeros(3), 0.0, 0.0), jax.random.split(KEY, 100))[1]
+
+
+class Step(NamedTuple):
+    obs: Any
+    reward: Any
+    next_obs: Any
+    terminated: Any
+    truncated: Any
+
+
+@wrong("LOX220", f32(5, 3), Step(f32(32, 5), f32(32), f32(32, 5), flags(32), flags(32)))
+def target_that_reads_no_flag(weights, step):
+    next_values = (step.next_obs @ weights).max(-1)
+    return jnp.square(step.reward + 0.99 * next_values - (step.obs @ weights).max(-1)).mean()
+
+
+@wrong("LOX221", f32(4))
+def stack_of_places_that_keeps_the_last_episode(drift):
+    def step(carry, key):
+        place, stack = carry
+        place = place + drift + 0.1 * jax.random.normal(key, (4,))
+        done = jnp.abs(place).max() > 3
+        place = jnp.where(done, 0.0, place)
+        stack = jnp.roll(stack, -1, axis=0).at[-1].set(place)
+        return (place, stack), stack
+
+    return jax.lax.scan(step, (jnp.zeros(4), jnp.zeros((3, 4))), jax.random.split(KEY, 50))[1]
+
+
+@right("LOX221", f32(4))
+def window_of_rewards_over_episodes(drift):
+    def step(carry, key):
+        place, rewards = carry
+        place = place + drift + 0.1 * jax.random.normal(key, (4,))
+        done = jnp.abs(place).max() > 3
+        place = jnp.where(done, 0.0, place)
+        rewards = jnp.roll(rewards, -1).at[-1].set(-jnp.square(place).sum())
+        return (place, rewards), rewards.mean()
+
+    return jax.lax.scan(step, (jnp.zeros(4), jnp.zeros(10)), jax.random.split(KEY, 50))[1]

@@ -723,3 +723,71 @@ def lanes_that_read_their_element_and_all_others(params, xs, ys):
     centered = jax.vmap(lambda x: _predict(params, x - xs.mean(0)))(xs)
     looked_up = jax.vmap(lambda i: _predict(params, xs[i]))(jnp.arange(32))
     return centered, looked_up, jax.vmap(lambda x, _: x - ys.mean())(xs, ys)
+
+
+@wrong("LOX310", jax.random.key(0), f32(32, 4))
+def evolution_of_what_is_never_perturbed(key, weights):
+    noise = jax.random.normal(key, (16, 32, 4))
+
+    def fitness(each):
+        return -jnp.square(weights).sum()
+
+    return weights + 0.1 * jnp.einsum("p,pij->ij", jax.vmap(fitness)(noise), noise) / 16
+
+
+@right("LOX310", jax.random.key(0), f32(32, 4))
+def evolution_of_what_is_perturbed(key, weights):
+    noise = jax.random.normal(key, (16, 32, 4))
+
+    def fitness(each):
+        return -jnp.square(weights + each).sum()
+
+    return weights + 0.1 * jnp.einsum("p,pij->ij", jax.vmap(fitness)(noise), noise) / 16
+
+
+@right("LOX310", f32(4))
+def rows_that_are_all_the_same_on_purpose(weights):
+    return jax.vmap(lambda _: jnp.tanh(weights))(jnp.arange(8))
+
+
+@wrong("LOX305", f32(10, 32), flags(10, 32))
+def pmean_in_a_vmap_of_masked_means(losses, mask):
+    def loss(each, mask):
+        return jax.lax.pmean((each * mask).sum() / jnp.maximum(mask.sum(), 1), "batch")
+
+    return jax.vmap(loss, axis_name="batch")(losses, mask)
+
+
+@right("LOX305", f32(10, 32), flags(10, 32))
+def psums_in_a_vmap_of_masked_losses(losses, mask):
+    def loss(each, mask):
+        return jax.lax.psum((each * mask).sum(), "batch") / jnp.maximum(jax.lax.psum(mask.sum(), "batch"), 1)
+
+    return jax.vmap(loss, axis_name="batch")(losses, mask)
+
+
+@wrong("LOX214", f32(70, 4), f32(4))
+def loss_whose_last_batch_is_smaller(x, weights):
+    losses = [jnp.square(x[start : start + 32] @ weights).mean() for start in range(0, 70, 32)]
+    return sum(losses) / len(losses)
+
+
+@right("LOX214", f32(64, 4), f32(4))
+def loss_of_batches_of_one_size(x, weights):
+    losses = [jnp.square(x[start : start + 32] @ weights).mean() for start in range(0, 64, 32)]
+    return sum(losses) / len(losses)
+
+
+@right("LOX214", f32(40, 4), f32(8, 4))
+def losses_of_two_kinds_of_data(x, y):
+    return (jnp.square(x).mean() + jnp.square(y).mean()) / 2
+
+
+@wrong("LOX104", f32(32, 4), i32(32))
+def values_of_all_actions_of_a_batch(values, actions):
+    return jnp.square(values[:, actions] - 1).mean()
+
+
+@right("LOX104", f32(32, 4), i32(32), i32(2))
+def values_of_one_action_of_each_row(values, actions, shown):
+    return jnp.square(values[jnp.arange(32), actions] - 1).mean() + values[:, shown].mean()

@@ -1086,3 +1086,125 @@ def pairs_in_both_directions_and_tokens_that_experts_choose(similar, scores):
     gates = jax.nn.softmax(scores, axis=0)
     chosen = jnp.take_along_axis(gates, jax.lax.top_k(gates, 8)[1], axis=1)
     return rows + jax.nn.log_softmax(similar, axis=1)[pairs, pairs].mean(), chosen
+
+
+@wrong("LOX814", f32(64, 5), f32(5), f32(64))
+def cross_entropy_with_a_sigmoid_by_hand(x, weights, labels):
+    p = 1 / (1 + jnp.exp(-(x @ weights)))
+    return -(labels * jnp.log(p) + (1 - labels) * jnp.log(1 - p)).mean()
+
+
+@wrong("LOX814", f32(64), flags(64))
+def cross_entropy_that_chooses_one_of_two_logarithms(logits, labels):
+    p = jax.nn.sigmoid(logits)
+    return -jnp.where(labels, jnp.log(p), jnp.log(1.0 - p)).mean()
+
+
+@right("LOX814", f32(64), flags(64))
+def cross_entropy_that_chooses_one_of_two_clipped_logarithms(logits, labels):
+    p = jnp.clip(jax.nn.sigmoid(logits), 1e-6, 1 - 1e-6)
+    return -jnp.where(labels, jnp.log(p), jnp.log(1.0 - p)).mean()
+
+
+@wrong("LOX817", f32(2, 4, 16, 32), f32(2, 4, 16, 32), f32(2, 4, 16, 32))
+def attention_scaled_by_how_many_queries_there_are(q, k, v):
+    scores = jnp.einsum("bhqd,bhkd->bhqk", q, k) / jnp.sqrt(q.shape[-2])
+    return jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(scores, -1), v)
+
+
+@right("LOX817", f32(2, 4, 16, 32), f32(2, 4, 16, 32), f32(2, 4, 16, 32))
+def attention_scaled_by_the_size_of_its_keys(q, k, v):
+    scores = jnp.einsum("bhqd,bhkd->bhqk", q, k) / jnp.sqrt(q.shape[-1])
+    return jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(scores, -1), v)
+
+
+@wrong("LOX816", f32(2, 16, 64), flags(2, 16))
+def attention_that_masks_queries(x, valid):
+    scores = jnp.where(valid[:, :, None], jnp.einsum("bqd,bkd->bqk", x, x) / 8.0, -1e9)
+    return jax.nn.softmax(scores, -1) @ x
+
+
+@right("LOX816", f32(2, 16, 64), flags(2, 16))
+def attention_that_masks_keys_and_queries(x, valid):
+    scores = jnp.where(valid[:, None, :], jnp.einsum("bqd,bkd->bqk", x, x) / 8.0, -1e9)
+    scores = jnp.where(valid[:, :, None], scores, -1e9)
+    return jax.nn.softmax(scores, -1) @ x
+
+
+@wrong("LOX808", f32(17))
+def window_that_is_divided_by_zero_in_its_middle(x):
+    t = jnp.linspace(-1, 1, 17)
+    return (jnp.sin(20 * t) / t * x).sum()
+
+
+@wrong("LOX808", f32(16))
+def averages_that_count_from_zero(x):
+    return (jnp.cumsum(x) / jnp.arange(16)).sum()
+
+
+@right("LOX808", f32(17))
+def window_without_a_division_by_zero(x):
+    t = jnp.linspace(-1, 1, 17)
+    return (jnp.where(t == 0, 20.0, jnp.sin(20 * t) / jnp.where(t == 0, 1.0, t)) * x).sum()
+
+
+@right("LOX808", f32(16, 16))
+def potential_whose_mean_is_set_after_the_division(density):
+    k = jnp.fft.fftfreq(16) * 16
+    squares = k[:, None] ** 2 + k[None, :] ** 2
+    return jnp.fft.ifft2((jnp.fft.fft2(density) / squares).at[0, 0].set(0.0)).real
+
+
+@right("LOX808", f32(16))
+def reciprocals_without_the_first(x):
+    return ((1.0 / jnp.arange(16))[1:] * x[1:]).sum()
+
+
+@wrong("LOX820", f32(32, 4))
+def actions_of_which_the_largest_row_is_taken(values):
+    return jax.nn.one_hot(jnp.argmax(values, axis=0), 4)
+
+
+@right("LOX820", f32(32, 4), i32(32))
+def actions_of_which_the_largest_is_taken(values, labels):
+    return jax.nn.one_hot(jnp.argmax(values, axis=1), 4) - jax.nn.one_hot(labels, 4)
+
+
+@wrong("LOX813", f32(64, 8), f32(8, 4))
+def temperature_of_probabilities(x, weights):
+    return jax.nn.softmax(jax.nn.softmax(x @ weights) / 0.5)
+
+
+@wrong("LOX813", f32(64, 8), f32(8, 4), flags(64, 4))
+def legal_probabilities_as_logits(x, weights, legal):
+    probabilities = jax.nn.softmax(x @ weights)
+    return jax.random.categorical(jax.random.key(0), jnp.where(legal, probabilities, -1e9))  # lox: ignore[LOX704]
+
+
+@wrong("LOX813", f32(5, 64, 10), i32(64))
+def cross_entropy_of_the_mean_of_probabilities(logits, labels):
+    mean = jax.nn.softmax(logits, -1).mean(0)
+    return optax.softmax_cross_entropy_with_integer_labels(mean, labels).mean()
+
+
+@right("LOX813", f32(5, 64, 10), f32(10, 10), i32(64))
+def logits_of_gates(logits, weights, labels):
+    gates = jax.nn.softmax(logits, -1).mean(0)
+    scaled = jax.nn.log_softmax(logits[0]) / 0.5
+    return jax.nn.softmax(scaled), optax.softmax_cross_entropy_with_integer_labels(gates @ weights, labels).mean()
+
+
+@wrong("LOX821", f32(32, 6), axes={"scores": ("batch", None)})
+def softmax_over_the_batch(scores):
+    return jax.nn.softmax(scores, axis=0)
+
+
+@right("LOX821", f32(32, 32), f32(32, 6), axes={"scores": ("batch", "batch"), "logits": ("batch", None)})
+def softmax_over_pairs_of_a_batch(scores, logits):
+    return jax.nn.softmax(scores, axis=0), jax.nn.softmax(logits, axis=1)
+
+
+@right("LOX808", f32(17))
+def bump_that_is_zero_where_its_exponent_is_infinite(x):
+    t = jnp.linspace(-1, 1, 17)
+    return (jnp.exp(-1 / jnp.square(t)) * x).sum()

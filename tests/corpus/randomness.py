@@ -1002,3 +1002,20 @@ def a_key_of_what_a_checkpoint_has(data, x):
 @right("LOX707", jax.ShapeDtypeStruct((2,), jnp.uint32))
 def a_hash_of_two_words(words):
     return words[0] ^ (words[1] << 3)
+
+
+@wrong("LOX703", jax.random.key(0), f32(8, 4))
+def environments_that_all_begin_at_one_place(key, state):
+    done = jnp.abs(state).max(-1) > 1
+    return jnp.where(done[:, None], jax.random.uniform(key, (4,)), state)
+
+
+@right("LOX703", jax.random.key(0), f32(8, 4))
+def environments_that_begin_at_places_of_their_own(key, state):
+    done = jnp.abs(state).max(-1) > 1
+    return jnp.where(done[:, None], jax.random.uniform(key, (8, 4)), state)
+
+
+@right("LOX703", jax.random.key(0), f32(8, 4), f32(8))
+def tokens_that_one_random_vector_masks(key, tokens, chosen):
+    return jnp.where(chosen[:, None] > 0, jax.random.normal(key, (4,)), tokens)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 import lox
-from corpus import f32, i32, right, wrong
+from corpus import f32, flags, i32, right, wrong
 
 OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
 PARAMS = {"w": f32(8, 4), "b": f32(4)}
@@ -234,3 +234,103 @@ def a_jitted_step_that_returns_the_dict_that_it_changes(state, batch):
     state["params"] = state["params"] - 0.1 * jax.grad(lambda p: jnp.square(batch["x"] @ p).mean())(state["params"])
     state["step"] += 1
     return state
+
+
+# New values that nothing reads.
+
+
+@wrong("LOX431", f32(32, 32))
+def edges_of_which_only_the_last_is_set(u):
+    v = u.at[0, :].set(0.0)
+    v = u.at[-1, :].set(0.0)
+    return v
+
+
+@right("LOX431", f32(32, 32))
+def edges_that_are_set_one_after_another(u):
+    v = u.at[0, :].set(0.0)
+    v = v.at[-1, :].set(0.0)
+    return v
+
+
+@right("LOX431", f32(32, 32))
+def two_boundaries_of_one_field(u):
+    v = u.at[0, :].set(0.0)
+    cold = v.sum()
+    v = u.at[0, :].set(1.0)
+    return v.sum() - cold
+
+
+@wrong("LOX431", f32(8), f32(16, 8), f32(16))
+def gradients_that_are_clipped_for_nothing(weights, x, y):
+    gradients = jax.grad(lambda w: ((x @ w - y) ** 2).mean())(weights)
+    norm = jnp.sqrt(jnp.sum(gradients**2))
+    clipped = gradients * jnp.minimum(1.0, 1.0 / (norm + 1e-6))  # noqa: F841
+    return weights - 0.1 * gradients, norm
+
+
+@wrong("LOX431", f32(16, 4), f32(16))
+def inputs_whose_shuffled_order_is_not_used(x, y):
+    order = jax.random.permutation(jax.random.key(0), 16)
+    shuffled_x = x[order]  # noqa: F841
+    shuffled_y = y[order]
+    return (x * shuffled_y[:, None]).mean()
+
+
+@right("LOX431", f32(8), f32(16, 8), f32(16))
+def gradients_that_are_clipped(weights, x, y):
+    gradients = jax.grad(lambda w: ((x @ w - y) ** 2).mean())(weights)
+    norm = jnp.sqrt(jnp.sum(gradients**2))
+    clipped = gradients * jnp.minimum(1.0, 1.0 / (norm + 1e-6))
+    return weights - 0.1 * clipped, jnp.abs(gradients).max()
+
+
+def update_moments(moments, x):
+    mean, var, count = moments
+    size, delta = x.shape[0], x.mean(0) - mean
+    total = count + size
+    spread = var * count + x.var(0) * size + delta**2 * count * size / total
+    return mean + delta * size / total, spread / total, total
+
+
+@wrong("LOX431", (f32(8), f32(8), f32()), f32(16, 8))
+def moments_that_are_updated_and_returned_as_they_were(moments, x):
+    now = update_moments(moments, x)
+    scaled = (x - now[0]) / jnp.sqrt(now[1] + 1e-8)
+    return moments, scaled
+
+
+@right("LOX431", (f32(8), f32(8), f32()), f32(16, 8))
+def moments_that_are_updated(moments, x):
+    now = update_moments(moments, x)
+    scaled = (x - now[0]) / jnp.sqrt(now[1] + 1e-8)
+    return now, scaled, moments
+
+
+@wrong("LOX431", f32(8, 8))
+def a_diagonal_that_is_forgotten(a):
+    b = a.at[jnp.diag_indices(8)].set(1.0)
+    b = a + a.T
+    return b
+
+
+@wrong("LOX431", f32(32, 6), flags(32), f32(6, 8), f32(8, 8))
+def a_state_whose_reset_is_not_used(inputs, begins, into, onward):
+    def step(hidden, at):
+        x, begin = at
+        started = jnp.where(begin, 0.0, hidden)  # noqa: F841
+        hidden = jnp.tanh(x @ into + hidden @ onward)
+        return hidden, hidden
+
+    return jax.lax.scan(step, jnp.zeros(8), (inputs, begins))[1]
+
+
+@right("LOX431", f32(32, 6), flags(32), f32(6, 8), f32(8, 8))
+def a_state_that_is_reset(inputs, begins, into, onward):
+    def step(hidden, at):
+        x, begin = at
+        started = jnp.where(begin, 0.0, hidden)
+        hidden = jnp.tanh(x @ into + started @ onward)
+        return hidden, hidden
+
+    return jax.lax.scan(step, jnp.zeros(8), (inputs, begins))[1]

@@ -1063,3 +1063,216 @@ def gradients_of_means_of_each_sequence(w, batches):
         return (_masked_errors(w, x, y, mask).sum(-1) / mask.sum(-1)).mean()
 
     return _accumulated(w, batches, loss)
+
+
+# What a body reads in place of its carry.
+
+
+@wrong("LOX209", f32(8), f32(8))
+def leapfrog_that_kicks_the_first_momentum(position, momentum):
+    def step(state, _):
+        position, _momentum = state[0], state[1]
+        half = momentum - 0.05 * jnp.sin(position)
+        position = position + 0.1 * half
+        return (position, half - 0.05 * jnp.sin(position)), position
+
+    return jax.lax.scan(step, (position, momentum), None, 10)
+
+
+@right("LOX209", f32(8), f32(8))
+def leapfrog(position, momentum):
+    def step(state, _):
+        position, momentum = state
+        half = momentum - 0.05 * jnp.sin(position)
+        position = position + 0.1 * half
+        return (position, half - 0.05 * jnp.sin(position)), position
+
+    return jax.lax.scan(step, (position, momentum), None, 10)
+
+
+@wrong("LOX209", f32(8, 4), f32(8), f32(4))
+def descent_by_the_gradient_at_the_start(x, y, weights):
+    def loss(weights):
+        return ((x @ weights - y) ** 2).mean()
+
+    def step(current, _):
+        return current - 0.1 * jax.grad(loss)(weights), loss(current)
+
+    return jax.lax.scan(step, weights, None, 100)
+
+
+@right("LOX209", f32(8, 4), f32(8), f32(4))
+def descent_with_reduced_variance(x, y, weights):
+    gradient = jax.grad(lambda w, x, y: (x @ w - y) ** 2)
+    full = jax.vmap(gradient, (None, 0, 0))(weights, x, y).mean(0)
+
+    def step(current, at):
+        return current - 0.1 * (gradient(current, *at) - gradient(weights, *at) + full), None
+
+    return jax.lax.scan(step, weights, (x, y))[0]
+
+
+@right("LOX209", f32(4), f32(4, 4))
+def descent_that_is_pulled_to_its_start(weights, matrix):
+    def step(current, _):
+        return current - 0.1 * (matrix @ current + 0.1 * (current - weights)), None
+
+    return jax.lax.scan(step, weights, None, 50)[0]
+
+
+@wrong("LOX209", f32(50))
+def average_of_which_no_step_reads_the_last(xs):
+    start = jnp.zeros(())
+
+    def step(average, x):
+        average = 0.9 * start + 0.1 * x
+        return average, average
+
+    return jax.lax.scan(step, start, xs)[1]
+
+
+@right("LOX209", f32(50, 4))
+def outputs_of_which_the_last_is_kept(xs):
+    def step(last, x):
+        last = jnp.tanh(x)
+        return last, last
+
+    last, outputs = jax.lax.scan(step, jnp.zeros(4), xs)
+    return last - outputs.mean(0)
+
+
+@wrong("LOX208", f32(64))
+def metropolis_that_compares_with_the_first_density(place):
+    def density(place):
+        return -0.5 * (place**2).sum()
+
+    def step(state, key):
+        place, energy = state
+        walk, accept = jax.random.split(key)
+        candidate = place + 0.1 * jax.random.normal(walk, place.shape)
+        better = jnp.log(jax.random.uniform(accept, minval=1e-6)) < density(candidate) - energy
+        return (jnp.where(better, candidate, place), energy), place
+
+    return jax.lax.scan(step, (place, density(place)), jax.random.split(jax.random.key(0), 100))[1]
+
+
+@right("LOX206", f32(6), f32(6, 6))
+def relaxation_that_compares_with_the_first_residual(x, matrix):
+    def step(state):
+        x, first, count = state
+        residual = matrix @ x
+        return x - 0.1 * residual, first, count + 1
+
+    def goes_on(state):
+        x, first, count = state
+        return (jnp.linalg.norm(matrix @ x) > 1e-3 * first) & (count < 100)
+
+    return jax.lax.while_loop(goes_on, step, (x, jnp.linalg.norm(matrix @ x), 0))[0]
+
+
+@wrong("LOX208", f32(50, 4))
+def best_that_stays_infinite(points):
+    def step(state, point):
+        best, at = state
+        score = jnp.abs(point).sum()
+        return (best, jnp.where(score < best, point, at)), score
+
+    return jax.lax.scan(step, (jnp.inf, jnp.zeros(4)), points)
+
+
+@wrong("LOX208", f32(20, 4))
+def bias_correction_of_the_first_step(gradients):
+    def step(state, gradient):
+        weights, mean, count = state
+        mean = 0.9 * mean + 0.1 * gradient
+        return (weights - 0.1 * mean / (1 - 0.9**count), mean, count), None
+
+    return jax.lax.scan(step, (jnp.zeros(4), jnp.zeros(4), 1), gradients)[0][0]
+
+
+@wrong("LOX206", f32(3))
+def iteration_whose_error_is_never_computed(x):
+    def goes_on(state):
+        return (state[1] > 1e-6) & (state[2] < 100)
+
+    return jax.lax.while_loop(goes_on, lambda state: (jnp.cos(state[0]), state[1], state[2] + 1), (x, jnp.inf, 0))[0]
+
+
+@right("LOX206", f32(3))
+def iteration_with_its_tolerance_in_its_state(x):
+    def goes_on(state):
+        return (state[1] > state[3]) & (state[2] < 100)
+
+    def step(state):
+        x, _, count, tolerance = state
+        new = jnp.cos(x)
+        return new, jnp.abs(new - x).max(), count + 1, tolerance
+
+    return jax.lax.while_loop(goes_on, step, (x, jnp.inf, 0, 1e-6))[0]
+
+
+# Counters that go beyond what is there.
+
+
+@wrong("LOX212", f32(10), f32(20))
+def sums_written_beyond_the_end(total, xs):
+    return jax.lax.fori_loop(0, 20, lambda i, total: total.at[i].set(xs[i]), total)
+
+
+@right("LOX212", f32(10), f32(20))
+def sums_of_which_those_beyond_the_end_are_dropped(total, xs):
+    return jax.lax.fori_loop(0, 20, lambda i, total: total.at[i].set(xs[i], mode="drop"), total)
+
+
+@wrong("LOX212", f32(1000, 4))
+def chunks_of_which_the_last_is_not_whole(x):
+    def add(total, chunk):
+        return total + jax.lax.dynamic_slice(x, (chunk * 96, 0), (96, 4)).sum(), None
+
+    return jax.lax.scan(add, 0.0, jnp.arange(11))[0]
+
+
+@right("LOX212", f32(960, 4))
+def chunks_that_are_whole(x):
+    def add(total, chunk):
+        return total + jax.lax.dynamic_slice(x, (chunk * 96, 0), (96, 4)).sum(), None
+
+    return jax.lax.scan(add, 0.0, jnp.arange(10))[0]
+
+
+@right("LOX212", f32(1000, 4))
+def chunks_of_which_the_last_is_masked(x):
+    def add(total, chunk):
+        start = jnp.minimum(chunk * 96, 1000 - 96)
+        rows = jax.lax.dynamic_slice(x, (start, 0), (96, 4))
+        return total + jnp.where((start + jnp.arange(96))[:, None] >= chunk * 96, rows, 0.0).sum(), None
+
+    return jax.lax.scan(add, 0.0, jnp.arange(11))[0]
+
+
+@wrong("LOX208", f32(32, 32), f32(32, 32))
+def wave_whose_step_before_stays_the_first(now, before):
+    def step(state, _):
+        now, previous = state
+        spread = jnp.roll(now, 1, 0) + jnp.roll(now, -1, 0) - 2 * now
+        return (2 * now - previous + 0.1 * spread, previous), now.sum()
+
+    return jax.lax.scan(step, (now, before), None, 10)
+
+
+@right("LOX208", f32(32, 32), f32(32, 32))
+def wave(now, before):
+    def step(state, _):
+        now, previous = state
+        spread = jnp.roll(now, 1, 0) + jnp.roll(now, -1, 0) - 2 * now
+        return (2 * now - previous + 0.1 * spread, now), now.sum()
+
+    return jax.lax.scan(step, (now, before), None, 10)
+
+
+@right("LOX209", f32(10))
+def diffusion_that_is_drawn_to_its_start(start):
+    def step(x, key):
+        return x - 0.01 * (x - jnp.tanh(start)) + 0.1 * jax.random.normal(key, x.shape), x
+
+    return jax.lax.scan(step, start, jax.random.split(jax.random.key(0), 9))[1]

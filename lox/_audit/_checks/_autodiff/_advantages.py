@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Set
 from typing import Any
 
-from lox._audit._attained import is_softmax, plain, resolved
+from lox._audit._attained import is_constant, is_softmax, plain, resolved
 from lox._audit._audited import Audited
 from lox._audit._checks._autodiff._rules import equations_in
 from lox._audit._checks._autodiff._way import Way, is_asked, is_square, text_of
 from lox._audit._dependence import Node, Place, upstream
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._rules import primitives
-from lox._audit._terms import terms
+from lox._audit._terms import Term, terms
 
 ADVANTAGE = Kind(
     "LOX611",
@@ -54,8 +54,8 @@ def advantages(audited: Audited) -> Iterator[Finding | Held]:
 
 def _baseline(chance: Node, factor: Node, way: Way) -> Node | None:
     """The value in an advantage that a log probability is multiplied by."""
-    found = terms(factor, way.on, _SUMS)
-    data = [term for term in found if way.is_data(term) and term.node.value.shape]
+    found = terms(_exponent(factor), way.on, _SUMS)
+    data = [term for term in found if _is_fixed(term, way) and term.node.value.shape]
     values = [term.node for term in found if term.node in way.on]
     made = {node.place.step.equation.primitive for node in values if node.place is not None}
     if not data or not values or made & _CHANCES:
@@ -66,6 +66,23 @@ def _baseline(chance: Node, factor: Node, way: Way) -> Node | None:
     if not scores.isdisjoint(upstream([factor])) or not set(values).isdisjoint(upstream([chance])):
         return None
     return values[0]
+
+
+def _is_fixed(term: Term, way: Way) -> bool:
+    """Say whether a term is an array of data, or of what is kept out of the derivative."""
+    return way.is_data(term) or (term.node not in way.on and not is_constant(term.node) and term.node.literal is None)
+
+
+def _exponent(factor: Node) -> Node:
+    """What an exponential weight is the exponential of, perhaps up to a limit."""
+    inside = plain(factor)
+    while inside.place is not None and inside.place.step.equation.primitive in primitives("min", "clamp"):
+        arrays = [each for each in inside.place.inputs if not is_constant(each)]
+        if len(arrays) != 1:
+            return factor
+        inside = plain(arrays[0])
+    is_power = inside.place is not None and inside.place.step.equation.primitive in primitives("exp")
+    return inside.place.inputs[0] if inside.place is not None and is_power else factor
 
 
 def _scores(node: Node, way: Way) -> set[Node]:

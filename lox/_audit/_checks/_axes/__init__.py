@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from lox._audit._checks._axes import _crossed, _exchanged, _heads, _lengths, _meaning, _recurrences, _sizes, _statistics
+from lox._audit._checks._axes import (
+    _crossed,
+    _exchanged,
+    _heads,
+    _lengths,
+    _meaning,
+    _permuted,
+    _recurrences,
+    _sizes,
+    _statistics,
+)
 
 KINDS = (*_meaning.KINDS, *_crossed.KINDS, *_recurrences.KINDS, *_statistics.KINDS, *_sizes.KINDS, *_lengths.KINDS)
 CHECKS = (
-    *(*_meaning.CHECKS, *_crossed.CHECKS, *_exchanged.CHECKS, *_heads.CHECKS),
+    *(*_meaning.CHECKS, *_crossed.CHECKS, *_exchanged.CHECKS, *_heads.CHECKS, *_permuted.CHECKS),
     *(*_recurrences.CHECKS, *_statistics.CHECKS, *_sizes.CHECKS, *_lengths.CHECKS),
 )

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 from lox._audit._audited import Audited
-from lox._audit._checks._axes._meaning import MEETING, meetings, reshaped
+from lox._audit._checks._axes._meaning import MEETING, Pairing, meetings, reshaped
 from lox._audit._checks._axes._recurrences import recurrence
 from lox._audit._findings import Finding
 from lox._audit._labels import Merged
+from lox._audit._program import Value
 from lox._audit._unwritten import Indexed, Unwritten, with_origins
+
+_MOST = 60
+"""Through how many values is looked for one that has two axes."""
 
 
 def exchanged(audited: Audited) -> Iterator[Finding]:
@@ -44,6 +49,39 @@ def exchanged(audited: Audited) -> Iterator[Finding]:
                 found=str(other),
                 expected=str(one),
             )
+            continue
+        alone = next((each for each in found if len(found) == 1 and each.differs and _are_two_axes(known, each)), None)
+        if alone is not None:
+            one, other = alone.labels
+            yield MEETING.at(
+                alone.location,
+                f"Axis {alone.axis} of {alone.one.text} goes over the {one}, and that of {alone.other.text} over the "
+                f"{other}, which are two axes of what these were computed from: '{step.equation.primitive.name}' takes "
+                "them element by element.",
+                found=str(other),
+                expected=str(one),
+            )
+
+
+def _are_two_axes(audited: Audited, pairing: Pairing) -> bool:
+    """Say whether both values come from arrays that have both axes, so that one is not the other by another name."""
+    labels = {*pairing.labels}
+    both = all(isinstance(label, Unwritten) for label in labels)
+    return both and all(_has_source_with(audited, value, labels) for value in (pairing.one, pairing.other))
+
+
+def _has_source_with(audited: Audited, value: Value, labels: set[Any]) -> bool:
+    seen, left = set[Value](), [value]
+    while left and len(seen) < _MOST:
+        each = audited.origins.of(left.pop(), frozenset())
+        if each in seen:
+            continue
+        seen.add(each)
+        beside = each.maker.outputs if each.maker is not None else ()  # Such as the carry of a rollout.
+        if any(labels <= {*other.fact.labels} for other in (each, *beside)):
+            return True
+        left += [source for source in (each.maker.inputs if each.maker is not None else ()) if source.shape]
+    return False
 
 
 def _is_turned(one: object, other: object) -> bool:

@@ -52,7 +52,7 @@ _ALONGSIDE = primitives("concatenate", "stack")
 """What has a rule of its own for axes, and yet takes operands side by side."""
 
 
-_ADDING = primitives("pad", "concatenate")
+ADDING = primitives("pad", "concatenate")
 
 
 class Pairing(NamedTuple):
@@ -143,7 +143,7 @@ def reshaped(audited: Audited) -> Iterator[Finding | Held]:
     origins = audited.origins
     for step, location in audited.of("reshape"):
         maker = origins.of(step.inputs[0], frozenset()).maker
-        if maker is not None and maker.equation.primitive in _ADDING:
+        if maker is not None and maker.equation.primitive in ADDING:
             continue  # What is longer by one is reshaped to be moved by one, as in relative attention.
         for labels, sizes, after in regrouped(step):
             new = [step.outputs[0].shape[axis] for axis in after]

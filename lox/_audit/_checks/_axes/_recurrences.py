@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from lox._audit._audited import Audited
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._loops import Scan, reached, scans
-from lox._audit._program import Value
+from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
 from lox._audit._unwritten import Made, Unwritten
 
@@ -61,12 +61,39 @@ def recurrence(audited: Audited) -> Iterator[Finding | Held]:
             labels = value.fact.labels
             if _is(labels[axis], _TIME):
                 yield RECURRENCE.fine(location)
-            elif _is(labels[axis], _BATCH) and any(_is(label, _TIME) for label in labels) and _is_summed(value):
+            elif not _is(labels[axis], _BATCH) or not any(_is(label, _TIME) for label in labels):
+                continue
+            elif _is_summed(value) or step.equation.primitive in primitives("cumprod"):
                 yield RECURRENCE.at(
                     location,
                     f"'{step.equation.primitive.name}' goes over {labels[axis]} of "
                     f"{audited.origins.of(value, frozenset()).text}.",
                 )
+
+    for step, location in audited.of("sub"):
+        neighbours = _neighbours(audited, step)
+        if neighbours is not None:
+            value, axis = neighbours
+            labels = value.fact.labels
+            if _is(labels[axis], _BATCH) and any(_is(label, _TIME) for label in labels):
+                yield RECURRENCE.at(
+                    location,
+                    f"A difference of neighbours goes over {labels[axis]} of "
+                    f"{audited.origins.of(value, frozenset()).text}.",
+                )
+
+
+def _neighbours(audited: Audited, step: Step) -> tuple[Value, int] | None:
+    """The array of which a step subtracts each element from the next one along an axis, and that axis."""
+    makers = [audited.origins.of(value, frozenset()).maker for value in step.inputs]
+    cut = [each for each in makers if each is not None and each.equation.primitive in primitives("slice")]
+    if len(cut) < 2 or audited.origins.of(cut[0].inputs[0]) is not audited.origins.of(cut[1].inputs[0]):
+        return None
+    starts = [each.equation.params["start_indices"] for each in cut]
+    moved = [axis for axis, pair in enumerate(zip(*starts, strict=True)) if pair[0] != pair[1]]
+    array = cut[0].inputs[0]
+    is_all = len(moved) == 1 and cut[0].outputs[0].shape[moved[0]] == array.shape[moved[0]] - 1
+    return (array, moved[0]) if is_all else None
 
 
 def _mixes(scan: Scan) -> Value | None:

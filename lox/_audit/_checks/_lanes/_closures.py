@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import jax
 
 from lox import _compat
 from lox._audit._audited import Audited
+from lox._audit._checks._lanes._vmap import ALIKE, is_of_arguments, repeats
 from lox._audit._checks._results._bindings import Path, path_of
 from lox._audit._executed import Function, body_of
 from lox._audit._findings import Finding, Held, Kind
@@ -26,6 +28,10 @@ CLOSED = Kind(
     "Functions under vmap read the elements that they get.",
     "The source of functions that are mapped was searched for arguments that they do not read.",
 )
+
+
+_NUMBERING = re.compile(r"key|rng|seed|idx|index|dummy|unused|range|num|\bi\b|\bn\b|\bk\b", re.IGNORECASE)
+"""Names of what functions are mapped over that do not need it, so that they run so often."""
 
 
 class _Mapping(NamedTuple):
@@ -56,6 +62,13 @@ def closed(audited: Audited) -> Iterator[Finding | Held]:
                 )
             if not wrong:
                 yield CLOSED.fine(source.at(mapping.call))
+            names = _unread(fun, mapping)
+            if names and not wrong and _gives_one(audited, source, mapping.call):
+                yield ALIKE.at(
+                    source.at(mapping.call),
+                    f"'{getattr(fun, 'name', 'a lambda')}' is mapped over {names[0]}, which it does not read: it gives "
+                    "the same for all batch elements.",
+                )
 
 
 def _leading(audited: Audited) -> set[CodeType]:
@@ -71,6 +84,25 @@ def _leading(audited: Audited) -> set[CodeType]:
             if info is None or (info.func_filename and is_users(info.func_filename)):
                 left += [each.block for each in step.regions if each.kind != "apart" and each.block not in seen]
     return found
+
+
+def _unread(fun: Function, mapping: _Mapping) -> list[str]:
+    """The arrays that a function is mapped over, if it reads none of them and has a name for each."""
+    nodes = [node for part in body_of(fun) for node in ast.walk(part)]
+    read = {node.id for node in nodes if isinstance(node, ast.Name)}
+    pairs = list(_pairs(fun, mapping))
+    names = [".".join(path) for name, path in pairs if name not in read and not _NUMBERING.search(f"{name} {path[-1]}")]
+    return names if len(names) == len(mapping.call.args) else []
+
+
+def _gives_one(audited: Audited, source: Source, call: ast.Call) -> bool:
+    """Say whether a result of a call of a mapped function is one that is computed from arguments, and copied."""
+    for step, location in audited.of("broadcast_in_dim"):
+        here = location.of_user
+        is_here = here.file == source.code.co_filename and call.lineno <= here.line <= (call.end_lineno or call.lineno)
+        if is_here and repeats(step) and step.outputs[0].uses and is_of_arguments(step.inputs[0], audited):
+            return True
+    return False
 
 
 def _functions_in(node: Function) -> dict[str, Function | None]:

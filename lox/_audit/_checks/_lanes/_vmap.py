@@ -48,7 +48,7 @@ def multiplied(audited: Audited) -> Iterator[Finding | Held]:
         if step.equation.primitive not in primitives("mul") or step.outputs[0] in divided:
             continue
         lanes, value = _sum_of_alike(step)
-        if value is not None and _is_of_arguments(value, audited):
+        if value is not None and is_of_arguments(value, audited):
             yield MULTIPLIED.at(
                 location,
                 f"The sum over the {lanes} batch elements of vmap adds the same value for each: {value.text}. The "
@@ -67,7 +67,7 @@ def alike(audited: Audited) -> Iterator[Finding | Held]:
     if not unused:
         return
     for step, location in audited.steps:
-        lanes = _repeats(step)
+        lanes = repeats(step)
         if not lanes:
             continue
         mapped = [value for value in unused if lanes in value.shape]
@@ -76,7 +76,7 @@ def alike(audited: Audited) -> Iterator[Finding | Held]:
             mapped = named
         elif _has_others(lanes, mapped, step, audited):
             continue
-        if mapped and _is_of_arguments(step.inputs[0], audited):
+        if mapped and is_of_arguments(step.inputs[0], audited):
             yield ALIKE.at(
                 location,
                 f"A result of shape {step.inputs[0].shape} is the same for all {lanes} batch elements of vmap, and "
@@ -174,7 +174,7 @@ def _sum_of_alike(step: Step) -> tuple[int, Value | None]:
     return int(size), value
 
 
-def _repeats(step: Step) -> int:
+def repeats(step: Step) -> int:
     """How many batch elements get a result of vmap that is the same for all; of another step, 0."""
     if step.equation.primitive not in primitives("broadcast_in_dim") or not _is_in_vmap(step):
         return 0
@@ -212,7 +212,7 @@ def _used(block: Block, known: dict[Block, list[bool]]) -> list[bool]:
     return known[block]
 
 
-def _is_of_arguments(value: Value, audited: Audited) -> bool:
+def is_of_arguments(value: Value, audited: Audited) -> bool:
     """Whether a value is computed from an input of a block, and not from constants alone."""
     given = {each for block in blocks_in(audited.program) for each in block.inputs}
     seen, left = set(), [value]

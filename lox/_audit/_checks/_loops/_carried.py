@@ -18,6 +18,7 @@ from lox._audit._location import Location
 from lox._audit._loops import is_called, loop_of
 from lox._audit._needs import read
 from lox._audit._program import Block, Step, Value, is_call
+from lox._audit._rules import primitives
 
 SAME = Kind(
     "LOX208",
@@ -94,6 +95,13 @@ def unread(audited: Audited) -> Iterator[Finding | Held]:
         changing = [leaf for leaves in parts.values() for leaf in leaves if leaf.changes and not _is_key(leaf.inside)]
         if by_mistake := restarted(audited, step, {leaf.inside: leaf.name for leaf in changing}):
             yield UNREAD.at(location, by_mistake, severity="warning")
+        elif flag := next((leaf.name for leaf in changing if not leaf.is_read and _remembers(step, leaf.inside)), ""):
+            yield UNREAD.at(
+                location,
+                f"A loop keeps in {flag} of its carry whether something happened, and nothing reads it: the loop goes "
+                "on as if it had not.",
+                severity="warning",
+            )
         elif found:
             what = "it" if len(found) == 1 else "them"
             yield UNREAD.at(
@@ -159,6 +167,16 @@ def _is_key(value: Value) -> bool:
     if dtype is None or jnp.issubdtype(dtype, jax.dtypes.extended):
         return True
     return dtype == jnp.uint32 and value.shape[-1:] == (2,)
+
+
+def _remembers(step: Step, value: Value) -> bool:
+    """Say whether a value of a carry is a flag that stays set once it is."""
+    if getattr(value.aval, "dtype", None) != jnp.bool_:
+        return False
+    new = next(after for _, inside, after in loop_of(step).carry if inside is value)
+    return (
+        new.maker is not None and new.maker.equation.primitive in primitives("or", "and") and value in new.maker.inputs
+    )
 
 
 def _list(names: list[str]) -> str:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from lox._audit._audited import Audited
 from lox._audit._checks._loops._reads import Read, Reads, all_reads
 from lox._audit._expect import declared_at, is_declared
+from lox._audit._files import lines_in, statement_at
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import Location, is_users
 from lox._audit._loops import Scan, is_called
@@ -35,7 +36,7 @@ DECLARED_LENGTH = Kind(
 BEYOND = Kind(
     "LOX212",
     "warning",
-    "A loop reads beyond the end of an array",
+    "A loop reads or writes beyond the end of an array",
     "Let the loop end where the array does, or pass the array to a scan as xs, whose length is checked; if the last "
     "element is meant where there is none, say so with jnp.minimum(i, x.shape[0] - 1).",
     "What loops read at their counters is in the arrays.",
@@ -60,7 +61,7 @@ def closed_over(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def _could_be_scanned(scan: Scan, outside: Value, inside: Value, found: tuple[Read, ...]) -> bool:
-    own = [read for read in found if read.array is inside]
+    own = [read for read in found if read.array is inside and not read.is_written]
     length, is_reversed = scan.step.equation.params["length"], scan.step.equation.params["reverse"]
     if not own or length < 2 or not jnp.issubdtype(outside.aval.dtype, jnp.inexact):
         return False
@@ -85,15 +86,25 @@ def beyond(audited: Audited) -> Iterator[Finding | Held]:
             most, size = max(read.positions[0], read.positions[-1]), read.array.shape[read.axis]
             if most + read.size <= size:
                 yield BEYOND.fine(location)
-            elif not found.is_guarded and location not in seen and not _is_dropped(audited, scan, read):
+            elif not found.is_guarded and location not in seen and not _is_meant(audited, scan, read):
                 seen.add(location)
                 text = _outside(scan, read.array).text
                 what = f"element {most}" if read.size == 1 else f"elements {most} to {most + read.size - 1}"
+                does, instead = ("writes", "nothing") if read.is_written else ("reads", "what is last instead")
                 yield BEYOND.at(
                     location,
-                    f"A loop of {scan.step.equation.params['length']} iterations reads up to {what} along axis "
-                    f"{read.axis} of {text}: beyond the end, JAX reads what is last instead.",
+                    f"A loop of {scan.step.equation.params['length']} iterations {does} up to {what} along axis "
+                    f"{read.axis} of {text}: beyond the end, JAX {does} {instead}.",
                 )
+
+
+def _is_meant(audited: Audited, scan: Scan, read: Read) -> bool:
+    """Whether nothing takes what is read beyond the end, or the statement says what is to be written there."""
+    if not read.is_written:
+        return _is_dropped(audited, scan, read)
+    location = audited.lines[read.step].of_user
+    first, last = statement_at(location.file, location.line)
+    return any("mode=" in line for line in lines_in(location.file)[first - 1 : last])
 
 
 def _is_dropped(audited: Audited, scan: Scan, read: Read) -> bool:
@@ -147,7 +158,8 @@ def _along(
     location: Location, scan: Scan, found: Reads, labels: frozenset[str], sizes: dict[str, set[int]]
 ) -> Iterator[Finding | Held]:
     said, length = " and ".join(sorted(labels)), scan.step.equation.params["length"]
-    at_counter = [(read, read.array.fact.labels[read.axis]) for read in found.reads if read.size == 1]
+    reads = (read for read in found.reads if read.size == 1 and not read.is_written)
+    at_counter = [(read, read.array.fact.labels[read.axis]) for read in reads]
     along = [(read, label) for read, label in at_counter if label is not None]
     known = set().union(*(sizes.get(label, set()) for label in labels))
     if along and not any(label in labels for _, label in along):

@@ -81,7 +81,7 @@ def others(audited: Audited) -> Iterator[Finding | Held]:
             yield OTHERS.at(
                 flow.location,
                 f"A loop resets {flow.name(found[0])} of all environments where an episode ends in any of them.",
-                severity="warning" if _is_of_environments(flow, found[0]) else "info",
+                severity="warning" if _is_of_environments(flow, found[0]) or _are_given(flow) else "info",
             )
         else:
             yield OTHERS.fine(flow.location)
@@ -91,6 +91,11 @@ def _is_reset_by_another(flow: Flow, another: list[Part], place: int) -> bool:
     first = flow.loop.carry[place][1].shape[:1]
     is_of_each = bool(first) and any(shape[:1] == first for shape in flow.shapes)
     return is_of_each and bool(flow.going[place].may & ~another[place].may & 1 << place)
+
+
+def _are_given(flow: Flow) -> bool:
+    """Whether flags, one for each environment, are scanned, so that the loop does not say itself what ends."""
+    return not flow.causes and any(inside.shape and flow.values[inside].is_end for _, inside in flow.loop.xs)
 
 
 def _is_of_environments(flow: Flow, place: int) -> bool:

@@ -74,7 +74,7 @@ def _multiplies(flow: Flow, step: Step, bit: int) -> bool:
 
 def _partly_reset(flow: Flow) -> str:
     """Of a recurrent state whose parts depend on each other, one is reset and another is not."""
-    for place in filter(lambda place: _is_recurrent(flow.ending[place], place), flow.numbers):
+    for place in filter(lambda place: is_recurrent(flow.ending[place], place), flow.numbers):
         for other in flow.cut:
             if flow.ending[other].sure & 1 << place and flow.going[place].may & 1 << other:
                 return (
@@ -86,7 +86,7 @@ def _partly_reset(flow: Flow) -> str:
 
 def _never_reset(flow: Flow) -> str:
     """An environment is reset, and the recurrent state of the policy that acts in it is not."""
-    for place in filter(lambda place: _is_recurrent(flow.ending[place], place), flow.numbers):
+    for place in filter(lambda place: is_recurrent(flow.ending[place], place), flow.numbers):
         if flow.unknown[place].may & (flow.ends | _rewards(flow)) or not flow.ending[place].squashed & 1 << place:
             continue
         for other in flow.cut:
@@ -98,7 +98,7 @@ def _never_reset(flow: Flow) -> str:
     return ""
 
 
-def _is_recurrent(part: Part, place: int) -> bool:
+def is_recurrent(part: Part, place: int) -> bool:
     """Say whether what is carried goes through a cell of a network, and is neither a total nor parameters."""
     return bool(part.sure & ~part.kept & (part.squashed | part.gated) & 1 << place)
 
@@ -137,8 +137,10 @@ def _frames(flow: Flow) -> str:
     moved = [place for place, part in enumerate(flow.going[: len(flow.loop.carry)]) if part.moved & 1 << place]
     if len(moved) != 1 or not flow.ending[moved[0]].moved & flow.ending[moved[0]].sure & 1 << moved[0]:
         return ""
+    is_of_arrays = len(flow.loop.carry[moved[0]][1].shape) > 1
     for other in flow.cut:
-        if flow.is_cut(other, moved[0]):
+        is_put_in = is_of_arrays and flow.going[moved[0]].may & 1 << other
+        if flow.is_cut(other, moved[0]) or is_put_in:
             return (
                 f"A loop resets {flow.name(other)} where an episode ends, and the stack {flow.name(moved[0])} keeps "
                 "what is of the episode before."
@@ -154,7 +156,7 @@ def _reported(flow: Flow) -> str:
             continue
         for other, _ in enumerate(flow.loop.carry):
             is_report = flow.ending[other].sure & ~flow.going[other].may & bit
-            if is_report and flow.going[other].added & 1 << other and not _differ(flow, bit, 1 << other):
+            if is_report and flow.going[other].added & 1 << other and not differ(flow, bit, 1 << other):
                 return (
                     f"A loop reports {flow.name(place)} where an episode ends, and goes on adding to it in the next "
                     "episode."
@@ -162,7 +164,7 @@ def _reported(flow: Flow) -> str:
     return ""
 
 
-def _differ(flow: Flow, one: int, other: int) -> bool:
+def differ(flow: Flow, one: int, other: int) -> bool:
     """Say whether the body takes the difference of what depends on two sources."""
     for step in flow.loop.body.steps:
         if step.equation.primitive in primitives("sub"):

@@ -1,4 +1,4 @@
-"""Which elements of arrays a loop reads at its counter."""
+"""Which elements of arrays a loop reads or writes at its counter."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from lox._compat import _tracebacks as tracebacks
 _COMPARISONS = primitives("lt", "le", "gt", "ge", "eq", "ne")
 _MOST = 20_000
 """At how many operations of a loop is looked: what calls itself twice is called very often."""
+_WRITES = primitives("scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "dynamic_update_slice")
 _LAYOUT = primitives("broadcast_in_dim", "reshape", "squeeze", "convert_element_type", "copy")
 
 
 class Position(NamedTuple):
-    """A value in the body that is a counter plus a number."""
+    """A value in the body that is a counter times a number, plus another one."""
 
     counter: Value
     offset: int
+    scale: int = 1
 
 
 Positions = tuple[Position | None, ...]
@@ -52,9 +54,10 @@ class Read:
         size: How many elements are read along the axis.
         positions: Where each iteration reads, or where the first of the elements is.
         others: Whether all is read along the other axes.
-        clamps: Whether what is beyond the end is read at the end, which nobody asked for by a `mode=`.
+        clamps: Whether what is beyond the end is read at the end or not written, which nobody asked for by a `mode=`.
         is_batched: Whether the array has the axes of a `vmap` too, perhaps before that of the counter.
         is_scanned: Whether the counter is scanned, and not carried.
+        is_written: Whether it is written, and not read.
     """
 
     step: Step
@@ -66,6 +69,7 @@ class Read:
     clamps: bool
     is_batched: bool
     is_scanned: bool
+    is_written: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,9 +113,9 @@ def _reads(scan: Scan) -> Reads:
         counter = counters.get(position.counter)
         if counter is None or not times:
             continue
-        first = counter.start + position.offset
-        positions = range(first, first + counter.stride * times, counter.stride)
-        shape, sizes = array.shape, step.equation.params["slice_sizes"]
+        first, stride = counter.start * position.scale + position.offset, counter.stride * position.scale
+        positions = range(first, first + stride * times, stride)
+        shape, sizes = array.shape, _sizes(step)
         each.append(
             Read(
                 step=top,
@@ -123,6 +127,7 @@ def _reads(scan: Scan) -> Reads:
                 clamps=_clamps(step),
                 is_batched=step.equation.primitive in primitives("gather"),
                 is_scanned=position.counter in scanned,
+                is_written=step.equation.primitive in _WRITES,
             )
         )
     is_guarded = not found.compared.isdisjoint(counters) or any(_is_boolean(inside) for _, inside in scan.xs)
@@ -132,7 +137,9 @@ def _reads(scan: Scan) -> Reads:
 def _counters(scan: Scan, known: dict[Value, Positions]) -> Iterator[tuple[Value, Counter]]:
     for outside, inside, new in scan.carry:
         after, start = known.get(new), _number(outside)
-        if start is not None and after and after[0] and after[0].counter is inside and after[0].offset:
+        if start is None or not after or after[0] is None or after[0].counter is not inside:
+            continue
+        if after[0].offset and after[0].scale == 1:
             yield inside, Counter(start, after[0].offset)
     for outside, inside in scan.xs:
         counter = _arange(outside)
@@ -202,6 +209,8 @@ def _positions(step: Step, known: dict[Value, Positions]) -> Positions | None:
         return known[inputs[0]] if same else None
     if primitive in primitives("add", "sub"):
         return _moved(step, known)
+    if primitive in primitives("mul"):
+        return _scaled(step, known)
     if primitive in primitives("select_n") and len(inputs) == 3:  # An index below zero is counted from the end.
         asked = inputs[0].maker
         if asked is None or asked.equation.primitive not in primitives("lt") or _number(asked.inputs[1]) != 0:
@@ -222,6 +231,14 @@ def _moved(step: Step, known: dict[Value, Positions]) -> Positions | None:
     return None
 
 
+def _scaled(step: Step, known: dict[Value, Positions]) -> Positions | None:
+    for one, other in (step.inputs, step.inputs[::-1]):
+        number, position = _number(other), known.get(one, (None,))[0]
+        if position is not None and number is not None and number > 0:
+            return (Position(position.counter, position.offset * number, position.scale * number),)
+    return None
+
+
 def _read(step: Step, known: dict[Value, Positions]) -> Iterator[tuple[int, Position]]:
     """The axes along which a step reads at a position, and the position."""
     if step.equation.primitive in primitives("dynamic_slice"):
@@ -231,6 +248,13 @@ def _read(step: Step, known: dict[Value, Positions]) -> Iterator[tuple[int, Posi
         starts, axes = known.get(step.inputs[1], ()), numbers.start_index_map
         one_by_one = len(starts) == len(axes) and not numbers.operand_batching_dims
         at = list(zip(map(int, axes), starts, strict=True)) if one_by_one else []
+    elif step.equation.primitive in primitives("dynamic_update_slice"):
+        at = [(axis, known.get(value, (None,))[0]) for axis, value in enumerate(step.inputs[2:])]
+    elif step.equation.primitive in _WRITES:
+        numbers = step.equation.params["dimension_numbers"]
+        starts, axes = known.get(step.inputs[1], ()), numbers.scatter_dims_to_operand_dims
+        one_by_one = len(starts) == len(axes) and not numbers.operand_batching_dims
+        at = list(zip(map(int, axes), starts, strict=True)) if one_by_one else []
     else:
         return
     for axis, position in at:
@@ -238,7 +262,22 @@ def _read(step: Step, known: dict[Value, Positions]) -> Iterator[tuple[int, Posi
             yield axis, position
 
 
+def _sizes(step: Step) -> tuple[int, ...]:
+    """How many elements along each axis a step reads or writes at each index."""
+    if "slice_sizes" in step.equation.params:
+        return tuple(step.equation.params["slice_sizes"])
+    if step.equation.primitive in primitives("dynamic_update_slice"):
+        return step.inputs[1].shape
+    numbers, shape = step.equation.params["dimension_numbers"], step.inputs[0].shape
+    windows = iter(step.inputs[2].shape[axis] for axis in numbers.update_window_dims)
+    return tuple(1 if axis in numbers.inserted_window_dims else next(windows) for axis in range(len(shape)))
+
+
 def _clamps(step: Step) -> bool:
+    if step.equation.primitive in _WRITES:
+        mode = step.equation.params.get("mode")
+        is_dropped = mode in (None, jax.lax.GatherScatterMode.FILL_OR_DROP)
+        return is_dropped and any(map(tracebacks.writes_at, call(step.equation)[1:]))
     mode = step.equation.params.get("mode", jax.lax.GatherScatterMode.CLIP)
     return mode == jax.lax.GatherScatterMode.CLIP and not tracebacks.CLAMPING.isdisjoint(call(step.equation)[1:])
 

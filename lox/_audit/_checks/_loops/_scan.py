@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import jax.numpy as jnp
 
 from lox._audit._audited import Audited
-from lox._audit._ends import is_boolean, says_end, says_onward
+from lox._audit._checks._loops._memories import is_recurrent
+from lox._audit._ends import is_boolean, last_name, says_end, says_onward
+from lox._audit._episodes import flows
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._loops import Scan, origins, reached, scans
 from lox._audit._needs import read
-from lox._audit._program import Value
+from lox._audit._program import Region, Value
 from lox._audit._rules import primitives
 
 ALONG = Kind(
@@ -49,6 +52,8 @@ FOREVER = Kind(
 )
 
 _GOES_ON = re.compile(r"discount|mask|not_|non_|nonterm|contin|first|start|alive|valid|weight|gamma", re.IGNORECASE)
+_ERROR = re.compile(r"err|resid|diff|delta|change|gap|improve", re.IGNORECASE)
+"""Names of what a loop goes on until it is small."""
 _GATHERING = primitives("add", "max", "min")
 """What makes one number of all that there was."""
 _SAME_ELEMENTS = primitives(
@@ -94,7 +99,9 @@ def ends(audited: Audited) -> Iterator[Finding | Held]:
             yield ENDS.fine(location)
             continue
         value, slice_ = marks[0]
-        if not _masked_otherwise(scan, marks, used) and _is_recurrence_of(scan, slice_, used):
+        if _masked_otherwise(scan, marks, used):
+            continue
+        if _is_recurrence_of(scan, slice_, used) or (not slice_.shape and _is_memory(audited, scan, used)):
             yield ENDS.at(
                 location,
                 f"A scan gets {_end_among(value, slice_)} with each step and does not read it: what it carries goes on "
@@ -145,6 +152,16 @@ def _is_recurrence_of(scan: Scan, mark: Value, used: set[Value]) -> bool:
     return False
 
 
+def _is_memory(audited: Audited, scan: Scan, used: set[Value]) -> bool:
+    """Say whether a loop that has one environment carries the state of a network, or a stack of the last frames."""
+    flow = next((each for each in audited.once(flows) if each.loop.step is scan.step), None)
+    return flow is not None and any(
+        flow.unknown[place].moved & 1 << place or is_recurrent(flow.unknown[place], place)
+        for place in flow.numbers
+        if scan.carry[place][1] in used
+    )
+
+
 def forever(audited: Audited) -> Iterator[Finding | Held]:
     """LOX206: the body of a while loop passes on untouched all that the condition reads."""
     for step, location in audited.steps:
@@ -161,8 +178,35 @@ def forever(audited: Audited) -> Iterator[Finding | Held]:
                 location,
                 "The body of a while loop returns unchanged what its condition reads: it runs forever or not at all.",
             )
+        elif part := _decided(condition, body):
+            yield FOREVER.at(
+                location,
+                f"The body of a while loop returns {part[0]} unchanged, which the condition compares with a number: "
+                f"it begins at {part[1].number:g}, and so this part of the condition never changes.",
+                severity="warning",
+            )
         else:
             yield FOREVER.fine(location)
+
+
+def _decided(condition: Region, body: Region) -> tuple[str, Value] | None:
+    """What a loop begins with as a number and never changes, and what a part of its condition alone depends on."""
+    carried = zip(condition.carried, body.carried, body.block.outputs, strict=True)
+    known = {asked.inside: asked.outside for asked, before, after in carried if before.inside is after}
+    known.update((each.inside, each.outside) for each in condition.inputs if each.role == "in" and each.inside.name)
+    left = list(condition.block.outputs)
+    while left:
+        value = left.pop()
+        if value.maker is None:
+            continue
+        if value.maker.equation.primitive in primitives("and", "convert_element_type"):
+            left += value.maker.inputs
+        elif value.maker.equation.primitive in primitives("lt", "le", "gt", "ge"):
+            ours = [each for each in value.maker.inputs if each in known and known[each].number is not None]
+            if len(ours) == 1 and all(each in ours or each.number is not None for each in value.maker.inputs):
+                if known[ours[0]].number in (math.inf, -math.inf) or _ERROR.search(last_name(ours[0].name)):
+                    return ours[0].name or known[ours[0]].called, known[ours[0]]
+    return None
 
 
 def _dtype(value: Value, kind: Any) -> bool:

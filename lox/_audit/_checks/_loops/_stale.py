@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
 from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._checks._results._bindings import Binding, Passed, Path, bindings, read_names, read_paths, stems
+from lox._audit._loops import loop_of
 from lox._audit._needs import read
 from lox._audit._program import Step, Value
+from lox._audit._rules import primitives
 from lox._audit._sources import Source, sources
 
 _RECURRENT = re.compile(
@@ -21,6 +24,10 @@ _RECURRENT = re.compile(
 _ENVIRONMENT = re.compile(r"(?:\w+_)?(?:state|env)")
 _OBSERVED = re.compile(r"(?:\w+_)?(?:obs\w*|timestep|ts)")
 _COUNTER = re.compile(r"(?:\w+_)?(?:step|steps|t|time|count|counter|i|it|iter|iteration|idx|timestep)")
+_AS_IT_IS = primitives("convert_element_type", "copy")
+_BEFORE = re.compile(r"(?:\w+_)?prev(?:ious)?(?:_(?!param|theta|weight|polic|net|model)\w+)?")
+_MOST = 200
+"""How many pairs of values are compared."""
 _TOKEN = re.compile(r"\w+")
 
 Leaves = dict[Path, tuple[Value, bool]]
@@ -45,7 +52,11 @@ def stale(audited: Audited, step: Step, found: list[tuple[str, Value, bool]]) ->
         if old is not None and (new.name in read_names(source.node) or not Passed(source, new.node).has(old)):
             line, name = new.node.lineno, ".".join(old)
             return f"computes '{new.name}' in line {line}, and returns '{name}' of its carry as it got it"
-    return next(_zeros(step, leaves), "")
+    return (
+        next(_zeros(step, leaves), "")
+        or next(_of_before(step, leaves), "")
+        or next(_of_the_first(audited, step, leaves), "")
+    )
 
 
 def _source(audited: Audited, step: Step) -> Source | None:
@@ -88,14 +99,88 @@ def _observes(leaves: Leaves) -> bool:
 
 
 def _zeros(step: Step, leaves: Leaves) -> Iterator[str]:
-    """The states and counters that begin at zero, that the body reads, and that stay as they are."""
+    """The states, counters and records that the body reads, and that stay the number that they begin at."""
     body = step.blocks[-1]
     outside = dict(zip(body.inputs, step.inputs[len(step.inputs) - len(body.inputs) :], strict=True))
     used = {value for block in step.blocks for value in read(block)}
     for path, (value, changes) in leaves.items():
         start = outside.get(value)
-        is_to_change = _RECURRENT.fullmatch(path[-1]) or _COUNTER.fullmatch(path[-1])
-        if changes or value not in used or start is None or not is_to_change:
+        if changes or value not in used or start is None or start.number is None:
             continue
-        if start.number == 0:
-            yield f"reads '{'.'.join(path)}' of its carry, which begins at 0, and returns it as it got it"
+        is_counter = _COUNTER.fullmatch(path[-1])
+        is_first = start.number == 0 and (is_counter or _RECURRENT.fullmatch(path[-1]))
+        if is_first or (start.number == 1 and is_counter) or math.isinf(start.number):
+            yield (
+                f"reads '{'.'.join(path)}' of its carry, which begins at {start.number:g}, and returns it as it got it"
+            )
+
+
+def _of_before(step: Step, leaves: Leaves) -> Iterator[str]:
+    """What is called that of the step before, and stays, while what it was before is carried on."""
+    used = {value for block in step.blocks for value in read(block)}
+    changing = [value.aval for value, changes in leaves.values() if changes]
+    for path, (value, changes) in leaves.items():
+        if not changes and value in used and value.aval in changing and _BEFORE.fullmatch(path[-1]):
+            yield f"reads '{'.'.join(path)}' of its carry as that of the step before, and returns it as it got it"
+
+
+def _of_the_first(audited: Audited, step: Step, leaves: Leaves) -> Iterator[str]:
+    """What was computed of what a loop begins with, stays, and is computed of each candidate to go on with."""
+    body = step.blocks[-1]
+    outside = dict(zip(body.inputs, step.inputs[len(step.inputs) - len(body.inputs) :], strict=True))
+    used = {value for block in step.blocks for value in read(block)}
+    names = {value: ".".join(path) for path, (value, _) in leaves.items()}
+    candidates = list(_candidates(audited, step, set(names)))
+    for value, changes in leaves.values() if candidates else ():
+        start = audited.origins.of(outside[value], _AS_IT_IS)
+        if changes or value not in used or start.maker is None or start.number is not None:
+            continue
+        for old, candidate in candidates:
+            first = audited.origins.of(outside[old], _AS_IT_IS)
+            alike = (each for inner in body.steps for each in inner.outputs if each.aval == value.aval)
+            if any(_is_computed_alike(audited, (start, first), (each, candidate)) for each in alike):
+                yield (
+                    f"computes of each candidate for '{names[old]}' what '{names[value]}' of its carry is of the first "
+                    f"one, and returns '{names[value]}' as it got it where it takes the candidate"
+                )
+
+
+def _candidates(audited: Audited, step: Step, carried: set[Value]) -> Iterator[tuple[Value, Value]]:
+    """What a loop carries that is chosen anew, and what it may become."""
+    for _, inside, new in loop_of(step).carry:
+        choice = audited.origins.of(new, _AS_IT_IS).maker
+        if inside not in carried or choice is None or choice.equation.primitive not in primitives("select_n"):
+            continue
+        cases = [audited.origins.of(each, _AS_IT_IS) for each in choice.inputs[1:]]
+        if inside in cases and len(cases) == 2:
+            yield inside, next((each for each in cases if each is not inside), inside)
+
+
+def _is_computed_alike(audited: Audited, one: tuple[Value, Value], other: tuple[Value, Value]) -> bool:
+    """Say whether a value is computed of a source as another one is of its own; each is given with its source."""
+    (value, source), (again, own) = one, other
+    left, seen = [(value, again)], set[tuple[Value, Value]]()
+    while left:
+        pair = left.pop()
+        value, again = (
+            each if each is end else audited.origins.of(each, _AS_IT_IS)
+            for each, end in zip(pair, (source, own), strict=True)
+        )
+        if (value, again) in seen or (value is source and again is own):
+            continue
+        seen.add((value, again))
+        if value is source or again is own or len(seen) > _MOST:
+            return False
+        if value.number is None and value is not again:
+            made, mirrored = value.maker, again.maker
+            if made is None or mirrored is None or not _is_same_operation(made, mirrored):
+                return False
+            left += zip(made.inputs, mirrored.inputs, strict=True)
+        elif value.number != again.number:
+            return False
+    return True
+
+
+def _is_same_operation(one: Step, other: Step) -> bool:
+    made, again = one.equation, other.equation
+    return made.primitive is again.primitive and not one.blocks and not other.blocks and made.params == again.params

@@ -20,6 +20,7 @@ _SAME = PASSING | primitives("convert_element_type", "stop_gradient")
 _CUT_SHORT = re.compile(r"trunc|time|first|start", re.IGNORECASE)
 _OTHERS = re.compile(r"final|terminal|last|boot|rew|bonus|intrinsic|shap|potential", re.IGNORECASE)
 """Names of what is meant to be added where an episode ends, or to rewards."""
+_OF_ANOTHER_STEP = re.compile(r"prev|last|was|tm1|valid", re.IGNORECASE)
 _NEXT = re.compile(r"next|tp1", re.IGNORECASE)
 
 
@@ -58,6 +59,56 @@ def targets(audited: Audited) -> Iterator[Finding]:
                 )
 
 
+def masked_as_a_whole(audited: Audited) -> Iterator[Finding]:
+    """LOX220: a flag of an end makes the reward of the last step zero, together with the value of the next state."""
+    if not any(is_reward(value) for block in blocks_in(audited.program) for value in block.inputs):
+        return
+    for step, location in audited.of("mul"):
+        if step.outputs[0] not in audited.live or "transpose" in transformations(step.equation):
+            continue
+        for mask, other in (step.inputs, step.inputs[::-1]):
+            flag = _ended(audited, mask)
+            terms = list(_terms(audited, other)) if flag is not None else []
+            rewards = [term for term in terms if is_reward(term) and term.maker is None]
+            values = [value for value in (_discounted(audited, term) for term in terms) if value is not None]
+            if flag is not None and rewards and len(values) == 1 and _is_of_next(values[0], step.outputs[0]):
+                yield RETURNS.at(
+                    location,
+                    f"1 - {flag.called} multiplies {rewards[0].called} together with {values[0].called} of the next "
+                    "state: the reward of the last step of an episode is lost.",
+                    severity="warning",
+                )
+
+
+def _ended(audited: Audited, value: Value) -> Value | None:
+    """The flag of an end that a mask is one without."""
+    maker = audited.origins.of(value, _SAME).maker
+    if maker is None or maker.equation.primitive not in primitives("sub", "not"):
+        return None
+    if maker.equation.primitive in primitives("sub") and maker.inputs[0].number != 1:
+        return None
+    flag = audited.origins.of(maker.inputs[-1], _SAME)
+    is_of_this_step = _OF_ANOTHER_STEP.search(last_name(flag.name or flag.written)) is None
+    return flag if _is_end(flag) and is_of_this_step else None
+
+
+def _terms(audited: Audited, value: Value) -> Iterator[Value]:
+    """The terms of a sum, those too that are subtracted."""
+    value = audited.origins.of(value, _SAME)
+    if value.maker is not None and value.maker.equation.primitive in primitives("add", "sub"):
+        for each in value.maker.inputs:
+            yield from _terms(audited, each)
+    else:
+        yield value
+
+
+def _discounted(audited: Audited, value: Value) -> Value | None:
+    """What is multiplied by a discount, and by nothing else."""
+    factors = list(_factors(audited, value))
+    rest = [factor for factor in factors if not _is_discount(factor)]
+    return rest[0] if len(rest) == 1 < len(factors) else None
+
+
 def _is_of_next(value: Value, result: Value) -> bool:
     """Say whether a value is computed from what is called next, and neither it nor the result is called otherwise."""
     if any(_OTHERS.search(last_name(each.called)) for each in (value, result)):
@@ -91,7 +142,11 @@ def _unread(audited: Audited, block: Block, reward: Value) -> Value | None:
     along = [value for value in block.inputs if value is not reward and _around(value) == _around(reward)]
     flags = [value for value in along if value.shape == reward.shape and _is_end(value)]
     masks = [value for value in block.inputs if value.shape[:1] == reward.shape[:1] and value not in flags]
-    if len(flags) != 1 or flags[0] in audited.live or any(_may_mask(value) for value in masks):
+    if (
+        len(flags) != 1
+        or flags[0] in audited.live
+        or any(_may_mask(value) and value in audited.live for value in masks)
+    ):
         return None
     return flags[0]
 
@@ -107,4 +162,4 @@ def _around(value: Value) -> str:
     return name[: name.rfind(last_name(name))] if last_name(name) else name
 
 
-CHECKS = (targets,)
+CHECKS = (targets, masked_as_a_whole)

@@ -10,6 +10,7 @@ from lox._audit._checks._numerics import (
     _indices,
     _infinities,
     _integers,
+    _poles,
     _promotions,
     _squashed,
     _sums,
@@ -33,4 +34,4 @@ _ALL = (
 )
 
 KINDS = tuple(kind for each in _ALL for kind in each.KINDS)
-CHECKS = tuple(check for each in _ALL for check in each.CHECKS)
+CHECKS = (*(check for each in _ALL for check in each.CHECKS), *_poles.CHECKS)

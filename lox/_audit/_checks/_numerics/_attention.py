@@ -240,8 +240,28 @@ def scaled(audited: Audited) -> Iterator[Finding | Held]:
                 f"Scores that sum {size} products are divided by the root of {size} twice before the softmax: queries, "
                 "keys or scores were scaled before.",
             )
+        elif (length := _length(each)) is not None:
+            yield SCALE.at(
+                each.squash.location,
+                f"Scores that sum {size} products are divided by the root of {length} before the softmax, which is how "
+                "many queries or keys there are.",
+            )
         else:
             yield SCALE.fine(each.squash.location)
+
+
+def _length(found: Attention) -> int | None:
+    """How many queries or keys there are, if scores are divided by the root of that and not of their own size."""
+    numbers = found.scores.equation.params["dimension_numbers"]
+    sides = zip(found.scores.inputs[:2], *numbers, strict=True)
+    lengths = [
+        size
+        for operand, summed, batch in sides
+        for axis, size in enumerate(operand.shape)
+        if axis not in (*summed, *batch)
+    ]
+    sizes = {*lengths} - {_size(found.scores)}
+    return next((size for size in sizes if size > 4 and _is_about(found.scale, size**-0.5)), None)
 
 
 def masked(audited: Audited) -> Iterator[Finding | Held]:
@@ -257,8 +277,14 @@ def masked(audited: Audited) -> Iterator[Finding | Held]:
                 seen.add(squash.location)
                 yield MASK.at(squash.location, text)
     for each in audited.once(attentions):
-        masks = masks_of(each.squash.logits, each.axis, origins) if each.axis in each.summed else ()
-        texts = [text for mask in masks if mask.number < -1e3 for text in _causal(mask, origins)]
+        masks = list(masks_of(each.squash.logits, each.axis, origins)) if each.axis in each.summed else []
+        large = [mask for mask in masks if mask.number < -1e3]
+        texts = [text for mask in large for text in _causal(mask, origins)]
+        if large and not texts and all(_is_same_along(mask, origins) for mask in large):
+            texts = [
+                "A mask is the same for all keys of a query: it leaves the weights of a query as they are, or all keys "
+                "alike. What is to be masked are keys."
+            ]
         if texts and each.squash.location not in seen:
             seen.add(each.squash.location)
             yield MASK.at(each.squash.location, texts[0])
@@ -319,6 +345,12 @@ def _again(weights: Value, audited: Audited) -> set[Value]:
             if flags is not None:
                 found.add(origins.of(flags.condition, FLOWS))
     return found
+
+
+def _is_same_along(mask: Mask, origins: Origins) -> bool:
+    """Say whether a mask of more than one query is the same along the axis of the softmax."""
+    condition, axis = laid_out(mask.condition, mask.axis, origins)
+    return (axis is None or condition.shape[axis] == 1) and any(size > 1 for size in condition.shape)
 
 
 def _causal(mask: Mask, origins: Origins) -> Iterator[str]:

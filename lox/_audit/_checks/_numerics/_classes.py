@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ CLASSES = Kind(
     "The axis of each softmax was compared with the axis along which labels choose from its result.",
 )
 
+_BATCH = re.compile(r"b|batch(_?size)?|examples?", re.IGNORECASE)
 _SAME = primitives("convert_element_type")
 _ELEMENTWISE = _SAME | primitives("log", "neg", "exp", "add", "sub", "mul", "div", "max", "min", "clamp")
 _MOST = 100
@@ -51,6 +53,7 @@ def classes(audited: Audited) -> Iterator[Finding | Held]:
     known, origins = audited.once(squashes), audited.origins
     if not any(squash.name in ("softmax", "log_softmax") for squash in known.values()):
         return
+    yield from _over_batch(audited)
     for step, location in audited.of("mul", "gather"):
         if "transpose" in transformations(step.equation) or not is_users(location.of_user.file):
             continue
@@ -67,6 +70,20 @@ def classes(audited: Audited) -> Iterator[Finding | Held]:
                     f"The {squash.name} of shape {squash.logits.shape} goes over axis {squash.axes[0]}, along which "
                     f"each row has a label that chooses along axis {axis}: the classes of a row do not add up to one.",
                 )
+
+
+def _over_batch(audited: Audited) -> Iterator[Finding]:
+    """Each softmax over an axis that is called the batch, where no other axis is."""
+    for squash in audited.once(squashes).values():
+        labels = squash.logits.fact.labels
+        over = [labels[axis] for axis in squash.axes] if squash.name in ("softmax", "log_softmax") else []
+        is_batch = len(over) == 1 and isinstance(over[0], str) and _BATCH.fullmatch(over[0]) is not None
+        others = [size for axis, size in enumerate(squash.logits.shape) if axis not in squash.axes and size > 1]
+        if is_batch and others and labels.count(over[0]) == 1 and is_users(squash.location.of_user.file):
+            yield CLASSES.at(
+                squash.location,
+                f"The {squash.name} of shape {squash.logits.shape} goes over its axis {squash.axes[0]}: {over[0]}.",
+            )
 
 
 def _choices(step: Step, origins: Origins) -> Iterator[Choice]:

@@ -18,6 +18,7 @@ Index = tuple[Any, ...]
 _BY_NAME: dict[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in ("add", "sub", "mul", "neg", "lt", "le", "gt", "ge", "eq", "ne")},
     **{"abs": np.abs, "max": np.maximum, "min": np.minimum},
+    **{"div": np.divide, "sqrt": np.sqrt, "square": np.square, "sin": np.sin, "cos": np.cos, "exp": np.exp},
     **{"and": np.logical_and, "or": np.logical_or, "not": np.logical_not},
 }
 _FUNCTIONS = {primitive: function for name, function in _BY_NAME.items() for primitive in primitives(name)}
@@ -53,8 +54,29 @@ def elements(value: Value, index: Index, origins: Origins, depth: int = _DEEP) -
         return None if which is None or one is None or other is None else np.where(which, other, one)
     if primitive in _FUNCTIONS:
         found = [_operand(each, index, origins, depth) for each in maker.inputs]
-        return None if any(each is None for each in found) else _FUNCTIONS[primitive](*found)
+        with np.errstate(all="ignore"):
+            return None if any(each is None for each in found) else _FUNCTIONS[primitive](*found)
+    if primitive in primitives("slice"):
+        starts, strides = params["start_indices"], params["strides"] or (1,) * len(index)
+        own = tuple(start + at * stride for start, at, stride in zip(starts, index, strides, strict=True))
+        return elements(maker.inputs[0], own, origins, depth - 1)
+    if primitive in primitives("concatenate"):
+        return _joined(maker, index, origins, depth)
     return None
+
+
+def _joined(maker: Step, index: Index, origins: Origins, depth: int) -> Any:
+    """The elements of arrays one after another."""
+    axis, start, found = maker.equation.params["dimension"], 0, None
+    for each in maker.inputs:
+        inside = (index[axis] >= start) & (index[axis] < start + each.shape[axis])
+        moved = [np.where(inside, at - start * (place == axis), 0) for place, at in enumerate(index)]
+        own = elements(each, tuple(moved), origins, depth - 1)
+        if own is None:
+            return None
+        found = own if found is None else np.where(inside, own, found)
+        start += each.shape[axis]
+    return found
 
 
 def _operand(value: Value, index: Index, origins: Origins, depth: int) -> Any:

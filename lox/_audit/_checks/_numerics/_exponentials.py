@@ -41,7 +41,9 @@ LOG_OF_SOFTMAX = Kind(
 
 _EXP, _SUM, _DIV = (primitives(name) for name in ("exp", "reduce_sum", "div"))
 _LOG = primitives("log", "log2")
+_LOGARITHMS = primitives("log", "log2", "log1p")
 FLOWS = PASSING | primitives("convert_element_type", "stop_gradient")
+_NEGATED = FLOWS | primitives("neg")
 SCALING = primitives("add", "mul", "div", "max")
 _ELEMENTWISE = FLOWS | primitives("mul", "div", "neg", "select_n", "add", "min", "max", "slice", "concatenate", "pad")
 PARTS = primitives("gather", "slice", "dynamic_slice")
@@ -205,7 +207,8 @@ def chosen_from(audited: Audited) -> set[Value]:
     for step, _ in (*reversed(audited.steps), *reversed(audited.steps)):  # What several calls run is there once.
         chosen.update(value for value in step.outputs if _outermost(value, outside) in chosen)
         if step.equation.primitive in primitives("select_n"):
-            chosen.update(step.inputs[1:])
+            if not all(made_by(audited.origins.of(case, _NEGATED), _LOGARITHMS) for case in step.inputs[1:]):
+                chosen.update(step.inputs[1:])
         elif step.equation.primitive in _TAKEN_ALONG and step.outputs[0] in chosen:
             chosen.update(step.inputs)
         for block in step.blocks:

@@ -31,7 +31,8 @@ BEYOND_END = Kind(
 )
 
 _LAYOUT = PASSING | primitives("convert_element_type")
-_COMPARISONS = primitives("lt", "le", "gt", "ge", "eq", "ne")
+_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+_BOUNDS = primitives("lt", "le", "gt", "ge")
 _CONVERSIONS = primitives("convert_element_type")
 _READS = ("gather", "dynamic_slice")
 _WRITES = ("scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "dynamic_update_slice")
@@ -65,6 +66,32 @@ def beyond_end(audited: Audited) -> Iterator[Finding | Held]:
             yield BEYOND_END.at(location, found[0])
         else:
             yield BEYOND_END.fine(location)
+
+
+def beyond_classes(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX820: `jax.nn.one_hot` of an index that gets beyond its number of classes: such a row is all zeros."""
+    known = None
+    for step, location in audited.of("eq"):
+        if "transpose" in transformations(step.equation) or not is_users(location.of_user.file):
+            continue
+        if not _makes_vectors(step):
+            continue
+        known = _Known(audited) if known is None else known
+        for index, counter in (step.inputs, step.inputs[::-1]):
+            made = made_by(audited.origins.of(counter, _LAYOUT), primitives("iota"))
+            most = known.most(index) if made is not None else None
+            classes = made.outputs[0].shape[made.equation.params["dimension"]] if made is not None else 0
+            if most is not None and classes and most.number >= classes and not known.is_compared(index):
+                yield BEYOND_END.at(
+                    location,
+                    f"jax.nn.one_hot of {index.called} has {classes} classes, and the index gets up to "
+                    f"{most.number:.0f}: there, all of them are zero.",
+                )
+
+
+def _makes_vectors(step: Step) -> bool:
+    """Say whether a step compares indices with all classes, for `jax.nn.one_hot`."""
+    return any(name.endswith("one_hot") for name in call(step.equation)[1:])
 
 
 def _is_meant(step: Step, location: Location) -> bool:
@@ -117,7 +144,8 @@ class _Known:
     def __init__(self, audited: Audited) -> None:
         self._origins = audited.origins
         self._arguments = {*audited.program.inputs, *self._origins.inputs}
-        compared = (value for step, _ in audited.of(*_COMPARISONS) for value in self._compared(step))
+        asking = (step for step, _ in audited.of(*_COMPARISONS) if not _makes_vectors(step))
+        compared = (value for step in asking for value in self._compared(step))
         self._compared_with = {*compared}
 
     def _compared(self, step: Step) -> Iterator[Value]:
@@ -150,6 +178,10 @@ class _Known:
         )
         reads = {True: "read", False: "written"}[is_read]
         return f"{what} along axis {access.axis} of {array} {'is' if access.size == 1 else 'are'} {reads}: {_so(step)}."
+
+    def is_compared(self, value: Value) -> bool:
+        """Whether a program asks for how an index compares."""
+        return self._origins.of(value, _LAYOUT) in self._compared_with
 
     def _index(self, value: Value) -> Value:
         """An index before what is below zero is counted from the end."""
@@ -194,8 +226,25 @@ class _Known:
             return None if found is None else found._replace(number=found.number + moved[1])
         if maker.equation.primitive in primitives("min", "max", "clamp"):
             return self._limited(maker, depth)
+        if (limit := self._chosen(maker)) is not None:
+            return limit
         by = _divisor(maker)
         return None if by is None else Most(by - 1, is_limited=True)
+
+    def _chosen(self, maker: Step) -> Most | None:
+        """The greatest number that a choice gives of `jnp.where(i > most, start, i)`."""
+        asked = self._origins.of(maker.inputs[0], _LAYOUT).maker
+        if maker.equation.primitive not in primitives("select_n") or len(maker.inputs) != 3 or asked is None:
+            return None
+        if asked.equation.primitive not in _BOUNDS or asked.inputs[1].number is None:
+            return None
+        is_above, by = asked.equation.primitive in primitives("gt", "ge"), asked.inputs[1].number
+        kept, other = maker.inputs[1:] if is_above else maker.inputs[:0:-1]
+        kept, index = (self._origins.of(each, _LAYOUT) for each in (kept, asked.inputs[0]))
+        if kept is not index or other.number is None or index.fact.range.high <= by:
+            return None
+        is_reached = asked.equation.primitive in primitives("gt", "le")
+        return Most(max(by if is_reached else by - 1, other.number), is_limited=True)
 
     def _limited(self, maker: Step, depth: int) -> Most | None:
         is_clamp, is_max = (maker.equation.primitive in primitives(name) for name in ("clamp", "max"))
@@ -240,4 +289,4 @@ def _so(step: Step) -> str:
 
 
 KINDS = (BEYOND_END,)
-CHECKS = (beyond_end,)
+CHECKS = (beyond_end, beyond_classes)

@@ -41,6 +41,9 @@ _TAKES: dict[Name, str] = {
     "categorical": "jax.random.categorical",
 }
 _FLOWS = FLOWS | primitives("neg")
+_MOST = 20
+_LARGE = 1e3
+"""Logits are masked by numbers below minus this."""
 _SQUARES = primitives("square", "integer_pow", "mul")
 
 
@@ -51,6 +54,8 @@ def twice(audited: Audited) -> Iterator[Finding | Held]:
         if not is_users(squash.location.of_user.file):
             continue
         before = known.get(audited.origins.of(squash.logits, _FLOWS, loops=True).maker)  # type: ignore[arg-type]
+        if before is None:
+            before = _chances(squash.logits, known, audited.origins)
         is_same = before is not None and before.name in ("softmax", "sigmoid") and before is not squash
         bounded = before is not None and (before.name, squash.name) == ("sigmoid", "softmax")
         if before is not None and is_same and not bounded:  # A softmax of numbers between 0 and 1 may be meant.
@@ -60,6 +65,32 @@ def twice(audited: Audited) -> Iterator[Finding | Held]:
             )
         else:
             yield TWICE.fine(squash.location)
+
+
+def _chances(value: Value, known: dict[Step, Squash], origins: Origins) -> Squash | None:
+    """The softmax of which logits are made by a factor, a mask, or a mean over something else than its axis."""
+    for _ in range(_MOST):
+        value = origins.of(value, _FLOWS)
+        maker = value.maker
+        squash = known.get(maker)  # type: ignore[arg-type]
+        if maker is None or squash is not None:
+            return squash if squash is not None and squash.name == "softmax" else None
+        primitive, unknown = maker.equation.primitive, [each for each in maker.inputs if each.number is None]
+        if primitive in primitives("reduce_sum"):
+            inside = known.get(origins.of(maker.inputs[0], FLOWS).maker)  # type: ignore[arg-type]
+            if inside is None or not set(inside.axes).isdisjoint(maker.equation.params["axes"]):
+                return None
+        elif primitive in primitives("select_n"):
+            unknown = [each for each in unknown if each is not maker.inputs[0]]
+            numbers = [each.number for each in maker.inputs[1:] if each.number is not None]
+            if len(numbers) != 1 or numbers[0] > -_LARGE:
+                return None
+        elif primitive not in primitives("mul", "div", "add") or len(maker.inputs) != 2:
+            return None
+        if len(unknown) != 1 or (primitive in primitives("div") and unknown[0] is not maker.inputs[0]):
+            return None
+        (value,) = unknown
+    return None
 
 
 def _from(squash: Squash) -> str:

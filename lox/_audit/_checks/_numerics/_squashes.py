@@ -62,6 +62,8 @@ def _squashes(audited: Audited) -> Iterator[Squash]:
         exponents = exponents_of_softmax(step, origins)
         if exponents is not None:
             yield _normalized("softmax", step, location, step.inputs[1], exponents, origins)
+        elif (logits := _logits_of_quotient(step, origins)) is not None:
+            yield Squash("sigmoid", step, location, logits)
     for step, location in audited.of("log"):
         exponents = exponents_of_sum(_total(step.inputs[0], origins), origins)
         if exponents is not None:
@@ -76,6 +78,15 @@ def _squashes(audited: Audited) -> Iterator[Squash]:
         added = made_by(origins.of(step.inputs[0], FLOWS), primitives("add"))
         if added is not None and not tracebacks.TAKING_LOGITS.isdisjoint(call(step.equation)[1:]):
             yield Squash("categorical", step, location, added.inputs[1], tuple(step.equation.params["axes"]))
+
+
+def _logits_of_quotient(step: Step, origins: Origins) -> Value | None:
+    """The x of 1 / (1 + exp(-x)), if a step is that."""
+    total = made_by(origins.of(step.inputs[1], FLOWS), primitives("add")) if step.inputs[0].number == 1 else None
+    others = [each for each in total.inputs if each.number != 1] if total is not None else []
+    powers = made_by(origins.of(others[0], FLOWS), primitives("exp")) if len(others) == 1 else None
+    minus = made_by(origins.of(powers.inputs[0], FLOWS), primitives("neg")) if powers is not None else None
+    return None if minus is None else minus.inputs[0]
 
 
 def _normalized(name: Name, step: Step, location: Location, over: Value, exponents: Value, origins: Origins) -> Squash:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from lox._audit._checks._results import _averages, _dropped, _in_place, _repeated, _replaced, _thrown
+from lox._audit._checks._results import _averages, _dropped, _in_place, _lost, _repeated, _replaced, _thrown
 
 KINDS = (*_dropped.KINDS, *_replaced.KINDS, *_averages.KINDS, *_in_place.KINDS)
-CHECKS = (*_dropped.CHECKS, *_replaced.CHECKS, *_averages.CHECKS, *_in_place.CHECKS, *_thrown.CHECKS, *_repeated.CHECKS)
+CHECKS = (
+    *_dropped.CHECKS,
+    *_replaced.CHECKS,
+    *_averages.CHECKS,
+    *_in_place.CHECKS,
+    *_thrown.CHECKS,
+    *_repeated.CHECKS,
+    *_lost.CHECKS,
+)

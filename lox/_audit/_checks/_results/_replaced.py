@@ -58,10 +58,15 @@ def found(audited: Audited) -> list[tuple[Source, Binding, Path]]:
     return [
         (source, each, path)
         for source in sources(audited)
-        if not source.code.co_name.lstrip("_").startswith(_ONLY_LOOKS)
+        if not only_looks(source)
         for each in _unread(source)
         if (path := old_of(each)) is not None and Passed(source, each.node).has(path)
     ]
+
+
+def only_looks(source: Source) -> bool:
+    """Say whether a function has the name of one that is to keep nothing, such as that of an evaluation."""
+    return source.code.co_name.lstrip("_").startswith(_ONLY_LOOKS)
 
 
 def _unread(source: Source) -> list[Binding]:

@@ -1,0 +1,81 @@
+"""Loops over several episodes: what they put out where an episode ends, beside what they carry on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lox._audit._audited import Audited
+from lox._audit._checks._loops._memories import MEMORY, differ, is_recurrent
+from lox._audit._episodes import Flow, flows
+from lox._audit._findings import Finding
+from lox._audit._program import Value
+
+
+def reports(audited: Audited) -> Iterator[Finding]:
+    """LOX221: a state or a total is masked where it is put out, and not where it is carried; or reset too early."""
+    for flow in audited.once(flows):
+        text = "" if flow.is_backward else next(filter(None, (rule(flow) for rule in _RULES)), "")
+        if text:
+            yield MEMORY.at(flow.location, text)
+
+
+def _masked(flow: Flow) -> str:
+    """A recurrent state is zero in the output where an episode ends, and goes on in the carry."""
+    for place in flow.numbers:
+        bit, ending = 1 << place, flow.ending[place]
+        if flow.knows(place) or not is_recurrent(ending, place) or not ending.squashed & bit:
+            continue
+        for output, value in _put_out(flow):
+            is_cut = flow.going[output].may & ~flow.ending[output].may & bit
+            if is_cut and value.shape == flow.loop.carry[place][1].shape:
+                return (
+                    f"A loop resets {flow.name(place)} in what it puts out where an episode ends, and goes on with it "
+                    "in what it carries."
+                )
+    return ""
+
+
+def _total(flow: Flow) -> str:
+    """What is put out where an episode ends is a total that goes on."""
+    for place in flow.numbers:
+        bit, ending = 1 << place, flow.ending[place]
+        if not ending.sure & ending.added & bit or not flow.unknown[place].may & ~bit:
+            continue
+        for output, _ in _put_out(flow):
+            is_report = flow.ending[output].sure & flow.ending[output].kept & ~flow.going[output].may & bit
+            if is_report and not any(differ(flow, bit, 1 << other) for other in flow.numbers if other != place):
+                return (
+                    f"A loop puts out {flow.name(place)} where an episode ends, and goes on adding to it in the next "
+                    "episode."
+                )
+    return ""
+
+
+def _reset_before(flow: Flow) -> str:
+    """What is reported where an episode ends is always the number that it begins with."""
+    reset = [place for place in range(len(flow.loop.carry)) if flow.ending[place].number is not None]
+    for output, value in enumerate(flow.loop.body.outputs):
+        unknown, going, ending = flow.unknown[output], flow.going[output], flow.ending[output]
+        if unknown.number is not None or ending.number is None or unknown.is_mask:
+            continue
+        own = 1 << output if output < len(flow.loop.carry) else 0
+        is_kept = going.number is not None or (own and going.may & ~flow.ends == going.added == own)
+        for place in reset if is_kept else ():
+            is_counted = flow.going[place].added & 1 << place and flow.going[place].number is None
+            is_as_reset = flow.ending[place].number == ending.number and value is not flow.loop.carry[place][2]
+            if is_counted and is_as_reset and output != place and unknown.may & 1 << place:
+                return (
+                    f"A loop reports {flow.name(place)} where an episode ends after it was reset there: what is "
+                    f"reported is always {ending.number:g}."
+                )
+    return ""
+
+
+def _put_out(flow: Flow) -> Iterator[tuple[int, Value]]:
+    """The places of what each iteration puts out besides what it carries."""
+    yield from ((len(flow.loop.carry) + place, value) for place, value in enumerate(flow.loop.ys))
+
+
+_RULES = (_masked, _total, _reset_before)
+
+CHECKS = (reports,)

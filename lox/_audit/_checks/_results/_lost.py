@@ -1,0 +1,151 @@
+"""New values that nothing reads, where the old ones are used after them as if they were new."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from lox._audit._audited import Audited
+from lox._audit._checks._results._bindings import Binding, Passed, Path, bindings, path_of, read_names, read_paths
+from lox._audit._checks._results._dropped import in_vain
+from lox._audit._checks._results._replaced import OLD, found, old_of, only_looks
+from lox._audit._findings import Finding
+from lox._audit._sources import Source, sources
+
+_CHANGED = re.compile(
+    r"(?:\w+_)?(?:re|un|de|norm_)?(?:clip|normali[sz]|scal|mask|pad|shift|discount|whiten|standardi[sz]|center|detach|"
+    r"stop|smooth|weight|permut|shuffl|sort|revers|flatten|reshap|transpos|augment|perturb|symmetri[sz]|project|wrap|"
+    r"bound|mix|stabili[sz]|filter|correct|trim|drop|decay|rotat|clamp|quanti[sz]|resampl|jitter)p?p?ed(?:_\w+)?"
+)
+"""Names that say what was done to a value, so that the value itself is not meant after it."""
+
+_CHANGING = {"where", "select", "clip", "stop_gradient", "nan_to_num", "mod", "remainder", "clip_by_global_norm"}
+"""Functions that give a value which is to be used in place of what they get."""
+
+
+def rebound(audited: Audited) -> Iterator[Finding]:
+    """LOX431: a name gets the new one of a value, and then, unread, another new one of the same old value."""
+    for source in sources(audited):
+        for body in _bodies(source):
+            for first, second, path in _twice(source, body):
+                yield OLD.at(
+                    source.at(first.node),
+                    f"Nothing reads this '{first.name}': line {second.node.lineno} computes '{first.name}' anew from "
+                    f"'{'.'.join(path)}' as it was.",
+                )
+
+
+def changed(audited: Audited) -> Iterator[Finding]:
+    """LOX431: nothing reads what is called clipped, masked or the like, and what it was made of is used after it."""
+    named = [(source, each) for source in sources(audited) for each in _unread(source) if _is_changed(each)]
+    parts = [(source, each.node) for source, each in named]
+    vain = in_vain(audited, parts) if parts else []
+    told = {(source, each.node) for source, each, _ in audited.once(found)}
+    for source, each in named:
+        used = [path for path in read_paths(each.value) if _is_read_after(source, each, path)]
+        old = next((path for path in used if path[-1] in each.name.split("_")), next(iter(used), None))
+        if old is not None and (source, each.node) in vain and (source, each.node) not in told:
+            yield OLD.at(
+                source.at(each.node),
+                f"Nothing reads '{each.name}', which is computed here from '{'.'.join(old)}', and '{'.'.join(old)}' is "
+                "used after it.",
+            )
+
+
+def kept(audited: Audited) -> Iterator[Finding]:
+    """LOX431: what `update...(old, ...)` gives is used, and the old one is returned."""
+    for source in sources(audited):
+        for each in bindings(source) if not only_looks(source) else ():
+            path = _updated(each)
+            if path is None or path[0] == each.name or not Passed(source, each.node).has(path):
+                continue
+            if not Passed(source, each.node).has((each.name,)) and not _is_returned(source, each.name):
+                yield OLD.at(
+                    source.at(each.node),
+                    f"'{each.name}' is the new one of '{'.'.join(path)}', and '{source.code.co_name}' returns "
+                    f"'{'.'.join(path)}' as it was.",
+                )
+
+
+def _is_changed(new: Binding) -> bool:
+    """Say whether a name, or the call that it is assigned, says that a value is to be used in place of another one."""
+    call = new.value
+    name = ast.unparse(call.func).rpartition(".")[2] if isinstance(call, ast.Call) else ""
+    return _CHANGED.fullmatch(new.name) is not None or (name in _CHANGING and not new.name.startswith("_"))
+
+
+def _bodies(source: Source) -> Iterator[list[ast.stmt]]:
+    """The statements that are run one after another: of a function, a loop or a branch of it."""
+    run = set(source.executed)
+    for node in (source.node, *source.executed):
+        for name in ("body", "orelse"):
+            statements = getattr(node, name, None)
+            if isinstance(statements, list):
+                yield [each for each in statements if each in run]
+
+
+def _twice(source: Source, body: list[ast.stmt]) -> Iterator[tuple[Binding, Binding, Path]]:
+    bound = {each.node: each for each in bindings(source) if isinstance(each.node.targets[0], ast.Name)}
+    for place, node in enumerate(body):
+        first = bound.get(node) if isinstance(node, ast.Assign) else None
+        path = old_of(first) if first is not None else None
+        if first is None or path is None or path[0] == first.name:
+            continue
+        for later in body[place + 1 :]:
+            second = bound.get(later) if isinstance(later, ast.Assign) else None
+            if any(
+                isinstance(each, ast.Name) and each.id in (first.name, path[0]) for each in _assigned(later, second)
+            ):
+                break
+            if first.name in _names(later):
+                break
+            if second is not None and second.name == first.name:
+                if path in (old_of(second), *read_paths(second.value)):
+                    yield first, second, path
+                break
+
+
+def _assigned(node: ast.stmt, but: Binding | None) -> Iterator[ast.AST]:
+    """The names that a statement assigns, but for that of a binding."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store) and (but is None or each.id != but.name):
+            yield each
+
+
+def _names(node: ast.stmt) -> set[str]:
+    loads = (each for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load))
+    return {each.id for each in loads}
+
+
+def _unread(source: Source) -> list[Binding]:
+    read = read_names(source.node)
+    return [each for each in bindings(source) if each.name not in read]
+
+
+def _is_read_after(source: Source, new: Binding, path: Path) -> bool:
+    """Say whether a path is read after a value was made of it, before it gets another value."""
+    again = [
+        each.node.lineno for each in bindings(source) if each.name == path[0] and each.node.lineno > new.node.lineno
+    ]
+    end, last = new.node.end_lineno or new.node.lineno, min(again, default=10**9)
+    later = (each for each in source.executed if isinstance(each, ast.stmt) and end < each.lineno <= last)
+    return any(path in read_paths(each) for each in later)
+
+
+def _updated(new: Binding) -> Path | None:
+    """The first argument of a call of `update` or the like, if all that it gives has a name."""
+    call = new.value
+    if new.place or new.name.startswith("_") or not isinstance(call, ast.Call) or not call.args:
+        return None
+    name = ast.unparse(call.func).rpartition(".")[2].lstrip("_")
+    return path_of(call.args[0]) if re.fullmatch(r"update_\w+", name) else None
+
+
+def _is_returned(source: Source, name: str) -> bool:
+    """Say whether anything that a function returns reads a name itself, or a field of it."""
+    returns = (node.value for node in source.executed if isinstance(node, ast.Return) and node.value is not None)
+    return any(path[0] == name for each in returns for path in read_paths(each))
+
+
+CHECKS = (rebound, changed, kept)
