@@ -21,7 +21,7 @@ from benchmarks._report import Figure, Table, main
 from benchmarks._timing import alternate, done
 
 Function = Callable[..., Any]
-WIDTH, LAYERS, BATCH, STEPS = 128, 6, 512, 20
+WIDTH, LAYERS, BATCH, STEPS = 128, 6, 640, 20
 
 
 def measure() -> Iterator[Table]:
@@ -44,7 +44,7 @@ def measure() -> Iterator[Table]:
         fresh = lox.guard(plain, bundle=folder / "never")  # One that has failed runs unguarded.
         checked = jax.jit(checkify.checkify(plain, errors=checkify.float_checks))
         programs = [done(program, weights, inputs) for program in (plain, fresh, debugging(plain), checked)]
-        base, ours, debugged, theirs = alternate(programs, rounds=20, sample=0.05).T
+        base, ours, debugged, theirs = alternate(programs, rounds=40, sample=0.1).T
         steps = STEPS if plain is training else 1
         milliseconds = np.median(base) / steps * 1e3
         others = [Figure.of(each / base) for each in (debugged, theirs)]

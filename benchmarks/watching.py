@@ -45,7 +45,7 @@ def measure() -> Iterator[Table]:
         seconds[name] = time.perf_counter() - started
         compiled.append(lowered.compile())
     assert [" conditional(" in program.as_text() for program in compiled] == [False, False, True, False]
-    alone, each, tenths, hand = alternate([done(program, params, tokens) for program in compiled], rounds=5).T
+    alone, each, tenths, hand = alternate([done(program, params, tokens) for program in compiled], rounds=10).T
     traced = {name: Figure(value / seconds["alone"]) for name, value in seconds.items()}
     yield Table(
         f"Statistics of each of {len(points)} modules in {STEPS} steps of training a transformer of {LAYERS} layers",
