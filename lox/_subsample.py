@@ -142,7 +142,7 @@ def subsampled_scan(
 
             return jax.lax.cond(keeps_any, write, list, parts[place])
 
-        keeps_any = buffers.keeps_any(number)
+        keeps_any = buffers.keeps_any(number) if parts else None
         kept = [buffers.write(kept, number, logs, always), *map(write_late, range(len(parts)))]
         return outs, (jax.tree.leaves(after), kept, number + 1), buffers.rest(logs)
 

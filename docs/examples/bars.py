@@ -1,4 +1,4 @@
-"""Progress bars of a sampler, of a training and of solvers, none of which says how far it is.
+"""Progress bars for a sampler, a training and a solver that have none.
 
     python docs/examples/bars.py
 

@@ -188,6 +188,7 @@ def _in_parts(groups: Sequence[_Group], size: Callable[[int], int | None]) -> li
         if work >= least:
             parts.append(_Group())
             work = 0
-        parts[-1] = _Group(parts[-1].eqns + group.eqns, parts[-1].outs + group.outs)
+        parts[-1].eqns += group.eqns
+        parts[-1].outs += group.outs
         work += more
     return parts

@@ -74,7 +74,7 @@ def _is_fixed(term: Term, way: Way) -> bool:
 
 
 def _exponent(factor: Node) -> Node:
-    """What an exponential weight is the exponential of, perhaps up to a limit."""
+    """The exponent of a weight that is an exponential, which may be clipped."""
     inside = plain(factor)
     while inside.place is not None and inside.place.step.equation.primitive in primitives("min", "clamp"):
         arrays = [each for each in inside.place.inputs if not is_constant(each)]

@@ -24,43 +24,42 @@ def exchanged(audited: Audited) -> Iterator[Finding]:
     if known is None:
         return
     yield from (finding for finding in (*reshaped(known), *recurrence(known)) if isinstance(finding, Finding))
-    for step, pairings in itertools.groupby(meetings(known), lambda pairing: pairing.step):
+    for _, pairings in itertools.groupby(meetings(known), lambda pairing: pairing.step):
         found = list(pairings)
-        turned = next((each for each in found if _is_turned(*each.labels)), None)
-        if turned is not None:
-            yield MEETING.at(
-                turned.location,
-                f"Axis {turned.axis} of {turned.one.text} was made of {turned.labels[0]}, that of {turned.other.text} "
-                f"of {turned.labels[1]}: their elements are in another order, and '{step.equation.primitive.name}' "
-                "takes them element by element.",
-                found=str(turned.labels[1]),
-                expected=str(turned.labels[0]),
-            )
-            continue
         pairs = {pairing.labels for pairing in found if all(isinstance(each, Unwritten) for each in pairing.labels)}
+        turned = next((each for each in found if _is_turned(*each.labels)), None)
         wrong = next((each for each in found if each.differs and each.labels[::-1] in pairs), None)
-        if wrong is not None:
-            one, other = wrong.labels
-            yield MEETING.at(
-                wrong.location,
-                f"Axis {wrong.axis} of {wrong.one.text} goes over the {one}, that of {wrong.other.text} over the "
-                f"{other}, and the other axes the other way round: '{step.equation.primitive.name}' takes them "
-                "element by element.",
-                found=str(other),
-                expected=str(one),
-            )
-            continue
         alone = next((each for each in found if len(found) == 1 and each.differs and _are_two_axes(known, each)), None)
-        if alone is not None:
-            one, other = alone.labels
-            yield MEETING.at(
-                alone.location,
-                f"Axis {alone.axis} of {alone.one.text} goes over the {one}, and that of {alone.other.text} over the "
-                f"{other}, which are two axes of what these were computed from: '{step.equation.primitive.name}' takes "
-                "them element by element.",
-                found=str(other),
-                expected=str(one),
+        if turned is not None:
+            one, other = turned.labels
+            yield _meeting(
+                turned,
+                f"Axis {turned.axis} of {turned.one.text} was made of {one}, that of {turned.other.text} of {other}: "
+                "their elements are in another order, and",
             )
+        elif wrong is not None:
+            one, other = wrong.labels
+            yield _meeting(
+                wrong,
+                f"Axis {wrong.axis} of {wrong.one.text} goes over the {one}, that of {wrong.other.text} over the "
+                f"{other}, and the other axes the other way round:",
+            )
+        elif alone is not None:
+            one, other = alone.labels
+            yield _meeting(
+                alone,
+                f"Axis {alone.axis} of {alone.one.text} goes over the {one}, and that of {alone.other.text} over the "
+                f"{other}, which are two axes of what these were computed from:",
+            )
+
+
+def _meeting(pairing: Pairing, text: str) -> Finding:
+    """The finding that two axes meet of which this is said."""
+    one, other = pairing.labels
+    name = pairing.step.equation.primitive.name
+    return MEETING.at(
+        pairing.location, f"{text} '{name}' takes them element by element.", found=str(other), expected=str(one)
+    )
 
 
 def _are_two_axes(audited: Audited, pairing: Pairing) -> bool:

@@ -21,7 +21,7 @@ from lox._audit._rules import primitives
 _DRAWN = primitives("random_bits", "random_gamma")
 _MOST = 30
 _MADE = ADDING | primitives("iota", "reshape", "stack", "gather", "dynamic_slice")
-"""What makes arrays whose elements are to be regrouped."""
+"""Operations that make arrays which are meant to be regrouped."""
 
 
 def permuted(audited: Audited) -> Iterator[Finding]:
@@ -56,7 +56,7 @@ def _is_exchanged(step: Step) -> bool:
 
 
 def _is_regrouped(audited: Audited, value: Value) -> bool:
-    """Say whether the elements of an array are in no order that is to be kept, as random ones, or were laid out."""
+    """Say whether the order of the elements does not matter, as that of random numbers, or was chosen."""
     source = audited.origins.of(value, LAID_OUT - primitives("reshape"))
     if source.maker is None:
         return jnp.issubdtype(source.aval.dtype, jax.dtypes.prng_key)

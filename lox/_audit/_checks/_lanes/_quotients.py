@@ -18,7 +18,7 @@ _SAME = LAID_OUT | primitives("convert_element_type")
 _GUARDS = _SAME | primitives("max", "add", "clamp")
 _MOST = 100
 _UNEVEN = 0.75
-"""Parts of which each has at least this much of the largest have about the same weight."""
+"""Parts are of about one size if each has at least this fraction of the largest."""
 
 
 def quotients(audited: Audited) -> Iterator[Finding]:

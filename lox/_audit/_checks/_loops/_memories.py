@@ -150,10 +150,8 @@ def _frames(flow: Flow) -> str:
 
 def _reported(flow: Flow) -> str:
     """What is reported of an episode where it ends is a total that goes on."""
-    for place in flow.numbers:
-        bit, ending = 1 << place, flow.ending[place]
-        if not ending.sure & ending.added & bit or not flow.unknown[place].may & ~bit:
-            continue
+    for place in totals(flow):
+        bit = 1 << place
         for other, _ in enumerate(flow.loop.carry):
             is_report = flow.ending[other].sure & ~flow.going[other].may & bit
             if is_report and flow.going[other].added & 1 << other and not differ(flow, bit, 1 << other):
@@ -162,6 +160,14 @@ def _reported(flow: Flow) -> str:
                     "episode."
                 )
     return ""
+
+
+def totals(flow: Flow) -> Iterator[int]:
+    """The numbers of the carry to which each step adds, where an episode ends as well."""
+    for place in flow.numbers:
+        bit, ending = 1 << place, flow.ending[place]
+        if ending.sure & ending.added & bit and flow.unknown[place].may & ~bit:
+            yield place
 
 
 def differ(flow: Flow, one: int, other: int) -> bool:

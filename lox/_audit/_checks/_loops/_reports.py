@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lox._audit._audited import Audited
-from lox._audit._checks._loops._memories import MEMORY, differ, is_recurrent
+from lox._audit._checks._loops._memories import MEMORY, differ, is_recurrent, totals
 from lox._audit._episodes import Flow, flows
 from lox._audit._findings import Finding
 from lox._audit._program import Value
@@ -36,11 +36,9 @@ def _masked(flow: Flow) -> str:
 
 
 def _total(flow: Flow) -> str:
-    """What is put out where an episode ends is a total that goes on."""
-    for place in flow.numbers:
-        bit, ending = 1 << place, flow.ending[place]
-        if not ending.sure & ending.added & bit or not flow.unknown[place].may & ~bit:
-            continue
+    """A loop puts out a total where an episode ends, and does not reset it."""
+    for place in totals(flow):
+        bit = 1 << place
         for output, _ in _put_out(flow):
             is_report = flow.ending[output].sure & flow.ending[output].kept & ~flow.going[output].may & bit
             if is_report and not any(differ(flow, bit, 1 << other) for other in flow.numbers if other != place):
@@ -52,7 +50,7 @@ def _total(flow: Flow) -> str:
 
 
 def _reset_before(flow: Flow) -> str:
-    """What is reported where an episode ends is always the number that it begins with."""
+    """A loop resets a total before it reports it, so that each report is the initial number."""
     reset = [place for place in range(len(flow.loop.carry)) if flow.ending[place].number is not None]
     for output, value in enumerate(flow.loop.body.outputs):
         unknown, going, ending = flow.unknown[output], flow.going[output], flow.ending[output]
