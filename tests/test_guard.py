@@ -107,6 +107,19 @@ def test_one_bad_element_anywhere_is_noticed(dtype):
     assert not is_bad([np.zeros(0, jnp.dtype(dtype))], [True], True)
 
 
+@pytest.mark.parametrize("axis_type", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
+def test_one_bad_element_of_an_array_that_is_spread_over_devices_is_noticed(axis_type):
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(axis_type,))
+    spread = jax.NamedSharding(mesh, jax.P("data"))
+    for infinite, number in ((False, np.nan), (True, np.nan), (True, -np.inf)):
+        judge = jax.jit(lambda x, infinite=infinite: is_bad([x], [True], infinite))
+        assert not judge(jax.device_put(np.ones((8, 3), np.float32), spread))
+        for row in range(8):
+            x = np.ones((8, 3), np.float32)
+            x[row, 1] = number
+            assert judge(jax.device_put(x, spread)), (row, number)
+
+
 @pytest.mark.parametrize("when", ["nan", "nonfinite"])
 def test_infinite_values_fail_where_they_are_asked_for(tmp_path, when):
     def f(x):

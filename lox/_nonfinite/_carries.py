@@ -28,24 +28,21 @@ _LOOPS = frozenset({_listed.scan_p, _listed.while_p})
 
 
 def is_bad(values: Sequence[Any], began_finite: Sequence[Any], infinite: bool) -> Any:
-    """Tell whether one of some values has a NaN or, if that counts, is infinite and began finite.
-
-    The largest element of an array is NaN if any element is, and is found several times as fast as each element is
-    looked at.
-    """
+    """Tell whether one of some values has a NaN or, if that counts, is infinite and began finite."""
     flags = [jnp.bool_(False)]
     for value, began in zip(values, began_finite, strict=True):
-        for part in _real_parts(value) if is_float(value) and np.size(value) else ():
-            largest = jnp.max(part)
-            flags.append(jnp.isnan(largest))
-            if infinite:
-                flags.append((jnp.isinf(largest) | jnp.isinf(jnp.min(part))) & began)
+        if is_float(value) and np.size(value):
+            flags.append(_any(jnp.isnan(value) | jnp.isinf(value) & began if infinite else jnp.isnan(value)))
     return functools.reduce(jnp.logical_or, flags)
 
 
-def _real_parts(value: Any) -> tuple[Any, ...]:
-    """An array, or the real and the imaginary part of a complex one."""
-    return (jnp.real(value), jnp.imag(value)) if jnp.iscomplexobj(value) else (value,)
+def _any(flags: Any) -> Any:
+    """The `any` of flags, which XLA finds three times as fast on a CPU if it is the largest of small integers.
+
+    The largest of the values themselves is no way to find NaN: where an array is spread over devices, the largest of
+    what each has may drop it.
+    """
+    return jnp.max(flags.astype(jnp.uint8)) > 0
 
 
 @_compat.weakref_lru_cache
