@@ -1243,8 +1243,8 @@ def test_a_manifest_with_a_damaged_distribution(tmp_path):
 def test_columns_of_one_log_call_are_one_row_after_a_kill_between_them(tmp_path):
     write(tmp_path, lox.spool(lambda: lox.log({"loss": 1.0, "accuracy": 1.0}, step=1))()[1])
     (table,) = (tmp_path / RUN).glob("table-*")
-    before = {file: file.read_bytes() for file in table.iterdir()}
     write(tmp_path, {"loss": np.float32(2), "accuracy": np.float32(2)})
+    before = {file: file.read_bytes() for file in table.iterdir()}
     write(tmp_path, lox.spool(lambda: lox.log({"loss": 3.0, "accuracy": 3.0}, step=3))()[1])
     for name in ("accuracy.npy", "@@order.npy"):
         (table / name).write_bytes(before[table / name])
@@ -1317,8 +1317,8 @@ def test_events_of_a_key_are_read_up_to_one_moment(tmp_path, monkeypatch):
         log(place)
     look, later = Table.look, iter(range(4, 100))
 
-    def look_while_it_is_written(table):
-        rows = look(table)
+    def look_while_it_is_written(*table):
+        rows = look(*table)
         for _ in range(3):
             log(next(later))
         return rows

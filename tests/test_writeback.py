@@ -5,8 +5,10 @@ the size of a file. A file that is new since then may be missing, and a part tha
 another was renamed to is the old one or the new one.
 """
 
+import os
 import shutil
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,16 +31,53 @@ def log(logger, some):
     logger.flush()
 
 
-def states(path, synced):
+class Synced:
+    """Notes what files had in them when they were synced, by their numbers in the file system.
+
+    Args:
+        monkeypatch: That of pytest.
+        then: Called after each sync.
+    """
+
+    def __init__(self, monkeypatch, then=lambda: None):
+        self._contents, self._renamed, fsync = {}, {}, os.fsync
+
+        def note(file):
+            fsync(file)
+            path = Path(f"/proc/self/fd/{file}").resolve()
+            if path.is_file():
+                self._contents[os.fstat(file).st_ino] = path.read_bytes()
+            self._renamed |= {each: each.read_bytes() for each in path.glob("*.json")}
+            then()
+
+        monkeypatch.setattr(os, "fsync", note)
+
+    def copy(self, source, target):
+        """Copy what was synced of a directory over an older copy."""
+        for file in source.rglob("*"):
+            is_renamed = file.suffix == ".json"
+            content = self._renamed.get(file) if is_renamed else self._contents.get(file.stat().st_ino)
+            if content is not None and file.name != "owner.json":
+                (target / file.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
+                (target / file.relative_to(source)).write_bytes(content)
+
+
+def copy(source, target):
+    # The process whose id is in owner.json is gone after a power cut.
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("owner.json"), dirs_exist_ok=True)
+
+
+def states(path, synced, monkeypatch):
     """The directories of experiments that a running process leaves after so many events, and after all but the last."""
     old, new = path / "old", path / "new"
     old.mkdir()
     with lox.loggers.SaveLogger(path / "live", name="job") as logger:
         for state, some in ((old, EVENTS[:synced]), (new, EVENTS[synced:-LAST])):
+            files = Synced(monkeypatch)
             log(logger, some)
-            if some:  # The process whose id is in owner.json is gone after a power cut.
-                ignored = shutil.ignore_patterns("owner.json")
-                shutil.copytree(path / "live", state, ignore=ignored, dirs_exist_ok=True)
+            if some:
+                copy(path / "live", state)
+        files.copy(path / "live", old)
     return old, new
 
 
@@ -77,8 +116,8 @@ def saved(path):
 
 @pytest.mark.filterwarnings("ignore::lox.LoggerWarning")  # What a cut left of a run is said by warnings.
 @pytest.mark.parametrize("synced", [0, 5, 35])
-def test_what_was_on_the_disk_before_a_power_cut_stays_and_the_run_goes_on(tmp_path, synced):
-    old, new = states(tmp_path, synced)
+def test_what_was_on_the_disk_before_a_power_cut_stays_and_the_run_goes_on(tmp_path, synced, monkeypatch):
+    old, new = states(tmp_path, synced, monkeypatch)
     kept = saved(old / "job") if synced else {}
     for case in range(CASES):
         disk = tmp_path / f"disk{case}"
@@ -94,3 +133,35 @@ def test_what_was_on_the_disk_before_a_power_cut_stays_and_the_run_goes_on(tmp_p
             for key in values:
                 counters = [left["counter step", name] for name in (key, f"{key}#2") if ("value", name) in left]
                 assert any(step in counter for counter in counters), f"case {case}: {key} at {step}"
+
+
+@pytest.mark.filterwarnings("ignore::lox.LoggerWarning")
+def test_a_power_cut_while_a_durable_logger_syncs_leaves_what_was_flushed_in_order(tmp_path, monkeypatch):
+    rng, moments, flushed = np.random.default_rng(0), [], [0]
+    live = tmp_path / "live"
+
+    def look():
+        if live.exists() and rng.random() < 0.2:
+            moments.append(tmp_path / f"moment{len(moments)}")
+            copy(live, moments[-1] / "new")
+            (moments[-1] / "old").mkdir()
+            files.copy(live, moments[-1] / "old")
+            (moments[-1] / "flushed").write_text(f"{flushed[0]}")
+
+    files = Synced(monkeypatch, look)
+    with lox.loggers.SaveLogger(live, name="job", durable=True) as logger:
+        for first in range(0, 40, 20):
+            log(logger, EVENTS[first : first + 20])
+            flushed[0] = first + 20
+    monkeypatch.undo()
+    for number, moment in enumerate(moments):
+        for case in range(4):
+            disk = moment / f"disk{case}"
+            disk.mkdir()
+            cut(moment / "old", moment / "new", disk, rng)
+            left = saved(disk / "job") if any(disk.rglob("manifest.json")) else {}
+            loss = left.get(("value", "loss"), np.zeros(0)).tolist()
+            assert loss == sorted(loss), (number, case, loss)
+            least = [place / 2 for place in range(int((moment / "flushed").read_text()) // 5 * 2)]
+            assert loss[: len(least)] == least, (number, case, loss)
+    assert len(moments) > 20

@@ -11,7 +11,7 @@ import numpy as np
 
 from lox._host_values import at_least
 from lox._storage._manifest import ASIDE, write_manifest
-from lox._storage._table import Rows, Table, move, scratch
+from lox._storage._table import Rows, Table, look_at, move, scratch
 
 
 def taken_aside(
@@ -36,9 +36,8 @@ def taken_aside(
     without: dict[str, None] = {}
     with scratch(run) as folder:
         (folder / ASIDE).mkdir()
-        for place, table in enumerate(tables):
-            rows = table.look()
-            steps = steps_of(rows)
+        for place, rows in enumerate(look_at(tables)):
+            table, steps = rows.table, steps_of(rows)
             taken = np.zeros(rows.count, bool) if steps is None else at_least(*steps, step)
             if steps is None:
                 without |= dict.fromkeys(sorted(table.layout.keys))

@@ -36,13 +36,14 @@ class Column:
         shape: The shape of one entry.
         count: The number of entries.
         problem: The reason why entries are missing, where the file is damaged; else the empty text.
+        can_grow: Whether entries can follow those that were found.
     """
 
-    __slots__ = ("path", "dtype", "shape", "count", "problem", "_header", "_start", "_entry", "_file")
+    __slots__ = ("path", "dtype", "shape", "count", "problem", "can_grow", "_header", "_start", "_entry", "_file")
 
     def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...]):
         self.path, self.dtype, self.shape = path, dtype, shape
-        self.count, self.problem = 0, ""
+        self.count, self.problem, self.can_grow = 0, "", True
         self._header = _header(dtype, shape)
         self._start = len(self._header)
         self._entry = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
@@ -59,6 +60,7 @@ class Column:
     def find(cls, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> Column:
         """Find a column that should exist, with those of its entries that do."""
         column = cls(path, dtype, shape)
+        column.can_grow = False
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):  # Opening a pipe would wait for someone to write into it.
                 raise ValueError("it is no file")
@@ -149,6 +151,7 @@ class Column:
         if (found[:COUNT_AT], found[end:]) != (self._header[:COUNT_AT], self._header[end:]):
             raise ValueError(f"it does not begin as a column of {self.dtype.name}{list(self.shape)}")
         count = int(found[COUNT_AT:end])
+        self.can_grow = True
         there = (os.fstat(file.fileno()).st_size - len(found)) // self._entry if self._entry else count
         self.count = max(0, min(count, there))
         if self.count != count:

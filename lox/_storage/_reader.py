@@ -13,7 +13,7 @@ from lox._logdict import logdict
 from lox._site import calling_site, warn_at
 from lox._storage._manifest import ASIDE, MANIFEST, is_run, read_manifest
 from lox._storage._stack import stacked
-from lox._storage._table import Rows, Table, keys_in_order, tables_of
+from lox._storage._table import Rows, Table, keys_in_order, look_at, tables_of
 
 
 def load(path: str | Path, *, stack: bool = False, damaged: Literal["raise", "prefix"] = "raise") -> Any:
@@ -189,10 +189,10 @@ def _rows(tables: list[Table]) -> list[Rows]:
 
     Rows of a table that is read later may have come after rows that were not there yet when another one was read.
     """
-    rows = [table.look() for table in tables]
+    rows = look_at(tables)
     last = max((each.last_number for each in rows), default=0)
     if last:  # All rows before the one with this number are written by now.
-        rows = [table.look() for table in tables]
+        rows = look_at(tables)
     known = {number for each in rows for number in each.all_numbers}
     for group in _sharing(rows):
         until = min([last, *(each.next_number(known) for each in group if each.problem)])

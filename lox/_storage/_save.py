@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from lox._exceptions import LogDataError, StorageError
 from lox._host_values import plain
@@ -81,7 +82,10 @@ def _write(events: list[tuple[Layout, Timeline]], manifest: dict[str, Any], path
         raise StorageError(f"{path} has runs in it, such as {inside}, which logs there would hide. Save them apart.")
     moved: list[Table] = []
     with scratch(path) as folder:
-        tables = [Table.filled(folder / f"{place}", *each) for place, each in enumerate(events)]
+        tables = [
+            Table.filled(folder / f"{place}", layout, timeline, np.full(len(timeline), place))
+            for place, (layout, timeline) in enumerate(events)
+        ]
         try:
             for table in tables:
                 moved.append(table.move(path, len(moved)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import itertools
@@ -9,7 +10,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from lox._timeline import Timeline
 
 ORDER = "@@order.npy"
 """The file of numbers of rows, by which events of a key that is in several tables are in their order. An entry is how
-many rows there were and the number of the last ones; the next entry is of those after them. A table that shares no key
-has none. One that does has those rows that are in an entry: it is written after them."""
+many rows there were and the number of the last ones; the next entry is of those after them. It is written after the
+rows. A table that shares a key has those rows that are in an entry: of others it is not known when they came. One that
+shares none needs no entry."""
 
 ENTRY = np.dtype(np.int64), (2,)
 """The dtype and the shape of an entry."""
@@ -58,16 +60,15 @@ class Table:
         return cls(folder, layout, number, dropped)
 
     @classmethod
-    def filled(cls, folder: Path, layout: Layout, events: Timeline, numbers: np.ndarray | None = None) -> Table:
-        """A new table with events, and the number of each where it is not 0, in a new directory."""
+    def filled(cls, folder: Path, layout: Layout, events: Timeline, numbers: np.ndarray) -> Table:
+        """A new table with events, and the number of each, in a new directory."""
         dropped = None if events.dropped is None else np.asarray(events.dropped).tolist()
-        table = cls.create(folder, layout, 0 if numbers is None else int(numbers[0]), dropped)
+        table = cls.create(folder, layout, int(numbers[0]) if len(numbers) else 0, dropped)
         with OpenFiles() as files:
-            appender = Appender(table, files)
+            appender = Appender(table.look(), files)
             appender.append(events)
-            if numbers is not None:
-                ends = np.flatnonzero(np.diff(numbers, append=numbers[-1] + 1))
-                appender.number(zip(ends + 1, numbers[ends], strict=True))
+            ends = np.flatnonzero(np.diff(numbers, append=-1))
+            appender.number(zip(ends + 1, numbers[ends], strict=True))
         return table
 
     def sync(self) -> None:
@@ -79,12 +80,16 @@ class Table:
         """Moves it into the directory of a run, by the first name from number `start` on that is free."""
         return dataclasses.replace(self, folder=move(self.folder, run, "table-", start))
 
-    def look(self) -> Rows:
-        """Return the rows that it has now."""
+    def look(self, shares: bool = False) -> Rows:
+        """Return the rows that it has now.
+
+        Args:
+            shares: Whether it shares a key with another table of the run.
+        """
         order = Column.find(self.folder / ORDER, *ENTRY)  # First: rows that are in it are there by then.
         files = self.layout.files
         columns = {file.name: Column.find(self.folder / file.name, file.dtype, file.shape) for file in files}
-        return Rows(self, columns, order)
+        return Rows(self, columns, order, shares)
 
     def to_json(self) -> dict[str, Any]:
         """Return its entry in the manifest."""
@@ -127,17 +132,19 @@ class Rows:
         problem: The damage, or the empty text.
     """
 
-    def __init__(self, table: Table, columns: dict[str, Column], order: Column):
+    def __init__(self, table: Table, columns: dict[str, Column], order: Column, shares: bool):
         self.table, self.columns, self.order = table, columns, order
         self.count = min(column.count for column in columns.values())
         self.problem = next((column.problem for column in columns.values() if column.problem), "")
         self.entries = self._read(order)
         if len(self.entries) or order.problem:
             numbered = int(self.entries[-1, 0]) if len(self.entries) else 0
-            if self.count >= numbered:
+            if self.count >= numbered and all(column.can_grow for column in columns.values()):
                 self.count, self.problem = numbered, order.problem
             elif not self.problem:
                 self.problem = f"{table.folder} is damaged: it has {self.count} rows of {numbered}."
+        elif shares and table.rows is None:
+            self.count = 0
         if table.rows is not None and self.count >= table.rows:
             self.count, self.problem = table.rows, ""
 
@@ -197,7 +204,7 @@ class Appender:
     """Adds rows to a table.
 
     Args:
-        table: The table.
+        rows: The rows of the table.
         files: The pool of open files.
         durable: Whether readers see rows only when they are on the disk, which is when `sync` returns.
 
@@ -210,14 +217,13 @@ class Appender:
         StorageError: It is damaged.
     """
 
-    def __init__(self, table: Table, files: OpenFiles, durable: bool = False):
-        rows = table.look()
+    def __init__(self, rows: Rows, files: OpenFiles, durable: bool = False):
         if rows.problem:
             raise StorageError(rows.problem)
-        self.table, self._files, self._durable, self._order = table, files, durable, rows.order
+        self.table, self._files, self._durable, self._order = rows.table, files, durable, rows.order
         self.sharing: list[Appender] = []
         self.is_latest = True
-        self._columns = [(file, rows.columns[file.name]) for file in table.layout.files]
+        self._columns = [(file, rows.columns[file.name]) for file in rows.table.layout.files]
         self._cut(rows.count)
         self._number = rows.last_number
         self._unsaid: list[tuple[int, int]] = []
@@ -270,9 +276,14 @@ class Appender:
             self._say_numbers()
 
     def share(self) -> None:
-        """Numbers its rows, since another table has one of its keys."""
+        """Numbers its rows, since another table has one of its keys.
+
+        The numbers are on the disk when it returns, as it has no rows without them once the manifest names the other.
+        """
         if not self.is_numbered:
             self.number([(self.count, self._number)])
+            self.sync()
+            self._order.sync(self._files)
 
     def _say_numbers(self) -> None:
         """Writes the new entries. The first one may be the last one in the file, with more rows."""
@@ -311,6 +322,12 @@ class Appender:
         """Has later rows overwritten, since not all of their arrays were written."""
         for _, column in self._columns:
             column.count = count
+
+
+def look_at(tables: Sequence[Table]) -> list[Rows]:
+    """The rows that the tables of a run have now."""
+    number = collections.Counter(key for table in tables for key in table.layout.keys)
+    return [table.look(any(number[key] > 1 for key in table.layout.keys)) for table in tables]
 
 
 def move(folder: Path, run: Path, prefix: str, start: int) -> Path:

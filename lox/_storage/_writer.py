@@ -20,7 +20,7 @@ from lox._storage._column import OpenFiles
 from lox._storage._layout import Layout, storable
 from lox._storage._manifest import MANIFEST, new_manifest, read_manifest, to_json, was_cut_off, write_manifest
 from lox._storage._owner import Claim
-from lox._storage._table import Appender, Table, keys_in_order, remove_scratch, scratch, tables_of
+from lox._storage._table import Appender, Rows, Table, keys_in_order, look_at, remove_scratch, scratch, tables_of
 from lox._timeline import Timeline
 
 CHECK_AFTER = 0.1
@@ -142,7 +142,7 @@ class RunWriter:
                 table.sync()
             self._tables.append(table)
             self._changed = True
-            self._now_latest(self._open(table))
+            self._now_latest(self._open(table.look()))
         return self._appenders[layout]
 
     def _append(self, to: Appender, events: Timeline) -> None:
@@ -160,9 +160,10 @@ class RunWriter:
         for other in to.sharing:
             other.is_latest = False
 
-    def _open(self, table: Table) -> Appender:
+    def _open(self, rows: Rows) -> Appender:
         """Has events like those of a table appended to it."""
-        appender, keys = Appender(table, self._files, self._durable), table.layout.keys
+        table = rows.table
+        appender, keys = Appender(rows, self._files, self._durable), table.layout.keys
         of_key = [self._of_key.setdefault(key, []) for key in keys]
         appender.sharing = [*dict.fromkeys(other for others in of_key for other in others)]
         appender.is_latest = not appender.sharing and keys.isdisjoint(self._kept)
@@ -186,7 +187,7 @@ class RunWriter:
         """Opens the tables of the run. One that is damaged keeps the rows that are whole, and gets no others."""
         self._files.close(column for appender in self._appenders.values() for column in appender.columns)
         self._appenders, self._of_key, self._written, self._last = {}, {}, {}, None
-        rows = [table.look() for table in self._tables]
+        rows = look_at(self._tables)
         self._number = max((number for each in rows for number in each.all_numbers), default=0)
         for place, each_rows in enumerate(rows):
             if each_rows.problem:
@@ -198,9 +199,9 @@ class RunWriter:
                 )
         kept = [table for table in self._tables if table.rows is not None]
         self._kept = {key for table in kept for key in table.layout.keys}
-        for table in self._tables:
-            if table.rows is None:
-                self._open(table)
+        for each_rows in rows:
+            if not each_rows.problem and each_rows.table.rows is None:
+                self._open(each_rows)
 
     def sync(self) -> None:
         """Flushes what was written to the disk, if that was asked for; and checks now and then that its files exist.
@@ -223,12 +224,12 @@ class RunWriter:
     def last_steps(self) -> dict[str, np.ndarray]:
         """The largest counter `step` of each key that has one, of each batch element."""
         found: dict[str, np.ndarray] = {}
-        for table in self._tables:
-            steps = steps_of(table.look())
+        for rows in look_at(self._tables):
+            steps = steps_of(rows)
             if steps is None or not len(steps[0]):
                 continue
             last = np.fmax.reduce(steps_of_elements(*steps))
-            for key in table.layout.keys:
+            for key in rows.table.layout.keys:
                 is_alike = key in found and found[key].shape == last.shape
                 found[key] = np.fmax(found[key], last) if is_alike else last
         return found
