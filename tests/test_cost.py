@@ -144,6 +144,36 @@ def test_what_only_skipped_logs_need_is_in_some_parts_that_share_nothing():
         np.testing.assert_array_equal(found[key], values[::25])
 
 
+@pytest.mark.parametrize("through_jit", [False, True])
+def test_skipped_logs_compute_again_what_the_program_need_not_keep_in_memory(through_jit):
+    """They take `y`, which is there in any case, and not what operations on its elements make of it."""
+
+    def scaled(x):
+        y = jnp.tanh(x @ x)
+        scaled = (y - y.mean()) / (jnp.abs(y).max() + 1)
+        lox.log({"smallest": jnp.sort(scaled.ravel())[0]})
+        return scaled, y
+
+    def fun(x):
+        call = jax.jit(scaled) if through_jit else scaled
+        return jax.lax.scan(lambda x, _: (call(x)[0] @ call(x)[1], None), x, None, length=6)
+
+    x = jnp.cos(jnp.arange(6400.0)).reshape(80, 80)
+    spooled = lox.spool(fun, interval=3)
+    (scan,) = [eqn for eqn in jax.make_jaxpr(spooled)(x).eqns if eqn.primitive.name == "scan"]
+    body = scan.params["jaxpr"].eqns
+    sources = {var: eqn.primitive.name for eqn in body for var in eqn.outvars}
+    taken = {sources[var] for eqn in body if eqn.primitive.name == "cond" for var in eqn.invars if var.aval.size == x.size}
+    assert taken == {"jit" if through_jit else "tanh"}
+    of_call = [eqn.params["jaxpr"].jaxpr for eqn in body if eqn.primitive.name == "jit" and through_jit]
+    for call in of_call:
+        sources = {var: eqn.primitive.name for eqn in call.eqns for var in eqn.outvars}
+        assert all(sources[var] in ("tanh", "div") for var in call.outvars if var.aval.size == x.size)
+    (out, found), (expected, logs) = jax.jit(spooled)(x), jax.jit(lox.spool(fun))(x)
+    jax.tree.map(np.testing.assert_array_equal, out, expected)
+    np.testing.assert_allclose(found["smallest"], logs["smallest"][::3], rtol=1e-6)
+
+
 def test_derivatives_of_logs_that_are_kept_are_right_where_others_are_not_computed():
     fun, x = _logs_what_is_large(80), jnp.eye(80) + 0.01
     loss = lambda spool: lambda x: sum(jnp.sum(value) for value in spool(x).values())  # noqa: E731

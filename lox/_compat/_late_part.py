@@ -12,7 +12,19 @@ import numpy as np
 from lox._compat._jaxprs import closed, open_jaxpr, variables
 from lox._compat._params import unspecified
 
-jit_p = jex.core.primitives.jit_p
+_listed = jex.core.primitives
+jit_p = _listed.jit_p
+
+_CHEAP = frozenset(
+    {
+        *(_listed.add_p, _listed.sub_p, _listed.mul_p, _listed.div_p, _listed.neg_p, _listed.max_p, _listed.min_p),
+        *(_listed.select_n_p, _listed.convert_element_type_p, _listed.broadcast_in_dim_p, _listed.reshape_p),
+    }
+)
+"""Operations on elements whose results a compiler need not write to memory, unless another program takes them."""
+
+_CHAIN = 16
+"""So many of them in a row, at most, are computed again."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +99,41 @@ def _split(given: Any, late: Mapping[int, Any]) -> tuple[list[Any], list[Any], d
         needed.update(var for each in here for var in variables(each.invars))
         needed_late.update(var for each in later for var in variables(each.invars))
     taken = [each.replace(invars=[_renamed(atom, names) for atom in each.invars]) for each in reversed(taken)]
-    return first[::-1], taken, names
+    first.reverse()
+    return first, _from_their_sources(taken, first), names
+
+
+def _from_their_sources(taken: Sequence[Any], first: Sequence[Any]) -> list[Any]:
+    """The equations that were taken, which compute again what costs more to be handed over from the first part.
+
+    Those are results of cheap operations on values that take no more memory together, to an eighth.
+    """
+    sources: dict[Any, tuple[dict[Any, Any], dict[Any, int]]] = {}  # Equations and values that a result is made from.
+    for eqn in first:
+        if eqn.primitive not in _CHEAP:
+            continue
+        (var,) = eqn.outvars
+        inputs = [sources.get(atom, ({}, {atom: _size(atom)})) for atom in variables(eqn.invars)]
+        chain = {each: None for made, _ in inputs for each in made} | {eqn: None}
+        values = {value: size for _, made_from in inputs for value, size in made_from.items()}
+        if len(chain) <= _CHAIN and sum(values.values()) <= _size(var) * 9 // 8:
+            sources[var] = chain, values
+    computed = {var for eqn in taken for var in variables(eqn.outvars)}
+    operands = dict.fromkeys(var for eqn in taken for var in variables(eqn.invars) if var not in computed)
+    again: list[Any] = []
+    names: dict[Any, Any] = {}
+    for operand in operands:
+        own: dict[Any, Any] = {}  # Parts that have an operand in common can be apart, those with an equation cannot.
+        for eqn in sources.get(operand, ({}, {}))[0]:
+            (var,) = eqn.outvars
+            own[var] = jex.core.Var(var.aval)
+            again.append(eqn.replace(invars=[_renamed(atom, own) for atom in eqn.invars], outvars=[own[var]]))
+        names |= {operand: own[operand]} if own else {}
+    return [*again, *(each.replace(invars=[_renamed(atom, names) for atom in each.invars]) for each in taken)]
+
+
+def _size(var: Any) -> int:
+    return int(np.prod(var.aval.shape))
 
 
 def _split_call(eqn: Any, waits: Sequence[bool]) -> tuple[Any, list[Any], dict[Any, Any]]:
@@ -149,7 +195,7 @@ class _Group:
     outs: list[int] = dataclasses.field(default_factory=list)
 
     def work(self) -> int:
-        return sum(int(np.prod(var.aval.shape)) for eqn in self.eqns for var in variables(eqn.invars))
+        return sum(_size(var) for eqn in self.eqns for var in variables(eqn.invars))
 
 
 def _independent(eqns: Sequence[Any], outs: Mapping[int, Any], labels: Mapping[int, Sequence[Any]]) -> list[_Group]:
