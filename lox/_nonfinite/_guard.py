@@ -56,7 +56,7 @@ def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: 
     and so do `lox.flush` and the end of the program. `lox.replay` runs the bundle again and finds the origin.
 
     The first call that fails is written, one bundle for each guarded function; from then on the function runs
-    unguarded. The bundle is there as a whole or not at all. The last good carry of a loop that fails is computed again
+    unguarded, in one of several processes as before, since all must run the same program. The bundle is there as a whole or not at all. The last good carry of a loop that fails is computed again
     when the bundle is written, so that it costs nothing before.
 
     Where `jax.distributed` connects processes, each writes a bundle, NAME-process0 and so on, with its shards of arrays
@@ -161,7 +161,7 @@ class _Guard:
             return self._staged(args, kwargs)
         for each in list(_unsettled):
             each.look()
-        if self._failed:
+        if self._failed and jax.process_count() == 1:
             return self._fun(*args, **kwargs)
         kept = (args, kwargs) if self._donates is None else self._donates(args, kwargs)
         if self._jitted is not None:
@@ -169,8 +169,9 @@ class _Guard:
         else:
             outs, verdict = self._judged(self._fun, args, kwargs)
         with self._lock:
-            self._pending.append(_Pending(verdict, *kept))
-            _unsettled.add(self)
+            if not self._failed:
+                self._pending.append(_Pending(verdict, *kept))
+                _unsettled.add(self)
         return outs
 
     def _judged(self, fun: Function, args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -63,6 +63,27 @@ def test_a_step_of_a_python_loop_is_kept_with_its_shards(tmp_path):
     assert report["primitive"] == "log" and len(report["operand"]) == 8 and min(report["operand"]) < 0
 
 
+def test_processes_that_notice_a_failure_at_different_times_go_on_with_the_same_program(tmp_path):
+    found = told(
+        PROGRAM
+        + f"""
+import time
+total = jax.jit(lambda x: jnp.log(jax.lax.fori_loop(0, 300, lambda _, y: jnp.tanh(y @ y), x)) - 9)
+guarded = lox.guard(total, bundle={str(tmp_path)!r} + "/failed")
+x = spread(np.ones((500, 500), np.float32), "data")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    for _ in range(4):
+        x = guarded(x)
+        if process == 0:
+            jax.block_until_ready(x)
+    lox.flush()
+tell(there=x.shape)
+"""
+    )
+    assert [process for (process,) in found] == [{"there": [500, 500]}] * 2
+
+
 def test_missing_shards_are_an_error(tmp_path):
     told(GUARDED.format(folder=str(tmp_path), function="train", arguments="x"), 2, 2)
     shutil.rmtree(tmp_path / "failed-process1")
