@@ -1,11 +1,13 @@
-"""Plants small faults, drawn at random, in a copy of lox, and runs the quick tests that reach each of them.
+"""Plants small faults in copies of lox, drawn at random or chosen, and runs the tests that reach each of them.
 
     python tests/planted.py --seed 4 --count 120    what the tests of the default tier notice, and what survives
-    python tests/planted.py --seed 4 --count 120 --whole    what the exhaustive tests notice of these survivors
+    python tests/planted.py --chosen tests/chosen_faults.json    the same for faults that somebody chose
+    python tests/planted.py --seed 4 --count 120 --also integration exhaustive    what those notice of the survivors
 
 `tests/mutants.py` breaks each rule by hand; these are mistakes of one token or one statement, anywhere in the library.
-The copy, the tests that reach each line and the outcomes are in `build/planted`. A run that was stopped continues
-there; without the folder it begins anew. It needs Python 3.12 or later, for `sys.monitoring`.
+A file of chosen faults is a list of their path, line, and the texts before and after, where the first is once in its
+line. The copies, the tests that reach each line and the outcomes are in `build/planted`. A run that was stopped
+continues there; without the folder it begins anew. It needs Python 3.12 or later, for `sys.monitoring`.
 """
 
 from __future__ import annotations
@@ -22,10 +24,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from types import CodeType
 from typing import Any
 
@@ -33,8 +38,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PLACE = ROOT / "build" / "planted"
-COPY = PLACE / "checkout"
-LIMITS = {"default": 90.0, "exhaustive": 600.0}
+COPIES = [PLACE / f"checkout-{number}" for number in range(os.cpu_count() or 1)]
+"""Each has one fault at a time."""
+LIMITS = {"default": 90.0, "integration": 300.0, "exhaustive": 600.0}
 """Seconds that the tests of a tier may take for one mutant."""
 HANGING = ["-o", "faulthandler_timeout=30", "-o", "faulthandler_exit_on_timeout=true"]
 """A test that runs longer is one that the mutant keeps from ending."""
@@ -96,6 +102,7 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.Mod: ast.FloorDiv,
 }
 NAMES = [("min", "max"), ("minimum", "maximum"), ("any", "all"), ("zeros", "ones")]
+DEFINITIONS = (ast.FunctionDef, ast.ClassDef)
 OPPOSITES = {old: new for pair in NAMES for old, new in (pair, pair[::-1])} | {"sorted": "list", "reversed": "list"}
 
 
@@ -208,7 +215,7 @@ def sites(path: Path, area: str) -> Iterator[list[Mutant]]:
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    name = path.relative_to(COPY).as_posix()
+    name = path.relative_to(COPIES[0]).as_posix()
     tree = ast.parse(source)
 
     def visit(node: ast.AST, scopes: tuple[tuple[int, int], ...]) -> Iterator[list[Mutant]]:
@@ -235,8 +242,8 @@ def draw(seed: int, count: int) -> list[Mutant]:
     """Draws nodes without regard to what changes them, one change of each, in shares of the areas."""
     chance = random.Random(seed)
     found: dict[str, list[list[Mutant]]] = {area: [] for area in SHARES}
-    for path in sorted((COPY / "lox").rglob("*.py")):
-        if area := area_of(path.relative_to(COPY)):
+    for path in sorted((COPIES[0] / "lox").rglob("*.py")):
+        if area := area_of(path.relative_to(COPIES[0])):
             found[area] += sites(path, area)
     drawn = [
         chance.choice(site)
@@ -247,12 +254,32 @@ def draw(seed: int, count: int) -> list[Mutant]:
     return drawn
 
 
+def chosen(file: Path) -> list[Mutant]:
+    """The faults of a file."""
+    found = []
+    for fault in json.loads(file.read_text(encoding="utf-8")):
+        path = COPIES[0] / fault["path"]
+        lines = path.read_bytes().splitlines(keepends=True)
+        line, before, after = fault["line"], fault["before"], fault["after"]
+        if lines[line - 1].count(before.encode()) != 1:
+            raise SystemExit(f"{fault['path']}:{line} does not have {before!r} once.")
+        start = sum(map(len, lines[: line - 1])) + lines[line - 1].index(before.encode())
+        defined = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, DEFINITIONS)]
+        ends = ((node.lineno, node.end_lineno or node.lineno) for node in defined)
+        around = sorted((pair for pair in ends if pair[0] <= line <= pair[1]), key=lambda pair: pair[1] - pair[0])
+        scopes, end = (*around, (1, len(lines))), start + len(before.encode())
+        area = area_of(Path(fault["path"])) or "core"
+        found.append(Mutant(area, fault["path"], line, line, start, end, before, after, scopes))
+    return found
+
+
 # -- which tests reach a line ----------------------------------------------------------------------------------------
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The option of this module as a plugin of pytest, in the processes that it starts."""
     parser.addoption("--planted-map", type=Path, help="write here which tests reach which lines, and their seconds")
+    parser.addoption("--planted-part", type=int, help="run the tests of one of as many parts as there are processors")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -263,6 +290,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
     if Path(lox.__file__).parent != config.rootpath / "lox":
         raise pytest.UsageError(f"{lox.__file__} would be tested, which is not in {config.rootpath}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves the tests of files that are in other parts out."""
+    if (part := config.option.planted_part) is not None:
+        files = [item.nodeid.partition("::")[0] for item in items]
+        kept = [zlib.crc32(file.encode()) % len(COPIES) == part for file in files]
+        items[:] = [item for item, keep in zip(items, kept, strict=True) if keep]
 
 
 class Reached:
@@ -341,12 +376,12 @@ def tests_of(mutant: Mutant, reach: dict[str, Any], limit: float) -> list[str]:
 # -- what becomes of a mutant ----------------------------------------------------------------------------------------
 
 
-def run_pytest(arguments: list[str], limit: float | None) -> tuple[int | None, str]:
-    """The exit status and the output of pytest in the copy; no status where the limit ended it."""
-    python_path = os.pathsep.join(map(str, (COPY, COPY / "lox" / "_pytest", COPY / "tests")))
+def run_pytest(place: Path, arguments: list[str], limit: float | None) -> tuple[int | None, str]:
+    """The exit status and the output of pytest in a copy; no status where the limit ended it."""
+    python_path = os.pathsep.join(map(str, (place, place / "lox" / "_pytest", place / "tests")))
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", "-p", "planted", "-n0", "-q", "--tb=no", "-rfE", *arguments],
-        cwd=COPY,
+        cwd=place,
         env=os.environ | {"PYTHONPATH": python_path, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "300"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -361,17 +396,17 @@ def run_pytest(arguments: list[str], limit: float | None) -> tuple[int | None, s
         return None, process.communicate()[0]
 
 
-def outcome(mutant: Mutant, tests: list[str], limit: float) -> tuple[str, str]:
+def outcome(place: Path, mutant: Mutant, tests: list[str], limit: float) -> tuple[str, str]:
     """Plants the mutant, runs the tests and takes it out again; returns what became of it, and by what."""
     if not tests:
         return "unreached", ""
-    chosen = PLACE / "tests.txt"
+    chosen = place.with_suffix(".txt")
     chosen.write_text("\n".join(tests), encoding="utf-8")
-    path = COPY / mutant.path
+    path = place / mutant.path
     original, kept = path.read_bytes(), path.stat()
     try:
         path.write_bytes(original[: mutant.start] + mutant.after.encode() + original[mutant.end :])
-        status, output = run_pytest(["-x", *HANGING, f"@{chosen}"], limit)
+        status, output = run_pytest(place, ["-x", *HANGING, "-m", "", f"@{chosen}"], limit)
     finally:
         path.write_bytes(original)
         os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
@@ -385,15 +420,15 @@ def outcome(mutant: Mutant, tests: list[str], limit: float) -> tuple[str, str]:
     return "killed", found[0] if found else f"exit status {status}"
 
 
-def make_copy() -> None:
-    """Copies the checkout, where there is no copy yet."""
-    if COPY.exists():
-        return
+def make_copies() -> None:
+    """Copies the checkout, where there are no copies yet."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0"):
-        if (ROOT / name).is_file():
-            (COPY / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, COPY / name)
+        for place in [place for place in COPIES if (ROOT / name).is_file() and not (place / "whole").exists()]:
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, place / name)
+    for place in COPIES:
+        (place / "whole").touch()
 
 
 def reach_of(tier: str) -> dict[str, Any]:
@@ -401,9 +436,25 @@ def reach_of(tier: str) -> dict[str, Any]:
     file = PLACE / f"{tier}.json"
     if not file.exists():
         print(f"Runs the tests of the {tier} tier, to see which lines each reaches.", flush=True)
-        chosen = [] if tier == "default" else ["-m", tier]
-        _, output = run_pytest([f"--planted-map={file}", *chosen], None)
-        print(output.splitlines()[-1])
+        marks = [] if tier == "default" else ["-m", tier]
+
+        def reach(part: int) -> dict[str, Any]:
+            written = COPIES[part].with_suffix(".json")
+            options = [f"--planted-map={written}", f"--planted-part={part}", *marks]
+            print(run_pytest(COPIES[part], options, None)[1].splitlines()[-1], flush=True)
+            return json.loads(written.read_text(encoding="utf-8"))
+
+        whole: dict[str, Any] = {"tests": [], "seconds": [], "reached": {}}
+        with ThreadPoolExecutor() as pool:
+            for part in pool.map(reach, range(len(COPIES))):
+                first = len(whole["tests"])
+                for path, lines in part["reached"].items():
+                    for line, tests in lines.items():
+                        known = whole["reached"].setdefault(path, {}).setdefault(line, [])
+                        known += [first + test for test in tests]
+                whole["tests"] += part["tests"]
+                whole["seconds"] += part["seconds"]
+        file.write_text(json.dumps(whole), encoding="utf-8")
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return found
 
@@ -411,28 +462,46 @@ def reach_of(tier: str) -> dict[str, Any]:
 def main() -> None:
     """Draws, runs what has not been run, and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, required=True, help="what the mutants are drawn with")
-    parser.add_argument("--count", type=int, required=True, help="the number of mutants")
-    parser.add_argument("--whole", action="store_true", help="run the exhaustive tests on what survives the others")
+    parser.add_argument("--seed", type=int, help="what the faults are drawn with")
+    parser.add_argument("--count", type=int, default=100, help="the number of faults that are drawn")
+    parser.add_argument("--chosen", type=Path, help="a file of faults, in place of drawn ones")
+    parser.add_argument("--also", nargs="*", default=[], choices=[*LIMITS][1:], help="tiers to run on what survives")
     options = parser.parse_args()
-    make_copy()
-    mutants = draw(options.seed, options.count)
-    reaches = {tier: reach_of(tier) for tier in LIMITS if tier == "default" or options.whole}
-    kept = PLACE / f"seed-{options.seed}.json"
+    if (options.seed is None) == (options.chosen is None):
+        parser.error("give --seed or --chosen")
+    make_copies()
+    mutants = draw(options.seed, options.count) if options.chosen is None else chosen(options.chosen)
+    reaches = {tier: reach_of(tier) for tier in ("default", *options.also)}
+    name = f"seed-{options.seed}" if options.chosen is None else options.chosen.stem
+    kept = PLACE / "outcomes" / f"{name}.json"
+    kept.parent.mkdir(exist_ok=True)
     found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    copies: SimpleQueue[Path] = SimpleQueue()
+    for place in COPIES:
+        copies.put(place)
+
+    def run(mutant: Mutant) -> dict[str, Any]:
+        place = copies.get()
+        try:
+            result = {"area": mutant.area, "outcome": "unreached", "tiers": []} | found.get(str(mutant), {})
+            for tier, reach in reaches.items():
+                if tier not in result["tiers"] and result["outcome"] in ("survived", "unreached"):
+                    tests = tests_of(mutant, reach, LIMITS[tier])
+                    became, by = outcome(place, mutant, tests, LIMITS[tier])
+                    if became != "unreached":
+                        result |= {"outcome": became, "by": by, "tests": len(tests)}
+                    result["tiers"] = [*result["tiers"], tier]
+        finally:
+            copies.put(place)
+        return result
+
     counts: Counter[tuple[str, str]] = Counter()
-    for number, mutant in enumerate(mutants, 1):
-        result = found.setdefault(str(mutant), {"area": mutant.area, "outcome": "unreached", "tiers": []})
-        for tier, reach in reaches.items():
-            if tier not in result["tiers"] and result["outcome"] in ("survived", "unreached"):
-                tests = tests_of(mutant, reach, LIMITS[tier])
-                became, by = outcome(mutant, tests, LIMITS[tier])
-                if became != "unreached":
-                    result |= {"outcome": became, "by": by, "tests": len(tests)}
-                result["tiers"].append(tier)
-                kept.write_text(json.dumps(found, indent=1), encoding="utf-8")
-        counts[result["area"], result["outcome"]] += 1
-        print(f"{number:3} {result['outcome']:10} {mutant}  {result.get('by', '')}", flush=True)
+    with ThreadPoolExecutor(len(COPIES)) as pool:
+        for number, (mutant, result) in enumerate(zip(mutants, pool.map(run, mutants), strict=True), 1):
+            found[str(mutant)] = result
+            kept.write_text(json.dumps(found, indent=1), encoding="utf-8")
+            counts[result["area"], result["outcome"]] += 1
+            print(f"{number:3} {result['outcome']:10} {mutant}  {result.get('by', '')}", flush=True)
     print(f"\n{'area':8}" + "".join(f"{column:>11}" for column in ("drawn", *OUTCOMES)))
     for area in SHARES:
         row = [counts[area, column] for column in OUTCOMES]
