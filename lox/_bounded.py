@@ -15,6 +15,7 @@ from lox._events import Event, Logs, StackedEvents, map_events, narrow_mask
 from lox._handler import Handler
 from lox._rules._call import discharge, split_results
 from lox._rules._while import Loop
+from lox._sharding import put
 
 Keys = tuple[str, ...]
 
@@ -67,7 +68,7 @@ def bounded_while(collector: Handler, bound: int, loop: Loop, start: Sequence[An
 
 def _written(buffers: Logs, logs: Logs, slot: Any) -> Logs:
     def write(buffer: Any, array: Any) -> Any:
-        return jax.lax.dynamic_update_index_in_dim(buffer, array, slot, 0)
+        return put(buffer, array, slot)
 
     return jax.tree.map(write, buffers, logs)
 

@@ -20,6 +20,7 @@ import jax.extend as jex
 import jax.numpy as jnp
 
 from lox import _compat
+from lox import _sharding as sharding
 from lox._batching import Mask
 from lox._collect import filled
 from lox._columns import (
@@ -259,8 +260,11 @@ class Capped(Collector):
             return _compat.zeros_like_aval(jex.core.unmapped_aval(self.bound + 1, 0, row))
 
         rows = dataclasses.replace(like.rows, mask=None, dropped=None, is_filled=False)
-        number = jnp.zeros(rows.batch(0), jnp.int32) if like.number is None else _compat.zeros_like_aval(like.number)
-        return Buffer(rows.map(empty), number - phase)
+        rows = rows.map(empty)
+        if like.number is not None:
+            return Buffer(rows, _compat.zeros_like_aval(like.number) - phase)
+        spec = sharding.spec_of(rows.any_value(), 1, 1 + rows.batch_ndim)
+        return Buffer(rows, sharding.sharded(spec, rows.any_value(), jnp.zeros(rows.batch(0), jnp.int32)) - phase)
 
     def written(self, state: Buffers, logs: Logs) -> Buffers:
         """The state with further events written to their buffers."""
@@ -297,9 +301,8 @@ class Capped(Collector):
 
         def put(rows: Any, value: Any) -> Any:
             if not event.batch_ndim:
-                return jax.lax.dynamic_update_index_in_dim(rows, value, row, 0)
-            places = (row, *jnp.indices(row.shape, dtype=jnp.int32))
-            return rows.at[places].set(value, mode="promise_in_bounds", unique_indices=True)
+                return sharding.put(rows, value, row)
+            return sharding.without_sharding(_put_each, lambda: sharding.spec_of(rows), rows, row, value)
 
         values = {key: put(rows, event.values[key]) for key, rows in buffer.rows.values.items()}
         steps = {name: put(rows, event.steps[name]) for name, rows in buffer.rows.steps.items()}
@@ -316,6 +319,12 @@ class Capped(Collector):
         both = compact(in_sequence([rows, dataclasses.replace(new, mask=wanted, dropped=None)]), 1, 0)
         rows = dataclasses.replace(both.map(lambda array: array[: self.bound + 1]), mask=None)
         return Buffer(rows, number[-1])
+
+
+def _put_each(rows: Any, row: Any, value: Any) -> Any:
+    """The rows with a value for each batch element, in the row of its own."""
+    places = (row, *jnp.indices(row.shape, dtype=jnp.int32))
+    return rows.at[places].set(value, mode="promise_in_bounds", unique_indices=True)
 
 
 def _restricted(log: Log, keys: set[str], wanted: bool) -> Logs:

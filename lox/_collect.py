@@ -19,6 +19,7 @@ from lox._exceptions import StructureError, UnsupportedPrimitiveError
 from lox._handler import Collector, Filter, Handler, Results, State
 from lox._leading_axes import where
 from lox._logs_in import events_in, jaxprs_in
+from lox._sharding import concatenate
 from lox._site import BranchesDiffer, strictest
 from lox._split import MENDS, by_type, plain, untyped
 from lox._timeline import groups
@@ -261,13 +262,13 @@ class _Together:
             if array is not None and have == length:
                 return array
             extra = _compat.zeros_like_aval(aval.update(shape=(length - have, *aval.shape[1:])))
-            return extra if array is None else jax.lax.concatenate([array, extra], 0)
+            return extra if array is None else concatenate([array, extra], 0)
 
         mask = None
         if self.is_optional or any(part.mask is not None for part in self.parts):
             mask = jnp.zeros((length - have, *like.batch(0)), bool)
             if own is not None:
-                mask = jax.lax.concatenate([own.happened(), mask], 0)
+                mask = concatenate([own.happened(), mask], 0)
         values = {key: pad(own.values[key] if own else None, like.values[key]) for key in self.keys}
         steps = {name: pad(own.steps[name] if own else None, aval) for name, aval in like.steps.items()}
         optional = strictest((self.reason, *(part.optional for part in self.parts)))

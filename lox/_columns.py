@@ -13,6 +13,7 @@ import numpy as np
 
 from lox._events import NOWHERE, Event, Log, Site, StackedEvents
 from lox._exceptions import StructureError, UnsupportedPrimitiveError
+from lox._sharding import concatenate
 from lox._site import Optional, from_context, strictest
 from lox._split import MENDS, is_typed, plain
 from lox._timeline import Timeline, groups
@@ -115,7 +116,7 @@ class OnDevice:
 
     def padded(self, array: Any, axis: int, size: int) -> Any:
         lacks = (*array.shape[:axis], size - array.shape[axis], *array.shape[axis + 1 :])
-        return jax.lax.concatenate([array, jax.lax.full(lacks, 0, array.dtype)], axis)
+        return concatenate([array, jax.lax.full(lacks, 0, array.dtype)], axis)
 
 
 class OnHost:
@@ -282,7 +283,7 @@ def _join(columns: list[Any], single: tuple[bool, ...], axis: int) -> list[Any]:
         if not isinstance(arrays, tuple):
             return arrays
         pairs = zip(arrays, single, strict=True)
-        return jax.lax.concatenate([jax.lax.expand_dims(a, (axis,)) if one else a for a, one in pairs], axis)
+        return concatenate([jax.lax.expand_dims(a, (axis,)) if one else a for a, one in pairs], axis)
 
     return [join(arrays) for arrays in columns]
 

@@ -6,6 +6,7 @@ This module has what all reductions share: how many events happened, for which b
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Container, Mapping
 from itertools import takewhile
@@ -25,6 +26,7 @@ from lox._largest import Kept, Numbered
 from lox._leading_axes import where
 from lox._own_reduction import Own, Reduction
 from lox._reductions import REDUCTIONS, Count, Reducer, choose, plus
+from lox._sharding import sharded_as, spec_of, without_sharding
 
 Name = Literal["mean", "sum", "std", "var", "min", "max", "first", "last", "count"]
 """The name of a reduction."""
@@ -172,6 +174,11 @@ def pooled_ndim(reduction: Reducer[Any], batch_ndim: int, where_ndim: int) -> in
 
 def of_last(mask: Any, steps: Mapping[str, Any], batch_ndim: int) -> tuple[Any, dict[str, Any]]:
     """The mask and the counters of what happens in some element of the further axes: those of the last one there."""
+    specs: Any = lambda: spec_of(mask, stop=batch_ndim)  # noqa: E731
+    return without_sharding(functools.partial(_of_last, batch_ndim=batch_ndim), specs, mask, dict(steps))
+
+
+def _of_last(mask: Any, steps: dict[str, Any], batch_ndim: int) -> tuple[Any, dict[str, Any]]:
     shape = (*mask.shape[:batch_ndim], math.prod(mask.shape[batch_ndim:]))
     flat = mask.reshape(shape)
     if not shape[-1]:
@@ -248,9 +255,15 @@ def empty(like: Accumulator) -> Accumulator:
 def empty_in_loop(like: Accumulator) -> Accumulator:
     """An accumulator of no events, which has the same arrays after any events, from the abstract values of one."""
     none = empty(like)
-    maybe = jnp.zeros(none.batch_shape, jnp.int32) if none.maybe is None else none.maybe
+    maybe = _numbers(none, 0) if none.maybe is None else none.maybe
     begun = maybe > 0 if none.reduction.keeps_first else None
     return dataclasses.replace(none, maybe=maybe, begun=begun, is_masked=False)
+
+
+def _numbers(accumulator: Accumulator, number: Any) -> Any:
+    """A number for each batch element, sharded as the state is."""
+    numbers = jnp.full(accumulator.batch_shape, number, jnp.int32)
+    return next((sharded_as(leaf, numbers) for leaf in jax.tree.leaves(accumulator.state)), numbers)
 
 
 def empty_in_branch(like: Accumulator) -> Accumulator:
@@ -373,7 +386,7 @@ def with_certain(accumulator: Accumulator, certain: int) -> Accumulator:
     more = accumulator.certain - certain
     if isinstance(more, int) and more == 0 and accumulator.maybe is not None:
         return accumulator
-    number = jnp.full(accumulator.batch_shape, more, jnp.int32)
+    number = _numbers(accumulator, more)
     return dataclasses.replace(accumulator, maybe=plus(accumulator.maybe, number), certain=certain, is_masked=True)
 
 

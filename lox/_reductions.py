@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox import _compat
-from lox._leading_axes import sharded_as, where
+from lox._leading_axes import where
+from lox._sharding import sharded_as
 
 State = TypeVar("State")
 
@@ -364,6 +365,7 @@ class Spread(Reducer[Moments]):
     def lift(self, value: Any, mask: Any, batch_shape: tuple[int, ...]) -> Moments:
         value = value.astype(_sum_dtype("mean", value.dtype))
         number = jnp.ones(batch_shape, jnp.int32) if mask is None else mask.astype(jnp.int32)
+        number = sharded_as(value, number)
         value = value if mask is None else where(mask, value, jnp.zeros_like(value))
         value, is_large = _without_large(value)
         return Moments(number, Sum(value), Sum(jnp.zeros_like(jnp.real(value))), is_large)
@@ -393,7 +395,7 @@ class Spread(Reducer[Moments]):
         mean = jnp.mean(values, axis=0)
         distance = values - mean
         squares = jnp.sum(_real_product(distance, distance), axis=0)
-        number = jnp.full(batch_shape, values.shape[0], jnp.int32)
+        number = sharded_as(mean, jnp.full(batch_shape, values.shape[0], jnp.int32))
         return Moments(number, Sum(mean), Sum(squares), jnp.any(is_large, axis=0))
 
     def finish(self, state: Moments, number: Callable[[Any], Any], dtype: Any) -> Any:

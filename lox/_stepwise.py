@@ -16,12 +16,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
 
 from lox import _compat
 from lox._columns import promoted
-from lox._leading_axes import explicit_sharding, sharded_as
 from lox._reductions import Reducer
+from lox._sharding import concatenate, sharded_as, spec_of, specs_of, without_sharding
 
 
 @jax.tree_util.register_dataclass
@@ -67,7 +66,8 @@ class Pending:
         values = joined(self.values, other.values)
         if self.happened is None and other.happened is None:
             return dataclasses.replace(self, values=values)
-        happened = jnp.concatenate([self.mask(), other.mask()], axis=-1)
+        mask = self.mask()
+        happened = concatenate([mask, other.mask()], axis=mask.ndim - 1)
         return dataclasses.replace(self, values=values, happened=happened)
 
     def padded(self, number: int) -> Pending:
@@ -98,7 +98,7 @@ def joined(first: Any, second: Any) -> Any:
     """Two trees of arrays, one after the other along the last axis, in dtypes that have the values of both."""
 
     def join(first: Any, second: Any) -> Any:
-        return jnp.concatenate(of_one_dtype(first, second), axis=-1)
+        return concatenate(of_one_dtype(first, second), axis=first.ndim - 1)
 
     return jax.tree.map(join, first, second)
 
@@ -231,7 +231,9 @@ class Stepwise(Reducer[Any]):
         first = self.full(first)
         batch_ndim = _batch_ndim(first, self.start(first.shape, first.dtype))
         join = functools.partial(self.join, batch_ndim=batch_ndim)
-        return dataclasses.replace(first, state=_without_sharding(join, _specs(first.state), first.state, second.state))
+        return dataclasses.replace(
+            first, state=without_sharding(join, lambda: specs_of(first.state), first.state, second.state)
+        )
 
     def stacked(self, values: Any, batch_shape: tuple[int, ...]) -> Folded:
         return self.full(self._stacked(values, batch_shape))
@@ -246,29 +248,28 @@ class Stepwise(Reducer[Any]):
             array = jnp.moveaxis(array, 0, -2)
             return array.reshape(*array.shape[:-2], math.prod(array.shape[-2:]))
 
-        specs = _specs(values)
-        if specs is not None:
-            specs = jax.tree.map(lambda spec: PartitionSpec(*spec[1:-1]), specs, is_leaf=_is_spec)
-        values = _without_sharding(functools.partial(jax.tree.map, in_sequence), specs, values)
+        specs: Any = lambda: jax.tree.map(lambda array: spec_of(array, 1, array.ndim - 1), values)  # noqa: E731
+        values = without_sharding(functools.partial(jax.tree.map, in_sequence), specs, values)
         return Pending(values, None, shape)
 
     def finish(self, state: Any, number: Callable[[Any], Any], dtype: Any) -> Any:
         folded = self.full(state)
         batch_ndim = _batch_ndim(folded, self.start(folded.shape, folded.dtype))
         value = functools.partial(self.value, shape=folded.shape, dtype=dtype, batch_ndim=batch_ndim)
-        specs = _specs(jax.tree.leaves(folded.state)[0])
-        if specs is not None:
-            first = (*specs, *[None] * batch_ndim)[: batch_ndim + len(folded.shape)]
+
+        def specs() -> Any:
+            first = jax.tree.leaves(folded.state)[0]
             state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), folded.state)
             like = jax.eval_shape(value, state)
-            specs = jax.tree.map(lambda leaf: PartitionSpec(*first[: leaf.ndim]), like)
-        return _without_sharding(value, specs, folded.state)
+            return jax.tree.map(lambda leaf: spec_of(first, stop=min(leaf.ndim, batch_ndim + len(folded.shape))), like)
+
+        return without_sharding(value, specs, folded.state)
 
     def _added(self, folded: Folded, events: Pending) -> Folded:
         if not events.number:
             return folded
         add = functools.partial(_add, self, shape=folded.shape)
-        state = _without_sharding(add, _specs(folded.state), folded.state, events.values, events.happened)
+        state = without_sharding(add, lambda: specs_of(folded.state), folded.state, events.values, events.happened)
         return dataclasses.replace(folded, state=state)
 
     def _sample(self, value: Any, batch_ndim: int) -> tuple[Any, tuple[int, ...]]:
@@ -281,14 +282,11 @@ class Stepwise(Reducer[Any]):
         chosen: Any = slice(None)
         if self.pool is not True and self.pool < number:
             chosen = np.sort(np.random.default_rng(0).choice(number, self.pool, replace=False))
-        specs = _specs(value)
-        if specs is not None:
-            specs = jax.tree.map(lambda spec: PartitionSpec(*spec[:batch_ndim]), specs, is_leaf=_is_spec)
 
         def sample(value: Any) -> Any:
             return jax.tree.map(lambda array: array.reshape(*batch, number)[..., chosen], value)
 
-        return _without_sharding(sample, specs, value), ()
+        return without_sharding(sample, lambda: specs_of(value, stop=batch_ndim), value), ()
 
 
 def _batch_ndim(folded: Folded, start: Any) -> int:
@@ -319,23 +317,6 @@ def _repeated(tree: Any, event: Any, shape: tuple[int, ...]) -> Any:
 def _laid_out_as(like: Any, array: Any) -> Any:
     """The array, sharded as another is, and varying over shards as it does."""
     return _compat.vary_in_branch(sharded_as(like, array), sorted(_compat.varying_axes(like)))
-
-
-def _is_spec(leaf: Any) -> bool:
-    return isinstance(leaf, PartitionSpec)
-
-
-def _specs(tree: Any) -> Any:
-    """Return the shardings of arrays, for `_without_sharding`; None where they are not part of their types."""
-    shardings = jax.tree.map(explicit_sharding, tree)
-    if not jax.tree.leaves(shardings):
-        return None
-    return jax.tree.map(lambda array: getattr(explicit_sharding(array), "spec", PartitionSpec()), tree)
-
-
-def _without_sharding(function: Callable[..., Any], specs: Any, *args: Any) -> Any:
-    """Call a function with arrays whose shardings are not part of their types, and shard the results like this."""
-    return function(*args) if specs is None else jax.sharding.auto_axes(function, out_sharding=specs)(*args)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4), inline=True)  # An eager call dispatches it at once.

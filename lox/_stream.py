@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 import lox._shard_divergence as _shard_divergence  # noqa: F401  (refuses to lower what would lose logs)
 from lox import _compat
+from lox import _sharding as sharding
 from lox._chunks import chunk_size, scan_in_chunks
 from lox._columns import with_event_axes
 from lox._deliver import ORDER
@@ -293,7 +294,7 @@ class BufferedTap(Streamer):
         at = state.waiting if slots.used is None else slots.used
 
         def put(buffer: Any, array: Any) -> Any:
-            return jax.lax.dynamic_update_index_in_dim(buffer, array, at, 0)
+            return sharding.put(buffer, array, at)
 
         new = Slots(jax.tree.map(put, slots.logs, logs))
         if slots.used is not None:
@@ -388,7 +389,7 @@ def _counting(counts: dict[tuple[str, ...], Any], event: Event) -> dict[tuple[st
     """The counts, with one for the keys of an event that have none, where keys share one that are logged together."""
     have = {key for keys in counts for key in keys}
     value = next(iter(event.values.values()))
-    none = jnp.zeros(value.shape[: event.batch_ndim], jnp.int32)
+    none = sharding.sharded_as(value, jnp.zeros(value.shape[: event.batch_ndim], jnp.int32))
     new = {tuple(sorted(event.values.keys() - have)): none} if event.values.keys() - have else {}
     known = counts | new
     of_key = {key: count for keys, count in known.items() for key in keys}

@@ -14,12 +14,14 @@ from typing import Any
 import jax
 import jax.extend as jex
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from lox import _compat
+from lox import _sharding as sharding
 from lox._columns import Columns, with_event_axes
 from lox._events import Log, Logs, StackedEvents, events, map_events, restrict
 from lox._handler import Handler, State
-from lox._leading_axes import sharded_as, where
+from lox._leading_axes import where
 from lox._rules._call import discharge, split_results
 from lox._rules._scan import operands, options, run_scan
 from lox._split import in_order
@@ -301,7 +303,7 @@ class _Buffers:
                 new = jax.lax.dynamic_index_in_dim(array, jnp.minimum(place, count - 1), keepdims=False)
                 slot = jnp.minimum(slot, buffer.shape[0] - 1)
                 old = jax.lax.dynamic_index_in_dim(buffer, slot, keepdims=False)
-                return jax.lax.dynamic_update_index_in_dim(buffer, where(hit, new, old), slot, 0)
+                return sharding.put(buffer, where(hit, new, old), slot)
 
             buffers = jax.tree.map(put, buffers, new)
         return buffers
@@ -314,13 +316,26 @@ def _restricted(logs: Logs, chosen: Callable[[str], bool]) -> Logs:
 
 def compact(timeline: Columns, interval: int, offset: int) -> Columns:
     """Every `interval`-th event that happened, of a timeline whose first `offset` events were subsampled already."""
+
+    def specs() -> Columns:
+        return dataclasses.replace(
+            timeline.map(lambda array: PartitionSpec(None, *sharding.spec_of(array, 1))),
+            mask=PartitionSpec(None, *sharding.spec_of(timeline.any_value(), 1, 1 + timeline.batch_ndim)),
+            dropped=None if timeline.dropped is None else sharding.spec_of(timeline.dropped),
+            is_filled=False,
+        )
+
+    return sharding.without_sharding(functools.partial(_compact, interval=interval, offset=offset), specs, timeline)
+
+
+def _compact(timeline: Columns, interval: int, offset: int) -> Columns:
     value = timeline.any_value()
     slots = jnp.shape(value)[0]
     done = min(-(-offset // interval), slots)
     capacity = -(-(offset + slots - done) // interval)
     shape = jnp.shape(value)[: 1 + timeline.batch_ndim]
-    mask = sharded_as(value, timeline.happened())
-    place = sharded_as(value, jax.lax.broadcasted_iota(jnp.int32, shape, 0))
+    mask = timeline.happened()
+    place = jax.lax.broadcasted_iota(jnp.int32, shape, 0)
     late = mask & (place >= done)
     number = where(place < done, place * interval, offset + jnp.cumsum(late, axis=0, dtype=jnp.int32) - 1)
     wanted = mask & (number % interval == 0)
@@ -328,7 +343,7 @@ def compact(timeline: Columns, interval: int, offset: int) -> Columns:
     inside = jnp.minimum(source, max(slots - 1, 0))
 
     def move(array: Any) -> Any:
-        return over_batches(_take, timeline.batch_ndim)(array, sharded_as(array, inside))
+        return over_batches(_take, timeline.batch_ndim)(array, inside)
 
     return dataclasses.replace(timeline.map(move), mask=source < slots, is_filled=False)
 

@@ -33,6 +33,7 @@ LAYERS = (
         "lox._compat",
         "lox._events",
         "lox._leading_axes",
+        "lox._sharding",
         "lox._flax_probe",
         "lox._text",
         "lox._extras",

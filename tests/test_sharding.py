@@ -143,3 +143,98 @@ def test_a_program_sets_its_mesh_under_a_handler_as_without(transform):
     assert found.sharding.spec == P("i") and inside == mesh
     with pytest.raises(ValueError, match="outside of `jax.jit`"):
         transform(jax.jit(fun))(jnp.zeros(4))
+
+
+@pytest.fixture(params=["mesh is set", "no mesh is set"])
+def explicit(request):
+    """A function that spreads both axes of an array over a mesh by its type."""
+    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
+    with jax.set_mesh(mesh) if request.param == "mesh is set" else contextlib.nullcontext():
+        yield lambda array: jax.device_put(array, NamedSharding(mesh, P("a", "b")))
+
+
+def loops(x):
+    """Logs of batch elements that part: in loops, before them and after them."""
+
+    def element(row):
+        lox.log({"m": row}, step=0)
+
+        def step(row, number):
+            lox.log({"m": row}, step=number, where=row.sum() > 0)
+            return -row, None
+
+        row, _ = jax.lax.scan(step, row, jnp.arange(1, 6))
+        lox.log({"m": row * 2}, step=6)
+        return row
+
+    return jax.vmap(element)(x)
+
+
+def batch(x):
+    lox.log({"m": x}, where=x.sum(1) > 0, step=jnp.arange(8))
+    return x
+
+
+PLACES = np.sin(np.arange(32, dtype=np.float32) * 1.7).reshape(8, 4)
+OWN = lox.reductions.Reduction(lambda like: jnp.zeros(like.shape), jnp.add, jnp.add, lambda state: jnp.sort(state))
+WAYS = (
+    {"interval": 2},
+    {"max_events": 3},
+    {"max_events": 12, "interval": 2},
+    {"reduce": "std"},
+    {"reduce": lox.reductions.quantiles([0.1, 0.5])},
+    {"reduce": lox.reductions.histogram(np.linspace(-1, 1, 80), pool=True)},
+    {"reduce": lox.reductions.topk(3, pool=True)},
+    {"reduce": OWN, "window": 2},
+    {"reduce": "first", "window": 3},
+)
+
+
+def assert_equal_logs(found, expected):
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_values_that_are_sharded_by_their_types_log_as_others_do(explicit, options):
+    for program in (loops, batch):
+        spool = jax.jit(lox.spool(program, **options))
+        assert_equal_logs(spool(explicit(PLACES))[1], spool(PLACES)[1])
+
+
+@pytest.mark.parametrize("options", ({"max_iters": 3}, {"max_iters": 5, "interval": 2}), ids=str)
+def test_a_loop_of_values_that_are_sharded_by_their_types_logs_as_others_do(explicit, options):
+    def program(x):
+        def step(state):
+            number, x = state
+            jax.vmap(lambda row: lox.log({"m": row.sum()}, step=number))(x)
+            return number + 1, x * 2
+
+        return jax.lax.while_loop(lambda state: state[0] < 4, step, (0, x))[1]
+
+    spool = jax.jit(lox.spool(program, **options))
+    assert_equal_logs(spool(explicit(PLACES))[1], spool(PLACES)[1])
+
+
+def test_a_key_may_have_events_that_are_sharded_and_others_that_are_not(explicit):
+    def program(x):
+        lox.log({"m": jnp.zeros((8, 4))})
+        lox.log({"m": x}, where=jnp.any(x > 0))
+        jax.lax.cond(x.sum() > 0, lambda x: lox.log({"m": x})["m"], lambda x: x, x)
+        return x
+
+    for options in ({"unify": True}, {"reduce": "last"}, {"max_events": 2, "unify": True}):
+        spool = jax.jit(lox.spool(program, **options))
+        assert_equal_logs(spool(explicit(PLACES))[1], spool(PLACES)[1])
+
+
+def test_a_tap_of_values_that_are_sharded_by_their_types_gets_what_others_get(explicit):
+    def arrived(x, **options):
+        found = []
+        jax.jit(lox.tap(loops, found.append, **options))(x)
+        lox.flush()
+        return found
+
+    for options in ({"interval": 2}, {"buffer": 3}, {"reduce": "mean", "window": 2}):
+        assert_equal_logs(arrived(explicit(PLACES), **options), arrived(PLACES, **options))

@@ -7,6 +7,9 @@ from typing import Any
 import jax
 from jax.custom_derivatives import SymbolicZero
 from jax.interpreters import ad
+from jax.sharding import AxisType, PartitionSpec
+
+from lox._compat._traces import current_trace, runs_at_once
 
 
 def zeros_like_aval(aval: Any) -> Any:
@@ -14,6 +17,11 @@ def zeros_like_aval(aval: Any) -> Any:
     if jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key):
         return jax.lax.full(aval.shape, 0, aval.dtype)
     mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty and AxisType.Explicit in aval.sharding.mesh.axis_types:
+        if runs_at_once(current_trace()):  # Only a mesh that is set has devices.
+            return ad.zeros_like_aval(aval.update(sharding=aval.sharding.update(mesh=mesh, spec=PartitionSpec())))
+        with jax.sharding.use_abstract_mesh(aval.sharding.mesh):
+            return ad.zeros_like_aval(aval)
     if mesh.manual_axes and getattr(aval, "sharding", None) is not None and aval.sharding.mesh != mesh:
         aval = aval.update(sharding=aval.sharding.update(mesh=mesh))  # That of a value from outside the shard_map.
     return ad.zeros_like_aval(aval)
