@@ -366,7 +366,7 @@ def _runs_plainly(trace: Any, params: dict[str, Any]) -> bool:
 
 def _around_call(params: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
     """The context in which a jitted function is called: outside all contexts, where these do not matter to it."""
-    if ambient.value is None or reads_context(params) or rules_in(params):
+    if ambient.value is None or watching.value is not None or reads_context(params) or rules_in(params):
         return contextlib.nullcontext()
     return ambient(None)
 

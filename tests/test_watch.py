@@ -1033,6 +1033,13 @@ def test_contexts_add_to_points_as_to_log_calls(jitted):
     assert same(out, expected) and logs == by_hand and logs.steps["episode"]["out/in/scan/scope/0"].tolist() == [7] * 3
 
 
+def test_a_context_adds_to_the_point_of_a_jitted_function_that_has_none_in_it():
+    call = jax.jit(lambda x: x + 1)
+    fun = lox.context(prefix="in/", tags="mine", epoch=3)(lambda x: call(x))
+    _, logs = lox.spool(lox.watch(fun, at="**", what=values_of), tags="mine")(jnp.float32(1))
+    assert list(logs) == ["in/<lambda>/0"] and logs.steps["epoch"]["in/<lambda>/0"].tolist() == [3]
+
+
 def test_a_pullback_that_is_called_when_the_watch_is_over_logs_nothing():
     (out, pull_back), logs = spooled(
         lox.watch(lambda x: jax.vjp(sine, x), at=lambda point: point.name == "bwd"), jnp.float32(1)
