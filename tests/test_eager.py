@@ -86,6 +86,7 @@ def aot(x):
     jax.jit(halve, donate_argnums=0).lower(x).compile()(x)
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("delete", [aot, lambda x: x.delete()], ids=["compiled", "delete"])
 @pytest.mark.parametrize(
     "options", [{}, {"interval": 2}, *({"reduce": name} for name in ("last", "sum", "mean", "min", "first"))], ids=str

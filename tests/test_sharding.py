@@ -196,6 +196,7 @@ def assert_equal_logs(found, expected):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("options", WAYS, ids=str)
 def test_values_that_are_sharded_by_their_types_log_as_others_do(explicit, options):
     for program in (loops, batch):
