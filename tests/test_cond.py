@@ -412,3 +412,29 @@ def test_branches_that_log_as_many_events_in_another_order_are_not_padded():
     spooled = lox.spool(lambda x: lax.cond(x > 0, one, other, x))
     assert "concatenate" not in str(jax.make_jaxpr(spooled)(1.0))
     assert_logs(spooled(-1.0)[1], {"a": [1.0], "b": [-1.0]})
+
+
+def test_where_keys_have_several_tags_the_iterations_of_nested_loops_in_a_branch_count():
+    def step(c, i):
+        return lox.log({"x": c + i})["x"], None
+
+    def three(x):
+        return lax.scan(step, x, jnp.arange(3.0))[0]
+
+    def six(x):
+        return lax.scan(lambda c, _: (three(c), None), x, length=2)[0]
+
+    with pytest.raises(lox.StructureError, match="'x'"):
+        lox.spool(lambda x: lax.cond(x > 0, six, three, x))(1.0)
+
+
+def test_branches_with_the_same_tags_for_a_key_are_as_one_branch():
+    def branch(sign):
+        def log(x):
+            lox.log({"a": sign * x}, tags="first")
+            return lox.log({"a": 10 * sign * x}, tags="second")["a"]
+
+        return log
+
+    _, logs = lox.spool(jax.vmap(lambda x: lax.cond(x > 0, branch(1), branch(-1), x)))(jnp.float32([1, 2, -1]))
+    assert_logs(logs, {"a": [[1.0, 2.0, 1.0], [10.0, 20.0, 10.0]]})

@@ -399,3 +399,26 @@ def test_a_tap_on_one_device_calls_the_host_directly():
     tapped(jnp.float32(2))
     lox.flush()
     assert [logs["x"].tolist() for logs in arrived] == [[2.0]]
+
+
+def test_events_before_a_loop_count_where_its_skipped_events_are_not_computed():
+    def f(x):
+        lox.log({"n": x.sum()})
+        step = lambda x, i: (x, lox.log({"n": jnp.sum(jnp.abs(x * i))}) and None)  # noqa: E731
+        return jax.lax.scan(step, x, jnp.arange(1.0, 6.0))[0]
+
+    spooled = lox.spool(f, interval=3)
+    assert "cond" in _primitives(jax.make_jaxpr(spooled)(jnp.ones(10_000)).jaxpr, None)
+    assert jax.jit(spooled)(jnp.ones(10_000))[1]["n"].tolist() == [10_000, 30_000]
+
+
+def test_keys_of_one_log_call_are_skipped_together_however_much_each_computes():
+    def f(x):
+        def step(x, i):
+            lox.log({"a": jnp.sum(jnp.abs(x * i)), "b": jnp.max(jnp.abs(x) * i)})
+            return x, None
+
+        return jax.lax.scan(step, x, jnp.arange(6.0))[0]
+
+    _, logs = jax.jit(lox.spool(f, interval=3))(jnp.ones(200_000))
+    assert (logs["a"].tolist(), logs["b"].tolist()) == ([0, 600_000], [0, 3])

@@ -467,3 +467,18 @@ def test_a_program_that_may_not_promote_ranks_logs_the_same(handle):
         results.append((out, arrived))
     allowed, raised = results
     jax.tree.map(np.testing.assert_array_equal, raised, allowed)
+
+
+def test_what_a_loop_in_python_logs_and_donates_is_there_however_many_other_logs_there_are():
+    step = jax.jit(lambda x: x + 1, donate_argnums=0)
+
+    def run(x):
+        for i in range(100):
+            lox.log({"a": i})
+            lox.log({"b": i})
+            lox.log({"x": x})
+            x = step(x)
+        return x
+
+    _, logs = lox.spool(run)(jnp.zeros(4))
+    assert logs["x"][:, 0].tolist() == [*range(100)]

@@ -389,3 +389,11 @@ def test_one_sharding_of_a_jitted_function_is_kept_without_the_other(handler, op
     handled = handler(f, lambda logs: None) if handler is lox.tap else handler(f)
     out = handled(np.arange(8.0, dtype=np.float32))
     assert (out[0] if handler is lox.spool else out).sharding == sharded
+
+
+@pytest.mark.parametrize("handled", [lox.spool, lox.strip, lambda f: lox.tap(f, lambda logs: None)])
+def test_an_argument_that_a_handled_function_donates_is_gone(handled):
+    x = jnp.arange(1024.0)
+    handled(jax.jit(lambda x: lox.log({"x": x + 1})["x"], donate_argnums=0))(x)
+    lox.flush()
+    assert x.is_deleted()

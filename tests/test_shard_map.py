@@ -677,3 +677,19 @@ def test_a_count_of_two_calls_on_shards_has_their_axis_before_that_of_a_vmap_ins
 
     _, logs = lox.spool(sharded(mesh, jax.vmap(each)), reduce="count")(XS)
     assert logs["x"].tolist() == [[[(x > 0) + (x > 2) for x in shard] for shard in SHARDS.tolist()]]
+
+
+def test_a_tap_that_gathers_events_gives_those_before_a_function_on_a_shard_before_its_own():
+    """Also where JAX does not track what varies, so that the buffer stays outside."""
+    mesh = Mesh(np.array(jax.devices()[:1]), ("d",))
+
+    def f(x):
+        lox.log({"before": x.sum()})
+        x = sharded(mesh, lambda x: lox.log({"inside": x})["inside"], check_vma=False)(x)
+        lox.log({"after": x.sum()})
+        return x
+
+    arrived = []
+    jax.jit(lox.tap(f, arrived.append, buffer=4))(XS)
+    lox.flush()
+    assert [key for logs in arrived for key in logs] == ["before", "inside", "after"]

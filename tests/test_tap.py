@@ -1211,3 +1211,18 @@ def test_on_accelerators_what_is_sent_in_order_is_computed_before_the_call(order
     np.testing.assert_array_equal(tapped(rows), rows)
     lox.flush()
     assert sorted(heard) == rows.tolist()
+
+
+def test_a_linearized_function_with_a_loop_calls_back_once():
+    def f(x):
+        def body(carry):
+            lox.log({"x": carry[1]})
+            return carry[0] + 1, carry[1] * 2
+
+        return jax.lax.while_loop(lambda carry: carry[0] < 3, body, (0, x))[1]
+
+    arrived = []
+    out, push = jax.linearize(lox.tap(f, lambda logs: arrived.append(logs["x"].item())), 1.0)
+    assert (out, push(1.0)) == (8, 8)
+    lox.flush()
+    assert arrived == [1, 2, 4]

@@ -564,3 +564,20 @@ def test_a_loop_that_a_checkpoint_runs_again_logs_once(derivative):
     slope, logs = lox.spool(derivative(f), max_iters=3)(jnp.float32(2))
     assert slope == 3
     assert_array(logs["i"], np.float32([0, 1, 2]))
+
+
+def test_a_predicate_that_is_batched_at_first_only_decides_for_each_batch_element():
+    def f(x):
+        return lax.while_loop(lambda x: x > 0, lambda x: (lox.log({"x": x}), jnp.float32(0))[1], x)
+
+    _, logs = lox.spool(jax.vmap(f), max_iters=2)(jnp.float32([1, -1]))
+    assert [lane(logs, "x", index).tolist() for index in range(2)] == [[1], []]
+
+
+def test_a_log_that_says_where_needs_no_unify_in_a_loop_that_some_batch_elements_run():
+    def f(x):
+        loop = lambda x: lax.while_loop(lambda x: x < 4, lambda x: (lox.log({"x": x}, where=x > 1), x + 1)[1], x)  # noqa: E731
+        return lax.cond(x > 0, loop, lambda x: x, x)
+
+    _, logs = lox.spool(jax.vmap(f), max_iters=4)(jnp.float32([1, -1, 2]))
+    assert [lane(logs, "x", index).tolist() for index in range(3)] == [[2, 3], [], [2, 3]]
