@@ -5,8 +5,8 @@
     python tests/planted.py --seed 4 --count 120 --also integration exhaustive    what those notice of the survivors
 
 `tests/mutants.py` breaks each rule by hand; these are mistakes of one token or one statement, anywhere in the library.
-A file of chosen faults is a list of their path, line, and the texts before and after, where the first is once in its
-line. The copies, the tests that reach each line and the outcomes are in `build/planted`. A run that was stopped
+A file of chosen faults is a list of their path, line, and the texts before and after; code may have moved by some lines
+since. The copies, the tests that reach each line and the outcomes are in `build/planted`. A run that was stopped
 continues there; without the folder it begins anew. It needs Python 3.12 or later, for `sys.monitoring`.
 """
 
@@ -260,9 +260,11 @@ def chosen(file: Path) -> list[Mutant]:
     for fault in json.loads(file.read_text(encoding="utf-8")):
         path = COPIES[0] / fault["path"]
         lines = path.read_bytes().splitlines(keepends=True)
-        line, before, after = fault["line"], fault["before"], fault["after"]
-        if lines[line - 1].count(before.encode()) != 1:
-            raise SystemExit(f"{fault['path']}:{line} does not have {before!r} once.")
+        before, after = fault["before"], fault["after"]
+        having = [number for number, text in enumerate(lines, 1) if text.count(before.encode()) == 1]
+        if not having:
+            raise SystemExit(f"{fault['path']} has no line with {before!r} once.")
+        line = min(having, key=lambda number: abs(number - fault["line"]))
         start = sum(map(len, lines[: line - 1])) + lines[line - 1].index(before.encode())
         defined = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, DEFINITIONS)]
         ends = ((node.lineno, node.end_lineno or node.lineno) for node in defined)

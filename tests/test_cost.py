@@ -163,7 +163,9 @@ def test_skipped_logs_compute_again_what_the_program_need_not_keep_in_memory(thr
     (scan,) = [eqn for eqn in jax.make_jaxpr(spooled)(x).eqns if eqn.primitive.name == "scan"]
     body = scan.params["jaxpr"].eqns
     sources = {var: eqn.primitive.name for eqn in body for var in eqn.outvars}
-    taken = {sources[var] for eqn in body if eqn.primitive.name == "cond" for var in eqn.invars if var.aval.size == x.size}
+    taken = {
+        sources[var] for eqn in body if eqn.primitive.name == "cond" for var in eqn.invars if var.aval.size == x.size
+    }
     assert taken == {"jit" if through_jit else "tanh"}
     of_call = [eqn.params["jaxpr"].jaxpr for eqn in body if eqn.primitive.name == "jit" and through_jit]
     for call in of_call:

@@ -996,3 +996,15 @@ def test_a_sample_of_events_in_a_custom_rule_is_refused():
     f.defjvp(lambda primals, tangents: (f(*primals), tangents[0]))
     with pytest.raises(lox.UnsupportedPrimitiveError, match=r"'x', logged at .* cannot be reduced by .*reservoir\(2\)"):
         lox.spool(lambda xs: lax.map(f, xs), reduce=reservoir(2, 0))(jnp.ones(3))
+
+
+def test_events_that_say_where_do_not_hide_those_in_the_same_branch_that_do_not():
+    def f(xs):
+        def even(x):
+            lox.log({"x": x})
+            return lox.log({"x": x + 100}, where=x > 2)["x"]
+
+        return lax.scan(lambda c, x: (lax.cond(x % 2 == 0, even, lambda x: x, x), None), 0.0, xs)[0]
+
+    _, logs = lox.spool(f, reduce=histogram([50.0]))(jnp.arange(6.0))
+    assert logs["x"].tolist() == [[3, 1]]

@@ -466,3 +466,24 @@ def test_a_scan_of_symbolic_length_counts_its_events():
     counted = jax.jit(lambda xs: lox.spool(f, reduce="count")(xs)[1]["x"])
     exported = jax.export.export(counted)(jax.ShapeDtypeStruct(shape, jnp.float32))
     assert exported.call(jnp.arange(5.0)).tolist() == [5]
+
+
+def test_a_mean_counts_events_that_say_where_and_those_of_a_loop_after_them():
+    def f(xs):
+        def outer(c, x):
+            lox.log({"x": x}, where=x > 1)
+            return lax.scan(lambda c, x: (c, lox.log({"x": x}) and None), c, jnp.float32([1, 2]))[0], None
+
+        return lax.scan(outer, 0.0, xs)[0]
+
+    _, logs = lox.spool(f, reduce="mean")(jnp.float32([0, 4, 8]))
+    assert logs["x"].tolist() == [(4 + 8 + 3 * (1 + 2)) / 8]
+
+
+def test_a_sum_of_small_integers_has_64_bits_where_jax_has():
+    def f():
+        for i in range(3):
+            lox.log({"n": jnp.array([2**30, i], jnp.int32)})
+
+    with jax.enable_x64(True):
+        assert lox.spool(f, reduce="sum")()[1]["n"].tolist() == [[3 * 2**30, 3]]

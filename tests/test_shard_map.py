@@ -693,3 +693,16 @@ def test_a_tap_that_gathers_events_gives_those_before_a_function_on_a_shard_befo
     jax.jit(lox.tap(f, arrived.append, buffer=4))(XS)
     lox.flush()
     assert [key for logs in arrived for key in logs] == ["before", "inside", "after"]
+
+
+def test_derivatives_of_a_replicated_value_that_a_branch_on_shards_logs_are_summed_over_shards():
+    mesh = Mesh(np.array(jax.devices()[:2]), ("d",))
+
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=(P(), P("d")), out_specs=P("d"))
+    def f(w, x):
+        return lax.cond(
+            x.sum() > -1, lambda x: (lox.log({"a": w * w}), x)[1], lambda x: (lox.log({"a": 0 * w}), x)[1], x
+        )
+
+    slope = jax.grad(lambda w, x: lox.spool(f)(w, x)[1]["a"].sum())
+    assert jax.jit(slope)(3.0, jnp.arange(4.0)) == 12

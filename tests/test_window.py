@@ -380,3 +380,10 @@ def test_calls_of_a_jitted_function_share_a_program_wherever_they_begin_in_the_s
     calls = [eqn for eqn in jax.make_jaxpr(spooled)(0.0).eqns if eqn.params.get("name") == "six"]
     assert len(calls) == 5 and len({id(eqn.params["jaxpr"]) for eqn in calls}) == 2
     assert spooled(0.0)[1]["a"].tolist() == [3 * first + 3 for first in range(0, 30, 3)]
+
+
+def test_each_window_draws_a_sample_of_its_own():
+    _, logs = lox.spool(
+        lambda xs: lax.map(lambda x: lox.log({"x": x})["x"], xs), reduce=lox.reductions.reservoir(2, 0), window=10
+    )(jnp.arange(40))
+    assert len({tuple(row) for row in (logs["x"] % 10).tolist()}) > 1
