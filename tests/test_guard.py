@@ -459,3 +459,9 @@ def test_a_guarded_function_is_searched_like_the_function(tmp_path):
     guarded = lox.guard(bundle=tmp_path / "failed")(jax.jit(train))
     assert lox.find_nonfinite(guarded)(X, BAD).iterations == (2,)
     assert guarded.__name__ == "train" and list(tmp_path.iterdir()) == []
+
+
+def test_a_bundle_of_a_dict_is_replayed_whatever_the_order_of_its_keys(tmp_path):
+    f = lambda params: jnp.log(params["w"]) + params["b"]  # noqa: E731
+    calls(lox.guard(f, bundle=tmp_path / "failed"), ({"w": jnp.float32(-1), "b": jnp.float32(5)},))
+    assert lox.replay(tmp_path / "failed", f).primitive == "log"

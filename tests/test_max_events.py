@@ -409,3 +409,18 @@ def test_a_batch_of_loops_selects_between_no_buffers():
         lambda n: jax.lax.while_loop(lambda i: i < n, lambda i: lox.log({"i": i})["i"] + 1, 0), max_events=5000
     )
     assert selects(jax.vmap(spooled), jnp.arange(3)) == selects(spooled, N) <= 1
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_tangents_of_a_while_loop_whose_buffers_have_none_are_those_of_the_loop(batched):
+    def f(x):
+        def body(state):
+            lox.log({"y": state[1]})
+            return state[0] + 1, state[1] * x
+
+        return jax.lax.while_loop(lambda state: state[0] < 3, body, (0, 1.0))[1]
+
+    run, x = lox.spool(f, max_events=4), jnp.float32([2, 3])
+    fun = (lambda x: jax.vmap(run)(x)[0]) if batched else (lambda x: run(x[0])[0])
+    out, tangent = jax.jvp(fun, (x,), (jnp.ones(2),))
+    assert np.ravel(out).tolist() == [8, 27][: np.size(out)] and np.ravel(tangent).tolist() == [12, 27][: np.size(out)]

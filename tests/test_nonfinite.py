@@ -710,3 +710,39 @@ def test_a_python_loop_of_finite_steps_keeps_nothing():
 
     assert find(loop)(jnp.ones(3)).primitive == "log"
     assert alive[-1] <= alive[5] + 2
+
+
+def test_of_a_reversed_scan_the_failure_that_ran_first_is_the_origin():
+    def f(xs):
+        return lax.scan(lambda c, x: (c, jnp.log(x)), 0.0, xs, reverse=True)[1]
+
+    report = lox.find_nonfinite(f)(array(1, -1, 1, 1, -2, 1))
+    assert report.iterations == (1,) and report.operands[0] == -2
+
+
+def test_of_two_results_of_one_iteration_the_first_is_the_origin_where_only_the_other_is_carried():
+    def f(xs):
+        def step(c, x):
+            y = jnp.log(x)
+            return c + jnp.sqrt(x), y
+
+        return lax.scan(step, 0.0, xs)
+
+    report = lox.find_nonfinite(f)(array(1, -1, 2))
+    assert (report.primitive, report.iterations) == ("log", (1,))
+
+
+def test_a_condition_that_asks_for_nan_is_no_comparison_of_it():
+    """The origin is in the body, although the condition computes a NaN in an earlier iteration."""
+
+    def f(x):
+        def goes_on(state):
+            return ~(jnp.isnan(jnp.log(2.5 - state[0])) & (state[0] > 7))
+
+        def step(state):
+            return state[0] + 1, jnp.where(state[0] == 5, jnp.sqrt(-state[1]), state[1])
+
+        return lax.while_loop(goes_on, step, (0, x))[1]
+
+    report = lox.find_nonfinite(f)(1.0)
+    assert (report.primitive, report.iterations) == ("sqrt", (5,))

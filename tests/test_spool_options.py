@@ -494,3 +494,10 @@ def test_spool_passes_any_arguments_and_results_through():
     out, logs = lox.spool(g)(0.0, "text", None, name="key", call=jnp.cos)
     assert out == ((0.0, "text", None), "key", None)
     assert_logs(logs, {"key": [1.0]})
+
+
+def test_true_is_no_interval_also_after_1_was_one():
+    f = lambda x: lox.log({"x": x})["x"]  # noqa: E731
+    lox.spool(f, interval=1)(1.0)
+    with pytest.raises(lox.LogValueError, match="got True of type bool"):
+        lox.spool(f, interval=True)(1.0)

@@ -1226,3 +1226,17 @@ def test_a_linearized_function_with_a_loop_calls_back_once():
     assert (out, push(1.0)) == (8, 8)
     lox.flush()
     assert arrived == [1, 2, 4]
+
+
+def test_errors_before_a_fork_are_raised_in_the_process_that_they_were_raised_in():
+    result = run_python(
+        "import os, warnings, lox, lox.loggers\n"
+        "warnings.simplefilter('ignore')\n"
+        "def callback(logs):\n    raise OSError('disk full')\n"
+        "lox.tap(lambda x: lox.log({'x': x})['x'], callback)(1.0)\n"
+        "child = os.fork()\n"
+        "try:\n    lox.flush()\n    print('child' if not child else 'parent', 'goes on', flush=True)\n"
+        "except OSError as error:\n    print('child' if not child else 'parent', error, flush=True)\n"
+        "os.waitpid(child, 0) if child else os._exit(0)\n"
+    )
+    assert sorted(result.stdout.splitlines()) == ["child goes on", "parent disk full"]

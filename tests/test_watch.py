@@ -1075,3 +1075,23 @@ def test_a_tap_in_a_function_whose_points_are_not_selected_gets_its_events(trans
     spooled(lox.watch(lambda x: transform(fun)(x), at=lambda point: False), jnp.float32(0))
     lox.flush()
     assert seen == [[0.0]]
+
+
+def test_a_watch_around_another_sees_points_that_the_other_does_not():
+    def f(x):
+        return jax.lax.scan(lambda c, _: (c + 1, None), jnp.tanh(x), length=2)[0]
+
+    inner = lox.watch(f, at="scan", what=values_of, prefix="inner/")
+    _, logs = spooled(lox.watch(lambda x: inner(x), at="**/tanh", what=values_of, prefix="outer/"), jnp.float32(0))
+    assert {key: values.tolist() for key, values in logs.items()} == {"inner/scan/0": [1, 2], "outer/tanh/0": [0]}
+
+
+def test_each_branch_with_a_loop_has_a_number_also_the_third():
+    def f(i, x):
+        loops = [lambda x, by=by: jax.lax.scan(lambda c, _: (c + by, None), x, length=2)[0] for by in (1, 10, 100)]
+        return jax.lax.switch(i, loops, x)
+
+    paths = ["cond/scan", "cond/scan[1]", "cond/scan[2]"]
+    assert [point.path for point in lox.points(f)(2, 0.0)] == [*paths, "cond"]
+    _, logs = spooled(lox.watch(f, at="cond/scan", what=values_of), 2, 0.0)
+    assert [logs.valid(f"{path}/0").tolist() for path in paths] == [[], [], [100, 200]]
