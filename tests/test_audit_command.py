@@ -87,7 +87,9 @@ def test_other_forms(audit, write, start):
 
 
 def test_what_is_ignored_is_no_failure(audit):
-    assert audit(*SQUARE, "auditedprogram:positional", "--ignore", "LOX101", "--fail-on", "warning")[0] == 0
+    ignored = ("--ignore", "LOX101", "--fail-on", "warning")
+    assert audit(*SQUARE, "auditedprogram:positional", *ignored)[0] == 0
+    assert audit(*SQUARE, "auditedprogram:positional", *ignored, "--ignore", "LOX7")[0] == 0
 
 
 def test_a_function_without_arguments_needs_no_factory(audit):

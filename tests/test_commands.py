@@ -452,6 +452,7 @@ def test_distributions_are_bands_around_the_median():
     assert drawn({"a": a, "b": b}, lines=True) == ([[[0, 1], [10, 2]], [[0, 3], [10, 4]]], [(0, 4), (2, 8)])
     assert drawn({"a": a, "b": b}) == ([[[0, 2], [10, 3]]], [(1, 6)])
     assert drawn({"a": quantiles([3, 4], qs=[1, 0.6])}) == ([[[0, 4]]], [(3, 4)])
+    assert drawn({"a": quantiles([5, 9, 1], qs=[0.5, 0.9, 0.1])}) == ([[[0, 5]]], [(1, 9)])
     of_elements = lox.logdict({"x": np.array([[[0, 1, 4], [2, 3, 8]]])}, distributions=a.distributions)
     assert drawn({"a": of_elements}) == ([[[0, 2]]], [(1, 6)])
 

@@ -327,3 +327,11 @@ def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch, call, mo
     with pytest.raises(ImportError) as raised:
         call(logs_of({"x": [1.0]}))
     assert re.search(message, raised.value.__notes__[0])
+
+
+def test_events_of_one_step_are_one_wide_row_for_each_batch_element_whatever_the_mask():
+    step = jnp.zeros((1, 2), int)
+    values = {"a": jnp.float32([[1, 2]]), "b": jnp.float32([[3, 4]])}
+    logs = lox.logdict(values, {"step": dict.fromkeys(values, step)}, {"a": jnp.array([[False, True]])})
+    rows = logs.to_pandas(wide=True).reset_index()[["step", "batch", "a", "b"]].to_numpy()
+    np.testing.assert_array_equal(rows, [[0, 0, np.nan, 3], [0, 1, 2, 4]])

@@ -3,6 +3,7 @@
 import collections.abc
 import copy
 import pickle
+import re
 
 import jax
 import jax.numpy as jnp
@@ -432,3 +433,10 @@ def test_a_distribution_is_one_of_a_key():
     for wrong in ({"h": "mean"}, {"h": lox.reductions.quantiles(0.5)}, {"g": MADE_BY["h"]}):
         with pytest.raises(lox.LogValueError, match="distribution"):
             lox.logdict({"h": jnp.zeros((1, 4))}, distributions=wrong)
+
+
+def test_a_notebook_shows_events_that_happened_in_some_batch_elements():
+    step = {"step": {"a": jnp.array([[0, 0], [1, 1]])}}
+    mask = {"a": jnp.array([[True, True], [False, True]])}
+    html = lox.logdict({"a": jnp.float32([[1, 2], [3, 4]])}, step, mask)._repr_html_()
+    assert re.findall("<td>(.*?)</td>", html)[3:5] == ["2", "4"]

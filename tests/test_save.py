@@ -1485,3 +1485,43 @@ def test_of_tables_that_share_a_key_the_prefix_ends_where_the_first_is_damaged(t
         logger.log(logger.init(7), {"x": 11, "y": 11}, step=11)
     logs = lox.load(tmp_path)[RUN]
     assert logs["x"].tolist() == [0, 1, 2, 3, 4, 5, 6, 8, 10, 11] and logs["y"].tolist() == [1, 3, 5, 11]
+
+
+def test_a_file_that_another_took_the_place_of_is_refused_when_it_is_opened_again(tmp_path):
+    """With more runs than files stay open."""
+    with SaveLogger(tmp_path, name="a") as logger:
+        runs = [logger.init(0, i=i) for i in range(70)]
+        for run in runs:
+            logger.log(run, {"loss": 1.0})
+        logger.flush()
+        file = logger.directory / runs[0].name / TABLE / "loss.npy"
+        shutil.copy(file, tmp_path / "new")
+        os.replace(tmp_path / "new", file)
+        logger.log(runs[0], {"loss": 2.0})
+        with pytest.raises(lox.StorageError, match="is another file"):
+            logger.flush()
+
+
+def test_counts_of_a_histogram_after_plain_ones_of_the_same_shape_are_another_array(tmp_path):
+    spooled = lox.spool(lambda x: lox.log({"h": x})["h"], reduce=lox.reductions.histogram([0.0, 1.0, 2.0]))
+    _, logs = spooled(jnp.float32(0.5))
+    write(tmp_path, {"h": np.zeros(logs["h"].shape[1:], logs["h"].dtype)})
+    write(tmp_path, logs)
+    found = lox.load(tmp_path)[RUN]
+    assert (len(found["h"]), len(found["h#2"]), list(found.distributions)) == (1, 1, ["h#2"])
+
+
+def test_stacked_runs_say_how_a_key_was_reduced_that_only_some_have(tmp_path):
+    _, logs = lox.spool(lambda x: lox.log({"h": x})["h"], reduce=lox.reductions.quantiles((0.1, 0.9)))(jnp.float32(0.5))
+    lox.save(logs, tmp_path / "one")
+    lox.save(logs_of({"loss": [1.0]}), tmp_path / "two")
+    assert list(lox.load(tmp_path, stack=True).distributions) == ["h"]
+
+
+def test_a_run_goes_on_after_the_last_step_of_a_key_of_whichever_dtype(tmp_path):
+    with SaveLogger(tmp_path, name="a") as logger:
+        for step, loss in ((0, 2.0), (1, 1), (9, 0.5)):
+            logger.log(logger.init(7), {"loss": loss}, step=step)
+            logger.flush()
+    with pytest.warns(lox.LoggerWarning, match="goes back"), SaveLogger(tmp_path, resume="a") as logger:
+        logger.log(logger.init(7), {"loss": 3.0}, step=5)
