@@ -1332,3 +1332,29 @@ def test_gathered_events_keep_their_batch_axes_and_masks():
     logger.go_on.set()
     logger.close()
     assert logger.written == [({"x": 1}, {"x": [[True, True], [True, False]]}), ({"x": 0}, {})]
+
+
+def test_what_each_run_of_a_batch_gets_says_how_it_was_reduced():
+    logger = MemoryLogger()
+
+    def one(seed, x):
+        reduce = {"h": lox.reductions.quantiles((0.1, 0.9))}
+        return logger.tap(lambda x: lox.log({"h": x})["h"], logger.init(seed), reduce=reduce)(x)
+
+    jax.vmap(one)(jnp.arange(2), jnp.arange(2.0))
+    logger.flush()
+    assert [list(logger[run].distributions) for run in logger.runs] == [["h"], ["h"]]
+
+
+def test_a_step_that_goes_back_is_said_of_a_batch_element_whose_last_event_was_another_ones():
+    logger = MemoryLogger()
+    run = logger.init(0)
+
+    def log(steps):
+        mask = jnp.array([[True, True], [False, True]])
+        logger.log(run, lox.logdict({"r": jnp.ones((2, 2))}, {"step": {"r": jnp.array(steps)}}, {"r": mask}))
+        logger.flush()
+
+    log([[5, 5], [6, 6]])
+    with pytest.warns(lox.LoggerWarning, match="goes back from 5 to 3"):
+        log([[3, 7], [8, 8]])

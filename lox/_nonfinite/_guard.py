@@ -56,8 +56,9 @@ def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: 
     and so do `lox.flush` and the end of the program. `lox.replay` runs the bundle again and finds the origin.
 
     The first call that fails is written, one bundle for each guarded function; from then on the function runs
-    unguarded, in one of several processes as before, since all must run the same program. The bundle is there as a whole or not at all. The last good carry of a loop that fails is computed again
-    when the bundle is written, so that it costs nothing before.
+    unguarded, in one of several processes as before, since all must run the same program. The bundle is there as a
+    whole or not at all. The last good carry of a loop that fails is computed again when the bundle is written, so that
+    it costs nothing before.
 
     Where `jax.distributed` connects processes, each writes a bundle, NAME-process0 and so on, with its shards of arrays
     that are spread over them. `lox.replay` puts those of all processes together; such a bundle has no last good carry.

@@ -265,15 +265,15 @@ class Appender:
         """True if its rows are in entries of numbers."""
         return bool(self._order.count or self._unsaid)
 
-    def number(self, entries: Iterable[tuple[int, int]]) -> None:
+    def number(self, entries: Iterable[tuple[int, int]], synced: bool = False) -> None:
         """Says which numbers rows have: pairs of how many rows there are, and the number of the last ones."""
         for entry in entries:
             if self._unsaid and self._unsaid[-1][1] == entry[1]:
                 self._unsaid.pop()
             self._unsaid.append(entry)
             self._number = entry[1]
-        if not self._durable:
-            self._say_numbers()
+        if synced or not self._durable:
+            self._say_numbers(synced)
 
     def share(self) -> None:
         """Numbers its rows, since another table has one of its keys.
@@ -281,18 +281,19 @@ class Appender:
         The numbers are on the disk when it returns, as it has no rows without them once the manifest names the other.
         """
         if not self.is_numbered:
-            self.number([(self.count, self._number)])
-            self.sync()
-            self._order.sync(self._files)
+            self._sync_rows()
+            self.number([(self.count, self._number)], synced=True)
 
-    def _say_numbers(self) -> None:
-        """Writes the new entries. The first one may be the last one in the file, with more rows."""
+    def _say_numbers(self, synced: bool) -> None:
+        """Writes the new entries, to the disk if asked. The first one may be the last in the file, with more rows."""
         unsaid, self._unsaid = self._unsaid, []
         there = self._order.count
         if unsaid and unsaid[0][1] == self._said:
             self._order.count -= 1
         try:
-            self._order.append(np.array(unsaid, ENTRY[0]).reshape(-1, 2), self._files)
+            self._order.append(np.array(unsaid, ENTRY[0]).reshape(-1, 2), self._files, not synced)
+            if synced:
+                _sync_and_tell([self._order], self._files)
         except BaseException:
             self._order.count = there
             raise
@@ -301,13 +302,13 @@ class Appender:
 
     def sync(self) -> None:
         """Flushes the rows to the disk, if they are durable."""
+        self._sync_rows()
         if self._durable:
-            columns = [column for _, column in self._columns]
-            for act in (Column.sync, Column.tell, Column.sync):  # A row is whole before it is said to be there.
-                for column in columns:
-                    act(column, self._files)
-            self._say_numbers()
-            self._order.sync(self._files)
+            self._say_numbers(synced=True)
+
+    def _sync_rows(self) -> None:
+        if self._durable:
+            _sync_and_tell([column for _, column in self._columns], self._files)
 
     def check(self) -> None:
         """Checks that its files are where they were.
@@ -322,6 +323,13 @@ class Appender:
         """Has later rows overwritten, since not all of their arrays were written."""
         for _, column in self._columns:
             column.count = count
+
+
+def _sync_and_tell(columns: Sequence[Column], files: OpenFiles) -> None:
+    """Flushes new entries to the disk, and then their number: they are whole before they are said to be there."""
+    for act in (Column.sync, Column.tell, Column.sync):
+        for column in columns:
+            act(column, files)
 
 
 def look_at(tables: Sequence[Table]) -> list[Rows]:
