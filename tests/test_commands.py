@@ -509,7 +509,9 @@ def test_export_to_tensorboard_is_what_its_reader_reads(lox_main, runs, tmp_path
 
     with saver(runs) as logger:
         logger.log(logger.init(7, rate=0.5), lox.logdict({"x": np.arange(2.0)}))
+        logger.log(logger.init(8, notes="with the new data"), {"x": 1.0})
     assert lox_main("export", runs, "--to", "tensorboard", "-o", tmp_path / "tb") == (0, [], "")
+    assert any(b"with the new data" in file.read_bytes() for file in (tmp_path / "tb").rglob("*tfevents*"))
     for name, key, values in [("b", "train/loss", [1, 2, 3, 4]), (name_of(7, rate=0.5), "x", [0, 1])]:
         events = EventAccumulator(str(tmp_path / "tb" / runs.name / name))
         events.Reload()

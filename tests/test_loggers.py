@@ -1358,3 +1358,17 @@ def test_a_step_that_goes_back_is_said_of_a_batch_element_whose_last_event_was_a
     log([[5, 5], [6, 6]])
     with pytest.warns(lox.LoggerWarning, match="goes back from 5 to 3"):
         log([[3, 7], [8, 8]])
+
+
+def test_runs_that_one_program_begins_with_other_configs_are_apart():
+    logger = MemoryLogger()
+
+    @jax.jit
+    def f(key, x):
+        for activation in ("relu", "tanh"):
+            logger.log(logger.init(key, activation=activation), {"x": x})
+
+    f(jax.random.key(0), 1.0)
+    logger.flush()
+    assert sorted(name.partition(",")[0] for name in logger.runs) == ["activation=relu", "activation=tanh"]
+    assert all(len(logger[run]["x"]) == 1 for run in logger.runs)

@@ -238,3 +238,26 @@ def test_a_logger_that_is_writing_when_its_process_forks_is_refused_in_the_child
     )
     run = "seed=7-941678"
     assert ended(FORKS + BUSY)[0] == [f"start {run}", refused, f"write {run} 1", f"finish {run}"]
+
+
+@forks
+@pytest.mark.integration
+def test_a_run_of_the_process_before_the_last_fork_but_one_is_refused_as_well():
+    code = """
+logger = Printer()
+runs = [logger.init(seed) for seed in (7, 8)]
+logger.log(runs[0], {"x": 1})
+lox.flush()
+def grandchild():
+    try:
+        logger.log(runs[0], {"x": 3})
+    except lox.LogValueError:
+        say("refused")
+def child():
+    logger.log(runs[1], {"x": 2})
+    lox.flush()
+    fork_by_hand(grandchild)
+fork_by_hand(child)
+"""
+    found, _ = ended(FORKS + code)
+    assert found.count("refused") == 1 and not any("write" in line and line.endswith(" 3") for line in found)
