@@ -1235,8 +1235,11 @@ def test_errors_before_a_fork_are_raised_in_the_process_that_they_were_raised_in
         "def callback(logs):\n    raise OSError('disk full')\n"
         "lox.tap(lambda x: lox.log({'x': x})['x'], callback)(1.0)\n"
         "child = os.fork()\n"
-        "try:\n    lox.flush()\n    print('child' if not child else 'parent', 'goes on', flush=True)\n"
-        "except OSError as error:\n    print('child' if not child else 'parent', error, flush=True)\n"
+        "found = 'goes on'\n"
+        "try:\n    lox.flush()\n"
+        "except OSError as error:\n    found = error\n"
+        "who = 'parent' if child else 'child'\n"
+        "os.write(1, f'{who} {found}\\n'.encode())\n"
         "os.waitpid(child, 0) if child else os._exit(0)\n"
     )
     assert sorted(result.stdout.splitlines()) == ["child goes on", "parent disk full"]
