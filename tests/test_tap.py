@@ -1243,3 +1243,19 @@ def test_errors_before_a_fork_are_raised_in_the_process_that_they_were_raised_in
         "os.waitpid(child, 0) if child else os._exit(0)\n"
     )
     assert sorted(result.stdout.splitlines()) == ["child goes on", "parent disk full"]
+
+
+def test_what_is_logged_while_a_function_is_compiled_is_logged_at_each_call():
+    arrived = []
+
+    @jax.jit
+    @lox.tap(callback=lambda logs: arrived.append(logs["c"].item()))
+    def f(x):
+        with jax.ensure_compile_time_eval():
+            lox.log({"c": 2.5})
+        return x + 1
+
+    for _ in range(3):
+        f(1.0)
+    lox.flush()
+    assert arrived == [2.5] * 3
