@@ -1505,8 +1505,10 @@ def test_a_file_that_another_took_the_place_of_is_refused_when_it_is_opened_agai
 def test_counts_of_a_histogram_after_plain_ones_of_the_same_shape_are_another_array(tmp_path):
     spooled = lox.spool(lambda x: lox.log({"h": x})["h"], reduce=lox.reductions.histogram([0.0, 1.0, 2.0]))
     _, logs = spooled(jnp.float32(0.5))
-    write(tmp_path, {"h": np.zeros(logs["h"].shape[1:], logs["h"].dtype)})
-    write(tmp_path, logs)
+    with saver(tmp_path) as logger:
+        for each in ({"h": np.zeros(logs["h"].shape[1:], logs["h"].dtype)}, logs):
+            logger.log(logger.init(7), each)
+            logger.flush()
     found = lox.load(tmp_path)[RUN]
     assert (len(found["h"]), len(found["h#2"]), list(found.distributions)) == (1, 1, ["h#2"])
 
