@@ -113,10 +113,10 @@ class Audit:
             here = definition(fun)
             checked = [_placed(each, here) for check in ALL for each in guarded(check, seen)]
             with reported("Following what the program differentiates", failures):
-                for loss, whole, where in derivatives(seen):
+                for loss, plain, where in derivatives(seen):
                     checked += [_placed(each, where) for check in OF_DERIVATIVES for each in guarded(check, loss)]
                     known = {_line(each) for each in checked if isinstance(each, Finding)}
-                    also = [each for check in OF_DIFFERENTIATED for each in guarded(check, whole)]
+                    also = [each for check in OF_DIFFERENTIATED for each in guarded(check, plain)]
                     checked += [each for each in also if isinstance(each, Finding) and _line(each) not in known]
             found = dict.fromkeys([*failures, *checked])
             findings = first_causes(each for each in found if isinstance(each, Finding))

@@ -14,7 +14,7 @@ from lox._audit._walk import Walk
 
 
 def derivatives(audited: Audited) -> Iterator[tuple[Audited, Audited, Location]]:
-    """The functions that a program differentiates, each with its result alone and as a whole, and the derivative's line.
+    """The functions that a program differentiates, each with its result alone, as a whole, and the derivative's line.
 
     The function is traced once more for it: in the tracebacks of what is traced before it is differentiated, the calls
     around are missing, and other checks read these.

@@ -58,13 +58,15 @@ def by_associative_scan(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def unread_by_associative_scan(audited: Audited) -> Iterator[Finding]:
-    """LOX205: a flag of ends comes with what a linear recurrence is computed of, and nothing in the program reads it."""
-    read = [value for value in audited.program.inputs if value in audited.live]
-    if any(is_boolean(value) or goes_on(value) or says_onward(value.name) for value in read):
+    """LOX205: a flag of ends comes with what a linear recurrence is computed of, and nothing reads it."""
+    if not audited.has("slice"):
         return
-    marks = [value for value in audited.program.inputs if value not in audited.live and value.shape]
-    marks = [value for value in marks if says_end(value.name, is_boolean(value))]
-    if len(marks) != 1 or any(says_end(value.name, True) for value in read):
+    ends = [value for value in audited.program.inputs if value.shape and says_end(value.name, is_boolean(value))]
+    if len(ends) != 1 or ends[0] in audited.live:
+        return
+    (mark,) = ends
+    along = [value for value in audited.program.inputs if value.shape[: len(mark.shape)] == mark.shape]
+    if any(is_boolean(value) or goes_on(value) or says_onward(value.name) for value in along if value is not mark):
         return
     for block in blocks_in(audited.program):
         for steps in _associative(block):
@@ -72,11 +74,10 @@ def unread_by_associative_scan(audited: Audited) -> Iterator[Finding]:
             if pair is None or any(_is_flipped(audited, steps, value) for value in pair):
                 continue
             _, added = pair
-            is_along = len(added.shape) > len(marks[0].shape) and set(marks[0].shape) <= set(added.shape)
-            if is_along:
+            if len(added.shape) > len(mark.shape) and set(mark.shape) <= set(added.shape):
                 yield ENDS.at(
                     audited.lines[steps[0]],
-                    f"An associative scan computes a memory of all steps, and nothing reads {last_name(marks[0].name)} "
+                    f"An associative scan computes a memory of all steps, and nothing reads {last_name(mark.name)} "
                     "that comes with them: it goes on from one episode into the next.",
                 )
 

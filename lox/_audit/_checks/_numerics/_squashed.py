@@ -39,6 +39,7 @@ _TAKES: dict[Name, str] = {
     "log_softmax": "A log_softmax or logsumexp",
     "log_sigmoid": "A log_sigmoid or softplus",
     "categorical": "jax.random.categorical",
+    "gumbel": "A choice by Gumbel noise",
 }
 _FLOWS = FLOWS | primitives("neg")
 _MOST = 20
