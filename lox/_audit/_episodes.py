@@ -14,7 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from lox._audit._audited import Audited
-from lox._audit._ends import Flags, is_boolean, last_name
+from lox._audit._ends import Flags, is_boolean, is_reward, last_name
 from lox._audit._expect import DONE, declared_around, is_declared
 from lox._audit._location import Location, call, is_users, locate, transformations
 from lox._audit._loops import Scan, is_called, loop_of, origins
@@ -149,6 +149,7 @@ _NEXT_VALUE = re.compile(
     r"next_?(?:state_?)?(?:v|q|values?|vals?|critics?)|(?:v|q|values?|vals?)_?(?:next|tp1|t_plus_1)", re.IGNORECASE
 )
 _NEXT_STATE = re.compile(r"(?:next_?|n)(?:obs\w*|states?)|(?:obs|states?)_?(?:next|tp1)", re.IGNORECASE)
+_CUT_SHORT = re.compile(r"trunc|time_?out|time_?limit", re.IGNORECASE)
 _LAST_OF_A_NETWORK = primitives("dot_general", "squeeze", "reduce_max", "reduce_min", "add")
 _SHIFTED = re.compile(r"(\w+_)?(values?|baselines?|critics?|v|vs|vf)(_\w+)?", re.IGNORECASE)
 
@@ -208,17 +209,20 @@ class Before:
             return found
         found = found._replace(may=self._step)
         maker = value.maker
-        if _is_called_next(value) or _is_value_of_next(value):
-            bit = self.shifted.setdefault(value, self._step << 1 + len(self.shifted))
-            return Part(None, self._step | bit, bit)
-        if maker is None or deep == 0 or maker.equation.primitive not in _FOLLOWED:
-            return found
-        if is_of_next_step(maker):
-            bit = self.shifted.setdefault(value, self._step << 1 + len(self.shifted))
-            return Part(None, self._step | bit, bit)
-        parts = [self._of(each, deep - 1) for each in maker.inputs]
-        (result,) = self._fold.step(maker, parts)
-        return result._replace(is_mask=result.is_mask or found.is_mask)
+        if maker is not None and deep > 0 and maker.equation.primitive in _FOLLOWED:
+            if is_of_next_step(maker):
+                return self._of_next(value)
+            parts = [self._of(each, deep - 1) for each in maker.inputs]
+            (result,) = self._fold.step(maker, parts)
+            found = result._replace(is_mask=result.is_mask or found.is_mask)
+        if found.number is None and not found.may & self._fold.flag and not found.is_mask:
+            is_next = not is_reward(value) and (_is_called_next(value) or _is_value_of_next(value))
+            return self._of_next(value) if is_next else found
+        return found
+
+    def _of_next(self, value: Value) -> Part:
+        bit = self.shifted.setdefault(value, self._step << 1 + len(self.shifted))
+        return Part(None, self._step | bit, bit)
 
 
 def _counted(value: Value) -> Value:
@@ -335,6 +339,18 @@ class Flow:
     def knows(self, place: int) -> bool:
         """Say whether what is carried depends on a flag."""
         return bool(self.unknown[place].may & self.ends)
+
+    def may_go_on(self, source: int, is_added: bool) -> bool:
+        """Say whether values are of the next states themselves, which count where an episode is only cut short.
+
+        Those that are only known by what they are computed from may be rewards, if they are added as they are.
+        """
+        value = self.shifted.get(1 << source)
+        if value is None or (value.maker is not None and is_of_next_step(value.maker)):
+            return False
+        ends = [pair for pair in self.loop.xs if self.values[pair[1]].is_end]
+        is_cut_short = all(any(map(_CUT_SHORT.search, (one.name, one.written))) for one, *_ in ends)
+        return is_cut_short or (is_added and not _is_called_next(value))
 
     def name(self, source: int) -> str:
         """The name of what is carried, or of values of next steps."""
