@@ -648,26 +648,6 @@ def window_of_rewards_over_episodes(drift):
     return jax.lax.scan(step, (jnp.zeros(4), jnp.zeros(10)), jax.random.split(KEY, 50))[1]
 
 
-@wrong("LOX209", f32(3, 3))
-def return_whose_mask_nothing_reads(policy):
-    def step(carry, key):
-        place, total, valid = carry
-        place, reward, done = _walk(key, place, policy @ place)
-        return (place, total + reward, valid * (1 - done)), None
-
-    return jax.lax.scan(step, (jnp.zeros(3), 0.0, 1.0), jax.random.split(KEY, 100))[0][1]
-
-
-@right("LOX209", f32(3, 3))
-def return_of_valid_steps(policy):
-    def step(carry, key):
-        place, total, valid = carry
-        place, reward, done = _walk(key, place, policy @ place)
-        return (place, total + reward * valid, valid * (1 - done)), None
-
-    return jax.lax.scan(step, (jnp.zeros(3), 0.0, 1.0), jax.random.split(KEY, 100))[0][1]
-
-
 @wrong("LOX220", f32(6, 16), f32(16), f32(32, 8, 6), f32(32, 8), flags(32, 8))
 def returns_that_bootstrap_with_the_value_of_the_next_state(weights, head, next_obs, rewards, dones):
     def back(later, step):
@@ -704,3 +684,14 @@ def linear_memory_that_goes_on(decay, weights, obs, dones):
 def linear_memory_of_each_episode(decay, weights, obs, dones):
     decays = jax.nn.sigmoid(decay) * (1.0 - dones[..., None])
     return jax.lax.associative_scan(_linear, (decays, obs @ weights))[1]
+
+
+@right("LOX220", f32(6, 16), f32(16), f32(32, 8, 6), f32(32, 8), flags(32, 8))
+def returns_of_a_task_without_an_end(weights, head, next_obs, rewards, truncated):
+    def back(later, step):
+        reward, value, cut = step
+        now = reward + 0.99 * jnp.where(cut, value, 0.1 * value + 0.9 * later)
+        return now, now
+
+    values = jnp.tanh(next_obs @ weights) @ head
+    return jax.lax.scan(back, values[-1], (rewards, values, truncated), reverse=True)[1]

@@ -1334,31 +1334,3 @@ def tasks_adapted_step_by_step(weights, xs, ys):
         return jax.grad(lambda w: (jnp.tanh(x @ w - y) ** 2).mean() + 0.1 * ((w - start) ** 2).sum())(current)
 
     return jax.vmap(lambda x, y: _adapted(gradient, weights, x, y))(xs, ys)
-
-
-@wrong("LOX209", f32(5, 5), f32(5))
-def conjugate_gradients_with_the_first_residual(matrix, target):
-    def step(state, _):
-        x, residual, direction, size = state
-        along = matrix @ direction
-        length = size / (direction @ along)
-        residual = target - length * along
-        new = residual @ residual
-        return (x + length * direction, residual, residual + new / size * direction, new), None
-
-    start = jnp.zeros(5), target, target, target @ target
-    return jax.lax.scan(step, start, None, 5)[0][0]
-
-
-@right("LOX209", f32(5, 5), f32(5))
-def conjugate_gradients(matrix, target):
-    def step(state, _):
-        x, residual, direction, size = state
-        along = matrix @ direction
-        length = size / (direction @ along)
-        residual = residual - length * along
-        new = residual @ residual
-        return (x + length * direction, residual, residual + new / size * direction, new), None
-
-    start = jnp.zeros(5), target, target, target @ target
-    return jax.lax.scan(step, start, None, 5)[0][0]
