@@ -231,3 +231,24 @@ def test_what_ends_once_for_all_leaves_nothing_to_begin_anew():
         return jax.lax.scan(step, (jnp.zeros((4, 3)), jnp.ones(4), jnp.zeros(4, bool)), None, 20)[1]
 
     assert not found(decode, jnp.eye(3))
+
+
+@pytest.mark.parametrize(("reset", "codes"), [((1,), ["LOX221"]), ((0, 1), [])])
+def test_the_parts_of_a_state_in_a_scanned_module_are_reset_together(reset, codes):
+    nn = pytest.importorskip("flax.linen")
+
+    @functools.partial(nn.scan, variable_broadcast="params", split_rngs={"params": False})
+    class Memory(nn.Module):
+        @nn.compact
+        def __call__(self, state, step):
+            x, done = step
+            state = tuple(jnp.where(done[:, None], 0.0, s) if n in reset else s for n, s in enumerate(state))
+            return nn.LSTMCell(features=3)(state, x)
+
+    state, steps = (jnp.zeros((4, 3)),) * 2, (jnp.ones((8, 4, 3)), jnp.zeros((8, 4), bool))
+    weights = Memory().init(jax.random.key(0), state, steps)
+
+    def last(weights, obs, done):
+        return Memory().apply(weights, state, (obs, done))[1].sum()
+
+    assert [each.code for each in found(jax.grad(last), weights, *steps)] == codes

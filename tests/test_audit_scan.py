@@ -429,6 +429,36 @@ def test_the_last_of_some_gradients_that_is_divided_by_their_number_is_a_warning
     assert [each.severity for each in findings] == severities
 
 
+@pytest.mark.parametrize(("of_first", "severities"), [(True, ["warning"]), (False, [])])
+def test_residuals_of_the_first_one_are_a_warning_though_another_value_begins_as_they_do(of_first, severities):
+    def solved(matrix, target):
+        def step(state, _):
+            x, residual, direction, size = state
+            along = matrix @ direction
+            length = size / (direction @ along)
+            residual = (target if of_first else residual) - length * along
+            new = residual @ residual
+            return (x + length * direction, residual, residual + new / size * direction, new), None
+
+        return jax.lax.scan(step, (jnp.zeros(5), target, target, target @ target), None, 5)[0][0]
+
+    findings = [each for each in found(solved, jnp.eye(5), jnp.ones(5)) if each.code == "LOX209"]
+    assert [each.severity for each in findings] == severities
+
+
+@pytest.mark.parametrize(("is_read", "severities"), [(False, ["warning"]), (True, [])])
+def test_a_mask_of_numbers_that_nothing_reads_is_a_warning(is_read, severities):
+    def total(rewards):
+        def step(carry, reward):
+            total, valid = carry
+            return (total + (reward * valid if is_read else reward), valid * (1 - (total > 3))), None
+
+        return jax.lax.scan(step, (0.0, 1.0), rewards)[0][0]
+
+    findings = [each for each in found(total, jnp.ones(9)) if each.code == "LOX209"]
+    assert [each.severity for each in findings] == severities
+
+
 def test_two_values_that_only_read_each_other_are_read_by_nothing():
     def step(c, each):
         return (c[0] + each, c[1] + c[2], c[2] - c[1]), None

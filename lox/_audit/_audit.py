@@ -9,7 +9,7 @@ from typing import Any
 from lox._arguments import names
 from lox._audit._audited import Audited
 from lox._audit._capture import Capture, capture
-from lox._audit._checks import ALL, OF_DERIVATIVES
+from lox._audit._checks import ALL, OF_DERIVATIVES, OF_DIFFERENTIATED
 from lox._audit._derivatives import derivatives
 from lox._audit._expect import expect
 from lox._audit._failures import guarded, reported
@@ -113,8 +113,11 @@ class Audit:
             here = definition(fun)
             checked = [_placed(each, here) for check in ALL for each in guarded(check, seen)]
             with reported("Following what the program differentiates", failures):
-                for inner, where in derivatives(seen):
-                    checked += [_placed(each, where) for check in OF_DERIVATIVES for each in guarded(check, inner)]
+                for loss, plain, where in derivatives(seen):
+                    checked += [_placed(each, where) for check in OF_DERIVATIVES for each in guarded(check, loss)]
+                    known = {_line(each) for each in checked if isinstance(each, Finding)}
+                    also = [each for check in OF_DIFFERENTIATED for each in guarded(check, plain)]
+                    checked += [each for each in also if isinstance(each, Finding) and _line(each) not in known]
             found = dict.fromkeys([*failures, *checked])
             findings = first_causes(each for each in found if isinstance(each, Finding))
             held = [each for each in found if isinstance(each, Held) and whole]
@@ -129,6 +132,11 @@ def _placed(found: Finding | Held, here: Location) -> Finding | Held:
     if isinstance(found, Held) or found.file:
         return found
     return dataclasses.replace(found, file=here.file, line=here.line)
+
+
+def _line(found: Finding) -> tuple[str, str, int]:
+    """What is found, and where, whatever its values are called: their names are lost in a derivative."""
+    return found.code, found.file, found.line
 
 
 def _arrays(by: tuple[str, ...], captured: Capture) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 from lox._audit._audited import Audited
@@ -12,8 +13,8 @@ from lox._audit._naming import name_values
 from lox._audit._walk import Walk
 
 
-def derivatives(audited: Audited) -> Iterator[tuple[Audited, Location]]:
-    """The functions that a program differentiates, each with the line of the derivative.
+def derivatives(audited: Audited) -> Iterator[tuple[Audited, Audited, Location]]:
+    """The functions that a program differentiates, each with its result alone, as a whole, and the derivative's line.
 
     The function is traced once more for it: in the tracebacks of what is traced before it is differentiated, the calls
     around are missing, and other checks read these.
@@ -24,9 +25,9 @@ def derivatives(audited: Audited) -> Iterator[tuple[Audited, Location]]:
         traced = capture(audited.fun, *audited.arguments[0])
     for equation, found in differentiated_in(traced.jaxpr):
         program = Walk().block(found.name, found.program, found.facts, found.arguments)
-        program.outputs = (program.outputs[found.result],)
         name_values(program)
         reached = audited.captured.reached
         captured = Capture(found.name, found.program, found.arguments, (found.called,), None, None, reached)
-        inner = Audited(audited.fun, audited.arguments, captured, program, found.by)
-        yield inner, locate(equation)
+        whole = Audited(audited.fun, audited.arguments, captured, program)
+        loss = dataclasses.replace(program, outputs=(program.outputs[found.result],))
+        yield Audited(audited.fun, audited.arguments, captured, loss, found.by), whole, locate(equation)

@@ -29,6 +29,7 @@ _ONWARD = re.compile(
     r"((next|last|prev|previous|is)_?)?(not|non)_?(done|terminal|terminated|terminate|end|ended)s?(_t|_tm1|_tp1|_flags?|_mask)?",
     re.IGNORECASE,
 )
+_REWARD = re.compile(r"(\w+_)?(rewards?|rew|r)(_t|_tm1|_tp1|_batch)?", re.IGNORECASE)
 _GOES_ON = re.compile(r"discount|mask|not_|non_|nonterm|contin|first|start|alive|valid|weight|gamma", re.IGNORECASE)
 _NAME = re.compile(r"[\w./'\"\[\]]+")
 """A name of an argument or a field, and not an expression."""
@@ -143,3 +144,8 @@ def _ends_in(file: str, span: Span, of_boolean: bool) -> frozenset[str]:
 def goes_on(value: Value) -> bool:
     """Say whether a value is called as what is zero where an episode ends."""
     return any(_says_that_it_goes_on(name) for name in (value.name, value.written) if name)
+
+
+def is_reward(value: Value) -> bool:
+    """Say whether a value is called a reward."""
+    return _REWARD.fullmatch(last_name(value.name or value.written)) is not None

@@ -14,12 +14,12 @@ from typing import Any
 import jax.numpy as jnp
 
 from lox._audit._audited import Audited
-from lox._audit._ends import Flags, is_boolean, last_name
+from lox._audit._ends import Flags, is_boolean, is_reward, last_name
 from lox._audit._expect import DONE, declared_around, is_declared
-from lox._audit._location import Location, transformations
-from lox._audit._loops import Scan, is_called, loop_of
+from lox._audit._location import Location, call, is_users, locate, transformations
+from lox._audit._loops import Scan, is_called, loop_of, origins
 from lox._audit._parts import COMPUTED, Part, has_rule, made, of_number, one_of, source, together
-from lox._audit._program import NAMELESS, Block, Step, Value, is_call
+from lox._audit._program import NAMELESS, Block, Step, Value, blocks_in, is_call
 from lox._audit._rules import primitives
 
 _MOST = 20_000
@@ -29,6 +29,7 @@ _ITERATIONS = 4
 _DEEP = 24
 """Through how many operations what is scanned is followed back."""
 
+_LOOPS = frozenset({"scan", "while_loop", "fori_loop"})
 _REDUCING = primitives("reduce_or", "reduce_and", "reduce_max", "reduce_min", "reduce_sum")
 
 Scenario = tuple[float | None, float | None]
@@ -144,6 +145,12 @@ _FOLLOWED = frozenset(COMPUTED) | primitives(
     *("broadcast_in_dim", "reshape", "squeeze", "transpose", "convert_element_type", "copy", "rev", "slice", "mul"),
     *("stop_gradient", "select_n", "and", "or", "not", "concatenate", "gather"),
 )
+_NEXT_VALUE = re.compile(
+    r"next_?(?:state_?)?(?:v|q|values?|vals?|critics?)|(?:v|q|values?|vals?)_?(?:next|tp1|t_plus_1)", re.IGNORECASE
+)
+_NEXT_STATE = re.compile(r"(?:next_?|n)(?:obs\w*|states?)|(?:obs|states?)_?(?:next|tp1)", re.IGNORECASE)
+_CUT_SHORT = re.compile(r"trunc|time_?out|time_?limit", re.IGNORECASE)
+_LAST_OF_A_NETWORK = primitives("dot_general", "squeeze", "reduce_max", "reduce_min", "add")
 _SHIFTED = re.compile(r"(\w+_)?(values?|baselines?|critics?|v|vs|vf)(_\w+)?", re.IGNORECASE)
 
 
@@ -202,14 +209,20 @@ class Before:
             return found
         found = found._replace(may=self._step)
         maker = value.maker
-        if maker is None or deep == 0 or maker.equation.primitive not in _FOLLOWED:
-            return found
-        if is_of_next_step(maker):
-            bit = self.shifted.setdefault(value, self._step << 1 + len(self.shifted))
-            return Part(None, self._step | bit, bit)
-        parts = [self._of(each, deep - 1) for each in maker.inputs]
-        (result,) = self._fold.step(maker, parts)
-        return result._replace(is_mask=result.is_mask or found.is_mask)
+        if maker is not None and deep > 0 and maker.equation.primitive in _FOLLOWED:
+            if is_of_next_step(maker):
+                return self._of_next(value)
+            parts = [self._of(each, deep - 1) for each in maker.inputs]
+            (result,) = self._fold.step(maker, parts)
+            found = result._replace(is_mask=result.is_mask or found.is_mask)
+        if found.number is None and not found.may & self._fold.flag and not found.is_mask:
+            is_next = not is_reward(value) and (_is_called_next(value) or _is_value_of_next(value))
+            return self._of_next(value) if is_next else found
+        return found
+
+    def _of_next(self, value: Value) -> Part:
+        bit = self.shifted.setdefault(value, self._step << 1 + len(self.shifted))
+        return Part(None, self._step | bit, bit)
 
 
 def _counted(value: Value) -> Value:
@@ -244,6 +257,19 @@ def _is_after_first(step: Step) -> bool:
     if not operand.shape or strides is not None and any(stride != 1 for stride in strides):
         return False
     return start[0] == 1 and result.shape[0] == operand.shape[0] - 1
+
+
+def _is_called_next(value: Value) -> bool:
+    return any(_NEXT_VALUE.fullmatch(last_name(name)) for name in (value.name, value.written) if name)
+
+
+def _is_value_of_next(value: Value) -> bool:
+    """Whether a value has one number for each state, which a network computes from what is called the next one."""
+    maker = value.maker
+    if maker is None or maker.equation.primitive not in _LAST_OF_A_NETWORK:
+        return False
+    own = [each.name for each in origins([value]) if each.name and each.shape[: len(value.shape)] == value.shape]
+    return bool(own) and all(_NEXT_STATE.fullmatch(last_name(name)) for name in own)
 
 
 def _is_of_values(value: Value) -> bool:
@@ -314,6 +340,18 @@ class Flow:
         """Say whether what is carried depends on a flag."""
         return bool(self.unknown[place].may & self.ends)
 
+    def may_go_on(self, source: int, is_added: bool) -> bool:
+        """Say whether values are of the next states themselves, which count where an episode is only cut short.
+
+        Those that are only known by what they are computed from may be rewards, if they are added as they are.
+        """
+        value = self.shifted.get(1 << source)
+        if value is None or (value.maker is not None and is_of_next_step(value.maker)):
+            return False
+        ends = [pair for pair in self.loop.xs if self.values[pair[1]].is_end]
+        is_cut_short = all(any(map(_CUT_SHORT.search, (one.name, one.written))) for one, *_ in ends)
+        return is_cut_short or (is_added and not _is_called_next(value))
+
     def name(self, source: int) -> str:
         """The name of what is carried, or of values of next steps."""
         if source < len(self.loop.carry):
@@ -321,9 +359,9 @@ class Flow:
             variable = next((each.written for each in (new, inside) if each.written.isidentifier()), inside.name)
             return variable or new.written or outside.called.replace(NAMELESS, "what is carried")
         value = self.shifted[1 << source]
-        return (
-            f"the next of {value.maker.inputs[0].called}" if value.called == NAMELESS and value.maker else value.called
-        )
+        if value.called != NAMELESS or value.maker is None:
+            return value.called
+        return f"the next of {value.maker.inputs[0].called}" if is_of_next_step(value.maker) else "the next value"
 
 
 def flows(audited: Audited) -> list[Flow]:
@@ -353,9 +391,15 @@ def _values(audited: Audited) -> Iterator[Value]:
 
 def _loops(audited: Audited) -> Iterator[tuple[Step, Location]]:
     for step, location in audited.of("scan", "while"):
-        is_users = is_called(step, "scan", "while_loop", "fori_loop")
-        if is_users and "transpose" not in transformations(step.equation):
+        is_written = is_called(step, *_LOOPS) or (not _LOOPS.isdisjoint(call(step.equation)[1:]) and _is_lifted(step))
+        if is_written and "transpose" not in transformations(step.equation):
             yield step, location
+
+
+def _is_lifted(step: Step) -> bool:
+    """Say whether a library calls a loop, such as `nn.scan` of flax, and people wrote what it does with flags."""
+    body = step.blocks[-1]
+    return any(is_users(locate(each.equation).file) for inner in blocks_in(body) for each in inner.steps)
 
 
 def declarations(audited: Audited) -> dict[Step, frozenset[str]]:

@@ -1036,3 +1036,15 @@ def exponential_weights_that_are_stopped(params, obs, actions, returns):
     log_probability, values = _actor_critic(params, obs, actions)
     weights = jnp.minimum(jnp.exp(returns - values), 20.0)
     return -jnp.mean(jax.lax.stop_gradient(weights) * log_probability) + 0.5 * jnp.mean((returns - values) ** 2)
+
+
+@wrong("LOX607", f32(16, 5), flags(16, 5), differentiate="logits")
+def entropy_of_legal_actions(logits, legal):
+    chances = jax.nn.softmax(jnp.where(legal, logits, -jnp.inf))
+    return jnp.where(legal, chances * jnp.log(chances), 0.0).sum()
+
+
+@right("LOX607", f32(16, 5), flags(16, 5), differentiate="logits")
+def entropy_of_legal_actions_with_a_safe_logarithm(logits, legal):
+    chances = jnp.where(legal, jax.nn.softmax(jnp.where(legal, logits, -jnp.inf)), 1.0)
+    return (chances * jnp.log(chances)).sum()

@@ -646,3 +646,52 @@ def window_of_rewards_over_episodes(drift):
         return (place, rewards), rewards.mean()
 
     return jax.lax.scan(step, (jnp.zeros(4), jnp.zeros(10)), jax.random.split(KEY, 50))[1]
+
+
+@wrong("LOX220", f32(6, 16), f32(16), f32(32, 8, 6), f32(32, 8), flags(32, 8))
+def returns_that_bootstrap_with_the_value_of_the_next_state(weights, head, next_obs, rewards, dones):
+    def back(later, step):
+        reward, value, done = step
+        now = reward + 0.99 * (0.1 * value + 0.9 * (1 - done) * later)
+        return now, now
+
+    values = jnp.tanh(next_obs @ weights) @ head
+    return jax.lax.scan(back, values[-1], (rewards, values, dones), reverse=True)[1]
+
+
+@right("LOX220", f32(6, 16), f32(16), f32(32, 8, 6), f32(32, 8), flags(32, 8), flags(32, 8))
+def returns_of_episodes_that_are_cut_short(weights, head, next_obs, rewards, terminated, truncated):
+    def back(later, step):
+        reward, value, end, cut = step
+        now = reward + 0.99 * (1 - end) * (0.1 * value + 0.9 * jnp.where(cut, value, later))
+        return now, now
+
+    values = jnp.tanh(next_obs @ weights) @ head
+    return jax.lax.scan(back, values[-1], (rewards, values, terminated, truncated), reverse=True)[1]
+
+
+def _linear(one, other):
+    return other[0] * one[0], other[0] * one[1] + other[1]
+
+
+@wrong("LOX205", f32(16), f32(6, 16), f32(32, 8, 6), flags(32, 8))
+def linear_memory_that_goes_on(decay, weights, obs, dones):
+    decays = jax.nn.sigmoid(decay) * jnp.ones((32, 8, 16))
+    return jax.lax.associative_scan(_linear, (decays, obs @ weights))[1]
+
+
+@right("LOX205", f32(16), f32(6, 16), f32(32, 8, 6), flags(32, 8))
+def linear_memory_of_each_episode(decay, weights, obs, dones):
+    decays = jax.nn.sigmoid(decay) * (1.0 - dones[..., None])
+    return jax.lax.associative_scan(_linear, (decays, obs @ weights))[1]
+
+
+@right("LOX220", f32(6, 16), f32(16), f32(32, 8, 6), f32(32, 8), flags(32, 8))
+def returns_of_a_task_without_an_end(weights, head, next_obs, rewards, truncated):
+    def back(later, step):
+        reward, value, cut = step
+        now = reward + 0.99 * jnp.where(cut, value, 0.1 * value + 0.9 * later)
+        return now, now
+
+    values = jnp.tanh(next_obs @ weights) @ head
+    return jax.lax.scan(back, values[-1], (rewards, values, truncated), reverse=True)[1]

@@ -1208,3 +1208,21 @@ def softmax_over_pairs_of_a_batch(scores, logits):
 def bump_that_is_zero_where_its_exponent_is_infinite(x):
     t = jnp.linspace(-1, 1, 17)
     return (jnp.exp(-1 / jnp.square(t)) * x).sum()
+
+
+@wrong("LOX813", f32(64, 8), f32(8, 4), f32(64, 4))
+def probabilities_less_a_penalty(x, weights, legal):
+    return jax.nn.log_softmax(jax.nn.softmax(x @ weights) - (1 - legal) * 1e10)
+
+
+@wrong("LOX813", f32(64, 8), f32(8, 4), KEY)
+def largest_of_probabilities_and_noise(x, weights, key):
+    return jnp.argmax(jax.nn.softmax(x @ weights) + jax.random.gumbel(key, (64, 4)), axis=-1)
+
+
+@right("LOX813", f32(64, 8), f32(8, 4), f32(64, 4), KEY)
+def largest_of_logits_and_noise(x, weights, legal, key):
+    logits = x @ weights - (1 - legal) * 1e10
+    probabilities = jax.nn.softmax(logits) + 0.1 * jax.nn.softmax(x[:, :4]) * legal
+    chosen = jnp.argmax(jnp.log(probabilities + 1e-6) + jax.random.gumbel(key, (64, 4)), axis=-1)
+    return chosen, jax.nn.log_softmax(logits)

@@ -1276,3 +1276,61 @@ def diffusion_that_is_drawn_to_its_start(start):
         return x - 0.01 * (x - jnp.tanh(start)) + 0.1 * jax.random.normal(key, x.shape), x
 
     return jax.lax.scan(step, start, jax.random.split(jax.random.key(0), 9))[1]
+
+
+# Loops that are differentiated, or run for each element of a batch.
+
+
+@wrong("LOX209", f32(10, 2), f32(12, 2))
+def gradient_of_transport_that_begins_anew(points, others):
+    def distance(points):
+        costs, start = ((points[:, None] - others) ** 2).sum(-1), jnp.zeros(12)
+
+        def step(potentials, _):
+            first = -0.1 * jax.nn.logsumexp((start - costs) / 0.1, axis=1)
+            second = -0.1 * jax.nn.logsumexp((first[:, None] - costs) / 0.1, axis=0)
+            return (first, second), None
+
+        first, second = jax.lax.scan(step, (jnp.zeros(10), start), None, 10)[0]
+        return (jnp.exp((first[:, None] + second - costs) / 0.1) * costs).sum()
+
+    return jax.grad(distance)(points)
+
+
+@right("LOX209", f32(10, 2), f32(12, 2))
+def gradient_of_transport(points, others):
+    def distance(points):
+        costs = ((points[:, None] - others) ** 2).sum(-1)
+
+        def step(potentials, _):
+            first = -0.1 * jax.nn.logsumexp((potentials[1] - costs) / 0.1, axis=1)
+            second = -0.1 * jax.nn.logsumexp((first[:, None] - costs) / 0.1, axis=0)
+            return (first, second), None
+
+        first, second = jax.lax.scan(step, (jnp.zeros(10), jnp.zeros(12)), None, 10)[0]
+        return (jnp.exp((first[:, None] + second - costs) / 0.1) * costs).sum()
+
+    return jax.grad(distance)(points)
+
+
+def _adapted(gradient, weights, x, y):
+    def step(_, current):
+        return current - 0.1 * gradient(weights, current, x, y)
+
+    return jax.lax.fori_loop(0, 5, step, weights)
+
+
+@wrong("LOX209", f32(4), f32(6, 8, 4), f32(6, 8))
+def tasks_adapted_by_the_first_gradient(weights, xs, ys):
+    def gradient(weights, _, x, y):
+        return jax.grad(lambda w: (jnp.tanh(x @ w - y) ** 2).mean())(weights)
+
+    return jax.vmap(lambda x, y: _adapted(gradient, weights, x, y))(xs, ys)
+
+
+@right("LOX209", f32(4), f32(6, 8, 4), f32(6, 8))
+def tasks_adapted_step_by_step(weights, xs, ys):
+    def gradient(start, current, x, y):
+        return jax.grad(lambda w: (jnp.tanh(x @ w - y) ** 2).mean() + 0.1 * ((w - start) ** 2).sum())(current)
+
+    return jax.vmap(lambda x, y: _adapted(gradient, weights, x, y))(xs, ys)

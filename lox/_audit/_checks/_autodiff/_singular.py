@@ -136,6 +136,10 @@ _NEARBY = 64
 _NOTHING_BEYOND = primitives("sqrt", "rsqrt", "pow", "asin", "acos", "acosh", "atanh")
 """What is NaN beyond its pole, as is its derivative."""
 
+_OF_SOFTMAX = primitives("exp", "div", "sub")
+_LEFT_OUT = -1e4
+"""Logits below this have a softmax of zero."""
+
 _LINES = primitives("add", "sub", "mul", "div", "neg")
 
 Excludes = Callable[[float, bool], bool]
@@ -151,19 +155,38 @@ def _hidden(select: Place, way: Asked | Taken) -> list[Place]:
         if _is_nan(other):
             continue
         conditions = list(_conditions(which, truth))
-        if not conditions:
-            continue
         for place in _nearby(case):
             operand, pole = _pole(place)
             if operand is None or pole not in operand.value.fact.range:
                 continue
             if not way.passes(place, operand):
                 continue
+            if pole == 0 and _is_softmax_without(operand, which, truth):
+                found[place] = None
             for compared, excludes in conditions:
                 on_result = compared is plain(place.outputs[0]) and excludes(math.nan, True)
                 if on_result or _keeps_out(place, operand, pole, compared, excludes):
                     found[place] = None
     return list(found)
+
+
+def _is_softmax_without(operand: Node, which: Node, truth: bool) -> bool:
+    """Say whether an operand is a softmax, or is made by exponentials, of logits that the same choice left out."""
+    seen, left = {operand}, [operand]
+    while left and len(seen) < _NEARBY:
+        node = plain(left.pop())
+        place = node.place
+        if place is None:
+            continue
+        if place.step.equation.primitive in primitives("select_n") and len(place.inputs) == 3:
+            case = place.inputs[1 + (not truth)]
+            if plain(place.inputs[0]) is plain(which) and is_constant(case) and end_of(case, "high") < _LEFT_OUT:
+                return True
+        if place.step.equation.primitive in _OF_SOFTMAX or place.step.blocks:
+            new = [source for source, smooth in node.sources if smooth and source not in seen]
+            seen.update(new)
+            left += new
+    return False
 
 
 def _keeps_out(place: Place, operand: Node, pole: float, compared: Node, excludes: Excludes) -> bool:

@@ -47,3 +47,4 @@ CHECKS = (
     *_targets.CHECKS,
     *_without_scan.CHECKS,
 )
+OF_DIFFERENTIATED = _carried.CHECKS

@@ -170,13 +170,17 @@ def _is_key(value: Value) -> bool:
 
 
 def _remembers(step: Step, value: Value) -> bool:
-    """Say whether a value of a carry is a flag that stays set once it is."""
-    if getattr(value.aval, "dtype", None) != jnp.bool_:
+    """Say whether a value of a carry is a flag that stays set once it is, of booleans or of the numbers 0 and 1."""
+    outside, new = next((outside, after) for outside, inside, after in loop_of(step).carry if inside is value)
+    if new.maker is None or value not in new.maker.inputs:
         return False
-    new = next(after for _, inside, after in loop_of(step).carry if inside is value)
-    return (
-        new.maker is not None and new.maker.equation.primitive in primitives("or", "and") and value in new.maker.inputs
-    )
+    if getattr(value.aval, "dtype", None) == jnp.bool_:
+        return new.maker.equation.primitive in primitives("or", "and")
+    is_number = jnp.issubdtype(getattr(value.aval, "dtype", jnp.bool_), jnp.number)
+    others = [each.fact.range for each in new.maker.inputs if each is not value]
+    is_factor = new.maker.equation.primitive in primitives("mul") and outside.number == 1
+    is_largest = new.maker.equation.primitive in primitives("max") and outside.number == 0
+    return is_number and (is_factor or is_largest) and all(each.low == 0 and each.high == 1 for each in others)
 
 
 def _list(names: list[str]) -> str:

@@ -54,6 +54,7 @@ def _leaks(flow: Flow) -> Iterator[tuple[int, list[int]]]:
     for place in each:
         ending, going = flow.ending[place], flow.going[place]
         sources = [source for source in followed if ending.sure & going.may & 1 << source]
+        sources = [each for each in sources if not flow.may_go_on(each, bool(ending.added & 1 << each))]
         is_total = sources == [place] and ending.added & 1 << place
         if is_inverted(flow, place):
             yield place, [place]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from lox._audit._audited import Audited
 from lox._audit._checks._loops._episodes import is_inverted
-from lox._audit._ends import last_name
+from lox._audit._ends import is_reward
 from lox._audit._episodes import Flow, flows
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._parts import Part
-from lox._audit._program import Step, Value
+from lox._audit._program import Step
 from lox._audit._rules import primitives
 
 MEMORY = Kind(
@@ -23,8 +22,6 @@ MEMORY = Kind(
     "What loops remember of an episode stops at its end.",
     "The body of each loop over time was evaluated with all flags of ends set, and what it carries was followed.",
 )
-
-_REWARD = re.compile(r"(\w+_)?(rewards?|rew|r)(_t|_tm1|_tp1|_batch)?", re.IGNORECASE)
 
 
 def memories(audited: Audited) -> Iterator[Finding | Held]:
@@ -106,10 +103,6 @@ def is_recurrent(part: Part, place: int) -> bool:
 def _rewards(flow: Flow) -> int:
     """The sources that carry a reward."""
     return sum(1 << place for place, values in enumerate(flow.loop.carry) if any(map(is_reward, values)))
-
-
-def is_reward(value: Value) -> bool:
-    return _REWARD.fullmatch(last_name(value.name or value.written)) is not None
 
 
 def _cause(flow: Flow) -> str:

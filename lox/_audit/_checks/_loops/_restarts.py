@@ -66,24 +66,51 @@ def _from_the_start(
     audited: Audited, loop: Scan, unread: list[tuple[Value, Value, Value]], used: set[Value]
 ) -> Iterator[Value]:
     """The values that are computed from what they were before the loop, which the body closes over."""
-    body, consts = loop.body, [(audited.origins.of(outside, _AS_IT_IS), inside) for outside, inside in loop.consts]
+    body, consts = loop.body, [(_start(audited, outside), inside) for outside, inside in loop.consts]
+    starts = {inside: _start(audited, outside) for outside, inside, _ in loop.carry}
     anew: dict[Value, set[Value]] = {}
-    for outside, inside, _ in loop.carry:
-        start = audited.origins.of(outside, _AS_IT_IS)
+    for inside, start in starts.items():
         again = {own for whole, own in consts if whole is start}
         anew[inside] = reached(body, again) if again else set()
-    if any(inside in used and new in anew[inside] and new is not inside for _, inside, new in loop.carry):
+    alike = {starts[inside] for _, inside, _ in unread}
+    read_too = [(inside, new) for _, inside, new in loop.carry if inside in used and starts[inside] not in alike]
+    if any(new in anew[inside] and new is not inside for inside, new in read_too):
         return  # A search or an iteration to a fixed point, which knows where it began.
-    changing = [each for each in loop.carry if each[1] is not each[2]]
+    is_counted = loop.step.equation.primitive in primitives("scan")
+    changing = [each for each in loop.carry if each[1] is not each[2] and not (is_counted and _is_counter(each))]
+    results = dict(zip(starts, loop.step.outputs, strict=False))
     scanned = reached(body, (inside for _, inside in loop.xs if _is_data(inside)))
+    numbers = reached(body, (inside for _, inside in loop.xs if jnp.issubdtype(inside.aval.dtype, jnp.inexact)))
     varying = reached(body, (inside for _, inside in loop.xs))
     for _, inside, new in unread:
         if new not in anew[inside]:
             continue
         by = [each for each in changing if each[1] is not inside and new in reached(body, {each[1]})]
-        is_fed = new in scanned or new not in varying
+        is_last = results[inside] in audited.live and new in numbers  # As the state after the last control.
+        is_fed = new in scanned or new not in varying or is_last
         if (not by and is_fed) or any(_goes_on(loop, new, each) or _is_updated(each, anew[inside]) for each in by):
             yield inside
+
+
+def _start(audited: Audited, value: Value) -> Value:
+    """What a value is before a loop, and before it is laid out for each batch element of a vmap."""
+    value = audited.origins.of(value, _AS_IT_IS)
+    while (maker := value.maker) is not None and maker.equation.primitive in primitives("broadcast_in_dim"):
+        whole = audited.origins.of(maker.inputs[0], _AS_IT_IS)
+        if whole.number is not None or not whole.shape or whole.shape != value.shape[1:]:
+            break
+        value = whole
+    return value
+
+
+def _is_counter(carried: tuple[Value, Value, Value]) -> bool:
+    """Say whether what is carried is an integer that goes on by a number in each iteration."""
+    _, inside, new = carried
+    maker = new.maker
+    is_integer = not inside.shape and jnp.issubdtype(inside.aval.dtype, jnp.integer)
+    if not is_integer or maker is None or maker.equation.primitive not in _ADDED:
+        return False
+    return inside in maker.inputs and any(each.number is not None for each in maker.inputs)
 
 
 def _is_data(value: Value) -> bool:
@@ -106,9 +133,9 @@ def _is_updated(other: tuple[Value, Value, Value], anew: set[Value]) -> bool:
 
 def _stepped(audited: Audited, loop: Scan) -> Iterator[Value]:
     """The values that are a sum of what they were and of what is computed from what they were before the loop."""
-    consts = [(audited.origins.of(outside, _AS_IT_IS), inside) for outside, inside in loop.consts if inside.shape]
+    consts = [(_start(audited, outside), inside) for outside, inside in loop.consts if inside.shape]
     for outside, inside, new in loop.carry if consts else ():
-        start = audited.origins.of(outside, _AS_IT_IS)
+        start = _start(audited, outside)
         again = {own for whole, own in consts if whole is start}
         if not again or new is inside or not jnp.issubdtype(inside.aval.dtype, jnp.inexact):
             continue

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 from lox._audit._audited import Audited
 from lox._audit._checks._loops._episodes import RETURNS
-from lox._audit._checks._loops._memories import MEMORY, is_reward
+from lox._audit._checks._loops._memories import MEMORY
 from lox._audit._checks._randomness._key_arrays import is_key
-from lox._audit._ends import Flags, is_boolean
+from lox._audit._ends import Flags, is_boolean, is_reward
 from lox._audit._episodes import Flow, flows
 from lox._audit._findings import Finding
 from lox._audit._loops import Scan, loop_of, reached

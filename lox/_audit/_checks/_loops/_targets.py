@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from lox._audit._audited import Audited
 from lox._audit._checks._loops._episodes import RETURNS
-from lox._audit._checks._loops._memories import is_reward
-from lox._audit._ends import goes_on, is_boolean, last_name, says_end, says_onward
+from lox._audit._ends import goes_on, is_boolean, is_reward, last_name, says_end, says_onward
 from lox._audit._findings import Finding
 from lox._audit._location import transformations
 from lox._audit._loops import origins, scans

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 
 from lox._audit._audited import Audited
 from lox._audit._checks._loops._episodes import RETURNS
-from lox._audit._ends import Flags
+from lox._audit._checks._loops._scan import ENDS
+from lox._audit._ends import Flags, goes_on, is_boolean, last_name, says_end, says_onward
 from lox._audit._episodes import ENDING, GOING, UNKNOWN, Before, Fold, Scenario, declarations
 from lox._audit._findings import Finding, Held
 from lox._audit._location import Frame, frames, is_internal, is_users, transformations
@@ -54,6 +55,31 @@ def by_associative_scan(audited: Audited) -> Iterator[Finding | Held]:
                 )
             elif flagged[0] and ending == 0:
                 yield RETURNS.fine(location)
+
+
+def unread_by_associative_scan(audited: Audited) -> Iterator[Finding]:
+    """LOX205: a flag of ends comes with what a linear recurrence is computed of, and nothing reads it."""
+    if not audited.has("slice"):
+        return
+    ends = [value for value in audited.program.inputs if value.shape and says_end(value.name, is_boolean(value))]
+    if len(ends) != 1 or ends[0] in audited.live:
+        return
+    (mark,) = ends
+    along = [value for value in audited.program.inputs if value.shape[: len(mark.shape)] == mark.shape]
+    if any(is_boolean(value) or goes_on(value) or says_onward(value.name) for value in along if value is not mark):
+        return
+    for block in blocks_in(audited.program):
+        for steps in _associative(block):
+            pair = _recurrence(block, steps)
+            if pair is None or any(_is_flipped(audited, steps, value) for value in pair):
+                continue
+            _, added = pair
+            if len(added.shape) > len(mark.shape) and set(mark.shape) <= set(added.shape):
+                yield ENDS.at(
+                    audited.lines[steps[0]],
+                    f"An associative scan computes a memory of all steps, and nothing reads {last_name(mark.name)} "
+                    "that comes with them: it goes on from one episode into the next.",
+                )
 
 
 def _outside(audited: Audited, flags: Flags, value: Value, scenario: Scenario) -> Part:
@@ -188,4 +214,4 @@ def _computed(
     return fold.computed
 
 
-CHECKS = (by_associative_scan, by_python_loop)
+CHECKS = (by_associative_scan, unread_by_associative_scan, by_python_loop)

@@ -39,6 +39,7 @@ _TAKES: dict[Name, str] = {
     "log_softmax": "A log_softmax or logsumexp",
     "log_sigmoid": "A log_sigmoid or softplus",
     "categorical": "jax.random.categorical",
+    "gumbel": "A choice by Gumbel noise",
 }
 _FLOWS = FLOWS | primitives("neg")
 _MOST = 20
@@ -85,12 +86,20 @@ def _chances(value: Value, known: dict[Step, Squash], origins: Origins) -> Squas
             numbers = [each.number for each in maker.inputs[1:] if each.number is not None]
             if len(numbers) != 1 or numbers[0] > -_LARGE:
                 return None
-        elif primitive not in primitives("mul", "div", "add") or len(maker.inputs) != 2:
+        elif primitive in primitives("add", "sub") and len(unknown) == 2:
+            unknown = [each for each in unknown if not _is_penalty(each, origins)]
+        elif primitive not in primitives("mul", "div", "add", "sub") or len(maker.inputs) != 2:
             return None
-        if len(unknown) != 1 or (primitive in primitives("div") and unknown[0] is not maker.inputs[0]):
+        if len(unknown) != 1 or (primitive in primitives("div", "sub") and unknown[0] is not maker.inputs[0]):
             return None
         (value,) = unknown
     return None
+
+
+def _is_penalty(value: Value, origins: Origins) -> bool:
+    """Say whether a value is a mask times a large number, as is added to logits of what is left out."""
+    product = made_by(origins.of(value, _FLOWS), primitives("mul"))
+    return product is not None and any(each.number is not None and abs(each.number) > _LARGE for each in product.inputs)
 
 
 def _from(squash: Squash) -> str:

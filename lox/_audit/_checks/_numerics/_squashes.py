@@ -23,7 +23,7 @@ from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
 from lox._compat import _tracebacks as tracebacks
 
-Name = Literal["softmax", "sigmoid", "log_softmax", "log_sigmoid", "categorical"]
+Name = Literal["softmax", "sigmoid", "log_softmax", "log_sigmoid", "categorical", "gumbel"]
 
 _SIGNS = FLOWS | primitives("abs", "neg")
 
@@ -76,8 +76,27 @@ def _squashes(audited: Audited) -> Iterator[Squash]:
             yield Squash("log_sigmoid", step, location, logits if minus is None else _without_zero(minus))
     for step, location in audited.of("argmax"):
         added = made_by(origins.of(step.inputs[0], FLOWS), primitives("add"))
-        if added is not None and not tracebacks.TAKING_LOGITS.isdisjoint(call(step.equation)[1:]):
+        if added is None:
+            continue
+        is_noise = [_is_gumbel(each, origins) for each in added.inputs]
+        if not tracebacks.TAKING_LOGITS.isdisjoint(call(step.equation)[1:]):
             yield Squash("categorical", step, location, added.inputs[1], tuple(step.equation.params["axes"]))
+        elif sum(is_noise) == 1:
+            logits = added.inputs[is_noise.index(False)]
+            yield Squash("gumbel", step, location, logits, tuple(step.equation.params["axes"]))
+
+
+def _is_gumbel(value: Value, origins: Origins) -> bool:
+    """Say whether a value is the negated logarithm of a negated logarithm, which is noise that chooses by logits."""
+    for _ in range(2):
+        minus = made_by(origins.of(value, FLOWS), primitives("neg"))
+        logarithm = (
+            made_by(origins.of(minus.inputs[0], FLOWS), primitives("log", "log1p")) if minus is not None else None
+        )
+        if logarithm is None:
+            return False
+        value = logarithm.inputs[0]
+    return True
 
 
 def _logits_of_quotient(step: Step, origins: Origins) -> Value | None:
