@@ -37,7 +37,7 @@ def sharded(spec: PartitionSpec, like: Any, array: Any) -> Any:
 
 
 def spec_of(value: Any, start: int = 0, stop: int | None = None) -> PartitionSpec:
-    """How some axes of a value are sharded; further axes that `stop` asks for are not."""
+    """The sharding of the axes `start` to `stop` of a value. Axes that it does not have are not sharded."""
     sharding = explicit_sharding(value)
     ndim = jnp.ndim(value)
     spec = (*(() if sharding is None else sharding.spec), *[None] * max(ndim, stop or 0))

@@ -402,13 +402,13 @@ def outcome(place: Path, mutant: Mutant, tests: list[str], limit: float) -> tupl
     """Plants the mutant, runs the tests and takes it out again; returns what became of it, and by what."""
     if not tests:
         return "unreached", ""
-    chosen = place.with_suffix(".txt")
-    chosen.write_text("\n".join(tests), encoding="utf-8")
+    listed = place.with_suffix(".txt")
+    listed.write_text("\n".join(tests), encoding="utf-8")
     path = place / mutant.path
     original, kept = path.read_bytes(), path.stat()
     try:
         path.write_bytes(original[: mutant.start] + mutant.after.encode() + original[mutant.end :])
-        status, output = run_pytest(place, ["-x", *HANGING, "-m", "", f"@{chosen}"], limit)
+        status, output = run_pytest(place, ["-x", *HANGING, "-m", "", f"@{listed}"], limit)
     finally:
         path.write_bytes(original)
         os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))

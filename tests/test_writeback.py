@@ -5,6 +5,7 @@ the size of a file. A file that is new since then may be missing, and a part tha
 another was renamed to is the old one or the new one.
 """
 
+import itertools
 import os
 import shutil
 import warnings
@@ -151,7 +152,7 @@ def test_a_power_cut_while_a_durable_logger_syncs_leaves_what_was_flushed_in_ord
 
     files = Synced(monkeypatch, look)
     with lox.loggers.SaveLogger(live, name="job", durable=True) as logger:
-        for first, end in zip(FLUSHES, FLUSHES[1:], strict=False):
+        for first, end in itertools.pairwise(FLUSHES):
             log(logger, EVENTS[first:end])
             flushed[0] = saved(live / "job")
     monkeypatch.undo()

@@ -135,7 +135,7 @@ def _placed(found: Finding | Held, here: Location) -> Finding | Held:
 
 
 def _line(found: Finding) -> tuple[str, str, int]:
-    """What is found, and where, whatever its values are called: their names are lost in a derivative."""
+    """The code and the place of a finding. A message names values, and a derivative loses their names."""
     return found.code, found.file, found.line
 
 

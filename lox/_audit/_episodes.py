@@ -264,7 +264,7 @@ def _is_called_next(value: Value) -> bool:
 
 
 def _is_value_of_next(value: Value) -> bool:
-    """Whether a value has one number for each state, which a network computes from what is called the next one."""
+    """Say whether a value is one number for each state, computed by a network from states that are called the next."""
     maker = value.maker
     if maker is None or maker.equation.primitive not in _LAST_OF_A_NETWORK:
         return False

@@ -266,7 +266,12 @@ class Appender:
         return bool(self._order.count or self._unsaid)
 
     def number(self, entries: Iterable[tuple[int, int]], synced: bool = False) -> None:
-        """Says which numbers rows have: pairs of how many rows there are, and the number of the last ones."""
+        """Says which numbers rows have.
+
+        Args:
+            entries: Pairs of how many rows there are, and the number of the last ones.
+            synced: Whether they are on the disk when it returns. Else, those of durable rows are written by `sync`.
+        """
         for entry in entries:
             if self._unsaid and self._unsaid[-1][1] == entry[1]:
                 self._unsaid.pop()

@@ -93,7 +93,7 @@ def _from_the_start(
 
 
 def _start(audited: Audited, value: Value) -> Value:
-    """What a value is before a loop, and before it is laid out for each batch element of a vmap."""
+    """The value from which a loop starts, before a vmap broadcasts it to each batch element."""
     value = audited.origins.of(value, _AS_IT_IS)
     while (maker := value.maker) is not None and maker.equation.primitive in primitives("broadcast_in_dim"):
         whole = audited.origins.of(maker.inputs[0], _AS_IT_IS)
