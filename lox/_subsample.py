@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.extend as jex
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec
 
 from lox import _compat
@@ -188,13 +189,33 @@ class _Body:
             _compat.zeros_like_aval(aval) if number in is_late else next(found)
             for number, aval in enumerate(self._avals)
         ]
-        between = list(found)
+        between = [_Handed.of(value) for value in found]
 
         def filled(part: _compat.LatePart) -> list[Any]:
-            results = _compat.as_fun(part.jaxpr)(*(between[operand] for operand in part.operands))
+            results = _compat.as_fun(part.jaxpr)(*(between[operand].value() for operand in part.operands))
             return list((dict(enumerate(outs)) | dict(zip(part.outs, results, strict=True))).values())
 
         return outs, [functools.partial(filled, part) for part in self._parts]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Handed:
+    """A value that a conditional takes, so that the program that computes it stays as it is without the conditional.
+
+    Compilers simplify axes of size 1 away, if a conditional does not take them. The barrier keeps them from moving the
+    change of shape into its branches.
+    """
+
+    squeezed: Any
+    axes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, value: Any) -> _Handed:
+        axes = tuple(axis for axis, size in enumerate(np.shape(value)) if size == 1)
+        return cls(jax.lax.optimization_barrier(jax.lax.squeeze(value, axes)) if axes else value, axes)
+
+    def value(self) -> Any:
+        return jax.lax.expand_dims(self.squeezed, self.axes)
 
 
 class _Buffers:
@@ -246,11 +267,8 @@ class _Buffers:
 
     def keeps_any(self, index: Any) -> Any:
         """Tell whether any event of an iteration is kept, of those timelines of which it may keep none."""
-        kept = [
-            -(self._before(timeline) + index * count) % self.interval < count
-            for timeline in self._skipped()
-            for count in [timeline.any_value().shape[0]]
-        ]
+        counts = {(self._before(each) % self.interval, each.any_value().shape[0]) for each in self._skipped()}
+        kept = [-(before + index * count) % self.interval < count for before, count in sorted(counts)]
         return functools.reduce(jnp.logical_or, kept, jnp.bool_(False))
 
     def _skipped(self) -> list[Columns]:

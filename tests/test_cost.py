@@ -424,3 +424,34 @@ def test_keys_of_one_log_call_are_skipped_together_however_much_each_computes():
 
     _, logs = jax.jit(lox.spool(f, interval=3))(jnp.ones(200_000))
     assert (logs["a"].tolist(), logs["b"].tolist()) == ([0, 600_000], [0, 3])
+
+
+def test_skipped_logs_take_no_axes_of_size_1():
+    """Compilers simplify those away, but not from what a conditional takes; a barrier keeps them from coming back."""
+
+    def fun(x):
+        def step(x, _):
+            x = jnp.sin(x @ x)
+            deviation = x.std(1, keepdims=True)
+            lox.log({"smallest": jnp.sort((x / deviation).ravel())[0]})
+            return x / deviation, None
+
+        return jax.lax.scan(step, x, None, length=6)
+
+    x = jnp.cos(jnp.arange(6400.0)).reshape(80, 80)
+    spooled = lox.spool(fun, interval=3)
+    (scan,) = [eqn for eqn in jax.make_jaxpr(spooled)(x).eqns if eqn.primitive.name == "scan"]
+    body = scan.params["jaxpr"].eqns
+    sources = {var: eqn.primitive.name for eqn in body for var in eqn.outvars}
+    (cond,) = [eqn for eqn in body if eqn.primitive.name == "cond"]
+    taken = {var.aval.shape: sources.get(var) for var in cond.invars if var.aval.size >= 80}
+    assert set(taken) == {(80,), (80, 80)} and taken[(80,)] == "optimization_barrier"
+
+    def derivative(fun):
+        return jax.vmap(jax.grad(lambda x: fun(x)[0][0].sum()))
+
+    xs = jnp.stack([x, x + 1])
+    np.testing.assert_array_equal(derivative(spooled)(xs), derivative(lox.spool(fun))(xs))
+    (out, found), (expected, logs) = jax.jit(spooled)(x), jax.jit(lox.spool(fun))(x)
+    jax.tree.map(np.testing.assert_array_equal, out, expected)
+    np.testing.assert_array_equal(found["smallest"], logs["smallest"][::3])
