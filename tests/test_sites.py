@@ -252,7 +252,7 @@ def test_each_kind_of_call_is_a_part_of_the_path_and_happens_once():
     }
 
 
-def test_logs_that_a_spool_inside_keeps_are_listed_with_all_of_their_events():
+def test_events_of_loops_in_a_branch_that_a_batch_takes_apart_are_listed_with_all_of_them():
     def inner(x):
         def step(x, i):
             lox.log({"x": jnp.stack([x, x])}, i=i)
@@ -261,16 +261,15 @@ def test_logs_that_a_spool_inside_keeps_are_listed_with_all_of_their_events():
         return lax.scan(step, x, jnp.arange(5))[0]
 
     def f(x):
-        return lax.scan(lambda x, _: (lox.spool(inner, keep_logs=True)(x)[0], None), x, None, length=3)[0]
+        return lax.scan(lambda x, _: (lax.cond(x > 0, inner, lambda x: x, x), None), x, None, length=3)[0]
 
-    for fun, x in ((f, jnp.float32(1)), (jax.vmap(f), jnp.ones(7))):
-        _, spooled = lox.spool(fun)(x)
-        found = {site.keys[0]: site for site in lox.sites(fun)(x)}
-        assert {key: (site.events, site.exact) for key, site in found.items()} == {"x": (15, True), "y": (60, True)}
-        for key, site in found.items():
-            counters = [of[key] for of in spooled.steps.values() if key in of]
-            assert site.bytes == sum(array.nbytes for array in [spooled[key], *counters])
-            assert site.shapes[key] == spooled[key].shape[1:]
+    _, spooled = lox.spool(jax.vmap(f), unify=True)(jnp.ones(7))
+    found = {site.keys[0]: site for site in lox.sites(jax.vmap(f))(jnp.ones(7))}
+    assert {key: (site.events, site.exact) for key, site in found.items()} == {"x": (15, False), "y": (60, False)}
+    for key, site in found.items():
+        counters = [of[key] for of in spooled.steps.values() if key in of]
+        assert site.bytes == sum(array.nbytes for array in [spooled[key], *counters])
+        assert site.shapes[key] == spooled[key].shape[1:]
 
 
 def test_a_table_of_sites_whose_bytes_are_known_ends_with_their_sum():

@@ -447,7 +447,7 @@ def test_keys_that_share_calls_by_turns_have_the_events_of_a_python_loop():
 
 def test_keys_that_share_calls_by_turns_arrive_as_the_events_of_a_python_loop():
     arrived = []
-    jax.jit(lox.tap(jax.vmap(by_turns), arrived.append, interval=2, buffer=4))(LANES, FLAGS)
+    jax.jit(lox.tap(jax.vmap(by_turns), arrived.append, interval=2, buffer=7))(LANES, FLAGS)
     lox.flush()
     for lane, (xs, flags) in enumerate(zip(LANES, FLAGS, strict=True)):
         for key, events in by_turns_in_python(xs, flags).items():
