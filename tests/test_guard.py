@@ -471,7 +471,7 @@ def test_a_bundle_of_a_dict_is_replayed_whatever_the_order_of_its_keys(tmp_path)
 
 
 def two_loops(x, rates, *, scale, more):
-    del more
+    assert type(more["a"]) is tuple and type(more["b"]) is list
     x = lax.fori_loop(0, 3, lambda i, x: x + scale.astype(x.dtype), x)
     x, _ = lax.scan(lambda x, rate: (x - rate * jnp.log(x), None), x, rates)
     return lax.fori_loop(0, 2, lambda i, x: x * 2.0, x)

@@ -848,7 +848,12 @@ CURES = [
     (jnp.sinh, 99.0, "inf", "The exponential overflows: subtract the maximum first, as `jax.nn.softmax` and "),
     (jnp.arccosh, 0.5, "nan", "The operand is outside of the domain: clip it."),
     (lambda x: x + x, 3e38, "inf", "The result is larger than the dtype holds: numbers grow without bound, or the "),
-    (jax.grad(jnp.log), 0.0, "inf", "The derivative of a logarithm, a root, a norm or a power is not finite at 0; "),
+    (
+        jax.grad(lambda x: 3.0 * jnp.log(x)),
+        0.0,
+        "inf",
+        "The derivative of a logarithm, a root, a norm or a power is not finite at 0; ",
+    ),
 ]
 
 
@@ -863,8 +868,8 @@ TRACED = {
     "running sum of rows": lambda c: jnp.cumsum(c, 1)[2],
     "matrix product": lambda c: (c @ jnp.ones((4, 5)))[2],
     "matrix product from the left": lambda c: (jnp.ones((5, 4)) @ c.T)[:, 2],
-    "product of batches": lambda c: jnp.einsum("bjk,bk->bj", jnp.ones((3, 2, 4)), c)[2],
-    "padding, reversal, transposition": lambda c: jnp.pad(c, 1)[:, ::-1].T[1, 3],
+    "product of batches": lambda c: jnp.einsum("jbk,bk->bj", jnp.ones((2, 3, 4)), c)[2],
+    "padding, reversal, transposition": lambda c: jnp.pad(c, 1)[:, ::-1].T[4, 3],
     "rows by indices": lambda c: jnp.take(c, jnp.array([2, 1, 0]), 0)[0],
 }
 
@@ -874,9 +879,9 @@ def test_what_an_element_comes_from_is_followed_through_operations():
     x = jnp.full((3, 4), 9.0)
     for name, operation in TRACED.items():
         f = lambda x, y, operation=operation: operation(jnp.log(x) + jnp.sqrt(y))  # noqa: E731
-        assert find(f)(x.at[0, 1].set(-1.0), x.at[2, 3].set(-1.0)).primitive == "sqrt", name
+        assert find(f)(x.at[0, 1].set(-1.0), x.at[2, 0].set(-1.0)).primitive == "sqrt", name
     rows = jax.vmap(lambda x, y: jnp.sort(jnp.log(x) + jnp.sqrt(y)))
-    assert find(lambda x, y: rows(x, y)[2])(x.at[0, 1].set(-1.0), x.at[2, 3].set(-1.0)).primitive == "sqrt"
+    assert find(lambda x, y: rows(x, y)[2])(x.at[0, 1].set(-1.0), x.at[2, 0].set(-1.0)).primitive == "sqrt"
 
 
 def test_an_argument_that_is_not_finite_is_reported_at_the_line_and_iteration_of_its_first_use():

@@ -437,14 +437,6 @@ def in_lanes(logs, key, lane):
     return [(value.item(), step.item()) for value, step in pairs]
 
 
-def test_keys_that_share_calls_by_turns_have_the_events_of_a_python_loop():
-    _, logs = jax.jit(lox.spool(jax.vmap(by_turns), unify=True, interval=2, max_events=4))(LANES, FLAGS)
-    for lane, (xs, flags) in enumerate(zip(LANES, FLAGS, strict=True)):
-        for key, events in by_turns_in_python(xs, flags).items():
-            assert in_lanes(logs, key, lane) == events[::2][:4]
-            assert logs.dropped[key][lane] == max(len(events[::2]) - 4, 0)
-
-
 def test_keys_that_share_calls_by_turns_arrive_as_the_events_of_a_python_loop():
     arrived = []
     jax.jit(lox.tap(jax.vmap(by_turns), arrived.append, interval=2, buffer=7))(LANES, FLAGS)

@@ -1245,6 +1245,8 @@ def test_statistics_of_values_of_all_kinds():
     for key, value in expected.items():
         assert found[key].dtype == value.dtype, key
         np.testing.assert_allclose(np.float32(found[key]), np.float32(value), rtol=1e-6, err_msg=key)
+    _, logs = spooled(lox.watch(lambda *values: fun(*values), at="<lambda>"), jax.random.key(0), np.int8(7))
+    assert list(logs) == ["<lambda>/1"]
     with jax.enable_x64(True):
         _, logs = spooled(lox.watch(scoped("x", jnp.negative), at="x"), jnp.array([1.0, 1 + 1e-12]))
         assert logs["x/mean"].dtype == np.float64 and 4e-13 < logs["x/std"][0] < 6e-13
