@@ -571,6 +571,24 @@ def test_a_bundle_of_another_format_or_jax_or_without_a_file_is_told(tmp_path):
         lox.replay(tmp_path / "other", jnp.log)
 
 
+def test_a_loop_that_carries_something_else_than_the_bundle_is_refused(tmp_path):
+    calls(lox.guard(jax.jit(train), bundle=tmp_path / "failed"), (X, BAD))
+    about = contents(tmp_path / "failed")
+    about["versions"]["jax"] = "0.1"  # So that operations are not compared.
+    (tmp_path / "failed" / "bundle.json").write_text(json.dumps(about))
+
+    def other(x, rates):
+        return lax.scan(lambda carry, rate: ((carry[0] * rate, carry[1] + 1), None), (x[:1], 0), rates)
+
+    line = other.__code__.co_firstlineno + 1
+    with pytest.raises(lox.LogValueError) as raised:
+        lox.replay(tmp_path / "failed", other)
+    assert str(raised.value) == (
+        f"The loop at {__file__}:{line} carries float32[1], int32[], and that of the bundle float32[2]: it is another "
+        "program. Give the function that was guarded."
+    )
+
+
 def test_the_donated_argument_is_copied_however_it_is_named_and_passed(tmp_path):
     ways = [({"donate_argnums": (1,)}, False), ({"donate_argnames": ("y",)}, False)]
     ways += [({"donate_argnames": ("y",)}, True), ({"donate_argnums": (1,)}, True)]

@@ -884,6 +884,24 @@ def test_what_an_element_comes_from_is_followed_through_operations():
     assert find(lambda x, y: rows(x, y)[2])(x.at[0, 1].set(-1.0), x.at[2, 0].set(-1.0)).primitive == "sqrt"
 
 
+def test_what_an_element_comes_from_is_followed_on_shards_and_across_them():
+    """Of each pair, what is at the first place of the first shard, and at the second place of the second."""
+    mesh = Mesh(np.array(jax.devices()[:2]), ("d",))
+    for over, place in ((lambda z: z, 3), (lambda z: lax.psum(z, "d"), 1)):
+        across = jax.shard_map(
+            lambda x, y, over=over: over(jnp.log(x) + jnp.sqrt(y)),
+            mesh=mesh,
+            in_specs=P("d"),
+            out_specs=P("d") if place == 3 else P(),
+            check_vma=False,
+        )
+        report = find(lambda x, y, across=across, place=place: across(x, y)[place])(
+            array(-1.0, 1.0, 1.0, 1.0), array(1.0, 1.0, 1.0, -1.0)
+        )
+        assert (report.primitive, report.shard) == ("sqrt", {"d": 1})
+        np.testing.assert_array_equal(report.operands[0], [1.0, -1.0])
+
+
 def test_an_argument_that_is_not_finite_is_reported_at_the_line_and_iteration_of_its_first_use():
     def f(x, params, *, rate):
         def step(x, _):
