@@ -867,7 +867,6 @@ TRACED = {
     "sum of rows": lambda c: c.sum(1)[2],
     "running sum of rows": lambda c: jnp.cumsum(c, 1)[2],
     "matrix product": lambda c: (c @ jnp.ones((4, 5)))[2],
-    "matrix product from the left": lambda c: (jnp.ones((5, 4)) @ c.T)[:, 2],
     "product of batches": lambda c: jnp.einsum("jbk,bk->bj", jnp.ones((2, 3, 4)), c)[2],
     "padding, reversal, transposition": lambda c: jnp.pad(c, 1)[:, ::-1].T[4, 3],
     "rows by indices": lambda c: jnp.take(c, jnp.array([2, 1, 0]), 0)[0],
