@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ import pytest
 from rich.console import Console
 
 import lox
+from lox import _screen
 from lox.loggers._run import Run
 from lox.loggers._statistics import BARS, Series, Statistics, numbers_of
 
@@ -370,6 +372,7 @@ def test_several_loggers_share_a_terminal():
 CHILD = """
 import jax
 import lox
+from lox import _screen
 
 logger = lox.loggers.ConsoleLogger({"step": 1000})
 
@@ -528,3 +531,93 @@ def test_a_distribution_has_a_row_for_each_quantile():
     with lox.loggers.ConsoleLogger(seconds=1000, console=console) as logger:
         logger.log(logger.init(7), lox.logdict(data, distributions=made_by))
     assert printed(console).splitlines()[-1] == "x 3  q/q0 1  q/q1 8  h/q0.1 0.1  h/q0.5 0.5  h/q0.9 0.9"
+
+
+def test_lines_that_are_new_are_printed_every_so_many_seconds_and_at_the_end(monkeypatch):
+    now, text = 0.0, ""
+    monkeypatch.setattr(_screen, "time", types.SimpleNamespace(monotonic=lambda: now))
+    console = pipe()
+    screen, part = _screen.screen_of(console, 5.0), types.SimpleNamespace(line=lambda: text)
+    screen.add(part)
+    told = 0
+    for now, text, expected in (
+        (0.0, "a 1\nb 1", "a 1\nb 1\n"),
+        (4.9, "a 2\nb 1", ""),
+        (5.0, "a 3\nb 1", "a 3\n"),
+        (9.9, "a 4\nb 2", ""),
+        (10.1, "a 4\nb 1\nc 1", "a 4\nc 1\n"),
+        (15.0, "a 1\nb 1\nc 1", ""),
+        (15.1, "a 1\nb 1\nc 1", "a 1\n"),
+        (15.2, "a 9\nb 1\nc 1", ""),
+    ):
+        screen.changed(part)
+        assert console.file.getvalue()[told:] == expected, now
+        told = len(console.file.getvalue())
+    screen.remove(part)
+    assert console.file.getvalue()[told:] == "a 9\n"
+    told = len(console.file.getvalue())
+    screen.add(part)
+    screen.changed(part)
+    assert console.file.getvalue()[told:] == "a 9\nb 1\nc 1\n"
+    told = len(console.file.getvalue())
+    screen.remove(part)
+    assert console.file.getvalue()[told:] == ""
+
+
+def shown_of(logs):
+    """The numbers of the last line for some logs, by key."""
+    console = pipe()
+    with lox.loggers.ConsoleLogger(seconds=1000, console=console) as logger:
+        logger.log(logger.init(7), logs)
+    fields = printed(console).splitlines()[-1].split("  ")
+    return {key: float(value) for key, value in (field.split(" ") for field in fields)}
+
+
+def quantile(edges, counts, q):
+    """The quantile of numbers that are spread evenly in bins, those beyond the finite edges being at these."""
+    finite = [edge for edge in edges if np.isfinite(edge)]
+    first, last = edges.index(finite[0]), len(edges) - 1 - edges.index(finite[-1])
+    of_bins = [sum(counts[: first + 1]), *counts[first + 1 : len(counts) - last - 1]]
+    of_bins.append(sum(counts[len(counts) - last - 1 :]))
+    points, sofar, rank = [finite[0], *finite, finite[-1]], 0, q * sum(counts)
+    for low, high, count in zip(points, points[1:], of_bins, strict=False):
+        if count and sofar + count >= rank:
+            return low + (high - low) * (rank - sofar) / count
+        sofar += count
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [[0.0, 1.0, 10.0], [-np.inf, 0.0, 1.0, 4.0], [0.0, 2.0, np.inf], [-np.inf, -1.0, 0.5, 3.0, np.inf], [2.0]],
+    ids=str,
+)
+def test_quantiles_of_histograms_are_estimated_as_if_numbers_were_spread_evenly_in_each_bin(edges):
+    rng = np.random.default_rng(len(edges))
+    for counts in [*rng.integers(0, 9, (3, len(edges) + 1)), np.eye(len(edges) + 1, dtype=int)[-1]]:
+        how = lox.reductions.histogram(edges)
+        found = shown_of(lox.logdict({"h": np.uint32([counts])}, distributions={"h": how}))
+        expected = {f"h/q{q}": quantile(edges, counts.tolist(), q) for q in (0.1, 0.5, 0.9)}
+        assert found == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+def test_a_number_is_the_mean_of_all_elements_of_the_batch_elements_in_which_the_event_happened():
+    rng = np.random.default_rng(0)
+    mask = np.array([[True, True, True], [True, False, True]])
+    floats = rng.random((2, 3, 2, 2)).astype(np.float32)
+    values = {
+        "f": np.where(mask[..., None, None], floats, np.nan),
+        "z": (floats[..., 0] + 1j * floats[..., 1]).astype(np.complex64),
+        "i": rng.integers(-100, 100, (2, 3, 4), np.int8),
+        "b": rng.random((2, 3)) < 0.5,
+        "half": jnp.asarray(floats[:, :, 0], jnp.bfloat16),
+    }
+    whole = {"w": floats[..., 0, 0], "step": np.float32([[1, 2], [3, 5]])}
+    masks = dict.fromkeys(values, mask)
+    found = shown_of(lox.logdict(values | whole, {"step": {"w": np.zeros((2, 3), int)}}, masks))
+    expected = {
+        key: np.abs(np.asarray(value, complex if key == "z" else float)[1][mask[1]]).mean()
+        for key, value in values.items()
+    }
+    expected["i"] = values["i"][1][mask[1]].mean()
+    expected |= {"w": floats[1, :, 0, 0].mean(), "step": 4.0}
+    assert found == pytest.approx(expected, rel=1e-3, abs=1e-3)

@@ -1,5 +1,6 @@
 """Quantiles, histograms and reductions of one's own: exact where they say so, and however the events are grouped."""
 
+import contextlib
 import dataclasses
 import functools
 
@@ -1008,3 +1009,51 @@ def test_events_that_say_where_do_not_hide_those_in_the_same_branch_that_do_not(
 
     _, logs = lox.spool(f, reduce=histogram([50.0]))(jnp.arange(6.0))
     assert logs["x"].tolist() == [[3, 1]]
+
+
+def of_arrays(*shapes):
+    """A reduction whose state is of arrays of these shapes."""
+    return Reduction(
+        lambda event: tuple(map(jnp.zeros, shapes)), *[lambda state, *_: state] * 2, lambda state: state[0]
+    )
+
+
+SIZES = [
+    (topk(2**24), 1.0, ""),
+    (topk(2**24 + 2**18), 1.0, "takes 65 MiB for events of shape ()"),
+    (topk(2**23 + 2**18), np.zeros(4, np.float16), "takes 66 MiB for events of shape (4,)"),
+    (topk(2**23 + 2**18, pool=True), np.zeros((4, 2), np.float16), ""),
+    (reservoir(2**23, 1), np.zeros((3, 1), np.float32), "takes 96 MiB for events of shape (3, 1)"),
+    (histogram(range(2**10 - 1)), np.zeros((2, 2**13)), ""),
+    (histogram(range(2**10)), np.zeros((2, 2**13)), "takes 64 MiB for events of shape (2, 8192)"),
+    (quantiles(0.5), np.zeros(400, np.int8), ""),
+    (quantiles(0.5), np.zeros(500, np.int8), "MiB for events of shape (500,)"),
+    (of_arrays((2**12, 2**11), 2**23), 1.0, ""),
+    (of_arrays((2**12, 2**11), 2**23 + 2**18), 1.0, "takes 65 MiB for events of shape ()"),
+]
+
+
+def test_the_size_of_a_state_is_that_of_its_arrays_and_may_be_just_as_many_bytes_as_are_allowed():
+    for how, event, text in SIZES:
+        refused = pytest.raises(lox.LogValueError) if text else contextlib.nullcontext()
+        with refused as raised:
+            jax.eval_shape(lox.spool(log, reduce=how), event)
+        assert not text or text in str(raised.value)
+    with pytest.raises(lox.LogValueError, match=r"takes 66 MiB for events of shape \(3,\) in a batch of \(2, 11\)"):
+        jax.eval_shape(lox.spool(jax.vmap(jax.vmap(log)), reduce=topk(2**18)), np.zeros((2, 11, 3), np.float32))
+
+
+def test_arguments_at_their_limits_and_numbers_of_numpy_are_taken():
+    assert repr(histogram(range(5))) == "lox.reductions.histogram([0, 1, 2, 3, 4])"
+    assert repr(histogram(range(6))) == "lox.reductions.histogram([0, ..., 5])"
+    assert repr(quantiles(np.float32(0.25), 1e-6, pool=np.int8(3))) == (
+        "lox.reductions.quantiles(0.25, relative_error=1e-06, pool=3)"
+    )
+    assert repr(quantiles([0, 1], 0.999)) == "lox.reductions.quantiles([0.0, 1.0], relative_error=0.999)"
+    assert repr(topk(np.int16(3), pool=np.True_)) == "lox.reductions.topk(3, pool=True)"
+    assert repr(reservoir(1, 2**40)) == "lox.reductions.reservoir(1)" and repr(ewma(0)) == "lox.reductions.ewma(0.0)"
+    assert reservoir(1, 2**40).seed == (2**8, 0) and reservoir(1, 2**64 + 5).seed == (1, 0, 5)
+    assert topk(3) == topk(np.int64(3)) != topk(3, pool=3) and hash(topk(3)) == hash(topk(np.int64(3)))
+    assert quantiles(0.5) != quantiles([0.5]) != quantiles([0.5], 0.02) and histogram([0]) == histogram((0,))
+    x = jnp.float32([4, 1, 3, 2, 0])
+    assert reduced(over_scan, quantiles([0, 1, 0.5]), x).tolist() == pytest.approx([0, 4, 2], rel=0.01)

@@ -465,3 +465,164 @@ def test_a_bundle_of_a_dict_is_replayed_whatever_the_order_of_its_keys(tmp_path)
     f = lambda params: jnp.log(params["w"]) + params["b"]  # noqa: E731
     calls(lox.guard(f, bundle=tmp_path / "failed"), ({"w": jnp.float32(-1), "b": jnp.float32(5)},))
     assert lox.replay(tmp_path / "failed", f).primitive == "log"
+
+
+# -- what is in a bundle ---------------------------------------------------------------------------------------------
+
+
+def two_loops(x, rates, *, scale, more):
+    assert type(more["a"]) is tuple and type(more["b"]) is list
+    x = lax.fori_loop(0, 3, lambda i, x: x + scale.astype(x.dtype), x)
+    x, _ = lax.scan(lambda x, rate: (x - rate * jnp.log(x), None), x, rates)
+    return lax.fori_loop(0, 2, lambda i, x: x * 2.0, x)
+
+
+MORE = {"b": [True, None, 3], "a": (2.5, "text", 1j, {})}
+
+
+def test_a_bundle_has_the_arguments_the_structure_and_the_loop_that_failed(tmp_path):
+    guarded = lox.guard(two_loops, bundle=tmp_path / "failed")
+    _, (message,) = calls(lambda x, rates: guarded(x, rates, scale=np.float16(-0.25), more=MORE), (X, BAD))
+    assert "two_loops has NaN in the carry of a loop after iteration 2." in message
+    about = contents(tmp_path / "failed")
+    assert about["format"] == 1 and about["function"] == f"{__name__}:two_loops"
+    told = [about[name] for name in ("when", "loop", "iteration", "in_result", "process", "processes")]
+    assert told == ["nan", 1, 2, True, 0, 1]
+    assert about["arguments"] == [
+        {"file": "args-0.npy", "dtype": "float32", "path": "args[0]"},
+        {"file": "args-1.npy", "dtype": "float32", "path": "args[1]"},
+        {"value": 2.5, "path": "kwargs['more']['a'][0]"},
+        {"value": "text", "path": "kwargs['more']['a'][1]"},
+        {"complex": [0.0, 1.0], "path": "kwargs['more']['a'][2]"},
+        {"value": True, "path": "kwargs['more']['b'][0]"},
+        {"value": 3, "path": "kwargs['more']['b'][2]"},
+        {"file": "args-7.npy", "dtype": "float16", "path": "kwargs['scale']"},
+    ]
+    leaf = {"leaf": 0}
+    of_a, of_b = {"tuple": [leaf, leaf, leaf, {"dict": {}}]}, {"list": [leaf, {"none": 0}, leaf]}
+    kwargs = {"dict": {"more": {"dict": {"a": of_a, "b": of_b}}, "scale": leaf}}
+    assert about["structure"] == {"tuple": [{"tuple": [leaf, leaf]}, kwargs]}
+    assert about["carry"] == [{"file": f"carry-{place}.npy", "dtype": each} for place, each in enumerate(CARRIED)]
+    x = X.astype(np.float64) - 0.75
+    for rate in BAD[:2]:
+        x = x - rate * np.log(x)
+    (carried,) = (np.load(tmp_path / "failed" / f"carry-{CARRIED.index('float32')}.npy"),)
+    np.testing.assert_allclose(carried, x, rtol=1e-5)
+    report = lox.replay(tmp_path / "failed", two_loops)
+    assert (report.primitive, report.iterations) == ("log", (2,))
+    np.testing.assert_array_equal(report.operands[0], carried)
+
+
+CARRIED = ["float32"]
+
+
+def test_a_replay_says_how_arguments_differ(tmp_path):
+    f = lambda x, n, *, y, name, z=None: jnp.log(x) * n  # noqa: E731
+    guarded = lox.guard(f, bundle=tmp_path / "failed")
+    calls(lambda x: guarded(x, 2, y=np.ones((2, 1), np.int8), name="a", z=jax.random.key(0)), (-X,))
+    same = {"y": np.zeros((2, 1), np.int8), "name": "a", "z": jax.random.key(1)}
+    assert lox.replay(tmp_path / "failed", f, X, 2, **same).operands[0].tolist() == (-X).tolist()
+    for args, kwargs, differs in (
+        ((X, 3), same, ["args[1] is 3, in the bundle 2"]),
+        ((X, 2), same | {"name": "b"}, ["kwargs['name'] is 'b', in the bundle 'a'"]),
+        ((X, 2), same | {"y": np.zeros((1, 2), np.int8)}, ["kwargs['y'] is int8[1, 2], in the bundle int8[2, 1]"]),
+        ((X, 2), same | {"y": 1}, ["kwargs['y'] is 1, in the bundle int8[2, 1]"]),
+        ((X, X), same, [f"args[1] is {X!r}, in the bundle 2"]),
+        (
+            (X, 2),
+            same | {"z": jax.random.key(0, impl="rbg")},
+            ["kwargs['z'] is key<rbg>[], in the bundle key<threefry2x32>[]"],
+        ),
+        (
+            (X, 2, 7),
+            {"y": same["y"], "name": "a"},
+            ["args[2] is not in the bundle", "kwargs['z'] is only in the bundle"],
+        ),
+    ):
+        with pytest.raises(lox.LogValueError) as raised:
+            lox.replay(tmp_path / "failed", f, *args, **kwargs)
+        assert str(raised.value) == f"The arguments are not those of the bundle: {'; '.join(differs)}."
+    with pytest.raises(lox.LogValueError) as raised:
+        lox.replay(tmp_path / "failed", f, *range(7))
+    assert str(raised.value).count(";") == 3 and "args[5]" in str(raised.value) and "args[6]" not in str(raised.value)
+
+
+def test_a_bundle_of_another_format_or_jax_or_without_a_file_is_told(tmp_path):
+    calls(lox.guard(jnp.log, bundle=tmp_path / "failed"), (-X,))
+    place = tmp_path / "failed" / "bundle.json"
+    about = contents(tmp_path / "failed")
+    with pytest.raises(lox.LogValueError, match="is not the function of the bundle"):
+        lox.replay(tmp_path / "failed", jnp.sqrt)
+    place.write_text(json.dumps(about | {"versions": about["versions"] | {"jax": "0.1"}}))
+    assert lox.replay(tmp_path / "failed", jnp.sqrt).primitive == "sqrt"  # Whose operations are not compared.
+    for text, says in (
+        (json.dumps(about | {"format": 2}), "is of format 2, and this lox reads 1."),
+        ("{", "is damaged: JSONDecodeError: "),
+        (json.dumps({"format": 1}), "is damaged: KeyError: 'arguments'"),
+    ):
+        place.write_text(text)
+        with pytest.raises(lox.StorageError, match=says):
+            lox.replay(tmp_path / "failed", jnp.log)
+    place.write_text(json.dumps(about))
+    (tmp_path / "failed" / "program.txt").unlink()
+    with pytest.raises(lox.StorageError, match=r"failed is damaged: it has no program.txt\."):
+        lox.replay(tmp_path / "failed", jnp.log)
+    with pytest.raises(lox.StorageError, match=r"other is no bundle of lox.guard: it has no bundle.json\."):
+        lox.replay(tmp_path / "other", jnp.log)
+
+
+def test_a_loop_that_carries_something_else_than_the_bundle_is_refused(tmp_path):
+    calls(lox.guard(jax.jit(train), bundle=tmp_path / "failed"), (X, BAD))
+    about = contents(tmp_path / "failed")
+    about["versions"]["jax"] = "0.1"  # So that operations are not compared.
+    (tmp_path / "failed" / "bundle.json").write_text(json.dumps(about))
+
+    def other(x, rates):
+        return lax.scan(lambda carry, rate: ((carry[0] * rate, carry[1] + 1), None), (x[:1], 0), rates)
+
+    line = other.__code__.co_firstlineno + 1
+    with pytest.raises(lox.LogValueError) as raised:
+        lox.replay(tmp_path / "failed", other)
+    assert str(raised.value) == (
+        f"The loop at {__file__}:{line} carries float32[1], int32[], and that of the bundle float32[2]: it is another "
+        "program. Give the function that was guarded."
+    )
+
+
+def test_the_donated_argument_is_copied_however_it_is_named_and_passed(tmp_path):
+    ways = [({"donate_argnums": (1,)}, False), ({"donate_argnames": ("y",)}, False)]
+    ways += [({"donate_argnames": ("y",)}, True), ({"donate_argnums": (1,)}, True)]
+    for number, (donates, by_name) in enumerate(ways):
+        x, y = jnp.array(X), jnp.array(-X)
+        f = jax.jit(lambda x, y: (jnp.log(y), x), **donates)
+        guarded = lox.guard(f, bundle=tmp_path / f"failed{number}", when="nonfinite")
+        call = (lambda x, y, guarded=guarded: guarded(x, y=y)) if by_name else guarded
+        _, (message,) = calls(call, (x, y))
+        assert "has inf or NaN in a result" in message and not x.is_deleted() and y.is_deleted()
+        about = contents(tmp_path / f"failed{number}")
+        assert [each["path"] for each in about["arguments"]] == ["args[0]", "kwargs['y']" if by_name else "args[1]"]
+        np.testing.assert_array_equal(np.load(tmp_path / f"failed{number}" / "args-1.npy"), -X)
+        assert about["when"] == "nonfinite" and about["in_result"]
+
+
+def test_inside_of_jit_the_bundle_has_the_values_of_the_call_that_failed(tmp_path):
+    def f(x, options, *, rates):
+        return train(x * options["n"], rates)
+
+    guarded, options = lox.guard(f, bundle=tmp_path / "failed"), {"name": "a", "n": 2, "none": None}
+    outer = jax.jit(lambda xs, rates: lax.map(lambda each: guarded(each[0], options, rates=each[1]), (xs, rates)))
+    xs, rates = np.stack([X, X + 1, X]), np.stack([GOOD, BAD, BAD])
+    (found,), (message,) = calls(outer, (xs, rates))
+    jax.tree.map(np.testing.assert_allclose, found, jax.vmap(lambda x, rates: f(x, options, rates=rates))(xs, rates))
+    assert ":test_inside_of_jit_the_bundle_has_the_values_of_the_call_that_failed.<locals>.f has NaN in" in message
+    about = contents(tmp_path / "failed")
+    assert about["iteration"] == 2 and about["arguments"] == [
+        {"file": "args-0.npy", "dtype": "float32", "path": "args[0]"},
+        {"value": 2, "path": "args[1]['n']"},
+        {"value": "a", "path": "args[1]['name']"},
+        {"file": "args-3.npy", "dtype": "float32", "path": "kwargs['rates']"},
+    ]
+    np.testing.assert_array_equal(np.load(tmp_path / "failed" / "args-3.npy"), BAD)
+    assert np.load(tmp_path / "failed" / "args-0.npy").tolist() in [X.tolist(), (X + 1).tolist()]
+    report = lox.replay(tmp_path / "failed", f)
+    assert (report.primitive, report.iterations) == ("log", (2,))

@@ -269,3 +269,23 @@ def test_integers_of_64_bits_that_have_room_in_32_are_logged(value):
 def test_a_step_that_is_complex_is_an_error():
     with pytest.raises(lox.LogValueError, match="must be a scalar number, got complex64"):
         lox.spool(lambda: lox.log({"x": 1}, step=1j))()
+
+
+def test_numbers_of_python_have_the_dtypes_that_jax_numpy_gives_them_in_both_modes():
+    data = {"bool": True, "int": 2**31 - 1, "float": 0.1, "complex": 0.1j, "large": -1e300, "tiny": 1e-300}
+
+    def f():
+        lox.log(data, step=7, time=0.1)
+
+    for x64 in (False, True):
+        with jax.enable_x64(x64):
+            _, logs = lox.spool(f)()
+            for key, value in data.items():
+                with np.errstate(over="ignore"):
+                    expected = np.asarray(value).astype(jax.dtypes.canonicalize_dtype(np.asarray(value).dtype))
+                assert logs[key].dtype == expected.dtype and logs[key].tolist() == [expected.item()]
+            assert logs.steps["step"]["int"].dtype == (np.int64 if x64 else np.int32)
+            assert logs.steps["time"]["int"].tolist() == [0.1 if x64 else float(np.float32(0.1))]
+            assert lox.spool(lambda: lox.log({"x": -(2**31)}))()[1]["x"].tolist() == [-(2**31)]
+    with jax.enable_x64(True):
+        assert lox.spool(lambda: lox.log({"x": 2**40}))()[1]["x"].tolist() == [2**40]

@@ -440,3 +440,70 @@ def test_a_notebook_shows_events_that_happened_in_some_batch_elements():
     mask = {"a": jnp.array([[True, True], [False, True]])}
     html = lox.logdict({"a": jnp.float32([[1, 2], [3, 4]])}, step, mask)._repr_html_()
     assert re.findall("<td>(.*?)</td>", html)[3:5] == ["2", "4"]
+
+
+def test_operations_keep_the_order_of_keys(tmp_path):
+    """Of saved logs, which have keys with equal counters together."""
+    order = ["z", "b", "y", "a", "c"]
+    lox.save(lox.logdict({key: np.arange(2 + place % 2, dtype=np.int32) for place, key in enumerate(order)}), tmp_path)
+    logs = lox.load(tmp_path)
+    assert logs.timelines == (("a", "b"), ("c", "y", "z")) and list(logs) == list(logs.data) == order
+    for same in (logs.slice(0), logs.ungrouped(), logs.reduce("last"), logs.reduce({"y": "sum"}), copy.deepcopy(logs)):
+        assert list(same) == order
+    assert list(pickle.loads(pickle.dumps(logs))) == order
+    assert list(logs.prefix("p/")) == [f"p/{key}" for key in order]
+    assert list(logs.filter(["a", "z", "y"])) == ["z", "y", "a"]
+    assert repr(logs.filter(lambda key: key in "zac")) == "logdict(z: int32[2], a: int32[3], c: int32[2])"
+
+
+def test_what_was_dropped_and_which_events_have_masks_are_part_of_what_happened():
+    def made(**changes):
+        parts = {"data": {"x": jnp.arange(3)}, "steps": {"i": {"x": jnp.arange(3)}}, "mask": {}, "dropped": {}}
+        return lox.logdict(**parts | changes)
+
+    bounded = made(dropped={"x": jnp.int32(2)}, mask={"x": jnp.array([True, True, False])})
+    assert bounded == made(
+        data={"x": jnp.array([0, 1, 9])}, dropped={"x": jnp.int32(2)}, mask={"x": jnp.array([True, True, False])}
+    )
+    others = [
+        made(),
+        made(dropped={"x": jnp.int32(3)}, mask={"x": jnp.array([True, True, False])}),
+        made(dropped={"x": jnp.int32(2)}, mask={"x": jnp.array([True, False, True])}),
+        made(dropped={"x": jnp.int32(2)}),
+        made(mask={"x": jnp.array([True, True, False])}),
+        made(dropped={"x": jnp.array([2])}, mask={"x": jnp.array([True, True, False])}),
+        made(steps={}, dropped={"x": jnp.int32(2)}, mask={"x": jnp.array([True, True, False])}),
+        made(steps={"j": bounded.steps["i"]}, dropped={"x": jnp.int32(2)}, mask=dict(bounded.mask)),
+    ]
+    for other in others:
+        assert bounded != other and other != bounded and other == other
+
+
+def test_sums_of_several_timelines_with_masks_counters_and_bounds_are_joined_key_by_key():
+    rng = np.random.default_rng(0)
+
+    def made(events, masked, bounded):
+        of = lambda names, value: {key: value() for key in names}  # noqa: E731
+        return lox.logdict(
+            {
+                "a": rng.random((events, 2, 3), np.float32),
+                "b": rng.integers(9, size=(events, 2), dtype=np.int32),
+                "c": rng.random(events, np.float32),
+            },
+            {"step": of("ab", lambda: rng.integers(9, size=(events, 2))), "t": of("c", lambda: np.arange(events))},
+            of(masked, lambda: rng.random((events, 2)) < 0.5),
+            of(bounded, lambda: rng.integers(9, size=2)),
+        )
+
+    parts = [made(3, "ab", "b"), made(1, "a", "ab"), made(0, "", ""), made(4, "b", "a")]
+    total = sum(parts[1:], parts[0])
+    for key in "abc":
+        np.testing.assert_array_equal(total[key], np.concatenate([part[key] for part in parts]))
+        (name,) = (name for name in ("step", "t") if key in parts[0].steps[name])
+        np.testing.assert_array_equal(total.steps[name][key], np.concatenate([part.steps[name][key] for part in parts]))
+        masks = [part.mask.get(key, np.ones((len(part["a"]), 2), bool)) for part in parts]
+        assert (key in total.mask) == (key != "c")
+        if key != "c":
+            np.testing.assert_array_equal(total.mask[key], np.concatenate(masks))
+            np.testing.assert_array_equal(total.dropped[key], sum(part.dropped.get(key, 0) for part in parts))
+    assert set(total.steps) == {"step", "t"} and set(total.dropped) == {"a", "b"}

@@ -560,3 +560,45 @@ def test_columns_are_as_wide_as_their_fields_up_to_a_limit():
     rows = [("a", "b"), ("cde", "f")]
     assert columns(rows) == ["a    b", "cde  f"]
     assert columns(rows, widest=2) == ["a   b", "cde  f"]
+
+
+def test_values_of_up_to_sixty_characters_are_shown_whole():
+    for length, shown in ((58, "'" + 58 * "x" + "'"), (59, "'" + 56 * "x" + "...")):
+
+        def f(length=length):
+            lox.log({"a": "x" * length})
+
+        expected = f"lox.log takes array-likes, got {shown} of type str for key 'a', at {site(f)}."
+        assert message(lox.LogDataError, lox.spool(f)) == expected
+
+
+def test_numbers_at_their_limits_are_taken():
+    for options in ({"interval": 2**31 - 1}, {"max_events": np.int64(1)}, {"reduce": "sum", "window": np.uint8(1)}):
+        assert lox.spool(inside, **options)(1.0)[1]["a"].tolist() == [1.0]
+    for name in ("interval", "max_events", "max_iters"):
+        assert message(lox.LogValueError, lambda name=name: lox.spool(inside, **{name: 2**31})) == (
+            f"{name} must be less than 2**31, got 2147483648."
+        )
+    assert message(lox.LogValueError, lambda: lox.context(where=1)).startswith(
+        "lox.context takes no where=, which is of a log call, at "
+    )
+
+
+def test_branches_of_which_one_logs_a_key_with_other_tags_are_told_with_all_their_events():
+    def tagged(x):
+        lox.log({"a": x}, tags="t")
+        lax.fori_loop(0, 3, lambda i, x: lox.log({"a": x, "b": x})["a"], x)
+
+    def untagged(x):
+        lox.log({"a": x})
+
+    def f(x):
+        lax.cond(x > 1, tagged, untagged, x)
+
+    lines, start = inspect.getsourcelines(tagged)
+    expected = (
+        f"{MISMATCH}  branch 0 logs 'a' at {site(untagged)}\n"
+        f"  branch 1 logs 'a' (4 events) at {site(tagged)}, 'b' (3 events) at {FILE}:{start + 2} (<lambda>){WAYS}"
+    )
+    for transform in (lambda f: f, jax.jit):
+        assert message(lox.StructureError, lox.spool(transform(f)), jnp.float32(1)) == expected

@@ -1,7 +1,10 @@
 """`lox.find_nonfinite`: the line, the iteration, the batch element and the operands with which NaN begins."""
 
 import concurrent.futures
+import functools
+import inspect
 import linecache
+from pathlib import Path
 
 import faults
 import faults_in_programs
@@ -746,3 +749,179 @@ def test_a_condition_that_asks_for_nan_is_no_comparison_of_it():
 
     report = lox.find_nonfinite(f)(1.0)
     assert (report.primitive, report.iterations) == ("sqrt", (5,))
+
+
+# -- what a report says ----------------------------------------------------------------------------------------------
+
+
+def lines_of(report):
+    """The lines of a report, without the directories of files."""
+    return [
+        line.replace(str(Path(__file__).parent) + "/", "").replace("tests/", "") for line in str(report).splitlines()
+    ]
+
+
+def at(function, text):
+    """The file and the number of the line of a function that has a text."""
+    lines, first = inspect.getsourcelines(function)
+    (found,) = (number for number, line in enumerate(lines, first) if text in line)
+    return f"test_nonfinite.py:{found}"
+
+
+def long_story(x, scale):
+    large = jnp.exp(x * scale)
+    fed = large - large
+    moved = jnp.negative(fed)
+    y = jnp.tanh(moved)
+    y = jnp.sin(y)
+    y = jnp.cos(y)
+    y = jnp.arctan(y)
+    y = y * 2.0
+    return y + 1.0
+
+
+def test_a_report_shows_the_operands_what_fed_them_and_the_way_to_the_result():
+    report = find(long_story)(array(-1.0, 50.0, -2.0, 0.5, 200.0, 3.0, 7.0, -0.25), 1.0)
+    where = functools.partial(at, long_story)
+    assert lines_of(report) == [
+        f"NaN begins in sub at {where('fed = ')} (long_story)",
+        "    fed = large - large",
+        "  operand 0: float32[8] from 0.1353 to inf: 0.3679, 5.185e+21, 0.1353, 1.649, inf, 20.09, ...",
+        "  operand 1: float32[8] from 0.1353 to inf: 0.3679, 5.185e+21, 0.1353, 1.649, inf, 20.09, ...",
+        f"  fed by Inf begins in exp at {where('large = ')} (long_story)",
+        f"  then neg at {where('moved = ')}, tanh at {where('jnp.tanh')}, sin at {where('jnp.sin')}, "
+        f"cos at {where('jnp.cos')}, atan at {where('jnp.arctan')}, add at {where('y + 1.0')}",
+        "  inf - inf: a row in which all is masked with -inf, or numbers that have overflowed before.",
+    ]
+    assert [step.primitive for step in report.chain] == ["neg", "tanh", "sin", "cos", "atan", "mul", "add"]
+    assert [(each.kind, each.primitive, each.found) for each in report.infinities] == [("inf", "exp", True)]
+
+
+EXCERPTS = {
+    "float32[] -1": jnp.float32(-1.0),
+    "float16[3] from -2 to 1: 1, -2, 0.5": jnp.array([1.0, -2.0, 0.5], jnp.float16),
+    "bfloat16[2, 2] from -3 to 0.5: 0.5, -1, -2, -3": jnp.array([[0.5, -1], [-2, -3]], jnp.bfloat16),
+    "float32[7] from -7 to 3: 3, -2, -7, 0.25, -1, 1, ...": array(3.0, -2.0, -7.0, 0.25, -1.0, 1.0, -4.0),
+    "float32[6] from -6 to -1: -1, -2, -3, -4, -5, -6": -jnp.arange(1.0, 7.0),
+}
+
+
+def test_operands_of_all_kinds_are_shown_by_their_range_and_first_elements():
+    for text, operand in EXCERPTS.items():
+        assert lines_of(find(jnp.log)(operand))[2] == f"  operand 0: {text}"
+    assert lines_of(find(lax.div)(jnp.array([1 + 1j, 0]), jnp.array([2j, 0])))[2:4] == [
+        "  operand 0: complex64[2] from 0 to 1.414: 1+1j, 0+0j",
+        "  operand 1: complex64[2] from 0 to 2: 0+2j, 0+0j",
+    ]
+    report = find(lax.pow)(array(0.0, 3.0), jnp.array([-1, 2]))
+    assert lines_of(report)[2:4] == [
+        "  operand 0: float32[2] from 0 to 3: 0, 3",
+        "  operand 1: int32[2] from -1 to 2: -1, 2",
+    ]
+
+
+def test_all_origins_are_listed_in_the_order_in_which_they_ran():
+    def f(x):
+        root = jnp.sqrt(x)
+        hidden = jnp.log(x)
+        also = 1.0 / jnp.maximum(x, 0.0)
+        written = jnp.where(x > 0, x, jnp.nan)
+        return jnp.where(x > 0, root + hidden + also, 0.0), written
+
+    report = find(f, all=True)(array(-1.0, 4.0))
+    found = [(each.kind, each.primitive) for each in (report, *report.others)]
+    assert found == [("nan", "sqrt"), ("nan", "log"), ("nan", None), ("inf", "div")]
+    assert [line for line in lines_of(report) if line.startswith("also")] == [
+        f"also: NaN begins in log at {at(f, 'hidden =')} (f)",
+        "also: NaN is in a constant of the program" + lines_of(report)[-2].partition("program")[2],
+        f"also: Inf begins in div at {at(f, 'also =')} (f)",
+    ]
+    alone = find(f)(array(-1.0, 4.0))
+    assert (alone.primitive, alone.kind, alone.others) == (None, "nan", ())
+
+
+CURES = [
+    (jnp.log, 0.0, "inf", "log(0) is -inf: add a small number, or clip the operand from below."),
+    (jnp.log2, -1.0, "nan", "The logarithm is of a number below its domain: clip the operand from below."),
+    (lax.rsqrt, 0.0, "inf", "1 / sqrt(0) is infinite: add a small number."),
+    (lambda x: x / (x - 1.0), 1.0, "inf", "Division by 0: add a small number to the divisor."),
+    (jnp.sinh, 99.0, "inf", "The exponential overflows: subtract the maximum first, as `jax.nn.softmax` and "),
+    (jnp.arccosh, 0.5, "nan", "The operand is outside of the domain: clip it."),
+    (lambda x: x + x, 3e38, "inf", "The result is larger than the dtype holds: numbers grow without bound, or the "),
+    (
+        jax.grad(lambda x: 3.0 * jnp.log(x)),
+        0.0,
+        "inf",
+        "The derivative of a logarithm, a root, a norm or a power is not finite at 0; ",
+    ),
+]
+
+
+def test_each_origin_has_the_cure_that_fits_its_operands():
+    for function, x, kind, cure in CURES:
+        report = find(function)(jnp.float32(x))
+        assert report.kind == kind and lines_of(report)[-1].startswith(f"  {cure}"), report
+
+
+TRACED = {
+    "sum of rows": lambda c: c.sum(1)[2],
+    "running sum of rows": lambda c: jnp.cumsum(c, 1)[2],
+    "matrix product": lambda c: (c @ jnp.ones((4, 5)))[2],
+    "product of batches": lambda c: jnp.einsum("jbk,bk->bj", jnp.ones((2, 3, 4)), c)[2],
+    "padding, reversal, transposition": lambda c: jnp.pad(c, 1)[:, ::-1].T[4, 3],
+    "rows by indices": lambda c: jnp.take(c, jnp.array([2, 1, 0]), 0)[0],
+}
+
+
+def test_what_an_element_comes_from_is_followed_through_operations():
+    """The root of one element is not a number, and before it the logarithm of another, which the result is not of."""
+    x = jnp.full((3, 4), 9.0)
+    for name, operation in TRACED.items():
+        f = lambda x, y, operation=operation: operation(jnp.log(x) + jnp.sqrt(y))  # noqa: E731
+        assert find(f)(x.at[0, 1].set(-1.0), x.at[2, 0].set(-1.0)).primitive == "sqrt", name
+    rows = jax.vmap(lambda x, y: jnp.sort(jnp.log(x) + jnp.sqrt(y)))
+    assert find(lambda x, y: rows(x, y)[2])(x.at[0, 1].set(-1.0), x.at[2, 0].set(-1.0)).primitive == "sqrt"
+
+
+def test_what_an_element_comes_from_is_followed_on_shards_and_across_them():
+    """Of each pair, what is at the first place of the first shard, and at the second place of the second."""
+    mesh = Mesh(np.array(jax.devices()[:2]), ("d",))
+    for over, place in ((lambda z: z, 3), (lambda z: lax.psum(z, "d"), 1)):
+        across = jax.shard_map(
+            lambda x, y, over=over: over(jnp.log(x) + jnp.sqrt(y)),
+            mesh=mesh,
+            in_specs=P("d"),
+            out_specs=P("d") if place == 3 else P(),
+            check_vma=False,
+        )
+        report = find(lambda x, y, across=across, place=place: across(x, y)[place])(
+            array(-1.0, 1.0, 1.0, 1.0), array(1.0, 1.0, 1.0, -1.0)
+        )
+        assert (report.primitive, report.shard) == ("sqrt", {"d": 1})
+        np.testing.assert_array_equal(report.operands[0], [1.0, -1.0])
+
+
+def test_an_argument_that_is_not_finite_is_reported_at_the_line_and_iteration_of_its_first_use():
+    def f(x, params, *, rate):
+        def step(x, _):
+            x = x + params["w"][1]
+            return x * rate, None
+
+        return lax.scan(step, x, None, length=3)[0]
+
+    good = {"w": [1.0, 2.0]}
+    for args, kwargs, kind, argument, text in (
+        ((1.0, {"w": [1.0, array(np.nan)[0]]}), {"rate": 2.0}, "nan", "args[1]['w'][1]", "x = x + params"),
+        ((1.0, {"w": [1.0, array(np.inf)[0]]}), {"rate": 2.0}, "inf", "args[1]['w'][1]", "x = x + params"),
+        ((1.0, good), {"rate": array(-np.inf)[0]}, "inf", "kwargs['rate']", "x * rate"),
+        ((1.0, good), {"rate": float("nan")}, "nan", "kwargs['rate']", "x * rate"),
+    ):
+        report = find(f)(*args, **kwargs)
+        found = (report.kind, report.primitive, report.argument, report.iterations, report.function, report.batch)
+        assert found == (kind, None, argument, (0,), "step", ())
+        assert f"{Path(report.file).name}:{report.line}" == at(f, text)
+        what = {"nan": "NaN", "inf": "Inf"}[kind]
+        assert lines_of(report)[0] == f"{what} is in {argument} at {at(f, text)} (step), iteration 0"
+    assert not find(f)(1.0, good, rate=2.0)
+    report = find(f)(array(np.nan)[0], good, rate=2.0)
+    assert (report.argument, report.found) == ("args[0]", True)

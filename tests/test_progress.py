@@ -844,3 +844,64 @@ def test_a_forked_process_has_no_loops_and_waits_for_no_thread():
     board.report(loop, 0, 1, 1)
     board.close()
     assert board._rows[0].run.count == 1
+
+
+def test_a_line_has_the_count_the_rate_the_time_that_is_left_and_the_elements(monkeypatch):
+    now = 0.0
+    clock = types.SimpleNamespace(perf_counter=lambda: now)
+    monkeypatch.setattr(_board, "time", clock)
+    monkeypatch.setattr(_display, "time", clock)
+    names = Names.of({"b/while": 40, "**": 5000}, {"a/*": "first", "**/scan": "second", "c/while": "\tthird"})
+    board, display = Board(names, 10), _display.Display(names)
+    loops = [Loop("a/scan", 200, 4, 1), Loop("b/while", None, 1, 1200, parts=True), Loop("c/while", None, 1, 3)]
+    runs = [0, 0, 0]
+
+    def shown(*told):
+        for place, (done, live) in enumerate(told):
+            runs[place], _ = board.report(loops[place], runs[place], done, live)
+        display.update(board._rows)
+        return display.line().splitlines()
+
+    assert shown((3, 1), (0, 1200), (1000, 3)) == [
+        "first 12/200 (6%)",
+        "b/while 0/40 (0%), 0/1,200 elements done",
+        "\\tthird 1,000/5,000 (20%), 3 elements",
+    ]
+    now = 2.0
+    assert shown((12, 1), (10, 400), (1000, 3)) == [
+        "first 60/200 (30%), 24/s, 0:00:06 left",
+        "b/while 10/40 (25%), 5/s, 800/1,200 elements done",
+        "\\tthird 2,000/5,000 (40%), 500/s, 0:00:06 left, 3 elements",
+    ]
+    now = 10.0
+    assert shown((35, 0), (25, 1), (1500, 0)) == [
+        "first 200/200 (100%), 20/s",
+        "b/while 35/40 (88%), 3.125/s, 0:00:02 left, 1,199/1,200 elements done",
+        "\\tthird 3,500, 350/s, 3 elements",
+    ]
+    runs[0] = 0
+    now = 11.0
+    assert shown((1, 1))[0] == "first 4/200 (2%), run 2"
+    now = 13.0
+    assert shown((4, 1))[0] == "first 20/200 (10%), 8/s, 0:00:23 left, run 2"
+    display.close()
+
+
+def test_labels_give_nested_loops_bars_and_totals_do_not(told):
+    for options, paths in (
+        ({"total": {"scan/scan": 3, "scan": 4}}, {"scan"}),
+        ({"label": {"scan/while": "x"}}, {"scan", "scan/while"}),
+        ({"label": {"*/*": "x"}}, {"scan", "scan/scan", "scan/while"}),
+        ({"label": {"**": "x"}, "total": {"**/while": 3}}, {"scan", "scan/scan", "scan/while"}),
+    ):
+        told.clear()
+        lox.progress(nested, **options)(0.7)
+        assert {path for path, _ in runs_of(told)} == paths
+        assert sum(path == "scan/scan" for path, _ in runs_of(told)) == 4 * ("scan/scan" in paths)
+
+
+def test_a_function_without_loops_says_so_of_its_patterns():
+    with pytest.warns(lox.SelectionWarning, match="label= of lox.progress selects nothing: the function has no loops."):
+        lox.progress(jnp.sin, label={"x": "y"})(0.7)
+    with pytest.warns(lox.SelectionWarning, match="it is none of the loops of the function: 'cond/scan', 'cond/scan"):
+        lox.progress(in_branch, total={"x": 3})(0.7)

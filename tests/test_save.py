@@ -1527,3 +1527,16 @@ def test_a_run_goes_on_after_the_last_step_of_a_key_of_whichever_dtype(tmp_path)
             logger.flush()
     with pytest.warns(lox.LoggerWarning, match="goes back"), SaveLogger(tmp_path, resume="a") as logger:
         logger.log(logger.init(7), {"loss": 3.0}, step=5)
+
+
+def test_floats_that_describe_a_run_are_the_shortest_decimals_of_their_dtype(tmp_path):
+    """Those that NumPy writes, for numbers of all sizes and digits."""
+    bits = np.random.default_rng(0).integers(0, 2**32, 200, np.uint32)
+    floats = np.concatenate([bits.view(np.float32), np.float32([1 / 3, 16777216, 1e-45, 3.4028235e38, 0.1, 1e10])])
+    halves = np.arange(1, 2**16, 641).astype(np.uint16).view(np.float16)
+    floats, halves = floats[np.isfinite(floats)], halves[np.isfinite(halves)]
+    lox.save(logs_of({"x": [1.0]}), tmp_path / "run", floats=floats, halves=halves[:, None], one=floats[3])
+    config = json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]
+    assert config["floats"] == [float(str(each)) for each in floats] and config["one"] == config["floats"][3]
+    assert config["halves"] == [[float(str(each))] for each in halves]
+    assert_array_equal(np.float32(config["floats"]), floats)

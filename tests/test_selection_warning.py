@@ -283,3 +283,31 @@ def test_logs_without_tags_are_said():
 def test_a_handler_with_names_keeps_the_metadata_of_its_function():
     for made in (lox.spool(f, argnames="norm"), lox.tap(f, ignore, argnames="norm")):
         assert made.__name__ == "f" and made.__wrapped__ is f and str(inspect.signature(made)) == "(x)"
+
+
+CLOSEST = {
+    "**/los": "**/loss",  # Its last part.
+    "train/lo*x": "train/loss",
+    "*norm": "**norm",  # Across parts.
+    "norm": "train/norm",
+    "abcdefgh/c": "c",  # It has a part more.
+    "trian/loss": "train/loss",
+    "xyz": None,
+}
+
+
+def test_the_closest_name_or_pattern_is_meant():
+    logs = lox.logdict({"train/loss": jnp.ones(2), "train/norm": jnp.ones(2), "c": jnp.ones(2)})
+    there = "keys that are logged: 'c', 'train/loss', 'train/norm'."
+    for name, meant in CLOSEST.items():
+        found = f"it {'matches' if '*' in name else 'is'} none of the {there}"
+        also = "" if meant is None else f" Did you mean {meant!r}?"
+        assert said(logs.filter, name) == [f"{name!r} in argnames= of logdict.filter selects nothing: {found}{also}"]
+
+
+def test_ten_names_are_listed_and_the_others_counted():
+    listed = ", ".join(f"'key{place:02}'" for place in range(10))
+    for count, more in ((10, ""), (11, " and 1 more"), (12, " and 2 more")):
+        logs = lox.logdict({f"key{place:02}": np.ones(1) for place in reversed(range(count))})
+        there = f"it is none of the keys that are logged: {listed}{more}."
+        assert said(logs.filter, "zzz") == [f"'zzz' in argnames= of logdict.filter selects nothing: {there}"]

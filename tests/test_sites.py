@@ -203,3 +203,95 @@ def test_the_number_of_events_in_a_primitive_that_lox_does_not_know_is_unknown()
     (site,) = lox.sites(f)(jnp.float32(1))
     assert (site.events, site.exact, site.bytes, site.count) == (None, False, None, "unbounded")
     assert site.path == "scan[3] / twice"
+
+
+@jax.custom_jvp
+def with_jvp(x):
+    return logs("jvp")(x)
+
+
+with_jvp.defjvp(lambda primals, tangents: (with_jvp(*primals), *tangents))
+
+
+@jax.custom_vjp
+def with_vjp(x):
+    return logs("vjp")(x)
+
+
+with_vjp.defvjp(lambda x: (x, None), lambda _, bar: (bar,))
+
+
+@jax.custom_batching.custom_vmap
+def with_vmap(x):
+    return logs("vmap")(x)
+
+
+with_vmap.def_vmap(lambda size, batched, x: (x, batched[0]))
+
+
+def test_each_kind_of_call_is_a_part_of_the_path_and_happens_once():
+    mesh, spec = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("i",)), jax.sharding.PartitionSpec("i")
+
+    def solve(matvec, b):
+        return logs("solve")(b) / 2
+
+    def body(x, _):
+        x = with_vmap(with_vjp(with_jvp(x)))
+        x = jax.checkpoint(logs("checkpoint"))(x)
+        x = jax.shard_map(logs("shards"), mesh=mesh, in_specs=spec, out_specs=spec)(x)
+        return lax.custom_linear_solve(lambda v: logs("times")(2 * v), x, solve, symmetric=True), None
+
+    found = lox.sites(lambda x: lax.scan(body, x, None, length=3)[0])(jnp.ones(2))
+    assert {site.keys[0]: (site.path, site.count, site.shapes[site.keys[0]], site.bytes) for site in found} == {
+        "jvp": ("scan[3] / custom_jvp_call", "3", (2,), 24),
+        "vjp": ("scan[3] / custom_vjp_call", "3", (2,), 24),
+        "vmap": ("scan[3] / custom_vmap_call", "3", (2,), 24),
+        "checkpoint": (f"scan[3] / {jax.extend.core.primitives.remat_p.name}", "3", (2,), 24),
+        "shards": ("scan[3] / shard_map", "3", (1,), 12),
+        "solve": ("scan[3] / linear_solve", "3", (2,), 24),
+    }
+
+
+def test_events_of_loops_in_a_branch_that_a_batch_takes_apart_are_listed_with_all_of_them():
+    def inner(x):
+        def step(x, i):
+            lox.log({"x": jnp.stack([x, x])}, i=i)
+            return lax.scan(lambda x, _: (logs("y")(x), None), x, None, length=4)[0], None
+
+        return lax.scan(step, x, jnp.arange(5))[0]
+
+    def f(x):
+        return lax.scan(lambda x, _: (lax.cond(x > 0, inner, lambda x: x, x), None), x, None, length=3)[0]
+
+    _, spooled = lox.spool(jax.vmap(f), unify=True)(jnp.ones(7))
+    found = {site.keys[0]: site for site in lox.sites(jax.vmap(f))(jnp.ones(7))}
+    assert {key: (site.events, site.exact) for key, site in found.items()} == {"x": (15, False), "y": (60, False)}
+    for key, site in found.items():
+        counters = [of[key] for of in spooled.steps.values() if key in of]
+        assert site.bytes == sum(array.nbytes for array in [spooled[key], *counters])
+        assert site.shapes[key] == spooled[key].shape[1:]
+
+
+def test_a_table_of_sites_whose_bytes_are_known_ends_with_their_sum():
+    lines = str(lox.sites(lambda x: (logs("a")(x), logs("bb")(jnp.int8(1))))(jnp.ones(1000))).splitlines()
+    assert [" ".join(line.split()[:4]) for line in lines[2:4]] == ["a float32[1000] 1 4,000", "bb int8[] 1 1"]
+    assert lines[-1].split() == ["total", "4,001"] and len(lines[1]) == max(map(len, lines[2:4])) == len(lines[4])
+
+
+def test_a_site_has_what_the_contexts_around_add():
+    def f(x):
+        with lox.context(tags=["o", "x"], prefix="o/", epoch=1, step=jnp.int8(1)):
+
+            def step(c, i):
+                with lox.context(tags=["i", "x"], prefix="i/", step=i):
+                    lox.log({"a": c}, tags=["own", "o"], where=c > 0, prefix="p/")
+                    lox.log({"b": c}, step=2.5)
+                return c, None
+
+            return lax.scan(step, x, jnp.arange(3))[0]
+
+    found = [(site.keys, site.tags, site.steps, site.count, site.bytes) for site in lox.sites(f)(jnp.float32(1))]
+    assert found == [
+        (("o/i/p/a",), ("o", "x", "i", "own"), ("epoch", "step"), "at most 3", 3 * (4 + 4 + 4)),
+        (("o/i/b",), ("o", "x", "i"), ("epoch", "step"), "3", 3 * (4 + 4 + 4)),
+    ]

@@ -1259,3 +1259,65 @@ def test_what_is_logged_while_a_function_is_compiled_is_logged_at_each_call():
         f(1.0)
     lox.flush()
     assert arrived == [2.5] * 3
+
+
+def test_events_of_several_calls_are_printed_each_with_its_counters(capfd):
+    def f(x):
+        lox.log({"a": x, "b": 2 * x}, step=1)
+        lox.log({"c": jnp.stack([x, x])})
+        lox.log({"a": x + 1, "b": x * 0}, step=2)
+        lox.log({"d": x - 3}, epoch=7)
+
+    lox.tap(jax.jit(f), buffer=8)(jnp.float32(1))
+    lox.flush()
+    assert capfd.readouterr().out == "step=1  a=1.0  b=2.0  c=[1. 1.]  epoch=7  d=-2.0\nstep=2  a=2.0  b=0.0\n"
+    lox.tap(jax.jit(f), buffer=2)(jnp.float32(1))
+    lox.flush()
+    out = capfd.readouterr().out.splitlines()
+    assert out == ["step=1  a=1.0  b=2.0  c=[1. 1.]", "step=2  a=2.0  b=0.0  epoch=7  d=-2.0"]
+
+
+def test_what_did_not_happen_in_a_batch_element_arrives_as_nan_zero_or_false():
+    def f(x):
+        data = {
+            "float": x,
+            "half": x.astype(jnp.bfloat16),
+            "int": x.astype(jnp.int8),
+            "bool": x > 0,
+            "pair": jnp.stack([x, -x]),
+        }
+        lox.log(data, where=x > 1, step=10 * x.astype(int), time=x / 2)
+
+    _, (logs,) = tapped(lambda tap: tap(jax.vmap(f))(jnp.float32([3, 0, 2, 1])))
+    happened = np.array([[True, False, True, False]])
+    expected = {
+        "float": np.float32([[3, np.nan, 2, np.nan]]),
+        "half": np.array([[3, np.nan, 2, np.nan]], jnp.bfloat16),
+        "int": np.int8([[3, 0, 2, 0]]),
+        "bool": happened,
+        "pair": np.float32([[[3, -3], [np.nan, np.nan], [2, -2], [np.nan, np.nan]]]),
+    }
+    assert logs.keys() == expected.keys()
+    for key, value in expected.items():
+        assert_array(logs[key], value)
+        assert_array(logs.mask[key], happened)
+        assert_array(logs.steps["step"][key], np.int32([[30, 0, 20, 0]]))
+        assert_array(logs.steps["time"][key], np.float32([[1.5, np.nan, 1, np.nan]]))
+
+
+def test_the_data_of_keys_says_what_they_are_of_however_they_arrive_and_are_cut():
+    impl = "rbg"
+    keys = jax.random.split(jax.random.key(3, impl=impl), 4)
+    words = np.asarray(jax.random.key_data(keys))
+
+    def f(keys):
+        return lax.map(lambda key: lox.log({"key": key, "n": 1}, where=jax.random.bits(key) >= 0)["n"], keys)
+
+    for buffer in (1, 3):
+        _, arrived = tapped(lambda tap: jax.jit(tap(f))(keys), buffer=buffer)
+        assert_array(np.concatenate([logs["key"] for logs in arrived]), words)
+        for logs in arrived:
+            for data in (logs["key"], logs.slice(1)["key"], logs.filter("key")["key"][0], logs.valid("key")):
+                assert data.impl == impl
+            assert not hasattr(logs["n"], "impl")
+            assert jax.random.wrap_key_data(logs["key"], impl=logs["key"].impl).dtype == keys.dtype

@@ -384,3 +384,63 @@ def test_counters_that_arrive_have_the_batch_axes_of_their_events(name, interval
     for logs in got[1:]:
         arrived = arrived + logs
     assert arrived == expected
+
+
+# -- keys that share some calls, each under every handler ------------------------------------------------------------
+
+
+def by_turns(xs, flags):
+    """Keys that are logged together by some calls and apart by others, of which some surely happen and some may not."""
+    lox.log({"a": xs[0], "b": 2 * xs[0]}, step=-1)
+
+    def step(c, inputs):
+        i, x, flag = inputs
+        lox.log({"a": x, "b": -x}, step=i)
+        lox.log({"b": 10 * x, "c": c}, step=i, where=flag)
+        lax.cond(x > 2, lambda: lox.log({"a": -c, "c": c + 0.5}, step=i) and None, lambda: None)
+        return c + 1, None
+
+    c, _ = lax.scan(step, xs[1], (jnp.arange(len(xs)), xs, flags))
+    lox.log({"c": c}, step=99)
+    return c
+
+
+def by_turns_in_python(xs, flags):
+    """The events of each key, as pairs of a value and a counter."""
+    found = {"a": [], "b": [], "c": []}
+
+    def log(step, **data):
+        for key, value in data.items():
+            found[key].append((float(value), int(step)))
+
+    log(-1, a=xs[0], b=2 * xs[0])
+    c = xs[1]
+    for i, (x, flag) in enumerate(zip(xs, flags, strict=True)):
+        log(i, a=x, b=-x)
+        if flag:
+            log(i, b=10 * x, c=c)
+        if x > 2:
+            log(i, a=-c, c=c + 0.5)
+        c = c + 1
+    log(99, c=c)
+    return found
+
+
+LANES = np.float32([[3, 1, 2.5, 0, 5], [1, 2, 0.5, 7, 2], [9, 0, 3, 4, 1]])
+FLAGS = np.array([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]], bool)
+
+
+def in_lanes(logs, key, lane):
+    """The events of a key that happened in a batch element, as pairs of a value and a counter."""
+    mask = np.asarray(logs.mask.get(key, np.ones(logs[key].shape, bool)))[:, lane]
+    pairs = zip(logs[key][:, lane][mask], logs.steps["step"][key][:, lane][mask], strict=True)
+    return [(value.item(), step.item()) for value, step in pairs]
+
+
+def test_keys_that_share_calls_by_turns_arrive_as_the_events_of_a_python_loop():
+    arrived = []
+    jax.jit(lox.tap(jax.vmap(by_turns), arrived.append, interval=2, buffer=7))(LANES, FLAGS)
+    lox.flush()
+    for lane, (xs, flags) in enumerate(zip(LANES, FLAGS, strict=True)):
+        for key, events in by_turns_in_python(xs, flags).items():
+            assert [event for each in arrived if key in each for event in in_lanes(each, key, lane)] == events[::2]

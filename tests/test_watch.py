@@ -1,6 +1,8 @@
 """`lox.watch`: events of programs that do not log."""
 
 import contextlib
+import dataclasses
+import inspect
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -1095,3 +1097,190 @@ def test_each_branch_with_a_loop_has_a_number_also_the_third():
     assert [point.path for point in lox.points(f)(2, 0.0)] == [*paths, "cond"]
     _, logs = spooled(lox.watch(f, at="cond/scan", what=values_of), 2, 0.0)
     assert [logs.valid(f"{path}/0").tolist() for path in paths] == [[], [], [100, 200]]
+
+
+# -- what points and their logs say of themselves --------------------------------------------------------------------
+
+
+def of_all_kinds(x):
+    @jax.jit
+    def call(x):
+        return jax.lax.while_loop(lambda c: c < 3, lambda c: c + 1, x)
+
+    with jax.named_scope("scope"):
+        x = x + 1
+    x = jax.lax.cond(x > 0, lambda x: call(x), jnp.cos, x)
+    return jax.lax.scan(lambda c, _: (call(c), None), x, None, length=2)[0]
+
+
+def line_of(function, text):
+    """The number of the line of a function that has a text."""
+    lines, first = inspect.getsourcelines(function)
+    (found,) = (number for number, line in enumerate(lines, first) if text in line)
+    return found
+
+
+KINDS = {
+    "scope": ("scope", "with jax.named_scope", "of_all_kinds"),
+    "cond/call/while": ("while", "while_loop", "call"),
+    "cond/call": ("call", "jax.lax.cond", "<lambda>"),
+    "cond": ("cond", "jax.lax.cond", "of_all_kinds"),
+    "scan/call/while": ("while", "while_loop", "call"),
+    "scan/call": ("call", "jax.lax.scan", "<lambda>"),
+    "scan": ("scan", "jax.lax.scan", "of_all_kinds"),
+}
+
+
+def test_a_point_says_its_kind_name_line_and_function():
+    expected = [
+        (path, kind, path.split("/")[-1], __file__, line_of(of_all_kinds, text), function, False, "")
+        for path, (kind, text, function) in KINDS.items()
+    ]
+    assert [dataclasses.astuple(point) for point in lox.points(of_all_kinds)(jnp.float32(1))] == expected
+    found = []
+    spooled(lox.watch(of_all_kinds, at=found.append), jnp.float32(1), max_iters=4)
+    primitives = {(point.path, point.name) for point in found if point.kind == "primitive"}
+    assert primitives >= {("scope/add", "add"), ("cond/call/while/lt", "lt"), ("cond/cos", "cos")}
+
+
+def test_points_print_as_a_table():
+    batched = jax.jit(jax.vmap(jax.grad(lambda x: scoped("a", jnp.sin)(x))))
+    points = lox.points(batched)(X[0])
+    (backward,) = (point for point in points if point.backward)
+    rows = [
+        (point.path, point.kind, f"{__file__}:{point.line}")
+        if point is not backward
+        else (point.path, point.kind, f"{__file__}:{point.line} (cannot be watched: {point.obstacle})")
+        for point in points
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, ("path", "kind", "line"), strict=True)]
+    header, rule, *lines = str(points).splitlines()
+    assert [header, *lines] == [
+        f"{path:{widths[0]}}  {kind:{widths[1]}}  {line}" for path, kind, line in [("path", "kind", "line"), *rows]
+    ]
+    assert rule == "-" * max(map(len, lines)) and len(rows) == 3 and backward.obstacle
+    assert repr(points) == str(points) and str(lox.points(jnp.sin)(1.0)) == "no points"
+
+
+PATTERNS = {
+    "outer": {"outer", "outer[1]"},
+    "outer[0]": {"outer"},
+    "outer[0]/a": {"outer/a", "outer/a[1]"},
+    "outer/a[0]": {"outer/a", "outer[1]/a"},
+    "outer[0]/a[1]": {"outer/a[1]"},
+    "*": {"outer", "outer[1]", "scan"},
+    "**/a": {"outer/a", "outer/a[1]", "outer[1]/a", "scan/a", "scan/scan/a"},
+    "a": set(),
+    "scan/**": {"scan/a", "scan/scan", "scan/scan/a"},
+    "scan/**/a": {"scan/a", "scan/scan/a"},
+    "**/sc*/a": {"scan/a", "scan/scan/a"},
+    "scan/*/a": {"scan/scan/a"},
+    "**/sin": {f"{path}/sin" for path in ("outer/a", "outer/a[1]", "outer[1]/a", "scan/a", "scan/scan/a")},
+    "**/s*n": {"scan", "scan/scan"},
+}
+
+
+def test_each_pattern_selects_the_points_that_it_says():
+    a = scoped("a", jnp.sin)
+
+    def fun(x):
+        x = scoped("outer", lambda x: a(a(x)))(x)
+        x = scoped("outer", a)(x)
+
+        def step(x, _):
+            return jax.lax.scan(lambda x, _: (a(x), None), a(x), None, length=2)
+
+        return jax.lax.scan(step, x, None, length=2)[0]
+
+    for pattern, expected in PATTERNS.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", lox.SelectionWarning)
+            _, logs = spooled(lox.watch(fun, at=["nothing", pattern], what=values_of), jnp.float32(0.5))
+        assert {key.removesuffix("/0") for key in logs} == expected, pattern
+        assert all(len(logs[key]) == 4 for key in logs if "scan/scan/" in key)
+
+
+def test_what_gets_all_values_of_a_call_in_their_order():
+    many = jax.jit(lambda x: tuple(x + number for number in range(12)))
+    _, logs = spooled(lox.watch(lambda x: many(x), at="<lambda>", what=values_of), jnp.float32(0))
+    assert {key: value.tolist() for key, value in logs.items()} == {f"<lambda>/{n}": [n] for n in range(12)}
+    with pytest.raises(ZeroDivisionError) as raised:
+        spooled(lox.watch(lambda x: many(x), at="<lambda>", what=lambda point, values: 1 // 0), jnp.float32(0))
+    assert raised.value.__notes__[0].endswith("for 12 values of '<lambda>'.")
+
+
+def test_statistics_of_values_of_all_kinds():
+    floats = np.float32([1, np.nan, -np.inf, 3])
+    halves, integers = jnp.array([1, 2, 6], jnp.bfloat16), np.int16([-5, 2, 2, 9])
+    flags, complexes = np.array([True, True, False]), np.complex64([3 + 4j, 0, -1j])
+    values = (
+        jax.random.key(0),
+        floats,
+        np.zeros((0, 3)),
+        halves,
+        integers,
+        flags,
+        complexes,
+        np.int8(7),
+        np.float32(2),
+    )
+    fun = jax.jit(lambda *values: values)
+    _, logs = spooled(lox.watch(lambda *values: fun(*values), at="<lambda>"), *values)
+    found = {key.removeprefix("<lambda>/"): value[0] for key, value in logs.items()}
+    expected = {"7": np.int8(7), "8": np.float32(2)}
+    for number, array, of in ((1, floats, floats), (3, halves, halves), (4, integers, integers), (5, flags, flags)):
+        precise = np.asarray(of, np.float32)
+        with np.errstate(all="ignore"):
+            expected |= {f"{number}/mean": precise.mean(), f"{number}/std": precise.std()}
+        expected |= {f"{number}/min": np.asarray(array).min(), f"{number}/max": np.asarray(array).max()}
+    sizes = np.float32([5, 0, 1])
+    expected |= {"6/mean": sizes.mean(), "6/std": sizes.std(), "6/min": sizes.min(), "6/max": sizes.max()}
+    expected |= {"1/nonfinite": np.int32(2), "3/nonfinite": np.int32(0), "6/nonfinite": np.int32(0)}
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        assert found[key].dtype == value.dtype, key
+        np.testing.assert_allclose(np.float32(found[key]), np.float32(value), rtol=1e-6, err_msg=key)
+    _, logs = spooled(lox.watch(lambda *values: fun(*values), at="<lambda>"), jax.random.key(0), np.int8(7))
+    assert list(logs) == ["<lambda>/1"]
+    with jax.enable_x64(True):
+        _, logs = spooled(lox.watch(scoped("x", jnp.negative), at="x"), jnp.array([1.0, 1 + 1e-12]))
+        assert logs["x/mean"].dtype == np.float64 and 4e-13 < logs["x/std"][0] < 6e-13
+
+
+def test_a_watched_point_is_a_site_of_its_line_tags_and_number_of_events():
+    watched = lox.watch(of_all_kinds, at=["scope", "scan", "cond/call"], what=values_of, tags=["t", "u"], prefix="p/")
+    sites = lox.sites(lox.context(tags="around", prefix="c/")(watched))(jnp.float32(1))
+    assert [(site.keys, site.path, site.count, site.tags, site.file, site.line) for site in sites] == [
+        (("c/p/scope/0",), "", "1", ("around", "t", "u"), __file__, line_of(of_all_kinds, "with jax.named_scope")),
+        (
+            ("c/p/cond/call/0",),
+            "cond[1]",
+            "at most 1",
+            ("around", "t", "u"),
+            __file__,
+            line_of(of_all_kinds, "jax.lax.cond"),
+        ),
+        (("c/p/scan/0",), "scan[2]", "2", ("around", "t", "u"), __file__, line_of(of_all_kinds, "jax.lax.scan")),
+    ]
+    (site,) = lox.sites(lox.watch(of_all_kinds, at="scan"))(jnp.float32(1))
+    assert (site.keys, site.tags, site.bytes) == (("scan/value",), ("watch",), 8)
+
+
+def test_what_is_no_function_of_a_line_is_refused_at_the_line_of_the_point():
+    class What:
+        def __call__(self, point, values):
+            return 3
+
+    with pytest.raises(lox.LogDataError) as raised:
+        spooled(lox.watch(of_all_kinds, at="scan", what=What()), 1.0)
+    line = line_of(of_all_kinds, "jax.lax.scan")
+    assert str(raised.value).endswith(f"for 'scan', at {__file__}:{line} (of_all_kinds).")
+
+
+def test_a_function_without_points_or_of_many_says_so_of_a_pattern_that_matches_none():
+    with pytest.warns(
+        lox.SelectionWarning, match="'x' in at= of lox.watch selects nothing: the function has no points."
+    ):
+        spooled(lox.watch(jnp.sin, at="x"), 1.0)
+    with pytest.warns(lox.SelectionWarning, match=r"it is none of the points of the function: 'cond', 'cond/call', "):
+        spooled(lox.watch(of_all_kinds, at="x"), 1.0, max_iters=4)

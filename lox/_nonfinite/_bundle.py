@@ -176,7 +176,7 @@ def filled(bundle: Bundle, args: Any, kwargs: Any) -> tuple[Any, Any]:
             values.append(saved)
         else:
             text = saved if isinstance(saved, _Text) else None
-            same = leaf == saved if text is None else repr(leaf) == text
+            same = np.ndim(leaf) == 0 and bool(leaf == saved) if text is None else repr(leaf) == text
             differs += [f"{path} is {leaf!r}, in the bundle {saved!r}"] * (path in bundle.leaves and not same)
             values.append(leaf)
     if differs:
