@@ -587,6 +587,8 @@ def test_an_experiment_that_goes_on_from_a_step(sink):
     else:
         further = {f"{state.name}-from4": second, f"{state.name}-from4-2": second | last}
         assert found == {state.name: first} | further
+    if sink.of is WandbLogger:  # Which would join runs of one id.
+        assert len(sink.files()) == 4 and len({file.stem for file in sink.files()}) == 3
 
 
 @pytest.mark.integration
