@@ -153,7 +153,7 @@ def matches(pattern: str, point: Point) -> bool:
     """Tell whether a pattern matches a point; a part without a number stands for all numbers.
 
     >>> scan = Point("net/scan[1]", "scan", "scan", "f.py", 1, "f")
-    >>> [matches(pattern, scan) for pattern in ("net/scan", "net/scan[1]", "net/scan[0]", "**/scan")]
+    >>> [matches(pattern, scan) for pattern in ("net/scan", "net/scan[1]", "net/*[0]", "**/scan")]
     [True, True, False, True]
     """
     if point.kind == "primitive" and pattern.rpartition("/")[2] != point.name:
@@ -178,5 +178,5 @@ def _expression(pattern: str) -> re.Pattern[str]:
 def _part(part: str) -> str:
     """The regular expression of a part: one without a number stands for all numbers, and [0] for none."""
     if part.endswith("[0]"):
-        return translated(part.removesuffix("[0]"))
+        return rf"(?![^/]*\[\d+\](?:/|$)){translated(part.removesuffix('[0]'))}"
     return translated(part) if re.search(r"\[\d+\]$", part) else rf"{translated(part)}(?:\[\d+\])?"
