@@ -1039,6 +1039,18 @@ def test_mlflow_has_statistics_of_arrays_and_what_describes_the_run(mlflow):
 
 
 @pytest.mark.integration
+def test_mlflow_keeps_each_of_many_equal_values_of_one_step(mlflow):
+    """Also of those that are sent one after another: it takes equal ones of a millisecond for the same."""
+    logs = lox.logdict({"x": np.ones(2000)}, {"step": {"x": np.zeros(2000, int)}})
+    with mlflow.logger() as logger:
+        state = logger.init(7)
+        for _ in range(2):
+            logger.log(state, logs)
+            logger.flush()
+    assert mlflow.numbers()[state.name]["x"] == [(0, 1.0)] * 4000
+
+
+@pytest.mark.integration
 def test_mlflow_keeps_statistics_apart_from_keys_that_end_like_them(mlflow):
     long = "x" * 250
     logged(mlflow, {"x": np.array([[1, 3]]), "x.mean": np.array([7]), long: np.array([[1, 3]])})
