@@ -215,7 +215,8 @@ def _twins(name: str) -> Sequence[str]:
         if name in (copy, f"{copy}_network", f"{copy}_params", f"{copy}_net"):
             return (*twins, *(f"{twin}{name[len(copy) :]}" for twin in twins))
         if name.startswith(f"{copy}_") or name.endswith(f"_{copy}"):
-            return (name.removeprefix(f"{copy}_"), name.removesuffix(f"_{copy}"))
+            twins = (name.removeprefix(f"{copy}_"), name.removesuffix(f"_{copy}"))
+            return tuple(twin for twin in twins if twin != name)
     return ()
 
 
