@@ -327,6 +327,7 @@ def test_names_of_arrays_mean_whole_names_and_the_longest_one_counts():
 
     told = {by: [each.message for each in lox.audit(unused, differentiate=by)(*args[:2]).found] for by in ("w", "w2")}
     assert told == {"w": ["'out' does not depend on 'w', and so its derivative by it is zero."], "w2": []}
+    assert not lox.audit(lambda w, w2: w.sum(), differentiate="w")(*args[:2]).found
     with pytest.raises(lox.LogValueError, match="names 'w2/v', but the arrays .* are 'w', 'w2/w'"):
         lox.audit(unused, differentiate=["w", "w2/v"])(*args[:2])
 
