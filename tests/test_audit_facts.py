@@ -373,6 +373,8 @@ def test_ranges_of_quotients_powers_remainders_and_places_are_known():
         lambda x, n: jnp.clip(x, -2, 4) ** -2,
         lambda x, n: jnp.clip(x, -2, 4) ** -1,
         lambda x, n: jnp.clip(x, -4, -2) ** -2,
+        lambda x, n: jnp.clip(x, 0, 4) ** -1,
+        lambda x, n: jnp.clip(x, -4, 0) ** -2,
         lambda x, n: jnp.sqrt(jnp.clip(x, -4, 9)),
         lambda x, n: jnp.log2(jnp.clip(x, 0, 8)),
         lambda x, n: jnp.sin(x),
@@ -386,7 +388,20 @@ def test_ranges_of_quotients_powers_remainders_and_places_are_known():
         lambda x, n: jnp.clip(x, 0, 200).astype(jnp.uint8) + jnp.uint8(56),
         lambda x, n: whole(x, -5, 5).astype(jnp.uint32),
     ) == [
-        *((0.5, 1), (0, inf), (-inf, inf), (0.0625, 0.25), (0, 3), (-inf, 3), (-1, 1), (0, 5), (0, 3), (0, 4)),
+        *(
+            (0.5, 1),
+            (0, inf),
+            (-inf, inf),
+            (0.0625, 0.25),
+            (-inf, inf),
+            (0, inf),
+            (0, 3),
+            (-inf, 3),
+            (-1, 1),
+            (0, 5),
+            (0, 3),
+            (0, 4),
+        ),
         *((-1, 3), (-1, 1), (-1, 3), (55, 255), (0, 255), (0, inf)),
     ]
 

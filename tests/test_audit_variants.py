@@ -522,6 +522,32 @@ def test_attention_is_normalized_scaled_and_masked_as_its_shapes_say():
     )
 
 
+def test_heads_of_attention_are_split_off_and_merged_behind_the_sequence():
+    def attend(split, merge):
+        def fun(x, k, v):
+            q = split(x)
+            weights = jax.nn.softmax(jnp.einsum("htd,hsd->hts", q, k) / 2)
+            return merge(jnp.einsum("hts,hsd->htd", weights, v)) * 2
+
+        return fun
+
+    def split(x):
+        return x.reshape(6, 2, 4).swapaxes(0, 1)
+
+    def merge(x):
+        return x.swapaxes(0, 1).reshape(6, 8)
+
+    given = f32(6, 8), f32(2, 6, 4), f32(2, 6, 4)
+    mixed = "LOX103 Attention of several heads is reshaped from"
+    check(
+        ("", attend(split, merge), *given),
+        (f"{mixed} (6, 8) to (2, 6, 4) ... split the last axis", attend(lambda x: x.reshape(2, 6, 4), merge), *given),
+        (f"{mixed} (2, 6, 4) to (6, 8) ... bring the heads behind", attend(split, lambda x: x.reshape(6, 8)), *given),
+        ("", attend(split, lambda x: x.reshape(12, 4)), *given),
+        ("", attend(lambda x: x.reshape(6, 2, 4).transpose(1, 0, 2) * 3, merge), *given),
+    )
+
+
 def test_a_softmax_goes_over_the_classes_that_labels_choose_along():
     x, w, labels = f32(6, 8), f32(8, 4), i32(6)
     over = "LOX821 The log_softmax of shape (6, 4) goes over axis 0, ... along axis 1"
@@ -698,6 +724,7 @@ def test_targets_of_a_loss_are_moved_where_nothing_stops_them():
         (moved, loss(lambda v, n, r, d: r + 0.9 * n - stop(v)), *given, by),
         ("", loss(lambda v, n, r, d: r + 0.5 * n - v), *given, by),
         ("", loss(lambda v, n, r, d: r + n - v), *given, by),
+        ("", loss(lambda v, n, r, d: r + 0.9 * n - 3 * v), *given, by),
         ("", loss(lambda v, n, r, d: 0.9 * n - v), *given, by),
         ("", loss(lambda v, n, r, d: v - (r - 0.9 * n)), *given, by),
         ("", loss(lambda v, n, r, d: r + 0.9 * n + v), *given, by),
@@ -1564,6 +1591,12 @@ def test_what_a_statement_computes_and_drops_and_what_replaces_nothing():
         state["n"] = state["n"] + 1
         return state
 
+    @jax.jit
+    def of_its_own(state):
+        state = dict(state)
+        state["n"] = state["n"] + 1
+        return state["x"] * 2
+
     state = {"n": f32(), "x": X4}
     check(
         ("LOX430 x.at[0].set(...) returns a new value and changes nothing in place", dropped, X4),
@@ -1593,6 +1626,7 @@ def test_what_a_statement_computes_and_drops_and_what_replaces_nothing():
             state,
         ),
         ("", in_place_and_returned, state),
+        ("", of_its_own, state),
     )
 
 
