@@ -140,3 +140,35 @@ def test_a_baseline_stays_when_functions_change_places(audit, tmp_path):
         audit(f"{functions}def step{rest}", "--write-baseline", "known.json")
         written.append(json.loads((tmp_path / "known.json").read_text())["findings"])
     assert [function for _, function, *_ in written[0]] == ["draw", "other"] and written[0] == written[1]
+
+
+def test_a_baseline_knows_as_many_findings_of_a_text_as_it_was_written_with(audit, tmp_path):
+    line = "    total += jax.random.normal(key)\n"
+
+    def program(times):
+        start, rest = PROGRAM.split("def step")
+        draw = f"def draw(key):\n    total = jax.random.normal(key)\n{line * times}    return total\n\n"
+        return f"{start.partition('def draw')[0]}{draw}def step{rest}"
+
+    first = program(1).splitlines().index(line.rstrip()) + 1
+    lines = {times: audit(program(times))[1][:-1] for times in (1, 2, 3)}
+    assert [len(found) for found in lines.values()] == [1, 2, 3]
+    assert audit(program(2), "--write-baseline", "known.json")[0] == 0
+    known = json.loads((tmp_path / "known.json").read_text())
+    assert known["version"] == 1
+    assert known["findings"] == [["LOX700", "draw", line.strip(), 2]]
+    assert [(kind, role, types) for *_, kind, role, types in known["boundaries"] if kind == "scan"] == [
+        ("scan", "carry", ["float32[3]"] * 2),
+        ("scan", "each", ["float32[5, 3]"]),
+        ("scan", "stacked", ["float32[5, 3]"]),
+    ]
+    assert [audit(program(times), "--baseline", "known.json")[0] for times in (1, 2, 3)] == [0, 0, 1]
+    (new,) = [each for each in audit(program(3), "--baseline", "known.json")[1] if "LOX700" in each]
+    assert new.startswith(f"baselined.py:{first + 2}:14 LOX700 The key 'key' is used here")
+    changed = program(2).replace("jnp.ones((5, 3))", "jnp.ones((7, 4))")
+    told = [each.partition(" LOX002 ")[2] for each in audit(changed, "--baseline", "known.json")[1] if "LOX002" in each]
+    assert [each for each in told if "scan" in each] == [
+        "carry of scan was float32[3], and is float32[4], and 1 more changed.",
+        "each of scan was float32[5, 3], and is float32[7, 4].",
+        "stacked of scan was float32[5, 3], and is float32[7, 4].",
+    ]

@@ -246,3 +246,185 @@ def test_what_goes_to_other_devices_has_the_range_that_it_had():
             [unknown(jax.core.ShapedArray((4,), jnp.float32))],
         )
     assert block.outputs[0].fact.range == Interval(-1, 1)
+
+
+ENDS = [(-3, -1), (-2, 0), (-2, 5), (0, 4), (1, 6)]
+"""Ranges on both sides of zero, up to it and over it."""
+
+OF_ONE = {
+    "neg": (jnp.negative, np.negative),
+    "abs": (jnp.abs, np.abs),
+    "square": (jnp.square, np.square),
+    "cube": (lambda x: x**3, lambda x: x**3),
+    "fourth_power": (lambda x: x**4, lambda x: x**4),
+    "product_with_itself": (lambda x: (x + 1) * (x + 1), lambda x: (x + 1) ** 2),
+    "exp": (jnp.exp, np.exp),
+    "exp2": (jnp.exp2, np.exp2),
+    "expm1": (jnp.expm1, np.expm1),
+    "tanh": (jnp.tanh, np.tanh),
+    "sinh": (jnp.sinh, np.sinh),
+    "asinh": (jnp.arcsinh, np.arcsinh),
+    "atan": (jnp.arctan, np.arctan),
+    "cbrt": (jnp.cbrt, np.cbrt),
+    "erf": (lax.erf, np.vectorize(math.erf)),
+    "logistic": (lax.logistic, lambda x: 1 / (1 + np.exp(-x))),
+    "sign": (jnp.sign, np.sign),
+    "floor": (lambda x: jnp.floor(x / 2), lambda x: np.floor(x / 2)),
+    "ceil": (lambda x: jnp.ceil(x / 2), lambda x: np.ceil(x / 2)),
+    "truncated": (lambda x: (x / 2).astype(int), lambda x: np.trunc(x / 2)),
+    "in_8_bits": (lambda x: x.astype(jnp.int8), lambda x: x),
+    "transposed": (lambda x: x.reshape(3, 2).T[::-1], lambda x: x),
+    "sum": (lambda x: x.sum(), lambda x: 6 * x),
+    "sum_of_rows": (lambda x: x.reshape(2, 3).sum(1), lambda x: 3 * x),
+    "mean": (lambda x: x.mean(), lambda x: x),
+    "cumsum": (jnp.cumsum, lambda x: np.concatenate([x, 6 * x])),
+    "inner_product_with_two": (lambda x: x @ jnp.full(6, 2.0), lambda x: 12 * x),
+    "concatenated": (lambda x: jnp.concatenate([x, jnp.full(2, 9.0)]), lambda x: np.append(x, 9)),
+    "padded": (lambda x: jnp.pad(x, 1, constant_values=-7), lambda x: np.append(x, -7)),
+    "written_to": (lambda x: lax.dynamic_update_slice(x, jnp.full(2, 8.0), (1,)), lambda x: np.append(x, 8)),
+    "chosen": (lambda x: jnp.where(x > 0, x, 7.5), lambda x: np.append(x, 7.5)),
+    "surely_chosen": (lambda x: jnp.where(jnp.int32(1) > 2, 9.0, x), lambda x: x),
+    "clamped": (lambda x: lax.clamp(-1.0, x, 3.0), lambda x: np.clip(x, -1, 3)),
+    "less_the_largest": (lambda x: x - x.max(), lambda x: np.array([x.min() - x.max(), 0])),
+    "sorted": (jnp.sort, lambda x: x),
+    "part": (lambda x: jnp.split(x, 2)[1], lambda x: x),
+}
+OF_TWO = {
+    "add": (jnp.add, np.add),
+    "sub": (jnp.subtract, np.subtract),
+    "mul": (jnp.multiply, np.multiply),
+    "max": (jnp.maximum, np.maximum),
+    "min": (jnp.minimum, np.minimum),
+    "product_of_sums": (lambda x, y: x @ y, lambda x, y: 6 * x * y),
+    "comparison": (lambda x, y: x.astype(int) < y.astype(int), lambda x, y: x < y),
+    "comparison_with_the_bound": (lambda x, y: x.astype(int) >= y.astype(int), lambda x, y: x >= y),
+    "both": (lambda x, y: (x.astype(int) > -1) & (y.astype(int) <= 0), lambda x, y: (x > -1) & (y <= 0)),
+    "either": (lambda x, y: (x.astype(int) > 0) | ~(y.astype(int) < 1), lambda x, y: (x > 0) | (y >= 1)),
+}
+
+
+def test_ranges_are_no_wider_than_what_operations_give():
+    """Of operations that get to both ends of what interval arithmetic says, over numbers in small ranges."""
+    x = jax.ShapeDtypeStruct((6,), jnp.float32)
+
+    def computed(x, y):
+        ones = [jnp.clip(x, *ends) for ends in ENDS]
+        others = [jnp.clip(y, *ends) for ends in ENDS]
+        of_one = {name: [fun(each) for each in ones] for name, (fun, _) in OF_ONE.items()}
+        pairs = [(one, other) for one in ones for other in others]
+        return of_one, {name: [fun(*pair) for pair in pairs] for name, (fun, _) in OF_TWO.items()}
+
+    def oracle():
+        numbers = [np.arange(low, high + 1.0) for low, high in ENDS]
+        pairs = [np.meshgrid(one, other) for one in numbers for other in numbers]
+        of_one = {name: [fun(each) for each in numbers] for name, (_, fun) in OF_ONE.items()}
+        return of_one, {name: [fun(*pair) for pair in pairs] for name, (_, fun) in OF_TWO.items()}
+
+    with jax.numpy_dtype_promotion("standard"):
+        block, _ = block_of(computed, (x, x), [unknown(jax.core.ShapedArray(x.shape, x.dtype))] * 2)
+        names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(oracle())[0]]
+    ends = [(float(np.min(each)), float(np.max(each))) for each in jax.tree.leaves(oracle())]
+    found = [(value.fact.range.low, value.fact.range.high) for value in block.outputs]
+    differ = [each for each in zip(names, found, ends, strict=True) if not np.allclose(each[1], each[2], rtol=1e-6)]
+    assert not differ
+
+
+def test_ranges_of_quotients_powers_remainders_and_places_are_known():
+    def ranges(*funs):
+        args = [jax.ShapeDtypeStruct((4, 6), jnp.float32), jax.ShapeDtypeStruct((4,), jnp.int32)]
+        facts = [unknown(jax.core.ShapedArray(each.shape, each.dtype)) for each in args]
+        with jax.numpy_dtype_promotion("standard"):
+            block, _ = block_of(lambda x, n: [fun(x, n) for fun in funs], args, facts)
+        return [(value.fact.range.low, value.fact.range.high) for value in block.outputs]
+
+    def whole(x, low, high):
+        return jnp.clip(x, low, high)[:, 0].astype(int)
+
+    inf = math.inf
+    assert ranges(
+        lambda x, n: jnp.clip(x, -3, 6) / jnp.clip(x, 2, 3),
+        lambda x, n: jnp.clip(x, -3, 6) / jnp.clip(x, -3, -2),
+        lambda x, n: jnp.clip(x, 1, 6) / jnp.clip(x, 0, 3),
+        lambda x, n: jnp.clip(x, -1, 6) / jnp.clip(x, 0, 3),
+        lambda x, n: jnp.clip(x, 1, 6) / jnp.clip(x, -1, 3),
+        lambda x, n: jnp.exp(x) / jnp.exp(x).sum(1, keepdims=True),
+        lambda x, n: lax.div(whole(x, -7, 9), jnp.int32(2)),
+        lambda x, n: lax.rem(whole(x, -70, 90), jnp.int32(7)),
+        lambda x, n: lax.rem(whole(x, 0, 90), jnp.int32(-7)),
+        lambda x, n: whole(x, -70, 90) % 7,
+        lambda x, n: whole(x, -70, 90) % -7,
+        lambda x, n: n % 1,
+    ) == [
+        (-1.5, 3),
+        (-3, 1.5),
+        (0, inf),
+        (-inf, inf),
+        (-inf, inf),
+        (0, 1),
+        (-3, 4),
+        (-6, 6),
+        (0, 6),
+        (0, 6),
+        (-6, 0),
+        (0, 0),
+    ]
+    assert ranges(
+        lambda x, n: jnp.clip(x, 1, 2) ** -1,
+        lambda x, n: jnp.clip(x, -2, 4) ** -2,
+        lambda x, n: jnp.clip(x, -2, 4) ** -1,
+        lambda x, n: jnp.clip(x, -4, -2) ** -2,
+        lambda x, n: jnp.clip(x, 0, 4) ** -1,
+        lambda x, n: jnp.clip(x, -4, 0) ** -2,
+        lambda x, n: jnp.sqrt(jnp.clip(x, -4, 9)),
+        lambda x, n: jnp.log2(jnp.clip(x, 0, 8)),
+        lambda x, n: jnp.sin(x),
+        lambda x, n: x.argmax(1),
+        lambda x, n: x.argmin(0),
+        lambda x, n: lax.iota(int, 5),
+        lambda x, n: jnp.tanh(x).at[n].get(mode="fill", fill_value=3),
+        lambda x, n: jnp.tanh(x).at[whole(x, 0, 3)].get(mode="fill", fill_value=3, wrap_negative_indices=False),
+        lambda x, n: jnp.tanh(x).at[whole(x, 0, 4)].get(mode="fill", fill_value=3, wrap_negative_indices=False),
+        lambda x, n: jnp.clip(x, 0, 200).astype(jnp.uint8) + jnp.uint8(55),
+        lambda x, n: jnp.clip(x, 0, 200).astype(jnp.uint8) + jnp.uint8(56),
+        lambda x, n: whole(x, -5, 5).astype(jnp.uint32),
+    ) == [
+        *(
+            (0.5, 1),
+            (0, inf),
+            (-inf, inf),
+            (0.0625, 0.25),
+            (-inf, inf),
+            (0, inf),
+            (0, 3),
+            (-inf, 3),
+            (-1, 1),
+            (0, 5),
+            (0, 3),
+            (0, 4),
+        ),
+        *((-1, 3), (-1, 1), (-1, 3), (55, 255), (0, 255), (0, inf)),
+    ]
+
+
+def test_what_a_loop_carries_is_known_where_its_ends_stay():
+    def ranges(*funs):
+        x = jax.ShapeDtypeStruct((5,), jnp.float32)
+        with jax.numpy_dtype_promotion("standard"):
+            block, _ = block_of(
+                lambda x: [fun(x) for fun in funs], (x,), [unknown(jax.core.ShapedArray(x.shape, x.dtype))]
+            )
+        return [(value.fact.range.low, value.fact.range.high) for value in block.outputs]
+
+    inf = math.inf
+    assert ranges(
+        lambda x: lax.scan(lambda c, x: (c + jnp.abs(x), None), 2.0, x)[0],
+        lambda x: lax.scan(lambda c, x: (c - 1, None), 2.0, x)[0],
+        lambda x: lax.scan(lambda c, x: (jnp.minimum(c + 1, 9), c), 0.0, x)[0],
+        lambda x: lax.scan(lambda c, x: (jnp.tanh(x), c), 0.0, x)[0],
+        lambda x: lax.scan(lambda c, x: (jnp.tanh(x), c), 4.0, x)[1],
+        lambda x: lax.scan(lambda c, x: (jnp.tanh(x), c), 4.0, x[:0])[0],
+        lambda x: lax.while_loop(lambda c: c < 9, lambda c: jnp.float32(7), 3.0),
+        lambda x: lax.cond(x[0] > 0, lambda: 2.0, lambda: 5.0),
+        lambda x: lax.cond(x[0] > 0, jnp.tanh, jnp.exp, x),
+        lambda x: lax.switch(jnp.int32(x[0]), [lambda: 2.0, lambda: -5.0, lambda: 1.0]),
+    ) == [(2, inf), (-inf, 1), (1, 9), (-1, 1), (-1, 4), (-1, 4), (3, 7), (2, 5), (-1, inf), (-5, 2)]

@@ -1,5 +1,7 @@
 """The data flow of a program as an audit shows it."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -139,3 +141,119 @@ def test_transformations_around_an_equation_are_known(transform, expected):
     found = capture(transform(jnp.sin), (jnp.ones(3) if expected else jnp.float32(1),), {})
     names = [transformations(equation) for equation in found.jaxpr.eqns]
     assert any(name[: len(expected)] == expected for name in names) if expected else set(names) == {()}
+
+
+@jax.jit
+def inner(x, w):
+    y = x @ w
+    return jnp.tanh(y)
+
+
+def whole(params, xs, flag, unused):
+    def step(total, x):
+        total = total + inner(x, params["w"])
+        lox.log({"total": total})
+        return total, total * 2
+
+    last, twice = lax.scan(step, jnp.zeros(3), xs)
+    jnp.exp(last)
+    chosen = lax.cond(flag, jnp.sin, jnp.cos, twice)
+    return inner(chosen, params["v"]) + last
+
+
+GIVEN = {"w": jnp.ones((4, 3)), "v": jnp.ones((3, 3))}, jax.ShapeDtypeStruct((5, 4), jnp.float32)
+FULL = """\
+4. End-to-end data flow
+
+step                                                 value                           from                   line
+params/v                                             float32[3, 3]
+params/w                                             float32[4, 3]
+xs                                                   float32[5 time, 4]
+flag                                                 bool[]
+unused                                               uint8[] in [0, 255]             never used
+#1 last, twice = lax.scan(step, jnp.zeros(3), xs)    float32[3] in [0, 0]                                   +6
+#2 scan[5 time]                                      float32[3]; float32[5 time, 3]  from params/w, #1, xs  +6
+  total                                              float32[3]
+  x                                                  float32[4]
+  #3 jit:inner                                       float32[3] in [-1, 1]           from x                 +2
+    x                                                float32[4]
+    w                                                float32[4, 3]
+    #4 y = x @ w                                     float32[3]                      from x, w              -4
+    #5 return jnp.tanh(y)                            float32[3] in [-1, 1]           from #4                -3
+  #6 total = total + inner(x, params["w"])           float32[3]                      from total, #3         +2
+  lox.log                                            total: float32[3]               from #6                +3
+  #7 return total, total * 2                         float32[3]                      from #6                +4
+#8 jnp.exp(last)                                                                     from #2, dropped       +7
+#9 chosen = lax.cond(flag, jnp.sin, jnp.cos, twice)  float32[5 time, 3] in [-1, 1]   from flag, #2          +8
+#10 jit:inner                                        float32[5 time, 3] in [-1, 1]   from #9, params/v      +9
+  x                                                  float32[5 time, 3] in [-1, 1]
+  w                                                  float32[3, 3]
+  #11 y = x @ w                                      float32[5 time, 3]              from x, w              -4
+  #12 return jnp.tanh(y)                             float32[5 time, 3] in [-1, 1]   from #11               -3
+#13 return inner(chosen, params["v"]) + last         float32[5 time, 3]              from #2, #10           +9
+
+5. Transformation stack
+
+part            transformed by  operations  line
+whole                           8
+  scan[5 time]                  4           +6
+    jit:inner                   2           +2
+  branch 0                      1           +8
+  branch 1                      1           +8
+  jit:inner                     2           +9
+
+6. Shape trace at boundaries
+
+boundary      as       outside                        inside                         line
+scan[5 time]  in       float32[4, 3]                  float32[4, 3]                  +6
+scan[5 time]  carry    float32[3] in [0, 0]           float32[3]                     +6
+scan[5 time]  each     float32[5 time, 4]             float32[4]                     +6
+scan[5 time]  carry    float32[3]                     float32[3]                     +6
+scan[5 time]  stacked  float32[5 time, 3]             float32[3]                     +6
+jit:inner     in       float32[4]                     float32[4]                     +2
+jit:inner     in       float32[4, 3]                  float32[4, 3]                  +2
+jit:inner     out      float32[3] in [-1, 1]          float32[3] in [-1, 1]          +2
+branch 0      in       float32[5 time, 3]             float32[5 time, 3]             +8
+branch 0      out      float32[5 time, 3] in [-1, 1]  float32[5 time, 3] in [-1, 1]  +8
+branch 1      in       float32[5 time, 3]             float32[5 time, 3]             +8
+branch 1      out      float32[5 time, 3] in [-1, 1]  float32[5 time, 3] in [-1, 1]  +8
+jit:inner     in       float32[5 time, 3] in [-1, 1]  float32[5 time, 3] in [-1, 1]  +9
+jit:inner     in       float32[3, 3]                  float32[3, 3]                  +9
+jit:inner     out      float32[5 time, 3] in [-1, 1]  float32[5 time, 3] in [-1, 1]  +9"""
+PICTURE = """\
+flowchart TD
+    n0["params/v<br>float32[3, 3]"]
+    n1["params/w<br>float32[4, 3]"]
+    n2["xs<br>float32[5 time, 4]"]
+    n3["flag<br>bool[]"]
+    n4["unused<br>uint8[] in [0, 255]"]
+    n5["scan[5 time]<br>float32[3]<br>float32[5 time, 3]"]
+    n1 --> n5
+    n2 --> n5
+    n6["total<br>float32[3]"]
+    n7["x<br>float32[4]"]
+    n8["jit:inner<br>float32[3] in [-1, 1]"]
+    n7 --> n8
+    n9["x<br>float32[4]"]
+    n10["w<br>float32[4, 3]"]
+    n11["lox.log<br>total: float32[3]"]
+    n6 --> n11
+    n8 --> n11
+    n12["jit:inner<br>float32[5 time, 3] in [-1, 1]"]
+    n3 --> n12
+    n5 --> n12
+    n0 --> n12
+    n13["x<br>float32[5 time, 3] in [-1, 1]"]
+    n14["w<br>float32[3, 3]"]
+"""
+
+
+def test_a_report_has_each_line_call_loop_branch_and_boundary_with_what_goes_in_and_comes_out():
+    report = lox.audit(whole, axes={"xs": ("time", None)})(*GIVEN, jax.ShapeDtypeStruct((), bool), jnp.uint8(1))
+    text = report.to_full("lines")
+    first = whole.__code__.co_firstlineno
+    told = re.sub(r"test_audit_flow\.py:(\d+)", lambda line: f"{int(line[1]) - first:+}", text[text.index("4. ") :])
+    without_widths = [re.sub(r"(?<=\S)  +(?=\S)", "  ", line.rstrip()) for line in told.splitlines()]
+    assert without_widths == [re.sub(r"(?<=\S)  +(?=\S)", "  ", line) for line in FULL.splitlines()]
+    assert report.to_mermaid("calls") == PICTURE
+    assert [each.code for each in report.found] == []

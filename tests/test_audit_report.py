@@ -309,3 +309,45 @@ def test_the_name_of_all_means_each_of_them_but_for_what_has_its_own():
 def test_one_or_all_of_them_are_differentiated_by(name, unused):
     report = lox.audit(lambda *b: b[0].sum(), differentiate=name)(jnp.ones(3), jnp.ones(3))
     assert ("LOX603" in [finding.code for finding in report.warnings]) == unused
+
+
+def test_names_of_arrays_mean_whole_names_and_the_longest_one_counts():
+    def fun(w, w2, batch):
+        return (w * w2["w"] * batch["x"] * batch["y"]).sum()
+
+    args = jnp.ones(4), {"w": jnp.ones(4)}, {"x": jnp.ones(4), "y": jnp.ones(4)}
+    labels = {"batch": ("time",), "batch/y": ("env",), "w2": ("time",)}
+    report = lox.audit(fun, axes=labels, differentiate="w")(*args)
+    assert [value.axes for value in report.program.inputs] == ["4", "4 time", "4 time", "4 env"]
+    (found,) = report.found
+    assert found.code == "LOX101" and "env" in found.message
+
+    def unused(w, w2):
+        return w2["w"].sum()
+
+    told = {by: [each.message for each in lox.audit(unused, differentiate=by)(*args[:2]).found] for by in ("w", "w2")}
+    assert told == {"w": ["'out' does not depend on 'w', and so its derivative by it is zero."], "w2": []}
+    assert not lox.audit(lambda w, w2: w.sum(), differentiate="w")(*args[:2]).found
+    with pytest.raises(lox.LogValueError, match="names 'w2/v', but the arrays .* are 'w', 'w2/w'"):
+        lox.audit(unused, differentiate=["w", "w2/v"])(*args[:2])
+
+
+def test_what_holds_is_counted_by_lines_and_left_out_where_anything_of_its_kind_is_found():
+    def fun(key, x):
+        one, other, third = jax.random.split(key, 3)
+        a = jax.random.normal(one) + x
+        b = jax.random.normal(other) + jax.random.uniform(third)
+        return a * b
+
+    def twice(key, x):
+        return fun(key, x) + jax.random.normal(key)
+
+    def holds(report, code):
+        return [each.message for each in report.verified if each.code == code]
+
+    key, x = jax.random.key(0), jnp.float32(1)
+    assert holds(lox.audit(fun)(key, x), "LOX700") == ["Each random key is used once. (3 lines)"]
+    report = lox.audit(twice)(key, x)
+    assert [each.code for each in report.found] == ["LOX700"] and not holds(report, "LOX700")
+    assert holds(report, "LOX400") == ["JAX traces the function."]
+    assert all(each.severity == "info" and each.reasoning and not each.suggestion for each in report.verified)

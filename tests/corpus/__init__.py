@@ -1,5 +1,8 @@
 """Small programs with a mistake each that an audit is to find, and programs that look like them and are right.
 
+`found.json` lists all that an audit says of them, with the text of the line; `python tests/corpus_found.py` writes it
+anew.
+
 A module for each family of checks. The arguments of a program are arrays or, where their numbers do not matter,
 shapes: `f32(4, 3)` is a `jax.ShapeDtypeStruct`.
 """
@@ -9,7 +12,9 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,6 +23,21 @@ import jax.numpy as jnp
 import lox
 
 Function = Callable[..., Any]
+
+LISTING = Path(__file__).parent / "found.json"
+_PLACE = re.compile(r"(?<=line )\d+|(?<=\.py:)\d+|0x[0-9a-f]+|/\S*/(?=\w+\.py)")
+"""Numbers of lines, addresses and folders in a message."""
+
+OF_A_VERSION = frozenset(
+    {
+        "LOX402 a_prefix_of_as_many_as_an_array_says",
+        "LOX413 layers_that_are_collected_in_a_list",
+        "LOX503 diffusion_that_carries_a_static_array",
+        "LOX609 rule_with_a_cotangent_of_another_shape",
+        "LOX904 a_simulation_that_shows_each_step",
+    }
+)
+"""Programs of which JAX says or traces something else in other versions: what is found in them is not listed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +69,16 @@ class Case:
     def found(self) -> set[str]:
         """The codes of what an audit says is wrong, or likely to be."""
         return {finding.code for finding in self.report().at_least("warning")}
+
+    @property
+    def key(self) -> str:
+        """Its code and its name, by which it is listed."""
+        return f"{self.code} {self.name}"
+
+
+def told(report: Any) -> list[list[str]]:
+    """All findings of a report: code, severity, the text of the line, and the message without places."""
+    return sorted([each.code, each.severity, each.source, _PLACE.sub("", each.message)] for each in report.found)
 
 
 _cases: list[Case] = []

@@ -167,7 +167,11 @@ def _cuts(node: Node, towards: set[Node]) -> list[Place]:
 
 
 def _in_order(places: Iterator[Place]) -> list[Place]:
-    return sorted(set(places), key=lambda place: (place.location.file, place.location.line))
+    def order(place: Place) -> tuple[str, int, int, str]:
+        where = place.location
+        return where.file, where.line, where.column, place.step.equation.primitive.name
+
+    return sorted(set(places), key=order)
 
 
 def _text(places: list[Place]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from lox._audit._attained import plain, resolved
@@ -80,7 +81,8 @@ def _bootstrapped(error: Node, way: Way) -> Node | None:
         return None
     if any(_is_earlier(node, value) for node in after for value in before):
         return None
-    return max(after, key=lambda node: len(node.value.shape) * (node.place is not None))
+    computed = [term.node for term in later if term.node.place is not None]
+    return max(computed or [later[0].node], key=lambda node: (len(node.value.shape), math.prod(node.value.shape)))
 
 
 def _is_of_one_network(values: set[Node], later: set[Node], way: Way) -> bool:
@@ -215,7 +217,8 @@ def _twins(name: str) -> Sequence[str]:
         if name in (copy, f"{copy}_network", f"{copy}_params", f"{copy}_net"):
             return (*twins, *(f"{twin}{name[len(copy) :]}" for twin in twins))
         if name.startswith(f"{copy}_") or name.endswith(f"_{copy}"):
-            return (name.removeprefix(f"{copy}_"), name.removesuffix(f"_{copy}"))
+            twins = (name.removeprefix(f"{copy}_"), name.removesuffix(f"_{copy}"))
+            return tuple(twin for twin in twins if twin != name)
     return ()
 
 
