@@ -15,18 +15,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 from reference import assert_array
 from runs import name_of
 
 import lox
 from lox import _channel
+from lox._deliver import DEVICES
 from lox._run_all import each
 from lox.loggers import Logger, MemoryLogger, MultiLogger, _processes, _writing
 from lox.loggers._histogram import histogram
 from lox.loggers._names import escaped
 from lox.loggers._rows import rows
 from lox.loggers._run import Run
+from lox.loggers._state import labels
 
 jits = pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])
 ways = pytest.mark.parametrize("way", ["tap", "spool"])
@@ -594,8 +596,6 @@ def test_errors_after_the_first_are_in_notes_once_each():
 
 @pytest.mark.filterwarnings("always::lox.TapWarning")
 def test_a_process_that_is_not_the_first_writes_nothing_and_says_so_once(monkeypatch):
-    mesh = Mesh(np.array(jax.devices()[:2]), ("d",))
-    xs = jax.device_put(jnp.arange(2.0), NamedSharding(mesh, PartitionSpec("d")))
     found = {}
     for word in (None, "first", "all"):
         for devices in (4, 1):
@@ -608,7 +608,10 @@ def test_a_process_that_is_not_the_first_writes_nothing_and_says_so_once(monkeyp
                 for _ in range(2):
                     logger.log(run, {"y": 1.0})
                     logger.flush()
-                jax.jit(logger.tap(lambda x: lox.log({"x": x.sum()})["x"], run))(xs)
+                # As of a program of two devices.
+                steps = {name: {"x": np.uint32([word])} for name, word in labels(run).items()}
+                logger._learn(run._number, run._describe)
+                logger._take(lox.logdict({"x": np.ones(1)}, steps | {DEVICES: {"x": np.array([2])}}))
                 try:
                     logger.flush()
                 except lox.LogValueError as error:
@@ -620,8 +623,7 @@ def test_a_process_that_is_not_the_first_writes_nothing_and_says_so_once(monkeyp
         f"MemoryLogger() does not write what process 1 of 2 logs to run {SEVEN}, since the first process writes. Say "
         'that all processes log the same with processes="first", or let each write its own with processes="all".'
     )
-    print(found)
-    assert found[None, 4] == [says, says]  # Some of several devices may be of another process.
+    assert found[None, 4] == [says, says]  # Some of several devices may be those of another process.
     assert found["first", 4] == [says] and found["all", 4] == found["all", 1] == []
     for word in (None, "first"):
         assert "it arrives where the first device of the program's mesh is" in found[word, 1]

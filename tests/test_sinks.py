@@ -429,13 +429,13 @@ def test_a_curve_for_each_batch_element_of_whatever_was_logged(tensorboard):
         values = np.arange(6.0).reshape(3, 2) + 100 * start
         yield in_batch(values, {name: step + 10 * start for name, step in steps.items()}, done)
         yield lox.logdict({"two/0": np.arange(12.0).reshape(2, 2, 3) + 100 * start}, {}, {"two/0": of_two})
-        data = {"pair": np.array([[[1, 3 + start], [2, np.nan]]]), "pixels": pixels[start][None]}
+        data = {"pair": np.array([[[1, 3 + start], [2, np.nan]]]), "pixels/0": pixels[start][None]}
         data |= {"h": np.uint32([COUNTS]), "q": np.array([[[0, 1, 2], [3, 4, 5 + start]]], np.float64)}
-        masks = {key: np.ones((1, 3 if key == "pixels" else 2), bool) for key in data}
+        masks = {key: np.ones((1, 3 if key == "pixels/0" else 2), bool) for key in data}
         yield lox.logdict(data, {}, masks, distributions=made_by)
         yield lox.logdict({"vector": np.array([[4.0, 5.0 + start]])})
 
-    with tensorboard.logger(batch_as="each", images="pixels") as logger:
+    with tensorboard.logger(batch_as="each", images="pixels/0") as logger:
         for start in range(2):
             for part in parts(start):
                 logger.log(logger.init(7), part)
@@ -467,8 +467,8 @@ def test_a_curve_for_each_batch_element_of_whatever_was_logged(tensorboard):
     assert bins["h/0"] == [(start, (COUNTS[0][:3], BINS[:4])) for start in range(2)]
     assert bins["h/1"] == [(start, (COUNTS[1][3:], BINS[3:])) for start in range(2)]
     images = tensorboard.images()[NAME]
-    assert images.keys() == {"pixels"} and [step for step, _ in images["pixels"]] == [0, 1]
-    for start, (_, image) in enumerate(images["pixels"]):
+    assert images.keys() == {"pixels/0_"} and [step for step, _ in images["pixels/0_"]] == [0, 1]
+    for start, (_, image) in enumerate(images["pixels/0_"]):
         np.testing.assert_array_equal(image[..., :3], pixels[start])
 
 
@@ -479,7 +479,7 @@ def test_all_batch_elements_are_one_curve_of_whatever_was_logged(tensorboard, ba
     mask = np.array([[[0, 1], [1, 0], [1, 1]], [[0, 0], [0, 0], [0, 1]], [[1, 1], [1, 1], [1, 1]]], bool)
     step = np.arange(18).reshape(3, 3, 2)
     key = "x/0"  # That of a batch element, were it one.
-    with tensorboard.logger(batch_as=batch_as) as logger:
+    with tensorboard.logger(batch_as=batch_as, images="image") as logger:
         run = logger.init(7)
         for start in range(2):
             steps = {"step": {key: step + 20 * start}, "lr": {key: step / 2}}
@@ -491,6 +491,8 @@ def test_all_batch_elements_are_one_curve_of_whatever_was_logged(tensorboard, ba
             of_batch = {"h": np.array([[True, False]]) if start else np.ones((1, 2), bool), "q": np.ones((1, 2), bool)}
             made_by = {"h": HISTOGRAM, "q": QUANTILES}
             logger.log(run, lox.logdict({"h": counts, "q": qs}, {}, of_batch, distributions=made_by))
+            image = np.uint8([[[start, 7], [8, 9]]])
+            logger.log(run, lox.logdict({"image": image}, {}, {"image": np.ones((1, 2), bool)}))
             logger.flush()
     there = [values[event][mask[event]] for event in range(3)]
     first = [step[event][mask[event]][0] for event in range(3)]
@@ -522,6 +524,10 @@ def test_all_batch_elements_are_one_curve_of_whatever_was_logged(tensorboard, ba
         for name, ends in quantiles.items():
             assert ranges.pop(name) == [(start, ends) for start in range(2)]
     assert numbers.keys() == {"lr"} and not ranges
+    images = tensorboard.images()[NAME]["image"]
+    assert [(step, image[..., 0].tolist()) for step, image in images] == [
+        (start, [[start, 7], [8, 9]]) for start in range(2)
+    ]
 
 
 @pytest.mark.parametrize("logger", [MemoryLogger, WandbLogger])
@@ -1347,7 +1353,7 @@ def test_wandb_is_told_the_run_its_axes_and_its_rows(recorded, tmp_path):
         log({"loss": np.array([1.0, np.inf, 3.0]), "none": np.array([np.nan, np.inf])}, step=np.float32(4.5))
         log({"loss": 1.5, "step": 8, "event": 9, "_step": 10, "\ud800": 11})
         log({"none": np.array([np.nan, np.inf])}, step=6)
-        log({"image": pixels, "im*": pixels / 10}, step=7)
+        log({"image": pixels[..., None], "im*": pixels / 10}, step=7)
         counts = {"h": np.uint32([[0, 3, 0, 1], [0, 0, 0, 0]]), "q": np.float64([[1, 2], [3, 4]])}
         of_many = {"many": made_by.pop("many")}
         log(lox.logdict(counts, {"step": dict.fromkeys(counts, np.array([8, 9]))}, distributions=made_by))
