@@ -352,7 +352,7 @@ def rich(tmp_path):
     }
     made_by = {"q": lox.reductions.quantiles([0.1, 0.5, 1]), "h": lox.reductions.histogram([0, 10, 20])}
     steps = {
-        "step": {"loss": np.array([0, 10, 30, 20]), "q": np.array([5, 6])},
+        "step": {"loss": np.array([0, 10, 30, 20]), "q": np.array([6, 5])},
         "epoch": {"count": np.array([1, 2]), "q": np.array([0, 0])},
     }
     steps["step"]["lanes"] = np.array([[0, 99], [99, 99], [3, 4], [99, 7]])
@@ -368,7 +368,7 @@ def test_ls_and_show_have_a_line_for_each_key_of_whatever_kind(lox_main, rich):
         "lanes": ["3", "7", "nan", "float64[2, 2]"],
         "count": ["2", "-", "1000000000", "int64[]"],
         "z": ["3", "-", "10", "complex64[]"],
-        "q": ["2", "6", "2", "float64[3]"],
+        "q": ["2", "5", "2", "float64[3]"],
         "h": ["2", "-", "0", "uint32[4]"],
         "key": ["3", "-", "-", "key<threefry2x32>[]"],
         "flag": ["3", "-", "False", "bool[]"],
@@ -433,9 +433,9 @@ def test_a_plot_has_the_points_of_each_run_in_the_order_of_the_steps(lox_main, r
         np.testing.assert_array_equal(line.get_xydata(), expected)
     assert [line.get_marker() for line in lines.values()] == ["None", "None", "o", "None"]
     assert count.lines[0].get_xydata().tolist() == [[1, 7], [2, 1e9]] and not count.collections
-    assert q.lines[0].get_xydata().tolist() == [[5, 1], [6, 2]]
+    assert q.lines[0].get_xydata().tolist() == [[5, 2], [6, 1]]
     (band,) = q.collections
-    assert sorted(set(map(tuple, band.get_paths()[0].vertices.tolist()))) == [(5, 0), (5, 4), (6, 1), (6, 30)]
+    assert sorted(set(map(tuple, band.get_paths()[0].vertices.tolist()))) == [(5, 1), (5, 30), (6, 0), (6, 4)]
     assert z.lines[0].get_xydata().tolist() == [[1, 0], [2, 10]]
     assert all((axes.get_xticks() % 1 == 0).all() for axes in (loss, count, q, z)) and (half.get_xticks() % 1).any()
     assert capsys.readouterr().err == "lox: 4 values of 'loss' are not finite, and are left out\n"

@@ -1404,8 +1404,8 @@ COUNTS_OF_H = [0, 3, 0, 1]
 
 
 def test_wandb_has_a_run_for_each_restart_from_a_step_and_goes_on_with_it(recorded, tmp_path):
-    def names_and_ids(**options):
-        with WandbLogger(init={"dir": str(tmp_path), "mode": "offline"}, **options) as logger:
+    def names_and_ids(place=".", **options):
+        with WandbLogger(init={"dir": str(tmp_path / place), "mode": "offline"}, **options) as logger:
             for seed in (7, 8):
                 logger.log(logger.init(seed), {"x": 1.0}, step=9)
         found = [(run.options["name"], run.options["id"], run.options["group"]) for run in recorded.runs]
@@ -1420,12 +1420,14 @@ def test_wandb_has_a_run_for_each_restart_from_a_step_and_goes_on_with_it(record
     again = names_and_ids(resume="tried", from_step=4)
     other = names_and_ids(resume="tried", from_step=2)
     apart = names_and_ids(name="tried")
+    elsewhere = names_and_ids("elsewhere", name="tried")
+    assert [name for name, *_ in elsewhere] == [name for name, *_ in first]
     ends = ["", "-from4", "-from4-2", "-from2"]
     for found, end in zip((first, fourth, again, other), ends, strict=True):
         assert [(name, group) for name, _, group in found] == [(f"{name_of(seed)}{end}", "tried") for seed in (7, 8)]
     assert [(name, group) for name, _, group in apart] == [(name_of(seed), "tried-2") for seed in (7, 8)]
-    ids = [id for found in (first, fourth, again, other, apart) for _, id, _ in found]
-    assert len(set(ids)) == len(ids) == 10
+    ids = [id for found in (first, fourth, again, other, apart, elsewhere) for _, id, _ in found]
+    assert len(set(ids)) == len(ids) == 12
 
 
 def test_options_of_wandb_come_before_what_the_logger_says_of_the_run(recorded, tmp_path, monkeypatch):
