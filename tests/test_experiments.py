@@ -614,27 +614,24 @@ def test_a_name_that_is_taken_in_one_place_is_begun_in_none(tmp_path):
     assert cards[0] == cards[1] and cards[0]["name"] == "a-3" and cards[0]["resumed"] == []
 
 
-@pytest.mark.parametrize(
-    ("module", "file", "end"),
-    [
+def test_an_experiment_is_named_after_the_script_or_module_that_runs(monkeypatch):
+    for module, file, end in (
         (None, "/x/my train.py", "my-train"),
         ("package.train", "/x/train.py", "train"),
         ("package.train.__main__", "/x/__main__.py", "train"),
         (None, None, "python"),
         (None, f"/x/{'long_' * 20}.py", "long_" * 8),
-    ],
-)
-def test_an_experiment_is_named_after_the_script_or_module_that_runs(monkeypatch, module, file, end):
-    main = types.ModuleType("__main__")
-    main.__spec__ = None if module is None else importlib.machinery.ModuleSpec(module, None)
-    if file is not None:
-        main.__file__ = file
-    monkeypatch.setitem(sys.modules, "__main__", main)
-    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
-    before = datetime.datetime.now().replace(microsecond=0)
-    name = MemoryLogger().experiment
-    when = datetime.datetime.strptime(name[:19], "%Y-%m-%d_%H-%M-%S")
-    assert before <= when <= datetime.datetime.now() and name[19:] == f"-{end}"
+    ):
+        main = types.ModuleType("__main__")
+        main.__spec__ = None if module is None else importlib.machinery.ModuleSpec(module, None)
+        if file is not None:
+            main.__file__ = file
+        monkeypatch.setitem(sys.modules, "__main__", main)
+        monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+        before = datetime.datetime.now().replace(microsecond=0)
+        name = MemoryLogger().experiment
+        when = datetime.datetime.strptime(name[:19], "%Y-%m-%d_%H-%M-%S")
+        assert before <= when <= datetime.datetime.now() and name[19:] == f"-{end}"
 
 
 def test_an_experiment_that_is_not_there_is_told_from_the_latest_ten(tmp_path):
