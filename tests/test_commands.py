@@ -446,7 +446,7 @@ def test_a_plot_of_bands_has_the_mean_and_the_deviation_of_the_runs_of_a_rate():
         return Series("step", np.array(steps), np.array(values, float), None if band is None else np.array(band, float))
 
     def bands(**of_runs):
-        (axes,) = picture({("x", "step"): of_runs}, {}, False).axes
+        (axes,) = picture({("x", "step"): of_runs}, {run: run for run in of_runs}, False).axes
         lines = [line.get_xydata().tolist() for line in axes.lines]
         areas = [
             sorted(set(map(tuple, path.vertices.tolist()))) for each in axes.collections for path in each.get_paths()
@@ -473,6 +473,7 @@ def test_a_plot_of_bands_has_the_mean_and_the_deviation_of_the_runs_of_a_rate():
     q, r = of([0, 1], [2, 4], [[0, 1], [4, 7]]), of([0, 1], [4, 8], [[2, 3], [8, 9]])
     of_quantiles = ([[[0, 3], [1, 6]]], [[(0, 1), (0, 6), (1, 2), (1, 8)]], "mean quantiles of 2 runs", None)
     assert bands(q=q, r=r) == of_quantiles
+    assert bands(q=q) == ([[[0, 2], [1, 4]]], [[(0, 0), (0, 4), (1, 1), (1, 7)]], "", ["q"])
     assert bands(q=q, r=of([0, 1], [4, 8]))[1:3] == ([[(0, 2), (0, 4), (1, 4), (1, 8)]], "mean ± deviation of 2 runs")
     mixed = bands(q=q, r=r, a=of([0, 5], [1, 1]))
     assert mixed[2] == "mean quantiles or mean ± deviation of 3 runs" and mixed[3] == [

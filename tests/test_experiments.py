@@ -577,6 +577,10 @@ def test_what_is_odd_about_an_experiment_that_goes_on_is_said_once(tmp_path):
         with pytest.warns(lox.LoggerWarning) as warned:
             logger = SaveLogger(tmp_path, resume="a", from_step=1)
             logger.init(9)
+        for claim in claims[1:]:
+            claim.unlink()
+        with pytest.warns(lox.LoggerWarning, match=f"of this machine writes {claims[0].parent}. Until it closes them"):
+            SaveLogger(tmp_path, resume="a").init(9)
         other.kill()
     (message,) = [str(each.message) for each in warned]
     assert f"another process of this machine writes {claims[0].parent} and 2 more runs. Until it closes them" in message

@@ -471,13 +471,14 @@ def test_keys_of_another_implementation_do_not_stack(tmp_path):
 def test_the_files_of_a_run_are_read_by_numpy_alone(tmp_path):
     """Small values of many keys of a dtype and shape are side by side; a name is that of its key, percent-encoded."""
     long = "long name " * 20
-    keys = ["loss", "train/Loss", "a b", "é", "%", "step", long, "con", "LPT1.x"]
+    keys = ["loss", "train/Loss", "a b", "é", "%", "step", long, "con", "lpt1"]
     data = {key: np.float32([place, 10 + place]) for place, key in enumerate(keys[:8])}  # So many have a file each.
     data |= {f"n{place}": np.int64([place, 20 + place]) for place in range(9)}
     data |= {f"row{place}": np.full((2, 15), place, np.float32) for place in range(9)}  # 60 bytes, and 64.
     data |= {f"big{place}": np.full((2, 16), place, np.float32) for place in range(9)}
     data |= {f"many{place}": np.uint16([place, place + 1]) for place in range(513)}
-    data |= {keys[8]: np.ones((2, 2, 2)), "bits": np.array([1, 0.5], jnp.bfloat16)}
+    data |= {key: np.ones((2, 2, 2)) for key in (keys[8], "LPT1", "x" * 120, "y" * 121)}
+    data |= {"bits": np.array([1, 0.5], jnp.bfloat16)}
     data["rng"] = jax.random.key_data(jax.random.split(jax.random.key(0), 2))
     steps = {name: dict.fromkeys(data, np.int32([step, step + 1])) for name, step in (("step", 3), ("Epoch", 8))}
     logs = lox.logdict(data, steps)
@@ -498,13 +499,24 @@ def test_the_files_of_a_run_are_read_by_numpy_alone(tmp_path):
         order = found.pop("@@order.npy")
         assert order.tolist() == ([[2, 0]] if folder.parent.name == "run" else [])
         assert found.pop("@step.npy").tolist() == [3, 4] and found.pop("@%45poch.npy").tolist() == [8, 9]
-        (of_long,) = [name for name in found if "~" in name]
-        digest_of = hashlib.sha256(long.encode()).hexdigest()[:24]
-        assert of_long == f"{urllib.parse.quote(long).lower()[:80]}~{digest_of}.npy"
-        assert_array_equal(found.pop(of_long), data[long])
+        hashed = {}
+        for key in (long, "y" * 121):
+            digest_of = hashlib.sha256(key.encode()).hexdigest()[:24]
+            hashed[f"{urllib.parse.quote(key).lower()[:80]}~{digest_of}.npy"] = data[key]
+        assert {name for name in found if "~" in name} == hashed.keys()
+        for name, array in hashed.items():
+            assert_array_equal(found.pop(name), array)
         apart = {urllib.parse.unquote(name.removesuffix(".npy")): array for name, array in found.items()}
-        assert apart.keys() == {*keys, "rng", *(f"big{place}" for place in range(9))} - {long}
-        assert {"%63on.npy", "train%2f%4coss.npy", "%25.npy", "%c3%a9.npy", "a%20b.npy"} <= found.keys()
+        assert apart.keys() == {*keys, "LPT1", "rng", "x" * 120, *(f"big{place}" for place in range(9))} - {long}
+        assert {
+            "%63on.npy",
+            "%6cpt1.npy",
+            "%4c%50%541.npy",
+            "train%2f%4coss.npy",
+            "%25.npy",
+            "%c3%a9.npy",
+            "a%20b.npy",
+        } <= found.keys()
         for key, array in apart.items():
             assert array.dtype == data[key].dtype and array.tolist() == data[key].tolist()
         assert all(re.fullmatch(r"[a-z0-9_%-]+\.npy", name) for name in found)

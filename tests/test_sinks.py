@@ -1645,6 +1645,10 @@ def test_the_active_run_of_mlflow_is_the_users(mlflow, monkeypatch):
     assert set(mlflow.numbers()[NAME]) == {"x"}
 
 
+EQUAL = [5.0, 5.0, 6.0, 5.0]
+"""Events of one step, of which MLflow would keep one of those that are equal."""
+
+
 def test_mlflow_has_runs_of_experiments_with_what_describes_them_and_all_metrics(mlflow):
     text = "long " * 2000
     pixels = np.arange(8, dtype=np.uint8).reshape(2, 4)
@@ -1663,7 +1667,7 @@ def test_mlflow_has_runs_of_experiments_with_what_describes_them_and_all_metrics
             log({"loss": 0.25, "x.mean": 9.0}, step=start + 3.5)
             log({"x": np.array([1.0, np.inf, 3.0, 8.0]), "loss": 4.0})
             log({"a*b": pixels}, step=start + 7)
-            log(lox.logdict({"equal": np.arange(4.0)}, {"step": {"equal": np.full(4, start)}}))
+            log(lox.logdict({"equal": np.array(EQUAL)}, {"step": {"equal": np.full(4, start)}}))
             counts = {"h": np.uint32([[0, 10, 0, 0]]), "q": np.float64([[3]])}
             log(lox.logdict(counts, {"step": dict.fromkeys(counts, np.array([start + 8]))}, distributions=made_by))
             (of_mlflow,) = [each for each in mlflow.runs().values() if each.info.status == "RUNNING"]
@@ -1702,7 +1706,7 @@ def test_mlflow_has_runs_of_experiments_with_what_describes_them_and_all_metrics
             "x.std": [(0, pytest.approx(np.std([1, 3, 8]))) for _ in starts],
             "x.min": [(0, 1) for _ in starts],
             "x.max": [(0, 8) for _ in starts],
-            "equal": [(start, i) for start in starts for i in range(4)],
+            "equal": [(start, value) for start in starts for value in EQUAL],
             "h/q0.1": [(start + 8, pytest.approx(0.1)) for start in starts],
             "h/q0.5": [(start + 8, pytest.approx(0.5)) for start in starts],
             "h/q0.9": [(start + 8, pytest.approx(0.9)) for start in starts],
