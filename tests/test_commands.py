@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -745,6 +746,13 @@ def test_an_exported_table_has_all_events_of_all_runs_that_a_table_can_have(lox_
     assert found == [{name: value for name, value in row.items() if value == value} for row in expected]
     code, printed, error = lox_main("export", rich / "b", "--to", "csv", "--wide")
     assert (code, error) == (0, "") and printed == [["run,step,loss"], ["b,0,8.0"], ["b,10,16.0"]]
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    assert lox_main("export", rich / "b", "--to", "csv", "--wide", "-o", pipe) == (0, [], "")
+    reader.join(10)
+    assert read == ["run,step,loss\nb,0,8.0\nb,10,16.0\n"] and pipe.is_fifo()
     code, printed, error = lox_main("export", rich / "refused", "--to", "csv")
     assert (code, printed) == (1, []) and error.endswith("lox: there is nothing to export\n")
 

@@ -493,3 +493,5 @@ def test_a_dataset_has_the_axes_and_coordinates_of_each_group_of_keys():
     assert {name: of.dims for name, of in shared.to_xarray().data_vars.items()} == dict.fromkeys(
         "ab", ("event", "batch")
     )
+    two = lox.logdict({"a": np.ones((2, 3)), "b": np.ones(2)}, {}, {"a": np.ones((2, 3), bool)}).to_xarray()
+    assert (two["a"].dims, two["b"].dims) == (("event_a", "batch"), ("event_b",))

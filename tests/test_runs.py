@@ -125,6 +125,7 @@ def test_a_run_is_named_by_as_much_of_its_config_as_there_is_room_for():
         (0, "seed=0"),
         (2**32 - 1, "seed=4294967295"),
         (np.uint32([1, 2]), "key=00000001"),
+        (np.uint32([7, 7]), "key=00000007"),
         (np.uint32([0xCB7B94CB, 5]), "key=cb7b94cb"),
         (jax.random.key(7, impl="rbg"), "seed=7"),
         (np.uint32([0, 7, 0, 8]), "key=00000000"),
