@@ -4,6 +4,7 @@ import argparse
 import functools
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import lox
 from lox.__main__ import _parser, main
+from lox.commands._output import Failure
 from lox.demo import report, training
 
 
@@ -102,3 +104,130 @@ def test_a_missing_package_of_the_demo_is_named_with_its_extra(capsys, monkeypat
     monkeypatch.setitem(sys.modules, "optax", None)
     assert main(["demo"]) == 1
     assert "demo needs optax, which the extra 'demo' installs: pip install 'jax-lox[demo]'" in capsys.readouterr().err
+
+
+PARSED = {
+    ("demo",): {"steps": 1000, "seeds": 4, "out": Path("lox-demo.png")},
+    ("demo", "--steps", "1", "--seeds", "12", "--out", "a"): {"steps": 1, "seeds": 12, "out": Path("a")},
+    ("ls", "p"): {"path": Path("p"), "names": False},
+    ("ls", "p", "--names"): {"path": Path("p"), "names": True},
+    ("show", "p"): {"keys": []},
+    ("show", "p", "a", "b/*"): {"keys": ["a", "b/*"]},
+    ("plot", "p", "a", "-o", "a.SVG", "--lines"): {"keys": ["a"], "out": Path("a.SVG"), "lines": True},
+    ("plot", "p", "a", "b", "-o", "a.png"): {"keys": ["a", "b"], "lines": False},
+    ("tail", "p"): {"events": 1, "interval": 1.0},
+    ("tail", "p", "-n", "7", "--interval", "1e-3"): {"events": 7, "interval": 0.001},
+    ("audit", "m.n:f.g"): {
+        "function": "m.n:f.g",
+        "run": None,
+        "args": None,
+        "axes": [],
+        "differentiate": [],
+        "select": None,
+        "ignore": None,
+        "format": None,
+        "detail": "calls",
+        "output": None,
+        "baseline": None,
+        "write_baseline": None,
+        "fail_on": None,
+    },
+    ("audit", "m:f", "--args", "m:g", "--axes", "obs=time,batch,_", "--axes", "w=", "--axes", "x=a,,b"): {
+        "args": "m:g",
+        "axes": [("obs", ("time", "batch", None)), ("w", ()), ("x", ("a", None, "b"))],
+    },
+    ("audit", "m:f", "--differentiate", "a", "--differentiate", "b", "--full", "--detail", "lines"): {
+        "differentiate": ["a", "b"],
+        "format": "full",
+        "detail": "lines",
+    },
+    ("audit", "m:f", "--select", "lox1, LOX2,", "--select", "LOX3", "--ignore", " lox104 "): {
+        "select": ["LOX1", "LOX2", "LOX3"],
+        "ignore": ["LOX104"],
+    },
+    ("audit", "--output", "o", "--write-baseline", "w", "--baseline", "b/b", "--run", "-m", "a", "--full"): {
+        "output": Path("o"),
+        "write_baseline": Path("w"),
+        "baseline": Path("b/b"),
+        "run": ["-m", "a", "--full"],
+        "function": None,
+        "format": None,
+    },
+    ("explain",): {"code": None},
+    ("replay", "b", "m:f", "--args", "m:g"): {"bundle": Path("b"), "function": "m:f", "args": "m:g"},
+}
+
+
+def test_arguments_are_parsed_as_they_are_written():
+    for argv, expected in PARSED.items():
+        parsed = vars(_parser().parse_args(argv))
+        assert {name: parsed[name] for name in expected} == expected, argv
+
+
+def test_arguments_that_mean_nothing_are_named_with_what_they_must_be(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    number, some, place = "a whole number of at least 1", "a number of more than 0", "must be as in package.module:name"
+    for argv, message in (
+        *((["tail", ".", "-n", text], f"must be {number}, got {text!r}") for text in ("0", "-1", "1.5", "", "x", "²")),
+        *((["tail", ".", "--interval", t], f"must be {some}, got {t!r}") for t in ("0", "-1", "nan", "inf", "x")),
+        (["demo", "--seeds", "0"], f"--seeds: must be {number}, got '0'"),
+        (["demo", "--out", "folder"], "--out: folder is a folder"),
+        (["demo", "--out", "no/a"], "--out: the folder no does not exist"),
+        (["plot", ".", "x", "-o", "a.pdf"], "must end in .png or .svg, got 'a.pdf'"),
+        (["plot", ".", "x", "-o", "png"], "must end in .png or .svg, got 'png'"),
+        (["audit", "m:f", "--output", "folder"], "--output: folder is a folder"),
+        (["audit", "m:f", "--write-baseline", "no/a"], "--write-baseline: the folder no does not exist"),
+        *((["audit", "m:f", "--axes", text], f"must be as in obs=time,batch,_, got {text!r}") for text in ("x", "=a")),
+        *(
+            (["audit", "m:f", "--args", text], f"{place}, got {text!r}")
+            for text in ("m", "m:", ":f", "a b:f", "m:f:g", "m:1")
+        ),
+        (["audit", "a-b:f"], f"{place}, got 'a-b:f'"),
+        (["replay", "b", "f"], f"{place}, got 'f'"),
+        (["audit", "m:f", "--full", "--format", "json"], "not allowed with argument"),
+        (["audit", "m:f", "--fail-on", "none"], "invalid choice: 'none'"),
+        (["audit"], "give a function, as in package.module:name, or a script, as in --run train.py --steps 100"),
+        (["audit", "m:f", "--run", "a.py"], "give a function, as in package.module:name, or a script"),
+        *(
+            (["audit", *option, "--run", "a.py"], "--args, --axes and --differentiate are for one function")
+            for option in (["--args", "m:f"], ["--axes", "x=a"], ["--differentiate", "x"])
+        ),
+        (["export", ".", "--to", "parquet", "--project", "p", "-o", "x"], "--offline and --project are for --to wandb"),
+        (["export", ".", "--to", "tensorboard", "--wide", "-o", "x"], "--wide is for tables, --to csv or parquet"),
+    ):
+        code, printed = run_expecting_exit(capsys, *argv)
+        assert code == 2 and message in printed.err.splitlines()[-1] and not printed.out, argv
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_what_ends_a_command_is_one_line_and_an_exit_code(capsys, monkeypatch):
+    def ending(with_what):
+        def ls(path, names):
+            assert (path, names) == (Path("p"), True)
+            if isinstance(with_what, BaseException):
+                raise with_what
+            print("listed")
+            return with_what
+
+        monkeypatch.setattr("lox.commands.ls.ls", ls)
+        code = main(["ls", "p", "--names"])
+        return code, *capsys.readouterr()
+
+    missing = ModuleNotFoundError("no a")
+    missing.add_note("ls needs a,")
+    missing.add_note("which b installs")
+    for error, line in (
+        (Failure("no\nway"), r"lox: no\nway"),
+        (lox.StorageError("gone \x1b[2J"), r"lox: gone \x1b[2J"),
+        (lox.LogValueError("odd"), "lox: odd"),
+        (OSError("disk full"), "lox: disk full"),
+        (missing, "lox: ls needs a, which b installs"),
+    ):
+        assert ending(error) == (1, "", f"{line}\n")
+    assert ending(KeyboardInterrupt()) == (130, "", "")
+    for code in (0, 1, 3):
+        assert ending(code) == (code, "listed\n", "")
+    for mistake in (ModuleNotFoundError("no a"), ValueError("a mistake"), RuntimeError("of lox")):
+        with pytest.raises(type(mistake)):
+            ending(mistake)

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import pandas
 import pytest
 from PIL import Image
 from runs import name_of, saver
+from sinks import RecordedWandb
 
 import lox
 from lox import _storage
@@ -28,6 +30,7 @@ from lox.commands._labels import labels
 from lox.commands._series import Series
 from lox.commands.plot import over_runs, picture
 from lox.commands.tail import Follower
+from lox.loggers import SaveLogger
 from lox.loggers._identity import identity_of, stored_names
 
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -333,6 +336,160 @@ def test_manifests_that_no_logger_wrote_do_not_keep_runs_from_being_listed(lox_m
     assert code == 1 and error.count("is damaged") == 1 and [row[0] for row in rows] == ["seed=2"]
 
 
+@pytest.fixture
+def rich(tmp_path):
+    """Two runs of keys of many kinds."""
+    mask = np.array([[True, False], [False, False], [True, True], [False, True]])
+    lanes = np.array([[[1, 3], [9, 9]], [[9, 9], [9, 9]], [[2, 4], [6, 8]], [[9, 9], [-5, np.nan]]])
+    data = {
+        "loss": np.float32([4, np.nan, 1, 2.5]),
+        "lanes": lanes,
+        "count": np.int64([7, 10**9]),
+        "z": np.complex64([3 + 4j, 0, 6 + 8j]),
+        "q": np.float64([[0, 1, 4], [1, 2, 30]]),
+        "h": np.uint32([[0, 5, 5, 0], [9, 0, 0, 1]]),
+        "key": jax.random.split(jax.random.key(0), 3),
+        "flag": np.array([True, True, False]),
+    }
+    made_by = {"q": lox.reductions.quantiles([0.1, 0.5, 1]), "h": lox.reductions.histogram([0, 10, 20])}
+    steps = {
+        "step": {"loss": np.array([0, 10, 30, 20]), "q": np.array([6, 5])},
+        "epoch": {"count": np.array([1, 2]), "q": np.array([0, 0])},
+    }
+    steps["step"]["lanes"] = np.array([[0, 99], [99, 99], [3, 4], [99, 7]])
+    logs = lox.logdict(data, steps, {"lanes": mask}, distributions=made_by)
+    lox.save(logs, tmp_path / "runs" / "a", lr=0.5)
+    lox.save(lox.logdict({"loss": np.float32([8, 16])}, {"step": {"loss": np.array([0, 10])}}), tmp_path / "runs" / "b")
+    return tmp_path / "runs"
+
+
+def test_ls_and_show_have_a_line_for_each_key_of_whatever_kind(lox_main, rich):
+    listed = {
+        "loss": ["4", "20", "2.5", "float32[]"],
+        "lanes": ["3", "7", "nan", "float64[2, 2]"],
+        "count": ["2", "-", "1000000000", "int64[]"],
+        "z": ["3", "-", "10", "complex64[]"],
+        "q": ["2", "5", "2", "float64[3]"],
+        "h": ["2", "-", "0", "uint32[4]"],
+        "key": ["3", "-", "-", "key<threefry2x32>[]"],
+        "flag": ["3", "-", "False", "bool[]"],
+    }
+    rows = [["a", key, *fields] for key, fields in listed.items()] + [["b", "loss", "2", "10", "16", "float32[]"]]
+    assert lox_main("ls", rich) == (0, rows, "")
+    names = [[*row, row[0]] for row in rows]
+    assert lox_main("ls", rich, "--names") == (0, names, "")
+
+    def statistics(*numbers):
+        return [f"{of(numbers):.4g}" for of in (np.mean, np.std, np.min, np.max)]
+
+    shown = {
+        "loss": ["4", *statistics(4, 1, 2.5), "2.5", "1", "█×▁▅"],
+        "lanes": ["3", *statistics(1, 3, 2, 4, 6, 8, -5), "nan", "1", "▁█×"],
+        "count": ["2", *statistics(7, 10**9), "1000000000", "0", "▁█"],
+        "z": ["3", *statistics(5, 0, 10), "10", "0", "▅▁█"],
+        "q": ["2", *statistics(1, 2), "2", "0", "▁█"],
+        "h": ["2", *statistics(10, 0), "0", "0", "█▁"],
+        "key": ["3", *["-"] * 6, ""],
+        "flag": ["3", *statistics(1, 1, 0), "False", "0", "██▁"],
+    }
+    for key in ("lanes", "loss", "q"):
+        assert shown[key][1] != shown[key][2]
+    rows = [["a", key, *fields] for key, fields in shown.items()]
+    of_b = ["b", "loss", "2", *statistics(8, 16), "16", "0", "▁█"]
+    code, found, error = lox_main("show", rich)
+    assert (code, error) == (0, "") and [row for row in found if row[1] != "key"] == [
+        row for row in [*rows, of_b] if row[1] != "key"
+    ]
+    assert [row for row in found if row[1] == "key"] == [["a", "key", "3", *["-"] * 6, ""]]
+    assert lox_main("show", rich, "f*", "loss", "*a*") == (0, [rows[7], rows[0], rows[1], of_b], "")
+
+
+def test_a_plot_has_the_points_of_each_run_in_the_order_of_the_steps(lox_main, rich, capsys):
+    long = "a name of a run that is longer than there is room for beside curves"
+    of_a, of_b = (lox.load(rich / name) for name in "ab")
+    names = {"a": long, "b": "second", "c": "one", "d": "none"}
+    nothing = lox.logdict({"loss": np.float32([np.nan, np.inf])}, {"step": {"loss": np.array([0, 1])}})
+    one = lox.logdict({"loss": np.float32([np.nan, 7])}, {"step": {"loss": np.array([4, 2])}})
+    runs = {"a": of_a, "b": of_b, "c": one, "d": nothing}
+    curves = {("loss", "step"): {run: Series.of(logs, "loss") for run, logs in runs.items()}}
+    curves["count", "epoch"] = {"a": Series.of(of_a, "count", counters=("step", "epoch"))}
+    curves["q", "step"] = {"a": Series.of(of_a, "q")}
+    curves["z", "event"] = {"a": Series.of(of_a, "z", 1)}
+    curves["half", "step"] = {"a": Series("step", np.array([0.0, 0.5]), np.array([1.0, 2.0]))}
+    figure = picture(curves, names, True)
+    assert figure.get_size_inches().tolist() == [8, 16]
+    loss, count, q, z, half = figure.axes
+    assert [(axes.get_title(), axes.get_xlabel()) for axes in figure.axes] == [*curves]
+    lines = {line.get_label(): line for line in loss.lines}
+    shown = f"{long[:20]}…{long[-19:]}"
+    assert [*lines] == [shown, "second", "one", "none"] == [text.get_text() for text in loss.get_legend().get_texts()]
+    assert len(shown) == 40
+    points = [
+        [[0, 4], [10, np.nan], [20, 2.5], [30, 1]],
+        [[0, 8], [10, 16]],
+        [[2, 7], [4, np.nan]],
+        [[0, np.nan], [1, np.nan]],
+    ]
+    for line, expected in zip(lines.values(), points, strict=True):
+        np.testing.assert_array_equal(line.get_xydata(), expected)
+    assert [line.get_marker() for line in lines.values()] == ["None", "None", "o", "None"]
+    assert count.lines[0].get_xydata().tolist() == [[1, 7], [2, 1e9]] and not count.collections
+    assert q.lines[0].get_xydata().tolist() == [[5, 2], [6, 1]]
+    (band,) = q.collections
+    assert sorted(set(map(tuple, band.get_paths()[0].vertices.tolist()))) == [(5, 1), (5, 30), (6, 0), (6, 4)]
+    assert z.lines[0].get_xydata().tolist() == [[1, 0], [2, 10]]
+    assert all((axes.get_xticks() % 1 == 0).all() for axes in (loss, count, q, z)) and (half.get_xticks() % 1).any()
+    assert capsys.readouterr().err == "lox: 4 values of 'loss' are not finite, and are left out\n"
+
+
+def test_a_plot_of_bands_has_the_mean_and_the_deviation_of_the_runs_of_a_rate():
+    def of(steps, values, band=None):
+        return Series("step", np.array(steps), np.array(values, float), None if band is None else np.array(band, float))
+
+    def bands(**of_runs):
+        (axes,) = picture({("x", "step"): of_runs}, {run: run for run in of_runs}, False).axes
+        lines = [line.get_xydata().tolist() for line in axes.lines]
+        areas = [
+            sorted(set(map(tuple, path.vertices.tolist()))) for each in axes.collections for path in each.get_paths()
+        ]
+        legend = axes.get_legend()
+        return lines, areas, axes.get_ylabel(), legend and [text.get_text() for text in legend.get_texts()]
+
+    # The deviation is that of the finite values at a step; where there is one, the band has no height.
+    a, b, c = of([0, 2, 4], [1, 5, np.nan]), of([2, 0, 4], [1, 3, 8]), of([0, 5, 10, 15], [4, 4, 6, 2])
+    of_two = [[(0, 1), (0, 3), (2, 1), (2, 5), (4, 8)]]
+    assert bands(a=a, b=b) == ([[[0, 2], [2, 3], [4, 8]]], of_two, "mean ± deviation of 2 runs", None)
+    lines, areas, label, legend = bands(a=a, b=b, c=c, d=of([2], [np.inf]), e=of([0], [8]))
+    assert lines == [[[0, 4], [2, 3], [4, 8]], [[0, 4], [5, 4], [10, 6], [15, 2]]]
+    assert areas[1] == [(0, 4), (5, 4), (10, 6), (15, 2)] and label == "mean ± deviation of 5 runs"
+    assert legend == ["every 2 (4 runs)", "every 5 (1 run)"]
+    low, high = 4 - np.std([1, 3, 8]), 4 + np.std([1, 3, 8])
+    np.testing.assert_allclose(areas[0][:2], [(0, low), (0, high)])
+    # Runs of one step are a point and a bar.
+    (axes,) = picture({("x", "step"): {"a": of([3], [1]), "b": of([3], [5])}}, {}, False).axes
+    (line,), (bar,) = axes.lines, axes.collections
+    assert (line.get_xydata().tolist(), line.get_marker()) == ([[3, 3]], "o")
+    assert [path.vertices.tolist() for path in bar.get_paths()] == [[[3, 1], [3, 5]]]
+    # Distributions of all runs are their mean quantiles; of some, they are numbers.
+    q, r = of([0, 1], [2, 4], [[0, 1], [4, 7]]), of([0, 1], [4, 8], [[2, 3], [8, 9]])
+    of_quantiles = ([[[0, 3], [1, 6]]], [[(0, 1), (0, 6), (1, 2), (1, 8)]], "mean quantiles of 2 runs", None)
+    assert bands(q=q, r=r) == of_quantiles
+    assert bands(q=q) == ([[[0, 2], [1, 4]]], [[(0, 0), (0, 4), (1, 1), (1, 7)]], "", ["q"])
+    assert bands(q=q, r=of([0, 1], [4, 8]))[1:3] == ([[(0, 2), (0, 4), (1, 4), (1, 8)]], "mean ± deviation of 2 runs")
+    mixed = bands(q=q, r=r, a=of([0, 5], [1, 1]))
+    assert mixed[2] == "mean quantiles or mean ± deviation of 3 runs" and mixed[3] == [
+        "every 1 (2 runs)",
+        "every 5 (1 run)",
+    ]
+    # More rates than there is room for in a legend are one mean.
+    many = {f"r{rate}": of([0, rate], [rate, 0]) for rate in range(1, 12)}
+    assert len(bands(**dict([*many.items()][:10]))[0]) == 10
+    lines, _, _, legend = bands(**many)
+    assert lines == [[[0, 6], *([rate, 0] for rate in range(1, 12))]] and legend is None
+    irregular = bands(a=of([0, 1, 5], [1, 1, 1]), b=of([0, 2], [3, 3]))
+    assert irregular[3] == ["other steps (1 run)", "every 2 (1 run)"]
+
+
 # -- plot ----------------------------------------------------------------------------------------------------------
 
 
@@ -557,6 +714,89 @@ def test_a_file_that_cannot_be_written_is_an_error_and_leaves_nothing(lox_main, 
     assert code == 1 and error and [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
+def test_an_exported_table_has_all_events_of_all_runs_that_a_table_can_have(lox_main, rich, tmp_path):
+    out, link = tmp_path / "there.csv", tmp_path / "link.csv"
+    out.write_text("old")
+    link.symlink_to(out)
+    lox.save(lox.logdict(), rich / "empty")
+    lox.save(lox.logdict({"x": np.ones((1, 1))}, {"axis_0": {"x": np.ones(1)}}), rich / "refused")
+    complains = "lox: 'z' of a is complex, and is left out\nlox: refused: The table would have two columns 'axis_0'. "
+    code, printed, error = lox_main("export", rich, "--to", "csv", "-o", link)
+    assert (code, printed) == (1, []) and error.startswith(complains) and error.count("\n") == 2
+    assert link.is_symlink() and sorted(path.name for path in tmp_path.iterdir()) == ["link.csv", "runs", "there.csv"]
+    table = pandas.read_csv(out, dtype={"value": float})
+    assert [*table.columns] == ["run", "key", "event", "step", "axis_0", "axis_1", "epoch", "value"]
+    a, b = lox.load(rich / "a"), lox.load(rich / "b")
+    expected = []
+    for run, logs in (("a", a), ("b", b)):
+        for key in logs:
+            values = np.asarray(logs[key])
+            happened = logs.mask[key] if key in logs.mask else np.ones(len(values), bool)
+            for place in np.ndindex(values.shape):
+                if key != "z" and happened[place[: happened.ndim]]:
+                    axes = {f"axis_{axis}": at for axis, at in enumerate(place[1:])}
+                    counters = {}
+                    for name, of in logs.steps.items():
+                        if key in of:
+                            step = np.asarray(of[key])
+                            counters[name] = step[place[: step.ndim]]
+                    row = {"run": run, "key": key, "event": place[0], **axes, **counters, "value": float(values[place])}
+                    expected.append(row)
+    found = [{name: value for name, value in row.items() if value == value} for row in table.to_dict("records")]
+    assert found == [{name: value for name, value in row.items() if value == value} for row in expected]
+    code, printed, error = lox_main("export", rich / "b", "--to", "csv", "--wide")
+    assert (code, error) == (0, "") and printed == [["run,step,loss"], ["b,0,8.0"], ["b,10,16.0"]]
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    assert lox_main("export", rich / "b", "--to", "csv", "--wide", "-o", pipe) == (0, [], "")
+    reader.join(10)
+    assert read == ["run,step,loss\nb,0,8.0\nb,10,16.0\n"] and pipe.is_fifo()
+    code, printed, error = lox_main("export", rich / "refused", "--to", "csv")
+    assert (code, printed) == (1, []) and error.endswith("lox: there is nothing to export\n")
+
+
+def test_exports_to_services_have_an_experiment_for_each_directory_of_runs(lox_main, tmp_path, monkeypatch):
+    runs, module = tmp_path / "all runs", RecordedWandb()
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    for experiment in ("one", "two/deep"):
+        with SaveLogger(runs / experiment, name="e") as logger:
+            for seed in (7, 8):
+                run = logger.init(seed, rate=0.5, notes=f"try {seed}" if seed == 7 else None)
+                logger.log(run, {"x": seed}, step=1)
+                logger.log(run, {"x": seed + 1}, step=4)
+    save(runs / "alone", {"y": [1.0, 2.0]}, {"lr": [1, "a"]}, mask={"y": np.array([True, False])})
+    save(runs / "z", {"z": np.array([1j]), "y": np.array([3.0])})
+    given = ("export", runs, "--to", "wandb", "--offline", "--project", "p", "-o", tmp_path / "new" / "out")
+    code, printed, error = lox_main(*given)
+    assert (code, printed, error) == (1, [], "lox: 'z' of z is complex, and is left out\n")
+    names = [name_of(seed, rate=0.5) for seed in (7, 8)]
+    expected = [("alone", "all-runs", None, {"key": [], "lr": [1, "a"]}, [{"event": 0, "y": 1}])]
+    for experiment in ("one-e", "two-deep-e"):
+        for name, seed in zip(names, (7, 8), strict=True):
+            rows = [{"step": 1, "x": seed}, {"step": 4, "x": seed + 1}]
+            notes = "try 7" if seed == 7 else None
+            expected.append((name, experiment, notes, {"key": [0, seed], "rate": 0.5}, rows))
+    expected.append(("z", "all-runs", None, {"key": []}, [{"event": 0, "y": 3}]))
+    assert [
+        (r.options["name"], r.options["group"], r.options.get("notes"), r.options["config"], r.rows)
+        for r in module.runs
+    ] == expected
+    for run in module.runs:
+        assert (run.options["mode"], run.options["project"]) == ("offline", "p") and run.ended == 1
+        assert run.options["dir"] == str(tmp_path / "new" / "out") and (tmp_path / "new" / "out").is_dir()
+    module.runs.clear()
+    monkeypatch.chdir(tmp_path)
+    assert lox_main("export", runs / "one" / "e" / names[0], "--to", "wandb") == (0, [], "")
+    (run,) = module.runs
+    assert not {"mode", "project"} & run.options.keys() and run.options["dir"] == str(tmp_path)
+    assert (run.options["name"], run.options["group"]) == (names[0], names[0])
+    assert lox_main("export", runs, "--to", "tensorboard", "-o", tmp_path / "tb")[0] == 1
+    found = {path.parent.relative_to(tmp_path / "tb").as_posix() for path in (tmp_path / "tb").rglob("*tfevents*")}
+    assert found == {"all-runs/alone", "all-runs/z", *(f"{e}/{n}" for e in ("one-e", "two-deep-e") for n in names)}
+
+
 # -- tail ----------------------------------------------------------------------------------------------------------
 
 
@@ -658,6 +898,54 @@ def test_without_a_standard_output_commands_say_so(tmp_path):
     command = [sys.executable, "-m", "lox", "show", str(tmp_path)]
     done = subprocess.run(["bash", "-c", '"$@" >&-', "_", *command], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "lox: the standard output is closed\n")
+
+
+def test_tail_looks_as_often_and_begins_with_as_many_events_as_it_is_told(lox_main, tmp_path, monkeypatch):
+    """Events are by step, those without one come last, and columns grow with what they hold on a terminal."""
+    values = {"loss": np.array([3.0, 2.0, 1.0]), "n": np.array([5, 6]), "late": np.array([0.5])}
+    steps = {"step": {"loss": np.array([0, 10, 200]), "late": np.array([100])}, "epoch": {"n": np.arange(2)}}
+    lox.save(lox.logdict(values | {"key": jax.random.split(jax.random.key(0), 1)}, steps), tmp_path / "runs" / "a")
+    waits = []
+
+    def sleep(seconds):
+        waits.append(seconds)
+        if len(waits) == 2:
+            raise KeyboardInterrupt
+        save(tmp_path / "runs" / "second", {"loss": [1.5, 2.5]}, step=[7, 3])
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    first = [
+        ["a", "loss", "step 10", "2"],
+        ["a", "late", "step 100", "0.5"],
+        ["a", "loss", "step 200", "1"],
+        ["a", "n", "event 0", "5"],
+        ["a", "key", "event 0", "-"],
+        ["a", "n", "event 1", "6"],
+    ]
+    second = [["second", "loss", "step 3", "2.5"], ["second", "loss", "step 7", "1.5"]]
+    assert lox_main("tail", tmp_path / "runs", "-n", "2", "--interval", "0.25") == (130, first + second, "")
+    assert waits == [0.25, 0.25]
+    shutil.rmtree(tmp_path / "runs" / "second")
+    waits.clear()
+    latest = [row for row in first if row[2] not in ("step 10", "event 0")]
+    latest.insert(2, ["a", "key", "event 0", "-"])
+    assert lox_main("tail", tmp_path / "runs") == (130, latest + second, "")
+    assert waits == [1.0, 1.0]
+    shutil.rmtree(tmp_path / "runs" / "second")
+    waits.clear()
+    monkeypatch.setattr("lox.commands._output.on_terminal", lambda: True)
+    assert lox_main("tail", tmp_path / "runs", "--events", "1") == (
+        130,
+        [
+            ["a  late  step 100  0.5"],
+            ["a  loss  step 200  1"],
+            ["a  key   event 0   -"],
+            ["a  n     event 1   6"],
+            ["second  loss  step 3    2.5"],
+            ["second  loss  step 7    1.5"],
+        ],
+        "",
+    )
 
 
 # -- use -----------------------------------------------------------------------------------------------------------

@@ -621,3 +621,83 @@ def test_a_number_is_the_mean_of_all_elements_of_the_batch_elements_in_which_the
     expected["i"] = values["i"][1][mask[1]].mean()
     expected |= {"w": floats[1, :, 0, 0].mean(), "step": 4.0}
     assert found == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+def test_a_table_has_a_line_for_each_bar_group_and_key_as_far_as_there_is_room():
+    """Keys are in groups in the order in which these came, and the last line says how many have no room."""
+    keys = ["loss", "a/x", "a/y", "lr", "b/c/z", "a/w", "b/c/v", "b/u"]
+    groups = {"": ["loss", "lr"], "a": ["x", "y", "w"], "b/c": ["z", "v"], "b": ["u"]}
+    console = terminal()
+    with lox.loggers.ConsoleLogger({"step": 5, "epoch": 3}, console=console) as logger:
+        logger.log(logger.init(0), logs_of(loss=[2.0]), step=1, epoch=0)
+        logger.log(logger.init(0), lox.logdict({key: np.ones(1) for key in keys[1:]}))
+        logger.flush()
+        for dropped in (0, 1234):
+            logger._worker.dropped = dropped
+            for height in range(3, 20):
+                shown = terminal()
+                shown.print(logger.table(height))
+                lines = [line for line in printed(shown).splitlines() if line.strip()]
+                room = max(height - 2 - 2 - bool(dropped), 1)
+                expected, left = [], len(keys)
+                for group, names in groups.items():
+                    if room < 2:
+                        break
+                    if group:
+                        expected.append(group)
+                        room -= 1
+                    expected += [f"  {name}" if group else name for name in names[:room]]
+                    left -= len(names[:room])
+                    room -= len(names[:room])
+                expected += [f"and {left} keys more"] if left else []
+                expected += ["1,234 deliveries dropped"] if dropped else []
+                assert [line.split()[0] for line in lines[:2]] == ["step", "epoch"]
+                assert "2/5" in lines[0] and "1/3" in lines[1]
+                assert lines[2].split() == ["last", "mean", "min", "max"]
+                assert [re.match(r" *(and .* more|.* dropped|\S+)", line)[0] for line in lines[3:]] == expected
+                assert len(lines) <= max(height, 4 + bool(dropped))
+    rows = {row[0]: row[1:] for row in last_table(console)}
+    assert rows["loss"][:4] == ["2", "2", "2", "2"] and rows["a"] == rows["b/c"] == []
+
+
+def test_a_line_says_how_fast_it_goes_and_how_long_it_takes_for_each_counter(monkeypatch):
+    console, now = pipe(), [100.0]
+    monkeypatch.setattr(console, "get_time", lambda: now[0])
+    totals = {"step": 10, "epoch": 4, "never": 3}
+    with lox.loggers.ConsoleLogger(totals, seconds=1000, console=console, batch_as="each") as logger:
+        run, found = logger.init(0), []
+        for place, (steps, epoch) in enumerate((([0, 1], 0), ([2, 3], 1), ([5, 5], 4), ([9, 11], 6))):
+            mask = np.array([[True, place != 1]])  # What did not happen is nowhere.
+            counters = {"step": np.array([steps]), "epoch": np.full((1, 2), epoch)}
+            values = np.array([[1.0, 2.0]]) * (place + 1)
+            made = lox.logdict({"x": values}, {name: {"x": step} for name, step in counters.items()}, {"x": mask})
+            logger.log(run, made)
+            logger.flush()
+            found.append(logger.line())
+            now[0] += 2.0
+    assert found == [
+        "step 2/10 (20%)  epoch 1/4 (25%)  never 0/3 (0%)  x/0 1  x/1 2",
+        "step 3/10 (30%), 0.5/s, 0:00:14 left  epoch 2/4 (50%), 0.5/s, 0:00:04 left  never 0/3 (0%)  x/0 2  x/1 2",
+        "step 6/10 (60%), 1/s, 0:00:04 left  epoch 4/4 (100%), 0.75/s, 0:00:00 left  never 0/3 (0%)  x/0 3  x/1 6",
+        "step 10/10 (100%), now 11, 1.333/s, 0:00:00 left  epoch 4/4 (100%), now 6, 0.75/s, 0:00:00 left"
+        "  never 0/3 (0%)  x/0 4  x/1 8",
+    ]
+    assert printed(console).splitlines() == [found[0], found[-1]]
+
+
+def test_what_is_not_finite_is_red_and_names_of_groups_are_bold():
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system="standard", legacy_windows=False)
+    with lox.loggers.ConsoleLogger(console=console) as logger:
+        data = {"g/good": [1.0, 2.0], "g/bad": [3.0, np.nan], "g/was": [np.inf, 4.0], "g/never": [np.nan, np.nan]}
+        logger.log(logger.init(0), lox.logdict({key: np.array(values) for key, values in data.items()}))
+    last = console.file.getvalue().rpartition("last")[2].splitlines()
+    rows = {re.sub(r"\x1b\[[0-9;]*m", "", line).split()[0]: line for line in last if "\x1b" in line or "good" in line}
+    plain = {name: re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line).split() for name, line in rows.items()}
+    assert plain["good"] == ["good", "2", "1.5", "1", "2", "▁█"]
+    assert plain["bad"] == ["bad", "nan", "(1", "not", "finite)", "3", "3", "3", "▁×"]
+    assert plain["was"] == ["was", "4", "(1", "not", "finite)", "4", "4", "4", "×▁"]
+    assert plain["never"] == ["never", "nan", "(2", "not", "finite)", "××"]
+    assert "\x1b[1mg" in rows["g"] and "\x1b[31m" not in rows["good"]
+    for name, value in (("bad", "nan"), ("never", "nan")):
+        assert f"\x1b[1;31m{value}\x1b[0m\x1b[1;31m (" in rows[name]
+    assert "\x1b[1;31m" not in rows["was"] and "\x1b[31m (1 not finite)" in rows["was"]

@@ -1,5 +1,6 @@
 """Logs as tables of pandas, files of Parquet and datasets of xarray."""
 
+import collections
 import re
 import sys
 
@@ -335,3 +336,162 @@ def test_events_of_one_step_are_one_wide_row_for_each_batch_element_whatever_the
     logs = lox.logdict(values, {"step": dict.fromkeys(values, step)}, {"a": jnp.array([[False, True]])})
     rows = logs.to_pandas(wide=True).reset_index()[["step", "batch", "a", "b"]].to_numpy()
     np.testing.assert_array_equal(rows, [[0, 0, np.nan, 3], [0, 1, 2, 4]])
+
+
+def of_many_kinds():
+    """Logs of batches with masks, repeated steps, several counters and axes, and some that have none of these."""
+    rng = np.random.default_rng(0)
+    mask = rng.random((5, 3)) < 0.6
+    mask[1] = False
+    lanes = np.where(mask, (np.arange(15) * 7 % 4).reshape(5, 3), 77)
+    data = {
+        "loss": np.float32([1, 2, np.nan, 4]),
+        "lanes": rng.integers(0, 9, (5, 3)).astype(np.int16),
+        "grid": rng.random((2, 3, 2, 2)),
+        "flag": np.array([True, False, True]),
+        "bare": np.int64([2**53 + 1, 7]),
+        "one": rng.random((2, 3)),
+        "z": np.complex64([1j, 2]),
+    }
+    steps = {
+        "step": {"loss": np.int32([4, 0, 4, 2]), "lanes": lanes, "grid": np.array([4, 1]), "flag": np.array([0, 0, 9])},
+        "epoch": {"loss": np.int32([1, 0, 1, 0]), "flag": np.array([0, 0, 5]), "bare": np.array([3, 4])},
+        "time": {"z": np.float64([0.5, 0.25])},
+    }
+    masks = {"lanes": mask, "grid": np.ones((2, 3), bool), "one": np.array([[False, False, True], [True, False, True]])}
+    return lox.logdict(data, steps, masks)
+
+
+def events_of(logs):
+    """Each event of each key that happened in a batch element: its number, the element, its counters, its value."""
+    for key in logs:
+        values = np.asarray(logs[key])
+        lanes = logs.mask[key].shape[1:] if key in logs.mask else ()
+        for event, *lane in np.ndindex(len(values), *lanes):
+            if key not in logs.mask or logs.mask[key][event, *lane]:
+                steps = {name: np.asarray(of[key]) for name, of in logs.steps.items() if key in of}
+                at = {name: step[(event, *lane)[: step.ndim]].item() for name, step in steps.items()}
+                yield key, event, tuple(lane), at, values[event, *lane]
+
+
+def test_tables_have_the_rows_and_columns_of_a_loop_in_python():
+    logs = of_many_kinds()
+    wide, occurred = {}, collections.Counter()
+    for key, event, lane, at, value in events_of(logs):
+        counted = "step" in at
+        step = at["step"] if counted else event
+        occurred[key, step, lane] += 1
+        label = (not counted, step, occurred[key, step, lane], *(lane or (-1,)))
+        row = wide.setdefault(label, {})
+        row.update({name: of for name, of in at.items() if name != "step"})
+        row.update(
+            {
+                f"{key}[{', '.join(map(str, place))}]" if place else key: value[place]
+                for place in np.ndindex(value.shape)
+            }
+        )
+    table = logs.to_pandas(wide=True)
+    assert [*table.index.names] == ["step", "batch"] and len(table) == len(wide)
+    of_grid = [f"grid[{i}, {j}]" for i in range(2) for j in range(2)]
+    assert [*table.columns] == ["epoch", "time", "bare", "flag", *of_grid, "lanes", "loss", "one", "z"] or [
+        *table.columns
+    ] == ["epoch", "time", "loss", "lanes", *of_grid, "flag", "bare", "one", "z"]
+    for (label, row), (index, found) in zip(sorted(wide.items()), table.iterrows(), strict=True):
+        uncounted, step, _, lane = label
+        assert [None if pandas.isna(each) else each for each in index] == [
+            None if uncounted else step,
+            None if lane < 0 else lane,
+        ]
+        for name, value in found.items():
+            assert (
+                value == row[name] or (value != value and row[name] != row[name]) if name in row else pandas.isna(value)
+            )
+    dtypes = {name: str(table[name].dtype) for name in ("epoch", "time", "bare", "flag", "lanes", "loss", "one", "z")}
+    assert dtypes == {
+        "epoch": "Int64",
+        "time": "float64",
+        "bare": "Int64",
+        "flag": "boolean",
+        "lanes": "Int16",
+        "loss": "float32",
+        "one": "float64",
+        "z": "complex64",
+    }
+    rows = []
+    for key, event, lane, at, value in events_of(logs):
+        for place in np.ndindex(value.shape):
+            axes = {f"axis_{axis}": each for axis, each in enumerate((*lane, *place))}
+            rows.append({"key": key, "event": event, **axes, **at, "value": value[place]})
+    table = logs.to_pandas()
+    names = dict.fromkeys(name for row in rows for name in row if name != "value")
+    assert [*table.columns] == [*names, "value"] and len(table) == len(rows)
+    for row, (_, found) in zip(rows, table.iterrows(), strict=True):
+        for name, value in found.items():
+            assert (
+                value == row[name] or (value != value and row[name] != row[name]) if name in row else pandas.isna(value)
+            )
+    assert (str(table["event"].dtype), str(table["axis_1"].dtype), str(table["epoch"].dtype)) == (
+        "int64",
+        "Int64",
+        "Int64",
+    )
+
+
+def test_a_dataset_has_the_axes_and_coordinates_of_each_group_of_keys():
+    logs = of_many_kinds()
+    mask = logs.mask["lanes"]
+    more = lox.logdict(
+        {"v": np.arange(8.0).reshape(4, 2), "loss2": np.int8([1, 2, 3, 4]), "deep": np.ones((1, 2, 3, 1))},
+        {
+            "step": {
+                "v": logs.steps["step"]["loss"],
+                "loss2": logs.steps["step"]["loss"],
+                "deep": np.array([[[1] * 3, [2] * 3]]),
+            },
+            "epoch": {key: logs.steps["epoch"]["loss"] for key in ("v", "loss2")},
+        },
+    )
+    dataset = (logs | more).to_xarray()
+    dims = {name: dataset[name].dims for name in dataset.data_vars}
+    assert dims == {
+        "loss": ("event_loss",),
+        "lanes": ("event_lanes", "batch_lanes"),
+        "grid": ("event_grid", "batch_grid", "grid_axis_0", "grid_axis_1"),
+        "flag": ("event_flag",),
+        "bare": ("event_bare",),
+        "one": ("event_one", "batch_one"),
+        "z": ("event_z",),
+        "v": ("event_loss", "v_axis_0"),
+        "loss2": ("event_loss",),
+        "deep": ("event_deep", "batch_0_deep", "batch_1_deep", "deep_axis_0"),
+    }
+    coordinates = {
+        "step_loss": (("event_loss",), [4, 0, 4, 2]),
+        "epoch_loss": (("event_loss",), [1, 0, 1, 0]),
+        "step_lanes": (("event_lanes", "batch_lanes"), logs.steps["step"]["lanes"].tolist()),
+        "step_grid": (("event_grid",), [4, 1]),
+        "step_flag": (("event_flag",), [0, 0, 9]),
+        "epoch_flag": (("event_flag",), [0, 0, 5]),
+        "epoch_bare": (("event_bare",), [3, 4]),
+        "time_z": (("event_z",), [0.5, 0.25]),
+        "step_deep": (("event_deep", "batch_0_deep", "batch_1_deep"), [[[1] * 3, [2] * 3]]),
+    }
+    assert {name: (of.dims, of.values.tolist()) for name, of in dataset.coords.items()} == coordinates
+    for key in logs | more:
+        values = np.asarray((logs | more)[key])
+        if key == "lanes":
+            assert dataset[key].dtype == np.float64
+            values = np.where(mask, values, np.nan)
+        elif key == "one":
+            values = np.where(logs.mask["one"], values, np.nan)
+        else:
+            assert dataset[key].dtype == values.dtype
+        assert_array_equal(dataset[key].values, values)
+    shared = lox.logdict(
+        {"a": np.ones((2, 3)), "b": np.zeros((2, 3))}, {}, {key: np.ones((2, 3), bool) for key in "ab"}
+    )
+    assert {name: of.dims for name, of in shared.to_xarray().data_vars.items()} == dict.fromkeys(
+        "ab", ("event", "batch")
+    )
+    two = lox.logdict({"a": np.ones((2, 3)), "b": np.ones(2)}, {}, {"a": np.ones((2, 3), bool)}).to_xarray()
+    assert (two["a"].dims, two["b"].dims) == (("event_a", "batch"), ("event_b",))

@@ -1,7 +1,9 @@
 """Experiments of loggers: a new one for each logger, apart from all others, and one that goes on only when asked."""
 
 import contextlib
+import datetime
 import gc
+import importlib.machinery
 import json
 import os
 import re
@@ -12,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import weakref
 
 import jax
@@ -558,3 +561,90 @@ def test_a_logger_of_ones_own_has_experiments_too():
     with Mine(name="mine") as logger:
         logger.log(logger.init(7), {"x": 1.0})
     assert logger.experiment == "mine"
+
+
+def test_what_is_odd_about_an_experiment_that_goes_on_is_said_once(tmp_path):
+    host = socket.gethostname()
+    with SaveLogger(tmp_path, name="a") as logger:
+        for seed in range(4):
+            logger.log(logger.init(seed, rate=0.1), logs_of([0, 1], x=[0, 1]))
+        logger.log(logger.init(0, name="bare"), lox.logdict({"y": np.ones(1), "z": np.ones(1)}))
+    names = [name_of(seed, rate=0.1) for seed in range(4)]
+    with subprocess.Popen(["sleep", "60"]) as other:
+        claims = [tmp_path / "a" / name / "owner.json" for name in sorted(names)[:3]]
+        for claim in claims:
+            claim.write_text(json.dumps({"process": other.pid, "host": host, "id": "other"}))
+        with pytest.warns(lox.LoggerWarning) as warned:
+            logger = SaveLogger(tmp_path, resume="a", from_step=1)
+            logger.init(9)
+        for claim in claims[1:]:
+            claim.unlink()
+        with pytest.warns(lox.LoggerWarning, match=f"of this machine writes {claims[0].parent}. Until it closes them"):
+            SaveLogger(tmp_path, resume="a").init(9)
+        other.kill()
+    (message,) = [str(each.message) for each in warned]
+    assert f"another process of this machine writes {claims[0].parent} and 2 more runs. Until it closes them" in message
+    logger.close()
+    with pytest.warns(lox.LoggerWarning) as warned:
+        with SaveLogger(tmp_path, resume="a", from_step=1) as logger:
+            for seed, config in ((5, {}), (0, {"rate": 0.2}), (1, {"rate": 0.3}), (2, {"rate": 0.1})):
+                logger.log(logger.init(seed, config), logs_of([1, 2], x=[10, 20]))
+            logger.log(logger.init(0, name="bare"), lox.logdict({"y": np.ones(1)}))
+            logger.flush()
+    first, second = [str(each.message) for each in warned]
+    run = tmp_path / "a" / name_of(0, rate=0.2)
+    assert first.startswith(
+        f"{run} is a new run of an experiment that is continued, in which {names[0]} has the same key"
+    )
+    assert (
+        f"Events of ['y', 'z'] of {tmp_path / 'a' / 'bare'} stay: they have no counter step, to go on from 1." in second
+    )
+    found = {name: logs for name, logs in lox.load(tmp_path / "a").items()}
+    assert [found[name]["x"].tolist() for name in names] == [[0, 1], [0, 1], [0, 10, 20], [0, 1]]
+    assert found["bare"]["y"].tolist() == [1, 1] and found["bare"]["z"].tolist() == [1]
+
+
+def test_a_name_that_is_taken_in_one_place_is_begun_in_none(tmp_path):
+    """Of the loggers of several, the first has begun it when the second finds that there is one."""
+    for _ in range(2):
+        write(tmp_path / "second", [0], name="a")
+    first, second = SaveLogger(tmp_path / "first"), SaveLogger(tmp_path / "second")
+    with MultiLogger(first, second, name="a") as logger:
+        logger.log(logger.init(7), {"x": 1.0}, step=1)
+    assert logger.experiment == "a-3"
+    assert [path.name for path in (tmp_path / "first").iterdir()] == ["a-3"]
+    assert sorted(path.name for path in (tmp_path / "second").iterdir()) == ["a", "a-2", "a-3"]
+    cards = [json.loads((place.directory / "experiment.json").read_text()) for place in (first, second)]
+    assert cards[0] == cards[1] and cards[0]["name"] == "a-3" and cards[0]["resumed"] == []
+
+
+def test_an_experiment_is_named_after_the_script_or_module_that_runs(monkeypatch):
+    for module, file, end in (
+        (None, "/x/my train.py", "my-train"),
+        ("package.train", "/x/train.py", "train"),
+        ("package.train.__main__", "/x/__main__.py", "train"),
+        (None, None, "python"),
+        (None, f"/x/{'long_' * 20}.py", "long_" * 8),
+    ):
+        main = types.ModuleType("__main__")
+        main.__spec__ = None if module is None else importlib.machinery.ModuleSpec(module, None)
+        if file is not None:
+            main.__file__ = file
+        monkeypatch.setitem(sys.modules, "__main__", main)
+        monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+        before = datetime.datetime.now().replace(microsecond=0)
+        name = MemoryLogger().experiment
+        when = datetime.datetime.strptime(name[:19], "%Y-%m-%d_%H-%M-%S")
+        assert before <= when <= datetime.datetime.now() and name[19:] == f"-{end}"
+
+
+def test_an_experiment_that_is_not_there_is_told_from_the_latest_ten(tmp_path):
+    for place in range(12):
+        write(tmp_path, [0], name=f"e{place}")
+    write(tmp_path, [1], resume="e3")
+    latest = ", ".join(repr(f"e{place}") for place in (3, 11, 10, 9, 8, 7, 6, 5, 4, 2))
+    with pytest.raises(lox.LogValueError) as raised:
+        SaveLogger(tmp_path, resume="e12").init(7)
+    assert str(raised.value).endswith(f"no such experiment is in {tmp_path}. The latest are {latest}.")
+    with pytest.raises(lox.LogValueError, match=r"There is none at all\.$"):
+        SaveLogger(tmp_path / "new", resume="e1").init(7)

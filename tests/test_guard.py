@@ -438,6 +438,40 @@ def test_a_bundle_of_one_process_is_replayed_in_another_by_the_command(tmp_path,
     assert capsys.readouterr().err == "lox: missing is no bundle of lox.guard: it has no bundle.json.\n"
 
 
+def test_the_command_replay_says_where_nan_began_and_exits_with_1_where_it_did_not(tmp_path, monkeypatch, capsys):
+    program = (
+        "import jax, jax.numpy as jnp, lox\n"
+        "def step(x, scale):\n"
+        "    return scale['a'] * jnp.log(x)\n"
+        "def finite(x, scale):\n"
+        "    return x\n"
+        "def positional():\n"
+        "    return jnp.zeros(()), {'a': jnp.zeros(())}\n"
+        "class Steps:\n"
+        "    guarded = staticmethod(lox.guard(step, bundle='unused'))\n"
+    )
+    (tmp_path / "replayed.py").write_text(program)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    import replayed
+
+    calls(lox.guard(replayed.step, bundle=tmp_path / "failed"), (np.float32(-1.0), {"a": np.float32(2.0)}))
+    sys.path.remove(str(tmp_path))
+    for more in ([], ["--args", "replayed:positional"]):
+        assert main(["replay", str(tmp_path / "failed"), "replayed:step", *more]) == 0
+        assert "replayed.py:3" in (printed := capsys.readouterr().out) and "log" in printed
+    assert main(["replay", "failed", "replayed:Steps.guarded"]) == 0
+    assert "replayed.py:3" in capsys.readouterr().out
+    assert main(["replay", "failed", "replayed:finite"]) == 1
+    assert "replayed.py" not in (printed := capsys.readouterr()).err
+    assert main(["replay", "nowhere", "replayed:step"]) == 1
+    assert capsys.readouterr().err.startswith("lox: ")
+    assert main(["replay", "failed", "replayed:absent"]) == 1
+    assert capsys.readouterr().err == "lox: replayed has no absent\n"
+    assert tmp_path.joinpath("failed").is_dir() and not tmp_path.joinpath("unused").exists()
+    del sys.modules["replayed"]
+
+
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """Loggers: the runs that logs belong to, and how they get to the thread that writes them."""
 
+import contextlib
 import copy
 import dataclasses
 import pickle
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +21,14 @@ from runs import name_of
 
 import lox
 from lox import _channel
+from lox._deliver import DEVICES
 from lox._run_all import each
-from lox.loggers import Logger, MemoryLogger, MultiLogger, _writing
+from lox.loggers import Logger, MemoryLogger, MultiLogger, _processes, _writing
 from lox.loggers._histogram import histogram
 from lox.loggers._names import escaped
 from lox.loggers._rows import rows
 from lox.loggers._run import Run
+from lox.loggers._state import labels
 
 jits = pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])
 ways = pytest.mark.parametrize("way", ["tap", "spool"])
@@ -493,6 +497,126 @@ def test_a_key_logged_once_more_in_every_event_of_a_batch_of_many_runs():
     assert len(logger.runs) == lanes
     for lane, key in enumerate(keys(lanes)):
         assert_array(logger[name_of(key)]["x"], lane + np.arange(3.0, dtype=np.float32))
+
+
+def test_counters_of_a_call_are_those_of_keys_that_have_none_of_the_name():
+    for jit in (lambda f: f, jax.jit):
+        check_counters_of_a_call(jit)
+
+
+def check_counters_of_a_call(jit):
+    """Checks them also along the batch axes of a key, of which its other counters and its mask tell."""
+    mask = np.array([[True, False], [True, True]])
+    data = {
+        "own": jnp.arange(2.0),
+        "bare": jnp.arange(4.0).reshape(2, 2),
+        "masked": jnp.ones((2, 2)),
+        "lanes": jnp.ones((2, 2)),
+    }
+    steps = {"step": {"own": jnp.array([5, 6])}, "epoch": {"lanes": jnp.array([[1, 2], [3, 4]])}}
+    logs = lox.logdict(data, steps, {"masked": jnp.asarray(mask)})
+    logger = MemoryLogger()
+    run = logger.init(7)
+    jit(lambda logs, step: logger.log(run, logs, step=step, lr=0.5))(logs, jnp.int32(9))
+    jit(lambda: logger.log(run, {"one": 1.0, "two": 2.0}, lr=np.float32(0.25)))()
+    logger.flush()
+    found = logger[run]
+    assert {name: {key: step.tolist() for key, step in of.items()} for name, of in found.steps.items()} == {
+        "step": {"own": [5, 6], "bare": [9, 9], "masked": [[9, 9], [9, 9]], "lanes": [[9, 9], [9, 9]]},
+        "epoch": {"lanes": [[1, 2], [3, 4]]},
+        "lr": {
+            "own": [0.5, 0.5],
+            "bare": [0.5, 0.5],
+            "masked": [[0.5, 0.5], [0.5, 0.5]],
+            "lanes": [[0.5, 0.5], [0.5, 0.5]],
+            "one": [0.25],
+            "two": [0.25],
+        },
+    }
+    assert {key: of.tolist() for key, of in found.mask.items()} == {"masked": mask.tolist()}
+    assert {*found} == {*data, "one", "two"} and found["bare"].tolist() == [[0, 1], [2, 3]]
+    for name in ("tags", "prefix", "where"):
+        with pytest.raises(lox.LogValueError, match=f"logger.log takes no {name}=, which is of lox.log"):
+            logger.log(run, {"x": 1}, **{name: 1, "zzz": 2})
+
+
+def test_several_loggers_that_fail_are_flushed_and_closed_and_named(tmp_path):
+    class Noted(Logger):
+        def __init__(self, number):
+            super().__init__()
+            self.number, self.calls = number, []
+
+        def write(self, run, logs):
+            self.calls.append(logs["x"].tolist())
+            raise OSError(f"no {self.number % 3}")
+
+        def finish(self, run):
+            self.calls.append(run.name)
+
+        def __repr__(self):
+            return f"Noted({self.number})"
+
+    loggers = [Noted(number) for number in range(5)]
+    logger = MultiLogger(*loggers[:2], MultiLogger(*loggers[2:]), name="a")
+    assert repr(logger) == "MultiLogger(Noted(0), Noted(1), MultiLogger(Noted(2), Noted(3), Noted(4)))"
+    run = logger.init(7)
+    for place in range(2):
+        logger.log(run, {"x": place})
+        with pytest.warns(lox.LoggerWarning) if not place else contextlib.nullcontext():
+            with pytest.raises(OSError) as raised:
+                logger.flush()
+        notes = raised.value.__notes__
+        assert str(raised.value)[:3] == "no " and notes[0].startswith("The error was raised by Noted(")
+    with contextlib.suppress(OSError):
+        logger.close()
+    assert [inner.calls for inner in loggers] == [[[0], [1], SEVEN]] * 5
+    for closed in (logger, *loggers):
+        with pytest.raises(lox.LogValueError, match="was closed"):
+            closed.log(run, {"x": 1})
+    memory, saver, board = MemoryLogger(), lox.loggers.SaveLogger("a/b"), lox.loggers.TensorBoardLogger("c")
+    console = lox.loggers.ConsoleLogger({"step": 3})
+    assert [*map(repr, (memory, saver, board, console, lox.loggers.ConsoleLogger()))] == [
+        "MemoryLogger()",
+        "SaveLogger('a/b')",
+        "TensorBoardLogger('c')",
+        "ConsoleLogger({'step': 3})",
+        "ConsoleLogger()",
+    ]
+
+
+@pytest.mark.filterwarnings("always::lox.TapWarning")
+def test_a_process_that_is_not_the_first_writes_nothing_and_says_so_once(monkeypatch):
+    found = {}
+    for word in (None, "first", "all"):
+        for devices in (4, 1):
+            monkeypatch.setattr(_processes, "here", lambda devices=devices: _processes.Here(1, 2, devices))
+            monkeypatch.setattr(_processes.Processes, "shares", lambda self: False)  # As after all have agreed.
+            logger = MemoryLogger(processes=word)
+            run = logger.init(7)
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always", lox.TapWarning)
+                for _ in range(2):
+                    logger.log(run, {"y": 1.0})
+                    logger.flush()
+                # As of a program of two devices.
+                steps = {name: {"x": np.uint32([word])} for name, word in labels(run).items()}
+                logger._learn(run._number, run._describe)
+                logger._take(lox.logdict({"x": np.ones(1)}, steps | {DEVICES: {"x": np.array([2])}}))
+                try:
+                    logger.flush()
+                except lox.LogValueError as error:
+                    found[word, devices] = str(error)
+            found.setdefault((word, devices), [str(each.message) for each in warned])
+            written = [*logger[run]] if logger.runs else []
+            assert written == (["y", "x"] if word == "all" else [])
+    says = (
+        f"MemoryLogger() does not write what process 1 of 2 logs to run {SEVEN}, since the first process writes. Say "
+        'that all processes log the same with processes="first", or let each write its own with processes="all".'
+    )
+    assert found[None, 4] == [says, says]  # Some of several devices may be those of another process.
+    assert found["first", 4] == [says] and found["all", 4] == found["all", 1] == []
+    for word in (None, "first"):
+        assert "it arrives where the first device of the program's mesh is" in found[word, 1]
 
 
 # -- wrong use -----------------------------------------------------------------------------------------------------
@@ -1135,13 +1259,21 @@ def test_a_run_in_which_no_event_of_a_key_happened_does_not_have_it():
     assert [list(logger[run]) for run in logger.runs] == [["x"]]
 
 
-def test_of_several_errors_the_first_is_raised_with_the_others_in_notes():
-    def fail(number):
-        raise OSError(f"no {number}")
+def test_of_several_errors_the_first_is_raised_with_the_others_in_notes_once_each():
+    def fail(error):
+        done.append(error)
+        if error is not None:
+            raise error
 
+    done, errors = [], [OSError("no 1"), OSError("no 2"), ValueError("no 2"), OSError("no 2"), None, OSError("no 1")]
     with pytest.raises(OSError, match="no 1") as raised:
-        each(fail, [1, 2, 3])
-    assert [note[-4:] for note in raised.value.__notes__] == ["no 2", "no 3"]
+        each(fail, [None, *errors])
+    assert raised.value is errors[0] and done == [None, *errors]
+    assert raised.value.__notes__ == [
+        "Another one raised OSError: no 2",
+        "Another one raised ValueError: no 2",
+        "Another one raised OSError: no 1",
+    ]
 
 
 def test_matrices_of_a_batch_inside_a_run_are_written():

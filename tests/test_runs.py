@@ -2,9 +2,11 @@
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import json
 import pickle
+import re
 import threading
 
 import jax
@@ -86,6 +88,60 @@ def test_names_and_identities_stay_what_they_are():
     assert seven.name == "layers.0=1,layers.1=2,model.name=large_model,model.width=8,rate=0.1,seed=7-5e2f0d"
     assert name_of(7) == "seed=7-941678"
     assert name_of(jax.random.split(jax.random.key(0))[0]) == "key=6b200159-cec2d9"
+
+
+def test_a_run_is_named_by_as_much_of_its_config_as_there_is_room_for():
+    texts = {
+        "rate=0.1235,seed=7": {"rate": 0.1234567},
+        "rate=0.0001,seed=7": {"rate": np.float32(1e-4)},
+        "rate=1e-05,seed=7": {"rate": 1e-5},
+        "n=999999999999,seed=7": {"n": 999_999_999_999},
+        "n=1e+12,seed=7": {"n": 10**12},
+        "n=-3,seed=7": {"n": -3.0},
+        "n=inf,seed=7": {"n": np.inf},
+        "n=nan,seed=7": {"n": np.nan},
+        "n=0,seed=7": {"n": -0.0},
+        "on=True,seed=7": {"on": True},
+        "z=1j,seed=7": {"z": 1j},
+        "model.width=8,seed=7": {"model": {"width": 8}},
+        "a_b=1,c_d=2,seed=7": {"a b": 1, "c(d": 2},
+        "_a=x_y.z,seed=7": {".a": "x y.z"},
+        "_=_e,seed=7": {"é": "%e"},
+        f"t={'a' * 16},seed=7": {"t": "a" * 17},
+        "t=two_words__and_a,seed=7": {"t": "two words, and a third"},
+        "t=of.sixteen.chars,seed=7": {"t": "of.sixteen.chars"},
+        "t=more,seed=7": {"t": "of.sixteen.and.more"},
+        "seed=7": {"none": None, "array": np.ones(3), "empty": ""},
+        f"{'k' * 71}=1,seed=7": {"k" * 71: 1},
+        "z=2,seed=7": {"k" * 72: 1, "z": 2},
+        f"{'a' * 33}=1,{'b' * 35}=2,seed=7": {"a" * 33: 1, "b" * 35: 2, "c": 3},
+        f"{'a' * 33}=1,c=3,seed=7": {"a" * 33: 1, "b" * 36: 2, "c": 3},
+    }
+    for text, config in texts.items():
+        name = name_of(7, config)
+        assert name.rpartition("-")[0] == text and len(text) <= 80
+        assert re.fullmatch("[0-9a-f]{6}", name.rpartition("-")[2])
+    for key, text in (
+        (0, "seed=0"),
+        (2**32 - 1, "seed=4294967295"),
+        (np.uint32([1, 2]), "key=00000001"),
+        (np.uint32([7, 7]), "key=00000007"),
+        (np.uint32([0xCB7B94CB, 5]), "key=cb7b94cb"),
+        (jax.random.key(7, impl="rbg"), "seed=7"),
+        (np.uint32([0, 7, 0, 8]), "key=00000000"),
+        (np.uint32([1, 7, 1, 7]), "key=00000001"),
+    ):
+        assert name_of(key).rpartition("-")[0] == text
+    assert name_of(7, name="a-b_c.D+1") == "a-b_c.D+1"
+    for title, start in (
+        ("a/b", "a_b"),
+        (".a", "_a"),
+        ("é" * 90, "_" * 80),
+        ("x" * 81, "x" * 80),
+        ("a.JSON", "a.JSON"),
+    ):
+        name = name_of(7, name=title)
+        assert name == f"{start}-{hashlib.sha256(json.dumps(['name', title]).encode()).hexdigest()[:6]}"
 
 
 # -- what is one run -----------------------------------------------------------------------------------------------
@@ -221,6 +277,9 @@ def test_logs_find_their_run_however_they_arrive(ordered, buffer):
     logger.flush()
     for rate in (0.1, 0.5):
         np.testing.assert_allclose(sorted(logger[name_of(7, rate=rate)]["loss"]), sorted(losses(rate)), rtol=1e-6)
+    if not ordered:  # What may arrive in any order may go back, which is no warning.
+        jax.block_until_ready(jax.jit(jax.vmap(one))(jnp.array([0.1, 0.5])))
+        logger.flush()
 
 
 def labelled(state):
@@ -610,3 +669,47 @@ def test_what_cannot_be_written_is_said_at_once_for_each_run_and_type_of_error()
     with pytest.raises(ValueError, match="13"):
         logger.close()
     assert logger[name_of(8)]["x"].tolist() == [1, 2]
+
+
+@pytest.mark.filterwarnings("always::lox.LoggerWarning")
+def test_a_problem_is_told_in_one_line_with_the_run_that_has_it():
+    class Failing(Logger):
+        def write(self, run, logs):
+            raise errors[logs["x"][0].item()]
+
+        def sync(self):
+            if failing:
+                raise failing.pop()
+
+        def __repr__(self):
+            return "mine"
+
+    errors = [
+        OSError("disk full.\nAnd more."),
+        OSError("disk full."),
+        ValueError("a" * 600),
+        KeyError("key"),
+        ValueError(""),
+    ]
+    failing, logger = [], Failing()
+    run, then = logger.init(7, name="first"), "The next flush raises this error."
+    with pytest.warns(lox.LoggerWarning) as warned:
+        for place in range(len(errors)):
+            logger.log(run, {"x": place})
+            logger._worker.wait()
+        for error in (OSError("of no run"), TypeError("of no run..."), TypeError("again")):
+            failing.append(error)
+            logger.log(run, {"x": 0})
+            logger._worker.wait(logger._sync)
+        logger.log(logger.init(8, name="second"), {"x": 1})
+        logger._worker.wait()
+    assert [str(each.message) for each in warned] == [
+        f"mine has a problem with run first: OSError: disk full. {then}",
+        f"mine has a problem with run first: ValueError: {'a' * 500}. {then}",
+        f"mine has a problem with run first: KeyError: 'key'. {then}",
+        f"mine has a problem: TypeError: of no run. {then}",
+        f"mine has a problem with run second: OSError: disk full. {then}",
+    ]
+    with pytest.raises(OSError, match="disk full") as raised:
+        logger.close()
+    assert "The error was raised by mine." in raised.value.__notes__

@@ -2,12 +2,15 @@
 
 import contextlib
 import datetime
+import hashlib
+import itertools
 import json
 import math
 import mmap
 import os
 import pathlib
 import pickle
+import re
 import resource
 import shutil
 import signal
@@ -16,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 import warnings
 
 import jax
@@ -462,6 +466,85 @@ def test_keys_of_another_implementation_do_not_stack(tmp_path):
     lox.save(lox.logdict({"x": np.zeros((1, 4), np.uint32)}), tmp_path / "second")
     with pytest.raises(lox.StructureError, match="data of rbg keys"):
         lox.load(tmp_path, stack=True)
+
+
+def test_the_files_of_a_run_are_read_by_numpy_alone(tmp_path):
+    """Small values of many keys of a dtype and shape are side by side; a name is that of its key, percent-encoded."""
+    long = "long name " * 20
+    keys = ["loss", "train/Loss", "a b", "é", "%", "step", long, "con", "lpt1"]
+    data = {key: np.float32([place, 10 + place]) for place, key in enumerate(keys[:8])}  # So many have a file each.
+    data |= {f"n{place}": np.int64([place, 20 + place]) for place in range(9)}
+    data |= {f"row{place}": np.full((2, 15), place, np.float32) for place in range(9)}  # 60 bytes, and 64.
+    data |= {f"big{place}": np.full((2, 16), place, np.float32) for place in range(9)}
+    data |= {f"many{place}": np.uint16([place, place + 1]) for place in range(513)}
+    data |= {key: np.ones((2, 2, 2)) for key in (keys[8], "LPT1", "x" * 120, "y" * 121)}
+    data |= {"bits": np.array([1, 0.5], jnp.bfloat16)}
+    data["rng"] = jax.random.key_data(jax.random.split(jax.random.key(0), 2))
+    steps = {name: dict.fromkeys(data, np.int32([step, step + 1])) for name, step in (("step", 3), ("Epoch", 8))}
+    logs = lox.logdict(data, steps)
+    lox.save(logs, tmp_path / "run")
+    with saver(tmp_path / "logged") as logger:
+        logger.log(logger.init(7), logs)
+    for folder in (tmp_path / "run" / TABLE, tmp_path / "logged" / RUN / TABLE):
+        found = {file.name: np.load(file) for file in folder.iterdir()}
+        blocks = {name: found.pop(name) for name in [*found] if name.startswith("@@values")}
+        together = [["bits", *sorted(f"many{place}" for place in range(513))]]
+        together += [sorted(f"{name}{place}" for place in range(9)) for name in ("n", "row")]
+        parts = [[keys[start : start + 512] for start in range(0, len(keys), 512)] for keys in together]
+        for place, of_block in enumerate(itertools.chain(*parts)):
+            block = blocks.pop(f"@@values{place}.npy")
+            expected = np.stack([data[key].view(np.uint16) if key == "bits" else data[key] for key in of_block], 1)
+            assert block.dtype == expected.dtype and block.shape == expected.shape and (block == expected).all()
+        assert not blocks
+        order = found.pop("@@order.npy")
+        assert order.tolist() == ([[2, 0]] if folder.parent.name == "run" else [])
+        assert found.pop("@step.npy").tolist() == [3, 4] and found.pop("@%45poch.npy").tolist() == [8, 9]
+        hashed = {}
+        for key in (long, "y" * 121):
+            digest_of = hashlib.sha256(key.encode()).hexdigest()[:24]
+            hashed[f"{urllib.parse.quote(key).lower()[:80]}~{digest_of}.npy"] = data[key]
+        assert {name for name in found if "~" in name} == hashed.keys()
+        for name, array in hashed.items():
+            assert_array_equal(found.pop(name), array)
+        apart = {urllib.parse.unquote(name.removesuffix(".npy")): array for name, array in found.items()}
+        assert apart.keys() == {*keys, "LPT1", "rng", "x" * 120, *(f"big{place}" for place in range(9))} - {long}
+        assert {
+            "%63on.npy",
+            "%6cpt1.npy",
+            "%4c%50%541.npy",
+            "train%2f%4coss.npy",
+            "%25.npy",
+            "%c3%a9.npy",
+            "a%20b.npy",
+        } <= found.keys()
+        for key, array in apart.items():
+            assert array.dtype == data[key].dtype and array.tolist() == data[key].tolist()
+        assert all(re.fullmatch(r"[a-z0-9_%-]+\.npy", name) for name in found)
+    assert lox.load(tmp_path / "run") == lox.load(tmp_path / "logged")[RUN] == logs
+
+
+def test_runs_are_found_by_their_paths_at_any_depth_and_what_was_taken_back_is_none(tmp_path, monkeypatch):
+    runs = tmp_path / "runs"
+    for place, name in enumerate(("b", "a/deep/er", "a/x.json", "b/eval/1", "z")):
+        lox.save(logs_of({"x": [place]}), runs / name, number=place)
+    lox.save(logs_of({"x": [9]}), runs / "b" / "aside-1")  # As where events were taken back.
+    lox.save(logs_of({"x": [9]}), runs / "b" / ".hidden")
+    lox.save(logs_of({"x": [5]}), runs / "aside-1")  # Of no run.
+    lox.save(logs_of({"x": [6]}), runs / ".dot", number=6)
+    (runs / "none" / "table-0").mkdir(parents=True)
+    expected = {".dot": 6, "a/deep/er": 1, "a/x.json": 2, "aside-1": 5, "b": 0, "b/eval/1": 3, "z": 4}
+    assert {name: logs["x"].tolist() for name, logs in lox.load(runs).items()} == {
+        name: [number] for name, number in expected.items()
+    }
+    assert [*lox.load(runs)] == [*lox.load_config(runs)] == [*expected]
+    assert lox.load_config(runs)["b/eval/1"] == {"number": 3} and lox.load_config(runs)["aside-1"] == {}
+    assert lox.load(runs, stack=True)["x"].tolist() == [[*expected.values()]]
+    monkeypatch.chdir(runs / "b")
+    for path in (".", "../b", str(runs / "b"), runs / "b"):  # A run is read as one, whatever is in it.
+        assert lox.load(path)["x"].tolist() == [0] and lox.load_config(path) == {"number": 0}
+    assert lox.load("aside-1")["x"].tolist() == [9] and [*lox.load("eval")] == ["1"]
+    monkeypatch.chdir(runs)
+    assert [*lox.load("a")] == ["deep/er", "x.json"]
 
 
 # -- faults --------------------------------------------------------------------------------------------------------

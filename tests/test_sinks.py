@@ -1,5 +1,7 @@
 """TensorBoard, Weights & Biases, MLflow and Trackio, as their own readers and files have it."""
 
+import datetime
+import hashlib
 import json
 import os
 import socket
@@ -17,10 +19,11 @@ from jax import lax
 from processes import ROOT
 from runs import name_of
 from sinks import Mlflow, TensorBoard, Trackio, Wandb
-from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader, RawEventFileLoader
+from tensorboard.compat.proto.event_pb2 import Event
 
 import lox
-from lox.loggers import MemoryLogger, MlflowLogger, TrackioLogger, WandbLogger, _processes, _wandb
+from lox.loggers import MemoryLogger, MlflowLogger, TrackioLogger, WandbLogger, _processes, _tensorboard, _wandb
 from lox.loggers._identity import identity_of
 
 # MLflow's own, of SQLAlchemy.
@@ -410,6 +413,123 @@ def test_images_of_a_batch_stay_as_they_are(tensorboard):
         logs = lox.logdict({key: channels}, {}, {key: np.ones((1, 3), bool)})
         found = logged(tensorboard, logs, images=[key], batch_as=batch_as).images()[NAME]
         np.testing.assert_array_equal(found[name][0][1][..., :3], expected)
+
+
+def test_a_curve_for_each_batch_element_of_whatever_was_logged(tensorboard):
+    """Of values with counters of each, with two batch axes and without counters, arrays, images and distributions."""
+    done = np.array([[True, False], [True, True], [False, True]])
+    steps = {"step": np.array([[0, 5], [1, 6], [2, 7]]), "epoch": np.array([[1, 2], [3, 4], [5, 6]])}
+    of_two = np.array([[[1, 1, 0], [0, 1, 0]], [[1, 0, 1], [1, 1, 0]]], bool)
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 3)).astype(np.uint8)
+    made_by = {"h": HISTOGRAM, "q": QUANTILES}
+
+    def parts(start):
+        values = np.arange(6.0).reshape(3, 2) + 100 * start
+        yield in_batch(values, {name: step + 10 * start for name, step in steps.items()}, done)
+        yield lox.logdict({"two/0": np.arange(12.0).reshape(2, 2, 3) + 100 * start}, {}, {"two/0": of_two})
+        data = {"pair": np.array([[[1, 3 + start], [2, np.nan]]]), "pixels/0": pixels[start][None]}
+        data |= {"h": np.uint32([COUNTS]), "q": np.array([[[0, 1, 2], [3, 4, 5 + start]]], np.float64)}
+        masks = {key: np.ones((1, 3 if key == "pixels/0" else 2), bool) for key in data}
+        yield lox.logdict(data, {}, masks, distributions=made_by)
+        yield lox.logdict({"vector": np.array([[4.0, 5.0 + start]])})
+
+    with tensorboard.logger(batch_as="each", images="pixels/0") as logger:
+        for start in range(2):
+            for part in parts(start):
+                logger.log(logger.init(7), part)
+            logger.flush()
+
+    expected = {
+        "x/0": [(0, 0), (1, 2), (10, 100), (11, 102)],
+        "x/1": [(6, 3), (7, 5), (16, 103), (17, 105)],
+        "epoch": [(0, 1), (1, 3), (6, 4), (7, 6), (10, 11), (11, 13), (16, 14), (17, 16)],
+    }
+    for place in range(2):
+        for q, values in {"q0": [0, 3], "q0.5": [1, 4], "q1": [2, 5]}.items():
+            last = [values[place] + (q == "q1") * place * start for start in range(2)]
+            expected[f"q/{place}/{q}"] = [*enumerate(last)]
+    for start, event, row, at in np.ndindex(2, 2, 2, 3):
+        if of_two[event, row, at]:
+            found = (2 * start + event, 6 * event + 3 * row + at + 100 * start)
+            expected.setdefault(f"two/0_/{row}/{at}", []).append(found)
+    assert "two/0_/1/2" not in expected  # It happened in no event.
+    assert tensorboard.numbers() == {NAME: expected}
+    assert tensorboard.ranges()[NAME] == {
+        "pair/0": [(0, (1, 3)), (1, (1, 4))],
+        "pair/1": [(0, (2, 2)), (1, (2, 2))],
+        "vector": [(0, (4, 5)), (1, (4, 6))],
+        "h/0": [(0, (-1, 4)), (1, (-1, 4))],
+        "h/1": [(0, (4, 7)), (1, (4, 7))],
+    }
+    bins = tensorboard.bins()[NAME]
+    assert bins["h/0"] == [(start, (COUNTS[0][:3], BINS[:4])) for start in range(2)]
+    assert bins["h/1"] == [(start, (COUNTS[1][3:], BINS[3:])) for start in range(2)]
+    images = tensorboard.images()[NAME]
+    assert images.keys() == {"pixels/0_"} and [step for step, _ in images["pixels/0_"]] == [0, 1]
+    for start, (_, image) in enumerate(images["pixels/0_"]):
+        np.testing.assert_array_equal(image[..., :3], pixels[start])
+
+
+def test_all_batch_elements_are_one_curve_of_whatever_was_logged(tmp_path):
+    for batch_as in ("mean", "histogram"):
+        check_one_curve(TensorBoard(tmp_path / batch_as), batch_as)
+
+
+def check_one_curve(tensorboard, batch_as):
+    """Checks values of which some did not happen, at the counters of the first element that did, and after others."""
+    values = np.array([[[3, 1], [2, 8], [5, 0]], [[7, 9], [4, 6], [1, 2]], [[1, 2], [3, 4], [5, 6]]], np.float32)
+    mask = np.array([[[0, 1], [1, 0], [1, 1]], [[0, 0], [0, 0], [0, 1]], [[1, 1], [1, 1], [1, 1]]], bool)
+    step = np.arange(18).reshape(3, 3, 2)
+    key = "x/0"  # That of a batch element, were it one.
+    with tensorboard.logger(batch_as=batch_as, images="image") as logger:
+        run = logger.init(7)
+        for start in range(2):
+            steps = {"step": {key: step + 20 * start}, "lr": {key: step / 2}}
+            logger.log(run, lox.logdict({key: values}, steps, {key: mask}))
+            arrays = {"arrays": values, "whole": values[:, 0], "bare": values[:, 0]}
+            logger.log(run, lox.logdict(arrays, {}, {"arrays": mask[..., 0], "whole": np.ones((3, 2), bool)}))
+            counts = np.uint32([[[1, 0, 2, 0], [3, 0, 0, 1]]])
+            qs = np.float64([[[0, 1, 2], [4, 5, 8]]])
+            of_batch = {"h": np.array([[True, False]]) if start else np.ones((1, 2), bool), "q": np.ones((1, 2), bool)}
+            made_by = {"h": HISTOGRAM, "q": QUANTILES}
+            logger.log(run, lox.logdict({"h": counts, "q": qs}, {}, of_batch, distributions=made_by))
+            image = np.uint8([[[start, 7], [8, 9]]])
+            logger.log(run, lox.logdict({"image": image}, {}, {"image": np.ones((1, 2), bool)}))
+            logger.flush()
+    there = [values[event][mask[event]] for event in range(3)]
+    first = [step[event][mask[event]][0] for event in range(3)]
+    assert first == [1, 11, 12]
+    at = [each + 20 * start for start in range(2) for each in first]
+    numbers, ranges = tensorboard.numbers()[NAME], tensorboard.ranges()[NAME]
+    assert numbers["lr"] == [(each, first[place % 3] / 2) for place, each in enumerate(at)]
+    assert tensorboard.bins()[NAME]["h"] == [(0, ([4, 0, 2, 1], BINS)), (1, ([1, 0, 2], BINS[:4]))]
+    assert ranges.pop("bare") == [
+        (3 * start + i, (row.min(), row.max())) for start in range(2) for i, row in enumerate(values[:, 0])
+    ]
+    assert ranges.pop("h") == [(0, (-1, 7)), (1, (-1, 4))]
+    quantiles = {f"q/{name}": (low, high) for name, low, high in (("q0", 0, 4), ("q0.5", 1, 5), ("q1", 2, 8))}
+    if batch_as == "mean":
+        assert numbers.pop(key) == [(each, pytest.approx(there[place % 3].mean())) for place, each in enumerate(at)]
+        assert numbers.pop("whole") == [(i, values[i % 3, 0].mean()) for i in range(6)]
+        for name, ends in quantiles.items():
+            assert numbers.pop(name) == [(start, sum(ends) / 2) for start in range(2)]
+        lanes = [values[i, mask[i, :, 0]].mean(0) if mask[i, :, 0].any() else None for i in range(3)]
+        found = [lane for lane in lanes if lane is not None] * 2
+        assert ranges.pop("arrays") == [(i, (lane.min(), lane.max())) for i, lane in enumerate(found)]
+    else:
+        expected = [(each, (there[place % 3].min(), there[place % 3].max())) for place, each in enumerate(at)]
+        assert ranges.pop(key) == expected
+        of_whole = [(values[i % 3, 0].min(), values[i % 3, 0].max()) for i in range(6)]
+        assert ranges.pop("whole") == [*enumerate(of_whole)]
+        of_arrays = [values[i, mask[i, :, 0]] for i in (0, 2)] * 2
+        assert ranges.pop("arrays") == [(i, (array.min(), array.max())) for i, array in enumerate(of_arrays)]
+        for name, ends in quantiles.items():
+            assert ranges.pop(name) == [(start, ends) for start in range(2)]
+    assert numbers.keys() == {"lr"} and not ranges
+    images = tensorboard.images()[NAME]["image"]
+    assert [(step, image[..., 0].tolist()) for step, image in images] == [
+        (start, [[start, 7], [8, 9]]) for start in range(2)
+    ]
 
 
 @pytest.mark.parametrize("logger", [MemoryLogger, WandbLogger])
@@ -852,6 +972,49 @@ def test_the_names_of_images_are_names(sink):
         sink.logger(images=3)
 
 
+def test_tensorboard_has_images_of_every_kind_as_they_were_logged(tensorboard):
+    rng = np.random.default_rng(0)
+    gray, color = (
+        rng.uniform(-0.2, 1.2, (2, 3, 4)).astype(np.float32),
+        rng.integers(0, 256, (2, 3, 5, 4)).astype(np.uint8),
+    )
+    gray[0, 0] = [np.nan, np.inf, -np.inf, 0.999 / 255 * 1.5]
+    data = {
+        "gray": gray,
+        "one channel": gray[..., None],
+        "half": (gray[..., None] * np.ones(3, np.float32)).astype(np.float16),
+        "truth": gray > 0.5,
+        "bytes": color[..., 0],
+        "bytes of one": color[..., :1],
+        "rgb": color[..., :3],
+        "rgba": color,
+        "no image": gray,
+    }
+    found = logged(tensorboard, data, images=[key for key in data if key != "no image"]).images()[NAME]
+
+    def level(number):
+        number = 0.0 if np.isnan(number) else min(max(float(number), 0.0), 1.0)
+        return int(number * 255 + 0.5)
+
+    def expected(image):
+        if image.dtype != np.uint8:
+            image = np.vectorize(level, otypes=[np.uint8])(image.astype(np.float32))
+        image = image[..., None] if image.ndim == 2 else image
+        channels = np.broadcast_to(image[..., :3], (*image.shape[:2], 3))
+        alpha = image[..., 3:] if image.shape[2] == 4 else np.full((*image.shape[:2], 1), 255)
+        return np.concatenate([channels, alpha], 2)
+
+    assert found.keys() == {key.replace(" ", "_x20-") for key in data} - {"no_x20-image"}
+    for key in data.keys() - {"no image"}:
+        images = found[key.replace(" ", "_x20-")]
+        assert [step for step, _ in images] == [0, 1]
+        np.testing.assert_array_equal([image for _, image in images], [expected(image) for image in data[key]], key)
+    ends = tensorboard.ranges()[NAME]["no_x20-image"]
+    assert ends == [
+        (i, (image[np.isfinite(image)].min(), image[np.isfinite(image)].max())) for i, image in enumerate(gray)
+    ]
+
+
 # -- TensorBoard ---------------------------------------------------------------------------------------------------
 
 
@@ -922,6 +1085,158 @@ def test_tensorboard_keeps_what_describes_the_run_apart_from_keys(tensorboard):
         logger.log(logger.init(7, rate=0.5), lox.logdict({"config/text_summary": np.ones(1)}))
     tags = tensorboard.read(name_of(7, rate=0.5)).Tags()
     assert (tags["tensors"], tags["scalars"]) == (["config/text_summary"], ["config/text_summary_x-"])
+
+
+def test_histograms_of_tensorboard_have_the_sums_and_bins_of_the_numbers(tensorboard):
+    arrays = {
+        "mixed": np.array([-1.5, 0, 0.3, 0.3, 2e9, np.nan, np.inf, -1e-3, 7e-13]),
+        "large": np.float32([1e25, -3e30, 2.0, -np.inf]),
+        "equal": np.full(4, 2.5),
+        "matrix": np.arange(-6, 6).reshape(3, 4),
+        "bytes": np.uint8([200, 100, 255]),
+    }
+    steps = {"step": dict.fromkeys([*arrays, "h"], np.array([30]))}
+    counts = np.uint32([[0, 3, 1, 2]])
+    data = {name: array[None] for name, array in arrays.items()} | {"nothing": np.full((1, 2), np.nan), "h": counts}
+    data["no counts"] = 0 * counts
+    made_by = {"h": HISTOGRAM, "no counts": HISTOGRAM}
+    logged(tensorboard, lox.logdict(data, steps, distributions=made_by))
+    (file,) = (tensorboard.path / tensorboard.experiment / NAME).glob("*tfevents*")
+    found = {}
+    for event in map(Event.FromString, RawEventFileLoader(str(file)).Load()):
+        for value in event.summary.value:
+            if value.HasField("histo"):
+                assert event.step == 30 and value.tag not in found
+                found[value.tag] = value.histo
+    assert found.keys() == arrays.keys() | {"h"}
+    for name, array in arrays.items():
+        numbers = np.sort(array[np.isfinite(array)].astype(np.float64).ravel())
+        histogram = found[name]
+        ends = (histogram.min, histogram.max, histogram.num)
+        assert ends == (numbers[0], numbers[-1], len(numbers))
+        assert (histogram.sum, histogram.sum_squares) == (
+            pytest.approx(numbers.sum()),
+            pytest.approx((numbers**2).sum()),
+        )
+        # Each number is in a bin that is no wider than a tenth of it, of the limits that TensorFlow has.
+        limits, left = list(histogram.bucket_limit), list(numbers)
+        for low, high, count in zip([-np.inf, *limits], limits, histogram.bucket, strict=False):
+            inside, left = left[: int(count)], left[int(count) :]
+            for number in inside:
+                assert low <= number <= high
+                assert high - low <= 0.1001 * abs(number) or abs(number) < 1e-12 or abs(number) > 1e20
+        assert not left
+    assert (found["h"].min, found["h"].max, found["h"].num) == (0, 7, 6)
+    assert list(found["h"].bucket_limit) == BINS[1:] and list(found["h"].bucket) == [0, 3, 1, 2]
+    middles = np.array([0.5, 0.5, 0.5, 2.5, 5.5, 5.5])
+    assert (found["h"].sum, found["h"].sum_squares) == (middles.sum(), (middles**2).sum())
+    assert not tensorboard.numbers()[NAME]
+
+
+def test_tensorboard_has_what_describes_a_run_each_time_that_this_changes(tensorboard):
+    with tensorboard.logger() as logger:
+        first = logger.init(7, name="mine", rate=np.float32(0.1), model={"sizes": (8, 4)}, clip=None, notes="a | b")
+        for run in (first, first, logger.init(7, name="mine", rate=0.25, on=True), logger.init(8, notes=None)):
+            logger.log(run, {"x": 1.0}, step=5)
+            logger.flush()
+    events = tensorboard.read("mine")
+    texts = [(event.step, event.tensor_proto.string_val[0].decode()) for event in events.Tensors("config/text_summary")]
+    table = "| name | value |\n|---|---|\n"
+    described = {"clip": None, "model/sizes/0": 8, "model/sizes/1": 4, "rate": 0.1}
+    assert texts == [
+        (0, table + "\n".join(f"| {name} | {value} |" for name, value in of.items()))
+        for of in (described, described | {"rate": 0.25, "on": True})
+    ]
+    assert [event.tensor_proto.string_val for event in events.Tensors("notes/text_summary")] == [[b"a | b"]]
+    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    assert all(name in content for name in (b"model/sizes/0", b"rate"))
+    assert tensorboard.numbers() == {"mine": {"x": [(5, 1)] * 3}, name_of(8): {"x": [(5, 1)]}}
+    assert tensorboard.read(name_of(8)).Tags()["tensors"] == []
+    tags = events.Tags()
+    assert sorted(tags["tensors"]) == ["config/text_summary", "notes/text_summary"]
+
+
+def test_tensorboard_writes_more_runs_than_it_has_open_and_hides_what_is_taken_back(tensorboard, monkeypatch):
+    monkeypatch.setattr(_tensorboard, "OPEN", 2)
+    seeds, before = range(5), len(os.listdir("/proc/self/fd"))
+    for start, options in ((0, {}), (2, {"from_step": 2}), (9, {})):
+        with tensorboard.logger(**options) as logger:
+            for step in range(start, start + 4):
+                for seed in seeds:
+                    if (seed, start) != (4, 2):  # One is not continued.
+                        logger.log(
+                            logger.init(seed),
+                            {"x": seed + 100 * start + step, "y": np.array([step, step + seed])},
+                            step=step,
+                        )
+                logger.flush()
+                assert len(os.listdir("/proc/self/fd")) <= before + 2
+                # All of it is there for who reads, also of runs whose files were closed meanwhile.
+                last = {name: of["x"][-1] for name, of in tensorboard.numbers().items()}
+                assert last[name_of(3)] == (step, 3 + 100 * start + step)
+        assert len(os.listdir("/proc/self/fd")) == before
+    numbers, ranges = tensorboard.numbers(), tensorboard.ranges()
+    for seed in seeds:
+        events = [(step, 0) for step in range(2 if seed < 4 else 4)]
+        events += [(step, 2) for step in range(2, 6)] * (seed < 4) + [(step, 9) for step in range(9, 13)]
+        assert numbers[name_of(seed)]["x"] == [(step, seed + 100 * start + step) for step, start in events]
+        assert ranges[name_of(seed)]["y"] == [(step, (step, step + seed)) for step, _ in events]
+        files = [*(tensorboard.path / tensorboard.experiment / name_of(seed)).iterdir()]
+        assert len(files) == (3 if seed < 4 else 2)
+
+
+TAGS = {
+    "train/loss": "train/loss",
+    "a b": "a_x20-b",
+    "a*b": "a_x2a-b",
+    "a_x2a-b": "a_x5f-x2a-b",
+    "_x4*": "_x4_x2a-",
+    "_x-": "_x5f-x-",
+    "": "_x-",
+    "/a": "_x2f-a",
+    "//a": "_x2f-_x2f-a",
+    "a//b": "a//b",
+    "a/": "a/",
+    "..": "..",
+    "é模": "é模",
+    "a\nb": "a_xa-b",
+    "\ud800": "_xd800-",
+    "config/text_summary": "config/text_summary_x-",
+    "config": "config",
+    "step": "step",
+    "epoch": "epoch_x-",
+    "epoch_x-": "epoch_x5f-x-",
+    "x" * 300: "x" * 300,
+}
+"""The tags of keys in TensorBoard, which knows letters, digits and a few other characters."""
+
+
+def test_tensorboard_has_a_tag_for_each_key_and_counter_whatever_the_key_has(tensorboard):
+    kinds = {
+        "numbers": lambda i: [i],
+        "arrays": lambda i: [[i, i + 1]],
+        "images": lambda i: np.full((1, 2, 2), i, np.uint8),
+    }
+    for kind, made in kinds.items():
+        images = TAGS if kind == "images" else ()
+        with tensorboard.logger(images=images) as logger:
+            run = logger.init(7, name=kind, rate=0.5)
+            data = {key: np.asarray(made(place)) for place, key in enumerate(TAGS)}
+            steps = {"step": np.array([10]), "epoch": np.array([3]), "a b": np.array([4])}
+            logger.log(run, lox.logdict(data, {name: dict.fromkeys(data, step) for name, step in steps.items()}))
+    tags = TAGS | {"a b": "a_x20-b_x-"}  # That of the counter.
+    counters = {"epoch": [(10, 3)], "a_x20-b": [(10, 4)]}
+    numbers = tensorboard.numbers()
+    assert numbers.pop("numbers") == counters | {tags[key]: [(10, place)] for place, key in enumerate(TAGS)}
+    assert numbers == {"arrays": counters, "images": counters}
+    ranges = {name: found for name, found in tensorboard.ranges().items() if found}
+    assert ranges == {"arrays": {tags[key]: [(10, (place, place + 1))] for place, key in enumerate(TAGS)}}
+    (images,) = (found for found in tensorboard.images().values() if found)
+    assert {tag: [(step, image[0, 0, 0]) for step, image in of_tag] for tag, of_tag in images.items()} == {
+        tags[key]: [(10, place)] for place, key in enumerate(TAGS)
+    }
+    for name in kinds:
+        assert tensorboard.read(name).Tags()["tensors"] == ["config/text_summary"]
 
 
 # -- Weights & Biases ----------------------------------------------------------------------------------------------
@@ -1161,6 +1476,82 @@ def test_the_active_run_of_mlflow_is_the_users(mlflow, monkeypatch):
     assert set(mlflow.numbers()[NAME]) == {"x"}
 
 
+EQUAL = [5.0, 5.0, 6.0, 5.0]
+"""Events of one step, of which MLflow would keep one of those that are equal."""
+
+
+def test_mlflow_has_runs_of_experiments_with_what_describes_them_and_all_metrics(mlflow):
+    text = "long " * 2000
+    pixels = np.arange(8, dtype=np.uint8).reshape(2, 4)
+    made_by = {"h": HISTOGRAM, "q": lox.reductions.quantiles([0.25])}
+    for start, options in ((0, {}), (20, {"from_step": 20}), (40, {})):
+        with mlflow.logger(tags={"team": "red"}, images="a*b", **options) as logger:
+            run = logger.init(7, name="mine", rate=0.5, text=text, notes=None if start else "why")
+
+            def log(*logs, **steps):
+                for each in logs:
+                    logger.log(run, each, **steps)
+                logger.flush()
+
+            log({"none": np.array([np.nan, np.inf])}, step=start)
+            log({"loss": 0.5}, {"epoch": 7.0}, step=start + 3, epoch=1)
+            log({"loss": 0.25, "x.mean": 9.0}, step=start + 3.5)
+            log({"x": np.array([1.0, np.inf, 3.0, 8.0]), "loss": 4.0})
+            log({"a*b": pixels}, step=start + 7)
+            log(lox.logdict({"equal": np.array(EQUAL)}, {"step": {"equal": np.full(4, start)}}))
+            counts = {"h": np.uint32([[0, 10, 0, 0]]), "q": np.float64([[3]])}
+            log(lox.logdict(counts, {"step": dict.fromkeys(counts, np.array([start + 8]))}, distributions=made_by))
+            (of_mlflow,) = [each for each in mlflow.runs().values() if each.info.status == "RUNNING"]
+            if start == 40:
+                log_of = {"rate": 0.25, "later": (1, 2)}
+                logger.log(logger.init(7, name="mine", **log_of), {"loss": 1.0}, step=99)
+    names = ["mine", "mine-from20"]
+    runs, numbers = mlflow.runs(), mlflow.numbers()
+    assert runs.keys() == {*names}
+    (parent,) = [each for each in mlflow.client.search_runs([mlflow.id]) if "lox.experiment" in each.data.tags]
+    assert (parent.info.run_name, parent.info.status) == ("tried", "FINISHED")
+    card = json.loads(parent.data.tags["lox.experiment"])
+    assert (card["name"], card["resumed"]) == ("tried", [20])
+    identity = hashlib.sha256(json.dumps(["name", "mine"]).encode()).hexdigest()[:32]
+    for name, starts in zip(names, ((0,), (20, 40)), strict=True):
+        found, tags = runs[name], runs[name].data.tags
+        assert found.info.status == "FINISHED" and found.info.run_id
+        assert (tags["team"], tags["key"], tags["lox.run"]) == ("red", "[0, 7]", identity + name.removeprefix("mine"))
+        assert tags["mlflow.parentRunId"] == parent.info.run_id
+        assert tags.get("mlflow.note.content") == ("why" if name == "mine" else None)
+        params = {"rate": "0.5", "text": text[:5999] + "…"}
+        artifact = {"rate": 0.5, "text": text}
+        if name != "mine":
+            params |= {"later/0": "1", "later/1": "2"}
+            artifact |= {"rate": 0.25, "later/0": 1, "later/1": 2}
+        assert found.data.params == params
+        file = mlflow.path / "artifacts" / found.info.run_id / "artifacts" / tags["lox.config"]
+        assert json.loads(file.read_text()) == artifact
+        expected = {
+            "epoch": [(start + 3, 1) for start in starts],
+            "epoch_x-": [(start + 3, 7) for start in starts],
+            "loss": [each for start in starts for each in ((start + 3, 0.5), (1, 0.25), (2, 4))],
+            "x_x2e-mean": [(0, 9) for start in starts],
+            "step": [(event, start + 3.5) for start in starts for event in (0, 1)],
+            "x.mean": [(0, 4) for _ in starts],
+            "x.std": [(0, pytest.approx(np.std([1, 3, 8]))) for _ in starts],
+            "x.min": [(0, 1) for _ in starts],
+            "x.max": [(0, 8) for _ in starts],
+            "equal": [(start, value) for start in starts for value in EQUAL],
+            "h/q0.1": [(start + 8, pytest.approx(0.1)) for start in starts],
+            "h/q0.5": [(start + 8, pytest.approx(0.5)) for start in starts],
+            "h/q0.9": [(start + 8, pytest.approx(0.9)) for start in starts],
+            "q/q0.25": [(start + 8, 3) for start in starts],
+        }
+        expected["loss"] += [(99, 1)] * (name != "mine")
+        assert numbers[name] == expected
+        images = mlflow.images()[name]
+        assert {key: [step for step, _ in of_key] for key, of_key in images.items()} == {
+            "a_x2a-b": [start + 7 for start in starts]
+        }
+        assert all(image[..., 0].tolist() == pixels.tolist() for _, image in images["a_x2a-b"])
+
+
 # -- Trackio -------------------------------------------------------------------------------------------------------
 
 
@@ -1256,6 +1647,80 @@ def test_a_database_of_trackio_that_is_locked_is_an_error_and_other_loggers_go_o
 def test_a_name_that_trackio_does_not_take(trackio_folder):
     with pytest.raises(ValueError, match="not allowed"):
         TrackioLogger("registry-mine")
+
+
+def test_trackio_has_the_rows_and_what_describes_the_run_as_they_were_said(trackio):
+    pixels = np.arange(8, dtype=np.uint8).reshape(2, 4)
+    made_by = {"h": HISTOGRAM, "q": lox.reductions.quantiles([0.25]), "many": lox.reductions.histogram(range(999))}
+    init = {"config": {"model": "small", "rate": 9, "key": 3}}
+    for start, options in ((0, {}), (20, {"from_step": 20}), (40, {"init": init | {"group": "g"}})):
+        with trackio.logger(**({"init": init, "images": "image"} | options)) as logger:
+            run = logger.init(7, {"key": 2, "_Created": 1}, rate=0.5, notes=None if start else "mine")
+
+            def log(*logs, **steps):
+                for each in logs:
+                    logger.log(run, each, **steps)
+                logger.flush()
+
+            log({"none": np.array([np.nan, np.inf])}, step=start)
+            log({"loss": 0.5}, {"epoch": 7.0, "time": 3}, step=start + 3, epoch=1, id=4)
+            log({"loss": 0.25, "b": np.inf}, step=start + 3.5)
+            log({"w": np.array([1.0, np.inf, 3.0]), "loss": 4.0})
+            log({"image": pixels}, step=start + 7)
+            counts = {"h": np.uint32([[0, 3, 0, 1], [0, 0, 0, 0]]), "q": np.float64([[1], [3]])}
+            steps = {"step": dict.fromkeys(counts, np.array([8, 9]) + start)}
+            log(lox.logdict(counts, steps, distributions={key: made_by[key] for key in counts}))
+            many = {"many": np.arange(1000, dtype=np.uint32)[None]}
+            log(lox.logdict(many, distributions={key: made_by[key] for key in many}))
+            log(in_batch(np.float32([[1, 2], [3, 5]]), mask=np.array([[True, True], [False, True]])))
+    names = [run.name, f"{run.name}-from20"]
+    assert trackio.configs().keys() == {*names}
+    for name, of_run in zip(names, ({"_Notes": "mine", "_Group": "tried"}, {"_Group": "g"}), strict=True):
+        config = trackio.configs()[name]
+        created = datetime.datetime.fromisoformat(config.pop("_Created"))
+        assert abs(datetime.datetime.now(datetime.UTC) - created) < datetime.timedelta(minutes=5)
+        own = {"model": "small", "rate": 0.5, "key": [0, 7], "key_x-": 2, "_Created_x-": 1}
+        assert config == own | of_run
+
+    def histogram_of(counts, edges):
+        return {"_type": "trackio.histogram", "bins": pytest.approx(edges), "values": counts}
+
+    counts, edges = np.histogram([1.0, 3.0], 64)
+    expected = [
+        (3, {"epoch": 1, "id_x-": 4, "loss": 0.5, "epoch_x-": 7, "time_x-": 3}),
+        (1, {"step_x-": 3.5, "loss": 0.25}),
+        (0, {"step_x-": 3.5, "b": "Infinity"}),
+        (0, {"w": histogram_of(counts.tolist(), edges.tolist())}),
+        (2, {"loss": 4}),
+        (7, {"image": "an image"}),
+        (8, {"q/q0.25": 1, "h": histogram_of([0, 3, 0, 1], BINS)}),
+        (9, {"q/q0.25": 3}),
+        (0, {"many": histogram_of([4 * i + 1 for i in range(500)], [*range(-1, 1001, 2)])}),
+        (0, {"x": 1.5}),
+        (1, {"x": 5}),
+    ]
+    counted = (0, 1, 2, 5, 6, 7)  # The rows whose step is the counter, or which have it.
+    for name, starts in zip(names, ((0,), (20, 40)), strict=True):
+        rows = []
+        for start in starts:
+            for place, (step, row) in enumerate(expected):
+                if "step_x-" in row:
+                    row = row | {"step_x-": row["step_x-"] + start}
+                rows.append((step + start * (place in counted and "step_x-" not in row), row))
+        found = [
+            (step, {key: "an image" if key == "image" else value for key, value in row.items()})
+            for step, row in trackio.rows(name)
+        ]
+        assert found == rows
+        images = trackio.images()[name]["image"]
+        assert [step for step, _ in images] == [7 + start for start in starts]
+        assert all(image[..., 0].tolist() == pixels.tolist() for _, image in images)
+    (card,) = trackio.folder.glob(f"lox/{trackio.project}/*.json")
+    assert card.name == "tried.json" and json.loads(card.read_text())["resumed"] == [20]
+    with pytest.raises(lox.LogDataError, match="init= of TrackioLogger"):
+        TrackioLogger(trackio.project, init=3)
+    with pytest.raises(lox.LogValueError, match="has group and config of trackio.init, got 'name'"):
+        TrackioLogger(trackio.project, init={"name": "a"})
 
 
 # -- runs that end underneath, and other processes -----------------------------------------------------------------

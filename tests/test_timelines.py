@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import jax
 import jax.numpy as jnp
@@ -331,6 +332,69 @@ def test_a_notebook_shows_a_table():
 @pytest.mark.parametrize("start", [-9.0, 0.0, 5.0])
 def test_a_line_of_numbers_goes_from_the_smallest_to_the_largest(start):
     assert line(start + np.arange(3)) == "▁▄█"
+
+
+def test_a_notebook_has_a_row_for_each_key_with_what_is_known_of_it():
+    wave = np.float32(np.round(50 * np.sin(np.arange(100.0))))
+    wave[7] = np.nan
+    mask = np.array([[True, False], [False, False], [False, True], [True, True]])
+    data = {
+        "wave": wave,
+        "lanes": np.array([[1.5, 99], [99, 99], [99, 2.25], [-4, 8]]),
+        "vector & <b>": np.int8([[1, 2], [3, 6]]),
+        "z": np.complex64([3 + 4j, 0]),
+        "equal": np.full(3, 1e300),
+        "huge": np.array([-1e308, 1e308, 0]),
+        "never": np.array([np.nan, np.inf]),
+        "none": np.zeros((0, 2)),
+        "nothing": np.zeros((2, 0)),
+        "small": np.array([0.5, 1234567.0]),
+    }
+    logs = lox.logdict(data, {"step": {"lanes": np.arange(8).reshape(4, 2)}}, {"lanes": mask})
+
+    def bars(numbers):
+        shown = (
+            [numbers[round(place * (len(numbers) - 1) / 23)] for place in range(24)] if len(numbers) > 24 else numbers
+        )
+        finite = [number for number in map(float, shown) if np.isfinite(number)]
+        low, high = min(finite, default=0) / 2, max(finite, default=0) / 2
+        height = lambda number: int((number / 2 - low) / ((high - low) or 1) * 7)  # noqa: E731
+        return "".join("▁▂▃▄▅▆▇█"[height(float(n))] if np.isfinite(n) else " " for n in shown)
+
+    assert len(bars(wave)) == 24
+    expected = {
+        "wave": ("float32", "[]", "100", f"{wave[-1]:.6g}", bars(wave)),
+        "lanes": ("float64", "[2]", "3", "2", bars([1.5, 2.25, 2])),
+        "vector &amp; &lt;b&gt;": ("int8", "[2]", "2", "4.5", bars([1.5, 4.5])),
+        "z": ("complex64", "[]", "2", "0", bars([5, 0])),
+        "equal": ("float64", "[]", "3", "1e+300", "▁▁▁"),
+        "huge": ("float64", "[]", "3", "0", "▁█▄"),
+        "never": ("float64", "[]", "2", "inf", "  "),
+        "none": ("float64", "[2]", "0", "", ""),
+        "nothing": ("float64", "[0]", "2", "nan", "  "),
+        "small": ("float64", "[]", "2", "1.23457e+06", "▁█"),
+    }
+    head = "".join(f"<th>{name}</th>" for name in ("key", "dtype", "shape", "events", "last", ""))
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{cell}</td>' for cell in (key, *cells))}</tr>" for key, cells in expected.items()
+    )
+    assert logs._repr_html_() == f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    # Of what is no array of events, it is told what it is.
+    odd = {
+        "means": (
+            lambda leaf: np.float64(leaf.mean()) if leaf.dtype != bool else leaf,
+            ["float64", "", "", "1.875", ""],
+        ),
+        "text": (lambda leaf: "<a>", ["str", "", "", "&lt;a&gt;", ""]),
+        "shapes": (lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), ["float64", "[2]", "4", "", ""]),
+        "mask of numbers": (lambda leaf: leaf.astype(float), ["float64", "[2]", "4", "", ""]),
+        "steps of others": (lambda leaf: leaf[:1] if leaf.dtype == int else leaf, ["float64", "[2]", "4", "", ""]),
+    }
+    for name, (change, cells) in odd.items():
+        shown = jax.tree.map(change, logs.filter("lanes"))._repr_html_()
+        if name == "means":
+            cells = [*cells[:3], str(np.float64(data["lanes"].mean())), ""]
+        assert re.findall("<td>(.*?)</td>", shown) == ["lanes", *cells], name
 
 
 # -- counters of batches -------------------------------------------------------------------------------------------

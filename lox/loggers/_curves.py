@@ -84,8 +84,11 @@ def _of_quantiles(
 def _of_batch(
     run: Run, key: str, events: PlainEvents, batch_as: BatchAs, is_image: bool
 ) -> Iterator[tuple[str, PlainEvents]]:
-    if batch_as == "each":
-        yield from [(_with_mark(key), events)] if is_image else _of_each(run, key, events)
+    if batch_as == "each" and is_image:  # Its events are counted by the key, which may have another name.
+        number = along(run.seen.get(key, 0) + np.arange(len(events.values)), events.happened.shape)
+        yield _with_mark(key), dataclasses.replace(events, steps=events.steps | {EVENT: number})
+    elif batch_as == "each":
+        yield from _of_each(run, key, events)
     elif batch_as == "histogram" or is_image or 0 in events.batch:
         yield key, events
     else:
