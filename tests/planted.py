@@ -443,7 +443,10 @@ def reach_of(tier: str) -> dict[str, Any]:
         def reach(part: int) -> dict[str, Any]:
             written = COPIES[part].with_suffix(".json")
             options = [f"--planted-map={written}", f"--planted-part={part}", *marks]
-            print(run_pytest(COPIES[part], options, None)[1].splitlines()[-1], flush=True)
+            status, output = run_pytest(COPIES[part], options, None)
+            if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+                sys.exit(output)  # Some tests could not be read.
+            print(output.splitlines()[-1], flush=True)
             return json.loads(written.read_text(encoding="utf-8"))
 
         whole: dict[str, Any] = {"tests": [], "seconds": [], "reached": {}}
