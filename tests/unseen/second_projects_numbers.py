@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from unseen.case import Case, f32, flags, i32
+from unseen.case import Case, f32, i32
 
 CASES = []
 add = CASES.append
@@ -18,7 +18,7 @@ def neighbor_attention(params, nodes, senders, receivers, valid):
     count = nodes.shape[0]
     q, k, v = (nodes @ params[n] for n in ("q", "k", "v"))
     logits = jnp.sum(q[receivers] * k[senders], axis=-1)
-    top = jax.ops.segment_max(jnp.where(valid, logits, -1e9), receivers, count)
+    top = jax.ops.segment_max(jnp.where(valid > 0, logits, -1e9), receivers, count)
     e = jnp.exp(logits - top[receivers]) * valid
     total = jax.ops.segment_sum(e, receivers, count)
     weights = e / jnp.where(total > 0, total, 1.0)[receivers]
@@ -28,7 +28,7 @@ def neighbor_attention(params, nodes, senders, receivers, valid):
 def neighbor_attention_b(params, nodes, senders, receivers, valid):
     count = nodes.shape[0]
     q, k, v = (nodes @ params[n] for n in ("q", "k", "v"))
-    logits = jnp.where(valid, jnp.sum(q[receivers] * k[senders], axis=-1), -1e9)
+    logits = jnp.where(valid > 0, jnp.sum(q[receivers] * k[senders], axis=-1), -1e9)
     top = jax.ops.segment_max(logits, receivers, count)
     e = jnp.exp(logits - top[receivers]) * valid
     total = jax.ops.segment_sum(e, receivers, count)
@@ -40,9 +40,9 @@ def neighbor_attention_c(params, nodes, senders, receivers, valid):
     count = nodes.shape[0]
     q, k, v = (nodes @ params[n] for n in ("q", "k", "v"))
     logits = jnp.sum(q[receivers] * k[senders], axis=-1)
-    top = jax.ops.segment_max(jnp.where(valid, logits, -1e9), receivers, count)
-    shifted = jnp.where(valid, logits - top[receivers], -jnp.inf)
-    e = jnp.exp(shifted)
+    top = jax.ops.segment_max(jnp.where(valid > 0, logits, -1e9), receivers, count)
+    shifted = jnp.where(valid > 0, logits - top[receivers], -jnp.inf)
+    e = jnp.exp(shifted) * valid
     total = jax.ops.segment_sum(e, receivers, count)
     weights = e / jnp.where(total > 0, total, 1.0)[receivers]
     return jax.ops.segment_sum(weights[:, None] * v[senders], receivers, count)
@@ -54,8 +54,8 @@ add(
         "NaN from masks",
         neighbor_attention,
         (neighbor_attention_b, neighbor_attention_c),
-        ({n: f32(8, 8) for n in ("q", "k", "v")}, f32(10, 8), i32(40), i32(40), flags(40)),
-        where="top = jax.ops.segment_max(jnp.where(valid, logits, -1e9), receivers, count)\n    e = jnp.exp",
+        ({n: f32(8, 8) for n in ("q", "k", "v")}, f32(10, 8), i32(40), i32(40), f32(40)),
+        where="top = jax.ops.segment_max(jnp.where(valid > 0, logits, -1e9), receivers, count)\n    e = jnp.exp",
         axes={
             "nodes": ("nodes", None),
             "senders": ("edges",),
