@@ -443,7 +443,7 @@ ENCODER = {"w1": f32(10, 32), "w2": f32(32, 16)}
 
 
 def encode(params, x):
-    return jax.nn.relu(jax.nn.relu(x @ params["w1"]) @ params["w2"])
+    return jnp.maximum(jnp.maximum(x @ params["w1"], 0.0) @ params["w2"], 0.0)
 
 
 def varied_loss(params, left, right):
@@ -499,8 +499,8 @@ def weather_step(params, x, readings):
 
     def loss_fn(p):
         predicted = jnp.tanh(x @ p["w"] + p["b"])
-        errors = (predicted - readings) ** 2
-        return jnp.sum(errors * observed) / jnp.maximum(observed.sum(), 1)
+        errors = jnp.where(observed, (predicted - readings) ** 2, 0.0)
+        return jnp.sum(errors) / jnp.maximum(observed.sum(), 1)
 
     loss, grads = jax.value_and_grad(loss_fn)(params)
     return jax.tree.map(lambda p, g: p - 0.05 * g, params, grads), loss
@@ -537,6 +537,6 @@ plant(
     weather_step,
     (weather_step_b, weather_step_c),
     (WEATHER, f32(24, 8), f32(24, 5)),
-    where="errors = (predicted - readings) ** 2",
+    where="errors = jnp.where(observed, (predicted - readings) ** 2, 0.0)",
     axes={"x": ("time", None), "readings": ("time", "stations")},
 )
