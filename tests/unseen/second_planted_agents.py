@@ -429,7 +429,8 @@ def explorer_loss_c(params, obs, actions, returns):
 def explored(loss):
     def update(params, opt_state, obs, actions, returns):
         value, grads = jax.value_and_grad(loss)(params, obs, actions, returns)
-        return jax.tree.map(lambda p, m, g: p - 0.01 * (0.9 * m + g), params, opt_state, grads), grads, value
+        opt_state = jax.tree.map(lambda m, g: 0.9 * m + g, opt_state, grads)
+        return jax.tree.map(lambda p, m: p - 0.01 * m, params, opt_state), opt_state, value
 
     return update
 
@@ -565,12 +566,9 @@ def draw_b(rng, memory, count):
 
 
 def draw_c(rng, memory, count):
-    size = memory.obs.shape[0]
-    index = jax.random.randint(rng, (count,), 0, size)
-    after = (index + 1) % size
-    seam = index == size - 1
-    done = jnp.where(seam, True, memory.done[index])
-    return memory.obs[index], memory.action[index], memory.reward[index], memory.obs[after], done
+    index = jax.random.permutation(rng, memory.obs.shape[0] - 1)[:count]
+    after = index + 1
+    return memory.obs[index], memory.action[index], memory.reward[index], memory.obs[after], memory.done[index]
 
 
 def from_memory(sample):

@@ -705,3 +705,640 @@ CASES.append(
         source="walnutpie#27: the average of steps is made from the last two steps",
     )
 )
+
+
+# Momenta of a Hamiltonian.
+
+
+def hamiltonian(rng, position, variances):
+    energy = lambda x: 0.5 * jnp.sum(x**2 / variances)
+    kinetic = lambda p: 0.5 * jnp.sum(variances * p**2)
+
+    def move(x, k):
+        momentum_rng, accept_rng = jax.random.split(k)
+        p0 = jnp.sqrt(variances) * jax.random.normal(momentum_rng, x.shape)
+
+        def leap(_, state):
+            x, p = state
+            p = p - 0.05 * jax.grad(energy)(x)
+            x = x + 0.1 * variances * p
+            return x, p - 0.05 * jax.grad(energy)(x)
+
+        y, p = jax.lax.fori_loop(0, 10, leap, (x, p0))
+        change = energy(x) + kinetic(p0) - energy(y) - kinetic(p)
+        accept = jnp.log(jax.random.uniform(accept_rng)) < change
+        x = jnp.where(accept, y, x)
+        return x, (x, accept)
+
+    return jax.lax.scan(move, position, jax.random.split(rng, 40))
+
+
+def hamiltonian_b(rng, position, variances):
+    energy = lambda x: 0.5 * jnp.sum(x**2 / variances)
+    kinetic = lambda p: 0.5 * jnp.sum(variances * p**2)
+
+    def move(x, k):
+        momentum_rng, accept_rng = jax.random.split(k)
+        p0 = jax.random.normal(momentum_rng, x.shape) / jnp.sqrt(variances)
+
+        def leap(_, state):
+            x, p = state
+            p = p - 0.05 * jax.grad(energy)(x)
+            x = x + 0.1 * variances * p
+            return x, p - 0.05 * jax.grad(energy)(x)
+
+        y, p = jax.lax.fori_loop(0, 10, leap, (x, p0))
+        change = energy(x) + kinetic(p0) - energy(y) - kinetic(p)
+        accept = jnp.log(jax.random.uniform(accept_rng)) < change
+        x = jnp.where(accept, y, x)
+        return x, (x, accept)
+
+    return jax.lax.scan(move, position, jax.random.split(rng, 40))
+
+
+def hamiltonian_c(rng, position, variances):
+    energy = lambda x: 0.5 * jnp.sum(x**2 / variances)
+    kinetic = lambda v: 0.5 * jnp.sum(v**2 / variances)
+
+    def move(x, k):
+        velocity_rng, accept_rng = jax.random.split(k)
+        v0 = jnp.sqrt(variances) * jax.random.normal(velocity_rng, x.shape)
+
+        def leap(_, state):
+            x, v = state
+            v = v - 0.05 * variances * jax.grad(energy)(x)
+            x = x + 0.1 * v
+            return x, v - 0.05 * variances * jax.grad(energy)(x)
+
+        y, v = jax.lax.fori_loop(0, 10, leap, (x, v0))
+        change = energy(x) + kinetic(v0) - energy(y) - kinetic(v)
+        accept = jnp.log(jax.random.uniform(accept_rng)) < change
+        x = jnp.where(accept, y, x)
+        return x, (x, accept)
+
+    return jax.lax.scan(move, position, jax.random.split(rng, 40))
+
+
+CASES.append(
+    Case(
+        "momenta",
+        "scale inverted",
+        hamiltonian,
+        (hamiltonian_b, hamiltonian_c),
+        lambda: (key(), f32(5), f32(5)),
+        where="p0 = jnp.sqrt(variances) * jax.random.normal(momentum_rng, x.shape)",
+        axes={"position": ("dims",), "variances": ("dims",)},
+        source="numpyro#170 and samplers at hand: momenta by the inverse of the mass matrix",
+    )
+)
+
+
+# A particle filter.
+
+
+def filtered(rng, particles, log_weights, observations):
+    def step(carry, inputs):
+        particles, log_weights = carry
+        k, observed = inputs
+        pick_rng, move_rng = jax.random.split(k)
+        ancestors = jax.random.categorical(pick_rng, log_weights, shape=log_weights.shape)
+        particles = 0.9 * particles[ancestors] + 0.3 * jax.random.normal(move_rng, particles.shape)
+        fit = -0.5 * jnp.sum((observed - particles) ** 2, axis=-1) / 0.25
+        log_weights = log_weights + fit
+        evidence = jax.nn.logsumexp(log_weights) - jnp.log(log_weights.shape[0])
+        log_weights = log_weights - jax.nn.logsumexp(log_weights)
+        estimate = jnp.exp(log_weights) @ particles
+        return (particles, log_weights), (estimate, evidence)
+
+    keys = jax.random.split(rng, observations.shape[0])
+    return jax.lax.scan(step, (particles, log_weights), (keys, observations))
+
+
+def filtered_b(rng, particles, log_weights, observations):
+    def step(carry, inputs):
+        particles, log_weights = carry
+        k, observed = inputs
+        pick_rng, move_rng = jax.random.split(k)
+        ancestors = jax.random.categorical(pick_rng, log_weights, shape=log_weights.shape)
+        particles = 0.9 * particles[ancestors] + 0.3 * jax.random.normal(move_rng, particles.shape)
+        log_weights = -0.5 * jnp.sum((observed - particles) ** 2, axis=-1) / 0.25
+        evidence = jax.nn.logsumexp(log_weights) - jnp.log(log_weights.shape[0])
+        log_weights = log_weights - jax.nn.logsumexp(log_weights)
+        estimate = jnp.exp(log_weights) @ particles
+        return (particles, log_weights), (estimate, evidence)
+
+    keys = jax.random.split(rng, observations.shape[0])
+    return jax.lax.scan(step, (particles, log_weights), (keys, observations))
+
+
+def filtered_c(rng, particles, log_weights, observations):
+    def step(carry, inputs):
+        particles, log_weights = carry
+        k, observed = inputs
+        pick_rng, move_rng = jax.random.split(k)
+        few = jnp.exp(-jax.nn.logsumexp(2.0 * log_weights)) < 0.5 * log_weights.shape[0]
+        ancestors = jax.random.categorical(pick_rng, log_weights, shape=log_weights.shape)
+        particles = jnp.where(few, particles[ancestors], particles)
+        log_weights = jnp.where(few, -jnp.log(log_weights.shape[0]), log_weights)
+        particles = 0.9 * particles + 0.3 * jax.random.normal(move_rng, particles.shape)
+        log_weights = log_weights - 0.5 * jnp.sum((observed - particles) ** 2, axis=-1) / 0.25
+        evidence = jax.nn.logsumexp(log_weights)
+        log_weights = log_weights - evidence
+        return (particles, log_weights), (jnp.exp(log_weights) @ particles, evidence)
+
+    keys = jax.random.split(rng, observations.shape[0])
+    start = (particles, log_weights - jax.nn.logsumexp(log_weights))
+    return jax.lax.scan(step, start, (keys, observations))
+
+
+CASES.append(
+    Case(
+        "particle filter",
+        "state out of date",
+        filtered,
+        (filtered_b, filtered_c),
+        lambda: (key(), f32(60, 2), f32(60), f32(25, 2)),
+        where="log_weights = log_weights + fit",
+        axes={"particles": ("particles", None), "log_weights": ("particles",), "observations": ("time", None)},
+        source="particle filters (pyro#2138 and others): weights are kept after resampling",
+    )
+)
+
+
+# Pooling of graphs by attention.
+
+POOL = {"w": f32(6, 12), "score": f32(12), "out": f32(12)}
+
+
+def pooled_loss(params, nodes, graph_of, targets):
+    graphs = targets.shape[0]
+    h = jax.nn.elu(nodes @ params["w"])
+    scores = jax.nn.leaky_relu(h @ params["score"])
+    attention = jax.nn.softmax(scores)
+    pooled = jax.ops.segment_sum(attention[:, None] * h, graph_of, graphs)
+    return jnp.mean(optax.huber_loss(pooled @ params["out"], targets))
+
+
+def pooled_loss_b(params, nodes, graph_of, targets):
+    graphs = targets.shape[0]
+    h = jax.nn.elu(nodes @ params["w"])
+    scores = jax.nn.leaky_relu(h @ params["score"])
+    top = jax.ops.segment_max(scores, graph_of, graphs)
+    weights = jnp.exp(scores - jax.lax.stop_gradient(top)[graph_of])
+    attention = weights / jax.ops.segment_sum(weights, graph_of, graphs)[graph_of]
+    pooled = jax.ops.segment_sum(attention[:, None] * h, graph_of, graphs)
+    return jnp.mean(optax.huber_loss(pooled @ params["out"], targets))
+
+
+def pooled_loss_c(params, nodes, graph_of, targets):
+    graphs = targets.shape[0]
+    h = jax.nn.elu(nodes @ params["w"])
+    mixture = jax.nn.softmax(params["score"])
+    sizes = jax.ops.segment_sum(jnp.ones(nodes.shape[0]), graph_of, graphs)
+    pooled = jax.ops.segment_sum(h * mixture, graph_of, graphs) / jnp.maximum(sizes, 1.0)[:, None]
+    return jnp.mean(optax.huber_loss(pooled @ params["out"], targets))
+
+
+CASES.append(
+    Case(
+        "pooling of graphs",
+        "softmax axis",
+        pooled_loss,
+        (pooled_loss_b, pooled_loss_c),
+        (POOL, f32(40, 6), i32(40), f32(4)),
+        where="attention = jax.nn.softmax(scores)\n",
+        axes={"nodes": ("nodes", None), "graph_of": ("nodes",), "targets": ("graphs",)},
+        differentiate="params",
+        source="spektral#302 and ports to jraph: a softmax over the nodes of all graphs",
+    )
+)
+
+
+# Energies of a padded batch of graphs.
+
+
+def molecules_loss(params, atoms, sizes, energies):
+    spare = atoms.shape[0] - sizes.sum()
+    all_sizes = jnp.concatenate([sizes, spare[None]])
+    graphs = all_sizes.shape[0]
+    graph_of = jnp.repeat(jnp.arange(graphs), all_sizes, total_repeat_length=atoms.shape[0])
+    per_atom = jnp.tanh(atoms @ params["w"]) @ params["v"]
+    predicted = jax.ops.segment_sum(per_atom, graph_of, graphs)
+    predicted = jnp.delete(predicted, 1)
+    return jnp.mean(((predicted - energies) / jnp.maximum(sizes, 1)) ** 2)
+
+
+def molecules_loss_b(params, atoms, sizes, energies):
+    spare = atoms.shape[0] - sizes.sum()
+    all_sizes = jnp.concatenate([sizes, spare[None]])
+    graphs = all_sizes.shape[0]
+    graph_of = jnp.repeat(jnp.arange(graphs), all_sizes, total_repeat_length=atoms.shape[0])
+    per_atom = jnp.tanh(atoms @ params["w"]) @ params["v"]
+    predicted = jax.ops.segment_sum(per_atom, graph_of, graphs)
+    predicted = jnp.delete(predicted, -1)
+    return jnp.mean(((predicted - energies) / jnp.maximum(sizes, 1)) ** 2)
+
+
+def molecules_loss_c(params, atoms, sizes, energies):
+    spare = atoms.shape[0] - sizes.sum()
+    all_sizes = jnp.concatenate([spare[None], sizes])
+    graphs = all_sizes.shape[0]
+    graph_of = jnp.repeat(jnp.arange(graphs), all_sizes, total_repeat_length=atoms.shape[0])
+    per_atom = jnp.tanh(atoms @ params["w"]) @ params["v"]
+    predicted = jax.ops.segment_sum(per_atom, graph_of, graphs)[1:]
+    return jnp.mean(((predicted - energies) / jnp.maximum(sizes, 1)) ** 2)
+
+
+CASES.append(
+    Case(
+        "padded molecules",
+        "off by one",
+        molecules_loss,
+        (molecules_loss_b, molecules_loss_c),
+        ({"w": f32(5, 12), "v": f32(12)}, f32(40, 5), i32(6), f32(6)),
+        where="predicted = jnp.delete(predicted, 1)",
+        axes={"atoms": ("atoms", None), "sizes": ("graphs",), "energies": ("graphs",)},
+        differentiate="params",
+        source="mlip#34: the graph of the padding is the last one",
+    )
+)
+
+
+# Forces between neighbors.
+
+
+def neighbors_of(positions, cutoff, capacity):
+    count = positions.shape[0]
+    gaps = jnp.sum((positions[:, None] - positions[None]) ** 2, axis=-1)
+    close = (gaps < cutoff**2) & ~jnp.eye(count, dtype=bool)
+    order = jnp.where(close, jnp.arange(count)[None, :], count)
+    return jnp.sort(order, axis=1)[:, :capacity]
+
+
+def soft_energy(positions, neighbors):
+    apart = positions[:, None, :] - positions[neighbors]
+    squared = jnp.sum(apart**2, axis=-1) + 1e-3
+    return 0.5 * jnp.sum(jnp.exp(-squared))
+
+
+def soft_energy_b(positions, neighbors):
+    real = neighbors < positions.shape[0]
+    delta = positions[:, None, :] - positions[neighbors]
+    squared = jnp.sum(delta**2, axis=-1) + 1e-3
+    return 0.5 * jnp.sum(jnp.where(real, jnp.exp(-squared), 0.0))
+
+
+def soft_energy_c(positions, neighbors):
+    away = jnp.full((1, positions.shape[1]), 1e4)
+    padded = jnp.concatenate([positions, away])
+    delta = positions[:, None, :] - padded[neighbors]
+    squared = jnp.sum(delta**2, axis=-1) + 1e-3
+    return 0.5 * jnp.sum(jnp.exp(-squared))
+
+
+def relaxed(energy):
+    def run(positions):
+        def outer(x, _):
+            neighbors = neighbors_of(x, 0.5, 10)
+
+            def inner(x, _):
+                value, slope = jax.value_and_grad(energy)(x, neighbors)
+                return x - 0.01 * slope, value
+
+            return jax.lax.scan(inner, x, None, length=5)
+
+        return jax.lax.scan(outer, positions, None, length=4)
+
+    return run
+
+
+CASES.append(
+    Case(
+        "neighbors",
+        "index out of range",
+        relaxed(soft_energy),
+        (relaxed(soft_energy_b), relaxed(soft_energy_c)),
+        (f32(20, 3),),
+        where="apart = positions[:, None, :] - positions[neighbors]",
+        axes={"positions": ("particles", None)},
+        source="jax-md#171: lists are padded by the number of particles, which clamps to the last one",
+    )
+)
+
+
+# Metrics of an evaluation.
+
+
+class Average(NamedTuple):
+    total: jax.Array
+    count: jax.Array
+
+
+def add_values(average, values, mask):
+    total = average.total + jnp.sum(values * mask)
+    return Average(total, average.count + jnp.sum(mask))
+
+
+def add_values_b(average, values, mask):
+    mask = jnp.broadcast_to(mask, values.shape)
+    return Average(average.total + jnp.sum(values * mask), average.count + jnp.sum(mask))
+
+
+def add_values_c(average, values, mask):
+    sums = jnp.sum(values, axis=-1, keepdims=True) / values.shape[-1]
+    return Average(average.total + jnp.sum(sums * mask), average.count + jnp.sum(mask))
+
+
+def evaluated(add):
+    def run(params, images, labels, real):
+        def batch(average, inputs):
+            x, y, r = inputs
+            logits = jnp.einsum("bd,dhc->bhc", x, params["heads"])
+            losses = optax.softmax_cross_entropy_with_integer_labels(logits, y)
+            return add(average, losses, r[:, None]), None
+
+        start = Average(jnp.float32(0.0), jnp.float32(0.0))
+        average, _ = jax.lax.scan(batch, start, (images, labels, real))
+        return average.total / jnp.maximum(average.count, 1.0)
+
+    return run
+
+
+CASES.append(
+    Case(
+        "averages of heads",
+        "mean of means",
+        evaluated(add_values),
+        (evaluated(add_values_b), evaluated(add_values_c)),
+        ({"heads": f32(8, 3, 4)}, f32(5, 12, 8), i32(5, 12, 3), f32(5, 12)),
+        where="return Average(total, average.count + jnp.sum(mask))",
+        axes={
+            "images": ("steps", "batch", None),
+            "labels": ("steps", "batch", "heads"),
+            "real": ("steps", "batch"),
+        },
+        source="flax#5588: the mask is broadcast in the sum and not in the count",
+    )
+)
+
+
+# Documents in one row.
+
+PACKED = {"embed": f32(24, 16), "q": f32(16, 16), "k": f32(16, 16), "v": f32(16, 16), "out": f32(16, 24)}
+
+
+def packed_loss(params, tokens, documents):
+    h = params["embed"][tokens]
+    length = tokens.shape[1]
+    scores = jnp.einsum("bqd,bkd->bqk", h @ params["q"], h @ params["k"]) / 4.0
+    causal = jnp.tril(jnp.ones((length, length), bool))
+    scores = jnp.where(causal[None], scores, -1e30)
+    h = h + jax.nn.softmax(scores, axis=-1) @ (h @ params["v"])
+    logits = h[:, :-1] @ params["out"]
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:])
+    inside = documents[:, 1:] == documents[:, :-1]
+    return jnp.sum(losses * inside) / jnp.maximum(inside.sum(), 1)
+
+
+def packed_loss_b(params, tokens, documents):
+    h = params["embed"][tokens]
+    length = tokens.shape[1]
+    scores = jnp.einsum("bqd,bkd->bqk", h @ params["q"], h @ params["k"]) / 4.0
+    causal = jnp.tril(jnp.ones((length, length), bool))
+    together = documents[:, :, None] == documents[:, None, :]
+    scores = jnp.where(causal[None] & together, scores, -1e30)
+    h = h + jax.nn.softmax(scores, axis=-1) @ (h @ params["v"])
+    logits = h[:, :-1] @ params["out"]
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:])
+    inside = documents[:, 1:] == documents[:, :-1]
+    return jnp.sum(losses * inside) / jnp.maximum(inside.sum(), 1)
+
+
+CASES.append(
+    Case(
+        "packed documents",
+        "attention",
+        packed_loss,
+        (packed_loss_b,),
+        (PACKED, i32(4, 20), i32(4, 20)),
+        where="scores = jnp.where(causal[None], scores, -1e30)",
+        axes={"tokens": ("batch", "length"), "documents": ("batch", "length")},
+        differentiate="params",
+        source="levanter (marin#7087) and other packed training: attention crosses documents",
+    )
+)
+
+
+# Pieces of trajectories from a ring.
+
+
+class Ring(NamedTuple):
+    obs: jax.Array
+    reward: jax.Array
+    done: jax.Array
+    cursor: jax.Array
+
+
+def pieces(rng, ring, count, length):
+    capacity = ring.obs.shape[0]
+    begins = jax.random.randint(rng, (count,), 0, capacity)
+    index = (begins[:, None] + jnp.arange(length)) % capacity
+    return ring.obs[index], ring.reward[index], ring.done[index]
+
+
+def pieces_b(rng, ring, count, length):
+    capacity = ring.obs.shape[0]
+    ages = jax.random.randint(rng, (count,), 0, capacity - length + 1)
+    starts = ring.cursor + ages
+    index = (starts[:, None] + jnp.arange(length)) % capacity
+    return ring.obs[index], ring.reward[index], ring.done[index]
+
+
+def from_ring(draw):
+    def learn(rng, params, ring, steps):
+        def step(carry, inputs):
+            params, ring = carry
+            k, (obs, reward, done) = inputs
+            at = ring.cursor % ring.obs.shape[0]
+            ring = Ring(
+                ring.obs.at[at].set(obs), ring.reward.at[at].set(reward), ring.done.at[at].set(done), ring.cursor + 1
+            )
+            obs, reward, done = draw(k, ring, 8, 5)
+
+            def loss_fn(p):
+                values = jnp.tanh(obs @ p["w"]) @ p["v"]
+                back = lambda g, inputs: (inputs[0] + 0.97 * (1.0 - inputs[1]) * g,) * 2
+                scan_in = (reward[:, :-1].T, done[:, :-1].T)
+                _, targets = jax.lax.scan(back, jax.lax.stop_gradient(values[:, -1]), scan_in, reverse=True)
+                return jnp.mean((values[:, :-1].T - targets) ** 2)
+
+            loss, grads = jax.value_and_grad(loss_fn)(params)
+            return (jax.tree.map(lambda p, g: p - 0.05 * g, params, grads), ring), loss
+
+        keys = jax.random.split(rng, steps.reward.shape[0])
+        return jax.lax.scan(step, (params, ring), (keys, (steps.obs, steps.reward, steps.done)))
+
+    return learn
+
+
+CASES.append(
+    Case(
+        "pieces of a ring",
+        "off by one",
+        from_ring(pieces),
+        (from_ring(pieces_b),),
+        lambda: (
+            key(),
+            {"w": f32(4, 12), "v": f32(12)},
+            Ring(f32(60, 4), f32(60), f32(60), i32()),
+            Ring(f32(30, 4), f32(30), f32(30), i32()),
+        ),
+        where="begins = jax.random.randint(rng, (count,), 0, capacity)",
+        source="flashbax#50: samples cross the place of writing, and join the newest and the oldest steps",
+    )
+)
+
+
+# Pairs of images and texts on several devices.
+
+PAIRS = {"image": f32(10, 8), "text": f32(12, 8), "scale": f32()}
+
+
+def paired_step(params, images, texts):
+    def shard(images, texts):
+        def loss_fn(p):
+            left = images @ p["image"]
+            right = texts @ p["text"]
+            left = left / (jnp.linalg.norm(left, axis=-1, keepdims=True) + 1e-6)
+            right = right / (jnp.linalg.norm(right, axis=-1, keepdims=True) + 1e-6)
+            everyone = jax.lax.all_gather(right, "devices", tiled=True)
+            logits = jnp.exp(p["scale"]) * left @ everyone.T
+            labels = jnp.arange(left.shape[0])
+            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+        loss, grads = jax.value_and_grad(loss_fn)(params)
+        return jax.lax.pmean(loss, "devices"), jax.lax.pmean(grads, "devices")
+
+    loss, grads = jax.vmap(shard, axis_name="devices", out_axes=None)(images, texts)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss
+
+
+def paired_step_b(params, images, texts):
+    def shard(images, texts):
+        def loss_fn(p):
+            left = images @ p["image"]
+            right = texts @ p["text"]
+            left = left / (jnp.linalg.norm(left, axis=-1, keepdims=True) + 1e-6)
+            right = right / (jnp.linalg.norm(right, axis=-1, keepdims=True) + 1e-6)
+            everyone = jax.lax.all_gather(right, "devices", tiled=True)
+            logits = jnp.exp(p["scale"]) * left @ everyone.T
+            labels = jnp.arange(left.shape[0]) + left.shape[0] * jax.lax.axis_index("devices")
+            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+        loss, grads = jax.value_and_grad(loss_fn)(params)
+        return jax.lax.pmean(loss, "devices"), jax.lax.pmean(grads, "devices")
+
+    loss, grads = jax.vmap(shard, axis_name="devices", out_axes=None)(images, texts)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss
+
+
+def paired_step_c(params, images, texts):
+    def shard(images, texts):
+        def loss_fn(p):
+            left = images @ p["image"]
+            right = texts @ p["text"]
+            left = left / (jnp.linalg.norm(left, axis=-1, keepdims=True) + 1e-6)
+            right = right / (jnp.linalg.norm(right, axis=-1, keepdims=True) + 1e-6)
+            logits = jnp.exp(p["scale"]) * left @ right.T
+            own = jnp.arange(left.shape[0])
+            return optax.softmax_cross_entropy_with_integer_labels(logits, own).mean()
+
+        loss, grads = jax.value_and_grad(loss_fn)(params)
+        return jax.lax.pmean(loss, "devices"), jax.lax.pmean(grads, "devices")
+
+    loss, grads = jax.vmap(shard, axis_name="devices", out_axes=None)(images, texts)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss
+
+
+CASES.append(
+    Case(
+        "pairs on devices",
+        "replicas",
+        paired_step,
+        (paired_step_b, paired_step_c),
+        (PAIRS, f32(4, 6, 10), f32(4, 6, 12)),
+        where="labels = jnp.arange(left.shape[0])\n",
+        axes={"images": ("replicas", "batch", None), "texts": ("replicas", "batch", None)},
+        source="contrastive training on devices (ICML2024-OT-CLIP#5): labels of the first device on each",
+    )
+)
+
+
+# Clipping of gradients that are sharded.
+
+
+def sharded_update(params, momentum, x, y):
+    def shard(block, velocity, columns):
+        def loss_fn(b):
+            partial = columns @ b
+            prediction = jax.lax.psum(jax.lax.stop_gradient(partial), "model")
+            prediction = prediction + partial - jax.lax.stop_gradient(partial)
+            return jnp.mean((prediction - y) ** 2)
+
+        loss, grad = jax.value_and_grad(loss_fn)(block)
+        norm = jnp.sqrt(jnp.sum(grad**2))
+        grad = grad * jnp.minimum(1.0, 1.0 / (norm + 1e-6))
+        velocity = 0.9 * velocity + grad
+        return block - 0.1 * velocity, velocity, loss
+
+    params, momentum, losses = jax.vmap(shard, axis_name="model")(params, momentum, x)
+    return params, momentum, losses[0]
+
+
+def sharded_update_b(params, momentum, x, y):
+    def shard(block, velocity, columns):
+        def loss_fn(b):
+            partial = columns @ b
+            prediction = jax.lax.psum(jax.lax.stop_gradient(partial), "model")
+            prediction = prediction + partial - jax.lax.stop_gradient(partial)
+            return jnp.mean((prediction - y) ** 2)
+
+        loss, grad = jax.value_and_grad(loss_fn)(block)
+        norm = jnp.sqrt(jax.lax.psum(jnp.sum(grad**2), "model"))
+        grad = grad * jnp.minimum(1.0, 1.0 / (norm + 1e-6))
+        velocity = 0.9 * velocity + grad
+        return block - 0.1 * velocity, velocity, loss
+
+    params, momentum, losses = jax.vmap(shard, axis_name="model")(params, momentum, x)
+    return params, momentum, losses[0]
+
+
+def sharded_update_c(params, momentum, x, y):
+    def shard(block, velocity, columns):
+        def loss_fn(b):
+            partial = columns @ b
+            prediction = jax.lax.psum(jax.lax.stop_gradient(partial), "model")
+            prediction = prediction + partial - jax.lax.stop_gradient(partial)
+            return jnp.mean((prediction - y) ** 2)
+
+        loss, grad = jax.value_and_grad(loss_fn)(block)
+        grad = jnp.clip(grad, -0.1, 0.1)
+        velocity = 0.9 * velocity + grad
+        return block - 0.1 * velocity, velocity, loss
+
+    params, momentum, losses = jax.vmap(shard, axis_name="model")(params, momentum, x)
+    return params, momentum, losses[0]
+
+
+CASES.append(
+    Case(
+        "clipping of shards",
+        "replicas not averaged",
+        sharded_update,
+        (sharded_update_b, sharded_update_c),
+        (f32(4, 6), f32(4, 6), f32(4, 20, 6), f32(20)),
+        where="norm = jnp.sqrt(jnp.sum(grad**2))",
+        axes={"params": ("shards", None), "x": ("shards", "batch", None), "y": ("batch",)},
+        source="torchtitan#766 and updates in shard_map: the norm of a shard is not that of the gradient",
+    )
+)
