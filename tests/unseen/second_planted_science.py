@@ -370,7 +370,7 @@ def private_step_c(params, rng, x, y):
 
 
 plant(
-    "private gradients",
+    "clipped and noisy gradients",
     "vmap",
     private_step,
     (private_step_b, private_step_c),

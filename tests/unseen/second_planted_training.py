@@ -347,7 +347,7 @@ def denoising(step):
 
 
 plant(
-    "levels of noise",
+    "times of a denoiser",
     "key reuse",
     denoising(denoise_step),
     (denoising(denoise_step_b),),

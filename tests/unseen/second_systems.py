@@ -1116,7 +1116,7 @@ def packed_loss_b(params, tokens, documents):
 
 CASES.append(
     Case(
-        "packed documents",
+        "documents in one row",
         "attention",
         packed_loss,
         (packed_loss_b,),
