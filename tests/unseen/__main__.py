@@ -16,22 +16,37 @@ import numpy as np
 import lox
 from unseen.case import Case
 
-FILES = (
-    "projects_targets",
-    "projects_episodes",
-    "projects_networks",
-    "projects_state",
-    "projects_random",
-    "projects_transforms",
-    "planted_losses",
-    "planted_loops",
-    "planted_arrays",
-)
+FILES = {
+    "first": (
+        "projects_targets",
+        "projects_episodes",
+        "projects_networks",
+        "projects_state",
+        "projects_random",
+        "projects_transforms",
+        "planted_losses",
+        "planted_loops",
+        "planted_arrays",
+    ),
+    "second": (
+        "second_projects_targets",
+        "second_projects_episodes",
+        "second_projects_attention",
+        "second_projects_numbers",
+        "second_projects_training",
+        "second_planted_models",
+        "second_planted_training",
+        "second_planted_agents",
+        "second_planted_science",
+        "second_systems",
+    ),
+}
+"""The files of each set; the second was written after the first had been scored four times."""
 
 
-def load():
-    """Cases, each with the path of its file."""
-    for name in FILES:
+def load(sets):
+    """The cases of some sets, each with the path of its file."""
+    for name in (file for each in sets for file in FILES[each]):
         module = importlib.import_module(f"unseen.{name}")
         for case in module.CASES:
             yield case, Path(module.__file__).resolve()
@@ -315,11 +330,11 @@ def misfits(case):
     return told
 
 
-def check(only):
+def check(sets, only):
     """Whether cases are as they say: traced, run, and placed."""
     jax.config.update("jax_disable_most_optimizations", True)
     seen, bad = set(), 0
-    for case, path in load():
+    for case, path in load(sets):
         if only not in case.name and only not in case.family:
             continue
         problems = []
@@ -376,13 +391,14 @@ def main():
     parser.add_argument("--only", default="", help="cases whose name or family has this text")
     parser.add_argument("--no-public", action="store_true", help="leave out functions of public libraries")
     parser.add_argument("--no-cases", action="store_true", help="leave out the cases")
+    parser.add_argument("--set", nargs="*", default=[*FILES], choices=[*FILES], help="which programs")
     options = parser.parse_args()
     if options.check:
-        bad = 0 if options.no_cases else check(options.only)
+        bad = 0 if options.no_cases else check(options.set, options.only)
         bad += 0 if options.no_public else check_public(options.only)
         raise SystemExit(1 if bad else 0)
     results = []
-    for case, path in load() if not options.no_cases else ():
+    for case, path in load(options.set) if not options.no_cases else ():
         if options.only in case.name or options.only in case.family:
             results.append(measure(case, path))
             if options.list:
