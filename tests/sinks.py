@@ -139,6 +139,16 @@ class Wandb(Sink):
             found[name] = (config, group, axes, self.rows(file))
         return found
 
+    def options(self):
+        """By file: what the run was begun with."""
+        found = {}
+        for file in self.files():
+            run = next(record.run for record in self._written(file) if record.HasField("run"))
+            config = {item.key: json.loads(item.value_json) for item in run.config.update if item.key != "_wandb"}
+            named = {"id": run.run_id, "name": run.display_name, "group": run.run_group, "project": run.project}
+            found[file] = named | {"notes": run.notes, "tags": [*run.tags], "config": config}
+        return found
+
     def rows(self, file):
         rows = []
         for record in self._written(file):

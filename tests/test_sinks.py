@@ -1322,6 +1322,109 @@ def test_a_wandb_run_has_begun_when_log_returns_where_it_could_not_begin_at_the_
             assert name_of(seed) in logger._wandb_runs
 
 
+@pytest.mark.integration
+def test_wandb_has_keys_that_are_logged_together_in_one_row(wandb):
+    made_by = {"h": HISTOGRAM, "q": lox.reductions.quantiles([0.25, 1])}
+    counts = {"h": np.uint32([[0, 3, 0, 1], [0, 0, 0, 0]]), "q": np.array([[1.0, 2], [3, 4]])}
+    counted = lox.logdict(counts, {"step": dict.fromkeys(counts, np.array([8, 9]))}, distributions=made_by)
+    with wandb.logger(images=["image", "im*"]) as logger:
+        for logs, steps in (
+            ({"loss": 0.5, "acc": np.int32(2), "epoch": 7.0, "a*b": np.nan}, {"step": 3, "epoch": 1}),
+            ({"loss": 4.0}, {}),
+            ({"loss": np.array([1, np.inf, 3]), "none": np.array([np.nan, np.inf])}, {"step": np.float32(4.5)}),
+            ({"none": np.array([np.nan, np.inf])}, {"step": 6}),
+            ({"image": np.zeros((2, 4, 3), np.uint8), "im*": np.zeros((2, 4)), "_step": 1}, {"step": 7}),
+            (counted, {}),
+            (in_batch(np.float32([[1, 2], [3, 5]]), mask=np.array([[True, True], [False, True]])), {}),
+        ):
+            logger.log(logger.init(7), logs, **steps)
+            logger.flush()
+    ((_, _, axes, rows),) = wandb.read().values()
+    kinds = [{key: value["_type"] if isinstance(value, dict) else value for key, value in row.items()} for row in rows]
+    expected = [
+        {"step": 3, "epoch": 1, "loss": 0.5, "acc": 2, "epoch_x-": 7, "a_x2a-b": np.nan},
+        {"event": 1, "loss#2": 4},
+        {"step": 4.5, "loss": "histogram"},
+        {"step": 7, "image": "image-file", "im_x2a-": "image-file", "_step_x-": 1},
+        {"step": 8, "h": "histogram", "q/q0.25": 1, "q/q1": 2},
+        {"step": 9, "q/q0.25": 3, "q/q1": 4},
+        {"event": 0, "x": 1.5},
+        {"event": 1, "x": 5},
+    ]
+    np.testing.assert_equal(kinds, expected)
+    assert axes == {key: [*row][0] for row in expected for key in row if key not in ("step", "event", "epoch")}
+
+
+@pytest.mark.integration
+def test_wandb_has_a_run_for_each_restart_from_a_step_and_goes_on_with_it(wandb, tmp_path):
+    def begun(sink=wandb, **options):
+        before = sink.files()
+        with WandbLogger(**sink.arguments[1], **options) as logger:
+            for seed in (7, 8):
+                logger.log(logger.init(seed), {"x": 1.0}, step=9)
+        found = [run for file, run in sink.options().items() if file not in before]
+        return sorted((run["name"], run["group"], run["id"]) for run in found)
+
+    first = begun(name="tried")
+    assert begun(resume="tried") == first
+    fourth = begun(resume="tried", from_step=4)
+    assert begun(resume="latest") == fourth
+    others = [begun(resume="tried", from_step=4), begun(resume="tried", from_step=2)]
+    others += [begun(name="tried"), begun(Wandb(tmp_path / "elsewhere"), name="tried")]
+    expected = [("", "tried"), ("-from4", "tried"), ("-from4-2", "tried"), ("-from2", "tried"), ("", "tried-2")]
+    found = [first, fourth, *others]
+    for runs, (end, group) in zip(found, [*expected, ("", "tried")], strict=True):
+        assert [run[:2] for run in runs] == sorted((f"{name_of(seed)}{end}", group) for seed in (7, 8))
+    assert len({id for runs in found for *_, id in runs}) == 12
+
+
+@pytest.mark.integration
+def test_options_of_wandb_come_before_what_the_logger_says_of_the_run(wandb, monkeypatch):
+    monkeypatch.setenv("WANDB_PROJECT", "of-environment")
+    given = {"id": "own", "name": "my run", "group": "g", "project": "a b", "tags": ["a"]}
+    of_all = {"notes": "of all", "config": {"model": "small", "rate": 9}}
+    for name, init, notes in (("first", given, None), ("second", {}, "mine"), ("third", {}, None)):
+        with WandbLogger(init=wandb.arguments[1]["init"] | of_all | init, name=name) as logger:
+            logger.log(logger.init(7, name="mine", rate=0.5, notes=notes), {"x": 1.0})
+            logger.flush()
+            logger.log(logger.init(8, name="mine", rate=0.25, on=True), {"x": 2.0})
+    begun = {run["group"]: run for run in wandb.options().values()}
+    config = {"model": "small", "rate": 0.5, "key": [0, 7]}
+    assert begun["g"] == given | of_all | {"config": config}
+    for name, notes in (("second", "mine"), ("third", "of all")):
+        assert begun[name] | {"name": "mine", "notes": notes, "tags": [], "config": config} == begun[name]
+    assert len(begun) == 3 and len({run["id"] for run in begun.values()}) == 3
+    for described, *_, rows in wandb.read().values():
+        assert described | config | {"rate": 0.25, "on": True} == described
+        assert rows == [{"event": 0, "x": 1}, {"event": 1, "x": 2}]
+    cards = {path.relative_to(wandb.path / "wandb" / "lox").as_posix() for path in wandb.path.rglob("*/lox/*/*")}
+    assert cards == {"a_x20-b/first.json", "of-environment/second.json", "of-environment/third.json"}
+    with pytest.raises(TypeError, match=r"wandb.init has no argument projct=. Did you mean project=\?"):
+        WandbLogger(init={"projct": "p"})
+
+
+@pytest.mark.integration
+def test_histograms_of_wandb_have_each_finite_number_in_its_bin(wandb):
+    normal = np.random.default_rng(0).normal(size=500)
+    arrays = ARRAYS | {"normal": normal, "integers": np.arange(-30, 31), "two": np.array([0, 64])}
+    found = logged(wandb, {name: array[None] for name, array in arrays.items()}).bins()[NAME]
+    assert found.keys() == arrays.keys()
+    for name, array in arrays.items():
+        [(event, (counts, edges))] = found[name]
+        numbers = np.sort(array[np.isfinite(array)].astype(np.float64))
+        assert (event, len(counts), len(edges), sum(counts)) == (0, 64, 65, len(numbers)), name
+        assert edges == sorted(set(edges)) and -LARGEST <= edges[0] and edges[-1] <= LARGEST, name
+        left = list(numbers)
+        for count, low, high in zip(counts, edges, edges[1:], strict=False):
+            inside, left = left[:count], left[count:]
+            assert all(low <= number <= high for number in inside), name
+        if name in ("normal", "integers", "two"):
+            assert (edges[0], edges[-1]) == (numbers[0], numbers[-1])
+        elif name in ("zeros", "booleans", "float16"):
+            assert (edges[0], edges[-1]) == (numbers[0] - 0.5, numbers[0] + 0.5)
+    assert found["two"] == [(0, ([1, *[0] * 62, 1], [*range(65)]))]
+
+
 @pytest.mark.parametrize("name", ["resume", "reinit"])
 def test_keywords_that_are_those_of_the_logger_for_wandb(name):
     with pytest.raises(lox.LogValueError, match=f"its {name}= itself"):
