@@ -1334,3 +1334,55 @@ def tasks_adapted_step_by_step(weights, xs, ys):
         return jax.grad(lambda w: (jnp.tanh(x @ w - y) ** 2).mean() + 0.1 * ((w - start) ** 2).sum())(current)
 
     return jax.vmap(lambda x, y: _adapted(gradient, weights, x, y))(xs, ys)
+
+
+# New values of what a loop carries on as it was.
+
+
+@wrong("LOX208", f32(10, 10), f32(10))
+def conjugate_gradients_with_the_first_residual(a, b):
+    def step(carry, _):
+        x, r, p, rs = carry
+        ap = a @ p
+        alpha = rs / (p @ ap)
+        x, r = x + alpha * p, r - alpha * ap
+        rs_new = r @ r
+        return (x, r, r + (rs_new / rs) * p, rs), None
+
+    return jax.lax.scan(step, (jnp.zeros_like(b), b, b, b @ b), None, length=20)[0][0]
+
+
+@wrong("LOX208", jax.random.key(0), f32(3), f32(20, 3))
+def a_chain_that_keeps_the_density_of_its_start(key, x, data):
+    def density(x):
+        return -0.5 * jnp.sum((data - x) ** 2)
+
+    def step(carry, key):
+        x, before = carry
+        first, second = jax.random.split(key)
+        proposal = x + 0.1 * jax.random.normal(first, x.shape)
+        x = jnp.where(jnp.log(jax.random.uniform(second)) < density(proposal) - before, proposal, x)
+        return (x, before), x
+
+    return jax.lax.scan(step, (x, density(x)), jax.random.split(key, 50))[1]
+
+
+@wrong("LOX208", f32(4), i32(), f32(5, 16, 4), f32(5, 16))
+def a_rate_that_never_decays(params, count, x, y):
+    def step(carry, batch):
+        params, count = carry
+        gradient = jax.grad(lambda p: jnp.mean((batch[0] @ p - batch[1]) ** 2))(params)
+        return (params - 0.1 * (1 - count / 1000) * gradient, count), None
+
+    return jax.lax.scan(step, (params, count), (x, y))[0]
+
+
+@right("LOX208", f32(4), f32(4), i32(), f32(8, 4))
+def candidates_that_a_loop_looks_at_and_a_size_that_it_carries(start, direction, size, points):
+    def step(carry, point):
+        start, size, loss = carry
+        start_new = start + point
+        loss = jnp.minimum(loss, jnp.sum(start_new**2) / size)
+        return (start, size, loss), start_new @ direction
+
+    return jax.lax.scan(step, (start, size, jnp.inf), points)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from lox import _compat
 from lox._audit._audited import Audited
+from lox._audit._checks._numerics._integers import is_integer
 from lox._audit._checks._results._bindings import Binding, Passed, Path, bindings, read_names, read_paths, stems
 from lox._audit._loops import loop_of
 from lox._audit._needs import read
@@ -24,6 +25,7 @@ _RECURRENT = re.compile(
 _ENVIRONMENT = re.compile(r"(?:\w+_)?(?:state|env)")
 _OBSERVED = re.compile(r"(?:\w+_)?(?:obs\w*|timestep|ts)")
 _COUNTER = re.compile(r"(?:\w+_)?(?:step|steps|t|time|count|counter|i|it|iter|iteration|idx|timestep)")
+_STEPS = re.compile(r"(?:\w+_)?(?:steps?|counts?|counter|iters?|iterations?)")
 _AS_IT_IS = primitives("convert_element_type", "copy")
 _BEFORE = re.compile(r"(?:\w+_)?prev(?:ious)?(?:_(?!param|theta|weight|polic|net|model)\w+)?")
 _MOST = 200
@@ -48,7 +50,7 @@ def stale(audited: Audited, step: Step, found: list[tuple[str, Value, bool]]) ->
     bound = bindings(source)
     leaves: Leaves = {_path(name, bound): (value, changes) for name, value, changes in found}
     for new in bound:
-        old = _old(new, leaves)
+        old = _old(new, leaves) or _of_another(step, new, leaves)
         if old is not None and (new.name in read_names(source.node) or not Passed(source, new.node).has(old)):
             line, name = new.node.lineno, ".".join(old)
             return f"computes '{new.name}' in line {line}, and returns '{name}' of its carry as it got it"
@@ -93,6 +95,19 @@ def _old(new: Binding, leaves: Leaves) -> Path | None:
     return None
 
 
+def _of_another(step: Step, new: Binding, leaves: Leaves) -> Path | None:
+    """What a name says to be the new one of, if it is computed of what changes, and the loop carries the old one on."""
+    wanted = stems(new.name, numbered=False) if step.equation.primitive in primitives("scan") else set()
+    used = {value for block in step.blocks for value in read(block)}
+    for path, (value, changes) in leaves.items():
+        if len(path) != 1 or path[0] not in wanted or changes or value not in used:
+            continue
+        names = {each[0] for each in read_paths(new.value)}
+        if path[0] not in names and any(changes and own[0] in names for own, (_, changes) in leaves.items()):
+            return path
+    return None
+
+
 def _observes(leaves: Leaves) -> bool:
     """Whether what a loop carries has observations that change, so that what is observed is to change too."""
     return any(changes and any(map(_OBSERVED.fullmatch, path)) for path, (_, changes) in leaves.items())
@@ -105,7 +120,11 @@ def _zeros(step: Step, leaves: Leaves) -> Iterator[str]:
     used = {value for block in step.blocks for value in read(block)}
     for path, (value, changes) in leaves.items():
         start = outside.get(value)
-        if changes or value not in used or start is None or start.number is None:
+        if changes or value not in used or start is None:
+            continue
+        if start.number is None:
+            if _STEPS.fullmatch(path[-1]) and not value.shape and is_integer(value) and start.maker is None:
+                yield f"reads '{'.'.join(path)}' of its carry, which counts, and returns it as it got it"
             continue
         is_counter = _COUNTER.fullmatch(path[-1])
         is_first = start.number == 0 and (is_counter or _RECURRENT.fullmatch(path[-1]))
@@ -131,6 +150,7 @@ def _of_the_first(audited: Audited, step: Step, leaves: Leaves) -> Iterator[str]
     used = {value for block in step.blocks for value in read(block)}
     names = {value: ".".join(path) for path, (value, _) in leaves.items()}
     candidates = list(_candidates(audited, step, set(names)))
+    consts = {inside: outer for outer, inside in loop_of(step).consts}
     for value, changes in leaves.values() if candidates else ():
         start = audited.origins.of(outside[value], _AS_IT_IS)
         if changes or value not in used or start.maker is None or start.number is not None:
@@ -138,7 +158,7 @@ def _of_the_first(audited: Audited, step: Step, leaves: Leaves) -> Iterator[str]
         for old, candidate in candidates:
             first = audited.origins.of(outside[old], _AS_IT_IS)
             alike = (each for inner in body.steps for each in inner.outputs if each.aval == value.aval)
-            if any(_is_computed_alike(audited, (start, first), (each, candidate)) for each in alike):
+            if any(_is_computed_alike(audited, (start, first), (each, candidate), consts) for each in alike):
                 yield (
                     f"computes of each candidate for '{names[old]}' what '{names[value]}' of its carry is of the first "
                     f"one, and returns '{names[value]}' as it got it where it takes the candidate"
@@ -156,8 +176,13 @@ def _candidates(audited: Audited, step: Step, carried: set[Value]) -> Iterator[t
             yield inside, next((each for each in cases if each is not inside), inside)
 
 
-def _is_computed_alike(audited: Audited, one: tuple[Value, Value], other: tuple[Value, Value]) -> bool:
-    """Say whether a value is computed of a source as another one is of its own; each is given with its source."""
+def _is_computed_alike(
+    audited: Audited, one: tuple[Value, Value], other: tuple[Value, Value], consts: Mapping[Value, Value]
+) -> bool:
+    """Say whether a value is computed of a source as another one is of its own; each is given with its source.
+
+    The second one is of the body of a loop, and `consts` says what its constants are outside.
+    """
     (value, source), (again, own) = one, other
     left, seen = [(value, again)], set[tuple[Value, Value]]()
     while left:
@@ -166,6 +191,8 @@ def _is_computed_alike(audited: Audited, one: tuple[Value, Value], other: tuple[
             each if each is end else audited.origins.of(each, _AS_IT_IS)
             for each, end in zip(pair, (source, own), strict=True)
         )
+        if again in consts:
+            again = audited.origins.of(consts[again], _AS_IT_IS)
         if (value, again) in seen or (value is source and again is own):
             continue
         seen.add((value, again))

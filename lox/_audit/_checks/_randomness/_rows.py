@@ -117,9 +117,8 @@ class _Rows(Forward[Mark]):
 
     def _mark(self, step: Step, facts: Sequence[Mark]) -> Mark:
         primitive = step.equation.primitive
-        shape = tuple(getattr(step.equation.outvars[0].aval, "shape", ()))
         if primitive in DRAWS:
-            return Mark(frozenset({Noise(step, _long(shape))}))
+            return Mark(frozenset({Noise(step, _long(step.equation.outvars[0].aval.shape))}))
         every = self.join(facts)
         if not every.noises and not every.is_projected:
             return _NONE
