@@ -35,7 +35,7 @@ class Meaning(NamedTuple):
 
 
 _TIME = Meaning(re.compile(r"t|(num_?)?(time_?)?steps?|times?", re.IGNORECASE), "iterations")
-_BATCH = Meaning(
+BATCH = Meaning(
     re.compile(r"b|batch(es)?|batch_?size|(num_?)?(env(ironment)?|actor|agent|worker|lane)s?", re.IGNORECASE), "keys"
 )
 _CUMULATIVE = primitives("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
@@ -47,8 +47,8 @@ def recurrence(audited: Audited) -> Iterator[Finding | Held]:
         scanned = [value.fact.labels[0] for value, _ in scan.xs if value.shape]
         if any(_is(label, _TIME) for label in scanned):
             yield RECURRENCE.fine(location)
-        elif any(_is(label, _BATCH) for label in scanned) and (carried := _mixes(scan)) is not None:
-            label = next(label for label in scanned if _is(label, _BATCH))
+        elif any(_is(label, BATCH) for label in scanned) and (carried := _mixes(scan)) is not None:
+            label = next(label for label in scanned if _is(label, BATCH))
             yield RECURRENCE.at(
                 location,
                 severity="error",
@@ -61,7 +61,7 @@ def recurrence(audited: Audited) -> Iterator[Finding | Held]:
             labels = value.fact.labels
             if _is(labels[axis], _TIME):
                 yield RECURRENCE.fine(location)
-            elif not _is(labels[axis], _BATCH) or not any(_is(label, _TIME) for label in labels):
+            elif not _is(labels[axis], BATCH) or not any(_is(label, _TIME) for label in labels):
                 continue
             elif _is_summed(value) or step.equation.primitive in primitives("cumprod"):
                 yield RECURRENCE.at(
@@ -75,7 +75,7 @@ def recurrence(audited: Audited) -> Iterator[Finding | Held]:
         if neighbours is not None:
             value, axis = neighbours
             labels = value.fact.labels
-            if _is(labels[axis], _BATCH) and any(_is(label, _TIME) for label in labels):
+            if _is(labels[axis], BATCH) and any(_is(label, _TIME) for label in labels):
                 yield RECURRENCE.at(
                     location,
                     f"A difference of neighbours goes over {labels[axis]} of "
