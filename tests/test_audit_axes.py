@@ -480,3 +480,33 @@ def test_what_is_declared_around_the_call_of_an_audit_is_of_the_whole_function()
         assert [finding.code for finding in report.issues if finding.code == "LOX105"] == ["LOX105"]
         after = lox.audit(function, axes={"x": ("time", "batch")})(x)
         assert "LOX105" not in [finding.code for finding in after.issues]
+
+
+def test_flattened_steps_and_neighbours_among_environments_are_found_without_labels():
+    def rollout(key, weights):
+        def step(state, key):
+            keys = jax.random.split(key, 8)
+            state = 0.9 * state + 0.1 * jax.vmap(lambda key: jax.random.normal(key, (3,)))(keys)
+            return state, (state, state @ weights, -jnp.sum(state**2, -1))
+
+        return jax.lax.scan(step, jnp.zeros((8, 3)), jax.random.split(key, 16))[1]
+
+    def errors(key, weights, along_time):
+        _, values, rewards = rollout(key, weights)
+        if along_time:
+            return rewards[:-1] + 0.99 * values[1:] - values[:-1]
+        return rewards[:, :-1] + 0.99 * values[:, 1:] - values[:, :-1]
+
+    def loss(key, weights, turns):
+        states, _, rewards = rollout(key, weights)
+        returns = rewards.T if turns else rewards
+        return ((states.reshape(-1, 3) @ weights - returns.reshape(-1)) ** 2).mean()
+
+    def codes(fun, wrong):
+        report = lox.audit(lambda key, weights: fun(key, weights, wrong))(
+            jax.random.key(0), jax.ShapeDtypeStruct((3,), jnp.float32)
+        )
+        return [each.code for each in report.at_least("warning")]
+
+    assert [codes(errors, along) for along in (True, False)] == [[], ["LOX106"]]
+    assert [codes(loss, turns) for turns in (False, True)] == [[], ["LOX101"]]

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from corpus import f32, i32
 
 import lox
 
@@ -388,3 +389,36 @@ def test_dropout_with_a_key_that_is_the_same_in_each_call_is_found_and_parameter
     assert found(fixed, params, X) == ["LOX704"]
     assert not found(counted, params, X, jnp.int32(3))
     assert not found(begin, X)
+
+
+def test_what_is_computed_twice_alike_and_combined_is_found():
+    def contrastive(similarities, axis):
+        labels = jnp.arange(8)
+        one = -jax.nn.log_softmax(similarities, axis=1)[labels, labels].mean()
+        other = -jax.nn.log_softmax(similarities, axis=axis)[labels, labels].mean()
+        return (one + other) / 2
+
+    def errors(rewards, values, start):
+        return rewards + 0.99 * values[start : start + 32] - values[:32]
+
+    def next_tokens(embedding, out, tokens, start):
+        hidden = jnp.cumsum(embedding[tokens], axis=1) @ out
+        logs, labels = jax.nn.log_softmax(hidden[:, :-1]), tokens[:, start : start + 19]
+        return -jnp.take_along_axis(logs, labels[..., None], -1).mean()
+
+    def summed(x, times):
+        total = jnp.zeros(())
+        for _ in range(times):
+            total = total + jnp.tanh(x).sum()
+        return total
+
+    def codes(fun, *args):
+        return [each.code for each in lox.audit(fun)(*args).at_least("warning")]
+
+    assert [codes(lambda x, axis=axis: contrastive(x, axis), f32(8, 8)) for axis in (0, 1)] == [[], ["LOX612"]]
+    of = f32(32, 8), f32(33, 8)
+    assert [codes(lambda r, v, at=at: errors(r, v, at), *of) for at in (1, 0)] == [[], ["LOX612"]]
+    of = f32(50, 16), f32(16, 50), i32(8, 20)
+    assert [codes(lambda *args, at=at: next_tokens(*args, at), *of) for at in (1, 0)] == [[], ["LOX612"]]
+    assert codes(lambda x: summed(x, 2), f32(8)) == []
+    assert codes(lambda average, x: 0.99 * average + 0.01 * x - average, f32(8), f32(8)) == []

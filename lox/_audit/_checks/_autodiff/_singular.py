@@ -104,7 +104,7 @@ def _singular(places: list[Place], way: Asked | Taken) -> Iterator[Finding | Hel
 
 
 def _only_divides(place: Place) -> bool:
-    """Say whether the result of a root is only divided by, so that what comes of it is not finite at the pole itself."""
+    """Say whether the result of a root is only divided by, so that what comes of it is not finite at the pole."""
     if place.step.equation.primitive not in primitives("sqrt"):
         return False
     left, seen, divides = list(place.outputs), set[Node](), False

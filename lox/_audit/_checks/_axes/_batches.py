@@ -82,7 +82,11 @@ def _function(step: Step) -> str:
 def _root(audited: Audited, step: Step) -> Step | None:
     """The root of a sum of squares."""
     squares = audited.origins.of(step.inputs[0], _SAME).maker
-    if squares is None or squares.equation.primitive not in _SQUARES or not alike(squares.inputs[0], squares.inputs[-1]):
+    if (
+        squares is None
+        or squares.equation.primitive not in _SQUARES
+        or not alike(squares.inputs[0], squares.inputs[-1])
+    ):
         return None
     made = audited.origins.of(squares.inputs[0], _SAME).maker
     labels = {*step.inputs[0].fact.labels} - {None}

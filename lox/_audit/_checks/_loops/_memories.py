@@ -180,7 +180,9 @@ def _discounted(flow: Flow) -> str:
         ending, maker = flow.ending[place], flow.loop.carry[place][2].maker
         if not ending.sure & ending.kept & ~ending.added & 1 << place or maker is None:
             continue
-        if maker.equation.primitive in primitives("add") and any(each in rewards or is_reward(each) for each in maker.inputs):
+        if maker.equation.primitive in primitives("add") and any(
+            each in rewards or is_reward(each) for each in maker.inputs
+        ):
             return f"A loop sums up rewards in {flow.name(place)}, which goes on from one episode into the next."
     return ""
 

@@ -124,7 +124,9 @@ class _Rows(Forward[Mark]):
             return _NONE
         if primitive in PASSING:
             self._repeat(step, facts[0])
-            return Mark(frozenset(filter(None, (_laid_out(step, noise) for noise in facts[0].noises))), every.is_projected)
+            return Mark(
+                frozenset(filter(None, (_laid_out(step, noise) for noise in facts[0].noises))), every.is_projected
+            )
         if primitive in primitives("dot_general"):
             return Mark(is_projected=bool(every.noises) or every.is_projected)
         if primitive in primitives("argmax"):
