@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from lox._audit._audited import Audited
 from lox._audit._checks._axes._recurrences import BATCH
+from lox._audit._checks._numerics._attention import attentions
 from lox._audit._findings import Finding, Kind
 from lox._audit._labels import has_rule
 from lox._audit._location import Location, frames, is_users, transformations
@@ -35,6 +36,8 @@ def mixed(audited: Audited) -> Iterator[Finding]:
     """LOX112: a maximum, a norm or the place of a maximum is over a batch, and meets elements of the batch."""
     if not any(label for value in audited.program.inputs for label in value.fact.labels):
         return
+    yield from _first_of_batch(audited)
+    yield from _attended(audited)
     for step, location in audited.of("reduce_max", "reduce_min", "reduce_sum", "argmax", "argmin"):
         names = transformations(step.equation)
         label = _batch(step)
@@ -55,6 +58,8 @@ def mixed(audited: Audited) -> Iterator[Finding]:
                 location,
                 f"'{_function(step)}' takes the mean of {value.text} over {label}, and not over the features of each.",
             )
+        elif (factor := _scaled_by_mean(audited, step, label)) is not None:
+            yield _found(location, f"The mean of {value.text} over {label} is multiplied by {factor.text}.")
         elif (root := _root(audited, step)) is not None:
             array = audited.origins.of(value, _SAME)
             other = _meets(audited, root, label)
@@ -77,6 +82,53 @@ def _batch(step: Step) -> str | None:
 def _function(step: Step) -> str:
     """The function of the user's program that a step is in."""
     return next((each.code.co_name for each in frames(step.equation) if is_users(each.file)), "")
+
+
+def _first_of_batch(audited: Audited) -> Iterator[Finding]:
+    """Arguments of which one element of a batch is read, and none of the others."""
+    for value in audited.program.inputs:
+        for axis, (size, label) in enumerate(zip(value.shape, value.fact.labels, strict=True)):
+            is_batch = isinstance(label, str) and BATCH.names.fullmatch(label) and size > 1
+            steps = [each for each in audited.users.of(value) if not each.blocks] if is_batch else []
+            if steps and all(_takes_one(step, axis) for step in steps):
+                yield _found(
+                    audited.lines[steps[0]], f"Of {value.text}, one element along {label} is read, and no other one."
+                )
+
+
+def _takes_one(step: Step, axis: int) -> bool:
+    """Say whether a step reads one element along an axis, at a place that is a constant."""
+    params = step.equation.params
+    if step.equation.primitive in primitives("slice"):
+        return bool(params["limit_indices"][axis] - params["start_indices"][axis] == 1)
+    is_read = step.equation.primitive in primitives("dynamic_slice") and params["slice_sizes"][axis] == 1
+    return is_read and step.inputs[1 + axis].number is not None
+
+
+def _attended(audited: Audited) -> Iterator[Finding]:
+    """Attention of the elements of a batch to each other, where time has an axis of its own."""
+    for found in audited.once(attentions):
+        labels = found.squash.logits.fact.labels
+        label = labels[found.axis]
+        is_batch = isinstance(label, str) and BATCH.names.fullmatch(label) is not None
+        if is_batch and found.axis in found.summed and any(isinstance(each, str) and each != label for each in labels):
+            yield _found(found.location, f"Attention goes over {label} of {found.values.text}.")
+
+
+def _scaled_by_mean(audited: Audited, step: Step, label: str) -> Value | None:
+    """The array with an axis of the batch that a mean over it is multiplied by."""
+    if step.outputs[0].shape:
+        return None
+    reduced = audited.origins.of(step.inputs[0], _SAME)
+    for division in audited.users.of(step.outputs[0]):
+        if division.equation.primitive not in primitives("div") or division.inputs[1].number is None:
+            continue
+        for each in division.outputs:
+            for user in audited.users.of(each):
+                other = next((one for one in user.inputs if label in one.fact.labels), None)
+                if user.equation.primitive in primitives("mul") and other is not None:
+                    return None if _is_made_of(audited, other, reduced) else other
+    return None
 
 
 def _root(audited: Audited, step: Step) -> Step | None:

@@ -109,7 +109,8 @@ def _before_first(scan: Scan, found: Reads, read: Read) -> int | None:
     """The place below zero that a loop reads of an array that it does not change, besides places that are none."""
     least, most = min(read.positions[0], read.positions[-1]), max(read.positions[0], read.positions[-1])
     is_given = any(read.array is inside for _, inside in scan.consts)
-    if read.is_written or found.is_asked or not is_given or read.size != 1 or len(read.positions) < 3:
+    goes_up = read.positions.step > 0  # Who begins with the last element may mean a ring.
+    if read.is_written or found.is_asked or not is_given or read.size != 1 or len(read.positions) < 3 or goes_up:
         return None
     return least if -len(read.positions) < 2 * least < 0 < most else None
 

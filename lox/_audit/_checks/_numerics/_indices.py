@@ -268,8 +268,10 @@ class _Known:
 
     def _chosen(self, maker: Step) -> Most | None:
         """The greatest number that a choice gives of `jnp.where(i > most, start, i)`."""
+        if maker.equation.primitive not in primitives("select_n") or len(maker.inputs) != 3:
+            return None
         asked = self._origins.of(maker.inputs[0], _LAYOUT).maker
-        if maker.equation.primitive not in primitives("select_n") or len(maker.inputs) != 3 or asked is None:
+        if asked is None:
             return None
         if asked.equation.primitive not in _BOUNDS or asked.inputs[1].number is None:
             return None

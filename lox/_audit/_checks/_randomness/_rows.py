@@ -137,6 +137,8 @@ class _Rows(Forward[Mark]):
             if primitive in primitives("select_n"):
                 self._toss(step, facts)
                 self._drop(step, facts)
+            if primitive in primitives("mul"):
+                self._scale(step, facts)
             met = self._meet(step, facts)
             every = every._replace(noises=every.noises - met)
         return every
@@ -167,9 +169,11 @@ class _Rows(Forward[Mark]):
     def _choose(self, step: Step, mark: Mark) -> None:
         """Notes noise on what is chosen from, that is the same for all rows in which something is chosen."""
         (value, *_), axes = step.inputs, {*step.equation.params["axes"]}
-        for noise in mark.noises if self._is_plain(step) else ():
-            others = _long(value.shape) - axes
-            if axes <= noise.varies and others and others.isdisjoint(noise.varies):
+        others = _long(value.shape) - axes
+        if not self._is_plain(step) or any(not others.isdisjoint(noise.varies) for noise in mark.noises):
+            return
+        for noise in mark.noises:
+            if axes <= noise.varies and others:
                 self.found.setdefault(
                     noise.draw,
                     f"What is drawn here is added to {value.text}, along the last axis alone: each of the rows chooses "
@@ -213,6 +217,21 @@ class _Rows(Forward[Mark]):
                     noise.draw,
                     f"The dropout of {kept.text} is drawn along its last axis alone: all rows lose the same elements.",
                 )
+
+    def _scale(self, step: Step, facts: Sequence[Mark]) -> None:
+        """Notes noise along the last axis, that is multiplied by the scales of each row."""
+        for noise in facts[0].noises | facts[1].noises if self._is_plain(step) else ():
+            for value, other in zip(step.inputs, facts, strict=True):
+                rows, last = value.shape[:1], len(value.shape) - 1
+                if noise.varies != {last} or last != 1 or rows[0] < 2 or value.shape[last] < 2 or other.noises:
+                    continue
+                made = self._audited.origins.of(value, _SAME).maker
+                if made is not None and made.equation.primitive in primitives("exp", "sqrt") and not other.is_projected:
+                    self.found.setdefault(
+                        noise.draw,
+                        f"What is drawn here is multiplied by {value.text}, and is the same for all of its "
+                        f"{rows[0]} rows.",
+                    )
 
     def _repeat(self, step: Step, mark: Mark) -> None:
         """Notes one random number that is repeated."""

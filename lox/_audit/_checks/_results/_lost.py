@@ -30,6 +30,10 @@ _CHANGED = re.compile(
 )
 """Names that say what was done to a value, so that the value itself is not meant after it."""
 
+_MOMENT = re.compile(r"m|v|mu|nu|h|c|(?:\w+_)?(?:mom\w*|vel\w*|ema\w*|stats?|state|hidden|memory|carry|buffer|count)")
+"""Names of what one step hands to the next one."""
+_TRAINED = re.compile(r"(?:\w+_)?(?:params?|weights?|theta)|w|p")
+
 _CHANGING = {"where", "select", "clip", "stop_gradient", "nan_to_num", "mod", "remainder", "clip_by_global_norm"}
 """Functions that give a value which is to be used in place of what they get."""
 
@@ -96,8 +100,12 @@ def kept(audited: Audited) -> Iterator[Finding]:
 
 def _renewed(source: Source, new: Binding) -> Path | None:
     """The argument that a name says to be the new one of, if the function returns the new one of another argument."""
-    arguments = {each.arg for each in ast.walk(source.node.args) if isinstance(each, ast.arg)}
-    pairs = [(each, _argument(each, arguments)) for each in bindings(source)]
+    given = {each.arg for each in ast.walk(source.node.args) if isinstance(each, ast.arg)}
+    bound = bindings(source)
+    arguments = given | {
+        each.name for each in bound if (own := path_of(_expression(each))) is not None and own[0] in given
+    }
+    pairs = [(each, _argument(each, arguments) or _rebound(each, arguments)) for each in bound]
     path = _argument(new, arguments)
     if path is None or new.name not in read_names(source.node):
         return None
@@ -108,7 +116,21 @@ def _renewed(source: Source, new: Binding) -> Path | None:
 def _argument(new: Binding, arguments: set[str]) -> Path | None:
     """The argument that a value is computed from, and by its name is the new one of."""
     wanted = stems(new.name, numbered=False) & arguments
+    wanted |= {each for each in stems(new.name) & arguments if _MOMENT.fullmatch(each)}
     return next((path for path in read_paths(new.value) if len(path) == 1 and path[0] in wanted), None)
+
+
+def _expression(new: Binding) -> ast.expr:
+    """The expression that a name gets, out of a tuple that is written there."""
+    if len(new.place) == 1 and isinstance(new.value, (ast.Tuple, ast.List)):
+        return new.value.elts[new.place[0]]
+    return new.value
+
+
+def _rebound(new: Binding, arguments: set[str]) -> Path | None:
+    """The argument that gets a new value under its own name."""
+    is_trained = new.name in arguments and _TRAINED.fullmatch(new.name) is not None
+    return next((path for path in read_paths(new.value) if is_trained and path == (new.name,)), None)
 
 
 def _is_changed(new: Binding) -> bool:

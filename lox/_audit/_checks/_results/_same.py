@@ -125,10 +125,10 @@ def _twice(numbers: Numbers, step: Step) -> Value | None:
     total, value = step.inputs
     if not value.shape:
         return None
-    own, terms = numbers[_plain(value)], list(_terms(total))
-    scaled = [term for term in terms if (factors := list(_factors(term))) and _is_discounted(numbers, factors, own)]
+    own, terms = numbers[_plain(value)], list(terms_of(total))
+    scaled = [term for term in terms if (factors := list(factors_of(term))) and _is_discounted(numbers, factors, own)]
     data = [term for term in terms if term not in scaled and term.number is None]
-    is_average = any(each.number is not None for term in data for each in _factors(term))
+    is_average = any(each.number is not None for term in data for each in factors_of(term))
     return value if len(scaled) == 1 and data and not is_average else None
 
 
@@ -146,7 +146,8 @@ def _plain(value: Value) -> Value:
     return value
 
 
-def _terms(value: Value) -> Iterator[Value]:
+def terms_of(value: Value) -> Iterator[Value]:
+    """The terms of a sum."""
     left = [value]
     for _ in range(_MOST):
         if not left:
@@ -158,7 +159,8 @@ def _terms(value: Value) -> Iterator[Value]:
             yield each
 
 
-def _factors(value: Value) -> Iterator[Value]:
+def factors_of(value: Value) -> Iterator[Value]:
+    """The factors of a product."""
     left = [value]
     for _ in range(_MOST):
         if not left:
