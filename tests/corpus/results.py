@@ -374,3 +374,14 @@ def new_moments_beside_the_old_ones_and_a_size_that_nothing_reads(params, x, m, 
     _largest = x.max(0)
     drift = jnp.abs(new_v - v)
     return new_m, (v, new_v), drift, x.mean(0)
+
+
+@right("LOX431", f32(4), f32(4), i32(), f32(8, 4))
+def candidates_that_a_loop_looks_at_and_a_size_that_it_carries(start, direction, size, points):
+    def step(carry, point):
+        start, size, loss = carry
+        start_new = start + point
+        loss = jnp.minimum(loss, jnp.sum(start_new**2) / size)
+        return (start, size, loss), start_new @ direction
+
+    return jax.lax.scan(step, (start, size, jnp.inf), points)

@@ -1375,14 +1375,3 @@ def a_rate_that_never_decays(params, count, x, y):
         return (params - 0.1 * (1 - count / 1000) * gradient, count), None
 
     return jax.lax.scan(step, (params, count), (x, y))[0]
-
-
-@right("LOX208", f32(4), f32(4), i32(), f32(8, 4))
-def candidates_that_a_loop_looks_at_and_a_size_that_it_carries(start, direction, size, points):
-    def step(carry, point):
-        start, size, loss = carry
-        start_new = start + point
-        loss = jnp.minimum(loss, jnp.sum(start_new**2) / size)
-        return (start, size, loss), start_new @ direction
-
-    return jax.lax.scan(step, (start, size, jnp.inf), points)

@@ -85,12 +85,14 @@ def _function(step: Step) -> str:
 
 
 def _first_of_batch(audited: Audited) -> Iterator[Finding]:
-    """Arguments of which one element of a batch is read, and none of the others."""
-    for value in audited.program.inputs:
+    """Arrays of which one element of a batch is read, and none of the others."""
+    made = (value for step, _ in audited.steps if not step.blocks for value in step.outputs)
+    for value in (*audited.program.inputs, *made):
         for axis, (size, label) in enumerate(zip(value.shape, value.fact.labels, strict=True)):
             is_batch = isinstance(label, str) and BATCH.names.fullmatch(label) and size > 1
             steps = [each for each in audited.users.of(value) if not each.blocks] if is_batch else []
-            if steps and all(_takes_one(step, axis) for step in steps):
+            steps = [each for each in steps if "transpose" not in transformations(each.equation)]
+            if steps and all(_takes_one(step, axis) for step in steps) and is_users(audited.lines[steps[0]].file):
                 yield _found(
                     audited.lines[steps[0]], f"Of {value.text}, one element along {label} is read, and no other one."
                 )

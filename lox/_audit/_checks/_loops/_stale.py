@@ -34,6 +34,7 @@ _SETTING = re.compile(
     r"|lower|upper|key|rng|seed|dummy|unused|step_?size|alpha|beta|tau|scale|weights?|params?|theta|const\w*)"
 )
 """Names of what stays the same on purpose."""
+_COOLING = re.compile(r"(?:\w+_)?temp(?:erature)?")
 _COMPARING = primitives(
     "lt", "le", "gt", "ge", "sub", "add", "and", "or", "not", "neg", "exp", "min", "convert_element_type"
 )
@@ -158,7 +159,9 @@ def _constant(step: Step, leaves: Leaves, bound: list[Binding]) -> Iterator[str]
     for path, (value, changes) in leaves.items():
         start = outside.get(value)
         is_named = len(path) == 1 and path[0] in named and not _SETTING.fullmatch(path[0])
-        if is_named and changing and not changes and value in used and start is not None and start.number is not None:
+        if not is_named or not changing or changes or value not in used or start is None:
+            continue
+        if start.number == 0 or (start.number == 1 and _COOLING.fullmatch(path[0])):
             yield f"reads '{path[0]}' of its carry, which begins at {start.number:g}, and returns it as it got it"
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from lox._audit._audited import Audited
 from lox._audit._checks._loops._episodes import RETURNS
 from lox._audit._checks._loops._scan import ENDS
-from lox._audit._ends import Flags, goes_on, is_boolean, last_name, says_end, says_onward
+from lox._audit._ends import Flags, goes_on, is_boolean, is_reward, last_name, says_end, says_onward
 from lox._audit._episodes import ENDING, GOING, UNKNOWN, Before, Fold, Scenario, declarations
 from lox._audit._findings import Finding, Held
 from lox._audit._location import Frame, frames, is_internal, is_users, transformations
@@ -189,6 +189,48 @@ def by_windows(audited: Audited) -> Iterator[Finding]:
             )
 
 
+def by_last_flags(audited: Audited) -> Iterator[Finding]:
+    """LOX220: of windows of several steps, all rewards are added up, and the flag of the last step alone is read."""
+    inputs = audited.program.inputs
+    for flag in inputs:
+        if len(flag.shape) < 2 or not says_end(flag.name, is_boolean(flag)):
+            continue
+        for reward in inputs:
+            if not is_reward(reward) or reward.shape != flag.shape:
+                continue
+            for axis, size in enumerate(flag.shape):
+                steps = [step for step in audited.users.of(flag) if not step.blocks]
+                if size < 2 or not steps or not all(_is_last(step, axis) for step in steps):
+                    continue
+                total = next((step for step in _sums_of(audited, reward) if axis in step.equation.params["axes"]), None)
+                if total is not None:
+                    yield RETURNS.at(
+                        audited.lines[total],
+                        f"{reward.called} of {size} steps is added up along axis {axis}, and of {flag.called} the last "
+                        "one alone is read: rewards after an end before it are of the next episode.",
+                        severity="warning",
+                    )
+
+
+def _is_last(step: Step, axis: int) -> bool:
+    params = step.equation.params
+    if step.equation.primitive not in primitives("slice"):
+        return False
+    size = step.inputs[0].shape[axis]
+    return bool(params["start_indices"][axis] == size - 1 and params["limit_indices"][axis] == size)
+
+
+def _sums_of(audited: Audited, value: Value) -> Iterator[Step]:
+    """The sums of a value that is multiplied by others."""
+    left = [value]
+    for each in left:
+        for step in audited.users.of(each) if len(left) < _FACTORS else ():
+            if step.equation.primitive in primitives("reduce_sum"):
+                yield step
+            elif step.equation.primitive in primitives("mul") | _SAME:
+                left += step.outputs
+
+
 def _later(audited: Audited, value: Value) -> tuple[Value, int] | None:
     """The array of which a product has a slice that begins later than its first element, and where."""
     left = [value]
@@ -279,4 +321,4 @@ def _computed(
     return fold.computed
 
 
-CHECKS = (by_associative_scan, unread_by_associative_scan, by_python_loop, by_windows)
+CHECKS = (by_associative_scan, unread_by_associative_scan, by_python_loop, by_windows, by_last_flags)

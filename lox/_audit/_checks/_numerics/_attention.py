@@ -237,7 +237,7 @@ def scaled(audited: Audited) -> Iterator[Finding | Held]:
     for each in audited.once(attentions):
         size = _size(each.scores)
         roots = [factor for factor in each.factors if _is_about(factor, size**-0.5)]
-        if size > 1 and _is_about(each.scale, size**0.5):
+        if size > 4 and _is_about(each.scale, size**0.5):
             yield SCALE.at(
                 each.squash.location,
                 f"Scores that sum {size} products are multiplied by {each.scale:.4g}, the root of {size}, before the "

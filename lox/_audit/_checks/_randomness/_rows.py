@@ -27,6 +27,7 @@ _ROWS = re.compile(
 _KEPT = primitives("slice", "dynamic_slice", "rev", "pad", "concatenate")
 _SAME = PASSING | primitives("convert_element_type")
 _MOST_PASSES = 8
+_DEEP = 20
 _REPEATING = {"full", "repeat", "tile"}
 """Functions of JAX that repeat what they get."""
 
@@ -139,6 +140,8 @@ class _Rows(Forward[Mark]):
                 self._drop(step, facts)
             if primitive in primitives("mul"):
                 self._scale(step, facts)
+            if primitive in primitives("add"):
+                self._shift(step, facts)
             met = self._meet(step, facts)
             every = every._replace(noises=every.noises - met)
         return every
@@ -233,6 +236,20 @@ class _Rows(Forward[Mark]):
                         f"{rows[0]} rows.",
                     )
 
+    def _shift(self, step: Step, facts: Sequence[Mark]) -> None:
+        """Notes normal noise along the last axis, that is added to what a network gives for each row."""
+        for noise in facts[0].noises | facts[1].noises if self._is_plain(step) else ():
+            for value, other in zip(step.inputs, facts, strict=True):
+                is_row = noise.varies == {1} and len(value.shape) == 2 and min(value.shape) > 1
+                if not is_row or other.noises or other.is_projected or "normal" not in call(noise.draw.equation)[1:]:
+                    continue
+                if _is_of_network(self._audited, value):
+                    self.found.setdefault(
+                        noise.draw,
+                        f"What is drawn here is added to {value.text}, and is the same for all of its "
+                        f"{value.shape[0]} rows.",
+                    )
+
     def _repeat(self, step: Step, mark: Mark) -> None:
         """Notes one random number that is repeated."""
         shape = tuple(step.equation.outvars[0].aval.shape)
@@ -243,6 +260,21 @@ class _Rows(Forward[Mark]):
                 self.found.setdefault(
                     noise.draw, f"One random number is drawn here, and repeated {shape[0]} times: all are the same."
                 )
+
+
+def _is_of_network(audited: Audited, value: Value) -> bool:
+    """Say whether a value is computed, row by row, from a product with a matrix."""
+    for _ in range(_DEEP):
+        maker = audited.origins.of(value, _SAME).maker
+        if maker is None or maker.blocks:
+            return False
+        if maker.equation.primitive in primitives("dot_general"):
+            return True
+        alike = [each for each in maker.inputs if each.shape == value.shape and each.number is None]
+        if has_rule(maker.equation.primitive) or not alike:
+            return False
+        (value, *_) = alike
+    return False
 
 
 def _label(value: Value, noise: Noise) -> str | None:
