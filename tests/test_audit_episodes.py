@@ -252,3 +252,15 @@ def test_the_parts_of_a_state_in_a_scanned_module_are_reset_together(reset, code
         return Memory().apply(weights, state, (obs, done))[1].sum()
 
     assert [each.code for each in found(jax.grad(last), weights, *steps)] == codes
+
+
+def test_windows_of_which_the_last_flag_alone_is_read_are_found():
+    def target(reward, done, value, masks):
+        if masks:
+            alive = jnp.concatenate([jnp.ones_like(done[:, :1]), jnp.cumprod(1 - done, axis=1)[:, :-1]], axis=1)
+            return (reward * alive).sum(1) + (1 - done).prod(1) * value
+        return reward.sum(1) + (1 - done[:, -1]) * value
+
+    of = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((32, 5), (32, 5), (32,))]
+    found = [lox.audit(lambda reward, done, value, on=on: target(reward, done, value, on))(*of) for on in (True, False)]
+    assert [[each.code for each in report.at_least("warning")] for report in found] == [[], ["LOX220"]]

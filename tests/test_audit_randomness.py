@@ -667,3 +667,22 @@ def test_a_choice_between_two_keys_is_neither_of_them(place):
         return jax.random.normal(chosen) + jax.random.normal(keys[place])
 
     assert lox.audit(f)(jax.random.key(0), jnp.array(True)).issues == ()
+
+
+def test_noise_of_one_row_that_is_added_to_what_a_network_gives_or_scaled_by_each_row_is_found():
+    def explored(key, weights, obs, shape):
+        return jnp.tanh(obs @ weights) + 0.1 * jax.random.normal(key, shape)
+
+    def latent(key, weights, x, shape):
+        hidden = jnp.tanh(x @ weights)
+        return hidden + jnp.exp(0.5 * hidden) * jax.random.normal(key, shape)
+
+    def random_features(key, obs):
+        first, second = jax.random.split(key)
+        return jnp.cos(obs @ jax.random.normal(first, (4, 2)) + jax.random.normal(second, (2,)))
+
+    args = KEY, jnp.ones((4, 2)), jnp.ones((32, 4))
+    for fun in (explored, latent):
+        assert found(lambda *args, fun=fun: fun(*args, (32, 2)), *args) == []
+        assert found(lambda *args, fun=fun: fun(*args, (2,)), *args) == ["LOX703"]
+    assert found(random_features, KEY, jnp.ones((32, 4))) == []

@@ -422,3 +422,40 @@ def test_what_is_computed_twice_alike_and_combined_is_found():
     assert [codes(lambda *args, at=at: next_tokens(*args, at), *of) for at in (1, 0)] == [[], ["LOX612"]]
     assert codes(lambda x: summed(x, 2), f32(8)) == []
     assert codes(lambda average, x: 0.99 * average + 0.01 * x - average, f32(8), f32(8)) == []
+
+
+def test_a_momentum_that_is_handed_back_and_a_state_that_stands_in_a_loop_of_python_are_found():
+    def kept(state, gradient):
+        params, mom = state["params"], state["mom"]
+        mom2 = 0.9 * mom + gradient
+        params = params - 0.1 * mom2
+        return {"params": params, "mom": mom2}
+
+    def lost(state, gradient):
+        params, mom = state["params"], state["mom"]
+        mom2 = 0.9 * mom + gradient
+        params = params - 0.1 * mom2
+        return {"params": params, "mom": mom}
+
+    def goes_on(weights, hidden, x):
+        outputs = []
+        for t in range(3):
+            hidden_new = jnp.tanh(x[t] + hidden @ weights)
+            outputs.append(hidden_new)
+            hidden = hidden_new
+        return outputs, hidden
+
+    def stands_still(weights, hidden, x):
+        outputs = []
+        for t in range(3):
+            hidden_new = jnp.tanh(x[t] + hidden @ weights)
+            outputs.append(hidden_new)
+        return outputs, hidden
+
+    def codes(fun, *args):
+        return [each.code for each in lox.audit(fun)(*args).at_least("warning")]
+
+    state = {"params": f32(8), "mom": f32(8)}
+    assert [codes(fun, state, f32(8)) for fun in (kept, lost)] == [[], ["LOX431"]]
+    of = f32(8, 8), f32(5, 8), f32(3, 5, 8)
+    assert [codes(fun, *of) for fun in (goes_on, stands_still)] == [[], ["LOX431"]]

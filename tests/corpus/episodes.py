@@ -717,17 +717,21 @@ def a_window_of_rewards_and_the_value_after_it(rewards, dones, values):
     return target + 0.99**3 * alive * values[3 : 3 + steps]
 
 
-@wrong("LOX220", f32(16, 8), f32(16, 8), flags(16, 8))
-def a_return_of_imagined_steps_that_goes_on_by_the_next_value(rewards, values, terminals):
-    goes_on = 1.0 - terminals.astype(jnp.float32)
-    next_values = jnp.concatenate([values[1:], values[-1:]])
+def _lambda_return(reward, value, goes_on, bootstrap):
+    next_value = jnp.concatenate([value[1:], bootstrap[None]], 0)
 
     def back(later, at):
         inputs, goes_on = at
         now = inputs + 0.99 * goes_on * 0.95 * later
         return now, now
 
-    return jax.lax.scan(back, values[-1], (rewards + 0.99 * 0.05 * next_values, goes_on), reverse=True)[1]
+    return jax.lax.scan(back, bootstrap, (reward + 0.99 * 0.05 * next_value, goes_on), reverse=True)[1]
+
+
+@wrong("LOX220", f32(16, 8), f32(16, 8), flags(16, 8))
+def a_return_of_imagined_steps_that_goes_on_by_the_next_value(reward, value, terminal):
+    goes_on = 1.0 - terminal.astype(jnp.float32)
+    return _lambda_return(reward[:-1], value[:-1], goes_on[:-1], value[-1])
 
 
 @wrong("LOX220", f32(32, 8), f32(32, 8), f32(32, 8), f32(8), f32(8))
