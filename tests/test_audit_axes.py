@@ -542,6 +542,11 @@ def test_means_that_scale_elements_single_elements_and_attention_over_a_batch_ar
             found.append([each.code for each in report.at_least("warning")])
         return found
 
+    def normed(weights, obs, of_each):
+        size = jnp.linalg.norm(obs, axis=-1, keepdims=True) if of_each else jnp.linalg.norm(obs)
+        return jnp.tanh(obs / (1e-6 + size) @ weights)
+
+    assert codes(normed, of(4, 2), of(16, 4), obs=("env", None)) == [[], ["LOX112"]]
     rows = {"x": ("batch", None), "y": ("batch",), "weights": ("batch",)}
     assert codes(weighted, of(4), of(32, 4), of(32), of(32), **rows) == [[], ["LOX112"]]
     last = {"last": ("env", None), "rewards": ("time", "env")}

@@ -425,6 +425,21 @@ def test_what_is_computed_twice_alike_and_combined_is_found():
 
 
 def test_a_momentum_that_is_handed_back_and_a_state_that_stands_in_a_loop_of_python_are_found():
+    def _clip(gradients):
+        norm = jnp.sqrt(sum(jnp.sum(each**2) for each in jax.tree.leaves(gradients)))
+        return jax.tree.map(lambda each: each / jnp.maximum(1.0, norm), gradients), norm
+
+    def gradients_that_are_clipped_in_vain(params, x, y):
+        gradients = jax.grad(lambda p: ((x @ p["w"] + p["b"] - y) ** 2).mean())(params)
+        clipped, norm = _clip(gradients)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), norm
+
+    def noise_at_the_factor_of_one_step(x, noise, t, betas):
+        alphas = 1.0 - betas
+        alpha_bar = jnp.cumprod(alphas)  # noqa: F841
+        scale = alphas[t][:, None]
+        return jnp.sqrt(scale) * x + jnp.sqrt(1 - scale) * noise
+
     def kept(state, gradient):
         params, mom = state["params"], state["mom"]
         mom2 = 0.9 * mom + gradient
@@ -459,3 +474,6 @@ def test_a_momentum_that_is_handed_back_and_a_state_that_stands_in_a_loop_of_pyt
     assert [codes(fun, state, f32(8)) for fun in (kept, lost)] == [[], ["LOX431"]]
     of = f32(8, 8), f32(5, 8), f32(3, 5, 8)
     assert [codes(fun, *of) for fun in (goes_on, stands_still)] == [[], ["LOX431"]]
+    regression = {"w": f32(8), "b": f32()}, f32(16, 8), f32(16)
+    assert codes(gradients_that_are_clipped_in_vain, *regression) == ["LOX431"]
+    assert codes(noise_at_the_factor_of_one_step, f32(64, 8), f32(64, 8), i32(64), f32(100)) == ["LOX431"]

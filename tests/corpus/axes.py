@@ -614,12 +614,6 @@ def a_target_with_the_largest_value_of_all_states(weights, n, r, d):
     return r + 0.99 * (1 - d) * jnp.max(scaled @ weights)
 
 
-@wrong("LOX112", f32(4, 2), f32(16, 4), axes={"obs": ("env", None)})
-def a_policy_of_one_observation_that_gets_all_of_them(weights, obs):
-    obs = obs / (1e-6 + jnp.linalg.norm(obs))
-    return jnp.tanh(obs @ weights)
-
-
 @right("LOX112", f32(4, 3), f32(32, 4), f32(32), axes={"obs": ("batch", None), "errors": ("batch",)})
 def statistics_of_a_batch_that_normalize_it(weights, obs, errors):
     obs = (obs - obs.mean(0)) / jnp.sqrt(obs.var(0) + 1e-5)

@@ -707,16 +707,6 @@ def a_window_of_rewards_whose_last_value_is_of_the_next_episode(rewards, dones, 
     return target + 0.99**3 * values[3 : 3 + steps]
 
 
-@right("LOX220", f32(32, 8), f32(32, 8), f32(33, 8))
-def a_window_of_rewards_and_the_value_after_it(rewards, dones, values):
-    steps = rewards.shape[0] - 2
-    target, alive = jnp.zeros((steps, 8)), jnp.ones((steps, 8))
-    for k in range(3):
-        target = target + 0.99**k * alive * rewards[k : k + steps]
-        alive = alive * (1 - dones[k : k + steps])
-    return target + 0.99**3 * alive * values[3 : 3 + steps]
-
-
 def _lambda_return(reward, value, goes_on, bootstrap):
     next_value = jnp.concatenate([value[1:], bootstrap[None]], 0)
 

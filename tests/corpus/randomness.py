@@ -1037,20 +1037,6 @@ def environments_that_all_explore_at_once(key, q):
     return jnp.where(explores, jax.random.randint(other, greedy.shape, 0, 3), greedy)
 
 
-@wrong("LOX703", KEY, f32(16, 4))
-def environments_whose_masses_are_one_random_number(key, forces):
-    mass = jnp.full((16,), jax.random.uniform(key, minval=0.5, maxval=1.5))
-    return forces / mass[:, None]
-
-
-@wrong("LOX703", KEY, f32(64, 2), axes={"x": ("batch", None)})
-def particles_that_are_moved_by_the_same_noise(key, x):
-    def step(x, key):
-        return x - 0.1 * x + 0.4 * jax.random.normal(key, x.shape[1:]), None
-
-    return jax.lax.scan(step, x, jax.random.split(key, 20))[0]
-
-
 @right("LOX703", KEY, f32(8, 50), f32(16, 8, 12), axes={"logits": ("batch", None), "hidden": ("time", "batch", None)})
 def noise_of_each_sequence_and_a_mask_for_all_of_its_steps(key, logits, hidden):
     first, second, third = jax.random.split(key, 3)
@@ -1059,12 +1045,3 @@ def noise_of_each_sequence_and_a_mask_for_all_of_its_steps(key, logits, hidden):
     weight = jax.random.beta(third, 0.2, 0.2)
     mixed = weight * logits + (1 - weight) * logits[::-1]
     return chosen, jnp.where(kept, hidden / 0.9, 0.0), mixed
-
-
-@right("LOX703", KEY, f32(64, 5), f32(64), axes={"x": ("batch", None)})
-def random_features_and_masses_that_are_drawn_for_each(key, x, forces):
-    first, second, third = jax.random.split(key, 3)
-    directions = jax.random.normal(first, (5, 32))
-    phases = jax.random.uniform(second, (32,), maxval=2 * jnp.pi)
-    masses = jax.random.uniform(third, (64,), minval=0.5, maxval=1.5)
-    return jnp.cos(x @ directions + phases), forces / masses

@@ -346,26 +346,6 @@ def a_second_moment_that_is_used_and_not_kept(params, gradient, m, v, t):
     return adam(params, m, v)
 
 
-@wrong("LOX431", f32(64, 8), f32(64, 8), i32(64), f32(100))
-def noise_at_the_factor_of_one_step(x, noise, t, betas):
-    alphas = 1.0 - betas
-    alpha_bar = jnp.cumprod(alphas)  # noqa: F841
-    scale = alphas[t][:, None]
-    return jnp.sqrt(scale) * x + jnp.sqrt(1 - scale) * noise
-
-
-def _clip(gradients):
-    norm = jnp.sqrt(sum(jnp.sum(each**2) for each in jax.tree.leaves(gradients)))
-    return jax.tree.map(lambda each: each / jnp.maximum(1.0, norm), gradients), norm
-
-
-@wrong("LOX431", {"w": f32(8), "b": f32()}, f32(16, 8), f32(16))
-def gradients_that_are_clipped_in_vain(params, x, y):
-    gradients = jax.grad(lambda p: ((x @ p["w"] + p["b"] - y) ** 2).mean())(params)
-    clipped, norm = _clip(gradients)
-    return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), norm
-
-
 @right("LOX431", {"w": f32(8), "b": f32()}, f32(16, 8), f32(8), f32(8))
 def new_moments_beside_the_old_ones_and_a_size_that_nothing_reads(params, x, m, v):
     new_m = 0.9 * m + 0.1 * params["w"]
@@ -374,14 +354,3 @@ def new_moments_beside_the_old_ones_and_a_size_that_nothing_reads(params, x, m, 
     _largest = x.max(0)
     drift = jnp.abs(new_v - v)
     return new_m, (v, new_v), drift, x.mean(0)
-
-
-@right("LOX431", f32(4), f32(4), i32(), f32(8, 4))
-def candidates_that_a_loop_looks_at_and_a_size_that_it_carries(start, direction, size, points):
-    def step(carry, point):
-        start, size, loss = carry
-        start_new = start + point
-        loss = jnp.minimum(loss, jnp.sum(start_new**2) / size)
-        return (start, size, loss), start_new @ direction
-
-    return jax.lax.scan(step, (start, size, jnp.inf), points)
