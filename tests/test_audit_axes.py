@@ -480,3 +480,77 @@ def test_what_is_declared_around_the_call_of_an_audit_is_of_the_whole_function()
         assert [finding.code for finding in report.issues if finding.code == "LOX105"] == ["LOX105"]
         after = lox.audit(function, axes={"x": ("time", "batch")})(x)
         assert "LOX105" not in [finding.code for finding in after.issues]
+
+
+def test_flattened_steps_and_neighbours_among_environments_are_found_without_labels():
+    def rollout(key, weights):
+        def step(state, key):
+            keys = jax.random.split(key, 8)
+            state = 0.9 * state + 0.1 * jax.vmap(lambda key: jax.random.normal(key, (3,)))(keys)
+            return state, (state, state @ weights, -jnp.sum(state**2, -1))
+
+        return jax.lax.scan(step, jnp.zeros((8, 3)), jax.random.split(key, 16))[1]
+
+    def errors(key, weights, along_time):
+        _, values, rewards = rollout(key, weights)
+        if along_time:
+            return rewards[:-1] + 0.99 * values[1:] - values[:-1]
+        return rewards[:, :-1] + 0.99 * values[:, 1:] - values[:, :-1]
+
+    def loss(key, weights, turns):
+        states, _, rewards = rollout(key, weights)
+        returns = rewards.T if turns else rewards
+        return ((states.reshape(-1, 3) @ weights - returns.reshape(-1)) ** 2).mean()
+
+    def codes(fun, wrong):
+        report = lox.audit(lambda key, weights: fun(key, weights, wrong))(
+            jax.random.key(0), jax.ShapeDtypeStruct((3,), jnp.float32)
+        )
+        return [each.code for each in report.at_least("warning")]
+
+    assert [codes(errors, along) for along in (True, False)] == [[], ["LOX106"]]
+    assert [codes(loss, turns) for turns in (False, True)] == [[], ["LOX101"]]
+
+
+def test_means_that_scale_elements_single_elements_and_attention_over_a_batch_are_found():
+    def weighted(w, x, y, weights, of_each):
+        loss = (x @ w - y) ** 2
+        return (weights * (loss if of_each else loss.mean())).mean()
+
+    def bootstrapped(w, last, rewards, of_each):
+        return rewards + 0.99 * ((last if of_each else last[0]) @ w)
+
+    def attended(w, x, turns):
+        x = x.swapaxes(0, 1) if turns else x
+        return jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", x @ w, x) / 3.0, -1) @ x
+
+    def similar(q, k, axis):
+        q = q / jnp.linalg.norm(q, axis=-1, keepdims=True)
+        k = k / jnp.linalg.norm(k, axis=axis, keepdims=True)
+        return jax.nn.softmax(10 * q @ k.T, -1)
+
+    def of(*shape):
+        return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+    def codes(fun, *args, **axes):
+        found = []
+        for is_right in (True, False):
+            names = fun.__code__.co_varnames[: len(args)]
+            space = {}
+            exec(f"def call({', '.join(names)}): return fun({', '.join(names)}, {is_right})", {"fun": fun}, space)
+            report = lox.audit(space["call"], axes=axes or None)(*args)
+            found.append([each.code for each in report.at_least("warning")])
+        return found
+
+    def normed(weights, obs, of_each):
+        size = jnp.linalg.norm(obs, axis=-1, keepdims=True) if of_each else jnp.linalg.norm(obs)
+        return jnp.tanh(obs / (1e-6 + size) @ weights)
+
+    assert codes(normed, of(4, 2), of(16, 4), obs=("env", None)) == [[], ["LOX112"]]
+    rows = {"x": ("batch", None), "y": ("batch",), "weights": ("batch",)}
+    assert codes(weighted, of(4), of(32, 4), of(32), of(32), **rows) == [[], ["LOX112"]]
+    last = {"last": ("env", None), "rewards": ("time", "env")}
+    assert codes(bootstrapped, of(3), of(8, 3), of(20, 8), **last) == [[], ["LOX112"]]
+    assert codes(attended, of(8, 8), of(12, 4, 8), x=("time", "batch", None)) == [[], ["LOX112"]]
+    found = [lox.audit(lambda q, k, axis=axis: similar(q, k, axis))(of(16, 8), of(32, 8)) for axis in (-1, 0)]
+    assert [[each.code for each in report.at_least("warning")] for report in found] == [[], ["LOX111"]]

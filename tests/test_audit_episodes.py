@@ -252,3 +252,25 @@ def test_the_parts_of_a_state_in_a_scanned_module_are_reset_together(reset, code
         return Memory().apply(weights, state, (obs, done))[1].sum()
 
     assert [each.code for each in found(jax.grad(last), weights, *steps)] == codes
+
+
+def test_windows_of_which_the_last_flag_alone_is_read_are_found():
+    def a_window_of_rewards_and_the_value_after_it(rewards, dones, values):
+        steps = rewards.shape[0] - 2
+        target, alive = jnp.zeros((steps, 8)), jnp.ones((steps, 8))
+        for k in range(3):
+            target = target + 0.99**k * alive * rewards[k : k + steps]
+            alive = alive * (1 - dones[k : k + steps])
+        return target + 0.99**3 * alive * values[3 : 3 + steps]
+
+    def target(reward, done, value, masks):
+        if masks:
+            alive = jnp.concatenate([jnp.ones_like(done[:, :1]), jnp.cumprod(1 - done, axis=1)[:, :-1]], axis=1)
+            return (reward * alive).sum(1) + (1 - done).prod(1) * value
+        return reward.sum(1) + (1 - done[:, -1]) * value
+
+    of = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((32, 5), (32, 5), (32,))]
+    found = [lox.audit(lambda reward, done, value, on=on: target(reward, done, value, on))(*of) for on in (True, False)]
+    assert [[each.code for each in report.at_least("warning")] for report in found] == [[], ["LOX220"]]
+    of = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((32, 8), (32, 8), (33, 8))]
+    assert not lox.audit(a_window_of_rewards_and_the_value_after_it)(*of).at_least("warning")

@@ -474,3 +474,66 @@ def test_weights_of_one_attention_are_masked_late_and_of_another_early():
 )
 def test_a_maximum_of_masked_outputs_of_a_layer_is_found_along_the_axis_of_the_mask(expected, largest):
     assert _warned(largest, f32(4, 10, 8), f32(8, 16), f32(16), flags(4, 10)) == expected
+
+
+def test_indices_of_two_counters_of_limited_numbers_and_below_the_first_are_found():
+    def biases(table, limit):
+        places = jnp.arange(24)[None, :] - jnp.arange(24)[:, None] + 16
+        return table[jnp.clip(places, 0, limit)] if limit else table[places]
+
+    def binned(table, x, most):
+        return table[jnp.clip((jnp.clip(x, -1, 1) + 1) / 2 * 10, 0, most).astype(jnp.int32)]
+
+    def before(table, x, start):
+        def step(x, t):
+            return x * (table[t - 1] if start else jnp.where(t > 0, table[t - 1], 1.0)), None
+
+        return jax.lax.scan(step, x, jnp.arange(50)[::-1])[0]
+
+    table = f32(32), f32(10), f32(50)
+    assert _warned(lambda table: biases(table, 0), table[0]) == ["LOX820"]
+    assert _warned(lambda table: biases(table, 31), table[0]) == []
+    assert _warned(lambda table, x: binned(table, x, 10), table[1], f32(5)) == ["LOX820"]
+    assert _warned(lambda table, x: binned(table, x, 9), table[1], f32(5)) == []
+    assert _warned(lambda table, x: before(table, x, True), table[2], f32(5)) == ["LOX212"]
+    assert _warned(lambda table, x: before(table, x, False), table[2], f32(5)) == []
+
+
+def test_logits_of_a_masked_version_masks_of_floats_and_weights_of_a_graph_are_followed():
+    def act(key, logits, legal, as_masked):
+        masked = jnp.where(legal, logits, -1e9)
+        action = jax.random.categorical(key, masked if as_masked else logits)
+        return action, jnp.take_along_axis(jax.nn.log_softmax(masked), action[:, None], 1)
+
+    def attend(queries, keys, values, mask, adds):
+        scores = jnp.einsum("bqd,bkd->bqk", queries, keys) / 4
+        mask = mask[:, None, :]
+        return jax.nn.softmax(scores - 1e9 * (1 - mask) if adds else scores * mask) @ values
+
+    def of_neighbours(x, weights, one, other, adjacency, axis):
+        h = x @ weights
+        scores = jnp.where(adjacency, (h @ one)[:, None] + (h @ other), -1e9)
+        return jax.nn.softmax(scores, axis=axis) @ h
+
+    of = jax.random.key(0), f32(16, 9), flags(16, 9)
+    assert [_warned(lambda *args, on=on: act(*args, on), *of) for on in (True, False)] == [[], ["LOX816"]]
+    of = f32(2, 6, 16), f32(2, 6, 16), f32(2, 6, 3), f32(2, 6)
+    masked = [
+        _warned(lambda queries, keys, values, mask, on=on: attend(queries, keys, values, mask, on), *of)
+        for on in (True, False)
+    ]
+    assert masked == [[], ["LOX816"]]
+    of = f32(40, 10), f32(10, 16), f32(16), f32(16), flags(40, 40)
+    over = [_warned(lambda *args, axis=axis: of_neighbours(*args, axis), *of) for axis in (1, 0)]
+    assert over == [[], ["LOX815"]]
+
+
+def test_a_mean_over_padding_is_found_where_nothing_counts_what_is_kept():
+    def loss(errors, mask, counts):
+        kept = errors * mask[:, 1:].astype(jnp.float32)
+        return kept.sum() / mask[:, 1:].sum() if counts else kept.mean()
+
+    of = f32(8, 19), flags(8, 20)
+    found = [_warned(lambda errors, mask, on=on: loss(errors, mask, on), *of) for on in (True, False)]
+    assert found == [[], ["LOX819"]]
+    assert _warned(lambda errors, chosen: (errors * chosen).mean(), f32(8, 19), flags(8, 19)) == []

@@ -667,3 +667,49 @@ def test_a_choice_between_two_keys_is_neither_of_them(place):
         return jax.random.normal(chosen) + jax.random.normal(keys[place])
 
     assert lox.audit(f)(jax.random.key(0), jnp.array(True)).issues == ()
+
+
+def test_noise_of_one_row_that_is_added_to_what_a_network_gives_or_scaled_by_each_row_is_found():
+    def explored(key, weights, obs, shape):
+        return jnp.tanh(obs @ weights) + 0.1 * jax.random.normal(key, shape)
+
+    def latent(key, weights, x, shape):
+        hidden = jnp.tanh(x @ weights)
+        return hidden + jnp.exp(0.5 * hidden) * jax.random.normal(key, shape)
+
+    def random_features(key, obs):
+        first, second = jax.random.split(key)
+        return jnp.cos(obs @ jax.random.normal(first, (4, 2)) + jax.random.normal(second, (2,)))
+
+    args = KEY, jnp.ones((4, 2)), jnp.ones((32, 4))
+    for fun in (explored, latent):
+        assert found(lambda *args, fun=fun: fun(*args, (32, 2)), *args) == []
+        assert found(lambda *args, fun=fun: fun(*args, (2,)), *args) == ["LOX703"]
+    assert found(random_features, KEY, jnp.ones((32, 4))) == []
+
+
+def test_a_number_that_is_repeated_and_noise_that_lacks_a_named_batch_are_found():
+    def environments_whose_masses_are_one_random_number(key, forces):
+        mass = jnp.full((16,), jax.random.uniform(key, minval=0.5, maxval=1.5))
+        return forces / mass[:, None]
+
+    def particles_that_are_moved_by_the_same_noise(key, x):
+        def step(x, key):
+            return x - 0.1 * x + 0.4 * jax.random.normal(key, x.shape[1:]), None
+
+        return jax.lax.scan(step, x, jax.random.split(key, 20))[0]
+
+    def random_features_and_masses_that_are_drawn_for_each(key, x, forces):
+        first, second, third = jax.random.split(key, 3)
+        directions = jax.random.normal(first, (5, 32))
+        phases = jax.random.uniform(second, (32,), maxval=2 * jnp.pi)
+        masses = jax.random.uniform(third, (64,), minval=0.5, maxval=1.5)
+        return jnp.cos(x @ directions + phases), forces / masses
+
+    def codes(fun, *args, **axes):
+        return [each.code for each in lox.audit(fun, axes=axes)(*args).at_least("warning")]
+
+    assert codes(environments_whose_masses_are_one_random_number, KEY, jnp.ones((16, 4))) == ["LOX703"]
+    x = {"x": ("batch", None)}
+    assert codes(particles_that_are_moved_by_the_same_noise, KEY, jnp.ones((64, 2)), **x) == ["LOX703"]
+    assert codes(random_features_and_masses_that_are_drawn_for_each, KEY, jnp.ones((64, 5)), jnp.ones(64), **x) == []

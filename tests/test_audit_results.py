@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from corpus import f32, i32
 
 import lox
 
@@ -388,3 +389,91 @@ def test_dropout_with_a_key_that_is_the_same_in_each_call_is_found_and_parameter
     assert found(fixed, params, X) == ["LOX704"]
     assert not found(counted, params, X, jnp.int32(3))
     assert not found(begin, X)
+
+
+def test_what_is_computed_twice_alike_and_combined_is_found():
+    def contrastive(similarities, axis):
+        labels = jnp.arange(8)
+        one = -jax.nn.log_softmax(similarities, axis=1)[labels, labels].mean()
+        other = -jax.nn.log_softmax(similarities, axis=axis)[labels, labels].mean()
+        return (one + other) / 2
+
+    def errors(rewards, values, start):
+        return rewards + 0.99 * values[start : start + 32] - values[:32]
+
+    def next_tokens(embedding, out, tokens, start):
+        hidden = jnp.cumsum(embedding[tokens], axis=1) @ out
+        logs, labels = jax.nn.log_softmax(hidden[:, :-1]), tokens[:, start : start + 19]
+        return -jnp.take_along_axis(logs, labels[..., None], -1).mean()
+
+    def summed(x, times):
+        total = jnp.zeros(())
+        for _ in range(times):
+            total = total + jnp.tanh(x).sum()
+        return total
+
+    def codes(fun, *args):
+        return [each.code for each in lox.audit(fun)(*args).at_least("warning")]
+
+    assert [codes(lambda x, axis=axis: contrastive(x, axis), f32(8, 8)) for axis in (0, 1)] == [[], ["LOX612"]]
+    of = f32(32, 8), f32(33, 8)
+    assert [codes(lambda r, v, at=at: errors(r, v, at), *of) for at in (1, 0)] == [[], ["LOX612"]]
+    of = f32(50, 16), f32(16, 50), i32(8, 20)
+    assert [codes(lambda *args, at=at: next_tokens(*args, at), *of) for at in (1, 0)] == [[], ["LOX612"]]
+    assert codes(lambda x: summed(x, 2), f32(8)) == []
+    assert codes(lambda average, x: 0.99 * average + 0.01 * x - average, f32(8), f32(8)) == []
+
+
+def test_a_momentum_that_is_handed_back_and_a_state_that_stands_in_a_loop_of_python_are_found():
+    def _clip(gradients):
+        norm = jnp.sqrt(sum(jnp.sum(each**2) for each in jax.tree.leaves(gradients)))
+        return jax.tree.map(lambda each: each / jnp.maximum(1.0, norm), gradients), norm
+
+    def gradients_that_are_clipped_in_vain(params, x, y):
+        gradients = jax.grad(lambda p: ((x @ p["w"] + p["b"] - y) ** 2).mean())(params)
+        clipped, norm = _clip(gradients)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), norm
+
+    def noise_at_the_factor_of_one_step(x, noise, t, betas):
+        alphas = 1.0 - betas
+        alpha_bar = jnp.cumprod(alphas)  # noqa: F841
+        scale = alphas[t][:, None]
+        return jnp.sqrt(scale) * x + jnp.sqrt(1 - scale) * noise
+
+    def kept(state, gradient):
+        params, mom = state["params"], state["mom"]
+        mom2 = 0.9 * mom + gradient
+        params = params - 0.1 * mom2
+        return {"params": params, "mom": mom2}
+
+    def lost(state, gradient):
+        params, mom = state["params"], state["mom"]
+        mom2 = 0.9 * mom + gradient
+        params = params - 0.1 * mom2
+        return {"params": params, "mom": mom}
+
+    def goes_on(weights, hidden, x):
+        outputs = []
+        for t in range(3):
+            hidden_new = jnp.tanh(x[t] + hidden @ weights)
+            outputs.append(hidden_new)
+            hidden = hidden_new
+        return outputs, hidden
+
+    def stands_still(weights, hidden, x):
+        outputs = []
+        for t in range(3):
+            hidden_new = jnp.tanh(x[t] + hidden @ weights)
+            outputs.append(hidden_new)
+        return outputs, hidden
+
+    def codes(fun, *args):
+        return [each.code for each in lox.audit(fun)(*args).at_least("warning")]
+
+    state = {"params": f32(8), "mom": f32(8)}
+    assert [codes(fun, state, f32(8)) for fun in (kept, lost)] == [[], ["LOX431"]]
+    of = f32(8, 8), f32(5, 8), f32(3, 5, 8)
+    assert [codes(fun, *of) for fun in (goes_on, stands_still)] == [[], ["LOX431"]]
+    regression = {"w": f32(8), "b": f32()}, f32(16, 8), f32(16)
+    assert codes(gradients_that_are_clipped_in_vain, *regression) == ["LOX431"]
+    assert codes(noise_at_the_factor_of_one_step, f32(64, 8), f32(64, 8), i32(64), f32(100)) == ["LOX431"]

@@ -725,3 +725,87 @@ SURE = (
 @pytest.mark.parametrize("case", [case for case in cases() if case.name in SURE], ids=lambda case: case.name)
 def test_what_is_carried_by_mistake_is_a_warning_and_not_a_note(case):
     assert case.code in case.found
+
+
+def test_what_a_loop_compares_with_or_begins_at_zero_and_never_changes_is_found():
+    def search(key, target, keeps):
+        def step(carry, key):
+            best, least = carry
+            x = jax.random.normal(key, (3,))
+            value = jnp.sum((x - target) ** 2)
+            better = value < least
+            return (jnp.where(better, x, best), jnp.where(better, value, least) if keeps else least), None
+
+        start = jnp.zeros(3), jnp.sum((jnp.zeros(3) - target) ** 2)
+        return jax.lax.scan(step, start, jax.random.split(key, 50))[0]
+
+    def decode(table, out, hidden, goes_on):
+        def step(carry, _):
+            hidden, token = carry
+            hidden = jnp.tanh(table[token] + hidden)
+            following = jnp.argmax(hidden @ out, -1)
+            return (hidden, following if goes_on else token), following
+
+        return jax.lax.scan(step, (hidden, jnp.zeros(4, jnp.int32)), None, length=10)[1]
+
+    def advantages(rewards, values, last, goes_on):
+        def back(carry, at):
+            advantage, later = carry
+            reward, value = at
+            advantage = reward + 0.99 * later - value + 0.9 * advantage
+            return (advantage, value if goes_on else later), advantage
+
+        return jax.lax.scan(back, (jnp.zeros_like(last), last), (rewards, values), reverse=True)[1]
+
+    def codes(fun, *args):
+        return [each.code for each in lox.audit(fun)(*args).at_least("warning")]
+
+    of_search = jax.random.key(0), jnp.ones(3)
+    of_decode = jnp.ones((20, 8)), jnp.ones((8, 20)), jnp.ones((4, 8))
+    of_advantages = jnp.ones((20, 8)), jnp.ones((20, 8)), jnp.ones(8)
+    for fun, args in ((search, of_search), (decode, of_decode), (advantages, of_advantages)):
+        assert codes(lambda *args, fun=fun: fun(*args, True), *args) == []
+        assert codes(lambda *args, fun=fun: fun(*args, False), *args) == ["LOX208"]
+
+
+def test_new_values_of_residuals_densities_and_counts_that_a_loop_carries_on_as_they_were_are_found():
+    def conjugate_gradients_with_the_first_residual(a, b):
+        def step(carry, _):
+            x, r, p, rs = carry
+            ap = a @ p
+            alpha = rs / (p @ ap)
+            x, r = x + alpha * p, r - alpha * ap
+            rs_new = r @ r
+            return (x, r, r + (rs_new / rs) * p, rs), None
+
+        return jax.lax.scan(step, (jnp.zeros_like(b), b, b, b @ b), None, length=20)[0][0]
+
+    def a_chain_that_keeps_the_density_of_its_start(key, x, data):
+        def density(x):
+            return -0.5 * jnp.sum((data - x) ** 2)
+
+        def step(carry, key):
+            x, before = carry
+            first, second = jax.random.split(key)
+            proposal = x + 0.1 * jax.random.normal(first, x.shape)
+            x = jnp.where(jnp.log(jax.random.uniform(second)) < density(proposal) - before, proposal, x)
+            return (x, before), x
+
+        return jax.lax.scan(step, (x, density(x)), jax.random.split(key, 50))[1]
+
+    def a_rate_that_never_decays(params, count, x, y):
+        def step(carry, batch):
+            params, count = carry
+            gradient = jax.grad(lambda p: jnp.mean((batch[0] @ p - batch[1]) ** 2))(params)
+            return (params - 0.1 * (1 - count / 1000) * gradient, count), None
+
+        return jax.lax.scan(step, (params, count), (x, y))[0]
+
+    def warned(fun, *args):
+        return [each.code for each in lox.audit(fun)(*args).at_least("warning")]
+
+    batches = jnp.ones((5, 16, 4)), jnp.ones((5, 16))
+    assert warned(conjugate_gradients_with_the_first_residual, jnp.eye(10), jnp.ones(10)) == ["LOX208"]
+    of_chain = jax.random.key(0), jnp.ones(3), jnp.ones((20, 3))
+    assert warned(a_chain_that_keeps_the_density_of_its_start, *of_chain) == ["LOX208"]
+    assert warned(a_rate_that_never_decays, jnp.ones(4), jnp.int32(0), *batches) == ["LOX208"]

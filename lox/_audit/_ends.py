@@ -33,11 +33,13 @@ _REWARD = re.compile(r"(\w+_)?(rewards?|rew|r)(_t|_tm1|_tp1|_batch)?", re.IGNORE
 _GOES_ON = re.compile(r"discount|mask|not_|non_|nonterm|contin|first|start|alive|valid|weight|gamma", re.IGNORECASE)
 _NAME = re.compile(r"[\w./'\"\[\]]+")
 """A name of an argument or a field, and not an expression."""
+_SLICE = re.compile(r"\[-?\w*:-?\w*\]$")
 
 
 @functools.lru_cache(maxsize=4096)
 def last_name(name: str) -> str:
-    """The last part of a name, as of "step.done"; of an expression, nothing."""
+    """The last part of a name, as of "step.done", or of "done[1:]"; of an expression, nothing."""
+    name = _SLICE.sub("", name)
     parts = re.findall(r"\w+", name)
     return parts[-1] if parts and _NAME.fullmatch(name) else ""
 

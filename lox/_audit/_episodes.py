@@ -349,7 +349,11 @@ class Flow:
         if value is None or (value.maker is not None and is_of_next_step(value.maker)):
             return False
         ends = [pair for pair in self.loop.xs if self.values[pair[1]].is_end]
-        is_cut_short = all(any(map(_CUT_SHORT.search, (one.name, one.written))) for one, *_ in ends)
+        names = [name for one, *_ in ends for name in (one.name, one.written)]
+        if not ends:  # What is zero at an end is computed from the flags before.
+            sources = origins(outside for outside, inside in self.loop.xs if self.values[inside].is_mask)
+            names = [each.name for each in sources if each.maker is None]
+        is_cut_short = any(map(_CUT_SHORT.search, names)) or not any(names)
         return is_cut_short or (is_added and not _is_called_next(value))
 
     def name(self, source: int) -> str:

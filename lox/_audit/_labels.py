@@ -21,7 +21,7 @@ class Merged:
     sizes: tuple[int, ...]
 
     def __str__(self) -> str:
-        return "*".join(map(str, self.parts))
+        return "*".join("others" if part is None else str(part) for part in self.parts)
 
 
 Rule = Callable[[Step], Sequence[Labels]]

@@ -83,6 +83,8 @@ class _Walk(Walk):
         found = super().transfer(step, facts)
         if step.equation.primitive in primitives("sort"):
             return [Fact(_unsorted(fact.labels, step.equation.params["dimension"]), fact.range) for fact in found]
+        if step.equation.primitive in primitives("reshape"):
+            found = [dataclasses.replace(found[0], labels=_merged(step, found[0].labels))]
         place, taken = _taken(step, facts[0].labels) if facts else (0, None)
         if taken is not None and found[0].labels[place] is None:
             labels = (*found[0].labels[:place], taken, *found[0].labels[place + 1 :])
@@ -99,6 +101,17 @@ def _unsorted(labels: Labels, axis: int) -> Labels:
     return tuple(
         None if at == axis and isinstance(label, (Merged, Indexed)) else label for at, label in enumerate(labels)
     )
+
+
+def _merged(step: Step, found: Labels) -> Labels:
+    """The meanings of axes after a reshape, also of those that are made of axes of which some have none."""
+    own, result = step.inputs[0].fact.labels, list(found)
+    for before, after in groups(step.inputs[0].shape, step.equation.outvars[0].aval.shape):
+        parts = tuple(own[axis] for axis in before)
+        if len(before) > len(after) == 1 and sum(isinstance(part, Unwritten) for part in parts) == 1:
+            if found[after[0]] is None and parts.count(None) == len(parts) - 1:
+                result[after[0]] = Merged(parts, tuple(step.inputs[0].shape[axis] for axis in before))
+    return tuple(result)
 
 
 def _taken(step: Step, labels: Labels) -> tuple[int, Indexed | None]:

@@ -1048,3 +1048,10 @@ def entropy_of_legal_actions(logits, legal):
 def entropy_of_legal_actions_with_a_safe_logarithm(logits, legal):
     chances = jnp.where(legal, jax.nn.softmax(jnp.where(legal, logits, -jnp.inf)), 1.0)
     return (chances * jnp.log(chances)).sum()
+
+
+@right("LOX606", f32(16, 8), f32(32, 16), differentiate="w")
+def directions_of_vectors_that_are_not_finite_where_they_are_zero(w, x):
+    along = x @ w
+    along = along / jnp.linalg.norm(along, axis=-1, keepdims=True)
+    return (along @ along.T).mean()

@@ -606,3 +606,19 @@ def images_whose_channels_are_moved_and_minibatches(images, steps):
 @right("LOX103", jax.random.key(0))
 def noise_that_is_reshaped(key):
     return jax.random.normal(key, (12, 5)).reshape(5, 12)
+
+
+@wrong("LOX112", f32(4, 3), f32(32, 4), f32(32), f32(32), axes={"n": ("batch", None), "r": ("batch",), "d": ("batch",)})
+def a_target_with_the_largest_value_of_all_states(weights, n, r, d):
+    scaled = n / (jnp.linalg.norm(n, axis=-1, keepdims=True) + 1e-6)
+    return r + 0.99 * (1 - d) * jnp.max(scaled @ weights)
+
+
+@right("LOX112", f32(4, 3), f32(32, 4), f32(32), axes={"obs": ("batch", None), "errors": ("batch",)})
+def statistics_of_a_batch_that_normalize_it(weights, obs, errors):
+    obs = (obs - obs.mean(0)) / jnp.sqrt(obs.var(0) + 1e-5)
+    values = obs @ weights
+    largest = values.max()
+    priorities = jnp.abs(errors) / jnp.abs(errors).max()
+    size = jnp.linalg.norm(errors)
+    return jnp.exp(values - largest).sum(), jnp.argmax(values, axis=-1), priorities, jnp.maximum(size, 1.0)

@@ -695,3 +695,55 @@ def returns_of_a_task_without_an_end(weights, head, next_obs, rewards, truncated
 
     values = jnp.tanh(next_obs @ weights) @ head
     return jax.lax.scan(back, values[-1], (rewards, values, truncated), reverse=True)[1]
+
+
+@wrong("LOX220", f32(32, 8), f32(32, 8), f32(33, 8))
+def a_window_of_rewards_whose_last_value_is_of_the_next_episode(rewards, dones, values):
+    steps = rewards.shape[0] - 2
+    target, alive = jnp.zeros((steps, 8)), jnp.ones((steps, 8))
+    for k in range(3):
+        target = target + 0.99**k * alive * rewards[k : k + steps]
+        alive = alive * (1 - dones[k : k + steps])
+    return target + 0.99**3 * values[3 : 3 + steps]
+
+
+def _lambda_return(reward, value, goes_on, bootstrap):
+    next_value = jnp.concatenate([value[1:], bootstrap[None]], 0)
+
+    def back(later, at):
+        inputs, goes_on = at
+        now = inputs + 0.99 * goes_on * 0.95 * later
+        return now, now
+
+    return jax.lax.scan(back, bootstrap, (reward + 0.99 * 0.05 * next_value, goes_on), reverse=True)[1]
+
+
+@wrong("LOX220", f32(16, 8), f32(16, 8), flags(16, 8))
+def a_return_of_imagined_steps_that_goes_on_by_the_next_value(reward, value, terminal):
+    goes_on = 1.0 - terminal.astype(jnp.float32)
+    return _lambda_return(reward[:-1], value[:-1], goes_on[:-1], value[-1])
+
+
+@wrong("LOX220", f32(32, 8), f32(32, 8), f32(32, 8), f32(8), f32(8))
+def a_flag_of_the_next_step_that_is_carried_in_vain(reward, value, done, last_value, last_done):
+    def back(carry, at):
+        advantage, next_value, next_done = carry
+        reward, value, done = at
+        delta = reward + 0.99 * next_value * (1 - done) - value
+        advantage = delta + 0.99 * 0.95 * (1 - done) * advantage
+        return (advantage, value, done), advantage
+
+    start = (jnp.zeros_like(last_value), last_value, last_done)
+    return jax.lax.scan(back, start, (reward, value, done), reverse=True)[1]
+
+
+@wrong("LOX221", f32(64, 8), f32(64, 8))
+def a_scale_of_rewards_by_a_return_that_never_ends(rewards, dones):
+    def step(carry, at):
+        total, variance = carry
+        reward, done = at
+        total = total * 0.99 + reward
+        variance = 0.99 * variance + 0.01 * total.var()
+        return (total, variance), (reward / jnp.sqrt(variance), done)
+
+    return jax.lax.scan(step, (jnp.zeros(8), 1.0), (rewards, dones))[1]

@@ -1226,3 +1226,24 @@ def largest_of_logits_and_noise(x, weights, legal, key):
     probabilities = jax.nn.softmax(logits) + 0.1 * jax.nn.softmax(x[:, :4]) * legal
     chosen = jnp.argmax(jnp.log(probabilities + 1e-6) + jax.random.gumbel(key, (64, 4)), axis=-1)
     return chosen, jax.nn.log_softmax(logits)
+
+
+@wrong("LOX813", jax.random.key(0), f32(8, 4), f32(32, 8))
+def experts_that_noise_chooses_by_probabilities(key, gate, x):
+    chances = jnp.clip(jax.nn.softmax(x @ gate), 1e-6, 1.0)
+    return jax.nn.softmax((chances + jax.random.gumbel(key, chances.shape)) / 0.5)
+
+
+@wrong("LOX813", f32(16, 10), f32(16, 10), f32(32, 16))
+def a_divergence_of_a_logarithm_and_a_probability(student, teacher, x):
+    wanted, given = jax.nn.softmax(x @ teacher), jax.nn.softmax(x @ student)
+    return jnp.sum(wanted * (jnp.log(wanted + 1e-9) - given), axis=-1).mean()
+
+
+@right("LOX813", jax.random.key(0), f32(16, 10), f32(32, 16), f32(32, 10))
+def logarithms_of_chances_with_noise_and_in_a_mixture(key, weights, x, densities):
+    chances = jax.nn.softmax(x @ weights)
+    relaxed = jax.nn.softmax((jnp.log(chances + 1e-8) + jax.random.gumbel(key, chances.shape)) / 0.5)
+    mixed = jax.nn.logsumexp(jnp.log(chances + 1e-12) + densities, axis=-1)
+    surprise = jnp.sum(chances * (jnp.log(chances + 1e-9) - jax.nn.log_softmax(densities)), axis=-1)
+    return relaxed, mixed, surprise

@@ -1019,3 +1019,29 @@ def environments_that_begin_at_places_of_their_own(key, state):
 @right("LOX703", jax.random.key(0), f32(8, 4), f32(8))
 def tokens_that_one_random_vector_masks(key, tokens, chosen):
     return jnp.where(chosen[:, None] > 0, jax.random.normal(key, (4,)), tokens)
+
+
+# Noise that lacks the axis of a batch.
+
+
+@wrong("LOX703", KEY, f32(8, 50))
+def tokens_that_all_sequences_choose_by_the_same_noise(key, logits):
+    return jnp.argmax(logits / 0.8 + jax.random.gumbel(key, (50,)), axis=-1)
+
+
+@wrong("LOX703", KEY, f32(16, 3))
+def environments_that_all_explore_at_once(key, q):
+    coin, other = jax.random.split(key)
+    greedy = jnp.argmax(q, axis=-1)
+    explores = jax.random.uniform(coin) < 0.1
+    return jnp.where(explores, jax.random.randint(other, greedy.shape, 0, 3), greedy)
+
+
+@right("LOX703", KEY, f32(8, 50), f32(16, 8, 12), axes={"logits": ("batch", None), "hidden": ("time", "batch", None)})
+def noise_of_each_sequence_and_a_mask_for_all_of_its_steps(key, logits, hidden):
+    first, second, third = jax.random.split(key, 3)
+    chosen = jnp.argmax(logits + jax.random.gumbel(first, logits.shape), axis=-1)
+    kept = jax.random.bernoulli(second, 0.9, hidden.shape[1:])
+    weight = jax.random.beta(third, 0.2, 0.2)
+    mixed = weight * logits + (1 - weight) * logits[::-1]
+    return chosen, jnp.where(kept, hidden / 0.9, 0.0), mixed

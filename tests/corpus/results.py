@@ -334,3 +334,23 @@ def a_state_that_is_reset(inputs, begins, into, onward):
         return hidden, hidden
 
     return jax.lax.scan(step, jnp.zeros(8), (inputs, begins))[1]
+
+
+@wrong("LOX431", f32(8), f32(8), f32(8), f32(8), f32())
+def a_second_moment_that_is_used_and_not_kept(params, gradient, m, v, t):
+    def adam(params, m, v):
+        new_m = 0.9 * m + 0.1 * gradient
+        new_v = 0.999 * v + 0.001 * gradient**2
+        return params - 0.1 * (new_m / (1 - 0.9**t)) / (jnp.sqrt(new_v / (1 - 0.999**t)) + 1e-8), new_m, v
+
+    return adam(params, m, v)
+
+
+@right("LOX431", {"w": f32(8), "b": f32()}, f32(16, 8), f32(8), f32(8))
+def new_moments_beside_the_old_ones_and_a_size_that_nothing_reads(params, x, m, v):
+    new_m = 0.9 * m + 0.1 * params["w"]
+    new_v = 0.999 * v + 0.001 * params["w"] ** 2
+    size = x.shape[0]  # noqa: F841
+    _largest = x.max(0)
+    drift = jnp.abs(new_v - v)
+    return new_m, (v, new_v), drift, x.mean(0)

@@ -85,7 +85,7 @@ def _singular(places: list[Place], way: Asked | Taken) -> Iterator[Finding | Hel
                 )
     for place in places:
         poles = _poles(place)
-        if not poles or place in hidden or not way.takes(place):
+        if not poles or place in hidden or not way.takes(place) or _only_divides(place):
             continue
         operand = place.inputs[0]
         maker = plain(operand).place
@@ -101,6 +101,31 @@ def _singular(places: list[Place], way: Asked | Taken) -> Iterator[Finding | Hel
             )
         elif any(math.isfinite(getattr(operand.value.fact.range, end)) for _, end in poles):
             yield SINGULAR.fine(place.location)
+
+
+def _only_divides(place: Place) -> bool:
+    """Say whether the result of a root is only divided by, so that what comes of it is not finite at the pole."""
+    if place.step.equation.primitive not in primitives("sqrt"):
+        return False
+    left, seen, divides = list(place.outputs), set[Node](), False
+    while left and len(seen) < _NEARBY:
+        node = left.pop()
+        seen.add(node)
+        for fed, _ in node.feeds:
+            if fed.place is None:
+                left += [fed] if fed not in seen else []
+                continue
+            primitive = fed.place.step.equation.primitive
+            if "transpose" in transformations(fed.place.step.equation):
+                continue
+            power = fed.place.step.equation.params.get("y", 0) if primitive in primitives("integer_pow") else 0
+            if power < 0 or (primitive in primitives("div") and resolved(fed.place.inputs[1]) in seen):
+                divides = True
+            elif primitive in _LAID_OUT:
+                left += [fed] if fed not in seen else []
+            else:
+                return False
+    return divides and not left
 
 
 def _range(operand: Node) -> str:
@@ -133,6 +158,7 @@ _NEAR = 0.01
 _NEARBY = 64
 """How many operations before a jnp.where are looked at."""
 
+_LAID_OUT = primitives("broadcast_in_dim", "reshape", "squeeze", "transpose", "copy")
 _NOTHING_BEYOND = primitives("sqrt", "rsqrt", "pow", "asin", "acos", "acosh", "atanh")
 """What is NaN beyond its pole, as is its derivative."""
 

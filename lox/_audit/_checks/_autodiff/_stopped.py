@@ -25,7 +25,7 @@ TARGET = Kind(
 SAME = Kind(
     "LOX612",
     "warning",
-    "A difference or a quotient of two computations that are the same, so that it is zero or one",
+    "Two sides of an operation are the same computation",
     "Give one side other parameters or another input, such as the log probability that was kept when the action was "
     "taken; or keep it out of the derivative: log_probability - jax.lax.stop_gradient(log_probability).",
     "Differences are of what is computed differently.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lox._audit._checks._axes import (
+    _batches,
     _crossed,
     _exchanged,
     _heads,
@@ -14,8 +15,16 @@ from lox._audit._checks._axes import (
     _statistics,
 )
 
-KINDS = (*_meaning.KINDS, *_crossed.KINDS, *_recurrences.KINDS, *_statistics.KINDS, *_sizes.KINDS, *_lengths.KINDS)
+KINDS = (
+    *_meaning.KINDS,
+    *_crossed.KINDS,
+    *_recurrences.KINDS,
+    *_statistics.KINDS,
+    *_sizes.KINDS,
+    *_lengths.KINDS,
+    *_batches.KINDS,
+)
 CHECKS = (
     *(*_meaning.CHECKS, *_crossed.CHECKS, *_exchanged.CHECKS, *_heads.CHECKS, *_permuted.CHECKS),
-    *(*_recurrences.CHECKS, *_statistics.CHECKS, *_sizes.CHECKS, *_lengths.CHECKS),
+    *(*_recurrences.CHECKS, *_statistics.CHECKS, *_sizes.CHECKS, *_lengths.CHECKS, *_batches.CHECKS),
 )

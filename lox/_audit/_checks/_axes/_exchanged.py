@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,7 +90,16 @@ def _is_turned(one: object, other: object) -> bool:
         one, other = one.of, other.of
     if not isinstance(one, Merged) or not isinstance(other, Merged) or one.parts == other.parts:
         return False
+    if None in one.parts and None in other.parts:
+        (own,), (others,) = ([part for part in each.parts if part is not None] for each in (one, other))
+        return own == others and _stride(one) != _stride(other)
     return len(set(one.parts)) == len(one.parts) == len(other.parts) and set(one.parts) == set(other.parts)
+
+
+def _stride(merged: Merged) -> int:
+    """How many elements the neighbours of the only axis that has a meaning are apart."""
+    (place,) = (place for place, part in enumerate(merged.parts) if part is not None)
+    return math.prod(merged.sizes[place + 1 :])
 
 
 CHECKS = (exchanged,)

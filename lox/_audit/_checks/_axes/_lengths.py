@@ -43,12 +43,13 @@ def lengths(audited: Audited) -> Iterator[Finding | Held]:
         both = [
             _along(value, axes[0], audited.origins) for value, axes in zip(step.inputs, (left, right), strict=False)
         ]
-        if both == [False, False]:
+        if False in both and None not in both:
             one, other = step.inputs[:2]
+            which = "both are" if True not in both else f"{(one, other)[both.index(False)].called} is"
             yield LENGTHS.at(
                 location,
                 f"A product of {one.text} and {other.text} sums over axes {left[0]} and {right[0]}, and the norms that "
-                "both are divided by are over other axes: it is no cosine.",
+                f"{which} divided by are over other axes: it is no cosine.",
             )
         elif True in both:
             yield LENGTHS.fine(location)

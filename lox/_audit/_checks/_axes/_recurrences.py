@@ -35,9 +35,11 @@ class Meaning(NamedTuple):
 
 
 _TIME = Meaning(re.compile(r"t|(num_?)?(time_?)?steps?|times?", re.IGNORECASE), "iterations")
-_BATCH = Meaning(
+BATCH = Meaning(
     re.compile(r"b|batch(es)?|batch_?size|(num_?)?(env(ironment)?|actor|agent|worker|lane)s?", re.IGNORECASE), "keys"
 )
+_MOST = 20
+"""How many terms and factors are looked at."""
 _CUMULATIVE = primitives("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 
 
@@ -47,8 +49,8 @@ def recurrence(audited: Audited) -> Iterator[Finding | Held]:
         scanned = [value.fact.labels[0] for value, _ in scan.xs if value.shape]
         if any(_is(label, _TIME) for label in scanned):
             yield RECURRENCE.fine(location)
-        elif any(_is(label, _BATCH) for label in scanned) and (carried := _mixes(scan)) is not None:
-            label = next(label for label in scanned if _is(label, _BATCH))
+        elif any(_is(label, BATCH) for label in scanned) and (carried := _mixes(scan)) is not None:
+            label = next(label for label in scanned if _is(label, BATCH))
             yield RECURRENCE.at(
                 location,
                 severity="error",
@@ -61,7 +63,7 @@ def recurrence(audited: Audited) -> Iterator[Finding | Held]:
             labels = value.fact.labels
             if _is(labels[axis], _TIME):
                 yield RECURRENCE.fine(location)
-            elif not _is(labels[axis], _BATCH) or not any(_is(label, _TIME) for label in labels):
+            elif not _is(labels[axis], BATCH) or not any(_is(label, _TIME) for label in labels):
                 continue
             elif _is_summed(value) or step.equation.primitive in primitives("cumprod"):
                 yield RECURRENCE.at(
@@ -75,7 +77,7 @@ def recurrence(audited: Audited) -> Iterator[Finding | Held]:
         if neighbours is not None:
             value, axis = neighbours
             labels = value.fact.labels
-            if _is(labels[axis], _BATCH) and any(_is(label, _TIME) for label in labels):
+            if _is(labels[axis], BATCH) and any(_is(label, _TIME) for label in labels):
                 yield RECURRENCE.at(
                     location,
                     f"A difference of neighbours goes over {labels[axis]} of "
@@ -85,15 +87,31 @@ def recurrence(audited: Audited) -> Iterator[Finding | Held]:
 
 def _neighbours(audited: Audited, step: Step) -> tuple[Value, int] | None:
     """The array of which a step subtracts each element from the next one along an axis, and that axis."""
-    makers = [audited.origins.of(value, frozenset()).maker for value in step.inputs]
-    cut = [each for each in makers if each is not None and each.equation.primitive in primitives("slice")]
-    if len(cut) < 2 or audited.origins.of(cut[0].inputs[0]) is not audited.origins.of(cut[1].inputs[0]):
+    last = audited.origins.of(step.inputs[1], frozenset()).maker
+    if last is None or last.equation.primitive not in primitives("slice"):
+        return None
+    array = audited.origins.of(last.inputs[0])
+    cut = [last, *(each for each in _slices(audited, step.inputs[0]) if audited.origins.of(each.inputs[0]) is array)]
+    if len(cut) != 2:
         return None
     starts = [each.equation.params["start_indices"] for each in cut]
     moved = [axis for axis, pair in enumerate(zip(*starts, strict=True)) if pair[0] != pair[1]]
     array = cut[0].inputs[0]
     is_all = len(moved) == 1 and cut[0].outputs[0].shape[moved[0]] == array.shape[moved[0]] - 1
     return (array, moved[0]) if is_all else None
+
+
+def _slices(audited: Audited, value: Value) -> Iterator[Step]:
+    """The slices that are added up to a value, perhaps each multiplied by numbers and masks."""
+    left = [value]
+    for _ in range(_MOST):
+        if not left:
+            return
+        maker = audited.origins.of(left.pop(), frozenset()).maker
+        if maker is not None and maker.equation.primitive in primitives("slice"):
+            yield maker
+        elif maker is not None and maker.equation.primitive in primitives("add", "mul"):
+            left += [each for each in maker.inputs if each.number is None]
 
 
 def _mixes(scan: Scan) -> Value | None:

@@ -84,7 +84,14 @@ def beyond(audited: Audited) -> Iterator[Finding | Held]:
             if not read.clamps:
                 continue
             most, size = max(read.positions[0], read.positions[-1]), read.array.shape[read.axis]
-            if most + read.size <= size:
+            if (least := _before_first(scan, found, read)) is not None and location not in seen:
+                seen.add(location)
+                yield BEYOND.at(
+                    location,
+                    f"A loop of {scan.step.equation.params['length']} iterations reads element {least} along axis "
+                    f"{read.axis} of {_outside(scan, read.array).text}, which is counted from the end.",
+                )
+            elif most + read.size <= size:
                 yield BEYOND.fine(location)
             elif not found.is_guarded and location not in seen and not _is_meant(audited, scan, read):
                 seen.add(location)
@@ -96,6 +103,16 @@ def beyond(audited: Audited) -> Iterator[Finding | Held]:
                     f"A loop of {scan.step.equation.params['length']} iterations {does} up to {what} along axis "
                     f"{read.axis} of {text}: beyond the end, JAX {does} {instead}.",
                 )
+
+
+def _before_first(scan: Scan, found: Reads, read: Read) -> int | None:
+    """The place below zero that a loop reads of an array that it does not change, besides places that are none."""
+    least, most = min(read.positions[0], read.positions[-1]), max(read.positions[0], read.positions[-1])
+    is_given = any(read.array is inside for _, inside in scan.consts)
+    goes_up = read.positions.step > 0  # Who begins with the last element may mean a ring.
+    if read.is_written or found.is_asked or not is_given or read.size != 1 or len(read.positions) < 3 or goes_up:
+        return None
+    return least if -len(read.positions) < 2 * least < 0 < most else None
 
 
 def _is_meant(audited: Audited, scan: Scan, read: Read) -> bool:

@@ -8,8 +8,13 @@ from lox._audit._audited import Audited
 from lox._audit._episodes import Flow, flows
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import transformations
+from lox._audit._needs import read
+from lox._audit._origins import PASSING
 from lox._audit._parts import Part
 from lox._audit._program import Value
+from lox._audit._rules import primitives
+
+_SAME = PASSING | primitives("convert_element_type")
 
 RETURNS = Kind(
     "LOX220",
@@ -45,6 +50,23 @@ def returns(audited: Audited) -> Iterator[Finding | Held]:
             )
         elif any(map(flow.knows, range(len(flow.loop.carry)))):
             yield RETURNS.fine(flow.location)
+
+
+def unread(audited: Audited) -> Iterator[Finding]:
+    """LOX220: a loop backwards carries the flag of the next step, reads that of the step itself, and never the next."""
+    for flow in audited.once(flows):
+        used = read(flow.loop.body) if flow.is_backward and flow.cut else set()
+        scanned = {inside for _, inside in flow.loop.xs}
+        for _, inside, new in flow.loop.carry if used else ():
+            flag = audited.origins.of(new, _SAME)
+            is_told = flow.values[flag].is_end if flag in scanned else False
+            if is_told and inside not in used and flag in used and flag.uses > 1:
+                yield RETURNS.at(
+                    flow.location,
+                    f"A loop carries {flag.called} of the step after and never reads it. What comes from that step is "
+                    f"stopped by {flag.called} of the step itself: one of them is of the wrong step.",
+                    severity="warning",
+                )
 
 
 def _leaks(flow: Flow) -> Iterator[tuple[int, list[int]]]:
@@ -107,4 +129,4 @@ def _is_of_environments(flow: Flow, place: int) -> bool:
 
 
 KINDS = (RETURNS, OTHERS)
-CHECKS = (returns, others)
+CHECKS = (returns, unread, others)

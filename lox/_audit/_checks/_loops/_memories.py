@@ -174,12 +174,15 @@ def differ(flow: Flow, one: int, other: int) -> bool:
 
 
 def _discounted(flow: Flow) -> str:
-    """A discounted sum of rewards goes on, though something in the loop depends on where episodes end."""
-    for place in flow.numbers if flow.reads_ends else ():
+    """A discounted sum of rewards goes on, though the loop gets where episodes end."""
+    rewards = {inside for outside, inside in flow.loop.xs if is_reward(outside)}
+    for place in flow.numbers:
         ending, maker = flow.ending[place], flow.loop.carry[place][2].maker
         if not ending.sure & ending.kept & ~ending.added & 1 << place or maker is None:
             continue
-        if maker.equation.primitive in primitives("add") and any(map(is_reward, maker.inputs)):
+        if maker.equation.primitive in primitives("add") and any(
+            each in rewards or is_reward(each) for each in maker.inputs
+        ):
             return f"A loop sums up rewards in {flow.name(place)}, which goes on from one episode into the next."
     return ""
 

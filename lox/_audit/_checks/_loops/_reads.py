@@ -79,16 +79,19 @@ class Reads:
     Attributes:
         reads: The reads.
         is_guarded: Whether the loop compares its counter with something, and may know where the array ends.
+        is_asked: Whether it compares its counter with anything, zero too, and may know where the array begins.
     """
 
     reads: tuple[Read, ...]
     is_guarded: bool
+    is_asked: bool = False
 
 
 @dataclasses.dataclass
 class _Found:
     raw: list[tuple[Step, Value, Step, int, Position]] = dataclasses.field(default_factory=list)
     compared: set[Value] = dataclasses.field(default_factory=set)
+    asked: set[Value] = dataclasses.field(default_factory=set)
     left: int = _MOST
 
 
@@ -131,7 +134,7 @@ def _reads(scan: Scan) -> Reads:
             )
         )
     is_guarded = not found.compared.isdisjoint(counters) or any(_is_boolean(inside) for _, inside in scan.xs)
-    return Reads(tuple(each), is_guarded)
+    return Reads(tuple(each), is_guarded, is_guarded or not found.asked.isdisjoint(counters))
 
 
 def _counters(scan: Scan, known: dict[Value, Positions]) -> Iterator[tuple[Value, Counter]]:
@@ -156,6 +159,9 @@ def _arange(value: Value) -> Counter | None:
         return Counter(0, 1)
     if maker.equation.primitive in primitives("convert_element_type", "copy"):
         return _arange(maker.inputs[0]) if _is_integer(maker.inputs[0], axes=1) else None
+    if maker.equation.primitive in primitives("rev"):
+        counter, size = _arange(maker.inputs[0]), value.shape[0]
+        return None if counter is None else Counter(counter.start + (size - 1) * counter.stride, -counter.stride)
     if maker.equation.primitive in primitives("add"):
         for one, other in (maker.inputs, maker.inputs[::-1]):
             number, counter = _number(one), _arange(other)
@@ -187,9 +193,13 @@ def _visit(
         positions = _positions(step, known)
         if positions is not None:
             known[step.outputs[0]] = positions
-        if step.equation.primitive in _COMPARISONS and _number(step.inputs[1]) != 0:
+        if step.equation.primitive in _COMPARISONS:
             compared = [position for value in step.inputs for position in known.get(value, ())]
-            found.compared.update(position.counter for position in compared if position)
+            counters = {position.counter for position in compared if position}
+            if _number(step.inputs[1]) != 0:
+                found.compared |= counters
+            elif step.equation.primitive not in primitives("lt"):  # As JAX asks of each index.
+                found.asked |= counters
         for axis, position in _read(step, known):
             array = step.inputs[0]
             found.raw.append((top or step, arrays.get(array, array), step, axis, position))

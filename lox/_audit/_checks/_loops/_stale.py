@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+
+import jax.numpy as jnp
 
 from lox import _compat
 from lox._audit._audited import Audited
+from lox._audit._checks._numerics._integers import is_integer
 from lox._audit._checks._results._bindings import Binding, Passed, Path, bindings, read_names, read_paths, stems
+from lox._audit._checks._results._same import factors_of, terms_of
 from lox._audit._loops import loop_of
 from lox._audit._needs import read
-from lox._audit._program import Step, Value
+from lox._audit._program import Step, Value, is_call
 from lox._audit._rules import primitives
 from lox._audit._sources import Source, sources
 
@@ -24,6 +28,16 @@ _RECURRENT = re.compile(
 _ENVIRONMENT = re.compile(r"(?:\w+_)?(?:state|env)")
 _OBSERVED = re.compile(r"(?:\w+_)?(?:obs\w*|timestep|ts)")
 _COUNTER = re.compile(r"(?:\w+_)?(?:step|steps|t|time|count|counter|i|it|iter|iteration|idx|timestep)")
+_STEPS = re.compile(r"(?:\w+_)?(?:steps?|counts?|counter|iters?|iterations?)")
+_SETTING = re.compile(
+    r"(?:\w+_)?(?:tol\w*|max\w*|min\w*|limit|thresh\w*|eps\w*|num\w*|n|size|dt|gamma|discount|lr|learning_rate|rate|bound"
+    r"|lower|upper|key|rng|seed|dummy|unused|step_?size|alpha|beta|tau|scale|weights?|params?|theta|const\w*)"
+)
+"""Names of what stays the same on purpose."""
+_COOLING = re.compile(r"(?:\w+_)?temp(?:erature)?")
+_COMPARING = primitives(
+    "lt", "le", "gt", "ge", "sub", "add", "and", "or", "not", "neg", "exp", "min", "convert_element_type"
+)
 _AS_IT_IS = primitives("convert_element_type", "copy")
 _BEFORE = re.compile(r"(?:\w+_)?prev(?:ious)?(?:_(?!param|theta|weight|polic|net|model)\w+)?")
 _MOST = 200
@@ -48,12 +62,15 @@ def stale(audited: Audited, step: Step, found: list[tuple[str, Value, bool]]) ->
     bound = bindings(source)
     leaves: Leaves = {_path(name, bound): (value, changes) for name, value, changes in found}
     for new in bound:
-        old = _old(new, leaves)
+        old = _old(new, leaves) or _of_another(step, new, leaves)
         if old is not None and (new.name in read_names(source.node) or not Passed(source, new.node).has(old)):
             line, name = new.node.lineno, ".".join(old)
             return f"computes '{new.name}' in line {line}, and returns '{name}' of its carry as it got it"
     return (
         next(_zeros(step, leaves), "")
+        or next(_constant(step, leaves, bound), "")
+        or next(_decides(step, leaves), "")
+        or next(_next_value(audited, step, leaves), "")
         or next(_of_before(step, leaves), "")
         or next(_of_the_first(audited, step, leaves), "")
     )
@@ -93,6 +110,19 @@ def _old(new: Binding, leaves: Leaves) -> Path | None:
     return None
 
 
+def _of_another(step: Step, new: Binding, leaves: Leaves) -> Path | None:
+    """What a name says to be the new one of, if it is computed of what changes, and the loop carries the old one on."""
+    wanted = stems(new.name, numbered=False) if step.equation.primitive in primitives("scan") else set()
+    used = {value for block in step.blocks for value in read(block)}
+    for path, (value, changes) in leaves.items():
+        if len(path) != 1 or path[0] not in wanted or changes or value not in used:
+            continue
+        names = {each[0] for each in read_paths(new.value)}
+        if path[0] not in names and any(changes and own[0] in names for own, (_, changes) in leaves.items()):
+            return path
+    return None
+
+
 def _observes(leaves: Leaves) -> bool:
     """Whether what a loop carries has observations that change, so that what is observed is to change too."""
     return any(changes and any(map(_OBSERVED.fullmatch, path)) for path, (_, changes) in leaves.items())
@@ -105,7 +135,11 @@ def _zeros(step: Step, leaves: Leaves) -> Iterator[str]:
     used = {value for block in step.blocks for value in read(block)}
     for path, (value, changes) in leaves.items():
         start = outside.get(value)
-        if changes or value not in used or start is None or start.number is None:
+        if changes or value not in used or start is None:
+            continue
+        if start.number is None:
+            if _STEPS.fullmatch(path[-1]) and not value.shape and is_integer(value) and start.maker is None:
+                yield f"reads '{'.'.join(path)}' of its carry, which counts, and returns it as it got it"
             continue
         is_counter = _COUNTER.fullmatch(path[-1])
         is_first = start.number == 0 and (is_counter or _RECURRENT.fullmatch(path[-1]))
@@ -113,6 +147,65 @@ def _zeros(step: Step, leaves: Leaves) -> Iterator[str]:
             yield (
                 f"reads '{'.'.join(path)}' of its carry, which begins at {start.number:g}, and returns it as it got it"
             )
+
+
+def _constant(step: Step, leaves: Leaves, bound: list[Binding]) -> Iterator[str]:
+    """The values that have a name of their own, begin as one number, and are read and never changed."""
+    body = step.blocks[-1]
+    outside = dict(zip(body.inputs, step.inputs[len(step.inputs) - len(body.inputs) :], strict=True))
+    used = {value for block in step.blocks for value in read(block)}
+    named = {each.name for each in bound if len(each.place) == 1}
+    changing = {own[0] for own, (_, changes) in leaves.items() if changes}
+    for path, (value, changes) in leaves.items():
+        start = outside.get(value)
+        is_named = len(path) == 1 and path[0] in named and not _SETTING.fullmatch(path[0])
+        if not is_named or not changing or changes or value not in used or start is None:
+            continue
+        if start.number == 0 or (start.number == 1 and _COOLING.fullmatch(path[0])):
+            yield f"reads '{path[0]}' of its carry, which begins at {start.number:g}, and returns it as it got it"
+
+
+def _decides(step: Step, leaves: Leaves) -> Iterator[str]:
+    """What was computed of the beginning and stays, while it is compared to decide whether something else changes."""
+    loop, unchanged = loop_of(step), {value: path for path, (value, changes) in leaves.items() if not changes}
+    outside = dict(zip(loop.body.inputs, step.inputs[len(step.inputs) - len(loop.body.inputs) :], strict=True))
+    for _, inside, new in loop.carry:
+        choice = new.maker
+        while choice is not None and is_call(choice):
+            choice = choice.blocks[0].outputs[choice.outputs.index(new)].maker and choice
+            break
+        if choice is None or inside not in choice.inputs:
+            continue
+        asked = choice.inputs[0] if choice.equation.primitive in primitives("select_n") or is_call(choice) else None
+        left, seen = [asked] if asked is not None else [], set[Value]()
+        while left and len(seen) < _MOST:
+            value = left.pop()
+            seen.add(value)
+            start = outside.get(value)
+            if value in unchanged and start is not None and start.maker is not None and not value.shape:
+                if not _SETTING.fullmatch(unchanged[value][-1]) and jnp.issubdtype(value.aval.dtype, jnp.floating):
+                    name = ".".join(unchanged[value])
+                    yield f"compares with '{name}' of its carry to decide what to take, and returns '{name}' as it was"
+            if value.maker is not None and value.maker.equation.primitive in _COMPARING:
+                left += [each for each in value.maker.inputs if each not in seen]
+
+
+def _next_value(audited: Audited, step: Step, leaves: Leaves) -> Iterator[str]:
+    """What is discounted in an error of temporal differences as the value of the next step, and stays."""
+    unchanged = {value: path for path, (value, changes) in leaves.items() if not changes}
+    scanned = {inside for _, inside in loop_of(step).xs}
+    for each in step.blocks[-1].steps if unchanged else ():
+        if (
+            each.equation.primitive not in primitives("sub")
+            or audited.origins.of(each.inputs[1], _AS_IT_IS) not in scanned
+        ):
+            continue
+        for term in terms_of(each.inputs[0]):
+            factors = list(factors_of(term))
+            found = [factor for factor in factors if factor in unchanged and factor.aval == each.inputs[1].aval]
+            if found and any(factor.number is not None and 0.8 <= factor.number < 1 for factor in factors):
+                name = ".".join(unchanged[found[0]])
+                yield f"takes '{name}' of its carry for the value of the next step, and returns it as it got it"
 
 
 def _of_before(step: Step, leaves: Leaves) -> Iterator[str]:
@@ -131,6 +224,7 @@ def _of_the_first(audited: Audited, step: Step, leaves: Leaves) -> Iterator[str]
     used = {value for block in step.blocks for value in read(block)}
     names = {value: ".".join(path) for path, (value, _) in leaves.items()}
     candidates = list(_candidates(audited, step, set(names)))
+    consts = {inside: outer for outer, inside in loop_of(step).consts}
     for value, changes in leaves.values() if candidates else ():
         start = audited.origins.of(outside[value], _AS_IT_IS)
         if changes or value not in used or start.maker is None or start.number is not None:
@@ -138,7 +232,7 @@ def _of_the_first(audited: Audited, step: Step, leaves: Leaves) -> Iterator[str]
         for old, candidate in candidates:
             first = audited.origins.of(outside[old], _AS_IT_IS)
             alike = (each for inner in body.steps for each in inner.outputs if each.aval == value.aval)
-            if any(_is_computed_alike(audited, (start, first), (each, candidate)) for each in alike):
+            if any(_is_computed_alike(audited, (start, first), (each, candidate), consts) for each in alike):
                 yield (
                     f"computes of each candidate for '{names[old]}' what '{names[value]}' of its carry is of the first "
                     f"one, and returns '{names[value]}' as it got it where it takes the candidate"
@@ -156,8 +250,13 @@ def _candidates(audited: Audited, step: Step, carried: set[Value]) -> Iterator[t
             yield inside, next((each for each in cases if each is not inside), inside)
 
 
-def _is_computed_alike(audited: Audited, one: tuple[Value, Value], other: tuple[Value, Value]) -> bool:
-    """Say whether a value is computed of a source as another one is of its own; each is given with its source."""
+def _is_computed_alike(
+    audited: Audited, one: tuple[Value, Value], other: tuple[Value, Value], consts: Mapping[Value, Value]
+) -> bool:
+    """Say whether a value is computed of a source as another one is of its own; each is given with its source.
+
+    The second one is of the body of a loop, and `consts` says what its constants are outside.
+    """
     (value, source), (again, own) = one, other
     left, seen = [(value, again)], set[tuple[Value, Value]]()
     while left:
@@ -166,6 +265,8 @@ def _is_computed_alike(audited: Audited, one: tuple[Value, Value], other: tuple[
             each if each is end else audited.origins.of(each, _AS_IT_IS)
             for each, end in zip(pair, (source, own), strict=True)
         )
+        if again in consts:
+            again = audited.origins.of(consts[again], _AS_IT_IS)
         if (value, again) in seen or (value is source and again is own):
             continue
         seen.add((value, again))

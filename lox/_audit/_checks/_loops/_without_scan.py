@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 from lox._audit._audited import Audited
 from lox._audit._checks._loops._episodes import RETURNS
 from lox._audit._checks._loops._scan import ENDS
-from lox._audit._ends import Flags, goes_on, is_boolean, last_name, says_end, says_onward
+from lox._audit._ends import Flags, goes_on, is_boolean, is_reward, last_name, says_end, says_onward
 from lox._audit._episodes import ENDING, GOING, UNKNOWN, Before, Fold, Scenario, declarations
 from lox._audit._findings import Finding, Held
 from lox._audit._location import Frame, frames, is_internal, is_users, transformations
@@ -26,6 +27,9 @@ from lox._audit._rules import primitives
 _SAME = primitives("convert_element_type")
 _FLAG, _OUTSIDE = 1, 2
 """The sources of what is computed from flags, and from anything else."""
+_VALUES = re.compile(r"(\w+_)?(values?|baselines?|critics?|v|vs|vf|qs?|q_values?)(_\w+)?", re.IGNORECASE)
+_FACTORS = 40
+"""Through how many products and sums is looked."""
 _LEAST = 3
 """The number of times that a line computes a return from the one before, from which on it counts as a loop."""
 _MOST = 2_000
@@ -160,6 +164,109 @@ def by_python_loop(audited: Audited) -> Iterator[Finding | Held]:
                 yield RETURNS.fine(audited.lines[steps[0]])
 
 
+def by_windows(audited: Audited) -> Iterator[Finding]:
+    """LOX220: of a sum over the next steps, the rewards stop where an episode ends, and a value after them does not."""
+    flags = None
+    for step, location in audited.of("add") if audited.has("slice") else ():
+        if "transpose" in transformations(step.equation) or not step.outputs[0].shape:
+            continue
+        later = [(value, *found) for value in step.inputs if (found := _later(audited, value)) is not None]
+        if len(later) != 1 or not _is_called_value(later[0][1]):
+            continue
+        ((bootstrap, array, start),) = later
+        (sum_,) = (value for value in step.inputs if value is not bootstrap)
+        terms = [(value, *found) for value in _summed(audited, sum_) if (found := _later(audited, value)) is not None]
+        before = [value for value, other, begin in terms if other is not array and begin < start]
+        if not before:
+            continue
+        flags = audited.once(Flags) if flags is None else flags
+        is_cut = [_outside(audited, flags, value, ENDING).number == 0 for value in before]
+        if any(is_cut) and not _outside(audited, flags, bootstrap, UNKNOWN).may & _FLAG:
+            yield RETURNS.at(
+                location,
+                f"Rewards of later steps stop where an episode ends, and {array.called}, which is added to them from "
+                f"{start} steps later, does not: it is of the next episode.",
+            )
+
+
+def by_last_flags(audited: Audited) -> Iterator[Finding]:
+    """LOX220: of windows of several steps, all rewards are added up, and the flag of the last step alone is read."""
+    inputs = audited.program.inputs
+    for flag in inputs:
+        if len(flag.shape) < 2 or not says_end(flag.name, is_boolean(flag)):
+            continue
+        for reward in inputs:
+            if not is_reward(reward) or reward.shape != flag.shape:
+                continue
+            for axis, size in enumerate(flag.shape):
+                steps = [step for step in audited.users.of(flag) if not step.blocks]
+                if size < 2 or not steps or not all(_is_last(step, axis) for step in steps):
+                    continue
+                total = next((step for step in _sums_of(audited, reward) if axis in step.equation.params["axes"]), None)
+                if total is not None:
+                    yield RETURNS.at(
+                        audited.lines[total],
+                        f"{reward.called} of {size} steps is added up along axis {axis}, and of {flag.called} the last "
+                        "one alone is read: rewards after an end before it are of the next episode.",
+                        severity="warning",
+                    )
+
+
+def _is_last(step: Step, axis: int) -> bool:
+    params = step.equation.params
+    if step.equation.primitive not in primitives("slice"):
+        return False
+    size = step.inputs[0].shape[axis]
+    return bool(params["start_indices"][axis] == size - 1 and params["limit_indices"][axis] == size)
+
+
+def _sums_of(audited: Audited, value: Value) -> Iterator[Step]:
+    """The sums of a value that is multiplied by others."""
+    left = [value]
+    for each in left:
+        for step in audited.users.of(each) if len(left) < _FACTORS else ():
+            if step.equation.primitive in primitives("reduce_sum"):
+                yield step
+            elif step.equation.primitive in primitives("mul") | _SAME:
+                left += step.outputs
+
+
+def _later(audited: Audited, value: Value) -> tuple[Value, int] | None:
+    """The array of which a product has a slice that begins later than its first element, and where."""
+    left = [value]
+    for _ in range(_FACTORS):
+        if not left:
+            break
+        maker = audited.origins.of(left.pop(), _SAME).maker
+        if maker is None:
+            continue
+        if maker.equation.primitive in primitives("slice"):
+            starts, strides = maker.equation.params["start_indices"], maker.equation.params["strides"]
+            array = audited.origins.of(maker.inputs[0], _SAME)
+            if starts and starts[0] > 0 and strides is None and not any(starts[1:]) and array.maker is None:
+                return array, int(starts[0])
+        elif maker.equation.primitive in primitives("mul"):
+            left += [each for each in maker.inputs[::-1] if each.number is None]
+    return None
+
+
+def _summed(audited: Audited, value: Value) -> Iterator[Value]:
+    """The terms of a sum."""
+    left = [value]
+    for _ in range(_FACTORS):
+        if not left:
+            break
+        value = audited.origins.of(left.pop(), _SAME)
+        if value.maker is not None and value.maker.equation.primitive in primitives("add"):
+            left += value.maker.inputs
+        else:
+            yield value
+
+
+def _is_called_value(value: Value) -> bool:
+    return _VALUES.fullmatch(last_name(value.name)) is not None
+
+
 def _read_backwards(block: Block) -> list[Value]:
     """The arrays whose rows are read from the last one to the first."""
     starts: dict[Value, list[int]] = collections.defaultdict(list)
@@ -214,4 +321,4 @@ def _computed(
     return fold.computed
 
 
-CHECKS = (by_associative_scan, unread_by_associative_scan, by_python_loop)
+CHECKS = (by_associative_scan, unread_by_associative_scan, by_python_loop, by_windows, by_last_flags)

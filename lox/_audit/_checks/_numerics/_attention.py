@@ -215,12 +215,21 @@ def normalized_axis(audited: Audited) -> Iterator[Finding | Held]:
 
 def _is_of_attention(found: Attention, origins: Origins) -> bool:
     """Say whether scores are scaled or masked as those of attention are, and the values are not what is scored."""
+    masks = list(masks_of(found.squash.logits, found.axis, origins))
+    if any(mask.number < -1e3 and _varies_along(mask, found) for mask in masks):
+        return True
     values = origins.of(found.values, FLOWS | primitives("transpose"))
     scored = {origins.of(each, FLOWS | primitives("transpose")) for each in found.scores.inputs[:2]}
     if values in scored:
         return False
-    masks = masks_of(found.squash.logits, found.axis, origins)
     return _is_about(found.scale, _size(found.scores) ** -0.5) or any(mask.number < -1e3 for mask in masks)
+
+
+def _varies_along(mask: Mask, found: Attention) -> bool:
+    """Say whether a mask of logits differs along the axis of the softmax and along that of the sum, as a graph does."""
+    condition, logits = mask.condition, found.squash.logits
+    axes = [found.axis, *(axis for axis in found.summed if axis is not None)]
+    return condition.shape == logits.shape and all(condition.shape[axis] > 1 for axis in axes)
 
 
 def scaled(audited: Audited) -> Iterator[Finding | Held]:
@@ -228,7 +237,7 @@ def scaled(audited: Audited) -> Iterator[Finding | Held]:
     for each in audited.once(attentions):
         size = _size(each.scores)
         roots = [factor for factor in each.factors if _is_about(factor, size**-0.5)]
-        if size > 1 and _is_about(each.scale, size**0.5):
+        if size > 4 and _is_about(each.scale, size**0.5):
             yield SCALE.at(
                 each.squash.location,
                 f"Scores that sum {size} products are multiplied by {each.scale:.4g}, the root of {size}, before the "
@@ -308,6 +317,8 @@ def _keeps_weight(mask: Mask, squash: Squash, audited: Audited) -> str:
 
 def _depends(condition: Value, logits: Value, origins: Origins) -> bool:
     """Say whether a condition is computed from what the logits are computed from, and so asks for them."""
+    if origins.of(condition, FLOWS).maker is None:  # An argument.
+        return False
     asked = _floats(condition, origins, through_conditions=True)
     return asked is None or not asked.isdisjoint(_floats(logits, origins, through_conditions=False) or asked)
 
@@ -375,5 +386,31 @@ def _causal(mask: Mask, origins: Origins) -> Iterator[str]:
                 yield "A causal mask keeps one key after each query, which is what is to be predicted."
 
 
+def chosen_unmasked(audited: Audited) -> Iterator[Finding]:
+    """LOX816: what chooses takes logits of which there is a masked version that is used elsewhere."""
+    known, origins = audited.once(squashes), audited.origins
+    choices = [squash for squash in known.values() if squash.name in ("categorical", "gumbel")]
+    versions = dict(_masked_versions(audited)) if choices else {}
+    for squash in choices:
+        made = origins.of(squash.logits, FLOWS)
+        if made in versions and versions[made] in audited.live and is_users(squash.location.of_user.file):
+            yield MASK.at(
+                squash.location,
+                f"What is chosen here is chosen by {made.called}, and not by the logits that were masked of it: what "
+                "is masked may be chosen.",
+            )
+
+
+def _masked_versions(audited: Audited) -> Iterator[tuple[Value, Value]]:
+    """Arrays of which some elements become a large negative number, and what becomes of them."""
+    for step, _ in audited.of("select_n"):
+        cases = step.inputs[1:]
+        numbers = [audited.origins.of(each).number for each in cases]
+        if len(cases) == 2 and [number is not None and number < -1e3 for number in numbers].count(True) == 1:
+            kept = cases[0] if numbers[0] is None else cases[1]
+            if kept.number is None:
+                yield audited.origins.of(kept, FLOWS), step.outputs[0]
+
+
 KINDS = (AXIS, MASK, SCALE)
-CHECKS = (normalized_axis, masked, scaled)
+CHECKS = (normalized_axis, masked, scaled, chosen_unmasked)

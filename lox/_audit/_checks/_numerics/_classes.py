@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from lox._audit._audited import Audited
+from lox._audit._checks._autodiff._stopped import SAME
 from lox._audit._checks._numerics._exponentials import FLOWS, made_by
 from lox._audit._checks._numerics._integers import is_integer
 from lox._audit._checks._numerics._masks import laid_out
@@ -30,6 +31,7 @@ _BATCH = re.compile(r"b|batch(_?size)?|examples?", re.IGNORECASE)
 _SAME = primitives("convert_element_type")
 _ELEMENTWISE = _SAME | primitives("log", "neg", "exp", "add", "sub", "mul", "div", "max", "min", "clamp")
 _MOST = 100
+_MANY = 1000
 
 
 class Choice(NamedTuple):
@@ -61,6 +63,8 @@ def classes(audited: Audited) -> Iterator[Finding | Held]:
             squash, axis = _squash(choice.array, choice.axis, known, origins)
             if squash is None or axis is None or not _is_data(choice.labels, origins):
                 continue
+            if shifted := _unshifted(audited, squash, choice.labels):
+                yield SAME.at(location, shifted)
             rows = {_squash(choice.array, row, known, origins)[1] for row in choice.rows}
             if axis in squash.axes:
                 yield CLASSES.fine(squash.location)
@@ -70,6 +74,41 @@ def classes(audited: Audited) -> Iterator[Finding | Held]:
                     f"The {squash.name} of shape {squash.logits.shape} goes over axis {squash.axes[0]}, along which "
                     f"each row has a label that chooses along axis {axis}: the classes of a row do not add up to one.",
                 )
+
+
+def _unshifted(audited: Audited, squash: Squash, labels: Value) -> str:
+    """What is wrong with labels that are the tokens at the places of the logits, where both lack the last one."""
+    own, cut = _without_last(labels, audited.origins), _without_last(squash.logits, audited.origins)
+    if own is None or cut is None or own[1] != cut[1]:
+        return ""
+    left, seen = [cut[0]], set[Value]()
+    while left and len(seen) < _MANY:
+        value = audited.origins.of(left.pop(), FLOWS, loops=True)
+        if value not in seen:
+            seen.add(value)
+            left += value.maker.inputs if value.maker is not None else ()
+    if own[0] not in seen:
+        return ""
+    return (
+        f"The labels are all of {own[0].called} but the last along axis {own[1]}, and the logits all but the last too: "
+        "what is predicted at a place is what is given there, and not what follows."
+    )
+
+
+def _without_last(value: Value, origins: Origins) -> tuple[Value, int] | None:
+    """The array that a value is without its last elements along an axis, and the axis."""
+    value = origins.of(value, FLOWS)
+    choice = made_by(value, primitives("select_n"))  # Indices below zero are counted from the end.
+    maker = made_by(origins.of(choice.inputs[1], FLOWS) if choice is not None else value, primitives("slice"))
+    if maker is None:
+        return None
+    (array,), (cut,) = maker.inputs, maker.outputs
+    pairs = enumerate(zip(array.shape, cut.shape, strict=True))
+    axes = [axis for axis, (old, new) in pairs if new != old]
+    is_first = len(axes) == 1 and cut.shape[axes[0]] == array.shape[axes[0]] - 1
+    if not is_first or any(maker.equation.params["start_indices"]) or maker.equation.params["strides"]:
+        return None
+    return origins.of(array, FLOWS), axes[0]
 
 
 def _over_batch(audited: Audited) -> Iterator[Finding]:

@@ -224,6 +224,13 @@ class _Known:
         if (moved := self._moved(value)) is not None:
             found = self.most(moved[0], depth - 1)
             return None if found is None else found._replace(number=found.number + moved[1])
+        if maker.equation.primitive in primitives("add", "sub"):
+            return self._of_two(maker, depth)
+        if maker.equation.primitive in primitives("mul", "div"):
+            return self._scaled(maker, depth)
+        if maker.equation.primitive in primitives("slice", "rev", "gather"):
+            found = self.most(maker.inputs[0], depth - 1)
+            return found if found is not None and found.is_limited else None
         if maker.equation.primitive in primitives("min", "max", "clamp"):
             return self._limited(maker, depth)
         if (limit := self._chosen(maker)) is not None:
@@ -231,10 +238,40 @@ class _Known:
         by = _divisor(maker)
         return None if by is None else Most(by - 1, is_limited=True)
 
+    def _of_two(self, maker: Step, depth: int) -> Most | None:
+        """The greatest number of a sum or difference of two counters along axes of their own."""
+        one, other = maker.inputs
+        if any(a != 1 and b != 1 for a, b in zip(one.shape, other.shape, strict=False)) or one.shape == ():
+            return None
+        adds = maker.equation.primitive in primitives("add")
+        first, second = self.most(one, depth - 1), self.most(other, depth - 1) if adds else self._least(other)
+        if first is None or second is None or first.is_limited or second.is_limited:
+            return None
+        return Most(first.number + second.number if adds else first.number - second.number)
+
+    def _least(self, value: Value) -> Most | None:
+        """The least number that a counter begins with."""
+        value = self._origins.of(value, _LAYOUT)
+        is_counter = value.maker is not None and value.maker.equation.primitive in primitives("iota")
+        return Most(value.fact.range.low) if is_counter else None
+
+    def _scaled(self, maker: Step, depth: int) -> Most | None:
+        """The greatest number of what is multiplied or divided by a positive number."""
+        one, other = maker.inputs
+        if one.number is not None and maker.equation.primitive in primitives("mul"):
+            one, other = other, one
+        found = self.most(one, depth - 1) if other.number is not None and other.number > 0 else None
+        if found is None or other.number is None:
+            return None
+        is_product = maker.equation.primitive in primitives("mul")
+        return found._replace(number=found.number * other.number if is_product else found.number / other.number)
+
     def _chosen(self, maker: Step) -> Most | None:
         """The greatest number that a choice gives of `jnp.where(i > most, start, i)`."""
+        if maker.equation.primitive not in primitives("select_n") or len(maker.inputs) != 3:
+            return None
         asked = self._origins.of(maker.inputs[0], _LAYOUT).maker
-        if maker.equation.primitive not in primitives("select_n") or len(maker.inputs) != 3 or asked is None:
+        if asked is None:
             return None
         if asked.equation.primitive not in _BOUNDS or asked.inputs[1].number is None:
             return None

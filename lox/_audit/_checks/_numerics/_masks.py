@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from lox._audit._ends import last_name
 from lox._audit._origins import LAID_OUT, Origins, axes_before
 from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
 
 _SAME = primitives("stop_gradient", "copy", "sharding_constraint", "reshard", "name")
+_MASK = re.compile(r"(\w+_)?mask", re.IGNORECASE)
+"""Names of arrays of floats that are zero or one."""
 _MOST = 40
 """At how many operations of logits is looked."""
 
@@ -73,7 +77,8 @@ def _choice(value: Value, origins: Origins) -> tuple[Value, float | None, float 
     """By what the elements of a value are chosen, and the numbers that they are where that is false, and true."""
     maker = value.maker
     if maker is None:
-        return None
+        is_float = jnp.issubdtype(getattr(value.aval, "dtype", jnp.bool_), jnp.floating)
+        return (value, 0.0, 1.0) if is_float and value.shape and _MASK.fullmatch(last_name(value.name)) else None
     if maker.equation.primitive in primitives("convert_element_type") and maker.inputs[0].aval.dtype == jnp.bool_:
         return maker.inputs[0], 0.0, 1.0
     if maker.equation.primitive in primitives("select_n") and len(maker.inputs) == 3:

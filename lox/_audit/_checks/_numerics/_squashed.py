@@ -10,9 +10,10 @@ import jax
 from lox._audit._audited import Audited
 from lox._audit._checks._numerics._exponentials import FLOWS, PARTS, chosen_from, made_by
 from lox._audit._checks._numerics._integers import is_float
-from lox._audit._checks._numerics._squashes import Name, Squash, squashes
+from lox._audit._checks._numerics._squashes import Name, Squash, is_gumbel, squashes
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import is_users, transformations
+from lox._audit._loops import scans
 from lox._audit._origins import Origins
 from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
@@ -56,7 +57,7 @@ def twice(audited: Audited) -> Iterator[Finding | Held]:
             continue
         before = known.get(audited.origins.of(squash.logits, _FLOWS, loops=True).maker)  # type: ignore[arg-type]
         if before is None:
-            before = _chances(squash.logits, known, audited.origins)
+            before = _chances(squash, known, audited)
         is_same = before is not None and before.name in ("softmax", "sigmoid") and before is not squash
         bounded = before is not None and (before.name, squash.name) == ("sigmoid", "softmax")
         if before is not None and is_same and not bounded:  # A softmax of numbers between 0 and 1 may be meant.
@@ -68,14 +69,17 @@ def twice(audited: Audited) -> Iterator[Finding | Held]:
             yield TWICE.fine(squash.location)
 
 
-def _chances(value: Value, known: dict[Step, Squash], origins: Origins) -> Squash | None:
-    """The softmax of which logits are made by a factor, a mask, or a mean over something else than its axis."""
+def _chances(squash: Squash, known: dict[Step, Squash], audited: Audited) -> Squash | None:
+    """The softmax of which logits are made by a factor, limits, a mask, noise, or a mean over something else than its
+    axis; also in the iteration before."""
+    value, origins, carried = squash.logits, audited.origins, audited.once(_carried)
     for _ in range(_MOST):
         value = origins.of(value, _FLOWS)
+        value = origins.of(carried.get(value, value), _FLOWS)
         maker = value.maker
-        squash = known.get(maker)  # type: ignore[arg-type]
-        if maker is None or squash is not None:
-            return squash if squash is not None and squash.name == "softmax" else None
+        found = known.get(maker)  # type: ignore[arg-type]
+        if maker is None or found is not None:
+            return found if found is not None and found.name == "softmax" else None
         primitive, unknown = maker.equation.primitive, [each for each in maker.inputs if each.number is None]
         if primitive in primitives("reduce_sum"):
             inside = known.get(origins.of(maker.inputs[0], FLOWS).maker)  # type: ignore[arg-type]
@@ -87,13 +91,44 @@ def _chances(value: Value, known: dict[Step, Squash], origins: Origins) -> Squas
             if len(numbers) != 1 or numbers[0] > -_LARGE:
                 return None
         elif primitive in primitives("add", "sub") and len(unknown) == 2:
-            unknown = [each for each in unknown if not _is_penalty(each, origins)]
-        elif primitive not in primitives("mul", "div", "add", "sub") or len(maker.inputs) != 2:
+            unknown = [each for each in unknown if not (_is_penalty(each, origins) or is_gumbel(each, origins))]
+            if len(unknown) == 2 and squash.name == "log_softmax" and value is origins.of(squash.logits, _FLOWS):
+                summed = [known.get(origins.of(each, FLOWS).maker) for each in unknown]  # type: ignore[arg-type]
+                alike = [each for each in summed if each and each.name == "softmax" and each.axes == squash.axes]
+                return alike[0] if len(alike) == 1 else None
+        elif primitive not in primitives("mul", "div", "add", "sub", "max", "min", "clamp"):
             return None
         if len(unknown) != 1 or (primitive in primitives("div", "sub") and unknown[0] is not maker.inputs[0]):
             return None
         (value,) = unknown
     return None
+
+
+def _carried(audited: Audited) -> dict[Value, Value]:
+    """What an iteration gets from the one before, and what that returns."""
+    return {inside: new for scan, _ in scans(audited) for _, inside, new in scan.carry if inside is not new}
+
+
+def differences(audited: Audited) -> Iterator[Finding]:
+    """LOX813: probabilities are subtracted from logarithms of probabilities."""
+    known, origins = audited.once(squashes), audited.origins
+    for step, location in audited.of("sub") if known else ():
+        if "transpose" in transformations(step.equation) or not is_users(location.of_user.file):
+            continue
+        one, other = step.inputs
+        chances = known.get(origins.of(other, FLOWS).maker)  # type: ignore[arg-type]
+        logarithm = made_by(origins.of(one, FLOWS), primitives("log"))
+        if chances is None or chances.name != "softmax" or logarithm is None:
+            continue
+        inside = [origins.of(logarithm.inputs[0], FLOWS)]
+        if inside[0].maker is not None:
+            inside += [origins.of(each, FLOWS) for each in inside[0].maker.inputs]
+        if any(getattr(known.get(each.maker), "name", "") == "softmax" for each in inside):  # type: ignore[arg-type]
+            yield TWICE.at(
+                location,
+                f"From logarithms of probabilities, {_from(chances)} is subtracted as it is: numbers between 0 and 1, "
+                "and no logarithms.",
+            )
 
 
 def _is_penalty(value: Value, origins: Origins) -> bool:
@@ -171,4 +206,4 @@ def _largest(value: Value) -> float:
 
 
 KINDS = (TWICE, LOG_OF_SQUASHED)
-CHECKS = (twice, logarithm)
+CHECKS = (twice, differences, logarithm)

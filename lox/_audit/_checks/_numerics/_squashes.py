@@ -78,7 +78,7 @@ def _squashes(audited: Audited) -> Iterator[Squash]:
         added = made_by(origins.of(step.inputs[0], FLOWS), primitives("add"))
         if added is None:
             continue
-        is_noise = [_is_gumbel(each, origins) for each in added.inputs]
+        is_noise = [is_gumbel(each, origins) for each in added.inputs]
         if not tracebacks.TAKING_LOGITS.isdisjoint(call(step.equation)[1:]):
             yield Squash("categorical", step, location, added.inputs[1], tuple(step.equation.params["axes"]))
         elif sum(is_noise) == 1:
@@ -86,7 +86,7 @@ def _squashes(audited: Audited) -> Iterator[Squash]:
             yield Squash("gumbel", step, location, logits, tuple(step.equation.params["axes"]))
 
 
-def _is_gumbel(value: Value, origins: Origins) -> bool:
+def is_gumbel(value: Value, origins: Origins) -> bool:
     """Say whether a value is the negated logarithm of a negated logarithm, which is noise that chooses by logits."""
     for _ in range(2):
         minus = made_by(origins.of(value, FLOWS), primitives("neg"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 from lox._audit._audited import Audited
@@ -11,8 +12,9 @@ from lox._audit._checks._numerics._exponentials import FLOWS
 from lox._audit._checks._numerics._integers import is_float
 from lox._audit._checks._numerics._masks import Mask
 from lox._audit._checks._numerics._weights import is_of_data, is_one_hot, mask_of
+from lox._audit._ends import last_name
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._location import transformations
+from lox._audit._location import is_users, transformations
 from lox._audit._origins import LAID_OUT, Origins
 from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
@@ -28,6 +30,8 @@ COUNTED = Kind(
 )
 
 _SAME = primitives("convert_element_type", "copy", "stop_gradient")
+_CUT = primitives("slice", "dynamic_slice", "rev", "transpose")
+_PADDING = re.compile(r"(\w+_)?(mask|valid|pad(ding|ded)?|non_?pad(ding)?)s?(_mask)?", re.IGNORECASE)
 
 
 def counted_zeros(audited: Audited) -> Iterator[Finding | Held]:
@@ -55,6 +59,46 @@ def counted_zeros(audited: Audited) -> Iterator[Finding | Held]:
             )
         elif mask is None and array is masked:
             yield COUNTED.fine(location)
+
+
+def averaged_zeros(audited: Audited) -> Iterator[Finding]:
+    """LOX819: a mean of what a mask of padding set to zero is over all elements, and nothing counts those it keeps."""
+    origins = audited.origins
+    counted: set[Value] | None = None
+    for step, location in audited.of("div"):
+        if not {"transpose", "vmap"}.isdisjoint(transformations(step.equation)) or not is_users(location.of_user.file):
+            continue
+        total, number = origins.of(step.inputs[0], LAID_OUT | _SAME).maker, step.inputs[1].number
+        if total is None or total.equation.primitive not in primitives("reduce_sum") or number != _count(total):
+            continue
+        masked = origins.of(total.inputs[0], _SAME)
+        mask, before = _masked(masked, total.equation.params["axes"], origins)
+        if mask is None or number < 2 or not _says_padding(mask.condition, origins) or not is_float(before):
+            continue
+        if counted is None:
+            counted = {each for total, _ in audited.of("reduce_sum") for each in _sources(total.inputs[0], origins)}
+        if counted.isdisjoint(_sources(mask.condition, origins)):
+            yield COUNTED.at(
+                location,
+                f"A mean of {number:.0f} elements counts those that {mask.condition.called} set to zero: it depends on "
+                "how many these are.",
+            )
+
+
+def _says_padding(condition: Value, origins: Origins) -> bool:
+    """Say whether a mask is called that of padding."""
+    return any(_PADDING.fullmatch(last_name(each.name)) for each in _sources(condition, origins) if each.maker is None)
+
+
+def _sources(value: Value, origins: Origins) -> set[Value]:
+    """What a mask is before it is converted, laid out, cut or negated."""
+    found: set[Value] = set()
+    while True:
+        value = origins.of(value, _SAME | LAID_OUT | _CUT, loops=True)
+        found.add(value)
+        if value.maker is None or value.maker.equation.primitive not in primitives("not", "sub"):
+            return found
+        value = value.maker.inputs[-1]
 
 
 def _total_of_mean(value: Value, origins: Origins) -> tuple[Step, tuple[Step, ...]] | None:
@@ -144,4 +188,4 @@ def _is_given(value: Value, origins: Origins) -> bool:
 
 
 KINDS = (COUNTED,)
-CHECKS = (counted_zeros, taken_zeros)
+CHECKS = (counted_zeros, averaged_zeros, taken_zeros)

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from lox._audit._checks._randomness import _beginnings, _beyond, _old_keys, _reuse, _shards, _unused
+from lox._audit._checks._randomness import _beginnings, _beyond, _old_keys, _reuse, _rows, _shards, _unused
 
 KINDS = (*_reuse.KINDS, *_unused.KINDS, *_old_keys.KINDS, *_beyond.KINDS, *_shards.KINDS)
-CHECKS = (*_reuse.CHECKS, *_unused.CHECKS, *_old_keys.CHECKS, *_beyond.CHECKS, *_shards.CHECKS, *_beginnings.CHECKS)
+CHECKS = (
+    *_reuse.CHECKS,
+    *_unused.CHECKS,
+    *_old_keys.CHECKS,
+    *_beyond.CHECKS,
+    *_shards.CHECKS,
+    *_beginnings.CHECKS,
+    *_rows.CHECKS,
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lox._audit._checks._results import _averages, _dropped, _in_place, _lost, _repeated, _replaced, _thrown
+from lox._audit._checks._results import _averages, _dropped, _in_place, _lost, _repeated, _replaced, _same, _thrown
 
 KINDS = (*_dropped.KINDS, *_replaced.KINDS, *_averages.KINDS, *_in_place.KINDS)
 CHECKS = (
@@ -13,4 +13,5 @@ CHECKS = (
     *_thrown.CHECKS,
     *_repeated.CHECKS,
     *_lost.CHECKS,
+    *_same.CHECKS,
 )

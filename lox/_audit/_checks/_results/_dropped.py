@@ -132,12 +132,13 @@ Part = tuple[Source, ast.AST]
 
 def in_vain(audited: Audited, parts: Iterable[Part]) -> list[Part]:
     """Those parts of functions that compute something, and of which nothing depends on what they compute."""
-    computed = _computed(audited.program, parts)
-    return [part for part, steps in computed.items() if steps and all(_is_dead(step, audited.live) for step in steps)]
+    computed = computed_by(audited, parts)
+    return [part for part, steps in computed.items() if steps and all(is_dead(step, audited.live) for step in steps)]
 
 
-def _computed(program: Block, parts: Iterable[Part]) -> dict[Part, list[Step]]:
+def computed_by(audited: Audited, parts: Iterable[Part]) -> dict[Part, list[Step]]:
     """The operations that parts of functions lead to, but for what is inside these."""
+    program = audited.program
     found: dict[Part, list[Step]] = {part: [] for part in parts}
     codes = {source.code for source, _ in found}
     seen: set[Block] = set()
@@ -164,7 +165,8 @@ def _covers(part: Part, code: Any, line: int) -> bool:
     return code is source.code and getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", 0) or 0)
 
 
-def _is_dead(step: Step, live: set[Any]) -> bool:
+def is_dead(step: Step, live: set[Any]) -> bool:
+    """Say whether nothing depends on what a step computes."""
     return not step.equation.effects and live.isdisjoint(step.outputs)
 
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from lox._audit._audited import Audited
-from lox._audit._checks._results._bindings import Binding, Passed, Path, bindings, path_of, read_names, read_paths
-from lox._audit._checks._results._dropped import in_vain
+from lox._audit._checks._results._bindings import (
+    Binding,
+    Passed,
+    Path,
+    bindings,
+    path_of,
+    read_names,
+    read_paths,
+    stems,
+)
+from lox._audit._checks._results._dropped import computed_by, is_dead
 from lox._audit._checks._results._replaced import OLD, found, old_of, only_looks
 from lox._audit._findings import Finding
+from lox._audit._program import Step
 from lox._audit._sources import Source, sources
 
 _CHANGED = re.compile(
@@ -19,6 +29,10 @@ _CHANGED = re.compile(
     r"bound|mix|stabili[sz]|filter|correct|trim|drop|decay|rotat|clamp|quanti[sz]|resampl|jitter)p?p?ed(?:_\w+)?"
 )
 """Names that say what was done to a value, so that the value itself is not meant after it."""
+
+_MOMENT = re.compile(r"m|v|mu|nu|h|c|(?:\w+_)?(?:mom\w*|vel\w*|ema\w*|stats?|state|hidden|memory|carry|buffer|count)")
+"""Names of what one step hands to the next one."""
+_TRAINED = re.compile(r"(?:\w+_)?(?:params?|weights?|theta)|w|p")
 
 _CHANGING = {"where", "select", "clip", "stop_gradient", "nan_to_num", "mod", "remainder", "clip_by_global_norm"}
 """Functions that give a value which is to be used in place of what they get."""
@@ -37,15 +51,17 @@ def rebound(audited: Audited) -> Iterator[Finding]:
 
 
 def changed(audited: Audited) -> Iterator[Finding]:
-    """LOX431: nothing reads what is called clipped, masked or the like, and what it was made of is used after it."""
-    named = [(source, each) for source in sources(audited) for each in _unread(source) if _is_changed(each)]
-    parts = [(source, each.node) for source, each in named]
-    vain = in_vain(audited, parts) if parts else []
+    """LOX431: nothing reads a value that could take the place of what it was made of, and that is used after it."""
+    named = [(source, each) for source in sources(audited) for each in _unread(source)]
     told = {(source, each.node) for source, each, _ in audited.once(found)}
-    for source, each in named:
-        used = [path for path in read_paths(each.value) if _is_read_after(source, each, path)]
-        old = next((path for path in used if path[-1] in each.name.split("_")), next(iter(used), None))
-        if old is not None and (source, each.node) in vain and (source, each.node) not in told:
+    left = [(source, each) for source, each in named if (source, each.node) not in told and _old_path(source, each)]
+    computed = computed_by(audited, ((source, each.node) for source, each in left)) if left else {}
+    for source, each in left:
+        steps, old = computed[source, each.node], _old_path(source, each)
+        in_vain = [step for step in steps if is_dead(step, audited.live)]
+        if not in_vain or (not each.place and len(in_vain) < len(steps)) or old is None:
+            continue
+        if _is_changed(each) or (not each.place and not each.name.startswith("_") and _is_alike(steps)):
             yield OLD.at(
                 source.at(each.node),
                 f"Nothing reads '{each.name}', which is computed here from '{'.'.join(old)}', and '{'.'.join(old)}' is "
@@ -53,19 +69,68 @@ def changed(audited: Audited) -> Iterator[Finding]:
             )
 
 
+def _old_path(source: Source, new: Binding) -> Path | None:
+    """What a value is made of that is used after it, by the name of the value if that tells."""
+    used = [path for path in read_paths(new.value) if _is_read_after(source, new, path)]
+    return next((path for path in used if path[-1] in new.name.split("_")), next(iter(used), None))
+
+
+def _is_alike(steps: Sequence[Step]) -> bool:
+    """Say whether the result of operations has the type of one of the arrays that they take, and of no other one."""
+    (*_, last), made = steps, {value for step in steps for value in step.outputs}
+    given = {value for step in steps for value in step.inputs if value not in made and value.number is None}
+    return any(sum(value.aval == result.aval for value in given) == 1 for result in last.outputs if result.shape)
+
+
 def kept(audited: Audited) -> Iterator[Finding]:
-    """LOX431: what `update...(old, ...)` gives is used, and the old one is returned."""
+    """LOX431: what `update...(old, ...)` gives is used, and the old one is returned; or that of `new_old` is."""
     for source in sources(audited):
         for each in bindings(source) if not only_looks(source) else ():
-            path = _updated(each)
+            path = _updated(each) or _renewed(source, each)
             if path is None or path[0] == each.name or not Passed(source, each.node).has(path):
                 continue
-            if not Passed(source, each.node).has((each.name,)) and not _is_returned(source, each.name):
+            is_whole = _updated(each) is not None and _is_returned(source, each.name)
+            if not Passed(source, each.node).has((each.name,)) and not is_whole:
                 yield OLD.at(
                     source.at(each.node),
                     f"'{each.name}' is the new one of '{'.'.join(path)}', and '{source.code.co_name}' returns "
                     f"'{'.'.join(path)}' as it was.",
                 )
+
+
+def _renewed(source: Source, new: Binding) -> Path | None:
+    """The argument that a name says to be the new one of, if the function returns the new one of another argument."""
+    given = {each.arg for each in ast.walk(source.node.args) if isinstance(each, ast.arg)}
+    bound = bindings(source)
+    arguments = given | {
+        each.name for each in bound if (own := path_of(_expression(each))) is not None and own[0] in given
+    }
+    pairs = [(each, _argument(each, arguments) or _rebound(each, arguments)) for each in bound]
+    path = _argument(new, arguments)
+    if path is None or new.name not in read_names(source.node):
+        return None
+    others = [each for each, old in pairs if old is not None and old != path]
+    return path if any(Passed(source, each.node).has((each.name,)) for each in others) else None
+
+
+def _argument(new: Binding, arguments: set[str]) -> Path | None:
+    """The argument that a value is computed from, and by its name is the new one of."""
+    wanted = stems(new.name, numbered=False) & arguments
+    wanted |= {each for each in stems(new.name) & arguments if _MOMENT.fullmatch(each)}
+    return next((path for path in read_paths(new.value) if len(path) == 1 and path[0] in wanted), None)
+
+
+def _expression(new: Binding) -> ast.expr:
+    """The expression that a name gets, out of a tuple that is written there."""
+    if len(new.place) == 1 and isinstance(new.value, (ast.Tuple, ast.List)):
+        return new.value.elts[new.place[0]]
+    return new.value
+
+
+def _rebound(new: Binding, arguments: set[str]) -> Path | None:
+    """The argument that gets a new value under its own name."""
+    is_trained = new.name in arguments and _TRAINED.fullmatch(new.name) is not None
+    return next((path for path in read_paths(new.value) if is_trained and path == (new.name,)), None)
 
 
 def _is_changed(new: Binding) -> bool:

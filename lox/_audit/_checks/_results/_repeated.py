@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from lox._audit._audited import Audited
-from lox._audit._checks._results._bindings import Binding, Path, bindings, path_of, read_paths
+from lox._audit._checks._results._bindings import Binding, Path, bindings, path_of, read_paths, stems
 from lox._audit._checks._results._replaced import OLD, old_of
 from lox._audit._findings import Finding, Held
 from lox._audit._sources import Source, sources
 
+_HANDED_ON = re.compile(r"h|hx|hs|c|(?:\w+_)?(?:hidden\w*|hstate|carry|memory|cell)|(?:rnn|lstm|gru|opt\w*)_state")
+"""Names of states that one iteration hands to the next one."""
 _Loop = ast.For | ast.While
 _ENDS = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Try)
 
@@ -28,6 +31,22 @@ def repeated(audited: Audited) -> Iterator[Finding | Held]:
                     f"Each iteration of a loop computes '{each.name}' from '{'.'.join(path)}', which no iteration "
                     f"changes, and only the last '{each.name}' is read.",
                 )
+
+
+def stands(audited: Audited) -> Iterator[Finding]:
+    """LOX431: each iteration of a loop computes and reads the new one of a state, which no iteration changes."""
+    for source in sources(audited):
+        for loop in (node for node in source.executed if isinstance(node, _Loop)):
+            changed = {"self"}.union(*map(_changed, ast.walk(loop)))
+            is_search = any(isinstance(node, _ENDS) for node in ast.walk(loop))
+            for each in bindings(source) if not is_search else ():
+                found = stems(each.name, numbered=False) - changed if each.node in loop.body else set()
+                old = next((path for path in read_paths(each.value) if path[0] in found and len(path) == 1), None)
+                if old is not None and _HANDED_ON.fullmatch(old[0]):
+                    yield OLD.at(
+                        source.at(each.node),
+                        f"Each iteration of a loop computes '{each.name}' from '{old[0]}', which no iteration changes.",
+                    )
 
 
 def _again(source: Source, loop: _Loop) -> Iterator[tuple[Binding, Path]]:
@@ -67,4 +86,4 @@ def _begun(new: Binding, before: list[Binding]) -> Path | None:
     return path if path is not None and not new.place and path in read_paths(new.value) else None
 
 
-CHECKS = (repeated,)
+CHECKS = (repeated, stands)
