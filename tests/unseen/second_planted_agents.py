@@ -597,7 +597,12 @@ plant(
     (from_memory(draw_b), from_memory(draw_c)),
     lambda: (key(), {"w": f32(5, 4)}, Memory(f32(64, 5), i32(64), f32(64), flags(64))),
     where="following = memory.obs[index + 1]",
-    axes={"memory": ("time",)},
+    axes={
+        "memory/obs": ("time", None),
+        "memory/action": ("time",),
+        "memory/reward": ("time",),
+        "memory/done": ("time",),
+    },
 )
 
 

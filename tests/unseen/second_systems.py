@@ -219,7 +219,14 @@ CASES.append(
         (limited_advantages_b, limited_advantages_c),
         (VALUE, Transition(f32(25, 6, 4), f32(25, 6), f32(25, 6), f32(25, 6), f32(25, 6, 4)), f32(6, 4)),
         where="deltas = steps.reward + discounts * next_values - values",
-        axes={"steps": ("time", "envs"), "last_obs": ("envs", None)},
+        axes={
+            "steps/obs": ("time", "envs", None),
+            "steps/reward": ("time", "envs"),
+            "steps/terminated": ("time", "envs"),
+            "steps/truncated": ("time", "envs"),
+            "steps/final_obs": ("time", "envs", None),
+            "last_obs": ("envs", None),
+        },
         source="Stoix#142: the value after a truncation is that of the next episode",
     )
 )
@@ -422,7 +429,12 @@ CASES.append(
         (self_play_b,),
         lambda: (key(), {"pi": f32(9, 9)}, Board(f32(6, 9), i32(6), flags(6), f32(6))),
         where="following = after._replace(stones=stones, turn=jnp.where(over, 0, after.turn))",
-        axes={"boards": ("envs",)},
+        axes={
+            "boards/stones": ("envs", None),
+            "boards/turn": ("envs",),
+            "boards/ended": ("envs",),
+            "boards/reward": ("envs",),
+        },
         source="pgx#1315: a board that was reset keeps the flag of the last episode",
     )
 )
