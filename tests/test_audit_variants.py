@@ -728,7 +728,12 @@ def test_targets_of_a_loss_are_moved_where_nothing_stops_them():
         ("", loss(lambda v, n, r, d: 0.9 * n - v), *given, by),
         ("", loss(lambda v, n, r, d: v - (r - 0.9 * n)), *given, by),
         ("", loss(lambda v, n, r, d: r + 0.9 * n + v), *given, by),
-        ("", loss(lambda v, n, r, d: r + 0.9 * v - v), *given, by),
+        (
+            "LOX612 This error has now @ w on both sides, discounted and as it is",
+            loss(lambda v, n, r, d: r + 0.9 * v - v),
+            *given,
+            by,
+        ),
         (
             "LOX612 Both sides of this difference are the same computation ... it is zero",
             lambda w, x: ((x @ w) - (x @ w)).sum(),
@@ -810,7 +815,13 @@ def test_axes_that_meet_are_named_by_number_label_and_operation():
         ("LOX101 Axis 0 of x ... 'concatenate'", lambda x, y: jnp.concatenate([x, y], axis=1), x, y, xy),
         ("", lambda x, y: jnp.concatenate([x, y]), f32(6, 3), f32(4, 3), labelled(x=("time", "f"), y=("batch", "f"))),
         ("LOX101", lambda x, y: jax.jit(jax.vmap(jnp.subtract))(x, y), x, y, xy),
-        ("", lambda x, y: x - y[:, :1], x, y, labelled(x=tb, y=("time", "env"))),
+        (
+            "LOX112 Of y ... one element along env is read",
+            lambda x, y: x - y[:, :1],
+            x,
+            y,
+            labelled(x=tb, y=("time", "env")),
+        ),
         (
             "LOX102 A product of x ... and y ... over batch of the first, which is axis 1, and time ... axis 0",
             lambda x, y: x @ y,
@@ -903,7 +914,10 @@ def test_reductions_recurrences_and_declarations_go_over_the_axes_that_are_said(
         ("", declared(lambda x: x.sum(0), mean="batch"), x, tb),
         ("LOX105 'var' goes over time", declared(lambda x: jnp.std(x, axis=0), mean="batch"), x, tb),
         (
-            "LOX105 'argmax' goes over batch here, and expect(max=...) says time",
+            [
+                "LOX105 'argmax' goes over batch here, and expect(max=...) says time",
+                "LOX112 The place of the largest ... over batch",
+            ],
             declared(lambda x: x.argmax(1), max="time"),
             x,
             tb,
@@ -997,8 +1011,13 @@ def test_similarities_are_of_vectors_that_have_the_length_one_along_the_axis_tha
     check(
         ("", scores(along(1), along(1)), a, b),
         ("LOX111 A product of ... sums over axes 1 and 0, and the norms", scores(along(0), along(0)), a, b),
-        ("", scores(along(0), along(1)), a, b),
-        ("", scores(along(1), along(0)), a, b),
+        ("LOX111 ... the norms that a / one(a) is divided by are over other axes", scores(along(0), along(1)), a, b),
+        (
+            "LOX111 ... the norms that (b / other(b)).T is divided by are over other axes",
+            scores(along(1), along(0)),
+            a,
+            b,
+        ),
         ("LOX111", scores(lambda x: jnp.sqrt((x**2).sum(0) + 1e-6), lambda x: jnp.maximum(along(0)(x), 1e-6)), a, b),
         ("LOX111", lambda a, b: jax.nn.softmax((a * jax.lax.rsqrt((a * a).sum(0))) @ (b / along(0)(b)).T), a, b),
         ("", scores(lambda x: norm(x), lambda x: norm(x)), a, b),

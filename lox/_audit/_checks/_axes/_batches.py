@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from lox._audit._audited import Audited
 from lox._audit._checks._axes._recurrences import BATCH
 from lox._audit._checks._numerics._attention import attentions
+from lox._audit._expect import OPERATIONS, declared_around, is_declared
 from lox._audit._findings import Finding, Kind
 from lox._audit._labels import has_rule
 from lox._audit._location import Location, frames, is_users, transformations
@@ -41,7 +42,12 @@ def mixed(audited: Audited) -> Iterator[Finding]:
     for step, location in audited.of("reduce_max", "reduce_min", "reduce_sum", "argmax", "argmin"):
         names = transformations(step.equation)
         label = _batch(step)
-        if label is None or "transpose" in names or not is_users(location.of_user.file):
+        if (
+            label is None
+            or label in audited.once(_declared).get(step, ())
+            or "transpose" in names
+            or not is_users(location.of_user.file)
+        ):
             continue
         (value, *_), axes = step.inputs, {*step.equation.params["axes"]}
         others = [axis for axis, size in enumerate(value.shape) if size > 1 and value.fact.labels[axis] != label]
@@ -79,6 +85,18 @@ def _batch(step: Step) -> str | None:
     return next((each for each in found if isinstance(each, str) and BATCH.names.fullmatch(each)), None)
 
 
+def _declared(audited: Audited) -> dict[Step, set[str]]:
+    """The labels that `lox.audit.expect` says an operation goes over."""
+    if not any(is_declared(step.equation) for step, _ in audited.steps):
+        return {}
+    found: dict[Step, set[str]] = {}
+    for step, expected in declared_around(audited.program):
+        for name, labels in expected.items():
+            if name in OPERATIONS and step.equation.primitive in primitives(*OPERATIONS[name].primitives):
+                found.setdefault(step, set()).update(labels)
+    return found
+
+
 def _function(step: Step) -> str:
     """The function of the user's program that a step is in."""
     return next((each.code.co_name for each in frames(step.equation) if is_users(each.file)), "")
@@ -92,6 +110,7 @@ def _first_of_batch(audited: Audited) -> Iterator[Finding]:
             is_batch = isinstance(label, str) and BATCH.names.fullmatch(label) and size > 1
             steps = [each for each in audited.users.of(value) if not each.blocks] if is_batch else []
             steps = [each for each in steps if "transpose" not in transformations(each.equation)]
+            steps = [each for each in steps if label not in audited.once(_declared).get(each, ())]
             if steps and all(_takes_one(step, axis) for step in steps) and is_users(audited.lines[steps[0]].file):
                 yield _found(
                     audited.lines[steps[0]], f"Of {value.text}, one element along {label} is read, and no other one."

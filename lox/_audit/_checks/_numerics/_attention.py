@@ -400,8 +400,9 @@ def chosen_unmasked(audited: Audited) -> Iterator[Finding]:
                 "is masked may be chosen.",
             )
 
+
+def _masked_versions(audited: Audited) -> Iterator[tuple[Value, Value]]:
     """Arrays with elements that are set to a large negative number, and the results of that."""
-    """Arrays of which some elements become a large negative number, and what becomes of them."""
     for step, _ in audited.of("select_n"):
         cases = step.inputs[1:]
         numbers = [audited.origins.of(each).number for each in cases]
