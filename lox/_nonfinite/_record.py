@@ -34,6 +34,7 @@ from lox._nonfinite._branches import runs_for_all
 from lox._nonfinite._evaluate import CALLS, bind, bind_on_shards, run_equations
 from lox._nonfinite._flow import COMPARISONS
 from lox._nonfinite._shards import Shards
+from lox._sharding import on_mesh_of
 from lox._trace import under
 
 Position = tuple[int, ...]
@@ -278,7 +279,10 @@ class Record:
                 inside = frame.inside(eqn.source_info.name_stack)
                 return self.apply(inside, eqn.primitive, inputs, eqn.params, eqn.source_info)
 
-        return run_equations(jaxpr, args, run, *(() if frame.shards is None else (frame.shards.copies,)))
+        if frame.shards is not None:
+            return run_equations(jaxpr, args, run, frame.shards.copies)
+        with on_mesh_of(args):
+            return run_equations(jaxpr, args, run)
 
 
 def phase_of(stack: Any, around: str) -> str:
