@@ -5,6 +5,7 @@ import functools
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -14,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import lox
 from lox.__main__ import main
@@ -394,6 +397,109 @@ def test_another_program_is_refused_with_what_differs(tmp_path):
         lox.replay(tmp_path / "failed", jax.jit(lambda x, rates: x * rates[0]))
     with pytest.raises(lox.LogValueError, match=r"args\[0\] is float32\[3\], in the bundle float32\[2\]"):
         lox.replay(tmp_path / "failed", train, np.zeros(3, np.float32), BAD)
+
+
+def _sharded(axis_type, *shapes):
+    """Arrays that are spread over all devices along their first axis, with -1 and 0 in them; numbers are copied."""
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(axis_type,))
+    spec = lambda shape: P("data") if shape else P()  # noqa: E731
+    make = lambda shape: np.float32(1.0) if not shape else np.arange(-1.0, shape[0] - 1.0, dtype=np.float32)  # noqa: E731
+    return [jax.device_put(make(shape), NamedSharding(mesh, spec(shape))) for shape in shapes]
+
+
+SHARDED = {
+    "log": lambda w, x: jnp.log(x),
+    "grad": lambda w, x: jax.grad(lambda w: jnp.mean(jnp.log(w * x)) * 0.0)(w),
+    "scan": lambda w, x: lax.scan(lambda c, _: (c - jnp.log(x).sum() * 0.0, None), w, None, 3)[0],
+    "spread carry": lambda w, x: lax.scan(lambda c, _: (jnp.log(c * w), None), x, None, 3)[0],
+}
+
+
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+def test_arrays_that_were_spread_over_devices_are_spread_again(tmp_path, axis_type):
+    w, x = _sharded(axis_type, (), (4,))
+    for name, function in SHARDED.items():
+        f = jax.jit(function)
+        calls(lox.guard(f, bundle=tmp_path / name), (w, x))
+        found = lox.find_nonfinite(f)(w, x)
+        assert found.found and str(lox.replay(tmp_path / name, f)) == str(found)
+        assert str(lox.replay(tmp_path / name, f, w, x)) == str(found)
+        with jax.set_mesh(x.sharding.mesh):
+            assert str(lox.replay(tmp_path / name, f)) == str(found)
+    got = []
+    eager = lambda w, x: (got.append((w, x)), jnp.log(x))[1]  # noqa: E731
+    calls(lox.guard(eager, bundle=tmp_path / "eager"), (w, x))
+    lox.replay(tmp_path / "eager", eager)
+    assert [each.sharding for each in got[-1]] == [w.sharding, x.sharding]
+
+
+def test_a_bundle_of_more_devices_is_replayed_on_fewer_or_says_how_many_it_needs(tmp_path):
+    (x,) = _sharded(AxisType.Explicit, (4,))
+    both = {"fits": lambda x: jnp.log(x) * 2.0, "not": lambda x: jnp.log(x) + jnp.zeros(4, out_sharding=P("data"))}
+    for name, f in both.items():
+        with jax.set_mesh(x.sharding.mesh):
+            calls(lox.guard(f, bundle=tmp_path / name), (x,))
+        about = contents(tmp_path / name)
+        assert about["arguments"][0]["sharding"]["devices"] == list(range(jax.device_count()))
+        about["arguments"][0]["sharding"]["devices"][-1] = 7
+        (tmp_path / name / "bundle.json").write_text(json.dumps(about))
+    assert lox.replay(tmp_path / "fits", both["fits"]).primitive == "log"
+    with pytest.raises(lox.LogValueError, match=f"were spread over 8 devices, and here are {jax.device_count()}"):
+        lox.replay(tmp_path / "not", both["not"])
+
+
+def _attention(q, k, v):
+    return jnp.einsum("qk,kd->qd", jax.nn.softmax(jnp.einsum("qd,kd->qk", q, k)), v)
+
+
+def _scaled(table, scale):
+    return lambda q, k, v: lax.scan(lambda c, k: (c * scale + jnp.dot(k, table), None), q, k)[0] + jnp.log(v)
+
+
+def _added(table):
+    return lambda q, k, v: jnp.log(q + table.astype(np.float32)[:, None, None])
+
+
+TABLE = np.arange(9, dtype=np.float32)
+OTHERS = {
+    "operands": (_attention, lambda q, k, v: _attention(k, q, v), "args[0]"),
+    "operands of einsum": (lambda q, k, v: jnp.einsum("qd,kd->qk", q, k) @ v, lambda q, k, v: k @ q.T @ v, "args[1]"),
+    "literal": (lambda q, k, v: jnp.log(q) + 0.1, lambda q, k, v: jnp.log(q) + 0.2, "0.2"),
+    "literal in a loop": (_scaled(TABLE[:3], 0.5), _scaled(TABLE[:3], 0.25), "0.25"),
+    "small constant": (_scaled(TABLE[:3], 0.5), _scaled(TABLE[1:4], 0.5), "1.0, 2.0, 3.0"),
+    "large constant": (_added(TABLE), _added(np.append(TABLE[:8], 7)), "#"),
+    "parameter": (lambda q, k, v: jnp.log(q).sum(0), lambda q, k, v: jnp.log(q).sum(1), "axes=(1)"),
+    "result": (lambda q, k, v: (jnp.log(q), k), lambda q, k, v: (jnp.log(q), v), "args[2]"),
+    "branch": (
+        lambda q, k, v: lax.cond(q[0, 0] > 0, lambda q: q, jnp.log, q),
+        lambda q, k, v: lax.cond(q[0, 0] > 0, lambda q: q + 0.0, jnp.log, q),
+        "add",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_a_program_with_other_operands_constants_or_results_is_refused(tmp_path, case):
+    function, other, shown = OTHERS[case]
+    q = np.full((3, 3), -1.0, np.float32)
+    calls(lox.guard(jax.jit(function), bundle=tmp_path / "failed"), (q, q, q * np.float32("nan")))
+    assert lox.replay(tmp_path / "failed", jax.jit(function)).found
+    with pytest.raises(lox.LogValueError, match=f"its operations differ, the first ones in - .*{re.escape(shown)}"):
+        lox.replay(tmp_path / "failed", jax.jit(other))
+
+
+def test_constants_of_another_platform_may_be_rounded_otherwise(tmp_path):
+    f = lambda x: jnp.log(x) + TABLE.sum() * jnp.asarray(TABLE[:, None])  # noqa: E731
+    calls(lox.guard(f, bundle=tmp_path / "failed"), (-X,))
+    program = tmp_path / "failed" / "program.txt"
+    changed = re.sub("#[0-9a-f]{16}", "#" + "0" * 16, program.read_text())
+    assert changed != program.read_text()
+    program.write_text(changed)
+    with pytest.raises(lox.LogValueError, match="its operations differ"):
+        lox.replay(tmp_path / "failed", f)
+    place = tmp_path / "failed" / "bundle.json"
+    place.write_text(json.dumps(contents(tmp_path / "failed") | {"platform": "tpu"}))
+    assert lox.replay(tmp_path / "failed", f).primitive == "log"
 
 
 def test_what_is_no_bundle_or_damaged_is_an_error(tmp_path):

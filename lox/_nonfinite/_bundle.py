@@ -11,34 +11,34 @@ A bundle is written under another name and renamed at the end, so that it is the
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import difflib
 import functools
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core.primitives import convert_element_type_p, jit_p
 
-from lox import _compat
-from lox._abstract import is_array, trace
+from lox._abstract import is_array
 from lox._exceptions import LogValueError, StorageError
-from lox._keys import impl_of, on_host
-from lox._logs_in import jaxprs_in
+from lox._keys import impl_of, key_data, on_host
+from lox._nonfinite._program import difference, path_of, program
+from lox._sharding import described, devices_of, made_of
 from lox._storage._column import sync
 from lox._storage._dtypes import as_stored, from_stored, name_of
 from lox._storage._manifest import to_json, versions
 from lox._storage._origin import origin
 
 FILE, PROGRAM, FORMAT = "bundle.json", "program.txt", 1
+
+_TEXT = 2
+"""The version of the text of programs. That of lox 0.2, which is not told, lacks operands: it is not compared."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +55,8 @@ class Bundle:
         carry: The carry before it.
         program: The operations of the function, a text for each, or none where they are not known.
         versions: The versions of Python and of packages, by name.
+        platform: The platform of JAX, as "cpu".
+        devices: The number of devices that its arrays were spread over.
     """
 
     args: Any
@@ -65,6 +67,8 @@ class Bundle:
     carry: list[Any]
     program: list[str]
     versions: dict[str, str]
+    platform: str
+    devices: int
 
 
 def write_bundle(
@@ -98,8 +102,10 @@ def write_bundle(
             **origin(),
             "versions": versions(),
             "arguments": [
-                _store(new, f"args-{i}", leaf) | {"path": _path(key)} for i, (key, leaf) in enumerate(leaves)
+                _store(new, f"args-{i}", leaf) | {"path": path_of(key)} for i, (key, leaf) in enumerate(leaves)
             ],
+            "program": _TEXT,
+            "platform": jax.default_backend(),
             "structure": _structure((args, kwargs)),
             "process": jax.process_index(),
             "processes": jax.process_count(),
@@ -139,7 +145,7 @@ def read_bundle(path: Path) -> Bundle:
             each["path"]: _load_shards(parts, number) if "shards" in each else _load(path, each)
             for number, each in enumerate(about["arguments"])
         }
-        structure = about["structure"]
+        structure, lines = about["structure"], (path / PROGRAM).read_text(encoding="utf-8").splitlines()
         is_told = structure is not None and not any(isinstance(leaf, _Text) for leaf in leaves.values())
         return Bundle(
             None if not is_told else _filled(structure, iter(leaves.values())),
@@ -148,8 +154,10 @@ def read_bundle(path: Path) -> Bundle:
             about["loop"],
             about["iteration"],
             [_load(path, each) for each in about["carry"]],
-            (path / PROGRAM).read_text(encoding="utf-8").splitlines(),
+            lines if about.get("program") == _TEXT else [],
             about["versions"],
+            about.get("platform", ""),
+            max([1, *(devices_of(each["sharding"]) for each in about["arguments"] if each.get("sharding"))]),
         )
     except FileNotFoundError as error:
         what = "is damaged: it" if (path / FILE).exists() else "is no bundle of lox.guard: it"
@@ -165,7 +173,7 @@ def filled(bundle: Bundle, args: Any, kwargs: Any) -> tuple[Any, Any]:
         LogValueError: They are not like those of the bundle.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
-    paths = [_path(key) for key, _ in leaves]
+    paths = [path_of(key) for key, _ in leaves]
     differs = [f"{each} is not in the bundle" for each in paths if each not in bundle.leaves]
     differs += [f"{each} is only in the bundle" for each in bundle.leaves if each not in paths]
     values = []
@@ -189,7 +197,7 @@ _SHOWN = 4
 
 
 def check_program(bundle: Bundle, fun: Callable[..., Any], args: Any, kwargs: Any) -> None:
-    """Refuse a function with other operations than that of the bundle.
+    """Refuse a function with other operations, operands or constants than that of the bundle.
 
     Raises:
         LogValueError: It has.
@@ -197,34 +205,13 @@ def check_program(bundle: Bundle, fun: Callable[..., Any], args: Any, kwargs: An
     if bundle.versions.get("jax") != versions()["jax"] or not bundle.program:
         return  # Another JAX makes other operations of the same function.
     here = program(fun, args, kwargs)
-    if here and here != bundle.program:
-        lines = [line for line in difflib.ndiff(bundle.program, here) if line[0] in "-+"]
+    differs = difference(bundle.program, here, bundle.platform == jax.default_backend()) if here else ""
+    if differs:
         raise LogValueError(
             f"{name_of_function(fun)} is not the function of the bundle, {bundle.function}: its operations differ, the "
-            f"first ones in {'; '.join(lines[:_SHOWN])} (- in the bundle, + here). Give the function that was guarded."
+            f"first ones in {differs} (- in the bundle, + here). Give the function that was guarded, with the "
+            "constants that it had."
         )
-
-
-def program(fun: Callable[..., Any], args: Any, kwargs: Any) -> list[str]:
-    """The operations of a function, each with the types of its results; none where it cannot be traced."""
-    with contextlib.suppress(Exception):  # Whatever a function raises that is to get concrete values.
-        return list(_lines(trace(fun, args, kwargs)[0], 0))
-    return []
-
-
-def _lines(jaxpr: Any, depth: int) -> Iterator[str]:
-    for eqn in _compat.open_jaxpr(jaxpr).eqns:
-        if eqn.primitive is jit_p:  # Which values pass it by depends on how it is called.
-            yield from _lines(eqn.params["jaxpr"], depth)
-            continue
-        if eqn.primitive is convert_element_type_p:  # Arrays that are saved have no weak types to convert.
-            continue
-        if eqn.primitive.name.startswith("lox_"):  # Logs are no part of what is searched.
-            continue
-        types = " ".join(str(var.aval).lstrip("~") for var in eqn.outvars)
-        yield f"{'  ' * depth}{eqn.primitive.name} {types}"
-        for inner in jaxprs_in(eqn.params):
-            yield from _lines(inner, depth + 1)
 
 
 def name_of_function(fun: Callable[..., Any]) -> str:
@@ -254,6 +241,7 @@ def _store(folder: Path, name: str, value: Any) -> dict[str, Any]:
         shards = {str(shard.index): shard for shard in value.addressable_shards}
         return {
             "shape": list(value.shape),
+            "sharding": described(value.sharding),
             "shards": [
                 _store(folder, f"{name}-{number}", shard.data)
                 | {"index": [list(one.indices(size)[:2]) for one, size in zip(shard.index, value.shape, strict=True)]}
@@ -263,7 +251,9 @@ def _store(folder: Path, name: str, value: Any) -> dict[str, Any]:
     if is_array(value):
         array = on_host(value)
         np.save(folder / f"{name}.npy", as_stored(np.asarray(array)), allow_pickle=False)
-        return {"file": f"{name}.npy", "dtype": name_of(np.asarray(array).dtype, impl_of(value))}
+        about = {"file": f"{name}.npy", "dtype": name_of(np.asarray(array).dtype, impl_of(value))}
+        sharding = described(value.sharding) if isinstance(value, jax.Array) else None
+        return about | ({} if sharding is None else {"sharding": sharding})
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"value": value}
     if isinstance(value, complex):
@@ -276,9 +266,18 @@ def _load(folder: Path, about: dict[str, Any]) -> Any:
         return complex(*about["complex"])
     if "file" not in about:
         return about["value"] if "value" in about else _Text(about["text"])
-    array = from_stored(np.load(folder / about["file"], allow_pickle=False), about["dtype"])
+    return _placed(from_stored(np.load(folder / about["file"], allow_pickle=False), about["dtype"]), about)
+
+
+def _placed(array: Any, about: dict[str, Any]) -> Any:
+    """An array of JAX, of keys if it has their words, over devices as it was if there are as many."""
+    told = about.get("sharding")
+    sharding = None if told is None else made_of(told)
     impl = impl_of(array)
-    return jnp.asarray(array) if impl is None else jax.random.wrap_key_data(jnp.asarray(array), impl=impl)
+    if impl is None:
+        return jnp.asarray(array) if sharding is None else jax.device_put(array, sharding)
+    keys = jax.random.wrap_key_data(jnp.asarray(array), impl=impl)
+    return keys if sharding is None else jax.device_put(keys, sharding)
 
 
 def _of_other_processes(path: Path, about: dict[str, Any]) -> dict[Path, list[dict[str, Any]]]:
@@ -298,7 +297,6 @@ def _load_shards(parts: dict[Path, list[dict[str, Any]]], number: int) -> Any:
     """An argument from the shards of all processes."""
     whole: Any = None
     is_there: Any = None
-    impl: str | None = None
     for folder, arguments in parts.items():
         shape = tuple(arguments[number]["shape"])
         for shard in arguments[number]["shards"]:
@@ -306,6 +304,7 @@ def _load_shards(parts: dict[Path, list[dict[str, Any]]], number: int) -> Any:
             if whole is None:
                 impl = impl_of(array)
                 whole, is_there = np.empty((*shape, *array.shape[len(shape) :]), array.dtype), np.zeros(shape, bool)
+                whole = whole if impl is None else key_data(whole, impl)
             where = tuple(slice(*bounds) for bounds in shard["index"])
             whole[where], is_there[where] = array, True
     if not np.all(is_there):
@@ -314,13 +313,7 @@ def _load_shards(parts: dict[Path, list[dict[str, Any]]], number: int) -> Any:
             f"{first} has only a part of {parts[first][number]['path']}: the directories of the other processes "
             "must be beside it."
         )
-    return jnp.asarray(whole) if impl is None else jax.random.wrap_key_data(jnp.asarray(whole), impl=impl)
-
-
-def _path(key: Sequence[Any]) -> str:
-    """The path of an argument, as in ``args[0]['w']``."""
-    first, *rest = key
-    return f"{'args' if first.idx == 0 else 'kwargs'}{jax.tree_util.keystr(tuple(rest))}"
+    return _placed(whole, next(iter(parts.values()))[number])
 
 
 def _structure(tree: Any) -> Any:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from lox._exceptions import LogValueError
 from lox._misspelt import says_what_was_meant
 from lox._nonfinite._bundle import check_program, filled, name_of_function, read_bundle
@@ -34,8 +36,8 @@ def replay(bundle: str | os.PathLike[str], fun: Callable[..., Any], *args: Any, 
 
     Raises:
         StorageError: There is no such bundle, or it is damaged.
-        LogValueError: The arguments, or the operations of the function, are not those of the bundle; it says what
-            differs.
+        LogValueError: The arguments are not those of the bundle, or the function has other operations, operands or
+            constants; it says what differs. Or the call needs as many devices as the bundle had.
     """
     found = read_bundle(Path(bundle))
     fun = getattr(fun, "lox_guarded", fun)
@@ -49,6 +51,14 @@ def replay(bundle: str | os.PathLike[str], fun: Callable[..., Any], *args: Any, 
         )
     else:
         args, kwargs = found.args
-    check_program(found, fun, args, kwargs)
     resume = Resume(found.loop, found.iteration, found.carry) if found.carry else None
-    return search(fun, args, kwargs, everything=False, resume=resume)
+    try:
+        check_program(found, fun, args, kwargs)
+        return search(fun, args, kwargs, everything=False, resume=resume)
+    except Exception as error:
+        if found.devices <= jax.device_count():
+            raise
+        raise LogValueError(
+            f"{bundle} has arrays that were spread over {found.devices} devices, and here are {jax.device_count()}. On "
+            f"one device the call does not run again: {type(error).__name__}: {error}"
+        ) from error
