@@ -322,6 +322,23 @@ def test_a_replay_goes_on_from_the_last_good_carry(tmp_path):
     np.testing.assert_array_equal(report.operands[0], [1.0, -5.0])
 
 
+@pytest.mark.parametrize("batched", [False, True], ids=["single", "batch"])
+def test_a_replay_tells_of_an_overflow_in_an_earlier_iteration(tmp_path, batched):
+    """The product is infinite after iteration 38, and inf * 0 is NaN in iteration 40."""
+
+    def f(factors):
+        body = lambda c, x: ((c[0] * x, c[1] * 0.0 + c[0] - c[1]), None)  # noqa: E731
+        return lax.scan(body, (1.0, 1.0), factors)[0]
+
+    factors = np.full(60, 10.0, np.float32)
+    if batched:
+        f, factors = jax.vmap(f), np.stack([factors * np.float32(0.1), factors])
+    calls(lox.guard(jax.jit(f), bundle=tmp_path / "failed"), (factors,))
+    found, again = lox.find_nonfinite(f)(factors), lox.replay(tmp_path / "failed", f)
+    assert [(each.primitive, each.iterations) for each in again.infinities] == [("mul", (38,))]
+    assert again.iterations == (40,) and again.batch == ((1,) if batched else ()) and str(again) == str(found)
+
+
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_a_replay_of_a_batch_names_the_element(tmp_path, transform):
     f = transform(jax.vmap(lambda x, rates: train(x, rates)[0], (0, None)))

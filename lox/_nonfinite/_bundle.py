@@ -5,6 +5,7 @@
     BUNDLE/args-0.npy        an array of the arguments, by number
     BUNDLE/args-0-1.npy      a shard of one that is spread over several processes, each of which has a bundle
     BUNDLE/carry-0.npy       an array of the last good carry of the loop that failed
+    BUNDLE/finite-0.npy      an array of the carry before something in it was infinite, where that was before it was NaN
 
 A bundle is written under another name and renamed at the end, so that it is there as a whole or not at all.
 """
@@ -29,6 +30,7 @@ from lox._abstract import is_array
 from lox._exceptions import LogValueError, StorageError
 from lox._keys import impl_of, key_data, on_host
 from lox._nonfinite._program import difference, path_of, program
+from lox._nonfinite._record import Resume
 from lox._sharding import described, devices_of, made_of
 from lox._storage._column import sync
 from lox._storage._dtypes import as_stored, from_stored, name_of
@@ -50,9 +52,7 @@ class Bundle:
             numbers and text.
         leaves: The leaves of the arguments, by path.
         function: The name of the function.
-        loop: The number of the loop that failed, among the outermost ones, or -1.
-        iteration: The first iteration of it whose carry was bad, or -1.
-        carry: The carry before it.
+        place: The iteration that failed, with the carry before it, if it is known.
         program: The operations of the function, a text for each, or none where they are not known.
         versions: The versions of Python and of packages, by name.
         platform: The platform of JAX, as "cpu".
@@ -62,9 +62,7 @@ class Bundle:
     args: Any
     leaves: dict[str, Any]
     function: str
-    loop: int
-    iteration: int
-    carry: list[Any]
+    place: Resume | None
     program: list[str]
     versions: dict[str, str]
     platform: str
@@ -72,7 +70,7 @@ class Bundle:
 
 
 def write_bundle(
-    path: Path, fun: Callable[..., Any], args: Any, kwargs: Any, found: dict[str, Any], carry: Any
+    path: Path, fun: Callable[..., Any], args: Any, kwargs: Any, found: dict[str, Any], place: Resume | None
 ) -> Path:
     """Write a bundle.
 
@@ -83,7 +81,7 @@ def write_bundle(
         args: The positional arguments.
         kwargs: The keyword arguments.
         found: What was not finite, as text and numbers.
-        carry: The last good carry, if there is one.
+        place: The iteration that failed, with the last good carry, if there is one.
 
     Returns:
         The directory.
@@ -99,6 +97,7 @@ def write_bundle(
             "format": FORMAT,
             "function": name_of_function(fun),
             **found,
+            "loop": -1 if place is None else place.loop,
             **origin(),
             "versions": versions(),
             "arguments": [
@@ -109,18 +108,22 @@ def write_bundle(
             "structure": _structure((args, kwargs)),
             "process": jax.process_index(),
             "processes": jax.process_count(),
-            "carry": [_store(new, f"carry-{number}", value) for number, value in enumerate(carry)],
+            "carry": [_store(new, f"carry-{i}", value) for i, value in enumerate(place.carry if place else ())],
+            "infinite": -1 if place is None else place.infinite,
+            "finite": [
+                _store(new, f"finite-{i}", value) for i, value in enumerate(place.finite_carry if place else ())
+            ],
         }
         (new / FILE).write_text(to_json(about), encoding="utf-8")
         (new / PROGRAM).write_text("\n".join(program(fun, args, kwargs)), encoding="utf-8")
         for file in (*new.iterdir(), new):
             sync(file)
-        place = _renamed(new, path)
+        written = _renamed(new, path)
         sync(path.parent)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
-    return place
+    return written
 
 
 def of_process(path: Path, process: int) -> Path:
@@ -151,9 +154,7 @@ def read_bundle(path: Path) -> Bundle:
             None if not is_told else _filled(structure, iter(leaves.values())),
             leaves,
             about["function"],
-            about["loop"],
-            about["iteration"],
-            [_load(path, each) for each in about["carry"]],
+            _place(path, about),
             lines if about.get("program") == _TEXT else [],
             about["versions"],
             about.get("platform", ""),
@@ -267,6 +268,13 @@ def _load(folder: Path, about: dict[str, Any]) -> Any:
     if "file" not in about:
         return about["value"] if "value" in about else _Text(about["text"])
     return _placed(from_stored(np.load(folder / about["file"], allow_pickle=False), about["dtype"]), about)
+
+
+def _place(path: Path, about: dict[str, Any]) -> Resume | None:
+    """The iteration that failed; a loop that carries nothing does not."""
+    carry, finite = ([_load(path, each) for each in about.get(name, ())] for name in ("carry", "finite"))
+    found = Resume(about["loop"], about["iteration"], carry, about.get("infinite", -1), finite)
+    return found if carry else None
 
 
 def _placed(array: Any, about: dict[str, Any]) -> Any:

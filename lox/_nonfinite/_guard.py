@@ -33,7 +33,7 @@ from lox._nonfinite._branches import marking
 from lox._nonfinite._bundle import name_of_function, write_bundle
 from lox._nonfinite._carries import Carries, is_bad
 from lox._nonfinite._find import last_good_carry
-from lox._nonfinite._record import is_float
+from lox._nonfinite._record import Resume, is_float
 from lox._site import calling_site
 from lox._trace import is_called_from_python, under
 
@@ -242,7 +242,8 @@ class _Guard:
         if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves((args, kwargs))):
             self._warn(f"{failed}. Its arguments are gone, since a function inside donates them: no bundle is written.")
             return
-        loop, carry, remark = -1, list[Any](), ""
+        place_in_loop: Resume | None = None
+        remark = ""
         leaves = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.Array)]
         if not all(leaf.is_fully_addressable for leaf in leaves):
             remark = ", with the part of this process"  # Which would run again at other times than other processes.
@@ -252,15 +253,14 @@ class _Guard:
             except Exception as error:  # noqa: BLE001  (the program that is guarded goes on whatever happens)
                 reached, remark = None, f" without its last good carry ({type(error).__name__}: {error})"
             if reached is not None and reached.trip == verdict[1]:  # Else it is not reproduced.
-                loop, carry = reached.loop, list(reached.carry)
+                place_in_loop = reached
         found = {
             "when": "nonfinite" if self._infinite else "nan",
             "iteration": int(verdict[1]),
-            "loop": loop,
             "in_result": bool(verdict[0]),
         }
         try:
-            place = write_bundle(self._path, self._fun, args, kwargs, found, carry)
+            place = write_bundle(self._path, self._fun, args, kwargs, found, place_in_loop)
         except Exception as error:  # noqa: BLE001  (a full disk ends no training)
             self._warn(f"{failed}. No bundle is written to {self._path}: {type(error).__name__}: {error}.")
         else:

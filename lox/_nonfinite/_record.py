@@ -161,11 +161,15 @@ class Resume:
         loop: The number of the loop.
         trip: The number of the iteration.
         carry: The carry before it.
+        infinite: The first iteration whose carry is infinite and began finite, if that is an earlier one, or -1.
+        finite_carry: The carry before that.
     """
 
     loop: int
     trip: int
     carry: Sequence[Any]
+    infinite: int = -1
+    finite_carry: Sequence[Any] = ()
 
 
 class Reached(Exception):

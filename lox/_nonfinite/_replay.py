@@ -13,7 +13,6 @@ from lox._exceptions import LogValueError
 from lox._misspelt import says_what_was_meant
 from lox._nonfinite._bundle import check_program, filled, name_of_function, read_bundle
 from lox._nonfinite._find import search
-from lox._nonfinite._record import Resume
 from lox._nonfinite._report import NonfiniteReport
 
 
@@ -32,7 +31,7 @@ def replay(bundle: str | os.PathLike[str], fun: Callable[..., Any], *args: Any, 
         kwargs: The keyword arguments, likewise.
 
     Returns:
-        The report of `lox.find_nonfinite`.
+        The report of `lox.find_nonfinite`; of a loop that failed, for the iteration that did.
 
     Raises:
         StorageError: There is no such bundle, or it is damaged.
@@ -51,10 +50,9 @@ def replay(bundle: str | os.PathLike[str], fun: Callable[..., Any], *args: Any, 
         )
     else:
         args, kwargs = found.args
-    resume = Resume(found.loop, found.iteration, found.carry) if found.carry else None
     try:
         check_program(found, fun, args, kwargs)
-        return search(fun, args, kwargs, everything=False, resume=resume)
+        return search(fun, args, kwargs, everything=False, resume=found.place)
     except Exception as error:
         if found.devices <= jax.device_count():
             raise
