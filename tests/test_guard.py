@@ -1,6 +1,7 @@
 """`lox.guard` and `lox.replay`: a call that fails is kept as a bundle, and runs again elsewhere."""
 
 import concurrent.futures
+import dataclasses
 import functools
 import gc
 import json
@@ -9,6 +10,8 @@ import re
 import subprocess
 import sys
 import warnings
+from collections import OrderedDict
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -396,6 +399,70 @@ def test_arguments_of_other_kinds_need_an_example(tmp_path):
         lox.replay(tmp_path / "failed", f, Params(X), "b")
 
 
+class Moments(NamedTuple):
+    mean: Any
+    count: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class State:
+    w: Any
+    moments: Moments
+    rate: float = dataclasses.field(default=0.1, metadata={"static": True})
+    names: tuple = dataclasses.field(default=("a",), metadata={"static": True})
+
+
+class Static(NamedTuple):
+    f: Any
+
+
+jax.tree_util.register_dataclass(Registered := dataclasses.make_dataclass("Registered", ["f", "w"]), ["w"], ["f"])
+
+
+def _tree():
+    moments = Moments({2: -X, 3: [None, (1, "text")]}, jnp.int32(3))
+    return State(OrderedDict(z=-X, a={2: X, 1: 2.5}), moments, 0.5, ("b", 2))
+
+
+def test_named_tuples_dataclasses_and_other_trees_need_no_example(tmp_path):
+    got = []
+
+    def f(state, others):
+        got.append((state, others))
+        return jnp.log(state.w["z"]) * state.rate
+
+    guarded = lox.guard(f, bundle=tmp_path / "failed")
+    calls(lambda tree: guarded(tree, (Moments(None, ()),)), (_tree(),))
+    assert lox.replay(tmp_path / "failed", f).primitive == "log"
+    expected = (_tree(), (Moments(None, ()),))
+    for state in got:
+        assert jax.tree.structure(state) == jax.tree.structure(expected)
+    jax.tree.map(np.testing.assert_array_equal, got[-1], expected)
+    assert got[-1][0].moments.mean[3][1] == (1, "text") and got[-1][0].names == ("b", 2)
+
+
+def test_types_that_are_not_found_again_are_named_with_what_to_do(tmp_path, monkeypatch):
+    class Local(NamedTuple):
+        x: Any
+
+    f = lambda tree: jnp.log(jax.tree.leaves(tree)[0])  # noqa: E731
+    cases = {
+        "local": (Local(-X), "has objects of .*Local, which its module has not under this name"),
+        "function": (Registered(len, -X), "Registered, which its module|static data of the type builtin_function"),
+        "changed": (Moments(-X, 1), f"objects of {__name__}:Moments, which is another type here"),
+        "gone": (Static(-X), f"objects of {__name__}:Static, which is another type here"),
+    }
+    for name, (tree, _) in cases.items():
+        calls(lox.guard(f, bundle=tmp_path / name), (tree,))
+    monkeypatch.setattr(sys.modules[__name__], "Moments", NamedTuple("Moments", [("other", Any), ("count", Any)]))
+    monkeypatch.delattr(sys.modules[__name__], "Static")
+    for name, (tree, says) in cases.items():
+        with pytest.raises(lox.LogValueError, match=f"{says}.*give arguments of the same structure.*--args"):
+            lox.replay(tmp_path / name, f)
+        assert lox.replay(tmp_path / name, f, tree).primitive == "log"
+
+
 def test_keys_small_floats_and_nested_arguments_come_back_as_they_were(tmp_path):
     def f(inputs, scale):
         noise = jax.random.normal(inputs["key"], (3,)) + scale
@@ -529,7 +596,7 @@ def test_what_is_no_bundle_or_damaged_is_an_error(tmp_path):
 
 
 PROGRAM = """
-import jax, jax.numpy as jnp, lox
+import jax, jax.numpy as jnp, lox, typing
 
 @jax.jit
 def train(x, rates):
@@ -537,11 +604,21 @@ def train(x, rates):
         return x - rate * jnp.log(x), None
     return jax.lax.scan(step, x, rates)[0]
 
+class State(typing.NamedTuple):
+    x: typing.Any
+    rates: typing.Any
+
+@jax.jit
+def of_state(state):
+    return train(*state)
+
 def arguments():
     return jnp.zeros(2), jnp.zeros(4)
 
 if __name__ == "__main__":
-    lox.guard(train, bundle="failed")(jnp.array([1.0, 2.0]), jnp.array([1.0, 8.0, 1.0, 1.0]))
+    state = State(jnp.array([1.0, 2.0]), jnp.array([1.0, 8.0, 1.0, 1.0]))
+    lox.guard(train, bundle="failed")(*state)
+    lox.guard(of_state, bundle="of_state")(state)
 """
 
 
@@ -557,6 +634,8 @@ def test_a_bundle_of_one_process_is_replayed_in_another_by_the_command(tmp_path,
         assert main(["replay", "failed", "guarded_program:train", *more]) == 0
         out = capsys.readouterr().out
         assert out.startswith("NaN begins in log at guarded_program.py:7 (step), iteration 2")
+    assert main(["replay", "of_state", "guarded_program:of_state"]) == 0
+    assert capsys.readouterr().out.startswith("NaN begins in log at guarded_program.py:7 (step), iteration 2")
     assert main(["replay", "missing", "guarded_program:train"]) == 1
     assert capsys.readouterr().err == "lox: missing is no bundle of lox.guard: it has no bundle.json.\n"
 

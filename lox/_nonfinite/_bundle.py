@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from lox._exceptions import LogValueError, StorageError
 from lox._keys import impl_of, key_data, on_host
 from lox._nonfinite._program import difference, path_of, program
 from lox._nonfinite._record import Resume
+from lox._nonfinite._structure import UnknownNode, filled_structure, structure_of
 from lox._sharding import described, devices_of, made_of
 from lox._storage._column import sync
 from lox._storage._dtypes import as_stored, from_stored, name_of
@@ -48,8 +49,8 @@ class Bundle:
     """The input of a guarded call.
 
     Attributes:
-        args: The positional and the keyword arguments; None where they are not lists, tuples and dicts of arrays,
-            numbers and text.
+        args: The positional and the keyword arguments; None where an example is needed to put them together.
+        unknown: What needs it.
         leaves: The leaves of the arguments, by path.
         function: The name of the function.
         place: The iteration that failed, with the carry before it, if it is known.
@@ -60,6 +61,7 @@ class Bundle:
     """
 
     args: Any
+    unknown: str
     leaves: dict[str, Any]
     function: str
     place: Resume | None
@@ -105,7 +107,7 @@ def write_bundle(
             ],
             "program": _TEXT,
             "platform": jax.default_backend(),
-            "structure": _structure((args, kwargs)),
+            "structure": structure_of((args, kwargs)),
             "process": jax.process_index(),
             "processes": jax.process_count(),
             "carry": [_store(new, f"carry-{i}", value) for i, value in enumerate(place.carry if place else ())],
@@ -148,10 +150,11 @@ def read_bundle(path: Path) -> Bundle:
             each["path"]: _load_shards(parts, number) if "shards" in each else _load(path, each)
             for number, each in enumerate(about["arguments"])
         }
-        structure, lines = about["structure"], (path / PROGRAM).read_text(encoding="utf-8").splitlines()
-        is_told = structure is not None and not any(isinstance(leaf, _Text) for leaf in leaves.values())
+        lines = (path / PROGRAM).read_text(encoding="utf-8").splitlines()
+        args, unknown = _arguments(about["structure"], leaves)
         return Bundle(
-            None if not is_told else _filled(structure, iter(leaves.values())),
+            args,
+            unknown,
             leaves,
             about["function"],
             _place(path, about),
@@ -270,6 +273,19 @@ def _load(folder: Path, about: dict[str, Any]) -> Any:
     return _placed(from_stored(np.load(folder / about["file"], allow_pickle=False), about["dtype"]), about)
 
 
+def _arguments(structure: Any, leaves: dict[str, Any]) -> tuple[Any, str]:
+    """The arguments, or None and what is in the way."""
+    for path, leaf in leaves.items():
+        if isinstance(leaf, _Text):
+            return None, f"{leaf} as {path}"
+    if structure is None:
+        return None, "arguments that are not lists, tuples and dicts of arrays, numbers and text"
+    try:
+        return filled_structure(structure, iter(leaves.values())), ""
+    except UnknownNode as error:
+        return None, str(error)
+
+
 def _place(path: Path, about: dict[str, Any]) -> Resume | None:
     """The iteration that failed; a loop that carries nothing does not."""
     carry, finite = ([_load(path, each) for each in about.get(name, ())] for name in ("carry", "finite"))
@@ -322,28 +338,6 @@ def _load_shards(parts: dict[Path, list[dict[str, Any]]], number: int) -> Any:
             "must be beside it."
         )
     return _placed(whole, next(iter(parts.values()))[number])
-
-
-def _structure(tree: Any) -> Any:
-    """A tree of lists, tuples and dicts of strings as one of JSON; None where it has anything else inside."""
-    if type(tree) in (list, tuple):
-        parts = [_structure(each) for each in tree]
-        return None if None in parts else {type(tree).__name__: parts}
-    if type(tree) is dict and all(isinstance(key, str) for key in tree):
-        inner = {key: _structure(tree[key]) for key in sorted(tree)}
-        return None if None in inner.values() else {"dict": inner}
-    if tree is None:
-        return {"none": 0}
-    return {"leaf": 0} if jax.tree.structure(tree) == jax.tree.structure(0) else None
-
-
-def _filled(structure: Any, leaves: Iterator[Any]) -> Any:
-    ((kind, inner),) = structure.items()
-    if kind == "dict":
-        return {key: _filled(each, leaves) for key, each in inner.items()}
-    if kind in ("list", "tuple"):
-        return {"list": list, "tuple": tuple}[kind](_filled(each, leaves) for each in inner)
-    return next(leaves) if kind == "leaf" else None
 
 
 def _renamed(new: Path, path: Path) -> Path:

@@ -26,8 +26,9 @@ def replay(bundle: str | os.PathLike[str], fun: Callable[..., Any], *args: Any, 
         bundle: The directory that `lox.guard` wrote.
         fun: The function that was guarded, guarded or not.
         args: Arguments of the same structure. Arrays are replaced by those of the bundle, and everything else is
-            used as it is. They may be left out where the arguments were lists, tuples and dicts of arrays, numbers and
-            text.
+            used as it is. They may be left out where the arguments were arrays, numbers and text, in lists, tuples,
+            dicts and other trees of JAX that can be imported, as named tuples and dataclasses without functions in
+            them.
         kwargs: The keyword arguments, likewise.
 
     Returns:
@@ -43,10 +44,11 @@ def replay(bundle: str | os.PathLike[str], fun: Callable[..., Any], *args: Any, 
     if args or kwargs:
         args, kwargs = filled(found, args, kwargs)
     elif found.args is None:
+        name = name_of_function(fun)
         raise LogValueError(
-            f"{bundle} has arguments that are not lists, tuples and dicts of arrays, numbers and text: give arguments "
-            f"of the same structure, "
-            f"lox.replay({os.fspath(bundle)!r}, {name_of_function(fun).rpartition(':')[2]}, ...)."
+            f"{bundle} has {found.unknown}: give arguments of the same structure, whose arrays do not matter, as in "
+            f"lox.replay({os.fspath(bundle)!r}, {name.rpartition(':')[2]}, *args), or to the command "
+            f"`lox replay --args package.module:factory`, a function that returns them."
         )
     else:
         args, kwargs = found.args
