@@ -82,6 +82,21 @@ def test_the_bundle_has_the_carry_before_the_failing_iteration(tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "failed" / "carry-0.npy"), [1.0, x], rtol=1e-5)
 
 
+def test_the_warning_counts_iterations_of_a_backward_pass_as_a_report_does(tmp_path):
+    """The derivative is infinite from iteration 117 on, counted backwards, and 0 * inf is NaN in iteration 20."""
+
+    def product(w, factors):
+        return lax.scan(lambda h, factor: (h * w * factor, None), 1.0, factors)[0]
+
+    f = jax.jit(jax.grad(product, 1))
+    factors = np.where(np.arange(130) >= 90, 1e3, 1.0).astype(np.float32)
+    factors[20] = 0.0
+    _, (message,) = calls(lox.guard(f, bundle=tmp_path / "failed"), (1.0, factors))
+    assert "has NaN in the carry of a loop after iteration 20 of its backward pass. The call is in" in message
+    report = lox.replay(tmp_path / "failed", f)
+    assert report.iterations == (20,) and report.backward and report.infinities[0].iterations == (117,)
+
+
 def test_a_carry_that_is_bad_and_dropped_fails(tmp_path):
     guarded = lox.guard(jax.jit(lambda x, rates: jnp.nan_to_num(train(x, rates)[0])), bundle=tmp_path / "failed")
     _, warned = calls(guarded, (X, BAD))

@@ -237,14 +237,16 @@ class _Guard:
             self._failed = True
             self._pending.clear()
         what = "inf or NaN" if self._infinite else "NaN"
-        in_loop = f"the carry of a loop after iteration {verdict[1]}" if verdict[1] >= 0 else "a result"
-        failed = f"{name_of_function(self._fun)} has {what} in {in_loop}"
-        if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves((args, kwargs))):
-            self._warn(f"{failed}. Its arguments are gone, since a function inside donates them: no bundle is written.")
+        name = name_of_function(self._fun)
+        leaves = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.Array)]
+        if any(leaf.is_deleted() for leaf in leaves):
+            self._warn(
+                f"{name} has {what} in {_where(verdict[1], None)}. Its arguments are gone, since a function inside "
+                "donates them: no bundle is written."
+            )
             return
         place_in_loop: Resume | None = None
         remark = ""
-        leaves = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.Array)]
         if not all(leaf.is_fully_addressable for leaf in leaves):
             remark = ", with the part of this process"  # Which would run again at other times than other processes.
         elif verdict[1] >= 0:
@@ -254,6 +256,7 @@ class _Guard:
                 reached, remark = None, f" without its last good carry ({type(error).__name__}: {error})"
             if reached is not None and reached.trip == verdict[1]:  # Else it is not reproduced.
                 place_in_loop = reached
+        failed = f"{name} has {what} in {_where(verdict[1], place_in_loop)}"
         found = {
             "when": "nonfinite" if self._infinite else "nan",
             "iteration": int(verdict[1]),
@@ -269,6 +272,15 @@ class _Guard:
     def _warn(self, message: str) -> None:
         site = self._site
         warnings.warn_explicit(message, NonfiniteWarning, site.file, site.line, registry={})
+
+
+def _where(trip: int, place: Resume | None) -> str:
+    """The place of what is bad, with its iteration as a report counts it, if it is found again."""
+    if trip < 0:
+        return "a result"
+    if place is None:
+        return f"the carry of a loop after iteration {trip}"
+    return f"the carry of a loop after iteration {place.shown}{' of its backward pass' if place.backward else ''}"
 
 
 def _copied(places: Sequence[int], names: Sequence[str], args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -169,9 +169,10 @@ class Loop:
     def _place(self, record: Record, number: int, trip: int) -> Resume:
         """An iteration, with what it takes to interpret it and the first one that has made something infinite."""
         carry = self._carry(record, trip)
-        if not 0 <= self.first_infinite < trip:
-            return Resume(number, trip, carry)
-        return Resume(number, trip, carry, self.first_infinite, self._carry(record, self.first_infinite))
+        infinite = self.first_infinite if self.first_infinite < trip else -1
+        finite_carry = self._carry(record, infinite) if infinite >= 0 else ()
+        backward = self.frame.phase == "backward"
+        return Resume(number, trip, carry, infinite, finite_carry, self._shown(trip), backward)
 
     def _go_on(self, record: Record, place: Resume) -> None:
         """Interpret one iteration, and end the search."""

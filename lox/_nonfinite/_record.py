@@ -163,6 +163,8 @@ class Resume:
         carry: The carry before it.
         infinite: The first iteration whose carry is infinite and began finite, if that is an earlier one, or -1.
         finite_carry: The carry before that.
+        shown: The number of the iteration for people: in a backward pass that of the iteration that it differentiates.
+        backward: Whether it is in a backward pass.
     """
 
     loop: int
@@ -170,6 +172,8 @@ class Resume:
     carry: Sequence[Any]
     infinite: int = -1
     finite_carry: Sequence[Any] = ()
+    shown: int = -1
+    backward: bool = False
 
 
 class Reached(Exception):
