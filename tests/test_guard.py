@@ -655,6 +655,40 @@ def test_a_bundle_of_one_process_is_replayed_in_another_by_the_command(tmp_path,
     assert capsys.readouterr().err == "lox: missing is no bundle of lox.guard: it has no bundle.json.\n"
 
 
+TRANSPOSED = """
+import jax, jax.numpy as jnp
+
+def f(x):
+    return jnp.log(x)
+
+step = jax.jit(jax.vmap(f, out_axes=1))  # It transposes at no line of the program.
+"""
+
+
+def test_lines_of_what_has_started_the_command_are_no_lines_of_the_program(tmp_path):
+    (tmp_path / "program.py").write_text(TRANSPOSED)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    guarded = (
+        "import jax.numpy as jnp, lox, program; lox.guard(program.step, bundle='b')(-jnp.ones((2, 3))); lox.flush();"
+        "print(lox.replay('b', program.step)); import runpy; sys = __import__('sys'); sys.argv[1:] = ['replay', 'b', "
+        "'program:step']; jax = __import__('jax'); jax.clear_caches(); runpy.run_module('lox', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", guarded], cwd=tmp_path, capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("NaN begins in ") == 2 and done.stdout.count("  then transpose") == 2
+    assert "<string>" not in done.stdout and "<frozen" not in done.stdout, done.stdout
+
+
+def test_a_number_is_shown_in_the_dtype_that_jax_computes_in():
+    for f in (lambda x: jnp.log(x), jax.jit(lambda x: jnp.log(x))):
+        (operand,) = lox.find_nonfinite(f)(-1.0).operands
+        assert operand.dtype == np.float32
+    (operand,) = lox.find_nonfinite(jnp.log)(np.float64(-1.0)).operands
+    assert operand.dtype == np.float32
+
+
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 

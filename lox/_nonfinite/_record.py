@@ -303,7 +303,9 @@ def phase_of(stack: Any, around: str) -> str:
 def line_of(info: Any) -> Line:
     """The line of the program that an operation comes from."""
     found = re.fullmatch(r"(.*?):(\d+)(?::\d+)?(?: \((.*)\))?", source_info.summarize(info))
-    return Line(found[1], int(found[2]), (found[3] or "").rpartition(".")[2]) if found else Line("", 0, "")
+    if found is None or _tracebacks.is_of_caller(found[1], info.traceback):
+        return Line("", 0, "")
+    return Line(found[1], int(found[2]), (found[3] or "").rpartition(".")[2])
 
 
 def is_float(value: Any) -> bool:
