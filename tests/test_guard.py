@@ -651,7 +651,7 @@ def test_a_bundle_of_one_process_is_replayed_in_another_by_the_command(tmp_path,
         assert out.startswith("NaN begins in log at guarded_program.py:7 (step), iteration 2")
     assert main(["replay", "of_state", "guarded_program:of_state"]) == 0
     assert capsys.readouterr().out.startswith("NaN begins in log at guarded_program.py:7 (step), iteration 2")
-    assert main(["replay", "missing", "guarded_program:train"]) == 1
+    assert main(["replay", "missing", "guarded_program:train"]) == 2
     assert capsys.readouterr().err == "lox: missing is no bundle of lox.guard: it has no bundle.json.\n"
 
 
@@ -687,6 +687,38 @@ def test_a_number_is_shown_in_the_dtype_that_jax_computes_in():
         assert operand.dtype == np.float32
     (operand,) = lox.find_nonfinite(jnp.log)(np.float64(-1.0)).operands
     assert operand.dtype == np.float32
+
+
+def test_the_exit_code_tells_what_is_finite_from_what_is_refused(tmp_path, monkeypatch, capsys):
+    (tmp_path / "exit_codes.py").write_text(
+        "import jax.numpy as jnp\nf, finite, other = jnp.log, lambda x: jnp.log(x), lambda x: jnp.sqrt(x)"
+    )
+    calls(lox.guard(jnp.log, bundle=tmp_path / "failed"), (-X,))
+    monkeypatch.chdir(tmp_path)
+    assert main(["replay", "failed", "exit_codes:f"]) == 0
+    for refused in ("exit_codes:other", "exit_codes:missing", "no_module:f"):
+        assert main(["replay", "failed", refused]) == 2 and capsys.readouterr().err.startswith("lox: ")
+    np.save(tmp_path / "failed" / "args-0.npy", X)
+    assert main(["replay", "failed", "exit_codes:finite"]) == 1
+    assert capsys.readouterr().out == "All results and carries are finite.\n"
+
+
+def test_the_warning_and_the_bundle_have_the_number_of_the_call(tmp_path):
+    guarded = lox.guard(jax.jit(jnp.log), bundle=tmp_path / "failed")
+    _, (message,) = calls(guarded, (X,), (X,), (-X,), (X,))
+    assert message.startswith("Call 2 of ") and " has NaN in a result. " in message
+    assert contents(tmp_path / "failed")["call"] == 2
+    _, (message,) = calls(jax.jit(lox.guard(train, bundle=tmp_path / "inside")), (X, BAD))
+    assert "Call" not in message and contents(tmp_path / "inside")["call"] is None
+
+
+def test_the_report_has_the_first_bad_element():
+    x = np.ones((2, 3), np.float32)
+    x[1, 1:] = -1.0
+    assert lox.find_nonfinite(jnp.log)(x).element == (1, 1)
+    by_row = lox.find_nonfinite(jax.vmap(jnp.log, in_axes=1, out_axes=1))(x)
+    assert (by_row.batch, by_row.element) == ((1,), (1,))
+    assert lox.find_nonfinite(jnp.log)(np.float32(-1.0)).element == ()
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

@@ -192,6 +192,7 @@ def _described(found: Found, record: Record, names: Names) -> NonfiniteReport:
         function=operation.line.function,
         iterations=operation.frame.iterations,
         batch=tuple(batch),
+        element=tuple(place[axis] for axis in range(len(here), origin.mask.ndim) if axis not in axes),
         shard=shard,
         backward=operation.frame.phase == "backward",
         operands=operands,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import functools
+import itertools
 import os
 import threading
 import warnings
@@ -80,7 +81,7 @@ def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: 
             inside a transformation other than `jax.jit`, or of that in one of several processes.
 
     Warns:
-        NonfiniteWarning: A call has failed; it names the bundle.
+        NonfiniteWarning: A call has failed; it names the bundle and the number of the call, from 0.
 
     >>> import pathlib, tempfile, warnings
     >>> import jax, jax.numpy as jnp
@@ -112,6 +113,7 @@ class _Pending:
     verdict: Any
     args: Any
     kwargs: Any
+    number: int | None
 
 
 _guards: weakref.WeakSet[_Guard] = weakref.WeakSet()
@@ -128,6 +130,7 @@ class _Guard:
         self._infinite = infinite
         self._site = site
         self._pending: deque[_Pending] = deque()
+        self._calls = itertools.count()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._failed = False
@@ -171,7 +174,7 @@ class _Guard:
             outs, verdict = self._judged(self._fun, args, kwargs)
         with self._lock:
             if not self._failed:
-                self._pending.append(_Pending(verdict, *kept))
+                self._pending.append(_Pending(verdict, *kept, next(self._calls)))
                 _unsettled.add(self)
         return outs
 
@@ -202,9 +205,10 @@ class _Guard:
             filled = list(leaves)
             for number, array in zip(traced, arrays, strict=True):
                 filled[number] = array
-            kept = _Pending(np.asarray(verdict), *jax.tree.unflatten(structure, filled))
+            args, kwargs = jax.tree.unflatten(structure, filled)
+            call = _Pending(np.asarray(verdict), args, kwargs, None)
             # A callback must not wait for JAX, which waits for it.
-            thread = threading.Thread(target=self._write, args=(kept.verdict, kept.args, kept.kwargs))
+            thread = threading.Thread(target=self._write, args=(call.verdict, call))
             with self._lock:
                 self._threads.append(thread)
             thread.start()
@@ -228,9 +232,10 @@ class _Guard:
                 first = self._pending.popleft()
             verdict = np.asarray(first.verdict.addressable_data(0))  # The same in all processes that compute it.
             if verdict[0] > 0 or verdict[1] >= 0:
-                self._write(verdict, first.args, first.kwargs)
+                self._write(verdict, first)
 
-    def _write(self, verdict: Any, args: Any, kwargs: Any) -> None:
+    def _write(self, verdict: Any, call: _Pending) -> None:
+        args, kwargs = call.args, call.kwargs
         with self._lock:
             if self._failed:
                 return
@@ -238,6 +243,7 @@ class _Guard:
             self._pending.clear()
         what = "inf or NaN" if self._infinite else "NaN"
         name = name_of_function(self._fun)
+        name = name if call.number is None else f"Call {call.number} of {name}"
         leaves = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.Array)]
         if any(leaf.is_deleted() for leaf in leaves):
             self._warn(
@@ -259,6 +265,7 @@ class _Guard:
         failed = f"{name} has {what} in {_where(verdict[1], place_in_loop)}"
         found = {
             "when": "nonfinite" if self._infinite else "nan",
+            "call": call.number,
             "iteration": int(verdict[1]),
             "in_result": bool(verdict[0]),
         }
