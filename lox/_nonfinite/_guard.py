@@ -174,7 +174,7 @@ class _Guard:
             outs, verdict = self._judged(self._fun, args, kwargs)
         with self._lock:
             if not self._failed:
-                self._pending.append(_Pending(verdict, *kept, next(self._calls)))
+                self._pending.append(_Pending(verdict, kept[0], kept[1], next(self._calls)))
                 _unsettled.add(self)
         return outs
 
