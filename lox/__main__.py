@@ -257,7 +257,8 @@ def _add_replay(commands: argparse._SubParsersAction[Any]) -> None:
         "replay",
         help="find where NaN began in a call that lox.guard has kept",
         description="Runs the call of a bundle again and prints where its first NaN begins: the line, the iteration, "
-        "the batch element and the operands. The exit code is 1 when all is finite.",
+        "the batch element and the operands. The exit code is 1 when all is finite, and 2 when the call "
+        "does not run again, for example since the function is another one.",
     )
     parser.add_argument("bundle", metavar="BUNDLE", type=Path, help="the directory that lox.guard wrote")
     parser.add_argument(
@@ -267,8 +268,8 @@ def _add_replay(commands: argparse._SubParsersAction[Any]) -> None:
         "--args",
         metavar="MODULE:FACTORY",
         type=function,
-        help="what returns arguments of the same structure, a tuple or a dict, where they are not lists, tuples and "
-        "dicts; the arrays are those of the bundle",
+        help="what returns arguments of the same structure, a tuple or a dict, where they have types that cannot be "
+        "imported; the arrays are those of the bundle",
     )
     parser.set_defaults(command=lambda args: replay.replay(args.bundle, args.function, args.args))
 

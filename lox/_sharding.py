@@ -2,16 +2,20 @@
 
 JAX refuses operations there for which it cannot tell the sharding of the result, such as a gather along a sharded axis.
 It also needs a mesh for arrays that are made of nothing, which a program need not set to have sharded arguments.
+
+Shardings over meshes can also be told as text, and made of it where there are as many devices.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 T = TypeVar("T")
 
@@ -102,3 +106,60 @@ def mesh_of(tree: Any) -> Any:
 
 def _is_spec(leaf: Any) -> bool:
     return isinstance(leaf, PartitionSpec)
+
+
+def on_mesh_of(tree: Any) -> contextlib.AbstractContextManager[Any]:
+    """The context in which the mesh of a tree is set, if an array of it is sharded explicitly and no mesh is set."""
+    mesh = mesh_of(tree) if jax.sharding.get_mesh().empty else None
+    return jax.set_mesh(mesh) if isinstance(mesh, Mesh) else contextlib.nullcontext()
+
+
+def like(value: Any, array: Any) -> Any:
+    """The array of NumPy, of the same shape as the value, sharded like it if that is sharded explicitly."""
+    sharding = explicit_sharding(value)
+    return jnp.asarray(array) if sharding is None else jax.device_put(array, sharding)
+
+
+def described(sharding: Any) -> dict[str, Any] | None:
+    """A sharding over a mesh as one of JSON; None for one that is of no mesh.
+
+    Devices are told by their places among all devices of their platform, which are the same in all processes.
+    """
+    if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
+        return None
+    mesh = sharding.mesh
+    platform = mesh.devices.flat[0].platform
+    places = {device: place for place, device in enumerate(jax.devices(platform))}
+    return {
+        "shape": list(mesh.devices.shape),
+        "axes": list(mesh.axis_names),
+        "types": [kind.name for kind in mesh.axis_types],
+        "devices": [places[device] for device in mesh.devices.flat],
+        "platform": platform,
+        "spec": [list(part) if isinstance(part, tuple) else part for part in sharding.spec],
+    }
+
+
+def made_of(about: dict[str, Any]) -> NamedSharding | None:
+    """The sharding that `described` has told; None where there are not as many devices."""
+    devices = _devices(about["platform"])
+    if devices_of(about) > len(devices):
+        return None
+    mesh = Mesh(
+        np.array([devices[place] for place in about["devices"]]).reshape(about["shape"]),
+        tuple(about["axes"]),
+        axis_types=tuple(AxisType[kind] for kind in about["types"]),
+    )
+    return NamedSharding(mesh, PartitionSpec(*(tuple(p) if isinstance(p, list) else p for p in about["spec"])))
+
+
+def devices_of(about: dict[str, Any]) -> int:
+    """The number of devices that a sharding needs, those with smaller places included."""
+    return max(about["devices"]) + 1
+
+
+def _devices(platform: str) -> Sequence[Any]:
+    try:
+        return jax.devices(platform)
+    except RuntimeError:  # A machine of another kind.
+        return jax.devices()

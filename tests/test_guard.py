@@ -1,19 +1,25 @@
 """`lox.guard` and `lox.replay`: a call that fails is kept as a bundle, and runs again elsewhere."""
 
 import concurrent.futures
+import dataclasses
 import functools
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
+from collections import OrderedDict
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import lox
 from lox.__main__ import main
@@ -74,6 +80,21 @@ def test_the_bundle_has_the_carry_before_the_failing_iteration(tmp_path):
     for rate in BAD[:2]:
         x -= rate * np.log(x)
     np.testing.assert_allclose(np.load(tmp_path / "failed" / "carry-0.npy"), [1.0, x], rtol=1e-5)
+
+
+def test_the_warning_counts_iterations_of_a_backward_pass_as_a_report_does(tmp_path):
+    """The derivative is infinite from iteration 117 on, counted backwards, and 0 * inf is NaN in iteration 20."""
+
+    def product(w, factors):
+        return lax.scan(lambda h, factor: (h * w * factor, None), 1.0, factors)[0]
+
+    f = jax.jit(jax.grad(product, 1))
+    factors = np.where(np.arange(130) >= 90, 1e3, 1.0).astype(np.float32)
+    factors[20] = 0.0
+    _, (message,) = calls(lox.guard(f, bundle=tmp_path / "failed"), (1.0, factors))
+    assert "has NaN in the carry of a loop after iteration 20 of its backward pass. The call is in" in message
+    report = lox.replay(tmp_path / "failed", f)
+    assert report.iterations == (20,) and report.backward and report.infinities[0].iterations == (117,)
 
 
 def test_a_carry_that_is_bad_and_dropped_fails(tmp_path):
@@ -319,6 +340,23 @@ def test_a_replay_goes_on_from_the_last_good_carry(tmp_path):
     np.testing.assert_array_equal(report.operands[0], [1.0, -5.0])
 
 
+@pytest.mark.parametrize("batched", [False, True], ids=["single", "batch"])
+def test_a_replay_tells_of_an_overflow_in_an_earlier_iteration(tmp_path, batched):
+    """The product is infinite after iteration 38, and inf * 0 is NaN in iteration 40."""
+
+    def f(factors):
+        body = lambda c, x: ((c[0] * x, c[1] * 0.0 + c[0] - c[1]), None)  # noqa: E731
+        return lax.scan(body, (1.0, 1.0), factors)[0]
+
+    factors = np.full(60, 10.0, np.float32)
+    if batched:
+        f, factors = jax.vmap(f), np.stack([factors * np.float32(0.1), factors])
+    calls(lox.guard(jax.jit(f), bundle=tmp_path / "failed"), (factors,))
+    found, again = lox.find_nonfinite(f)(factors), lox.replay(tmp_path / "failed", f)
+    assert [(each.primitive, each.iterations) for each in again.infinities] == [("mul", (38,))]
+    assert again.iterations == (40,) and again.batch == ((1,) if batched else ()) and str(again) == str(found)
+
+
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_a_replay_of_a_batch_names_the_element(tmp_path, transform):
     f = transform(jax.vmap(lambda x, rates: train(x, rates)[0], (0, None)))
@@ -376,6 +414,70 @@ def test_arguments_of_other_kinds_need_an_example(tmp_path):
         lox.replay(tmp_path / "failed", f, Params(X), "b")
 
 
+class Moments(NamedTuple):
+    mean: Any
+    count: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class State:
+    w: Any
+    moments: Moments
+    rate: float = dataclasses.field(default=0.1, metadata={"static": True})
+    names: tuple = dataclasses.field(default=("a",), metadata={"static": True})
+
+
+class Static(NamedTuple):
+    f: Any
+
+
+jax.tree_util.register_dataclass(Registered := dataclasses.make_dataclass("Registered", ["f", "w"]), ["w"], ["f"])
+
+
+def _tree():
+    moments = Moments({2: -X, 3: [None, (1, "text")]}, jnp.int32(3))
+    return State(OrderedDict(z=-X, a={2: X, 1: 2.5}), moments, 0.5, ("b", 2))
+
+
+def test_named_tuples_dataclasses_and_other_trees_need_no_example(tmp_path):
+    got = []
+
+    def f(state, others):
+        got.append((state, others))
+        return jnp.log(state.w["z"]) * state.rate
+
+    guarded = lox.guard(f, bundle=tmp_path / "failed")
+    calls(lambda tree: guarded(tree, (Moments(None, ()),)), (_tree(),))
+    assert lox.replay(tmp_path / "failed", f).primitive == "log"
+    expected = (_tree(), (Moments(None, ()),))
+    for state in got:
+        assert jax.tree.structure(state) == jax.tree.structure(expected)
+    jax.tree.map(np.testing.assert_array_equal, got[-1], expected)
+    assert got[-1][0].moments.mean[3][1] == (1, "text") and got[-1][0].names == ("b", 2)
+
+
+def test_types_that_are_not_found_again_are_named_with_what_to_do(tmp_path, monkeypatch):
+    class Local(NamedTuple):
+        x: Any
+
+    f = lambda tree: jnp.log(jax.tree.leaves(tree)[0])  # noqa: E731
+    cases = {
+        "local": (Local(-X), "has objects of .*Local, which its module has not under this name"),
+        "function": (Registered(len, -X), "Registered, which its module|static data of the type builtin_function"),
+        "changed": (Moments(-X, 1), f"objects of {__name__}:Moments, which is another type here"),
+        "gone": (Static(-X), f"objects of {__name__}:Static, which is another type here"),
+    }
+    for name, (tree, _) in cases.items():
+        calls(lox.guard(f, bundle=tmp_path / name), (tree,))
+    monkeypatch.setattr(sys.modules[__name__], "Moments", NamedTuple("Moments", [("other", Any), ("count", Any)]))
+    monkeypatch.delattr(sys.modules[__name__], "Static")
+    for name, (tree, says) in cases.items():
+        with pytest.raises(lox.LogValueError, match=f"{says}.*give arguments of the same structure.*--args"):
+            lox.replay(tmp_path / name, f)
+        assert lox.replay(tmp_path / name, f, tree).primitive == "log"
+
+
 def test_keys_small_floats_and_nested_arguments_come_back_as_they_were(tmp_path):
     def f(inputs, scale):
         noise = jax.random.normal(inputs["key"], (3,)) + scale
@@ -396,6 +498,109 @@ def test_another_program_is_refused_with_what_differs(tmp_path):
         lox.replay(tmp_path / "failed", train, np.zeros(3, np.float32), BAD)
 
 
+def _sharded(axis_type, *shapes):
+    """Arrays that are spread over all devices along their first axis, with -1 and 0 in them; numbers are copied."""
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(axis_type,))
+    spec = lambda shape: P("data") if shape else P()  # noqa: E731
+    make = lambda shape: np.float32(1.0) if not shape else np.arange(-1.0, shape[0] - 1.0, dtype=np.float32)  # noqa: E731
+    return [jax.device_put(make(shape), NamedSharding(mesh, spec(shape))) for shape in shapes]
+
+
+SHARDED = {
+    "log": lambda w, x: jnp.log(x),
+    "grad": lambda w, x: jax.grad(lambda w: jnp.mean(jnp.log(w * x)) * 0.0)(w),
+    "scan": lambda w, x: lax.scan(lambda c, _: (c - jnp.log(x).sum() * 0.0, None), w, None, 3)[0],
+    "spread carry": lambda w, x: lax.scan(lambda c, _: (jnp.log(c * w), None), x, None, 3)[0],
+}
+
+
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+def test_arrays_that_were_spread_over_devices_are_spread_again(tmp_path, axis_type):
+    w, x = _sharded(axis_type, (), (4,))
+    for name, function in SHARDED.items():
+        f = jax.jit(function)
+        calls(lox.guard(f, bundle=tmp_path / name), (w, x))
+        found = lox.find_nonfinite(f)(w, x)
+        assert found.found and str(lox.replay(tmp_path / name, f)) == str(found)
+        assert str(lox.replay(tmp_path / name, f, w, x)) == str(found)
+        with jax.set_mesh(x.sharding.mesh):
+            assert str(lox.replay(tmp_path / name, f)) == str(found)
+    got = []
+    eager = lambda w, x: (got.append((w, x)), jnp.log(x))[1]  # noqa: E731
+    calls(lox.guard(eager, bundle=tmp_path / "eager"), (w, x))
+    lox.replay(tmp_path / "eager", eager)
+    assert [each.sharding for each in got[-1]] == [w.sharding, x.sharding]
+
+
+def test_a_bundle_of_more_devices_is_replayed_on_fewer_or_says_how_many_it_needs(tmp_path):
+    (x,) = _sharded(AxisType.Explicit, (4,))
+    both = {"fits": lambda x: jnp.log(x) * 2.0, "not": lambda x: jnp.log(x) + jnp.zeros(4, out_sharding=P("data"))}
+    for name, f in both.items():
+        with jax.set_mesh(x.sharding.mesh):
+            calls(lox.guard(f, bundle=tmp_path / name), (x,))
+        about = contents(tmp_path / name)
+        assert about["arguments"][0]["sharding"]["devices"] == list(range(jax.device_count()))
+        about["arguments"][0]["sharding"]["devices"][-1] = 7
+        (tmp_path / name / "bundle.json").write_text(json.dumps(about))
+    assert lox.replay(tmp_path / "fits", both["fits"]).primitive == "log"
+    with pytest.raises(lox.LogValueError, match=f"were spread over 8 devices, and here are {jax.device_count()}"):
+        lox.replay(tmp_path / "not", both["not"])
+
+
+def _attention(q, k, v):
+    return jnp.einsum("qk,kd->qd", jax.nn.softmax(jnp.einsum("qd,kd->qk", q, k)), v)
+
+
+def _scaled(table, scale):
+    return lambda q, k, v: lax.scan(lambda c, k: (c * scale + jnp.dot(k, table), None), q, k)[0] + jnp.log(v)
+
+
+def _added(table):
+    return lambda q, k, v: jnp.log(q + table.astype(np.float32)[:, None, None])
+
+
+TABLE = np.arange(9, dtype=np.float32)
+OTHERS = {
+    "operands": (_attention, lambda q, k, v: _attention(k, q, v), "args[0]"),
+    "operands of einsum": (lambda q, k, v: jnp.einsum("qd,kd->qk", q, k) @ v, lambda q, k, v: k @ q.T @ v, "args[1]"),
+    "literal": (lambda q, k, v: jnp.log(q) + 0.1, lambda q, k, v: jnp.log(q) + 0.2, "0.2"),
+    "literal in a loop": (_scaled(TABLE[:3], 0.5), _scaled(TABLE[:3], 0.25), "0.25"),
+    "small constant": (_scaled(TABLE[:3], 0.5), _scaled(TABLE[1:4], 0.5), "1.0, 2.0, 3.0"),
+    "large constant": (_added(TABLE), _added(np.append(TABLE[:8], 7)), "#"),
+    "parameter": (lambda q, k, v: jnp.log(q).sum(0), lambda q, k, v: jnp.log(q).sum(1), "axes=(1)"),
+    "result": (lambda q, k, v: (jnp.log(q), k), lambda q, k, v: (jnp.log(q), v), "args[2]"),
+    "branch": (
+        lambda q, k, v: lax.cond(q[0, 0] > 0, lambda q: q, jnp.log, q),
+        lambda q, k, v: lax.cond(q[0, 0] > 0, lambda q: q + 0.0, jnp.log, q),
+        "add",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_a_program_with_other_operands_constants_or_results_is_refused(tmp_path, case):
+    function, other, shown = OTHERS[case]
+    q = np.full((3, 3), -1.0, np.float32)
+    calls(lox.guard(jax.jit(function), bundle=tmp_path / "failed"), (q, q, q * np.float32("nan")))
+    assert lox.replay(tmp_path / "failed", jax.jit(function)).found
+    with pytest.raises(lox.LogValueError, match=f"its operations differ, the first ones in - .*{re.escape(shown)}"):
+        lox.replay(tmp_path / "failed", jax.jit(other))
+
+
+def test_constants_of_another_platform_may_be_rounded_otherwise(tmp_path):
+    f = lambda x: jnp.log(x) + TABLE.sum() * jnp.asarray(TABLE[:, None])  # noqa: E731
+    calls(lox.guard(f, bundle=tmp_path / "failed"), (-X,))
+    program = tmp_path / "failed" / "program.txt"
+    changed = re.sub("#[0-9a-f]{16}", "#" + "0" * 16, program.read_text())
+    assert changed != program.read_text()
+    program.write_text(changed)
+    with pytest.raises(lox.LogValueError, match="its operations differ"):
+        lox.replay(tmp_path / "failed", f)
+    place = tmp_path / "failed" / "bundle.json"
+    place.write_text(json.dumps(contents(tmp_path / "failed") | {"platform": "tpu"}))
+    assert lox.replay(tmp_path / "failed", f).primitive == "log"
+
+
 def test_what_is_no_bundle_or_damaged_is_an_error(tmp_path):
     with pytest.raises(lox.StorageError, match="is no bundle of lox.guard"):
         lox.replay(tmp_path, train)
@@ -406,7 +611,7 @@ def test_what_is_no_bundle_or_damaged_is_an_error(tmp_path):
 
 
 PROGRAM = """
-import jax, jax.numpy as jnp, lox
+import jax, jax.numpy as jnp, lox, typing
 
 @jax.jit
 def train(x, rates):
@@ -414,11 +619,21 @@ def train(x, rates):
         return x - rate * jnp.log(x), None
     return jax.lax.scan(step, x, rates)[0]
 
+class State(typing.NamedTuple):
+    x: typing.Any
+    rates: typing.Any
+
+@jax.jit
+def of_state(state):
+    return train(*state)
+
 def arguments():
     return jnp.zeros(2), jnp.zeros(4)
 
 if __name__ == "__main__":
-    lox.guard(train, bundle="failed")(jnp.array([1.0, 2.0]), jnp.array([1.0, 8.0, 1.0, 1.0]))
+    state = State(jnp.array([1.0, 2.0]), jnp.array([1.0, 8.0, 1.0, 1.0]))
+    lox.guard(train, bundle="failed")(*state)
+    lox.guard(of_state, bundle="of_state")(state)
 """
 
 
@@ -434,11 +649,13 @@ def test_a_bundle_of_one_process_is_replayed_in_another_by_the_command(tmp_path,
         assert main(["replay", "failed", "guarded_program:train", *more]) == 0
         out = capsys.readouterr().out
         assert out.startswith("NaN begins in log at guarded_program.py:7 (step), iteration 2")
-    assert main(["replay", "missing", "guarded_program:train"]) == 1
+    assert main(["replay", "of_state", "guarded_program:of_state"]) == 0
+    assert capsys.readouterr().out.startswith("NaN begins in log at guarded_program.py:7 (step), iteration 2")
+    assert main(["replay", "missing", "guarded_program:train"]) == 2
     assert capsys.readouterr().err == "lox: missing is no bundle of lox.guard: it has no bundle.json.\n"
 
 
-def test_the_command_replay_says_where_nan_began_and_exits_with_1_where_it_did_not(tmp_path, monkeypatch, capsys):
+def test_the_command_replay_says_where_nan_began_of_functions_and_of_guarded_ones(tmp_path, monkeypatch, capsys):
     program = (
         "import jax, jax.numpy as jnp, lox\n"
         "def step(x, scale):\n"
@@ -462,14 +679,80 @@ def test_the_command_replay_says_where_nan_began_and_exits_with_1_where_it_did_n
         assert "replayed.py:3" in (printed := capsys.readouterr().out) and "log" in printed
     assert main(["replay", "failed", "replayed:Steps.guarded"]) == 0
     assert "replayed.py:3" in capsys.readouterr().out
-    assert main(["replay", "failed", "replayed:finite"]) == 1
-    assert "replayed.py" not in (printed := capsys.readouterr()).err
-    assert main(["replay", "nowhere", "replayed:step"]) == 1
+    assert main(["replay", "failed", "replayed:finite"]) == 2
     assert capsys.readouterr().err.startswith("lox: ")
-    assert main(["replay", "failed", "replayed:absent"]) == 1
+    assert main(["replay", "nowhere", "replayed:step"]) == 2
+    assert capsys.readouterr().err.startswith("lox: ")
+    assert main(["replay", "failed", "replayed:absent"]) == 2
     assert capsys.readouterr().err == "lox: replayed has no absent\n"
     assert tmp_path.joinpath("failed").is_dir() and not tmp_path.joinpath("unused").exists()
     del sys.modules["replayed"]
+
+
+TRANSPOSED = """
+import jax, jax.numpy as jnp
+
+def f(x):
+    return jnp.log(x)
+
+step = jax.jit(jax.vmap(f, out_axes=1))  # It transposes at no line of the program.
+"""
+
+
+def test_lines_of_what_has_started_the_command_are_no_lines_of_the_program(tmp_path):
+    (tmp_path / "program.py").write_text(TRANSPOSED)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    guarded = (
+        "import jax.numpy as jnp, lox, program; lox.guard(program.step, bundle='b')(-jnp.ones((2, 3))); lox.flush();"
+        "print(lox.replay('b', program.step)); import runpy; sys = __import__('sys'); sys.argv[1:] = ['replay', 'b', "
+        "'program:step']; jax = __import__('jax'); jax.clear_caches(); runpy.run_module('lox', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", guarded], cwd=tmp_path, capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("NaN begins in ") == 2 and done.stdout.count("  then transpose") == 2
+    assert "<string>" not in done.stdout and "<frozen" not in done.stdout, done.stdout
+
+
+def test_a_number_is_shown_in_the_dtype_that_jax_computes_in():
+    for f in (lambda x: jnp.log(x), jax.jit(lambda x: jnp.log(x))):
+        (operand,) = lox.find_nonfinite(f)(-1.0).operands
+        assert operand.dtype == np.float32
+    (operand,) = lox.find_nonfinite(jnp.log)(np.float64(-1.0)).operands
+    assert operand.dtype == np.float32
+
+
+def test_the_exit_code_tells_what_is_finite_from_what_is_refused(tmp_path, monkeypatch, capsys):
+    (tmp_path / "exit_codes.py").write_text(
+        "import jax.numpy as jnp\nf, finite, other = jnp.log, lambda x: jnp.log(x), lambda x: jnp.sqrt(x)"
+    )
+    calls(lox.guard(jnp.log, bundle=tmp_path / "failed"), (-X,))
+    monkeypatch.chdir(tmp_path)
+    assert main(["replay", "failed", "exit_codes:f"]) == 0
+    for refused in ("exit_codes:other", "exit_codes:missing", "no_module:f"):
+        assert main(["replay", "failed", refused]) == 2 and capsys.readouterr().err.startswith("lox: ")
+    np.save(tmp_path / "failed" / "args-0.npy", X)
+    assert main(["replay", "failed", "exit_codes:finite"]) == 1
+    assert capsys.readouterr().out == "All results and carries are finite.\n"
+
+
+def test_the_warning_and_the_bundle_have_the_number_of_the_call(tmp_path):
+    guarded = lox.guard(jax.jit(jnp.log), bundle=tmp_path / "failed")
+    _, (message,) = calls(guarded, (X,), (X,), (-X,), (X,))
+    assert message.startswith("Call 2 of ") and " has NaN in a result. " in message
+    assert contents(tmp_path / "failed")["call"] == 2
+    _, (message,) = calls(jax.jit(lox.guard(train, bundle=tmp_path / "inside")), (X, BAD))
+    assert "Call" not in message and contents(tmp_path / "inside")["call"] is None
+
+
+def test_the_report_has_the_first_bad_element():
+    x = np.ones((2, 3), np.float32)
+    x[1, 1:] = -1.0
+    assert lox.find_nonfinite(jnp.log)(x).element == (1, 1)
+    by_row = lox.find_nonfinite(jax.vmap(jnp.log, in_axes=1, out_axes=1))(x)
+    assert (by_row.batch, by_row.element) == ((1,), (1,))
+    assert lox.find_nonfinite(jnp.log)(np.float32(-1.0)).element == ()
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

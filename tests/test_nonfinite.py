@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from real_nan import CASES
 
@@ -484,6 +484,17 @@ def test_a_shard_of_one_element_is_told_from_numbers_of_the_program():
     report = find(jax.shard_map(f, mesh=mesh, in_specs=P("d"), out_specs=P("d")))(array(1.0))
     assert place(report) == ("sub", (), (), False) and report.infinities == ()
     assert str(report).splitlines()[4].startswith("  then add at") and str(report).splitlines()[4].endswith("shard_map")
+
+
+def test_values_whose_sharding_is_part_of_their_type_are_followed_without_a_mesh_that_is_set():
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(AxisType.Explicit,))
+    column = jax.device_put(array(1.0, 1.0, -1.0, 2.0)[:, None], NamedSharding(mesh, P("d")))
+    on_shards = jax.shard_map(lambda x: jnp.log(x[:, 0]), mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+    report = find(jax.jit(on_shards))(column)
+    assert place(report) == ("log", (), (), False) and report.shard == {"d": 2}
+    slope = jax.jit(lambda w, x: jax.grad(lambda w: jnp.mean(jnp.sqrt(w * x)))(w))
+    report = find(slope)(jax.device_put(jnp.float32(1.0), NamedSharding(mesh, P())), column * 0.0)
+    assert report.kind == "nan" and report.backward and report.infinities[0].primitive == "div"
 
 
 def test_shards_of_shards_have_both_numbers():

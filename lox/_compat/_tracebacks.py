@@ -87,12 +87,29 @@ def transforms(file: str) -> bool:
 
 
 _LOX = f"{PurePath(__file__).parent.parent}{os.sep}"
+_LOX_COMMAND = f"{_LOX}__main__.py"
+_SEARCHES = tuple(f"{_LOX}_nonfinite{os.sep}{each}" for each in ("_find.py", "_replay.py"))
 
 
 @functools.cache
 def hide_lox() -> None:
     """Have equations be of the program's lines, and not of lox's."""
     source_info.register_exclusion(_LOX)
+
+
+def is_of_caller(file: str, traceback: Any) -> bool:
+    """Tell whether a file in a traceback is not of the program, but of what has called a search for it.
+
+    That is what starts the command of lox, or code that is in no file.
+
+    Args:
+        file: The file.
+        traceback: The traceback of an equation, the innermost frame first.
+    """
+    files = [code.co_filename for code in traceback.raw_frames()[0]] if traceback is not None else []
+    entries = [_LOX_COMMAND] if not file.startswith("<") else [_LOX_COMMAND, *_SEARCHES]
+    ends = [files.index(each) for each in entries if each in files]
+    return bool(ends) and file not in files[: min(ends)]
 
 
 def library_of(frame: FrameType) -> str:

@@ -5,34 +5,34 @@
     BUNDLE/args-0.npy        an array of the arguments, by number
     BUNDLE/args-0-1.npy      a shard of one that is spread over several processes, each of which has a bundle
     BUNDLE/carry-0.npy       an array of the last good carry of the loop that failed
+    BUNDLE/finite-0.npy      an array of the carry before something in it was infinite, where that was before it was NaN
 
 A bundle is written under another name and renamed at the end, so that it is there as a whole or not at all.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import difflib
 import functools
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core.primitives import convert_element_type_p, jit_p
 
-from lox import _compat
-from lox._abstract import is_array, trace
+from lox._abstract import is_array
 from lox._exceptions import LogValueError, StorageError
-from lox._keys import impl_of, on_host
-from lox._logs_in import jaxprs_in
+from lox._keys import impl_of, key_data, on_host
+from lox._nonfinite._program import difference, path_of, program
+from lox._nonfinite._record import Resume
+from lox._nonfinite._structure import UnknownNode, filled_structure, structure_of
+from lox._sharding import described, devices_of, made_of
 from lox._storage._column import sync
 from lox._storage._dtypes import as_stored, from_stored, name_of
 from lox._storage._manifest import to_json, versions
@@ -40,35 +40,39 @@ from lox._storage._origin import origin
 
 FILE, PROGRAM, FORMAT = "bundle.json", "program.txt", 1
 
+_TEXT = 2
+"""The version of the text of programs. That of lox 0.2, which is not told, lacks operands: it is not compared."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Bundle:
     """The input of a guarded call.
 
     Attributes:
-        args: The positional and the keyword arguments; None where they are not lists, tuples and dicts of arrays,
-            numbers and text.
+        args: The positional and the keyword arguments; None where an example is needed to put them together.
+        unknown: What needs it.
         leaves: The leaves of the arguments, by path.
         function: The name of the function.
-        loop: The number of the loop that failed, among the outermost ones, or -1.
-        iteration: The first iteration of it whose carry was bad, or -1.
-        carry: The carry before it.
+        place: The iteration that failed, with the carry before it, if it is known.
         program: The operations of the function, a text for each, or none where they are not known.
         versions: The versions of Python and of packages, by name.
+        platform: The platform of JAX, as "cpu".
+        devices: The number of devices that its arrays were spread over.
     """
 
     args: Any
+    unknown: str
     leaves: dict[str, Any]
     function: str
-    loop: int
-    iteration: int
-    carry: list[Any]
+    place: Resume | None
     program: list[str]
     versions: dict[str, str]
+    platform: str
+    devices: int
 
 
 def write_bundle(
-    path: Path, fun: Callable[..., Any], args: Any, kwargs: Any, found: dict[str, Any], carry: Any
+    path: Path, fun: Callable[..., Any], args: Any, kwargs: Any, found: dict[str, Any], place: Resume | None
 ) -> Path:
     """Write a bundle.
 
@@ -79,7 +83,7 @@ def write_bundle(
         args: The positional arguments.
         kwargs: The keyword arguments.
         found: What was not finite, as text and numbers.
-        carry: The last good carry, if there is one.
+        place: The iteration that failed, with the last good carry, if there is one.
 
     Returns:
         The directory.
@@ -95,26 +99,33 @@ def write_bundle(
             "format": FORMAT,
             "function": name_of_function(fun),
             **found,
+            "loop": -1 if place is None else place.loop,
             **origin(),
             "versions": versions(),
             "arguments": [
-                _store(new, f"args-{i}", leaf) | {"path": _path(key)} for i, (key, leaf) in enumerate(leaves)
+                _store(new, f"args-{i}", leaf) | {"path": path_of(key)} for i, (key, leaf) in enumerate(leaves)
             ],
-            "structure": _structure((args, kwargs)),
+            "program": _TEXT,
+            "platform": jax.default_backend(),
+            "structure": structure_of((args, kwargs)),
             "process": jax.process_index(),
             "processes": jax.process_count(),
-            "carry": [_store(new, f"carry-{number}", value) for number, value in enumerate(carry)],
+            "carry": [_store(new, f"carry-{i}", value) for i, value in enumerate(place.carry if place else ())],
+            "infinite": -1 if place is None else place.infinite,
+            "finite": [
+                _store(new, f"finite-{i}", value) for i, value in enumerate(place.finite_carry if place else ())
+            ],
         }
         (new / FILE).write_text(to_json(about), encoding="utf-8")
         (new / PROGRAM).write_text("\n".join(program(fun, args, kwargs)), encoding="utf-8")
         for file in (*new.iterdir(), new):
             sync(file)
-        place = _renamed(new, path)
+        written = _renamed(new, path)
         sync(path.parent)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
-    return place
+    return written
 
 
 def of_process(path: Path, process: int) -> Path:
@@ -139,17 +150,18 @@ def read_bundle(path: Path) -> Bundle:
             each["path"]: _load_shards(parts, number) if "shards" in each else _load(path, each)
             for number, each in enumerate(about["arguments"])
         }
-        structure = about["structure"]
-        is_told = structure is not None and not any(isinstance(leaf, _Text) for leaf in leaves.values())
+        lines = (path / PROGRAM).read_text(encoding="utf-8").splitlines()
+        args, unknown = _arguments(about["structure"], leaves)
         return Bundle(
-            None if not is_told else _filled(structure, iter(leaves.values())),
+            args,
+            unknown,
             leaves,
             about["function"],
-            about["loop"],
-            about["iteration"],
-            [_load(path, each) for each in about["carry"]],
-            (path / PROGRAM).read_text(encoding="utf-8").splitlines(),
+            _place(path, about),
+            lines if about.get("program") == _TEXT else [],
             about["versions"],
+            about.get("platform", ""),
+            max([1, *(devices_of(each["sharding"]) for each in about["arguments"] if each.get("sharding"))]),
         )
     except FileNotFoundError as error:
         what = "is damaged: it" if (path / FILE).exists() else "is no bundle of lox.guard: it"
@@ -165,7 +177,7 @@ def filled(bundle: Bundle, args: Any, kwargs: Any) -> tuple[Any, Any]:
         LogValueError: They are not like those of the bundle.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
-    paths = [_path(key) for key, _ in leaves]
+    paths = [path_of(key) for key, _ in leaves]
     differs = [f"{each} is not in the bundle" for each in paths if each not in bundle.leaves]
     differs += [f"{each} is only in the bundle" for each in bundle.leaves if each not in paths]
     values = []
@@ -189,7 +201,7 @@ _SHOWN = 4
 
 
 def check_program(bundle: Bundle, fun: Callable[..., Any], args: Any, kwargs: Any) -> None:
-    """Refuse a function with other operations than that of the bundle.
+    """Refuse a function with other operations, operands or constants than that of the bundle.
 
     Raises:
         LogValueError: It has.
@@ -197,34 +209,13 @@ def check_program(bundle: Bundle, fun: Callable[..., Any], args: Any, kwargs: An
     if bundle.versions.get("jax") != versions()["jax"] or not bundle.program:
         return  # Another JAX makes other operations of the same function.
     here = program(fun, args, kwargs)
-    if here and here != bundle.program:
-        lines = [line for line in difflib.ndiff(bundle.program, here) if line[0] in "-+"]
+    differs = difference(bundle.program, here, bundle.platform == jax.default_backend()) if here else ""
+    if differs:
         raise LogValueError(
             f"{name_of_function(fun)} is not the function of the bundle, {bundle.function}: its operations differ, the "
-            f"first ones in {'; '.join(lines[:_SHOWN])} (- in the bundle, + here). Give the function that was guarded."
+            f"first ones in {differs} (- in the bundle, + here). Give the function that was guarded, with the "
+            "constants that it had."
         )
-
-
-def program(fun: Callable[..., Any], args: Any, kwargs: Any) -> list[str]:
-    """The operations of a function, each with the types of its results; none where it cannot be traced."""
-    with contextlib.suppress(Exception):  # Whatever a function raises that is to get concrete values.
-        return list(_lines(trace(fun, args, kwargs)[0], 0))
-    return []
-
-
-def _lines(jaxpr: Any, depth: int) -> Iterator[str]:
-    for eqn in _compat.open_jaxpr(jaxpr).eqns:
-        if eqn.primitive is jit_p:  # Which values pass it by depends on how it is called.
-            yield from _lines(eqn.params["jaxpr"], depth)
-            continue
-        if eqn.primitive is convert_element_type_p:  # Arrays that are saved have no weak types to convert.
-            continue
-        if eqn.primitive.name.startswith("lox_"):  # Logs are no part of what is searched.
-            continue
-        types = " ".join(str(var.aval).lstrip("~") for var in eqn.outvars)
-        yield f"{'  ' * depth}{eqn.primitive.name} {types}"
-        for inner in jaxprs_in(eqn.params):
-            yield from _lines(inner, depth + 1)
 
 
 def name_of_function(fun: Callable[..., Any]) -> str:
@@ -254,6 +245,7 @@ def _store(folder: Path, name: str, value: Any) -> dict[str, Any]:
         shards = {str(shard.index): shard for shard in value.addressable_shards}
         return {
             "shape": list(value.shape),
+            "sharding": described(value.sharding),
             "shards": [
                 _store(folder, f"{name}-{number}", shard.data)
                 | {"index": [list(one.indices(size)[:2]) for one, size in zip(shard.index, value.shape, strict=True)]}
@@ -263,7 +255,9 @@ def _store(folder: Path, name: str, value: Any) -> dict[str, Any]:
     if is_array(value):
         array = on_host(value)
         np.save(folder / f"{name}.npy", as_stored(np.asarray(array)), allow_pickle=False)
-        return {"file": f"{name}.npy", "dtype": name_of(np.asarray(array).dtype, impl_of(value))}
+        about = {"file": f"{name}.npy", "dtype": name_of(np.asarray(array).dtype, impl_of(value))}
+        sharding = described(value.sharding) if isinstance(value, jax.Array) else None
+        return about | ({} if sharding is None else {"sharding": sharding})
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"value": value}
     if isinstance(value, complex):
@@ -276,9 +270,38 @@ def _load(folder: Path, about: dict[str, Any]) -> Any:
         return complex(*about["complex"])
     if "file" not in about:
         return about["value"] if "value" in about else _Text(about["text"])
-    array = from_stored(np.load(folder / about["file"], allow_pickle=False), about["dtype"])
+    return _placed(from_stored(np.load(folder / about["file"], allow_pickle=False), about["dtype"]), about)
+
+
+def _arguments(structure: Any, leaves: dict[str, Any]) -> tuple[Any, str]:
+    """The arguments, or None and what is in the way."""
+    for path, leaf in leaves.items():
+        if isinstance(leaf, _Text):
+            return None, f"{leaf} as {path}"
+    if structure is None:
+        return None, "arguments that are not lists, tuples and dicts of arrays, numbers and text"
+    try:
+        return filled_structure(structure, iter(leaves.values())), ""
+    except UnknownNode as error:
+        return None, str(error)
+
+
+def _place(path: Path, about: dict[str, Any]) -> Resume | None:
+    """The iteration that failed; a loop that carries nothing does not."""
+    carry, finite = ([_load(path, each) for each in about.get(name, ())] for name in ("carry", "finite"))
+    found = Resume(about["loop"], about["iteration"], carry, about.get("infinite", -1), finite)
+    return found if carry else None
+
+
+def _placed(array: Any, about: dict[str, Any]) -> Any:
+    """An array of JAX, of keys if it has their words, over devices as it was if there are as many."""
+    told = about.get("sharding")
+    sharding = None if told is None else made_of(told)
     impl = impl_of(array)
-    return jnp.asarray(array) if impl is None else jax.random.wrap_key_data(jnp.asarray(array), impl=impl)
+    if impl is None:
+        return jnp.asarray(array) if sharding is None else jax.device_put(array, sharding)
+    keys = jax.random.wrap_key_data(jnp.asarray(array), impl=impl)
+    return keys if sharding is None else jax.device_put(keys, sharding)
 
 
 def _of_other_processes(path: Path, about: dict[str, Any]) -> dict[Path, list[dict[str, Any]]]:
@@ -298,7 +321,6 @@ def _load_shards(parts: dict[Path, list[dict[str, Any]]], number: int) -> Any:
     """An argument from the shards of all processes."""
     whole: Any = None
     is_there: Any = None
-    impl: str | None = None
     for folder, arguments in parts.items():
         shape = tuple(arguments[number]["shape"])
         for shard in arguments[number]["shards"]:
@@ -306,6 +328,7 @@ def _load_shards(parts: dict[Path, list[dict[str, Any]]], number: int) -> Any:
             if whole is None:
                 impl = impl_of(array)
                 whole, is_there = np.empty((*shape, *array.shape[len(shape) :]), array.dtype), np.zeros(shape, bool)
+                whole = whole if impl is None else key_data(whole, impl)
             where = tuple(slice(*bounds) for bounds in shard["index"])
             whole[where], is_there[where] = array, True
     if not np.all(is_there):
@@ -314,35 +337,7 @@ def _load_shards(parts: dict[Path, list[dict[str, Any]]], number: int) -> Any:
             f"{first} has only a part of {parts[first][number]['path']}: the directories of the other processes "
             "must be beside it."
         )
-    return jnp.asarray(whole) if impl is None else jax.random.wrap_key_data(jnp.asarray(whole), impl=impl)
-
-
-def _path(key: Sequence[Any]) -> str:
-    """The path of an argument, as in ``args[0]['w']``."""
-    first, *rest = key
-    return f"{'args' if first.idx == 0 else 'kwargs'}{jax.tree_util.keystr(tuple(rest))}"
-
-
-def _structure(tree: Any) -> Any:
-    """A tree of lists, tuples and dicts of strings as one of JSON; None where it has anything else inside."""
-    if type(tree) in (list, tuple):
-        parts = [_structure(each) for each in tree]
-        return None if None in parts else {type(tree).__name__: parts}
-    if type(tree) is dict and all(isinstance(key, str) for key in tree):
-        inner = {key: _structure(tree[key]) for key in sorted(tree)}
-        return None if None in inner.values() else {"dict": inner}
-    if tree is None:
-        return {"none": 0}
-    return {"leaf": 0} if jax.tree.structure(tree) == jax.tree.structure(0) else None
-
-
-def _filled(structure: Any, leaves: Iterator[Any]) -> Any:
-    ((kind, inner),) = structure.items()
-    if kind == "dict":
-        return {key: _filled(each, leaves) for key, each in inner.items()}
-    if kind in ("list", "tuple"):
-        return {"list": list, "tuple": tuple}[kind](_filled(each, leaves) for each in inner)
-    return next(leaves) if kind == "leaf" else None
+    return _placed(whole, next(iter(parts.values()))[number])
 
 
 def _renamed(new: Path, path: Path) -> Path:

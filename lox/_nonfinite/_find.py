@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from lox import _compat
@@ -191,6 +192,7 @@ def _described(found: Found, record: Record, names: Names) -> NonfiniteReport:
         function=operation.line.function,
         iterations=operation.frame.iterations,
         batch=tuple(batch),
+        element=tuple(place[axis] for axis in range(len(here), origin.mask.ndim) if axis not in axes),
         shard=shard,
         backward=operation.frame.phase == "backward",
         operands=operands,
@@ -205,7 +207,13 @@ def _element(value: Any, axes: Sequence[int | None] | None, batch: Sequence[int 
     for axis, number in zip(axes or (), batch, strict=False):
         if axis is not None and number is not None:
             index[axis] = number
-    return np.asarray(value)[tuple(index)]
+    return np.asarray(value, _dtype(value))[tuple(index)]
+
+
+def _dtype(value: Any) -> Any:
+    """The dtype in which JAX computes with a number or an array of NumPy."""
+    numbers = (bool, int, float, complex, np.ndarray, np.generic)
+    return jnp.result_type(value) if isinstance(value, numbers) else None
 
 
 def _name(operation: Operation) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from lox._audit._rules import primitives
+from lox._sharding import like
 
 Pairs = Sequence[tuple[int, int]]
 """Axes along which an element of the result depends on the same element of the operand: of the operand, the result."""
@@ -103,7 +103,7 @@ def sources(run: Any, operands: Sequence[Any], is_moved: Sequence[bool], outs: i
         if moved:
             numbers = np.arange(first, first + np.size(operand), dtype=np.int32).reshape(np.shape(operand))
             first += numbers.size
-            numbered.append(jax.numpy.asarray(numbers))
+            numbered.append(like(operand, numbers))
         else:
             numbered.append(operand)
     found = run(*numbered)

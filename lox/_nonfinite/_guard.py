@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import functools
+import itertools
 import os
 import threading
 import warnings
@@ -33,7 +34,7 @@ from lox._nonfinite._branches import marking
 from lox._nonfinite._bundle import name_of_function, write_bundle
 from lox._nonfinite._carries import Carries, is_bad
 from lox._nonfinite._find import last_good_carry
-from lox._nonfinite._record import is_float
+from lox._nonfinite._record import Resume, is_float
 from lox._site import calling_site
 from lox._trace import is_called_from_python, under
 
@@ -80,7 +81,7 @@ def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: 
             inside a transformation other than `jax.jit`, or of that in one of several processes.
 
     Warns:
-        NonfiniteWarning: A call has failed; it names the bundle.
+        NonfiniteWarning: A call has failed; it names the bundle and the number of the call, from 0.
 
     >>> import pathlib, tempfile, warnings
     >>> import jax, jax.numpy as jnp
@@ -112,6 +113,7 @@ class _Pending:
     verdict: Any
     args: Any
     kwargs: Any
+    number: int | None
 
 
 _guards: weakref.WeakSet[_Guard] = weakref.WeakSet()
@@ -128,6 +130,7 @@ class _Guard:
         self._infinite = infinite
         self._site = site
         self._pending: deque[_Pending] = deque()
+        self._calls = itertools.count()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._failed = False
@@ -171,7 +174,7 @@ class _Guard:
             outs, verdict = self._judged(self._fun, args, kwargs)
         with self._lock:
             if not self._failed:
-                self._pending.append(_Pending(verdict, *kept))
+                self._pending.append(_Pending(verdict, kept[0], kept[1], next(self._calls)))
                 _unsettled.add(self)
         return outs
 
@@ -202,9 +205,10 @@ class _Guard:
             filled = list(leaves)
             for number, array in zip(traced, arrays, strict=True):
                 filled[number] = array
-            kept = _Pending(np.asarray(verdict), *jax.tree.unflatten(structure, filled))
+            args, kwargs = jax.tree.unflatten(structure, filled)
+            call = _Pending(np.asarray(verdict), args, kwargs, None)
             # A callback must not wait for JAX, which waits for it.
-            thread = threading.Thread(target=self._write, args=(kept.verdict, kept.args, kept.kwargs))
+            thread = threading.Thread(target=self._write, args=(call.verdict, call))
             with self._lock:
                 self._threads.append(thread)
             thread.start()
@@ -228,22 +232,27 @@ class _Guard:
                 first = self._pending.popleft()
             verdict = np.asarray(first.verdict.addressable_data(0))  # The same in all processes that compute it.
             if verdict[0] > 0 or verdict[1] >= 0:
-                self._write(verdict, first.args, first.kwargs)
+                self._write(verdict, first)
 
-    def _write(self, verdict: Any, args: Any, kwargs: Any) -> None:
+    def _write(self, verdict: Any, call: _Pending) -> None:
+        args, kwargs = call.args, call.kwargs
         with self._lock:
             if self._failed:
                 return
             self._failed = True
             self._pending.clear()
         what = "inf or NaN" if self._infinite else "NaN"
-        in_loop = f"the carry of a loop after iteration {verdict[1]}" if verdict[1] >= 0 else "a result"
-        failed = f"{name_of_function(self._fun)} has {what} in {in_loop}"
-        if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves((args, kwargs))):
-            self._warn(f"{failed}. Its arguments are gone, since a function inside donates them: no bundle is written.")
-            return
-        loop, carry, remark = -1, list[Any](), ""
+        name = name_of_function(self._fun)
+        name = name if call.number is None else f"Call {call.number} of {name}"
         leaves = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.Array)]
+        if any(leaf.is_deleted() for leaf in leaves):
+            self._warn(
+                f"{name} has {what} in {_where(verdict[1], None)}. Its arguments are gone, since a function inside "
+                "donates them: no bundle is written."
+            )
+            return
+        place_in_loop: Resume | None = None
+        remark = ""
         if not all(leaf.is_fully_addressable for leaf in leaves):
             remark = ", with the part of this process"  # Which would run again at other times than other processes.
         elif verdict[1] >= 0:
@@ -252,15 +261,16 @@ class _Guard:
             except Exception as error:  # noqa: BLE001  (the program that is guarded goes on whatever happens)
                 reached, remark = None, f" without its last good carry ({type(error).__name__}: {error})"
             if reached is not None and reached.trip == verdict[1]:  # Else it is not reproduced.
-                loop, carry = reached.loop, list(reached.carry)
+                place_in_loop = reached
+        failed = f"{name} has {what} in {_where(verdict[1], place_in_loop)}"
         found = {
             "when": "nonfinite" if self._infinite else "nan",
+            "call": call.number,
             "iteration": int(verdict[1]),
-            "loop": loop,
             "in_result": bool(verdict[0]),
         }
         try:
-            place = write_bundle(self._path, self._fun, args, kwargs, found, carry)
+            place = write_bundle(self._path, self._fun, args, kwargs, found, place_in_loop)
         except Exception as error:  # noqa: BLE001  (a full disk ends no training)
             self._warn(f"{failed}. No bundle is written to {self._path}: {type(error).__name__}: {error}.")
         else:
@@ -269,6 +279,15 @@ class _Guard:
     def _warn(self, message: str) -> None:
         site = self._site
         warnings.warn_explicit(message, NonfiniteWarning, site.file, site.line, registry={})
+
+
+def _where(trip: int, place: Resume | None) -> str:
+    """The place of what is bad, with its iteration as a report counts it, if it is found again."""
+    if trip < 0:
+        return "a result"
+    if place is None:
+        return f"the carry of a loop after iteration {trip}"
+    return f"the carry of a loop after iteration {place.shown}{' of its backward pass' if place.backward else ''}"
 
 
 def _copied(places: Sequence[int], names: Sequence[str], args: Any, kwargs: Any) -> tuple[Any, Any]:

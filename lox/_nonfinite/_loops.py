@@ -115,6 +115,7 @@ class Loop:
         self.first_nan = -1
         self.is_whole = False
         self._before: Sequence[Any] = ()
+        self._finite: Sequence[Any] = ()
 
     def search(self, limit: int, watched: Sequence[Any] | bool = True) -> Any:
         """Run the first iterations, until one has a carry with a NaN in elements that are watched. See `_search`."""
@@ -155,7 +156,7 @@ class Loop:
         if record.stops and number >= 0:
             bad = [self.first_nan, *([self.first_infinite] if record.stops == "nonfinite" else [])]
             if trip := [each for each in bad if each >= 0]:
-                raise Reached(Resume(number, min(trip), self._carry(record, min(trip))))
+                raise Reached(self._place(record, number, min(trip)))
         self.is_whole = not nan
         if nan:
             self._sink(record, trips - 1)
@@ -165,15 +166,25 @@ class Loop:
             self._sink_infinite(record, self.first_infinite)
         return after  # type: ignore[no-any-return]
 
+    def _place(self, record: Record, number: int, trip: int) -> Resume:
+        """An iteration, with what it takes to interpret it and the first one that has made something infinite."""
+        carry = self._carry(record, trip)
+        infinite = self.first_infinite if self.first_infinite < trip else -1
+        finite_carry = self._carry(record, infinite) if infinite >= 0 else ()
+        backward = self.frame.phase == "backward"
+        return Resume(number, trip, carry, infinite, finite_carry, self._shown(trip), backward)
+
     def _go_on(self, record: Record, place: Resume) -> None:
         """Interpret one iteration, and end the search."""
-        types = [[str(jax.typeof(value)).lstrip("~") for value in carry] for carry in (self.init, place.carry)]
-        if types[0] != types[1]:
+        known = [carry for carry in (place.carry, place.finite_carry) if carry]
+        types = [[str(jax.typeof(value)).lstrip("~") for value in carry] for carry in (self.init, *known)]
+        if any(each != types[0] for each in types):
             raise LogValueError(
                 f"The loop at {self.line} carries {', '.join(types[0])}, and that of the bundle "
                 f"{', '.join(types[1])}: it is another program. Give the function that was guarded."
             )
         self.first_nan, self._before = place.trip, place.carry
+        self.first_infinite, self._finite = place.infinite, place.finite_carry
         self._sink(record, place.trip)
         self._sink_infinite(record, place.trip)
         raise Reached(place)
@@ -235,7 +246,12 @@ class Loop:
     def _carry(self, record: Record, trip: int) -> Sequence[Any]:
         if trip == 0:
             return self.init
-        carry = self._before if trip == self.first_nan else self.search(trip, not self.program.for_all)[2]
+        if trip == self.first_nan:
+            carry = self._before
+        elif trip == self.first_infinite and self._finite:
+            carry = self._finite
+        else:
+            carry = self.search(trip, not self.program.for_all)[2]
         for number, value in enumerate(carry):
             if is_nonfinite(value):
                 record.note(value, Carried(self, number, trip), 0)

@@ -34,6 +34,7 @@ from lox._nonfinite._branches import runs_for_all
 from lox._nonfinite._evaluate import CALLS, bind, bind_on_shards, run_equations
 from lox._nonfinite._flow import COMPARISONS
 from lox._nonfinite._shards import Shards
+from lox._sharding import on_mesh_of
 from lox._trace import under
 
 Position = tuple[int, ...]
@@ -160,11 +161,19 @@ class Resume:
         loop: The number of the loop.
         trip: The number of the iteration.
         carry: The carry before it.
+        infinite: The first iteration whose carry is infinite and began finite, if that is an earlier one, or -1.
+        finite_carry: The carry before that.
+        shown: The number of the iteration for people: in a backward pass that of the iteration that it differentiates.
+        backward: Whether it is in a backward pass.
     """
 
     loop: int
     trip: int
     carry: Sequence[Any]
+    infinite: int = -1
+    finite_carry: Sequence[Any] = ()
+    shown: int = -1
+    backward: bool = False
 
 
 class Reached(Exception):
@@ -278,7 +287,10 @@ class Record:
                 inside = frame.inside(eqn.source_info.name_stack)
                 return self.apply(inside, eqn.primitive, inputs, eqn.params, eqn.source_info)
 
-        return run_equations(jaxpr, args, run, *(() if frame.shards is None else (frame.shards.copies,)))
+        if frame.shards is not None:
+            return run_equations(jaxpr, args, run, frame.shards.copies)
+        with on_mesh_of(args):
+            return run_equations(jaxpr, args, run)
 
 
 def phase_of(stack: Any, around: str) -> str:
@@ -291,7 +303,9 @@ def phase_of(stack: Any, around: str) -> str:
 def line_of(info: Any) -> Line:
     """The line of the program that an operation comes from."""
     found = re.fullmatch(r"(.*?):(\d+)(?::\d+)?(?: \((.*)\))?", source_info.summarize(info))
-    return Line(found[1], int(found[2]), (found[3] or "").rpartition(".")[2]) if found else Line("", 0, "")
+    if found is None or _tracebacks.is_of_caller(found[1], info.traceback):
+        return Line("", 0, "")
+    return Line(found[1], int(found[2]), (found[3] or "").rpartition(".")[2])
 
 
 def is_float(value: Any) -> bool:

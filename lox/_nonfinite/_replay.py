@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from lox._exceptions import LogValueError
 from lox._misspelt import says_what_was_meant
 from lox._nonfinite._bundle import check_program, filled, name_of_function, read_bundle
 from lox._nonfinite._find import search
-from lox._nonfinite._record import Resume
 from lox._nonfinite._report import NonfiniteReport
 
 
@@ -25,30 +26,39 @@ def replay(bundle: str | os.PathLike[str], fun: Callable[..., Any], *args: Any, 
         bundle: The directory that `lox.guard` wrote.
         fun: The function that was guarded, guarded or not.
         args: Arguments of the same structure. Arrays are replaced by those of the bundle, and everything else is
-            used as it is. They may be left out where the arguments were lists, tuples and dicts of arrays, numbers and
-            text.
+            used as it is. They may be left out where the arguments were arrays, numbers and text, in lists, tuples,
+            dicts and other trees of JAX that can be imported, as named tuples and dataclasses without functions in
+            them.
         kwargs: The keyword arguments, likewise.
 
     Returns:
-        The report of `lox.find_nonfinite`.
+        The report of `lox.find_nonfinite`; of a loop that failed, for the iteration that did.
 
     Raises:
         StorageError: There is no such bundle, or it is damaged.
-        LogValueError: The arguments, or the operations of the function, are not those of the bundle; it says what
-            differs.
+        LogValueError: The arguments are not those of the bundle, or the function has other operations, operands or
+            constants; it says what differs. Or the call needs as many devices as the bundle had.
     """
     found = read_bundle(Path(bundle))
     fun = getattr(fun, "lox_guarded", fun)
     if args or kwargs:
         args, kwargs = filled(found, args, kwargs)
     elif found.args is None:
+        name = name_of_function(fun)
         raise LogValueError(
-            f"{bundle} has arguments that are not lists, tuples and dicts of arrays, numbers and text: give arguments "
-            f"of the same structure, "
-            f"lox.replay({os.fspath(bundle)!r}, {name_of_function(fun).rpartition(':')[2]}, ...)."
+            f"{bundle} has {found.unknown}: give arguments of the same structure, whose arrays do not matter, as in "
+            f"lox.replay({os.fspath(bundle)!r}, {name.rpartition(':')[2]}, *args), or to the command "
+            f"`lox replay --args package.module:factory`, a function that returns them."
         )
     else:
         args, kwargs = found.args
-    check_program(found, fun, args, kwargs)
-    resume = Resume(found.loop, found.iteration, found.carry) if found.carry else None
-    return search(fun, args, kwargs, everything=False, resume=resume)
+    try:
+        check_program(found, fun, args, kwargs)
+        return search(fun, args, kwargs, everything=False, resume=found.place)
+    except Exception as error:
+        if found.devices <= jax.device_count():
+            raise
+        raise LogValueError(
+            f"{bundle} has arrays that were spread over {found.devices} devices, and here are {jax.device_count()}. On "
+            f"one device the call does not run again: {type(error).__name__}: {error}"
+        ) from error

@@ -42,6 +42,8 @@ class NonfiniteReport:
             backward pass of a loop it is the iteration that is differentiated.
         batch: The index along the axis of each `vmap` around, the outermost first; None for one in which the value
             is the same for all elements. If several elements fail at once, those of the first one.
+        element: The index of the first element of the result that is not finite, along the axes that no `vmap` or
+            `shard_map` has added.
         shard: The shard of a `shard_map` around, as its index along each axis of the mesh.
         backward: Whether it was computed for a derivative, in a backward pass.
         operands: The operands of the operation, those of this batch element as far as they have batch axes.
@@ -60,6 +62,7 @@ class NonfiniteReport:
     function: str = ""
     iterations: tuple[int, ...] = ()
     batch: tuple[int | None, ...] = ()
+    element: tuple[int, ...] = ()
     shard: Mapping[str, int] = dataclasses.field(default_factory=dict)
     backward: bool = False
     operands: tuple[Any, ...] = ()
