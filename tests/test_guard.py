@@ -285,6 +285,43 @@ def test_calls_of_several_threads_write_one_bundle(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["failed"]
 
 
+def test_a_bundle_has_the_arguments_as_they_were_when_the_call_began(tmp_path):
+    flax = pytest.importorskip("flax.nnx")
+
+    class Model(flax.Module):
+        def __init__(self, w):
+            self.w = flax.Param(jnp.float32(w))
+
+    buffer, state, model, ref = np.array(-X), {"w": jnp.array(-X)}, Model(-1.0), jax.new_ref(jnp.float32(1))
+
+    @flax.jit
+    def forward(model):
+        model.w[...], before = jnp.float32(7.0), model.w[...]
+        return jnp.log(before)
+
+    def add(ref):
+        ref[...] += 1.0
+        return jnp.log(-ref[...])
+
+    failing = {
+        "buffer": (jnp.log, buffer, lambda: buffer.fill(1.0)),
+        "state": (jax.jit(lambda state: jnp.log(state["w"])), state, lambda: state.update(w=jnp.array(X))),
+        "model": (forward, model, lambda: None),
+        "ref": (add, ref, lambda: None),
+    }
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for name, (f, argument, change) in failing.items():
+            lox.guard(f, bundle=tmp_path / name)(argument)
+            change()
+            lox.flush()
+    assert len(warned) == 4
+    for name, value in {"buffer": -X, "state": -X, "model": -1.0}.items():
+        np.testing.assert_array_equal(np.load(tmp_path / name / "args-0.npy"), value)
+    assert float(model.w[...]) == 7.0 and float(ref[...]) == 2.0
+    assert contents(tmp_path / "ref")["arguments"] == [{"text": "Ref(1., dtype=float32)", "path": "args[0]"}]
+
+
 # -- donation ----------------------------------------------------------------------------------------------------------
 
 

@@ -107,11 +107,22 @@ def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: 
 
 @dataclasses.dataclass(frozen=True)
 class _Pending:
-    """A call whose verdict may not be there yet."""
+    """A call whose verdict may not be there yet.
+
+    Attributes:
+        verdict: The verdict.
+        leaves: The leaves of the arguments, as they were when it began.
+        structure: The structure of the arguments; None where they have none, and are the only leaf.
+    """
 
     verdict: Any
-    args: Any
-    kwargs: Any
+    leaves: list[Any]
+    structure: Any
+
+    def arguments(self) -> tuple[Any, Any]:
+        """The arguments, positional and by keyword."""
+        args, kwargs = self.leaves[0] if self.structure is None else jax.tree.unflatten(self.structure, self.leaves)
+        return args, kwargs
 
 
 _guards: weakref.WeakSet[_Guard] = weakref.WeakSet()
@@ -164,7 +175,7 @@ class _Guard:
             each.look()
         if self._failed and jax.process_count() == 1:
             return self._fun(*args, **kwargs)
-        kept = (args, kwargs) if self._donates is None else self._donates(args, kwargs)
+        kept = _kept(*((args, kwargs) if self._donates is None else self._donates(args, kwargs)))
         if self._jitted is not None:
             outs, verdict = self._jitted(*args, **kwargs)
         else:
@@ -202,9 +213,9 @@ class _Guard:
             filled = list(leaves)
             for number, array in zip(traced, arrays, strict=True):
                 filled[number] = array
-            kept = _Pending(np.asarray(verdict), *jax.tree.unflatten(structure, filled))
+            failed = _Pending(np.asarray(verdict), filled, structure)
             # A callback must not wait for JAX, which waits for it.
-            thread = threading.Thread(target=self._write, args=(kept.verdict, kept.args, kept.kwargs))
+            thread = threading.Thread(target=self._write, args=(failed.verdict, failed))
             with self._lock:
                 self._threads.append(thread)
             thread.start()
@@ -228,9 +239,9 @@ class _Guard:
                 first = self._pending.popleft()
             verdict = np.asarray(first.verdict.addressable_data(0))  # The same in all processes that compute it.
             if verdict[0] > 0 or verdict[1] >= 0:
-                self._write(verdict, first.args, first.kwargs)
+                self._write(verdict, first)
 
-    def _write(self, verdict: Any, args: Any, kwargs: Any) -> None:
+    def _write(self, verdict: Any, call: _Pending) -> None:
         with self._lock:
             if self._failed:
                 return
@@ -239,16 +250,16 @@ class _Guard:
         what = "inf or NaN" if self._infinite else "NaN"
         in_loop = f"the carry of a loop after iteration {verdict[1]}" if verdict[1] >= 0 else "a result"
         failed = f"{name_of_function(self._fun)} has {what} in {in_loop}"
-        if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves((args, kwargs))):
+        if any(map(_is_deleted, call.leaves)):
             self._warn(f"{failed}. Its arguments are gone, since a function inside donates them: no bundle is written.")
             return
         loop, carry, remark = -1, list[Any](), ""
-        leaves = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.Array)]
-        if not all(leaf.is_fully_addressable for leaf in leaves):
+        arrays = [leaf for leaf in call.leaves if isinstance(leaf, jax.Array)]
+        if not all(array.is_fully_addressable for array in arrays):
             remark = ", with the part of this process"  # Which would run again at other times than other processes.
         elif verdict[1] >= 0:
             try:
-                reached = last_good_carry(self._fun, args, kwargs, self._infinite)
+                reached = last_good_carry(self._fun, *call.arguments(), self._infinite)
             except Exception as error:  # noqa: BLE001  (the program that is guarded goes on whatever happens)
                 reached, remark = None, f" without its last good carry ({type(error).__name__}: {error})"
             if reached is not None and reached.trip == verdict[1]:  # Else it is not reproduced.
@@ -260,7 +271,7 @@ class _Guard:
             "in_result": bool(verdict[0]),
         }
         try:
-            place = write_bundle(self._path, self._fun, args, kwargs, found, carry)
+            place = write_bundle(self._path, self._fun, *call.arguments(), found, carry)
         except Exception as error:  # noqa: BLE001  (a full disk ends no training)
             self._warn(f"{failed}. No bundle is written to {self._path}: {type(error).__name__}: {error}.")
         else:
@@ -269,6 +280,26 @@ class _Guard:
     def _warn(self, message: str) -> None:
         site = self._site
         warnings.warn_explicit(message, NonfiniteWarning, site.file, site.line, registry={})
+
+
+def _kept(args: Any, kwargs: Any) -> tuple[list[Any], Any]:
+    """The leaves of arguments, those that may change in place copied, and their structure."""
+    try:
+        leaves, structure = jax.tree.flatten((args, kwargs))
+    except (TypeError, ValueError):  # As of a dict whose keys have no order: it cannot be written, which is said then.
+        return [(args, kwargs)], None
+    return [leaf if isinstance(leaf, jax.Array) else _frozen(leaf) for leaf in leaves], structure
+
+
+def _frozen(leaf: Any) -> Any:
+    """A leaf that does not change in place."""
+    if isinstance(leaf, np.ndarray):
+        return leaf.copy()
+    return jax.new_ref(leaf[...]) if _compat.is_ref(getattr(leaf, "aval", None)) else leaf
+
+
+def _is_deleted(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) and leaf.is_deleted()
 
 
 def _copied(places: Sequence[int], names: Sequence[str], args: Any, kwargs: Any) -> tuple[Any, Any]:
