@@ -519,6 +519,18 @@ def test_a_guard_inside_of_a_transformation_is_an_error(tmp_path, transform):
         transform(guarded)(X if transform is jax.vmap else X[0])
 
 
+@pytest.mark.parametrize(
+    "around",
+    [jax.jit, lambda f: jax.jit(lambda x: lax.cond(x > 0, f, lambda x: x, x)), lambda f: jax.grad(jax.jit(f))],
+    ids=["jit", "cond", "grad"],
+)
+def test_vmap_of_a_function_with_a_guard_in_jit_is_an_error(tmp_path, around):
+    function = around(lox.guard(lambda x: jnp.log(x), bundle=tmp_path / "failed"))
+    with pytest.raises(lox.LogValueError, match=r"is in a function that jax.vmap maps.*lox.guard\(jax.vmap\(f\)"):
+        jax.vmap(function)(X)
+    assert calls(function, (X[0],))[1] == []
+
+
 def test_wrong_arguments_are_errors(tmp_path):
     with pytest.raises(lox.LogDataError, match="bundle= of lox.guard must be a path"):
         lox.guard(train, bundle=3)

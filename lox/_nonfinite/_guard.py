@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any, overload
 
 import jax
+import jax.extend as jex
 import jax.numpy as jnp
 import numpy as np
+from jax.interpreters import batching, mlir
 
 from lox import _channel, _compat, _transform
 from lox._abstract import is_array
@@ -77,7 +79,8 @@ def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: 
     Raises:
         LogDataError: An argument has the wrong type. A `TypeError`.
         LogValueError: `when` is neither; the function donates and `keep` is False; or, when it is called, that it is
-            inside a transformation other than `jax.jit`, or of that in one of several processes.
+            inside a transformation other than `jax.jit`, or of that in one of several processes. `jax.vmap` of a
+            function with a guard inside `jax.jit` raises as well.
 
     Warns:
         NonfiniteWarning: A call has failed; it names the bundle.
@@ -195,17 +198,19 @@ class _Guard:
         return outs, _verdict(leaves, first, self._infinite)
 
     def _staged(self, args: Any, kwargs: Any) -> Any:
+        function = name_of_function(self._fun)
         if not _compat.is_staging(_compat.current_trace()):
             raise LogValueError(
-                f"lox.guard of {name_of_function(self._fun)} is inside of jax.vmap, jax.grad or a handler of lox. "
+                f"lox.guard of {function} is inside of jax.vmap, jax.grad or a handler of lox. "
                 "Guard what is outside of it, as in lox.guard(jax.vmap(f), bundle=...)."
             )
         if jax.process_count() > 1:
             raise LogValueError(
-                f"lox.guard of {name_of_function(self._fun)} is inside of jax.jit, in one of several processes. Guard "
+                f"lox.guard of {function} is inside of jax.jit, in one of several processes. Guard "
                 "what is outside of it, as in lox.guard(jax.jit(f), bundle=...)."
             )
         outs, verdict = self._judged(self._fun, args, kwargs)
+        verdict = _unbatched_p.bind(verdict, function=function)
         leaves, structure = jax.tree.flatten((args, kwargs))
         traced = [number for number, leaf in enumerate(leaves) if is_array(leaf)]
 
@@ -280,6 +285,23 @@ class _Guard:
     def _warn(self, message: str) -> None:
         site = self._site
         warnings.warn_explicit(message, NonfiniteWarning, site.file, site.line, registry={})
+
+
+_unbatched_p = jex.core.Primitive("lox_unbatched")
+"""The identity. `vmap` refuses it: both branches run for all its elements, and so calls that the program drops."""
+_unbatched_p.def_impl(lambda value, *, function: value)
+_unbatched_p.def_abstract_eval(lambda value, *, function: value)
+mlir.register_lowering(_unbatched_p, lambda ctx, value, *, function: [value])
+
+
+def _refuse(axis_data: Any, values: Sequence[Any], dims: Sequence[Any], *, function: str) -> Any:
+    raise LogValueError(
+        f"lox.guard of {function} is in a function that jax.vmap maps, as in jax.vmap(jax.jit(guarded)). Guard what is "
+        "outside of it, as in lox.guard(jax.vmap(f), bundle=...)."
+    )
+
+
+batching.fancy_primitive_batchers[_unbatched_p] = _refuse
 
 
 def _kept(args: Any, kwargs: Any) -> tuple[list[Any], Any]:
