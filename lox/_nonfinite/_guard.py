@@ -33,7 +33,7 @@ from lox._misspelt import says_what_was_meant
 from lox._nonfinite._axes import searching
 from lox._nonfinite._branches import marking
 from lox._nonfinite._bundle import name_of_function, write_bundle
-from lox._nonfinite._carries import Carries, is_bad
+from lox._nonfinite._carries import Carries, devices_of, earlier, is_bad
 from lox._nonfinite._find import last_good_carry
 from lox._nonfinite._record import is_float
 from lox._site import calling_site
@@ -113,12 +113,12 @@ class _Pending:
     """A call whose verdict may not be there yet.
 
     Attributes:
-        verdict: The verdict.
+        verdicts: The verdicts, one for each set of devices that it has used.
         leaves: The leaves of the arguments, as they were when it began.
         structure: The structure of the arguments; None where they have none, and are the only leaf.
     """
 
-    verdict: Any
+    verdicts: list[Any]
     leaves: list[Any]
     structure: Any
 
@@ -180,22 +180,37 @@ class _Guard:
             return self._fun(*args, **kwargs)
         kept = _kept(*((args, kwargs) if self._donates is None else self._donates(args, kwargs)))
         if self._jitted is not None:
-            outs, verdict = self._jitted(*args, **kwargs)
+            outs, *verdicts = self._jitted(*args, **kwargs)
         else:
-            outs, verdict = self._judged(self._fun, args, kwargs)
+            outs, verdicts = self._judged_eagerly(args, kwargs)
         with self._lock:
             if not self._failed:
-                self._pending.append(_Pending(verdict, *kept))
+                self._pending.append(_Pending(verdicts, *kept))
                 _unsettled.add(self)
         return outs
 
     def _judged(self, fun: Function, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The results of a call, and whether one of them is bad and the first bad iteration, or -1."""
+        outs, leaves, firsts = self._run(fun, args, kwargs)
+        arrays, known = _told(leaves, self._infinite)
+        return outs, _verdict(arrays, firsts, self._infinite, known)
+
+    def _judged_eagerly(self, args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
+        """The same of a function that Python runs op by op, with a verdict for each set of devices that it uses."""
+        outs, leaves, firsts = self._run(self._fun, args, kwargs)
+        arrays, known = _told([leaf for leaf in leaves if not _is_deleted(leaf)], self._infinite)
+        groups: dict[Any, tuple[list[Any], list[Any]]] = {}
+        for place, values in enumerate((arrays, firsts)):
+            for value in values:
+                groups.setdefault(devices_of(value), ([], []))[place].append(value)
+        verdicts = [_verdict(*group, self._infinite, known) for group in groups.values()]
+        return outs, verdicts or [_verdict([], [], self._infinite, known)]
+
+    def _run(self, fun: Function, args: Any, kwargs: Any) -> tuple[Any, list[Any], Any]:
         begin_handler()
         with marking(True):
-            outs, first, _ = under(Carries(infinite=self._infinite), fun)(jnp.int32(-1), *args, **kwargs)
-        leaves = [leaf for leaf in jax.tree.leaves(outs) if is_array(leaf) and is_float(leaf)]
-        return outs, _verdict(leaves, first, self._infinite)
+            outs, firsts, _ = under(Carries(infinite=self._infinite), fun)((), *args, **kwargs)
+        return outs, jax.tree.leaves(outs), firsts
 
     def _staged(self, args: Any, kwargs: Any) -> Any:
         function = name_of_function(self._fun)
@@ -218,9 +233,10 @@ class _Guard:
             filled = list(leaves)
             for number, array in zip(traced, arrays, strict=True):
                 filled[number] = array
-            failed = _Pending(np.asarray(verdict), filled, structure)
+            bad, iteration = np.asarray(verdict).tolist()
             # A callback must not wait for JAX, which waits for it.
-            thread = threading.Thread(target=self._write, args=(failed.verdict, failed))
+            arguments = (bool(bad), iteration, _Pending([], filled, structure))
+            thread = threading.Thread(target=self._write, args=arguments)
             with self._lock:
                 self._threads.append(thread)
             thread.start()
@@ -239,21 +255,24 @@ class _Guard:
                 if not self._pending:
                     _unsettled.discard(self)
                     return
-                if not (wait or self._pending[0].verdict.is_ready()):
+                if not (wait or all(verdict.is_ready() for verdict in self._pending[0].verdicts)):
                     return
                 first = self._pending.popleft()
-            verdict = np.asarray(first.verdict.addressable_data(0))  # The same in all processes that compute it.
-            if verdict[0] > 0 or verdict[1] >= 0:
-                self._write(verdict, first)
+            with jax.transfer_guard("allow"):  # Which the program may have forbidden for itself.
+                # They are the same in all processes that compute them.
+                verdicts = [np.asarray(verdict.addressable_data(0)) for verdict in first.verdicts]
+                bad, iteration = functools.reduce(_worse, verdicts)
+                if bad > 0 or iteration >= 0:
+                    self._write(bool(bad), int(iteration), first)
 
-    def _write(self, verdict: Any, call: _Pending) -> None:
+    def _write(self, in_result: bool, iteration: int, call: _Pending) -> None:
         with self._lock:
             if self._failed:
                 return
             self._failed = True
             self._pending.clear()
         what = "inf or NaN" if self._infinite else "NaN"
-        in_loop = f"the carry of a loop after iteration {verdict[1]}" if verdict[1] >= 0 else "a result"
+        in_loop = f"the carry of a loop after iteration {iteration}" if iteration >= 0 else "a result"
         failed = f"{name_of_function(self._fun)} has {what} in {in_loop}"
         if any(map(_is_deleted, call.leaves)):
             self._warn(f"{failed}. Its arguments are gone, since a function inside donates them: no bundle is written.")
@@ -262,18 +281,18 @@ class _Guard:
         arrays = [leaf for leaf in call.leaves if isinstance(leaf, jax.Array)]
         if not all(array.is_fully_addressable for array in arrays):
             remark = ", with the part of this process"  # Which would run again at other times than other processes.
-        elif verdict[1] >= 0:
+        elif iteration >= 0:
             try:
                 reached = last_good_carry(self._fun, *call.arguments(), self._infinite)
             except Exception as error:  # noqa: BLE001  (the program that is guarded goes on whatever happens)
                 reached, remark = None, f" without its last good carry ({type(error).__name__}: {error})"
-            if reached is not None and reached.trip == verdict[1]:  # Else it is not reproduced.
+            if reached is not None and reached.trip == iteration:  # Else it is not reproduced.
                 loop, carry = reached.loop, list(reached.carry)
         found = {
             "when": "nonfinite" if self._infinite else "nan",
-            "iteration": int(verdict[1]),
+            "iteration": iteration,
             "loop": loop,
-            "in_result": bool(verdict[0]),
+            "in_result": in_result,
         }
         try:
             place = write_bundle(self._path, self._fun, *call.arguments(), found, carry)
@@ -334,9 +353,31 @@ def _copied(places: Sequence[int], names: Sequence[str], args: Any, kwargs: Any)
     )
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def _verdict(leaves: Sequence[Any], first: Any, infinite: bool) -> Any:
-    return jnp.stack([is_bad(leaves, [True] * len(leaves), infinite).astype(jnp.int32), first])
+def _told(leaves: list[Any], infinite: bool) -> tuple[list[Any], bool]:
+    """The arrays of floats among some values, and whether one of the numbers and arrays of NumPy among them is bad."""
+    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array) and is_float(leaf)]
+    return arrays, any(_is_bad_on_host(leaf, infinite) for leaf in leaves if isinstance(leaf, _ON_HOST))
+
+
+_ON_HOST = (float, complex, np.ndarray, np.generic)
+
+
+def _is_bad_on_host(value: Any, infinite: bool) -> bool:
+    if not isinstance(value, (float, complex)) and not is_float(value):
+        return False
+    return bool(np.any(np.isnan(value) | (infinite and np.isinf(value))))
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _verdict(arrays: Sequence[Any], firsts: Sequence[Any], infinite: bool, known: bool) -> Any:
+    """Whether a result is bad, or one is known to be, and the first bad iteration."""
+    bad = is_bad(arrays, [True] * len(arrays), infinite) | known
+    return jnp.stack([bad.astype(jnp.int32), functools.reduce(earlier, firsts, jnp.int32(-1))])
+
+
+def _worse(verdict: Any, other: Any) -> tuple[int, int]:
+    (bad, first), (other_bad, other_first) = verdict, other
+    return max(bad, other_bad), first if first >= 0 else other_first
 
 
 def settle() -> None:
