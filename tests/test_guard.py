@@ -132,6 +132,86 @@ def test_infinite_values_fail_where_they_are_asked_for(tmp_path, when):
     assert not warned or contents(tmp_path / "failed")["iteration"] == 38
 
 
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_carry_of_a_loop_in_a_shard_map_that_is_bad_on_one_shard_fails(tmp_path, transform, check_vma):
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def local(x):
+        after = lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] + 0.0), (0, x))[1]
+        return train(after, BAD)[0] > 1
+
+    f = transform(jax.shard_map(local, mesh=mesh, in_specs=jax.P("data"), out_specs=jax.P("data"), check_vma=check_vma))
+    guarded = lox.guard(f, bundle=tmp_path / "failed")
+    x = np.ones(8, np.float32)
+    assert calls(guarded, (x,))[1] == []
+    x[5] = 2.0
+    _, (message,) = calls(guarded, (x,))
+    assert "has NaN in the carry of a loop after iteration 2." in message
+
+
+@pytest.mark.parametrize("inside", ["function", "branch"])
+def test_loops_in_functions_with_rules_and_branches_do_not_break_a_guard(tmp_path, inside):
+    own = jax.custom_vjp(lambda x: train(x, BAD)[0])
+    own.defvjp(lambda x: (own(x), x), lambda x, g: (g,))
+    f = own if inside == "function" else lambda x: lax.cond(x[0] > 0, own, lambda x: x, x)
+    guarded = lox.guard(jax.jit(f), bundle=tmp_path / "failed")
+    assert calls(guarded, (np.float32([1.0, 1.0]),))[1] == []
+    assert "the carry of a loop after iteration 2" in calls(guarded, (X,))[1][0]
+
+
+def test_results_of_python_and_numpy_are_looked_at_as_they_are(tmp_path):
+    big, nan = np.float64(1e300), float("nan")
+    fine = [1e300, big, np.full(2, big), 1e300j, "text", None, jax.ShapeDtypeStruct((), jnp.float32), np.array(["a"])]
+    for when in ("nan", "nonfinite"):
+        guarded = lox.guard(lambda x, value: (x, value), bundle=tmp_path / "failed", when=when)
+        assert calls(guarded, *((X, value) for value in fine))[1] == []
+        assert calls(guarded, (X, np.ma.array([1.0, nan], mask=[False, True])))[1] == []
+    for bad in (nan, complex(nan, 0), np.float64(nan), np.array([1.0, nan]), jnp.bfloat16(nan)):
+        guarded = lox.guard(lambda x, value: (x, {"loss": value}), bundle=tmp_path / "failed")
+        assert len(calls(guarded, (X, 1.0), (X, bad))[1]) == 1, bad
+    assert len(calls(lox.guard(jax.jit(lambda x: (x, nan)), bundle=tmp_path / "failed"), (X,))[1]) == 1
+
+
+def test_a_result_that_was_donated_inside_is_returned_as_it_is(tmp_path):
+    donating = jax.jit(lambda x: x + 1, donate_argnums=0)
+
+    def f(x):
+        doubled = x * 2
+        return doubled, donating(doubled)
+
+    ((gone, there),) = calls(lox.guard(f, bundle=tmp_path / "failed"), (jnp.array(X),))[0]
+    assert gone.is_deleted() and there.tolist() == [3.0, 5.0]
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_an_eager_function_may_use_several_devices(tmp_path, bad):
+    first, second = jax.devices()[:2]
+
+    def f(x):
+        on_both = [jax.device_put(x, first), jax.device_put(x, second)]
+        rates = [BAD if place == bad else GOOD for place in range(2)]
+        outs = [jax.jit(train)(jnp.copy(x), rate)[0] for x, rate in zip(on_both, rates, strict=True)]
+        return [jnp.nan_to_num(out) for out in outs], on_both
+
+    guarded = lox.guard(f, bundle=tmp_path / "failed")
+    assert calls(guarded, (jnp.float32([1.0, 1.0]),))[1] == []
+    ((outs, _),), (message,) = calls(guarded, (jnp.array(X),))
+    assert [out.devices() for out in outs] == [{first}, {second}]
+    assert "the carry of a loop after iteration 2" in message and not contents(tmp_path / "failed")["in_result"]
+
+
+@pytest.mark.parametrize("when", ["nan", "nonfinite"])
+def test_a_guard_transfers_nothing_where_transfers_are_forbidden(tmp_path, when):
+    x, rates = jnp.array(X), jnp.array(BAD)
+    for f in (train, jax.jit(train)):
+        guarded = lox.guard(f, bundle=tmp_path / "failed", when=when)
+        with jax.transfer_guard("disallow"):
+            f(x, rates)
+            _, warned = calls(guarded, (x, rates))
+        assert len(warned) == 1
+
+
 def test_batch_elements_of_a_while_loop_that_are_done_do_not_fail(tmp_path):
     f = lambda x: lax.while_loop(lambda x: x > 1.0, lambda x: x - jnp.sqrt(x - 1.0) - 1.0, x)  # noqa: E731
     guarded = lox.guard(jax.jit(jax.vmap(f)), bundle=tmp_path / "failed")
