@@ -101,12 +101,14 @@ def write_bundle(
                 _store(new, f"args-{i}", leaf) | {"path": _path(key)} for i, (key, leaf) in enumerate(leaves)
             ],
             "structure": _structure((args, kwargs)),
+            "program": "recorded" if runs_again(fun) else "not recorded: the function is not jitted",
             "process": jax.process_index(),
             "processes": jax.process_count(),
             "carry": [_store(new, f"carry-{number}", value) for number, value in enumerate(carry)],
         }
         (new / FILE).write_text(to_json(about), encoding="utf-8")
-        (new / PROGRAM).write_text("\n".join(program(fun, args, kwargs)), encoding="utf-8")
+        operations = program(fun, args, kwargs) if runs_again(fun) else []
+        (new / PROGRAM).write_text("\n".join(operations), encoding="utf-8")
         for file in (*new.iterdir(), new):
             sync(file)
         place = _renamed(new, path)
@@ -233,6 +235,16 @@ def name_of_function(fun: Callable[..., Any]) -> str:
         fun = fun.func
     module, name = getattr(fun, "__module__", None), getattr(fun, "__qualname__", None)
     return f"{module}:{name}" if name is not None else repr(type(fun).__name__)
+
+
+def runs_again(fun: Callable[..., Any]) -> bool:
+    """Tell whether a function is jitted, so that Python does nothing in it that a further trace would repeat."""
+    while not _compat.is_jitted(fun):
+        inner = getattr(fun, "func" if isinstance(fun, functools.partial) else "__func__", None)
+        if inner is None:
+            return False
+        fun = inner
+    return True
 
 
 class _Text(str):

@@ -25,14 +25,15 @@ import numpy as np
 from jax.interpreters import batching, mlir
 
 from lox import _channel, _compat, _transform
-from lox._abstract import is_array
+from lox._abstract import is_array, trace
 from lox._ambient import begin_handler
 from lox._arguments import describe
+from lox._effect import LogEffect
 from lox._exceptions import LogDataError, LogValueError, NonfiniteWarning
 from lox._misspelt import says_what_was_meant
 from lox._nonfinite._axes import searching
 from lox._nonfinite._branches import marking
-from lox._nonfinite._bundle import name_of_function, write_bundle
+from lox._nonfinite._bundle import name_of_function, runs_again, write_bundle
 from lox._nonfinite._carries import Carries, devices_of, earlier, is_bad
 from lox._nonfinite._find import last_good_carry
 from lox._nonfinite._record import is_float
@@ -283,7 +284,10 @@ class _Guard:
             remark = ", with the part of this process"  # Which would run again at other times than other processes.
         elif iteration >= 0:
             try:
+                _check_runs_again(self._fun, *call.arguments())
                 reached = last_good_carry(self._fun, *call.arguments(), self._infinite)
+            except _HasEffects as error:
+                reached, remark = None, f" without its last good carry: {error}"
             except Exception as error:  # noqa: BLE001  (the program that is guarded goes on whatever happens)
                 reached, remark = None, f" without its last good carry ({type(error).__name__}: {error})"
             if reached is not None and reached.trip == iteration:  # Else it is not reproduced.
@@ -299,11 +303,40 @@ class _Guard:
         except Exception as error:  # noqa: BLE001  (a full disk ends no training)
             self._warn(f"{failed}. No bundle is written to {self._path}: {type(error).__name__}: {error}.")
         else:
-            self._warn(f"{failed}. The call is in {place}{remark}: run it again with lox.replay.")
+            self._warn(f"{failed}. The call is in {place}{remark}. Run it again with lox.replay.")
 
     def _warn(self, message: str) -> None:
         site = self._site
         warnings.warn_explicit(message, NonfiniteWarning, site.file, site.line, registry={})
+
+
+class _HasEffects(Exception):
+    """A function must not run again."""
+
+
+def _check_runs_again(fun: Function, args: Any, kwargs: Any) -> None:
+    """Refuse to run a function again that may do more than compute.
+
+    Raises:
+        _HasEffects: It is not jitted, so that it may do whatever Python does, or has effects other than prints and logs.
+    """
+    if not runs_again(fun):
+        raise _HasEffects("the function is not jitted, and so is not run again")
+    program, _ = trace(fun, args, kwargs)
+    effects = [effect for effect in program.effects if not isinstance(effect, (LogEffect, *_prints()))]
+    if effects or any(_is_ref(value) for value in (*program.consts, *jax.tree.leaves((args, kwargs)))):
+        raise _HasEffects("the function has effects, and so is not run again")
+
+
+@functools.cache
+def _prints() -> tuple[type, ...]:
+    """The effects of `jax.debug.callback`, which a search leaves out."""
+    call = lambda: [jax.debug.callback(print, ordered=ordered) for ordered in (False, True)]  # noqa: E731
+    return tuple({type(effect) for effect in jax.make_jaxpr(call)().effects})
+
+
+def _is_ref(value: Any) -> bool:
+    return _compat.is_ref(getattr(value, "aval", None))
 
 
 _unbatched_p = jex.core.Primitive("lox_unbatched")
@@ -336,7 +369,7 @@ def _frozen(leaf: Any) -> Any:
     """A leaf that does not change in place."""
     if isinstance(leaf, np.ndarray):
         return leaf.copy()
-    return jax.new_ref(leaf[...]) if _compat.is_ref(getattr(leaf, "aval", None)) else leaf
+    return jax.new_ref(leaf[...]) if _is_ref(leaf) else leaf
 
 
 def _is_deleted(leaf: Any) -> bool:
