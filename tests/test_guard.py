@@ -257,6 +257,33 @@ def test_a_step_in_a_python_loop_is_kept_with_what_it_got(tmp_path):
     assert report.operands[0].min() < 0
 
 
+HANDLERS = {
+    "guard": lambda f, folder: lox.guard(f, bundle=folder / "failed"),
+    "tap": lambda f, folder: lox.tap(f, lambda logs: None),
+    "spool": lambda f, folder: lambda *args, **kwargs: lox.spool(f)(*args, **kwargs)[0],
+}
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
+def test_arguments_of_any_name_reach_the_function(tmp_path, handler):
+    names = ("args", "kwargs", "self", "fun", "state", "handler", "function", "channel", "labels", "more")
+    for name in names:
+        f = eval(f"lambda x, *, {name}: x - {name}")
+        for function in (f, jax.jit(f)):
+            handled = HANDLERS[handler](function, tmp_path)
+            np.testing.assert_array_equal(handled(X, **{name: 2.0}), X - 2.0)
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
+def test_a_jitted_function_with_compiler_options_is_compiled_with_them(tmp_path, handler):
+    options = {"xla_cpu_enable_fast_math": False}
+    f = jax.jit(lambda x, n, *, y: jnp.log(x) * n + y, static_argnums=1, compiler_options=options)
+    np.testing.assert_array_equal(HANDLERS[handler](f, tmp_path)(X, 3, y=X), f(X, 3, y=X))
+    wrong = jax.jit(lambda x: jnp.log(x), compiler_options={"no_such_option": "on"})
+    with pytest.raises(Exception, match="no_such_option"):
+        HANDLERS[handler](wrong, tmp_path)(X)
+
+
 # -- a call does not wait ----------------------------------------------------------------------------------------------
 
 

@@ -170,7 +170,7 @@ class _Guard:
         guarded.lox_guarded = self._fun  # type: ignore[attr-defined]
         return guarded
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if searching.value:
             return self._fun(*args, **kwargs)
         if not is_called_from_python():
