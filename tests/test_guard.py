@@ -3,6 +3,7 @@
 import concurrent.futures
 import functools
 import gc
+import itertools
 import json
 import os
 import subprocess
@@ -132,22 +133,21 @@ def test_infinite_values_fail_where_they_are_asked_for(tmp_path, when):
     assert not warned or contents(tmp_path / "failed")["iteration"] == 38
 
 
-@pytest.mark.parametrize("check_vma", [True, False])
-@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
-def test_a_carry_of_a_loop_in_a_shard_map_that_is_bad_on_one_shard_fails(tmp_path, transform, check_vma):
+def test_a_carry_of_a_loop_in_a_shard_map_that_is_bad_on_one_shard_fails(tmp_path):
     mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 
     def local(x):
         after = lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] + 0.0), (0, x))[1]
         return train(after, BAD)[0] > 1
 
-    f = transform(jax.shard_map(local, mesh=mesh, in_specs=jax.P("data"), out_specs=jax.P("data"), check_vma=check_vma))
-    guarded = lox.guard(f, bundle=tmp_path / "failed")
-    x = np.ones(8, np.float32)
-    assert calls(guarded, (x,))[1] == []
-    x[5] = 2.0
-    _, (message,) = calls(guarded, (x,))
-    assert "has NaN in the carry of a loop after iteration 2." in message
+    specs = {"mesh": mesh, "in_specs": jax.P("data"), "out_specs": jax.P("data")}
+    for transform, check_vma in itertools.product((lambda f: f, jax.jit), (True, False)):
+        f = transform(jax.shard_map(local, **specs, check_vma=check_vma))
+        guarded, x = lox.guard(f, bundle=tmp_path / "failed"), np.ones(8, np.float32)
+        assert calls(guarded, (x,))[1] == []
+        x[5] = 2.0
+        _, (message,) = calls(guarded, (x,))
+        assert "has NaN in the carry of a loop after iteration 2." in message
 
 
 @pytest.mark.parametrize("inside", ["function", "branch"])
@@ -201,10 +201,9 @@ def test_an_eager_function_may_use_several_devices(tmp_path, bad):
     assert "the carry of a loop after iteration 2" in message and not contents(tmp_path / "failed")["in_result"]
 
 
-@pytest.mark.parametrize("when", ["nan", "nonfinite"])
-def test_a_guard_transfers_nothing_where_transfers_are_forbidden(tmp_path, when):
+def test_a_guard_transfers_nothing_where_transfers_are_forbidden(tmp_path):
     x, rates = jnp.array(X), jnp.array(BAD)
-    for f in (train, jax.jit(train)):
+    for f, when in itertools.product((train, jax.jit(train)), ("nan", "nonfinite")):
         guarded = lox.guard(f, bundle=tmp_path / "failed", when=when)
         with jax.transfer_guard("disallow"):
             f(x, rates)
@@ -257,31 +256,29 @@ def test_a_step_in_a_python_loop_is_kept_with_what_it_got(tmp_path):
     assert report.operands[0].min() < 0
 
 
-HANDLERS = {
-    "guard": lambda f, folder: lox.guard(f, bundle=folder / "failed"),
-    "tap": lambda f, folder: lox.tap(f, lambda logs: None),
-    "spool": lambda f, folder: lambda *args, **kwargs: lox.spool(f)(*args, **kwargs)[0],
-}
+HANDLERS = (
+    lambda f, folder: lox.guard(f, bundle=folder / "failed"),
+    lambda f, folder: lox.tap(f, lambda logs: None),
+    lambda f, folder: lambda *args, **kwargs: lox.spool(f)(*args, **kwargs)[0],
+)
 
 
-@pytest.mark.parametrize("handler", HANDLERS)
-def test_arguments_of_any_name_reach_the_function(tmp_path, handler):
+def test_arguments_of_any_name_reach_the_function(tmp_path):
     names = ("args", "kwargs", "self", "fun", "state", "handler", "function", "channel", "labels", "more")
-    for name in names:
+    for name, handle in itertools.product(names, HANDLERS):
         f = eval(f"lambda x, *, {name}: x - {name}")
         for function in (f, jax.jit(f)):
-            handled = HANDLERS[handler](function, tmp_path)
-            np.testing.assert_array_equal(handled(X, **{name: 2.0}), X - 2.0)
+            np.testing.assert_array_equal(handle(function, tmp_path)(X, **{name: 2.0}), X - 2.0)
 
 
-@pytest.mark.parametrize("handler", HANDLERS)
-def test_a_jitted_function_with_compiler_options_is_compiled_with_them(tmp_path, handler):
+def test_a_jitted_function_with_compiler_options_is_compiled_with_them(tmp_path):
     options = {"xla_cpu_enable_fast_math": False}
     f = jax.jit(lambda x, n, *, y: jnp.log(x) * n + y, static_argnums=1, compiler_options=options)
-    np.testing.assert_array_equal(HANDLERS[handler](f, tmp_path)(X, 3, y=X), f(X, 3, y=X))
     wrong = jax.jit(lambda x: jnp.log(x), compiler_options={"no_such_option": "on"})
-    with pytest.raises(Exception, match="no_such_option"):
-        HANDLERS[handler](wrong, tmp_path)(X)
+    for handle in HANDLERS:
+        np.testing.assert_array_equal(handle(f, tmp_path)(X, 3, y=X), f(X, 3, y=X))
+        with pytest.raises(Exception, match="no_such_option"):
+            handle(wrong, tmp_path)(X)
 
 
 # -- a call does not wait ----------------------------------------------------------------------------------------------
@@ -490,7 +487,58 @@ def test_arguments_that_a_function_inside_has_donated_are_said_to_be_gone(tmp_pa
     inner = jax.jit(jnp.log, donate_argnums=0)
     guarded = lox.guard(lambda x: inner(x), bundle=tmp_path / "failed")
     _, (message,) = calls(guarded, (jnp.array(-X),))
-    assert "Its arguments are gone" in message and list(tmp_path.iterdir()) == []
+    assert "Arguments of it were deleted since" in message and list(tmp_path.iterdir()) == []
+
+
+def test_arguments_that_were_donated_to_a_later_call_are_said_to_be_deleted(tmp_path):
+    guarded, x = lox.guard(jax.jit(jnp.log), bundle=tmp_path / "failed"), jnp.array(-X)
+    guarded(x)
+    jax.jit(lambda x: x + 1, donate_argnums=0)(x)
+    _, (message,) = calls(lambda: None, ())
+    assert "inside of it or in a later call: no bundle is written" in message and list(tmp_path.iterdir()) == []
+
+
+# -- when it is written ------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_while_a_bundle_is_written_lets_a_later_one_be_written(tmp_path, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    guarded = lox.guard(jax.jit(jnp.log), bundle=tmp_path / "failed")
+    with monkeypatch.context() as patched:
+        patched.setattr(lox._nonfinite._bundle, "program", interrupted)
+        guarded(-X)
+        with pytest.raises(KeyboardInterrupt):
+            lox.flush()
+    assert list(tmp_path.iterdir()) == []
+    assert len(calls(guarded, (-X,))[1]) == 1 and (tmp_path / "failed" / "bundle.json").exists()
+
+
+def test_a_bundle_is_written_with_the_types_of_64_bits_of_its_call(tmp_path):
+    grown = lambda x: lax.scan(lambda x, _: (x * 1e30, None), x, length=20)[0]  # noqa: E731
+    guarded = lox.guard(jax.jit(grown), bundle=tmp_path / "failed", when="nonfinite")
+    with jax.enable_x64(True):
+        guarded(np.float64(1.0))
+    _, (message,) = calls(lambda: None, ())
+    assert "after iteration 10." in message and "without" not in message
+    np.testing.assert_allclose(np.load(tmp_path / "failed" / "carry-0.npy"), 1e300, rtol=1e-10)
+    assert "float64" in (tmp_path / "failed" / "program.txt").read_text()
+
+
+def test_of_many_bad_iterations_one_is_written(tmp_path, monkeypatch):
+    threads = []
+
+    class Thread(lox._nonfinite._guard.threading.Thread):
+        def __init__(self, *args, **kwargs):
+            threads.append(self)
+            super().__init__(*args, **kwargs)
+
+    guarded = lox.guard(lambda x: jnp.log(x), bundle=tmp_path / "failed")
+    f = jax.jit(lambda x: lax.scan(lambda x, _: (guarded(x), None), x, length=50)[0])
+    monkeypatch.setattr(lox._nonfinite._guard.threading, "Thread", Thread)
+    assert len(calls(f, (-X[0],))[1]) == 1
+    assert sum("_write" in each.name for each in threads) == 1
 
 
 # -- replay ------------------------------------------------------------------------------------------------------------
@@ -667,16 +715,13 @@ def test_a_guard_inside_of_a_transformation_is_an_error(tmp_path, transform):
         transform(guarded)(X if transform is jax.vmap else X[0])
 
 
-@pytest.mark.parametrize(
-    "around",
-    [jax.jit, lambda f: jax.jit(lambda x: lax.cond(x > 0, f, lambda x: x, x)), lambda f: jax.grad(jax.jit(f))],
-    ids=["jit", "cond", "grad"],
-)
-def test_vmap_of_a_function_with_a_guard_in_jit_is_an_error(tmp_path, around):
-    function = around(lox.guard(lambda x: jnp.log(x), bundle=tmp_path / "failed"))
-    with pytest.raises(lox.LogValueError, match=r"is in a function that jax.vmap maps.*lox.guard\(jax.vmap\(f\)"):
-        jax.vmap(function)(X)
-    assert calls(function, (X[0],))[1] == []
+def test_vmap_of_a_function_with_a_guard_in_jit_is_an_error(tmp_path):
+    in_branch = lambda f: lambda x: lax.cond(x > 0, f, lambda x: x, x)  # noqa: E731
+    for around in (jax.jit, lambda f: jax.jit(in_branch(f)), lambda f: jax.grad(jax.jit(f))):
+        function = around(lox.guard(lambda x: jnp.log(x), bundle=tmp_path / "failed"))
+        with pytest.raises(lox.LogValueError, match=r"is in a function that jax.vmap maps.*lox.guard\(jax.vmap\(f\)"):
+            jax.vmap(function)(X)
+        assert calls(function, (X[0],))[1] == []
 
 
 def test_wrong_arguments_are_errors(tmp_path):
@@ -684,6 +729,24 @@ def test_wrong_arguments_are_errors(tmp_path):
         lox.guard(train, bundle=3)
     with pytest.raises(lox.LogValueError, match="when= of lox.guard must be one of 'nan', 'nonfinite'"):
         lox.guard(train, bundle=tmp_path, when="inf")
+    with pytest.raises(lox.LogDataError, match="keep= of lox.guard must be a bool, got 'no'"):
+        lox.guard(train, bundle=tmp_path, keep="no")
+
+
+def test_a_path_that_no_new_directory_can_have_is_refused_when_the_guard_is_made():
+    for bundle in ("", ".", "..", "a/..", "/", "n" * 201, "é" * 101, "a\0b"):
+        with pytest.raises(lox.LogValueError, match="bundle= of lox.guard must be the path of a directory to make"):
+            lox.guard(train, bundle=bundle)
+
+
+def test_the_longest_name_is_written_where_the_guard_was_made(tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    guarded = lox.guard(jnp.log, bundle="n" * 200)
+    guarded(-X)
+    monkeypatch.chdir(tmp_path / "other")
+    _, (message,) = calls(lambda: None, ())
+    assert str(tmp_path / ("n" * 200)) in message and (tmp_path / ("n" * 200) / "bundle.json").exists()
 
 
 def test_a_guarded_function_is_searched_like_the_function(tmp_path):

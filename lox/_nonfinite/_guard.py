@@ -79,7 +79,7 @@ def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: 
 
     Raises:
         LogDataError: An argument has the wrong type. A `TypeError`.
-        LogValueError: `when` is neither; the function donates and `keep` is False; or, when it is called, that it is
+        LogValueError: `when` is neither; `bundle` cannot be the path of a new directory; the function donates and `keep` is False; or, when it is called, that it is
             inside a transformation other than `jax.jit`, or of that in one of several processes. `jax.vmap` of a
             function with a guard inside `jax.jit` raises as well.
 
@@ -104,9 +104,22 @@ def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: 
     """
     if not isinstance(bundle, (str, os.PathLike)):
         raise LogDataError(f"bundle= of lox.guard must be a path, got {describe(bundle)}.")
+    if not isinstance(keep, bool):
+        raise LogDataError(f"keep= of lox.guard must be a bool, got {describe(keep)}.")
+    name = Path(bundle).name
+    if name in ("", "..") or "\0" in os.fspath(bundle) or len(os.fsencode(name)) > _LONGEST:
+        raise LogValueError(
+            f"bundle= of lox.guard must be the path of a directory to make, with a name of at most {_LONGEST} bytes, got "
+            f"{os.fspath(bundle)!r}."
+        )
+    path = Path(os.path.abspath(bundle))  # Whatever the working directory is when a call has failed.
     _transform.choice("when= of lox.guard", when, ("nan", "nonfinite"))
     site = calling_site()
-    return _transform.decorate(fun, lambda f: _Guard(f, Path(bundle), when == "nonfinite", keep, site).function())
+    return _transform.decorate(fun, lambda f: _Guard(f, path, when == "nonfinite", keep, site).function())
+
+
+_LONGEST = 200
+"""Bytes in the name of a bundle. File systems take 255, of which lox needs some while it writes one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,11 +130,13 @@ class _Pending:
         verdicts: The verdicts, one for each set of devices that it has used.
         leaves: The leaves of the arguments, as they were when it began.
         structure: The structure of the arguments; None where they have none, and are the only leaf.
+        x64: Whether types of 64 bits were enabled.
     """
 
     verdicts: list[Any]
     leaves: list[Any]
     structure: Any
+    x64: bool
 
     def arguments(self) -> tuple[Any, Any]:
         """The arguments, positional and by keyword."""
@@ -186,7 +201,7 @@ class _Guard:
             outs, verdicts = self._judged_eagerly(args, kwargs)
         with self._lock:
             if not self._failed:
-                self._pending.append(_Pending(verdicts, *kept))
+                self._pending.append(_Pending(verdicts, *kept, jax.config.jax_enable_x64))
                 _unsettled.add(self)
         return outs
 
@@ -229,14 +244,17 @@ class _Guard:
         verdict = _unbatched_p.bind(verdict, function=function)
         leaves, structure = jax.tree.flatten((args, kwargs))
         traced = [number for number, leaf in enumerate(leaves) if is_array(leaf)]
+        x64 = jax.config.jax_enable_x64
 
         def fails(verdict: Any, *arrays: Any) -> None:
+            if not self._claim():
+                return
             filled = list(leaves)
             for number, array in zip(traced, arrays, strict=True):
                 filled[number] = array
             bad, iteration = np.asarray(verdict).tolist()
             # A callback must not wait for JAX, which waits for it.
-            arguments = (bool(bad), iteration, _Pending([], filled, structure))
+            arguments = (bool(bad), iteration, _Pending([], filled, structure, x64))
             thread = threading.Thread(target=self._write, args=arguments)
             with self._lock:
                 self._threads.append(thread)
@@ -263,20 +281,37 @@ class _Guard:
                 # They are the same in all processes that compute them.
                 verdicts = [np.asarray(verdict.addressable_data(0)) for verdict in first.verdicts]
                 bad, iteration = functools.reduce(_worse, verdicts)
-                if bad > 0 or iteration >= 0:
+                if (bad > 0 or iteration >= 0) and self._claim():
                     self._write(bool(bad), int(iteration), first)
 
-    def _write(self, in_result: bool, iteration: int, call: _Pending) -> None:
+    def _claim(self) -> bool:
+        """Say that a call has failed; False if one has before."""
         with self._lock:
             if self._failed:
-                return
+                return False
             self._failed = True
             self._pending.clear()
+            return True
+
+    def _write(self, in_result: bool, iteration: int, call: _Pending) -> None:
+        try:
+            with jax.enable_x64(call.x64):
+                self._write_bundle(in_result, iteration, call)
+        except Exception:
+            raise  # Of a warning that is an error.
+        except BaseException:  # An interrupt: a later call that fails is written.
+            self._failed = False
+            raise
+
+    def _write_bundle(self, in_result: bool, iteration: int, call: _Pending) -> None:
         what = "inf or NaN" if self._infinite else "NaN"
         in_loop = f"the carry of a loop after iteration {iteration}" if iteration >= 0 else "a result"
         failed = f"{name_of_function(self._fun)} has {what} in {in_loop}"
         if any(map(_is_deleted, call.leaves)):
-            self._warn(f"{failed}. Its arguments are gone, since a function inside donates them: no bundle is written.")
+            self._warn(
+                f"{failed}. Arguments of it were deleted since, as by a function that donates them, inside of it or in "
+                "a later call: no bundle is written. Guard the function that donates: lox.guard copies its arguments."
+            )
             return
         loop, carry, remark = -1, list[Any](), ""
         arrays = [leaf for leaf in call.leaves if isinstance(leaf, jax.Array)]

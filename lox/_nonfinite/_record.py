@@ -246,9 +246,10 @@ class Record:
         """
         if primitive is log_p or primitive in _PRINTS:
             return []
-        if primitive in _ASKS_HOST:
+        asks = info if primitive in _ASKS_HOST else _asks_host(params)
+        if asks is not None:  # Before anything of it runs.
             raise LogValueError(
-                f"The io_callback at {frame.line_of(info)} would run again each time that lox.find_nonfinite runs a "
+                f"The io_callback at {frame.line_of(asks)} would run again each time that lox.find_nonfinite runs a "
                 "part of the program. Leave it out of the function, or put what it returns into the arguments."
             )
         if primitive is axes_p:
@@ -346,6 +347,20 @@ def _must_interpret(jaxpr: Any) -> bool:
         eqn.primitive in _LOOPS | _PRINTS | _ASKS_HOST | {log_p} or any(map(_must_interpret, jaxprs_in(eqn.params)))
         for eqn in eqns
     )
+
+
+def _asks_host(params: dict[str, Any]) -> Any:
+    """The place of an `io_callback` in the jaxprs among the parameters of a primitive; None if there is none."""
+    return next((found for found in map(_asks_host_in, jaxprs_in(params)) if found is not None), None)
+
+
+@_compat.weakref_lru_cache
+def _asks_host_in(jaxpr: Any) -> Any:
+    for eqn in _compat.open_jaxpr(jaxpr).eqns:
+        found = eqn.source_info if eqn.primitive in _ASKS_HOST else _asks_host(eqn.params)
+        if found is not None:
+            return found
+    return None
 
 
 def _call(name: str) -> Callable[..., list[Any]]:
