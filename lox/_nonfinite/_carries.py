@@ -127,9 +127,7 @@ def _while(
         bad = is_bad(values[: len(began)], began, handler.infinite)
         return values, handler.noted(first, trip, bad), trip + 1
 
-    values, first, _ = jax.lax.while_loop(
-        lambda carried: loop.goes_on(carried[0]), iterate, (start, *_start(start))
-    )
+    values, first, _ = jax.lax.while_loop(lambda carried: loop.goes_on(carried[0]), iterate, (start, *_start(start)))
     return loop.outs(values), _joined(state, (first,)), ()
 
 

@@ -60,15 +60,20 @@ def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: 
 
     The first call that fails is written, one bundle for each guarded function; from then on the function runs
     unguarded, in one of several processes as before, since all must run the same program. The bundle is there as a
-    whole or not at all. The last good carry of a loop that fails is computed again when the bundle is written, so that
-    it costs nothing before.
+    whole or not at all. It has the arguments as they were when the call began, also those that change in place.
+
+    The last good carry of a loop that fails is computed again when the bundle is written, so that it costs nothing
+    before. Only a jitted function runs again, and only one without effects: no `io_callback`, no `jax.Ref` that it
+    writes. Of others, the warning says that the carry is missing, and a replay runs the loop from its beginning. The
+    operations of the function, with which a replay compares, are recorded of jitted functions only.
 
     Where `jax.distributed` connects processes, each writes a bundle, NAME-process0 and so on, with its shards of arrays
     that are spread over them. `lox.replay` puts those of all processes together; such a bundle has no last good carry.
 
     Args:
         fun: The function, jitted or not. Without it, a decorator is returned.
-        bundle: The directory to write. Where there is one already, a number is added to its name.
+        bundle: The directory to write, relative to the working directory of now. Where there is one already, a number
+            is added to its name.
         when: "nan", or "nonfinite" for infinite values as well: results, and carries that began finite.
         keep: Whether to copy donated arguments before each call, on the device, so that they can be written. False
             raises for a function that donates.
@@ -79,9 +84,9 @@ def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: 
 
     Raises:
         LogDataError: An argument has the wrong type. A `TypeError`.
-        LogValueError: `when` is neither; `bundle` cannot be the path of a new directory; the function donates and `keep` is False; or, when it is called, that it is
-            inside a transformation other than `jax.jit`, or of that in one of several processes. `jax.vmap` of a
-            function with a guard inside `jax.jit` raises as well.
+        LogValueError: `when` is neither; `bundle` cannot be the path of a new directory; the function donates and
+            `keep` is False; or, when it is called, that it is inside a transformation other than `jax.jit`, or of that
+            in one of several processes. `jax.vmap` of a function with a guard inside `jax.jit` raises as well.
 
     Warns:
         NonfiniteWarning: A call has failed; it names the bundle.
@@ -109,8 +114,8 @@ def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: 
     name = Path(bundle).name
     if name in ("", "..") or "\0" in os.fspath(bundle) or len(os.fsencode(name)) > _LONGEST:
         raise LogValueError(
-            f"bundle= of lox.guard must be the path of a directory to make, with a name of at most {_LONGEST} bytes, got "
-            f"{os.fspath(bundle)!r}."
+            f"bundle= of lox.guard must be the path of a directory to make, with a name of at most {_LONGEST} bytes, "
+            f"got {os.fspath(bundle)!r}."
         )
     path = Path(os.path.abspath(bundle))  # Whatever the working directory is when a call has failed.
     _transform.choice("when= of lox.guard", when, ("nan", "nonfinite"))
@@ -353,7 +358,8 @@ def _check_runs_again(fun: Function, args: Any, kwargs: Any) -> None:
     """Refuse to run a function again that may do more than compute.
 
     Raises:
-        _HasEffects: It is not jitted, so that it may do whatever Python does, or has effects other than prints and logs.
+        _HasEffects: It is not jitted, so that it may do whatever Python does, or has effects other than prints and
+            logs.
     """
     if not runs_again(fun):
         raise _HasEffects("the function is not jitted, and so is not run again")
