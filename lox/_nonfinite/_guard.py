@@ -449,7 +449,7 @@ def _verdict(arrays: Sequence[Any], firsts: Sequence[Any], infinite: bool, known
     return jnp.stack([bad.astype(jnp.int32), functools.reduce(earlier, firsts, jnp.int32(-1))])
 
 
-def _worse(verdict: Any, other: Any) -> tuple[int, int]:
+def _worse(verdict: Any, other: Any) -> Any:
     (bad, first), (other_bad, other_first) = verdict, other
     return max(bad, other_bad), first if first >= 0 else other_first
 
