@@ -77,6 +77,17 @@ def test_the_bundle_has_the_carry_before_the_failing_iteration(tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "failed" / "carry-0.npy"), [1.0, x], rtol=1e-5)
 
 
+def test_a_partial_function_and_a_method_of_jitted_ones_have_a_last_good_carry(tmp_path):
+    class Trainer:
+        @functools.partial(jax.jit, static_argnums=(0, 2))
+        def train(self, x, number):
+            return train(x, BAD[: int(number)])
+
+    for name, f in {"method": Trainer().train, "partial": functools.partial(Trainer.train, Trainer())}.items():
+        _, (message,) = calls(lox.guard(f, bundle=tmp_path / name), (X, np.int32(4)))
+        assert "without" not in message and len(contents(tmp_path / name)["carry"]) == 1
+
+
 def test_a_carry_that_is_bad_and_dropped_fails(tmp_path):
     guarded = lox.guard(jax.jit(lambda x, rates: jnp.nan_to_num(train(x, rates)[0])), bundle=tmp_path / "failed")
     _, warned = calls(guarded, (X, BAD))
@@ -720,6 +731,7 @@ def test_vmap_of_a_function_with_a_guard_in_jit_is_an_error(tmp_path):
         with pytest.raises(lox.LogValueError, match=r"is in a function that jax.vmap maps.*lox.guard\(jax.vmap\(f\)"):
             jax.vmap(function)(X)
         assert calls(function, (X[0],))[1] == []
+        np.testing.assert_allclose(jax.jacfwd(function)(X[1]), jax.grad(function)(X[1]))  # Which maps tangents alone.
 
 
 def test_wrong_arguments_are_errors(tmp_path):

@@ -25,7 +25,7 @@ import numpy as np
 from jax.interpreters import batching, mlir
 
 from lox import _channel, _compat, _transform
-from lox._abstract import is_array, trace
+from lox._abstract import is_array
 from lox._ambient import begin_handler
 from lox._arguments import describe
 from lox._effect import LogEffect
@@ -363,9 +363,15 @@ def _check_runs_again(fun: Function, args: Any, kwargs: Any) -> None:
     """
     if not runs_again(fun):
         raise _HasEffects("the function is not jitted, and so is not run again")
-    program, _ = trace(fun, args, kwargs)
+    values = jax.tree.leaves((args, kwargs))
+    while not _compat.is_jitted(fun):
+        if isinstance(fun, functools.partial):
+            fun, args, kwargs = fun.func, (*fun.args, *args), {**fun.keywords, **kwargs}
+        else:
+            fun, args = fun.__func__, (fun.__self__, *args)  # type: ignore[attr-defined]
+    program = fun.trace(*args, **kwargs).jaxpr  # type: ignore[attr-defined]
     effects = [effect for effect in program.effects if not isinstance(effect, (LogEffect, *_prints()))]
-    if effects or any(_is_ref(value) for value in (*program.consts, *jax.tree.leaves((args, kwargs)))):
+    if effects or any(map(_is_ref, (*program.consts, *values))):
         raise _HasEffects("the function has effects, and so is not run again")
 
 
@@ -388,6 +394,8 @@ mlir.register_lowering(_unbatched_p, lambda ctx, value, *, function: [value])
 
 
 def _refuse(axis_data: Any, values: Sequence[Any], dims: Sequence[Any], *, function: str) -> Any:
+    if dims[0] is None:  # As in jax.jacfwd, which maps derivatives alone.
+        return _unbatched_p.bind(*values, function=function), None
     raise LogValueError(
         f"lox.guard of {function} is in a function that jax.vmap maps, as in jax.vmap(jax.jit(guarded)). Guard what is "
         "outside of it, as in lox.guard(jax.vmap(f), bundle=...)."
