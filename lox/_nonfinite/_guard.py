@@ -364,12 +364,13 @@ def _check_runs_again(fun: Function, args: Any, kwargs: Any) -> None:
     if not runs_again(fun):
         raise _HasEffects("the function is not jitted, and so is not run again")
     values = jax.tree.leaves((args, kwargs))
-    while not _compat.is_jitted(fun):
-        if isinstance(fun, functools.partial):
-            fun, args, kwargs = fun.func, (*fun.args, *args), {**fun.keywords, **kwargs}
+    inner: Any = fun
+    while not _compat.is_jitted(inner):
+        if isinstance(inner, functools.partial):
+            inner, args, kwargs = inner.func, (*inner.args, *args), {**inner.keywords, **kwargs}
         else:
-            fun, args = fun.__func__, (fun.__self__, *args)  # type: ignore[attr-defined]
-    program = fun.trace(*args, **kwargs).jaxpr  # type: ignore[attr-defined]
+            inner, args = inner.__func__, (inner.__self__, *args)
+    program = inner.trace(*args, **kwargs).jaxpr
     effects = [effect for effect in program.effects if not isinstance(effect, (LogEffect, *_prints()))]
     if effects or any(map(_is_ref, (*program.consts, *values))):
         raise _HasEffects("the function has effects, and so is not run again")
