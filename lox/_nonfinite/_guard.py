@@ -36,7 +36,7 @@ from lox._nonfinite._branches import marking
 from lox._nonfinite._bundle import name_of_function, runs_again, write_bundle
 from lox._nonfinite._carries import Carries, devices_of, earlier, is_bad
 from lox._nonfinite._find import last_good_carry
-from lox._nonfinite._record import is_float
+from lox._nonfinite._record import is_float, print_effects
 from lox._site import calling_site
 from lox._trace import is_called_from_python, under
 
@@ -371,16 +371,9 @@ def _check_runs_again(fun: Function, args: Any, kwargs: Any) -> None:
         else:
             inner, args = inner.__func__, (inner.__self__, *args)
     program = inner.trace(*args, **kwargs).jaxpr
-    effects = [effect for effect in program.effects if not isinstance(effect, (LogEffect, *_prints()))]
+    effects = [effect for effect in program.effects if not isinstance(effect, (LogEffect, *print_effects()))]
     if effects or any(map(_is_ref, (*program.consts, *values))):
         raise _HasEffects("the function has effects, and so is not run again")
-
-
-@functools.cache
-def _prints() -> tuple[type, ...]:
-    """The effects of `jax.debug.callback`, which a search leaves out."""
-    call = lambda: [jax.debug.callback(print, ordered=ordered) for ordered in (False, True)]  # noqa: E731
-    return tuple({type(effect) for effect in jax.make_jaxpr(call)().effects})
 
 
 def _is_ref(value: Any) -> bool:

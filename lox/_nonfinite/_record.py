@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import re
 import weakref
@@ -325,11 +326,32 @@ def is_nan(value: Any) -> bool:
 
 @_compat.weakref_lru_cache
 def without_logs(jaxpr: Any) -> Any:
-    """The jaxpr without the logs of taps in the program."""
-    if not logs_in({"jaxpr": jaxpr}):
-        return jaxpr
-    run = under(DropAll(), _compat.as_fun(jaxpr))
-    return _compat.trace(lambda *args: run(None, *args)[0], _compat.in_avals(jaxpr), "lox")[0]
+    """The jaxpr without the logs of taps in the program, and without what it prints."""
+    if logs_in({"jaxpr": jaxpr}):
+        run = under(DropAll(), _compat.as_fun(jaxpr))
+        jaxpr = _compat.trace(lambda *args: run(None, *args)[0], _compat.in_avals(jaxpr), "lox")[0]
+    return _without_prints(jaxpr) if prints_in(jaxpr) else jaxpr
+
+
+@functools.cache
+def print_effects() -> tuple[type, ...]:
+    """The effects of `jax.debug.callback` and `jax.debug.print`."""
+    call = lambda: [jax.debug.callback(print, ordered=ordered) for ordered in (False, True)]  # noqa: E731
+    return tuple({type(effect) for effect in jax.make_jaxpr(call)().effects})
+
+
+@_compat.weakref_lru_cache
+def prints_in(jaxpr: Any) -> bool:
+    """Tell whether a jaxpr prints."""
+    eqns = _compat.open_jaxpr(jaxpr).eqns
+    return any(eqn.primitive in _PRINTS or any(map(prints_in, jaxprs_in(eqn.params))) for eqn in eqns)
+
+
+def _without_prints(jaxpr: Any) -> Any:
+    def params(eqn: Any) -> dict[str, Any]:
+        return {name: _compat.map_jaxprs(_without_prints, value) for name, value in eqn.params.items()}
+
+    return _compat.filter_equations(jaxpr, lambda eqn: eqn.primitive not in _PRINTS, params, print_effects())
 
 
 @_compat.weakref_lru_cache
