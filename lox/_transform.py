@@ -65,14 +65,19 @@ def jitted(fun: Function, call: Callable[..., Any]) -> Function | None:
     alive = weakref.ref(fun)
     more = len(inspect.signature(call).parameters) - 3
 
-    def handled(*args: Any, **kwargs: Any) -> Any:
+    options = dict(jit_options)
+    options_inside = {name: value for name, value in options.items() if name != "compiler_options"}
+
+    # JAX reads the names: one that the function takes by keyword must not be among them.
+    def handled(*lox_args: Any, **lox_kwargs: Any) -> Any:
         function = alive()
         if function is None:
             raise ReferenceError("the function that was transformed is gone")
-        return call(function, *args[:more], args[more:], kwargs)
+        if "compiler_options" in options:  # Only the outermost jitted function may have them.
+            function = jax.jit(function.__wrapped__, **options_inside)  # type: ignore[attr-defined]
+        return call(function, *lox_args[:more], lox_args[more:], lox_kwargs)
 
     handled.__name__ = getattr(fun, "__name__", "handled")
-    options = dict(jit_options)
     for name in ("static_argnums", "donate_argnums"):
         options[name] = tuple(place + more if place >= 0 else place for place in options[name])
     return jax.jit(handled, **options)

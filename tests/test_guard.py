@@ -4,6 +4,7 @@ import concurrent.futures
 import dataclasses
 import functools
 import gc
+import itertools
 import json
 import os
 import re
@@ -66,7 +67,7 @@ def test_a_call_that_fails_is_written_warned_of_and_returned(tmp_path, transform
         "args-0.npy",
         "args-1.npy",
         "bundle.json",
-        "carry-0.npy",
+        *["carry-0.npy"] * (transform is jax.jit),
         "program.txt",
     ]
     np.testing.assert_array_equal(np.load(tmp_path / "failed" / "args-1.npy"), BAD)
@@ -95,6 +96,17 @@ def test_the_warning_counts_iterations_of_a_backward_pass_as_a_report_does(tmp_p
     assert "has NaN in the carry of a loop after iteration 20 of its backward pass. The call is in" in message
     report = lox.replay(tmp_path / "failed", f)
     assert report.iterations == (20,) and report.backward and report.infinities[0].iterations == (117,)
+
+
+def test_a_partial_function_and_a_method_of_jitted_ones_have_a_last_good_carry(tmp_path):
+    class Trainer:
+        @functools.partial(jax.jit, static_argnums=(0, 2))
+        def train(self, x, number):
+            return train(x, BAD[: int(number)])
+
+    for name, f in {"method": Trainer().train, "partial": functools.partial(Trainer.train, Trainer())}.items():
+        _, (message,) = calls(lox.guard(f, bundle=tmp_path / name), (X, np.int32(4)))
+        assert "without" not in message and len(contents(tmp_path / name)["carry"]) == 1
 
 
 def test_a_carry_that_is_bad_and_dropped_fails(tmp_path):
@@ -153,6 +165,84 @@ def test_infinite_values_fail_where_they_are_asked_for(tmp_path, when):
     assert not warned or contents(tmp_path / "failed")["iteration"] == 38
 
 
+def test_a_carry_of_a_loop_in_a_shard_map_that_is_bad_on_one_shard_fails(tmp_path):
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def local(x):
+        after = lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] + 0.0), (0, x))[1]
+        return train(after, BAD)[0] > 1
+
+    specs = {"mesh": mesh, "in_specs": jax.P("data"), "out_specs": jax.P("data")}
+    for transform, check_vma in itertools.product((lambda f: f, jax.jit), (True, False)):
+        f = transform(jax.shard_map(local, **specs, check_vma=check_vma))
+        guarded, x = lox.guard(f, bundle=tmp_path / "failed"), np.ones(8, np.float32)
+        assert calls(guarded, (x,))[1] == []
+        x[5] = 2.0
+        _, (message,) = calls(guarded, (x,))
+        assert "has NaN in the carry of a loop after iteration 2." in message
+
+
+@pytest.mark.parametrize("inside", ["function", "branch"])
+def test_loops_in_functions_with_rules_and_branches_do_not_break_a_guard(tmp_path, inside):
+    own = jax.custom_vjp(lambda x: train(x, BAD)[0])
+    own.defvjp(lambda x: (own(x), x), lambda x, g: (g,))
+    f = own if inside == "function" else lambda x: lax.cond(x[0] > 0, own, lambda x: x, x)
+    guarded = lox.guard(jax.jit(f), bundle=tmp_path / "failed")
+    assert calls(guarded, (np.float32([1.0, 1.0]),))[1] == []
+    assert "the carry of a loop after iteration 2" in calls(guarded, (X,))[1][0]
+
+
+def test_results_of_python_and_numpy_are_looked_at_as_they_are(tmp_path):
+    big, nan = np.float64(1e300), float("nan")
+    fine = [1e300, big, np.full(2, big), 1e300j, "text", None, jax.ShapeDtypeStruct((), jnp.float32), np.array(["a"])]
+    for when in ("nan", "nonfinite"):
+        guarded = lox.guard(lambda x, value: (x, value), bundle=tmp_path / "failed", when=when)
+        assert calls(guarded, *((X, value) for value in fine))[1] == []
+        assert calls(guarded, (X, np.ma.array([1.0, nan], mask=[False, True])))[1] == []
+    for bad in (nan, complex(nan, 0), np.float64(nan), np.array([1.0, nan]), jnp.bfloat16(nan)):
+        guarded = lox.guard(lambda x, value: (x, {"loss": value}), bundle=tmp_path / "failed")
+        assert len(calls(guarded, (X, 1.0), (X, bad))[1]) == 1, bad
+    assert len(calls(lox.guard(jax.jit(lambda x: (x, nan)), bundle=tmp_path / "failed"), (X,))[1]) == 1
+
+
+def test_a_result_that_was_donated_inside_is_returned_as_it_is(tmp_path):
+    donating = jax.jit(lambda x: x + 1, donate_argnums=0)
+
+    def f(x):
+        doubled = x * 2
+        return doubled, donating(doubled)
+
+    ((gone, there),) = calls(lox.guard(f, bundle=tmp_path / "failed"), (jnp.array(X),))[0]
+    assert gone.is_deleted() and there.tolist() == [3.0, 5.0]
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_an_eager_function_may_use_several_devices(tmp_path, bad):
+    first, second = jax.devices()[:2]
+
+    def f(x):
+        on_both = [jax.device_put(x, first), jax.device_put(x, second)]
+        rates = [BAD if place == bad else GOOD for place in range(2)]
+        outs = [jax.jit(train)(jnp.copy(x), rate)[0] for x, rate in zip(on_both, rates, strict=True)]
+        return [jnp.nan_to_num(out) for out in outs], on_both
+
+    guarded = lox.guard(f, bundle=tmp_path / "failed")
+    assert calls(guarded, (jnp.float32([1.0, 1.0]),))[1] == []
+    ((outs, _),), (message,) = calls(guarded, (jnp.array(X),))
+    assert [out.devices() for out in outs] == [{first}, {second}]
+    assert "the carry of a loop after iteration 2" in message and not contents(tmp_path / "failed")["in_result"]
+
+
+def test_a_guard_transfers_nothing_where_transfers_are_forbidden(tmp_path):
+    x, rates = jnp.array(X), jnp.array(BAD)
+    for f, when in itertools.product((train, jax.jit(train)), ("nan", "nonfinite")):
+        guarded = lox.guard(f, bundle=tmp_path / "failed", when=when)
+        with jax.transfer_guard("disallow"):
+            f(x, rates)
+            _, warned = calls(guarded, (x, rates))
+        assert len(warned) == 1
+
+
 def test_batch_elements_of_a_while_loop_that_are_done_do_not_fail(tmp_path):
     f = lambda x: lax.while_loop(lambda x: x > 1.0, lambda x: x - jnp.sqrt(x - 1.0) - 1.0, x)  # noqa: E731
     guarded = lox.guard(jax.jit(jax.vmap(f)), bundle=tmp_path / "failed")
@@ -196,6 +286,31 @@ def test_a_step_in_a_python_loop_is_kept_with_what_it_got(tmp_path):
     report = lox.replay(tmp_path / "failed", step)
     assert (report.primitive, report.kind) == ("log", "nan")
     assert report.operands[0].min() < 0
+
+
+HANDLERS = (
+    lambda f, folder: lox.guard(f, bundle=folder / "failed"),
+    lambda f, folder: lox.tap(f, lambda logs: None),
+    lambda f, folder: lambda *args, **kwargs: lox.spool(f)(*args, **kwargs)[0],
+)
+
+
+def test_arguments_of_any_name_reach_the_function(tmp_path):
+    names = ("args", "kwargs", "self", "fun", "state", "handler", "function", "channel", "labels", "more")
+    for name, handle in itertools.product(names, HANDLERS):
+        f = eval(f"lambda x, *, {name}: x - {name}")
+        for function in (f, jax.jit(f)):
+            np.testing.assert_array_equal(handle(function, tmp_path)(X, **{name: 2.0}), X - 2.0)
+
+
+def test_a_jitted_function_with_compiler_options_is_compiled_with_them(tmp_path):
+    options = {"xla_cpu_enable_fast_math": False}
+    f = jax.jit(lambda x, n, *, y: jnp.log(x) * n + y, static_argnums=1, compiler_options=options)
+    wrong = jax.jit(lambda x: jnp.log(x), compiler_options={"no_such_option": "on"})
+    for handle in HANDLERS:
+        np.testing.assert_array_equal(handle(f, tmp_path)(X, 3, y=X), f(X, 3, y=X))
+        with pytest.raises(Exception, match="no_such_option"):
+            handle(wrong, tmp_path)(X)
 
 
 # -- a call does not wait ----------------------------------------------------------------------------------------------
@@ -281,13 +396,58 @@ def test_a_bundle_whose_writer_is_killed_is_not_there(tmp_path):
     assert lox.replay(tmp_path / "failed", jnp.log).primitive == "log"
 
 
-def test_a_carry_that_cannot_be_computed_again_is_said_to_be_missing(tmp_path):
-    def f(x, rates):
-        return train(jax.experimental.io_callback(lambda x: x, jax.ShapeDtypeStruct((2,), jnp.float32), x), rates)
+def test_a_function_that_may_have_effects_is_not_run_or_traced_again(tmp_path):
+    runs, ref, rates = [], jax.new_ref(jnp.float32(0)), iter([GOOD, BAD, BAD, BAD, BAD])
 
-    _, (message,) = calls(lox.guard(jax.jit(f), bundle=tmp_path / "failed"), (X, BAD))
-    assert "without its last good carry (LogValueError: The io_callback at" in message
-    assert contents(tmp_path / "failed")["carry"] == []
+    def eager(x):
+        runs.append(x)
+        return train(x, next(rates))[0]
+
+    def calls_host(x):
+        jax.experimental.io_callback(runs.append, None, x, ordered=True)
+        return train(x, BAD)[0]
+
+    def writes(x):
+        ref[...] += 1.0
+        return train(x, BAD)[0]
+
+    def writes_argument(x, ref):
+        ref[...] += 1.0
+        return train(x, BAD)[0]
+
+    def note(x):
+        jax.debug.callback(runs.append, x)
+        return x
+
+    def prints(x):
+        step = lambda x, rate: lax.cond(x[0] > 0, note, lambda x: x, x) - rate * jnp.log(x)  # noqa: E731
+        lox.log({"x": x})
+        return lax.scan(lambda x, rate: (jax.jit(step)(note(x), rate), None), note(x), BAD)[0]
+
+    for number, (f, arguments, why) in enumerate(
+        [
+            (eager, (X,), "is not jitted"),
+            (jax.jit(calls_host), (X,), "has effects"),
+            (jax.jit(writes), (X,), "has effects"),
+            (jax.jit(writes_argument), (X, ref), "has effects"),
+            (jax.jit(prints), (X,), None),
+        ]
+    ):
+        guarded, before = lox.guard(f, bundle=tmp_path / str(number)), len(runs)
+        if f is eager:
+            guarded(X)
+        _, (message,) = calls(guarded, arguments)
+        jax.effects_barrier()
+        about = contents(tmp_path / str(number))
+        assert len(about["carry"]) == (why is None)
+        if why is None:
+            assert message.endswith("4. Run it again with lox.replay.")
+        else:
+            assert f"without its last good carry: the function {why}, and so is not run again." in message
+        assert len(runs) - before == {0: 2, 1: 1, 4: 9}.get(number, 0)
+        program = (tmp_path / str(number) / "program.txt").read_text()
+        assert bool(program) == (f is not eager) == (about["program"] is not None)
+    assert float(ref[...]) == 2.0 and all(isinstance(each, (np.ndarray, jax.Array)) for each in runs)
 
 
 def test_two_guarded_functions_with_one_path_have_a_bundle_each(tmp_path):
@@ -304,6 +464,41 @@ def test_calls_of_several_threads_write_one_bundle(tmp_path):
         list(threads.map(lambda n: guarded(-X if n % 5 == 4 else X), range(40)))
         lox.flush()
     assert [each.name for each in tmp_path.iterdir()] == ["failed"]
+
+
+def test_a_bundle_has_the_arguments_as_they_were_when_the_call_began(tmp_path):
+    class Model:
+        def __init__(self, w):
+            self.w = w
+
+    jax.tree_util.register_pytree_node(Model, lambda model: ([model.w], None), lambda _, leaves: Model(*leaves))
+    buffer, state, model, ref = np.array(-X), {"w": jnp.array(-X)}, Model(jnp.array(-X)), jax.new_ref(jnp.float32(1))
+
+    def forward(model):
+        before, model.w = model.w, jnp.array(X)
+        return jnp.log(before)
+
+    def add(ref):
+        ref[...] += 1.0
+        return jnp.log(-ref[...])
+
+    failing = {
+        "buffer": (jnp.log, buffer, lambda: buffer.fill(1.0)),
+        "state": (jax.jit(lambda state: jnp.log(state["w"])), state, lambda: state.update(w=jnp.array(X))),
+        "model": (forward, model, lambda: None),
+        "ref": (add, ref, lambda: None),
+    }
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for name, (f, argument, change) in failing.items():
+            lox.guard(f, bundle=tmp_path / name)(argument)
+            change()
+            lox.flush()
+    assert len(warned) == 4
+    for name in ("buffer", "state", "model"):
+        np.testing.assert_array_equal(np.load(tmp_path / name / "args-0.npy"), -X)
+    assert model.w.tolist() == X.tolist() and float(ref[...]) == 2.0
+    assert contents(tmp_path / "ref")["arguments"] == [{"text": "Ref(1., dtype=float32)", "path": "args[0]"}]
 
 
 # -- donation ----------------------------------------------------------------------------------------------------------
@@ -326,7 +521,58 @@ def test_arguments_that_a_function_inside_has_donated_are_said_to_be_gone(tmp_pa
     inner = jax.jit(jnp.log, donate_argnums=0)
     guarded = lox.guard(lambda x: inner(x), bundle=tmp_path / "failed")
     _, (message,) = calls(guarded, (jnp.array(-X),))
-    assert "Its arguments are gone" in message and list(tmp_path.iterdir()) == []
+    assert "Arguments of it were deleted since" in message and list(tmp_path.iterdir()) == []
+
+
+def test_arguments_that_were_donated_to_a_later_call_are_said_to_be_deleted(tmp_path):
+    guarded, x = lox.guard(jax.jit(jnp.log), bundle=tmp_path / "failed"), jnp.array(-X)
+    guarded(x)
+    jax.jit(lambda x: x + 1, donate_argnums=0)(x)
+    _, (message,) = calls(lambda: None, ())
+    assert "inside of it or in a later call: no bundle is written" in message and list(tmp_path.iterdir()) == []
+
+
+# -- when it is written ------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_while_a_bundle_is_written_lets_a_later_one_be_written(tmp_path, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    guarded = lox.guard(jax.jit(jnp.log), bundle=tmp_path / "failed")
+    with monkeypatch.context() as patched:
+        patched.setattr(lox._nonfinite._bundle, "program", interrupted)
+        guarded(-X)
+        with pytest.raises(KeyboardInterrupt):
+            lox.flush()
+    assert list(tmp_path.iterdir()) == []
+    assert len(calls(guarded, (-X,))[1]) == 1 and (tmp_path / "failed" / "bundle.json").exists()
+
+
+def test_a_bundle_is_written_with_the_types_of_64_bits_of_its_call(tmp_path):
+    grown = lambda x: lax.scan(lambda x, _: (x * 1e30, None), x, length=20)[0]  # noqa: E731
+    guarded = lox.guard(jax.jit(grown), bundle=tmp_path / "failed", when="nonfinite")
+    with jax.enable_x64(True):
+        guarded(np.float64(1.0))
+    _, (message,) = calls(lambda: None, ())
+    assert "after iteration 10." in message and "without" not in message
+    np.testing.assert_allclose(np.load(tmp_path / "failed" / "carry-0.npy"), 1e300, rtol=1e-10)
+    assert "float64" in (tmp_path / "failed" / "program.txt").read_text()
+
+
+def test_of_many_bad_iterations_one_is_written(tmp_path, monkeypatch):
+    threads = []
+
+    class Thread(lox._nonfinite._guard.threading.Thread):
+        def __init__(self, *args, **kwargs):
+            threads.append(self)
+            super().__init__(*args, **kwargs)
+
+    guarded = lox.guard(lambda x: jnp.log(x), bundle=tmp_path / "failed")
+    f = jax.jit(lambda x: lax.scan(lambda x, _: (guarded(x), None), x, length=50)[0])
+    monkeypatch.setattr(lox._nonfinite._guard.threading, "Thread", Thread)
+    assert len(calls(f, (-X[0],))[1]) == 1
+    assert sum("_write" in each.name for each in threads) == 1
 
 
 # -- replay ------------------------------------------------------------------------------------------------------------
@@ -765,11 +1011,39 @@ def test_a_guard_inside_of_a_transformation_is_an_error(tmp_path, transform):
         transform(guarded)(X if transform is jax.vmap else X[0])
 
 
+def test_vmap_of_a_function_with_a_guard_in_jit_is_an_error(tmp_path):
+    in_branch = lambda f: lambda x: lax.cond(x > 0, f, lambda x: x, x)  # noqa: E731
+    for around in (jax.jit, lambda f: jax.jit(in_branch(f)), lambda f: jax.grad(jax.jit(f))):
+        function = around(lox.guard(lambda x: jnp.log(x), bundle=tmp_path / "failed"))
+        with pytest.raises(lox.LogValueError, match=r"is in a function that jax.vmap maps.*lox.guard\(jax.vmap\(f\)"):
+            jax.vmap(function)(X)
+        assert calls(function, (X[0],))[1] == []
+        np.testing.assert_allclose(jax.jacfwd(function)(X[1]), jax.grad(function)(X[1]))  # Which maps tangents alone.
+
+
 def test_wrong_arguments_are_errors(tmp_path):
     with pytest.raises(lox.LogDataError, match="bundle= of lox.guard must be a path"):
         lox.guard(train, bundle=3)
     with pytest.raises(lox.LogValueError, match="when= of lox.guard must be one of 'nan', 'nonfinite'"):
         lox.guard(train, bundle=tmp_path, when="inf")
+    with pytest.raises(lox.LogDataError, match="keep= of lox.guard must be a bool, got 'no'"):
+        lox.guard(train, bundle=tmp_path, keep="no")
+
+
+def test_a_path_that_no_new_directory_can_have_is_refused_when_the_guard_is_made():
+    for bundle in ("", ".", "..", "a/..", "/", "n" * 201, "é" * 101, "a\0b"):
+        with pytest.raises(lox.LogValueError, match="bundle= of lox.guard must be the path of a directory to make"):
+            lox.guard(train, bundle=bundle)
+
+
+def test_the_longest_name_is_written_where_the_guard_was_made(tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    guarded = lox.guard(jnp.log, bundle="n" * 200)
+    guarded(-X)
+    monkeypatch.chdir(tmp_path / "other")
+    _, (message,) = calls(lambda: None, ())
+    assert str(tmp_path / ("n" * 200)) in message and (tmp_path / ("n" * 200) / "bundle.json").exists()
 
 
 def test_a_guarded_function_is_searched_like_the_function(tmp_path):
@@ -798,13 +1072,15 @@ MORE = {"b": [True, None, 3], "a": (2.5, "text", 1j, {})}
 
 
 def test_a_bundle_has_the_arguments_the_structure_and_the_loop_that_failed(tmp_path):
+    jitted = jax.jit(functools.partial(two_loops, more=MORE))
+    calls(lambda x, rates: lox.guard(jitted, bundle=tmp_path / "jit")(x, rates, scale=np.float16(-0.25)), (X, BAD))
     guarded = lox.guard(two_loops, bundle=tmp_path / "failed")
     _, (message,) = calls(lambda x, rates: guarded(x, rates, scale=np.float16(-0.25), more=MORE), (X, BAD))
     assert "two_loops has NaN in the carry of a loop after iteration 2." in message
     about = contents(tmp_path / "failed")
     assert about["format"] == 1 and about["function"] == f"{__name__}:two_loops"
     told = [about[name] for name in ("when", "loop", "iteration", "in_result", "process", "processes")]
-    assert told == ["nan", 1, 2, True, 0, 1]
+    assert told == ["nan", -1, 2, True, 0, 1] and contents(tmp_path / "jit")["loop"] == 1
     assert about["arguments"] == [
         {"file": "args-0.npy", "dtype": "float32", "path": "args[0]"},
         {"file": "args-1.npy", "dtype": "float32", "path": "args[1]"},
@@ -819,15 +1095,16 @@ def test_a_bundle_has_the_arguments_the_structure_and_the_loop_that_failed(tmp_p
     of_a, of_b = {"tuple": [leaf, leaf, leaf, {"dict": {}}]}, {"list": [leaf, {"none": 0}, leaf]}
     kwargs = {"dict": {"more": {"dict": {"a": of_a, "b": of_b}}, "scale": leaf}}
     assert about["structure"] == {"tuple": [{"tuple": [leaf, leaf]}, kwargs]}
-    assert about["carry"] == [{"file": f"carry-{place}.npy", "dtype": each} for place, each in enumerate(CARRIED)]
+    carry = [{"file": f"carry-{place}.npy", "dtype": each} for place, each in enumerate(CARRIED)]
+    assert about["carry"] == [] and contents(tmp_path / "jit")["carry"] == carry
     x = X.astype(np.float64) - 0.75
     for rate in BAD[:2]:
         x = x - rate * np.log(x)
-    (carried,) = (np.load(tmp_path / "failed" / f"carry-{CARRIED.index('float32')}.npy"),)
+    (carried,) = (np.load(tmp_path / "jit" / f"carry-{CARRIED.index('float32')}.npy"),)
     np.testing.assert_allclose(carried, x, rtol=1e-5)
     report = lox.replay(tmp_path / "failed", two_loops)
     assert (report.primitive, report.iterations) == ("log", (2,))
-    np.testing.assert_array_equal(report.operands[0], carried)
+    np.testing.assert_allclose(report.operands[0], carried, rtol=1e-5)
 
 
 CARRIED = ["float32"]

@@ -630,6 +630,24 @@ def test_a_callback_that_would_run_again_is_an_error_with_its_line():
         find(f)(jnp.float32(1.0))
 
 
+def test_a_function_with_a_callback_in_it_is_refused_before_any_of_it_runs():
+    called = []
+
+    def f(x):
+        jax.experimental.io_callback(called.append, None, x)
+        return x - jnp.log(x)
+
+    in_scan = lambda x: jax.lax.scan(lambda x, _: (f(x), None), x, length=3)[0]  # noqa: E731
+    in_while = lambda x: jax.lax.while_loop(lambda x: x > 0, lambda x: jax.jit(f)(x) - 1.0, x)  # noqa: E731
+    in_branch = lambda x: jax.lax.cond(x > 0, jax.checkpoint(in_scan), lambda x: x, x)  # noqa: E731
+    line = f.__code__.co_firstlineno + 1
+    for function in (in_scan, in_while, jax.jit(in_branch)):
+        with pytest.raises(lox.LogValueError, match=f"test_nonfinite.py:{line} would run again"):
+            find(function)(jnp.float32(2.0))
+        jax.effects_barrier()
+        assert called == []
+
+
 def test_what_is_no_function_is_an_error():
     with pytest.raises(lox.LogDataError, match="takes a function, got"):
         find(3)

@@ -70,12 +70,13 @@ def jit_options(fun: Any) -> tuple[tuple[str, Any], ...] | None:
         info = getattr(fun, _info.attribute)
         options = tuple((name, getattr(info, name)) for name in names)
         shardings = (*info.in_shardings_leaves, *info.out_shardings_leaves)
+        compiled = dict(info.compiler_options_kvs)
         others = (info.device, info.backend, *info.in_layouts_leaves, *info.out_layouts_leaves)
     except AttributeError:  # Another JAX says it otherwise.
         return None
     if any(value is not unspecified() for value in shardings) or any(value is not None for value in others):
         return None
-    return options
+    return (*options, ("compiler_options", compiled)) if compiled else options
 
 
 def forget_what_runs() -> None:

@@ -140,7 +140,7 @@ def map_jaxprs(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def filter_equations(
-    jaxpr: Any, keeps: Callable[[Any], bool], params: Callable[[Any], dict[str, Any]], derived: type
+    jaxpr: Any, keeps: Callable[[Any], bool], params: Callable[[Any], dict[str, Any]], derived: type | tuple[type, ...]
 ) -> Any:
     """A jaxpr with some of its equations, which have other parameters. Those that are left out have no outputs.
 

@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lox import _compat
 from lox._abstract import is_array
 from lox._exceptions import LogValueError, StorageError
 from lox._keys import impl_of, key_data, on_host
@@ -105,7 +106,7 @@ def write_bundle(
             "arguments": [
                 _store(new, f"args-{i}", leaf) | {"path": path_of(key)} for i, (key, leaf) in enumerate(leaves)
             ],
-            "program": _TEXT,
+            "program": _TEXT if runs_again(fun) else None,
             "platform": jax.default_backend(),
             "structure": structure_of((args, kwargs)),
             "process": jax.process_index(),
@@ -117,7 +118,8 @@ def write_bundle(
             ],
         }
         (new / FILE).write_text(to_json(about), encoding="utf-8")
-        (new / PROGRAM).write_text("\n".join(program(fun, args, kwargs)), encoding="utf-8")
+        operations = program(fun, args, kwargs) if runs_again(fun) else []
+        (new / PROGRAM).write_text("\n".join(operations), encoding="utf-8")
         for file in (*new.iterdir(), new):
             sync(file)
         written = _renamed(new, path)
@@ -224,6 +226,16 @@ def name_of_function(fun: Callable[..., Any]) -> str:
         fun = fun.func
     module, name = getattr(fun, "__module__", None), getattr(fun, "__qualname__", None)
     return f"{module}:{name}" if name is not None else repr(type(fun).__name__)
+
+
+def runs_again(fun: Callable[..., Any]) -> bool:
+    """Tell whether a function is jitted, so that Python does nothing in it that a further trace would repeat."""
+    while not _compat.is_jitted(fun):
+        inner = getattr(fun, "func" if isinstance(fun, functools.partial) else "__func__", None)
+        if inner is None:
+            return False
+        fun = inner
+    return True
 
 
 class _Text(str):

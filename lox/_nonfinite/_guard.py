@@ -20,21 +20,24 @@ from pathlib import Path
 from typing import Any, overload
 
 import jax
+import jax.extend as jex
 import jax.numpy as jnp
 import numpy as np
+from jax.interpreters import batching, mlir
 
 from lox import _channel, _compat, _transform
 from lox._abstract import is_array
 from lox._ambient import begin_handler
 from lox._arguments import describe
+from lox._effect import LogEffect
 from lox._exceptions import LogDataError, LogValueError, NonfiniteWarning
 from lox._misspelt import says_what_was_meant
 from lox._nonfinite._axes import searching
 from lox._nonfinite._branches import marking
-from lox._nonfinite._bundle import name_of_function, write_bundle
-from lox._nonfinite._carries import Carries, is_bad
+from lox._nonfinite._bundle import name_of_function, runs_again, write_bundle
+from lox._nonfinite._carries import Carries, devices_of, earlier, is_bad
 from lox._nonfinite._find import last_good_carry
-from lox._nonfinite._record import Resume, is_float
+from lox._nonfinite._record import Resume, is_float, print_effects
 from lox._site import calling_site
 from lox._trace import is_called_from_python, under
 
@@ -58,15 +61,20 @@ def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: 
 
     The first call that fails is written, one bundle for each guarded function; from then on the function runs
     unguarded, in one of several processes as before, since all must run the same program. The bundle is there as a
-    whole or not at all. The last good carry of a loop that fails is computed again when the bundle is written, so that
-    it costs nothing before.
+    whole or not at all. It has the arguments as they were when the call began, also those that change in place.
+
+    The last good carry of a loop that fails is computed again when the bundle is written, so that it costs nothing
+    before. Only a jitted function runs again, and only one without effects: no `io_callback`, no `jax.Ref` that it
+    writes. Of others, the warning says that the carry is missing, and a replay runs the loop from its beginning. The
+    operations of the function, with which a replay compares, are recorded of jitted functions only.
 
     Where `jax.distributed` connects processes, each writes a bundle, NAME-process0 and so on, with its shards of arrays
     that are spread over them. `lox.replay` puts those of all processes together; such a bundle has no last good carry.
 
     Args:
         fun: The function, jitted or not. Without it, a decorator is returned.
-        bundle: The directory to write. Where there is one already, a number is added to its name.
+        bundle: The directory to write, relative to the working directory of now. Where there is one already, a number
+            is added to its name.
         when: "nan", or "nonfinite" for infinite values as well: results, and carries that began finite.
         keep: Whether to copy donated arguments before each call, on the device, so that they can be written. False
             raises for a function that donates.
@@ -77,8 +85,9 @@ def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: 
 
     Raises:
         LogDataError: An argument has the wrong type. A `TypeError`.
-        LogValueError: `when` is neither; the function donates and `keep` is False; or, when it is called, that it is
-            inside a transformation other than `jax.jit`, or of that in one of several processes.
+        LogValueError: `when` is neither; `bundle` cannot be the path of a new directory; the function donates and
+            `keep` is False; or, when it is called, that it is inside a transformation other than `jax.jit`, or of that
+            in one of several processes. `jax.vmap` of a function with a guard inside `jax.jit` raises as well.
 
     Warns:
         NonfiniteWarning: A call has failed; it names the bundle and the number of the call, from 0.
@@ -101,19 +110,46 @@ def guard(fun: Function | None = None, *, bundle: str | os.PathLike[str], when: 
     """
     if not isinstance(bundle, (str, os.PathLike)):
         raise LogDataError(f"bundle= of lox.guard must be a path, got {describe(bundle)}.")
+    if not isinstance(keep, bool):
+        raise LogDataError(f"keep= of lox.guard must be a bool, got {describe(keep)}.")
+    name = Path(bundle).name
+    if name in ("", "..") or "\0" in os.fspath(bundle) or len(os.fsencode(name)) > _LONGEST:
+        raise LogValueError(
+            f"bundle= of lox.guard must be the path of a directory to make, with a name of at most {_LONGEST} bytes, "
+            f"got {os.fspath(bundle)!r}."
+        )
+    path = Path(os.path.abspath(bundle))  # Whatever the working directory is when a call has failed.
     _transform.choice("when= of lox.guard", when, ("nan", "nonfinite"))
     site = calling_site()
-    return _transform.decorate(fun, lambda f: _Guard(f, Path(bundle), when == "nonfinite", keep, site).function())
+    return _transform.decorate(fun, lambda f: _Guard(f, path, when == "nonfinite", keep, site).function())
+
+
+_LONGEST = 200
+"""Bytes in the name of a bundle. File systems take 255, of which lox needs some while it writes one."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Pending:
-    """A call whose verdict may not be there yet."""
+    """A call whose verdict may not be there yet.
 
-    verdict: Any
-    args: Any
-    kwargs: Any
+    Attributes:
+        verdicts: The verdicts, one for each set of devices that it has used.
+        leaves: The leaves of the arguments, as they were when it began.
+        structure: The structure of the arguments; None where they have none, and are the only leaf.
+        x64: Whether types of 64 bits were enabled.
+        number: The number of the call, from 0; None inside `jax.jit`.
+    """
+
+    verdicts: list[Any]
+    leaves: list[Any]
+    structure: Any
+    x64: bool
     number: int | None
+
+    def arguments(self) -> tuple[Any, Any]:
+        """The arguments, positional and by keyword."""
+        args, kwargs = self.leaves[0] if self.structure is None else jax.tree.unflatten(self.structure, self.leaves)
+        return args, kwargs
 
 
 _guards: weakref.WeakSet[_Guard] = weakref.WeakSet()
@@ -158,7 +194,7 @@ class _Guard:
         guarded.lox_guarded = self._fun  # type: ignore[attr-defined]
         return guarded
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if searching.value:
             return self._fun(*args, **kwargs)
         if not is_called_from_python():
@@ -167,48 +203,68 @@ class _Guard:
             each.look()
         if self._failed and jax.process_count() == 1:
             return self._fun(*args, **kwargs)
-        kept = (args, kwargs) if self._donates is None else self._donates(args, kwargs)
+        kept = _kept(*((args, kwargs) if self._donates is None else self._donates(args, kwargs)))
         if self._jitted is not None:
-            outs, verdict = self._jitted(*args, **kwargs)
+            outs, *verdicts = self._jitted(*args, **kwargs)
         else:
-            outs, verdict = self._judged(self._fun, args, kwargs)
+            outs, verdicts = self._judged_eagerly(args, kwargs)
         with self._lock:
             if not self._failed:
-                self._pending.append(_Pending(verdict, kept[0], kept[1], next(self._calls)))
+                self._pending.append(_Pending(verdicts, *kept, jax.config.jax_enable_x64, next(self._calls)))
                 _unsettled.add(self)
         return outs
 
     def _judged(self, fun: Function, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The results of a call, and whether one of them is bad and the first bad iteration, or -1."""
+        outs, leaves, firsts = self._run(fun, args, kwargs)
+        arrays, known = _told(leaves, self._infinite)
+        return outs, _verdict(arrays, firsts, self._infinite, known)
+
+    def _judged_eagerly(self, args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
+        """The same of a function that Python runs op by op, with a verdict for each set of devices that it uses."""
+        outs, leaves, firsts = self._run(self._fun, args, kwargs)
+        arrays, known = _told([leaf for leaf in leaves if not _is_deleted(leaf)], self._infinite)
+        groups: dict[Any, tuple[list[Any], list[Any]]] = {}
+        for place, values in enumerate((arrays, firsts)):
+            for value in values:
+                groups.setdefault(devices_of(value), ([], []))[place].append(value)
+        verdicts = [_verdict(*group, self._infinite, known) for group in groups.values()]
+        return outs, verdicts or [_verdict([], [], self._infinite, known)]
+
+    def _run(self, fun: Function, args: Any, kwargs: Any) -> tuple[Any, list[Any], Any]:
         begin_handler()
         with marking(True):
-            outs, first, _ = under(Carries(infinite=self._infinite), fun)(jnp.int32(-1), *args, **kwargs)
-        leaves = [leaf for leaf in jax.tree.leaves(outs) if is_array(leaf) and is_float(leaf)]
-        return outs, _verdict(leaves, first, self._infinite)
+            outs, firsts, _ = under(Carries(infinite=self._infinite), fun)((), *args, **kwargs)
+        return outs, jax.tree.leaves(outs), firsts
 
     def _staged(self, args: Any, kwargs: Any) -> Any:
+        function = name_of_function(self._fun)
         if not _compat.is_staging(_compat.current_trace()):
             raise LogValueError(
-                f"lox.guard of {name_of_function(self._fun)} is inside of jax.vmap, jax.grad or a handler of lox. "
+                f"lox.guard of {function} is inside of jax.vmap, jax.grad or a handler of lox. "
                 "Guard what is outside of it, as in lox.guard(jax.vmap(f), bundle=...)."
             )
         if jax.process_count() > 1:
             raise LogValueError(
-                f"lox.guard of {name_of_function(self._fun)} is inside of jax.jit, in one of several processes. Guard "
+                f"lox.guard of {function} is inside of jax.jit, in one of several processes. Guard "
                 "what is outside of it, as in lox.guard(jax.jit(f), bundle=...)."
             )
         outs, verdict = self._judged(self._fun, args, kwargs)
+        verdict = _unbatched_p.bind(verdict, function=function)
         leaves, structure = jax.tree.flatten((args, kwargs))
         traced = [number for number, leaf in enumerate(leaves) if is_array(leaf)]
+        x64 = jax.config.jax_enable_x64
 
         def fails(verdict: Any, *arrays: Any) -> None:
+            if not self._claim():
+                return
             filled = list(leaves)
             for number, array in zip(traced, arrays, strict=True):
                 filled[number] = array
-            args, kwargs = jax.tree.unflatten(structure, filled)
-            call = _Pending(np.asarray(verdict), args, kwargs, None)
+            bad, iteration = np.asarray(verdict).tolist()
             # A callback must not wait for JAX, which waits for it.
-            thread = threading.Thread(target=self._write, args=(call.verdict, call))
+            arguments = (bool(bad), iteration, _Pending([], filled, structure, x64, None))
+            thread = threading.Thread(target=self._write, args=arguments)
             with self._lock:
                 self._threads.append(thread)
             thread.start()
@@ -227,54 +283,74 @@ class _Guard:
                 if not self._pending:
                     _unsettled.discard(self)
                     return
-                if not (wait or self._pending[0].verdict.is_ready()):
+                if not (wait or all(verdict.is_ready() for verdict in self._pending[0].verdicts)):
                     return
                 first = self._pending.popleft()
-            verdict = np.asarray(first.verdict.addressable_data(0))  # The same in all processes that compute it.
-            if verdict[0] > 0 or verdict[1] >= 0:
-                self._write(verdict, first)
+            with jax.transfer_guard("allow"):  # Which the program may have forbidden for itself.
+                # They are the same in all processes that compute them.
+                verdicts = [np.asarray(verdict.addressable_data(0)) for verdict in first.verdicts]
+                bad, iteration = functools.reduce(_worse, verdicts)
+                if (bad > 0 or iteration >= 0) and self._claim():
+                    self._write(bool(bad), int(iteration), first)
 
-    def _write(self, verdict: Any, call: _Pending) -> None:
-        args, kwargs = call.args, call.kwargs
+    def _claim(self) -> bool:
+        """Say that a call has failed; False if one has before."""
         with self._lock:
             if self._failed:
-                return
+                return False
             self._failed = True
             self._pending.clear()
+            return True
+
+    def _write(self, in_result: bool, iteration: int, call: _Pending) -> None:
+        try:
+            with jax.enable_x64(call.x64):
+                self._write_bundle(in_result, iteration, call)
+        except Exception:
+            raise  # Of a warning that is an error.
+        except BaseException:  # An interrupt: a later call that fails is written.
+            self._failed = False
+            raise
+
+    def _write_bundle(self, in_result: bool, iteration: int, call: _Pending) -> None:
         what = "inf or NaN" if self._infinite else "NaN"
         name = name_of_function(self._fun)
         name = name if call.number is None else f"Call {call.number} of {name}"
-        leaves = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.Array)]
-        if any(leaf.is_deleted() for leaf in leaves):
+        if any(map(_is_deleted, call.leaves)):
             self._warn(
-                f"{name} has {what} in {_where(verdict[1], None)}. Its arguments are gone, since a function inside "
-                "donates them: no bundle is written."
+                f"{name} has {what} in {_where(iteration, None)}. Arguments of it were deleted since, as by a function "
+                "that donates them, inside of it or in a later call: no bundle is written. Guard the function that "
+                "donates: lox.guard copies its arguments."
             )
             return
         place_in_loop: Resume | None = None
         remark = ""
-        if not all(leaf.is_fully_addressable for leaf in leaves):
+        arrays = [leaf for leaf in call.leaves if isinstance(leaf, jax.Array)]
+        if not all(array.is_fully_addressable for array in arrays):
             remark = ", with the part of this process"  # Which would run again at other times than other processes.
-        elif verdict[1] >= 0:
+        elif iteration >= 0:
             try:
-                reached = last_good_carry(self._fun, args, kwargs, self._infinite)
+                _check_runs_again(self._fun, *call.arguments())
+                reached = last_good_carry(self._fun, *call.arguments(), self._infinite)
+            except _HasEffects as error:
+                reached, remark = None, f" without its last good carry: {error}"
             except Exception as error:  # noqa: BLE001  (the program that is guarded goes on whatever happens)
                 reached, remark = None, f" without its last good carry ({type(error).__name__}: {error})"
-            if reached is not None and reached.trip == verdict[1]:  # Else it is not reproduced.
+            if reached is not None and reached.trip == iteration:  # Else it is not reproduced.
                 place_in_loop = reached
-        failed = f"{name} has {what} in {_where(verdict[1], place_in_loop)}"
+        failed = f"{name} has {what} in {_where(iteration, place_in_loop)}"
         found = {
             "when": "nonfinite" if self._infinite else "nan",
             "call": call.number,
-            "iteration": int(verdict[1]),
-            "in_result": bool(verdict[0]),
+            "iteration": iteration,
+            "in_result": in_result,
         }
         try:
-            place = write_bundle(self._path, self._fun, args, kwargs, found, place_in_loop)
+            place = write_bundle(self._path, self._fun, *call.arguments(), found, place_in_loop)
         except Exception as error:  # noqa: BLE001  (a full disk ends no training)
             self._warn(f"{failed}. No bundle is written to {self._path}: {type(error).__name__}: {error}.")
         else:
-            self._warn(f"{failed}. The call is in {place}{remark}: run it again with lox.replay.")
+            self._warn(f"{failed}. The call is in {place}{remark}. Run it again with lox.replay.")
 
     def _warn(self, message: str) -> None:
         site = self._site
@@ -290,6 +366,75 @@ def _where(trip: int, place: Resume | None) -> str:
     return f"the carry of a loop after iteration {place.shown}{' of its backward pass' if place.backward else ''}"
 
 
+class _HasEffects(Exception):
+    """A function must not run again."""
+
+
+def _check_runs_again(fun: Function, args: Any, kwargs: Any) -> None:
+    """Refuse to run a function again that may do more than compute.
+
+    Raises:
+        _HasEffects: It is not jitted, so that it may do whatever Python does, or has effects other than prints and
+            logs.
+    """
+    if not runs_again(fun):
+        raise _HasEffects("the function is not jitted, and so is not run again")
+    values = jax.tree.leaves((args, kwargs))
+    inner: Any = fun
+    while not _compat.is_jitted(inner):
+        if isinstance(inner, functools.partial):
+            inner, args, kwargs = inner.func, (*inner.args, *args), {**inner.keywords, **kwargs}
+        else:
+            inner, args = inner.__func__, (inner.__self__, *args)
+    program = inner.trace(*args, **kwargs).jaxpr
+    effects = [effect for effect in program.effects if not isinstance(effect, (LogEffect, *print_effects()))]
+    if effects or any(map(_is_ref, (*program.consts, *values))):
+        raise _HasEffects("the function has effects, and so is not run again")
+
+
+def _is_ref(value: Any) -> bool:
+    return _compat.is_ref(getattr(value, "aval", None))
+
+
+_unbatched_p = jex.core.Primitive("lox_unbatched")
+"""The identity. `vmap` refuses it: both branches run for all its elements, and so calls that the program drops."""
+_unbatched_p.def_impl(lambda value, *, function: value)
+_unbatched_p.def_abstract_eval(lambda value, *, function: value)
+mlir.register_lowering(_unbatched_p, lambda ctx, value, *, function: [value])
+
+
+def _refuse(axis_data: Any, values: Sequence[Any], dims: Sequence[Any], *, function: str) -> Any:
+    if dims[0] is None:  # As in jax.jacfwd, which maps derivatives alone.
+        return _unbatched_p.bind(*values, function=function), None
+    raise LogValueError(
+        f"lox.guard of {function} is in a function that jax.vmap maps, as in jax.vmap(jax.jit(guarded)). Guard what is "
+        "outside of it, as in lox.guard(jax.vmap(f), bundle=...)."
+    )
+
+
+batching.fancy_primitive_batchers[_unbatched_p] = _refuse
+
+
+def _kept(args: Any, kwargs: Any) -> tuple[list[Any], Any]:
+    """The leaves of arguments, those that may change in place copied, and their structure."""
+    try:
+        leaves, structure = jax.tree.flatten((args, kwargs))
+    except (TypeError, ValueError):  # As of a dict whose keys have no order: it cannot be written, which is said then.
+        return [(args, kwargs)], None
+    return [leaf if isinstance(leaf, jax.Array) else _frozen(leaf) for leaf in leaves], structure
+
+
+def _frozen(leaf: Any) -> Any:
+    """A leaf that does not change in place."""
+    if isinstance(leaf, np.ndarray):
+        return leaf.copy()
+    return jax.new_ref(leaf[...]) if _is_ref(leaf) else leaf
+
+
+def _is_deleted(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) and leaf.is_deleted()
+
+
 def _copied(places: Sequence[int], names: Sequence[str], args: Any, kwargs: Any) -> tuple[Any, Any]:
     """The arguments with copies of those that are donated."""
     copy = lambda tree: jax.tree.map(lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf, tree)  # noqa: E731
@@ -300,9 +445,31 @@ def _copied(places: Sequence[int], names: Sequence[str], args: Any, kwargs: Any)
     )
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def _verdict(leaves: Sequence[Any], first: Any, infinite: bool) -> Any:
-    return jnp.stack([is_bad(leaves, [True] * len(leaves), infinite).astype(jnp.int32), first])
+def _told(leaves: list[Any], infinite: bool) -> tuple[list[Any], bool]:
+    """The arrays of floats among some values, and whether one of the numbers and arrays of NumPy among them is bad."""
+    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array) and is_float(leaf)]
+    return arrays, any(_is_bad_on_host(leaf, infinite) for leaf in leaves if isinstance(leaf, _ON_HOST))
+
+
+_ON_HOST = (float, complex, np.ndarray, np.generic)
+
+
+def _is_bad_on_host(value: Any, infinite: bool) -> bool:
+    if not isinstance(value, (float, complex)) and not is_float(value):
+        return False
+    return bool(np.any(np.isnan(value) | (infinite and np.isinf(value))))
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _verdict(arrays: Sequence[Any], firsts: Sequence[Any], infinite: bool, known: bool) -> Any:
+    """Whether a result is bad, or one is known to be, and the first bad iteration."""
+    bad = is_bad(arrays, [True] * len(arrays), infinite) | known
+    return jnp.stack([bad.astype(jnp.int32), functools.reduce(earlier, firsts, jnp.int32(-1))])
+
+
+def _worse(verdict: Any, other: Any) -> Any:
+    (bad, first), (other_bad, other_first) = verdict, other
+    return max(bad, other_bad), first if first >= 0 else other_first
 
 
 def settle() -> None:

@@ -259,7 +259,7 @@ class Loop:
 
     def _where_going(self, record: Record, frame: Frame, outs: Sequence[Any], carry: Sequence[Any]) -> list[Any]:
         """The carry after an iteration; batch elements and shards that have ended keep theirs."""
-        condition = self.program.condition
+        condition = without_logs(self.program.condition)
         run = _compat.as_fun(condition) if self.program.shards is None else on_shards(condition)
         (going,) = frame.run(run, *self.condition_consts, *carry)
         stays = lambda going, *both: [where(going, *both)]  # noqa: E731

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import re
 import weakref
@@ -255,9 +256,10 @@ class Record:
         """
         if primitive is log_p or primitive in _PRINTS:
             return []
-        if primitive in _ASKS_HOST:
+        asks = info if primitive in _ASKS_HOST else _asks_host(params)
+        if asks is not None:  # Before anything of it runs.
             raise LogValueError(
-                f"The io_callback at {frame.line_of(info)} would run again each time that lox.find_nonfinite runs a "
+                f"The io_callback at {frame.line_of(asks)} would run again each time that lox.find_nonfinite runs a "
                 "part of the program. Leave it out of the function, or put what it returns into the arguments."
             )
         if primitive is axes_p:
@@ -338,11 +340,32 @@ def is_nan(value: Any) -> bool:
 
 @_compat.weakref_lru_cache
 def without_logs(jaxpr: Any) -> Any:
-    """The jaxpr without the logs of taps in the program."""
-    if not logs_in({"jaxpr": jaxpr}):
-        return jaxpr
-    run = under(DropAll(), _compat.as_fun(jaxpr))
-    return _compat.trace(lambda *args: run(None, *args)[0], _compat.in_avals(jaxpr), "lox")[0]
+    """The jaxpr without the logs of taps in the program, and without what it prints."""
+    if logs_in({"jaxpr": jaxpr}):
+        run = under(DropAll(), _compat.as_fun(jaxpr))
+        jaxpr = _compat.trace(lambda *args: run(None, *args)[0], _compat.in_avals(jaxpr), "lox")[0]
+    return _without_prints(jaxpr) if prints_in(jaxpr) else jaxpr
+
+
+@functools.cache
+def print_effects() -> tuple[type, ...]:
+    """The effects of `jax.debug.callback` and `jax.debug.print`."""
+    call = lambda: [jax.debug.callback(print, ordered=ordered) for ordered in (False, True)]  # noqa: E731
+    return tuple({type(effect) for effect in jax.make_jaxpr(call)().effects})
+
+
+@_compat.weakref_lru_cache
+def prints_in(jaxpr: Any) -> bool:
+    """Tell whether a jaxpr prints."""
+    eqns = _compat.open_jaxpr(jaxpr).eqns
+    return any(eqn.primitive in _PRINTS or any(map(prints_in, jaxprs_in(eqn.params))) for eqn in eqns)
+
+
+def _without_prints(jaxpr: Any) -> Any:
+    def params(eqn: Any) -> dict[str, Any]:
+        return {name: _compat.map_jaxprs(_without_prints, value) for name, value in eqn.params.items()}
+
+    return _compat.filter_equations(jaxpr, lambda eqn: eqn.primitive not in _PRINTS, params, print_effects())
 
 
 @_compat.weakref_lru_cache
@@ -360,6 +383,20 @@ def _must_interpret(jaxpr: Any) -> bool:
         eqn.primitive in _LOOPS | _PRINTS | _ASKS_HOST | {log_p} or any(map(_must_interpret, jaxprs_in(eqn.params)))
         for eqn in eqns
     )
+
+
+def _asks_host(params: dict[str, Any]) -> Any:
+    """The place of an `io_callback` in the jaxprs among the parameters of a primitive; None if there is none."""
+    return next((found for found in map(_asks_host_in, jaxprs_in(params)) if found is not None), None)
+
+
+@_compat.weakref_lru_cache
+def _asks_host_in(jaxpr: Any) -> Any:
+    for eqn in _compat.open_jaxpr(jaxpr).eqns:
+        found = eqn.source_info if eqn.primitive in _ASKS_HOST else _asks_host(eqn.params)
+        if found is not None:
+            return found
+    return None
 
 
 def _call(name: str) -> Callable[..., list[Any]]:
