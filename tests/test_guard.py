@@ -834,7 +834,7 @@ def test_a_program_with_other_operands_constants_or_results_is_refused(tmp_path,
 
 
 def test_constants_of_another_platform_may_be_rounded_otherwise(tmp_path):
-    f = lambda x: jnp.log(x) + TABLE.sum() * jnp.asarray(TABLE[:, None])  # noqa: E731
+    f = jax.jit(lambda x: jnp.log(x) + TABLE.sum() * jnp.asarray(TABLE[:, None]))
     calls(lox.guard(f, bundle=tmp_path / "failed"), (-X,))
     program = tmp_path / "failed" / "program.txt"
     changed = re.sub("#[0-9a-f]{16}", "#" + "0" * 16, program.read_text())
@@ -925,8 +925,8 @@ def test_the_command_replay_says_where_nan_began_of_functions_and_of_guarded_one
         assert "replayed.py:3" in (printed := capsys.readouterr().out) and "log" in printed
     assert main(["replay", "failed", "replayed:Steps.guarded"]) == 0
     assert "replayed.py:3" in capsys.readouterr().out
-    assert main(["replay", "failed", "replayed:finite"]) == 2
-    assert capsys.readouterr().err.startswith("lox: ")
+    assert main(["replay", "failed", "replayed:finite"]) == 1
+    assert capsys.readouterr().err == ""
     assert main(["replay", "nowhere", "replayed:step"]) == 2
     assert capsys.readouterr().err.startswith("lox: ")
     assert main(["replay", "failed", "replayed:absent"]) == 2
