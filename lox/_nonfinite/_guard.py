@@ -408,7 +408,9 @@ def _kept(args: Any, kwargs: Any) -> tuple[list[Any], Any]:
         leaves, structure = jax.tree.flatten((args, kwargs))
     except (TypeError, ValueError):  # As of a dict whose keys have no order: it cannot be written, which is said then.
         return [(args, kwargs)], None
-    return [leaf if isinstance(leaf, jax.Array) else _frozen(leaf) for leaf in leaves], structure
+    if not all(issubclass(kind, jax.Array) for kind in set(map(type, leaves))):
+        leaves = [leaf if isinstance(leaf, jax.Array) else _frozen(leaf) for leaf in leaves]
+    return leaves, structure
 
 
 def _frozen(leaf: Any) -> Any:
