@@ -7,6 +7,7 @@ before that are there already, so that none waits.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -286,12 +287,14 @@ class _Guard:
                 if not (wait or all(verdict.is_ready() for verdict in self._pending[0].verdicts)):
                     return
                 first = self._pending.popleft()
-            with jax.transfer_guard("allow"):  # Which the program may have forbidden for itself.
+            forbidden = jax.config.jax_transfer_guard_device_to_host not in (None, "allow")
+            # By the program, for itself. It takes some time to enter.
+            with jax.transfer_guard("allow") if forbidden else contextlib.nullcontext():
                 # They are the same in all processes that compute them.
                 verdicts = [np.asarray(verdict.addressable_data(0)) for verdict in first.verdicts]
-                bad, iteration = functools.reduce(_worse, verdicts)
-                if (bad > 0 or iteration >= 0) and self._claim():
-                    self._write(bool(bad), int(iteration), first)
+            bad, iteration = functools.reduce(_worse, verdicts)
+            if (bad > 0 or iteration >= 0) and self._claim():
+                self._write(bool(bad), int(iteration), first)
 
     def _claim(self) -> bool:
         """Say that a call has failed; False if one has before."""
@@ -304,7 +307,7 @@ class _Guard:
 
     def _write(self, in_result: bool, iteration: int, call: _Pending) -> None:
         try:
-            with jax.enable_x64(call.x64):
+            with jax.enable_x64(call.x64), jax.transfer_guard("allow"):
                 self._write_bundle(in_result, iteration, call)
         except Exception:
             raise  # Of a warning that is an error.
@@ -421,7 +424,9 @@ def _kept(args: Any, kwargs: Any) -> tuple[list[Any], Any]:
         leaves, structure = jax.tree.flatten((args, kwargs))
     except (TypeError, ValueError):  # As of a dict whose keys have no order: it cannot be written, which is said then.
         return [(args, kwargs)], None
-    return [leaf if isinstance(leaf, jax.Array) else _frozen(leaf) for leaf in leaves], structure
+    if not all(issubclass(kind, jax.Array) for kind in set(map(type, leaves))):
+        leaves = [leaf if isinstance(leaf, jax.Array) else _frozen(leaf) for leaf in leaves]
+    return leaves, structure
 
 
 def _frozen(leaf: Any) -> Any:
