@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +33,8 @@ def replay(bundle: str | os.PathLike[str], fun: Callable[..., Any], *args: Any, 
         kwargs: The keyword arguments, likewise.
 
     Returns:
-        The report of `lox.find_nonfinite`; of a loop that failed, for the iteration that did.
+        The report of `lox.find_nonfinite`; of a loop that failed, for the iteration that did. If nothing is found, it
+        says "Not reproduced".
 
     Raises:
         StorageError: There is no such bundle, or it is damaged.
@@ -54,7 +56,7 @@ def replay(bundle: str | os.PathLike[str], fun: Callable[..., Any], *args: Any, 
         args, kwargs = found.args
     try:
         check_program(found, fun, args, kwargs)
-        return search(fun, args, kwargs, everything=False, resume=found.place)
+        report = search(fun, args, kwargs, everything=False, resume=found.place)
     except Exception as error:
         if found.devices <= jax.device_count():
             raise
@@ -62,3 +64,7 @@ def replay(bundle: str | os.PathLike[str], fun: Callable[..., Any], *args: Any, 
             f"{bundle} has arrays that were spread over {found.devices} devices, and here are {jax.device_count()}. On "
             f"one device the call does not run again: {type(error).__name__}: {error}"
         ) from error
+    if report.found or report.lost:
+        return report
+    compared = "" if found.program else ", with the function that was guarded, which the bundle cannot compare"
+    return dataclasses.replace(report, lost=(f"the call that the bundle has{compared}",))

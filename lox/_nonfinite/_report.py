@@ -50,7 +50,8 @@ class NonfiniteReport:
         infinities: If it is NaN, the origins of the infinite operands.
         chain: The operations that have carried it to a result or a carry.
         others: With `all=True`, the other origins, the first one first.
-        lost: Descriptions of what was not finite where it ran compiled, and is finite where it runs by itself.
+        lost: Descriptions of what was not finite where it ran compiled, or in the call of a bundle, and is finite
+            where it runs by itself.
     """
 
     found: bool
@@ -79,9 +80,7 @@ class NonfiniteReport:
         if not self.found:
             if not self.lost:
                 return "All results and carries are finite."
-            return "Not reproduced: operation by operation, no NaN appeared, but compiled it did in " + "; ".join(
-                self.lost
-            )
+            return f"Not reproduced: operation by operation, no NaN appeared, but it did in {'; '.join(self.lost)}."
         return "\n".join([*self._story(), *(f"also: {each._headline()}" for each in self.others)])
 
     __repr__ = __str__
