@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import enum
 import functools
 import gc
 import itertools
@@ -1222,3 +1223,42 @@ def test_inside_of_jit_the_bundle_has_the_values_of_the_call_that_failed(tmp_pat
     assert np.load(tmp_path / "failed" / "args-0.npy").tolist() in [X.tolist(), (X + 1).tolist()]
     report = lox.replay(tmp_path / "failed", f)
     assert (report.primitive, report.iterations) == ("log", (2,))
+
+
+class _Model:
+    def __init__(self, scale):
+        self.scale = scale
+
+
+class _Mode(enum.StrEnum):
+    LOG = "log"
+
+
+def _log_in_mode(mode, x):
+    return jnp.log(x) if mode is _Mode.LOG else x
+
+
+@pytest.mark.parametrize(
+    ("f", "make", "is_whole"),
+    [
+        (lambda model, act, x: act(model.scale * jnp.log(x)), lambda: (_Model(2.0), jnp.tanh, -1.0), False),
+        (jax.jit(_log_in_mode, static_argnums=0), lambda: (_Mode.LOG, -1.0), False),
+        (lambda x, y: jnp.log(x) * y, lambda: (-1.0, float("nan")), True),
+        (jax.jit(lambda w, x: jnp.log(w) * x), lambda: (jnp.asarray(-1.0), jnp.ones(3, jnp.bfloat16)), True),
+        (jax.jit(lambda x, n: jnp.log(x) * float(n), static_argnums=1), lambda: (-1.0, np.int32(4)), True),
+    ],
+    ids=["objects and functions", "enumeration", "NaN", "weakly typed", "static number of NumPy"],
+)
+def test_arguments_of_all_kinds_replay_with_others_like_them(f, make, is_whole, tmp_path):
+    calls(lox.guard(f, bundle=tmp_path / "failed"), make())
+    found = [lox.replay(tmp_path / "failed", f, *make())]
+    if is_whole:
+        found += [lox.replay(tmp_path / "failed", f)]
+    else:
+        with pytest.raises(lox.LogValueError, match=r"has .* as args\[0\]"):
+            lox.replay(tmp_path / "failed", f)
+    assert all(report.primitive == "log" or report.argument == "args[1]" for report in found)
+    if _Mode.LOG not in make():
+        return
+    with pytest.raises(lox.LogValueError, match=r"args\[0\] is 'log', in the bundle"):
+        lox.replay(tmp_path / "failed", f, "log", -1.0)

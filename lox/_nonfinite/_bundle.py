@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable
@@ -189,8 +190,10 @@ def filled(bundle: Bundle, args: Any, kwargs: Any) -> tuple[Any, Any]:
             differs += [f"{path} is {_type(leaf)}, in the bundle {_type(saved)}"] * (_type(leaf) != _type(saved))
             values.append(saved)
         else:
-            text = saved if isinstance(saved, _Text) else None
-            same = np.ndim(leaf) == 0 and bool(leaf == saved) if text is None else repr(leaf) == text
+            if isinstance(saved, _Text):
+                same = _ADDRESS.sub("", repr(leaf)) == _ADDRESS.sub("", saved)
+            else:
+                same = np.ndim(leaf) == 0 and bool(leaf == saved or (leaf != leaf and saved != saved))
             differs += [f"{path} is {leaf!r}, in the bundle {saved!r}"] * (path in bundle.leaves and not same)
             values.append(leaf)
     if differs:
@@ -238,6 +241,9 @@ def runs_again(fun: Callable[..., Any]) -> bool:
     return True
 
 
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
 class _Text(str):
     """The text of a value that is no array, number, text, or None."""
 
@@ -268,9 +274,11 @@ def _store(folder: Path, name: str, value: Any) -> dict[str, Any]:
         array = on_host(value)
         np.save(folder / f"{name}.npy", as_stored(np.asarray(array)), allow_pickle=False)
         about = {"file": f"{name}.npy", "dtype": name_of(np.asarray(array).dtype, impl_of(value))}
+        about |= {"scalar": "numpy"} if isinstance(value, np.generic) else {}
+        about |= {"scalar": "weak"} if isinstance(value, jax.Array) and value.weak_type and not value.ndim else {}
         sharding = described(value.sharding) if isinstance(value, jax.Array) else None
         return about | ({} if sharding is None else {"sharding": sharding})
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or type(value) in (bool, int, float, str):  # And no enumeration.
         return {"value": value}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
@@ -282,7 +290,12 @@ def _load(folder: Path, about: dict[str, Any]) -> Any:
         return complex(*about["complex"])
     if "file" not in about:
         return about["value"] if "value" in about else _Text(about["text"])
-    return _placed(from_stored(np.load(folder / about["file"], allow_pickle=False), about["dtype"]), about)
+    array = from_stored(np.load(folder / about["file"], allow_pickle=False), about["dtype"])
+    if about.get("scalar") == "numpy":
+        return array[()]  # Which can be a static argument.
+    if about.get("scalar") == "weak":
+        return jnp.asarray(array.item())
+    return _placed(array, about)
 
 
 def _arguments(structure: Any, leaves: dict[str, Any]) -> tuple[Any, str]:
