@@ -23,7 +23,7 @@ from benchmarks._timing import alternate, done
 Function = Callable[..., Any]
 LAYERS, WIDTH, HEADS, LENGTH, BATCH, STEPS = 24, 64, 4, 64, 4, 10
 PROGRAMS = ("alone", "watched", "watched, interval=10", "the same log calls by hand")
-PROCESSES, ROUNDS = 4, 7
+PROCESSES, ROUNDS = 4, 6
 MODULES = ("norm", "attention", "mlp", "block", "model")
 
 
