@@ -65,6 +65,25 @@ def test_any_axis_may_be_mapped(in_axes):
 
 
 @transforms
+def test_any_of_many_axes_may_be_mapped(transform):
+    x = np.arange(120.0, dtype=np.float32).reshape(2, 3, 4, 5)
+
+    def looped(x):
+        lox.log({"x": x})
+        return lax.scan(lambda x, _: (lox.log({"x": x})["x"] + 1, None), x, length=2)[0]
+
+    for axis in (0, 1, 2, 3, -2):
+        elements = np.moveaxis(x, axis, 0)
+        _, logs = lox.spool(transform(jax.vmap(looped, in_axes=axis)))(x)
+        assert_logs(logs, {"x": np.stack([elements, elements, elements + 1])})
+        _, logs = transform(jax.vmap(lox.spool(looped), in_axes=axis))(x)
+        assert_logs(logs, {"x": np.stack([elements, elements, elements + 1], 1)})
+        twice = np.moveaxis(elements, 3, 1)
+        _, logs = lox.spool(transform(jax.vmap(jax.vmap(looped, in_axes=2), in_axes=axis)))(x)
+        assert_logs(logs, {"x": np.stack([twice, twice, twice + 1])})
+
+
+@transforms
 def test_nested_maps_put_the_outer_batch_axis_first(transform):
     xs = np.arange(6.0, dtype=np.float32).reshape(2, 3)
     _, logs = lox.spool(transform(jax.vmap(jax.vmap(f))))(xs)
