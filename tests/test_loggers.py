@@ -1504,3 +1504,30 @@ def test_runs_that_one_program_begins_with_other_configs_are_apart():
     logger.flush()
     assert sorted(name.partition(",")[0] for name in logger.runs) == ["activation=relu", "activation=tanh"]
     assert all(len(logger[run]["x"]) == 1 for run in logger.runs)
+
+
+def test_runs_whose_configs_differ_in_text_alone_are_told_apart_in_a_traced_program():
+    def loss(x):
+        return lox.log({"x": x})["x"]
+
+    for values in (
+        ({"activation": "relu"}, {"activation": "tanh"}),
+        ({"a": None}, {"a": True}),
+        ({"a": "1"}, {"b": "1"}),
+    ):
+        logger = MemoryLogger()
+
+        @jax.jit
+        def f(key, x, logger=logger, values=values):
+            for number, config in enumerate(values):
+                x = logger.tap(loss, logger.init(key, **config))(x + number)
+            return x
+
+        for seed in range(2):
+            f(jax.random.key(seed), jnp.float32(seed))
+        logger.flush()
+        expected = {
+            logger.init(seed, **config).name: [seed + n] for seed in range(2) for n, config in enumerate(values)
+        }
+        assert len(expected) == 4
+        assert {name: logger[name]["x"].tolist() for name in logger.runs if len(logger[name])} == expected
