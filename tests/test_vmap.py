@@ -251,6 +251,25 @@ def test_a_vectorized_function_logs_its_lanes():
     assert_logs(logs, {"x": [[[1.0, 2.0], [3.0, 4.0]]]})
 
 
+def test_batches_of_two_sizes_of_one_key_are_refused_where_two_calls_log_them():
+    def f(xs):
+        jax.vmap(lambda x: lox.log({"a": x}))(xs)
+        jax.vmap(lambda x: lox.log({"a": x + 10}))(xs[:2])
+
+    def once(xs):
+        for size in (3, 2):
+            jax.vmap(lambda x: lox.log({"a": x}))(xs[:size])
+
+    xs = jnp.arange(3.0)
+    for transform in (lambda f: f, jax.jit):
+        for spooled in (lox.spool(transform(f)), transform(lox.spool(f))):
+            with pytest.raises(lox.StructureError, match="'a' is logged as .* in a batch of"):
+                spooled(xs)
+        together = transform(lox.spool(f, on_mismatch="split"))(xs)[1]  # It collects by type.
+        np.testing.assert_array_equal(together["a"], [[0, 1, 2], [10, 11, np.nan]])
+        np.testing.assert_array_equal(transform(lox.spool(once))(xs)[1]["a"], [[0, 1, 2], [0, 1, np.nan]])
+
+
 def test_a_zero_size_batch_gives_logs_of_no_lanes():
     _, logs = lox.spool(jax.vmap(functools.partial(f)))(jnp.zeros(0))
     assert logs["x"].shape == (2, 0)
