@@ -460,6 +460,16 @@ def test_a_function_that_does_not_log_is_dispatched_to_at_once():
     assert slow_calls(call, X) == 0
 
 
+def test_what_a_jitted_function_donates_is_donated_in_contexts_too():
+    f = jax.jit(lambda x, y: lox.log({"x": x + 1, "y": y})["x"], donate_argnums=0)
+    for steps in ({}, {"step": 7}, {"step": 7, "rate": 0.5}):
+        x, y = jnp.zeros(3) + 1, jnp.ones(3)
+        with lox.context(**steps):
+            _, logs = lox.spool(lambda x, y: f(x, y))(x, y)
+        assert logs["x"].tolist() == [[2, 2, 2]] and counters(logs) == {name: [steps[name]] for name in steps}
+        assert x.is_deleted() and not y.is_deleted()
+
+
 def test_without_a_handler_a_block_adds_nothing_to_a_program():
     def body(x):
         y = jax.nn.relu(note(x)) * jax.jit(jnp.sin)(x)
