@@ -2011,3 +2011,58 @@ def _summed(x):
 
 def _scaled(x, by):
     return x * by
+
+
+def _decayed(loop):
+    def fun(state):
+        def body(state):
+            new = {"norm": state["norm"] * 0.5, "rate": state["rate"]}
+            state["rate"] = state["rate"] * 0.9
+            return new
+
+        return loop(body, state)
+
+    return fun
+
+
+def _mean_loss(count_from):
+    def fun(losses, masks):
+        def step(carry, batch):
+            total, count = carry
+            loss, mask = batch
+            return (total + (loss * mask).sum() / mask.sum(), count + 1), None
+
+        (total, count), _ = jax.lax.scan(step, (0.0, count_from), (losses, masks))
+        return total / count
+
+    return fun
+
+
+def _ignored_together(x):
+    print(x); return x.squeeze()  # fmt: skip # noqa: E702  # lox: ignore[LOX410, LOX109]
+
+
+def test_variants_of_which_only_one_kind_is_a_mistake():
+    def whole(condition):
+        return lambda body, state: jax.lax.while_loop(condition, body, state)
+
+    state = {"norm": f32(), "rate": f32()}
+    array = f32(10, 32, 8)
+    check(
+        ("", lambda x: x - x.T, f32(1, 1)),
+        ("LOX110", lambda x: x - x.T, f32(2, 2)),
+        ("LOX103", lambda x: x.reshape(8, 16).sum(axis=1), i32(16, 8)),
+        ("LOX103", lambda x: x.reshape(8, 16).sum(axis=1), f32(16, 8)),
+        ("LOX103", lambda x: x.reshape(8, 16).sum(axis=1), of(jnp.uint8, 16, 8)),
+        ("", lambda x: x.reshape(8, 16).any(axis=1), flags(16, 8)),
+        ("LOX606", lambda x: jnp.arccos(jnp.clip(x, 0.0, 1.0)).sum(), X4, Options(differentiate="x")),
+        ("LOX606", lambda x: jnp.arccos(jnp.clip(x, -1.0, 0.0)).sum(), X4, Options(differentiate="x")),
+        ("", lambda x: jnp.arccos(jnp.clip(x, -0.5, 0.5)).sum(), X4, Options(differentiate="x")),
+        ("LOX435", _decayed(whole(lambda state: state["norm"] > 1e-3)), state),
+        ("LOX214", _mean_loss(0), array, array),
+        ("LOX214", _mean_loss(0.0), array, array),
+        ("", lambda counts, x: counts.at[0].set(jnp.ceil(x / 10)), i32(8), f32()),
+        ("", lambda counts, x: counts.at[0].set(jnp.floor(x / 10)), i32(8), f32()),
+        ("LOX822", lambda counts, x: counts.at[0].set(x / 10), i32(8), f32()),
+        ("", _ignored_together, f32(16, 1)),
+    )

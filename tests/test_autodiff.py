@@ -291,6 +291,36 @@ def test_a_loop_invariant_log_of_a_custom_function_in_a_checkpointed_scan_happen
     assert_array(logs["y"].reshape(4, -1)[:, 0], np.full(4, np.cos(X), np.float32), RTOL)
 
 
+@pytest.mark.parametrize("rule", ["jvp", "vjp"])
+def test_logs_of_rules_alone_that_no_iteration_decides_happen_in_every_iteration(rule):
+    """The function that has the rule logs nothing itself."""
+
+    def log_alone(x):
+        lox.log({"constant": jnp.float32(1)}, tags="rule")
+        return 2 * x
+
+    if rule == "jvp":
+        g = jax.custom_jvp(lambda x: 2 * x)
+        g.defjvp(lambda primals, tangents: (log_alone(*primals), 2 * tangents[0]))
+    else:
+        g = jax.custom_vjp(lambda x: 2 * x)
+        g.defvjp(lambda x: (log_alone(x), None), lambda _, bar: (2 * bar,))
+
+    def f(x):
+        def outer(x, _):
+            return lax.scan(lambda x, _: (g(x), None), x, length=4)[0], None
+
+        return lax.scan(outer, x, length=3)[0]
+
+    derivative = jax.value_and_grad
+    for transformed in (derivative(f), jax.jit(derivative(f)), derivative(jax.jit(f)), derivative(jax.checkpoint(f))):
+        out, logs = lox.spool(transformed)(jnp.float32(1))
+        assert out == (2**12, 2**12)
+        assert_logs(logs, {"constant": [1.0] * 12})
+    out, logs = lox.spool(f)(jnp.float32(1))
+    assert out == 2**12 and not logs
+
+
 @pytest.mark.parametrize("inner", [lambda f: f, jax.checkpoint, jax.jit], ids=["plain", "checkpoint", "jit"])
 def test_a_loop_in_a_rule_of_differentiation_logs_every_iteration(inner):
     def step(x, i):

@@ -638,6 +638,16 @@ def test_export_prints_a_table_of_all_runs(lox_main, runs):
     assert code == 0 and rows[0] == ["run,step,train/loss"] and rows[-1] == ["c,10,3.0"]
 
 
+def test_integers_of_every_dtype_are_listed_and_shown_with_all_digits(lox_main, tmp_path):
+    for dtype in ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"):
+        last = np.iinfo(dtype).max
+        numbers = np.array([last - 1, last], dtype)
+        save(tmp_path / dtype / "a", {"loss": np.array([3.0, 2.0]), "n": numbers}, step=numbers)
+        code, rows, error = lox_main("ls", tmp_path / dtype)
+        assert (code, error) == (0, "")
+        assert [row[:5] for row in rows] == [["a", "loss", "2", str(last), "2"], ["a", "n", "2", str(last), str(last)]]
+
+
 @pytest.mark.parametrize("to", ["csv", pytest.param("parquet", marks=pytest.mark.integration)])
 def test_export_writes_a_table_of_all_runs_to_a_file(lox_main, runs, tmp_path, to):
     assert lox_main("export", runs, "--to", to, "-o", tmp_path / "file", "--wide") == (0, [], "")
@@ -679,6 +689,26 @@ def test_export_to_tensorboard_is_what_its_reader_reads(lox_main, runs, tmp_path
         sorted(path.name for path in (tmp_path / "tb" / f"{runs.name}{end}").iterdir()) for end in ("", "-2")
     )
     assert once == again
+
+
+def test_exports_of_the_directory_that_one_is_in_are_those_of_its_name(lox_main, runs, tmp_path, monkeypatch):
+    (runs / "deep").mkdir()
+    for number, (place, path) in enumerate(
+        [(tmp_path, "runs"), (runs, "."), (runs / "deep", ".."), (runs, "./deep/..")]
+    ):
+        monkeypatch.chdir(place)
+        out = tmp_path / str(number)
+        assert lox_main("export", path, "--to", "tensorboard", "-o", out) == (0, [], "")
+        assert [each.name for each in out.iterdir()] == ["runs"]
+        assert sorted(each.name for each in (out / "runs").iterdir() if each.is_dir()) == ["a", "b", "c"]
+        assert lox_main("export", path, "--to", "csv", "--wide", "-o", f"{out}.csv") == (0, [], "")
+        table = pandas.read_csv(f"{out}.csv")
+        assert list(table) == ["run", "step", "train/loss"] and table["run"].tolist() == list("aaaabbbbcc")
+    for to in ("csv", "parquet"):
+        code, _, error = lox_main("export", runs / "deep", "--to", to, "--wide", "-o", tmp_path / "none")
+        assert code == 1 and "--wide" not in error
+    code, _, error = lox_main("export", ".", "--to", "tensorboard", "--wide", "-o", tmp_path / "other")
+    assert code == 2 and "--wide" in error and not (tmp_path / "other").exists()
 
 
 @pytest.mark.integration

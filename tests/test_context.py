@@ -1,6 +1,7 @@
 """`lox.context`: `context(step=i)(f)` logs what `f` with `step=i` written at each of its log calls logs."""
 
 import asyncio
+import concurrent.futures
 import re
 import threading
 
@@ -459,6 +460,16 @@ def test_a_function_that_does_not_log_is_dispatched_to_at_once():
     assert slow_calls(call, X) == 0
 
 
+def test_what_a_jitted_function_donates_is_donated_in_contexts_too():
+    f = jax.jit(lambda x, y: lox.log({"x": x + 1, "y": y})["x"], donate_argnums=0)
+    for steps in ({}, {"step": 7}, {"step": 7, "rate": 0.5}):
+        x, y = jnp.zeros(3) + 1, jnp.ones(3)
+        with lox.context(**steps):
+            _, logs = lox.spool(lambda x, y: f(x, y))(x, y)
+        assert logs["x"].tolist() == [[2, 2, 2]] and counters(logs) == {name: [steps[name]] for name in steps}
+        assert x.is_deleted() and not y.is_deleted()
+
+
 def test_without_a_handler_a_block_adds_nothing_to_a_program():
     def body(x):
         y = jax.nn.relu(note(x)) * jax.jit(jnp.sin)(x)
@@ -524,6 +535,27 @@ def test_contexts_nest_and_what_is_nearer_to_the_log_call_counts():
     ]
     site, *_ = lox.sites(fun)(X)
     assert site.tags == ("t", "u", "v") and set(site.steps) == {"step", "only"} and site.file == __file__
+
+
+def test_a_nearer_counter_of_another_dtype_counts_in_what_was_compiled_before_the_handler():
+    @lox.spool(reduce="last")
+    @jax.jit
+    def spooled(xs):
+        return lax.map(lambda x: lox.log({"x": x})["x"], xs)
+
+    def nested(values):
+        if not values:
+            return jax.jit(spooled)(jnp.arange(3.0))
+        with lox.context(step=values[0], **{f"only{len(values)}": -len(values)}):
+            return nested(values[1:])
+
+    for values in [(1, 2.5), (2.5, 1), (1, 2.5, 3)]:
+        _, logs = nested(values)
+        found = logs.steps["step"]["x"]
+        assert found.tolist() == [values[-1]] and found.dtype == jax.dtypes.canonicalize_dtype(type(values[-1]))
+        others = {f"only{number}": [-number] for number in range(1, 1 + len(values))}
+        assert counters(logs) == {"step": [values[-1]]} | others
+        assert logs["x"].tolist() == [2]
 
 
 def test_selections_inside_see_what_contexts_around_add():
@@ -624,6 +656,24 @@ def test_threads_do_not_see_the_contexts_of_others():
             thread.join()
     assert found[0, "started"] == found[1, "started"] == {}
     assert [found[name] for name in (0, 1)] == [[{"step": [name]}] * 20 for name in (0, 1)]
+
+
+def test_one_context_in_several_threads_is_left_in_any_order_of_threads():
+    """A small letter is a thread that enters the block, a large one the thread that leaves the block."""
+    context = lox.context(step=3)
+    with concurrent.futures.ThreadPoolExecutor(1) as one, concurrent.futures.ThreadPoolExecutor(1) as other:
+        for order in ("abAB", "abBA", "aabABA", "abbBAB"):
+            depths = {"a": 0, "b": 0}
+            for letter in order:
+                thread = one if letter in "aA" else other
+                if letter.islower():
+                    thread.submit(context.__enter__).result()
+                else:
+                    thread.submit(context.__exit__, None, None, None).result()
+                depths[letter.lower()] += 1 if letter.islower() else -1
+                found = [each.submit(steps_now).result() for each in (one, other)]
+                assert found == [{"step": [3]} if depths[name] else {} for name in "ab"], order
+        assert one.submit(nothing_is_left).result() and other.submit(nothing_is_left).result()
 
 
 def test_a_generator_may_open_a_block_that_it_closes_in_order():

@@ -105,6 +105,32 @@ def test_what_only_skipped_logs_need_is_not_computed(size, interval, is_skipped)
         np.testing.assert_array_equal(found[key], values[::interval])
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_side_effects_between_logs_that_are_skipped_happen_in_every_iteration(ordered):
+    seen, printed = [], []
+
+    def f(x):
+        lox.log({"n": jnp.float32(-1)})
+
+        def body(c, i):
+            jax.debug.callback(lambda: seen.append(1), ordered=ordered)
+            large = jnp.sin(c)
+            jax.debug.callback(lambda i, value: printed.append((int(i), float(value))), i, large[0, 0], ordered=ordered)
+            lox.log({"n": jnp.sum(large)})
+            return c + 1, None
+
+        return jax.lax.scan(body, x, jnp.arange(6))[0]
+
+    x = jnp.ones((100, 100))
+    out, logs = jax.jit(lox.spool(f, interval=3))(x)
+    jax.effects_barrier()
+    np.testing.assert_array_equal(out, 7 * x)
+    sums = [1e4 * math.sin(number) for number in range(1, 7)]
+    np.testing.assert_allclose(logs["n"], [-1, *sums][::3], rtol=1e-5)
+    assert len(seen) == 6
+    np.testing.assert_allclose(sorted(printed), [(i, math.sin(1 + i)) for i in range(6)], rtol=1e-5)
+
+
 @functools.partial(jax.jit, static_argnums=1)
 def _of_two_calls(x, number):
     """Logs in a jitted function that calls another; one result is a value that only logs need, one an argument."""

@@ -188,6 +188,23 @@ def test_many_logs_keep_their_order(count):
     )
 
 
+def test_what_is_donated_after_each_of_many_logs_is_copied():
+    add = jax.jit(lambda x: x + 1, donate_argnums=0)
+    names = [f"x{number}" for number in range(3)]
+
+    def f(x):
+        for _ in range(150):
+            for name in names:
+                lox.log({name: x, "deep": {name: x[0]}})
+            x = add(x)
+        return x
+
+    expected = np.repeat(np.arange(150, dtype=np.float32)[:, None], 4, 1)
+    out, logs = lox.spool(f)(jnp.zeros(4))
+    assert_array(out, np.full(4, 150, np.float32))
+    assert_logs(logs, {name: expected for name in names} | {f"deep/{name}": expected[:, 0] for name in names})
+
+
 def test_logs_of_one_key_by_several_calls_keep_their_order():
     """The calls are alike by turns, and so are stacked in several heaps."""
     expected, mixed = {"a": [], "b": []}, np.random.default_rng(0).integers(0, 4, 3000)

@@ -187,6 +187,18 @@ def test_the_latest_of_a_name_goes_on_and_is_begun_when_there_is_none(tmp_path):
     assert write(tmp_path, [1], name="job", resume="latest", from_step=1) == "job-2"
 
 
+def test_signs_of_a_name_stand_for_themselves_where_its_latest_goes_on(tmp_path):
+    for name, other in (("lr0.1", "lr0x1"), ("a+b", "aab"), ("a.+b", "acb")):
+        assert write(tmp_path, [0], name=name) == name
+        assert write(tmp_path, [0], name=other) == other
+        assert write(tmp_path, [1], name=name, resume="latest") == name
+        assert write(tmp_path, [2], name=other, resume="latest") == other
+        assert write(tmp_path, [0], name=name) == f"{name}-2"
+        assert write(tmp_path, [1], name=name, resume="latest") == f"{name}-2"
+        with pytest.warns(lox.LoggerWarning, match="there is none called"):
+            write(tmp_path, [0], name=f"{name}c", resume="latest")
+
+
 @pytest.mark.parametrize("of", [SaveLogger, lambda path, **options: MemoryLogger(**options)])
 def test_the_first_program_that_resumes_the_latest_begins_one_and_says_so(tmp_path, of):
     with pytest.warns(lox.LoggerWarning, match="begins a new experiment: there is none") as warned:

@@ -272,6 +272,27 @@ def test_inside_of_jit_a_call_that_fails_is_written(tmp_path, inside):
     assert len(warned) == 1 and contents(tmp_path / "failed")["iteration"] == 2
 
 
+def test_inside_of_jit_each_iteration_that_fails_first_is_written(tmp_path):
+    """No result of the call is bad: only the carry is, which the next iteration replaces."""
+
+    def f(xs):
+        return lax.scan(lambda c, x: (jnp.log(x), 2 * x), 0.0, xs)[1]
+
+    def looped(xs):
+        return lax.fori_loop(0, len(xs), lambda i, c: (jnp.log(xs[i]), c[1] + 1), (0.0, 0))[1]
+
+    for name, fun in (("scan", f), ("fori", looped)):
+        for place in range(2):
+            folder = tmp_path / f"{name}-{place}"
+            xs = jnp.ones(3).at[place].set(-1.0)
+            _, warned = calls(jax.jit(lambda xs, g=lox.guard(fun, bundle=folder): g(xs)), (jnp.ones(3),), (xs,))
+            assert len(warned) == 1 and contents(folder)["iteration"] == place
+            assert not contents(folder)["in_result"]
+            np.testing.assert_array_equal(np.load(folder / "args-0.npy"), xs)
+            report = lox.replay(folder, fun)
+            assert (report.primitive, report.iterations) == ("log", (place,))
+
+
 def test_a_step_in_a_python_loop_is_kept_with_what_it_got(tmp_path):
     @jax.jit
     def step(state, rate):

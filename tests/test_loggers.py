@@ -1504,3 +1504,52 @@ def test_runs_that_one_program_begins_with_other_configs_are_apart():
     logger.flush()
     assert sorted(name.partition(",")[0] for name in logger.runs) == ["activation=relu", "activation=tanh"]
     assert all(len(logger[run]["x"]) == 1 for run in logger.runs)
+
+
+def test_runs_whose_configs_differ_in_text_alone_are_told_apart_in_a_traced_program():
+    def loss(x):
+        return lox.log({"x": x})["x"]
+
+    for values in (
+        ({"activation": "relu"}, {"activation": "tanh"}),
+        ({"a": None}, {"a": True}),
+        ({"a": "1"}, {"b": "1"}),
+    ):
+        logger = MemoryLogger()
+
+        @jax.jit
+        def f(key, x, logger=logger, values=values):
+            for number, config in enumerate(values):
+                x = logger.tap(loss, logger.init(key, **config))(x + number)
+            return x
+
+        for seed in range(2):
+            f(jax.random.key(seed), jnp.float32(seed))
+        logger.flush()
+        expected = {
+            logger.init(seed, **config).name: [seed + n] for seed in range(2) for n, config in enumerate(values)
+        }
+        assert len(expected) == 4
+        assert {name: logger[name]["x"].tolist() for name in logger.runs if len(logger[name])} == expected
+
+
+def test_counters_of_calls_that_log_whole_logs_are_those_of_all_their_events(tmp_path):
+    def f(xs):
+        lox.log({"y": xs[0]})
+        return lax.map(lambda x: lox.log({"x": x}, i=x)["x"], xs)
+
+    _, logs = lox.spool(f)(jnp.arange(2.0))
+    memory = MemoryLogger()
+    with lox.loggers.SaveLogger(tmp_path, name="e") as saving:
+        for logger in (memory, saving):
+            run = logger.init(0)
+            for epoch in range(3):
+                logger.log(run, logs, epoch=epoch, rate=epoch / 2)
+    for found in (memory[run.name], lox.load(tmp_path / "e" / run.name)):
+        assert found["x"].tolist() == [0, 1] * 3 and found["y"].tolist() == [0] * 3
+        steps = {name: {key: found.steps[name][key].tolist() for key in found.steps[name]} for name in found.steps}
+        assert steps == {
+            "epoch": {"x": [0, 0, 1, 1, 2, 2], "y": [0, 1, 2]},
+            "rate": {"x": [0, 0, 0.5, 0.5, 1, 1], "y": [0, 0.5, 1]},
+            "i": {"x": [0, 1] * 3},
+        }

@@ -424,3 +424,17 @@ def test_tangents_of_a_while_loop_whose_buffers_have_none_are_those_of_the_loop(
     fun = (lambda x: jax.vmap(run)(x)[0]) if batched else (lambda x: run(x[0])[0])
     out, tangent = jax.jvp(fun, (x,), (jnp.ones(2),))
     assert np.ravel(out).tolist() == [8, 27][: np.size(out)] and np.ravel(tangent).tolist() == [12, 27][: np.size(out)]
+
+
+def test_a_bound_of_a_branch_is_of_the_events_that_its_interval_keeps():
+    def f(n):
+        def loop(n):
+            return jax.lax.while_loop(lambda i: i < n, lambda i: lox.log({"a": i})["a"] + 1, 0)
+
+        return jax.lax.cond(n > 0, loop, lambda n: n, n)
+
+    for number, bound, interval in ((6, 3, 2), (9, 3, 2), (10, 2, 3), (0, 2, 2)):
+        kept = list(range(number))[::interval]
+        for transform in (lambda f: f, jax.jit):
+            _, logs = transform(lox.spool(f, max_events=bound, interval=interval, unify=True))(jnp.int32(number))
+            assert logs.valid("a").tolist() == kept[:bound], (number, bound)

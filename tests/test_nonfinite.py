@@ -142,6 +142,23 @@ def test_elements_are_followed_through_what_moves_them():
     assert find(f)(array(-1.0, 1.0)).primitive == "sqrt"
 
 
+def test_elements_that_several_results_take_apart_are_followed_together():
+    def f(x, order):
+        r = jax.vmap(jnp.log)(x)
+        return [r[number] for number in order]
+
+    x = array(-1.0, -2.0, 3.0)
+    for order, element in (((1, 0), 0), ((0, 1), 0), ((2, 1), 1), ((1, 2, 0), 0), ((0,), 0)):
+        for each in all, jnp.stack:
+            run = (
+                (lambda x, order=order: f(x, order)) if each is all else (lambda x, order=order: jnp.stack(f(x, order)))
+            )
+            report = find(run)(x)
+            assert place(report) == ("log", (), (element,), False), order
+            assert report.operands == (x[element],)
+    assert not find(lambda x: f(x, (2,)))(x)
+
+
 # -- loops -----------------------------------------------------------------------------------------------------------
 
 
@@ -198,6 +215,29 @@ def test_batch_axes_are_told_in_the_order_of_the_vmaps_wherever_they_are():
     np.testing.assert_array_equal(report.operands[0], [1.0, -1.0, 1.0])
 
 
+def test_an_element_of_what_a_vmap_does_not_map_is_none():
+    def f(x, y):
+        return x + jnp.log(y)
+
+    for transform in (lambda f: f, jax.jit):
+        for axes, y, batch in (
+            ((0, None), -1.0, (None,)),
+            ((0, 0), array(1, 1, -1), (2,)),
+            ((None, 0), array(1, -1, 1), (1,)),
+        ):
+            report = find(transform(jax.vmap(f, axes)))(1.0 if axes[0] is None else jnp.ones(3), y)
+            assert place(report) == ("log", (), batch, False)
+            np.testing.assert_array_equal(report.operands, [-1.0])
+        for inner, outer, y, batch in (
+            ((0, None), (None, 0), array(1, -1, 1), (1, None)),
+            ((None, 0), (0, None), array(1, 1, -1), (None, 2)),
+            ((0, None), (0, None), -1.0, (None, None)),
+        ):
+            x = jnp.ones([3] * ((inner[0] is not None) + (outer[0] is not None)))
+            report = find(transform(jax.vmap(jax.vmap(f, inner), outer)))(x, y)
+            assert place(report) == ("log", (), batch, False)
+
+
 def test_what_a_scan_stacks_is_followed_to_its_iteration():
     report = find(lambda xs: lax.scan(lambda c, x: (c + x, jnp.log(x)), jnp.float32(0.0), xs)[1])(
         array(1.0, 2.0, -1.0, 3.0)
@@ -252,6 +292,28 @@ def test_nan_in_the_condition_of_a_while_loop_is_an_origin_with_its_iteration():
     assert place(report) == ("sqrt", (3,), (), False) and "jnp.sqrt(x) > 0.0" in source(report)
     isnan = lambda x: lax.while_loop(lambda x: ~jnp.isnan(jnp.log(x)), lambda x: x - 1.0, x)  # noqa: E731
     assert not find(isnan)(jnp.float32(2.5))
+
+
+def test_nan_in_what_a_condition_calls_is_an_origin_that_no_result_shows():
+    @jax.jit
+    def small(i, y):
+        return (jnp.log(y) > 0) & (i < 3)
+
+    @jax.jit
+    def nested(i, y):
+        return small(i, y) | small(i + 3, y)
+
+    for condition in (small, nested, lambda i, y: lax.cond(i < 9, small, nested, i, y), jax.checkpoint(small)):
+
+        def f(y, condition=condition):
+            return lax.while_loop(lambda c: condition(*c), lambda c: (c[0] + 1, c[1] - 2), (0, y))[0]
+
+        for transform in (lambda f: f, jax.jit):
+            report = find(transform(f))(3.5)
+            assert report.found and report.kind == "nan"
+            assert place(report) == ("log", (2,), (), False) and source(report) == "return (jnp.log(y) > 0) & (i < 3)"
+            assert report.operands == (np.float32(-0.5),)
+            assert not find(transform(f))(9.5)
 
 
 def test_batch_elements_of_a_while_loop_that_are_done_are_not_reported():

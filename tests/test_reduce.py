@@ -489,3 +489,20 @@ def test_a_sum_of_small_integers_has_64_bits_where_jax_has():
     assert summed() == [[3 * 2**30 - 2**32, 3]]
     with jax.enable_x64(True):
         assert summed() == [[3 * 2**30, 3]]
+
+
+def test_keys_of_one_log_call_have_masks_of_their_own_reductions():
+    def f(x, happens):
+        lox.log({"a": x, "b": x, "c": x}, where=happens, step=x)
+
+    pooled = lox.reductions.quantiles(0.5, pool=True)
+    x, happens = jnp.float32([1, 2, 3]), jnp.array([True, False, True])
+    for how in ("mean", "last", lox.reductions.quantiles(0.5)):
+        for spool in (lox.spool(f, reduce={"a": how, "b": pooled, "c": how}), lox.spool(f, reduce={"b": pooled})):
+            for run in (spool, jax.jit(spool)):
+                _, logs = run(x, happens)
+                masks = {key: logs.mask[key].tolist() for key in sorted(logs)}
+                assert masks == {"a": [[True, False, True]], "b": [True], "c": [[True, False, True]]}
+                np.testing.assert_allclose(logs["b"], [1], rtol=0.01)
+                np.testing.assert_allclose(np.ravel(logs["a"]), [1, np.nan, 3], rtol=0.01)
+                np.testing.assert_array_equal(logs["a"], logs["c"])

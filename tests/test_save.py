@@ -345,6 +345,18 @@ def test_keys_of_any_name_stay_in_the_directory_of_the_run(tmp_path):
     assert max(map(len, names)) < 200 and not {"con.npy", "nul.npy"} & {*names}
 
 
+def test_keys_of_any_length_are_saved_in_files_whose_names_are_short_enough(tmp_path):
+    """Capital letters and others that are escaped take three characters or more each."""
+    for number, (sign, is_event) in enumerate(itertools.product("aAé", (True, False))):
+        keys = [sign * length + end for length in (39, 40, 41, 97, 119, 120, 121, 250, 900) for end in ("", "b", "B")]
+        logs = lox.logdict({key: np.arange(3.0) + place for place, key in enumerate(keys)})
+        if not is_event:
+            logs = lox.logdict(dict(logs), {"S" * 97: dict.fromkeys(keys, np.arange(3))})
+        lox.save(logs, tmp_path / str(number))
+        assert lox.load(tmp_path / str(number)) == logs
+        assert all(len(each.name) <= 130 for each in (tmp_path / str(number)).rglob("*"))
+
+
 @pytest.mark.integration
 def test_ten_thousand_keys(tmp_path):
     write(tmp_path, logs_of({f"key{place}": [float(place)] for place in range(10_000)}))

@@ -501,3 +501,43 @@ def test_true_is_no_interval_also_after_1_was_one():
     lox.spool(f, interval=1)(1.0)
     with pytest.raises(lox.LogValueError, match="got True of type bool"):
         lox.spool(f, interval=True)(1.0)
+
+
+def test_an_interval_counts_what_is_before_a_call_after_a_branch_in_it():
+    @jax.jit
+    def g(c, xs):
+        lax.scan(lambda n, x: (n, lox.log({"b": x})["b"]), 0, xs)
+        lox.log({"a": c})
+        lax.cond(c > 0, lambda: lox.log({"a": c + 1})["a"], lambda: c)
+        lox.log({"a": c + 2})
+        lox.log({"a": c + 3})
+
+    def f(c, xs, count):
+        for i in range(count):
+            lox.log({"a": jnp.float32(i)})
+        g(c, xs)
+
+    for count, c in ((5, 5.0), (4, 5.0), (5, -5.0), (6, 0.0), (0, 1.0)):
+        events = [*range(count), c, *([c + 1] if c > 0 else []), c + 2, c + 3]
+        for interval in (2, 3):
+            _, logs = lox.spool(lambda c, xs, n=count: f(c, xs, n), interval=interval, unify=True)(c, jnp.arange(3.0))
+            assert logs.valid("a").tolist() == events[::interval] and logs["b"].tolist() == [0, 1, 2][::interval]
+
+
+def test_a_counter_that_a_kept_event_needs_is_computed_where_another_is_skipped():
+    def f(xs):
+        def body(c, x):
+            number = (jnp.sin(jnp.arange(20000.0) * x) > 0).sum()
+            lox.log({"a": x, "b": x}, number=number)
+            lox.log({"b": x}, number=0)
+            return c, None
+
+        return lax.scan(body, 0, xs)[0]
+
+    xs = jnp.arange(1.0, 5.0)
+    _, every = lox.spool(f)(xs)
+    _, logs = lox.spool(f, interval=2)(xs)
+    assert logs["a"].tolist() == [1, 3] and logs["b"].tolist() == [1, 2, 3, 4]
+    numbers = {key: value.tolist() for key, value in logs.steps["number"].items()}
+    assert numbers == {key: value[::2].tolist() for key, value in every.steps["number"].items()}
+    assert min(numbers["b"]) > 9000

@@ -584,6 +584,27 @@ def test_what_a_linear_solve_logs_arrives(buffer):
     assert sum(len(logs["x"]) for logs in arrived) == len(logs.data.get("x", ()))
 
 
+@pytest.mark.parametrize("buffer", [1, 8])
+def test_logs_around_and_in_a_linear_solve_arrive_in_their_order(buffer):
+    def solve(matvec, b):
+        lox.log({"x": 10 * b.sum()})
+        lox.log({"x": 100 * b.sum()})
+        return b / 2
+
+    def f(b):
+        for _ in range(3):
+            lox.log({"x": b.sum()})
+            b = lax.custom_linear_solve(lambda v: 2 * v, b, solve, symmetric=True)
+            lox.log({"x": -b.sum()})
+        return b
+
+    expected = [value for each in (2.0, 1.0, 0.5) for value in (each, 10 * each, 100 * each, -each / 2)]
+    for make in (lambda tap: tap(f), lambda tap: jax.jit(tap(f)), lambda tap: tap(jax.jit(f))):
+        out, arrived = tapped(lambda tap, make=make: make(tap)(jnp.ones(2)), buffer=buffer)
+        assert out.tolist() == [0.125, 0.125]
+        assert [value for logs in arrived for value in logs["x"].tolist()] == expected
+
+
 # -- shards --------------------------------------------------------------------------------------------------------
 
 

@@ -65,6 +65,25 @@ def test_any_axis_may_be_mapped(in_axes):
 
 
 @transforms
+def test_any_of_many_axes_may_be_mapped(transform):
+    x = np.arange(120.0, dtype=np.float32).reshape(2, 3, 4, 5)
+
+    def looped(x):
+        lox.log({"x": x})
+        return lax.scan(lambda x, _: (lox.log({"x": x})["x"] + 1, None), x, length=2)[0]
+
+    for axis in (0, 1, 2, 3, -2):
+        elements = np.moveaxis(x, axis, 0)
+        _, logs = lox.spool(transform(jax.vmap(looped, in_axes=axis)))(x)
+        assert_logs(logs, {"x": np.stack([elements, elements, elements + 1])})
+        _, logs = transform(jax.vmap(lox.spool(looped), in_axes=axis))(x)
+        assert_logs(logs, {"x": np.stack([elements, elements, elements + 1], 1)})
+        twice = np.moveaxis(elements, 3, 1)
+        _, logs = lox.spool(transform(jax.vmap(jax.vmap(looped, in_axes=2), in_axes=axis)))(x)
+        assert_logs(logs, {"x": np.stack([twice, twice, twice + 1])})
+
+
+@transforms
 def test_nested_maps_put_the_outer_batch_axis_first(transform):
     xs = np.arange(6.0, dtype=np.float32).reshape(2, 3)
     _, logs = lox.spool(transform(jax.vmap(jax.vmap(f))))(xs)
@@ -230,6 +249,25 @@ def test_a_vectorized_function_logs_its_lanes():
     out, logs = lox.spool(vectorized)(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
     assert_array(out, [[2.0, 4.0], [6.0, 8.0]])
     assert_logs(logs, {"x": [[[1.0, 2.0], [3.0, 4.0]]]})
+
+
+def test_batches_of_two_sizes_of_one_key_are_refused_where_two_calls_log_them():
+    def f(xs):
+        jax.vmap(lambda x: lox.log({"a": x}))(xs)
+        jax.vmap(lambda x: lox.log({"a": x + 10}))(xs[:2])
+
+    def once(xs):
+        for size in (3, 2):
+            jax.vmap(lambda x: lox.log({"a": x}))(xs[:size])
+
+    xs = jnp.arange(3.0)
+    for transform in (lambda f: f, jax.jit):
+        for spooled in (lox.spool(transform(f)), transform(lox.spool(f))):
+            with pytest.raises(lox.StructureError, match="'a' is logged as .* in a batch of"):
+                spooled(xs)
+        together = transform(lox.spool(f, on_mismatch="split"))(xs)[1]  # It collects by type.
+        np.testing.assert_array_equal(together["a"], [[0, 1, 2], [10, 11, np.nan]])
+        np.testing.assert_array_equal(transform(lox.spool(once))(xs)[1]["a"], [[0, 1, 2], [0, 1, np.nan]])
 
 
 def test_a_zero_size_batch_gives_logs_of_no_lanes():

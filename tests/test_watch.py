@@ -1088,6 +1088,27 @@ def test_a_watch_around_another_sees_points_that_the_other_does_not():
     assert {key: values.tolist() for key, values in logs.items()} == {"inner/scan/0": [1, 2], "outer/tanh/0": [0]}
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+def test_a_watch_in_another_selects_operations_of_which_the_other_has_none(transform):
+    def inner(x):
+        return jnp.sin(jnp.cos(x)) + 1
+
+    def f(xs):
+        y = lox.watch(inner, at="sin", prefix="inner/")(jnp.exp(xs[0]))
+        y = lox.watch(jnp.cos, at="cos", prefix="second/")(y)
+        return jax.lax.scan(lambda c, x: (c + jnp.tanh(x), None), y, xs)[0]
+
+    xs = jnp.arange(3.0)
+    cos = float(jnp.cos(1.0))
+    sin = float(jnp.sin(cos))
+    for at, outer in (("scan", ["scan/value"]), ("exp", ["exp/value"]), (["scan", "exp"], ["exp/value", "scan/value"])):
+        out, logs = lox.spool(transform(lox.watch(f, at=at)))(xs)
+        assert sorted(logs) == sorted([*outer, "inner/sin/value", "second/cos/value"])
+        np.testing.assert_allclose(logs["inner/sin/value"], [sin], rtol=1e-6)
+        np.testing.assert_allclose(logs["second/cos/value"], [np.cos(sin + 1)], rtol=1e-6)
+        np.testing.assert_allclose(out, f(xs), rtol=1e-6)
+
+
 def test_each_branch_with_a_loop_has_a_number_also_the_third():
     def f(i, x):
         loops = [lambda x, by=by: jax.lax.scan(lambda c, _: (c + by, None), x, length=2)[0] for by in (1, 10, 100)]

@@ -1,6 +1,7 @@
 """`where=`: a log call that says itself where its event happens equals a `cond` around it under `unify=True`."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -285,6 +286,25 @@ def test_nan_where_nothing_happened_reaches_no_check_and_no_derivative():
         assert error.get() is None
     slopes = jax.grad(lambda xs: jnp.nansum(lox.spool(g)(xs)[1]["root"]))(XS)
     np.testing.assert_allclose(slopes, np.where(XS > 0, 0.5 / np.sqrt(np.abs(XS)), 0), rtol=1e-6)
+
+
+def test_where_nothing_happened_there_is_nan_or_zero_where_jax_debugs_nan():
+    for dtype, debug in itertools.product(["float16", "float32", "complex64", "int32", "bool"], [False, True]):
+
+        def f(x):
+            lox.log({"x": x}, where=jnp.real(x).astype(jnp.float32) > 2)
+            return x
+
+        x = jnp.asarray(np.array([1, 3, 0]).astype(dtype))
+        happened = np.real(np.asarray(x)).astype(np.float32) > 2
+        fill = np.nan if jnp.issubdtype(x.dtype, jnp.inexact) and not debug else 0
+        expected = np.where(happened, np.asarray(x), fill)
+        for spooled in (lox.spool(f), lox.spool(jax.jit(f)), jax.jit(lox.spool(f))):
+            with jax.debug_nans(debug):
+                _, logs = spooled(x)
+            assert logs["x"].dtype == dtype and logs.mask["x"].tolist() == [happened.tolist()]
+            np.testing.assert_array_equal(np.real(logs["x"][0]), np.real(expected))
+            np.testing.assert_array_equal(np.imag(logs["x"][0]), np.zeros(3))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`while_loop`, and `fori_loop` with dynamic bounds: refused, left out, bounded or reduced."""
 
+import itertools
 import warnings
 
 import jax
@@ -456,6 +457,33 @@ def test_forward_derivatives_of_a_loop_log_its_events_once():
         out, logs = lox.spool(derivative, max_iters=4)(jnp.float32(5))
         assert out == 0.125
         assert logs.valid("x").reshape(-1).tolist() == [5.0, 2.5, 1.25]
+
+
+@pytest.mark.parametrize("options", [{"max_events": 4}, {"max_iters": 4}], ids=str)
+def test_forward_derivatives_of_a_loop_of_batch_elements_are_those_without_logs(options):
+    bodies = [
+        lambda i, y, x: (jnp.float32(3), y),
+        lambda i, y, x: (2 * x, jnp.float32(1)),
+        lambda i, y, x: (lax.stop_gradient(y) + i.astype(jnp.float32), y * y),
+    ]
+    begins = [lambda x: (x, jnp.float32(5)), lambda x: (jnp.float32(5), x)]
+    xs, ns = jnp.float32([2, 3, 1.5]), jnp.array([0, 2, 1])
+    for body, begin in itertools.product(bodies, begins):
+
+        def f(x, n, body=body, begin=begin):
+            def step(carry):
+                i, y, z = carry
+                lox.log({"y": y})
+                y, z = body(i, z, x)
+                return i + 1, y, z
+
+            return lax.while_loop(lambda carry: carry[0] < n, step, (jnp.int32(0), *begin(x)))[1:]
+
+        def derivative(f):
+            return jax.vmap(lambda x, n: jax.jvp(lambda x: f(x, n), (x,), (jnp.float32(1),)))
+
+        found = derivative(lambda x, n, f=f: lox.spool(f, **options)(x, n)[0])(xs, ns)
+        jax.tree.map(np.testing.assert_array_equal, found, derivative(lox.strip(f))(xs, ns))
 
 
 def test_reverse_derivatives_of_what_a_loop_does_not_depend_on_log_it_once():

@@ -357,6 +357,33 @@ def test_a_tap_promotes_counters_and_says_why_it_cannot_reduce():
         lox.spool(lambda x: (note(x[0]), jax.vmap(note)(x)), reduce="count", window=2)(jnp.ones(3))
 
 
+@pytest.mark.parametrize("kind", ["scan", "while"])
+def test_a_loop_promotes_counters_of_a_window_that_began_before_it(kind):
+    def f(xs):
+        lox.log({"a": 1.0, "b": 1.0}, step=0, other=3)
+        lox.log({"a": 3.0}, step=1, other=3)
+
+        def body(i):
+            lox.log({"a": xs[i]}, step=xs[i] / 2, other=3)
+            return i + 1
+
+        if kind == "scan":
+            lax.scan(lambda i, _: (body(i), None), 0, None, length=len(xs))
+        else:
+            lax.while_loop(lambda i: i < len(xs), body, 0)
+
+    xs = jnp.arange(3.0)
+    options = {"max_iters": 3} if kind == "while" else {}
+    for reduction, value in (("mean", np.mean), ("sum", np.sum), ("first", lambda x: x[0]), ("last", lambda x: x[-1])):
+        for transform in (lambda f: f, jax.jit):
+            _, logs = transform(lox.spool(f, reduce=reduction, window=3, **options))(xs)
+            expected = [value([1.0, 3.0, 0.0]), value([1.0, 2.0])]
+            np.testing.assert_allclose(logs.valid("a"), expected)
+            assert logs.steps["step"]["a"].dtype == jnp.float32 and logs.steps["other"]["a"].dtype == jnp.int32
+            chosen = {"first": [0, 0.5]}.get(reduction, [0, 1.0])
+            assert logs.steps["step"]["a"].tolist() == chosen and logs.valid("b").tolist() == [1]
+
+
 def test_a_while_loop_without_a_bound_says_that_windows_take_max_iters():
     fun = CONTROL["while_loop"](lambda x: note(x) + 1)
     for options in ({}, {"max_events": 5}):
