@@ -1113,7 +1113,7 @@ def test_a_bundle_has_the_arguments_the_structure_and_the_loop_that_failed(tmp_p
         {"complex": [0.0, 1.0], "path": "kwargs['more']['a'][2]"},
         {"value": True, "path": "kwargs['more']['b'][0]"},
         {"value": 3, "path": "kwargs['more']['b'][2]"},
-        {"file": "args-7.npy", "dtype": "float16", "path": "kwargs['scale']"},
+        {"file": "args-7.npy", "dtype": "float16", "scalar": "numpy", "path": "kwargs['scale']"},
     ]
     leaf = {"leaf": 0}
     of_a, of_b = {"tuple": [leaf, leaf, leaf, {"dict": {}}]}, {"list": [leaf, {"none": 0}, leaf]}

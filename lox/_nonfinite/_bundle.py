@@ -274,8 +274,10 @@ def _store(folder: Path, name: str, value: Any) -> dict[str, Any]:
         array = on_host(value)
         np.save(folder / f"{name}.npy", as_stored(np.asarray(array)), allow_pickle=False)
         about = {"file": f"{name}.npy", "dtype": name_of(np.asarray(array).dtype, impl_of(value))}
-        about |= {"scalar": "numpy"} if isinstance(value, np.generic) else {}
-        about |= {"scalar": "weak"} if isinstance(value, jax.Array) and value.weak_type and not value.ndim else {}
+        if isinstance(value, np.generic):
+            about["scalar"] = "numpy"
+        elif getattr(value, "weak_type", False) and not value.ndim:
+            about["scalar"] = "weak"
         sharding = described(value.sharding) if isinstance(value, jax.Array) else None
         return about | ({} if sharding is None else {"sharding": sharding})
     if value is None or type(value) in (bool, int, float, str):  # And no enumeration.
