@@ -37,9 +37,8 @@ _nones = private(
 def unspecified() -> Any:
     """The marker of an input or output of a jitted function that the user has not given a sharding."""
     with jax.disable_jit(False):
-        eqn, *_ = jax.make_jaxpr(jax.jit(jnp.negative))(
-            jax.ShapeDtypeStruct((), jnp.float32)
-        ).eqns  # A search adds equations.
+        number = jax.ShapeDtypeStruct((), jnp.float32)
+        eqn, *_ = jax.make_jaxpr(jax.jit(jnp.negative))(number).eqns  # A search adds equations.
     return eqn.params["out_shardings"][0]
 
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import json
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,31 +96,30 @@ def write_bundle(
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.parent / f".{path.name}.{uuid.uuid4().hex}"
     new.mkdir()
+    place, is_compared = place or Resume(-1, -1, ()), runs_again(fun)
     try:
         leaves, _ = jax.tree_util.tree_flatten_with_path((args, kwargs))
         about = {
             "format": FORMAT,
             "function": name_of_function(fun),
             **found,
-            "loop": -1 if place is None else place.loop,
+            "loop": place.loop,
             **origin(),
             "versions": versions(),
             "arguments": [
                 _store(new, f"args-{i}", leaf) | {"path": path_of(key)} for i, (key, leaf) in enumerate(leaves)
             ],
-            "program": _TEXT if runs_again(fun) else None,
+            "program": _TEXT if is_compared else None,
             "platform": jax.default_backend(),
             "structure": structure_of((args, kwargs)),
             "process": jax.process_index(),
             "processes": jax.process_count(),
-            "carry": [_store(new, f"carry-{i}", value) for i, value in enumerate(place.carry if place else ())],
-            "infinite": -1 if place is None else place.infinite,
-            "finite": [
-                _store(new, f"finite-{i}", value) for i, value in enumerate(place.finite_carry if place else ())
-            ],
+            "carry": [_store(new, f"carry-{i}", value) for i, value in enumerate(place.carry)],
+            "infinite": place.infinite,
+            "finite": [_store(new, f"finite-{i}", value) for i, value in enumerate(place.finite_carry)],
         }
         (new / FILE).write_text(to_json(about), encoding="utf-8")
-        operations = program(fun, args, kwargs) if runs_again(fun) else []
+        operations = program(fun, args, kwargs) if is_compared else []
         (new / PROGRAM).write_text("\n".join(operations), encoding="utf-8")
         for file in (*new.iterdir(), new):
             sync(file)
@@ -233,12 +233,19 @@ def name_of_function(fun: Callable[..., Any]) -> str:
 
 def runs_again(fun: Callable[..., Any]) -> bool:
     """Tell whether a function is jitted, so that Python does nothing in it that a further trace would repeat."""
+    return _compat.is_jitted(unbound(fun, (), {})[0])
+
+
+def unbound(fun: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Sequence[Any], dict[str, Any]]:
+    """The function that partial functions and methods call, jitted or not, with the arguments that it gets."""
     while not _compat.is_jitted(fun):
-        inner = getattr(fun, "func" if isinstance(fun, functools.partial) else "__func__", None)
-        if inner is None:
-            return False
-        fun = inner
-    return True
+        if isinstance(fun, functools.partial):
+            fun, args, kwargs = fun.func, (*fun.args, *args), {**fun.keywords, **kwargs}
+        elif inspect.ismethod(fun):
+            fun, args = fun.__func__, (fun.__self__, *args)
+        else:
+            break
+    return fun, args, kwargs
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")

@@ -35,7 +35,7 @@ from lox._exceptions import LogDataError, LogValueError, NonfiniteWarning
 from lox._misspelt import says_what_was_meant
 from lox._nonfinite._axes import searching
 from lox._nonfinite._branches import marking
-from lox._nonfinite._bundle import name_of_function, runs_again, write_bundle
+from lox._nonfinite._bundle import name_of_function, runs_again, unbound, write_bundle
 from lox._nonfinite._carries import Carries, devices_of, earlier, is_bad
 from lox._nonfinite._find import last_good_carry
 from lox._nonfinite._record import Resume, is_float, print_effects
@@ -383,12 +383,7 @@ def _check_runs_again(fun: Function, args: Any, kwargs: Any) -> None:
     if not runs_again(fun):
         raise _HasEffects("the function is not jitted, and so is not run again")
     values = jax.tree.leaves((args, kwargs))
-    inner: Any = fun
-    while not _compat.is_jitted(inner):
-        if isinstance(inner, functools.partial):
-            inner, args, kwargs = inner.func, (*inner.args, *args), {**inner.keywords, **kwargs}
-        else:
-            inner, args = inner.__func__, (inner.__self__, *args)
+    inner, args, kwargs = unbound(fun, args, kwargs)
     program = inner.trace(*args, **kwargs).jaxpr
     effects = [effect for effect in program.effects if not isinstance(effect, (LogEffect, *print_effects()))]
     if effects or any(map(_is_ref, (*program.consts, *values))):

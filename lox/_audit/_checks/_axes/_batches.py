@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from lox._audit._audited import Audited
+from lox._audit._checks._axes._meaning import declarations
 from lox._audit._checks._axes._recurrences import BATCH
 from lox._audit._checks._numerics._attention import attentions
-from lox._audit._expect import OPERATIONS, declared_around, is_declared
 from lox._audit._findings import Finding, Kind
 from lox._audit._labels import has_rule
 from lox._audit._location import Location, frames, is_users, transformations
@@ -87,13 +87,9 @@ def _batch(step: Step) -> str | None:
 
 def _declared(audited: Audited) -> dict[Step, set[str]]:
     """The labels that `lox.audit.expect` says an operation goes over."""
-    if not any(is_declared(step.equation) for step, _ in audited.steps):
-        return {}
     found: dict[Step, set[str]] = {}
-    for step, expected in declared_around(audited.program):
-        for name, labels in expected.items():
-            if name in OPERATIONS and step.equation.primitive in primitives(*OPERATIONS[name].primitives):
-                found.setdefault(step, set()).update(labels)
+    for step, _, labels in declarations(audited):
+        found.setdefault(step, set()).update(labels)
     return found
 
 

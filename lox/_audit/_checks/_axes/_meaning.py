@@ -175,21 +175,26 @@ def _places(sizes: Sequence[int]) -> list[_Place]:
 
 def declared(audited: Audited) -> Iterator[Finding | Held]:
     """LOX105: an operation goes over another axis than `lox.audit.expect` declares."""
+    for step, name, labels in declarations(audited):
+        for label in gone_over(step):
+            if label in labels:
+                yield DECLARED.fine(audited.lines[step])
+            else:
+                said = " and ".join(sorted(labels))
+                yield DECLARED.at(
+                    audited.lines[step],
+                    f"'{called(step.equation)}' goes over {label} here, and expect({name}=...) says {said}.",
+                    found=label,
+                    expected=said,
+                )
+
+
+def declarations(audited: Audited) -> Iterator[tuple[Step, str, frozenset[str]]]:
+    """The operations that `lox.audit.expect` declares axes of, each with its name and the labels there."""
     if not any(is_declared(step.equation) for step, _ in audited.steps):
         return
     for step, expected in declared_around(audited.program):
-        for name, labels in expected.items():
-            for label in gone_over(step) if _is(name, step) else ():
-                if label in labels:
-                    yield DECLARED.fine(audited.lines[step])
-                else:
-                    said = " and ".join(sorted(labels))
-                    yield DECLARED.at(
-                        audited.lines[step],
-                        f"'{called(step.equation)}' goes over {label} here, and expect({name}=...) says {said}.",
-                        found=label,
-                        expected=said,
-                    )
+        yield from ((step, name, labels) for name, labels in expected.items() if _is(name, step))
 
 
 def _is(name: str, step: Step) -> bool:
