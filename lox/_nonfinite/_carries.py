@@ -89,7 +89,7 @@ def _began_finite(handler: Any, values: Sequence[Any]) -> list[Any]:
 
 
 def _start(carry: Sequence[Any]) -> tuple[Any, Any]:
-    """What is carried with a carry: the first bad iteration, and the number of the next. On shards, they vary as it."""
+    """The first bad iteration and the number of the next one, carried beside a carry and varying over its shards."""
     axes = sorted(frozenset[Any]().union(*map(_compat.varying_axes, carry)))
     return _compat.vary(jnp.int32(-1), axes), _compat.vary(jnp.int32(0), axes)
 

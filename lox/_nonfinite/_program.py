@@ -133,7 +133,7 @@ def _type(aval: Any) -> str:
 
 
 def _constant(value: Any) -> str:
-    """What a constant is: its elements, or a hash of many."""
+    """The text of a constant: its elements, or a hash if it has many."""
     if _compat.is_ref(getattr(value, "aval", None)):
         return "a reference"
     if not (hasattr(value, "dtype") and hasattr(value, "shape")):

@@ -85,7 +85,7 @@ def _node(about: dict[str, Any], children: Sequence[Any]) -> Any:
 
 
 def _found(module: str, name: str, given: Any = None) -> Any:
-    """What a module has under a name, if it has been imported."""
+    """The object with this name in a module that has been imported, or None."""
     if given is None:
         given = sys.modules.get("__main__" if module == _MAIN else module)
     return functools.reduce(lambda found, part: getattr(found, part, None), name.split("."), given)

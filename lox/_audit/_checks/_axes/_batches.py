@@ -99,7 +99,7 @@ def _function(step: Step) -> str:
 
 
 def _first_of_batch(audited: Audited) -> Iterator[Finding]:
-    """Arrays of which one element of a batch is read, and none of the others."""
+    """Reads of one element of a batch, from arrays whose other elements nothing reads."""
     made = (value for step, _ in audited.steps if not step.blocks for value in step.outputs)
     for value in (*audited.program.inputs, *made):
         for axis, (size, label) in enumerate(zip(value.shape, value.fact.labels, strict=True)):
@@ -174,7 +174,7 @@ def _root(audited: Audited, step: Step) -> Step | None:
 
 
 def _meets(audited: Audited, step: Step, label: str) -> Value | None:
-    """What a result meets, element by element, that has an axis of this label, and is not made of what was reduced."""
+    """An array with this label that a result meets element by element, and that is not made from what was reduced."""
     reduced = audited.origins.of(step.inputs[0], _SAME)
     seen, left = set[Value](), [*step.outputs]
     while left and len(seen) < _MOST:
@@ -210,13 +210,13 @@ def _asks(audited: Audited, step: Step) -> bool:
 
 
 def _is_made_of(audited: Audited, value: Value, source: Value) -> bool:
-    """Say whether a value is computed element by element from one of which another one is."""
+    """Say whether two values are computed, element by element, from a common one."""
     sources, own = _elements(audited, source), _elements(audited, value)
     return not sources.isdisjoint(own)
 
 
 def _elements(audited: Audited, value: Value) -> set[Value]:
-    """What a value is made of element by element, as far as that has axes."""
+    """The arrays that a value is made from element by element."""
     seen, left = set[Value](), [value]
     while left and len(seen) < _MOST:
         each = audited.origins.of(left.pop(), _SAME)

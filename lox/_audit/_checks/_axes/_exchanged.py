@@ -97,7 +97,7 @@ def _is_turned(one: object, other: object) -> bool:
 
 
 def _stride(merged: Merged) -> int:
-    """How many elements the neighbours of the only axis that has a meaning are apart."""
+    """The distance in elements between neighbours along the only axis with a meaning."""
     (place,) = (place for place, part in enumerate(merged.parts) if part is not None)
     return math.prod(merged.sizes[place + 1 :])
 

@@ -111,7 +111,7 @@ def _old(new: Binding, leaves: Leaves) -> Path | None:
 
 
 def _of_another(step: Step, new: Binding, leaves: Leaves) -> Path | None:
-    """What a name says to be the new one of, if it is computed of what changes, and the loop carries the old one on."""
+    """The carried value that the loop keeps as it was, though a new one is computed, by the name, from what changes."""
     wanted = stems(new.name, numbered=False) if step.equation.primitive in primitives("scan") else set()
     used = {value for block in step.blocks for value in read(block)}
     for path, (value, changes) in leaves.items():
@@ -166,7 +166,7 @@ def _constant(step: Step, leaves: Leaves, bound: list[Binding]) -> Iterator[str]
 
 
 def _decides(step: Step, leaves: Leaves) -> Iterator[str]:
-    """What was computed of the beginning and stays, while it is compared to decide whether something else changes."""
+    """Values that stay as they began, though the loop compares with them to decide what else changes."""
     loop, unchanged = loop_of(step), {value: path for path, (value, changes) in leaves.items() if not changes}
     outside = dict(zip(loop.body.inputs, step.inputs[len(step.inputs) - len(loop.body.inputs) :], strict=True))
     for _, inside, new in loop.carry:
@@ -191,7 +191,7 @@ def _decides(step: Step, leaves: Leaves) -> Iterator[str]:
 
 
 def _next_value(audited: Audited, step: Step, leaves: Leaves) -> Iterator[str]:
-    """What is discounted in an error of temporal differences as the value of the next step, and stays."""
+    """Values that stay as they began, and are discounted in a temporal difference as those of the next step."""
     unchanged = {value: path for path, (value, changes) in leaves.items() if not changes}
     scanned = {inside for _, inside in loop_of(step).xs}
     for each in step.blocks[-1].steps if unchanged else ():

@@ -232,7 +232,7 @@ def _sums_of(audited: Audited, value: Value) -> Iterator[Step]:
 
 
 def _later(audited: Audited, value: Value) -> tuple[Value, int] | None:
-    """The array of which a product has a slice that begins later than its first element, and where."""
+    """The array that a factor of a product is a later slice of, and where the slice begins."""
     left = [value]
     for _ in range(_FACTORS):
         if not left:

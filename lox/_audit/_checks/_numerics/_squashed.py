@@ -70,8 +70,10 @@ def twice(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def _chances(squash: Squash, known: dict[Step, Squash], audited: Audited) -> Squash | None:
-    """The softmax of which logits are made by a factor, limits, a mask, noise, or a mean over something else than its
-    axis; also in the iteration before."""
+    """The softmax that logits are made from, in this iteration or the one before.
+
+    Between the two are a factor, limits, a mask, noise, or a mean over another axis.
+    """
     value, origins, carried = squash.logits, audited.origins, audited.once(_carried)
     for _ in range(_MOST):
         value = origins.of(value, _FLOWS)
@@ -105,7 +107,7 @@ def _chances(squash: Squash, known: dict[Step, Squash], audited: Audited) -> Squ
 
 
 def _carried(audited: Audited) -> dict[Value, Value]:
-    """What an iteration gets from the one before, and what that returns."""
+    """For each carried value of an iteration, the one that the iteration before returns."""
     return {inside: new for scan, _ in scans(audited) for _, inside, new in scan.carry if inside is not new}
 
 

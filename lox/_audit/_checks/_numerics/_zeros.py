@@ -91,7 +91,7 @@ def _says_padding(condition: Value, origins: Origins) -> bool:
 
 
 def _sources(value: Value, origins: Origins) -> set[Value]:
-    """What a mask is before it is converted, laid out, cut or negated."""
+    """The arrays that a mask is, before it is converted, laid out, cut or negated."""
     found: set[Value] = set()
     while True:
         value = origins.of(value, _SAME | LAID_OUT | _CUT, loops=True)

@@ -70,7 +70,7 @@ def changed(audited: Audited) -> Iterator[Finding]:
 
 
 def _old_path(source: Source, new: Binding) -> Path | None:
-    """What a value is made of that is used after it, by the name of the value if that tells."""
+    """The value that a new one is made from and that is used after it: the one in its name, or else the first."""
     read = [path for path in read_paths(new.value) if path[0] in source.locals or path[0] not in source.names]
     used = [path for path in read if _is_read_after(source, new, path)]
     return next((path for path in used if path[-1] in new.name.split("_")), next(iter(used), None))

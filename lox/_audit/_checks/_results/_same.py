@@ -22,7 +22,7 @@ _COMPUTING = primitives(
 )
 _DISCOUNT = re.compile(r"gamma|discount", re.IGNORECASE)
 _LEAST, _MOST = 3, 60
-"""Of how many operations at least a computation is, and through how many is looked."""
+"""The fewest operations of a computation, and the most that are looked through."""
 
 
 class Numbers:
