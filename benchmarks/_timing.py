@@ -23,7 +23,7 @@ def alternate(functions: Sequence[Call], rounds: int, sample: float = 2e-3) -> n
 
     A round times a sample of each function, then of each in reverse order, and takes the mean: a machine that slows
     down steadily slows all of them alike. Each round has another order: what comes first has been seen to run faster.
-    A call before each sample brings the function back into the processor's caches.
+    Where a sample is of several calls, one before brings the function back into the processor's caches.
 
     Args:
         functions: What to call. They return when their work is done.
@@ -38,7 +38,8 @@ def alternate(functions: Sequence[Call], rounds: int, sample: float = 2e-3) -> n
             order = shuffle(range(len(functions)), len(functions))
             for which in [*order, *reversed(order)]:
                 function, count = functions[which], calls[which]
-                function()
+                if count > 1:
+                    function()
                 started = time.process_time()
                 for _ in range(count):
                     function()

@@ -345,7 +345,7 @@ def test_a_call_does_not_wait_for_the_verdict_on_those_before(tmp_path, monkeypa
         def is_ready(self):
             return False
 
-        def addressable_data(self, index):
+        def __array__(self, dtype=None, copy=None):
             waited.append(self)
             return np.array([0, -1])
 

@@ -7,8 +7,6 @@ before that are there already, so that none waits.
 from __future__ import annotations
 
 import atexit
-import contextlib
-import dataclasses
 import functools
 import itertools
 import os
@@ -18,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import jax
 import jax.extend as jex
@@ -129,8 +127,7 @@ _LONGEST = 200
 """Bytes in the name of a bundle. File systems take 255, of which lox needs some while it writes one."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Pending:
+class _Pending(NamedTuple):
     """A call whose verdict may not be there yet.
 
     Attributes:
@@ -190,12 +187,13 @@ class _Guard:
 
         @functools.wraps(self._fun, updated=())
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            return self(*args, **kwargs)
+            return self.call(args, kwargs)
 
         guarded.lox_guarded = self._fun  # type: ignore[attr-defined]
         return guarded
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, args: Any, kwargs: Any) -> Any:
+        """Call the function. After a step that fills the processor's caches, each object that this uses costs time."""
         if searching.value:
             return self._fun(*args, **kwargs)
         if not is_called_from_python():
@@ -279,22 +277,22 @@ class _Guard:
         """Look at the verdicts of calls before, those that are there or all, the first one first."""
         while wait and self._threads:
             self._threads.pop().join()
-        while True:
-            with self._lock:
-                if not self._pending:
-                    _unsettled.discard(self)
-                    return
-                if not (wait or all(verdict.is_ready() for verdict in self._pending[0].verdicts)):
-                    return
-                first = self._pending.popleft()
-            forbidden = jax.config.jax_transfer_guard_device_to_host not in (None, "allow")
-            # By the program, for itself. It takes some time to enter.
-            with jax.transfer_guard("allow") if forbidden else contextlib.nullcontext():
-                # They are the same in all processes that compute them.
-                verdicts = [np.asarray(verdict.addressable_data(0)) for verdict in first.verdicts]
-            bad, iteration = functools.reduce(_worse, verdicts)
-            if (bad > 0 or iteration >= 0) and self._claim():
-                self._write(bool(bad), int(iteration), first)
+        while (call := self._next(wait)) is not None:
+            bad, iteration = functools.reduce(_worse, _read(call.verdicts))
+            if (bad or iteration >= 0) and self._claim():
+                self._write(bool(bad), iteration, call)
+
+    def _next(self, wait: bool) -> _Pending | None:
+        """Take the first call whose verdict nobody has read, if there is one and its verdict is there."""
+        with self._lock:
+            if not self._pending:
+                _unsettled.discard(self)
+                return None
+            if not wait:
+                for verdict in self._pending[0].verdicts:
+                    if not verdict.is_ready():
+                        return None
+            return self._pending.popleft()
 
     def _claim(self) -> bool:
         """Say that a call has failed; False if one has before."""
@@ -416,12 +414,17 @@ batching.fancy_primitive_batchers[_unbatched_p] = _refuse
 def _kept(args: Any, kwargs: Any) -> tuple[list[Any], Any]:
     """The leaves of arguments, those that may change in place copied, and their structure."""
     try:
-        leaves, structure = jax.tree.flatten((args, kwargs))
+        leaves, structure = jax.tree_util.tree_flatten((args, kwargs))
     except (TypeError, ValueError):  # As of a dict whose keys have no order: it cannot be written, which is said then.
         return [(args, kwargs)], None
-    if not all(issubclass(kind, jax.Array) for kind in set(map(type, leaves))):
+    if not all(map(_is_of_arrays, set(map(type, leaves)))):
         leaves = [leaf if isinstance(leaf, jax.Array) else _frozen(leaf) for leaf in leaves]
     return leaves, structure
+
+
+@functools.lru_cache(maxsize=1000)
+def _is_of_arrays(kind: type) -> bool:
+    return issubclass(kind, jax.Array)
 
 
 def _frozen(leaf: Any) -> Any:
@@ -465,6 +468,14 @@ def _verdict(arrays: Sequence[Any], firsts: Sequence[Any], infinite: bool, known
     """Whether a result is bad, or one is known to be, and the first bad iteration."""
     bad = is_bad(arrays, [True] * len(arrays), infinite) | known
     return jnp.stack([bad.astype(jnp.int32), functools.reduce(earlier, firsts, jnp.int32(-1))])
+
+
+def _read(verdicts: Sequence[Any]) -> list[list[int]]:
+    """The verdicts of a call, on the host."""
+    if jax.config.jax_transfer_guard_device_to_host in (None, "allow"):
+        return [np.asarray(verdict).tolist() for verdict in verdicts]
+    with jax.transfer_guard("allow"):  # The program forbids transfers for itself. This takes some time to enter.
+        return [np.asarray(verdict).tolist() for verdict in verdicts]
 
 
 def _worse(verdict: Any, other: Any) -> Any:

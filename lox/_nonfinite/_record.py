@@ -99,7 +99,9 @@ class Frame:
     def called(self, info: Any, closed: bool = False) -> Frame:
         """The surroundings inside a call."""
         line, closed = self.line_of(info), closed or self.closed
-        return self if (line, closed) == (self.line, self.closed) else dataclasses.replace(self, line=line, closed=closed)
+        return (
+            self if (line, closed) == (self.line, self.closed) else dataclasses.replace(self, line=line, closed=closed)
+        )
 
     def line_of(self, info: Any) -> Line:
         """The line of the program that an operation comes from, or that of the call around."""
