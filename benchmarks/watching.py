@@ -57,7 +57,8 @@ def measure() -> Iterator[Table]:
             if name != "alone"
         ],
         f"The least of {ROUNDS} rounds in each of {PROCESSES} processes, since what else the machine does only adds to "
-        f"it, and since two processes differ by some percent. A step alone takes {np.median(seconds['alone']) / STEPS * 1e3:.1f} ms of processor time.",
+        "it, and since two processes differ by some percent. A step alone takes "
+        f"{np.median(seconds['alone']) / STEPS * 1e3:.1f} ms of processor time.",
     )
 
 
