@@ -552,5 +552,11 @@ def test_means_that_scale_elements_single_elements_and_attention_over_a_batch_ar
     last = {"last": ("env", None), "rewards": ("time", "env")}
     assert codes(bootstrapped, of(3), of(8, 3), of(20, 8), **last) == [[], ["LOX112"]]
     assert codes(attended, of(8, 8), of(12, 4, 8), x=("time", "batch", None)) == [[], ["LOX112"]]
+
+    def first(x, of_each):  # The loop begins with the first element, and reads the others.
+        summed = lambda x: jax.lax.scan(lambda sums, row: (sums + row, None), x[0], x)[0]  # noqa: E731
+        return summed(x) if of_each else 2.0 * x[0]
+
+    assert codes(first, of(16, 4), x=("batch", None)) == [[], ["LOX112"]]
     found = [lox.audit(lambda q, k, axis=axis: similar(q, k, axis))(of(16, 8), of(32, 8)) for axis in (-1, 0)]
     assert [[each.code for each in report.at_least("warning")] for report in found] == [[], ["LOX111"]]

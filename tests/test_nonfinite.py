@@ -875,11 +875,11 @@ def test_a_report_shows_the_operands_what_fed_them_and_the_way_to_the_result():
     report = find(long_story)(array(-1.0, 50.0, -2.0, 0.5, 200.0, 3.0, 7.0, -0.25), 1.0)
     where = functools.partial(at, long_story)
     assert lines_of(report) == [
-        f"NaN begins in sub at {where('fed = ')} (long_story)",
+        f"NaN begins in sub at {where('fed = ')} (long_story), at [4]",
         "    fed = large - large",
         "  operand 0: float32[8] from 0.1353 to inf: 0.3679, 5.185e+21, 0.1353, 1.649, inf, 20.09, ...",
         "  operand 1: float32[8] from 0.1353 to inf: 0.3679, 5.185e+21, 0.1353, 1.649, inf, 20.09, ...",
-        f"  fed by Inf begins in exp at {where('large = ')} (long_story)",
+        f"  fed by Inf begins in exp at {where('large = ')} (long_story), at [4]",
         f"  then neg at {where('moved = ')}, tanh at {where('jnp.tanh')}, sin at {where('jnp.sin')}, "
         f"cos at {where('jnp.cos')}, atan at {where('jnp.arctan')}, add at {where('y + 1.0')}",
         "  inf - inf: a row in which all is masked with -inf, or numbers that have overflowed before.",
@@ -923,9 +923,9 @@ def test_all_origins_are_listed_in_the_order_in_which_they_ran():
     found = [(each.kind, each.primitive) for each in (report, *report.others)]
     assert found == [("nan", "sqrt"), ("nan", "log"), ("nan", None), ("inf", "div")]
     assert [line for line in lines_of(report) if line.startswith("also")] == [
-        f"also: NaN begins in log at {at(f, 'hidden =')} (f)",
+        f"also: NaN begins in log at {at(f, 'hidden =')} (f), at [0]",
         "also: NaN is in a constant of the program" + lines_of(report)[-2].partition("program")[2],
-        f"also: Inf begins in div at {at(f, 'also =')} (f)",
+        f"also: Inf begins in div at {at(f, 'also =')} (f), at [0]",
     ]
     alone = find(f)(array(-1.0, 4.0))
     assert (alone.primitive, alone.kind, alone.others) == (None, "nan", ())

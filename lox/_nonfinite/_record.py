@@ -71,8 +71,6 @@ class Frame:
         in_condition: Whether it is the condition of a `while_loop`.
         for_all: Whether it is a branch that runs also for batch elements that do not take it.
         line: The line of the call around, for operations that JAX knows no line of.
-        closed: Whether it is inside of a function of JAX, such as `jnp.var`. JAX keeps the program of one, with the
-            lines of the first call, and so operations have the line of the call around.
         numbers: The numbers of the operations in it.
     """
 
@@ -83,7 +81,6 @@ class Frame:
     in_condition: bool = False
     for_all: bool = False
     line: Line = Line("", 0, "")
-    closed: bool = False
     numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
 
     def next(self) -> Position:
@@ -96,17 +93,13 @@ class Frame:
         same = phase == self.phase and for_all == self.for_all
         return self if same else dataclasses.replace(self, phase=phase, for_all=for_all)
 
-    def called(self, info: Any, closed: bool = False) -> Frame:
+    def called(self, info: Any) -> Frame:
         """The surroundings inside a call."""
-        line, closed = self.line_of(info), closed or self.closed
-        return (
-            self if (line, closed) == (self.line, self.closed) else dataclasses.replace(self, line=line, closed=closed)
-        )
+        line = self.line_of(info)
+        return self if line == self.line else dataclasses.replace(self, line=line)
 
     def line_of(self, info: Any) -> Line:
         """The line of the program that an operation comes from, or that of the call around."""
-        if self.closed and self.line.file:
-            return self.line
         found = line_of(info)
         return found if found.file else self.line
 
@@ -419,8 +412,7 @@ def _call(name: str) -> Callable[..., list[Any]]:
 def _jit(
     record: Record, frame: Frame, primitive: Any, args: Sequence[Any], params: dict[str, Any], info: Any
 ) -> list[Any]:
-    jaxpr = params["jaxpr"]
-    inside = frame.called(info, closed=_tracebacks.runs_no_other(_compat.open_jaxpr(jaxpr)))
+    jaxpr, inside = params["jaxpr"], frame.called(info)
     alone = record.everything or frame.in_condition or frame.shards is not None or _must_interpret(jaxpr)
     if alone:
         return record.interpret(inside, jaxpr, args)

@@ -109,7 +109,8 @@ class NonfiniteReport:
         loops = "".join(f", iteration {each}" for each in self.iterations)
         batch = ", batch element " + ", ".join("any" if each is None else str(each) for each in self.batch)
         shard = "".join(f", shard {number} of {name!r}" for name, number in self.shard.items())
-        return f"{begins}{at}{loops}{batch if self.batch else ''}{shard}"
+        element = f", at [{', '.join(map(str, self.element))}]" if self.element else ""
+        return f"{begins}{at}{loops}{batch if self.batch else ''}{shard}{element}"
 
 
 _SHOWN = 6

@@ -78,7 +78,8 @@ def test_layers_of_a_model_without_log_calls_are_watched():
 def test_the_first_nan_of_a_training_is_found_and_mended():
     warned, found, line, *_, mended = run("first_nan.py").splitlines()
     assert warned.endswith("train has NaN in the carry of a loop after iteration 31")
-    assert found.startswith("NaN begins in div at ") and found.endswith("(normalized), iteration 31, batch element 2")
+    assert found.startswith("NaN begins in div at ")
+    assert found.endswith("(normalized), iteration 31, batch element 2, at [0]")
     assert line.strip() == "return advantages / advantages.std()" and mended == "All results and carries are finite."
 
 

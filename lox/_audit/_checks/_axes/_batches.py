@@ -13,7 +13,7 @@ from lox._audit._findings import Finding, Kind
 from lox._audit._labels import has_rule
 from lox._audit._location import Location, frames, is_users, transformations
 from lox._audit._origins import PASSING
-from lox._audit._program import Step, Value, alike
+from lox._audit._program import Step, Value, alike, is_call
 from lox._audit._rules import primitives
 
 MIXED = Kind(
@@ -104,7 +104,10 @@ def _first_of_batch(audited: Audited) -> Iterator[Finding]:
     for value in (*audited.program.inputs, *made):
         for axis, (size, label) in enumerate(zip(value.shape, value.fact.labels, strict=True)):
             is_batch = isinstance(label, str) and BATCH.names.fullmatch(label) and size > 1
-            steps = [each for each in audited.users.of(value) if not each.blocks] if is_batch else []
+            users = list(audited.users.of(value)) if is_batch else []
+            if any(each.blocks and not is_call(each) for each in users):
+                continue  # A loop reads the others.
+            steps = [each for each in users if not each.blocks]
             steps = [each for each in steps if "transpose" not in transformations(each.equation)]
             steps = [each for each in steps if label not in audited.once(_declared).get(each, ())]
             if steps and all(_takes_one(step, axis) for step in steps) and is_users(audited.lines[steps[0]].file):
