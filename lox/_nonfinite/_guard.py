@@ -209,7 +209,7 @@ class _Guard:
             outs, verdicts = self._judged_eagerly(args, kwargs)
         with self._lock:
             if not self._failed:
-                self._pending.append(_Pending(verdicts, *kept, jax.config.jax_enable_x64, next(self._calls)))
+                self._pending.append(_Pending(verdicts, *kept, jax.config.jax_enable_x64, next(self._calls)))  # type: ignore[attr-defined]
                 _unsettled.add(self)
         return outs
 
@@ -252,7 +252,7 @@ class _Guard:
         verdict = _unbatched_p.bind(verdict, function=function)
         leaves, structure = jax.tree.flatten((args, kwargs))
         traced = [number for number, leaf in enumerate(leaves) if is_array(leaf)]
-        x64 = jax.config.jax_enable_x64
+        x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
 
         def fails(verdict: Any, *arrays: Any) -> None:
             if not self._claim():
@@ -472,7 +472,7 @@ def _verdict(arrays: Sequence[Any], firsts: Sequence[Any], infinite: bool, known
 
 def _read(verdicts: Sequence[Any]) -> list[list[int]]:
     """The verdicts of a call, on the host."""
-    if jax.config.jax_transfer_guard_device_to_host in (None, "allow"):
+    if jax.config.jax_transfer_guard_device_to_host in (None, "allow"):  # type: ignore[attr-defined]
         return [np.asarray(verdict).tolist() for verdict in verdicts]
     with jax.transfer_guard("allow"):  # The program forbids transfers for itself. This takes some time to enter.
         return [np.asarray(verdict).tolist() for verdict in verdicts]
