@@ -1720,3 +1720,18 @@ def test_a_manifest_that_takes_the_place_of_one_with_tables_is_on_the_disk_befor
     # So are the numbers of the rows of tables that share a key, which have no rows without them.
     later = ["sync @@order.npy", "sync manifest", "replace manifest", f"sync {RUN}"]
     assert [each for each, _ in itertools.groupby(done)] == ["replace manifest", *later, *later]
+
+
+def test_rows_of_which_it_is_not_known_when_they_came_are_none_where_another_table_has_their_key(tmp_path):
+    """As after a power failure that left their numbers out."""
+    with saver(tmp_path) as logger:
+        for place in range(6):
+            logger.log(logger.init(7), {"x": place} | ({"y": place} if place % 2 else {}), step=place)
+            logger.log(logger.init(7), {"z": place})
+            logger.flush()
+    file = tmp_path / RUN / TABLE / "@@order.npy"
+    data = file.read_bytes()
+    assert data[64:88] == b"%24d" % 3
+    file.write_bytes(data[:64] + b"%24d" % 0 + data[88:])
+    logs = lox.load(tmp_path)[RUN]
+    assert {key: logs[key].tolist() for key in logs} == {"x": [1, 3, 5], "z": [*range(6)], "y": [1, 3, 5]}
