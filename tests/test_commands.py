@@ -1045,22 +1045,22 @@ def test_explain_lists_all_codes_or_says_that_there_is_no_such_code(lox_main):
     assert code == 1 and not rows and "no LOX9999" in error
 
 
-@pytest.mark.parametrize("width", [20, 24, 3])
-def test_a_line_over_time_has_a_bar_for_the_mean_of_each_part_of_as_many_events(width):
-    rng = np.random.default_rng(0)
-    for count in (1, 2, 3, 19, 20, 21, 24, 39, 45, 400, 1003):
-        numbers = rng.normal(size=count) * 10 ** rng.uniform(-3, 3)
-        parts = min(count, width)
-        sizes = [count // parts + (place < count % parts) for place in range(parts)]
-        ends = np.cumsum([0, *sizes])
-        means = [numbers[start:end].mean() for start, end in zip(ends, ends[1:], strict=False)]
-        low, high = min(means), max(means)
-        levels = [0 if high == low else round((mean - low) / (high - low) * 7) for mean in means]
-        line = sparkline(numbers) if width == 20 else sparkline(numbers, width)
-        assert line == "".join("▁▂▃▄▅▆▇█"[level] for level in levels)
-        numbers[-1] = np.nan
-        line = sparkline(numbers, width)
-        assert line[-1] == "×" and "×" not in line[:-1] and len(line) == parts
+def test_a_line_over_time_has_a_bar_for_the_mean_of_each_part_of_as_many_events():
+    for width in (20, 24, 3):
+        rng = np.random.default_rng(0)
+        for count in (1, 2, 3, 19, 20, 21, 24, 39, 45, 400, 1003):
+            numbers = rng.normal(size=count) * 10 ** rng.uniform(-3, 3)
+            parts = min(count, width)
+            sizes = [count // parts + (place < count % parts) for place in range(parts)]
+            ends = np.cumsum([0, *sizes])
+            means = [numbers[start:end].mean() for start, end in zip(ends, ends[1:], strict=False)]
+            low, high = min(means), max(means)
+            levels = [0 if high == low else round((mean - low) / (high - low) * 7) for mean in means]
+            line = sparkline(numbers) if width == 20 else sparkline(numbers, width)
+            assert line == "".join("▁▂▃▄▅▆▇█"[level] for level in levels)
+            numbers[-1] = np.nan
+            line = sparkline(numbers, width)
+            assert line[-1] == "×" and "×" not in line[:-1] and len(line) == parts
     largest = np.finfo(np.float64).max
     assert sparkline([-largest, 0, largest]) == "▁▅█" and sparkline([largest, largest / 2]) == "█▁"
     assert sparkline(np.array([1, 3], np.uint8)) == sparkline(np.array([False, True])) == "▁█"

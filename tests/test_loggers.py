@@ -891,22 +891,27 @@ def test_two_threads_each_log_to_their_run():
         assert_array(logger[name_of(run)]["x"], np.full(500, float(run)))
 
 
-@pytest.mark.parametrize("size", [1, 400, 600, 5000])  # Up to some size arrays are copied as bytes.
-def test_what_was_logged_may_be_written_over(size):
-    logger, values, steps, event = MemoryLogger(), np.zeros(size), np.zeros(size, int), np.zeros((2, size), np.float32)
-    state = logger.init(np.uint32([0, 7]))
-    for i in range(5):
-        values[:], steps[:], event[:] = i, 10 * i, i
-        logger.log(state, lox.logdict({"x": values}, {"step": {"x": steps}}))
-        logger.log(state, {"event": event, "view": event.T})
-    values[:], steps[:], event[:] = 9, 9, 9
-    logger.flush()
-    logs = logger[SEVEN]
-    np.testing.assert_array_equal(logs["x"], np.repeat(np.arange(5), size))
-    np.testing.assert_array_equal(logs.steps["step"]["x"], np.repeat(10 * np.arange(5), size))
-    for key in ("event", "view"):
-        np.testing.assert_array_equal(logs[key][:, 0, 0], np.arange(5))
-        assert (logs[key] == logs[key][:, :1, :1]).all()
+def test_what_was_logged_may_be_written_over():
+    for size in (1, 400, 600, 5000):  # Up to some size arrays are copied as bytes.
+        logger, values, steps, event = (
+            MemoryLogger(),
+            np.zeros(size),
+            np.zeros(size, int),
+            np.zeros((2, size), np.float32),
+        )
+        state = logger.init(np.uint32([0, 7]))
+        for i in range(5):
+            values[:], steps[:], event[:] = i, 10 * i, i
+            logger.log(state, lox.logdict({"x": values}, {"step": {"x": steps}}))
+            logger.log(state, {"event": event, "view": event.T})
+        values[:], steps[:], event[:] = 9, 9, 9
+        logger.flush()
+        logs = logger[SEVEN]
+        np.testing.assert_array_equal(logs["x"], np.repeat(np.arange(5), size))
+        np.testing.assert_array_equal(logs.steps["step"]["x"], np.repeat(10 * np.arange(5), size))
+        for key in ("event", "view"):
+            np.testing.assert_array_equal(logs[key][:, 0, 0], np.arange(5))
+            assert (logs[key] == logs[key][:, :1, :1]).all()
 
 
 @pytest.mark.parametrize("end", ["flush", "close"])
@@ -1650,23 +1655,22 @@ NUMBERS = {
 }
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_a_histogram_has_each_number_in_a_bin_of_one_width(name):
-    numbers = np.array(NUMBERS[name], np.float64)
-    counts, edges = histogram(numbers)
-    assert (len(counts), len(edges), counts.sum()) == (64, 65, len(numbers))
-    assert np.isfinite(edges).all() and (np.diff(edges) > 0).all()
-    left = sorted(numbers.tolist())
-    for count, low, high in zip(counts, edges, edges[1:], strict=False):
-        inside, left = left[:count], left[count:]
-        assert all(low <= number <= high for number in inside)
-    halves = edges / 2  # Whose differences are finite.
-    np.testing.assert_allclose(np.diff(halves), (halves[-1] - halves[0]) / 64, rtol=0.6)
-    apart = numbers.max() / 2 - numbers.min() / 2
-    if apart > 1e-12 * np.abs(numbers).max():
-        assert (edges[0], edges[-1]) == (numbers.min(), numbers.max())
-    elif np.abs(numbers).max() < 1e10:
-        assert (edges[0], edges[-1]) == (numbers.min() - 0.5, numbers.max() + 0.5)
+def test_a_histogram_has_each_number_in_a_bin_of_one_width():
+    for numbers in map(np.float64, NUMBERS.values()):
+        counts, edges = histogram(numbers)
+        assert (len(counts), len(edges), counts.sum()) == (64, 65, len(numbers))
+        assert np.isfinite(edges).all() and (np.diff(edges) > 0).all()
+        left = sorted(numbers.tolist())
+        for count, low, high in zip(counts, edges, edges[1:], strict=False):
+            inside, left = left[:count], left[count:]
+            assert all(low <= number <= high for number in inside)
+        halves = edges / 2  # Whose differences are finite.
+        np.testing.assert_allclose(np.diff(halves), (halves[-1] - halves[0]) / 64, rtol=0.6)
+        apart = numbers.max() / 2 - numbers.min() / 2
+        if apart > 1e-12 * np.abs(numbers).max():
+            assert (edges[0], edges[-1]) == (numbers.min(), numbers.max())
+        elif np.abs(numbers).max() < 1e10:
+            assert (edges[0], edges[-1]) == (numbers.min() - 0.5, numbers.max() + 0.5)
 
 
 def test_the_labels_of_a_run_are_its_number_however_many_came_before():

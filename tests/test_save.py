@@ -1640,62 +1640,66 @@ def test_floats_that_describe_a_run_are_the_shortest_decimals_of_their_dtype(tmp
     assert_array_equal(np.float32(config["floats"]), floats)
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "null", '{"format": 2, "config": {}, "tables": []}'])
-def test_a_run_whose_manifest_is_that_of_something_else_is_an_error_and_not_left_out(tmp_path, text):
-    write(tmp_path / "runs", logs_of({"x": [1.0]}))
-    lox.save(logs_of({"x": [2.0]}), tmp_path / "runs" / "z")
-    (tmp_path / "runs" / RUN / "manifest.json").write_text(text)
-    for path in (tmp_path / "runs", tmp_path / "runs" / RUN):
+def test_a_run_whose_manifest_is_that_of_something_else_is_an_error_and_not_left_out(tmp_path):
+    for number, text in enumerate(["{}", "[]", "null", '{"format": 2, "config": {}, "tables": []}']):
+        root = tmp_path / str(number)
+        root.mkdir()
+        write(root / "runs", logs_of({"x": [1.0]}))
+        lox.save(logs_of({"x": [2.0]}), root / "runs" / "z")
+        (root / "runs" / RUN / "manifest.json").write_text(text)
+        for path in (root / "runs", root / "runs" / RUN):
+            with pytest.raises(lox.StorageError, match=r"manifest\.json is no manifest of lox"):
+                lox.load(path)
         with pytest.raises(lox.StorageError, match=r"manifest\.json is no manifest of lox"):
-            lox.load(path)
-    with pytest.raises(lox.StorageError, match=r"manifest\.json is no manifest of lox"):
-        write(tmp_path / "runs", logs_of({"x": [3.0]}))
-    with pytest.warns(lox.StorageWarning, match=r"manifest\.json is no manifest of lox"):
-        runs = lox.load(tmp_path / "runs", damaged="prefix")
-    assert {name: {key: logs[key].tolist() for key in logs} for name, logs in runs.items()} == {
-        RUN: {},
-        "z": {"x": [2]},
-    }
-    # Where no table is beside it, it is that of an app.
-    (tmp_path / "app").mkdir()
-    (tmp_path / "app" / "manifest.json").write_text(text)
-    with pytest.raises(lox.StorageError, match="app has a manifest.json that is not lox's. Give this one another path"):
-        lox.save(logs_of({"x": [1.0]}), tmp_path / "app")
-    assert files_of(tmp_path / "app") == {"manifest.json": text.encode()}
-    lox.save(logs_of({"x": [1.0]}), tmp_path / "app" / "run")
-    assert [*lox.load(tmp_path / "app")] == ["run"]
+            write(root / "runs", logs_of({"x": [3.0]}))
+        with pytest.warns(lox.StorageWarning, match=r"manifest\.json is no manifest of lox"):
+            runs = lox.load(root / "runs", damaged="prefix")
+        assert {name: {key: logs[key].tolist() for key in logs} for name, logs in runs.items()} == {
+            RUN: {},
+            "z": {"x": [2]},
+        }
+        # Where no table is beside it, it is that of an app.
+        (root / "app").mkdir()
+        (root / "app" / "manifest.json").write_text(text)
+        with pytest.raises(
+            lox.StorageError, match="app has a manifest.json that is not lox's. Give this one another path"
+        ):
+            lox.save(logs_of({"x": [1.0]}), root / "app")
+        assert files_of(root / "app") == {"manifest.json": text.encode()}
+        lox.save(logs_of({"x": [1.0]}), root / "app" / "run")
+        assert [*lox.load(root / "app")] == ["run"]
 
 
-@pytest.mark.parametrize("damaged", range(5))
-def test_the_prefix_of_tables_that_share_keys_by_way_of_others_ends_before_the_first_event_that_is_lost(
-    tmp_path, damaged
-):
-    calls = ["xy", "zw", "yz", "x", "u"]
-    with saver(tmp_path) as logger:
-        for place in range(4 * len(calls)):
-            logger.log(logger.init(7), dict.fromkeys(calls[place % len(calls)], np.int32(place)), step=place)
-            logger.flush()
-    tables = json.loads((tmp_path / RUN / "manifest.json").read_text())["tables"]
-    (folder,) = (
-        each["folder"]
-        for each in tables
-        if {name for kind, name, *_ in each["arrays"] if kind == "value"} == {*calls[damaged]}
-    )
-    column = tmp_path / RUN / folder / f"{calls[damaged][-1]}.npy"
-    os.truncate(column, column.stat().st_size - 9)  # Three of four numbers are not whole.
-    lost = len(calls) + damaged
-    with pytest.warns(lox.StorageWarning, match="1 whole entries of 4"):
-        logs = lox.load(tmp_path, damaged="prefix")[RUN]
-    expected = {
-        key: [
-            place
-            for place in range(4 * len(calls))
-            if key in calls[place % len(calls)] and (place < lost or (key == "u") != (damaged == 4))
-        ]
-        for key in "xyzwu"
-    }
-    assert {key: logs[key].tolist() for key in logs} == expected
-    assert {key: steps.tolist() for key, steps in logs.steps["step"].items()} == expected
+def test_the_prefix_of_tables_that_share_keys_by_way_of_others_ends_before_the_first_event_that_is_lost(tmp_path):
+    for damaged in range(5):
+        root = tmp_path / str(damaged)
+        root.mkdir()
+        calls = ["xy", "zw", "yz", "x", "u"]
+        with saver(root) as logger:
+            for place in range(4 * len(calls)):
+                logger.log(logger.init(7), dict.fromkeys(calls[place % len(calls)], np.int32(place)), step=place)
+                logger.flush()
+        tables = json.loads((root / RUN / "manifest.json").read_text())["tables"]
+        (folder,) = (
+            each["folder"]
+            for each in tables
+            if {name for kind, name, *_ in each["arrays"] if kind == "value"} == {*calls[damaged]}
+        )
+        column = root / RUN / folder / f"{calls[damaged][-1]}.npy"
+        os.truncate(column, column.stat().st_size - 9)  # Three of four numbers are not whole.
+        lost = len(calls) + damaged
+        with pytest.warns(lox.StorageWarning, match="1 whole entries of 4"):
+            logs = lox.load(root, damaged="prefix")[RUN]
+        expected = {
+            key: [
+                place
+                for place in range(4 * len(calls))
+                if key in calls[place % len(calls)] and (place < lost or (key == "u") != (damaged == 4))
+            ]
+            for key in "xyzwu"
+        }
+        assert {key: logs[key].tolist() for key in logs} == expected
+        assert {key: steps.tolist() for key, steps in logs.steps["step"].items()} == expected
 
 
 def test_a_manifest_that_takes_the_place_of_one_with_tables_is_on_the_disk_before_it_does(tmp_path, monkeypatch):

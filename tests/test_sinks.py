@@ -1582,33 +1582,36 @@ def test_wandb_is_asked_for_a_run_for_each_run_and_restart(given, disabled, tmp_
         begun(7, 8, init=disabled | given_init, name="a")
 
 
-@pytest.mark.parametrize("given_by", ["dir", "settings", "a mapping", "WANDB_DIR", "nothing", "both"])
-def test_the_files_of_wandb_are_where_its_options_said_when_the_logger_was_made(tmp_path, monkeypatch, given_by):
-    import wandb
+def test_the_files_of_wandb_are_where_its_options_said_when_the_logger_was_made(tmp_path, monkeypatch):
+    for given_by in ("dir", "settings", "a mapping", "WANDB_DIR", "nothing", "both"):
+        place = tmp_path / given_by
+        place.mkdir()
+        with monkeypatch.context() as patch:
+            import wandb
 
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("WANDB_DIR", raising=False)
-    monkeypatch.delenv("WANDB_PROJECT", raising=False)
-    init = {
-        "dir": {"dir": "w", "project": "a b"},
-        "settings": {"settings": wandb.Settings(root_dir="w"), "project": "a b"},
-        "a mapping": {"settings": {"root_dir": "w"}},
-        "both": {"dir": "w", "settings": {"root_dir": "other"}, "project": "a b"},
-    }.get(given_by, {})
-    if given_by in ("WANDB_DIR", "both"):
-        monkeypatch.setenv("WANDB_DIR", "other" if given_by == "both" else "w")
-        monkeypatch.setenv("WANDB_PROJECT", "of environment")
-    if given_by == "nothing":
-        init = {"settings": wandb.Settings(silent=True)}
-    logger = WandbLogger(init=init)
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    folder = tmp_path if given_by == "nothing" else tmp_path / "w"
-    projects = {"a mapping": "uncategorized", "nothing": "uncategorized", "WANDB_DIR": "of_x20-environment"}
-    assert logger.experiment
-    cards = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.json")]
-    place = (folder / "wandb" / "lox" / projects.get(given_by, "a_x20-b")).relative_to(tmp_path)
-    assert cards == [f"{place.as_posix()}/{logger.experiment}.json"] and logger._init["dir"] == str(folder)
+            patch.chdir(place)
+            patch.delenv("WANDB_DIR", raising=False)
+            patch.delenv("WANDB_PROJECT", raising=False)
+            init = {
+                "dir": {"dir": "w", "project": "a b"},
+                "settings": {"settings": wandb.Settings(root_dir="w"), "project": "a b"},
+                "a mapping": {"settings": {"root_dir": "w"}},
+                "both": {"dir": "w", "settings": {"root_dir": "other"}, "project": "a b"},
+            }.get(given_by, {})
+            if given_by in ("WANDB_DIR", "both"):
+                patch.setenv("WANDB_DIR", "other" if given_by == "both" else "w")
+                patch.setenv("WANDB_PROJECT", "of environment")
+            if given_by == "nothing":
+                init = {"settings": wandb.Settings(silent=True)}
+            logger = WandbLogger(init=init)
+            (place / "elsewhere").mkdir()
+            patch.chdir(place / "elsewhere")
+            folder = place if given_by == "nothing" else place / "w"
+            projects = {"a mapping": "uncategorized", "nothing": "uncategorized", "WANDB_DIR": "of_x20-environment"}
+            assert logger.experiment
+            cards = [path.relative_to(place).as_posix() for path in place.rglob("*.json")]
+            place = (folder / "wandb" / "lox" / projects.get(given_by, "a_x20-b")).relative_to(place)
+            assert cards == [f"{place.as_posix()}/{logger.experiment}.json"] and logger._init["dir"] == str(folder)
 
 
 @pytest.mark.parametrize("name", ["resume", "reinit"])
