@@ -5,13 +5,16 @@ import json
 import os
 import subprocess
 import sys
+import types
 
+import execnet
 import jax
 import jax.numpy as jnp
 import pytest
 
 from lox.__main__ import main
 from lox._audit._recorder import Recorder
+from lox._pytest._lox_pytest import _Audits
 
 SCRIPT = """
 import functools
@@ -486,3 +489,78 @@ def test_pytest_says_what_it_could_not_audit(tmp_path):
     )
     found = run("-m", "pytest", "-p", "no:cacheprovider", "--lox-audit", folder=tmp_path)
     assert "once is not audited: it cannot be traced again" in found.stdout and "0 findings in 0" in found.stdout
+
+
+class Summary:
+    """Takes what a plugin of pytest says at the end."""
+
+    def __init__(self):
+        self.lines = []
+
+    def section(self, title):
+        self.lines.append(f"= {title}")
+
+    def line(self, text):
+        self.lines.append(text)
+
+
+def test_what_workers_of_pytest_have_audited_is_told_once_by_the_controller(tmp_path):
+    def config(**more):
+        return types.SimpleNamespace(rootpath=tmp_path, **more)
+
+    def draw(key):
+        return jax.random.normal(key) + jax.random.normal(key)
+
+    def tested(audits, *functions):
+        """Runs a test that compiles these."""
+        protocol = audits.pytest_runtest_protocol()
+        next(protocol)
+        for function in functions:
+            jax.jit(function)(jax.random.key(0))
+        with pytest.raises(StopIteration) as ended:
+            protocol.send("the result")
+        assert ended.value.value == "the result"
+
+    def finished(audits, status=pytest.ExitCode.OK, **more):
+        session = types.SimpleNamespace(config=config(**more), exitstatus=status)
+        audits.pytest_sessionfinish(session)
+        summary = Summary()
+        audits.pytest_terminal_summary(summary)
+        audits.pytest_unconfigure()
+        return session.exitstatus, summary.lines
+
+    jit, outputs = jax.jit, []
+    for functions in ([draw], [lambda key: key, draw]):
+        worker, output = _Audits(config()), {}
+        tested(worker, *functions)
+        worker._recorder.left_out.append(f"left {len(functions)}")
+        status, lines = finished(worker, workeroutput=output)
+        assert status == pytest.ExitCode.OK  # The controller says how the session ended.
+        count = f"{len(functions)} function{'s' if len(functions) > 1 else ''}"
+        assert lines[0] == "= lox audit" and lines[-1] == f"1 finding in {count}."
+        assert "LOX700" in lines[1] and "test_audit_recorder.py:" in lines[1]
+        outputs.append(execnet.loads(execnet.dumps(output)))
+    assert jax.jit is jit
+    for status, found in (
+        (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED),
+        (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERRUPTED),
+    ):
+        controller = _Audits(config())
+        for output in outputs:
+            controller.pytest_testnodedown(types.SimpleNamespace(workeroutput=output))
+        controller.pytest_testnodedown(types.SimpleNamespace())  # One that crashed.
+        ended, (_, line, *left, count) = finished(controller, status)
+        assert ended == found and "LOX700" in line and count == "1 finding in 3 functions."
+        assert [each.partition(" is not audited")[0] for each in left] == ["left 1", "left 2"]
+    fine = _Audits(config())
+    tested(fine)
+    jax.jit(lambda key: key)(jax.random.key(1))  # As a fixture of the session does at its end.
+    assert finished(fine) == (pytest.ExitCode.OK, ["= lox audit", "0 findings in 1 function."])
+    (tmp_path / "pyproject.toml").write_text('[tool.lox.audit]\nignore = ["LOX700"]\n')
+    settled = _Audits(config())
+    tested(settled, draw)
+    assert finished(settled) == (pytest.ExitCode.OK, ["= lox audit", "0 findings in 1 function."])
+    (tmp_path / "pyproject.toml").write_text("[tool.lox.audit]\nignore = 3\n")
+    with pytest.raises(pytest.UsageError, match="pyproject.toml"):
+        _Audits(config())
+    assert jax.jit is jit

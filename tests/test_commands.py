@@ -24,6 +24,7 @@ from runs import name_of, saver
 import lox
 from lox import _storage
 from lox.__main__ import main
+from lox._text import sparkline
 from lox.commands._arguments import output_file
 from lox.commands._labels import labels
 from lox.commands._series import Series
@@ -232,6 +233,14 @@ def test_a_reader_that_goes_away_is_no_traceback(many, runs):
         after_a_line.stdout.close()
         for process in (after_a_line, at_once):
             assert process.stderr.read() == b"" and process.wait() == 141
+
+
+def test_a_reader_that_is_gone_before_the_first_line_is_no_traceback(runs):
+    command = [sys.executable, "-m", "lox", "ls", str(runs)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, env=BUFFERED) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b"" and process.wait() == 141
 
 
 # -- labels --------------------------------------------------------------------------------------------------------
@@ -1009,6 +1018,7 @@ def test_listing_imports_nothing_heavy_and_starts_no_device(runs):
     program = f"""
 import sys
 from lox.__main__ import main
+from lox._text import sparkline
 assert main(["show", {str(runs)!r}]) == 0
 from jax._src import xla_bridge
 print(sorted({{"pandas", "matplotlib", "wandb", "xarray"}} & set(sys.modules)), xla_bridge.backends_are_initialized())
@@ -1033,3 +1043,25 @@ def test_explain_lists_all_codes_or_says_that_there_is_no_such_code(lox_main):
     assert {row[0] for row in rows} == {page.stem for page in pages}
     code, rows, error = lox_main("explain", "LOX9999")
     assert code == 1 and not rows and "no LOX9999" in error
+
+
+def test_a_line_over_time_has_a_bar_for_the_mean_of_each_part_of_as_many_events():
+    for width in (20, 24, 3):
+        rng = np.random.default_rng(0)
+        for count in (1, 2, 3, 19, 20, 21, 24, 39, 45, 400, 1003):
+            numbers = rng.normal(size=count) * 10 ** rng.uniform(-3, 3)
+            parts = min(count, width)
+            sizes = [count // parts + (place < count % parts) for place in range(parts)]
+            ends = np.cumsum([0, *sizes])
+            means = [numbers[start:end].mean() for start, end in zip(ends, ends[1:], strict=False)]
+            low, high = min(means), max(means)
+            levels = [0 if high == low else round((mean - low) / (high - low) * 7) for mean in means]
+            line = sparkline(numbers) if width == 20 else sparkline(numbers, width)
+            assert line == "".join("▁▂▃▄▅▆▇█"[level] for level in levels)
+            numbers[-1] = np.nan
+            line = sparkline(numbers, width)
+            assert line[-1] == "×" and "×" not in line[:-1] and len(line) == parts
+    largest = np.finfo(np.float64).max
+    assert sparkline([-largest, 0, largest]) == "▁▅█" and sparkline([largest, largest / 2]) == "█▁"
+    assert sparkline(np.array([1, 3], np.uint8)) == sparkline(np.array([False, True])) == "▁█"
+    assert sparkline([0, 5e-324]) == "▁▁" and sparkline([np.inf, -np.inf, np.nan]) == "×××"

@@ -701,3 +701,36 @@ def test_what_is_not_finite_is_red_and_names_of_groups_are_bold():
     for name, value in (("bad", "nan"), ("never", "nan")):
         assert f"\x1b[1;31m{value}\x1b[0m\x1b[1;31m (" in rows[name]
     assert "\x1b[1;31m" not in rows["was"] and "\x1b[31m (1 not finite)" in rows["was"]
+
+
+def test_a_quantile_is_called_as_no_other_key_that_came_before_or_comes_with_it():
+    made_by = {"x": lox.reductions.quantiles([0, 1])}
+    for together in (False, True):
+        console = pipe()
+        with lox.loggers.ConsoleLogger(seconds=1000, console=console) as logger:
+            run, other = logger.init(7), {"x/q1": np.array([7.0]), "x/q1_": np.array([6.0])}
+            for place in range(2):
+                data = {"x": np.array([[1.0, 8.0]]) + place}
+                if together:
+                    logger.log(run, lox.logdict(other | data, distributions=made_by))
+                else:
+                    logger.log(run, lox.logdict(other))
+                    logger.flush()
+                    logger.log(run, lox.logdict(data, distributions=made_by))
+                logger.flush()
+        assert printed(console).splitlines()[-1] == "x/q1 7  x/q1_ 6  x/q0 2  x/q1__ 9"
+
+
+def test_as_many_batch_elements_as_there_may_be_have_a_row_each():
+    console = pipe()
+    with lox.loggers.ConsoleLogger(seconds=1000, console=console, batch_as="each") as logger:
+        data = np.arange(512.0).reshape(1, 2, 256)
+        logger.log(logger.init(0), lox.logdict({"x": data}, {}, {"x": np.ones(data.shape, bool)}))
+        logger.flush()
+        table = terminal(height=600)
+        table.print(logger.table(600))
+    rows = [line.split()[:2] for line in printed(table).splitlines()[1:]]
+    expected = []
+    for i in range(2):
+        expected += [[f"x/{i}"], *([f"{j}", f"{256 * i + j}"] for j in range(256))]
+    assert [row for row in rows if row] == expected

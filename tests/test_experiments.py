@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import socket
+import string
 import subprocess
 import sys
 import threading
@@ -24,9 +25,10 @@ import pytest
 from runs import name_of
 
 import lox
+from lox._storage._table import Rows, Table
 from lox.loggers import Logger, MemoryLogger, MultiLogger, SaveLogger, TensorBoardLogger
-from lox.loggers._cards import Files
-from lox.loggers._experiment import Experiment
+from lox.loggers._cards import Card, Files
+from lox.loggers._experiment import Experiment, experiment_name
 
 RUN = name_of(7)
 
@@ -160,6 +162,12 @@ def test_arguments_that_exclude_each_other(tmp_path):
         SaveLogger(tmp_path, resume="a", from_step="a")
     with pytest.raises(lox.LogValueError, match="has 64 bits"):
         SaveLogger(tmp_path, resume="a", from_step=2**63)
+    with pytest.raises(lox.LogValueError, match="has 64 bits, got -"):
+        SaveLogger(tmp_path, resume="a", from_step=-(2**63) - 1)
+    with pytest.raises(lox.LogDataError, match="from_step= of a logger is an integer, got True of type bool"):
+        SaveLogger(tmp_path, resume="a", from_step=True)
+    for step in (-(2**63), 2**63 - 1, np.uint8(0)):
+        SaveLogger(tmp_path, resume="a", from_step=step)
     with pytest.raises(lox.LogDataError, match="name= of a logger is text, got 3 of type int"):
         SaveLogger(tmp_path, name=3)
 
@@ -660,3 +668,112 @@ def test_an_experiment_that_is_not_there_is_told_from_the_latest_ten(tmp_path):
     assert str(raised.value).endswith(f"no such experiment is in {tmp_path}. The latest are {latest}.")
     with pytest.raises(lox.LogValueError, match=r"There is none at all\.$"):
         SaveLogger(tmp_path / "new", resume="e1").init(7)
+
+
+def test_each_restart_of_an_experiment_has_an_end_of_names_of_its_own():
+    """For sinks that take nothing back. What goes on from the end of an experiment keeps the end of its names."""
+    card, ends = Card("a", "token", 1), []
+    for step in (None, 4, None, 4, 12, None, 4, 0, -3, 12):
+        again = card.again(step)
+        assert (again.name, again.token) == ("a", "token") and again.time >= card.time
+        assert Card.from_json(again.to_json()) == again
+        card = again
+        ends.append(card.suffix)
+    assert ends[:5] == ["", "-from4", "-from4", "-from4-2", "-from12"]
+    assert ends[5:] == ["-from12", "-from4-3", "-from0", "-from-3", "-from12-2"]
+    assert card.resumed == (4, 4, 12, 4, 0, -3, 12) and card.time > time.time_ns() - 60 * 10**9
+
+
+def is_name(name):
+    """Whether an experiment may have a name, and may be continued by it."""
+    found = []
+    for word in ("name", "resume"):
+        try:
+            Experiment(**{word: name})
+        except lox.LogValueError as error:
+            assert f"{word}={name!r} is not the name of an experiment" in str(error)
+            found.append(False)
+        else:
+            found.append(True)
+    assert len({*found}) == 1
+    return found[0]
+
+
+def test_signs_of_a_name_are_those_that_each_file_system_takes_in_their_place():
+    letters = {*string.ascii_letters, *string.digits, "_"}
+    for sign in [*map(chr, range(0x20, 0x180)), "\n", "\t", "模"]:
+        inside, last = sign in letters | {*" .,=+@-"}, sign in letters | {*"=+@-"}
+        assert (is_name(sign), is_name(f"{sign}a"), is_name(f"a{sign}")) == (sign in letters, sign in letters, last)
+        assert is_name(f"a{sign}b") == inside, sign
+    for name in ("con", "Aux.log", "COM1", "lpt9.txt", "PRN", "a.json", "_.json", "nul.a", ""):
+        assert not is_name(name)
+    for name in ("console", "com", "com10", "lpt", "nulx", "json", "ajson", "a.json.b", "a.con", "x" * 100):
+        assert is_name(name)
+    Experiment(resume=f"{'x' * 100}-12")  # With its number.
+    with pytest.raises(lox.LogValueError, match="is not the name of an experiment"):
+        Experiment(name="x" * 101)
+
+
+def test_any_text_is_made_a_name_that_an_experiment_can_have():
+    texts = {
+        "a": "a",
+        "a b": "a-b",
+        "lr=0.1,w=2+@": "lr=0.1,w=2+@",
+        "two/deep": "two-deep",
+        ".a": "_.a",
+        "-a": "_-a",
+        "a..": "a",
+        "a,": "a",
+        "a.,": "a",
+        "é": "_-",
+        "": "_",
+        "...": "_",
+        "latest": "_latest",
+        "latest2": "latest2",
+        "con": "_con",
+        "NUL.x": "_NUL.x",
+        "runs.json": "runs-json",
+        ".json": "_-json",
+        "x" * 90: "x" * 90,
+        "x" * 95: "x" * 90,
+        f"{'x' * 89}.y": "x" * 89,
+        f"{'x' * 85}.json.a": f"{'x' * 85}-json",
+    }
+    assert {text: experiment_name(text) for text in texts} == texts
+    assert all(map(is_name, texts.values()))
+
+
+def test_a_logger_that_could_not_begin_joins_the_experiment_of_the_others_when_it_can(tmp_path):
+    place = tmp_path / "place"
+    place.write_text("")
+    first, second = SaveLogger(place), SaveLogger(tmp_path / "there")
+    logger = MultiLogger(first, second, name="a")
+    run = logger.init(7)
+    logger.log(run, {"x": 1.0}, step=1)
+    with pytest.raises(OSError, match="place"):
+        logger.flush()
+    place.unlink()
+    write(place, [0], name="a")
+    logger.log(run, {"x": 2.0}, step=2)
+    with pytest.raises(lox.LogValueError, match=f"There is another experiment 'a' in {place}. Give this one another"):
+        logger.flush()
+    assert lox.load(place)[f"a/{RUN}"]["x"].tolist() == [0]
+    shutil.rmtree(place)
+    logger.log(run, {"x": 3.0}, step=3)
+    logger.close()
+    assert [lox.load(each.directory)[RUN]["x"].tolist() for each in (first, second)] == [[3], [1, 2, 3]]
+
+
+@pytest.mark.parametrize(("of", "name"), [(Table, "look"), (Rows, "timeline"), (Rows, "__init__")])
+def test_a_run_of_which_events_are_taken_back_while_it_is_read_is_read_anew(tmp_path, monkeypatch, of, name):
+    write(tmp_path, [0, 1, 2, 3], name="a")
+    read, taken = getattr(of, name), []
+
+    def meanwhile(*args):
+        if not taken:
+            taken.append(1)
+            write(tmp_path, [2], resume="a", from_step=2)
+        return read(*args)
+
+    monkeypatch.setattr(of, name, meanwhile)
+    assert lox.load(tmp_path)[f"a/{RUN}"]["x"].tolist() == [0, 1, 2] and taken

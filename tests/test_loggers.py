@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import dataclasses
+import itertools
 import pickle
 import subprocess
 import sys
@@ -23,7 +24,7 @@ import lox
 from lox import _channel
 from lox._deliver import DEVICES
 from lox._run_all import each
-from lox.loggers import Logger, MemoryLogger, MultiLogger, _processes, _writing
+from lox.loggers import Logger, MemoryLogger, MultiLogger, _processes, _state, _writing
 from lox.loggers._histogram import histogram
 from lox.loggers._names import escaped
 from lox.loggers._rows import rows
@@ -891,15 +892,26 @@ def test_two_threads_each_log_to_their_run():
 
 
 def test_what_was_logged_may_be_written_over():
-    logger, values, steps = MemoryLogger(), np.zeros(1), np.zeros(1, int)
-    state = logger.init(np.uint32([0, 7]))
-    for i in range(5):
-        values[:], steps[:] = i, 10 * i
-        logger.log(state, lox.logdict({"x": values}, {"step": {"x": steps}}))
-    logger.flush()
-    logs = logger[SEVEN]
-    np.testing.assert_array_equal(logs["x"], np.arange(5))
-    np.testing.assert_array_equal(logs.steps["step"]["x"], 10 * np.arange(5))
+    for size in (1, 400, 600, 5000):  # Up to some size arrays are copied as bytes.
+        logger, values, steps, event = (
+            MemoryLogger(),
+            np.zeros(size),
+            np.zeros(size, int),
+            np.zeros((2, size), np.float32),
+        )
+        state = logger.init(np.uint32([0, 7]))
+        for i in range(5):
+            values[:], steps[:], event[:] = i, 10 * i, i
+            logger.log(state, lox.logdict({"x": values}, {"step": {"x": steps}}))
+            logger.log(state, {"event": event, "view": event.T})
+        values[:], steps[:], event[:] = 9, 9, 9
+        logger.flush()
+        logs = logger[SEVEN]
+        np.testing.assert_array_equal(logs["x"], np.repeat(np.arange(5), size))
+        np.testing.assert_array_equal(logs.steps["step"]["x"], np.repeat(10 * np.arange(5), size))
+        for key in ("event", "view"):
+            np.testing.assert_array_equal(logs[key][:, 0, 0], np.arange(5))
+            assert (logs[key] == logs[key][:, :1, :1]).all()
 
 
 @pytest.mark.parametrize("end", ["flush", "close"])
@@ -1008,6 +1020,29 @@ def test_flush_syncs_what_arrives_meanwhile_though_other_logs_always_wait(monkey
     assert calls[0] == "write" and "sync" in calls
     enough.set()
     logger.close()
+
+
+def test_a_logger_syncs_ten_times_a_second_while_other_logs_always_wait():
+    calls, enough = [], threading.Event()
+
+    class Endless(Logger):
+        def write(self, run, logs):
+            calls.append(("write", time.monotonic()))
+            if not enough.is_set():
+                self.log(state, logs)
+
+        def sync(self):
+            calls.append(("sync", time.monotonic()))
+            if sum(name == "sync" for name, _ in calls) == 3:
+                enough.set()
+
+    logger = Endless()
+    state = logger.init(7)
+    logger.log(state, {"x": 1.0})
+    assert enough.wait(30)
+    logger.close()
+    times = [at for name, at in calls if name == "sync"][:3]
+    assert calls[0][0] == "write" and all(later - at >= 0.1 for at, later in itertools.pairwise(times))
 
 
 def test_flush_waits_for_the_last_log():
@@ -1553,3 +1588,94 @@ def test_counters_of_calls_that_log_whole_logs_are_those_of_all_their_events(tmp
             "rate": {"x": [0, 0, 0.5, 0.5, 1, 1], "y": [0, 0.5, 1]},
             "i": {"x": [0, 1] * 3},
         }
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_rows_have_keys_of_equal_counters_together_and_the_events_of_each_in_order(whole):
+    """Counters are equal by their names, dtypes and values; where a step is none, the number of the event is one."""
+    one, integers, floats = np.float32([1]), np.array([3, 5, 5], np.int32), np.array([3, 5, 5], np.float32)
+    counters = {
+        "a": {},
+        "b": {"step": integers},
+        "c": {"step": integers.astype(np.int64)},
+        "d": {"step": floats},
+        "e": {"step": integers, "epoch": integers},
+        "f": {"epoch": integers},
+        "g": {},
+        "h": {"step": integers},
+        "i": {"epoch": integers, "step": integers},
+        "j": {"step": integers[:2]},
+        "k": {"step": floats.view(np.int32)},
+        "l": {"step": floats},
+        "m": {},
+        "n": {"step": one},
+        "o": {"step": one.view(np.int32)},
+        "p": {"step": integers + 1},
+    }
+    length = {key: len(next(iter(of.values()), integers)) for key, of in counters.items()}
+    data = {key: np.arange(length[key]) + 10 * place for place, key in enumerate(counters)}
+    steps = {name: {key: of[name] for key, of in counters.items() if name in of} for name in ("step", "epoch")}
+    run = Run((0,), seen={"a": 4, "f": 4, "m": 4, "d": 4})
+    groups = {}
+    for key, of in counters.items():
+        counted = "step" in of and not (whole and of["step"].dtype.kind == "f")
+        number = () if counted else (run.seen.get(key, 0),)
+        named = sorted((name, step.dtype.name, tuple(step.tolist())) for name, step in of.items())
+        groups.setdefault((*named, *number, length[key]), []).append((key, counted))
+    expected = []
+    for group in groups.values():
+        for event in range(length[group[0][0]]):
+            key, counted = group[0]
+            own = {name: of[key][event].item() for name, of in steps.items() if key in of}
+            step = own.pop("step") if counted else run.seen.get(key, 0) + event
+            expected.append((step, counted, own, {key: data[key][event].item() for key, _ in group}))
+    found = [
+        (row.step, row.counted, row.counters, row.numbers) for row in rows(run, lox.logdict(data, steps), whole=whole)
+    ]
+    assert found == expected
+    together = [{key for key, _ in group} for group in groups.values() if len(group) > 1]
+    assert together == [{"a", "m"}, {"b", "h"}, {"d", "l"}, {"e", "i"}] if not whole else len(together) == 3
+
+
+NUMBERS = {
+    "nearly equal": [1, 1 + 2e-16],
+    "near": [1, 1 + 1e-9],
+    "neighbours": [1e25, np.nextafter(1e25, 2e25)],
+    "two hundred apart": [1e25, 1e25 + 200 * np.spacing(1e25)],
+    "large and equal": [1e25, 1e25],
+    "all floats": [np.finfo(float).max, -np.finfo(float).max, 0],
+    "the largest float": [np.finfo(float).max] * 3,
+    "the smallest float": [-np.finfo(float).max],
+    "subnormal": [0, 5e-324],
+    "whole numbers": [*range(-30, 31)],
+    "the edges": [*range(65)],
+    "normal": np.random.default_rng(0).normal(size=500),
+    "large": 1e300 * np.random.default_rng(1).normal(size=50),
+    "skewed": [1e-9, 2e-9, 5.0],
+}
+
+
+def test_a_histogram_has_each_number_in_a_bin_of_one_width():
+    for numbers in map(np.float64, NUMBERS.values()):
+        counts, edges = histogram(numbers)
+        assert (len(counts), len(edges), counts.sum()) == (64, 65, len(numbers))
+        assert np.isfinite(edges).all() and (np.diff(edges) > 0).all()
+        left = sorted(numbers.tolist())
+        for count, low, high in zip(counts, edges, edges[1:], strict=False):
+            inside, left = left[:count], left[count:]
+            assert all(low <= number <= high for number in inside)
+        halves = edges / 2  # Whose differences are finite.
+        np.testing.assert_allclose(np.diff(halves), (halves[-1] - halves[0]) / 64, rtol=0.6)
+        apart = numbers.max() / 2 - numbers.min() / 2
+        if apart > 1e-12 * np.abs(numbers).max():
+            assert (edges[0], edges[-1]) == (numbers.min(), numbers.max())
+        elif np.abs(numbers).max() < 1e10:
+            assert (edges[0], edges[-1]) == (numbers.min() - 0.5, numbers.max() + 0.5)
+
+
+def test_the_labels_of_a_run_are_its_number_however_many_came_before():
+    for number in (0, 1, 2**31, 2**32 - 1, 2**32, 2**33 + 5, 2**45 - 1):
+        state = MemoryLogger().init(7)
+        vars(state)["_number"] = number
+        words = [word.item() for _, word in sorted(labels(state).items())]
+        assert len(words) == 2 and _state.number_of(words) == number

@@ -8,6 +8,9 @@ import time
 
 import pytest
 from processes import ROOT
+from sinks import TensorBoard
+
+import lox
 
 PRELUDE = """
 import os, sys, time
@@ -261,3 +264,42 @@ fork_by_hand(child)
 """
     found, _ = ended(FORKS + code)
     assert found.count("refused") == 1 and not any("write" in line and line.endswith(" 3") for line in found)
+
+
+SINKS = """
+import rich.console
+from lox.loggers import ConsoleLogger, MultiLogger, SaveLogger, TensorBoardLogger
+folder, console = sys.argv[1], rich.console.Console(file=sys.stdout, force_terminal=False)
+sinks = TensorBoardLogger(folder), SaveLogger(folder), ConsoleLogger({"step": 10}, console=console)
+logger = MultiLogger(*sinks, name="tried")
+runs = [logger.init(seed) for seed in (7, 8)]
+logger.log(runs[0], {"x": 1.0}, step=0)
+logger.flush()
+def child():
+    for step in (4, 5):
+        logger.log(runs[1], {"x": float(step)}, step=step)
+    try:
+        logger.log(runs[0], {"x": 9.0}, step=9)
+    except lox.LogValueError:
+        say("refused")
+fork_by_multiprocessing(child)
+logger.log(runs[0], {"x": 3.0}, step=1)
+"""
+
+
+@forks
+def test_a_forked_process_writes_its_own_runs_alone_to_files_and_lines_of_text(tmp_path):
+    lines, errors = ended(FORKS + SINKS, tmp_path)
+    assert "Error" not in errors and lines.count("refused") == 1
+    seven, eight = "seed=7-941678", "seed=8-016d05"
+    assert {name: logs["x"].tolist() for name, logs in lox.load(tmp_path / "tried").items()} == {
+        seven: [1, 3],
+        eight: [4, 5],
+    }
+    sink = TensorBoard(tmp_path)
+    assert sink.numbers() == {seven: {"x": [(0, 1), (1, 3)]}, eight: {"x": [(4, 4), (5, 5)]}}
+    assert len(list((tmp_path / "tried").rglob("events*"))) == 2
+    shown = [(line.partition(")")[0], line.rpartition("  ")[2]) for line in lines if line != "refused"]
+    (first, *own, last) = shown
+    assert (first, own[-1], last) == (("step 1/10 (10%", "x 1"), ("step 6/10 (60%", "x 5"), ("step 2/10 (20%", "x 3"))
+    assert {*own[:-1]} <= {("step 5/10 (50%", "x 4")}

@@ -1,5 +1,7 @@
 """`lox.progress`: bars for loops of programs that have none."""
 
+import io
+import re
 import threading
 import time
 import types
@@ -12,6 +14,7 @@ import pytest
 from jax.experimental import checkify, io_callback
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from rich.console import Console
 
 import lox
 from lox._progress import _board, _display
@@ -500,6 +503,8 @@ def test_threads_tell_of_their_own_runs(told):
         ({"refresh": "often"}, TypeError, "refresh= of lox.progress must be a number"),
         ({"refresh": 0}, ValueError, "refresh= of lox.progress must be positive, got 0"),
         ({"refresh": float("nan")}, ValueError, "refresh= of lox.progress must be positive, got nan"),
+        ({"refresh": float("inf")}, ValueError, "refresh= of lox.progress must be positive, got inf"),
+        ({"refresh": True}, TypeError, "refresh= of lox.progress must be a number, got True"),
         ({"title": "x"}, TypeError, "title"),
     ],
 )
@@ -905,3 +910,50 @@ def test_a_function_without_loops_says_so_of_its_patterns():
         lox.progress(jnp.sin, label={"x": "y"})(0.7)
     with pytest.warns(lox.SelectionWarning, match="it is none of the loops of the function: 'cond/scan', 'cond/scan"):
         lox.progress(in_branch, total={"x": 3})(0.7)
+
+
+def test_a_table_has_the_bar_the_count_the_rate_and_the_times_of_each_loop(monkeypatch):
+    """The time of a loop goes on while it runs, also beyond its total, and stays what it was when it ends."""
+    now, runs = 0.0, [0, 0, 0, 0]
+    clock = types.SimpleNamespace(perf_counter=lambda: now)
+    monkeypatch.setattr(_board, "time", clock)
+    monkeypatch.setattr(_display, "time", clock)
+    names = Names.of({"b/while": 40, "d/while": 2}, {"a/*": "[red]\tfirst"})
+    board, display = Board(names, 10), _display.Display(names)
+    loops = [Loop("a/scan", 200, 4, 1), Loop("b/while", None, 1, 1200, parts=True), Loop("c/while", None, 1, 3)]
+    loops.append(Loop("d/while", None, 1, 1))
+
+    def cells(*told):
+        for place, (done, live) in enumerate(told):
+            runs[place], _ = board.report(loops[place], runs[place], done, live)
+        display.update(board._rows)
+        console = Console(file=io.StringIO(), width=200)
+        console.print(display.table(5))
+        rows = [(re.sub("[━╸╺]", " ", line).split(), line.count("━")) for line in console.file.getvalue().splitlines()]
+        return [row if "c/while" in row else [*row, bars] for row, bars in rows]  # The bar of an unknown total moves.
+
+    assert cells((3, 1), (0, 1200), (1000, 3), (1, 1)) == [
+        ["[red]\\tfirst", "12/200", "0:00:00", "-:--:--", 2],
+        ["b/while", "0/40", "0:00:00", "-:--:--", "0/1,200", "elements", "done", 0],
+        ["c/while", "1,000", "0:00:00", "3", "elements"],
+        ["d/while", "1/2", "0:00:00", "-:--:--", 20],
+    ]
+    now = 2.0
+    assert cells((12, 1), (10, 400), (1000, 3), (2, 1)) == [
+        ["[red]\\tfirst", "60/200", "24/s", "0:00:02", "0:00:06", 12],
+        ["b/while", "10/40", "5/s", "0:00:02", "-:--:--", "800/1,200", "elements", "done", 10],
+        ["c/while", "2,000", "500/s", "0:00:02", "3", "elements"],
+        ["d/while", "3/2", "1.5/s", "0:00:02", "-:--:--", 30],
+    ]
+    now = 10.0
+    assert cells((35, 0), (25, 1), (1500, 0), (1, 1)) == [
+        ["[red]\\tfirst", "200/200", "20/s", "0:00:10", "0:00:00", 40],
+        ["b/while", "35/40", "3.125/s", "0:00:10", "0:00:02", "1,199/1,200", "elements", "done", 35],
+        ["c/while", "3,500", "350/s", "0:00:10", "0:00:00", "3", "elements"],
+        ["d/while", "4/2", "0.4/s", "0:00:10", "-:--:--", 32],
+    ]
+    runs[0], now = 0, 14.0
+    assert cells((1, 1))[0] == ["[red]\\tfirst", "4/200", "0:00:00", "-:--:--", "run", "2", 0]
+    now = 16.0
+    assert cells((4, 1))[0][:5] == ["[red]\\tfirst", "20/200", "8/s", "0:00:02", "0:00:23"]
+    assert cells()[2][2:4] == ["350/s", "0:00:10"] and cells()[3][3] == "0:00:16"

@@ -188,9 +188,11 @@ def test_words_that_are_no_keys_are_told_from_keys(tmp_path):
 
 
 def test_large_arrays_are_mapped_from_disk_and_small_ones_read(tmp_path):
-    write(tmp_path, logs_of({"large": np.arange(2.0**18), "small": np.arange(2.0**10)}))
+    most = 2.0**13 if sys.version_info >= (3, 13) else 2.0**17  # Numbers of eight bytes that are read.
+    counts = {"large": 2.0**18, "small": 2.0**10, "most": most, "more": most + 1}
+    write(tmp_path, logs_of({key: np.arange(count) for key, count in counts.items()}))
     logs = lox.load(tmp_path)[RUN]
-    for key, mapped in (("large", True), ("small", False)):
+    for key, mapped in (("large", True), ("small", False), ("most", False), ("more", True)):
         base = logs[key]
         while isinstance(base, np.ndarray):
             assert not base.flags.writeable
@@ -1401,7 +1403,8 @@ def test_what_a_killed_process_left_of_a_table_is_removed_by_the_next_one(tmp_pa
     assert {path.name for path in (tmp_path / RUN).iterdir()} == {"table-0", "manifest.json", ".mine"}
 
 
-def test_events_of_a_key_are_read_up_to_one_moment(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("of", "name"), [(Table, "look"), (Column, "find")])
+def test_events_of_a_key_are_read_up_to_one_moment(tmp_path, monkeypatch, of, name):
     logger = saver(tmp_path)
 
     def log(place):
@@ -1410,15 +1413,15 @@ def test_events_of_a_key_are_read_up_to_one_moment(tmp_path, monkeypatch):
 
     for place in range(4):
         log(place)
-    look, later = Table.look, iter(range(4, 100))
+    read, later = getattr(of, name), iter(range(4, 100))
 
-    def look_while_it_is_written(*table):
-        rows = look(*table)
+    def read_while_it_is_written(*args):
+        found = read(*args)
         for _ in range(3):
             log(next(later))
-        return rows
+        return found
 
-    monkeypatch.setattr(Table, "look", look_while_it_is_written)
+    monkeypatch.setattr(of, name, read_while_it_is_written)
     steps = lox.load(tmp_path)[RUN].steps["step"]["x"]
     monkeypatch.undo()
     logger.close()
@@ -1635,3 +1638,104 @@ def test_floats_that_describe_a_run_are_the_shortest_decimals_of_their_dtype(tmp
     assert config["floats"] == [float(str(each)) for each in floats] and config["one"] == config["floats"][3]
     assert config["halves"] == [[float(str(each))] for each in halves]
     assert_array_equal(np.float32(config["floats"]), floats)
+
+
+def test_a_run_whose_manifest_is_that_of_something_else_is_an_error_and_not_left_out(tmp_path):
+    for number, text in enumerate(["{}", "[]", "null", '{"format": 2, "config": {}, "tables": []}']):
+        root = tmp_path / str(number)
+        root.mkdir()
+        write(root / "runs", logs_of({"x": [1.0]}))
+        lox.save(logs_of({"x": [2.0]}), root / "runs" / "z")
+        (root / "runs" / RUN / "manifest.json").write_text(text)
+        for path in (root / "runs", root / "runs" / RUN):
+            with pytest.raises(lox.StorageError, match=r"manifest\.json is no manifest of lox"):
+                lox.load(path)
+        with pytest.raises(lox.StorageError, match=r"manifest\.json is no manifest of lox"):
+            write(root / "runs", logs_of({"x": [3.0]}))
+        with pytest.warns(lox.StorageWarning, match=r"manifest\.json is no manifest of lox"):
+            runs = lox.load(root / "runs", damaged="prefix")
+        assert {name: {key: logs[key].tolist() for key in logs} for name, logs in runs.items()} == {
+            RUN: {},
+            "z": {"x": [2]},
+        }
+        # Where no table is beside it, it is that of an app.
+        (root / "app").mkdir()
+        (root / "app" / "manifest.json").write_text(text)
+        with pytest.raises(
+            lox.StorageError, match="app has a manifest.json that is not lox's. Give this one another path"
+        ):
+            lox.save(logs_of({"x": [1.0]}), root / "app")
+        assert files_of(root / "app") == {"manifest.json": text.encode()}
+        lox.save(logs_of({"x": [1.0]}), root / "app" / "run")
+        assert [*lox.load(root / "app")] == ["run"]
+
+
+def test_the_prefix_of_tables_that_share_keys_by_way_of_others_ends_before_the_first_event_that_is_lost(tmp_path):
+    for damaged in range(5):
+        root = tmp_path / str(damaged)
+        root.mkdir()
+        calls = ["xy", "zw", "yz", "x", "u"]
+        with saver(root) as logger:
+            for place in range(4 * len(calls)):
+                logger.log(logger.init(7), dict.fromkeys(calls[place % len(calls)], np.int32(place)), step=place)
+                logger.flush()
+        tables = json.loads((root / RUN / "manifest.json").read_text())["tables"]
+        (folder,) = (
+            each["folder"]
+            for each in tables
+            if {name for kind, name, *_ in each["arrays"] if kind == "value"} == {*calls[damaged]}
+        )
+        column = root / RUN / folder / f"{calls[damaged][-1]}.npy"
+        os.truncate(column, column.stat().st_size - 9)  # Three of four numbers are not whole.
+        lost = len(calls) + damaged
+        with pytest.warns(lox.StorageWarning, match="1 whole entries of 4"):
+            logs = lox.load(root, damaged="prefix")[RUN]
+        expected = {
+            key: [
+                place
+                for place in range(4 * len(calls))
+                if key in calls[place % len(calls)] and (place < lost or (key == "u") != (damaged == 4))
+            ]
+            for key in "xyzwu"
+        }
+        assert {key: logs[key].tolist() for key in logs} == expected
+        assert {key: steps.tolist() for key, steps in logs.steps["step"].items()} == expected
+
+
+def test_a_manifest_that_takes_the_place_of_one_with_tables_is_on_the_disk_before_it_does(tmp_path, monkeypatch):
+    """Also that of a logger that is not durable: a file that a power failure left empty would lose all of them."""
+    done, fsync, replace = [], os.fsync, os.replace
+
+    def noted_fsync(file):
+        done.append(f"sync {pathlib.Path(os.readlink(f'/proc/self/fd/{file}')).name.partition('.json')[0]}")
+        fsync(file)
+
+    def noted_replace(new, old):
+        done.append(f"replace {pathlib.Path(old).name.partition('.json')[0]}")
+        replace(new, old)
+
+    with saver(tmp_path) as logger:
+        monkeypatch.setattr(os, "fsync", noted_fsync)
+        monkeypatch.setattr(os, "replace", noted_replace)
+        for value in (1.0, [1.0, 2.0], 2.0, 3):
+            logger.log(logger.init(7), {"x": np.asarray(value)})
+            logger.flush()
+        monkeypatch.undo()
+    # So are the numbers of the rows of tables that share a key, which have no rows without them.
+    later = ["sync @@order.npy", "sync manifest", "replace manifest", f"sync {RUN}"]
+    assert [each for each, _ in itertools.groupby(done)] == ["replace manifest", *later, *later]
+
+
+def test_rows_of_which_it_is_not_known_when_they_came_are_none_where_another_table_has_their_key(tmp_path):
+    """As after a power failure that left their numbers out."""
+    with saver(tmp_path) as logger:
+        for place in range(6):
+            logger.log(logger.init(7), {"x": place} | ({"y": place} if place % 2 else {}), step=place)
+            logger.log(logger.init(7), {"z": place})
+            logger.flush()
+    file = tmp_path / RUN / TABLE / "@@order.npy"
+    data = file.read_bytes()
+    assert data[64:88] == b"%24d" % 3
+    file.write_bytes(data[:64] + b"%24d" % 0 + data[88:])
+    logs = lox.load(tmp_path)[RUN]
+    assert {key: logs[key].tolist() for key in logs} == {"x": [1, 3, 5], "z": [*range(6)], "y": [1, 3, 5]}

@@ -1,9 +1,11 @@
 """TensorBoard, Weights & Biases, MLflow and Trackio, as their own readers and files have it."""
 
 import datetime
+import functools
 import hashlib
 import json
 import os
+import re
 import socket
 import sqlite3
 import subprocess
@@ -23,7 +25,16 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from tensorboard.compat.proto.event_pb2 import Event
 
 import lox
-from lox.loggers import MemoryLogger, MlflowLogger, TrackioLogger, WandbLogger, _processes, _tensorboard, _wandb
+from lox.loggers import (
+    MemoryLogger,
+    MlflowLogger,
+    TrackioLogger,
+    WandbLogger,
+    _mlflow,
+    _processes,
+    _tensorboard,
+    _wandb,
+)
 from lox.loggers._identity import identity_of
 
 # MLflow's own, of SQLAlchemy.
@@ -1425,6 +1436,184 @@ def test_histograms_of_wandb_have_each_finite_number_in_its_bin(wandb):
     assert found["two"] == [(0, ([1, *[0] * 62, 1], [*range(65)]))]
 
 
+class Given:
+    """A run that W&B was asked for, and what it was given.
+
+    Attributes:
+        options: The keywords of `wandb.init`.
+        rows: What was logged.
+        axes: The metric and the axis of each definition.
+        run: The run, of which `config` is what describes it.
+        ended: How often it was finished.
+    """
+
+    def __init__(self, options, run):
+        self.options, self.run = options, run
+        self.rows, self.axes, self.ended = [], [], 0
+
+
+@pytest.fixture
+def given(monkeypatch):
+    """What W&B is given where it is disabled, and starts no process."""
+    import wandb
+    from wandb.sdk.lib.noop_run import NoopRun
+
+    found, init = {}, wandb.init
+
+    @functools.wraps(init)
+    def noted(**options):
+        run = init(**options)
+        found[id(run)] = Given(options, run)
+        return run
+
+    def ended(run):
+        found[id(run)].ended += 1
+
+    monkeypatch.setattr(wandb, "init", noted)
+    monkeypatch.setattr(NoopRun, "log", lambda run, row: found[id(run)].rows.append(row))
+    monkeypatch.setattr(
+        NoopRun, "define_metric", lambda run, name, step_metric: found[id(run)].axes.append((name, step_metric))
+    )
+    monkeypatch.setattr(NoopRun, "finish", ended)
+    return lambda: [*found.values()]
+
+
+@pytest.fixture
+def disabled(tmp_path):
+    """Options of W&B that start no process."""
+    return {"mode": "disabled", "dir": str(tmp_path)}
+
+
+def test_wandb_is_given_a_row_for_each_step_and_an_axis_for_each_metric(given, disabled):
+    from wandb import Histogram, Image
+
+    made_by = {"h": HISTOGRAM, "q": lox.reductions.quantiles([0.25, 1]), "many": lox.reductions.histogram(range(999))}
+    data = {"h": np.uint32([[0, 3, 0, 1], [0, 0, 0, 0]]), "q": np.array([[1.0, 2], [3, 4]])}
+    of_steps = {"step": dict.fromkeys(data, np.array([8, 9]))}
+    many = lox.logdict({"many": np.arange(1000, dtype=np.uint32)[None]}, distributions={"many": made_by.pop("many")})
+    with WandbLogger(init=disabled, name="tried", images=["image", "im*"]) as logger:
+        for logs, steps in (
+            ({"loss": 0.5, "acc": np.int32(2), "epoch": 7.0, "a*b": np.nan, "\ud800": 1}, {"step": 3, "epoch": 1}),
+            ({"loss": 4.0}, {}),
+            ({"loss": np.array([1, np.inf, 3]), "none": np.array([np.nan, np.inf])}, {"step": np.float32(4.5)}),
+            ({"none": np.array([np.nan, np.inf])}, {"step": 6}),
+            ({"image": np.full((2, 4, 3), 7, np.uint8), "im*": np.zeros((2, 4)), "_step": 1}, {"step": 7}),
+            ({"x#2": 1.0, "event": 2.0, "_runtime": 3.0, "_timestamp": 4.0, "_wandb": 5.0, "step": 6.0}, {"event": 4}),
+            (lox.logdict(data, of_steps, distributions=made_by), {}),
+            (many, {}),
+            (in_batch(np.float32([[1, 2], [3, 5]]), mask=np.array([[True, True], [False, True]])), {}),
+            ({"x": 2.0, "loss": 5.0}, {"step": 5}),
+            ({"x#2": 3.0}, {"step": 0}),
+        ):
+            logger.log(logger.init(7), logs, **steps)
+            logger.flush()
+
+    def read(value):
+        if isinstance(value, Histogram):
+            return [np.asarray(part).tolist() for part in (value.histogram, value.bins)]
+        return np.asarray(value.image).tolist() if isinstance(value, Image) else value
+
+    (run,) = given()
+    counts, edges = np.histogram([1.0, 3.0], 64)
+    expected = [
+        {"step": 3, "epoch": 1, "loss": 0.5, "acc": 2, "epoch_x-": 7, "a_x2a-b": np.nan, "_xd800-": 1},
+        {"event": 1, "loss#2": 4},
+        {"step": 4.5, "loss": [counts.tolist(), edges.tolist()]},
+        {"step": 7, "image": np.full((2, 4, 3), 7).tolist(), "im_x2a-": np.zeros((2, 4)).tolist(), "_step_x-": 1},
+        {"event": 0, "event_x-": 4, "x#2": 1}
+        | {"event_x-_x-": 2, "_runtime_x-": 3, "_timestamp_x-": 4, "_wandb_x-": 5, "step_x-": 6},
+        {"step": 8, "h": [[0, 3, 0, 1], BINS], "q/q0.25": 1, "q/q1": 2},
+        {"step": 9, "q/q0.25": 3, "q/q1": 4},
+        {"event": 0, "many": [[4 * i + 1 for i in range(500)], [*range(-1, 1001, 2)]]},
+        {"event": 0, "x": 1.5},
+        {"event": 1, "x": 5},
+        {"step": 5, "x#3": 2, "loss": 5},
+        {"step": 0, "x#2#2": 3},
+    ]
+    np.testing.assert_equal([{key: read(value) for key, value in row.items()} for row in run.rows], expected)
+    assert run.ended == 1 and len(dict(run.axes)) == len(run.axes)
+    assert dict(run.axes) == {
+        key: [*row][0] for row in expected for key in row if key not in ("step", "event", "epoch", "event_x-")
+    }
+
+
+def test_wandb_is_asked_for_a_run_for_each_run_and_restart(given, disabled, tmp_path):
+    def begun(*seeds, init=disabled, notes=None, **options):
+        before = len(given())
+        with WandbLogger(init=init, **options) as logger:
+            for seed in seeds:
+                for rate in (0.5, 0.25):
+                    logger.log(logger.init(seed, {"key": 3}, name=f"r{seed}", rate=rate, notes=notes), {"x": rate})
+                    logger.flush()
+        new = given()[before:]
+        assert all(run.ended == 1 and len(run.rows) == 2 for run in new)
+        assert [run.run.config["rate"] for run in new] == [0.25] * len(seeds)
+        return [run.options for run in new]
+
+    first = begun(7, 8, name="tried", notes="why")
+    again, fourth = begun(7, 8, resume="tried"), begun(7, 8, resume="tried", from_step=4)
+    latest = begun(7, 8, resume="latest")
+    others = [
+        begun(7, 8, resume="tried", from_step=4),
+        begun(7, 8, resume="tried", from_step=2),
+        begun(7, 8, name="tried"),
+    ]
+    others.append(begun(7, 8, name="tried", init=disabled | {"dir": str(tmp_path / "elsewhere")}))
+    ends = ["", "", "-from4", "-from4", "-from4-2", "-from2", "", ""]
+    for place, (runs, end) in enumerate(zip([first, again, fourth, latest, *others], ends, strict=True)):
+        config = {"rate": 0.5, "key_x-": 3}
+        assert [run["config"] for run in runs] == [config | {"key": [0, seed]} for seed in (7, 8)]
+        assert [run["name"] for run in runs] == [f"r7{end}", f"r8{end}"]
+        assert {run["group"] for run in runs} == {"tried-2" if place == 6 else "tried"}
+        assert {(run["mode"], run["resume"], run["reinit"]) for run in runs} == {("disabled", "allow", "create_new")}
+        assert [run.get("notes") for run in runs] == (["why"] * 2 if runs is first else [None] * 2)
+        assert all(re.fullmatch("[0-9a-f]{20}", run["id"]) for run in runs)
+    ids = [[run["id"] for run in runs] for runs in (first, again, fourth, latest, *others)]
+    assert ids[0] == ids[1] and ids[2] == ids[3] and len({id for of_runs in ids for id in of_runs}) == 12
+    given_init = {"id": "mine", "name": "my run", "group": "g", "tags": ["a"], "notes": "all", "project": "p"}
+    given_init |= {"config": {"model": "small", "rate": 9, "key": 1}}
+    (run,) = begun(7, init=disabled | given_init, name="a")
+    assert {name: run[name] for name in given_init} == given_init | {
+        "config": {"model": "small", "rate": 0.5, "key": [0, 7], "key_x-": 3}
+    }
+    (run,) = begun(7, init=disabled | given_init, name="a", notes="own")
+    assert run["notes"] == "own"
+    with pytest.raises(lox.LogValueError, match="has one id= for W&B runs, 'mine', and gets logs of a second run"):
+        begun(7, 8, init=disabled | given_init, name="a")
+
+
+def test_the_files_of_wandb_are_where_its_options_said_when_the_logger_was_made(tmp_path, monkeypatch):
+    for given_by in ("dir", "settings", "a mapping", "WANDB_DIR", "nothing", "both"):
+        place = tmp_path / given_by
+        place.mkdir()
+        with monkeypatch.context() as patch:
+            import wandb
+
+            patch.chdir(place)
+            patch.delenv("WANDB_DIR", raising=False)
+            patch.delenv("WANDB_PROJECT", raising=False)
+            init = {
+                "dir": {"dir": "w", "project": "a b"},
+                "settings": {"settings": wandb.Settings(root_dir="w"), "project": "a b"},
+                "a mapping": {"settings": {"root_dir": "w"}},
+                "both": {"dir": "w", "settings": {"root_dir": "other"}, "project": "a b"},
+            }.get(given_by, {})
+            if given_by in ("WANDB_DIR", "both"):
+                patch.setenv("WANDB_DIR", "other" if given_by == "both" else "w")
+                patch.setenv("WANDB_PROJECT", "of environment")
+            if given_by == "nothing":
+                init = {"settings": wandb.Settings(silent=True)}
+            logger = WandbLogger(init=init)
+            (place / "elsewhere").mkdir()
+            patch.chdir(place / "elsewhere")
+            folder = place if given_by == "nothing" else place / "w"
+            projects = {"a mapping": "uncategorized", "nothing": "uncategorized", "WANDB_DIR": "of_x20-environment"}
+            assert logger.experiment
+            cards = [path.relative_to(place).as_posix() for path in place.rglob("*.json")]
+            place = (folder / "wandb" / "lox" / projects.get(given_by, "a_x20-b")).relative_to(place)
+            assert cards == [f"{place.as_posix()}/{logger.experiment}.json"] and logger._init["dir"] == str(folder)
+
+
 @pytest.mark.parametrize("name", ["resume", "reinit"])
 def test_keywords_that_are_those_of_the_logger_for_wandb(name):
     with pytest.raises(lox.LogValueError, match=f"its {name}= itself"):
@@ -1653,6 +1842,67 @@ def test_mlflow_has_runs_of_experiments_with_what_describes_them_and_all_metrics
             "a_x2a-b": [start + 7 for start in starts]
         }
         assert all(image[..., 0].tolist() == pixels.tolist() for _, image in images["a_x2a-b"])
+
+
+def test_mlflow_has_each_experiment_whichever_page_of_its_answer_that_is_on(mlflow):
+    """MLflow answers with a thousand runs at a time, and here with two."""
+
+    def logged_by(step, **options):
+        positional, named = mlflow.arguments
+        with MlflowLogger(*positional, **named, **options) as logger:
+            client = logger._client
+            client.search_runs = functools.partial(client.search_runs, max_results=2)
+            logger.log(logger.init(7), {"x": float(step)}, step=step)
+        return logger.experiment
+
+    names = [logged_by(place, name="tried") for place in range(3)]
+    assert names == ["tried", "tried-2", "tried-3"]
+    assert [logged_by(10, resume="tried-2"), logged_by(11, resume="latest")] == ["tried-2", "tried-2"]
+    assert [logged_by(12, resume="tried"), logged_by(13, name="tried", resume="latest")] == ["tried", "tried"]
+    # One whose card is damaged is the latest as well, until another goes on.
+    assert logged_by(14, name="last") == "last"
+    (last,) = mlflow.client.search_runs([mlflow.id], "attributes.run_name = 'last'")
+    mlflow.client.set_tag(last.info.run_id, "lox.experiment", "{")
+    with pytest.raises(lox.StorageError, match="The tag lox.experiment of the MLflow run .* cannot be read"):
+        logged_by(15, resume="latest")
+    assert [logged_by(15, resume="tried"), logged_by(16, resume="latest")] == ["tried", "tried"]
+    found = {}
+    for run in mlflow.client.search_runs([mlflow.id]):
+        parent = run.data.tags.get("mlflow.parentRunId")
+        if parent is not None:
+            name = mlflow.client.get_run(parent).info.run_name
+            assert name not in found and run.info.run_name == NAME
+            found[name] = mlflow._history(run.info.run_id, "x")
+    steps = {"tried": [0, 12, 13, 15, 16], "tried-2": [1, 10, 11], "tried-3": [2], "last": [14]}
+    assert found == {name: [(step, step) for step in of] for name, of in steps.items()}
+
+
+def test_a_param_of_mlflow_has_as_many_characters_as_one_may_have(mlflow):
+    with mlflow.logger() as logger:
+        logger.log(logger.init(7, name="whole", text="x" * 6000), {"x": 1.0})
+        logger.log(logger.init(7, name="cut", text="x" * 6001), {"x": 1.0})
+    runs = mlflow.runs()
+    assert runs["whole"].data.params == {"text": "x" * 6000} and "lox.config" not in runs["whole"].data.tags
+    assert runs["cut"].data.params == {"text": "x" * 5999 + "…"} and "lox.config" in runs["cut"].data.tags
+
+
+def test_a_place_of_mlflow_is_one_from_where_the_program_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for uri, expected in (
+        ("sqlite:///m.db", f"sqlite:///{tmp_path}/m.db"),
+        ("sqlite:///sub/m.db", f"sqlite:///{tmp_path}/sub/m.db"),
+        ("sqlite+pysqlite:///m.db", f"sqlite+pysqlite:///{tmp_path}/m.db"),
+        ("sqlite:////there/m.db", "sqlite:////there/m.db"),
+        ("sqlite:///:memory:", "sqlite:///:memory:"),
+        ("sqlite:///file:m?mode=memory&uri=true", "sqlite:///file:m?mode=memory&uri=true"),
+        ("sqlite://", "sqlite://"),
+        ("sqlite:///", "sqlite:///"),
+        ("http://host:5000/a", "http://host:5000/a"),
+        ("postgresql://host/a", "postgresql://host/a"),
+    ):
+        assert _mlflow._absolute(uri) == expected
+        assert MlflowLogger(uri)._store.tracking_uri == expected
+    assert _mlflow._absolute("runs").removeprefix("file://") == f"{tmp_path}/runs"
 
 
 # -- Trackio -------------------------------------------------------------------------------------------------------

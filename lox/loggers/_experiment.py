@@ -240,7 +240,8 @@ def default_name() -> str:
 
 def experiment_name(text: str) -> str:
     """A name that an experiment can have, of any text."""
-    name = re.sub(r"[^A-Za-z0-9_,=+@.-]", "-", text)[: LONGEST - 10].rstrip(".")
+    name = re.sub(r"[^A-Za-z0-9_,=+@.-]", "-", text)[: LONGEST - 10].rstrip(".,")
+    name = re.sub(r"\.json\Z", "-json", name)
     return name if NAMES.fullmatch(name) and name != LATEST and not is_of_device(name) else f"_{name}"
 
 
@@ -258,8 +259,8 @@ def _check_name(word: str, name: Any) -> None:
     if not NAMES.fullmatch(name) or is_of_device(name) or (word == "name" and len(name) > LONGEST):
         raise LogValueError(
             f"{word}={name!r} is not the name of an experiment: it has 1 to {LONGEST} letters, digits and characters "
-            "of ' _.,=+@-', does not begin or end with a space or a dot, does not end with '.json', and is no name "
-            "that Windows has for a device, such as 'con'."
+            "of ' _.,=+@-', begins with a letter, a digit or '_', does not end with a space, a dot, a comma or "
+            "'.json', and is no name that Windows has for a device, such as 'con'."
         )
 
 
