@@ -685,7 +685,7 @@ def test_each_restart_of_an_experiment_has_an_end_of_names_of_its_own():
 
 
 def is_name(name):
-    """Whether an experiment may have a name, and may be continued by it."""
+    """Say whether a logger takes a name for an experiment, both for a new one and to continue it."""
     found = []
     for word in ("name", "resume"):
         try:

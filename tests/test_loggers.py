@@ -893,12 +893,8 @@ def test_two_threads_each_log_to_their_run():
 
 def test_what_was_logged_may_be_written_over():
     for size in (1, 400, 600, 5000):  # Up to some size arrays are copied as bytes.
-        logger, values, steps, event = (
-            MemoryLogger(),
-            np.zeros(size),
-            np.zeros(size, int),
-            np.zeros((2, size), np.float32),
-        )
+        logger = MemoryLogger()
+        values, steps, event = np.zeros(size), np.zeros(size, int), np.zeros((2, size), np.float32)
         state = logger.init(np.uint32([0, 7]))
         for i in range(5):
             values[:], steps[:], event[:] = i, 10 * i, i

@@ -1443,7 +1443,7 @@ class Given:
         options: The keywords of `wandb.init`.
         rows: What was logged.
         axes: The metric and the axis of each definition.
-        run: The run, of which `config` is what describes it.
+        run: The run of W&B, with its `config`.
         ended: How often it was finished.
     """
 
@@ -1454,7 +1454,7 @@ class Given:
 
 @pytest.fixture
 def given(monkeypatch):
-    """What W&B is given where it is disabled, and starts no process."""
+    """Notes all that lox gives to W&B, whose disabled mode starts no process."""
     import wandb
     from wandb.sdk.lib.noop_run import NoopRun
 
@@ -1583,13 +1583,13 @@ def test_wandb_is_asked_for_a_run_for_each_run_and_restart(given, disabled, tmp_
 
 
 def test_the_files_of_wandb_are_where_its_options_said_when_the_logger_was_made(tmp_path, monkeypatch):
-    for given_by in ("dir", "settings", "a mapping", "WANDB_DIR", "nothing", "both"):
-        place = tmp_path / given_by
-        place.mkdir()
-        with monkeypatch.context() as patch:
-            import wandb
+    import wandb
 
-            patch.chdir(place)
+    for given_by in ("dir", "settings", "a mapping", "WANDB_DIR", "nothing", "both"):
+        root = tmp_path / given_by
+        root.mkdir()
+        with monkeypatch.context() as patch:
+            patch.chdir(root)
             patch.delenv("WANDB_DIR", raising=False)
             patch.delenv("WANDB_PROJECT", raising=False)
             init = {
@@ -1604,14 +1604,15 @@ def test_the_files_of_wandb_are_where_its_options_said_when_the_logger_was_made(
             if given_by == "nothing":
                 init = {"settings": wandb.Settings(silent=True)}
             logger = WandbLogger(init=init)
-            (place / "elsewhere").mkdir()
-            patch.chdir(place / "elsewhere")
-            folder = place if given_by == "nothing" else place / "w"
+            (root / "elsewhere").mkdir()
+            patch.chdir(root / "elsewhere")
+            folder = root if given_by == "nothing" else root / "w"
             projects = {"a mapping": "uncategorized", "nothing": "uncategorized", "WANDB_DIR": "of_x20-environment"}
             assert logger.experiment
-            cards = [path.relative_to(place).as_posix() for path in place.rglob("*.json")]
-            place = (folder / "wandb" / "lox" / projects.get(given_by, "a_x20-b")).relative_to(place)
-            assert cards == [f"{place.as_posix()}/{logger.experiment}.json"] and logger._init["dir"] == str(folder)
+            place = folder / "wandb" / "lox" / projects.get(given_by, "a_x20-b")
+            assert [*root.rglob("*.json")] == [place / f"{logger.experiment}.json"] and logger._init["dir"] == str(
+                folder
+            )
 
 
 @pytest.mark.parametrize("name", ["resume", "reinit"])
