@@ -503,6 +503,43 @@ def test_a_backward_function_of_the_program_is_interpreted_where_it_runs(transfo
     assert place(report) == ("log", (), (1,), True)
 
 
+@jax.jit
+def logarithm(x):
+    return jnp.log(x)
+
+
+def add_logarithm(carry, x):
+    return carry + jnp.log(x), None
+
+
+BACKWARD = {
+    "operation": jnp.log,
+    "jit": logarithm,
+    "scan": lambda x: lax.scan(add_logarithm, jnp.zeros_like(x), x[None])[0],
+    "cond": lambda x: lax.cond(x.sum() > 9, jnp.negative, jnp.log, x),
+}
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("kind", BACKWARD)
+def test_a_backward_function_that_two_lines_call_has_the_line_of_each(kind, transform):
+    @jax.custom_vjp
+    def double(x, sign):
+        return 2.0 * x
+
+    backward = lambda kept, cotangent: (cotangent * BACKWARD[kind](kept), 0.0)  # noqa: E731
+    double.defvjp(lambda x, sign: (2.0 * x, jnp.asarray(x * sign)), backward)
+
+    def twice(x, first, second):
+        x = double(x, first)
+        return double(x, second)
+
+    search = find(transform(jax.grad(twice)))
+    for signs, line in [((1.0, -1.0), "return double(x, second)"), ((-1.0, 1.0), "x = double(x, first)")]:
+        report = search(jnp.float32(1.0), *signs)
+        assert (report.primitive, report.backward, source(report)) == ("log", True, line)
+
+
 def test_what_a_checkpoint_computes_again_has_the_line_of_the_forward_pass():
     def f(x):
         inner = jnp.sin(x)

@@ -206,6 +206,25 @@ def runs_no_other(fun: Any) -> bool:
     return not any(part in source for part in _OPEN) and any(part in source for part in _CLOSED)
 
 
+def has_line_of_caller(jaxpr: Any, traceback: Any, is_backward: bool) -> bool:
+    """Tell whether an equation in a function has the traceback of who called the function when it was traced.
+
+    Transposition and batching call functions with the traceback of the equation that they are about. JAX keeps the
+    function that it has traced, with these tracebacks, for other calls.
+
+    Args:
+        jaxpr: What the function was traced to.
+        traceback: The traceback of an equation in it.
+        is_backward: Whether it is in a backward pass. Elsewhere only functions of JAX's own are called so.
+    """
+    _, found, place = str(open_jaxpr(jaxpr).debug_info.func_src_info).rpartition(" at ")
+    if not found or traceback is None or place.startswith(_LOX):
+        return False
+    if not (runs_no_other(open_jaxpr(jaxpr)) if place.startswith(_JAX) else is_backward):
+        return False
+    return all(f"{code.co_filename}:{code.co_firstlineno}" != place for code in traceback.raw_frames()[0])
+
+
 def code_of(fun: Any) -> CodeType:
     """The code of a function of JAX, as it is in tracebacks."""
     return inspect.unwrap(fun).__code__

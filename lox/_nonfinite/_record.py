@@ -71,6 +71,7 @@ class Frame:
         in_condition: Whether it is the condition of a `while_loop`.
         for_all: Whether it is a branch that runs also for batch elements that do not take it.
         line: The line of the call around, for operations that JAX knows no line of.
+        function: The jaxpr of the function that runs, if it is known.
         numbers: The numbers of the operations in it.
     """
 
@@ -81,6 +82,7 @@ class Frame:
     in_condition: bool = False
     for_all: bool = False
     line: Line = Line("", 0, "")
+    function: Any = None
     numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
 
     def next(self) -> Position:
@@ -100,6 +102,10 @@ class Frame:
 
     def line_of(self, info: Any) -> Line:
         """The line of the program that an operation comes from, or that of the call around."""
+        if self.function is not None and _tracebacks.has_line_of_caller(
+            self.function, info.traceback, self.phase == "backward"
+        ):
+            return self.line
         found = line_of(info)
         return found if found.file else self.line
 
@@ -283,6 +289,7 @@ class Record:
 
     def interpret(self, frame: Frame, jaxpr: Any, args: Sequence[Any]) -> list[Any]:
         """Run a jaxpr, equation by equation."""
+        frame = dataclasses.replace(frame, function=jaxpr)
 
         def run(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
             with eqn.ctx.manager if frame.shards is None else contextlib.nullcontext():
