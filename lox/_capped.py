@@ -248,7 +248,10 @@ class Capped(Collector):
             if keys[0] in of_key:
                 buffer = _only(of_key[keys[0]], keys)
                 if keys[0] in like:
-                    buffer = _varying_as(buffer, _only(like[keys[0]], keys))
+                    other = _only(like[keys[0]], keys)
+                    if other.number is not None:  # A state, whose batches are at least as large.
+                        buffer, _ = _in_equal_batches(buffer, other.rows)
+                    buffer = _varying_as(buffer, other)
                 buffers.append(buffer)
             else:
                 buffers.append(self._empty(_only(like[keys[0]], keys), state.phase(keys[0], self.interval)))
@@ -277,14 +280,10 @@ class Capped(Collector):
         return dataclasses.replace(state, buffers=tuple(buffers))
 
     def _put(self, buffer: Buffer, new: Columns) -> Buffer:
-        rows, new = in_equal_batches([buffer.rows, new])
-        check_alike(types_of(rows), rows, new)
-        number = buffer.number
-        if rows is not buffer.rows:
-            lacks = [(0, more - have) for have, more in zip(number.shape, rows.batch(0), strict=True)]
-            rows, number = dataclasses.replace(rows, mask=None), jnp.pad(number, lacks)
-        rows, new = with_steps_of_one_dtype([rows, new])
-        buffer = Buffer(rows, number)
+        buffer, new = _in_equal_batches(buffer, new)
+        check_alike(types_of(buffer.rows), buffer.rows, new)
+        rows, new = with_steps_of_one_dtype([buffer.rows, new])
+        buffer = Buffer(rows, buffer.number)
         happened, count = new.happened(), new.any_value().shape[0]
         if count > FEW:
             buffer = self._merged(buffer, new)
@@ -319,6 +318,15 @@ class Capped(Collector):
         both = compact(in_sequence([rows, dataclasses.replace(new, mask=wanted, dropped=None)]), 1, 0)
         rows = dataclasses.replace(both.map(lambda array: array[: self.bound + 1]), mask=None)
         return Buffer(rows, number[-1])
+
+
+def _in_equal_batches(buffer: Buffer, new: Columns) -> tuple[Buffer, Columns]:
+    """A buffer and events, of which the one in a smaller batch gets the elements that it lacks, without events."""
+    rows, new = in_equal_batches([buffer.rows, new])
+    if rows is buffer.rows:
+        return buffer, new
+    lacks = [(0, more - have) for have, more in zip(buffer.number.shape, rows.batch(0), strict=True)]
+    return Buffer(dataclasses.replace(rows, mask=None), jnp.pad(buffer.number, lacks)), new
 
 
 def _put_each(rows: Any, row: Any, value: Any) -> Any:

@@ -276,10 +276,15 @@ def in_equal_batches(first: Accumulator, second: Accumulator, of_any_call: bool)
 
     So it is in `lax.map` with a `batch_size` that does not divide the length. Others stay as they are.
     """
-    if not (of_any_call or first.site == second.site) or len(first.batch_shape) != len(second.batch_shape):
-        return first, second
-    largest = tuple(map(max, first.batch_shape, second.batch_shape))
-    return _in_batch(first, largest), _in_batch(second, largest)
+    return in_batch_of(first, second, of_any_call), in_batch_of(second, first, of_any_call)
+
+
+def in_batch_of(accumulator: Accumulator, other: Accumulator, of_any_call: bool) -> Accumulator:
+    """The accumulator, in a batch at least as large as that of another, of which the arrays may be abstract."""
+    here, there = accumulator.batch_shape, other.batch_shape
+    if not (of_any_call or accumulator.site == other.site) or len(here) != len(there):
+        return accumulator
+    return _in_batch(accumulator, tuple(map(max, here, there)))
 
 
 def _in_batch(accumulator: Accumulator, batch_shape: tuple[int, ...]) -> Accumulator:

@@ -386,14 +386,29 @@ def _happened(logs: Sequence[Log]) -> Any:
 
 
 def _counting(counts: dict[tuple[str, ...], Any], event: Event) -> dict[tuple[str, ...], Any]:
-    """The counts, with one for the keys of an event that have none, where keys share one that are logged together."""
-    have = {key for keys in counts for key in keys}
-    value = next(iter(event.values.values()))
-    none = sharding.sharded_as(value, jnp.zeros(value.shape[: event.batch_ndim], jnp.int32))
-    new = {tuple(sorted(event.values.keys() - have)): none} if event.values.keys() - have else {}
-    known = counts | new
-    of_key = {key: count for keys, count in known.items() for key in keys}
-    return {keys: of_key[keys[0]] for keys in canonical([*known, event.values])}
+    """The counts, with one for the keys of an event that have none, where keys share one that are logged together.
+
+    They are of a batch that is as large as that of the event, or larger.
+    """
+    have = {name for names in counts for name in names}
+    value, names = next(iter(event.values.values())), {_counted(key, event.batch_ndim) for key in event.values}
+    batch = value.shape[: event.batch_ndim]
+    none = sharding.sharded_as(value, jnp.zeros(batch, jnp.int32))
+    known = counts | ({tuple(sorted(names - have)): none} if names - have else {})
+    of_name = {name: count for names, count in known.items() for name in names}
+    of_name |= {name: _in_batch(of_name[name], batch) for name in names}
+    return {names: of_name[names[0]] for names in canonical([*known, names])}
+
+
+def _counted(key: str, batch_ndim: int) -> str:
+    """The name by which the events of a key are counted: those with other batch axes are counted apart."""
+    return f"{batch_ndim} {key}"
+
+
+def _in_batch(counts: Any, batch: tuple[int, ...]) -> Any:
+    """Counts of at least the elements of a batch, which are 0 for those that are new."""
+    lacks = [(0, max(size - have, 0)) for size, have in zip(batch, counts.shape, strict=True)]
+    return jnp.pad(counts, lacks) if any(lack for _, lack in lacks) else counts
 
 
 def _subsampled(
@@ -401,13 +416,22 @@ def _subsampled(
 ) -> tuple[tuple[Log, ...], dict[tuple[str, ...], Any]]:
     """Masks all but every `interval`-th event of a timeline, of which there were `counts` before."""
     kept, counts = [], dict(counts)
-    of_key = {key: keys for keys in counts for key in keys}
-    for each in refined(with_event_axes(logs), of_key.get):
-        keys = of_key.get(next(iter(each.values)))
-        if keys is not None:
-            mask = each.happened()
-            number = counts[keys][None] + jnp.cumsum(mask, axis=0, dtype=jnp.int32) - 1
-            counts[keys] = counts[keys] + jnp.sum(mask, axis=0, dtype=jnp.int32)
-            each = dataclasses.replace(each, mask=mask & (number % interval == 0), is_filled=False)
-        kept.append(each.as_log())
+    of_name = {name: names for names in counts for name in names}
+    for timeline in with_event_axes(logs):
+
+        def count_of(key: str, batch_ndim: int = timeline.batch_ndim) -> tuple[str, ...] | None:
+            return of_name.get(_counted(key, batch_ndim))
+
+        for each in refined([timeline], count_of):
+            names = count_of(next(iter(each.values)))
+            if names is not None:
+                mask = each.happened()
+                before = _in_batch(counts[names], mask.shape[1:])
+                happened = jnp.sum(mask, axis=0, dtype=jnp.int32)
+                counts[names] = before + _in_batch(happened, before.shape)
+                if before.shape != happened.shape:
+                    before = before[tuple(map(slice, happened.shape))]
+                number = before[None] + jnp.cumsum(mask, axis=0, dtype=jnp.int32) - 1
+                each = dataclasses.replace(each, mask=mask & (number % interval == 0), is_filled=False)
+            kept.append(each.as_log())
     return tuple(kept), counts

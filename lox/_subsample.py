@@ -355,7 +355,10 @@ def _compact(timeline: Columns, interval: int, offset: int) -> Columns:
     mask = timeline.happened()
     place = jax.lax.broadcasted_iota(jnp.int32, shape, 0)
     late = mask & (place >= done)
-    number = where(place < done, place * interval, offset + jnp.cumsum(late, axis=0, dtype=jnp.int32) - 1)
+    before: Any = offset
+    if done:  # Elements of a batch that has become larger have had none of the first events.
+        before = jnp.any(mask[:done], axis=0).astype(jnp.int32) * offset
+    number = where(place < done, place * interval, before + jnp.cumsum(late, axis=0, dtype=jnp.int32) - 1)
     wanted = mask & (number % interval == 0)
     source = jax.lax.slice_in_dim(jnp.sort(where(wanted, place, jnp.full_like(place, slots)), axis=0), 0, capacity)
     inside = jnp.minimum(source, max(slots - 1, 0))

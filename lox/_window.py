@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, ClassVar, TypeVar, cast
 
 import jax
@@ -29,6 +29,7 @@ from lox._reduce import (
     apart,
     as_event,
     empty_in_loop,
+    in_batch_of,
     in_equal_batches,
     lift,
     made_by,
@@ -41,6 +42,7 @@ from lox._reduce import (
 )
 from lox._rules._call import discharge, split_results
 from lox._rules._scan import scan, scan_p
+from lox._sharding import sharded_as
 from lox._split import is_typed
 from lox._stack import Spool, has_scan, rules
 from lox._subsample import EventCounts, subsampled, subsampled_scan
@@ -67,12 +69,14 @@ class Windows:
         timelines: The keys that are logged together.
         counts: How many events there were.
         in_loop: Whether it is in a loop, where it has the same arrays after any events.
+        grown: The keys whose batches have become larger: elements that came later have had fewer events.
     """
 
     folding: Folding
     timelines: tuple[tuple[str, ...], ...] = dataclasses.field(default=(), metadata={"static": True})
     counts: EventCounts = dataclasses.field(default=EventCounts(), metadata={"static": True})
     in_loop: bool = dataclasses.field(default=False, metadata={"static": True})
+    grown: frozenset[str] = dataclasses.field(default=frozenset(), metadata={"static": True})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,8 +102,8 @@ class Windowed(Spool):
             return None, logs
         at_once = _compat.runs_at_once(_compat.current_trace())
         timelines = canonical([*state.timelines, *timelines_in(self.reductions, logs)])
-        folding = with_room(self.reductions, state.folding, logs)
-        folding, rows = (_compiled if at_once else _folded)(self, timelines, folding, logs)
+        state = _with_folding(state, with_room(self.reductions, state.folding, logs))
+        folding, rows = (_compiled if at_once else _folded)(self, timelines, state.grown, state.folding, logs)
         state = dataclasses.replace(state, folding=folding, timelines=timelines)
         if self.keeps_all:
             return state, rows
@@ -117,7 +121,8 @@ class Windowed(Spool):
             jaxpr, _, structure = discharge(inner, Windows({}, in_loop=True), program)
             _, after, _ = split_results(_compat.out_avals(jaxpr), structure)
             timelines = canonical([*state.timelines, *after.timelines])
-            state = dataclasses.replace(state, folding=_room_for(after.folding, state.folding), timelines=timelines)
+            state = _with_folding(state, _room_for(after.folding, state.folding))
+            state = dataclasses.replace(state, timelines=timelines, grown=state.grown | after.grown)
         return inner, state
 
     def leave(self, state: State, after: State, collected: Logs, trips: Any = 1) -> Results:
@@ -155,12 +160,30 @@ class Windowed(Spool):
         last = dataclasses.replace(rows, values=event.values, steps=steps, mask=mask, dropped=None)
         return in_sequence([rows.map(lambda array: array[1:]), last])
 
-    def _met(self, timelines: Timelines, folding: Folding, event: Event) -> tuple[Folding, list[Event]]:
+    def _met(
+        self, timelines: Timelines, grown: Set[str], folding: Folding, event: Event
+    ) -> tuple[Folding, list[Event]]:
         """The windows after an event, and what stands for those before it."""
         before, after = folded(self.reductions, self.interval, folding, event)
-        return folding | after, rows_of(
+        rows = rows_of(
             timelines, before, event, lambda _, happened: happened, lambda window: window.maybe == self.interval
         )
+        return folding | after, [row if grown.isdisjoint(row.values) else _with_mask(row) for row in rows]
+
+
+def _with_folding(state: Windows, folding: Folding) -> Windows:
+    """The state with windows that may be in larger batches."""
+    grown = {key for key, each in state.folding.items() if each.batch_shape != folding[key].batch_shape}
+    return dataclasses.replace(state, folding=folding, grown=state.grown | grown)
+
+
+def _with_mask(event: Event) -> Event:
+    """An event that may not have happened as far as its mask says."""
+    if event.mask is not None:
+        return event
+    value = next(iter(event.values.values()))
+    mask = sharded_as(value, jnp.ones(value.shape[: event.batch_ndim], bool))
+    return dataclasses.replace(event, mask=mask)
 
 
 def timelines_in(reductions: Reductions, logs: Logs) -> list[list[str]]:
@@ -172,7 +195,7 @@ def timelines_in(reductions: Reductions, logs: Logs) -> list[list[str]]:
 
 
 def with_room(reductions: Reductions, folding: Folding, logs: Logs) -> Folding:
-    """Make room for logs: add an empty window for each new key, and widen the dtypes of counters."""
+    """Make room for logs: add an empty window for each new key, and widen batches and the dtypes of counters."""
     for event in single_events(logs):
         folding = _room_for(_compat.abstract(functools.partial(_lifted, reductions), event), folding)
     return folding
@@ -182,7 +205,11 @@ def _room_for(like: Folding, folding: Folding) -> Folding:
     """Make room for the keys and counters of `like`, which has abstract values in place of arrays."""
     found = dict(folding)
     for key, each in like.items():
-        found[key] = with_steps_as(folding[key], each) if key in folding else empty_in_loop(each)
+        if key in folding:
+            window = in_batch_of(with_steps_as(folding[key], each), each, of_any_call=is_typed(key))
+            found[key] = dataclasses.replace(window, is_masked=False)
+        else:
+            found[key] = empty_in_loop(each)
     return found
 
 
@@ -238,7 +265,7 @@ def rows_of(
             happened = event.mask
             if happened is not None and happened.ndim > ndim:
                 happened, _ = of_last(happened, {}, ndim)
-            happened = mask(first, happened)
+            happened = mask(first, _in_batch(first, happened, event))
             result_of = functools.partial(_result_where, happened if counts is None else counts(first))
             found = as_event({key: folding[key] for key in keys}, result_of)
             row = dataclasses.replace(
@@ -256,6 +283,16 @@ def rows_of(
                 row = dataclasses.replace(row, steps=found.steps | {KEPT: kept}, mask=happened, batch_ndim=kept.ndim)
             rows.append(row)
     return rows
+
+
+def _in_batch(window: Accumulator, happened: Any, event: Event) -> Any:
+    """The mask of an event in the batch of a window: an event in a smaller batch did not happen in other elements."""
+    batch = window.batch_shape
+    have = next((value.shape[: len(batch)] for value in event.values.values()), batch)
+    if have == batch:
+        return happened
+    mask = jnp.ones(have, bool) if happened is None else happened
+    return jnp.pad(mask, [(0, size - here) for size, here in zip(batch, have, strict=True)])
 
 
 def without_missing(events: T) -> T:
@@ -289,7 +326,11 @@ def _lifted(reductions: Reductions, event: Event) -> Folding:
 
 
 def _folded(
-    handler: Windowed, timelines: tuple[tuple[str, ...], ...], folding: Folding, logs: Sequence[Log]
+    handler: Windowed,
+    timelines: tuple[tuple[str, ...], ...],
+    grown: frozenset[str],
+    folding: Folding,
+    logs: Sequence[Log],
 ) -> tuple[Folding, Logs]:
     """The windows after logs, and what stands for them."""
     rows: list[Log] = []
@@ -297,17 +338,17 @@ def _folded(
         if isinstance(log, StackedEvents):
 
             def iterate(folding: Folding, body: Logs) -> tuple[Folding, Logs]:
-                return _folded(handler, timelines, folding, body)
+                return _folded(handler, timelines, grown, folding, body)
 
             folding, stacked = jax.lax.scan(iterate, folding, log.body)
             rows.append(StackedEvents(stacked, log.dropped, log.length))
         else:
-            folding, found = handler._met(timelines, folding, log)
+            folding, found = handler._met(timelines, grown, folding, log)
             rows += found
     return folding, tuple(rows)
 
 
-_compiled = jax.jit(_folded, static_argnums=(0, 1))
+_compiled = jax.jit(_folded, static_argnums=(0, 1, 2))
 
 
 def _scan(

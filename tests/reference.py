@@ -68,3 +68,38 @@ def lane(logs, key, index, axis=1):
     if key not in logs.mask:
         return values
     return values[np.take(np.asarray(logs.mask[key]), index, axis)]
+
+
+REDUCE = {
+    "mean": np.mean,
+    "sum": np.sum,
+    "min": np.min,
+    "max": np.max,
+    "first": lambda values: values[0],
+    "last": lambda values: values[-1],
+    "count": len,
+}
+
+
+def with_options(events, unify=True, interval=1, max_events=None, reduce=None, window=None):
+    """What `lox.spool` makes with these options of the events of a key, which are pairs of a value and a counter.
+
+    Returns:
+        The pairs that it keeps, and how many it drops.
+    """
+    kept = events[::interval]
+    if reduce is not None:
+        size = window or max(len(events), 1)
+        parts = [events[first : first + size] for first in range(0, len(events), size)]
+        ends = [part[0 if reduce == "first" else -1] for part in parts]
+        kept = [(REDUCE[reduce]([x for x, _ in part]), step) for part, (_, step) in zip(parts, ends, strict=True)]
+    bound = len(kept) if max_events is None else max_events
+    return kept[:bound], len(kept[bound:])
+
+
+def pairs_of(logs, key, element=(), step="step"):
+    """The events of a key that happened in a batch element, as pairs of a value and a counter."""
+    values, steps = np.asarray(logs[key]), np.asarray(logs.steps[step][key])
+    there = (slice(None), *element)
+    mask = np.asarray(logs.mask.get(key, np.ones(values.shape[: 1 + len(element)], bool)))[there]
+    return [(value.item(), step.item()) for value, step in zip(values[there][mask], steps[there][mask], strict=True)]

@@ -334,7 +334,10 @@ def finished(in_branch):
             def note():
                 lox.log({"x": x, "y": x[:, 0]}, where=happened, step=i, place=i * 10 + jnp.arange(4))
 
-            lax.cond(i % 2 == 0, note, note) if in_branch else note()
+            if in_branch == "one of two":
+                lax.cond(jnp.any(happened), note, lambda: None)
+            else:
+                lax.cond(i % 2 == 0, note, note) if in_branch else note()
             return i + 1, None
 
         lax.scan(step, 0, (rows, done))
@@ -361,8 +364,9 @@ def test_the_elements_of_where_are_one_sample(in_branch):
             np.testing.assert_array_equal(y, reduced(over_scan, histogram([-1, 0, 1]), jnp.asarray(happened[:, 0])))
 
 
-def test_windows_of_where_count_calls_in_which_an_element_happened():
-    fun, how = finished(False), histogram([-1, 0, 1], pool=True)
+@pytest.mark.parametrize("in_branch", [False, "one of two"])
+def test_windows_of_where_count_calls_in_which_an_element_happened(in_branch):
+    fun, how = finished(in_branch), histogram([-1, 0, 1], pool=True)
     rows, done = ROWS[0], COLUMNS[0]
     calls = np.flatnonzero(done.any(axis=1))
     wanted = []
@@ -376,7 +380,7 @@ def test_windows_of_where_count_calls_in_which_an_element_happened():
     lox.tap(fun, lambda logs: heard.extend(logs["y"].tolist()), argnames="y", reduce=how, window=2)(rows, done)
     lox.flush()
     assert heard == wanted
-    _, logs = lox.spool(fun, argnames="y", reduce=topk(2, pool=True))(jnp.asarray(rows), jnp.asarray(done))
+    _, logs = lox.spool(fun, argnames="y", reduce=topk(2, pool=True), unify=True)(jnp.asarray(rows), jnp.asarray(done))
     values, places = largest(np.where(done, rows[..., 0], -np.inf).reshape(-1), 2)
     assert logs["y"][0].tolist() == values.tolist()
     assert logs.steps["place"]["y"][0].tolist() == (places // 4 * 10 + places % 4).tolist()

@@ -101,6 +101,29 @@ def python_loop(n):
     return n
 
 
+def staggered(n):
+    """Keys of which different numbers of events were before loops that log them together, and one of no such loop."""
+    for i in range(3):
+        lox.log({"a": jnp.int32(-i), "static": i}, step=i)
+    lox.log({"b": jnp.int32(-9)}, step=9)
+    for i in range(5):
+        lox.log({"maybe": i}, **({"where": n > 3} if i == 2 else {}))
+
+    def many(i):
+        def each(c, j):
+            lox.log({"a": 100 * i + j, "b": j}, step=j)
+            return c, None
+
+        return jax.lax.scan(each, i + 1, jnp.arange(11))[0]
+
+    jax.lax.while_loop(lambda i: i < n, lambda i: jax.lax.cond(i % 2 == 0, many, lambda i: i + 1, i), 0)
+    for i in range(4):
+        lox.log({"static": 10 + i}, step=i)
+        lox.log({"a": jnp.int32(i), "b": jnp.int32(-i)}, step=-i)
+    lox.log({"b": jnp.int32(5)}, step=5)
+    return n
+
+
 def keys_of_prngs(n):
     def body(carry):
         i, key = carry
@@ -121,6 +144,7 @@ PROGRAMS = [
     rules_in_loops,
     mapped,
     python_loop,
+    staggered,
     keys_of_prngs,
 ]
 
@@ -181,7 +205,7 @@ HOW = {
 
 
 @pytest.mark.covering(2)
-@pytest.mark.parametrize("interval", [1, 2])
+@pytest.mark.parametrize("interval", [1, 2, 3])
 @pytest.mark.parametrize("bound", [1, 3, 100])
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("program", [program for program in PROGRAMS if program is not mapped])

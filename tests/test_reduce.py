@@ -506,3 +506,80 @@ def test_keys_of_one_log_call_have_masks_of_their_own_reductions():
                 np.testing.assert_allclose(logs["b"], [1], rtol=0.01)
                 np.testing.assert_allclose(np.ravel(logs["a"]), [1, np.nan, 3], rtol=0.01)
                 np.testing.assert_array_equal(logs["a"], logs["c"])
+
+
+ROWS = np.float32(
+    [[1, -2, 3, 0], [2, 3, -1, 1], [0, 1, 2, -3], [-3, 1, 3, 2], [2, -1, 0, 1], [3, 2, 1, 2], [1, 0, 2, 1]]
+)
+HAPPENED = (
+    np.array([[0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 0, 1], [0, 1, 1, 0], [0, 1, 1, 0], [0, 1, 0, 0], [0, 1, 1, 0]]) > 0
+)
+"""No event of the first element, all of the second, some of the third, and one of the last."""
+
+
+def of_dtype(x, dtype):
+    """Small numbers in a dtype, below zero where it has such."""
+    if dtype == "complex64":
+        return lax.complex(x, -2 * x)
+    return x > 0 if dtype == "bool" else (jnp.abs(x) if dtype.startswith("uint") else x).astype(dtype)
+
+
+def masked(kind, dtype):
+    """A function that logs, under the name of each reduction, the rows of an array where a mask is true."""
+
+    def note(x, step, **where):
+        lox.log(dict.fromkeys(REDUCTIONS, of_dtype(x, dtype)), step=step, **where)
+
+    def column(xs, happened):
+        def step(i, now):
+            lax.cond(now[1], lambda: note(now[0], i), lambda: None)
+            return i + 1, None
+
+        lax.scan(step, 0, (xs, happened))
+
+    def rows(xs, happened):
+        def step(i):
+            note(xs[i], i, where=happened[i])
+            return i + 1
+
+        if kind == "while":
+            lax.while_loop(lambda i: i < jnp.int32(len(xs)), step, 0)
+        elif kind == "Python":
+            list(map(step, range(len(xs))))
+        else:
+            lax.scan(lambda i, _: (step(i), None), 0, length=len(xs))
+
+    return jax.vmap(column, in_axes=1) if kind == "branch" else rows
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("kind", ["scan", "while", "Python", "branch", "window", "logs"])
+@pytest.mark.parametrize("dtype", [*DTYPES, "uint8"])
+def test_reductions_of_what_happened_in_each_element_are_those_of_numpy_in_every_dtype(dtype, kind):
+    how = {name: name for name in REDUCTIONS}
+    if kind == "logs":
+        _, logs = jax.jit(lox.spool(masked(kind, dtype)))(ROWS, HAPPENED)
+        logs = logs.reduce(how)
+    else:
+        options = {"window": 9} if kind == "window" else {}
+        _, logs = jax.jit(lox.spool(masked(kind, dtype), reduce=how, **options))(ROWS, HAPPENED)
+    exact = lambda x: np.asarray(x).astype(np.complex64).astype(complex)  # noqa: E731
+    numbers = exact(of_dtype(jnp.asarray(ROWS), dtype))
+    for name in REDUCTIONS:
+        got = logs[name]
+        like = jnp.zeros(1, jnp.int32 if name == "count" else dtype)
+        assert got.dtype == (getattr(jnp, name)(like) if name in ("mean", "sum", "std", "var") else like).dtype
+        assert logs.mask[name].tolist() == [[False, True, True, True]] and got.shape == (1, 4)
+        steps = logs.steps["step"][name]
+        if kind != "window":
+            is_zero = name in ("sum", "count") or not jnp.issubdtype(got.dtype, jnp.inexact)
+            np.testing.assert_array_equal(exact(got)[0, 0].real, 0 if is_zero else np.nan)
+        tolerance = max(1e-6, float(jnp.finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.inexact) else 0)
+        for column in (1, 2, 3):
+            (places,) = np.nonzero(HAPPENED[:, column])
+            events = numbers[places, column]
+            want = {"first": events[0], "last": events[-1], "count": len(events)}.get(name)
+            if want is None:
+                want = getattr(np, name)(events)
+            np.testing.assert_allclose(exact(got)[0, column], want, rtol=tolerance, atol=1e-6)
+            assert steps[0, column] == places[0 if name == "first" else -1]

@@ -541,3 +541,109 @@ def test_a_counter_that_a_kept_event_needs_is_computed_where_another_is_skipped(
     numbers = {key: value.tolist() for key, value in logs.steps["number"].items()}
     assert numbers == {key: value[::2].tolist() for key, value in every.steps["number"].items()}
     assert min(numbers["b"]) > 9000
+
+
+def much(x, factor):
+    """A number that takes so much to compute that a scan leaves it out where only a skipped event needs it."""
+    return jnp.sum(jnp.arange(70_000, dtype=jnp.int32).reshape(1, -1, 1) * (x * factor) % 1009, dtype=jnp.int32)
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("interval", [2, 3, 5])
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit, jax.vmap], ids=["eager", "jit", "vmap"])
+def test_what_only_kept_events_need_is_what_it_is_without_an_interval(around, interval):
+    """The timelines keep events in other iterations than each other, and had other numbers of events before."""
+
+    def f(xs):
+        lox.log({"a": 0}, step=0)
+        lox.log({"a": 0}, step=0)
+        lox.log({"d": 0, "e": 0}, step=0)
+
+        def body(c, x):
+            lox.log({"a": much(x, 1)}, step=x)
+            lox.log({"b": much(x, 2)[None], "c": x})
+            lox.log({"b": much(x, 3)[None]})
+            lox.log({"d": much(x, 5), "e": much(x, 1) + c}, step=much(x, 7))
+            return c + x, much(x, 11)
+
+        return lax.scan(body, jnp.int32(0), xs, reverse=interval == 3)
+
+    xs = jnp.arange(1, 8, dtype=jnp.int32)
+    xs = jnp.stack([xs, xs[::-1] + 3]) if around is jax.vmap else xs
+    expected, every = lox.spool(around(f))(xs)
+    out, logs = lox.spool(around(f), interval=interval)(xs)
+    jax.tree.map(np.testing.assert_array_equal, out, expected)
+    for key in "abcde":
+        np.testing.assert_array_equal(logs[key], every[key][::interval])
+    for key in "ade":
+        np.testing.assert_array_equal(logs.steps["step"][key], every.steps["step"][key][::interval])
+
+
+EMPTY = [
+    {},
+    {"interval": 2},
+    {"max_events": 2},
+    *({"reduce": how} for how in ("mean", "var", "first", "last", "max", "count", lox.reductions.ewma(0.5))),
+    {"reduce": lox.reductions.quantiles((0.1, 0.5), pool=True)},
+    {"reduce": lox.reductions.histogram([0, 1])},
+    {"reduce": lox.reductions.topk(4, pool=True)},
+    {"reduce": "mean", "window": 2},
+]
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("options", EMPTY, ids=str)
+@pytest.mark.parametrize("of", ["value", "lanes"])
+def test_what_has_no_elements_has_the_axes_of_what_has_some(of, options):
+    """Values without elements, masks without elements, and a batch without elements."""
+
+    def f(xs):
+        lox.log({"x": xs[0]}, step=9)
+
+        def body(i, x):
+            lox.log({"x": x}, step=i)
+            lox.log({"each": x}, where=x > 0, step=i)
+            lax.cond(i > 2, lambda: lox.log({"some": x}) and None, lambda: None)
+            return i + 1, x
+
+        return lax.scan(body, 0, xs)[1]
+
+    fun = jax.jit(lox.spool(jax.vmap(f) if of == "lanes" else f, **options | {"unify": True}))
+    some, none = (jnp.ones((size, 5, 11) if of == "lanes" else (5, size, 11)) for size in (7, 0))
+    found = fun(none)[1]
+    expected = jax.eval_shape(fun, some)[1]
+    assert found.timelines == expected.timelines and jax.tree.structure(found) == jax.tree.structure(expected)
+    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert got.shape == tuple(0 if size == 7 else size for size in want.shape) and got.dtype == want.dtype
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"interval": 3},
+        {"max_events": 5, "interval": 3},
+        {"reduce": "sum"},
+        {"reduce": "sum", "window": 3},
+    ],
+    ids=str,
+)
+def test_more_calls_of_a_jitted_step_of_an_eager_loop_compile_no_more_programs(options):
+    def discharged(calls):
+        @jax.jit
+        def step(x):
+            lax.scan(lambda c, j: (lox.log({"k": x + j}) and c, None), 0, jnp.arange(2))
+            return lox.log({"k": x + 2}, where=x > 3)["k"] - 1
+
+        def many():
+            x = jnp.int32(0)
+            for _ in range(calls):
+                x = step(x)
+
+        found = []
+        with pytest.MonkeyPatch.context() as patch:
+            under = _call.under
+            patch.setattr(_call, "under", lambda *args: found.append(args) or under(*args))
+            lox.spool(many, **options)()
+        return len(found)
+
+    assert discharged(20) == discharged(10)

@@ -1326,6 +1326,50 @@ def test_what_did_not_happen_in_a_batch_element_arrives_as_nan_zero_or_false():
         assert_array(logs.steps["time"][key], np.float32([[1.5, np.nan, 1, np.nan]]))
 
 
+@pytest.mark.parametrize("options", [{}, {"buffer": 3}, {"interval": 2}, {"interval": 3, "buffer": 4}], ids=str)
+def test_what_some_elements_of_nested_batches_log_arrives_in_every_dtype_as_it_is_spooled(options):
+    def f(x, y):
+        def step(c, k):
+            z = x + 2 * y + k
+            data = {name: z.astype(name) for name in ("float16", "bfloat16", "float8_e5m2", "int8", "uint8", "uint32")}
+            data |= {"bool": z > 4, "complex64": lax.complex(z, -x), "pair": jnp.stack([z, -z]), "none": jnp.zeros(0)}
+            lox.log(data, where=(x + y + k) % 3 != 1, step=k, x=x)
+            lax.cond(y > 1, lambda: lox.log({"int8": data["int8"]}, step=-k, x=y) and None, lambda: None)
+            return c, None
+
+        return lax.scan(step, 0, jnp.arange(5.0))[0]
+
+    batched = jax.vmap(jax.vmap(f, (0, None)), (None, 0))
+    args = jnp.float32([0, 1, 5]), jnp.float32([1, 3])
+    _, arrived = tapped(lambda tap: jax.jit(tap(batched))(*args), **options)
+    _, logs = lox.spool(batched, unify=True, interval=options.get("interval", 1))(*args)
+
+    def events(logs, key, element):
+        at = (slice(None), *element)
+        there = np.asarray(logs.mask[key])[at] if key in logs.mask else slice(None)
+        parts = (logs[key], logs.steps["step"][key], logs.steps["x"][key])
+        return list(zip(*(np.asarray(part)[at][there].tolist() for part in parts), strict=True))
+
+    for key in logs:
+        has = [each for each in arrived if key in each]
+        assert {each[key].dtype for each in has} == {logs[key].dtype}
+        for element in np.ndindex(2, 3):
+            assert [event for each in has for event in events(each, key, element)] == events(logs, key, element)
+    assert len(events(logs, "int8", (1, 2))) > len(events(logs, "bool", (1, 2))) > 0
+
+
+@pytest.mark.parametrize("buffer", [1, 3])
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_events_of_a_key_in_a_batch_and_in_none_are_counted_apart(around, buffer):
+    def f(xs):
+        for factor in (1, 2, 3):
+            lox.log({"x": xs[0] * factor})
+            jax.vmap(lambda x, factor=factor: lox.log({"x": x * factor}))(xs)
+
+    _, arrived = tapped(lambda tap: around(tap(f))(jnp.arange(3) + 1), interval=2, buffer=buffer)
+    assert [value.tolist() for logs in arrived for value in logs["x"]] == [1, [1, 2, 3], 3, [3, 6, 9]]
+
+
 def test_the_data_of_keys_says_what_they_are_of_however_they_arrive_and_are_cut():
     impl = "rbg"
     keys = jax.random.split(jax.random.key(3, impl=impl), 4)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
-from reference import assert_logs
+from reference import REDUCE, assert_logs, pairs_of, with_options
 
 import lox
 from lox._notebook import line
@@ -494,17 +494,54 @@ LANES = np.float32([[3, 1, 2.5, 0, 5], [1, 2, 0.5, 7, 2], [9, 0, 3, 4, 1]])
 FLAGS = np.array([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]], bool)
 
 
-def in_lanes(logs, key, lane):
-    """The events of a key that happened in a batch element, as pairs of a value and a counter."""
-    mask = np.asarray(logs.mask.get(key, np.ones(logs[key].shape, bool)))[:, lane]
-    pairs = zip(logs[key][:, lane][mask], logs.steps["step"][key][:, lane][mask], strict=True)
-    return [(value.item(), step.item()) for value, step in pairs]
-
-
-def test_keys_that_share_calls_by_turns_arrive_as_the_events_of_a_python_loop():
-    arrived = []
-    jax.jit(lox.tap(jax.vmap(by_turns), arrived.append, interval=2, buffer=7))(LANES, FLAGS)
-    lox.flush()
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("around", ["spool of vmap", "vmap of spool", "vmap of spool of jit"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"unify": True, "interval": interval} for interval in (1, 2, 3)),
+        *({"unify": True, "max_events": bound, "interval": interval} for bound, interval in ((3, 1), (2, 2), (50, 3))),
+        *({"reduce": reduce} for reduce in REDUCE),
+        *({"reduce": reduce, "window": window} for reduce, window in (("mean", 2), ("first", 3), ("max", 1))),
+    ],
+    ids=str,
+)
+def test_keys_that_share_calls_by_turns_have_the_events_of_a_python_loop_with_every_option(options, around):
+    if around == "spool of vmap":
+        _, logs = jax.jit(lox.spool(jax.vmap(by_turns), **options))(LANES, FLAGS)
+    else:
+        fun = jax.jit(by_turns) if around.endswith("jit") else by_turns
+        _, logs = jax.jit(jax.vmap(lox.spool(fun, **options)))(LANES, FLAGS)
+        logs = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1) if leaf.ndim > 1 else leaf, logs)
+    assert set(logs.dropped) == (set("abc") if "max_events" in options else set())
     for lane, (xs, flags) in enumerate(zip(LANES, FLAGS, strict=True)):
         for key, events in by_turns_in_python(xs, flags).items():
-            assert [event for each in arrived if key in each for event in in_lanes(each, key, lane)] == events[::2]
+            kept, dropped = with_options(events, **options)
+            np.testing.assert_allclose(pairs_of(logs, key, (lane,)), kept, rtol=1e-6, err_msg=f"{key} {lane}")
+            if key in logs.dropped:
+                assert logs.dropped[key][lane] == dropped
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"interval": 2, "buffer": 7},
+        {"interval": 3},
+        {"buffer": 3},
+        {"reduce": "mean"},
+        {"reduce": "sum", "window": 2},
+        {"reduce": "first", "window": 3},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_keys_that_share_calls_by_turns_arrive_as_the_events_of_a_python_loop(transform, options):
+    arrived = []
+    transform(lox.tap(jax.vmap(by_turns), arrived.append, **options))(LANES, FLAGS)
+    lox.flush()
+    hand = {name: value for name, value in options.items() if name != "buffer"}
+    for lane, (xs, flags) in enumerate(zip(LANES, FLAGS, strict=True)):
+        for key, events in by_turns_in_python(xs, flags).items():
+            got = [event for each in arrived if key in each for event in pairs_of(each, key, (lane,))]
+            np.testing.assert_allclose(got, with_options(events, **hand)[0], rtol=1e-6, err_msg=f"{key} {lane}")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from reference import assert_array, assert_logs, lane
+from reference import assert_array, assert_logs, lane, pairs_of, with_options
 
 import lox
 
@@ -322,3 +322,86 @@ def test_branches_of_a_batch_that_log_one_key_with_different_tags_are_not_alike(
         lox.spool(jax.vmap(f), tags="a")(jnp.array([1.0, -1.0]))
     _, logs = lox.spool(jax.vmap(f), tags="a", unify=True)(jnp.array([1.0, -1.0]))
     assert logs.mask["x"].tolist() == [[True, False]]
+
+
+SIZES = [(2, 1), (3, 2), (1, 3)]
+GRID = np.arange(9, dtype=np.int32).reshape(3, 3)
+
+
+def of_sizes(where):
+    """Calls of one function in batches that grow and shrink along two axes, before, in and after a loop."""
+
+    def line(x):
+        lox.log({"a": x, "b": -x}, step=x + 1000, **({"where": x % 4 != 1} if where else {}))
+
+    def f(xs):
+        def calls(number, sizes):
+            for place, (rows, columns) in enumerate(sizes):
+                jax.vmap(jax.vmap(line))(xs[:rows, :columns] + 10 * place + 100 * number)
+
+        calls(0, SIZES[:1])
+        lax.scan(lambda c, number: (calls(number, SIZES), c)[::-1], 0, jnp.arange(1, 3))
+        calls(3, SIZES)
+
+    return f
+
+
+def of_element(row, column, where):
+    """The events of a batch element, by key, as pairs of a value and a counter."""
+    xs = []
+    for number, sizes in enumerate([SIZES[:1], SIZES, SIZES, SIZES]):
+        places = [place for place, size in enumerate(sizes) if row < size[0] and column < size[1]]
+        xs += [GRID[row, column] + 10 * place + 100 * number for place in places]
+    return {key: [(f * x, x + 1000) for x in xs if not where or x % 4 != 1] for key, f in (("a", 1), ("b", -1))}
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({}, False),
+        ({"interval": 2}, True),
+        ({"max_events": 2}, True),
+        ({"max_events": 2, "interval": 3}, True),
+        ({"reduce": "sum"}, False),
+        ({"reduce": "first"}, True),
+        ({"reduce": "last"}, False),
+        ({"reduce": "count"}, True),
+        ({"reduce": "sum", "window": 2}, False),
+        ({"reduce": "first", "window": 3}, True),
+    ],
+    ids=str,
+)
+def test_a_line_that_logs_in_batches_that_grow_and_shrink_has_each_element_in_its_place(options, where):
+    _, logs = jax.jit(lox.spool(of_sizes(where), **options))(GRID)
+    for element in np.ndindex(3, 3):
+        for key, events in of_element(*element, where).items():
+            bound = {} if key in logs.dropped else {"max_events": None}
+            kept, dropped = with_options(events, **options | bound)
+            assert pairs_of(logs, key, element) == kept, element
+            assert not dropped or logs.dropped[key][element] == dropped
+
+
+@pytest.mark.covering(1)
+@transforms
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"buffer": 2},
+        {"interval": 2},
+        {"interval": 2, "buffer": 3},
+        {"reduce": "sum"},
+        {"reduce": "sum", "window": 2},
+    ],
+    ids=str,
+)
+def test_what_a_line_logs_in_batches_that_grow_and_shrink_arrives_element_by_element(options, transform):
+    arrived = []
+    transform(lox.tap(of_sizes(False), arrived.append, **options))(GRID)
+    lox.flush()
+    hand = {name: value for name, value in options.items() if name != "buffer"}
+    for row, column in np.ndindex(3, 3):
+        has = [logs for logs in arrived if row < logs["a"].shape[1] and column < logs["a"].shape[2]]
+        for key, events in of_element(row, column, False).items():
+            got = [event for logs in has for event in pairs_of(logs, key, (row, column))]
+            assert got == with_options(events, **hand)[0], (row, column)
