@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import jax.extend as jex
 import jax.numpy as jnp
 
 from lox import _compat
+from lox._collect import zeroed
 from lox._columns import with_event_axes
 from lox._events import Event, Logs, StackedEvents, map_events, narrow_mask
 from lox._handler import Handler
@@ -44,10 +46,11 @@ def bounded_while(collector: Handler, bound: int, loop: Loop, start: Sequence[An
     def iterate(carry: Any) -> Any:
         values, buffers, dropped, index = carry
         values, _, logs = split_results(body(*more, *captured, *values), structure)
-        buffers = _written(buffers, logs, jnp.minimum(index, bound))
+        buffers = _written(buffers, map_events(zeroed, logs), jnp.minimum(index, bound))
         dropped = jax.tree.map(lambda sofar, new: sofar + jnp.where(index < bound, 0, new), dropped, _uncertain(logs))
         return values, buffers, dropped, index + 1
 
+    like = _compat.abstract(functools.partial(map_events, zeroed), like)
     none = jax.tree.map(_compat.zeros_like_aval, _compat.abstract(_uncertain, like))
     before = list(start), jax.tree.map(buffer, like), none, jnp.int32(0)
     outs, buffers, dropped, trips = jax.lax.while_loop(lambda carry: loop.goes_on(carry[0]), iterate, before)

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from lox import _compat
 from lox import _sharding as sharding
 from lox._batching import Mask
-from lox._collect import filled
+from lox._collect import filled, zeroed
 from lox._columns import (
     Columns,
     check_alike,
@@ -280,7 +280,7 @@ class Capped(Collector):
         return dataclasses.replace(state, buffers=tuple(buffers))
 
     def _put(self, buffer: Buffer, new: Columns) -> Buffer:
-        buffer, new = _in_equal_batches(buffer, new)
+        buffer, new = _in_equal_batches(buffer, zeroed(new))
         check_alike(types_of(buffer.rows), buffer.rows, new)
         rows, new = with_steps_of_one_dtype([buffer.rows, new])
         buffer = Buffer(rows, buffer.number)

@@ -139,6 +139,8 @@ def _while(
     if selected and handler.max_iters is not None:
         start, state, before = loop.start(handler, state)
         inner, _ = handler.enter(state, loop.programs, "loop")
+        # The carry of the loop has the logs in it: NaN, where an event did not happen, would look like the program's.
+        inner = dataclasses.replace(inner, keeps_all=True)
         outs, logs = bounded_while(inner, handler.max_iters, loop, start)
         state, logs = handler.leave(state, None, logs)
         return outs, state, (*before, *logs)

@@ -206,6 +206,29 @@ def test_results_of_python_and_numpy_are_looked_at_as_they_are(tmp_path):
     assert len(calls(lox.guard(jax.jit(lambda x: (x, nan)), bundle=tmp_path / "failed"), (X,))[1]) == 1
 
 
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_logs_that_are_returned_fail_for_the_events_that_happened(tmp_path, transform, batched):
+    def body(x, n):
+        def inner(i, x):
+            lox.log({"loss": jnp.log(x), "column": x[:, None]}, where=jnp.arange(3) < i, time=x[0] / 2)
+            return x
+
+        lox.log({"root": jnp.sqrt(x), "zero": 0 * x}, where=x > 0)
+        return lax.fori_loop(0, n, inner, x)
+
+    step = lox.spool(body, unify=True, max_iters=4)
+    step = transform(jax.vmap(step, in_axes=(0, None)) if batched else step)
+    fine, bad = np.float32([1.0, 2.0, -3.0]), np.float32([1.0, -2.0, 3.0])
+    fine, bad = ([np.stack([fine, each]) for each in (fine, bad)]) if batched else (fine, bad)
+    _, warned = calls(lox.guard(step, bundle=tmp_path / "failed"), (fine, 3))
+    assert not warned and not lox.find_nonfinite(step)(fine, 3)
+    _, warned = calls(lox.guard(step, bundle=tmp_path / "failed"), (bad, 2), (bad, 3))
+    assert len(warned) == 1 and "Call 1 of " in warned[0]
+    report = lox.find_nonfinite(step)(bad, 3)
+    assert (report.primitive, report.iterations) == ("log", (2,)) and report.element == (1,)
+
+
 def test_a_result_that_was_donated_inside_is_returned_as_it_is(tmp_path):
     donating = jax.jit(lambda x: x + 1, donate_argnums=0)
 

@@ -690,6 +690,39 @@ def test_a_handler_in_the_function_may_be_the_first_of_the_process():
     assert find(lambda x: lox.tap(f, lambda logs: None)(x))(array(-1.0)).primitive == "log"
 
 
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_iters": 4},
+        {"max_iters": 4, "interval": 2},
+        {"max_events": 3},
+        {"max_events": 3, "interval": 2},
+        {"reduce": "mean"},
+        {"reduce": "var", "window": 2, "max_iters": 4},
+        {"reduce": "last", "max_events": 2},
+    ],
+    ids=str,
+)
+def test_what_a_spool_in_the_program_returns_for_events_that_did_not_happen_is_no_origin(options, jitted):
+    def body(x, n):
+        def outer(i, x):
+            root = jnp.sqrt(x - 1.5)
+            lox.log({"a": root}, where=x > 1.5, time=x[0])
+            lax.cond(i == 1, lambda: lox.log({"b": x}) and None, lambda: None)
+            inner = lambda j, x: lox.log({"c": x, "d": jnp.log(x - 1)}, where=x > 1)["c"]  # noqa: E731
+            return lax.fori_loop(0, n, inner, x)
+
+        return lax.fori_loop(0, n, outer, x)
+
+    def f(x, n):
+        x, logs = lox.spool(body, unify=True, **options)(x, n)
+        return lax.scan(lambda c, _: (lox.log({"e": c, "f": jnp.log(-c)}, where=c > 9)["e"], None), x, length=3)[0]
+
+    for number in (0, 1, 3):
+        assert not find(jax.jit(f) if jitted else f)(array(1.0, 2.0), jnp.int32(number))
+
+
 def test_donated_arguments_stay_and_logs_are_dropped():
     @jax.jit
     def f(x):

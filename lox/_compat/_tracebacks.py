@@ -206,28 +206,27 @@ def runs_no_other(fun: Any) -> bool:
     return not any(part in source for part in _OPEN) and any(part in source for part in _CLOSED)
 
 
-def has_line_of_caller(jaxpr: Any, traceback: Any, is_backward: bool) -> bool:
-    """Tell whether an equation in a function has the traceback of who called the function when it was traced.
-
-    Transposition and batching call functions with the traceback of the equation that they are about. JAX keeps the
-    function that it has traced, with these tracebacks, for other calls.
-
-    Args:
-        jaxpr: What the function was traced to.
-        traceback: The traceback of an equation in it.
-        is_backward: Whether it is in a backward pass. Elsewhere only functions of JAX's own are called so.
-    """
-    _, found, place = str(open_jaxpr(jaxpr).debug_info.func_src_info).rpartition(" at ")
-    if not found or traceback is None or place.startswith(_LOX):
-        return False
-    if not (runs_no_other(open_jaxpr(jaxpr)) if place.startswith(_JAX) else is_backward):
-        return False
-    return all(f"{code.co_filename}:{code.co_firstlineno}" != place for code in traceback.raw_frames()[0])
-
-
 def code_of(fun: Any) -> CodeType:
     """The code of a function of JAX, as it is in tracebacks."""
     return inspect.unwrap(fun).__code__
+
+
+_CALLS_CUSTOM_VJP = code_of(jax.custom_vjp.__call__)
+
+
+def is_of_custom_vjp(traceback: Any) -> bool:
+    """Tell whether an equation is bound by a call of a `jax.custom_vjp` function itself.
+
+    So is the call, and each equation of the backward function: JAX runs it with the traceback of the call. What the
+    backward function calls is traced once for all calls, and keeps the traceback of the first.
+
+    Args:
+        traceback: The traceback of the equation, the innermost frame first.
+    """
+    for code in traceback.raw_frames()[0] if traceback is not None else ():
+        if code is _CALLS_CUSTOM_VJP or not code.co_filename.startswith((_JAX, _LOX)):
+            return code is _CALLS_CUSTOM_VJP
+    return False
 
 
 def transformations(scopes: Iterable[Any]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -18,8 +18,9 @@ from lox._misspelt import says_what_was_meant
 from lox._nonfinite._axes import telling
 from lox._nonfinite._branches import marking
 from lox._nonfinite._loops import sinks
-from lox._nonfinite._record import Operation, Reached, Record, Resume, is_float, recorded
+from lox._nonfinite._record import Operation, Reached, Record, Resume, Sink, is_float, recorded
 from lox._nonfinite._report import NonfiniteReport, Step
+from lox._nonfinite._results import values_of
 from lox._nonfinite._walk import Origin, batch_axes, origins
 
 Found = tuple[Origin, list[Operation]]
@@ -109,11 +110,10 @@ def _run(record: Record, fun: Callable[..., Any], args: Any, kwargs: Any) -> Any
 def report(record: Record, args: Any, kwargs: Any, outs: Any) -> NonfiniteReport:
     """Make the report from the record of a function."""
     names = _names(args, kwargs)
-    leaves = [leaf for leaf in jax.tree.leaves(outs) if is_float(leaf)]
-    results = [_of_program(leaf, record) for leaf in leaves]
+    results = [(_of_program(leaf, record), mask) for leaf, mask in values_of(outs) if is_float(leaf)]
     found: list[Found] = []
     for nan in (True, False):
-        begin = sinks(results, np.isnan if nan else np.isinf) + (record.sinks if nan else record.infinite)
+        begin = list(_bad(results, np.isnan if nan else np.isinf)) + (record.sinks if nan else record.infinite)
         if record.everything:
             values = [value for operation in record.operations for value in operation.results]
             begin += sinks(values, np.isnan if nan else np.isinf)
@@ -127,6 +127,16 @@ def report(record: Record, args: Any, kwargs: Any, outs: Any) -> NonfiniteReport
     reports = [_described(each, record, names) for each in (found if record.everything else found[:1])]
     first, *others = reports
     return _with_others(first, others, tuple(record.lost))
+
+
+def _bad(results: Sequence[tuple[Any, Any]], test: Callable[[Any], Any]) -> Iterator[Sink]:
+    """The results that have elements of the program which a test finds, each with these."""
+    for value, mask in results:
+        for _, found in sinks([value], test):
+            if mask is not None:
+                found &= np.asarray(mask)
+            if found.any():
+                yield value, found
 
 
 def _with_others(first: NonfiniteReport, others: Sequence[NonfiniteReport], lost: tuple[str, ...]) -> NonfiniteReport:

@@ -14,7 +14,7 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -37,6 +37,7 @@ from lox._nonfinite._bundle import name_of_function, runs_again, unbound, write_
 from lox._nonfinite._carries import Carries, devices_of, earlier, is_bad
 from lox._nonfinite._find import last_good_carry
 from lox._nonfinite._record import Resume, is_float, print_effects
+from lox._nonfinite._results import values_of
 from lox._site import calling_site
 from lox._trace import is_called_from_python, under
 
@@ -215,14 +216,14 @@ class _Guard:
 
     def _judged(self, fun: Function, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The results of a call, and whether one of them is bad and the first bad iteration, or -1."""
-        outs, leaves, firsts = self._run(fun, args, kwargs)
-        arrays, known = _told(leaves, self._infinite)
+        outs, values, firsts = self._run(fun, args, kwargs)
+        arrays, known = _told(values, self._infinite)
         return outs, _verdict(arrays, firsts, self._infinite, known)
 
     def _judged_eagerly(self, args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
         """The same of a function that Python runs op by op, with a verdict for each set of devices that it uses."""
-        outs, leaves, firsts = self._run(self._fun, args, kwargs)
-        arrays, known = _told([leaf for leaf in leaves if not _is_deleted(leaf)], self._infinite)
+        outs, results, firsts = self._run(self._fun, args, kwargs)
+        arrays, known = _told([each for each in results if not _is_deleted(each[0])], self._infinite)
         groups: dict[Any, tuple[list[Any], list[Any]]] = {}
         for place, values in enumerate((arrays, firsts)):
             for value in values:
@@ -230,11 +231,11 @@ class _Guard:
         verdicts = [_verdict(*group, self._infinite, known) for group in groups.values()]
         return outs, verdicts or [_verdict([], [], self._infinite, known)]
 
-    def _run(self, fun: Function, args: Any, kwargs: Any) -> tuple[Any, list[Any], Any]:
+    def _run(self, fun: Function, args: Any, kwargs: Any) -> tuple[Any, list[tuple[Any, Any]], Any]:
         begin_handler()
         with marking(True):
             outs, firsts, _ = under(Carries(infinite=self._infinite), fun)((), *args, **kwargs)
-        return outs, jax.tree.leaves(outs), firsts
+        return outs, list(values_of(outs)), firsts
 
     def _staged(self, args: Any, kwargs: Any) -> Any:
         function = name_of_function(self._fun)
@@ -448,10 +449,16 @@ def _copied(places: Sequence[int], names: Sequence[str], args: Any, kwargs: Any)
     )
 
 
-def _told(leaves: list[Any], infinite: bool) -> tuple[list[Any], bool]:
-    """The arrays of floats among some values, and whether one of the numbers and arrays of NumPy among them is bad."""
+def _told(results: Iterable[tuple[Any, Any]], infinite: bool) -> tuple[list[Any], bool]:
+    """The arrays of floats among results, and whether one of the numbers and arrays of NumPy among them is bad."""
+    leaves = [leaf if mask is None else _computed(leaf, mask) for leaf, mask in results]
     arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array) and is_float(leaf)]
     return arrays, any(_is_bad_on_host(leaf, infinite) for leaf in leaves if isinstance(leaf, _ON_HOST))
+
+
+def _computed(leaf: Any, mask: Any) -> Any:
+    """A result with zeros for the elements that the program has not computed."""
+    return jnp.where(mask, leaf, jnp.zeros_like(leaf)) if is_float(leaf) else leaf
 
 
 _ON_HOST = (float, complex, np.ndarray, np.generic)

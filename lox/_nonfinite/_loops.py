@@ -26,7 +26,6 @@ from lox._nonfinite._flags import Condition, across, any_nan, flagged, nothing, 
 from lox._nonfinite._record import (
     Carried,
     Frame,
-    Line,
     Operation,
     Position,
     Reached,
@@ -94,7 +93,6 @@ class Loop:
         xs: What a `scan` goes through.
         frame: The surroundings.
         position: The time at which it began.
-        line: Its line.
         first_nan: The first iteration whose carry has a NaN, or -1.
         first_infinite: The first iteration whose carry is infinite and began finite, or -1.
         is_whole: Whether the search ran to its end.
@@ -107,7 +105,6 @@ class Loop:
     xs: Sequence[Any]
     frame: Frame
     position: Position
-    line: Line
 
     def __post_init__(self) -> None:
         self._interpreted: dict[int, list[Any]] = {}
@@ -180,7 +177,7 @@ class Loop:
         types = [[str(jax.typeof(value)).lstrip("~") for value in carry] for carry in (self.init, *known)]
         if any(each != types[0] for each in types):
             raise LogValueError(
-                f"The loop at {self.line} carries {', '.join(types[0])}, and that of the bundle "
+                f"The loop at {self.frame.line} carries {', '.join(types[0])}, and that of the bundle "
                 f"{', '.join(types[1])}: it is another program. Give the function that was guarded."
             )
         self.first_nan, self._before = place.trip, place.carry
@@ -221,7 +218,7 @@ class Loop:
         found = sinks(self.iteration(record, trip)[: self.program.num_carry], np.isnan)
         record.sinks += found
         if not found and len(record.sinks) == before and not self.program.everything:
-            record.lost.append(f"iteration {self._shown(trip)} of the loop at {self.line}")
+            record.lost.append(f"iteration {self._shown(trip)} of the loop at {self.frame.line}")
 
     def _sink_infinite(self, record: Record, trip: int) -> None:
         outs = self.iteration(record, trip)
@@ -235,7 +232,7 @@ class Loop:
             take = lambda *xs: [self.slice_of(x, trip) for x in xs]  # noqa: E731
             slices = take(*self.xs)
             if self.xs:
-                record.keep(Operation(None, {}, self.xs, slices, self.line, frame, frame.next(), take))
+                record.keep(Operation(None, {}, self.xs, slices, self.frame.line, frame, frame.next(), take))
             carry = self._carry(record, trip)
             outs = record.interpret(frame, self.program.body, [*self.consts, *carry, *slices])
             if self.program.in_lockstep:
@@ -267,7 +264,7 @@ class Loop:
         for pair in zip(outs, carry, strict=True):
             result = stays(going, *pair)
             position = frame.next()
-            record.keep(Operation(None, {}, (going, *pair), result, self.line, frame, position, stays))
+            record.keep(Operation(None, {}, (going, *pair), result, self.frame.line, frame, position, stays))
             found += result
         return found
 
@@ -278,7 +275,6 @@ class Loop:
             iterations=(*around.iterations, self._shown(trip)),
             position=(*self.position, trip, int(not condition)),
             in_condition=condition or around.in_condition,
-            line=self.line,
             numbers=itertools.count(),
         )
 
@@ -370,7 +366,7 @@ def _scan(
     record: Record, frame: Frame, primitive: Any, args: Sequence[Any], params: dict[str, Any], info: Any
 ) -> list[Any]:
     consts, init, xs = operands(args, params)
-    loop = _loop(record, frame, params["jaxpr"], None, consts, (), init, xs, params, frame.line_of(info))
+    loop = _loop(record, frame.called(info), params["jaxpr"], None, consts, (), init, xs, params)
     before = loop.begins_bad(record)
     after = None if before or not params["length"] else loop.run(record)
     is_whole = after is not None and loop.is_whole
@@ -390,9 +386,7 @@ def _while(
 ) -> list[Any]:
     of_condition, consts, init = split_args(args, params)
     condition = params["cond_jaxpr"]
-    loop = _loop(
-        record, frame, params["body_jaxpr"], condition, consts, of_condition, init, (), params, frame.line_of(info)
-    )
+    loop = _loop(record, frame.called(info), params["body_jaxpr"], condition, consts, of_condition, init, (), params)
     before = loop.begins_bad(record)
     outs = list(init) if before else list(loop.run(record))
     return _kept(record, loop, primitive, params, args, outs)
@@ -408,7 +402,6 @@ def _loop(
     init: Sequence[Any],
     xs: Sequence[Any],
     params: dict[str, Any],
-    line: Line,
 ) -> Loop:
     began_finite = tuple(not is_nonfinite(value) for value in init)
     program = Program(
@@ -422,7 +415,7 @@ def _loop(
         frame.shards,
         frame.for_all and not record.everything,
     )
-    return Loop(program, consts, of_condition, init, xs, frame, frame.next(), line)
+    return Loop(program, consts, of_condition, init, xs, frame, frame.next())
 
 
 def _kept(
@@ -433,7 +426,7 @@ def _kept(
     args: Sequence[Any],
     outs: list[Any],
 ) -> list[Any]:
-    record.keep(Operation(primitive, params, args, outs, loop.line, loop.frame, loop.position, None, loop))
+    record.keep(Operation(primitive, params, args, outs, loop.frame.line, loop.frame, loop.position, None, loop))
     return outs
 
 

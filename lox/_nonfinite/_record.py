@@ -71,7 +71,8 @@ class Frame:
         in_condition: Whether it is the condition of a `while_loop`.
         for_all: Whether it is a branch that runs also for batch elements that do not take it.
         line: The line of the call around, for operations that JAX knows no line of.
-        function: The jaxpr of the function that runs, if it is known.
+        of_rule: Whether a backward function has made that call. Operations of what it calls may have the lines of the
+            call that was traced first.
         numbers: The numbers of the operations in it.
     """
 
@@ -82,7 +83,7 @@ class Frame:
     in_condition: bool = False
     for_all: bool = False
     line: Line = Line("", 0, "")
-    function: Any = None
+    of_rule: bool = False
     numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
 
     def next(self) -> Position:
@@ -97,14 +98,11 @@ class Frame:
 
     def called(self, info: Any) -> Frame:
         """The surroundings inside a call."""
-        line = self.line_of(info)
-        return self if line == self.line else dataclasses.replace(self, line=line)
+        return dataclasses.replace(self, line=self.line_of(info), of_rule=_tracebacks.is_of_custom_vjp(info.traceback))
 
     def line_of(self, info: Any) -> Line:
         """The line of the program that an operation comes from, or that of the call around."""
-        if self.function is not None and _tracebacks.has_line_of_caller(
-            self.function, info.traceback, self.phase == "backward"
-        ):
+        if self.of_rule and _tracebacks.is_of_custom_vjp(info.traceback):
             return self.line
         found = line_of(info)
         return found if found.file else self.line
@@ -289,7 +287,6 @@ class Record:
 
     def interpret(self, frame: Frame, jaxpr: Any, args: Sequence[Any]) -> list[Any]:
         """Run a jaxpr, equation by equation."""
-        frame = dataclasses.replace(frame, function=jaxpr)
 
         def run(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
             with eqn.ctx.manager if frame.shards is None else contextlib.nullcontext():
@@ -459,12 +456,13 @@ def _beside(which: Any, case: Any) -> Any:
 def _shard_map(
     record: Record, frame: Frame, primitive: Any, args: Sequence[Any], params: dict[str, Any], info: Any
 ) -> list[Any]:
-    shards, line, around = Shards.of(params), frame.line_of(info), frame.shards
+    frame = frame.called(info)
+    shards, around = Shards.of(params), frame.shards
     each = (lambda run: run) if around is None else around.on_each
 
     def cross(run: Callable[..., list[Any]], values: Sequence[Any]) -> list[Any]:
         results = run(*values)
-        record.keep(Operation(primitive, params, values, results, line, frame, frame.next(), run))
+        record.keep(Operation(primitive, params, values, results, frame.line, frame, frame.next(), run))
         return results
 
     values = cross(each(shards.split), args)
@@ -472,7 +470,6 @@ def _shard_map(
         frame,
         position=(*frame.next(), 0),
         shards=shards if around is None else shards.within(around),
-        line=line,
         numbers=itertools.count(),
     )
     outs = record.interpret(inside, params["jaxpr"], values)
