@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,7 +49,6 @@ def bounded_while(collector: Handler, bound: int, loop: Loop, start: Sequence[An
         dropped = jax.tree.map(lambda sofar, new: sofar + jnp.where(index < bound, 0, new), dropped, _uncertain(logs))
         return values, buffers, dropped, index + 1
 
-    like = _compat.abstract(functools.partial(map_events, zeroed), like)
     none = jax.tree.map(_compat.zeros_like_aval, _compat.abstract(_uncertain, like))
     before = list(start), jax.tree.map(buffer, like), none, jnp.int32(0)
     outs, buffers, dropped, trips = jax.lax.while_loop(lambda carry: loop.goes_on(carry[0]), iterate, before)

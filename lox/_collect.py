@@ -324,23 +324,25 @@ T = TypeVar("T", Columns, Event)
 
 def filled(events: T, depth: int = 0) -> T:
     """Events as the user gets them where they did not happen, whatever batch elements computed for them."""
-    return events if events.is_filled else _filled_with(fill, events, depth, True)
+    if events.mask is None or events.is_filled:
+        return events
+    if isinstance(events, Event):
+        events = events.with_full_steps(depth)
+    return dataclasses.replace(_filled_with(fill, events), is_filled=True)
 
 
 def zeroed(events: T, depth: int = 0) -> T:
     """Events with zeros where they did not happen, as a carry has them: what was computed there may be NaN."""
-    return _filled_with(_compat.zeros_like_aval, events, depth, False)
+    del depth
+    return events if events.mask is None else _filled_with(_compat.zeros_like_aval, events)
 
 
-def _filled_with(value: Callable[[Any], Any], events: T, depth: int, is_filled: bool) -> T:
-    if events.mask is None:
-        return events
-    if isinstance(events, Event):
-        events = events.with_full_steps(depth)
+def _filled_with(value: Callable[[Any], Any], events: T) -> T:
+    ndim = jnp.ndim(events.mask)
 
-    def fill_in(array: Any) -> Any:
-        return where(events.mask, array, value(jax.typeof(array)))
+    def fill_in(array: Any) -> Any:  # A counter may be shared by the elements of a mask.
+        return array if jnp.ndim(array) < ndim else where(events.mask, array, value(jax.typeof(array)))
 
-    values = {key: fill_in(value) for key, value in events.values.items()}
+    values = {key: fill_in(each) for key, each in events.values.items()}
     steps = {name: fill_in(step) for name, step in events.steps.items()}
-    return dataclasses.replace(events, values=values, steps=steps, is_filled=is_filled)
+    return dataclasses.replace(events, values=values, steps=steps)
