@@ -81,7 +81,6 @@ def test_random_programs_keep_the_law(law, examples):
     assert keep_laws([law], examples, claims=2) == 5
 
 
-@pytest.mark.exhaustive
 def bars(subject):
     """A function with bars returns, logs and has as derivatives what it does without, under each transformation."""
     f, spool, progress = subject.fun, subject.spool, lox.progress
@@ -122,6 +121,7 @@ def test_bars_leave_more_programs_as_they_are(examples):
     assert keep_laws([bars], examples, claims=2) == 60
 
 
+@pytest.mark.exhaustive
 @pytest.mark.generated(15)
 @pytest.mark.parametrize("part", range(10))
 def test_many_random_programs_keep_the_general_laws(part, examples):

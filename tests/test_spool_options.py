@@ -1,5 +1,7 @@
 """The keywords of `lox.spool`: each equals the same operation on the full logs."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -548,9 +550,9 @@ def much(x, factor):
     return jnp.sum(jnp.arange(70_000, dtype=jnp.int32).reshape(1, -1, 1) * (x * factor) % 1009, dtype=jnp.int32)
 
 
-@pytest.mark.covering(1)
-@pytest.mark.parametrize("interval", [2, 3, 5])
-@pytest.mark.parametrize("around", [lambda f: f, jax.jit, jax.vmap], ids=["eager", "jit", "vmap"])
+@pytest.mark.parametrize(
+    ("around", "interval"), [(lambda f: f, 2), (jax.jit, 3), (jax.vmap, 5)], ids=["eager", "jit", "vmap"]
+)
 def test_what_only_kept_events_need_is_what_it_is_without_an_interval(around, interval):
     """The timelines keep events in other iterations than each other, and had other numbers of events before."""
 
@@ -591,9 +593,9 @@ EMPTY = [
 ]
 
 
-@pytest.mark.covering(1)
-@pytest.mark.parametrize("options", EMPTY, ids=str)
-@pytest.mark.parametrize("of", ["value", "lanes"])
+@pytest.mark.parametrize(
+    ("options", "of"), list(zip(EMPTY, itertools.cycle(["value", "lanes"]), strict=False)), ids=str
+)
 def test_what_has_no_elements_has_the_axes_of_what_has_some(of, options):
     """Values without elements, masks without elements, and a batch without elements."""
 

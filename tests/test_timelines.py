@@ -1,6 +1,7 @@
 """Keys that are logged together share their counters, masks and counts of dropped events."""
 
 import copy
+import itertools
 import pickle
 import re
 
@@ -494,18 +495,16 @@ LANES = np.float32([[3, 1, 2.5, 0, 5], [1, 2, 0.5, 7, 2], [9, 0, 3, 4, 1]])
 FLAGS = np.array([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]], bool)
 
 
-@pytest.mark.covering(1)
-@pytest.mark.parametrize("around", ["spool of vmap", "vmap of spool", "vmap of spool of jit"])
-@pytest.mark.parametrize(
-    "options",
-    [
-        *({"unify": True, "interval": interval} for interval in (1, 2, 3)),
-        *({"unify": True, "max_events": bound, "interval": interval} for bound, interval in ((3, 1), (2, 2), (50, 3))),
-        *({"reduce": reduce} for reduce in REDUCE),
-        *({"reduce": reduce, "window": window} for reduce, window in (("mean", 2), ("first", 3), ("max", 1))),
-    ],
-    ids=str,
-)
+AROUND = itertools.cycle(["spool of vmap", "vmap of spool", "vmap of spool of jit"])
+OPTIONS = [
+    *({"unify": True, "interval": interval} for interval in (1, 2, 3)),
+    *({"unify": True, "max_events": bound, "interval": interval} for bound, interval in ((3, 1), (2, 2), (50, 3))),
+    *({"reduce": reduce} for reduce in REDUCE),
+    *({"reduce": reduce, "window": window} for reduce, window in (("mean", 2), ("first", 3), ("max", 1))),
+]
+
+
+@pytest.mark.parametrize(("options", "around"), list(zip(OPTIONS, AROUND, strict=False)), ids=str)
 def test_keys_that_share_calls_by_turns_have_the_events_of_a_python_loop_with_every_option(options, around):
     if around == "spool of vmap":
         _, logs = jax.jit(lox.spool(jax.vmap(by_turns), **options))(LANES, FLAGS)
@@ -522,23 +521,22 @@ def test_keys_that_share_calls_by_turns_have_the_events_of_a_python_loop_with_ev
                 assert logs.dropped[key][lane] == dropped
 
 
-@pytest.mark.covering(1)
 @pytest.mark.parametrize(
-    "options",
+    ("options", "jitted"),
     [
-        {"interval": 2, "buffer": 7},
-        {"interval": 3},
-        {"buffer": 3},
-        {"reduce": "mean"},
-        {"reduce": "sum", "window": 2},
-        {"reduce": "first", "window": 3},
+        ({"interval": 2, "buffer": 7}, True),
+        ({"interval": 3}, False),
+        ({"buffer": 3}, True),
+        ({"reduce": "mean"}, False),
+        ({"reduce": "sum", "window": 2}, True),
+        ({"reduce": "first", "window": 3}, False),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
-def test_keys_that_share_calls_by_turns_arrive_as_the_events_of_a_python_loop(transform, options):
+def test_keys_that_share_calls_by_turns_arrive_as_the_events_of_a_python_loop(options, jitted):
     arrived = []
-    transform(lox.tap(jax.vmap(by_turns), arrived.append, **options))(LANES, FLAGS)
+    fun = lox.tap(jax.vmap(by_turns), arrived.append, **options)
+    (jax.jit(fun) if jitted else fun)(LANES, FLAGS)
     lox.flush()
     hand = {name: value for name, value in options.items() if name != "buffer"}
     for lane, (xs, flags) in enumerate(zip(LANES, FLAGS, strict=True)):
