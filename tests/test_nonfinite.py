@@ -701,8 +701,6 @@ def test_a_handler_in_the_function_may_be_the_first_of_the_process():
         {"reduce": "mean"},
         {"reduce": "var", "window": 2, "max_iters": 4},
         {"reduce": "last", "max_events": 2},
-        {"buffer": 4},
-        {"buffer": 3, "interval": 2},
         {"window": 2, "reduce": "max"},
     ],
     ids=str,
