@@ -35,6 +35,7 @@ from lox._columns import (
 )
 from lox._events import Log, Logs, Site, events, map_events, restrict
 from lox._handler import Collector, Filter, Handler, Inside, Results, Rule, State
+from lox._leading_axes import grown
 from lox._logs_in import events_in, tapped_in
 from lox._rules._call import discharge_from, split_results
 from lox._rules._scan import scan, scan_p
@@ -321,12 +322,11 @@ class Capped(Collector):
 
 
 def _in_equal_batches(buffer: Buffer, new: Columns) -> tuple[Buffer, Columns]:
-    """A buffer and events, of which the one in a smaller batch gets the elements that it lacks, without events."""
+    """A buffer and events in one batch: what is in a smaller one gets the missing elements, which have no events."""
     rows, new = in_equal_batches([buffer.rows, new])
     if rows is buffer.rows:
         return buffer, new
-    lacks = [(0, more - have) for have, more in zip(buffer.number.shape, rows.batch(0), strict=True)]
-    return Buffer(dataclasses.replace(rows, mask=None), jnp.pad(buffer.number, lacks)), new
+    return Buffer(dataclasses.replace(rows, mask=None), grown(buffer.number, rows.batch(0))), new
 
 
 def _put_each(rows: Any, row: Any, value: Any) -> Any:

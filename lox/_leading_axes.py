@@ -1,4 +1,4 @@
-"""Selection by a mask that covers the leading axes of what it selects."""
+"""Selection by a mask that covers the leading axes of what it selects, and leading axes of other sizes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ def where(mask: Any, first: Any, second: Any) -> Any:
         places = range(jnp.ndim(mask))
         mask = jax.lax.broadcast_in_dim(mask, shape, places, out_sharding=explicit_sharding(first))
     return jax.lax.select(mask, first, second)
+
+
+def grown(array: Any, batch: tuple[int, ...]) -> Any:
+    """The array with zeros in what its leading axes lack of a batch; an axis that is as large, or larger, stays."""
+    lacks = [(0, max(size - have, 0)) for size, have in zip(batch, array.shape, strict=False)]
+    lacks += [(0, 0)] * (array.ndim - len(batch))
+    return jnp.pad(array, lacks) if any(lack for _, lack in lacks) else array
 
 
 def broadcast_as(value: Any, array: Any, ndim: int) -> Any:

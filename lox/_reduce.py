@@ -280,7 +280,7 @@ def in_equal_batches(first: Accumulator, second: Accumulator, of_any_call: bool)
 
 
 def in_batch_of(accumulator: Accumulator, other: Accumulator, of_any_call: bool) -> Accumulator:
-    """The accumulator, in a batch at least as large as that of another, of which the arrays may be abstract."""
+    """The accumulator in a batch as large as that of another, or larger. The other may have abstract arrays."""
     here, there = accumulator.batch_shape, other.batch_shape
     if not (of_any_call or accumulator.site == other.site) or len(here) != len(there):
         return accumulator

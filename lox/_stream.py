@@ -34,6 +34,7 @@ from lox._events import (
 )
 from lox._exceptions import TapWarning
 from lox._handler import Filter, Handler, Inside, Results, State, Streamer
+from lox._leading_axes import grown
 from lox._logs_in import jaxprs_in
 from lox._rules._scan import scan
 from lox._select import Selection
@@ -396,19 +397,13 @@ def _counting(counts: dict[tuple[str, ...], Any], event: Event) -> dict[tuple[st
     none = sharding.sharded_as(value, jnp.zeros(batch, jnp.int32))
     known = counts | ({tuple(sorted(names - have)): none} if names - have else {})
     of_name = {name: count for names, count in known.items() for name in names}
-    of_name |= {name: _in_batch(of_name[name], batch) for name in names}
+    of_name |= {name: grown(of_name[name], batch) for name in names}
     return {names: of_name[names[0]] for names in canonical([*known, names])}
 
 
 def _counted(key: str, batch_ndim: int) -> str:
     """The name by which the events of a key are counted: those with other batch axes are counted apart."""
     return f"{batch_ndim} {key}"
-
-
-def _in_batch(counts: Any, batch: tuple[int, ...]) -> Any:
-    """Counts of at least the elements of a batch, which are 0 for those that are new."""
-    lacks = [(0, max(size - have, 0)) for size, have in zip(batch, counts.shape, strict=True)]
-    return jnp.pad(counts, lacks) if any(lack for _, lack in lacks) else counts
 
 
 def _subsampled(
@@ -426,9 +421,9 @@ def _subsampled(
             names = count_of(next(iter(each.values)))
             if names is not None:
                 mask = each.happened()
-                before = _in_batch(counts[names], mask.shape[1:])
+                before = grown(counts[names], mask.shape[1:])
                 happened = jnp.sum(mask, axis=0, dtype=jnp.int32)
-                counts[names] = before + _in_batch(happened, before.shape)
+                counts[names] = before + grown(happened, before.shape)
                 if before.shape != happened.shape:
                     before = before[tuple(map(slice, happened.shape))]
                 number = before[None] + jnp.cumsum(mask, axis=0, dtype=jnp.int32) - 1

@@ -22,7 +22,7 @@ from lox._eager import reporting_deleted
 from lox._events import Event, Log, Logs, StackedEvents, single_events, with_depths
 from lox._fold import check_alike, reduction_of
 from lox._handler import Handler, Inside, Results, Rule, State
-from lox._leading_axes import broadcast_as, where
+from lox._leading_axes import broadcast_as, grown, where
 from lox._reduce import (
     Accumulator,
     Reductions,
@@ -292,7 +292,7 @@ def _in_batch(window: Accumulator, happened: Any, event: Event) -> Any:
     if have == batch:
         return happened
     mask = jnp.ones(have, bool) if happened is None else happened
-    return jnp.pad(mask, [(0, size - here) for size, here in zip(batch, have, strict=True)])
+    return grown(mask, batch)
 
 
 def without_missing(events: T) -> T:

@@ -82,7 +82,7 @@ REDUCE = {
 
 
 def with_options(events, unify=True, interval=1, max_events=None, reduce=None, window=None):
-    """What `lox.spool` makes with these options of the events of a key, which are pairs of a value and a counter.
+    """The events of a key as `lox.spool` returns them with these options. An event is a pair of a value and a counter.
 
     Returns:
         The pairs that it keeps, and how many it drops.

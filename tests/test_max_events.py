@@ -102,7 +102,7 @@ def python_loop(n):
 
 
 def staggered(n):
-    """Keys of which different numbers of events were before loops that log them together, and one of no such loop."""
+    """Keys with different numbers of events before a loop that logs them together, and a key that it does not log."""
     for i in range(3):
         lox.log({"a": jnp.int32(-i), "static": i}, step=i)
     lox.log({"b": jnp.int32(-9)}, step=9)

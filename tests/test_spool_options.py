@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from reference import Journal, assert_array, assert_logs
+from reference import REDUCE, Journal, assert_array, assert_logs
 
 import lox
 from lox._rules import _call
@@ -334,18 +334,7 @@ def test_an_interval_of_a_bounded_loop_keeps_every_kth_iteration():
     assert logs.dropped["i"] == 0
 
 
-plain_reductions = {
-    "mean": np.mean,
-    "sum": np.sum,
-    "min": np.min,
-    "max": np.max,
-    "first": lambda values: values[0],
-    "last": lambda values: values[-1],
-    "count": len,
-}
-
-
-@pytest.mark.parametrize("reduction", plain_reductions)
+@pytest.mark.parametrize("reduction", REDUCE)
 @transforms
 def test_a_reduction_makes_the_events_of_each_key_one(reduction, transform):
     journal = expected()
@@ -353,7 +342,7 @@ def test_a_reduction_makes_the_events_of_each_key_one(reduction, transform):
     assert sorted(logs) == sorted(journal.events)
     place = 0 if reduction == "first" else -1
     for key, values in journal.events.items():
-        want = np.asarray([plain_reductions[reduction](values)])
+        want = np.asarray([REDUCE[reduction](values)])
         if key != "n" and reduction != "count":
             want = want.astype(np.float32)
         if key == "n" and reduction == "mean":

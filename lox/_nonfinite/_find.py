@@ -134,7 +134,7 @@ def _bad(results: Sequence[tuple[Any, Any]], test: Callable[[Any], Any]) -> Iter
     for value, mask in results:
         for _, found in sinks([value], test):
             if mask is not None:
-                found &= np.asarray(mask)
+                found &= np.reshape(mask, np.shape(mask) + (1,) * (found.ndim - np.ndim(mask)))
             if found.any():
                 yield value, found
 

@@ -30,6 +30,7 @@ from lox._ambient import begin_handler
 from lox._arguments import describe
 from lox._effect import LogEffect
 from lox._exceptions import LogDataError, LogValueError, NonfiniteWarning
+from lox._leading_axes import where
 from lox._misspelt import says_what_was_meant
 from lox._nonfinite._axes import searching
 from lox._nonfinite._branches import marking
@@ -458,7 +459,7 @@ def _told(results: Iterable[tuple[Any, Any]], infinite: bool) -> tuple[list[Any]
 
 def _computed(leaf: Any, mask: Any) -> Any:
     """A result with zeros for the elements that the program has not computed."""
-    return jnp.where(mask, leaf, jnp.zeros_like(leaf)) if is_float(leaf) else leaf
+    return where(mask, leaf, jnp.zeros_like(leaf)) if is_float(leaf) else leaf
 
 
 _ON_HOST = (float, complex, np.ndarray, np.generic)
