@@ -540,6 +540,31 @@ def test_a_backward_function_that_two_lines_call_has_the_line_of_each(kind, tran
         assert (report.primitive, report.backward, source(report)) == ("log", True, line)
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("kind", BACKWARD)
+def test_what_a_backward_function_has_called_first_has_its_own_lines_elsewhere(kind, transform):
+    @jax.custom_vjp
+    def double(x):
+        return 2.0 * x
+
+    double.defvjp(lambda x: (2.0 * x, x), lambda kept, cotangent: (cotangent * BACKWARD[kind](kept),))
+
+    def doubled_before(x):
+        return double(x)
+
+    def forward(x):
+        shifted = x - 2.0
+        return BACKWARD[kind](shifted) * shifted
+
+    call, own = "return BACKWARD[kind](shifted) * shifted", inspect.getsource(BACKWARD[kind])
+    jax.clear_caches()
+    assert source(find(transform(jax.grad(doubled_before)))(jnp.float32(-1.0))) == "return double(x)"
+    for function in (forward, jax.grad(forward)):
+        report = find(transform(function))(jnp.float32(1.0))
+        assert report.primitive == "log"
+        assert source(report) in (call, "return carry + jnp.log(x), None") or source(report) in own
+
+
 def test_what_a_checkpoint_computes_again_has_the_line_of_the_forward_pass():
     def f(x):
         inner = jnp.sin(x)

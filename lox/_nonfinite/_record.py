@@ -71,8 +71,8 @@ class Frame:
         in_condition: Whether it is the condition of a `while_loop`.
         for_all: Whether it is a branch that runs also for batch elements that do not take it.
         line: The line of the call around, for operations that JAX knows no line of.
-        of_rule: Whether a backward function has made that call. Operations of what it calls may have the lines of the
-            call that was traced first.
+        of_rule: Whether a backward function has made that call.
+        closed: Whether a function of JAX runs that runs none of others: its operations are of the line of its call.
         numbers: The numbers of the operations in it.
     """
 
@@ -84,6 +84,7 @@ class Frame:
     for_all: bool = False
     line: Line = Line("", 0, "")
     of_rule: bool = False
+    closed: bool = False
     numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
 
     def next(self) -> Position:
@@ -100,9 +101,18 @@ class Frame:
         """The surroundings inside a call."""
         return dataclasses.replace(self, line=self.line_of(info), of_rule=_tracebacks.is_of_custom_vjp(info.traceback))
 
+    def called_with_rule(self, info: Any) -> Frame:
+        """The surroundings inside a call of a `jax.custom_vjp` function, whose traceback is its own."""
+        return dataclasses.replace(self, line=line_of(info))
+
     def line_of(self, info: Any) -> Line:
-        """The line of the program that an operation comes from, or that of the call around."""
-        if self.of_rule and _tracebacks.is_of_custom_vjp(info.traceback):
+        """The line of the program that an operation comes from, or that of the call around.
+
+        What a backward function calls may have the line of another call, the first one: JAX traces it once for all.
+        """
+        traced_by_rule = self.of_rule or self.phase != "backward"
+        is_shared = self.closed or (traced_by_rule and _tracebacks.is_of_custom_vjp(info.traceback))
+        if is_shared and self.line.file:
             return self.line
         found = line_of(info)
         return found if found.file else self.line
@@ -287,6 +297,7 @@ class Record:
 
     def interpret(self, frame: Frame, jaxpr: Any, args: Sequence[Any]) -> list[Any]:
         """Run a jaxpr, equation by equation."""
+        frame = dataclasses.replace(frame, closed=_tracebacks.runs_no_other(_compat.open_jaxpr(jaxpr)))
 
         def run(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
             with eqn.ctx.manager if frame.shards is None else contextlib.nullcontext():
@@ -407,8 +418,8 @@ def _call(name: str) -> Callable[..., list[Any]]:
     def run(
         record: Record, frame: Frame, primitive: Any, args: Sequence[Any], params: dict[str, Any], info: Any
     ) -> list[Any]:
-        del primitive
-        return record.interpret(frame.called(info), params[name], args)
+        called = frame.called_with_rule if primitive is _listed.custom_vjp_call_p else frame.called
+        return record.interpret(called(info), params[name], args)
 
     return run
 
