@@ -1,6 +1,7 @@
 """The shape of the package: what imports what, what is exported, and one rule per primitive."""
 
 import ast
+import functools
 import graphlib
 import subprocess
 import sys
@@ -72,6 +73,7 @@ LAYERS = (
 )
 
 
+@functools.cache
 def imports(module):
     """The modules that a module imports anywhere in its code."""
     found = set()

@@ -559,6 +559,7 @@ def root_by_while(log_in):
     return root
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("log_in", ["nothing", "outside", "function", "solver", "tangent"])
 @pytest.mark.parametrize(
     "handle",
@@ -823,7 +824,7 @@ batched_programs = {
 }
 
 
-@pytest.mark.covering(2)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("options", [{}, {"buffer": 2}, {"interval": 2}, {"interval": 2, "buffer": 3}])
 @pytest.mark.parametrize("where", ["inside", "outside"])
 @pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])

@@ -1,6 +1,7 @@
 """Random programs keep the laws, of which a few claims about each are checked: they share what they compare with.
 
-Over both ends of what lox supports, 300 programs or more are checked for each law.
+Over both ends of what lox supports, 300 programs or more are watched, and 60 or more are checked for each other law.
+`.ci/long` checks as many as an hour allows.
 """
 
 import functools
@@ -70,15 +71,15 @@ def some_of(claims, number, count):
     return [claims[place] for place in sorted({first, (first + distance) % len(claims)})[:count]]
 
 
-@pytest.mark.generated(5)
+@pytest.mark.generated(3)
 def test_random_programs_keep_the_general_laws(examples):
-    assert keep_laws(GENERAL, examples, claims=2) == 5
+    assert keep_laws(GENERAL, examples, claims=2) == 3
 
 
-@pytest.mark.generated(5)
+@pytest.mark.generated(3)
 @pytest.mark.parametrize("law", PARTIAL, ids=lambda law: law.__name__)
 def test_random_programs_keep_the_law(law, examples):
-    assert keep_laws([law], examples, claims=2) == 5
+    assert keep_laws([law], examples, claims=2) == 3
 
 
 def bars(subject):
@@ -110,27 +111,30 @@ def bars(subject):
 IS_ABOUT[bars] = lambda statement: isinstance(statement, Scan | While)
 
 
-@pytest.mark.generated(8)
+@pytest.mark.generated(4)
 def test_bars_leave_results_logs_and_derivatives_as_they_are(examples):
-    assert keep_laws([bars], examples, claims=2) == 8
+    assert keep_laws([bars], examples, claims=2) == 4
 
 
 @pytest.mark.exhaustive
-@pytest.mark.generated(60)
+@pytest.mark.generated(30)
 def test_bars_leave_more_programs_as_they_are(examples):
-    assert keep_laws([bars], examples, claims=2) == 60
+    assert keep_laws([bars], examples, claims=2) == 30
 
 
 @pytest.mark.exhaustive
 @pytest.mark.generated(15)
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize("part", range(3))
 def test_many_random_programs_keep_the_general_laws(part, examples):
     assert keep_laws(GENERAL, examples, claims=1) == 15
 
 
 @pytest.mark.exhaustive
 @pytest.mark.generated(30)
-@pytest.mark.parametrize("part", range(5))
-@pytest.mark.parametrize("law", PARTIAL, ids=lambda law: law.__name__)
+@pytest.mark.parametrize(
+    ("law", "part"),
+    [(law, part) for law in PARTIAL for part in range(5 if law is testing.watching else 1)],
+    ids=lambda value: getattr(value, "__name__", None),
+)
 def test_many_random_programs_keep_the_law(law, part, examples):
     assert keep_laws([law], examples, claims=1) == 30

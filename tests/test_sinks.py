@@ -303,6 +303,7 @@ def check_means(sink, done, counted):
         assert (low, high) == (RETURNS[i].min(), RETURNS[i].max())
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("counted", [True, False])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_batch_inside_a_run_is_a_curve_of_its_means_with_or_without_a_counter(tensorboard, way, counted):

@@ -83,6 +83,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_keys_of_one_call_share_the_arrays_of_their_counters_and_masks(name, transform):
@@ -419,6 +420,7 @@ BATCHES = {
 OPTIONS = [{}, {"interval": 2}, {"reduce": "last"}, {"reduce": "first"}]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("name", BATCHES)
 def test_counters_have_the_batch_axes_of_their_events(name, options):
@@ -434,6 +436,7 @@ def test_counters_have_the_batch_axes_of_their_events(name, options):
         assert counter["a"].shape == logs["a"].shape
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("buffer", [1, 2])
 @pytest.mark.parametrize("interval", [1, 2])
 @pytest.mark.parametrize("name", BATCHES)

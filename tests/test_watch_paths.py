@@ -318,6 +318,7 @@ def tangent(fun):
     return lambda x: jax.jvp(fun, (x,), (x,))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.vmap, gradient, tangent, jax.checkpoint])
 @pytest.mark.parametrize("fun", [nested, branches, scan_of_layers, jitted, shards(jitted)])
 def test_a_jaxpr_of_a_program_has_the_events_of_the_program(fun, transform):

@@ -113,7 +113,7 @@ def shown(logs):
     return of(logs), of(logs.mask), {name: of(steps) for name, steps in logs.steps.items()}
 
 
-@pytest.mark.covering(2)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("how", COMPOSITIONS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_log_with_where_is_the_log_in_a_cond_and_needs_no_unify(program, how):
