@@ -17,7 +17,7 @@ from lox._columns import Columns, describe, with_event_axes, with_steps_of_one_d
 from lox._events import Event, Log, Logs, Site, StackedEvents, events, map_events, masked, restrict
 from lox._exceptions import StructureError, UnsupportedPrimitiveError
 from lox._handler import Collector, Filter, Handler, Results, State
-from lox._leading_axes import where
+from lox._leading_axes import shared, where
 from lox._logs_in import events_in, jaxprs_in
 from lox._sharding import concatenate
 from lox._site import BranchesDiffer, strictest
@@ -328,21 +328,28 @@ def filled(events: T, depth: int = 0) -> T:
         return events
     if isinstance(events, Event):
         events = events.with_full_steps(depth)
-    return dataclasses.replace(_filled_with(fill, events), is_filled=True)
+    ndim = jnp.ndim(events.mask)
+
+    def fill_in(array: Any) -> Any:  # A counter may be shared by the elements of a mask.
+        return array if jnp.ndim(array) < ndim else where(events.mask, array, fill(jax.typeof(array)))
+
+    return dataclasses.replace(_with_each(fill_in, events), is_filled=True)
 
 
 def zeroed(events: T, depth: int = 0) -> T:
     """Events with zeros where they did not happen, as a carry has them: what was computed there may be NaN."""
     del depth
-    return events if events.mask is None else _filled_with(_compat.zeros_like_aval, events)
+    if events.mask is None:
+        return events
+
+    def zero(array: Any) -> Any:
+        return where(shared(events.mask, array), array, _compat.zeros_like_aval(jax.typeof(array)))
+
+    return _with_each(zero, events)
 
 
-def _filled_with(value: Callable[[Any], Any], events: T) -> T:
-    ndim = jnp.ndim(events.mask)
-
-    def fill_in(array: Any) -> Any:  # A counter may be shared by the elements of a mask.
-        return array if jnp.ndim(array) < ndim else where(events.mask, array, value(jax.typeof(array)))
-
-    values = {key: fill_in(each) for key, each in events.values.items()}
-    steps = {name: fill_in(step) for name, step in events.steps.items()}
+def _with_each(change: Callable[[Any], Any], events: T) -> T:
+    """Events with each of their arrays changed."""
+    values = {key: change(each) for key, each in events.values.items()}
+    steps = {name: change(step) for name, step in events.steps.items()}
     return dataclasses.replace(events, values=values, steps=steps)

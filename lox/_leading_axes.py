@@ -21,6 +21,18 @@ def where(mask: Any, first: Any, second: Any) -> Any:
     return jax.lax.select(mask, first, second)
 
 
+def shared(mask: Any, array: Any) -> Any:
+    """The mask of an array that elements of the mask share: where it is true for one of those that share.
+
+    The array has the first axes of the mask, or all, and they may be of size one.
+    """
+    shape = jnp.shape(array)[: jnp.ndim(mask)]
+    lacking = tuple(range(len(shape), jnp.ndim(mask)))
+    single = tuple(axis for axis, size in enumerate(shape) if size == 1 != jnp.shape(mask)[axis])
+    mask = jnp.any(mask, axis=lacking) if lacking else mask
+    return jnp.any(mask, axis=single, keepdims=True) if single else mask
+
+
 def grown(array: Any, batch: tuple[int, ...]) -> Any:
     """The array with zeros in what its leading axes lack of a batch; an axis that is as large, or larger, stays."""
     lacks = [(0, max(size - have, 0)) for size, have in zip(batch, array.shape, strict=False)]

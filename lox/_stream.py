@@ -15,6 +15,7 @@ import lox._shard_divergence as _shard_divergence  # noqa: F401  (refuses to low
 from lox import _compat
 from lox import _sharding as sharding
 from lox._chunks import chunk_size, scan_in_chunks
+from lox._collect import zeroed
 from lox._columns import with_event_axes
 from lox._deliver import ORDER
 from lox._effect import emit, log_p, received
@@ -290,7 +291,7 @@ class BufferedTap(Streamer):
 
     def _buffered(self, state: Buffer, logs: Logs, place: int) -> Buffer:
         slots = state.slots[place]
-        logs = jax.lax.stop_gradient(logs)
+        logs = jax.lax.stop_gradient(map_events(zeroed, logs))
         happened = _happened(logs)
         at = state.waiting if slots.used is None else slots.used
 

@@ -715,6 +715,7 @@ def test_a_handler_in_the_function_may_be_the_first_of_the_process():
     assert find(lambda x: lox.tap(f, lambda logs: None)(x))(array(-1.0)).primitive == "log"
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("jitted", [False, True])
 @pytest.mark.parametrize(
     "options",
@@ -726,6 +727,8 @@ def test_a_handler_in_the_function_may_be_the_first_of_the_process():
         {"reduce": "mean"},
         {"reduce": "var", "window": 2, "max_iters": 4},
         {"reduce": "last", "max_events": 2},
+        {"buffer": 4},
+        {"buffer": 3, "interval": 2},
         {"window": 2, "reduce": "max"},
     ],
     ids=str,
@@ -736,6 +739,7 @@ def test_what_a_handler_carries_for_events_that_did_not_happen_is_no_origin(opti
             root = jnp.sqrt(x - 1.5)
             lox.log({"a": root}, where=x > 1.5, time=x[0])
             lax.cond(i == 1, lambda: lox.log({"b": x}) and None, lambda: None)
+            jax.vmap(lambda y: lox.log({"g": y}, where=y > 9, time=jnp.log(-x[0])))(x)
             inner = lambda j, x: lox.log({"c": x, "d": jnp.log(x - 1)}, where=x > 1)["c"]  # noqa: E731
             return lax.fori_loop(0, n, inner, x)
 
