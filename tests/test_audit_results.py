@@ -1,6 +1,7 @@
 """What an audit says of results that are dropped, and of states that are lost."""
 
 import functools
+import importlib
 
 import jax
 import jax.numpy as jnp
@@ -477,3 +478,47 @@ def test_a_momentum_that_is_handed_back_and_a_state_that_stands_in_a_loop_of_pyt
     regression = {"w": f32(8), "b": f32()}, f32(16, 8), f32(16)
     assert codes(gradients_that_are_clipped_in_vain, *regression) == ["LOX431"]
     assert codes(noise_at_the_factor_of_one_step, f32(64, 8), f32(64, 8), i32(64), f32(100)) == ["LOX431"]
+
+
+def test_what_a_function_of_a_library_does_besides_is_not_known(tmp_path, monkeypatch):
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "samplers.py").write_text(
+        "def handle(value, told=[]):\n    told.append(value)\n    return value\n\n\n"
+        "def sample(x):\n    return handle(2 * x)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    sample = importlib.import_module("samplers").sample
+
+    def own(x):
+        return 2 * x
+
+    def model(x):
+        sample(x)
+        return x + 1
+
+    def drops(x):
+        own(x)
+        return x + 1
+
+    assert (found(model, jnp.ones(3)), found(drops, jnp.ones(3))) == ([], ["LOX430"])
+
+
+def test_a_moving_average_of_which_much_is_kept_or_nothing_known_is_right():
+    def follows(rate):
+        def step(params, target, x):
+            grads = jax.grad(lambda p: jnp.square(x @ p - x @ target).mean())(params)
+            params = params - 0.1 * grads
+            return params, rate * target + (1 - rate) * params
+
+        return step
+
+    args = f32(8), f32(8), f32(16, 8)
+    assert [found(follows(rate), *args) for rate in (0.01, 0.04, 0.5, 0.96, 1.0)] == [
+        ["LOX436"],
+        ["LOX436"],
+        [],
+        [],
+        [],
+    ]
+    assert found(lambda rate, *args: follows(rate)(*args), f32(), *args) == []
+    assert found(lambda params, target: 0.01 * params + 0.99 * target, f32(8), f32(8)) == []

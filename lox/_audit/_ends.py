@@ -76,6 +76,8 @@ class Flags:
 
     def __init__(self, audited: Audited) -> None:
         self.declared: frozenset[str] = frozenset()
+        complements = [step.inputs[1] for step, _ in audited.of("sub") if _is_complement(step)]
+        self._complemented = {audited.origins.of(value, _CONVERTED, loops=True) for value in complements}
         self._used = {value for step, _ in audited.steps for value in _used_as_ends(step)}
         self._used.update([outside for outside, inside in _stacked(audited) if inside in self])
 
@@ -83,7 +85,8 @@ class Flags:
         if value in self._used or self.is_declared(value):
             return True
         names = [name for name in (value.name, value.written) if name]
-        return any(says_end(name, is_boolean(value)) for name in names) and _is_flag(value)
+        is_zero_or_one = is_boolean(value) or value in self._complemented
+        return any(says_end(name, is_zero_or_one) for name in names) and _is_flag(value)
 
     def is_onward(self, value: Value) -> bool:
         """Say whether a value has the name of a flag that is zero where an episode ends."""
@@ -110,6 +113,11 @@ def _is_within_one(value: Value) -> bool:
     return 0 <= value.fact.range.low and value.fact.range.high <= 1
 
 
+def _is_complement(step: Step) -> bool:
+    """Say whether a step subtracts from one, as `1 - reset` of a flag that is a number."""
+    return step.equation.primitive in primitives("sub") and step.inputs[0].number == 1
+
+
 def _used_as_ends(step: Step) -> Iterator[Value]:
     """The operand that an expression calls by the name of a flag, if that has no name of its own."""
     unnamed = [(value, value.maker) for value in step.inputs if value.maker and not value.name and _is_flag(value)]
@@ -120,7 +128,8 @@ def _used_as_ends(step: Step) -> Iterator[Value]:
         return
     (file, span), made = place, place_of(maker.equation)
     is_inside = made is not None and made[0] == file and span.line <= made[1].line <= made[1].end_line <= span.end_line
-    if not is_inside and len(_ends_in(file, span, is_boolean(value))) == 1:
+    is_zero_or_one = is_boolean(value) or _is_complement(step)
+    if not is_inside and len(_ends_in(file, span, is_zero_or_one)) == 1:
         yield value
 
 

@@ -128,6 +128,30 @@ def lstm_whose_cell_is_never_reset(obs, resets, weights):
     return jax.lax.scan(step, (jnp.zeros((4, 16)), jnp.zeros((4, 16))), (obs, resets))[1]
 
 
+@wrong("LOX221", f32(20, 4, 6), f32(20, 4), f32(22, 64))
+def lstm_whose_cell_is_not_multiplied_by_what_goes_on(obs, resets, weights):
+    def step(carry, at):
+        cell, hidden = carry
+        x, reset = at
+        keep = 1.0 - reset[:, None]
+        cell, hidden = _lstm(weights, cell, hidden * keep, x)
+        return (cell, hidden), hidden
+
+    return jax.lax.scan(step, (jnp.zeros((4, 16)), jnp.zeros((4, 16))), (obs, resets))[1]
+
+
+@right("LOX221", f32(20, 4, 6), f32(20, 4), f32(22, 64))
+def lstm_that_is_multiplied_by_what_goes_on(obs, resets, weights):
+    def step(carry, at):
+        x, reset = at
+        keep = 1.0 - reset[:, None]
+        cell, hidden = (each * keep for each in carry)
+        cell, hidden = _lstm(weights, cell, hidden, x)
+        return (cell, hidden), hidden
+
+    return jax.lax.scan(step, (jnp.zeros((4, 16)), jnp.zeros((4, 16))), (obs, resets))[1]
+
+
 @wrong("LOX221", f32(8), Transition(f32(100, 8), f32(100), f32(100, 8), flags(100)))
 def td_lambda_whose_trace_is_never_reset(weights, steps):
     def learn(carry, step):

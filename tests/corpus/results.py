@@ -209,6 +209,83 @@ def an_evaluation_with_the_mean_of_the_batch(mean, x):
     return jnp.square(x - batch_mean).mean()
 
 
+@wrong("LOX432", PARAMS, PARAMS, f32(32, 8))
+def a_train_step_that_evaluates_its_average_and_returns_the_old_one(params, average, x):
+    grads = jax.grad(_loss)(params, x)
+    params = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+    followed = _polyak(average, params)
+    return params, average, _loss(followed, x)
+
+
+@wrong("LOX432", f32(8), f32(8), f32(50, 16, 8))
+def a_velocity_that_a_loop_carries_unchanged(weights, velocity, batches):
+    def step(carry, batch):
+        weights, velocity = carry
+        gradient = jax.grad(lambda w: jnp.square(batch @ w - 1).mean())(weights)
+        ahead = 0.9 * velocity + 0.1 * gradient
+        return (weights - 0.1 * ahead, velocity), None
+
+    return jax.lax.scan(step, (weights, velocity), batches)[0][0]
+
+
+@right("LOX432", f32(8), f32(50, 16, 8))
+def a_velocity_that_a_loop_carries_on(weights, batches):
+    def step(carry, batch):
+        weights, velocity = carry
+        gradient = jax.grad(lambda w: jnp.square(batch @ w - 1).mean())(weights)
+        velocity = 0.9 * velocity + 0.1 * gradient
+        return (weights - 0.1 * velocity, velocity), None
+
+    return jax.lax.scan(step, (weights, jnp.zeros(8)), batches)[0][0]
+
+
+@wrong("LOX436", f32(8), f32(8), f32(50, 16, 8), f32(50, 16))
+def a_target_that_follows_at_once(weights, target, batches, rewards):
+    def step(carry, batch):
+        weights, target = carry
+        x, reward = batch
+        goal = reward + 0.9 * jnp.tanh(x @ target)
+        gradient = jax.grad(lambda w: jnp.square(jnp.tanh(x @ w) - goal).mean())(weights)
+        weights = weights - 0.1 * gradient
+        return (weights, RATE * target + (1 - RATE) * weights), None
+
+    return jax.lax.scan(step, (weights, target), (batches, rewards))[0]
+
+
+@wrong("LOX436", PARAMS, PARAMS, f32(32, 8))
+def an_update_of_a_target_whose_arguments_are_exchanged(params, target, x):
+    grads = jax.grad(lambda p: jnp.square(x @ p["w"] - x @ target["w"]).mean() + _loss(p, x))(params)
+    params = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+    return params, optax.incremental_update(target, params, RATE)
+
+
+@right("LOX436", f32(8), f32(8), f32(50, 16, 8), f32(50, 16))
+def a_target_that_follows_slowly(weights, target, batches, rewards):
+    def step(carry, batch):
+        weights, target = carry
+        x, reward = batch
+        goal = reward + 0.9 * jnp.tanh(x @ target)
+        gradient = jax.grad(lambda w: jnp.square(jnp.tanh(x @ w) - goal).mean())(weights)
+        weights = weights - 0.1 * gradient
+        return (weights, (1 - RATE) * target + RATE * weights), None
+
+    return jax.lax.scan(step, (weights, target), (batches, rewards))[0]
+
+
+@right("LOX436", PARAMS, PARAMS, f32(32, 8))
+def a_target_that_follows_the_parameters_before_the_step(params, target, x):
+    grads = jax.grad(lambda p: jnp.square(x @ p["w"] - x @ target["w"]).mean() + _loss(p, x))(params)
+    target = optax.incremental_update(params, target, RATE)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), target
+
+
+@right("LOX436", f32(8), f32(16, 8), f32(16))
+def labels_that_are_smoothed(weights, x, labels):
+    smooth = 0.98 * labels + 0.02 * 0.5
+    gradient = jax.grad(lambda w: jnp.square(x @ w - smooth).mean())(weights)
+    return weights - 0.1 * gradient, smooth
+
+
 @wrong("LOX435", {"params": f32(8), "step": i32()}, f32(32, 8))
 @jax.jit
 def a_jitted_step_that_changes_a_dict_of_its_caller(state, x):

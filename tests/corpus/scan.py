@@ -1334,3 +1334,47 @@ def tasks_adapted_step_by_step(weights, xs, ys):
         return jax.grad(lambda w: (jnp.tanh(x @ w - y) ** 2).mean() + 0.1 * ((w - start) ** 2).sum())(current)
 
     return jax.vmap(lambda x, y: _adapted(gradient, weights, x, y))(xs, ys)
+
+
+# What is the same in each iteration.
+
+
+def _regression_loss(weights, x, y):
+    return jnp.square(jnp.tanh(x @ weights) - y).mean()
+
+
+@wrong("LOX215", f32(8), f32(30, 16, 8), f32(30, 16), f32(40, 8), f32(40))
+def a_validation_of_the_weights_before_the_training(start, batches, targets, x_held_out, y_held_out):
+    def step(weights, batch):
+        gradient = jax.grad(_regression_loss)(weights, *batch)
+        return weights - 0.1 * gradient, _regression_loss(start, x_held_out, y_held_out)
+
+    return jax.lax.scan(step, start, (batches, targets))
+
+
+@right("LOX215", f32(8), f32(30, 16, 8), f32(30, 16), f32(40, 8), f32(40))
+def a_validation_in_each_step(start, batches, targets, x_held_out, y_held_out):
+    def step(weights, batch):
+        gradient = jax.grad(_regression_loss)(weights, *batch)
+        weights = weights - 0.1 * gradient
+        return weights, _regression_loss(weights, x_held_out, y_held_out)
+
+    return jax.lax.scan(step, start, (batches, targets))
+
+
+@right("LOX215", f32(8), f32(30, 16, 8), f32(30, 16))
+def a_loss_of_each_batch_before_and_in_the_training(start, batches, targets):
+    def step(weights, batch):
+        loss, gradient = jax.value_and_grad(_regression_loss)(weights, *batch)
+        return weights - 0.1 * gradient, loss - _regression_loss(start, *batch)
+
+    return jax.lax.scan(step, start, (batches, targets))
+
+
+@right("LOX215", f32(8), f32(40, 8))
+def a_policy_that_is_kept_near_the_one_it_began_with(start, x):
+    def step(weights, _):
+        gradient = jax.grad(lambda w: jnp.square(x @ w - x @ start).mean() - (x @ w).mean())(weights)
+        return weights - 0.1 * gradient, jnp.square(weights - start).sum()
+
+    return jax.lax.scan(step, start, length=30)

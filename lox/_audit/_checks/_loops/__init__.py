@@ -7,6 +7,7 @@ from lox._audit._checks._loops import (
     _bootstraps,
     _carried,
     _carry,
+    _constant,
     _counted,
     _divided,
     _episodes,
@@ -30,6 +31,7 @@ KINDS = (
     *_bootstraps.KINDS,
     *_memories.KINDS,
     *_accumulated.KINDS,
+    *_constant.KINDS,
 )
 CHECKS = (
     *_carry.CHECKS,
@@ -45,6 +47,7 @@ CHECKS = (
     *_accumulated.CHECKS,
     *_stored.CHECKS,
     *_targets.CHECKS,
+    *_constant.CHECKS,
     *_without_scan.CHECKS,
 )
 OF_DIFFERENTIATED = _carried.CHECKS

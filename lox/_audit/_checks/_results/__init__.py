@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from lox._audit._checks._results import _averages, _dropped, _in_place, _lost, _repeated, _replaced, _same, _thrown
+from lox._audit._checks._results import (
+    _averages,
+    _dropped,
+    _in_place,
+    _inverted,
+    _lost,
+    _repeated,
+    _replaced,
+    _same,
+    _thrown,
+)
 
-KINDS = (*_dropped.KINDS, *_replaced.KINDS, *_averages.KINDS, *_in_place.KINDS)
+KINDS = (*_dropped.KINDS, *_replaced.KINDS, *_averages.KINDS, *_in_place.KINDS, *_inverted.KINDS)
 CHECKS = (
     *_dropped.CHECKS,
     *_replaced.CHECKS,
     *_averages.CHECKS,
     *_in_place.CHECKS,
+    *_inverted.CHECKS,
     *_thrown.CHECKS,
     *_repeated.CHECKS,
     *_lost.CHECKS,

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._checks._results._dropped import statements
+from lox._audit._checks._results._lost import kept
 from lox._audit._checks._results._replaced import found as old_ones
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import is_users, transformations
 from lox._audit._loops import loop_of
 from lox._audit._origins import PASSING
-from lox._audit._program import Step, Value
+from lox._audit._program import NAMELESS, Step, Value
 from lox._audit._rules import primitives
 
 LOST = Kind(
@@ -39,22 +40,28 @@ def lost(audited: Audited) -> Iterator[Finding | Held]:
     Where no derivative is taken, the program may only evaluate, and lose it on purpose.
     """
     found = [(step, location, root) for step, location in audited.of("add", "sub") if (root := _root(audited, step))]
-    kept = {root for step, _, root in found if not audited.live.isdisjoint(step.outputs)}
-    returned = {audited.origins.of(value, _THROUGH) for value in audited.program.outputs} if found else set()
+    living = {root for step, _, root in found if not audited.live.isdisjoint(step.outputs)}
+    returned = {audited.origins.of(value, _THROUGH) for value in _returned(audited)} if found else set()
     replaced = {root for step, _, root in found if not returned.isdisjoint(step.outputs)}
     trains = bool(found) and any("transpose" in transformations(step.equation) for step, _ in audited.steps)
     told: set[tuple[str, int]] = set()
     for _, location, root in found:
         of_library, here = location.caller is not None, (location.of_user.file, location.of_user.line)
-        is_old = root in returned - replaced and (of_library or root not in kept)
-        if is_old and (audited.once(old_ones) or here in audited.once(_dropping)):
+        is_old = root in returned - replaced and (of_library or trains or root not in living)
+        if is_old and (audited.once(_is_said) or here in audited.once(_dropping)):
             continue  # The source says it better.
-        if not is_old and (root in kept or not trains or root in returned):
+        if not is_old and (root in living or not trains or root in returned):
             yield LOST.fine(location)
         elif here not in told:
             told.add(here)
             how = "the old one is returned" if is_old else "nothing depends on it"
-            yield LOST.at(location, f"A moving average of '{root.called}' is computed here, and {how}.")
+            of = "what a loop carries" if root.called == NAMELESS else f"'{root.called}'"
+            yield LOST.at(location, f"A moving average of {of} is computed here, and {how}.")
+
+
+def _is_said(audited: Audited) -> bool:
+    """Say whether the source says that an old value is returned in the place of a new one."""
+    return bool(audited.once(old_ones)) or any(kept(audited))
 
 
 def _dropping(audited: Audited) -> set[tuple[str, int]]:
@@ -86,12 +93,13 @@ def _is_rate(value: Value) -> bool:
 
 
 def _argument(audited: Audited, value: Value) -> Value | None:
-    """The argument of the program that a value is, also in loops that all iterations get it in."""
+    """The argument of the program that a value is, or what all iterations of a loop get that trains."""
     outside = audited.once(_outside)
     found = audited.origins.of(value, _THROUGH)
+    is_of_loop = found in outside
     while found in outside:
         found = audited.origins.of(outside[found], _THROUGH)
-    return found if found in audited.once(_arguments) else None
+    return found if is_of_loop or found in audited.once(_arguments) else None
 
 
 def _arguments(audited: Audited) -> set[Value]:
@@ -104,6 +112,13 @@ def _arguments(audited: Audited) -> set[Value]:
 
 def _is_of_nnx(value: Any) -> bool:
     return any(of.__module__.startswith(_NNX) for of in type(value).__mro__)
+
+
+def _returned(audited: Audited) -> Iterator[Value]:
+    """What the program returns, and what loops carry unchanged, which JAX makes a constant that keeps its name."""
+    yield from audited.program.outputs
+    for step, _ in audited.of("scan", "while"):
+        yield from (outside for outside, inside in loop_of(step).consts if inside.name)
 
 
 def _outside(audited: Audited) -> dict[Value, Value]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from lox._audit._audited import Audited
 from lox._audit._checks._jit._scope import Scope
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._location import NOWHERE, frames, span_of
+from lox._audit._location import NOWHERE, frames, is_users, span_of
 from lox._audit._program import Block, Step
 from lox._audit._sources import Source, functions, plain, sources
 
@@ -108,9 +108,17 @@ def _is_pure(fun: Any) -> bool:
 
 
 def _returns_only(fun: Any) -> bool:
-    """Say whether a function of the user's program returns a value, and changes nothing that it is given."""
+    """Say whether a function of the user's program returns a value, and changes nothing that it is given.
+
+    What functions of libraries change is not known: `numpyro.sample` tells its handlers.
+    """
     code = getattr(plain(fun), "__code__", None) if callable(fun) and not isinstance(fun, type) else None
-    if code is None or code.co_name.lstrip("_").startswith(_CHECKS) or not hasattr(fun, "__name__"):
+    if (
+        code is None
+        or not is_users(code.co_filename)
+        or code.co_name.lstrip("_").startswith(_CHECKS)
+        or not hasattr(fun, "__name__")
+    ):
         return False
     written = functions(code.co_filename).get((code.co_firstlineno, code.co_name), [])
     if len(written) != 1 or getattr(fun, "__self__", None) is not None:
