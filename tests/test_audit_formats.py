@@ -150,3 +150,11 @@ def test_what_differs_at_a_boundary_is_counted():
 
     text = lox.audit(f)({f"x{i}": f32(5, 3) for i in range(9)} | {"y": f32(5)}).to_full()
     assert "9 x float32[5, 3]" in text and "9 x float32[3]" in text
+
+
+def test_values_that_are_left_out_at_a_boundary_are_counted():
+    def f(xs):
+        return jax.lax.scan(lambda carry, xs: (carry, jax.tree.map(jnp.sum, xs)), 0.0, xs)[1]
+
+    text = lox.audit(f)({f"x{i}": f32(5, min(i, 3) + 2) for i in range(8)}).to_full()
+    assert " 5 more " in text and " 1 more " not in text

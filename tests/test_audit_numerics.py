@@ -93,6 +93,7 @@ def test_what_wraps_is_at_its_line_and_only_there():
         (np.array([16777217.0, 5.0]), "16777217 becomes 16777216"),
         (np.array([[1e9 + 1, 0.5], [1e9 + 2, 0.5], [1e9 + 4, 0.5]]), "1000000001 becomes 1000000000"),
         (1e6 + np.arange(40) / 100, "such as 1000000.0 and 1000000.01"),
+        (np.array([2**40, 1], np.uint64), "1099511627776 wraps around to 0"),
         (np.array([2**31 - 1, -(2**31)]), ""),
         (np.array([np.inf, np.nan, 16777216.0, 0.1]), ""),
         (np.zeros((0, 3)), ""),

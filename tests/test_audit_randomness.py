@@ -1,5 +1,6 @@
 """What an audit knows of random keys, compared with JAX's own checker and with the numbers that are drawn."""
 
+import importlib
 import inspect
 from functools import partial
 
@@ -500,6 +501,20 @@ def written(name, file="<stdin>"):
 )
 def test_without_source_what_uses_keys_is_told_by_the_program_alone(name, expected, make):
     assert unused(written(name), make(0)) == expected
+
+
+def test_keys_are_the_same_however_split_is_called(tmp_path, monkeypatch):
+    (tmp_path / "splits.py").write_text(
+        "import jax\nfrom jax import random\nfrom jax.random import split\n\n"
+        + "".join(
+            f"def {name}(key):\n    key, one, other = {split}(key, 3)\n    return jax.random.normal(one)\n\n"
+            for name, split in (("whole", "jax.random.split"), ("part", "random.split"), ("alone", "split"))
+        )
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    splits = importlib.import_module("splits")
+    expected = unused(splits.whole, KEY)
+    assert [unused(fun, KEY) for fun in (splits.part, splits.alone)] == [expected, expected] != [[], []]
 
 
 def test_what_jax_does_with_an_old_key_is_not_told_of():

@@ -191,9 +191,10 @@ class Model:
         lambda draw: functools.partial(lambda draw, key: draw(key), draw),
         lambda draw: Model(draw).step,
         lambda draw: lambda key, draw=draw: draw(key),
+        lambda draw: lambda key, *, draw=draw: draw(key),
         lambda draw: jax.vmap(draw, axis_size=2, in_axes=None),
     ],
-    ids=["closure", "partial", "method", "default", "vmap"],
+    ids=["closure", "partial", "method", "default", "keyword", "vmap"],
 )
 def test_functions_of_one_source_over_different_functions_are_both_audited(over):
     with Recorder() as recorder:
@@ -456,6 +457,18 @@ def test_pytest_audits_what_tests_compile(script, tmp_path, workers):
     assert found.stdout.count("LOX700") == 1
     (tmp_path / "pyproject.toml").write_text('[tool.lox.audit]\nignore = ["LOX700"]\n')
     assert run(*options, "--lox-audit", folder=tmp_path).returncode == 0
+
+
+@pytest.mark.integration
+def test_a_comment_that_an_audit_of_an_earlier_test_needs_is_used(tmp_path):
+    (tmp_path / "losses.py").write_text("def loss(a, b):\n    return ((a - b) ** 2).mean()  # lox: ignore[LOX104]\n")
+    (tmp_path / "test_losses.py").write_text(
+        "import jax, jax.numpy as jnp, losses\n\n"
+        "def test_one():\n    jax.jit(lambda a, b: losses.loss(a, b))(jnp.ones(3), jnp.ones((3, 1)))\n\n"
+        "def test_two():\n    jax.jit(lambda a, b: 1 + losses.loss(a, b))(jnp.ones(3), jnp.ones(3))\n"
+    )
+    found = run("-m", "pytest", "-p", "no:cacheprovider", "--lox-audit", folder=tmp_path)
+    assert found.returncode == 0 and "2 passed" in found.stdout and "LOX001" not in found.stdout
 
 
 @pytest.mark.integration

@@ -495,3 +495,14 @@ def test_a_dataset_has_the_axes_and_coordinates_of_each_group_of_keys():
     )
     two = lox.logdict({"a": np.ones((2, 3)), "b": np.ones(2)}, {}, {"a": np.ones((2, 3), bool)}).to_xarray()
     assert (two["a"].dims, two["b"].dims) == (("event_a", "batch"), ("event_b",))
+
+
+@pytest.mark.parametrize(("code", "is_named"), [("import no_such_package", True), ("from json import nothing", False)])
+def test_only_a_package_that_is_missing_is_said_to_be_missing(tmp_path, monkeypatch, code, is_named):
+    (tmp_path / "pandas.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pandas", raising=False)
+    with pytest.raises(ImportError) as error:
+        lox.logdict({"x": jnp.ones(2)}).to_pandas()
+    assert ("no_such_package" in "".join(getattr(error.value, "__notes__", []))) == is_named
+    assert is_named or not getattr(error.value, "__notes__", [])

@@ -316,6 +316,27 @@ def test_nan_in_what_a_condition_calls_is_an_origin_that_no_result_shows():
             assert not find(transform(f))(9.5)
 
 
+def test_nan_in_a_jitted_condition_of_a_while_loop_is_an_origin():
+    below = jax.jit(lambda x: jnp.log(x - 3.0) < 1.0)
+    report = find(lambda x: lax.while_loop(below, lambda x: x + 1.0, x))(jnp.float32(1.0))
+    assert place(report) == ("log", (0,), (), False) and source(report).startswith("below =")
+
+
+@pytest.mark.parametrize("subscripts", ["ijk,kl->ijl", "kl,ijk->lij", "bij,bjkl->bikl", "bijk,bk->bij", "k,kij->ij"])
+@pytest.mark.parametrize("side", [0, 1])
+def test_nan_of_either_operand_of_a_product_is_found_whatever_their_ranks(subscripts, side):
+    sizes = dict(zip("bijkl", (2, 3, 4, 5, 6), strict=True))
+    operands = [np.ones([sizes[axis] for axis in part]) for part in subscripts.split("->")[0].split(",")]
+    at = tuple(size - 1 for size in operands[side].shape)
+    operands[side][at] = -1
+
+    def f(*operands):
+        return jnp.einsum(subscripts, *(jnp.log(each) if i == side else each for i, each in enumerate(operands)))
+
+    report = find(f)(*map(np.float32, operands))
+    assert report.primitive == "log" and report.element == at
+
+
 def test_batch_elements_of_a_while_loop_that_are_done_are_not_reported():
     f = lambda x: lax.while_loop(lambda x: x > 1.0, lambda x: x - jnp.sqrt(x - 1.0) - 1.0, x)  # noqa: E731
     assert not find(jax.vmap(f))(array(1.5, 40.0))

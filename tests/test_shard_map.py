@@ -169,6 +169,19 @@ def test_a_tap_on_shards_of_some_axes_gets_each_event_once(grid, ordered):
     assert sorted(value for logs in arrived if "own" in logs for value in logs.valid("own").flat) == [1, 3, 5, 7]
 
 
+def test_a_tap_gets_what_shards_of_two_axes_have_in_common_once(grid):
+    def f(x):
+        lox.log({"both": x.sum(), "a": lax.psum(x.sum(), "b"), "b": lax.psum(x.sum(), "a"), "none": 3.0})
+        return x
+
+    arrived = []
+    jax.jit(lox.tap(sharded(grid, f, P("a", "b"), P("a", "b")), arrived.append))(jnp.arange(4.0).reshape(2, 2))
+    lox.flush()
+    expected = {"both": [0, 1, 2, 3], "a": [1, 5], "b": [2, 4], "none": [3]}
+    for key, values in expected.items():
+        assert sorted(v for logs in arrived if key in logs for v in logs.valid(key).ravel().tolist()) == values
+
+
 @transforms
 def test_the_shard_axis_follows_that_of_a_batch_of_the_sharded_function(mesh, transform):
     xs = np.stack([XS, 10 * XS, 100 * XS])

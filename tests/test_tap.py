@@ -1386,3 +1386,27 @@ def test_the_data_of_keys_says_what_they_are_of_however_they_arrive_and_are_cut(
                 assert data.impl == impl
             assert not hasattr(logs["n"], "impl")
             assert jax.random.wrap_key_data(logs["key"], impl=logs["key"].impl).dtype == keys.dtype
+
+
+def test_static_and_donated_arguments_may_be_counted_from_the_end():
+    def f(*args):
+        lox.log({"x": args[0]})
+        return args[0] * args[-1]
+
+    for places in ({"static_argnums": -1}, {"static_argnums": (1, -1)}, {"static_argnums": 2, "donate_argnums": -3}):
+        jitted = jax.jit(f, **places)
+        out, arrived = tapped(lambda tap, jitted=jitted: tap(jitted)(jnp.float32(2), 3, 4))
+        assert (float(out), [logs["x"].tolist() for logs in arrived]) == (8, [[2]])
+        assert float(lox.spool(jitted)(jnp.float32(2), 3, 4)[0]) == 8
+
+
+@pytest.mark.parametrize("prefix", ["", "train/"])
+def test_distributions_are_known_by_their_keys_before_the_prefix(prefix):
+    of = {"x": lox.reductions.histogram([0.0, 1.0]), "other": "mean"}
+
+    def f(x):
+        lox.log({"x": x, "other": x})
+        return x
+
+    _, arrived = tapped(lambda tap: tap(f)(0.5), reduce=of, prefix=prefix)
+    assert [logs.distributions for logs in arrived if f"{prefix}x" in logs] == [{f"{prefix}x": of["x"]}]
