@@ -1061,3 +1061,16 @@ def test_arguments_at_their_limits_and_numbers_of_numpy_are_taken():
     assert quantiles(0.5) != quantiles([0.5]) != quantiles([0.5], 0.02) and histogram([0]) == histogram((0,))
     x = jnp.float32([4, 1, 3, 2, 0])
     assert reduced(over_scan, quantiles([0, 1, 0.5]), x).tolist() == pytest.approx([0, 4, 2], rel=0.01)
+
+
+@pytest.mark.parametrize("size", [3, 12])
+def test_of_equal_values_the_first_ones_are_kept_however_many_come_at_once(size):
+    def f(xs):
+        def step(i, x):
+            lox.log({"x": x}, step=i)
+            return i + 1, None
+
+        return lax.scan(step, 0, xs)[0]
+
+    _, logs = lox.spool(f, reduce=topk(3, pool=True))(jnp.ones((4, size)))
+    assert logs["x"].tolist() == [[1, 1, 1]] and logs.steps["step"]["x"].tolist() == [[0, 0, 0]]

@@ -1410,3 +1410,17 @@ def test_distributions_are_known_by_their_keys_before_the_prefix(prefix):
 
     _, arrived = tapped(lambda tap: tap(f)(0.5), reduce=of, prefix=prefix)
     assert [logs.distributions for logs in arrived if f"{prefix}x" in logs] == [{f"{prefix}x": of["x"]}]
+
+
+def test_only_keys_that_are_reduced_arrive_as_their_reductions():
+    def f(xs):
+        def step(carry, x):
+            lox.log({"a": x})
+            lox.log({"b": x})
+            return carry, None
+
+        return lax.scan(step, 0, xs)[0]
+
+    _, arrived = tapped(lambda tap: tap(f)(jnp.arange(3.0)), reduce={"a": "mean"})
+    of = {key: [value for logs in arrived if key in logs for value in logs[key].tolist()] for key in ("a", "b")}
+    assert of == {"a": [1], "b": [0, 1, 2]}

@@ -414,3 +414,17 @@ def test_each_window_draws_a_sample_of_its_own():
         lambda xs: lax.map(lambda x: lox.log({"x": x})["x"], xs), reduce=lox.reductions.reservoir(2, 0), window=10
     )(jnp.arange(40))
     assert len({tuple(row) for row in (logs["x"] % 10).tolist()}) > 1
+
+
+@pytest.mark.parametrize("reduction", ["max", lox.reductions.topk(1), lox.reductions.quantiles(1.0)], ids=str)
+def test_a_window_ends_where_it_is_full_in_one_batch_element_and_not_in_another(reduction):
+    def f(k):
+        def step(carry, i):
+            lox.log({"x": jnp.float32(i)}, where=i >= k)
+            return carry, None
+
+        return jax.lax.scan(step, 0, jnp.arange(6))[0]
+
+    _, logs = lox.spool(jax.vmap(f), reduce=reduction, window=2)(jnp.array([0, 1, 3]))
+    elements = [[value for value in each if not np.isnan(value)] for each in np.asarray(logs["x"]).reshape(-1, 3).T]
+    assert [np.round(each, 1).tolist() for each in elements] == [[1, 3, 5], [2, 4, 5], [4, 5]]
