@@ -536,7 +536,7 @@ def over_branches_of(xs):
 SUM = Reduction(lambda event: jnp.zeros(event.shape, event.dtype), lambda s, x: s + x, jnp.add, lambda s: s)
 
 
-@pytest.mark.covering(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "how",
     [*(quantiles(0.5, 0.2, pool=pool) for pool in (False, True)), histogram([10]), topk(2), topk(2, pool=True)]
