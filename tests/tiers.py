@@ -21,7 +21,7 @@ from hypothesis.internal.conjecture import providers
 
 INTEGRATION = Path(__file__).parent / "integration"
 DEFAULT = "not integration and not exhaustive"
-BUDGETS = {"default": 8_260, "integration": 1_700, "exhaustive": 3_770}
+BUDGETS = {"default": 8_240, "integration": 1_700, "exhaustive": 3_640}
 """The most that a tier may run: a test counts 1, and one that generates programs as many as it generates."""
 
 
