@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from lox._audit._capture import Capture
 from lox._audit._dependence import Dependence
-from lox._audit._location import Location, located
+from lox._audit._location import Location, located, transformations
 from lox._audit._needs import live
 from lox._audit._origins import Origins
 from lox._audit._program import Block, Step, Value
@@ -56,6 +56,11 @@ class Audited:
     def lines(self) -> dict[Step, Location]:
         """The line of each step."""
         return dict(self.steps)
+
+    @functools.cached_property
+    def differentiates(self) -> bool:
+        """Whether the program takes a derivative backwards, as a step of training does."""
+        return any("transpose" in transformations(step.equation) for step, _ in self.steps)
 
     @functools.cached_property
     def dependence(self) -> Dependence:

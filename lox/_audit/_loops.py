@@ -32,6 +32,11 @@ class Scan:
     xs: tuple[tuple[Value, Value], ...]
     ys: tuple[Value, ...]
 
+    @property
+    def unchanged(self) -> Iterator[tuple[Value, Value]]:
+        """What is carried and never changes, outside and in the body: JAX makes it a constant, which keeps its name."""
+        return ((outside, inside) for outside, inside in self.consts if inside.name)
+
 
 def scans(audited: Audited) -> Iterator[tuple[Scan, Location]]:
     """All scans of a program; `fori_loop` and `map` are such where the number of iterations is known."""

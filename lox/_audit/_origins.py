@@ -15,6 +15,9 @@ PASSING = primitives(
 ) | {label_p}
 """What only lays out the elements of its first operand."""
 
+FLOWS = PASSING | primitives("convert_element_type", "stop_gradient")
+"""What passes on the numbers of its first operand: in other axes, in another type, or without a derivative."""
+
 LAID_OUT = primitives("broadcast_in_dim", "reshape", "squeeze")
 """What puts the elements of its operand into other axes, in their order."""
 

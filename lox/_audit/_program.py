@@ -172,6 +172,14 @@ def blocks_in(program: Block) -> list[Block]:
     return list(found)
 
 
+def steps_in(step: Step) -> Iterator[Step]:
+    """A step and all that it runs."""
+    yield step
+    for inner in step.blocks:
+        for block in blocks_in(inner):
+            yield from block.steps
+
+
 def is_call(step: Step) -> bool:
     """Say whether a step does nothing but what is inside, once."""
     return bool(step.ports) and step.ports[0].kind == "call"

@@ -239,14 +239,17 @@ def a_velocity_that_a_loop_carries_on(weights, batches):
     return jax.lax.scan(step, (weights, jnp.zeros(8)), batches)[0][0]
 
 
+def _toward_target(weights, target, x, reward):
+    goal = reward + 0.9 * jnp.tanh(x @ target)
+    gradient = jax.grad(lambda w: jnp.square(jnp.tanh(x @ w) - goal).mean())(weights)
+    return weights - 0.1 * gradient
+
+
 @wrong("LOX436", f32(8), f32(8), f32(50, 16, 8), f32(50, 16))
 def a_target_that_follows_at_once(weights, target, batches, rewards):
     def step(carry, batch):
         weights, target = carry
-        x, reward = batch
-        goal = reward + 0.9 * jnp.tanh(x @ target)
-        gradient = jax.grad(lambda w: jnp.square(jnp.tanh(x @ w) - goal).mean())(weights)
-        weights = weights - 0.1 * gradient
+        weights = _toward_target(weights, target, *batch)
         return (weights, RATE * target + (1 - RATE) * weights), None
 
     return jax.lax.scan(step, (weights, target), (batches, rewards))[0]
@@ -263,10 +266,7 @@ def an_update_of_a_target_whose_arguments_are_exchanged(params, target, x):
 def a_target_that_follows_slowly(weights, target, batches, rewards):
     def step(carry, batch):
         weights, target = carry
-        x, reward = batch
-        goal = reward + 0.9 * jnp.tanh(x @ target)
-        gradient = jax.grad(lambda w: jnp.square(jnp.tanh(x @ w) - goal).mean())(weights)
-        weights = weights - 0.1 * gradient
+        weights = _toward_target(weights, target, *batch)
         return (weights, (1 - RATE) * target + RATE * weights), None
 
     return jax.lax.scan(step, (weights, target), (batches, rewards))[0]

@@ -58,7 +58,7 @@ _DIVISIONS = primitives("div")
 def singular(audited: Audited) -> Iterator[Finding | Held]:
     """LOX606 and LOX607: an operation has no finite derivative at a value that it gets."""
     ways: list[Asked | Taken] = [Asked(audited)] if is_asked(audited) else []
-    if any("transpose" in transformations(step.equation) for step, _ in audited.steps):
+    if audited.differentiates:
         ways.append(Taken(audited))
     places = [place for place in audited.dependence.places if not _is_of_library(place)] if ways else []
     for way in ways:

@@ -12,7 +12,7 @@ from lox._audit._checks._numerics._attention import attentions
 from lox._audit._findings import Finding, Kind
 from lox._audit._labels import has_rule
 from lox._audit._location import Location, frames, is_users, transformations
-from lox._audit._origins import PASSING
+from lox._audit._origins import FLOWS
 from lox._audit._program import Step, Value, alike, is_call
 from lox._audit._rules import primitives
 
@@ -24,7 +24,6 @@ MIXED = Kind(
     "keepdims=True); or map a function of one element with jax.vmap.",
 )
 
-_SAME = PASSING | primitives("convert_element_type", "stop_gradient")
 _SQUARES = primitives("square", "integer_pow", "mul", "abs")
 _ROOTS = primitives("sqrt", "rsqrt")
 _LARGEST = primitives("reduce_max", "reduce_min")
@@ -67,7 +66,7 @@ def mixed(audited: Audited) -> Iterator[Finding]:
         elif (factor := _scaled_by_mean(audited, step, label)) is not None:
             yield _found(location, f"The mean of {value.text} over {label} is multiplied by {factor.text}.")
         elif (root := _root(audited, step)) is not None:
-            array = audited.origins.of(value, _SAME)
+            array = audited.origins.of(value, FLOWS)
             other = _meets(audited, root, label)
             is_single = not others and other is not None and not _asks(audited, root)
             if other is not None and not is_single:
@@ -139,7 +138,7 @@ def _scaled_by_mean(audited: Audited, step: Step, label: str) -> Value | None:
     """The array with an axis of the batch that a mean over it is multiplied by."""
     if step.outputs[0].shape:
         return None
-    reduced = audited.origins.of(step.inputs[0], _SAME)
+    reduced = audited.origins.of(step.inputs[0], FLOWS)
     for division in audited.users.of(step.outputs[0]):
         if division.equation.primitive not in primitives("div") or division.inputs[1].number is None:
             continue
@@ -153,17 +152,17 @@ def _scaled_by_mean(audited: Audited, step: Step, label: str) -> Value | None:
 
 def _root(audited: Audited, step: Step) -> Step | None:
     """The root of a sum of squares."""
-    squares = audited.origins.of(step.inputs[0], _SAME).maker
+    squares = audited.origins.of(step.inputs[0], FLOWS).maker
     if (
         squares is None
         or squares.equation.primitive not in _SQUARES
         or not alike(squares.inputs[0], squares.inputs[-1])
     ):
         return None
-    made = audited.origins.of(squares.inputs[0], _SAME).maker
+    made = audited.origins.of(squares.inputs[0], FLOWS).maker
     labels = {*step.inputs[0].fact.labels} - {None}
     is_difference = made is not None and made.equation.primitive in primitives("sub")
-    if made is not None and is_difference and labels.isdisjoint(audited.origins.of(made.inputs[1], _SAME).fact.labels):
+    if made is not None and is_difference and labels.isdisjoint(audited.origins.of(made.inputs[1], FLOWS).fact.labels):
         return None  # Such as a deviation from the mean.
     left, seen = [step.outputs[0]], 0
     while left and seen < _MOST:
@@ -171,14 +170,14 @@ def _root(audited: Audited, step: Step) -> Step | None:
         for user in audited.users.of(left.pop()):
             if user.equation.primitive in _ROOTS:
                 return user
-            if user.equation.primitive in _SAME | primitives("add", "max"):
+            if user.equation.primitive in FLOWS | primitives("add", "max"):
                 left += user.outputs
     return None
 
 
 def _meets(audited: Audited, step: Step, label: str) -> Value | None:
     """An array with this label that a result meets element by element, and that is not made from what was reduced."""
-    reduced = audited.origins.of(step.inputs[0], _SAME)
+    reduced = audited.origins.of(step.inputs[0], FLOWS)
     seen, left = set[Value](), [*step.outputs]
     while left and len(seen) < _MOST:
         value = left.pop()
@@ -188,7 +187,7 @@ def _meets(audited: Audited, step: Step, label: str) -> Value | None:
         for user in audited.users.of(value):
             if user.blocks or "transpose" in transformations(user.equation):
                 continue
-            if user.equation.primitive in _SAME:
+            if user.equation.primitive in FLOWS:
                 left += user.outputs
             elif not has_rule(user.equation.primitive):
                 other = next((each for each in user.inputs if each is not value and label in each.fact.labels), None)
@@ -208,7 +207,7 @@ def _asks(audited: Audited, step: Step) -> bool:
         for user in audited.users.of(value):
             if user.equation.primitive in primitives("lt", "le", "gt", "ge"):
                 return True
-            left += [each for each in user.outputs if each not in seen and user.equation.primitive in _SAME]
+            left += [each for each in user.outputs if each not in seen and user.equation.primitive in FLOWS]
     return False
 
 
@@ -222,7 +221,7 @@ def _elements(audited: Audited, value: Value) -> set[Value]:
     """The arrays that a value is made from element by element."""
     seen, left = set[Value](), [value]
     while left and len(seen) < _MOST:
-        each = audited.origins.of(left.pop(), _SAME)
+        each = audited.origins.of(left.pop(), FLOWS)
         if each in seen or not each.shape:
             continue
         seen.add(each)

@@ -124,11 +124,10 @@ def _carries(audited: Audited) -> list[tuple[Step, Location, dict[str, list[Leaf
 
 
 def _leaves(step: Step, live: set[Value]) -> Iterator[Leaf]:
-    """What a loop carries. JAX takes what is the same for a constant, and keeps its name."""
+    """What a loop carries."""
     loop = loop_of(step)
-    for _, value in loop.consts:
-        if value.name:
-            yield Leaf(value.name, value, changes=False, is_read=True)
+    for _, value in loop.unchanged:
+        yield Leaf(value.name, value, changes=False, is_read=True)
     asked = [[each.inside for each in region.carried] for region in step.regions]  # Also of a condition.
     for (_, value, after), outside, *inside in zip(loop.carry, step.outputs, *asked, strict=False):
         if value.name:

@@ -11,11 +11,10 @@ from lox._audit._ends import goes_on, is_boolean, is_reward, last_name, says_end
 from lox._audit._findings import Finding
 from lox._audit._location import transformations
 from lox._audit._loops import origins, scans
-from lox._audit._origins import PASSING
+from lox._audit._origins import FLOWS
 from lox._audit._program import Block, Value, blocks_in
 from lox._audit._rules import primitives
 
-_SAME = PASSING | primitives("convert_element_type", "stop_gradient")
 _CUT_SHORT = re.compile(r"trunc|time|first|start", re.IGNORECASE)
 _OTHERS = re.compile(r"final|terminal|last|boot|rew|bonus|intrinsic|shap|potential", re.IGNORECASE)
 """Names of what is meant to be added where an episode ends, or to rewards."""
@@ -33,7 +32,7 @@ def targets(audited: Audited) -> Iterator[Finding]:
         if step.outputs[0] not in audited.live or "transpose" in transformations(step.equation):
             continue
         for reward, other in (step.inputs, step.inputs[::-1]):
-            reward = audited.origins.of(reward, _SAME)
+            reward = audited.origins.of(reward, FLOWS)
             factors = list(_factors(audited, other))
             rest = [factor for factor in factors if not _is_discount(factor)]
             if reward not in blocks or not is_reward(reward) or len(rest) == len(factors):
@@ -81,19 +80,19 @@ def masked_as_a_whole(audited: Audited) -> Iterator[Finding]:
 
 def _ended(audited: Audited, value: Value) -> Value | None:
     """The flag of an end that a mask is one without."""
-    maker = audited.origins.of(value, _SAME).maker
+    maker = audited.origins.of(value, FLOWS).maker
     if maker is None or maker.equation.primitive not in primitives("sub", "not"):
         return None
     if maker.equation.primitive in primitives("sub") and maker.inputs[0].number != 1:
         return None
-    flag = audited.origins.of(maker.inputs[-1], _SAME)
+    flag = audited.origins.of(maker.inputs[-1], FLOWS)
     is_of_this_step = _OF_ANOTHER_STEP.search(last_name(flag.name or flag.written)) is None
     return flag if _is_end(flag) and is_of_this_step else None
 
 
 def _terms(audited: Audited, value: Value) -> Iterator[Value]:
     """The terms of a sum, those too that are subtracted."""
-    value = audited.origins.of(value, _SAME)
+    value = audited.origins.of(value, FLOWS)
     if value.maker is not None and value.maker.equation.primitive in primitives("add", "sub"):
         for each in value.maker.inputs:
             yield from _terms(audited, each)
@@ -117,7 +116,7 @@ def _is_of_next(value: Value, result: Value) -> bool:
 
 def _factors(audited: Audited, value: Value) -> Iterator[Value]:
     """The factors of a product."""
-    value = audited.origins.of(value, _SAME)
+    value = audited.origins.of(value, FLOWS)
     if value.maker is not None and value.maker.equation.primitive in primitives("mul"):
         for each in value.maker.inputs:
             yield from _factors(audited, each)

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from lox._audit._audited import Audited
 from lox._audit._checks._autodiff._stopped import SAME
-from lox._audit._checks._numerics._exponentials import FLOWS, made_by
+from lox._audit._checks._numerics._exponentials import made_by
 from lox._audit._checks._numerics._integers import is_integer
 from lox._audit._checks._numerics._masks import laid_out
 from lox._audit._checks._numerics._squashes import Squash, squashes
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import is_users, transformations
-from lox._audit._origins import Origins
+from lox._audit._origins import FLOWS, Origins
 from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
 

@@ -10,7 +10,7 @@ import jax
 
 from lox._audit._audited import Audited
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._origins import PASSING, Origins
+from lox._audit._origins import FLOWS, Origins
 from lox._audit._program import Step, Value, is_call
 from lox._audit._rules import primitives
 
@@ -42,7 +42,6 @@ LOG_OF_SOFTMAX = Kind(
 _EXP, _SUM, _DIV = (primitives(name) for name in ("exp", "reduce_sum", "div"))
 _LOG = primitives("log", "log2")
 _LOGARITHMS = primitives("log", "log2", "log1p")
-FLOWS = PASSING | primitives("convert_element_type", "stop_gradient")
 _NEGATED = FLOWS | primitives("neg")
 SCALING = primitives("add", "mul", "div", "max")
 _ELEMENTWISE = FLOWS | primitives("mul", "div", "neg", "select_n", "add", "min", "max", "slice", "concatenate", "pad")

@@ -11,13 +11,13 @@ import numpy as np
 
 from lox._audit._audited import Audited
 from lox._audit._checks._numerics._elements import kept, other_axis
-from lox._audit._checks._numerics._exponentials import FLOWS, chosen_from, made_by
+from lox._audit._checks._numerics._exponentials import chosen_from, made_by
 from lox._audit._checks._numerics._integers import is_float
 from lox._audit._checks._numerics._masks import Mask, masks_of, parts_of
 from lox._audit._checks._numerics._squashes import squashes
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import frames, is_users, transformations
-from lox._audit._origins import Origins
+from lox._audit._origins import FLOWS, Origins
 from lox._audit._program import Step, Value
 from lox._audit._ranges import MONOTONE
 from lox._audit._rules import primitives

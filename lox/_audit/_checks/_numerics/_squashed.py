@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import jax
 
 from lox._audit._audited import Audited
-from lox._audit._checks._numerics._exponentials import FLOWS, PARTS, chosen_from, made_by
+from lox._audit._checks._numerics._exponentials import PARTS, chosen_from, made_by
 from lox._audit._checks._numerics._integers import is_float
 from lox._audit._checks._numerics._squashes import Name, Squash, is_gumbel, squashes
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import is_users, transformations
 from lox._audit._loops import scans
-from lox._audit._origins import Origins
+from lox._audit._origins import FLOWS, Origins
 from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
 

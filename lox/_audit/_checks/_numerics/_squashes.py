@@ -9,7 +9,6 @@ from typing import Literal
 
 from lox._audit._audited import Audited
 from lox._audit._checks._numerics._exponentials import (
-    FLOWS,
     SCALING,
     exponents_of_softmax,
     exponents_of_sum,
@@ -18,7 +17,7 @@ from lox._audit._checks._numerics._exponentials import (
 )
 from lox._audit._checks._numerics._integers import is_float
 from lox._audit._location import Location, call
-from lox._audit._origins import Origins
+from lox._audit._origins import FLOWS, Origins
 from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
 from lox._compat import _tracebacks as tracebacks

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 
 from lox._audit._audited import Audited
 from lox._audit._checks._numerics._attention import MASK
-from lox._audit._checks._numerics._exponentials import FLOWS
 from lox._audit._checks._numerics._integers import is_float
 from lox._audit._checks._numerics._masks import Mask
 from lox._audit._checks._numerics._weights import is_of_data, is_one_hot, mask_of
 from lox._audit._ends import last_name
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import is_users, transformations
-from lox._audit._origins import LAID_OUT, Origins
+from lox._audit._origins import FLOWS, LAID_OUT, Origins
 from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
 

@@ -16,7 +16,7 @@ from lox._audit._checks._results._replaced import found as old_ones
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import is_users, transformations
 from lox._audit._loops import loop_of
-from lox._audit._origins import PASSING
+from lox._audit._origins import FLOWS
 from lox._audit._program import NAMELESS, Step, Value
 from lox._audit._rules import primitives
 
@@ -31,7 +31,6 @@ LOST = Kind(
 )
 
 _NNX = ("flax.nnx.module", "flax.nnx.pytreelib", "flax.nnx.object", "flax.nnx.variablelib")
-_THROUGH = PASSING | primitives("convert_element_type", "stop_gradient")
 
 
 def lost(audited: Audited) -> Iterator[Finding | Held]:
@@ -41,16 +40,15 @@ def lost(audited: Audited) -> Iterator[Finding | Held]:
     """
     found = [(step, location, root) for step, location in audited.of("add", "sub") if (root := _root(audited, step))]
     living = {root for step, _, root in found if not audited.live.isdisjoint(step.outputs)}
-    returned = {audited.origins.of(value, _THROUGH) for value in _returned(audited)} if found else set()
+    returned = {audited.origins.of(value, FLOWS) for value in _returned(audited)} if found else set()
     replaced = {root for step, _, root in found if not returned.isdisjoint(step.outputs)}
-    trains = bool(found) and any("transpose" in transformations(step.equation) for step, _ in audited.steps)
     told: set[tuple[str, int]] = set()
     for _, location, root in found:
         of_library, here = location.caller is not None, (location.of_user.file, location.of_user.line)
-        is_old = root in returned - replaced and (of_library or trains or root not in living)
+        is_old = root in returned - replaced and (of_library or audited.differentiates or root not in living)
         if is_old and (audited.once(_is_said) or here in audited.once(_dropping)):
             continue  # The source says it better.
-        if not is_old and (root in living or not trains or root in returned):
+        if not is_old and (root in living or not audited.differentiates or root in returned):
             yield LOST.fine(location)
         elif here not in told:
             told.add(here)
@@ -77,7 +75,7 @@ def _root(audited: Audited, step: Step) -> Value | None:
     if "transpose" in transformations(step.equation):
         return None
     for value in step.inputs:
-        scaled = audited.origins.of(value, _THROUGH).maker
+        scaled = audited.origins.of(value, FLOWS).maker
         if scaled is None or scaled.equation.primitive not in primitives("mul"):
             continue
         for each, other in (scaled.inputs, scaled.inputs[::-1]):
@@ -93,12 +91,12 @@ def _is_rate(value: Value) -> bool:
 
 
 def _argument(audited: Audited, value: Value) -> Value | None:
-    """The argument of the program that a value is, or what all iterations of a loop get that trains."""
+    """The argument of the program, or the value that all iterations of a loop get, that a value is."""
     outside = audited.once(_outside)
-    found = audited.origins.of(value, _THROUGH)
+    found = audited.origins.of(value, FLOWS)
     is_of_loop = found in outside
     while found in outside:
-        found = audited.origins.of(outside[found], _THROUGH)
+        found = audited.origins.of(outside[found], FLOWS)
     return found if is_of_loop or found in audited.once(_arguments) else None
 
 
@@ -115,10 +113,10 @@ def _is_of_nnx(value: Any) -> bool:
 
 
 def _returned(audited: Audited) -> Iterator[Value]:
-    """What the program returns, and what loops carry unchanged, which JAX makes a constant that keeps its name."""
+    """What the program returns, and what its loops carry and never change."""
     yield from audited.program.outputs
     for step, _ in audited.of("scan", "while"):
-        yield from (outside for outside, inside in loop_of(step).consts if inside.name)
+        yield from (outside for outside, _ in loop_of(step).unchanged)
 
 
 def _outside(audited: Audited) -> dict[Value, Value]:

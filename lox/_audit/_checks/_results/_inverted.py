@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from lox._audit._audited import Audited
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._location import transformations
 from lox._audit._loops import loop_of
-from lox._audit._origins import PASSING
+from lox._audit._origins import FLOWS
 from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
 
@@ -22,7 +21,6 @@ INVERTED = Kind(
     "The weights of the old and the new value in each moving average of a loop or a training step were compared.",
 )
 
-_THROUGH = PASSING | primitives("convert_element_type", "stop_gradient")
 _FORGOTTEN = 0.05
 """An average that keeps less than this of the old value is none."""
 
@@ -45,7 +43,7 @@ def inverted(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def _of_loops(audited: Audited) -> Iterator[tuple[Value, float, Step]]:
-    """What loops carry, its weight in its new value, and the step that makes this."""
+    """The moving averages that loops carry: the old value, its weight, and the step that makes the new value."""
     for loop, _ in audited.of("scan", "while"):
         for _, old, new in loop_of(loop).carry:
             for weight, value, step in _average(audited, new):
@@ -54,8 +52,8 @@ def _of_loops(audited: Audited) -> Iterator[tuple[Value, float, Step]]:
 
 
 def _of_training(audited: Audited) -> Iterator[tuple[Value, float, Step]]:
-    """The same of the arguments that a step of training returns averages of, with what it computes."""
-    if any("transpose" in transformations(step.equation) for step, _ in audited.steps):
+    """The same for arguments of a step of training, which returns an average of each and of what it computes."""
+    if audited.differentiates:
         arguments = set(audited.program.inputs)
         for new in audited.program.outputs:
             found = [each for each in _average(audited, new) if each[1] in arguments]
@@ -64,8 +62,8 @@ def _of_training(audited: Audited) -> Iterator[tuple[Value, float, Step]]:
 
 
 def _average(audited: Audited, new: Value) -> Iterator[tuple[float, Value, Step]]:
-    """Of a sum of two values whose weights add up to one: each weight, the value, and the step that adds."""
-    step = audited.origins.of(new, _THROUGH).maker
+    """The two parts of a weighted average, with its weight, the value and the step that adds them; else nothing."""
+    step = audited.origins.of(new, FLOWS).maker
     if step is None or step.equation.primitive not in primitives("add") or step not in audited.lines:
         return
     parts = [_scaled(audited, value) for value in step.inputs]
@@ -76,11 +74,11 @@ def _average(audited: Audited, new: Value) -> Iterator[tuple[float, Value, Step]
 
 def _scaled(audited: Audited, value: Value) -> tuple[float | None, Value]:
     """A number and the value that it is multiplied by."""
-    made = audited.origins.of(value, _THROUGH).maker
+    made = audited.origins.of(value, FLOWS).maker
     if made is not None and made.equation.primitive in primitives("mul"):
         for each, number in (made.inputs, made.inputs[::-1]):
             if number.number is not None:
-                return number.number, audited.origins.of(each, _THROUGH)
+                return number.number, audited.origins.of(each, FLOWS)
     return None, value
 
 

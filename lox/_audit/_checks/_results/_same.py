@@ -11,11 +11,10 @@ from lox._audit._audited import Audited
 from lox._audit._checks._autodiff._stopped import SAME
 from lox._audit._findings import Finding
 from lox._audit._location import frames, is_users, transformations
-from lox._audit._origins import PASSING
+from lox._audit._origins import FLOWS
 from lox._audit._program import Block, Step, Value, blocks_in
 from lox._audit._rules import primitives
 
-_SAME = PASSING | primitives("convert_element_type", "stop_gradient")
 _COMBINING = primitives("add", "min", "max")
 _COMPUTING = primitives(
     "dot_general", "conv_general_dilated", "reduce_sum", "reduce_max", "log", "exp", "gather", "tanh"
@@ -141,7 +140,7 @@ def _is_discounted(numbers: Numbers, factors: list[Value], own: int) -> bool:
 
 
 def _plain(value: Value) -> Value:
-    while value.maker is not None and value.maker.equation.primitive in _SAME:
+    while value.maker is not None and value.maker.equation.primitive in FLOWS:
         value = value.maker.inputs[0]
     return value
 

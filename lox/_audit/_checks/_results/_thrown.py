@@ -9,7 +9,7 @@ from lox._audit._checks._results._replaced import OLD
 from lox._audit._findings import Finding, Held
 from lox._audit._location import transformations
 from lox._audit._loops import is_called, loop_of, reached
-from lox._audit._program import Block, Step, Value, blocks_in
+from lox._audit._program import Block, Step, Value, blocks_in, steps_in
 from lox._audit._rules import primitives
 
 _LOOPS = primitives("scan", "while")
@@ -49,12 +49,11 @@ def _trained(audited: Audited, step: Step) -> dict[Value, Value]:
 
 def _is_gradient(step: Step) -> bool:
     """Say whether a step is of the backward pass of a derivative, or calls one that is."""
-    steps = [step, *(inner for each in step.blocks for block in blocks_in(each) for inner in block.steps)]
-    return any("transpose" in transformations(each.equation) for each in steps)
+    return any("transpose" in transformations(each.equation) for each in steps_in(step))
 
 
 def _ends(audited: Audited) -> dict[Block, tuple[Value, ...]]:
-    """The outputs of each block, with what a loop carries on unchanged, which JAX makes a constant of the loop.
+    """The outputs of each block, with what a loop carries on unchanged.
 
     A loop that scans something may try it from the same beginning each time.
     """
@@ -62,7 +61,7 @@ def _ends(audited: Audited) -> dict[Block, tuple[Value, ...]]:
     for step, _ in audited.of("scan", "while"):
         loop = loop_of(step)
         if not loop.xs:
-            found[loop.body] = (*loop.body.outputs, *(inside for _, inside in loop.consts if inside.name))
+            found[loop.body] = (*loop.body.outputs, *(inside for _, inside in loop.unchanged))
     return found
 
 
