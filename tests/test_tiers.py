@@ -3,10 +3,9 @@
 import argparse
 import itertools
 import types
-from collections import Counter
 
 import pytest
-from tiers import BUDGETS, COUNTS, covering, is_in_share, number, share, tier
+from tiers import BUDGETS, COUNTS, covering, is_in_share, number, share
 
 
 def test_a_tier_runs_no_more_than_its_budget(pytestconfig):
@@ -41,18 +40,30 @@ def test_a_covering_array_of_more_parameters_than_there_are_is_an_error():
         covering([Item(a=1, b=2)], 3)
 
 
-def test_each_slow_test_is_in_one_share_and_what_generates_programs_in_all(request):
-    items = request.session.items
-    for count in (1, 2, 3):
-        found = Counter(item for item in items for place in range(count) if is_in_share(item, place + 1, count))
-        for item in items:
-            in_all = tier(item) == "default" or item.get_closest_marker("generated")
-            assert found[item] == (count if in_all else 1)
+def marked(index, *marks):
+    """A test with these markers."""
+    return types.SimpleNamespace(nodeid=f"test_x[{index}]", get_closest_marker=marks.__contains__)
+
+
+@pytest.mark.parametrize(
+    ("marks", "of_16"),
+    [
+        ((), 16),
+        (("exhaustive",), 1),
+        (("integration",), 1),
+        (("exhaustive", "generated"), 2),
+        (("exhaustive", "generated", "every_share"), 16),
+    ],
+    ids=str,
+)
+def test_of_16_shares_so_many_have_a_test_and_each_test_is_in_one(marks, of_16):
+    for index, count in itertools.product(range(100), (1, 2, 3, 8, 16)):
+        found = sum(is_in_share(marked(index, *marks), place + 1, count) for place in range(count))
+        assert found == (count if of_16 == 16 else max(1, of_16 * count // 16))
 
 
 def test_shares_have_about_as_many_tests():
-    items = [types.SimpleNamespace(nodeid=f"test_x[{n}]", get_closest_marker="exhaustive".__eq__) for n in range(1000)]
-    assert 400 < sum(is_in_share(item, 1, 2) for item in items) < 600
+    assert 400 < sum(is_in_share(marked(index, "exhaustive"), 1, 2) for index in range(1000)) < 600
 
 
 def test_a_worker_of_xdist_has_the_options_that_the_session_was_given(pytestconfig):
