@@ -958,6 +958,71 @@ def test_points_in_a_condition_that_differs_between_shards_differ_as_well(transf
     np.testing.assert_array_equal(logs.mask["".join(logs)].sum(0), [2, 4])
 
 
+def _scoped_sine(x):
+    with jax.named_scope("layer"):
+        return jnp.sin(2 * x)
+
+
+def _with_forward_rule(fun):
+    """A function with a rule for its derivative, which is twice what it is."""
+    ruled = jax.custom_jvp(lambda x: fun(x))
+    ruled.defjvp(lambda primals, tangents: (fun(*primals), 4 * jnp.cos(2 * primals[0]) * tangents[0]))
+    return ruled
+
+
+def _with_backward_rule(fun, inside):
+    """The sine of a function with a rule for its backward pass, in which another function runs twice."""
+    ruled = jax.custom_vjp(lambda x: fun(x))
+    ruled.defvjp(lambda x: (fun(x), x), lambda x, bar: (inside(bar) * inside(2 * bar),))
+    return ruled
+
+
+_sine_on_shards = _on_shards(_scoped_sine)
+
+
+@pytest.mark.parametrize("batched", [False, True], ids=["grad", "vmap of grad"])
+@pytest.mark.parametrize(
+    "fun",
+    [
+        _sine_on_shards,
+        lambda x: _sine_on_shards(2 * _sine_on_shards(x)),
+        _on_shards(lambda x: jax.grad(lambda y: jnp.sin(2 * y).sum())(x)),
+        _on_shards(_with_forward_rule(_scoped_sine)),
+        _on_shards(_with_backward_rule(_scoped_sine, _with_forward_rule(_scoped_sine))),
+        _with_backward_rule(_scoped_sine, _with_forward_rule(lambda x: 3 * jnp.sin(2 * x))),
+        _with_backward_rule(_scoped_sine, _on_shards(lambda x: 3 * jnp.sin(2 * x))),
+        jax.vmap(_sine_on_shards, in_axes=None, out_axes=-1, axis_size=2),
+    ],
+    ids=["shards", "shards twice", "derivative", "forward rule", "backward rule", "rules", "rule on shards", "vmap"],
+)
+def test_operations_of_a_backward_pass_have_the_same_paths_at_once_and_in_a_jitted_function(fun, batched):
+    """Those of functions with rules, and of shards, are numbered with those of what runs them."""
+
+    def derived(x):
+        return jax.grad(lambda x: 2 * fun(2 * x).sum())(x)
+
+    fun_of_batch = jax.vmap(derived) if batched else derived
+    x = jnp.arange(8.0).reshape(4, 2) if batched else jnp.arange(2.0)
+
+    at = lambda point: point.backward and point.kind == "primitive" and not point.obstacle  # noqa: E731
+    at_once = spooled(lox.watch(fun_of_batch, at=at, what=values_of), x)[1]
+    jitted = spooled(lox.watch(jax.jit(fun_of_batch), at=at, what=values_of), x)[1]
+    assert len(at_once) > 5 and set(at_once) == {key.removeprefix("derived/") for key in jitted}
+    for key, values in jitted.items():
+        assert len(values) == 1
+        np.testing.assert_allclose(at_once[key.removeprefix("derived/")], values, rtol=1e-6)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_scope_on_shards_gives_the_cotangents_that_leave_it(transform):
+    x = jnp.arange(4.0)
+    derived = transform(jax.grad(lambda x: 3 * _sine_on_shards(x).sum()))
+    out, logs = spooled(lox.watch(derived, at="**/backward/layer", what=values_of), x)
+    (values,) = logs.values()
+    np.testing.assert_allclose(values.reshape(-1), 6 * jnp.cos(2 * x), rtol=1e-6)
+    np.testing.assert_allclose(out, 6 * jnp.cos(2 * x), rtol=1e-6)
+
+
 def test_what_jax_computes_where_nobody_watches_is_not_of_the_program():
     """`jnp.ones_like` of an array on several devices slices arrays of its own, in a callback."""
     fun = _on_shards(lambda x: jnp.ones_like(x) * x)

@@ -173,15 +173,19 @@ def _of_machinery() -> Iterator[FrameType]:
 _EVALUATES: CodeType = jax.core.eval_jaxpr.__code__
 
 
-def evaluated(frame: FrameType) -> Any:
-    """The jaxpr that `jax.core.eval_jaxpr` is running, if it is what binds an operation; else None: `lox.watch`.
+def evaluated(frame: FrameType) -> tuple[Any, Any]:
+    """The jaxpr and the equation that `jax.core.eval_jaxpr` is running, if it is what binds: `lox.watch`.
 
     Args:
         frame: The frame that binds. Those of observers are left out.
+
+    Returns:
+        The jaxpr, and the equation; None and None if something else binds.
     """
     while frame.f_code.co_filename.startswith(_LOX) and frame.f_back is not None:
         frame = frame.f_back
-    return frame.f_locals.get("jaxpr") if frame.f_code is _EVALUATES else None
+    found = frame.f_locals if frame.f_code is _EVALUATES else {}
+    return found.get("jaxpr"), found.get("eqn")
 
 
 def is_internal(jaxpr: Any) -> bool:

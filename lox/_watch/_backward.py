@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.extend.source_info_util as source_info
 from jax.extend.core import Literal
 
 from lox import _compat
 from lox._compat import _tracebacks
+from lox._effect import watching
 from lox._watch._levels import Level, Parent
 from lox._watch._marks import Place, cannot_watch, mark, place, place_of, places_in
-from lox._watch._points import BACKWARD, WHOLE, Part, relative
+from lox._watch._points import BACKWARD, Part, relative
 
 _parts: dict[int, tuple[Any, Part]] = {}
 """The part of each scope of a staged program, by its identity. Scopes of JAX itself are not among them."""
@@ -76,6 +78,13 @@ def is_backward(stack: Any) -> bool:
     return "transpose" in _tracebacks.transformations(stack.stack) and not _tracebacks.is_recomputed(stack)
 
 
+def parent_of_jaxpr(level: Level, eqn: Any) -> Parent:
+    """The parent of a jaxpr that is evaluated, of which an equation is bound now, in the scopes of the equation."""
+    own, scopes = eqn.source_info.name_stack.stack, source_info.current_name_stack().stack
+    with source_info.set_name_stack(source_info.NameStack(scopes[: len(scopes) - len(own)])):
+        return parent_of(level)
+
+
 def parent_of(level: Level) -> Parent:
     """The parent of what is bound or opened now: in a backward pass, it is in the scopes of the forward one."""
     around = level.parent
@@ -86,11 +95,9 @@ def parent_of(level: Level) -> Parent:
         parts = _parts_of(stack.stack)
     elif is_backward(stack):
         parts = _whole(stack)
-        if level.in_rules:
-            parts = (WHOLE, *parts)
     else:
         return around
-    return level.backward.setdefault(parts, Parent(parts)) if parts else around
+    return level.backward(parts) if parts else around
 
 
 def is_batched() -> bool:
@@ -154,6 +161,32 @@ def with_marks(jaxpr: Any, whole: bool, batched: bool) -> tuple[Any, Sequence[An
         return [_read(values, atom) for atom in given.outvars]
 
     return _compat.trace(run, _compat.in_avals(jaxpr), "lox")
+
+
+def traced(fun: Callable[..., Any], batched: bool) -> Callable[..., Any]:
+    """A function that JAX makes to transpose another, with marks of what leaves each scope in it.
+
+    Args:
+        fun: The function: one of flat values, as `shard_map` runs.
+        batched: Whether it is of the backward pass of a batch.
+    """
+
+    def run(*args: Any) -> Any:
+        found: list[Any] = []
+
+        def flat(*args: Any) -> list[Any]:
+            values: list[Any] = []
+            found.append(fun(*args))
+            _compat.map_outputs(values.append, found[0])
+            return values
+
+        jaxpr, captured = _compat.trace(flat, list(map(jax.typeof, args)), "lox")
+        with watching(None):  # The marks of its operations are in it.
+            jaxpr, more = with_marks(jaxpr, True, batched)
+        values = iter(_compat.as_fun(jaxpr)(*more, *captured, *args))
+        return _compat.map_outputs(lambda _: next(values), found[0])
+
+    return run
 
 
 def _read(values: dict[Any, Any], atom: Any) -> Any:

@@ -15,7 +15,7 @@ from lox._effect import watching
 from lox._handler import DropAll
 from lox._trace import HandlerTrace
 from lox._watch._marks import Inside, Place
-from lox._watch._points import Part
+from lox._watch._points import WHOLE, Part
 from lox._watch._resolve import Resolver
 
 
@@ -27,9 +27,9 @@ class Parent:
         counts: The number of points of each name in it.
     """
 
-    def __init__(self, parts: tuple[Part, ...] = ()):
+    def __init__(self, parts: tuple[Part, ...] = (), counts: dict[str, int] | None = None):
         self.parts = parts
-        self.counts: dict[str, int] = {}
+        self.counts: dict[str, int] = {} if counts is None else counts
         self._known: dict[Any, tuple[Any, Any]] = {}
 
     def part(self, name: str, program: Any = None) -> Part:
@@ -88,26 +88,37 @@ class Level(Parent):
 
     Attributes:
         scopes: The scopes that are open in it, outermost first.
-        backward: What encloses points of the backward passes in it, by path.
+        around: The level that runs it, if it is a function with rules of its own; None for another.
         told: The paths in backward passes that were reported as points that cannot be watched.
         transposed: Whether it is one that JAX makes of another, to transpose it.
         in_rules: Whether it is a function with rules of its own, or such a rule.
         resolve: The watcher whose function it is; None for another function.
     """
 
-    def __init__(self, transposed: bool, handler: Any) -> None:
+    def __init__(self, transposed: bool, handler: Any, around: Level | None = None) -> None:
         super().__init__()
         self.transposed = transposed
         self.in_rules = isinstance(handler, Inside) and handler.of_rules
+        self.around = around if self.in_rules else None
         self.resolve = handler if isinstance(handler, Resolver) else None
         self.scopes: list[Scope] = []
-        self.backward: dict[tuple[Part, ...], Parent] = {}
+        self._backward: dict[tuple[Part, ...], Parent] = {}
         self.told: set[tuple[Part, ...]] = set()
 
     @property
     def parent(self) -> Parent:
         """The innermost of its scopes, or itself."""
         return self.scopes[-1] if self.scopes else self
+
+    def backward(self, parts: tuple[Part, ...]) -> Parent:
+        """What encloses points of a backward pass in it, by path.
+
+        Paths in functions with rules are whole, so that their points are numbered with those of what runs them.
+        """
+        if parts not in self._backward:
+            counts = None if self.around is None else self.around.backward(parts).counts
+            self._backward[parts] = Parent((WHOLE, *parts) if self.in_rules else parts, counts)
+        return self._backward[parts]
 
 
 class _State(threading.local):
@@ -116,13 +127,13 @@ class _State(threading.local):
     Attributes:
         scopes: The scopes that are open, outermost first.
         levels: The levels by the traces at which they begin.
-        begun: The levels that have begun under each `Inside`, while somebody asks.
+        begun: By `Inside`, while somebody asks: the level around it, and those that have begun under it.
     """
 
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
         self.levels: weakref.WeakKeyDictionary[Any, Level] = weakref.WeakKeyDictionary()
-        self.begun: dict[int, list[Level]] = {}
+        self.begun: dict[int, tuple[Level, list[Level]]] = {}
 
 
 state = _State()
@@ -140,9 +151,10 @@ def silent() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def levels_begun(inside: Inside) -> Iterator[list[Level]]:
-    """The context that gives the levels which begin in it under a handler."""
-    found = state.begun[id(inside)] = []
+def levels_begun(inside: Inside, around: Level) -> Iterator[list[Level]]:
+    """The context that gives the levels which begin in it under a handler, and the level around."""
+    found: list[Level] = []
+    state.begun[id(inside)] = around, found
     try:
         yield found
     finally:
@@ -163,9 +175,9 @@ def level_of(trace: Any) -> Level | None:
     level = state.levels.get(trace)
     if level is None:
         handler = trace.handler if isinstance(trace, HandlerTrace) else None
-        level = state.levels[trace] = Level(handler is None and _tracebacks.transposes(), handler)
-        if (begun := state.begun.get(id(handler))) is not None:
-            begun.append(level)
+        around, begun = state.begun.get(id(handler), (None, []))
+        level = state.levels[trace] = Level(handler is None and _tracebacks.transposes(), handler, around)
+        begun.append(level)
     return level
 
 

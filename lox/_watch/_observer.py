@@ -52,7 +52,7 @@ def observed(bind: Callable[..., Any]) -> Callable[..., Any]:
             return bind(self, *args, **params)
         trace = _compat.current_trace()
         is_heard = operations is not None and (recording.value or operations.unheard)
-        jaxpr = _tracebacks.evaluated(sys._getframe(1)) if is_heard else None
+        jaxpr, eqn = _tracebacks.evaluated(sys._getframe(1)) if is_heard else (None, None)
         if not is_heard or (_is_of_lox(self) and jaxpr is None):
             outs = bind(self, *args, **params)
         else:
@@ -61,7 +61,7 @@ def observed(bind: Callable[..., Any]) -> Callable[..., Any]:
                 if level is None or _backward.is_recomputed(level):
                     outs = bind(self, *args, **params)
                 else:
-                    outs = _Operation(bind, self, level, operations).run(args, params, jaxpr)
+                    outs = _Operation(bind, self, level, operations).run(args, params, jaxpr, eqn)
         note(trace, outs if self.multiple_results else [outs])
         return outs
 
@@ -85,10 +85,11 @@ class _Operation:
         self._batched = self._transposed and _backward.is_batched()
         self._resolve = level.resolve
 
-    def run(self, args: Sequence[Any], params: dict[str, Any], jaxpr: Any = None) -> Any:
+    def run(self, args: Sequence[Any], params: dict[str, Any], jaxpr: Any = None, eqn: Any = None) -> Any:
         """Bind it, and emit the marks that belong to it, unless it is in a jaxpr that was traced with them."""
         if jaxpr is not None and (places := places_in({"jaxpr": jaxpr})):
-            inside = _enclosing(self._parent.parts, self._parent.before(jaxpr, places))
+            parent = _backward.parent_of_jaxpr(self._level, eqn)
+            inside = _enclosing(parent.parts, parent.before(jaxpr, places))
             return self._under(inside, args, params, has_marks=True)
         if _is_of_lox(self._primitive):
             return self._bind(*args, **params)
@@ -168,7 +169,7 @@ class _Operation:
             reason = f"it is inside {self._primitive.name}, and lox has no rule for this primitive"
             return self._unwatched(self._parent.parts, reason, args, params)
         run = lambda inside: self._under(inside, args, params)  # noqa: E731
-        return beside(self._parent, [each.parts for each in places], run, of_rules="subfuns" in params)
+        return beside(self._level, self._parent, [each.parts for each in places], run, of_rules="subfuns" in params)
 
     def _inside(self, part: Part, args: Sequence[Any], params: dict[str, Any], loops: int = 0) -> Any:
         if not self._may_mark(params):
@@ -197,6 +198,8 @@ class _Operation:
         subfuns = params.get("subfuns", ())
         if subfuns:
             traced, functions = subfuns[:has_marks], subfuns[has_marks:]
+            if self._transposed and self._primitive is _compat.shard_map_p:
+                functions = [_backward.traced(fun, self._batched) for fun in functions]
             params = params | {"subfuns": (*traced, *(_of_program(fun, self._operations) for fun in functions))}
         if self._primitive is _compat.custom_vmap_p:
             params = params | {"rule": _of_program(params["rule"], self._operations)}
@@ -256,22 +259,27 @@ def run_inside(inside: Inside, fun: Callable[..., Any], args: Sequence[Any], kwa
 
 
 def beside(
-    parent: Parent, paths: Sequence[tuple[Part, ...]], run: Callable[[Inside], Any], of_rules: bool = False
+    level: Level,
+    parent: Parent,
+    paths: Sequence[tuple[Part, ...]],
+    run: Callable[[Inside], Any],
+    of_rules: bool = False,
 ) -> Any:
     """Run something that is no part of paths, and number what comes after it in its parent.
 
     Args:
+        level: The level that runs it.
         parent: Its parent.
         paths: The paths in it, as far as they are known before it runs.
         run: A function that runs it under a handler.
         of_rules: Whether it is a function with rules of its own.
     """
     inside = _enclosing(parent.parts, tuple(sorted(parent.counts.items())), of_rules)
-    with levels_begun(inside) as levels:
+    with levels_begun(inside, level) as levels:
         outs = run(inside)
     counts = first_parts(paths)
-    for level in levels:
-        counts |= {name: max(counts.get(name, 0), count) for name, count in level.counts.items()}
+    for inner in levels:
+        counts |= {name: max(counts.get(name, 0), count) for name, count in inner.counts.items()}
     parent.add(counts)
     return outs
 
