@@ -227,6 +227,7 @@ ROWS = {
             ("a_step_that_averages_gradients_and_takes_its_own", "LOX304"),
             ("a_masked_loss_that_is_averaged_over_shards", "LOX305"),
             ("a_step_on_devices_that_averages_the_loss_alone", "LOX306"),
+            ("a_step_whose_gradients_differentiation_has_summed_and_whose_loss_is_averaged", "LOX307"),
             ("a_mean_over_an_axis_that_no_vmap_has", "LOX400"),
             ("a_step_on_devices_that_averages_nothing", NOTHING),
         ],

@@ -312,3 +312,44 @@ def test_of_several_calls_of_a_mapped_function_the_one_is_found_that_is_given_wh
 
     findings = lox.audit(losses)(W, f32(16, 3), f32(16)).warnings
     assert ["ys" in finding.message and "of_all" in finding.message for finding in findings] == [True]
+
+
+def summed_gradients(then=lambda grads: grads, also=lambda x: None, reduce=lax.psum, average=lax.pmean):
+    """The codes of a step in parts that sums gradients and averages their loss."""
+
+    def step(w, x):
+        value, grads = jax.value_and_grad(loss)(w, x)
+        return w - 0.1 * then(reduce(grads, "data")), average(value, "data"), also(x)
+
+    parts = jax.vmap(step, in_axes=(None, 0), out_axes=None, axis_name="data")
+    return codes(parts, W, f32(4, 8, 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({}, ["LOX307"]),
+        ({"then": lambda grads: 3 * jnp.clip(grads, -1, 1)}, ["LOX307"]),
+        ({"also": lambda x: lax.pmean(x.mean(axis=0), "data")}, ["LOX307"]),
+        ({"also": lambda x: lax.psum(x.mean(axis=0), "data")}, []),
+        ({"also": lambda x: lax.pmax(x.max(axis=0), "data")}, []),
+        ({"then": lambda grads: grads / 4}, []),
+        ({"then": lambda grads: grads * 0.25}, []),
+        ({"then": lambda grads: grads / 8}, ["LOX307"]),
+        ({"reduce": lambda grads, name: lax.psum(grads / lax.axis_size(name), name)}, []),
+        ({"reduce": lax.pmean}, []),
+        ({"average": lax.psum}, []),
+    ],
+    ids=["summed", "scaled", "means", "parts", "maxima", "divided", "multiplied", "by another", "before", "mean", "sums"],
+)
+def test_gradients_of_an_averaged_loss_are_summed_if_nothing_divides_them_by_the_number_of_shards(options, found):
+    assert summed_gradients(**options) == found
+
+
+def test_gradients_that_are_divided_by_a_number_that_is_not_known_may_be_averages():
+    def step(w, x, count):
+        value, grads = jax.value_and_grad(loss)(w, x)
+        return w - 0.1 * lax.psum(grads, "data") / count, lax.pmean(value, "data")
+
+    parts = jax.vmap(step, in_axes=(None, 0, None), out_axes=None, axis_name="data")
+    assert codes(parts, W, f32(4, 8, 3), f32()) == []

@@ -662,6 +662,72 @@ def gradients_of_parts_of_a_batch_that_are_averaged_outside(params, x, y):
     return _descend(params, jax.tree.map(lambda g: g.mean(axis=0), grads)), loss
 
 
+# LOX307: a loss that is averaged, and gradients that are summed.
+
+
+def _on_parts(step, params, x, y):
+    return jax.vmap(step, in_axes=(None, 0, 0), out_axes=None, axis_name="data")(params, x, y)
+
+
+def _step_on_shards(step, params, x, y):
+    return _sharded(step, DATA, P(), check=True)(params, x, y)
+
+
+@wrong("LOX307", PARAMS, f32(4, 8, 8), f32(4, 8, 3))
+def a_step_of_parts_of_a_batch_that_sums_gradients_and_averages_the_loss(params, x, y):
+    def step(params, x, y):
+        loss, grads = jax.value_and_grad(_loss)(params, x, y)
+        return _descend(params, lax.psum(grads, "data")), lax.pmean(loss, "data")
+
+    return _on_parts(step, params, x, y)
+
+
+@wrong("LOX307", PARAMS, X, Y)
+def a_step_whose_gradients_differentiation_has_summed_and_whose_loss_is_averaged(params, x, y):
+    def step(params, x, y):
+        loss, grads = jax.value_and_grad(_loss)(params, x, y)
+        return _descend(params, grads), lax.pmean(loss, "data")
+
+    return _step_on_shards(step, params, x, y)
+
+
+@right("LOX307", PARAMS, f32(4, 8, 8), f32(4, 8, 3))
+def a_step_of_parts_of_a_batch_that_sums_both(params, x, y):
+    def step(params, x, y):
+        loss, grads = lax.psum(jax.value_and_grad(_loss)(params, x, y), "data")
+        return _descend(params, grads), loss
+
+    return _on_parts(step, params, x, y)
+
+
+@right("LOX307", PARAMS, f32(4, 8, 8), f32(4, 8, 3))
+def a_step_of_parts_of_a_batch_that_divides_sums_of_gradients_later(params, x, y):
+    def step(params, x, y):
+        loss, grads = jax.value_and_grad(_loss)(params, x, y)
+        grads = jax.tree.map(lambda g: 0.1 * g, lax.psum(grads, "data"))
+        return _descend(params, jax.tree.map(lambda g: g / 4, grads)), lax.pmean(loss, "data")
+
+    return _on_parts(step, params, x, y)
+
+
+@right("LOX307", PARAMS, X, Y)
+def a_step_that_differentiates_a_loss_which_is_averaged_over_shards(params, x, y):
+    def step(params, x, y):
+        loss, grads = jax.value_and_grad(lambda params: lax.pmean(_loss(params, x, y), "data"))(params)
+        return _descend(params, grads), loss
+
+    return _step_on_shards(step, params, x, y)
+
+
+@right("LOX307", PARAMS, X, Y)
+def a_step_that_divides_what_differentiation_has_summed(params, x, y):
+    def step(params, x, y):
+        loss, grads = jax.value_and_grad(_loss)(params, x, y)
+        return _descend(params, jax.tree.map(lambda g: g / lax.axis_size("data"), grads)), lax.pmean(loss, "data")
+
+    return _step_on_shards(step, params, x, y)
+
+
 # Axes that are known by their number.
 
 

@@ -1,4 +1,4 @@
-"""Gradients that each shard or batch element keeps for itself, while their loss is averaged."""
+"""Losses that are averaged over shards or batch elements, and gradients that are not: kept, or summed."""
 
 from __future__ import annotations
 
@@ -22,6 +22,16 @@ OWN = Kind(
     "average the losses outside.",
     "Where losses are averaged over shards, gradients are.",
     "The collectives over each axis were looked up for what they are of.",
+)
+
+SUMMED = Kind(
+    "LOX307",
+    "warning",
+    "The loss is averaged over shards, and its gradients are summed",
+    "Average both: loss, grads = jax.lax.pmean((loss, grads), axis_name). If the gradient of a sum is meant, sum the "
+    "losses as well.",
+    "Where losses are averaged over shards, gradients are not summed.",
+    "The collectives over each axis were looked up for what they are of, and what their results are divided by.",
 )
 
 _COLLECTIVES = SUMS | primitives(
@@ -50,11 +60,67 @@ def own(audited: Audited) -> Iterator[Finding | Held]:
             yield OWN.fine(location)
 
 
-def _scopes(audited: Audited) -> Iterator[tuple[Block, str | int]]:
-    """Where sums over shards or batch elements are, and over which axes: those of a vmap have numbers."""
+def summed(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX307: a loss is averaged over an axis, its gradient is summed over it, and divided by no number of shards."""
+    for block, axis in _scopes(audited, split=False):
+        blocks = blocks_in(block)
+        over = [(each, step) for each in blocks for step in each.steps if axis in _axes(step)]
+        losses = [(each, step) for each, step in over if _is_of_loss(step) and not _is_differentiated(step)]
+        counts = {_count(each, step) for each, step in losses}
+        made = {value for each in blocks for value in _gradients(each, {})}
+        gradients = [step for _, step in over if not made.isdisjoint(step.inputs) and not _is_plain([step])]
+        others = [_is_plain([step]) or _count(each, step) for each, step in over if step not in gradients]
+        if not any(counts) or not gradients or not all(others):
+            continue
+        by_jax = _is_backward(gradients[0])
+        location = audited.lines[losses[0][1] if by_jax else gradients[0]]
+        averages = {value for _, step in over if step not in gradients for value in step.outputs}
+        steps = (step for each in blocks for step in each.steps if averages.isdisjoint(step.inputs))
+        if any(_scales(step, counts) for step in steps):
+            yield SUMMED.fine(location)
+            continue
+        who = "batch elements of a vmap" if isinstance(axis, int) else f"shards along {axis!r}"
+        if by_jax:
+            text = f"This loss is averaged over the {who}, and differentiation sums its gradient over them."
+        else:
+            text = f"This gradient is summed over the {who}, and its loss is averaged."
+        yield SUMMED.at(location, f"{text} The gradient grows with their number.")
+
+
+def _count(block: Block, step: Step) -> float | None:
+    """The number by which all that reads a sum over shards divides it, as `pmean` does; None where there is none."""
+    readers = [each for each in block.steps if not set(step.outputs).isdisjoint(each.inputs)]
+    if step.equation.primitive not in SUMS or any(each.equation.primitive not in primitives("div") for each in readers):
+        return None
+    numbers = {each.inputs[1].fact.range.number for each in readers}
+    return numbers.pop() if len(numbers) == 1 else None
+
+
+def _is_differentiated(step: Step) -> bool:
+    return "jvp" in transformations(step.equation)
+
+
+def _scales(step: Step, counts: set[float | None]) -> bool:
+    """Whether a step divides an array by one of some counts, or by a number that is not known."""
+    if step.equation.primitive not in primitives("div", "mul") or not step.outputs[0].shape:
+        return False
+    numbers = [value.fact.range.number for value in step.inputs if not value.shape]
+    if step.equation.primitive in primitives("div"):
+        return any(number is None or number in counts for number in numbers)
+    return any(number and 1 / number in counts for number in numbers)
+
+
+def _scopes(audited: Audited, split: bool = True) -> Iterator[tuple[Block, str | int]]:
+    """Where sums over shards or batch elements are, and over which axes: those of a vmap have numbers.
+
+    Args:
+        audited: The program.
+        split: Whether only axes of a mesh count along which each shard returns arrays of its own.
+    """
     for step, _ in audited.steps:
         if step.equation.primitive is _compat.shard_map_p:
-            yield from ((step.blocks[0], axis) for axis in sorted(manual_axes(step.equation)) if _is_split(step, axis))
+            axes = sorted(manual_axes(step.equation))
+            yield from ((step.blocks[0], axis) for axis in axes if not split or _is_split(step, axis))
     for block in blocks_in(audited.program) if audited.has("psum", "psum_invariant") else ():
         for place in {axis for step in block.steps for axis in _axes(step) if isinstance(axis, int)}:
             yield block, place
@@ -145,5 +211,5 @@ def _updates(step: Step, after: set[Value]) -> bool:
     return bool(others) and (bool(step.blocks) or step.equation.primitive in primitives("add", "sub"))
 
 
-KINDS = (OWN,)
-CHECKS = (own,)
+KINDS = (OWN, SUMMED)
+CHECKS = (own, summed)
