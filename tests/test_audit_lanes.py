@@ -340,7 +340,7 @@ def summed_gradients(then=lambda grads: grads, also=lambda x: None, reduce=lax.p
         ({"reduce": lax.pmean}, []),
         ({"average": lax.psum}, []),
     ],
-    ids=["summed", "scaled", "means", "parts", "maxima", "divided", "multiplied", "by another", "before", "mean", "sums"],
+    ids=["summed", "scaled", "means", "parts", "maxima", "divided", "times", "by eight", "before", "mean", "sums"],
 )
 def test_gradients_of_an_averaged_loss_are_summed_if_nothing_divides_them_by_the_number_of_shards(options, found):
     assert summed_gradients(**options) == found
