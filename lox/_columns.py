@@ -306,11 +306,11 @@ def check_alike(types: dict[str, Type], first: Columns, other: Columns, depth: i
                 f"The key {plain(key)!r} is logged as {describe(*types[key])} at {first.site} and as "
                 f"{describe(*others[key])} at {other.site}. Events of one key must be alike: {MENDS}"
             )
-        raise StructureError(
-            f"The key {plain(key)!r} is logged with {_counters(first)} at {first.site} and with {_counters(other)} at "
-            f"{other.site}. Events of one key must have the same counters: {MENDS}"
-            f"{from_context(first.site, other.site)}"
-        )
+    raise StructureError(
+        f"The key {plain(next(iter(first.values)))!r} is logged with {_counters(first)} at {first.site} and with "
+        f"{_counters(other)} at {other.site}. Events of one key must have the same counters: {MENDS}"
+        f"{from_context(first.site, other.site)}"
+    )
 
 
 def types_of(part: Columns, depth: int = 0) -> dict[str, Type]:

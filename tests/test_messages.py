@@ -379,6 +379,18 @@ def test_one_key_with_different_counters():
     assert message(lox.StructureError, lox.spool(f)) == expected
 
 
+def test_the_error_is_about_the_key_that_differs():
+    def f():
+        lox.log({"a": 1.0, "b": 1.0})
+        lox.log({"a": 2.0, "b": jnp.ones(2)})
+
+    expected = (
+        f"The key 'b' is logged as float32[] at {site(f)} and as float32[2] at {site(f, 1)}. Events of one key must be "
+        f"alike: {MENDS}"
+    )
+    assert message(lox.StructureError, lox.spool(f)) == expected
+
+
 def test_one_key_in_a_batch_and_outside_of_it():
     def f(xs):
         lox.log({"a": xs[0]})
