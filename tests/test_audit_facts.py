@@ -132,6 +132,7 @@ UNARY = (
     *(lambda x: x.reshape(2, 3).T, lambda x: x[:, None] * x, lambda x: x @ x, lambda x: jnp.where(x > 0, x, 0)),
     *(jax.nn.softmax, jax.nn.log_softmax, jax.nn.relu, jax.nn.gelu, jax.nn.silu, jax.nn.softplus, jax.nn.standardize),
     *(lambda x: jax.nn.one_hot(jnp.argmax(x), 3), jax.nn.logsumexp, lambda x: jax.lax.top_k(x, 2), lambda x: x % 1.5),
+    *(lambda x: jnp.cumsum(jnp.clip(x, 1, 2)), lambda x: jnp.cumprod(jnp.clip(x, 2, 3))),
     *(lambda x: x - x.max(), lambda x: x / x.sum(), lambda x: jnp.exp(x) / jnp.exp(x).sum(), lambda x: x // 2),
     *(lambda x: x[jnp.clip(jnp.int32(x), 0, 5)], lambda x: jnp.where(jnp.arange(6) < 6, x, 9), lambda x: x.std()),
     *(lambda x: jnp.where(jnp.sum(x * 0) >= 0, jnp.tanh(x), 5), lambda x: jnp.where(jnp.arange(6) > 2, x, 9)),

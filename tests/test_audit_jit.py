@@ -56,6 +56,29 @@ def test_it_is_told_also_when_the_function_was_traced_before_the_audit():
     assert found(jitted, jnp.ones(3)) == ["LOX410"]
 
 
+def test_a_file_that_is_opened_to_be_written_is_an_effect(tmp_path):
+    def reads(x):
+        open(path).close()
+        open(path, mode="rb").close()
+        return x
+
+    def changes(x):
+        open(path, "r+").close()
+        return x
+
+    def makes(x):
+        open(tmp_path / str(len(list(tmp_path.iterdir()))), mode="xb").close()
+        return x
+
+    def extends(x):
+        open(path, "a").close()
+        return x
+
+    path = tmp_path / "file"
+    path.touch()
+    assert [found(f, jnp.ones(3)) for f in (reads, changes, makes, extends)] == [[], *[["LOX410"]] * 3]
+
+
 def test_a_function_that_calls_what_is_jitted_runs_as_python():
     step = jax.jit(lambda x: x * 2)
     history = []
@@ -401,6 +424,19 @@ def test_an_object_that_outlives_the_call_is_changed(name, how):
     (finding,) = report.warnings
     assert finding.code == "LOX413" and finding.file == __file__
     assert Path(__file__).read_text().splitlines()[finding.line - 1].strip().startswith(CHANGING[name])
+
+
+def test_what_a_partial_function_has_been_given_is_outside_of_it():
+    def first(seen, x):
+        seen.steps += 1
+        return x * 2
+
+    def named(x, *, seen):
+        seen.steps += 1
+        return x * 2
+
+    for step in (functools.partial(first, Stepper()), functools.partial(named, seen=Stepper())):
+        assert found(step, jnp.ones(3)) == ["LOX413"]
 
 
 def test_what_is_not_changed_for_good_is_fine():

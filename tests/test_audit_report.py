@@ -179,6 +179,32 @@ def test_expectations_decorate_and_hold_in_what_is_called_under_jit():
         lox.audit.expect(median="time").__enter__()
 
 
+def test_what_is_declared_in_a_jitted_function_comes_before_what_is_declared_around_its_call():
+    @jax.jit
+    def inner(x):
+        with lox.audit.expect(mean="batch"):
+            return x - x.mean(axis=1, keepdims=True)
+
+    def outer(x):
+        with lox.audit.expect(mean="time"):
+            return inner(x) + x.mean(axis=0)
+
+    assert not lox.audit(outer, axes={"x": ("time", "batch")})(jnp.ones((5, 7))).issues
+
+
+def test_a_jitted_function_is_audited_with_what_is_declared_at_each_of_its_calls():
+    scaled = jax.jit(lambda x: x / x.sum(1, keepdims=True))
+
+    def outer(x):
+        with lox.audit.expect(sum="time"):
+            x = scaled(x)
+        with lox.audit.expect(sum="batch"):
+            return scaled(x)
+
+    assert [f.code for f in lox.audit(outer, axes={"x": ("batch", "time")})(jnp.ones((4, 5))).issues] == ["LOX105"]
+    assert [f.code for f in lox.audit(outer, axes={"x": ("time", "batch")})(jnp.ones((4, 5))).issues] == ["LOX105"]
+
+
 def test_a_scan_over_another_axis_than_declared_is_found():
     def returns(rewards):
         with lox.audit.expect(scan="time"):

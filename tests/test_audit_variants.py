@@ -965,6 +965,7 @@ def test_reductions_recurrences_and_declarations_go_over_the_axes_that_are_said(
         ("", lambda x: x / x.sum(0), f32(5, 5)),
         ("", lambda x: x / x.sum(1, keepdims=True), f32(5, 5)),
         ("LOX110", lambda x: x / x.sum(1)[None], f32(5, 5)),
+        ("", lambda x: x / x.sum(1)[None], f32(5, 5), Options(axes={"x": ("time", None)})),
         ("LOX107 ... over axis 1", lambda x: x - x.max(1), f32(5, 5)),
         ("LOX107", lambda x: x - x.mean(2), f32(5, 5, 5)),
         ("LOX110", lambda x: x + x.sum(1), f32(5, 5)),

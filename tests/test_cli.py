@@ -231,3 +231,11 @@ def test_what_ends_a_command_is_one_line_and_an_exit_code(capsys, monkeypatch):
     for mistake in (ModuleNotFoundError("no a"), ValueError("a mistake"), RuntimeError("of lox")):
         with pytest.raises(type(mistake)):
             ending(mistake)
+
+
+def test_the_demo_evaluates_the_parameters_that_a_step_returns():
+    train_set, test_set = jax.tree.map(jax.numpy.asarray, training.load())
+    train = jax.jit(lox.spool(lambda key: training.train(key, train_set, test_set, 2)))
+    params, logs = train(jax.random.key(0))
+    _, last = lox.spool(training.loss_fn)(params, test_set, 2, "test/")
+    np.testing.assert_allclose(logs["test/loss"][-1], last["test/loss"][0], rtol=1e-5)

@@ -203,6 +203,12 @@ def test_show_takes_names_and_patterns_of_keys(lox_main, tmp_path):
     assert keys("test/loss", "absent") == (1, ["test/loss"], "lox: no run has the key 'absent'\n")
 
 
+def test_a_key_comes_before_a_pattern_that_is_written_like_it(lox_main, tmp_path):
+    save(tmp_path / "run", dict.fromkeys(["a*", "ab"], np.zeros(1)))
+    _, rows, _ = lox_main("show", tmp_path, "a*")
+    assert [row[1] for row in rows] == ["a*"]
+
+
 def test_on_a_terminal_tables_are_aligned_under_a_header(runs):
     import pty
 

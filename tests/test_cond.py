@@ -87,6 +87,21 @@ def test_one_branch_that_logs_nothing_is_masked_out(transform):
     assert_logs(lox.spool(transform(f), unify=True)(jnp.float32(1))[1], {"a": [NAN]}, mask={"a": [0]})
 
 
+def test_loops_in_loops_of_branches_that_log_with_other_tags_have_a_mask_for_each_batch_element():
+    def nested(tag):
+        def step(c, _):
+            lox.log({"a": c}, tags=tag)
+            return c + 1, None
+
+        return lambda x: lax.scan(lambda c, _: (lax.scan(step, c, length=2)[0], None), x, length=3)[0]
+
+    def f(p, x):
+        return lax.cond(p, nested("s"), nested("t"), x)
+
+    _, logs = lox.spool(jax.vmap(f), unify=True, tags="s")(jnp.array([True, False]), jnp.array([0.0, 10.0]))
+    assert_logs(logs, {"a": [[i, NAN] for i in range(6)]}, mask={"a": [[1, 0]] * 6})
+
+
 @transforms
 def test_unify_gives_a_key_as_many_slots_as_the_branch_with_most_events(transform):
     def f(x):

@@ -734,3 +734,10 @@ def test_as_many_batch_elements_as_there_may_be_have_a_row_each():
     for i in range(2):
         expected += [[f"x/{i}"], *([f"{j}", f"{256 * i + j}"] for j in range(256))]
     assert [row for row in rows if row] == expected
+
+
+def test_the_mean_of_many_small_floats_is_finite():
+    console = pipe()
+    with lox.loggers.ConsoleLogger(console=console) as logger:
+        logger.log(logger.init(0), logs_of(x=np.full((1, 100), 2000.0, np.float16)))
+    assert printed(console).splitlines()[-1].endswith("x 2e+03") or "2000" in printed(console)

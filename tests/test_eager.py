@@ -318,3 +318,20 @@ def test_memory_is_let_go():
     lox.spool(f)(jnp.float32(0))
     gc.collect()
     assert len(jax.live_arrays()) <= before + 2
+
+
+def test_arrays_that_a_long_loop_logs_and_donates_stay_whatever_is_logged_between():
+    step = jax.jit(lambda x: x + 1, donate_argnums=0)
+
+    def f(x):
+        for _ in range(300):
+            lox.log({"x": x})
+            x = step(x)
+            for _ in range(2):
+                lox.log({"y": x})
+                x = x + 0
+        return x
+
+    _, logs = lox.spool(f)(jnp.zeros(3))
+    np.testing.assert_array_equal(logs["x"][:, 0], np.arange(300))
+    np.testing.assert_array_equal(logs["y"][:, 0], np.repeat(np.arange(1, 301), 2))

@@ -1306,3 +1306,20 @@ def test_arguments_of_all_kinds_replay_with_others_like_them(f, make, is_whole, 
         return
     with pytest.raises(lox.LogValueError, match=r"args\[0\] is 'log', in the bundle"):
         lox.replay(tmp_path / "failed", f, "log", -1.0)
+
+
+def test_a_carry_that_began_with_infinity_in_some_elements_does_not_fail(tmp_path):
+    f = jax.jit(lambda best, xs: jnp.isfinite(lax.scan(lambda c, x: (c.at[0].add(x), None), best, xs)[0]))
+    guarded = lox.guard(f, bundle=tmp_path / "failed", when="nonfinite")
+    assert calls(guarded, (jnp.array([0.0, -jnp.inf]), jnp.ones(3)))[1] == []
+
+
+def test_an_error_of_a_function_that_is_replayed_on_as_many_devices_is_its_own(tmp_path):
+    (x,) = _sharded(AxisType.Auto, (4,))
+    calls(lox.guard(jnp.log, bundle=tmp_path / "failed"), (x,))
+
+    def broken(x):
+        raise KeyError("weights")
+
+    with pytest.raises(KeyError, match="weights"):
+        lox.replay(tmp_path / "failed", broken)

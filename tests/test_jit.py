@@ -259,6 +259,29 @@ def test_a_donated_argument_is_donated_and_what_was_logged_of_it_is_not():
         np.testing.assert_array_equal(arrived[0]["x"], [[0, 1, 2, 3]])
 
 
+@pytest.mark.parametrize("donated", [0, 1])
+@pytest.mark.parametrize(
+    "handled",
+    [
+        lambda f: lox.spool(f, max_events=4),
+        lambda f: lox.spool(f, interval=2),
+        lambda f: lox.tap(f, lambda logs: None, buffer=3),
+    ],
+    ids=["max_events", "interval", "buffer"],
+)
+def test_the_argument_that_is_donated_is_the_one_that_the_program_names(handled, donated):
+    shift = jnp.ones(64)
+
+    def f(*args):
+        lox.log({"x": args[donated].sum()}, where=args[0].sum() >= 0)
+        return args[donated] + shift, args[1 - donated].sum()
+
+    jitted, args = jax.jit(f, donate_argnums=donated), (jnp.zeros(64), jnp.zeros(64))
+    handled(lambda *args: jitted(*args))(*args)
+    lox.flush()
+    assert [x.is_deleted() for x in args] == [place == donated for place in range(2)]
+
+
 def test_donation_inside_a_jitted_program_changes_no_log():
     inner = jax.jit(lambda x: (lox.log({"x": x}), x + 1)[1], donate_argnums=0)
     _, logs = jax.jit(lox.spool(lambda x: inner(2 * x)))(jnp.float32(1))

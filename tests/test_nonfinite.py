@@ -1140,3 +1140,12 @@ def test_an_argument_that_is_not_finite_is_reported_at_the_line_and_iteration_of
     assert not find(f)(1.0, good, rate=2.0)
     report = find(f)(array(np.nan)[0], good, rate=2.0)
     assert (report.argument, report.found) == ("args[0]", True)
+
+
+def test_a_carry_in_a_branch_that_all_batch_elements_take_is_searched():
+    def f(p, x):
+        y = lax.cond(p, lambda x: lax.scan(lambda c, _: (jnp.log(c), None), x, length=4)[0], lambda x: x, x)
+        return jnp.where(jnp.isnan(y), 0.0, y)
+
+    found = lox.find_nonfinite(jax.vmap(f, (None, 0)))(True, jnp.array([2.0, 3.0]))
+    assert found.found and found.primitive == "log"

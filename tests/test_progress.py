@@ -957,3 +957,13 @@ def test_a_table_has_the_bar_the_count_the_rate_and_the_times_of_each_loop(monke
     now = 16.0
     assert cells((4, 1))[0][:5] == ["[red]\\tfirst", "20/200", "8/s", "0:00:02", "0:00:23"]
     assert cells()[2][2:4] == ["350/s", "0:00:10"] and cells()[3][3] == "0:00:16"
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_loops_in_loops_have_no_bars(told, each, depth):
+    def nested(x, depth):
+        step = (lambda x: nested(x, depth - 1)) if depth > 1 else jnp.sin
+        return jax.lax.scan(lambda c, _: (step(c), None), x, length=3)[0]
+
+    jax.jit(lox.progress(lambda x: nested(x, depth)))(jnp.ones(2)).block_until_ready()
+    assert {loop.path for loop, *_ in told} == {"scan"}

@@ -585,3 +585,10 @@ def test_reductions_of_what_happened_in_each_element_are_those_of_numpy_in_every
                 want = getattr(np, name)(events)
             np.testing.assert_allclose(exact(got)[0, column], want, rtol=tolerance, atol=1e-6)
             assert steps[0, column] == places[0 if name == "first" else -1]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_mean_of_many_small_floats_is_exact(dtype):
+    xs = jnp.full(5000, 100, dtype)
+    _, logs = lox.spool(lambda xs: jax.lax.scan(lambda c, x: (c, lox.log({"x": x})["x"]), 0, xs), reduce="mean")(xs)
+    assert logs["x"].dtype == dtype and logs["x"].tolist() == [100]

@@ -1739,3 +1739,9 @@ def test_rows_of_which_it_is_not_known_when_they_came_are_none_where_another_tab
     file.write_bytes(data[:64] + b"%24d" % 0 + data[88:])
     logs = lox.load(tmp_path)[RUN]
     assert {key: logs[key].tolist() for key in logs} == {"x": [1, 3, 5], "z": [*range(6)], "y": [1, 3, 5]}
+
+
+def test_each_key_has_its_own_count_of_dropped_events(tmp_path):
+    values = {name: np.arange(3.0) for name in "abc"}
+    lox.save(lox.logdict(values, dropped={"a": np.int32(0), "b": np.int32(7)}), tmp_path / "run")
+    assert {key: int(count) for key, count in lox.load(tmp_path / "run").dropped.items()} == {"a": 0, "b": 7}

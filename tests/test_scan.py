@@ -351,3 +351,11 @@ def test_a_scan_without_iterations_logs_its_key_without_events_at_any_interval()
 
     for function in (f, nested):
         assert_logs(lox.spool(function, interval=2)(jnp.float32(1))[1], {"x": np.zeros(0)})
+
+
+def test_a_loop_that_goes_backwards_logs_vectors_as_they_are():
+    def f(xs):
+        return jax.lax.scan(lambda c, x: (c, lox.log({"x": x})["x"]), 0, xs, reverse=True)
+
+    xs = jnp.arange(12.0).reshape(3, 2, 2)
+    np.testing.assert_array_equal(lox.spool(f)(xs)[1]["x"], xs[::-1])

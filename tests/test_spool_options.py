@@ -260,6 +260,19 @@ def test_an_interval_begins_in_branches_that_log_loops_where_it_was_before_them(
     assert_logs(logs, {"i": [*range(8)][::3]})
 
 
+def test_an_interval_goes_on_in_a_jitted_loop_after_an_event_that_may_not_happen():
+    loop = jax.jit(lambda x: lax.scan(lambda c, _: (c + 1, lox.log({"x": c})["x"]), x, None, 6)[0])
+
+    def f(p):
+        for i in range(4):
+            lox.log({"x": jnp.int32(i)})
+        lox.log({"x": jnp.int32(4)}, where=p)
+        return loop(jnp.int32(5))
+
+    assert lox.spool(f, interval=3)(jnp.bool_(True))[1].valid("x").tolist() == [0, 3, 6, 9]
+    assert lox.spool(f, interval=3)(jnp.bool_(False))[1].valid("x").tolist() == [0, 3, 7, 10]
+
+
 def test_an_interval_of_events_that_may_not_happen_counts_those_that_do():
     def g(xs):
         def step(carry, x):

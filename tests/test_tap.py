@@ -1180,6 +1180,20 @@ def test_what_was_logged_eagerly_before_an_exception_arrives(transform, options,
     assert values == [1.0] * loop + [1.0, 2.0, 3.0]
 
 
+def test_what_waits_in_a_buffer_arrives_when_the_program_is_interrupted():
+    arrived = []
+
+    def f(x):
+        for i in range(3):
+            lox.log({"x": x + i})
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lox.tap(f, arrived.append, buffer=5)(jnp.float32(1))
+    lox.flush()
+    assert [logs["x"].tolist() for logs in arrived] == [[1.0, 2.0, 3.0]]
+
+
 @pytest.mark.parametrize("options", [{}, {"ordered": False}, {"buffer": 4}], ids=str)
 def test_on_cpu_a_call_returns_when_the_callbacks_have_run(options):
     arrived = []
@@ -1424,3 +1438,18 @@ def test_only_keys_that_are_reduced_arrive_as_their_reductions():
     _, arrived = tapped(lambda tap: tap(f)(jnp.arange(3.0)), reduce={"a": "mean"})
     of = {key: [value for logs in arrived if key in logs for value in logs[key].tolist()] for key in ("a", "b")}
     assert of == {"a": [1], "b": [0, 1, 2]}
+
+
+def test_rare_events_wait_in_a_buffer_with_others():
+    arrived = []
+
+    def step(c, i):
+        lox.log({"rare": i}, where=i % 5 == 4)
+        lox.log({"c": c}, where=i % 7 == 6)
+        return c + 1, None
+
+    tapped = lox.tap(lambda x: lax.scan(step, x, jnp.arange(40))[0], arrived.append, buffer=6)
+    jax.jit(tapped)(0.0)
+    lox.flush()
+    rare = [logs.valid("rare") for logs in arrived if "rare" in logs]
+    assert np.concatenate(rare).tolist() == [4, 9, 14, 19, 24, 29, 34, 39]

@@ -980,6 +980,7 @@ def _with_backward_rule(fun, inside):
 _sine_on_shards = _on_shards(_scoped_sine)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("batched", [False, True], ids=["grad", "vmap of grad"])
 @pytest.mark.parametrize(
     "fun",
@@ -1370,3 +1371,13 @@ def test_a_function_without_points_or_of_many_says_so_of_a_pattern_that_matches_
         spooled(lox.watch(jnp.sin, at="x"), 1.0)
     with pytest.warns(lox.SelectionWarning, match=r"it is none of the points of the function: 'cond', 'cond/call', "):
         spooled(lox.watch(of_all_kinds, at="x"), 1.0, max_iters=4)
+
+
+def test_a_scope_that_an_exception_leaves_is_no_point():
+    def f(x):
+        with contextlib.suppress(ValueError), jax.named_scope("attempt"):
+            x = jnp.sin(x)
+            raise ValueError
+        return x
+
+    assert lox.points(f)(1.0) == []
