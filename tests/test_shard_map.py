@@ -721,6 +721,7 @@ def test_derivatives_of_a_replicated_value_that_a_branch_on_shards_logs_are_summ
     assert jax.jit(slope)(3.0, jnp.arange(4.0)) == 12
 
 
+@pytest.mark.covering(1)
 @transforms
 @pytest.mark.parametrize(("reduce", "expected"), [("count", [0, 1, 0, 1]), ("sum", [0, 5, 0, 5])])
 def test_what_does_not_vary_is_reduced_on_the_shards_that_log_it(mesh, transform, reduce, expected):
