@@ -79,7 +79,7 @@ def is_backward(stack: Any) -> bool:
 
 
 def parent_of_jaxpr(level: Level, eqn: Any) -> Parent:
-    """The parent of a jaxpr that is evaluated, of which an equation is bound now, in the scopes of the equation."""
+    """The parent of a jaxpr while one of its equations is bound: the equation's own scopes do not count."""
     own, scopes = eqn.source_info.name_stack.stack, source_info.current_name_stack().stack
     with source_info.set_name_stack(source_info.NameStack(scopes[: len(scopes) - len(own)])):
         return parent_of(level)

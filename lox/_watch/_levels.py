@@ -111,9 +111,9 @@ class Level(Parent):
         return self.scopes[-1] if self.scopes else self
 
     def backward(self, parts: tuple[Part, ...]) -> Parent:
-        """What encloses points of a backward pass in it, by path.
+        """The parent at this path in a backward pass.
 
-        Paths in functions with rules are whole, so that their points are numbered with those of what runs them.
+        In a function with rules, points get whole paths, so they are numbered together with those of its caller.
         """
         if parts not in self._backward:
             counts = None if self.around is None else self.around.backward(parts).counts

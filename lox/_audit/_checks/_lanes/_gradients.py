@@ -50,11 +50,10 @@ def own(audited: Audited) -> Iterator[Finding | Held]:
             continue
         location = audited.lines[losses[0]]
         if _is_plain(over) and any(_keeps(each, over, axis) for each in blocks):
-            who = "batch elements of a vmap" if isinstance(axis, int) else f"shards along {axis!r}"
             yield OWN.at(
                 location,
-                f"This loss is averaged over the {who}, and its gradient is not: each of them updates parameters by a "
-                "gradient of its own, and they drift apart.",
+                f"This loss is averaged over the {_who(axis)}, and its gradient is not: each of them updates "
+                "parameters by a gradient of its own, and they drift apart.",
             )
         else:
             yield OWN.fine(location)
@@ -67,7 +66,8 @@ def summed(audited: Audited) -> Iterator[Finding | Held]:
         over = [(each, step) for each in blocks for step in each.steps if axis in _axes(step)]
         losses = [(each, step) for each, step in over if _is_of_loss(step) and not _is_differentiated(step)]
         counts = {_count(each, step) for each, step in losses}
-        made = {value for each in blocks for value in _gradients(each, {})}
+        known: dict[Block, list[Value]] = {}
+        made = {value for each in blocks for value in _gradients(each, known)}
         gradients = [step for _, step in over if not made.isdisjoint(step.inputs) and not _is_plain([step])]
         others = [_is_plain([step]) or _count(each, step) for each, step in over if step not in gradients]
         if not any(counts) or not gradients or not all(others):
@@ -79,12 +79,16 @@ def summed(audited: Audited) -> Iterator[Finding | Held]:
         if any(_scales(step, counts) for step in steps):
             yield SUMMED.fine(location)
             continue
-        who = "batch elements of a vmap" if isinstance(axis, int) else f"shards along {axis!r}"
         if by_jax:
-            text = f"This loss is averaged over the {who}, and differentiation sums its gradient over them."
+            text = f"This loss is averaged over the {_who(axis)}, and differentiation sums its gradient over them."
         else:
-            text = f"This gradient is summed over the {who}, and its loss is averaged."
+            text = f"This gradient is summed over the {_who(axis)}, and its loss is averaged."
         yield SUMMED.at(location, f"{text} The gradient grows with their number.")
+
+
+def _who(axis: str | int) -> str:
+    """What an axis consists of."""
+    return "batch elements of a vmap" if isinstance(axis, int) else f"shards along {axis!r}"
 
 
 def _count(block: Block, step: Step) -> float | None:
@@ -101,7 +105,7 @@ def _is_differentiated(step: Step) -> bool:
 
 
 def _scales(step: Step, counts: set[float | None]) -> bool:
-    """Whether a step divides an array by one of some counts, or by a number that is not known."""
+    """Whether a step divides an array by the number of shards, or by a number that only a run knows."""
     if step.equation.primitive not in primitives("div", "mul") or not step.outputs[0].shape:
         return False
     numbers = [value.fact.range.number for value in step.inputs if not value.shape]
@@ -111,7 +115,7 @@ def _scales(step: Step, counts: set[float | None]) -> bool:
 
 
 def _scopes(audited: Audited, split: bool = True) -> Iterator[tuple[Block, str | int]]:
-    """Where sums over shards or batch elements are, and over which axes: those of a vmap have numbers.
+    """The blocks with sums over shards or batch elements, each with the axis: a name, or a number under a vmap.
 
     Args:
         audited: The program.
