@@ -525,6 +525,24 @@ def repulsion_between_others_chosen_before(positions):
     return jnp.where(other, 1.0 / jnp.sqrt(jnp.where(other, squared, 1.0)), 0.0).sum()
 
 
+def _inverse_distances(one, other):
+    return 1.0 / jnp.sqrt(jnp.sum((one[:, None] - other) ** 2, axis=-1))
+
+
+@wrong("LOX607", f32(12, 3), f32(12), differentiate="positions")
+def energy_of_charges_without_the_diagonal(positions, charges):
+    inverse = jnp.where(jnp.eye(12, dtype=bool), 0.0, _inverse_distances(positions, positions))
+    return charges @ inverse @ charges / 2
+
+
+@right("LOX607", f32(12, 3), f32(12, 3), differentiate="positions")
+def energies_of_charges_and_of_two_molecules(positions, others):
+    same = jnp.eye(12, dtype=bool)
+    squared = jnp.sum((positions[:, None] - positions) ** 2, axis=-1)
+    safe = jnp.where(same, 0.0, 1.0 / jnp.sqrt(jnp.where(same, 1.0, squared)))
+    return safe.sum() + jnp.where(same, 0.0, _inverse_distances(positions, others)).sum()
+
+
 @wrong("LOX607", f32(32, 10), f32(32, 10), differentiate="logits")
 def divergence_with_nan_taken_for_zero(logits, target):
     p = jax.nn.softmax(logits)

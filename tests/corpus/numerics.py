@@ -700,6 +700,36 @@ def evidence_by_logsumexp(log_likelihoods):
     return (largest + jnp.log(jnp.mean(jnp.exp(log_likelihoods - largest), axis=0))).sum()
 
 
+def _log_densities(params, x):
+    z = (x[:, None, :] - params["means"]) / jnp.exp(params["scales"])
+    return jnp.sum(-0.5 * z**2 - params["scales"], axis=-1)
+
+
+GAUSSIANS = {"means": f32(5, 3), "scales": f32(5, 3), "logits": f32(5)}
+
+
+@wrong("LOX811", GAUSSIANS, f32(100, 3))
+def density_of_a_mixture_by_its_densities(params, x):
+    terms = _log_densities(params, x) + jax.nn.log_softmax(params["logits"])
+    return jnp.log(jnp.sum(jnp.exp(terms), axis=-1)).mean()
+
+
+@right("LOX811", GAUSSIANS, f32(100, 3))
+def density_of_a_mixture_by_logsumexp(params, x):
+    terms = _log_densities(params, x) + jax.nn.log_softmax(params["logits"])
+    largest = jax.lax.stop_gradient(terms.max(axis=-1, keepdims=True))
+    return (jnp.log(jnp.sum(jnp.exp(terms - largest), axis=-1)) + largest[:, 0]).mean()
+
+
+@right("LOX811", f32(10, 3), f32(20, 3))
+def distances_to_the_nearest_of_several_points(x, points):
+    squared = jnp.sum((x[:, None] - points) ** 2, axis=-1)
+    nearest = squared.min(axis=-1, keepdims=True)
+    within = jnp.sum((jnp.tanh(x)[:, None] - jnp.tanh(points)) ** 2, axis=-1)
+    smoothed = jnp.log(1e-6 + jnp.exp(-squared).sum(axis=-1))
+    return nearest[:, 0] - jnp.log(jnp.exp(nearest - squared).sum(axis=-1)), jnp.log(jnp.exp(-within).sum(-1)), smoothed
+
+
 # -- LOX812: the logarithm of a softmax ----------------------------------------------------------------------------
 
 
@@ -773,6 +803,13 @@ def update_of_a_classifier_that_ends_in_a_sigmoid(w, x, y, key):
 def actions_drawn_by_probabilities_as_logits(logits, key):
     probs = jax.nn.softmax(logits, axis=-1)
     return jax.random.categorical(key, probs)
+
+
+@wrong("LOX813", f32(4, 10), f32(32, 4))
+def entropy_of_a_policy_by_the_softmax_of_its_probabilities(w, obs):
+    log_probs = jax.nn.log_softmax(obs @ w)
+    probs = jax.nn.softmax(jnp.exp(log_probs))
+    return -jnp.sum(probs * log_probs, axis=-1).mean()
 
 
 @right("LOX813", f32(4, 10), f32(32, 4), i32(32), KEY)
@@ -888,6 +925,13 @@ def attention_whose_weights_are_masked_after_the_softmax(queries, keys, values, 
     return _values_by(weights * valid[:, None, None, :], values)
 
 
+@wrong("LOX816", OF_HEADS, OF_HEADS, OF_HEADS, f32(2, 6))
+def attention_whose_weights_are_masked_by_time_and_by_padding_after_the_softmax(queries, keys, values, padding):
+    mask = jnp.tril(jnp.ones((6, 6))) * padding[:, None, None, :]
+    weights = jax.nn.softmax(_scores_of_heads(queries, keys), axis=-1) / 1.5
+    return _values_by(weights * mask, values)
+
+
 @wrong("LOX816", f32(32, 8), f32(8, 4), flags(32, 4))
 def greedy_actions_of_values_that_are_zero_where_they_are_not_allowed(obs, w, allowed):
     return jnp.argmax((obs @ w) * allowed, axis=-1)
@@ -920,6 +964,13 @@ def attention_whose_queries_are_scaled_before_it_scales_them(queries, keys, valu
     return jax.nn.dot_product_attention(queries / jnp.sqrt(16.0), keys, values)
 
 
+@wrong("LOX817", OF_HEADS, OF_HEADS, OF_HEADS)
+def attention_that_divides_the_weights_and_not_the_scores(queries, keys, values):
+    scores = jnp.einsum("bhqd,bhkd->bhqk", queries, keys)
+    weights = jax.nn.softmax(scores, axis=-1) / jnp.sqrt(queries.shape[-1])
+    return _values_by(weights, values)
+
+
 @right("LOX817", OF_HEADS, OF_HEADS, OF_HEADS)
 def attention_whose_scale_is_split_between_queries_and_keys_or_is_the_size(queries, keys, values):
     scores = jnp.einsum("bhqd,bhkd->bhqk", queries / 2, keys / 2)
@@ -941,6 +992,18 @@ def policy_gradient_of_advantages_that_are_normalized_with_the_padding(log_probs
 def a_batch_norm_of_tokens_with_the_padding(tokens, mask):
     tokens = tokens * mask[..., None]
     return (tokens - tokens.mean((0, 1))) / jnp.sqrt(tokens.var((0, 1)) + 1e-5)
+
+
+@wrong("LOX819", f32(8, 20), f32(8, 20))
+def loss_of_tokens_that_is_averaged_and_divided_by_their_number(losses, mask):
+    return jnp.mean(losses * mask) / jnp.maximum(mask.sum(), 1.0)
+
+
+@right("LOX819", f32(8, 20), f32(8, 20))
+def losses_of_tokens_that_are_divided_once(losses, mask):
+    by_means = jnp.mean(losses * mask) / jnp.maximum(mask.mean(), 1e-6)
+    by_another_count = jnp.mean(losses * mask) / jnp.maximum((losses > 1).sum(), 1)
+    return jnp.sum(losses * mask) / jnp.maximum(mask.sum(), 1.0), by_means, by_another_count
 
 
 @right("LOX819", f32(64, 8), f32(64, 8), f32(64, 8), flags(64, 8))
@@ -982,6 +1045,19 @@ def feature_of_a_neighbour_that_is_limited_to_the_size(features, place):
 @wrong("LOX820", f32(8, 10, 3), f32(3))
 def trajectories_whose_last_step_is_replaced(trajectories, last):
     return jax.vmap(lambda steps: steps.at[steps.shape[0]].set(last))(trajectories)
+
+
+@wrong("LOX820", f32(20))
+def ranks_that_are_counted_from_one_in_an_array_that_counts_from_zero(scores):
+    order = jnp.argsort(scores)
+    return jnp.zeros(20, jnp.int32).at[order + 1].set(jnp.arange(20))
+
+
+@right("LOX820", f32(20))
+def ranks_by_the_order_of_scores(scores):
+    order = jnp.argsort(scores)
+    ranks = jnp.zeros(20, jnp.int32).at[order].set(jnp.arange(20))
+    return ranks, jnp.zeros(21, jnp.int32).at[order + 1].set(jnp.arange(20))
 
 
 @right("LOX820", f32(128), flags(128), i32(), KEY)

@@ -1065,6 +1065,53 @@ def gradients_of_means_of_each_sequence(w, batches):
     return _accumulated(w, batches, loss)
 
 
+# LOX216: gradients that are summed.
+
+
+def _in_parts(w, batches, divide=lambda grads: grads, mean=jnp.mean):
+    def step(total, batch):
+        loss, grads = jax.value_and_grad(lambda w, x, y: jnp.mean((x @ w - y) ** 2))(w, *batch)
+        return jax.tree.map(jnp.add, total, grads), loss
+
+    grads, losses = jax.lax.scan(step, jnp.zeros_like(w), batches)
+    return w - 0.1 * divide(grads), mean(losses)
+
+
+@wrong("LOX216", f32(8), (f32(4, 16, 8), f32(4, 16)))
+def a_step_of_micro_batches_that_adds_up_gradients(w, batches):
+    return _in_parts(w, batches)
+
+
+@wrong("LOX216", f32(8), f32(4, 16, 8), f32(4, 16))
+def a_step_whose_loss_is_added_up_and_divided(w, x, y):
+    def add(i, totals):
+        loss, grads = jax.value_and_grad(lambda w: jnp.mean((x[i] @ w - y[i]) ** 2))(w)
+        return totals[0] + loss, totals[1] + grads
+
+    loss, grads = jax.lax.fori_loop(0, 4, add, (0.0, jnp.zeros_like(w)))
+    return w - 0.1 * grads, loss / 4
+
+
+@right("LOX216", f32(8), (f32(4, 16, 8), f32(4, 16)))
+def a_step_of_micro_batches_that_divides_what_it_added_up(w, batches):
+    return _in_parts(w, batches, divide=lambda grads: grads / 4)
+
+
+@right("LOX216", f32(8), (f32(4, 16, 8), f32(4, 16)))
+def a_step_of_micro_batches_that_adds_up_gradients_and_losses(w, batches):
+    return _in_parts(w, batches, mean=jnp.sum)
+
+
+@right("LOX216", f32(8), f32(4, 16, 8), f32(4, 16))
+def a_step_whose_gradients_are_divided_in_the_loop(w, x, y):
+    def add(total, batch):
+        loss, grads = jax.value_and_grad(lambda w, x, y: jnp.mean((x @ w - y) ** 2))(w, *batch)
+        return total + grads / x.shape[0], loss
+
+    grads, losses = jax.lax.scan(add, jnp.zeros_like(w), (x, y))
+    return w - 0.1 * grads, losses.mean()
+
+
 # What a body reads in place of its carry.
 
 

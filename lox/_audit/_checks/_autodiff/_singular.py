@@ -11,11 +11,13 @@ import numpy as np
 
 from lox._audit._attained import End, attains, end_of, is_constant, is_softmax, is_square_product, plain, resolved
 from lox._audit._audited import Audited
+from lox._audit._checks._autodiff._pairs import is_zero_in_pairs, paired_without_themselves
 from lox._audit._checks._autodiff._taken import Asked, Taken
 from lox._audit._checks._autodiff._way import is_asked
 from lox._audit._dependence import Node, Place
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import frames, transformations
+from lox._audit._origins import Origins
 from lox._audit._rules import primitives
 from lox._compat import _tracebacks as tracebacks
 
@@ -62,7 +64,7 @@ def singular(audited: Audited) -> Iterator[Finding | Held]:
         ways.append(Taken(audited))
     places = [place for place in audited.dependence.places if not _is_of_library(place)] if ways else []
     for way in ways:
-        yield from _singular(places, way)
+        yield from _singular(places, way, audited.origins)
 
 
 def _is_of_library(place: Place) -> bool:
@@ -71,11 +73,11 @@ def _is_of_library(place: Place) -> bool:
     return "site-packages" in place.location.file or tracebacks.is_of_scipy(files)
 
 
-def _singular(places: list[Place], way: Asked | Taken) -> Iterator[Finding | Held]:
+def _singular(places: list[Place], way: Asked | Taken, origins: Origins) -> Iterator[Finding | Held]:
     hidden: set[Place] = set()
     for place in places:
         if place.step.equation.primitive in primitives("select_n") and way.chooses(place):
-            found = _hidden(place, way)
+            found = _hidden(place, way) or _hidden_in_pairs(place, way, origins)
             hidden.update(found)
             for inner in found:
                 yield GUARDED.at(
@@ -194,6 +196,21 @@ def _hidden(select: Place, way: Asked | Taken) -> list[Place]:
                 if on_result or _keeps_out(place, operand, pole, compared, excludes):
                     found[place] = None
     return list(found)
+
+
+def _hidden_in_pairs(select: Place, way: Asked | Taken, origins: Origins) -> list[Place]:
+    """The first operation without a finite derivative at zero, where a choice leaves out elements beside themselves."""
+    condition, *cases = select.step.inputs
+    for truth, case in enumerate(select.inputs[1:] if len(cases) == 2 else ()):
+        axes = paired_without_themselves(condition, bool(truth), origins)
+        for place in reversed([*_nearby(case)] if axes is not None else []):
+            operand, pole = _pole(place)
+            if operand is None or pole != 0 or not way.passes(place, operand):
+                continue
+            value = place.step.inputs[place.inputs.index(operand)]
+            if axes is not None and is_zero_in_pairs(value, axes, origins):
+                return [place]
+    return []
 
 
 def _is_softmax_without(operand: Node, which: Node, truth: bool) -> bool:

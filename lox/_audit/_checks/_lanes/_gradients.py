@@ -8,6 +8,7 @@ from typing import Any
 from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._findings import Finding, Held, Kind
+from lox._audit._gradients import gradients_of, is_backward, scales
 from lox._audit._location import transformations
 from lox._audit._loops import reached
 from lox._audit._program import Block, Step, Value, blocks_in, is_call
@@ -67,16 +68,16 @@ def summed(audited: Audited) -> Iterator[Finding | Held]:
         losses = [(each, step) for each, step in over if _is_of_loss(step) and not _is_differentiated(step)]
         counts = {_count(each, step) for each, step in losses}
         known: dict[Block, list[Value]] = {}
-        made = {value for each in blocks for value in _gradients(each, known)}
+        made = {value for each in blocks for value in gradients_of(each, known)}
         gradients = [step for _, step in over if not made.isdisjoint(step.inputs) and not _is_plain([step])]
         others = [_is_plain([step]) or _count(each, step) for each, step in over if step not in gradients]
         if not any(counts) or not gradients or not all(others):
             continue
-        by_jax = _is_backward(gradients[0])
+        by_jax = is_backward(gradients[0])
         location = audited.lines[losses[0][1] if by_jax else gradients[0]]
         averages = {value for _, step in over if step not in gradients for value in step.outputs}
         steps = (step for each in blocks for step in each.steps if averages.isdisjoint(step.inputs))
-        if any(_scales(step, counts) for step in steps):
+        if any(scales(step, counts) for step in steps):
             yield SUMMED.fine(location)
             continue
         if by_jax:
@@ -102,16 +103,6 @@ def _count(block: Block, step: Step) -> float | None:
 
 def _is_differentiated(step: Step) -> bool:
     return "jvp" in transformations(step.equation)
-
-
-def _scales(step: Step, counts: set[float | None]) -> bool:
-    """Whether a step divides an array by the number of shards, or by a number that only a run knows."""
-    if step.equation.primitive not in primitives("div", "mul") or not step.outputs[0].shape:
-        return False
-    numbers = [value.fact.range.number for value in step.inputs if not value.shape]
-    if step.equation.primitive in primitives("div"):
-        return any(number is None or number in counts for number in numbers)
-    return any(number and 1 / number in counts for number in numbers)
 
 
 def _scopes(audited: Audited, split: bool = True) -> Iterator[tuple[Block, str | int]]:
@@ -174,33 +165,15 @@ def _keeps(block: Block, over: list[Step], axis: str | int) -> bool:
     by_place = isinstance(axis, int)
     in_vmap = {step for step in block.steps if "vmap" in transformations(step.equation)}
     is_mapped = any(isinstance(each, int) for step in block.steps for each in _axes(step))
-    if not by_place and not is_mapped and any(_is_backward(step) for step in in_vmap):  # Several models on each shard.
+    if not by_place and not is_mapped and any(is_backward(step) for step in in_vmap):  # Several models on each shard.
         return False
-    after = reached(block, _gradients(block, {}))
-    readers = {step for step in block.steps if not after.isdisjoint(step.inputs) and not _is_backward(step)}
+    after = reached(block, gradients_of(block, {}))
+    readers = {step for step in block.steps if not after.isdisjoint(step.inputs) and not is_backward(step)}
     outside = readers - in_vmap if by_place and in_vmap else set()
     if not readers.isdisjoint(over) or any(map(_reduces, outside)):
         return False
     updated = reached(block, [value for step in readers if _updates(step, after) for value in step.outputs])
     return any(value in updated and not _is_single((value, by_place)) for value in block.outputs)
-
-
-def _is_backward(step: Step) -> bool:
-    return "transpose" in transformations(step.equation)
-
-
-def _gradients(block: Block, known: dict[Block, list[Value]]) -> list[Value]:
-    """What backward passes in a block make, and those in what it calls."""
-    if block not in known:
-        found = known[block] = []
-        for step in block.steps:
-            if _is_backward(step):
-                found += step.outputs
-            elif is_call(step) and (made := _gradients(step.blocks[0], known)):
-                pairs = zip(step.outputs, step.blocks[0].outputs, strict=True)
-                after = reached(step.blocks[0], made)
-                found += [value for value, own in pairs if own in after]
-    return known[block]
 
 
 def _reduces(step: Step) -> bool:

@@ -1,4 +1,4 @@
-"""Means over the iterations of a loop of means whose counts differ."""
+"""Means over the iterations of a loop: of means whose counts differ, and of losses whose gradients are summed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from lox._audit._audited import Audited
 from lox._audit._findings import Finding, Held, Kind
+from lox._audit._gradients import gradients_of, scales
 from lox._audit._location import Location, transformations
 from lox._audit._loops import Scan, reached, scans
 from lox._audit._origins import LAID_OUT, Origins
-from lox._audit._program import Block, Step, Value, is_call
+from lox._audit._program import Block, Step, Value, blocks_in, is_call
 from lox._audit._rules import primitives
 
 MEANS = Kind(
@@ -19,6 +20,16 @@ MEANS = Kind(
     "Add up the sums and the counts, and divide once after the loop: total / count.",
     "What iterations add up has the same weight in each.",
     "Sums over iterations that are divided by their number were followed back to quotients by a count.",
+)
+
+SUMMED = Kind(
+    "LOX216",
+    "warning",
+    "The loss is averaged over micro-batches, and its gradients are summed",
+    "Average both: divide what the loop has added up by the number of its iterations, as with "
+    "jax.tree.map(lambda g: g / n, grads). If the gradient of a sum is meant, add up the losses as well.",
+    "Gradients that a loop adds up are averaged where their losses are.",
+    "Sums over iterations of what a backward pass makes were followed to what divides them.",
 )
 
 _SAME = LAID_OUT | primitives("convert_element_type")
@@ -44,6 +55,55 @@ def accumulated(audited: Audited) -> Iterator[Finding | Held]:
         else:
             if averaged:
                 yield MEANS.fine(location)
+
+
+def summed(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX216: a scan adds up gradients, and its losses are averaged over the iterations."""
+    for scan, location in scans(audited):
+        length = scan.step.equation.params["length"]
+        gradients = set(gradients_of(scan.body, {})) if length > 1 else set()
+        added = [(total, step) for total, new in _added(scan, audited) if (step := _maker(new, audited)) is not None]
+        sums = [step for total, step in added if total.shape and not gradients.isdisjoint(step.inputs)]
+        if not sums or not (_adds_losses(added, scan, audited) or _stacks_losses(scan, audited)):
+            continue
+        inside = set(blocks_in(scan.body))
+        outside = (step for block in blocks_in(audited.program) if block not in inside for step in block.steps)
+        if any(scales(step, {length}) for step in outside):
+            yield SUMMED.fine(location)
+        else:
+            yield SUMMED.at(
+                audited.lines[sums[0]],
+                f"The gradients of {length} micro-batches are added up, and their losses are averaged: the gradient "
+                "grows with their number.",
+            )
+
+
+def _maker(value: Value, audited: Audited) -> Step | None:
+    return audited.origins.of(value, _SAME).maker
+
+
+def _adds_losses(added: list[tuple[Value, Step]], scan: Scan, audited: Audited) -> bool:
+    """Say whether a number that is added up over iterations is a loss, and is divided by how many there are."""
+    return any(
+        not total.shape and any(_is_loss(each, audited) for each in step.inputs) and _is_averaged(total, scan, audited)
+        for total, step in added
+    )
+
+
+def _stacks_losses(scan: Scan, audited: Audited) -> bool:
+    """Say whether iterations put out losses whose mean is taken."""
+    stacks = [each.outside for each in scan.step.regions[0].outputs if each.role == "stacked"]
+    losses = [stack for stack, inside in zip(stacks, scan.ys, strict=True) if _is_loss(inside, audited)]
+    totals = [step for loss in losses for step in audited.users.of(loss)]
+    means = primitives("reduce_sum")
+    return any(_is_averaged(step.outputs[0], scan, audited) for step in totals if step.equation.primitive in means)
+
+
+def _is_loss(value: Value, audited: Audited) -> bool:
+    """Say whether a number comes of the forward pass of what is differentiated."""
+    maker = _maker(value, audited)
+    names = transformations(maker.equation) if maker is not None and not value.shape else ()
+    return "jvp" in names and "transpose" not in names
 
 
 def _added(scan: Scan, audited: Audited) -> Iterator[tuple[Value, Value]]:
@@ -116,5 +176,5 @@ def _sum(value: Value, origins: Origins) -> Step | None:
         (value,) = arrays
 
 
-KINDS = (MEANS,)
-CHECKS = (accumulated,)
+KINDS = (MEANS, SUMMED)
+CHECKS = (accumulated, summed)

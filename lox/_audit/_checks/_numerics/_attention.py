@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -68,6 +69,7 @@ class Attention:
         location: Where that is.
         summed: The axes of the softmax over which the product sums.
         values: What the product multiplies the weights with.
+        by: What the weights are multiplied by after the softmax.
     """
 
     squash: Squash
@@ -78,6 +80,7 @@ class Attention:
     location: Location
     summed: frozenset[int | None]
     values: Value
+    by: float
 
     @property
     def scale(self) -> float:
@@ -99,35 +102,46 @@ def _attentions(audited: Audited) -> Iterator[Attention]:
             continue
         for place, axes in enumerate(step.equation.params["dimension_numbers"][0]):
             sources = [_weights(step.inputs[place], axis, origins) for axis in axes]
-            squash = known.get(sources[0][0].maker) if sources else None  # type: ignore[arg-type]
+            squash = known.get(sources[0].value.maker) if sources else None  # type: ignore[arg-type]
             if squash is None or squash.name != "softmax" or len(squash.axes) != 1:
                 continue
             scores = scores_of(squash.logits, origins)
             if scores is not None:
-                summed = frozenset(axis for _, axis in sources)
-                values = step.inputs[1 - place]
-                yield Attention(squash, squash.axes[0], *scores, step, location, summed, values)
+                summed = frozenset(source.axis for source in sources)
+                values, by = step.inputs[1 - place], sources[0].by
+                yield Attention(squash, squash.axes[0], *scores, step, location, summed, values, by)
 
 
-def _weights(value: Value, axis: int | None, origins: Origins) -> tuple[Value, int | None]:
-    """What weights are before some are dropped, or all are scaled by a constant, and their axis there."""
+class _Weights(NamedTuple):
+    """What weights are before some are dropped, or all are scaled by a constant: see `Attention`."""
+
+    value: Value
+    axis: int | None
+    by: float
+
+
+def _weights(value: Value, axis: int | None, origins: Origins) -> _Weights:
+    by = 1.0
     while True:
         value, axis = laid_out(value, axis, origins)
         maker = value.maker
         if maker is None or maker.equation.primitive not in _SAME | primitives("select_n", "mul", "div"):
-            return value, axis
+            return _Weights(value, axis, by)
         if maker.equation.primitive in _SAME:
             (value,) = maker.inputs
             continue
         unknown = [each for each in maker.inputs if each.number is None]
         if maker.equation.primitive in primitives("select_n"):
             unknown = [each for each in unknown if each is not maker.inputs[0]]
+        elif len(unknown) == 1:
+            (number,) = (each.number or math.nan for each in maker.inputs if each is not unknown[0])
+            by = by / number if _divides(maker) else by * number
         if (
             len(unknown) != 1
             or unknown[0].shape != value.shape
             or (_divides(maker) and unknown[0] is not maker.inputs[0])
         ):
-            return value, axis
+            return _Weights(value, axis, by)
         value = unknown[0]
 
 
@@ -254,6 +268,12 @@ def scaled(audited: Audited) -> Iterator[Finding | Held]:
                 each.squash.location,
                 f"Scores that sum {size} products are divided by the root of {length} before the softmax, which is how "
                 "many queries or keys there are.",
+            )
+        elif size > 4 and each.scale == 1 and _is_about(each.by, size**-0.5):
+            yield SCALE.at(
+                each.squash.location,
+                f"Scores that sum {size} products go into the softmax as they are, and its weights are divided by the "
+                f"root of {size}, so that they no longer add up to one.",
             )
         else:
             yield SCALE.fine(each.squash.location)

@@ -11,7 +11,7 @@ import jax
 from lox._audit._audited import Audited
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._origins import FLOWS, Origins
-from lox._audit._program import Step, Value, is_call
+from lox._audit._program import Step, Value, alike, is_call
 from lox._audit._rules import primitives
 
 SOFTMAX = Kind(
@@ -25,7 +25,7 @@ SOFTMAX = Kind(
 LOGSUMEXP = Kind(
     "LOX811",
     "warning",
-    "A logarithm of exponentials that overflow",
+    "A logarithm of exponentials that overflow, or that are all zero",
     "Use jax.nn.logsumexp for a sum, jax.nn.softplus for log(1 + exp(x)), and jax.nn.log_softmax for the logarithm "
     "of a softmax.",
     "Exponentials whose logarithm is taken cannot overflow.",
@@ -48,7 +48,10 @@ _ELEMENTWISE = FLOWS | primitives("mul", "div", "neg", "select_n", "add", "min",
 PARTS = primitives("gather", "slice", "dynamic_slice")
 _TAKEN_ALONG = FLOWS | primitives("mul", "neg", "add", "sub", "dot_general")
 _COMPARED = primitives("lt", "le", "gt", "ge")
-_SHIFTS = primitives("sub", "reduce_max")
+_SHIFTS = primitives("sub", "reduce_max", "reduce_min")
+_SCALED = primitives("mul", "div")
+_MOST = 300
+"""At how many values is looked."""
 
 
 def normalized(audited: Audited) -> Iterator[Finding | Held]:
@@ -73,8 +76,13 @@ def logarithms(audited: Audited) -> Iterator[Finding | Held]:
         if written is None:
             continue
         name, exponents = written
-        if _overflows(exponents, origins) and step.outputs[0] not in choosing:
+        if step.outputs[0] in choosing:
+            yield LOGSUMEXP.fine(location)
+        elif _overflows(exponents, origins):
             yield LOGSUMEXP.at(location, f"{name} is infinite where x {_from(exponents)}.")
+        elif _is_of_nothing_else(step, origins) and _is_minus_square(exponents, origins):
+            least = f"{_least(exponents):.4g}"
+            yield LOGSUMEXP.at(location, f"{name} is -inf, and its derivative NaN, where each x is below {least}.")
         else:
             yield LOGSUMEXP.fine(location)
 
@@ -164,6 +172,71 @@ def _overflows(exponents: Value, origins: Origins) -> bool:
     return True
 
 
+def _is_of_nothing_else(step: Step, origins: Origins) -> bool:
+    """Whether a step is the logarithm of exponentials that are summed, and of nothing that is added to their sum."""
+    inside = without_constants(origins.of(step.inputs[0], FLOWS), origins, primitives("mul", "div"))
+    return step.equation.primitive in _LOG and made_by(inside, _SUM) is not None
+
+
+def _is_minus_square(exponents: Value, origins: Origins) -> bool:
+    """Whether exponents are a sum from which squares without a bound are subtracted, and nothing else of these."""
+    least = _least(exponents)
+    if exponents.fact.range.low >= least:
+        return False
+    squares: set[Value] = set()
+    others: list[Value] = []
+    for value, sign in _terms(exponents, origins):
+        is_large = sign < 0 and value.maker is not None and _is_square(value.maker) and value.fact.range.high > -least
+        squares.update([value] if is_large else [])
+        others += [] if is_large else [value]
+    return bool(squares) and not any(_depends(each, squares, origins) for each in others)
+
+
+def _terms(value: Value, origins: Origins) -> Iterator[tuple[Value, int]]:
+    """What is added up to a value, before numbers that it is multiplied by, and its sign."""
+    waiting = [(value, 1)]
+    for _ in range(_MOST):
+        if not waiting:
+            return
+        value, sign = waiting.pop()
+        value = origins.of(value, FLOWS)
+        maker = value.maker
+        primitive = maker.equation.primitive if maker is not None else None
+        unknown = [each for each in maker.inputs if each.number is None] if maker is not None else []
+        if maker is not None and primitive in primitives("add", "reduce_sum"):
+            waiting += [(each, sign) for each in maker.inputs]
+        elif maker is not None and primitive in primitives("sub", "neg"):
+            *first, last = maker.inputs
+            waiting += [*((each, sign) for each in first), (last, -sign)]
+        elif maker is not None and primitive in _SCALED and len(unknown) == 1 and unknown[0].shape == value.shape:
+            numbers = [each.number or 0 for each in maker.inputs if each is not unknown[0]]
+            waiting.append((unknown[0], -sign if numbers[0] < 0 else sign))
+        else:
+            yield value, sign
+    yield from waiting
+
+
+def _is_square(maker: Step) -> bool:
+    if maker.equation.primitive in primitives("mul"):
+        return alike(*maker.inputs)
+    return maker.equation.primitive in primitives("square", "integer_pow") and maker.equation.params.get("y", 2) == 2
+
+
+def _depends(value: Value, on: Set[Value], origins: Origins) -> bool:
+    """Whether a value is computed from others, or from so much, or in such loops, that it may be."""
+    waiting, seen = [value], set[Value]()
+    while waiting:
+        value = origins.of(waiting.pop(), FLOWS, loops=True)
+        if value in on or value in origins.inputs or len(seen) > _MOST:
+            return True
+        if value not in seen and value.maker is not None:
+            if value.maker.blocks:
+                return True
+            seen.add(value)
+            waiting += value.maker.inputs
+    return False
+
+
 def _most(value: Value, origins: Origins) -> float:
     """The greatest number that a value may be, also where it is chosen by a comparison, as -|x| is by x's sign."""
     choice, known = made_by(value, primitives("select_n")), value.fact.range.high
@@ -190,6 +263,11 @@ def _most_beside(value: Value, greater: Value, less: Value, origins: Origins) ->
 def _largest(exponents: Value) -> float:
     """The number above which the exponential is infinite."""
     return math.log(float(jax.dtypes.finfo(exponents.aval.dtype).max))
+
+
+def _least(exponents: Value) -> float:
+    """The number below which the exponential is zero."""
+    return math.log(float(jax.dtypes.finfo(exponents.aval.dtype).smallest_subnormal))
 
 
 def _from(exponents: Value) -> str:

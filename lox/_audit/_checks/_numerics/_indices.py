@@ -231,6 +231,8 @@ class _Known:
         if maker.equation.primitive in primitives("slice", "rev", "gather"):
             found = self.most(maker.inputs[0], depth - 1)
             return found if found is not None and found.is_limited else None
+        if maker.equation.primitive in primitives("sort"):
+            return self.most(maker.inputs[maker.outputs.index(value)], depth - 1)
         if maker.equation.primitive in primitives("min", "max", "clamp"):
             return self._limited(maker, depth)
         if (limit := self._chosen(maker)) is not None:

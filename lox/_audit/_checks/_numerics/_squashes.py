@@ -63,10 +63,16 @@ def _squashes(audited: Audited) -> Iterator[Squash]:
             yield _normalized("softmax", step, location, step.inputs[1], exponents, origins)
         elif (logits := _logits_of_quotient(step, origins)) is not None:
             yield Squash("sigmoid", step, location, logits)
+    found: dict[Step, Squash] = {}
     for step, location in audited.of("log"):
         exponents = exponents_of_sum(_total(step.inputs[0], origins), origins)
         if exponents is not None:
-            yield _normalized("log_softmax", step, location, step.inputs[0], exponents, origins)
+            found[step] = _normalized("log_softmax", step, location, step.inputs[0], exponents, origins)
+    yield from found.values()
+    for step, location in audited.of("exp"):
+        normalized = _logarithm_of_softmax(step, found, origins)
+        if normalized is not None:
+            yield dataclasses.replace(normalized, name="softmax", step=step, location=location)
     for step, location in audited.of("log1p"):
         powers = made_by(origins.of(step.inputs[0], FLOWS), primitives("exp"))
         if powers is not None:
@@ -118,6 +124,24 @@ def _normalized(name: Name, step: Step, location: Location, over: Value, exponen
     alike = total is not None and total.inputs[0].shape == logits.shape
     axes = tuple(total.equation.params["axes"]) if total is not None and alike else ()
     return Squash(name, step, location, logits, axes, is_shifted)
+
+
+def _logarithm_of_softmax(step: Step, found: dict[Step, Squash], origins: Origins) -> Squash | None:
+    """The logarithm of a sum, if a step is the exponential of the same logits from which that was subtracted."""
+    minus = made_by(origins.of(step.inputs[0], FLOWS), primitives("sub"))
+    if minus is None:
+        return None
+    logits, total = (origins.of(each, FLOWS) for each in minus.inputs)
+    added = made_by(total, primitives("add"))  # The maximum, which jax.nn.logsumexp adds again.
+    for part in (total, *(added.inputs if added is not None else ())):
+        squash = found.get(origins.of(part, FLOWS).maker)  # type: ignore[arg-type]
+        if squash is None or not squash.axes:
+            continue
+        shifted = made_by(logits, primitives("sub")) if part is total else None
+        before = logits if shifted is None else origins.of(shifted.inputs[0], FLOWS)
+        if before is origins.of(squash.logits, FLOWS):
+            return squash
+    return None
 
 
 def _total(value: Value, origins: Origins) -> Value:

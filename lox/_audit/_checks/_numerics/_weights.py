@@ -63,12 +63,37 @@ def _late(value: Value, axis: int, known: dict[Step, Squash], origins: Origins) 
         if maker.equation.primitive in _SAME:
             (value,) = maker.inputs
             continue
-        mask, before = mask_of(maker, place, origins)
+        if (scaled := _scaled(maker)) is not None:
+            value = scaled
+            continue
+        mask, before = _mask_of_factor(maker, place, origins) or mask_of(maker, place, origins)
         if mask is None or mask.axis is None or mask.condition.shape[mask.axis] == 1:
             return None
         if is_one_hot(mask.condition, origins) or not is_of_data(mask.condition, origins):
             return None
         masked, value = masked or value, before
+
+
+def _scaled(maker: Step) -> Value | None:
+    """What a step multiplies or divides by a number."""
+    if maker.equation.primitive not in primitives("mul", "div"):
+        return None
+    one, other = maker.inputs
+    if other.number is None and maker.equation.primitive in primitives("mul"):
+        one, other = other, one
+    return one if one.number is None and other.number else None
+
+
+def _mask_of_factor(maker: Step, axis: int, origins: Origins) -> tuple[Mask, Value] | None:
+    """The mask by which a factor of a product is zero, which is a product itself, and the other factor."""
+    for one, other in (maker.inputs, maker.inputs[::-1]) if maker.equation.primitive in primitives("mul") else ():
+        factor, place = laid_out(other, axis, origins)
+        made = factor.maker
+        if made is not None and place is not None and made.equation.primitive in primitives("mul"):
+            flags = next((each for value in made.inputs if (each := flags_of(value, place, origins))), None)
+            if flags is not None:
+                return flags, one
+    return None
 
 
 def _masked_early(audited: Audited) -> set[Squash]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from lox._audit._audited import Audited
 from lox._audit._checks._numerics._attention import MASK
+from lox._audit._checks._numerics._exponentials import made_by, without_constants
 from lox._audit._checks._numerics._integers import is_float
 from lox._audit._checks._numerics._masks import Mask
 from lox._audit._checks._numerics._weights import is_of_data, is_one_hot, mask_of
@@ -29,6 +30,7 @@ COUNTED = Kind(
 )
 
 _SAME = primitives("convert_element_type", "copy", "stop_gradient")
+_GUARDS = primitives("add", "max", "clamp")
 _CUT = primitives("slice", "dynamic_slice", "rev", "transpose")
 _PADDING = re.compile(r"(\w+_)?(mask|valid|pad(ding|ded)?|non_?pad(ding)?)s?(_mask)?", re.IGNORECASE)
 
@@ -81,6 +83,29 @@ def averaged_zeros(audited: Audited) -> Iterator[Finding]:
                 location,
                 f"A mean of {number:.0f} elements counts those that {mask.condition.called} set to zero: it depends on "
                 "how many these are.",
+            )
+
+
+def divided_twice(audited: Audited) -> Iterator[Finding]:
+    """LOX819: a mean over all elements of a product with a mask is divided by how many the mask keeps besides."""
+    origins = audited.origins
+    for step, location in audited.of("div"):
+        if "transpose" in transformations(step.equation) or not is_users(location.of_user.file):
+            continue
+        total = _total_of_mean(step.inputs[0], origins)
+        count = without_constants(origins.of(step.inputs[1], FLOWS), origins, _GUARDS)
+        kept = made_by(count, primitives("reduce_sum")) if total is not None else None
+        if total is None or kept is None:
+            continue
+        (reduced, calls) = total
+        product, _ = origins.met(reduced.inputs[0], _SAME, calls)
+        made = made_by(product, primitives("mul", "select_n"))
+        mask = _sources(kept.inputs[0], origins)
+        if made is not None and any(mask & _sources(each, origins) for each in made.inputs[:2]):
+            yield COUNTED.at(
+                location,
+                f"A mean of {_count(reduced)} elements, which counts those that a mask set to zero, is divided by how "
+                "many the mask keeps as well.",
             )
 
 
@@ -187,4 +212,4 @@ def _is_given(value: Value, origins: Origins) -> bool:
 
 
 KINDS = (COUNTED,)
-CHECKS = (counted_zeros, averaged_zeros, taken_zeros)
+CHECKS = (counted_zeros, averaged_zeros, divided_twice, taken_zeros)

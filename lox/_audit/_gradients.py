@@ -1,0 +1,38 @@
+"""What backward passes make, and what divides it."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from lox._audit._location import transformations
+from lox._audit._loops import reached
+from lox._audit._program import Block, Step, Value, is_call
+from lox._audit._rules import primitives
+
+
+def is_backward(step: Step) -> bool:
+    return "transpose" in transformations(step.equation)
+
+
+def gradients_of(block: Block, known: dict[Block, list[Value]]) -> list[Value]:
+    """What backward passes in a block make, and those in what it calls."""
+    if block not in known:
+        found = known[block] = []
+        for step in block.steps:
+            if is_backward(step):
+                found += step.outputs
+            elif is_call(step) and (made := gradients_of(step.blocks[0], known)):
+                pairs = zip(step.outputs, step.blocks[0].outputs, strict=True)
+                after = reached(step.blocks[0], made)
+                found += [value for value, own in pairs if own in after]
+    return known[block]
+
+
+def scales(step: Step, counts: Set[float | None]) -> bool:
+    """Whether a step divides an array by one of these numbers, or by one that only a run knows."""
+    if step.equation.primitive not in primitives("div", "mul") or not step.outputs[0].shape:
+        return False
+    numbers = [value.fact.range.number for value in step.inputs if not value.shape]
+    if step.equation.primitive in primitives("div"):
+        return any(number is None or number in counts for number in numbers)
+    return any(number and 1 / number in counts for number in numbers)
