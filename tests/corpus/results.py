@@ -431,3 +431,22 @@ def new_moments_beside_the_old_ones_and_a_size_that_nothing_reads(params, x, m, 
     _largest = x.max(0)
     drift = jnp.abs(new_v - v)
     return new_m, (v, new_v), drift, x.mean(0)
+
+
+def _squared_error(critic, x, y):
+    return jnp.square(x @ critic - y).mean()
+
+
+@wrong("LOX431", f32(8), f32(8), f32(16, 8), f32(16))
+def a_second_critic_that_gets_the_gradient_of_the_first(first, second, x, y):
+    loss, grads = jax.value_and_grad(_squared_error)(first, x, y)
+    other_loss, other_grads = jax.value_and_grad(_squared_error)(second, x, y)
+    return first - 0.1 * grads, second - 0.1 * grads, loss + other_loss
+
+
+@right("LOX431", f32(8), f32(8), f32(16, 8), f32(16))
+def critics_with_gradients_of_their_own_and_one_that_is_only_evaluated(first, second, x, y):
+    evaluated = jax.value_and_grad(_squared_error)
+    loss, grads = evaluated(first, x, y)
+    other_loss, _grads = evaluated(second, x, y)
+    return first - 0.1 * grads, second, loss + other_loss

@@ -61,12 +61,23 @@ def changed(audited: Audited) -> Iterator[Finding]:
         in_vain = [step for step in steps if is_dead(step, audited.live)]
         if not in_vain or (not each.place and len(in_vain) < len(steps)) or old is None:
             continue
-        if _is_changed(each) or (not each.place and not each.name.startswith("_") and _is_alike(steps)):
+        if _is_changed(each) or _is_gradient(source, each) or (not each.place and not each.name.startswith("_") and _is_alike(steps)):
             yield OLD.at(
                 source.at(each.node),
                 f"Nothing reads '{each.name}', which is computed here from '{'.'.join(old)}', and '{'.'.join(old)}' is "
                 "used after it.",
             )
+
+
+def _is_gradient(source: Source, new: Binding) -> bool:
+    """Say whether a name is for all gradients that a call returns beside the value."""
+    made = new.value.func if isinstance(new.value, ast.Call) else None
+    if isinstance(made, ast.Name):
+        named = [each.value for each in bindings(source) if each.name == made.id and not each.place]
+        made = named[0] if len(named) == 1 else None
+    path = path_of(made.func) if isinstance(made, ast.Call) else None
+    is_beside = path is not None and path[-1] in ("value_and_grad", "filter_value_and_grad")
+    return is_beside and new.place == (1,) and not new.name.startswith("_")
 
 
 def _old_path(source: Source, new: Binding) -> Path | None:
