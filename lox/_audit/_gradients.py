@@ -11,6 +11,7 @@ from lox._audit._rules import primitives
 
 
 def is_backward(step: Step) -> bool:
+    """Whether a step is of a backward pass."""
     return "transpose" in transformations(step.equation)
 
 

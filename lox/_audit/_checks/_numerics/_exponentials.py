@@ -183,12 +183,11 @@ def _is_minus_square(exponents: Value, origins: Origins) -> bool:
     least = _least(exponents)
     if exponents.fact.range.low >= least:
         return False
-    squares: set[Value] = set()
-    others: list[Value] = []
-    for value, sign in _terms(exponents, origins):
-        is_large = sign < 0 and value.maker is not None and _is_square(value.maker) and value.fact.range.high > -least
-        squares.update([value] if is_large else [])
-        others += [] if is_large else [value]
+    terms = [*_terms(exponents, origins)]
+    squares = {
+        value for value, sign in terms if sign < 0 and _is_square(value.maker) and value.fact.range.high > -least
+    }
+    others = [value for value, _ in terms if value not in squares]
     return bool(squares) and not any(_depends(each, squares, origins) for each in others)
 
 
@@ -216,7 +215,9 @@ def _terms(value: Value, origins: Origins) -> Iterator[tuple[Value, int]]:
     yield from waiting
 
 
-def _is_square(maker: Step) -> bool:
+def _is_square(maker: Step | None) -> bool:
+    if maker is None:
+        return False
     if maker.equation.primitive in primitives("mul"):
         return alike(*maker.inputs)
     return maker.equation.primitive in primitives("square", "integer_pow") and maker.equation.params.get("y", 2) == 2

@@ -10,7 +10,7 @@ from lox._audit._audited import Audited
 from lox._audit._checks._numerics._attention import MASK
 from lox._audit._checks._numerics._exponentials import made_by, without_constants
 from lox._audit._checks._numerics._integers import is_float
-from lox._audit._checks._numerics._masks import Mask
+from lox._audit._checks._numerics._masks import Mask, flags_of
 from lox._audit._checks._numerics._weights import is_of_data, is_one_hot, mask_of
 from lox._audit._ends import last_name
 from lox._audit._findings import Finding, Held, Kind
@@ -101,7 +101,8 @@ def divided_twice(audited: Audited) -> Iterator[Finding]:
         product, _ = origins.met(reduced.inputs[0], _SAME, calls)
         made = made_by(product, primitives("mul", "select_n"))
         mask = _sources(kept.inputs[0], origins)
-        if made is not None and any(mask & _sources(each, origins) for each in made.inputs[:2]):
+        same = [each for each in (made.inputs[:2] if made is not None else ()) if mask & _sources(each, origins)]
+        if any(each.aval.dtype == bool or flags_of(each, None, origins) is not None for each in same):
             yield COUNTED.at(
                 location,
                 f"A mean of {_count(reduced)} elements, which counts those that a mask set to zero, is divided by how "

@@ -61,7 +61,8 @@ def changed(audited: Audited) -> Iterator[Finding]:
         in_vain = [step for step in steps if is_dead(step, audited.live)]
         if not in_vain or (not each.place and len(in_vain) < len(steps)) or old is None:
             continue
-        if _is_changed(each) or _is_gradient(source, each) or (not each.place and not each.name.startswith("_") and _is_alike(steps)):
+        is_whole = not each.place and not each.name.startswith("_")
+        if _is_changed(each) or _is_gradient(source, each) or (is_whole and _is_alike(steps)):
             yield OLD.at(
                 source.at(each.node),
                 f"Nothing reads '{each.name}', which is computed here from '{'.'.join(old)}', and '{'.'.join(old)}' is "
