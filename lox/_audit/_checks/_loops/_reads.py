@@ -58,6 +58,7 @@ class Read:
         is_batched: Whether the array has the axes of a `vmap` too, perhaps before that of the counter.
         is_scanned: Whether the counter is scanned, and not carried.
         is_written: Whether it is written, and not read.
+        is_moved: Whether what would be written beyond the end is written before it instead.
     """
 
     step: Step
@@ -70,6 +71,7 @@ class Read:
     is_batched: bool
     is_scanned: bool
     is_written: bool = False
+    is_moved: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +133,7 @@ def _reads(scan: Scan) -> Reads:
                 is_batched=step.equation.primitive in primitives("gather"),
                 is_scanned=position.counter in scanned,
                 is_written=step.equation.primitive in _WRITES,
+                is_moved=step.equation.primitive in primitives("dynamic_update_slice"),
             )
         )
     is_guarded = not found.compared.isdisjoint(counters) or any(_is_boolean(inside) for _, inside in scan.xs)
