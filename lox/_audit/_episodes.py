@@ -348,6 +348,8 @@ class Flow:
         value = self.shifted.get(1 << source)
         if value is None or (value.maker is not None and is_of_next_step(value.maker)):
             return False
+        if value.maker is not None and value.maker in self.loop.body.steps:  # Read at the place after that of the step.
+            return False
         ends = [pair for pair in self.loop.xs if self.values[pair[1]].is_end]
         names = [name for one, *_ in ends for name in (one.name, one.written)]
         if not ends:  # What is zero at an end is computed from the flags before.
