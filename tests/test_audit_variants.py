@@ -1,5 +1,7 @@
 """Small variants of mistakes, and near misses, each with exactly the findings that are due: codes, names and bounds."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -2066,4 +2068,294 @@ def test_variants_of_which_only_one_kind_is_a_mistake():
         ("", lambda counts, x: counts.at[0].set(jnp.floor(x / 10)), i32(8), f32()),
         ("LOX822", lambda counts, x: counts.at[0].set(x / 10), i32(8), f32()),
         ("", _ignored_together, f32(16, 1)),
+    )
+
+
+# -- what few programs have ------------------------------------------------------------------------------------------
+
+
+def _written_from(first, rows):
+    ones = jnp.ones((rows, 4))
+    return lambda i, c: jax.lax.dynamic_update_slice(c, ones, (i + first, 0))
+
+
+def test_places_beyond_the_end_are_read_written_and_dropped_as_each_function_does():
+    x = f32(6, 4)
+    loop, zeros = jax.lax.fori_loop, jnp.zeros(4)
+    at = "LOX212 A loop of "
+    check(
+        (
+            at + "5 iterations writes up to elements 5 to 6 ... beyond the end, JAX writes over what is last instead.",
+            lambda x: loop(0, 5, _written_from(1, 2), x),
+            x,
+        ),
+        ("", lambda x: loop(0, 4, _written_from(1, 2), x), x),
+        (
+            at + "6 iterations writes up to elements 5 to 6 ... writes over what is last",
+            lambda x: loop(0, 6, _written_from(0, 2), x),
+            x,
+        ),
+        (
+            at + "5 iterations writes up to elements 4 to 5 along axis 1",
+            lambda x: loop(0, 5, lambda i, c: jax.lax.dynamic_update_slice_in_dim(c, jnp.ones((6, 2)), i, axis=1), x),
+            x,
+        ),
+        (
+            at + "6 iterations writes up to element 6 along axis 0 ... beyond the end, JAX writes nothing.",
+            lambda x: loop(0, 6, lambda i, c: c.at[i + 1].add(x[i]), x),
+            x,
+        ),
+        (
+            at + "5 iterations writes up to element 4 along axis 1 ... writes nothing.",
+            lambda x: loop(0, 5, lambda i, c: c.at[:, i].set(1.0), x),
+            x,
+        ),
+        ("", lambda x: loop(0, 4, lambda i, c: c.at[:, i].set(1.0), x), x),
+        (
+            at + "7 iterations reads up to element 6 ... beyond the end, JAX reads what is last instead.",
+            lambda x: loop(0, 7, lambda i, c: c + jax.lax.dynamic_index_in_dim(x, i, 0, keepdims=False), zeros),
+            x,
+        ),
+        ("", lambda x: loop(0, 7, lambda i, c: c + jnp.where(i >= 6, 0, x[i]), zeros), x),
+        (at + "7 iterations reads", lambda x: loop(0, 7, lambda i, c: c + jnp.where(i == 0, 0, x[i]), zeros), x),
+        (at + "7 iterations reads", lambda x: loop(0, 7, lambda i, c: c + jax.jit(lambda x: x[i])(x), zeros), x),
+        (
+            at + "5 iterations reads up to element 4 along axis 1",
+            lambda x: loop(0, 5, lambda i, c: c + x[1, i], 0.0),
+            x,
+        ),
+        (
+            at + "7 iterations reads up to element 6",
+            lambda x: jax.lax.scan(lambda c, _: ((c[0] - 1, c[1] + x[c[0]]), None), (6, zeros), None, length=7)[0][1],
+            x,
+        ),
+        (
+            "",
+            lambda x: jax.lax.scan(lambda c, _: ((c[0] - 1, c[1] + x[c[0]]), None), (5, zeros), None, length=6)[0][1],
+            x,
+        ),
+        (
+            at + "6 iterations reads up to element 6",
+            lambda x: jax.lax.scan(lambda c, i: (c + x[i], None), zeros, 1 + jnp.arange(6))[0],
+            x,
+        ),
+    )
+    check(("", lambda x: loop(0, 7, lambda i, c: c + x.at[i].get(mode="clip"), zeros), x))
+
+
+def test_values_of_the_next_step_that_are_read_at_an_index_stop_where_an_episode_ends():
+    def back(step):
+        def fun(rewards, values, dones):
+            length = rewards.shape[0]
+
+            def body(i, carry):
+                advantage, out = carry
+                t = length - 1 - i
+                advantage = step(rewards[t], values[t], values[t + 1], dones[t], advantage)
+                return advantage, out.at[t].set(advantage)
+
+            return jax.lax.fori_loop(0, length, body, (0.0, jnp.zeros(length)))[1]
+
+        return fun
+
+    rollout = f32(9), f32(10), f32(9)
+    of_next = "LOX220 ... of a step at which an episode ends depends on the next value of the step after it"
+    of_advantage = "LOX220 carry[0] of a step at which an episode ends depends on carry[0] of the step after it"
+    check(
+        ("", back(lambda r, v, n, d, a: r + 0.9 * n * (1 - d) - v + 0.8 * (1 - d) * a), *rollout),
+        ("", back(lambda r, v, n, d, a: r + (0.9 * n + 0.8 * a) * (1 - d) - v), *rollout),
+        (of_next, back(lambda r, v, n, d, a: r + 0.9 * n - v + 0.8 * (1 - d) * a), *rollout),
+        (of_next, back(lambda r, v, n, d, a: jnp.where(d > 0, r - v + n, r + 0.9 * n - v + 0.8 * a)), *rollout),
+        (of_advantage, back(lambda r, v, n, d, a: r + 0.9 * n * (1 - d) - v + 0.8 * a), *rollout),
+    )
+
+
+def test_weights_and_flags_of_returns_without_a_scan():
+    def associative(weights):
+        def fun(rewards, dones):
+            def add(one, other):
+                return one[0] * other[0], other[1] + other[0] * one[1]
+
+            given = weights(rewards, dones), rewards * (1 - dones)
+            return jax.lax.associative_scan(add, given, reverse=True)[1]
+
+        return fun
+
+    rollout = f32(9), f32(9)
+    full = jnp.full
+    windows = f32(8, 5), f32(8, 5), f32(8)
+    check(
+        ("LOX220 An associative scan multiplies", associative(lambda r, d: full(r.shape, 0.9)), *rollout),
+        (
+            "LOX220 An associative scan multiplies",
+            associative(lambda r, d: full(r.shape, 0.9) * 0.95 * jnp.ones(r.shape)),
+            *rollout,
+        ),
+        ("", associative(lambda r, d: 0.9 * (1 - d)), *rollout),
+        ("", associative(lambda r, d: full(r.shape, 0.9) * r), *rollout),
+        (
+            "LOX220 rewards of 5 steps is added up along axis 1, and of dones the last one alone is read",
+            lambda rewards, dones, value: (rewards * 0.9 ** jnp.arange(5) * 2).sum(1) + value * (1 - dones[:, -1]),
+            *windows,
+        ),
+        (
+            "",
+            lambda rewards, dones, value: (rewards * (1 - dones)).sum(1) + value * (1 - dones[:, -1]),
+            *windows,
+        ),
+        (
+            "",
+            lambda rewards, dones, value: (rewards * 0.9 ** jnp.arange(5)).sum(0).sum() + value * (1 - dones[:, -1]),
+            *windows,
+        ),
+    )
+
+
+def test_the_ends_of_what_is_clamped_multiplied_and_squared_are_reached():
+    by = Options(differentiate="x")
+    clamp, root = jax.lax.clamp, "LOX606 The operand of 'sqrt' can be 0"
+    acos = "LOX606 The operand of 'acos' can be "
+    first, last = slice(2), slice(2, None)
+    check(
+        (root, lambda x: jnp.sqrt(clamp(0.0, x, 5.0)).sum(), X4, by),
+        ("", lambda x: jnp.sqrt(clamp(0.1, x, 5.0)).sum(), X4, by),
+        ("", lambda x: jnp.sqrt(clamp(0.0, jnp.exp(x), 5.0)).sum(), X4, by),
+        (root, lambda x: jnp.sqrt(5 - clamp(1.0, x, 5.0)).sum(), X4, by),
+        ("", lambda x: jnp.sqrt(5 - clamp(1.0, -jnp.exp(x), 5.0)).sum(), X4, by),
+        (acos + "-1", lambda x: jnp.arccos(clamp(-1.0, x, 0.5)).sum(), X4, by),
+        (acos + "1", lambda x: jnp.arccos(clamp(-0.5, x, 1.0)).sum(), X4, by),
+        ("", lambda x: jnp.arccos(clamp(-0.9, x, 0.9)).sum(), X4, by),
+        (root, lambda x: jnp.sqrt(jnp.maximum(x, 0) * jnp.maximum(x[::-1], 0)).sum(), X4, by),
+        (root, lambda x: jnp.sqrt(jnp.exp(x) * jnp.maximum(x[::-1], 0)).sum(), X4, by),
+        ("", lambda x: jnp.sqrt(jnp.exp(x) * jnp.exp(x[::-1])).sum(), X4, by),
+        (root, lambda x: jnp.sqrt(2 * x[first] ** 2 + x[last] ** 2).sum(), X4, by),
+        (root, lambda x: jnp.sqrt(x[first] ** 2 + x[last] ** 2 + (3 * x[first]) ** 2).sum(), X4, by),
+        (root, lambda x: jnp.sqrt(x[first] * x[first] + x[last] * x[last]).sum(), X4, by),
+        ("", lambda x: jnp.sqrt(x[first] ** 2 + jnp.exp(x[last]) ** 2).sum(), X4, by),
+        (root, lambda x: jnp.sqrt((jnp.concatenate([x, 2 * x]) ** 2).sum()), X4, by),
+        (root, lambda x: jnp.sqrt((x.reshape(2, 2) ** 2).sum()), X4, by),
+    )
+
+
+def test_advantages_that_depend_on_parameters_are_found_in_each_way_to_write_a_log_probability():
+    soft = jax.nn.softplus
+
+    def loss(log_probability, stops):
+        def fun(w, v, obs, action, returns):
+            values = obs @ v
+            values = jax.lax.stop_gradient(values) if stops else values
+            return -(log_probability(obs @ w, action) * (returns - values)).mean() + ((obs @ v - returns) ** 2).mean()
+
+        return fun
+
+    given = f32(4), f32(4), f32(8, 4), f32(8), f32(8), Options(differentiate=("w", "v"))
+    bad = "LOX611 A log probability is multiplied by an advantage"
+    for log_probability in (
+        lambda x, a: a * jax.nn.log_sigmoid(x) + (1 - a) * jax.nn.log_sigmoid(-x),
+        lambda x, a: -a * soft(-x) - (1 - a) * soft(x),
+        lambda x, a: jnp.log(a * jax.nn.sigmoid(x) + (1 - a) * (1 - jax.nn.sigmoid(x)) + 1e-6),
+        lambda x, a: -((a - x) ** 2) / 2,
+    ):
+        check((bad, loss(log_probability, stops=False), *given), ("", loss(log_probability, stops=True), *given))
+
+
+def _search(score, again, keeps):
+    def fun(x, moves, w, v):
+        def step(carry, move):
+            best, least = carry
+            candidate = best + move
+            new = again(candidate, w, v)
+            taken = jnp.where(new < least, candidate, best)
+            return (taken, jnp.where(new < least, new, least) if keeps else least), new
+
+        return jax.lax.scan(step, (x, score(x, w, v)), moves)
+
+    return fun
+
+
+def test_the_score_of_the_best_is_carried_on_with_it():
+    given = f32(4), f32(6, 4), f32(4), f32(4)
+    stays = "LOX208 The body of a loop compares with 'least' of its carry to decide what to take"
+    check(
+        (stays, _search(lambda x, w, v: jnp.tanh(x @ w), lambda x, w, v: jnp.tanh(x @ w), keeps=False), *given),
+        ("", _search(lambda x, w, v: jnp.tanh(x @ w), lambda x, w, v: jnp.tanh(x @ w), keeps=True), *given),
+    )
+
+
+def test_statistics_over_a_batch_are_those_of_a_normalization_that_goes_over_features():
+    def layer_norm(x):
+        return (x - x.mean(0)) / jnp.sqrt(x.var(0) + 1e-5)
+
+    def batch_norm(x):
+        return (x - x.mean(0)) / jnp.sqrt(x.var(0) + 1e-5)
+
+    def clipped(x):
+        norm = jnp.sqrt((x**2).sum())
+        return jnp.where(norm > 1, x / norm, x)
+
+    x, batch = f32(6, 4), Options(axes={"x": ("batch", None)})
+    check(
+        (
+            "LOX112 'layer_norm' takes the mean of x of shape (6 batch, 4) over batch, and not over the features",
+            lambda x: layer_norm(x),
+            x,
+            batch,
+        ),
+        ("", lambda x: batch_norm(x), x, batch),
+        ("", lambda x: layer_norm(x.T).T, x, batch),
+        ("LOX112 The norm of", lambda x: x / jnp.sqrt((x**2).sum(0)), x, batch),
+        ("", lambda x: x / jnp.sqrt((x**2).sum(1, keepdims=True)), x, batch),
+        ("LOX112 The norm of", lambda x: clipped(x), f32(6), Options(axes={"x": ("batch",)})),
+        ("", lambda x: x / jnp.sqrt((x**2).sum()), f32(6), Options(axes={"x": ("batch",)})),
+    )
+
+
+class State(NamedTuple):
+    """Two arrays, and a step of training."""
+
+    a: jax.Array
+    b: jax.Array
+
+    def apply_gradients(self, *, grads):
+        return self._replace(a=self.a - grads)
+
+
+KEPT = None
+
+
+def test_new_states_that_are_dropped_and_tracers_that_stay_in_a_global_name():
+    def replaced(state):
+        state._replace(a=state.b * 2)
+        return state
+
+    def trained(state):
+        state.apply_gradients(grads=state.b)
+        return state
+
+    def renamed(state):
+        "a".replace("a", "b")
+        return state
+
+    def kept(state):
+        state = state._replace(a=state.b * 2)
+        return state
+
+    def stays(state):
+        global KEPT
+        KEPT = state.a * 2
+        return state
+
+    def counts(state):
+        global KEPT
+        KEPT = len(state)
+        return state
+
+    state = State(X4, X4)
+    check(
+        ("LOX430 state._replace(...) returns a new value and changes nothing in place", replaced, state),
+        ("LOX430 state.apply_gradients(...) returns a new value and changes nothing in place", trained, state),
+        ("", renamed, state),
+        ("", kept, state),
+        ("LOX414 The global 'KEPT' holds a tracer after 'stays' was traced.", stays, state),
+        ("", counts, state),
     )
