@@ -2191,6 +2191,7 @@ def test_weights_and_flags_of_returns_without_a_scan():
             associative(lambda r, d: full(r.shape, 0.9) * 0.95 * jnp.ones(r.shape)),
             *rollout,
         ),
+        ("LOX220 An associative scan", associative(lambda r, d: full(r.shape, 0.9) * jnp.exp(r[0])), *rollout),
         ("", associative(lambda r, d: 0.9 * (1 - d)), *rollout),
         ("", associative(lambda r, d: full(r.shape, 0.9) * r), *rollout),
         (
