@@ -30,6 +30,7 @@ def test_demo_shows_sites_logs_and_reductions_and_writes_a_plot(capsys, monkeypa
     assert "scan[20]" in printed and "training.py" in printed
     assert "2 networks, 20 steps" in printed
     assert 'reduce="mean"' in printed and 'reduce="last"' in printed
+    assert printed.count("mean ± deviation over seeds") == 2 and f"written to {plot}" in printed
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 

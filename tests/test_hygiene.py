@@ -166,6 +166,39 @@ def test_options_of_jax_are_respected():
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        {"max_iters": 2},
+        {"max_iters": 4, "interval": 2},
+        {"max_events": 4},
+        {"max_events": 2, "interval": 2},
+        {"max_iters": 4, "reduce": "sum", "window": 2},
+        {"reduce": {"a": "std", "b": lox.reductions.reservoir(2, 0)}},
+        {"buffer": 3, "interval": 2},
+    ],
+    ids=str,
+)
+def test_logs_of_32_bits_have_the_same_types_where_jax_has_64(options):
+    def f(x):
+        def body(i, x):
+            lox.log({"a": x}, where=x > 1, step=i)
+            lax.cond(x > 2, lambda: lox.log({"b": x}, step=i) and None, lambda: None)
+            return i + jnp.int32(1), x + jnp.float32(1)
+
+        i, x = lax.while_loop(lambda at: at[1] < 4, lambda at: body(*at), (jnp.int32(0), x))
+        return lax.scan(body, i, jnp.arange(5, dtype=jnp.float32))[1]
+
+    def types():
+        each = jax.vmap(f)
+        handled = lox.tap(each, print, **options) if "buffer" in options else lox.spool(each, unify=True, **options)
+        return jax.eval_shape(handled, jax.ShapeDtypeStruct((3,), jnp.float32))
+
+    expected = types()
+    with jax.enable_x64(True):
+        assert types() == expected
+
+
+@pytest.mark.parametrize(
     "transform",
     [
         lambda f: lox.spool(jax.vmap(f), max_iters=4, unify=True),

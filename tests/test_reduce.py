@@ -229,6 +229,24 @@ def test_a_moving_average_has_the_dtype_of_a_mean(dtype):
     np.testing.assert_allclose(np.asarray(found, complex), averaged(np.asarray(xs, complex), 0.5), rtol=1e-2)
 
 
+def test_all_64_bits_of_floats_are_reduced_where_jax_has_them():
+    rows = 1e3 + np.random.default_rng(0).normal(size=(5, 2))
+    found = {"real": rows[:, 0], "complex": rows @ [1, 2j]}
+    of = {how: getattr(np, how) for how in ("mean", "sum", "std", "var")}
+    of |= {"first": lambda xs: xs[0], "last": lambda xs: xs[-1], lox.reductions.ewma(0.9): lambda xs: averaged(xs, 0.9)}
+    wants = {(kind, how): reduce(xs) for kind, xs in found.items() for how, reduce in of.items()}
+
+    def f(found):
+        lax.map(lambda x: lox.log({f"{kind} {how}": x[kind] for kind, how in wants}) and None, found)
+
+    with jax.enable_x64(True):
+        reduce = {f"{kind} {how}": how for kind, how in wants}
+        _, logs = lox.spool(f, reduce=reduce)(jax.tree.map(jnp.asarray, found))
+        for (kind, how), want in wants.items():
+            assert logs[f"{kind} {how}"].dtype == want.dtype
+            np.testing.assert_allclose(logs[f"{kind} {how}"], [want], rtol=1e-12)
+
+
 @pytest.mark.parametrize("decay", [1, -0.1, "a", True, float("nan"), 1 - 1e-12, None], ids=str)
 def test_a_decay_is_a_number_below_1(decay):
     with pytest.raises(lox.LogValueError, match=rf"from 0 to less than 1 \(in float32\), got {decay!r}"):
