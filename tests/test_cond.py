@@ -1,5 +1,7 @@
 """`cond` and `switch` log as Python's `if` does."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -156,6 +158,15 @@ def test_a_reduction_needs_alike_branches_no_more_than_unify():
     for x, expected in {2.0: {"a": 1, "b": 1, "c": 0}, 0.5: {"a": 1, "b": 0, "c": 1}}.items():
         _, found = lox.spool(unlike, reduce="count")(jnp.float32(x))
         assert {key: found[key].tolist() for key in found} == {key: [n] for key, n in expected.items()}
+
+
+def test_a_large_state_is_that_of_branches_of_which_one_says_where_it_logs():
+    def f(x):
+        note = functools.partial(lox.log, {"x": x})
+        lax.cond(x > 2, lambda: note(where=x > 3) and None, lambda: note() and None)
+
+    _, logs = lox.spool(functools.partial(lax.map, f), reduce=lox.reductions.histogram([2, 3]))(jnp.float32([1, 2, 3, 4]))
+    assert logs["x"].tolist() == [[1, 1, 1]]
 
 
 @transforms

@@ -281,8 +281,8 @@ def test_batch_elements_of_a_while_loop_that_are_done_do_not_fail(tmp_path):
     ids=["vmap", "jit-vmap", "vmap-jit"],
 )
 def test_loops_of_branches_that_a_batch_element_does_not_take_do_not_fail(tmp_path, transform):
-    again = lambda x: lax.fori_loop(0, 5, lambda i, x: x - 0.5 - 0.0 * jnp.sqrt(x), x)  # noqa: E731
-    f = transform(lambda x: lax.cond(x > 4.0, again, lambda x: x, x))
+    again = lambda x, by: lax.fori_loop(0, 5, lambda i, x: x - by - 0.0 * jnp.sqrt(x), x)  # noqa: E731
+    f = transform(lambda x: lax.cond(x > 4.0, again, lambda x, by: x, x, 0.5))
     guarded = lox.guard(f, bundle=tmp_path / "failed")
     assert calls(guarded, (np.float32([1.0, 5.0, 2.0]),))[1] == []
     assert len(calls(guarded, (np.float32([1.0, np.nan, 2.0]),))[1]) == 1
