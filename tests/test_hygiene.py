@@ -186,7 +186,9 @@ def test_logs_of_32_bits_have_the_same_types_where_jax_has_64(options):
             return i + jnp.int32(1), x + jnp.float32(1)
 
         i, x = lax.while_loop(lambda at: at[1] < 4, lambda at: body(*at), (jnp.int32(0), x))
-        return lax.scan(body, i, jnp.arange(5, dtype=jnp.float32))[1]
+        floats = jnp.arange(9, dtype=jnp.float32)
+        lax.cond(x > 4, lambda: lax.map(lambda x: lox.log({"many": x}) and None, floats), lambda: None)
+        return lax.scan(body, i, floats)[1]
 
     def types():
         each = jax.vmap(f)
