@@ -165,7 +165,9 @@ def test_a_large_state_is_that_of_branches_of_which_one_says_where_it_logs():
         note = functools.partial(lox.log, {"x": x})
         lax.cond(x > 2, lambda: note(where=x > 3) and None, lambda: note() and None)
 
-    _, logs = lox.spool(functools.partial(lax.map, f), reduce=lox.reductions.histogram([2, 3]))(jnp.float32([1, 2, 3, 4]))
+    _, logs = lox.spool(functools.partial(lax.map, f), reduce=lox.reductions.histogram([2, 3]))(
+        jnp.float32([1, 2, 3, 4])
+    )
     assert logs["x"].tolist() == [[1, 1, 1]]
 
 
