@@ -151,7 +151,7 @@ def test_what_only_skipped_logs_need_is_in_some_parts_that_share_nothing():
 
     def fun(x):
         def step(x, _):
-            for number in range(20):
+            for number in range(12):
                 x, spectrum, same, constant = _of_two_calls(x, number)
                 lox.log({f"later/{number}": jnp.sort(spectrum + same[0, 0] + constant)[2]})
             return x, None
@@ -159,15 +159,16 @@ def test_what_only_skipped_logs_need_is_in_some_parts_that_share_nothing():
         return jax.lax.scan(step, x, None, length=7)
 
     x = jnp.cos(jnp.arange(1600.0)).reshape(40, 40)
-    spooled = lox.spool(fun, interval=25)
-    names = list(_primitives(jax.make_jaxpr(spooled)(x).jaxpr, None))
-    assert 3 <= names.count("cond") <= 8 and names.count("sort") == 60
-    assert "sort" not in _primitives(jax.make_jaxpr(spooled)(x).jaxpr)
+    spooled = lox.spool(fun, interval=15)
+    jaxpr = jax.make_jaxpr(spooled)(x).jaxpr
+    names = list(_primitives(jaxpr, None))
+    assert 3 <= names.count("cond") <= 5 and names.count("sort") == 36
+    assert "sort" not in _primitives(jaxpr)
     (out, found), (expected, logs) = jax.jit(spooled)(x), jax.jit(lox.spool(fun))(x)
     jax.tree.map(np.testing.assert_array_equal, out, expected)
     assert list(found) == list(logs)
     for key, values in logs.items():
-        np.testing.assert_array_equal(found[key], values[::25])
+        np.testing.assert_array_equal(found[key], values[::15])
 
 
 @pytest.mark.parametrize("through_jit", [False, True])
@@ -205,13 +206,14 @@ def test_skipped_logs_compute_again_what_the_program_need_not_keep_in_memory(thr
 def test_derivatives_of_logs_that_are_kept_are_right_where_others_are_not_computed():
     fun, x = _logs_what_is_large(80), jnp.eye(80) + 0.01
     loss = lambda spool: lambda x: sum(jnp.sum(value) for value in spool(x).values())  # noqa: E731
-    kept = jax.grad(loss(lambda x: lox.spool(fun, argnames=["smallest", "y"], interval=3)(x)[1]))(x)
+    kept = jax.grad(loss(lambda x: lox.spool(fun, argnames=["smallest", "y"], interval=3)(x)[1]))
     expected = jax.grad(
         loss(lambda x: {key: value[::3] for key, value in lox.spool(fun, argnames=["smallest", "y"])(x)[1].items()})
-    )(x)
-    np.testing.assert_allclose(kept, expected, rtol=1e-6)
-    batched = jax.vmap(lox.spool(fun, interval=3))(jnp.stack([x, x / 2]))[1]
-    for key, values in lox.spool(fun, interval=3)(x / 2)[1].items():
+    )
+    np.testing.assert_allclose(jax.jit(kept)(x), jax.jit(expected)(x), rtol=1e-6)
+    spooled = lox.spool(fun, interval=3)
+    batched, alone = jax.jit(lambda x: (jax.vmap(spooled)(jnp.stack([x, x / 2]))[1], spooled(x / 2)[1]))(x)
+    for key, values in alone.items():
         np.testing.assert_allclose(batched[key][1], values, rtol=1e-5, atol=1e-6)
 
 
@@ -283,14 +285,14 @@ def test_a_logger_gets_all_lanes_in_one_call(buffer):
             lox.log({"x": x})
             return x + 1, None
 
-        return logger.tap(lambda x: jax.lax.scan(step, x, length=500)[0], logger.init(key), buffer=buffer)(x)
+        return logger.tap(lambda x: jax.lax.scan(step, x, length=200)[0], logger.init(key), buffer=buffer)(x)
 
     with Counting() as logger:
-        jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), 64), jnp.arange(64.0))
+        jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), 16), jnp.arange(16.0))
         lox.flush()
-        assert len(calls) == 500 / buffer
+        assert len(calls) == 200 / buffer
         logger.flush()
-        assert [len(logger[run]["x"]) for run in logger.runs] == [500] * 64
+        assert [len(logger[run]["x"]) for run in logger.runs] == [200] * 16
 
 
 def step(x, _):
@@ -474,7 +476,7 @@ def test_skipped_logs_take_no_axes_of_size_1():
     assert set(taken) == {(80,), (80, 80)} and taken[(80,)] == "optimization_barrier"
 
     def derivative(fun):
-        return jax.vmap(jax.grad(lambda x: fun(x)[0][0].sum()))
+        return jax.jit(jax.vmap(jax.grad(lambda x: fun(x)[0][0].sum())))
 
     xs = jnp.stack([x, x + 1])
     np.testing.assert_array_equal(derivative(spooled)(xs), derivative(lox.spool(fun))(xs))

@@ -62,6 +62,21 @@ def lower(values, qs):
     return values[[int(np.floor(q * (len(values) - 1))) for q in qs]]
 
 
+def wanted_of(how, values):
+    """What a reduction by bins makes of numbers: the counts of NumPy, or the middles of the bins of its quantiles."""
+    values = np.asarray(values).reshape(-1)
+    if isinstance(how, _bins.Histogram):
+        return np.histogram(values, [-np.inf, *how.edges, np.inf])[0]
+    ranks = [int(np.ceil(q * 2**32)) * (len(values) - 1) >> 32 for q in how.qs]
+    return np.asarray(middles(np.sort(values)[ranks], how.relative_error))
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def middles(values, error):
+    bins = quantiles(0.5, error)._bins(values.dtype)
+    return bins.value_of(bins.bin_of(values))
+
+
 def assert_near(found, wanted, error):
     found, wanted = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
     is_exact = ~np.isfinite(wanted) | (wanted == 0)
@@ -78,9 +93,14 @@ def test_quantiles_are_within_their_relative_error(stream, error, dtype):
     with np.errstate(all="ignore"):
         xs = np.nan_to_num(STREAMS[stream], posinf=3, neginf=-3) if dtype in ("int32", "bool") else STREAMS[stream]
         xs = (np.clip(xs, -(2**31), 2**31 - 200) if dtype == "int32" else xs).astype(dtype)
-    found = reduced(over_scan, quantiles(QS, error), jnp.asarray(xs))
+    found = of_scan(error)(jnp.asarray(xs))[1]["x"][0]
     assert found.dtype == jnp.mean(jnp.zeros(1, dtype)).dtype
     assert_near(found, lower(xs.astype(np.float64), QS), error)
+
+
+@functools.cache
+def of_scan(error):
+    return jax.jit(lox.spool(over_scan, reduce=quantiles(QS, error), unify=True))
 
 
 def test_quantiles_of_float64():
@@ -95,13 +115,19 @@ def test_quantiles_of_float64():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_the_bins_of_all_numbers_are_in_their_order(dtype, depth):
     bins = _bins.FloatBins(jnp.dtype(dtype), depth)
-    every = lax.bitcast_convert_type(jnp.arange(2**16, dtype=jnp.uint16), jnp.dtype(dtype))
-    places, exact = np.asarray(bins.bin_of(every)), np.asarray(every.astype(jnp.float32))
+    every = np.arange(2**16, dtype=np.uint16).view(jnp.dtype(dtype))
+
+    @jax.jit
+    def all_of(every):
+        places = bins.bin_of(every)
+        return places, bins.value_of(places), every.astype(jnp.float32)
+
+    places, middles, exact = map(np.asarray, all_of(every))
     assert (places[np.isnan(exact)] == bins.number).all()
-    places, exact = places[~np.isnan(exact)], exact[~np.isnan(exact)]
+    places, middles, exact = (each[~np.isnan(exact)] for each in (places, middles, exact))
     order = np.argsort(exact)
     assert (np.diff(places[order]) >= 0).all() and places.min() == 0 and places.max() == bins.number - 1
-    assert_near(bins.value_of(places), exact, 2.0 ** -(depth + 1))
+    assert_near(middles, exact, 2.0 ** -(depth + 1))
     of_infinity = places[np.isinf(exact)]
     assert (np.bincount(places)[of_infinity] == 1).all()
 
@@ -109,13 +135,23 @@ def test_the_bins_of_all_numbers_are_in_their_order(dtype, depth):
 @pytest.mark.covering(1)
 @loops
 @pytest.mark.parametrize("how", [COARSE, histogram(np.linspace(-1, 1, 9))], ids=["quantiles", "histogram"])
-def test_it_is_the_same_in_every_loop_and_of_logs(loop, how):
-    xs = jnp.asarray(random.normal(size=240).astype(np.float32))
-    wanted = reduced(over_scan, how, xs)
-    np.testing.assert_array_equal(reduced(loop, how, xs), wanted)
-    np.testing.assert_array_equal(lox.spool(over_scan)(xs)[1].reduce(how)["x"][0], wanted)
-    masked = lox.spool(lambda xs: lax.map(lambda x: lox.log({"x": x}, where=x > 0)["x"], xs))(xs)[1]
-    np.testing.assert_array_equal(masked.reduce(how)["x"][0], reduced(over_scan, how, xs[xs > 0]))
+def test_it_is_the_same_in_every_loop(loop, how):
+    xs = random.normal(size=24 if loop is over_steps else 240).astype(np.float32)
+    np.testing.assert_array_equal(reduced(loop, how, jnp.asarray(xs)), wanted_of(how, xs))
+
+
+@pytest.mark.parametrize("how", [COARSE, histogram(np.linspace(-1, 1, 9))], ids=["quantiles", "histogram"])
+def test_it_is_the_same_of_logs(how):
+    xs = random.normal(size=240).astype(np.float32)
+
+    @jax.jit
+    def of_logs(xs):
+        masked = lox.spool(lambda xs: lax.map(lambda x: lox.log({"x": x}, where=x > 0)["x"], xs))(xs)[1]
+        return [logs.reduce(how)["x"][0] for logs in (lox.spool(over_scan)(xs)[1], masked)]
+
+    found, of_masked = of_logs(xs)
+    np.testing.assert_array_equal(found, wanted_of(how, xs))
+    np.testing.assert_array_equal(of_masked, wanted_of(how, xs[xs > 0]))
 
 
 def in_branches(xs):
@@ -146,13 +182,16 @@ def of_branches(xs):
 @pytest.mark.parametrize("how", [COARSE, histogram(np.linspace(-1, 1, 9))], ids=["quantiles", "histogram"])
 def test_branches_return_their_events(how):
     xs = random.normal(size=(3, 200)).astype(np.float32)
-    wanted = np.stack([reduced(over_scan, how, jnp.asarray(of_branches(row))) for row in xs])
-    np.testing.assert_array_equal(reduced(in_branches, how, jnp.asarray(xs[0])), wanted[0])
-    for batched in (
-        jax.vmap(lambda xs: reduced(in_branches, how, xs)),
-        lambda xs: reduced(jax.vmap(in_branches), how, xs),
-    ):
-        np.testing.assert_array_equal(batched(jnp.asarray(xs)), wanted)
+    wanted = np.stack([wanted_of(how, of_branches(row)) for row in xs])
+
+    @jax.jit
+    def each(xs):
+        alone = reduced(in_branches, how, xs[0])
+        inside = jax.vmap(lambda xs: reduced(in_branches, how, xs))(xs)
+        return alone, inside, reduced(jax.vmap(in_branches), how, xs)
+
+    for found, expected in zip(each(xs), (wanted[0], wanted, wanted), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_a_batched_branch_does_not_select_a_state():
@@ -177,19 +216,23 @@ def test_each_batch_element_and_window_is_by_itself(how):
 
     xs = np.asarray(random.normal(size=(3, 50)), np.float32)
     xs[1] = -2
-    for spooled in (jax.vmap(lox.spool(f, reduce=how)), jax.jit(lox.spool(jax.vmap(f), reduce=how))):
-        _, logs = spooled(xs)
+
+    @jax.jit
+    def spooled(xs):
+        whole = jax.vmap(lox.spool(f, reduce=how))(xs)[1], lox.spool(jax.vmap(f), reduce=how)(xs)[1]
+        in_windows = lox.spool(f, reduce=how, window=7)
+        return whole, jax.vmap(in_windows)(xs)[1], in_windows(xs[0])[1]
+
+    whole, in_windows, of_first = spooled(xs)
+    for logs in whole:
         found = logs["x"].reshape(3, -1)
         for place in (0, 2):
-            rest = xs[place][xs[place] > -1]
-            np.testing.assert_array_equal(found[place], reduced(over_scan, how, jnp.asarray(rest)))
+            np.testing.assert_array_equal(found[place], wanted_of(how, xs[place][xs[place] > -1]))
         assert np.all(np.isnan(found[1]) if found.dtype == np.float32 else found[1] == 0)
     rest = xs[0][xs[0] > -1]
-    wanted = [reduced(over_scan, how, jnp.asarray(rest[first : first + 7])) for first in range(0, len(rest), 7)]
-    _, logs = lox.spool(f, reduce=how, window=7)(xs[0])
-    np.testing.assert_array_equal(logs.valid("x"), wanted)
-    _, logs = jax.vmap(lox.spool(f, reduce=how, window=7))(xs)
-    np.testing.assert_array_equal(logs["x"][0][logs.mask["x"][0]], wanted)
+    wanted = [wanted_of(how, rest[first : first + 7]) for first in range(0, len(rest), 7)]
+    np.testing.assert_array_equal(in_windows["x"][0][in_windows.mask["x"][0]], wanted)
+    np.testing.assert_array_equal(of_first.valid("x"), wanted)
     for tapped in (f, jax.jit(f)):
         heard = []
         lox.tap(tapped, lambda logs, heard=heard: heard.extend(logs["x"]), reduce=how, window=7)(xs[0])
@@ -244,35 +287,51 @@ def test_nan_is_in_no_bin():
 
 @pytest.mark.parametrize("number", [1, 2, 20])
 def test_a_bin_that_is_full_counts_no_more(number):
-    """A result of a bin that is full is not known, or is the most that a bin can count."""
     how, most = histogram([0]), 2**32 - 1
-    values, state = jnp.zeros((number,)), counts_of(5, most - 1)
-    assert how.add(state, values, None, ()).number.tolist() == [5, most]
-    assert how.join(state, state, 0).number.tolist() == [10, most]
-    assert how.add(state, values, jnp.zeros(number, bool), ()).number.tolist() == [5, most - 1]
-    almost = counts_of(5, most - number)
-    assert how.add(almost, values, None, ()).number.tolist() == [5, most]
-    assert how.add(how.add(almost, values, None, ()), values, None, ()).number.tolist() == [5, most]
-    assert how.add(how.add(almost, -1 - values, None, ()), values, None, ()).number.tolist() == [5 + number, most]
-    median = quantiles([0.5])
-    place = median.bin_of(jnp.float32(3))
-    counts = jnp.zeros(median.bins(jnp.float32), jnp.uint32).at[place]
-    for number, wanted in ((most - 1, 3), (most, np.nan)):
-        found = median.value(_bins.Counts(counts.set(np.uint32(number)), None), (), jnp.float32, 0)
-        np.testing.assert_allclose(found, wanted, rtol=0.01)
+
+    @jax.jit
+    def found(values, state, almost):
+        full = how.add(almost, values, None, ())
+        states = (
+            how.add(state, values, None, ()),
+            how.join(state, state, 0),
+            how.add(state, values, jnp.zeros(number, bool), ()),
+            full,
+            how.add(full, values, None, ()),
+            how.add(how.add(almost, -1 - values, None, ()), values, None, ()),
+        )
+        return [counts.number for counts in states]
+
+    values = np.zeros(number, np.float32)
+    counts = found(values, counts_of(5, most - 1), counts_of(5, most - number))
+    wanted = [[5, most], [10, most], [5, most - 1], [5, most], [5, most], [5 + number, most]]
+    assert [each.tolist() for each in counts] == wanted
 
 
 def counts_of(*numbers):
-    return _bins.Counts(jnp.asarray(np.uint32(numbers)), jnp.uint32(max(numbers)))
+    return _bins.Counts(np.uint32(numbers), np.uint32(max(numbers)))
+
+
+def of_counts(how, numbers, counts):
+    """The quantiles where each of these numbers was counted so often, of shape (batch, numbers)."""
+
+    @jax.jit
+    def value(numbers, counts):
+        state = jnp.zeros((len(counts), how.bins(jnp.float32)), jnp.uint32).at[:, how.bin_of(numbers)].set(counts)
+        return how.value(_bins.Counts(state, None), (), jnp.float32, 1)
+
+    return value(np.float32(numbers), np.uint32(counts))
+
+
+def test_a_quantile_of_a_bin_that_is_full_is_not_known():
+    found = of_counts(quantiles([0.5]), [3], [[2**32 - 2], [2**32 - 1]])
+    np.testing.assert_allclose(found, [[3], [np.nan]], rtol=0.01)
 
 
 def test_more_numbers_than_a_word_counts_are_in_order():
     """The counts of 2**33 numbers are made by hand: nothing can log so many in a test."""
-    how = quantiles(QS)
-    places = how.bin_of(jnp.asarray([1.0, 2.0, 4.0, 8.0], jnp.float32))
-    counts = jnp.zeros(how.bins(jnp.float32), jnp.uint32).at[places].set(np.uint32(2**31))
-    found = how.value(_bins.Counts(counts, None), (), jnp.float32, 0)
-    np.testing.assert_allclose(found, [1, 1, 1, 1, 2, 8, 8, 8], rtol=0.01)
+    found = of_counts(quantiles(QS), [1, 2, 4, 8], [[2**31] * 4])
+    np.testing.assert_allclose(found, [[1, 1, 1, 1, 2, 8, 8, 8]], rtol=0.01)
 
 
 @generates(15)
@@ -284,18 +343,19 @@ def test_ranks_of_two_words_are_exact(q, number):
     assert (int(high[0]) << 32) + int(low[0]) == part * (number - 1) >> 32
 
 
-@generates(15)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 40))
-def test_the_bin_of_a_rank_is_that_of_the_sum_of_all_bins(seed, bins):
+@pytest.mark.parametrize("bins", [1, 2, 3, 4, 7, 9, 16, 24, 39, 40])
+def test_the_bin_of_a_rank_is_that_of_the_sum_of_all_bins(bins):
     """Some counts are so large that their sum takes two words; many are 0."""
-    drawn = np.random.default_rng(seed)
-    counts = drawn.choice([0, 0, 1, 5, 2**16, 2**31, 2**32 - 2], bins).astype(np.uint32)
-    counts[0] += np.uint32(1)
+    drawn = np.random.default_rng(bins)
+    counts = drawn.choice([0, 0, 1, 5, 2**16, 2**31, 2**32 - 2], (20, bins)).astype(np.uint32)
+    counts[:, 0] += np.uint32(1)
     qs = (0, *drawn.random(3).tolist(), 0.5, 1)
-    total = np.cumsum(counts.astype(object))
-    ranks = [int(np.ceil(np.float64(q) * 2**32)) * (int(total[-1]) - 1) >> 32 for q in qs]
-    wanted = [sum(bool(each <= rank) for each in total) for rank in ranks]
-    assert _bins._bins_of_ranks(jnp.asarray(counts), qs).tolist() == wanted
+    wanted = []
+    for row in counts:
+        total = np.cumsum(row.astype(object))
+        ranks = [int(np.ceil(np.float64(q) * 2**32)) * (int(total[-1]) - 1) >> 32 for q in qs]
+        wanted.append([sum(bool(each <= rank) for each in total) for rank in ranks])
+    assert jax.jit(_bins._bins_of_ranks, static_argnums=1)(counts, qs).tolist() == wanted
 
 
 def test_a_thousand_quantiles_are_those_one_by_one():
@@ -310,14 +370,20 @@ def log(x):
 
 @pytest.mark.parametrize("how", [slow(quantiles), functools.partial(lambda _, **more: histogram([0, 5, 50], **more))])
 def test_all_elements_of_a_value_can_be_the_sample(how):
-    xs = jnp.asarray(random.normal(size=(6, 4, 5)).astype(np.float32) * 10)
-    pooled, alone = how(QS, pool=True), how(QS)
-    for loop in (over_scan, over_while):
-        np.testing.assert_array_equal(reduced(loop, pooled, xs), reduced(over_scan, alone, xs.reshape(-1)))
-    np.testing.assert_array_equal(lox.spool(over_scan)(xs)[1].reduce(pooled)["x"][0], reduced(over_scan, pooled, xs))
-    found = lox.spool(jax.vmap(over_scan), reduce=pooled)(xs.reshape(2, 3, 4, 5))[1]["x"]
-    np.testing.assert_array_equal(found[0, 1], reduced(over_scan, pooled, xs[3:]))
-    assert lox.spool(log, reduce=pooled)(jnp.zeros((0, 3)))[1]["x"].shape == found[0, 1][None].shape
+    pooled = how(QS, pool=True)
+
+    @jax.jit
+    def found(xs):
+        of_all = [reduced(over_scan, pooled, xs), reduced(over_while, pooled, xs)]
+        of_all.append(lox.spool(over_scan)(xs)[1].reduce(pooled)["x"][0])
+        return of_all, lox.spool(jax.vmap(over_scan), reduce=pooled)(xs.reshape(2, 3, 4, 5))[1]["x"]
+
+    xs = random.normal(size=(6, 4, 5)).astype(np.float32) * 10
+    of_all, batched = found(xs)
+    for each in of_all:
+        np.testing.assert_array_equal(each, wanted_of(pooled, xs))
+    np.testing.assert_array_equal(batched[0], [wanted_of(pooled, xs[:3]), wanted_of(pooled, xs[3:])])
+    assert jax.eval_shape(lox.spool(log, reduce=pooled), np.zeros((0, 3)))[1]["x"].shape == batched[0, 1][None].shape
 
 
 ROWS, COLUMNS = random.normal(size=(3, 10, 4, 2)).astype(np.float32), random.random((3, 10, 4)) < 0.4
@@ -348,20 +414,23 @@ def finished(in_branch):
 @pytest.mark.parametrize("in_branch", [slow(False), True])
 def test_the_elements_of_where_are_one_sample(in_branch):
     """Each loop has a result for itself, which has the counters of the last element of which an event happened."""
-    how = {"x": quantiles(QS, pool=True), "y": histogram([-1, 0, 1], pool=True)}
-    fun, batch = finished(in_branch), (jnp.asarray(ROWS), jnp.asarray(COLUMNS))
-    for spooled in (jax.vmap(lox.spool(fun, reduce=how)), lox.spool(jax.vmap(fun), reduce=how)):
-        _, logs = spooled(*batch)
+    how, fun = {"x": quantiles(QS, pool=True), "y": histogram([-1, 0, 1], pool=True)}, finished(in_branch)
+
+    @jax.jit
+    def spooled(*batch):
+        return jax.vmap(lox.spool(fun, reduce=how))(*batch)[1], lox.spool(jax.vmap(fun), reduce=how)(*batch)[1]
+
+    for logs in spooled(ROWS, COLUMNS):
         for loop in range(3):
             x, y = logs["x"].reshape(3, -1)[loop], logs["y"].reshape(3, -1)[loop]
             happened = ROWS[loop][COLUMNS[loop]]
             assert logs.mask["x"].reshape(3)[loop] == logs.mask["y"].reshape(3)[loop] == bool(len(happened))
             if len(happened):
-                np.testing.assert_array_equal(x, reduced(over_scan, quantiles(QS), jnp.asarray(happened.reshape(-1))))
+                np.testing.assert_array_equal(x, wanted_of(how["x"], happened))
                 rows, columns = np.nonzero(COLUMNS[loop])
                 assert logs.steps["step"]["x"].reshape(3)[loop] == rows[-1]
                 assert logs.steps["place"]["y"].reshape(3)[loop] == rows[-1] * 10 + columns[-1]
-            np.testing.assert_array_equal(y, reduced(over_scan, histogram([-1, 0, 1]), jnp.asarray(happened[:, 0])))
+            np.testing.assert_array_equal(y, wanted_of(how["y"], happened[:, 0]))
 
 
 @pytest.mark.parametrize("in_branch", [False, "one of two"])
@@ -374,30 +443,38 @@ def test_windows_of_where_count_calls_in_which_an_element_happened(in_branch):
         window = calls[first : first + 2]
         happened = rows[window][done[window]][:, 0]
         wanted.append(np.histogram(happened, [-np.inf, -1, 0, 1, np.inf])[0].tolist())
-    _, logs = lox.spool(fun, argnames="y", reduce=how, window=2)(jnp.asarray(rows), jnp.asarray(done))
-    assert logs.valid("y").tolist() == wanted
+
+    @jax.jit
+    def spooled(rows, done):
+        windows = lox.spool(fun, argnames="y", reduce=how, window=2)(rows, done)[1]
+        return windows, lox.spool(fun, argnames="y", reduce=topk(2, pool=True), unify=True)(rows, done)[1]
+
+    windows, logs = spooled(rows, done)
+    assert windows.valid("y").tolist() == wanted
     heard = []
     lox.tap(fun, lambda logs: heard.extend(logs["y"].tolist()), argnames="y", reduce=how, window=2)(rows, done)
     lox.flush()
     assert heard == wanted
-    _, logs = lox.spool(fun, argnames="y", reduce=topk(2, pool=True), unify=True)(jnp.asarray(rows), jnp.asarray(done))
     values, places = largest(np.where(done, rows[..., 0], -np.inf).reshape(-1), 2)
     assert logs["y"][0].tolist() == values.tolist()
     assert logs.steps["place"]["y"][0].tolist() == (places // 4 * 10 + places % 4).tolist()
 
 
 def test_a_part_of_the_elements_is_the_same_part_of_each_event():
-    xs = jnp.broadcast_to(jnp.arange(1.0, 1001), (5, 1000))
-    found = reduced(over_scan, histogram(np.arange(1, 1001), pool=50), xs)
+    how = histogram(np.arange(1, 1001), pool=50)
+    xs = np.broadcast_to(np.arange(1, 1001, dtype=np.float32), (5, 1000))
+    found, of_one = jax.jit(lambda xs: (reduced(over_scan, how, xs), reduced(over_scan, how, xs[:1])))(xs)
     assert sorted(set(found.tolist())) == [0, 5] and sum(found.tolist()) == 250
-    np.testing.assert_array_equal(reduced(over_scan, histogram(np.arange(1, 1001), pool=50), xs[:1]), found // 5)
-    assert sum(reduced(over_scan, histogram([0], pool=5000), xs).tolist()) == 5000
+    np.testing.assert_array_equal(of_one, found // 5)
+    assert sum(reduced(over_scan, histogram([0], pool=5000), jnp.asarray(xs)).tolist()) == 5000
 
 
 def test_a_single_quantile_has_no_axis():
-    xs = jnp.arange(101.0).reshape(101, 1) * jnp.ones(3)
-    assert reduced(over_scan, quantiles(0.5), xs).shape == (3,)
-    assert reduced(over_scan, quantiles([0.5]), xs).shape == (3, 1)
+    def shape_of(how):
+        return jax.eval_shape(functools.partial(reduced, over_scan, how), np.zeros((101, 3), np.float32)).shape
+
+    assert shape_of(quantiles(0.5)) == (3,)
+    assert shape_of(quantiles([0.5])) == (3, 1)
 
 
 def test_memory_does_not_grow_with_the_number_of_events():
@@ -420,15 +497,15 @@ def test_a_state_that_is_too_large_is_refused_with_its_size_and_place():
         values = jnp.zeros((10, 100)) if fun is log else jnp.zeros((3, 10, 100))
         with pytest.raises(lox.LogValueError, match=message if fun is log else "takes 135 MiB"):
             lox.spool(fun, reduce=quantiles([0.5]))(values)
-        lox.spool(fun, reduce=quantiles([0.5], pool=True))(values)
+        jax.eval_shape(lox.spool(fun, reduce=quantiles([0.5], pool=True)), values)
     with pytest.raises(lox.LogValueError, match=r"of shape \(\) in a batch of \(2000,\)"):
-        lox.spool(jax.vmap(over_scan), reduce=quantiles([0.5]))(jnp.zeros((2000, 2)))
-    large = Reduction(jnp.zeros(2**24 + 1), lambda s, x: s + x, jnp.add, jnp.sum)
+        jax.eval_shape(lox.spool(jax.vmap(over_scan), reduce=quantiles([0.5])), np.zeros((2000, 2), np.float32))
+    large = Reduction(np.zeros(2**24 + 1, np.float32), lambda s, x: s + x, jnp.add, jnp.sum)
     with pytest.raises(lox.LogValueError, match="takes 64 MiB"):
-        lox.spool(log, reduce=large)(1.0)
+        jax.eval_shape(lox.spool(log, reduce=large), 1.0)
     with pytest.raises(lox.LogValueError, match="and a larger relative_error= takes less"):
-        lox.spool(log, reduce=quantiles([0.5], 1e-6))(1.0)
-    lox.spool(log, reduce="mean")(jnp.zeros(2**25, jnp.int8))
+        jax.eval_shape(lox.spool(log, reduce=quantiles([0.5], 1e-6)), 1.0)
+    jax.eval_shape(lox.spool(log, reduce="mean"), np.zeros(2**25, np.int8))
 
 
 def test_quantiles_are_numbers_from_0_to_1():
@@ -487,32 +564,35 @@ def test_objects_are_written_as_they_are_made():
     assert repr(histogram(range(9), pool=7)) == "lox.reductions.histogram([0, ..., 8], pool=7)"
 
 
-@pytest.mark.parametrize("how", [quantiles(QS), histogram([0, 1])], ids=["quantiles", "histogram"])
+@pytest.mark.parametrize("how", [COARSE, histogram([0, 1])], ids=["quantiles", "histogram"])
 def test_no_checker_of_jax_objects(how):
     xs = jnp.array([1.0, np.inf, 3.0])
     errors, found = checkify.checkify(functools.partial(reduced, over_scan, how), errors=checkify.all_checks)(xs[::2])
     errors.throw()
-    np.testing.assert_array_equal(found, reduced(over_scan, how, xs[::2]))
-    with jax.debug_nans(True), jax.checking_leaks():
-        for transform in (jax.jit, lambda f: f):
-            reduced(over_scan, how, xs, transform)
-            reduced(over_steps, how, xs, transform)
+    np.testing.assert_array_equal(found, wanted_of(how, xs[::2]))
+    for loop in (over_scan, over_steps):
+        with jax.debug_nans(True):
+            reduced(loop, how, xs, lambda f: f)
+        with jax.checking_leaks():
+            jax.eval_shape(functools.partial(reduced, loop, how), xs)
+            if how is not COARSE:
+                reduced(loop, how, xs, lambda f: f)
 
 
 def test_quantiles_are_constants_for_derivatives_and_the_rest_keeps_its_own():
     def f(xs):
-        out, logs = lox.spool(over_scan, reduce={"x": quantiles(0.5)})(xs)
+        out, logs = lox.spool(over_scan, reduce={"x": quantiles(0.5, 0.2)})(xs)
         return jnp.sum(logs["x"]) + jnp.sum(xs**2)
 
     xs = jnp.array([1.0, 2.0, 3.0])
-    np.testing.assert_array_equal(jax.grad(f)(xs), 2 * xs)
-    np.testing.assert_array_equal(jax.jacfwd(f)(xs), 2 * xs)
+    for slopes in jax.jit(lambda xs: (jax.grad(f)(xs), jax.jacfwd(f)(xs)))(xs):
+        np.testing.assert_array_equal(slopes, 2 * xs)
 
 
 @pytest.mark.parametrize("how", [quantiles(QS), histogram([0, 1, 2])], ids=["quantiles", "histogram"])
 def test_shards_have_an_axis(how):
     mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
-    xs = jnp.asarray(random.normal(size=24).astype(np.float32))
+    xs = random.normal(size=24).astype(np.float32)
     sharded = jax.shard_map(
         lambda xs: over_scan(xs) or over_branches_of(xs),
         mesh=mesh,
@@ -521,8 +601,7 @@ def test_shards_have_an_axis(how):
     )
     found = jax.jit(lox.spool(sharded, reduce=how, unify=True))(xs)[1]["x"][0]
     for shard, rows in zip(found, xs.reshape(2, 12), strict=True):
-        both = jnp.concatenate([rows, rows[rows > 0]])
-        np.testing.assert_array_equal(shard, reduced(over_scan, how, both))
+        np.testing.assert_array_equal(shard, wanted_of(how, np.concatenate([rows, rows[rows > 0]])))
 
 
 def over_branches_of(xs):
@@ -588,13 +667,19 @@ def test_a_reduction_of_ones_own_has_batch_elements_windows_and_masks():
         return lax.map(lambda x: lox.log({"x": jnp.stack([x, -x])}, where=x > 0)["x"], xs)
 
     xs = np.array([[1, -2, 3, 4, 5], [-1, 7, 2, -3, -1], [-1, -1, -1, -1, -1]], np.float32)
-    for spooled in (jax.vmap(lox.spool(f, reduce=MEAN)), lox.spool(jax.vmap(f), reduce=MEAN)):
-        np.testing.assert_allclose(spooled(xs)[1]["x"].reshape(3, 2)[:, 0], [3.25, 4.5, np.nan])
-    _, logs = jax.vmap(lox.spool(f, reduce={"x": MEAN}, window=3))(xs)
+
+    @jax.jit
+    def spooled(xs):
+        whole = jax.vmap(lox.spool(f, reduce=MEAN))(xs)[1]["x"], lox.spool(jax.vmap(f), reduce=MEAN)(xs)[1]["x"]
+        in_branch = jax.vmap(lox.spool(in_branches, reduce=MEAN, unify=True))(xs / 8)[1]["x"][:, 0]
+        return whole, jax.vmap(lox.spool(f, reduce={"x": MEAN}, window=3))(xs)[1], in_branch
+
+    whole, logs, in_branch = spooled(xs)
+    for found in whole:
+        np.testing.assert_allclose(found.reshape(3, 2)[:, 0], [3.25, 4.5, np.nan])
     windows = [row[happened, 1].tolist() for row, happened in zip(logs["x"], logs.mask["x"], strict=True)]
     np.testing.assert_allclose(windows[0], [-8 / 3, -5], rtol=1e-6)
     assert windows[1:] == [[-4.5], []]
-    in_branch = jax.vmap(lox.spool(in_branches, reduce=MEAN, unify=True))(xs / 8)[1]["x"][:, 0]
     np.testing.assert_allclose(in_branch[:2], [np.mean(of_branches(row / 8)) for row in xs[:2]], rtol=1e-5)
 
 
@@ -726,12 +811,9 @@ def test_the_largest_values_come_with_their_counters(loop, k, dtype):
     if dtype in ("float32", "bfloat16"):
         xs[[1, 3, 5]] = np.nan, -np.inf, np.inf
     wanted, places = largest(xs, k)
-    for spooled in (
-        lox.spool(numbered(loop), reduce=topk(k), unify=True),
-        jax.jit(lox.spool(numbered(loop), reduce=topk(k), unify=True)),
-        lambda xs: (None, lox.spool(numbered("scan"))(xs)[1].reduce(topk(k))),
-    ):
-        _, logs = spooled(jnp.asarray(xs))
+    spooled = lox.spool(numbered(loop), reduce=topk(k), unify=True)
+    compiled = jax.jit(lambda xs: (spooled(xs)[1], lox.spool(numbered("scan"))(xs)[1].reduce(topk(k))))
+    for logs in (*compiled(xs), *([spooled(jnp.asarray(xs))[1]] if loop == "Python" else [])):
         assert logs["x"].shape == logs.mask["x"].shape == logs.steps["place"]["x"].shape == (1, k)
         assert logs["x"].dtype == xs.dtype
         happened = logs.mask["x"][0]
@@ -743,20 +825,25 @@ def test_the_largest_values_come_with_their_counters(loop, k, dtype):
 def test_the_largest_of_each_element_batch_and_window():
     xs = random.normal(size=(3, 8, 2)).astype(np.float32)
     fun = numbered("scan")
-    for spooled in (lox.spool(jax.vmap(fun), reduce=topk(2)), jax.vmap(lox.spool(fun, reduce=topk(2)))):
-        _, logs = spooled(jnp.asarray(xs))
+
+    @jax.jit
+    def spooled(xs):
+        whole = lox.spool(jax.vmap(fun), reduce=topk(2))(xs)[1], jax.vmap(lox.spool(fun, reduce=topk(2)))(xs)[1]
+        pooled = lox.spool(fun, reduce=topk(2, pool=True))(xs[0])[1]
+        return whole, pooled, jax.vmap(lox.spool(fun, reduce=topk(2), window=5))(xs[:, :, 0])[1]
+
+    whole, logs, batch = spooled(xs)
+    for each in whole:
         for row, column in np.ndindex(3, 2):
             wanted, places = largest(xs[row, :, column], 2)
-            np.testing.assert_array_equal(logs["x"].reshape(3, 2, 2)[row, column], np.float32(wanted))
-            assert logs.steps["place"]["x"].reshape(3, 2, 2)[row, column].tolist() == places.tolist()
-    _, logs = lox.spool(fun, reduce=topk(2, pool=True))(jnp.asarray(xs[0]))
+            np.testing.assert_array_equal(each["x"].reshape(3, 2, 2)[row, column], np.float32(wanted))
+            assert each.steps["place"]["x"].reshape(3, 2, 2)[row, column].tolist() == places.tolist()
     wanted, places = largest(xs[0].reshape(-1), 2)
     assert (logs["x"][0].tolist(), logs.steps["place"]["x"][0].tolist()) == (wanted.tolist(), (places // 2).tolist())
     heard = []
     lox.tap(fun, heard.append, reduce=topk(2), window=5)(jnp.asarray(xs[0, :, 0]))
     lox.flush()
     _, logs = lox.spool(fun, reduce=topk(2), window=5)(jnp.asarray(xs[0, :, 0]))
-    _, batch = jax.vmap(lox.spool(fun, reduce=topk(2), window=5))(jnp.asarray(xs[:, :, 0]))
     for window, first in enumerate((0, 5)):
         wanted, places = largest(xs[0, first : first + 5, 0], 2)
         for each in (
@@ -817,8 +904,11 @@ def test_as_many_are_kept_as_a_number_says():
 
 def drawn(number, k, seed, before=0):
     """The numbers of the events that are drawn, in order, from the formula."""
-    hashes = np.asarray(_largest._hash(before + jnp.arange(number, dtype=jnp.uint32), reservoir(k, seed).seed))
-    return np.argsort(hashes)[::-1][:k]
+    hashes = hashed(np.uint32(before) + np.arange(64, dtype=np.uint32), reservoir(k, seed).seed)[:number]
+    return np.argsort(np.asarray(hashes))[::-1][:k]
+
+
+hashed = jax.jit(_largest._hash, static_argnums=1)
 
 
 @pytest.mark.parametrize("loop", ["scan", "where in nested scans", "branches", "Python"])
@@ -832,6 +922,7 @@ def test_a_sample_is_the_same_in_every_loop(loop):
         assert logs.mask["x"].all()
 
 
+@jax.jit
 def of_all(xs):
     return lox.spool(numbered("scan"))(xs)[1].reduce(reservoir(6, 3))
 
@@ -848,17 +939,18 @@ def test_a_sample_goes_on_with_the_numbers_of_what_was_before():
         )
         over_while(xs[25:])
 
-    xs = jnp.asarray(random.normal(size=30).astype(np.float32))
-    happened = jnp.concatenate([xs[:23], xs[20:22], xs[25:]])
-    for spooled in (
-        lox.spool(f, reduce=reservoir(4, 1), unify=True),
-        jax.jit(lox.spool(f, reduce=reservoir(4, 1), unify=True)),
-    ):
-        np.testing.assert_array_equal(spooled(xs)[1]["x"][0], happened[drawn(30, 4, 1)])
-    batch = jnp.stack([xs, -xs, xs + 1])
-    _, logs = jax.vmap(lox.spool(f, reduce=reservoir(4, 1), unify=True))(batch)
-    np.testing.assert_array_equal(logs["x"][0, 0], happened[drawn(30, 4, 1)])
-    _, logs = lox.spool(over_scan, reduce=reservoir(2, 1), window=10)(xs)
+    xs = random.normal(size=30).astype(np.float32)
+    happened = np.concatenate([xs[:23], xs[20:22], xs[25:]])
+    spooled = lox.spool(f, reduce=reservoir(4, 1), unify=True)
+
+    @jax.jit
+    def compiled(xs):
+        windows = lox.spool(over_scan, reduce=reservoir(2, 1), window=10)(xs)[1]
+        return spooled(xs)[1], jax.vmap(spooled)(jnp.stack([xs, -xs, xs + 1]))[1], windows
+
+    alone, batched, logs = compiled(xs)
+    for found in (spooled(jnp.asarray(xs))[1]["x"][0], alone["x"][0], batched["x"][0, 0]):
+        np.testing.assert_array_equal(found, happened[drawn(30, 4, 1)])
     for window, found in enumerate(logs["x"]):
         np.testing.assert_array_equal(found, xs[10 * window + drawn(10, 2, 1, before=10 * window)])
 
@@ -897,9 +989,13 @@ def test_a_sample_goes_on_where_batch_elements_part():
             found += [*(x if (x[0] + i) % 2 == 0 else x[1:2]), x[0]]
         return np.array([*found, *x, *(x if x[0] <= 1 else ()), x[2]])
 
+    @jax.jit
+    def spooled(batch):
+        outside = lox.spool(jax.vmap(f), reduce=reservoir(4, 1), unify=True)(batch)[1]["x"][0]
+        return outside, jax.vmap(lox.spool(f, reduce=reservoir(4, 1), unify=True))(batch)[1]["x"][:, 0]
+
     batch = np.float32([[1, 8, 9], [2, 18, 19], [5, 28, 29]])
-    inside = jax.vmap(lox.spool(f, reduce=reservoir(4, 1), unify=True))(batch)[1]["x"][:, 0]
-    for found in (lox.spool(jax.vmap(f), reduce=reservoir(4, 1), unify=True)(batch)[1]["x"][0], inside):
+    for found in spooled(batch):
         for own, each in zip(batch, found, strict=True):
             happened = events(own)
             np.testing.assert_array_equal(each, happened[drawn(len(happened), 4, 1)])
@@ -920,7 +1016,7 @@ def test_a_sample_goes_on_in_batches_of_other_sizes():
             jax.vmap(over)(xs[:3])
 
     xs = np.arange(15, dtype=np.float32).reshape(5, 3)
-    _, logs = lox.spool(f, reduce=reservoir(4, 1), unify=True)(xs)
+    _, logs = jax.jit(lox.spool(f, reduce=reservoir(4, 1), unify=True))(xs)
     for element, found in enumerate(logs["x"][0]):
         rows = np.concatenate([xs[element::2] if element < 2 else xs[:0], xs[element : element + 1]])
         happened = np.concatenate([rows[:, :number].reshape(-1) for number in (3, 1, 3, 3)])
