@@ -140,7 +140,9 @@ def test_what_is_said_once_is_said_once_of_several_functions():
 
     reports = [lox.audit(fun)(jax.random.PRNGKey(0)) for fun in (one, two)]
     assert [[each.code for each in report.found] for report in reports] == [["LOX707"], ["LOX707"]]
-    assert write(reports, "concise", "calls").count("LOX707") == 1
+    text = write(reports, "concise", "calls")
+    assert text.count("LOX707") == 1
+    assert f"2 functions: 1 note; {sum(len(each.verified) for each in reports)} checks passed" in text
 
 
 def test_what_holds_has_a_reason():
@@ -152,3 +154,12 @@ def test_the_report_says_how_it_was_checked():
     (held,) = [each for each in report.verified if each.code == "LOX101"]
     assert held.reasoning == KINDS["LOX101"].reasoning
     assert held.reasoning in report.to_full() and held.reasoning in report.to_markdown()
+
+
+def test_what_holds_in_several_lines_is_said_of_the_first():
+    def f(x):
+        first = jax.nn.softmax(x)
+        return first + jax.nn.softmax(2 * x)
+
+    (held,) = [each for each in lox.audit(f)(f32(4)).verified if each.code == "LOX810"]
+    assert "(2 lines)" in held.message and held.line == f.__code__.co_firstlineno + 1

@@ -89,6 +89,9 @@ def test_a_beginning_of_codes_means_all_of_them():
     assert "LOX700" not in codes(lox.audit(f, axes=labels, ignore="LOX7")(*args))
     report = lox.audit(f, axes=labels)(*args)
     assert codes(report.only({"LOX101"})) == ["LOX101"] and "LOX101" not in codes(report.only(ignore={"LOX101"}))
+    held = [each.code for each in report.verified]
+    assert [each.code for each in report.only(ignore=held[:1]).verified] == held[1:]
+    assert [each.code for each in report.only(select=held[:1]).verified] == held[:1]
 
 
 def settings(folder, text):

@@ -372,6 +372,8 @@ def test_infinities_that_meet_zeros_or_infinities_at_the_same_elements():
         ("LOX808 ... zero at [2]", lambda x: x / jnp.concatenate([jnp.ones(2), jnp.zeros(2)]), X4),
         ("LOX808 ... zero at [3]", lambda x: x / jnp.sin(jnp.arange(3.0, -1, -1)), X4),
         ("", lambda x: x / jnp.cos(jnp.arange(4.0)), X4),
+        ("", lambda x: 1 / (1 + x / jnp.arange(4.0)), X4),
+        ("LOX808", lambda x: (1 + x / jnp.arange(4.0)) / 2, X4),
     )
 
 
@@ -1081,6 +1083,8 @@ def test_what_scans_go_over_read_and_carry():
         ("", lambda x: jax.lax.fori_loop(0, 5, lambda i, c: c + jnp.where(i == 0, x, x / i), jnp.zeros(4)), w),
         ("LOX213", lambda x: scan(lambda c, i: (c * x / jnp.sqrt(i), None), x, jnp.arange(5.0))[0], w),
         ("", lambda x: scan(lambda c, i: (c * x / jnp.sqrt(i), None), x, jnp.arange(1.0, 5.0))[0], w),
+        ("LOX213", lambda x: scan(lambda c, i: (0.9 * c + c / (i * x), None), x, jnp.arange(5))[0], w),
+        ("", lambda x: scan(lambda c, i: (0.9 * c + c / (i * x), None), x, jnp.arange(1, 5))[0], w),
         (
             "LOX214 A mean of what a mask keeps is divided by a count of each iteration, and the 6 means",
             lambda x, m: _mean_of_means(x, m, 6),

@@ -19,6 +19,7 @@ from tiers import generates
 import lox
 import lox.testing
 from lox import _bins, _largest
+from lox._distributions import in_bins
 from lox.reductions import Reduction, ewma, histogram, quantiles, reservoir, topk
 
 QS = (0, 0.001, 0.1, 0.25, 0.5, 0.9, 0.999, 1)
@@ -283,6 +284,12 @@ def test_edges_that_are_integers_are_exact():
 
 def test_nan_is_in_no_bin():
     assert reduced(over_scan, histogram([0, 1]), jnp.array([np.nan, 0.5, np.nan])).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(("edge", "width"), [(0, 1), (0.5, 1), (-8, 4)])
+def test_the_two_bins_at_a_single_edge_are_shown_with_a_width(edge, width):
+    counts, edges = in_bins(histogram([edge]), np.array([[1, 2]]))
+    assert counts.tolist() == [[1, 2]] and edges.tolist() == [edge - width, edge, edge + width]
 
 
 @pytest.mark.parametrize("number", [1, 2, 20])

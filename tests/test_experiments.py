@@ -25,6 +25,7 @@ import pytest
 from runs import name_of
 
 import lox
+from lox._storage import _owner
 from lox._storage._table import Rows, Table
 from lox.loggers import Logger, MemoryLogger, MultiLogger, SaveLogger, TensorBoardLogger
 from lox.loggers._cards import Card, Files
@@ -333,6 +334,18 @@ def test_a_process_that_still_writes_is_said_when_another_continues(tmp_path):
         with pytest.raises(lox.StorageError, match=f"is written by process {other.pid}"):
             logger.close()
         other.kill()
+
+
+def test_a_process_with_the_number_of_a_writer_that_is_gone_is_not_the_writer(tmp_path):
+    with subprocess.Popen(["sleep", "60"]) as other, contextlib.ExitStack() as end:
+        end.callback(other.kill)
+        owner = {"process": other.pid, "started": _owner._started(other.pid), "host": socket.gethostname(), "id": "x"}
+        (tmp_path / "owner.json").write_text(json.dumps(owner))
+        with pytest.raises(lox.StorageError, match=f"is written by process {other.pid}"):
+            lox.save(lox.logdict({"x": np.zeros(2)}), tmp_path)
+        (tmp_path / "owner.json").write_text(json.dumps(owner | {"started": "before"}))
+        lox.save(lox.logdict({"x": np.zeros(2)}), tmp_path)
+    assert lox.load(tmp_path)["x"].tolist() == [0, 0]
 
 
 def test_a_damaged_run_is_in_nobodys_way(tmp_path):

@@ -626,6 +626,17 @@ def test_loops_of_one_label_are_told_apart_by_their_paths(shown):
     assert ends[-2:] == ["training scan 7/7 (100%)", "training scan[1] 7/7 (100%)"]
 
 
+def test_the_runs_of_one_loop_have_its_label():
+    board = Board(Names.of(None, {"a": "training", "b": "training", "c": "testing"}), 10)
+    for path in ("c", "c", "a", "b"):
+        board.report(Loop(path, 10, 1, 1), 0, 3, 1)
+    display = _display.Display(board.names)
+    rows = {row.run.loop.path: row for row in board._rows}
+    labels = display._labels([rows["c"], rows["c"], rows["a"], rows["b"]])
+    assert labels == ["testing", "testing", "training a", "training b"]
+    display.close()
+
+
 def test_a_label_is_shown_as_it_is(shown):
     lox.progress(scanned, label="[red]x\n\x1b[2J[/red]")(0.7)
     assert "[red]x\\n\\x1b[2J[/red] 7/7" in shown()

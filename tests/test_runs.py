@@ -18,6 +18,7 @@ from runs import name_of, saver, state
 
 import lox
 from lox.loggers import Logger, MemoryLogger, MultiLogger, SaveLogger, State, TensorBoardLogger, _state
+from lox.loggers._identity import identity_of
 from lox.loggers._state import labels
 
 RUN = name_of(7)
@@ -436,6 +437,15 @@ def test_batch_elements_that_differ_in_one_value_have_a_run_each(values):
 def test_a_longer_name_has_more_of_the_identity():
     names = [*_state.stored_names([0, 7], {}, None, "0123456789abcdef" * 2)]
     assert names[0] == "seed=7-012345" and names[1] == "seed=7-0123456" and len(names[-1]) == len("seed=7-") + 32
+
+
+def test_a_config_in_another_order_is_that_of_the_same_run():
+    configs = {"rate": 0.1, "width": 8}, {"width": 8, "rate": 0.1}
+    assert len({identity_of([0, 7], config) for config in configs}) == 1
+    with MemoryLogger() as logger:
+        for config in configs:
+            logger.log(logger.init(7, **config), lox.logdict({"x": np.float32([1])}))
+    assert len(logger.runs) == 1
 
 
 def test_two_runs_whose_names_would_be_equal_have_longer_ones(monkeypatch):

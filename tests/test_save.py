@@ -398,6 +398,7 @@ def test_runs_with_fewer_events_are_masked_out_where_they_have_none(tmp_path):
     for run, count in (("a", 1), ("b", 3), ("c", 2)):
         values = {"x": np.arange(count) + 0.5, "n": np.arange(count), "true": np.ones(count, bool)}
         values["half"] = jnp.ones((count, 2), jnp.bfloat16)
+        values["complex"] = np.arange(count) * 1j
         values["key"] = jax.random.split(jax.random.key(1), count)
         steps = {"step": dict.fromkeys(("x", "n"), 10 * np.arange(count))}
         only = {f"only {run}": np.zeros(1)} if run != "c" else {}
@@ -408,6 +409,7 @@ def test_runs_with_fewer_events_are_masked_out_where_they_have_none(tmp_path):
     for key in ("x", "n", "true", "half", "key"):
         assert_array_equal(logs.mask[key], happened)
     assert_array_equal(logs["x"], np.where(happened, [[0.5], [1.5], [2.5]], np.nan))
+    assert_array_equal(logs["complex"], np.where(happened, [[0], [1j], [2j]], np.nan))
     assert_array_equal(logs["n"], np.where(happened, [[0], [1], [2]], 0))
     assert_array_equal(logs.steps["step"]["x"], np.where(happened, [[0], [10], [20]], 0))
     assert_array_equal(logs["true"], happened)
