@@ -1,7 +1,9 @@
 """An audit says something of whatever JAX can trace, in each of its formats, and never raises itself."""
 
+import ast
 import functools
 import json
+import linecache
 import operator
 import runpy
 import sys
@@ -21,6 +23,7 @@ from tiers import generates
 
 import lox
 from lox import testing
+from lox._audit import _files
 from lox._audit._flow import DETAILS
 from lox._audit._formats._write import write
 
@@ -719,3 +722,11 @@ def test_without_source_a_finding_has_no_column():
     exec("def f(key):\n    return jax.random.normal(key) + jax.random.normal(key)\n", known)
     found = lox.audit(known["f"])(jax.random.key(0)).found
     assert [finding.column for finding in found] == [0] * len(found) and found
+
+
+def test_a_file_that_was_written_again_is_read_again(tmp_path):
+    file = tmp_path / "program.py"
+    for text in ("x = 1\n", "y = 2\nz = 3\n"):
+        file.write_text(text)
+        linecache.checkcache(str(file))
+        assert [ast.unparse(each) for each in _files.syntax(str(file)).body] == text.splitlines()

@@ -617,3 +617,12 @@ def test_the_mean_of_many_small_floats_is_exact(dtype):
     xs = jnp.full(5000, 100, dtype)
     _, logs = lox.spool(lambda xs: jax.lax.scan(lambda c, x: (c, lox.log({"x": x})["x"]), 0, xs), reduce="mean")(xs)
     assert logs["x"].dtype == dtype and logs["x"].tolist() == [100]
+
+
+@pytest.mark.parametrize(("how", "step"), [("first", 0), ("last", 3)])
+def test_logs_that_are_reduced_to_one_event_have_its_counter(how, step):
+    def f(xs):
+        return lax.scan(lambda i, x: (i + 1, lox.log({"x": x}, step=i)["x"]), 0, xs)[1]
+
+    logs = lox.spool(f)(jnp.arange(5.0, 9.0))[1].reduce(how)
+    assert logs["x"].tolist() == [5.0 + step] and logs.steps["step"]["x"].tolist() == [step]
