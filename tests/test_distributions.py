@@ -64,7 +64,7 @@ def lower(values, qs):
 
 
 def wanted_of(how, values):
-    """What a reduction by bins makes of numbers: the counts of NumPy, or the middles of the bins of its quantiles."""
+    """The result of a histogram or of quantiles, by NumPy: counts, or the middle of the bin of each quantile."""
     values = np.asarray(values).reshape(-1)
     if isinstance(how, _bins.Histogram):
         return np.histogram(values, [-np.inf, *how.edges, np.inf])[0]

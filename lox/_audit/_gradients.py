@@ -1,4 +1,4 @@
-"""What backward passes make, and what divides it."""
+"""Gradients in a program, and the steps that may average them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from lox._audit._rules import primitives
 
 
 def is_backward(step: Step) -> bool:
-    """Whether a step is of a backward pass."""
+    """Whether JAX made a step by transposition, for a backward pass."""
     return "transpose" in transformations(step.equation)
 
 
 def gradients_of(block: Block, known: dict[Block, list[Value]]) -> list[Value]:
-    """What backward passes in a block make, and those in what it calls."""
+    """The results of all backward steps of a block, and the results of its calls that depend on backward steps.
+
+    Args:
+        block: The block.
+        known: Those of blocks that were looked at before, which gets those of this one.
+    """
     if block not in known:
         found = known[block] = []
         for step in block.steps:
@@ -30,7 +35,7 @@ def gradients_of(block: Block, known: dict[Block, list[Value]]) -> list[Value]:
 
 
 def scales(step: Step, counts: Set[float | None]) -> bool:
-    """Whether a step divides an array by one of these numbers, or by one that only a run knows."""
+    """Whether a step divides an array by one of these numbers, or by a scalar whose value the audit does not know."""
     if step.equation.primitive not in primitives("div", "mul") or not step.outputs[0].shape:
         return False
     numbers = [value.fact.range.number for value in step.inputs if not value.shape]

@@ -61,7 +61,7 @@ def check_reduction(reduction: AnyReduction, values: Any, *, tolerance: float = 
 
 
 def _in_one_program(reduction: AnyReduction, values: Any, is_ordered: bool) -> tuple[Any, list[Any], list[Any]]:
-    """What a loop, each grouping, and batch elements alone and in a batch give: compiled at once, which is faster."""
+    """The results of a loop, of each grouping, and of batch elements alone and under vmap, compiled as one program."""
     found = []
     for _, fun, events in _groupings(values, is_ordered):
         found += [_reduced(reduction, each, events) for each in (fun, jax.jit(fun))]

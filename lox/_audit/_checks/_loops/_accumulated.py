@@ -61,8 +61,9 @@ def summed(audited: Audited) -> Iterator[Finding | Held]:
     """LOX216: a scan adds up gradients, and its losses are averaged over the iterations."""
     for scan, location in scans(audited):
         length = scan.step.equation.params["length"]
-        gradients = set(gradients_of(scan.body, {})) if length > 1 else set()
         added = [(total, step) for total, new in _added(scan, audited) if (step := _maker(new, audited)) is not None]
+        has_arrays = length > 1 and any(total.shape for total, _ in added)
+        gradients = set(gradients_of(scan.body, {})) if has_arrays else set()
         sums = [step for total, step in added if total.shape and not gradients.isdisjoint(step.inputs)]
         if not sums or not (_adds_losses(added, scan, audited) or _stacks_losses(scan, audited)):
             continue

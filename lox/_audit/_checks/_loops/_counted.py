@@ -98,8 +98,10 @@ def beyond(audited: Audited) -> Iterator[Finding | Held]:
                 text = _outside(scan, read.array).text
                 what = f"element {most}" if read.size == 1 else f"elements {most} to {most + read.size - 1}"
                 does = "writes" if read.is_written else "reads"
-                instead = "nothing" if read.is_written and not read.is_moved else "what is last instead"
-                instead = "over " + instead if read.is_moved else instead
+                if read.is_moved:
+                    instead = "over what is last instead"
+                else:
+                    instead = "nothing" if read.is_written else "what is last instead"
                 yield BEYOND.at(
                     location,
                     f"A loop of {scan.step.equation.params['length']} iterations {does} up to {what} along axis "

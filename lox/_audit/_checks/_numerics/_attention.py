@@ -113,7 +113,7 @@ def _attentions(audited: Audited) -> Iterator[Attention]:
 
 
 class _Weights(NamedTuple):
-    """What weights are before some are dropped, or all are scaled by a constant: see `Attention`."""
+    """Where weights come from: the array, its axis that is summed, and the constant that it was multiplied by since."""
 
     value: Value
     axis: int | None

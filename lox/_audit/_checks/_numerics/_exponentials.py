@@ -173,13 +173,13 @@ def _overflows(exponents: Value, origins: Origins) -> bool:
 
 
 def _is_of_nothing_else(step: Step, origins: Origins) -> bool:
-    """Whether a step is the logarithm of exponentials that are summed, and of nothing that is added to their sum."""
+    """Whether a step is log(sum(exp(x))), perhaps of a scaled sum, with nothing added to the sum."""
     inside = without_constants(origins.of(step.inputs[0], FLOWS), origins, primitives("mul", "div"))
     return step.equation.primitive in _LOG and made_by(inside, _SUM) is not None
 
 
 def _is_minus_square(exponents: Value, origins: Origins) -> bool:
-    """Whether exponents are a sum from which squares without a bound are subtracted, and nothing else of these."""
+    """Whether exponents have terms such as -(y**2) without a lower bound, and no other term is computed from these."""
     least = _least(exponents)
     if exponents.fact.range.low >= least:
         return False
@@ -192,7 +192,7 @@ def _is_minus_square(exponents: Value, origins: Origins) -> bool:
 
 
 def _terms(value: Value, origins: Origins) -> Iterator[tuple[Value, int]]:
-    """What is added up to a value, before numbers that it is multiplied by, and its sign."""
+    """The terms of a sum, each with its sign; numbers that multiply them are left out."""
     waiting = [(value, 1)]
     for _ in range(_MOST):
         if not waiting:
@@ -224,7 +224,7 @@ def _is_square(maker: Step | None) -> bool:
 
 
 def _depends(value: Value, on: Set[Value], origins: Origins) -> bool:
-    """Whether a value is computed from others, or from so much, or in such loops, that it may be."""
+    """Whether a value may depend on others: True as well where it comes out of a loop, or of too many operations."""
     waiting, seen = [value], set[Value]()
     while waiting:
         value = origins.of(waiting.pop(), FLOWS, loops=True)

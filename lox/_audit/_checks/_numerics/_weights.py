@@ -75,7 +75,7 @@ def _late(value: Value, axis: int, known: dict[Step, Squash], origins: Origins) 
 
 
 def _scaled(maker: Step) -> Value | None:
-    """What a step multiplies or divides by a number."""
+    """The operand of a step that multiplies or divides it by a known number; None for another step."""
     if maker.equation.primitive not in primitives("mul", "div"):
         return None
     one, other = maker.inputs
@@ -85,7 +85,7 @@ def _scaled(maker: Step) -> Value | None:
 
 
 def _mask_of_factor(maker: Step, axis: int, origins: Origins) -> tuple[Mask, Value] | None:
-    """The mask by which a factor of a product is zero, which is a product itself, and the other factor."""
+    """For `weights * (mask * other)`: the mask, and the weights."""
     for one, other in (maker.inputs, maker.inputs[::-1]) if maker.equation.primitive in primitives("mul") else ():
         factor, place = laid_out(other, axis, origins)
         made = factor.maker

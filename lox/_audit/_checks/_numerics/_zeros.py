@@ -87,15 +87,17 @@ def averaged_zeros(audited: Audited) -> Iterator[Finding]:
 
 
 def divided_twice(audited: Audited) -> Iterator[Finding]:
-    """LOX819: a mean over all elements of a product with a mask is divided by how many the mask keeps besides."""
+    """LOX819: `(x * mask).mean() / mask.sum()`, which divides by two counts."""
     origins = audited.origins
     for step, location in audited.of("div"):
         if "transpose" in transformations(step.equation) or not is_users(location.of_user.file):
             continue
         total = _total_of_mean(step.inputs[0], origins)
+        if total is None:
+            continue
         count = without_constants(origins.of(step.inputs[1], FLOWS), origins, _GUARDS)
-        kept = made_by(count, primitives("reduce_sum")) if total is not None else None
-        if total is None or kept is None:
+        kept = made_by(count, primitives("reduce_sum"))
+        if kept is None:
             continue
         (reduced, calls) = total
         product, _ = origins.met(reduced.inputs[0], _SAME, calls)
