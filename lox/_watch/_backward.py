@@ -8,8 +8,8 @@ results are what leaves the scope: cotangents of what the scope got.
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -20,13 +20,16 @@ from lox import _compat
 from lox._compat import _tracebacks
 from lox._effect import watching
 from lox._watch._levels import Level, Parent
-from lox._watch._marks import Place, cannot_watch, mark, place, place_of, places_in
-from lox._watch._points import BACKWARD, Part, relative
+from lox._watch._marks import Place, cannot_watch, mark, place, place_of, places_at, places_in
+from lox._watch._points import BACKWARD, Numbers, Part, is_backward_pass, relative
 
-_parts: dict[int, tuple[Any, Part]] = {}
-"""The part of each scope of a staged program, by its identity. Scopes of JAX itself are not among them."""
+_parts: dict[int, tuple[Any, Part | Numbers]] = {}
+"""The part of each scope of a staged program, by its identity. Scopes of JAX itself are not among them.
 
-_recent: OrderedDict[int, tuple[Any, Part]] = OrderedDict()
+Those of `numbered` have no part, but the numbers of what comes before the parts in them.
+"""
+
+_recent: OrderedDict[int, tuple[Any, Part | Numbers]] = OrderedDict()
 """The same of the last scopes in which operations ran at once: it may be long until their backward pass, if any."""
 
 _RECENT = 4096
@@ -43,12 +46,12 @@ _IN_NO_JAXPR = (
 )
 
 
-def remember(scope: Any, part: Part, stays: bool) -> None:
+def remember(scope: Any, part: Part | Numbers, stays: bool) -> None:
     """Remember the part of a scope, since equations of backward passes are in the same one.
 
     Args:
         scope: The scope.
-        part: Its part.
+        part: Its part, or the numbers of what comes before the parts in it.
         stays: Whether it is one of a staged program.
     """
     if stays:
@@ -59,18 +62,46 @@ def remember(scope: Any, part: Part, stays: bool) -> None:
         _recent.popitem(last=False)
 
 
-def _parts_of(scopes: Sequence[Any]) -> tuple[Part, ...]:
-    """The parts of scopes, outermost first. JAX names some twice, as around what a `jax.checkpoint` transposes."""
-    each_once = {id(scope): None for scope in scopes}
-    found = (_parts.get(number) or _recent.get(number) for number in each_once)
-    return tuple(each[1] for each in found if each is not None)
+@contextlib.contextmanager
+def numbered(level: Level, numbers: Numbers) -> Iterator[None]:
+    """The context of what is no part of paths, and what comes before the parts in it.
+
+    It is among the scopes of its equations, so that name scopes get the same numbers in their backward pass.
+    """
+    if not numbers or _of_backward(level) is not None:
+        yield
+        return
+    stack = source_info.current_name_stack().extend("lox.watch")
+    remember(stack.stack[-1], numbers, not _compat.runs_at_once(_compat.current_trace()))
+    with source_info.set_name_stack(stack):
+        yield
 
 
-def _whole(stack: Any) -> tuple[Part, ...]:
-    """The parts of the scopes of an operation of a backward pass, from the function or loop on that is traced."""
+def _parts_of(scopes: Sequence[Any]) -> tuple[tuple[Part, ...], Numbers]:
+    """The parts of scopes, outermost first, and the numbers of scopes that come before those in the last.
+
+    JAX names some scopes twice, as around what a `jax.checkpoint` transposes.
+    """
+    parts = list[Part]()
+    before = Counter[str]()
+    for number in dict.fromkeys(map(id, scopes)):
+        _, found = _parts.get(number) or _recent.get(number) or (None, ())
+        if isinstance(found, Part):
+            parts.append(found.after(before.items()))
+            before.clear()
+        else:
+            before.update(dict(found))
+    return tuple(parts), tuple(sorted(before.items()))
+
+
+def _split(stack: Any) -> tuple[tuple[Part, ...], tuple[Part, ...], Numbers]:
+    """The parts of the scopes around the backward pass that an operation is of, and those in it with their numbers.
+
+    They are from the function or loop on that is traced.
+    """
     outside, scopes = _tracebacks.split_at_transposition(stack)
     again = {id(scope) for scope in outside}
-    return (*_parts_of(outside), BACKWARD, *_parts_of([scope for scope in scopes if id(scope) not in again]))
+    return _parts_of(outside)[0], *_parts_of([scope for scope in scopes if id(scope) not in again])
 
 
 def is_backward(stack: Any) -> bool:
@@ -78,26 +109,36 @@ def is_backward(stack: Any) -> bool:
     return "transpose" in _tracebacks.transformations(stack.stack) and not _tracebacks.is_recomputed(stack)
 
 
-def parent_of_jaxpr(level: Level, eqn: Any) -> Parent:
-    """The parent of a jaxpr while one of its equations is bound: the equation's own scopes do not count."""
+def around_jaxpr(eqn: Any) -> contextlib.AbstractContextManager[Any]:
+    """The scopes around a jaxpr while one of its equations is bound: without the equation's own."""
     own, scopes = eqn.source_info.name_stack.stack, source_info.current_name_stack().stack
-    with source_info.set_name_stack(source_info.NameStack(scopes[: len(scopes) - len(own)])):
-        return parent_of(level)
+    return source_info.set_name_stack(source_info.NameStack(scopes[: len(scopes) - len(own)]))
 
 
 def parent_of(level: Level) -> Parent:
     """The parent of what is bound or opened now: in a backward pass, it is in the scopes of the forward one."""
+    found = _of_backward(level)
+    return level.backward(found[0]) if found is not None and found[0] else level.parent
+
+
+def scopes_before(level: Level) -> Numbers:
+    """The numbers of the next name scopes in what JAX makes of a forward pass: they are those of the forward pass."""
+    found = _of_backward(level)
+    return () if found is None else found[1]
+
+
+def _of_backward(level: Level) -> tuple[tuple[Part, ...], Numbers] | None:
+    """The path to what is bound now, and the numbers of the next name scopes; None if it is in no backward pass."""
     around = level.parent
-    if level.scopes and (level.transposed or BACKWARD in around.parts):
-        return around  # It is in a backward function of the program, and in a scope of that.
+    if level.scopes and (level.transposed or any(map(is_backward_pass, around.parts))):
+        return None  # It is in a backward function of the program, and in a scope of that.
     stack = source_info.current_name_stack()
     if level.transposed:
-        parts = _parts_of(stack.stack)
-    elif is_backward(stack):
-        parts = _whole(stack)
-    else:
-        return around
-    return level.backward(parts) if parts else around
+        return _parts_of(stack.stack)
+    if not is_backward(stack):
+        return None
+    outside, scopes, numbers = _split(stack)
+    return (*outside, level.backward_pass(outside), *scopes), numbers
 
 
 def is_batched() -> bool:
@@ -119,11 +160,13 @@ def say_unwatched(level: Level) -> None:
 
     What leaves them is known when all operations are. No more is said of scopes that the level has told.
     """
-    parts = _whole(source_info.current_name_stack())
-    for length in range(parts.index(BACKWARD) + 2, len(parts) + 1):
-        if parts[:length] not in level.told:
-            level.told.add(parts[:length])
-            cannot_watch(place(parts[:length], "scope"), _IN_NO_JAXPR)
+    outside, scopes, _ = _split(source_info.current_name_stack())
+    around = (*outside, level.backward_pass(outside))
+    for length in range(1, len(scopes) + 1):
+        parts = (*around, *scopes[:length])
+        if parts not in level.told:
+            level.told.add(parts)
+            cannot_watch(place(parts, "scope"), _IN_NO_JAXPR)
 
 
 def is_recomputed(level: Level) -> bool:
@@ -206,13 +249,17 @@ def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[Any], 
     """
     given = _compat.open_jaxpr(jaxpr)
     inside: dict[tuple[Part, ...], list[int]] = {}
+    passes: dict[tuple[Part, ...], Part] = {}
     for number, eqn in enumerate(given.eqns):
         stack = eqn.source_info.name_stack
         if _tracebacks.is_recomputed(stack) or not (whole or is_backward(stack)):
             continue
-        parts = _parts_of(stack.stack) if whole else _whole(stack)
-        for length in range(1 if whole else parts.index(BACKWARD) + 2, len(parts) + 1):
-            inside.setdefault(parts[:length], []).append(number)
+        outside, scopes, _ = ((), *_parts_of(stack.stack)) if whole else _split(stack)
+        if not whole and outside not in passes:
+            passes[outside] = _next_pass(given.eqns[:number], outside)
+        around = () if whole else (*outside, passes[outside])
+        for length in range(1, len(scopes) + 1):
+            inside.setdefault((*around, *scopes[:length]), []).append(number)
     found: dict[int, list[tuple[Place, list[Any], bool]]] = {}
     used = [{*filter(_is_var, eqn.invars)} for eqn in given.eqns]
     # Those that a backward function has opened are marked already.
@@ -226,17 +273,29 @@ def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[Any], 
         if leaving:
             at = place_of(given.eqns[numbers[-1]], parts)
             count = len(parts) if whole else len(parts) - 1
-            around = (_around(given.eqns[number].source_info.name_stack.stack, count) for number in numbers)
-            is_batched = any("vmap" in _tracebacks.transformations(scopes) for scopes in around)
+            enclosing = (_around(given.eqns[number].source_info.name_stack.stack, count) for number in numbers)
+            is_batched = any("vmap" in _tracebacks.transformations(scopes) for scopes in enclosing)
             found.setdefault(numbers[-1], []).append((at, leaving, is_batched))
     return found
+
+
+def _next_pass(eqns: Sequence[Any], outside: tuple[Part, ...]) -> Part:
+    """The part of the backward pass that begins after these equations, which contain others: `Level.backward_pass`."""
+    numbers = [
+        parts[len(outside)].number
+        for eqn in eqns
+        for each in places_at(eqn)
+        if (parts := relative(each.parts))[: len(outside)] == outside
+        and any(map(is_backward_pass, parts[len(outside) :][:1]))
+    ]
+    return BACKWARD._replace(number=max(numbers, default=-1) + 1)
 
 
 def _around(scopes: Sequence[Any], count: int) -> Sequence[Any]:
     """The scopes of JAX and of the program around the last one of so many of the program."""
     found = set[int]()
     for number, scope in enumerate(scopes):
-        if id(scope) in _parts or id(scope) in _recent:
+        if isinstance((_parts.get(id(scope)) or _recent.get(id(scope)) or (None, ()))[1], Part):
             found.add(id(scope))
         if len(found) == count:
             return scopes[:number]

@@ -15,7 +15,7 @@ from lox._effect import watching
 from lox._handler import DropAll
 from lox._trace import HandlerTrace
 from lox._watch._marks import Inside, Place
-from lox._watch._points import WHOLE, Part
+from lox._watch._points import BACKWARD, WHOLE, Numbers, Part
 from lox._watch._resolve import Resolver
 
 
@@ -32,6 +32,11 @@ class Parent:
         self.counts: dict[str, int] = {} if counts is None else counts
         self._known: dict[Any, tuple[Any, Any]] = {}
 
+    @property
+    def numbers(self) -> Numbers:
+        """The numbers of what comes next."""
+        return tuple(sorted(self.counts.items()))
+
     def part(self, name: str, program: Any = None) -> Part:
         """The part of a point of this name.
 
@@ -44,18 +49,22 @@ class Parent:
             self._known[key] = self._numbered(name), program  # Kept, so that no other gets its identity.
         return self._known[key][0]
 
-    def before(self, jaxpr: Any, places: Iterable[Place]) -> tuple[Part, ...]:
+    def scope(self, name: str) -> Part:
+        """The part of a name scope."""
+        return self._numbered(name)._replace(is_scope=True)
+
+    def before(self, jaxpr: Any, places: Iterable[Place]) -> Numbers:
         """The numbers of parts before the points in a jaxpr that the program traced, and evaluates here."""
         key = id(jaxpr), _lines()
         if key not in self._known:
-            self._known[key] = tuple(sorted(self.counts.items())), jaxpr
+            self._known[key] = self.numbers, jaxpr
             self.add(first_parts(each.parts for each in places))
         return self._known[key][0]
 
     def _numbered(self, name: str) -> Part:
         number = self.counts.get(name, 0)
         self.counts[name] = number + 1
-        return name, number
+        return Part(name, number)
 
     def add(self, counts: Mapping[str, int]) -> None:
         """Count points in something that has no name of its own."""
@@ -103,12 +112,23 @@ class Level(Parent):
         self.resolve = handler if isinstance(handler, Resolver) else None
         self.scopes: list[Scope] = []
         self._backward: dict[tuple[Part, ...], Parent] = {}
+        self._passes: dict[tuple[Part, ...], Part] = {}
         self.told: set[tuple[Part, ...]] = set()
 
     @property
     def parent(self) -> Parent:
         """The innermost of its scopes, or itself."""
         return self.scopes[-1] if self.scopes else self
+
+    def backward_pass(self, outside: tuple[Part, ...]) -> Part:
+        """The part of the backward pass in the scopes with these parts: other passes are in what has no part there."""
+        if outside not in self._passes:
+            if self.around is not None:
+                self._passes[outside] = self.around.backward_pass(outside)
+            else:
+                parent = next((each for each in (self, *self.scopes) if each.parts == outside), Parent())
+                self._passes[outside] = parent.part(BACKWARD.name)
+        return self._passes[outside]
 
     def backward(self, parts: tuple[Part, ...]) -> Parent:
         """The parent at this path in a backward pass.
@@ -193,8 +213,8 @@ def runs_one_by_one(trace: Any) -> bool:
 def first_parts(paths: Iterable[tuple[Part, ...]]) -> dict[str, int]:
     """The number of points of each name in something, by the paths of all points in it."""
     counts: dict[str, int] = {}
-    for (name, number), *_ in filter(None, paths):
-        counts[name] = max(counts.get(name, 0), number + 1)
+    for part, *_ in filter(None, paths):
+        counts[part.name] = max(counts.get(part.name, 0), part.number + 1)
     return counts
 
 

@@ -20,7 +20,7 @@ from lox._events import Event, Logs, Site, events, map_events
 from lox._handler import Filter, State
 from lox._logs_in import jaxprs_in, logs_of, rules_in
 from lox._site import Watched
-from lox._watch._points import LOOPS, WHOLE, Kind, Part, relative
+from lox._watch._points import LOOPS, WHOLE, Kind, Numbers, Part, is_backward_pass, relative
 
 
 @jax.tree_util.register_static
@@ -134,6 +134,11 @@ def places_in(params: dict[str, Any]) -> tuple[Place, ...]:
     return tuple(dict.fromkeys(each for jaxpr in jaxprs_in(params) for each in _places(jaxpr)))
 
 
+def places_at(eqn: Any) -> tuple[Place, ...]:
+    """The places of the marks that an equation emits, or that are in it."""
+    return tuple(_places_of(eqn)) if _is_mark(eqn) else places_in(eqn.params)
+
+
 class Selection(Protocol):
     """Tells which marks are kept. It is hashable: jaxprs are remembered by it."""
 
@@ -155,7 +160,7 @@ class NotInLoops:
     """Leaves out the marks of loops and branches, and of all that is in them: those of functions of JAX."""
 
     def selects(self, place: Place) -> bool:
-        return not any(name in (*LOOPS, "cond") for name, _ in place.parts)
+        return not any(part.name in (*LOOPS, "cond") for part in place.parts)
 
 
 def kept(params: dict[str, Any], selection: Selection) -> dict[str, Any]:
@@ -218,6 +223,7 @@ class Inside(Filter):
     Attributes:
         parts: The path.
         numbers: By name, the number of parts of that name that come before, where nothing is put before the path.
+        scopes: The same for name scopes, which have the numbers of the forward pass in a backward pass.
         of_rules: Whether it is around a function with rules of its own.
         loops: 1 if what encloses them is a loop.
         outer: What encloses this in turn, which is not on Python's stack then; None if it is.
@@ -228,7 +234,8 @@ class Inside(Filter):
     sees_tapped = True
 
     parts: tuple[Part, ...]
-    numbers: tuple[Part, ...] = ()
+    numbers: Numbers = ()
+    scopes: Numbers = ()
     of_rules: bool = False
     loops: int = 0
     outer: Inside | None = None
@@ -259,7 +266,9 @@ class Inside(Filter):
             return place
         inside = relative(place.parts)
         if inside:
-            (name, number), *rest = inside
-            inside = ((name, number + dict(self.numbers).get(name, 0)), *rest)
+            first, *rest = inside
+            if is_backward_pass(first) and rest and rest[0].is_scope:
+                rest[0] = rest[0].after(self.scopes)
+            inside = (first.after(self.scopes if first.is_scope else self.numbers), *rest)
         call = (*self.call, *place.call)
         return dataclasses.replace(place, parts=(*self.parts, *inside), loops=place.loops + self.loops, call=call)

@@ -36,7 +36,7 @@ from lox._watch._marks import (
     place,
     places_in,
 )
-from lox._watch._points import Kind, Operations, Part
+from lox._watch._points import Kind, Numbers, Operations, Part
 from lox._watch._scopes import note
 
 primitives = jex.core.primitives
@@ -88,8 +88,10 @@ class _Operation:
     def run(self, args: Sequence[Any], params: dict[str, Any], jaxpr: Any = None, eqn: Any = None) -> Any:
         """Bind it, and emit the marks that belong to it, unless it is in a jaxpr that was traced with them."""
         if jaxpr is not None and (places := places_in({"jaxpr": jaxpr})):
-            parent = _backward.parent_of_jaxpr(self._level, eqn)
-            inside = _enclosing(parent.parts, parent.before(jaxpr, places))
+            with _backward.around_jaxpr(eqn):
+                parent, scopes = _backward.parent_of(self._level), _backward.scopes_before(self._level)
+            before = parent.before(jaxpr, places)
+            inside = _enclosing(parent.parts, before, scopes if self._transposed else before)
             return self._under(inside, args, params, has_marks=True)
         if _is_of_lox(self._primitive):
             return self._bind(*args, **params)
@@ -169,7 +171,8 @@ class _Operation:
             reason = f"it is inside {self._primitive.name}, and lox has no rule for this primitive"
             return self._unwatched(self._parent.parts, reason, args, params)
         run = lambda inside: self._under(inside, args, params)  # noqa: E731
-        return beside(self._level, self._parent, [each.parts for each in places], run, of_rules="subfuns" in params)
+        paths = [each.parts for each in places]
+        return beside(self._level, self._parent, paths, run, "subfuns" in params, self._transposed)
 
     def _inside(self, part: Part, args: Sequence[Any], params: dict[str, Any], loops: int = 0) -> Any:
         if not self._may_mark(params):
@@ -237,12 +240,12 @@ _runs: dict[Any, Callable[[_Operation, Sequence[Any], dict[str, Any]], Any]] = {
 
 
 def _enclosing(
-    parts: tuple[Part, ...], numbers: tuple[Part, ...] = (), of_rules: bool = False, loops: int = 0
+    parts: tuple[Part, ...], numbers: Numbers = (), scopes: Numbers = (), of_rules: bool = False, loops: int = 0
 ) -> Inside:
     """The handler of what encloses an operation that is bound now, with what encloses that in turn."""
     trace = _compat.current_trace()
     outer = trace.handler if isinstance(trace, HandlerTrace) and isinstance(trace.handler, Inside) else None
-    return Inside(parts, numbers, of_rules, loops, outer)
+    return Inside(parts, numbers, scopes, of_rules, loops, outer)
 
 
 def _outside(inside: Inside) -> contextlib.AbstractContextManager[Any]:
@@ -264,6 +267,7 @@ def beside(
     paths: Sequence[tuple[Part, ...]],
     run: Callable[[Inside], Any],
     of_rules: bool = False,
+    transposed: bool = False,
 ) -> Any:
     """Run something that is no part of paths, and number what comes after it in its parent.
 
@@ -273,9 +277,11 @@ def beside(
         paths: The paths in it, as far as they are known before it runs.
         run: A function that runs it under a handler.
         of_rules: Whether it is a function with rules of its own.
+        transposed: Whether it is what JAX makes of a forward pass.
     """
-    inside = _enclosing(parent.parts, tuple(sorted(parent.counts.items())), of_rules)
-    with levels_begun(inside, level) as levels:
+    scopes = _backward.scopes_before(level) if transposed else parent.numbers
+    inside = _enclosing(parent.parts, parent.numbers, scopes, of_rules)
+    with levels_begun(inside, level) as levels, _backward.numbered(level, parent.numbers):
         outs = run(inside)
     counts = first_parts(paths)
     for inner in levels:
@@ -296,7 +302,8 @@ def _numbered(jaxprs: Sequence[Any]) -> tuple[list[Any], list[Sequence[Any]]]:
         own = first_parts(each.parts for each in places_in({"jaxpr": jaxpr}))
         more: Sequence[Any] = ()
         if own.keys() & counts.keys():
-            jaxpr, more, _ = discharge(Inside((), tuple(sorted(counts.items()))), None, jaxpr)
+            before = tuple(sorted(counts.items()))
+            jaxpr, more, _ = discharge(Inside((), before, before), None, jaxpr)
         counts |= {name: counts.get(name, 0) + count for name, count in own.items()}
         numbered.append(jaxpr)
         captured.append(more)

@@ -18,15 +18,38 @@ Kind = Literal["scan", "while", "cond", "call", "scope", "primitive"]
 LOOPS = ("scan", "while")
 """The kinds of points that are loops."""
 
-Part = tuple[str, int]
-"""A part of a path: a name, and its number among those of the same name in the same parent."""
+Numbers = tuple[tuple[str, int], ...]
+"""By name, how many parts of that name come before in the same parent."""
 
 
-BACKWARD: Part = ("backward", 0)
-"""The part of a path that a backward pass is in."""
+class Part(NamedTuple):
+    """A part of a path.
+
+    Attributes:
+        name: Its name.
+        number: Its number among those of the same name in the same parent.
+        is_scope: Whether it is a name scope. In a backward pass, it has the number of the forward pass.
+    """
+
+    name: str
+    number: int
+    is_scope: bool = False
+
+    def after(self, numbers: Iterable[tuple[str, int]]) -> Part:
+        """The part after others in its parent."""
+        return self._replace(number=self.number + dict(numbers).get(self.name, 0))
 
 
-WHOLE: Part = ("", -1)
+BACKWARD = Part("backward", 0)
+"""The part of a path that the first backward pass in its parent is in."""
+
+
+def is_backward_pass(part: Part) -> bool:
+    """Tell whether a part of a path is that of a backward pass."""
+    return part.name == BACKWARD.name
+
+
+WHOLE = Part("", -1)
 """Before a path that is whole from the function or loop on that is traced, though it comes from a rule in it."""
 
 
@@ -78,10 +101,10 @@ def _row(point: Point) -> tuple[str, str, str]:
 def path_of(parts: Iterable[Part]) -> str:
     """The path of some parts as text.
 
-    >>> path_of([("scan", 1), ("while", 0)])
+    >>> path_of([Part("scan", 1), Part("while", 0)])
     'scan[1]/while'
     """
-    return "/".join(f"{name}[{number}]" if number else name for name, number in parts)
+    return "/".join(f"{part.name}[{part.number}]" if part.number else part.name for part in parts)
 
 
 def relative(parts: tuple[Part, ...]) -> tuple[Part, ...]:

@@ -27,7 +27,7 @@ def enters(owner: Any, scope: Any) -> None:
     if level is None:
         return
     parent = parent_of(level)
-    part = parent.part(scope.name)
+    part = parent.scope(scope.name)
     remember(scope, part, not _compat.runs_at_once(trace))
     opened = Scope(owner, level, place((*parent.parts, part), "scope"), trace)
     level.scopes.append(opened)
