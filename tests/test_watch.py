@@ -1440,3 +1440,12 @@ def test_a_derivative_in_a_checkpoint_is_numbered_with_those_beside_it():
         assert sorted(logs) == ["<lambda>/backward/layer/0", "<lambda>/backward[1]/layer[1]/0"]
         for key, factor in zip(sorted(logs), (1, 3), strict=True):
             np.testing.assert_allclose(logs[key][0], 2 * np.cos(2 * factor * np.arange(2.0)), rtol=1e-5)
+
+
+def test_a_derivative_on_shards_is_numbered_after_one_in_a_checkpoint():
+    on_shards = _on_shards(_gradient(_scoped_sine))
+    at = lambda point: point.kind == "primitive" and not point.obstacle  # noqa: E731
+    fun = lambda x: jax.checkpoint(on_shards)(x) + on_shards(3 * x)  # noqa: E731
+    _, logs = spooled(lox.watch(fun, at=at, what=values_of), jnp.arange(2.0))
+    assert {key.partition("/")[0] for key in logs} >= {"backward", "backward[1]"}
+    assert all(len(values) == 1 for values in logs.values())

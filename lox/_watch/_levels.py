@@ -15,7 +15,7 @@ from lox._effect import watching
 from lox._handler import DropAll
 from lox._trace import HandlerTrace
 from lox._watch._marks import Inside, Place
-from lox._watch._points import BACKWARD, WHOLE, Numbers, Part
+from lox._watch._points import BACKWARD, WHOLE, Numbers, Part, relative
 from lox._watch._resolve import Resolver
 
 
@@ -213,7 +213,7 @@ def runs_one_by_one(trace: Any) -> bool:
 def first_parts(paths: Iterable[tuple[Part, ...]]) -> dict[str, int]:
     """The number of points of each name in something, by the paths of all points in it."""
     counts: dict[str, int] = {}
-    for part, *_ in filter(None, paths):
+    for part, *_ in filter(None, map(relative, paths)):
         counts[part.name] = max(counts.get(part.name, 0), part.number + 1)
     return counts
 
