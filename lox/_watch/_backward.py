@@ -62,6 +62,11 @@ def remember(scope: Any, part: Part | Numbers, stays: bool) -> None:
         _recent.popitem(last=False)
 
 
+def _remembered(scope: Any) -> Part | Numbers:
+    """What `remember` was told of a scope; nothing of one of JAX itself."""
+    return (_parts.get(id(scope)) or _recent.get(id(scope)) or (None, ()))[1]
+
+
 @contextlib.contextmanager
 def numbered(level: Level, numbers: Numbers) -> Iterator[None]:
     """The context of what is no part of paths, and what comes before the parts in it.
@@ -84,8 +89,8 @@ def _parts_of(scopes: Sequence[Any]) -> tuple[tuple[Part, ...], Numbers]:
     """
     parts = list[Part]()
     before = Counter[str]()
-    for number in dict.fromkeys(map(id, scopes)):
-        _, found = _parts.get(number) or _recent.get(number) or (None, ())
+    for scope in {id(scope): scope for scope in scopes}.values():
+        found = _remembered(scope)
         if isinstance(found, Part):
             parts.append(found.after(before.items()))
             before.clear()
@@ -281,13 +286,10 @@ def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[Any], 
 
 def _next_pass(eqns: Sequence[Any], outside: tuple[Part, ...]) -> Part:
     """The part of the backward pass that begins after these equations, which contain others: `Level.backward_pass`."""
-    numbers = [
-        parts[len(outside)].number
-        for eqn in eqns
-        for each in places_at(eqn)
-        if (parts := relative(each.parts))[: len(outside)] == outside
-        and any(map(is_backward_pass, parts[len(outside) :][:1]))
-    ]
+    depth = len(outside)
+    paths = [relative(each.parts) for eqn in eqns for each in places_at(eqn)]
+    inside = [path[depth] for path in paths if path[:depth] == outside and len(path) > depth]
+    numbers = [part.number for part in inside if is_backward_pass(part)]
     return BACKWARD._replace(number=max(numbers, default=-1) + 1)
 
 
@@ -295,7 +297,7 @@ def _around(scopes: Sequence[Any], count: int) -> Sequence[Any]:
     """The scopes of JAX and of the program around the last one of so many of the program."""
     found = set[int]()
     for number, scope in enumerate(scopes):
-        if isinstance((_parts.get(id(scope)) or _recent.get(id(scope)) or (None, ()))[1], Part):
+        if isinstance(_remembered(scope), Part):
             found.add(id(scope))
         if len(found) == count:
             return scopes[:number]

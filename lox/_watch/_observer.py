@@ -89,9 +89,10 @@ class _Operation:
         """Bind it, and emit the marks that belong to it, unless it is in a jaxpr that was traced with them."""
         if jaxpr is not None and (places := places_in({"jaxpr": jaxpr})):
             with _backward.around_jaxpr(eqn):
-                parent, scopes = _backward.parent_of(self._level), _backward.scopes_before(self._level)
-            before = parent.before(jaxpr, places)
-            inside = _enclosing(parent.parts, before, scopes if self._transposed else before)
+                parent = _backward.parent_of(self._level)
+                before = parent.before(jaxpr, places)
+                scopes = _backward.scopes_before(self._level) if self._transposed else before
+            inside = _enclosing(parent.parts, before, scopes)
             return self._under(inside, args, params, has_marks=True)
         if _is_of_lox(self._primitive):
             return self._bind(*args, **params)
@@ -296,15 +297,14 @@ def _numbered(jaxprs: Sequence[Any]) -> tuple[list[Any], list[Sequence[Any]]]:
     Returns:
         The jaxprs, and the values to pass for the new leading inputs of each.
     """
-    counts: dict[str, int] = {}
+    parent = Parent()
     numbered, captured = [], []
     for jaxpr in jaxprs:
         own = first_parts(each.parts for each in places_in({"jaxpr": jaxpr}))
         more: Sequence[Any] = ()
-        if own.keys() & counts.keys():
-            before = tuple(sorted(counts.items()))
-            jaxpr, more, _ = discharge(Inside((), before, before), None, jaxpr)
-        counts |= {name: counts.get(name, 0) + count for name, count in own.items()}
+        if own.keys() & parent.counts.keys():
+            jaxpr, more, _ = discharge(Inside((), parent.numbers, parent.numbers), None, jaxpr)
+        parent.add(own)
         numbered.append(jaxpr)
         captured.append(more)
     return numbered, captured
