@@ -238,12 +238,17 @@ def transformations(scopes: Iterable[Any]) -> tuple[str, ...]:
     return tuple(each.name for each in scopes if type(each).__name__ == "Transform")
 
 
-def split_at_transposition(name_stack: Any) -> tuple[Sequence[Any], Sequence[Any]]:
-    """The scopes outside the differentiated function, and those of its forward pass: of an equation transposed."""
-    scopes = name_stack.stack
-    names = [type(each).__name__ == "Transform" and each.name == "transpose" for each in scopes]
-    at = names.index(True)
-    return scopes[:at], scopes[at:]
+def split_at_transpositions(scopes: Sequence[Any]) -> list[list[Any]]:
+    """The scopes outside all backward passes, then those in the outermost of them, and so on.
+
+    JAX names some twice, as those around what a `jax.checkpoint` transposes. Here, each is there once.
+    """
+    split: list[list[Any]] = [[]]
+    for scope in {id(scope): scope for scope in scopes}.values():
+        if transformations([scope]) == ("transpose",):
+            split.append([])
+        split[-1].append(scope)
+    return split
 
 
 def is_recomputed(name_stack: Any) -> bool:

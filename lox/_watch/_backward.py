@@ -8,6 +8,7 @@ results are what leaves the scope: cotangents of what the scope got.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,9 +20,9 @@ from jax.extend.core import Literal
 from lox import _compat
 from lox._compat import _tracebacks
 from lox._effect import watching
-from lox._watch._levels import Level, Parent
+from lox._watch._levels import Level, Parent, new_scope
 from lox._watch._marks import Place, cannot_watch, mark, place, place_of, places_at, places_in
-from lox._watch._points import BACKWARD, Numbers, Part, is_backward_pass, relative
+from lox._watch._points import BACKWARD, Numbers, Part, is_backward, relative
 
 _parts: dict[int, tuple[Any, Part | Numbers]] = {}
 """The part of each scope of a staged program, by its identity. Scopes of JAX itself are not among them.
@@ -67,29 +68,45 @@ def _remembered(scope: Any) -> Part | Numbers:
     return (_parts.get(id(scope)) or _recent.get(id(scope)) or (None, ()))[1]
 
 
-@contextlib.contextmanager
-def numbered(level: Level, numbers: Numbers) -> Iterator[None]:
+def numbered(
+    level: Level, numbers: Numbers, scope: Any = None, inside: Sequence[Any] = ()
+) -> contextlib.AbstractContextManager[Any]:
     """The context of what is no part of paths, and what comes before the parts in it.
 
     It is among the scopes of its equations, so that name scopes get the same numbers in their backward pass.
+
+    Args:
+        level: The level that runs it.
+        numbers: By name, how many parts come before.
+        scope: The name scope for it; None for a new one.
+        inside: The scopes that are in it already, which are the last that are open.
     """
     if not numbers or _of_backward(level) is not None:
-        yield
-        return
-    stack = source_info.current_name_stack().extend("lox.watch")
-    remember(stack.stack[-1], numbers, not _compat.runs_at_once(_compat.current_trace()))
-    with source_info.set_name_stack(stack):
-        yield
+        return contextlib.nullcontext()
+    scope = scope or new_scope()
+    remember(scope, numbers, not _compat.runs_at_once(_compat.current_trace()))
+    scopes = source_info.current_name_stack().stack
+    return source_info.set_name_stack(source_info.NameStack((*scopes[: len(scopes) - len(inside)], scope, *inside)))
+
+
+@_compat.weakref_lru_cache
+def in_numbered(jaxpr: Any, numbers: Numbers) -> tuple[Any, Sequence[Any]]:
+    """A branch whose equations are in a scope for what comes before, and the values to pass for new leading inputs."""
+
+    def run(*args: Any) -> Any:
+        scope = new_scope()
+        remember(scope, numbers, stays=True)
+        with source_info.set_name_stack(source_info.NameStack((scope,))):
+            return _compat.as_fun(jaxpr)(*args)
+
+    return _compat.trace(run, _compat.in_avals(jaxpr), "lox")
 
 
 def _parts_of(scopes: Sequence[Any]) -> tuple[tuple[Part, ...], Numbers]:
-    """The parts of scopes, outermost first, and the numbers of scopes that come before those in the last.
-
-    JAX names some scopes twice, as around what a `jax.checkpoint` transposes.
-    """
+    """The parts of scopes, outermost first, and the numbers of scopes that come before those in the last."""
     parts = list[Part]()
     before = Counter[str]()
-    for scope in {id(scope): scope for scope in scopes}.values():
+    for scope in scopes:
         found = _remembered(scope)
         if isinstance(found, Part):
             parts.append(found.after(before.items()))
@@ -99,17 +116,36 @@ def _parts_of(scopes: Sequence[Any]) -> tuple[tuple[Part, ...], Numbers]:
     return tuple(parts), tuple(sorted(before.items()))
 
 
-def _split(stack: Any) -> tuple[tuple[Part, ...], tuple[Part, ...], Numbers]:
-    """The parts of the scopes around the backward pass that an operation is of, and those in it with their numbers.
+def _path(
+    scopes: Sequence[Any], backward_pass: Callable[[tuple[Part, ...], int], Part]
+) -> tuple[tuple[Part, ...], Numbers]:
+    """The path that scopes lead to, and the numbers of scopes that come before those in the last.
 
-    They are from the function or loop on that is traced.
+    It is from the function or loop on that is traced. What JAX makes of a backward pass, to transpose that in turn, is
+    a backward pass in another.
+
+    Args:
+        scopes: The scopes.
+        backward_pass: Gives the part of the backward pass at a path, by the number of derivatives around it there.
     """
-    outside, scopes = _tracebacks.split_at_transposition(stack)
-    again = {id(scope) for scope in outside}
-    return _parts_of(outside)[0], *_parts_of([scope for scope in scopes if id(scope) not in again])
+    first, *passes = _tracebacks.split_at_transpositions(scopes)
+    path, numbers = _parts_of(first)
+    around = first
+    for scopes in passes:
+        path = (*path, backward_pass(path, _tracebacks.transformations(around).count("jvp")))
+        parts, numbers = _parts_of(scopes)
+        path, around = (*path, *parts), scopes
+    return path, numbers
 
 
-def is_backward(stack: Any) -> bool:
+def _scopes_in_backward_pass(path: tuple[Part, ...], whole: bool = False) -> Iterator[tuple[Part, ...]]:
+    """The paths of the scopes in a backward pass that a path leads through; of all scopes, if the `whole` path is in one."""
+    for length in range(1, len(path) + 1):
+        if (whole or is_backward(path[:length])) and path[length - 1].is_scope:
+            yield path[:length]
+
+
+def is_of_backward_pass(stack: Any) -> bool:
     """Tell whether an operation in these scopes is one of a backward pass, and not computed anew for it."""
     return "transpose" in _tracebacks.transformations(stack.stack) and not _tracebacks.is_recomputed(stack)
 
@@ -135,15 +171,12 @@ def scopes_before(level: Level) -> Numbers:
 def _of_backward(level: Level) -> tuple[tuple[Part, ...], Numbers] | None:
     """The path to what is bound now, and the numbers of the next name scopes; None if it is in no backward pass."""
     around = level.parent
-    if level.scopes and (level.transposed or any(map(is_backward_pass, around.parts))):
+    if level.scopes and (level.transposed or is_backward(around.parts)):
         return None  # It is in a backward function of the program, and in a scope of that.
     stack = source_info.current_name_stack()
-    if level.transposed:
-        return _parts_of(stack.stack)
-    if not is_backward(stack):
+    if not level.transposed and not is_of_backward_pass(stack):
         return None
-    outside, scopes, numbers = _split(stack)
-    return (*outside, level.backward_pass(outside), *scopes), numbers
+    return _path((*level.context, *stack.stack), level.backward_pass)
 
 
 def is_batched() -> bool:
@@ -152,12 +185,13 @@ def is_batched() -> bool:
     A `vmap` around the derivative is in progress instead, and JAX gives each batch element its marks.
     """
     stack = source_info.current_name_stack()
-    return is_backward(stack) and "vmap" in _tracebacks.transformations(_tracebacks.split_at_transposition(stack)[1])
+    _, *passes = _tracebacks.split_at_transpositions(stack.stack)
+    return is_of_backward_pass(stack) and any("vmap" in _tracebacks.transformations(scopes) for scopes in passes)
 
 
 def is_transposed(level: Level) -> bool:
     """Tell whether what is bound now is what JAX makes of the forward pass, rather than a line of the program."""
-    return (level.transposed or is_backward(source_info.current_name_stack())) and _tracebacks.transposes()
+    return (level.transposed or is_of_backward_pass(source_info.current_name_stack())) and _tracebacks.transposes()
 
 
 def say_unwatched(level: Level) -> None:
@@ -165,10 +199,8 @@ def say_unwatched(level: Level) -> None:
 
     What leaves them is known when all operations are. No more is said of scopes that the level has told.
     """
-    outside, scopes, _ = _split(source_info.current_name_stack())
-    around = (*outside, level.backward_pass(outside))
-    for length in range(1, len(scopes) + 1):
-        parts = (*around, *scopes[:length])
+    path, _ = _path((*level.context, *source_info.current_name_stack().stack), level.backward_pass)
+    for parts in _scopes_in_backward_pass(path):
         if parts not in level.told:
             level.told.add(parts)
             cannot_watch(place(parts, "scope"), _IN_NO_JAXPR)
@@ -208,7 +240,8 @@ def with_marks(jaxpr: Any, whole: bool, batched: bool) -> tuple[Any, Sequence[An
                     mark(at, [values[var] for var in leaving])
         return [_read(values, atom) for atom in given.outvars]
 
-    return _compat.trace(run, _compat.in_avals(jaxpr), "lox")
+    marked, captured = _compat.trace(run, _compat.in_avals(jaxpr), "lox")
+    return _compat.named_as(marked, jaxpr), captured
 
 
 def traced(fun: Callable[..., Any], batched: bool) -> Callable[..., Any]:
@@ -254,17 +287,14 @@ def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[Any], 
     """
     given = _compat.open_jaxpr(jaxpr)
     inside: dict[tuple[Part, ...], list[int]] = {}
-    passes: dict[tuple[Part, ...], Part] = {}
+    passes = _Passes(given.eqns)
     for number, eqn in enumerate(given.eqns):
         stack = eqn.source_info.name_stack
-        if _tracebacks.is_recomputed(stack) or not (whole or is_backward(stack)):
+        if _tracebacks.is_recomputed(stack) or not (whole or is_of_backward_pass(stack)):
             continue
-        outside, scopes, _ = ((), *_parts_of(stack.stack)) if whole else _split(stack)
-        if not whole and outside not in passes:
-            passes[outside] = _next_pass(given.eqns[:number], outside)
-        around = () if whole else (*outside, passes[outside])
-        for length in range(1, len(scopes) + 1):
-            inside.setdefault((*around, *scopes[:length]), []).append(number)
+        path, _ = _path(stack.stack, functools.partial(passes.at, number))
+        for parts in _scopes_in_backward_pass(path, whole):
+            inside.setdefault(parts, []).append(number)
     found: dict[int, list[tuple[Place, list[Any], bool]]] = {}
     used = [{*filter(_is_var, eqn.invars)} for eqn in given.eqns]
     # Those that a backward function has opened are marked already.
@@ -277,20 +307,34 @@ def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[Any], 
         leaving = [var for number in numbers for var in given.eqns[number].outvars if var in read]
         if leaving:
             at = place_of(given.eqns[numbers[-1]], parts)
-            count = len(parts) if whole else len(parts) - 1
+            count = sum(part.is_scope for part in parts)
             enclosing = (_around(given.eqns[number].source_info.name_stack.stack, count) for number in numbers)
             is_batched = any("vmap" in _tracebacks.transformations(scopes) for scopes in enclosing)
             found.setdefault(numbers[-1], []).append((at, leaving, is_batched))
     return found
 
 
-def _next_pass(eqns: Sequence[Any], outside: tuple[Part, ...]) -> Part:
-    """The part of the backward pass that begins after these equations, which contain others: `Level.backward_pass`."""
-    depth = len(outside)
-    paths = [relative(each.parts) for eqn in eqns for each in places_at(eqn)]
-    inside = [path[depth] for path in paths if path[:depth] == outside and len(path) > depth]
-    numbers = [part.number for part in inside if is_backward_pass(part)]
-    return BACKWARD._replace(number=max(numbers, default=-1) + 1)
+class _Passes:
+    """The backward passes of a jaxpr, with the numbers that they got when it was traced: `Level.backward_pass`.
+
+    Args:
+        eqns: The equations, which contain the marks of some.
+    """
+
+    def __init__(self, eqns: Sequence[Any]):
+        self._eqns = eqns
+        self._found: dict[tuple[tuple[Part, ...], int], Part] = {}
+
+    def at(self, number: int, outside: tuple[Part, ...], derivatives: int) -> Part:
+        """The part of the backward pass of an equation. The first one of a pass tells which were before."""
+        key = outside, derivatives
+        if key not in self._found:
+            paths = [relative(each.parts) for eqn in self._eqns[:number] for each in places_at(eqn)]
+            marked = [path[: len(outside) + 1] for path in paths]
+            others = [(*path, part) for (path, _), part in self._found.items()]
+            passes = [path for path in [*marked, *others] if path[:-1] == outside and is_backward(path[-1:])]
+            self._found[key] = BACKWARD._replace(number=max((path[-1].number for path in passes), default=-1) + 1)
+        return self._found[key]
 
 
 def _around(scopes: Sequence[Any], count: int) -> Sequence[Any]:

@@ -6,8 +6,10 @@ import contextlib
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import jax.extend.source_info_util as source_info
 
 from lox import _compat
 from lox._compat import _tracebacks
@@ -17,6 +19,11 @@ from lox._trace import HandlerTrace
 from lox._watch._marks import Inside, Place
 from lox._watch._points import BACKWARD, WHOLE, Numbers, Part, relative
 from lox._watch._resolve import Resolver
+
+
+def new_scope() -> Any:
+    """A name scope that carries numbers: see `lox._watch._backward.numbered`."""
+    return source_info.new_name_stack("lox.watch").stack[0]
 
 
 class Parent:
@@ -51,13 +58,17 @@ class Parent:
 
     def scope(self, name: str) -> Part:
         """The part of a name scope."""
-        return self._numbered(name)._replace(is_scope=True)
+        return self._numbered(name)._replace(of="scope")
 
-    def before(self, jaxpr: Any, places: Iterable[Place]) -> Numbers:
-        """The numbers of parts before the points in a jaxpr that the program traced, and evaluates here."""
+    def before(self, jaxpr: Any, places: Iterable[Place]) -> tuple[Numbers, Any]:
+        """The numbers of parts before the points in a jaxpr that the program traced, and evaluates here.
+
+        Returns:
+            The numbers, and a name scope for them: see `lox._watch._backward.numbered`.
+        """
         key = id(jaxpr), _lines()
         if key not in self._known:
-            self._known[key] = self.numbers, jaxpr
+            self._known[key] = (self.numbers, new_scope()), jaxpr
             self.add(first_parts(each.parts for each in places))
         return self._known[key][0]
 
@@ -98,21 +109,24 @@ class Level(Parent):
     Attributes:
         scopes: The scopes that are open in it, outermost first.
         around: The level that runs it, if it is a function with rules of its own; None for another.
+        context: The scopes in which that level runs it, from the function on that is not one with rules.
         told: The paths in backward passes that were reported as points that cannot be watched.
         transposed: Whether it is one that JAX makes of another, to transpose it.
         in_rules: Whether it is a function with rules of its own, or such a rule.
         resolve: The watcher whose function it is; None for another function.
     """
 
-    def __init__(self, transposed: bool, handler: Any, around: Level | None = None) -> None:
+    def __init__(
+        self, transposed: bool, handler: Any, around: Level | None = None, context: Sequence[Any] = ()
+    ) -> None:
         super().__init__()
         self.transposed = transposed
         self.in_rules = isinstance(handler, Inside) and handler.of_rules
-        self.around = around if self.in_rules else None
+        self.around, self.context = (around, context) if self.in_rules else (None, ())
         self.resolve = handler if isinstance(handler, Resolver) else None
         self.scopes: list[Scope] = []
         self._backward: dict[tuple[Part, ...], Parent] = {}
-        self._passes: dict[tuple[Part, ...], Part] = {}
+        self._passes: dict[tuple[tuple[Part, ...], int], Part] = {}
         self.told: set[tuple[Part, ...]] = set()
 
     @property
@@ -120,15 +134,17 @@ class Level(Parent):
         """The innermost of its scopes, or itself."""
         return self.scopes[-1] if self.scopes else self
 
-    def backward_pass(self, outside: tuple[Part, ...]) -> Part:
-        """The part of the backward pass in the scopes with these parts: other passes are in what has no part there."""
-        if outside not in self._passes:
+    def backward_pass(self, outside: tuple[Part, ...], derivatives: int) -> Part:
+        """The part of the backward pass at this path, of which so many derivatives are taken there."""
+        key = outside, derivatives
+        if key not in self._passes:
             if self.around is not None:
-                self._passes[outside] = self.around.backward_pass(outside)
+                self._passes[key] = self.around.backward_pass(outside, derivatives)
             else:
-                parent = next((each for each in (self, *self.scopes) if each.parts == outside), Parent())
-                self._passes[outside] = parent.part(BACKWARD.name)
-        return self._passes[outside]
+                parent = next((each for each in (self, *self.scopes) if each.parts == outside), None)
+                number = (parent or self.backward(outside)).part(BACKWARD.name).number
+                self._passes[key] = BACKWARD._replace(number=number)
+        return self._passes[key]
 
     def backward(self, parts: tuple[Part, ...]) -> Parent:
         """The parent at this path in a backward pass.
@@ -147,13 +163,14 @@ class _State(threading.local):
     Attributes:
         scopes: The scopes that are open, outermost first.
         levels: The levels by the traces at which they begin.
-        begun: By `Inside`, while somebody asks: the level around it, and those that have begun under it.
+        begun: By `Inside`, while somebody asks: the level around it, the scopes in which that runs what is under it, and
+            the levels that have begun there.
     """
 
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
         self.levels: weakref.WeakKeyDictionary[Any, Level] = weakref.WeakKeyDictionary()
-        self.begun: dict[int, tuple[Level, list[Level]]] = {}
+        self.begun: dict[int, tuple[Level, Sequence[Any], list[Level]]] = {}
 
 
 state = _State()
@@ -174,7 +191,8 @@ def silent() -> Iterator[None]:
 def levels_begun(inside: Inside, around: Level) -> Iterator[list[Level]]:
     """The context that gives the levels which begin in it under a handler, and the level around."""
     found: list[Level] = []
-    state.begun[id(inside)] = around, found
+    context = *around.context, *source_info.current_name_stack().stack
+    state.begun[id(inside)] = around, context, found
     try:
         yield found
     finally:
@@ -195,8 +213,8 @@ def level_of(trace: Any) -> Level | None:
     level = state.levels.get(trace)
     if level is None:
         handler = trace.handler if isinstance(trace, HandlerTrace) else None
-        around, begun = state.begun.get(id(handler), (None, []))
-        level = state.levels[trace] = Level(handler is None and _tracebacks.transposes(), handler, around)
+        around, context, begun = state.begun.get(id(handler), (None, (), []))
+        level = state.levels[trace] = Level(handler is None and _tracebacks.transposes(), handler, around, context)
         begun.append(level)
     return level
 

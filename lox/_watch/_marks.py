@@ -20,7 +20,7 @@ from lox._events import Event, Logs, Site, events, map_events
 from lox._handler import Filter, State
 from lox._logs_in import jaxprs_in, logs_of, rules_in
 from lox._site import Watched
-from lox._watch._points import LOOPS, WHOLE, Kind, Numbers, Part, is_backward_pass, relative
+from lox._watch._points import LOOPS, WHOLE, Kind, Numbers, Part, relative
 
 
 @jax.tree_util.register_static
@@ -264,11 +264,13 @@ class Inside(Filter):
     def _next_place(self, place: Place) -> Place:
         if self.of_rules and place.parts[:1] == (WHOLE,):
             return place
-        inside = relative(place.parts)
-        if inside:
-            first, *rest = inside
-            if is_backward_pass(first) and rest and rest[0].is_scope:
-                rest[0] = rest[0].after(self.scopes)
-            inside = (first.after(self.scopes if first.is_scope else self.numbers), *rest)
-        call = (*self.call, *place.call)
-        return dataclasses.replace(place, parts=(*self.parts, *inside), loops=place.loops + self.loops, call=call)
+        parts = (*self.parts, *self._after(relative(place.parts), self.numbers))
+        return dataclasses.replace(place, parts=parts, loops=place.loops + self.loops, call=(*self.call, *place.call))
+
+    def _after(self, parts: Sequence[Part], numbers: Numbers) -> Sequence[Part]:
+        """Parts after what comes before in their parent. Name scopes are the same in a backward pass as outside it."""
+        if not parts:
+            return parts
+        first, *rest = parts
+        first = first.after(self.scopes if first.is_scope else numbers)
+        return first, *(self._after(rest, ()) if first.is_pass else rest)

@@ -90,10 +90,11 @@ class _Operation:
         if jaxpr is not None and (places := places_in({"jaxpr": jaxpr})):
             with _backward.around_jaxpr(eqn):
                 parent = _backward.parent_of(self._level)
-                before = parent.before(jaxpr, places)
+                before, scope = parent.before(jaxpr, places)
                 scopes = _backward.scopes_before(self._level) if self._transposed else before
             inside = _enclosing(parent.parts, before, scopes)
-            return self._under(inside, args, params, has_marks=True)
+            with _backward.numbered(self._level, before, scope, eqn.source_info.name_stack.stack):
+                return self._under(inside, args, params, has_marks=True)
         if _is_of_lox(self._primitive):
             return self._bind(*args, **params)
         if self._transposed and not self._level.transposed and runs_one_by_one(_compat.current_trace()):
@@ -119,7 +120,7 @@ class _Operation:
     def _while(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         part = self._parent.part("while", params["body_jaxpr"])
         body, captured = self._body(params["body_jaxpr"], "while", None)
-        (_, body), (_, more) = _numbered([params["cond_jaxpr"], body])
+        (_, body), (_, more) = _numbered([params["cond_jaxpr"], body], self._transposed)
         before = params["cond_nconsts"]
         captured = [*more, *captured]
         params = params | {"body_jaxpr": body, "body_nconsts": params["body_nconsts"] + len(captured)}
@@ -128,7 +129,7 @@ class _Operation:
     def _cond(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         part = self._parent.part("cond", params["branches"][0])
         marked = [self._with_marks(branch) for branch in params["branches"]]
-        numbered, more = _numbered([branch for branch, _ in marked])
+        numbered, more = _numbered([branch for branch, _ in marked], self._transposed)
         values = [[*new, *old] for new, (_, old) in zip(more, marked, strict=True)]
         branches, captured = _with_operands_of_all(numbered, values)
         index, *operands = args
@@ -282,7 +283,7 @@ def beside(
     """
     scopes = _backward.scopes_before(level) if transposed else parent.numbers
     inside = _enclosing(parent.parts, parent.numbers, scopes, of_rules)
-    with levels_begun(inside, level) as levels, _backward.numbered(level, parent.numbers):
+    with _backward.numbered(level, parent.numbers), levels_begun(inside, level) as levels:
         outs = run(inside)
     counts = first_parts(paths)
     for inner in levels:
@@ -291,8 +292,12 @@ def beside(
     return outs
 
 
-def _numbered(jaxprs: Sequence[Any]) -> tuple[list[Any], list[Sequence[Any]]]:
+def _numbered(jaxprs: Sequence[Any], transposed: bool) -> tuple[list[Any], list[Sequence[Any]]]:
     """Jaxprs of one parent with their points numbered one jaxpr after the other.
+
+    Args:
+        jaxprs: The jaxprs.
+        transposed: Whether they are of a backward pass. The name scopes in them have the numbers of the forward pass.
 
     Returns:
         The jaxprs, and the values to pass for the new leading inputs of each.
@@ -303,7 +308,11 @@ def _numbered(jaxprs: Sequence[Any]) -> tuple[list[Any], list[Sequence[Any]]]:
         own = first_parts(each.parts for each in places_in({"jaxpr": jaxpr}))
         more: Sequence[Any] = ()
         if own.keys() & parent.counts.keys():
-            jaxpr, more, _ = discharge(Inside((), parent.numbers, parent.numbers), None, jaxpr)
+            scopes = () if transposed else parent.numbers
+            jaxpr, more, _ = discharge(Inside((), parent.numbers, scopes), None, jaxpr)
+            if scopes:
+                jaxpr, values = _backward.in_numbered(jaxpr, scopes)
+                more = [*values, *more]
         parent.add(own)
         numbered.append(jaxpr)
         captured.append(more)

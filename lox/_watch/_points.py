@@ -28,25 +28,36 @@ class Part(NamedTuple):
     Attributes:
         name: Its name.
         number: Its number among those of the same name in the same parent.
-        is_scope: Whether it is a name scope. In a backward pass, it has the number of the forward pass.
+        of: "scope" for a name scope, which has the number of the forward pass in a backward pass; "pass" for a backward
+            pass; "" for another.
     """
 
     name: str
     number: int
-    is_scope: bool = False
+    of: Literal["", "scope", "pass"] = ""
+
+    @property
+    def is_scope(self) -> bool:
+        """True if it is a name scope."""
+        return self.of == "scope"
+
+    @property
+    def is_pass(self) -> bool:
+        """True if it is a backward pass."""
+        return self.of == "pass"
 
     def after(self, numbers: Iterable[tuple[str, int]]) -> Part:
         """The part after others in its parent."""
         return self._replace(number=self.number + dict(numbers).get(self.name, 0))
 
 
-BACKWARD = Part("backward", 0)
+BACKWARD = Part("backward", 0, "pass")
 """The part of a path that the first backward pass in its parent is in."""
 
 
-def is_backward_pass(part: Part) -> bool:
-    """Tell whether a part of a path is that of a backward pass."""
-    return part.name == BACKWARD.name
+def is_backward(parts: Iterable[Part]) -> bool:
+    """Tell whether a path leads into a backward pass."""
+    return any(part.is_pass for part in parts)
 
 
 WHOLE = Part("", -1)

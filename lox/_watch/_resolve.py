@@ -21,7 +21,7 @@ from lox._handler import Filter, Handler, State
 from lox._handler import Inside as Use
 from lox._site import Watched
 from lox._watch._marks import TO_WATCHER, Place, places_in
-from lox._watch._points import BACKWARD, Point, Selector, is_backward_pass, path_of, relative
+from lox._watch._points import BACKWARD, Point, Selector, is_backward, path_of, relative
 
 What = Callable[[Point, Sequence[Any]], Mapping[str, Any] | None]
 
@@ -98,7 +98,7 @@ class Resolver(Filter):
 
     def whole(self, place: Place) -> Place:
         """The place of a mark that gets here. JAX may transpose the watched function, and put nothing before paths."""
-        if not self.in_rule or any(map(is_backward_pass, place.parts)):
+        if not self.in_rule or is_backward(place.parts):
             return place
         return dataclasses.replace(place, parts=(BACKWARD, *place.call, *relative(place.parts)))
 
@@ -194,5 +194,5 @@ class Resolve(Resolver):
 def point_of(place: Place) -> Point:
     """The point at a place whose path is whole."""
     parts = relative(place.parts)
-    path, name, backward = path_of(parts), parts[-1].name, any(map(is_backward_pass, parts))
+    path, name, backward = path_of(parts), parts[-1].name, is_backward(parts)
     return Point(path, place.kind, name, place.file, place.line, place.function, backward, place.obstacle)
