@@ -139,7 +139,7 @@ def _path(
 
 
 def _scopes_in_backward_pass(path: tuple[Part, ...], whole: bool = False) -> Iterator[tuple[Part, ...]]:
-    """The paths of the scopes in a backward pass that a path leads through; of all scopes, if the `whole` path is in one."""
+    """The paths of the scopes in a backward pass that a path leads through: of all, if the `whole` path is in one."""
     for length in range(1, len(path) + 1):
         if (whole or is_backward(path[:length])) and path[length - 1].is_scope:
             yield path[:length]
@@ -176,7 +176,7 @@ def _of_backward(level: Level) -> tuple[tuple[Part, ...], Numbers] | None:
     stack = source_info.current_name_stack()
     if not level.transposed and not is_of_backward_pass(stack):
         return None
-    return _path((*level.context, *stack.stack), level.backward_pass)
+    return _path(level.from_here(stack.stack), level.backward_pass)
 
 
 def is_batched() -> bool:
@@ -199,7 +199,7 @@ def say_unwatched(level: Level) -> None:
 
     What leaves them is known when all operations are. No more is said of scopes that the level has told.
     """
-    path, _ = _path((*level.context, *source_info.current_name_stack().stack), level.backward_pass)
+    path, _ = _path(level.from_here(source_info.current_name_stack().stack), level.backward_pass)
     for parts in _scopes_in_backward_pass(path):
         if parts not in level.told:
             level.told.add(parts)

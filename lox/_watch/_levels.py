@@ -108,11 +108,13 @@ class Level(Parent):
 
     Attributes:
         scopes: The scopes that are open in it, outermost first.
-        around: The level that runs it, if it is a function with rules of its own; None for another.
-        context: The scopes in which that level runs it, from the function on that is not one with rules.
+        around: The level that runs it, if it is a function with rules of its own and runs in a backward pass of that
+            level; None for another.
+        context: The scopes in which it runs, if it is a function with rules of its own.
         told: The paths in backward passes that were reported as points that cannot be watched.
         transposed: Whether it is one that JAX makes of another, to transpose it.
-        in_rules: Whether it is a function with rules of its own, or such a rule.
+        is_whole: Whether paths in backward passes begin further outside: it is a function with rules of its own, or
+            such a rule, and runs in a backward pass.
         resolve: The watcher whose function it is; None for another function.
     """
 
@@ -121,8 +123,12 @@ class Level(Parent):
     ) -> None:
         super().__init__()
         self.transposed = transposed
-        self.in_rules = isinstance(handler, Inside) and handler.of_rules
-        self.around, self.context = (around, context) if self.in_rules else (None, ())
+        in_rules = isinstance(handler, Inside) and handler.of_rules
+        self.context = context if in_rules else ()
+        self.is_whole = in_rules and (
+            around is None or "transpose" in _tracebacks.transformations(around.from_here(context))
+        )
+        self.around = around if self.is_whole else None
         self.resolve = handler if isinstance(handler, Resolver) else None
         self.scopes: list[Scope] = []
         self._backward: dict[tuple[Part, ...], Parent] = {}
@@ -133,6 +139,13 @@ class Level(Parent):
     def parent(self) -> Parent:
         """The innermost of its scopes, or itself."""
         return self.scopes[-1] if self.scopes else self
+
+    def from_here(self, scopes: Sequence[Any]) -> Sequence[Any]:
+        """The scopes of what is bound in it, from where paths in backward passes begin."""
+        if self.is_whole:
+            return scopes if self.around is None else self.around.from_here([*self.context, *scopes])
+        outside = set(map(id, self.context))
+        return [scope for scope in scopes if id(scope) not in outside]
 
     def backward_pass(self, outside: tuple[Part, ...], derivatives: int) -> Part:
         """The part of the backward pass at this path, of which so many derivatives are taken there."""
@@ -147,13 +160,10 @@ class Level(Parent):
         return self._passes[key]
 
     def backward(self, parts: tuple[Part, ...]) -> Parent:
-        """The parent at this path in a backward pass.
-
-        In a function with rules, points get whole paths, so they are numbered together with those of its caller.
-        """
+        """The parent at this path in a backward pass: one of the level around, where paths begin there."""
         if parts not in self._backward:
-            counts = None if self.around is None else self.around.backward(parts).counts
-            self._backward[parts] = Parent((WHOLE, *parts) if self.in_rules else parts, counts)
+            same = Parent(parts) if self.around is None else self.around.backward(parts)
+            self._backward[parts] = Parent((WHOLE, *same.parts), same.counts) if self.is_whole else same
         return self._backward[parts]
 
 
@@ -163,8 +173,8 @@ class _State(threading.local):
     Attributes:
         scopes: The scopes that are open, outermost first.
         levels: The levels by the traces at which they begin.
-        begun: By `Inside`, while somebody asks: the level around it, the scopes in which that runs what is under it, and
-            the levels that have begun there.
+        begun: By `Inside`, while somebody asks: the level around it, the scopes in which what is under it runs, and the
+            levels that have begun there.
     """
 
     def __init__(self) -> None:

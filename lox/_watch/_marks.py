@@ -263,7 +263,7 @@ class Inside(Filter):
 
     def _next_place(self, place: Place) -> Place:
         if self.of_rules and place.parts[:1] == (WHOLE,):
-            return place
+            return dataclasses.replace(place, parts=place.parts[1:])
         parts = (*self.parts, *self._after(relative(place.parts), self.numbers))
         return dataclasses.replace(place, parts=parts, loops=place.loops + self.loops, call=(*self.call, *place.call))
 

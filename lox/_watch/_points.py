@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
@@ -61,7 +62,10 @@ def is_backward(parts: Iterable[Part]) -> bool:
 
 
 WHOLE = Part("", -1)
-"""Before a path that is whole from the function or loop on that is traced, though it comes from a rule in it."""
+"""Before a path that comes from a function with rules of its own, and is whole from what is around that on.
+
+It is there once for each such function that it comes through.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +124,7 @@ def path_of(parts: Iterable[Part]) -> str:
 
 def relative(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     """A path without what says that it is whole."""
-    return parts[1:] if parts[:1] == (WHOLE,) else parts
+    return tuple(itertools.dropwhile(lambda part: part == WHOLE, parts))
 
 
 @dataclasses.dataclass(frozen=True)
