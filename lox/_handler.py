@@ -10,8 +10,9 @@ A handler is static, and hashable. The arrays that it needs are its state, a pyt
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
 from lox._ambient import Ambient
@@ -155,6 +156,17 @@ class Handler(abc.ABC):
             sites: The log calls of the function that the program is a rule of. They happen again in the rule, and what
                 the handler makes of them is returned with the function.
         """
+
+    @contextlib.contextmanager
+    def in_function(self, state: State, is_rule: bool) -> Iterator[tuple[Handler, State]]:
+        """The context in which a function with rules runs, or a rule, with the handler and its state for that.
+
+        Args:
+            state: The state of the handler.
+            is_rule: Whether it is a rule, which runs in place of the function.
+        """
+        del is_rule
+        yield self, state
 
     def in_backward_rule(self, state: State) -> tuple[Filter, State]:
         """Return a filter, and its state, for the backward pass that a function has as a rule."""

@@ -50,9 +50,16 @@ class _Function:
         self.results_structure: Any = None
 
     def outs(self, *args: Any) -> Any:
-        """The outputs of the function, or of a rule that stands for it, under a filter."""
-        with self._where_called():
-            return under(self.handler, self.fun)(self._state(()), *args)[0]
+        """The outputs of the function, under a filter."""
+        return self._outs(False, *args)
+
+    def outs_of_rule(self, *args: Any) -> Any:
+        """The outputs of a rule that stands for the function, under a filter."""
+        return self._outs(True, *args)
+
+    def _outs(self, is_rule: bool, *args: Any) -> Any:
+        with self._where_called(), self.handler.in_function(self._state(()), is_rule) as (handler, state):
+            return under(handler, self.fun)(state, *args)[0]
 
     def backward(self, *args: Any) -> Any:
         """The outputs of the function, if it is the backward pass of another."""
@@ -60,8 +67,8 @@ class _Function:
 
     def with_results(self, *args: Any) -> tuple[list[Any], list[Any]]:
         """The outputs, and the leaves of the state after the function and of its logs."""
-        with self._where_called():
-            outs, *results = under(self.handler, self.fun)(self._state(args), *args[self.held :])
+        with self._where_called(), self.handler.in_function(self._state(args), False) as (handler, state):
+            outs, *results = under(handler, self.fun)(state, *args[self.held :])
         return list(outs), self._leaves(results)
 
     def results(self, *args: Any) -> list[Any]:
@@ -133,7 +140,8 @@ class _Function:
             if self.handler.returns_logs:
                 handler, state = self.handler.detached(self._state(held), sites)
                 return under(handler, rule)(state, *args)[0], []
-            outs, *results = under(self.handler, rule)(self._state(held), *args)
+            with self.handler.in_function(self._state(held), True) as (current, state):
+                outs, *results = under(current, rule)(state, *args)
         return outs, self._leaves(results)
 
     def run_backward(self, rule: Callable[..., Any], held: Sequence[Any], *args: Any) -> Any:
@@ -218,7 +226,8 @@ def _filtered(entered: _Entered, primitive: Any, args: Sequence[Any], params: di
     def run(name: str) -> Any:
         fun = params[name]
         function = _Function(entered.handler, entered.structure, _compat.renewed(fun))
-        return wrap_init(function.backward if name == "bwd" else function.outs, debug_info=fun.debug_info)
+        run = {"fun": function.outs, "bwd": function.backward}.get(name, function.outs_of_rule)
+        return wrap_init(run, debug_info=fun.debug_info)
 
     outs = primitive.bind(*args, subfuns=tuple(map(run, rules)), **others)
     _compat.settle(*map(params.get, rules))

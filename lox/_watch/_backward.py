@@ -9,31 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.extend.source_info_util as source_info
 from jax.extend.core import Literal
+from jax.extend.core.primitives import add_jaxvals_p
 
 from lox import _compat
 from lox._compat import _tracebacks
 from lox._effect import watching
-from lox._watch._levels import Level, Parent, new_scope
+from lox._watch._levels import Level, Parent
 from lox._watch._marks import Place, cannot_watch, mark, place, place_of, places_at, places_in
 from lox._watch._points import BACKWARD, Numbers, Part, is_backward, relative
-
-_parts: dict[int, tuple[Any, Part | Numbers]] = {}
-"""The part of each scope of a staged program, by its identity. Scopes of JAX itself are not among them.
-
-Those of `numbered` have no part, but the numbers of what comes before the parts in them.
-"""
-
-_recent: OrderedDict[int, tuple[Any, Part | Numbers]] = OrderedDict()
-"""The same of the last scopes in which operations ran at once: it may be long until their backward pass, if any."""
-
-_RECENT = 4096
+from lox._watch._remembered import opened, remembered
 
 BATCHED = (
     "JAX has batched this backward pass where it traced it, and its values are of all batch elements; take the "
@@ -47,29 +39,8 @@ _IN_NO_JAXPR = (
 )
 
 
-def remember(scope: Any, part: Part | Numbers, stays: bool) -> None:
-    """Remember the part of a scope, since equations of backward passes are in the same one.
-
-    Args:
-        scope: The scope.
-        part: Its part, or the numbers of what comes before the parts in it.
-        stays: Whether it is one of a staged program.
-    """
-    if stays:
-        _parts[id(scope)] = scope, part
-        return
-    _recent[id(scope)] = scope, part
-    if len(_recent) > _RECENT:
-        _recent.popitem(last=False)
-
-
-def _remembered(scope: Any) -> Part | Numbers:
-    """What `remember` was told of a scope; nothing of one of JAX itself."""
-    return (_parts.get(id(scope)) or _recent.get(id(scope)) or (None, ()))[1]
-
-
 def numbered(
-    level: Level, numbers: Numbers, scope: Any = None, inside: Sequence[Any] = ()
+    level: Level, numbers: Numbers, scope: Any = None, inside: int = 0
 ) -> contextlib.AbstractContextManager[Any]:
     """The context of what is no part of paths, and what comes before the parts in it.
 
@@ -78,15 +49,15 @@ def numbered(
     Args:
         level: The level that runs it.
         numbers: By name, how many parts come before.
-        scope: The name scope for it; None for a new one.
-        inside: The scopes that are in it already, which are the last that are open.
+        scope: The scope for it; None for a new one.
+        inside: How many of the scopes that are open are in it already.
     """
-    if not numbers or _of_backward(level) is not None:
-        return contextlib.nullcontext()
-    scope = scope or new_scope()
-    remember(scope, numbers, not _compat.runs_at_once(_compat.current_trace()))
-    scopes = source_info.current_name_stack().stack
-    return source_info.set_name_stack(source_info.NameStack((*scopes[: len(scopes) - len(inside)], scope, *inside)))
+    return opened(numbers, scope, inside) if is_numbered(level, numbers) else contextlib.nullcontext()
+
+
+def is_numbered(level: Level, numbers: Numbers) -> bool:
+    """Tell whether `numbered` opens a scope: in a backward pass, there are those of the forward pass."""
+    return bool(numbers) and _of_backward(level) is None
 
 
 @_compat.weakref_lru_cache
@@ -94,9 +65,7 @@ def in_numbered(jaxpr: Any, numbers: Numbers) -> tuple[Any, Sequence[Any]]:
     """A branch whose equations are in a scope for what comes before, and the values to pass for new leading inputs."""
 
     def run(*args: Any) -> Any:
-        scope = new_scope()
-        remember(scope, numbers, stays=True)
-        with source_info.set_name_stack(source_info.NameStack((scope,))):
+        with _compat.staged(args), opened(numbers):
             return _compat.as_fun(jaxpr)(*args)
 
     return _compat.trace(run, _compat.in_avals(jaxpr), "lox")
@@ -107,7 +76,7 @@ def _parts_of(scopes: Sequence[Any]) -> tuple[tuple[Part, ...], Numbers]:
     parts = list[Part]()
     before = Counter[str]()
     for scope in scopes:
-        found = _remembered(scope)
+        found = remembered(scope)
         if isinstance(found, Part):
             parts.append(found.after(before.items()))
             before.clear()
@@ -237,7 +206,7 @@ def with_marks(jaxpr: Any, whole: bool, batched: bool) -> tuple[Any, Sequence[An
                 if batched or is_part_batched:
                     cannot_watch(at, BATCHED)
                 else:
-                    mark(at, [values[var] for var in leaving])
+                    mark(at, [functools.reduce(add_jaxvals_p.bind, map(values.get, terms)) for terms in leaving])
         return [_read(values, atom) for atom in given.outvars]
 
     marked, captured = _compat.trace(run, _compat.in_avals(jaxpr), "lox")
@@ -280,10 +249,11 @@ def _at(eqn: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 @_compat.weakref_lru_cache
-def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[Any], bool]]]:
+def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[tuple[Any, ...]], bool]]]:
     """The scopes whose backward pass ends with an equation, by its number.
 
-    Each comes with the variables that leave it, and with whether they have batch axes that nothing tells from others.
+    Each comes with the variables whose sums leave it, and with whether they have batch axes that nothing tells from
+    others.
     """
     given = _compat.open_jaxpr(jaxpr)
     inside: dict[tuple[Part, ...], list[int]] = {}
@@ -295,7 +265,7 @@ def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[Any], 
         path, _ = _path(stack.stack, functools.partial(passes.at, number))
         for parts in _scopes_in_backward_pass(path, whole):
             inside.setdefault(parts, []).append(number)
-    found: dict[int, list[tuple[Place, list[Any], bool]]] = {}
+    found: dict[int, list[tuple[Place, list[tuple[Any, ...]], bool]]] = {}
     used = [{*filter(_is_var, eqn.invars)} for eqn in given.eqns]
     # Those that a backward function has opened are marked already.
     marked = {relative(each.parts) for each in places_in({"jaxpr": jaxpr})}
@@ -304,10 +274,10 @@ def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[Any], 
             continue
         others = set(range(len(given.eqns))).difference(numbers)
         read = {*filter(_is_var, given.outvars)}.union(*(used[number] for number in others))
-        leaving = [var for number in numbers for var in given.eqns[number].outvars if var in read]
+        leaving = _leaving_from([given.eqns[number] for number in numbers], read)
         if leaving:
             at = place_of(given.eqns[numbers[-1]], parts)
-            count = sum(part.is_scope for part in parts)
+            count = sum(not part.is_pass for part in parts)
             enclosing = (_around(given.eqns[number].source_info.name_stack.stack, count) for number in numbers)
             is_batched = any("vmap" in _tracebacks.transformations(scopes) for scopes in enclosing)
             found.setdefault(numbers[-1], []).append((at, leaving, is_batched))
@@ -332,16 +302,37 @@ class _Passes:
             paths = [relative(each.parts) for eqn in self._eqns[:number] for each in places_at(eqn)]
             marked = [path[: len(outside) + 1] for path in paths]
             others = [(*path, part) for (path, _), part in self._found.items()]
-            passes = [path for path in [*marked, *others] if path[:-1] == outside and is_backward(path[-1:])]
-            self._found[key] = BACKWARD._replace(number=max((path[-1].number for path in passes), default=-1) + 1)
+            named = [path[-1] for path in [*marked, *others] if path and path[:-1] == outside]
+            numbers = [part.number for part in named if part.name == BACKWARD.name]
+            self._found[key] = BACKWARD._replace(number=max(numbers, default=-1) + 1)
         return self._found[key]
+
+
+def _leaving_from(eqns: Sequence[Any], read: Container[Any]) -> list[tuple[Any, ...]]:
+    """The variables whose sums leave the equations of a scope.
+
+    JAX adds up the cotangents of a value that is used more than once in the scope of the equation that it transposes.
+    What comes from elsewhere in such a sum is left out.
+
+    Args:
+        eqns: The equations.
+        read: The variables that are read elsewhere.
+    """
+    own: dict[Any, tuple[Any, ...]] = {}
+    for eqn in eqns:
+        terms = [own.get(atom, ()) for atom in eqn.invars if not isinstance(atom, Literal)]
+        if eqn.primitive is not add_jaxvals_p or terms == [(atom,) for atom in eqn.invars]:
+            own.update((var, (var,)) for var in eqn.outvars)
+        else:
+            own[eqn.outvars[0]] = tuple(itertools.chain(*terms))
+    return [terms for var, terms in own.items() if terms and var in read]
 
 
 def _around(scopes: Sequence[Any], count: int) -> Sequence[Any]:
     """The scopes of JAX and of the program around the last one of so many of the program."""
     found = set[int]()
     for number, scope in enumerate(scopes):
-        if isinstance(_remembered(scope), Part):
+        if isinstance(remembered(scope), Part):
             found.add(id(scope))
         if len(found) == count:
             return scopes[:number]

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jax.extend as jex
 import jax.extend.source_info_util as source_info
 
 from lox import _compat
 from lox._compat import _tracebacks
 from lox._effect import watching
 from lox._handler import DropAll
+from lox._logs_in import has_rule, jaxprs_in
 from lox._trace import HandlerTrace
-from lox._watch._marks import Inside, Place
-from lox._watch._points import BACKWARD, WHOLE, Numbers, Part, relative
+from lox._watch._marks import Inside, Place, places_in
+from lox._watch._points import BACKWARD, RULE, WHOLE, Numbers, Part, relative
+from lox._watch._remembered import new_scope, remembered
 from lox._watch._resolve import Resolver
 
+primitives = jex.core.primitives
 
-def new_scope() -> Any:
-    """A name scope that carries numbers: see `lox._watch._backward.numbered`."""
-    return source_info.new_name_stack("lox.watch").stack[0]
+_PARTS = primitives.scan_p, primitives.while_p, primitives.cond_p
+"""The primitives that are parts of paths, as functions of `jit` are."""
 
 
 class Parent:
@@ -60,16 +65,16 @@ class Parent:
         """The part of a name scope."""
         return self._numbered(name)._replace(of="scope")
 
-    def before(self, jaxpr: Any, places: Iterable[Place]) -> tuple[Numbers, Any]:
+    def before(self, jaxpr: Any) -> tuple[Numbers, Any]:
         """The numbers of parts before the points in a jaxpr that the program traced, and evaluates here.
 
         Returns:
-            The numbers, and a name scope for them: see `lox._watch._backward.numbered`.
+            The numbers, and a scope for them: see `lox._watch._backward.numbered`.
         """
         key = id(jaxpr), _lines()
         if key not in self._known:
             self._known[key] = (self.numbers, new_scope()), jaxpr
-            self.add(first_parts(each.parts for each in places))
+            self.add(counts_in({"jaxpr": jaxpr}))
         return self._known[key][0]
 
     def _numbered(self, name: str) -> Part:
@@ -118,16 +123,15 @@ class Level(Parent):
         resolve: The watcher whose function it is; None for another function.
     """
 
-    def __init__(
-        self, transposed: bool, handler: Any, around: Level | None = None, context: Sequence[Any] = ()
-    ) -> None:
+    def __init__(self, transposed: bool, handler: Any, around: Level | None = None) -> None:
         super().__init__()
         self.transposed = transposed
-        in_rules = isinstance(handler, Inside) and handler.of_rules
-        self.context = context if in_rules else ()
-        self.is_whole = in_rules and (
-            around is None or "transpose" in _tracebacks.transformations(around.from_here(context))
+        in_rules = isinstance(handler, Inside) and handler.of != ""
+        self.context: Sequence[Any] = (
+            (*(() if around is None else around.context), *handler.context) if in_rules else ()
         )
+        here = self.context if around is None else around.from_here(self.context)
+        self.is_whole = in_rules and "transpose" in _tracebacks.transformations(here)
         self.around = around if self.is_whole else None
         self.resolve = handler if isinstance(handler, Resolver) else None
         self.scopes: list[Scope] = []
@@ -173,14 +177,13 @@ class _State(threading.local):
     Attributes:
         scopes: The scopes that are open, outermost first.
         levels: The levels by the traces at which they begin.
-        begun: By `Inside`, while somebody asks: the level around it, the scopes in which what is under it runs, and the
-            levels that have begun there.
+        begun: By who asks: the level around, and the levels that have begun in it.
     """
 
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
         self.levels: weakref.WeakKeyDictionary[Any, Level] = weakref.WeakKeyDictionary()
-        self.begun: dict[int, tuple[Level, Sequence[Any], list[Level]]] = {}
+        self.begun: dict[int, tuple[Level, list[Level]]] = {}
 
 
 state = _State()
@@ -197,16 +200,24 @@ def silent() -> Iterator[None]:
         state.scopes = before
 
 
+_asked = itertools.count(1)
+
+
 @contextlib.contextmanager
-def levels_begun(inside: Inside, around: Level) -> Iterator[list[Level]]:
-    """The context that gives the levels which begin in it under a handler, and the level around."""
+def levels_begun(inside: Inside, around: Level) -> Iterator[tuple[Inside, list[Level]]]:
+    """The context that gives a handler for what runs in it, and the levels which begin under that, without rules.
+
+    Args:
+        inside: The handler.
+        around: The level around.
+    """
     found: list[Level] = []
-    context = *around.context, *source_info.current_name_stack().stack
-    state.begun[id(inside)] = around, context, found
+    asked = next(_asked)
+    state.begun[asked] = around, found
     try:
-        yield found
+        yield dataclasses.replace(inside, context=source_info.current_name_stack().stack, asked=asked), found
     finally:
-        del state.begun[id(inside)]
+        del state.begun[asked]
 
 
 def level_of(trace: Any) -> Level | None:
@@ -223,9 +234,10 @@ def level_of(trace: Any) -> Level | None:
     level = state.levels.get(trace)
     if level is None:
         handler = trace.handler if isinstance(trace, HandlerTrace) else None
-        around, context, begun = state.begun.get(id(handler), (None, (), []))
-        level = state.levels[trace] = Level(handler is None and _tracebacks.transposes(), handler, around, context)
-        begun.append(level)
+        around, begun = state.begun.get(getattr(handler, "asked", 0), (None, []))
+        level = state.levels[trace] = Level(handler is None and _tracebacks.transposes(), handler, around)
+        if getattr(handler, "of", "") != "rule":
+            begun.append(level)
     return level
 
 
@@ -238,12 +250,25 @@ def runs_one_by_one(trace: Any) -> bool:
     return False
 
 
-def first_parts(paths: Iterable[tuple[Part, ...]]) -> dict[str, int]:
-    """The number of points of each name in something, by the paths of all points in it."""
-    counts: dict[str, int] = {}
-    for part, *_ in filter(None, map(relative, paths)):
+def counts_in(params: dict[str, Any]) -> dict[str, int]:
+    """The number of parts of each name in the jaxprs among the parameters of a primitive that is no part of paths."""
+    counts = {RULE.name: rules} if (rules := sum(map(_rules_of, jaxprs_in(params)))) else {}
+    for part, *_ in filter(None, (relative(each.parts) for each in places_in(params))):
         counts[part.name] = max(counts.get(part.name, 0), part.number + 1)
     return counts
+
+
+@_compat.weakref_lru_cache
+def _rules_of(jaxpr: Any) -> int:
+    """The number of rules that may run in place of functions in a jaxpr, in no part of their own."""
+    count = 0
+    for eqn in _compat.open_jaxpr(jaxpr).eqns:
+        is_jitted = eqn.primitive is primitives.jit_p and not _tracebacks.is_internal(eqn.params["jaxpr"])
+        in_part = any(isinstance(remembered(scope), Part) for scope in eqn.source_info.name_stack.stack)
+        if not is_jitted and not in_part and eqn.primitive not in _PARTS:
+            inside = sum(map(_rules_of, jaxprs_in(eqn.params)))
+            count += max(inside, 1) if has_rule(eqn.primitive, eqn.params) else inside
+    return count
 
 
 def _lines() -> tuple[Any, ...]:

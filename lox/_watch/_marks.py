@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import jax
 import jax.extend.source_info_util as source_info
@@ -20,7 +21,8 @@ from lox._events import Event, Logs, Site, events, map_events
 from lox._handler import Filter, State
 from lox._logs_in import jaxprs_in, logs_of, rules_in
 from lox._site import Watched
-from lox._watch._points import LOOPS, WHOLE, Kind, Numbers, Part, relative
+from lox._watch._points import LOOPS, RULE, WHOLE, Kind, Numbers, Part, relative
+from lox._watch._remembered import opened
 
 
 @jax.tree_util.register_static
@@ -224,11 +226,14 @@ class Inside(Filter):
         parts: The path.
         numbers: By name, the number of parts of that name that come before, where nothing is put before the path.
         scopes: The same for name scopes, which have the numbers of the forward pass in a backward pass.
-        of_rules: Whether it is around a function with rules of its own.
+        of: "function" around a function with rules of its own, "rule" around such a rule, "" around another.
+        rule: Of a function with rules of its own: the part of a rule among the scopes that are open then.
         loops: 1 if what encloses them is a loop.
         outer: What encloses this in turn, which is not on Python's stack then; None if it is.
         call: Of the backward pass that a function has as a rule: the path to the call of this function. The path of
             the backward pass itself comes from what JAX transposes, if JAX does so inside the watched function.
+        context: The scopes in which a function with rules, or a rule, runs.
+        asked: Identifies who asks for the levels in it: see `levels_begun`.
     """
 
     sees_tapped = True
@@ -236,13 +241,28 @@ class Inside(Filter):
     parts: tuple[Part, ...]
     numbers: Numbers = ()
     scopes: Numbers = ()
-    of_rules: bool = False
+    of: Literal["", "function", "rule"] = ""
+    rule: Part | None = None
     loops: int = 0
     outer: Inside | None = None
     call: tuple[Part, ...] = ()
+    context: tuple[Any, ...] = dataclasses.field(default=(), compare=False)
+    asked: int = dataclasses.field(default=0, compare=False)
 
     def rewrite(self, state: State, logs: Logs) -> Logs:
         return map_events(lambda event, _: self._moved(event), logs)
+
+    @contextlib.contextmanager
+    def in_function(self, state: State, is_rule: bool) -> Iterator[tuple[Inside, State]]:
+        if not self.of:
+            yield self, state
+        elif is_rule and self.rule is not None:
+            parts = (*self.parts, RULE.after(self.numbers))
+            rule = dataclasses.replace(self, parts=parts, numbers=(), scopes=(), of="rule")
+            with opened(self.rule):
+                yield dataclasses.replace(rule, context=source_info.current_name_stack().stack), state
+        else:
+            yield dataclasses.replace(self, context=source_info.current_name_stack().stack), state
 
     def in_backward_rule(self, state: State) -> tuple[Filter, State]:
         here = self.place(_NO_PLACE)
@@ -262,7 +282,7 @@ class Inside(Filter):
         return place if self.outer is None else self.outer.place(place)
 
     def _next_place(self, place: Place) -> Place:
-        if self.of_rules and place.parts[:1] == (WHOLE,):
+        if self.of and place.parts[:1] == (WHOLE,):
             return dataclasses.replace(place, parts=place.parts[1:])
         parts = (*self.parts, *self._after(relative(place.parts), self.numbers))
         return dataclasses.replace(place, parts=parts, loops=place.loops + self.loops, call=(*self.call, *place.call))

@@ -22,7 +22,7 @@ from lox._rules._call import discharge
 from lox._rules._scan import operands
 from lox._trace import HandlerTrace, under
 from lox._watch import _backward
-from lox._watch._levels import Level, Parent, first_parts, level_of, levels_begun, runs_one_by_one, silent, state
+from lox._watch._levels import Level, Parent, counts_in, level_of, levels_begun, runs_one_by_one, silent, state
 from lox._watch._marks import (
     Inside,
     Nothing,
@@ -36,7 +36,7 @@ from lox._watch._marks import (
     place,
     places_in,
 )
-from lox._watch._points import Kind, Numbers, Operations, Part
+from lox._watch._points import RULE, Kind, Numbers, Operations, Part
 from lox._watch._scopes import note
 
 primitives = jex.core.primitives
@@ -87,13 +87,13 @@ class _Operation:
 
     def run(self, args: Sequence[Any], params: dict[str, Any], jaxpr: Any = None, eqn: Any = None) -> Any:
         """Bind it, and emit the marks that belong to it, unless it is in a jaxpr that was traced with them."""
-        if jaxpr is not None and (places := places_in({"jaxpr": jaxpr})):
+        if jaxpr is not None and places_in({"jaxpr": jaxpr}):
             with _backward.around_jaxpr(eqn):
                 parent = _backward.parent_of(self._level)
-                before, scope = parent.before(jaxpr, places)
+                before, scope = parent.before(jaxpr)
                 scopes = _backward.scopes_before(self._level) if self._transposed else before
             inside = _enclosing(parent.parts, before, scopes)
-            with _backward.numbered(self._level, before, scope, eqn.source_info.name_stack.stack):
+            with _backward.numbered(self._level, before, scope, len(eqn.source_info.name_stack.stack)):
                 return self._under(inside, args, params, has_marks=True)
         if _is_of_lox(self._primitive):
             return self._bind(*args, **params)
@@ -168,13 +168,15 @@ class _Operation:
         """Bind an operation that is no part of paths: what it encloses belongs to its parent."""
         if not self._may_mark(params):
             return self._bind(*args, **params)
-        places = places_in(params)
         if self._primitive not in rules:
             reason = f"it is inside {self._primitive.name}, and lox has no rule for this primitive"
             return self._unwatched(self._parent.parts, reason, args, params)
         run = lambda inside: self._under(inside, args, params)  # noqa: E731
-        paths = [each.parts for each in places]
-        return beside(self._level, self._parent, paths, run, "subfuns" in params, self._transposed)
+        counts = counts_in(params)
+        has_rules = has_rule(self._primitive, params)
+        if has_rules:
+            counts = {RULE.name: 1} | counts
+        return beside(self._level, self._parent, counts, run, "subfuns" in params, has_rules, self._transposed)
 
     def _inside(self, part: Part, args: Sequence[Any], params: dict[str, Any], loops: int = 0) -> Any:
         if not self._may_mark(params):
@@ -241,13 +243,11 @@ _runs: dict[Any, Callable[[_Operation, Sequence[Any], dict[str, Any]], Any]] = {
 }
 
 
-def _enclosing(
-    parts: tuple[Part, ...], numbers: Numbers = (), scopes: Numbers = (), of_rules: bool = False, loops: int = 0
-) -> Inside:
+def _enclosing(parts: tuple[Part, ...], numbers: Numbers = (), scopes: Numbers = (), loops: int = 0) -> Inside:
     """The handler of what encloses an operation that is bound now, with what encloses that in turn."""
     trace = _compat.current_trace()
     outer = trace.handler if isinstance(trace, HandlerTrace) and isinstance(trace.handler, Inside) else None
-    return Inside(parts, numbers, scopes, of_rules, loops, outer)
+    return Inside(parts, numbers, scopes, loops=loops, outer=outer)
 
 
 def _outside(inside: Inside) -> contextlib.AbstractContextManager[Any]:
@@ -266,9 +266,10 @@ def run_inside(inside: Inside, fun: Callable[..., Any], args: Sequence[Any], kwa
 def beside(
     level: Level,
     parent: Parent,
-    paths: Sequence[tuple[Part, ...]],
+    counts: Mapping[str, int],
     run: Callable[[Inside], Any],
-    of_rules: bool = False,
+    is_function: bool = False,
+    has_rules: bool = False,
     transposed: bool = False,
 ) -> Any:
     """Run something that is no part of paths, and number what comes after it in its parent.
@@ -276,16 +277,20 @@ def beside(
     Args:
         level: The level that runs it.
         parent: Its parent.
-        paths: The paths in it, as far as they are known before it runs.
+        counts: The number of parts of each name in it, as far as it is known before it runs.
         run: A function that runs it under a handler.
-        of_rules: Whether it is a function with rules of its own.
+        is_function: Whether it is a function that JAX calls later, as one on shards.
+        has_rules: Whether it has rules of its own.
         transposed: Whether it is what JAX makes of a forward pass.
     """
     scopes = _backward.scopes_before(level) if transposed else parent.numbers
-    inside = _enclosing(parent.parts, parent.numbers, scopes, of_rules)
-    with _backward.numbered(level, parent.numbers), levels_begun(inside, level) as levels:
+    of: Any = "function" if is_function or has_rules else ""
+    rule = RULE if _backward.is_numbered(level, parent.numbers) else RULE.after(parent.numbers)
+    inside = _enclosing(parent.parts, parent.numbers, scopes)
+    inside = dataclasses.replace(inside, of=of, rule=rule if has_rules else None)
+    with _backward.numbered(level, parent.numbers), levels_begun(inside, level) as (inside, levels):
         outs = run(inside)
-    counts = first_parts(paths)
+    counts = dict(counts)
     for inner in levels:
         counts |= {name: max(counts.get(name, 0), count) for name, count in inner.counts.items()}
     parent.add(counts)
@@ -305,7 +310,7 @@ def _numbered(jaxprs: Sequence[Any], transposed: bool) -> tuple[list[Any], list[
     parent = Parent()
     numbered, captured = [], []
     for jaxpr in jaxprs:
-        own = first_parts(each.parts for each in places_in({"jaxpr": jaxpr}))
+        own = counts_in({"jaxpr": jaxpr})
         more: Sequence[Any] = ()
         if own.keys() & parent.counts.keys():
             scopes = () if transposed else parent.numbers

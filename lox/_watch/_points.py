@@ -56,6 +56,10 @@ BACKWARD = Part("backward", 0, "pass")
 """The part of a path that the first backward pass in its parent is in."""
 
 
+RULE = Part("rule", 0)
+"""The part of a path that a rule of a function is in, if it runs in place of the function."""
+
+
 def is_backward(parts: Iterable[Part]) -> bool:
     """Tell whether a path leads into a backward pass."""
     return any(part.is_pass for part in parts)

@@ -12,9 +12,10 @@ import jax
 from lox import _compat
 from lox._compat import _tracebacks
 from lox._effect import recording, watching
-from lox._watch._backward import parent_of, remember
+from lox._watch._backward import parent_of
 from lox._watch._levels import Scope, level_of, silent, state
 from lox._watch._marks import mark, place
+from lox._watch._remembered import remember
 
 
 def enters(owner: Any, scope: Any) -> None:
@@ -28,7 +29,7 @@ def enters(owner: Any, scope: Any) -> None:
         return
     parent = parent_of(level)
     part = parent.scope(scope.name)
-    remember(scope, part, not _compat.runs_at_once(trace))
+    remember(scope, part)
     opened = Scope(owner, level, place((*parent.parts, part), "scope"), trace)
     level.scopes.append(opened)
     state.scopes.append(opened)

@@ -178,7 +178,7 @@ def run_observed(
     level = None if around is None else level_of(_compat.current_trace())
     if level is None:
         return run(*args, **kwargs)
-    return beside(level, level.parent, (), lambda inside: run_inside(inside, run, args, kwargs))
+    return beside(level, level.parent, {}, lambda inside: run_inside(inside, run, args, kwargs))
 
 
 @says_what_was_meant("lox.points", "lox.points(f)(x)")

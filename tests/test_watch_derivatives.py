@@ -1,0 +1,343 @@
+"""`lox.watch` in derivatives of derivatives: two points never have one path, and scopes keep their numbers."""
+
+import contextlib
+import functools
+import re
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+
+import lox
+
+X = np.float32(0.7)
+
+
+def layer(x):
+    with jax.named_scope("layer"):
+        return jnp.sin(x) * x * x
+
+
+def slope(x):
+    """The derivative of the layer."""
+    return jnp.cos(x) * x * x + 2 * jnp.sin(x) * x
+
+
+def values_of(point, values):
+    """Logs all values of a point as they are."""
+    return {str(number): value for number, value in enumerate(values)}
+
+
+def on_shards(fun):
+    mesh, spec = jax.sharding.Mesh(jax.devices()[:1], "i"), jax.sharding.PartitionSpec()
+    return jax.shard_map(fun, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+
+
+def with_jvp(fun):
+    ruled = jax.custom_jvp(lambda x: fun(x))
+    ruled.defjvp(lambda primals, tangents: jax.jvp(fun, primals, tangents))
+    return ruled
+
+
+def with_gradient(fun):
+    """A function whose rule has a backward pass, and scopes that the function does not have."""
+
+    def rule(primals, tangents):
+        with jax.named_scope("slope"):
+            return fun(*primals), jax.grad(fun)(*primals) * tangents[0]
+
+    ruled = jax.custom_jvp(lambda x: fun(x))
+    ruled.defjvp(rule)
+    return ruled
+
+
+def with_vjp(fun):
+    ruled = jax.custom_vjp(lambda x: fun(x))
+    ruled.defvjp(lambda x: jax.vjp(fun, x), lambda pullback, bar: pullback(bar))
+    return ruled
+
+
+def with_scopes(fun):
+    """A function whose rules have scopes, and one of them a backward pass."""
+
+    def forward(x):
+        with jax.named_scope("forward"):
+            return fun(x), x * 1
+
+    def backward(x, bar):
+        with jax.named_scope("layer"):
+            return (bar * jax.grad(fun)(x),)
+
+    ruled = jax.custom_vjp(lambda x: fun(x))
+    ruled.defvjp(forward, backward)
+    return ruled
+
+
+def with_batching(fun):
+    ruled = jax.custom_batching.custom_vmap(lambda x: fun(x))
+    ruled.def_vmap(lambda size, batched, x: (jax.lax.map(fun, x), True))
+    return ruled
+
+
+def twice(wrap):
+    return lambda fun: lambda x: wrap(fun)(x) + wrap(fun)(3 * x)
+
+
+def scoped(fun):
+    def in_scope(x):
+        with jax.named_scope("layer"):
+            return fun(x)
+
+    return in_scope
+
+
+def of_jaxpr(fun):
+    def converted(x):
+        pure, captured = jax.closure_convert(fun, x)
+        return pure(x, *captured) + pure(3 * x, *captured)
+
+    return converted
+
+
+TRANSFORMS = {
+    "grad": jax.grad,
+    "vjp": lambda f: lambda x: jax.vjp(f, x)[1](jnp.ones(()))[0],
+    "jvp": lambda f: lambda x: jax.jvp(f, (x,), (jnp.ones(()),))[1],
+    "linearize": lambda f: lambda x: jax.linearize(f, x)[1](jnp.ones(())),
+    "jacfwd": jax.jacfwd,
+    "jacrev": jax.jacrev,
+    "hessian": jax.hessian,
+    "jit": jax.jit,
+    "scope": scoped,
+    "checkpoint": jax.checkpoint,
+    "shards": on_shards,
+    "custom_jvp": with_jvp,
+    "gradient rule": with_gradient,
+    "custom_vjp": with_vjp,
+    "rules with scopes": with_scopes,
+    "custom_vmap": with_batching,
+    "jaxpr": of_jaxpr,
+    "scan": lambda f: lambda x: jax.lax.scan(lambda c, _: (f(c), None), x, None, length=1)[0],
+    "cond": lambda f: lambda x: jax.lax.cond(x > -9, lambda x: f(x) + x, lambda x: jax.lax.stop_gradient(f(x)), x),
+    "itself twice": twice(lambda f: f),
+    "checkpoint twice": twice(jax.checkpoint),
+    "shards twice": twice(on_shards),
+    "jit twice": twice(jax.jit),
+    "gradient rule twice": twice(with_gradient),
+    "rules with scopes twice": twice(with_scopes),
+    "checkpoint beside": lambda f: lambda x: f(x) + jax.checkpoint(f)(x),
+    "checkpoint before": lambda f: lambda x: jax.checkpoint(f)(x) + f(x),
+    "shards before": lambda f: lambda x: on_shards(f)(x) + f(x),
+    "gradient rule before": lambda f: lambda x: with_gradient(f)(x) + f(x),
+}
+
+
+def program(names):
+    """The layer under transformations, the first of which is the innermost."""
+    return functools.reduce(lambda fun, name: TRANSFORMS[name](fun), names, layer)
+
+
+def events(fun, primitives=True):
+    """The values of all points that can be watched, by path."""
+    wanted = lambda point: not point.obstacle and (primitives or point.kind != "primitive")  # noqa: E731
+    out, logs = lox.spool(lox.watch(fun, at=wanted, what=values_of), unify=True)(X)
+    return out, {key: np.asarray(logs[key]) for key in logs}
+
+
+def check(fun, primitives):
+    """Check that a program whose loops have one iteration has one event of each point at most, and its results."""
+    out, logs = events(fun, primitives)
+    np.testing.assert_allclose(out, fun(X), rtol=1e-5)
+    assert {key: len(values) for key, values in logs.items() if len(values) > 1} == {}
+
+
+def paths(fun):
+    return [point.path.removeprefix("<lambda>/") for point in lox.points(jax.jit(fun))(X)]
+
+
+SECOND_DERIVATIVES = {
+    "checkpoint": ("checkpoint", "grad", "grad"),
+    "shards": ("shards", "grad", "grad"),
+    "checkpoint in jit": ("checkpoint", "grad", "jit", "grad"),
+    "gradients before shards": ("grad", "shards before", "grad"),
+    "a Hessian beside a checkpoint": ("checkpoint beside", "jacrev", "grad"),
+    "a Hessian on shards in a rule": ("shards", "hessian", "checkpoint beside", "custom_jvp"),
+    "rules twice": ("gradient rule twice", "jit", "grad"),
+    "rules in checkpoints": ("rules with scopes", "checkpoint twice", "grad"),
+    "rules in branches": ("gradient rule", "cond", "grad"),
+    "a rule of a rule": ("checkpoint before", "vjp", "custom_vjp", "vjp"),
+}
+
+
+@pytest.mark.parametrize("names", SECOND_DERIVATIVES.values(), ids=SECOND_DERIVATIVES.keys())
+def test_no_two_points_have_one_path(names):
+    check(program(names), primitives=True)
+    check(jax.jit(program(names)), primitives=True)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.generated(40)
+def test_no_two_points_of_random_compositions_have_one_path(examples):
+    runs = []
+
+    @examples
+    @given(st.lists(st.sampled_from(list(TRANSFORMS)), min_size=2, max_size=4), st.booleans(), st.booleans())
+    def test(names, is_jitted, primitives):
+        fun = jax.jit(program(names)) if is_jitted else program(names)
+        with contextlib.suppress(Exception):  # Some are refused by JAX, as forward-mode derivatives of a custom_vjp.
+            fun(X)
+            runs.append(fun)
+        if runs:
+            check(runs.pop(), primitives)
+
+    test()
+
+
+def test_each_backward_pass_of_a_second_derivative_has_its_part():
+    """The first, then the second, which runs backwards through the first and through the forward pass."""
+    jitted = jax.jit(lambda x: layer(x))
+    found = paths(jax.grad(jax.grad(lambda x: jitted(x))))
+    assert [path for path in found if path.endswith("/layer")] == [
+        "<lambda>/layer",
+        "backward/<lambda>/layer",
+        "backward[1]/backward/<lambda>/layer",
+        "backward[1]/<lambda>/layer",
+    ]
+
+
+PLAIN = lambda f: f  # noqa: E731
+
+
+@pytest.mark.parametrize("transform", [PLAIN, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("around", [jax.checkpoint, on_shards], ids=["checkpoint", "shards"])
+def test_a_scope_has_the_same_number_in_its_backward_pass(around, transform):
+    """Though some layers are in something that is no part of paths, and the backward pass ends with the first one."""
+
+    def scopes(layers, transform):
+        def fun(x):
+            for number, wrap in enumerate(layers):
+                x = wrap(lambda x, factor=number + 2.0: layer(factor * x))(x)
+            return x
+
+        return {key.removeprefix("fun/"): values for key, values in events(transform(jax.grad(fun)), False)[1].items()}
+
+    expected = {
+        key: values for key, values in scopes([PLAIN] * 3, jax.jit).items() if key.startswith(("layer", "back"))
+    }
+    assert len(expected) == 6
+    for layers in ([around] * 3, [PLAIN, around, PLAIN], [around, PLAIN, around]):
+        found = {key: values for key, values in scopes(layers, transform).items() if key in expected}
+        assert set(found) == set(expected) if transform is jax.jit else set(found) <= set(expected)
+        for key, values in found.items():
+            np.testing.assert_allclose(values.ravel(), expected[key].ravel(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("around", [PLAIN, jax.jit, jax.checkpoint], ids=["plain", "jit", "checkpoint"])
+def test_rules_that_run_in_place_of_functions_have_parts_of_their_own(around):
+    """Also in the backward pass, where they have the same numbers."""
+
+    @jax.custom_jvp
+    def cube(x):
+        return x**3
+
+    @cube.defjvp
+    def rule(primals, tangents):
+        with jax.named_scope("slope"):
+            slope = 3 * primals[0] ** 2
+        with jax.named_scope("push"):
+            return cube(*primals), slope * tangents[0]
+
+    def fun(x):
+        return around(lambda x: cube(x) + 5 * cube(3 * x))(x)
+
+    logs = {
+        re.sub(r"<lambda>/|fun/", "", key): values for key, values in events(jax.jit(jax.grad(fun)), False)[1].items()
+    }
+    slopes = {key: values.tolist() for key, values in logs.items() if "slope" in key or key.startswith("backward/rule")}
+    x = float(X)
+    expected = {
+        "rule/slope/0": 3 * x**2,
+        "rule[1]/slope/0": 27 * x**2,
+        "backward/rule/push/0": 3 * x**2,
+        "backward/rule[1]/push/0": 5 * 27 * x**2,
+    }
+    assert slopes.keys() == expected.keys()
+    np.testing.assert_allclose([slopes[key][0] for key in expected], list(expected.values()), rtol=1e-5)
+
+
+def test_scopes_of_branches_keep_their_numbers_where_another_branch_has_no_derivative():
+    def constant(x):
+        with jax.named_scope("branch"):
+            return jax.lax.stop_gradient(jnp.cos(x))
+
+    def varying(x):
+        with jax.named_scope("branch"):
+            return jnp.sin(x)
+
+    fun = lambda x: jax.lax.switch(jnp.int32(x), [constant, varying], x)  # noqa: E731
+    assert [path for path in paths(jax.grad(fun)) if "branch" in path] == [
+        "cond/branch",
+        "cond/branch[1]",
+        "backward/cond/branch[1]",
+    ]
+
+
+def test_each_run_of_a_jaxpr_has_a_backward_pass_of_its_own():
+    logs = events(jax.jit(jax.grad(of_jaxpr(lambda x: layer(x)))), primitives=False)[1]
+    np.testing.assert_allclose(logs["converted/backward/layer/0"], [slope(X)], rtol=1e-5)
+    np.testing.assert_allclose(logs["converted/backward/layer[1]/0"], [slope(3 * X)], rtol=1e-5)
+
+
+def test_a_scope_named_backward_is_no_backward_pass():
+    def fun(x):
+        with jax.named_scope("backward"):
+            return jnp.sin(x)
+
+    assert [(point.path, point.backward) for point in lox.points(jax.jit(jax.grad(fun)))(X)] == [
+        ("fun/backward", False),
+        ("fun/backward[1]/backward", True),
+        ("fun", False),
+    ]
+
+
+ADDED_UP = {
+    "before": (lambda fun: lambda x: 10 * x + fun(x), [1]),
+    "after": (lambda fun: lambda x: fun(x) + 10 * x, [1]),
+    "around": (lambda fun: lambda x: x + fun(x) * x + 10 * x, [X]),
+    "of another": (lambda fun: lambda x: fun(x) + 2 * fun(x), [1, 2]),
+}
+"""Functions that use an argument of a layer elsewhere, and the cotangents of the layer's results."""
+
+
+@pytest.mark.parametrize(("added", "bars"), ADDED_UP.values(), ids=ADDED_UP.keys())
+@pytest.mark.parametrize("around", [PLAIN, jax.checkpoint, on_shards], ids=["plain", "checkpoint", "shards"])
+def test_cotangents_that_come_from_elsewhere_are_not_of_a_scope(added, bars, around):
+    """As in a residual network: JAX adds up the cotangents of a value in the scope of one of those that use it."""
+    whole = lambda x: around(added(lambda x: layer(x)))(x + 0.0)  # noqa: E731
+    logs = events(jax.jit(jax.grad(whole)), primitives=False)[1]
+    found = {key.rpartition("backward/")[2]: values for key, values in logs.items() if "backward/layer" in key}
+    assert len(found) == len(bars)
+    for (_, values), bar in zip(sorted(found.items()), bars, strict=True):
+        np.testing.assert_allclose(values.ravel(), [bar * slope(X)], rtol=1e-5)
+
+
+def test_a_derivative_in_a_checkpoint_is_numbered_with_those_beside_it():
+    plain = jax.grad(lambda x: layer(x))
+    for first, last in ((plain, jax.checkpoint(plain)), (jax.checkpoint(plain), plain)):
+        logs = events(jax.jit(lambda x, first=first, last=last: first(x) + last(3 * x)), primitives=False)[1]
+        assert [key for key in sorted(logs) if "backward" in key] == [
+            "<lambda>/backward/layer/0",
+            "<lambda>/backward[1]/layer[1]/0",
+        ]
+        np.testing.assert_allclose(logs["<lambda>/backward/layer/0"], [slope(X)], rtol=1e-5)
+        np.testing.assert_allclose(logs["<lambda>/backward[1]/layer[1]/0"], [slope(3 * X)], rtol=1e-5)
+
+
+def test_a_derivative_on_shards_is_numbered_after_one_in_a_checkpoint():
+    sharded = on_shards(jax.grad(lambda x: layer(x)))
+    logs = events(lambda x: jax.checkpoint(sharded)(x) + sharded(3 * x))[1]
+    assert {key.partition("/")[0] for key in logs} >= {"backward", "backward[1]"}
+    assert all(len(values) == 1 for values in logs.values())
