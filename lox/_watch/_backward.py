@@ -128,7 +128,7 @@ def around_jaxpr(eqn: Any) -> contextlib.AbstractContextManager[Any]:
 def parent_of(level: Level) -> Parent:
     """The parent of what is bound or opened now: in a backward pass, it is in the scopes of the forward one."""
     found = _of_backward(level)
-    return level.backward(found[0]) if found is not None and found[0] else level.parent
+    return level.at(found[0]) if found is not None and found[0] else level.parent
 
 
 def scopes_before(level: Level) -> Numbers:

@@ -100,7 +100,7 @@ class Scope(Parent):
     """
 
     def __init__(self, owner: Any, level: Level, place: Place, trace: Any):
-        super().__init__(place.parts)
+        super().__init__(place.parts, level.at(relative(place.parts)).counts)
         self.owner = owner
         self.level = level
         self.place = place
@@ -135,7 +135,7 @@ class Level(Parent):
         self.around = around if self.is_whole else None
         self.resolve = handler if isinstance(handler, Resolver) else None
         self.scopes: list[Scope] = []
-        self._backward: dict[tuple[Part, ...], Parent] = {}
+        self._at: dict[tuple[Part, ...], Parent] = {}
         self._passes: dict[tuple[tuple[Part, ...], int], Part] = {}
         self.told: set[tuple[Part, ...]] = set()
 
@@ -158,17 +158,16 @@ class Level(Parent):
             if self.around is not None:
                 self._passes[key] = self.around.backward_pass(outside, derivatives)
             else:
-                parent = next((each for each in (self, *self.scopes) if each.parts == outside), None)
-                number = (parent or self.backward(outside)).part(BACKWARD.name).number
-                self._passes[key] = BACKWARD._replace(number=number)
+                parent = self.at(outside) if outside else self
+                self._passes[key] = BACKWARD._replace(number=parent.part(BACKWARD.name).number)
         return self._passes[key]
 
-    def backward(self, parts: tuple[Part, ...]) -> Parent:
-        """The parent at this path in a backward pass: one of the level around, where paths begin there."""
-        if parts not in self._backward:
-            same = Parent(parts) if self.around is None else self.around.backward(parts)
-            self._backward[parts] = Parent((WHOLE, *same.parts), same.counts) if self.is_whole else same
-        return self._backward[parts]
+    def at(self, parts: tuple[Part, ...]) -> Parent:
+        """The parent at this path, whether its scope is open or not: one of the level around, if paths begin there."""
+        if parts not in self._at:
+            same = Parent(parts) if self.around is None else self.around.at(parts)
+            self._at[parts] = Parent((WHOLE, *same.parts), same.counts) if self.is_whole else same
+        return self._at[parts]
 
 
 class _State(threading.local):
