@@ -168,6 +168,8 @@ SECOND_DERIVATIVES = {
     "rules twice": ("gradient rule twice", "jit", "grad"),
     "rules in checkpoints": ("rules with scopes", "checkpoint twice", "grad"),
     "rules in branches": ("gradient rule", "cond", "grad"),
+    "a rule before a checkpoint": ("custom_jvp", "checkpoint beside", "grad"),
+    "a linearized backward function": ("rules with scopes", "grad", "linearize"),
     "a rule of a rule": ("checkpoint before", "vjp", "custom_vjp", "vjp"),
 }
 

@@ -225,7 +225,7 @@ class Inside(Filter):
     Attributes:
         parts: The path.
         numbers: By name, the number of parts of that name that come before, where nothing is put before the path.
-        scopes: The same for name scopes, which have the numbers of the forward pass in a backward pass.
+        scopes: The same for name scopes and rules, which have the numbers of the forward pass in a backward pass.
         of: "function" around a function with rules of its own, "rule" around such a rule, "" around another.
         rule: Of a function with rules of its own: the part of a rule among the scopes that are open then.
         loops: 1 if what encloses them is a loop.
@@ -288,9 +288,9 @@ class Inside(Filter):
         return dataclasses.replace(place, parts=parts, loops=place.loops + self.loops, call=(*self.call, *place.call))
 
     def _after(self, parts: Sequence[Part], numbers: Numbers) -> Sequence[Part]:
-        """Parts after what comes before in their parent. Name scopes are the same in a backward pass as outside it."""
+        """Parts after what comes before in their parent. Those in name stacks are the same in a backward pass."""
         if not parts:
             return parts
         first, *rest = parts
-        first = first.after(self.scopes if first.is_scope else numbers)
+        first = first.after(self.scopes if first.is_in_stack else numbers)
         return first, *(self._after(rest, ()) if first.is_pass else rest)

@@ -29,13 +29,13 @@ class Part(NamedTuple):
     Attributes:
         name: Its name.
         number: Its number among those of the same name in the same parent.
-        of: "scope" for a name scope, which has the number of the forward pass in a backward pass; "pass" for a backward
-            pass; "" for another.
+        of: "scope" for a name scope, "rule" for a rule that runs in place of a function, "pass" for a backward pass, ""
+            for another.
     """
 
     name: str
     number: int
-    of: Literal["", "scope", "pass"] = ""
+    of: Literal["", "scope", "rule", "pass"] = ""
 
     @property
     def is_scope(self) -> bool:
@@ -47,6 +47,11 @@ class Part(NamedTuple):
         """True if it is a backward pass."""
         return self.of == "pass"
 
+    @property
+    def is_in_stack(self) -> bool:
+        """True if it is in name stacks, so that it has the number of the forward pass in a backward pass."""
+        return self.of in ("scope", "rule")
+
     def after(self, numbers: Iterable[tuple[str, int]]) -> Part:
         """The part after others in its parent."""
         return self._replace(number=self.number + dict(numbers).get(self.name, 0))
@@ -56,7 +61,7 @@ BACKWARD = Part("backward", 0, "pass")
 """The part of a path that the first backward pass in its parent is in."""
 
 
-RULE = Part("rule", 0)
+RULE = Part("rule", 0, "rule")
 """The part of a path that a rule of a function is in, if it runs in place of the function."""
 
 
