@@ -167,7 +167,6 @@ SECOND_DERIVATIVES = {
     "a Hessian on shards in a rule": ("shards", "hessian", "checkpoint beside", "custom_jvp"),
     "rules twice": ("gradient rule twice", "jit", "grad"),
     "rules in checkpoints": ("rules with scopes", "checkpoint twice", "grad"),
-    "rules in branches": ("gradient rule", "cond", "grad"),
     "a rule before a checkpoint": ("custom_jvp", "checkpoint beside", "grad"),
     "a linearized backward function": ("rules with scopes", "grad", "linearize"),
     "a rule of a rule": ("checkpoint before", "vjp", "custom_vjp", "vjp"),
@@ -285,6 +284,14 @@ def test_scopes_of_branches_keep_their_numbers_where_another_branch_has_no_deriv
         "cond/branch[1]",
         "backward/cond/branch[1]",
     ]
+
+
+def test_rules_in_two_branches_have_parts_of_their_own():
+    ruled = with_gradient(lambda x: layer(x))
+    fun = lambda x: jax.lax.cond(x > 0, ruled, lambda x: ruled(3 * x), x)  # noqa: E731
+    found = paths(jax.grad(fun))
+    assert {"cond/rule/slope/layer", "cond/rule[1]/slope/layer"} <= set(found)
+    assert {"backward/cond/rule/slope", "backward/cond/rule[1]/slope"} <= set(found)
 
 
 def test_each_run_of_a_jaxpr_has_a_backward_pass_of_its_own():
