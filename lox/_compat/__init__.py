@@ -91,6 +91,7 @@ from lox._compat._traces import is_staging as is_staging
 from lox._compat._traces import is_top_level as is_top_level
 from lox._compat._traces import runs_at_once as runs_at_once
 from lox._compat._traces import staged as staged
+from lox._compat._varying import identity as identity
 from lox._compat._varying import unvary as unvary
 from lox._compat._varying import vary as vary
 from lox._compat._varying import vary_in_branch as vary_in_branch

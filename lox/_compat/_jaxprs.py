@@ -134,9 +134,10 @@ def map_jaxprs(function: Callable[[Any], Any], value: Any) -> Any:
     """A parameter of a primitive with a function applied to each jaxpr in it."""
     if is_jaxpr(value):
         return function(value)
-    if type(value) in (tuple, list):
-        return type(value)(map_jaxprs(function, each) for each in value)
-    return value
+    if not isinstance(value, (tuple, list)):
+        return value
+    items = (map_jaxprs(function, each) for each in value)
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 
 
 def filter_equations(

@@ -58,8 +58,14 @@ def _sum_over_new(cotangent: Any, value: Any, *, axes: tuple[Any, ...]) -> list[
     return [jax.lax.psum(cotangent, tuple(frozenset(axes) - varying_axes(value.aval)))]
 
 
-def _identity(name: str, type_of: Callable[..., Any], transpose: Callable[..., Any]) -> Any:
-    """A primitive that changes nothing but the type of a value."""
+def identity(name: str, type_of: Callable[..., Any], transpose: Callable[..., Any]) -> Any:
+    """A primitive that changes nothing but the type of a value.
+
+    Args:
+        name: Its name.
+        type_of: Gives the type of its result, of that of the value and its parameters.
+        transpose: Gives the cotangent of the value in a list, of that of the result and the value.
+    """
     primitive = jex.core.Primitive(name)
     primitive.def_impl(lambda value, **params: value)
     primitive.def_abstract_eval(type_of)
@@ -69,8 +75,8 @@ def _identity(name: str, type_of: Callable[..., Any], transpose: Callable[..., A
     return primitive
 
 
-vary_p = _identity("lox_vary", lambda aval, *, axes: _varying_over(aval, varying_axes(aval).union(axes)), _sum_over_new)
-unvary_p = _identity(
+vary_p = identity("lox_vary", lambda aval, *, axes: _varying_over(aval, varying_axes(aval).union(axes)), _sum_over_new)
+unvary_p = identity(
     "lox_unvary",
     lambda aval, *, axes: _varying_over(aval, varying_axes(aval) & axes),
     lambda cotangent, value, *, axes: [cotangent],

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.extend.source_info_util as source_info
+import jax.numpy as jnp
 from jax.extend.core import Literal
 from jax.extend.core.primitives import add_jaxvals_p
 
@@ -173,6 +174,32 @@ def say_unwatched(level: Level) -> None:
         if parts not in level.told:
             level.told.add(parts)
             cannot_watch(place(parts, "scope"), _IN_NO_JAXPR)
+
+
+def _leave(cotangent: Any, value: Any) -> list[Any]:
+    del value
+    with watching(None):  # What JAX runs for it on shards is not of the program.
+        return [left_p.bind(cotangent)]
+
+
+left_p: Any = _compat.identity("lox_left", lambda aval: aval, _leave)
+"""The identity, put on what an operation in a name scope gets.
+
+Where JAX transposes the operation without an equation, as a sum, the cotangents that leave the scope have one all the
+same.
+"""
+
+
+def with_equation(values: Sequence[Any]) -> list[Any]:
+    """Values whose cotangents have an equation where they are of an operation.
+
+    Last values come first, so that JAX adds up the cotangents of equal ones in the same order.
+    """
+    return [left_p.bind(value) if _may_vary(value) else value for value in reversed(values)][::-1]
+
+
+def _may_vary(value: Any) -> bool:
+    return isinstance(value, jax.core.Tracer) and jnp.issubdtype(value.dtype, jnp.inexact)
 
 
 def is_recomputed(level: Level) -> bool:

@@ -72,6 +72,9 @@ def _is_of_lox(primitive: Any) -> bool:
     return primitive.name.startswith("lox_")
 
 
+_SUMS = {primitives.add_p, primitives.sub_p, primitives.add_jaxvals_p, primitives.copy_p}
+
+
 class _Operation:
     """An operation that a program binds, what encloses it, and which operations are marked."""
 
@@ -100,6 +103,8 @@ class _Operation:
         if self._transposed and not self._level.transposed and runs_one_by_one(_compat.current_trace()):
             with silent():
                 _backward.say_unwatched(self._level)
+        if self._level.scopes and not self._transposed and self._is_sum(params):
+            args = _backward.with_equation(args)
         run = _runs.get(self._primitive)
         if run is not None:
             return run(self, args, params)
@@ -109,6 +114,12 @@ class _Operation:
         if self._operations.has(self._primitive.name):
             self._mark(self._parent.part(self._primitive.name), "primitive", outs)
         return outs
+
+    def _is_sum(self, params: dict[str, Any]) -> bool:
+        """Tell whether JAX may transpose it, or what it contains as a function of JAX, without an equation."""
+        if self._primitive is not primitives.jit_p or not _tracebacks.is_internal(params["jaxpr"]):
+            return self._primitive in _SUMS
+        return any(eqn.primitive in _SUMS for eqn in _compat.open_jaxpr(params["jaxpr"]).eqns)
 
     def _scan(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         part = self._parent.part("scan", params["jaxpr"])
