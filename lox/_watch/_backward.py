@@ -11,7 +11,7 @@ import contextlib
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -33,6 +33,11 @@ BATCHED = (
     "derivative of one element under jax.jit, as in jax.vmap(jax.jit(jax.grad(f)))"
 )
 
+
+DIFFERENTIATED = (
+    "JAX differentiates this backward pass where it traces it, so that tangents and values for later are among those "
+    "that leave the scope; put jax.jit around the function in the inner derivative, as in jax.grad(jax.jit(f))"
+)
 
 _IN_NO_JAXPR = (
     "its backward pass is in no jitted function or loop that lox.watch sees; put jax.jit inside lox.watch, as in "
@@ -87,7 +92,7 @@ def _parts_of(scopes: Sequence[Any]) -> tuple[tuple[Part, ...], Numbers]:
 
 
 def _path(
-    scopes: Sequence[Any], backward_pass: Callable[[tuple[Part, ...], int], Part]
+    scopes: Sequence[Any], backward_pass: Callable[[tuple[Part, ...], Any], Part]
 ) -> tuple[tuple[Part, ...], Numbers]:
     """The path that scopes lead to, and the numbers of scopes that come before those in the last.
 
@@ -96,15 +101,13 @@ def _path(
 
     Args:
         scopes: The scopes.
-        backward_pass: Gives the part of the backward pass at a path, by the number of derivatives around it there.
+        backward_pass: Gives the part of the backward pass at a path, by the scope that JAX has named it by.
     """
     first, *passes = _tracebacks.split_at_transpositions(scopes)
     path, numbers = _parts_of(first)
-    around = first
     for scopes in passes:
-        path = (*path, backward_pass(path, _tracebacks.transformations(around).count("jvp")))
         parts, numbers = _parts_of(scopes)
-        path, around = (*path, *parts), scopes
+        path = (*path, backward_pass(path, scopes[0]), *parts)
     return path, numbers
 
 
@@ -229,9 +232,9 @@ def with_marks(jaxpr: Any, whole: bool, batched: bool) -> tuple[Any, Sequence[An
                 params = eqn.primitive.get_bind_params(eqn.params)
                 outs = eqn.primitive.bind(*(_read(values, atom) for atom in eqn.invars), **params)
             values.update(zip(eqn.outvars, outs if eqn.primitive.multiple_results else [outs], strict=True))
-            for at, leaving, is_part_batched in found.get(number, ()):
-                if batched or is_part_batched:
-                    cannot_watch(at, BATCHED)
+            for at, leaving, obstacle in found.get(number, ()):
+                if batched or obstacle:
+                    cannot_watch(at, obstacle or BATCHED)
                 else:
                     mark(at, [functools.reduce(add_jaxvals_p.bind, map(values.get, terms)) for terms in leaving])
         return [_read(values, atom) for atom in given.outvars]
@@ -276,11 +279,10 @@ def _at(eqn: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 @_compat.weakref_lru_cache
-def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[tuple[Any, ...]], bool]]]:
+def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[tuple[Any, ...]], str]]]:
     """The scopes whose backward pass ends with an equation, by its number.
 
-    Each comes with the variables whose sums leave it, and with whether they have batch axes that nothing tells from
-    others.
+    Each comes with the variables whose sums leave it, and with what keeps it from being watched.
     """
     given = _compat.open_jaxpr(jaxpr)
     inside: dict[tuple[Part, ...], list[int]] = {}
@@ -292,7 +294,7 @@ def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[tuple[
         path, _ = _path(stack.stack, functools.partial(passes.at, number))
         for parts in _scopes_in_backward_pass(path, whole):
             inside.setdefault(parts, []).append(number)
-    found: dict[int, list[tuple[Place, list[tuple[Any, ...]], bool]]] = {}
+    found: dict[int, list[tuple[Place, list[tuple[Any, ...]], str]]] = {}
     used = [{*filter(_is_var, eqn.invars)} for eqn in given.eqns]
     # Those that a backward function has opened are marked already.
     marked = {relative(each.parts) for each in places_in({"jaxpr": jaxpr})}
@@ -306,9 +308,19 @@ def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[tuple[
             at = place_of(given.eqns[numbers[-1]], parts)
             count = sum(not part.is_pass for part in parts)
             enclosing = (_around(given.eqns[number].source_info.name_stack.stack, count) for number in numbers)
-            is_batched = any("vmap" in _tracebacks.transformations(scopes) for scopes in enclosing)
-            found.setdefault(numbers[-1], []).append((at, leaving, is_batched))
+            found.setdefault(numbers[-1], []).append((at, leaving, _obstacle(enclosing)))
     return found
+
+
+def _obstacle(enclosing: Iterable[Sequence[Any]]) -> str:
+    """What keeps the backward pass of a scope from being watched, by the scopes around those of its equations."""
+    for scopes in enclosing:
+        outside, *passes = _tracebacks.split_at_transpositions(scopes)
+        if passes and "jvp" in _tracebacks.transformations(outside):
+            return DIFFERENTIATED
+        if "vmap" in _tracebacks.transformations(scopes):
+            return BATCHED
+    return ""
 
 
 class _Passes:
@@ -322,9 +334,9 @@ class _Passes:
         self._eqns = eqns
         self._found: dict[tuple[tuple[Part, ...], int], Part] = {}
 
-    def at(self, number: int, outside: tuple[Part, ...], derivatives: int) -> Part:
+    def at(self, number: int, outside: tuple[Part, ...], scope: Any) -> Part:
         """The part of the backward pass of an equation. The first one of a pass tells which were before."""
-        key = outside, derivatives
+        key = outside, id(scope)
         if key not in self._found:
             paths = [relative(each.parts) for eqn in self._eqns[:number] for each in places_at(eqn)]
             marked = [path[: len(outside) + 1] for path in paths]

@@ -136,7 +136,7 @@ class Level(Parent):
         self.resolve = handler if isinstance(handler, Resolver) else None
         self.scopes: list[Scope] = []
         self._at: dict[tuple[Part, ...], Parent] = {}
-        self._passes: dict[tuple[tuple[Part, ...], int], Part] = {}
+        self._passes: dict[tuple[tuple[Part, ...], int], tuple[Part, Any]] = {}
         self.told: set[tuple[Part, ...]] = set()
 
     @property
@@ -151,16 +151,17 @@ class Level(Parent):
         outside = set(map(id, self.context))
         return [scope for scope in scopes if id(scope) not in outside]
 
-    def backward_pass(self, outside: tuple[Part, ...], derivatives: int) -> Part:
-        """The part of the backward pass at this path, of which so many derivatives are taken there."""
-        key = outside, derivatives
+    def backward_pass(self, outside: tuple[Part, ...], scope: Any) -> Part:
+        """The part of the backward pass at this path that JAX has named by a scope."""
+        key = outside, id(scope)
         if key not in self._passes:
             if self.around is not None:
-                self._passes[key] = self.around.backward_pass(outside, derivatives)
+                part = self.around.backward_pass(outside, scope)
             else:
                 parent = self.at(outside) if outside else self
-                self._passes[key] = BACKWARD._replace(number=parent.part(BACKWARD.name).number)
-        return self._passes[key]
+                part = BACKWARD._replace(number=parent.part(BACKWARD.name).number)
+            self._passes[key] = part, scope  # Kept, so that no other gets its identity.
+        return self._passes[key][0]
 
     def at(self, parts: tuple[Part, ...]) -> Parent:
         """The parent at this path, whether its scope is open or not: one of the level around, if paths begin there."""
