@@ -251,6 +251,11 @@ def split_at_transpositions(scopes: Sequence[Any]) -> list[list[Any]]:
     return split
 
 
-def is_recomputed(name_stack: Any) -> bool:
-    """Tell whether an equation is of the forward part of a `jax.checkpoint`, computed anew in the backward part."""
-    return any(each.name == "rematted_computation" for each in name_stack.stack)
+def is_recomputed(name_stack: Any, times: int = 1) -> bool:
+    """Tell whether an equation is of the forward part of a `jax.checkpoint`, computed anew in the backward part.
+
+    Args:
+        name_stack: The scopes of the equation.
+        times: In how many backward parts, of which each is in the backward part of another, at least.
+    """
+    return [each.name for each in name_stack.stack].count("rematted_computation") >= times

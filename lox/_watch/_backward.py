@@ -34,6 +34,11 @@ BATCHED = (
 )
 
 
+RECOMPUTED = (
+    "a jax.checkpoint computes values for this derivative of a derivative anew, among which JAX tells no cotangents; "
+    "leave out the jax.checkpoint"
+)
+
 DIFFERENTIATED = (
     "JAX differentiates this backward pass where it traces it, so that tangents and values for later are among those "
     "that leave the scope; put jax.jit around the function in the inner derivative, as in jax.grad(jax.jit(f))"
@@ -287,9 +292,10 @@ def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[tuple[
     given = _compat.open_jaxpr(jaxpr)
     inside: dict[tuple[Part, ...], list[int]] = {}
     passes = _Passes(given.eqns)
+    again = whole and any(_tracebacks.is_recomputed(eqn.source_info.name_stack, 2) for eqn in given.eqns)
     for number, eqn in enumerate(given.eqns):
         stack = eqn.source_info.name_stack
-        if _tracebacks.is_recomputed(stack) or not (whole or is_of_backward_pass(stack)):
+        if not again and (_tracebacks.is_recomputed(stack) or not (whole or is_of_backward_pass(stack))):
             continue
         path, _ = _path(stack.stack, functools.partial(passes.at, number))
         for parts in _scopes_in_backward_pass(path, whole):
@@ -308,7 +314,7 @@ def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[tuple[
             at = place_of(given.eqns[numbers[-1]], parts)
             count = sum(not part.is_pass for part in parts)
             enclosing = (_around(given.eqns[number].source_info.name_stack.stack, count) for number in numbers)
-            found.setdefault(numbers[-1], []).append((at, leaving, _obstacle(enclosing)))
+            found.setdefault(numbers[-1], []).append((at, leaving, RECOMPUTED if again else _obstacle(enclosing)))
     return found
 
 

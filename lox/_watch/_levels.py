@@ -61,9 +61,9 @@ class Parent:
             self._known[key] = self._numbered(name), program  # Kept, so that no other gets its identity.
         return self._known[key][0]
 
-    def scope(self, name: str) -> Part:
-        """The part of a name scope."""
-        return self._numbered(name)._replace(of="scope")
+    def scope(self, name: str, in_pass: bool) -> Part:
+        """The part of a name scope, which is opened in a backward pass or elsewhere."""
+        return self._numbered(name)._replace(of="scope of pass" if in_pass else "scope")
 
     def before(self, jaxpr: Any) -> tuple[Numbers, Any]:
         """The numbers of parts before the points in a jaxpr that the program traced, and evaluates here.

@@ -29,18 +29,18 @@ class Part(NamedTuple):
     Attributes:
         name: Its name.
         number: Its number among those of the same name in the same parent.
-        of: "scope" for a name scope, "rule" for a rule that runs in place of a function, "pass" for a backward pass, ""
-            for another.
+        of: "scope" for a name scope, "scope of pass" for one that a backward function of the program opens, "rule" for
+            a rule that runs in place of a function, "pass" for a backward pass, "" for another.
     """
 
     name: str
     number: int
-    of: Literal["", "scope", "rule", "pass"] = ""
+    of: Literal["", "scope", "scope of pass", "rule", "pass"] = ""
 
     @property
     def is_scope(self) -> bool:
         """True if it is a name scope."""
-        return self.of == "scope"
+        return self.of in ("scope", "scope of pass")
 
     @property
     def is_pass(self) -> bool:

@@ -15,6 +15,7 @@ from lox._effect import recording, watching
 from lox._watch._backward import parent_of
 from lox._watch._levels import Scope, level_of, silent, state
 from lox._watch._marks import mark, place
+from lox._watch._points import is_backward
 from lox._watch._remembered import remember
 
 
@@ -28,7 +29,7 @@ def enters(owner: Any, scope: Any) -> None:
     if level is None:
         return
     parent = parent_of(level)
-    part = parent.scope(scope.name)
+    part = parent.scope(scope.name, level.transposed or is_backward(parent.parts))
     remember(scope, part)
     opened = Scope(owner, level, place((*parent.parts, part), "scope"), trace)
     level.scopes.append(opened)
