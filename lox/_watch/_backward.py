@@ -50,9 +50,7 @@ _IN_NO_JAXPR = (
 )
 
 
-def numbered(
-    level: Level, numbers: Numbers, scope: Any = None, inside: int = 0
-) -> contextlib.AbstractContextManager[Any]:
+def numbered(level: Level, numbers: Numbers) -> contextlib.AbstractContextManager[Any]:
     """The context of what is no part of paths, and what comes before the parts in it.
 
     It is among the scopes of its equations, so that name scopes get the same numbers in their backward pass.
@@ -60,10 +58,8 @@ def numbered(
     Args:
         level: The level that runs it.
         numbers: By name, how many parts come before.
-        scope: The scope for it; None for a new one.
-        inside: How many of the scopes that are open are in it already.
     """
-    return opened(numbers, scope, inside) if is_numbered(level, numbers) else contextlib.nullcontext()
+    return opened(numbers) if is_numbered(level, numbers) else contextlib.nullcontext()
 
 
 def is_numbered(level: Level, numbers: Numbers) -> bool:

@@ -43,6 +43,8 @@ class Parent:
         self.parts = parts
         self.counts: dict[str, int] = {} if counts is None else counts
         self._known: dict[Any, tuple[Any, Any]] = {}
+        self._evaluated: set[tuple[str, int]] = set()
+        self._most: dict[str, int] = {}
 
     @property
     def numbers(self) -> Numbers:
@@ -65,15 +67,21 @@ class Parent:
         """The part of a name scope, which is opened in a backward pass or elsewhere."""
         return self._numbered(name)._replace(of="scope of pass" if in_pass else "scope")
 
-    def before(self, jaxpr: Any) -> tuple[Numbers, Any]:
+    def before(self, jaxpr: Any) -> tuple[Numbers, Numbers, Any]:
         """The numbers of parts before the points in a jaxpr that the program traced, and evaluates here.
 
         Returns:
-            The numbers, and a scope for them: see `lox._watch._backward.numbered`.
+            The numbers; those of scopes which have numbers of their own, but are in more than one jaxpr; and a scope
+            for them, in which the equations are.
         """
         key = id(jaxpr), _lines()
         if key not in self._known:
-            self._known[key] = (self.numbers, new_scope()), jaxpr
+            found = {(part.name, part.number) for part in _first_parts(jaxpr) if part.is_in_stack}
+            apart = {name: self._most[name] + 1 for name, _ in found & self._evaluated}
+            for name, number in found:
+                self._evaluated.add((name, number + apart.get(name, 0)))
+                self._most[name] = max(self._most.get(name, 0), number + apart.get(name, 0))
+            self._known[key] = (self.numbers, tuple(sorted(apart.items())), new_scope()), jaxpr
             self.add(counts_in({"jaxpr": jaxpr}))
         return self._known[key][0]
 
@@ -253,9 +261,15 @@ def runs_one_by_one(trace: Any) -> bool:
 def counts_in(params: dict[str, Any]) -> dict[str, int]:
     """The number of parts of each name in the jaxprs among the parameters of a primitive that is no part of paths."""
     counts = {RULE.name: rules} if (rules := sum(map(_rules_of, jaxprs_in(params)))) else {}
-    for part, *_ in filter(None, (relative(each.parts) for each in places_in(params))):
-        counts[part.name] = max(counts.get(part.name, 0), part.number + 1)
+    for jaxpr in jaxprs_in(params):
+        for part in _first_parts(jaxpr):
+            counts[part.name] = max(counts.get(part.name, 0), part.number + 1)
     return counts
+
+
+def _first_parts(jaxpr: Any) -> list[Part]:
+    """The first parts of the paths in a jaxpr."""
+    return [parts[0] for each in places_in({"jaxpr": jaxpr}) if (parts := relative(each.parts))]
 
 
 @_compat.weakref_lru_cache

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,7 @@ from lox._watch._marks import (
     places_in,
 )
 from lox._watch._points import RULE, Kind, Numbers, Operations, Part
+from lox._watch._remembered import opened
 from lox._watch._scopes import note
 
 primitives = jex.core.primitives
@@ -93,10 +95,13 @@ class _Operation:
         if jaxpr is not None and places_in({"jaxpr": jaxpr}):
             with _backward.around_jaxpr(eqn):
                 parent = _backward.parent_of(self._level)
-                before, scope = parent.before(jaxpr)
-                scopes = _backward.scopes_before(self._level) if self._transposed else before
-            inside = _enclosing(parent.parts, before, scopes)
-            with _backward.numbered(self._level, before, scope, len(eqn.source_info.name_stack.stack)):
+                before, apart, scope = parent.before(jaxpr)
+                own = apart if self._transposed else before
+                scopes = Counter(dict(own))
+                if self._transposed:
+                    scopes.update(dict(_backward.scopes_before(self._level)))
+            inside = _enclosing(parent.parts, before, tuple(sorted(scopes.items())))
+            with opened(own, scope, len(eqn.source_info.name_stack.stack)) if own else contextlib.nullcontext():
                 return self._under(inside, args, params, has_marks=True)
         if _is_of_lox(self._primitive):
             return self._bind(*args, **params)
