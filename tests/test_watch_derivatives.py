@@ -333,6 +333,102 @@ def test_cotangents_that_come_from_elsewhere_are_not_of_a_scope(added, bars, aro
         np.testing.assert_allclose(values.ravel(), [bar * slope(X)], rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "around", [PLAIN, jax.checkpoint, on_shards, jax.jit], ids=["plain", "checkpoint", "shards", "jit"]
+)
+def test_cotangents_that_pass_through_a_scope_unchanged_leave_it(around):
+    """JAX transposes a sum without an equation."""
+
+    def block(w, b, x):
+        with jax.named_scope("block"):
+            return x + jnp.sin(w * x) + b
+
+    def fun(w, b, x):
+        return 3 * around(lambda *args: block(*args))(w, b, x)
+
+    wanted = lambda point: point.backward and point.kind == "scope" and not point.obstacle  # noqa: E731
+    watched = lox.watch(jax.jit(jax.grad(fun, (0, 1, 2))), at=wanted, what=values_of)
+    gradients, logs = lox.spool(watched)(np.float32(0.5), np.float32(0.1), np.float32(2.0))
+    np.testing.assert_allclose(sorted(float(np.ravel(each)[0]) for each in logs.values()), sorted(gradients), rtol=1e-5)
+
+
+@pytest.mark.parametrize("transform", [PLAIN, jax.jit], ids=["eager", "jit"])
+def test_the_loops_of_a_linear_solver_are_where_it_is_called(transform):
+    def solve(matvec, b):
+        return jax.lax.fori_loop(0, 2, lambda _, z: z + 0.4 * (b - matvec(z)), 0 * b)
+
+    def fun(x):
+        for name in ("first", "second"):
+            with jax.named_scope(name):
+                x = jax.lax.custom_linear_solve(lambda v: 2 * v, x, solve, symmetric=True)
+        return x
+
+    logs = events(transform(fun), primitives=False)[1]
+    found = {key.removeprefix("fun/"): values.tolist() for key, values in logs.items() if "scan/1" in key}
+    expected = {"first/scan/1": [0.4 * X, 0.48 * X], "second/scan/1": [0.192 * X, 0.2304 * X]}
+    assert found.keys() == expected.keys()
+    for key, values in expected.items():
+        np.testing.assert_allclose(found[key], values, rtol=1e-5)
+    found = [point.path for point in lox.points(jax.jit(jax.grad(fun)))(X) if point.kind == "scan"]
+    assert found == ["fun/first/scan", "fun/second/scan", "fun/backward/second/scan", "fun/backward/first/scan"]
+
+
+def test_each_call_of_a_pullback_is_a_backward_pass():
+    def fun(x):
+        _, pullback = jax.vjp(lambda x: layer(x), x)
+        return pullback(jnp.float32(1))[0] + pullback(jnp.float32(2))[0]
+
+    logs = events(jax.jit(fun), primitives=False)[1]
+    np.testing.assert_allclose(logs["fun/backward/layer/0"], [slope(X)], rtol=1e-5)
+    np.testing.assert_allclose(logs["fun/backward[1]/layer/0"], [2 * slope(X)], rtol=1e-5)
+
+
+@pytest.mark.parametrize("transform", [PLAIN, jax.jit], ids=["eager", "jit"])
+def test_scopes_in_the_functions_of_a_custom_gradient_are_numbered(transform):
+    @jax.custom_gradient
+    def sine(x):
+        def backward(bar):
+            with jax.named_scope("slope"):
+                return bar * jnp.cos(x)
+
+        return jnp.sin(x), backward
+
+    logs = events(transform(jax.grad(lambda x: sine(sine(x)))), primitives=False)[1]
+    found = {key.removeprefix("<lambda>/"): float(values[0]) for key, values in logs.items() if "slope" in key}
+    last = np.cos(np.sin(X))
+    expected = {"backward/slope/0": last, "backward/slope[1]/0": last * np.cos(X)}
+    assert found.keys() == expected.keys()
+    np.testing.assert_allclose([found[key] for key in expected], list(expected.values()), rtol=1e-5)
+
+
+UNCERTAIN = {
+    "a derivative of a derivative": (jax.grad(jax.grad(layer)), "backward/layer", "JAX differentiates this"),
+    "a tangent of a derivative": (
+        lambda x: jax.jvp(jax.grad(layer), (x,), (x,)),
+        "backward/layer",
+        "JAX differentiates this",
+    ),
+    "a checkpoint": (
+        jax.grad(jax.grad(jax.checkpoint(layer))),
+        "backward[1]/backward/layer",
+        "a jax.checkpoint computes values",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fun", "path", "obstacle"), UNCERTAIN.values(), ids=UNCERTAIN.keys())
+def test_a_scope_whose_cotangents_are_not_told_from_other_values_cannot_be_watched(fun, path, obstacle):
+    found = [point for point in lox.points(jax.jit(fun))(X) if point.path.partition("/")[2] == path]
+    assert [point.obstacle.startswith(obstacle) for point in found] == [True]
+    with pytest.raises(lox.UnsupportedPrimitiveError, match=obstacle):
+        lox.spool(lox.watch(jax.jit(fun), at=f"*/{path}"))(X)
+
+
+def test_the_first_pass_of_a_jitted_function_can_be_watched_where_it_is_differentiated():
+    logs = events(jax.jit(jax.grad(jax.grad(jax.jit(layer)))), primitives=False)[1]
+    np.testing.assert_allclose(logs["layer/backward/layer/layer/0"], [slope(X)], rtol=1e-5)
+
+
 def test_a_derivative_in_a_checkpoint_is_numbered_with_those_beside_it():
     plain = jax.grad(lambda x: layer(x))
     for first, last in ((plain, jax.checkpoint(plain)), (jax.checkpoint(plain), plain)):

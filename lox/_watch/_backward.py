@@ -136,6 +136,13 @@ def parent_of(level: Level) -> Parent:
     return level.at(found[0]) if found is not None and found[0] else level.parent
 
 
+def around_scopes(level: Level, parent: Parent) -> Parent:
+    """The innermost backward pass around something in it."""
+    parts = relative(parent.parts)
+    count = max((number for number, part in enumerate(parts, 1) if part.is_pass), default=0)
+    return level.at(parts[:count]) if count else level
+
+
 def scopes_before(level: Level) -> Numbers:
     """The numbers of the next name scopes in what JAX makes of a forward pass: they are those of the forward pass."""
     found = _of_backward(level)

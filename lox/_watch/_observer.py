@@ -188,11 +188,14 @@ class _Operation:
             reason = f"it is inside {self._primitive.name}, and lox has no rule for this primitive"
             return self._unwatched(self._parent.parts, reason, args, params)
         run = lambda inside: self._under(inside, args, params)  # noqa: E731
+        parent = self._parent
+        if self._transposed and self._primitive is primitives.linear_solve_p:  # It has the marks of the forward pass.
+            parent = _backward.around_scopes(self._level, parent)
         counts = counts_in(params)
         has_rules = has_rule(self._primitive, params)
         if has_rules:
             counts = {RULE.name: 1} | counts
-        return beside(self._level, self._parent, counts, run, "subfuns" in params, has_rules, self._transposed)
+        return beside(self._level, parent, counts, run, "subfuns" in params, has_rules, self._transposed)
 
     def _inside(self, part: Part, args: Sequence[Any], params: dict[str, Any], loops: int = 0) -> Any:
         if not self._may_mark(params):
