@@ -429,6 +429,21 @@ def test_the_first_pass_of_a_jitted_function_can_be_watched_where_it_is_differen
     np.testing.assert_allclose(logs["layer/backward/layer/layer/0"], [slope(X)], rtol=1e-5)
 
 
+def test_what_jax_moves_out_of_a_loop_is_no_point_there():
+    """As the factor in the backward pass of the body, which is the same in each iteration."""
+
+    def fun(x):
+        def scaled(x):
+            with jax.named_scope("layer"):
+                return 3 * jnp.sin(x)
+
+        return jax.lax.scan(lambda c, _: (jax.grad(scaled)(c), None), x, length=2)[0]
+
+    scopes = [path.removeprefix("fun/") for path in paths(jax.grad(fun)) if path.endswith("layer")]
+    assert scopes[:2] == ["scan/layer", "scan/backward/layer"]
+    assert all(path.startswith("backward/scan/") for path in scopes[2:])
+
+
 def test_a_derivative_in_a_checkpoint_is_numbered_with_those_beside_it():
     plain = jax.grad(lambda x: layer(x))
     for first, last in ((plain, jax.checkpoint(plain)), (jax.checkpoint(plain), plain)):

@@ -23,6 +23,7 @@ from jax.extend.core.primitives import add_jaxvals_p
 from lox import _compat
 from lox._compat import _tracebacks
 from lox._effect import watching
+from lox._logs_in import jaxprs_in
 from lox._watch._levels import Level, Parent
 from lox._watch._marks import Place, cannot_watch, mark, place, place_of, places_at, places_in
 from lox._watch._points import BACKWARD, Numbers, Part, is_backward, relative
@@ -296,8 +297,11 @@ def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[tuple[
     inside: dict[tuple[Part, ...], list[int]] = {}
     passes = _Passes(given.eqns)
     again = whole and any(_tracebacks.is_recomputed(eqn.source_info.name_stack, 2) for eqn in given.eqns)
+    elsewhere = frozenset[int]().union(*(_passes_in(inner) for eqn in given.eqns for inner in jaxprs_in(eqn.params)))
     for number, eqn in enumerate(given.eqns):
         stack = eqn.source_info.name_stack
+        if elsewhere.intersection(map(id, stack.stack)):
+            continue  # JAX has moved it out of a loop.
         if not again and (_tracebacks.is_recomputed(stack) or not (whole or is_of_backward_pass(stack))):
             continue
         path, _ = _path(stack.stack, functools.partial(passes.at, number))
@@ -319,6 +323,17 @@ def _leaving(jaxpr: Any, whole: bool) -> dict[int, list[tuple[Place, list[tuple[
             enclosing = (_around(given.eqns[number].source_info.name_stack.stack, count) for number in numbers)
             found.setdefault(numbers[-1], []).append((at, leaving, RECOMPUTED if again else _obstacle(enclosing)))
     return found
+
+
+@_compat.weakref_lru_cache
+def _passes_in(jaxpr: Any) -> frozenset[int]:
+    """The backward passes that equations in a jaxpr are of, by the identities of the scopes that JAX names them by."""
+    found = set[int]()
+    for eqn in _compat.open_jaxpr(jaxpr).eqns:
+        _, *passes = _tracebacks.split_at_transpositions(eqn.source_info.name_stack.stack)
+        found.update(id(scopes[0]) for scopes in passes)
+        found.update(*map(_passes_in, jaxprs_in(eqn.params)))
+    return frozenset(found)
 
 
 def _obstacle(enclosing: Iterable[Sequence[Any]]) -> str:
