@@ -429,6 +429,62 @@ def test_the_first_pass_of_a_jitted_function_can_be_watched_where_it_is_differen
     np.testing.assert_allclose(logs["layer/backward/layer/layer/0"], [slope(X)], rtol=1e-5)
 
 
+def _with_derivative(fun):
+    ruled = jax.custom_jvp(lambda x: jax.grad(fun)(x))
+    ruled.defjvps(lambda tangent, out, x: tangent)
+    return ruled
+
+
+IN_FUNCTIONS = {
+    "shards": lambda f: on_shards(lambda x: jax.grad(f)(x)),
+    "forward rule": _with_derivative,
+    "backward rule": lambda f: with_vjp(jax.grad(f)),
+}
+
+
+@pytest.mark.parametrize("around", IN_FUNCTIONS.values(), ids=IN_FUNCTIONS.keys())
+@pytest.mark.parametrize("transform", [PLAIN, jax.jit], ids=["eager", "jit"])
+def test_a_backward_pass_in_a_function_that_jax_calls_needs_a_jitted_function(around, transform):
+    """On shards or with rules: it is reported, and found where the function in the derivative is jitted."""
+
+    def found(fun):
+        points = lox.points(transform(around(fun)))(X)
+        return {bool(point.obstacle) for point in points if point.backward and point.name == "layer"}
+
+    assert found(lambda x: layer(x)) == {True}
+    assert found(jax.jit(lambda x: layer(x))) == {False}
+
+
+def test_a_backward_pass_in_the_condition_of_a_loop_is_seen():
+    def fun(x):
+        return jax.lax.while_loop(lambda c: jax.grad(lambda c: layer(c))(c) > 3, lambda c: c - 1, x)
+
+    logs = lox.spool(lox.watch(jax.jit(fun), at="**/backward/layer", what=values_of), max_iters=4)(np.float32(2.0))[1]
+    (values,) = (logs.valid(key) for key in logs)
+    np.testing.assert_allclose(values, [slope(2.0)], rtol=1e-5)
+
+
+@pytest.mark.parametrize("transform", [PLAIN, jax.jit], ids=["eager", "jit"])
+def test_the_backward_pass_of_a_linear_solver_cannot_be_watched(transform):
+    def solve(b):
+        return jax.lax.custom_linear_solve(
+            lambda v: 2 * v, b, lambda _, b: jax.lax.fori_loop(0, 2, lambda _, z: z / 2 + b / 4, b), symmetric=True
+        )
+
+    found = {point.path.removeprefix("solve/"): point.obstacle for point in lox.points(transform(jax.grad(solve)))(X)}
+    assert not found["scan"] and found["backward/scan"].startswith("a linear solver")
+
+
+def test_names_of_scopes_are_told_from_numbers_and_paths():
+    def fun(x):
+        for name in ("a", "a[1]", "a", "a/b", "b"):
+            with jax.named_scope(name):
+                x = jnp.sin(x)
+        return x
+
+    assert [point.path for point in lox.points(fun)(X)] == ["a", "a_1_", "a[1]", "a_b", "b"]
+
+
 def test_what_jax_moves_out_of_a_loop_is_no_point_there():
     """As the factor in the backward pass of the body, which is the same in each iteration."""
 

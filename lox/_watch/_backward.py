@@ -47,7 +47,8 @@ DIFFERENTIATED = (
 
 _IN_NO_JAXPR = (
     "its backward pass is in no jitted function or loop that lox.watch sees; put jax.jit inside lox.watch, as in "
-    "lox.watch(jax.jit(f), ...), even if there is one around it"
+    "lox.watch(jax.jit(f), ...), and inside a function on shards or with rules of its own, even if there is one around "
+    "it"
 )
 
 
@@ -114,9 +115,14 @@ def _path(
 
 
 def _scopes_in_backward_pass(path: tuple[Part, ...], whole: bool = False) -> Iterator[tuple[Part, ...]]:
-    """The paths of the scopes in a backward pass that a path leads through: of all, if the `whole` path is in one."""
+    """The paths of the scopes in a backward pass that a path leads through: of all, if the `whole` path is in one.
+
+    Those that a backward function opens have their events where it closes them.
+    """
     for length in range(1, len(path) + 1):
-        if (whole or is_backward(path[:length])) and path[length - 1].is_scope:
+        passes = sum(part.is_pass for part in path[:length])
+        opened_there = path[length - 1].of == "scope of pass" and passes == 1 and not whole
+        if (whole or passes) and path[length - 1].is_scope and not opened_there:
             yield path[:length]
 
 
@@ -135,13 +141,6 @@ def parent_of(level: Level) -> Parent:
     """The parent of what is bound or opened now: in a backward pass, it is in the scopes of the forward one."""
     found = _of_backward(level)
     return level.at(found[0]) if found is not None and found[0] else level.parent
-
-
-def around_scopes(level: Level, parent: Parent) -> Parent:
-    """The innermost backward pass around something in it."""
-    parts = relative(parent.parts)
-    count = max((number for number, part in enumerate(parts, 1) if part.is_pass), default=0)
-    return level.at(parts[:count]) if count else level
 
 
 def scopes_before(level: Level) -> Numbers:

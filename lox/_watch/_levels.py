@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import re
 import sys
 import threading
 import weakref
@@ -86,6 +87,7 @@ class Parent:
         return self._known[key][0]
 
     def _numbered(self, name: str) -> Part:
+        name = re.sub(r"[/\[\]]", "_", name)  # Those have a meaning in paths.
         number = self.counts.get(name, 0)
         self.counts[name] = number + 1
         return Part(name, number)
@@ -124,6 +126,7 @@ class Level(Parent):
         around: The level that runs it, if it is a function with rules of its own and runs in a backward pass of that
             level; None for another.
         context: The scopes in which it runs, if it is a function with rules of its own.
+        in_function: Whether it is a function with rules of its own, such a rule, or a function on shards.
         told: The paths in backward passes that were reported as points that cannot be watched.
         transposed: Whether it is one that JAX makes of another, to transpose it.
         is_whole: Whether paths in backward passes begin further outside: it is a function with rules of its own, or
@@ -134,7 +137,7 @@ class Level(Parent):
     def __init__(self, transposed: bool, handler: Any, around: Level | None = None) -> None:
         super().__init__()
         self.transposed = transposed
-        in_rules = isinstance(handler, Inside) and handler.of != ""
+        self.in_function = in_rules = isinstance(handler, Inside) and handler.of != ""
         self.context: Sequence[Any] = (
             (*(() if around is None else around.context), *handler.context) if in_rules else ()
         )

@@ -105,7 +105,8 @@ class _Operation:
                 return self._under(inside, args, params, has_marks=True)
         if _is_of_lox(self._primitive):
             return self._bind(*args, **params)
-        if self._transposed and not self._level.transposed and runs_one_by_one(_compat.current_trace()):
+        in_jaxpr = not self._level.in_function and not runs_one_by_one(_compat.current_trace())
+        if self._transposed and not self._level.transposed and not in_jaxpr:
             with silent():
                 _backward.say_unwatched(self._level)
         if self._level.scopes and not self._transposed and self._is_sum(params):
@@ -136,11 +137,17 @@ class _Operation:
     def _while(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         part = self._parent.part("while", params["body_jaxpr"])
         body, captured = self._body(params["body_jaxpr"], "while", None)
-        (_, body), (_, more) = _numbered([params["cond_jaxpr"], body], self._transposed)
+        cond, of_cond = self._with_marks(params["cond_jaxpr"])
+        (_, body), (_, more) = _numbered([cond, body], self._transposed)
         before = params["cond_nconsts"]
         captured = [*more, *captured]
-        params = params | {"body_jaxpr": body, "body_nconsts": params["body_nconsts"] + len(captured)}
-        return self._inside(part, [*args[:before], *captured, *args[before:]], params, loops=1)
+        params = params | {
+            "cond_jaxpr": cond,
+            "cond_nconsts": before + len(of_cond),
+            "body_jaxpr": body,
+            "body_nconsts": params["body_nconsts"] + len(captured),
+        }
+        return self._inside(part, [*of_cond, *args[:before], *captured, *args[before:]], params, loops=1)
 
     def _cond(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         part = self._parent.part("cond", params["branches"][0])
@@ -188,24 +195,27 @@ class _Operation:
             reason = f"it is inside {self._primitive.name}, and lox has no rule for this primitive"
             return self._unwatched(self._parent.parts, reason, args, params)
         run = lambda inside: self._under(inside, args, params)  # noqa: E731
-        parent = self._parent
-        if self._transposed and self._primitive is primitives.linear_solve_p:  # It has the marks of the forward pass.
-            parent = _backward.around_scopes(self._level, parent)
+        if self._transposed and self._primitive is primitives.linear_solve_p:
+            reason = "a linear solver has the points of the forward pass there; solve in the function of a custom_vjp"
+            return self._unwatched(self._parent.parts, reason, args, params, depth=1)
         counts = counts_in(params)
         has_rules = has_rule(self._primitive, params)
         if has_rules:
             counts = {RULE.name: 1} | counts
-        return beside(self._level, parent, counts, run, "subfuns" in params, has_rules, self._transposed)
+        return beside(self._level, self._parent, counts, run, "subfuns" in params, has_rules, self._transposed)
 
     def _inside(self, part: Part, args: Sequence[Any], params: dict[str, Any], loops: int = 0) -> Any:
         if not self._may_mark(params):
             return self._bind(*args, **params)
         return self._under(_enclosing((*self._parent.parts, part), loops=loops), args, params)
 
-    def _unwatched(self, parts: tuple[Part, ...], reason: str, args: Sequence[Any], params: dict[str, Any]) -> Any:
+    def _unwatched(
+        self, parts: tuple[Part, ...], reason: str, args: Sequence[Any], params: dict[str, Any], depth: int = 0
+    ) -> Any:
+        """Bind it without the marks in it, and report their points; of paths inside, the last parts up to a depth."""
         for each in places_in(params):
             announce(each)
-            cannot_watch(dataclasses.replace(each, parts=(*parts, *each.parts)), reason)
+            cannot_watch(dataclasses.replace(each, parts=(*parts, *each.parts[-depth:])), reason)
         return self._bind(*args, **kept(params, Nothing()))
 
     def _under(self, inside: Inside, args: Sequence[Any], params: dict[str, Any], has_marks: bool = False) -> Any:
@@ -235,8 +245,13 @@ class _Operation:
         return outs
 
     def _selected(self, params: dict[str, Any]) -> dict[str, Any]:
-        """The parameters with the marks that the watcher around selects: their paths are whole here."""
-        return params if self._resolve is None else kept(params, self._resolve)
+        """The parameters with the marks that the watcher around selects: their paths are whole here.
+
+        A linear solver keeps all, as JAX transposes it with them.
+        """
+        if self._resolve is None or self._primitive is primitives.linear_solve_p:
+            return params
+        return kept(params, self._resolve)
 
     def _may_mark(self, params: dict[str, Any]) -> bool:
         """Tell whether what the operation encloses may emit marks, now or later."""
