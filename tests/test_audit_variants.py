@@ -1025,6 +1025,7 @@ def test_similarities_are_of_vectors_that_have_the_length_one_along_the_axis_tha
         ),
         ("LOX111", scores(lambda x: jnp.sqrt((x**2).sum(0) + 1e-6), lambda x: jnp.maximum(along(0)(x), 1e-6)), a, b),
         ("LOX111", lambda a, b: jax.nn.softmax((a * jax.lax.rsqrt((a * a).sum(0))) @ (b / along(0)(b)).T), a, b),
+        ("LOX111", lambda a, b: jax.nn.softmax((jax.lax.rsqrt((a * a).sum(0)) * a) @ (b / along(0)(b)).T), a, b),
         ("", scores(lambda x: norm(x), lambda x: norm(x)), a, b),
     )
 
