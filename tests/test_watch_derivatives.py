@@ -136,7 +136,7 @@ TRANSFORMS = {
 
 
 def program(names):
-    """The layer under transformations, the first of which is the innermost."""
+    """The layer under some transformations. The first one is applied first."""
     return functools.reduce(lambda fun, name: TRANSFORMS[name](fun), names, layer)
 
 

@@ -134,10 +134,8 @@ def map_jaxprs(function: Callable[[Any], Any], value: Any) -> Any:
     """A parameter of a primitive with a function applied to each jaxpr in it."""
     if is_jaxpr(value):
         return function(value)
-    if not isinstance(value, (tuple, list)):
-        return value
-    items = (map_jaxprs(function, each) for each in value)
-    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    make = type(value) if type(value) in (tuple, list) else getattr(value, "_make", None)  # That of a named tuple.
+    return value if make is None else make(map_jaxprs(function, each) for each in value)
 
 
 def filter_equations(

@@ -256,6 +256,6 @@ def is_recomputed(name_stack: Any, times: int = 1) -> bool:
 
     Args:
         name_stack: The scopes of the equation.
-        times: In how many backward parts, of which each is in the backward part of another, at least.
+        times: How often it was computed anew, at least: twice in the derivative of a backward part.
     """
     return [each.name for each in name_stack.stack].count("rematted_computation") >= times

@@ -34,7 +34,6 @@ BATCHED = (
     "derivative of one element under jax.jit, as in jax.vmap(jax.jit(jax.grad(f)))"
 )
 
-
 RECOMPUTED = (
     "a jax.checkpoint computes values for this derivative of a derivative anew, among which JAX tells no cotangents; "
     "leave out the jax.checkpoint"
@@ -61,7 +60,7 @@ def numbered(level: Level, numbers: Numbers) -> contextlib.AbstractContextManage
         level: The level that runs it.
         numbers: By name, how many parts come before.
     """
-    return opened(numbers) if is_numbered(level, numbers) else contextlib.nullcontext()
+    return opened(numbers if is_numbered(level, numbers) else ())
 
 
 def is_numbered(level: Level, numbers: Numbers) -> bool:
@@ -336,7 +335,11 @@ def _passes_in(jaxpr: Any) -> frozenset[int]:
 
 
 def _obstacle(enclosing: Iterable[Sequence[Any]]) -> str:
-    """What keeps the backward pass of a scope from being watched, by the scopes around those of its equations."""
+    """The obstacle to watching the backward pass of a scope; "" if there is none.
+
+    Args:
+        enclosing: For each of its equations, the scopes around this scope.
+    """
     for scopes in enclosing:
         outside, *passes = _tracebacks.split_at_transpositions(scopes)
         if passes and "jvp" in _tracebacks.transformations(outside):

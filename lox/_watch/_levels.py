@@ -45,7 +45,6 @@ class Parent:
         self.counts: dict[str, int] = {} if counts is None else counts
         self._known: dict[Any, tuple[Any, Any]] = {}
         self._evaluated: set[tuple[str, int]] = set()
-        self._most: dict[str, int] = {}
 
     @property
     def numbers(self) -> Numbers:
@@ -78,10 +77,9 @@ class Parent:
         key = id(jaxpr), _lines()
         if key not in self._known:
             found = {(part.name, part.number) for part in _first_parts(jaxpr) if part.is_in_stack}
-            apart = {name: self._most[name] + 1 for name, _ in found & self._evaluated}
-            for name, number in found:
-                self._evaluated.add((name, number + apart.get(name, 0)))
-                self._most[name] = max(self._most.get(name, 0), number + apart.get(name, 0))
+            last = dict(sorted(self._evaluated))
+            apart = {name: last[name] + 1 for name, _ in found & self._evaluated}
+            self._evaluated.update((name, number + apart.get(name, 0)) for name, number in found)
             self._known[key] = (self.numbers, tuple(sorted(apart.items())), new_scope()), jaxpr
             self.add(counts_in({"jaxpr": jaxpr}))
         return self._known[key][0]

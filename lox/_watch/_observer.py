@@ -96,17 +96,19 @@ class _Operation:
             with _backward.around_jaxpr(eqn):
                 parent = _backward.parent_of(self._level)
                 before, apart, scope = parent.before(jaxpr)
-                own = apart if self._transposed else before
-                scopes = Counter(dict(own))
-                if self._transposed:
-                    scopes.update(dict(_backward.scopes_before(self._level)))
+                own, outside = (apart, _backward.scopes_before(self._level)) if self._transposed else (before, ())
+                scopes = Counter(dict(own)) + Counter(dict(outside))
             inside = _enclosing(parent.parts, before, tuple(sorted(scopes.items())))
-            with opened(own, scope, len(eqn.source_info.name_stack.stack)) if own else contextlib.nullcontext():
+            with opened(own, scope, len(eqn.source_info.name_stack.stack)):
                 return self._under(inside, args, params, has_marks=True)
         if _is_of_lox(self._primitive):
             return self._bind(*args, **params)
-        in_jaxpr = not self._level.in_function and not runs_one_by_one(_compat.current_trace())
-        if self._transposed and not self._level.transposed and not in_jaxpr:
+        level = self._level
+        if (
+            self._transposed
+            and not level.transposed
+            and (level.in_function or runs_one_by_one(_compat.current_trace()))
+        ):
             with silent():
                 _backward.say_unwatched(self._level)
         if self._level.scopes and not self._transposed and self._is_sum(params):
@@ -212,7 +214,15 @@ class _Operation:
     def _unwatched(
         self, parts: tuple[Part, ...], reason: str, args: Sequence[Any], params: dict[str, Any], depth: int = 0
     ) -> Any:
-        """Bind it without the marks in it, and report their points; of paths inside, the last parts up to a depth."""
+        """Bind it without the marks in it, and report their points as ones that cannot be watched.
+
+        Args:
+            parts: The path to it.
+            reason: Why they cannot.
+            args: Its operands.
+            params: Its parameters.
+            depth: How many of the last parts of the paths inside are kept; 0 for all.
+        """
         for each in places_in(params):
             announce(each)
             cannot_watch(dataclasses.replace(each, parts=(*parts, *each.parts[-depth:])), reason)

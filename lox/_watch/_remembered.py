@@ -1,4 +1,7 @@
-"""What the name scopes in name stacks stand for: equations of backward passes are in the same ones as the program."""
+"""Which part of a path each name scope is.
+
+JAX keeps the name scopes of the program on the equations of its backward passes, so these are found there.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from lox import _compat
 from lox._watch._points import Numbers, Part
 
 _parts: dict[int, tuple[Any, Part | Numbers]] = {}
-"""What each scope of a staged program stands for, by its identity. Scopes of JAX itself are not among them."""
+"""The part or the numbers of each scope of a staged program, by the identity of the scope."""
 
 _recent: OrderedDict[int, tuple[Any, Part | Numbers]] = OrderedDict()
 """The same of the last scopes in which operations ran at once: it may be long until their backward pass, if any."""
@@ -21,7 +24,7 @@ _RECENT = 4096
 
 
 def remember(scope: Any, part: Part | Numbers) -> None:
-    """Remember what a scope that the program opens now stands for.
+    """Remember the part of a scope that is opened now.
 
     Args:
         scope: The scope.
@@ -36,7 +39,7 @@ def remember(scope: Any, part: Part | Numbers) -> None:
 
 
 def remembered(scope: Any) -> Part | Numbers:
-    """What a scope stands for; nothing, for one of JAX itself."""
+    """The part or the numbers of a scope; no numbers if it is one of JAX's own."""
     return (_parts.get(id(scope)) or _recent.get(id(scope)) or (None, ()))[1]
 
 
@@ -46,13 +49,15 @@ def new_scope() -> Any:
 
 
 def opened(part: Part | Numbers, scope: Any = None, inside: int = 0) -> contextlib.AbstractContextManager[Any]:
-    """The context in a scope that stands for something.
+    """The context in a scope of lox's own; one without numbers is left out.
 
     Args:
-        part: What it stands for: see `remember`.
+        part: Its part, or the numbers of what comes before the parts in it: see `remember`.
         scope: The scope; None for a new one.
         inside: How many of the scopes that are open are in it.
     """
+    if not part:
+        return contextlib.nullcontext()
     scope = new_scope() if scope is None else scope
     remember(scope, part)
     scopes = source_info.current_name_stack().stack
