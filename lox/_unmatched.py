@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from lox._exceptions import SelectionWarning
 from lox._patterns import is_pattern, matches
@@ -47,12 +47,17 @@ def warn_unmatched(function: str, keyword: str, name: str, there: Collection[str
 
 def closest(name: str, there: Collection[str]) -> str | None:
     """The name, or the pattern that has matches, that somebody probably meant by another name."""
+    found = (each for each in _alike(name, there) if each != name and any(matches(each, it) for it in there))
+    return next(found, None)
+
+
+def _alike(name: str, there: Collection[str]) -> Iterator[str]:
+    """Names and patterns like this one, the most probable first."""
     if is_pattern(name):
-        across = re.sub(r"\*+", "**", name)
-        if any(matches(across, each) for each in there):
-            return across
+        yield re.sub(r"\*+", "**", name)
         before, slash, last = name.rpartition("/")
-        if slash and (meant := closest(last, {each.rpartition("/")[2] for each in there})):
-            return f"{before}/{meant}"
-    longer = sorted(each for each in there if each.endswith(f"/{name}") or name.endswith(f"/{each}"))
-    return next(iter(longer or difflib.get_close_matches(name, sorted(there), 1)), None)
+        if slash and last.strip("*"):
+            yield f"**/{last}"
+            yield f"{before}/{closest(last, {each.rpartition('/')[2] for each in there})}"
+    yield from sorted(each for each in there if each.endswith(f"/{name}") or name.endswith(f"/{each}"))
+    yield from difflib.get_close_matches(name, sorted(there), 1)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import inspect
+import re
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -754,9 +755,16 @@ def test_errors_of_what_name_the_point():
     assert not str(jax.extend.source_info_util.current_name_stack())  # The scope is left all the same.
 
 
-def test_a_pattern_whose_last_part_is_misspelt_gets_the_one_that_was_meant():
-    with pytest.warns(lox.SelectionWarning, match=r"Did you mean '\*\*/dense'"):
-        spooled(lox.watch(dense, at="**/dens"), PARAMS[0], X)
+@pytest.mark.parametrize(("pattern", "meant"), [("**/dens", "**/dense"), ("net/**/dense", "**/dense")])
+def test_a_misspelt_pattern_gets_the_one_that_was_meant(pattern, meant):
+    with pytest.warns(lox.SelectionWarning, match=re.escape(f"Did you mean '{meant}'")):
+        spooled(lox.watch(dense, at=pattern), PARAMS[0], X)
+
+
+def test_a_pattern_that_selects_nothing_is_not_the_one_that_was_meant():
+    with pytest.warns(lox.SelectionWarning, match="selects nothing") as warned:
+        spooled(lox.watch(dense, at=["dense/**", "**/tanh"]), PARAMS[0], X)
+    assert "Did you mean 'dense/**'" not in str(warned[0].message)
 
 
 def test_what_runs_while_jax_traces_cannot_be_watched():

@@ -373,6 +373,22 @@ def test_the_loops_of_a_linear_solver_are_where_it_is_called(transform):
     assert found == ["fun/first/scan", "fun/second/scan", "fun/backward/second/scan", "fun/backward/first/scan"]
 
 
+@pytest.mark.parametrize("transform", [PLAIN, jax.jit], ids=["eager", "jit"])
+def test_the_loop_of_a_root_finder_is_in_the_scope_of_its_call(transform):
+    def solve(residual, guess):
+        return jax.lax.fori_loop(0, 4, lambda _, x: x - residual(x) / (2 * x), guess)
+
+    def fun(x):
+        with jax.named_scope("layer"):
+            return jax.lax.custom_root(lambda y: y**2 - x, x, solve, lambda g, y: y / g(jnp.ones_like(y)))
+
+    for derived, path in ((fun, "layer/scan"), (jax.grad(fun), "layer/rule/scan")):
+        logs = events(transform(derived), primitives=False)[1]
+        scans = {key.removeprefix("fun/").removesuffix("/1"): values for key, values in logs.items() if "scan/1" in key}
+        assert scans.keys() == {path}
+        np.testing.assert_allclose(scans[path][-1], np.sqrt(X), rtol=1e-5)
+
+
 def test_each_call_of_a_pullback_is_a_backward_pass():
     def fun(x):
         _, pullback = jax.vjp(lambda x: layer(x), x)
@@ -464,25 +480,43 @@ def test_a_backward_pass_in_the_condition_of_a_loop_is_seen():
     np.testing.assert_allclose(values, [slope(2.0)], rtol=1e-5)
 
 
-@pytest.mark.parametrize("transform", [PLAIN, jax.jit], ids=["eager", "jit"])
-def test_the_backward_pass_of_a_linear_solver_cannot_be_watched(transform):
+@pytest.mark.parametrize(
+    "grad",
+    [jax.grad, lambda solve: jax.jit(jax.grad(solve)), lambda solve: jax.grad(jax.jit(solve))],
+    ids=["eager", "jit", "of a jitted function"],
+)
+def test_the_backward_pass_of_a_linear_solver_cannot_be_watched(grad):
     def solve(b):
         return jax.lax.custom_linear_solve(
             lambda v: 2 * v, b, lambda _, b: jax.lax.fori_loop(0, 2, lambda _, z: z / 2 + b / 4, b), symmetric=True
         )
 
-    found = {point.path.removeprefix("solve/"): point.obstacle for point in lox.points(transform(jax.grad(solve)))(X)}
+    found = {point.path.replace("solve/", ""): point.obstacle for point in lox.points(grad(solve))(X)}
     assert not found["scan"] and found["backward/scan"].startswith("a linear solver")
+    with pytest.raises(lox.UnsupportedPrimitiveError, match="a linear solver"):
+        lox.spool(lox.watch(grad(solve), at="**/backward/**/scan"))(X)
 
 
 def test_names_of_scopes_are_told_from_numbers_and_paths():
     def fun(x):
-        for name in ("a", "a[1]", "a", "a/b", "b"):
+        for name in ("a", "a[1]", "a", "a/b", "b", "0", "1st"):
             with jax.named_scope(name):
                 x = jnp.sin(x)
         return x
 
-    assert [point.path for point in lox.points(fun)(X)] == ["a", "a_1_", "a[1]", "a_b", "b"]
+    assert [point.path for point in lox.points(fun)(X)] == ["a", "a_1_", "a[1]", "a_b", "b", "_0", "1st"]
+
+
+def test_names_of_scopes_are_told_from_numbers_of_results():
+    @jax.jit
+    def fun(x):
+        with jax.named_scope("0"):
+            x = jnp.sin(x)
+        return x, 2 * x
+
+    logs = lox.spool(lox.watch(fun, at="**"))(jnp.ones(2))[1]
+    means = {key.removesuffix("/mean"): len(values) for key, values in logs.items() if key.endswith("/mean")}
+    assert means == {"fun/_0": 1, "fun/0": 1, "fun/1": 1}
 
 
 def test_what_jax_moves_out_of_a_loop_is_no_point_there():

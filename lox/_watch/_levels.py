@@ -85,7 +85,7 @@ class Parent:
         return self._known[key][0]
 
     def _numbered(self, name: str) -> Part:
-        name = re.sub(r"[/\[\]]", "_", name)  # Those have a meaning in paths.
+        name = re.sub(r"[/\[\]]|^(?=\d+$)", "_", name)  # Those have a meaning in paths, and numbers alone in keys.
         number = self.counts.get(name, 0)
         self.counts[name] = number + 1
         return Part(name, number)

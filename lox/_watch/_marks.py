@@ -147,6 +147,9 @@ class Selection(Protocol):
     def selects(self, place: Place) -> bool:
         """Tell whether the marks of a place are kept."""
 
+    def keeps_all(self, primitive: Any) -> bool:
+        """Tell whether all marks in such a primitive are kept."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Nothing:
@@ -154,6 +157,10 @@ class Nothing:
 
     def selects(self, place: Place) -> bool:
         del place
+        return False
+
+    def keeps_all(self, primitive: Any) -> bool:
+        del primitive
         return False
 
 
@@ -164,9 +171,15 @@ class NotInLoops:
     def selects(self, place: Place) -> bool:
         return not any(part.name in (*LOOPS, "cond") for part in place.parts)
 
+    def keeps_all(self, primitive: Any) -> bool:
+        del primitive
+        return False
 
-def kept(params: dict[str, Any], selection: Selection) -> dict[str, Any]:
+
+def kept(primitive: Any, params: dict[str, Any], selection: Selection) -> dict[str, Any]:
     """The parameters of a primitive with some of the marks in the jaxprs among them."""
+    if selection.keeps_all(primitive):
+        return params
     return _mapped(params, lambda jaxpr: _kept(jaxpr, selection))
 
 
@@ -175,7 +188,7 @@ def _kept(jaxpr: Any, selection: Selection) -> Any:
     if all(map(selection.selects, _places(jaxpr))):
         return jaxpr
     keeps = lambda eqn: not _is_mark(eqn) or any(map(selection.selects, _places_of(eqn)))  # noqa: E731
-    return _compat.filter_equations(jaxpr, keeps, lambda eqn: kept(eqn.params, selection), LogEffect)
+    return _compat.filter_equations(jaxpr, keeps, lambda eqn: kept(eqn.primitive, eqn.params, selection), LogEffect)
 
 
 def moved(params: dict[str, Any], inside: Inside) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from lox import _compat
 from lox._compat import _tracebacks
 from lox._effect import log_p, recording, watching
 from lox._handler import rules
-from lox._logs_in import WITH_RULES, has_rule, rules_in
+from lox._logs_in import has_rule, rules_in
 from lox._rules._call import discharge
 from lox._rules._scan import operands
 from lox._trace import HandlerTrace, under
@@ -169,7 +169,7 @@ class _Operation:
             args, params = [*captured, *args], _compat.extend_jit(params, jaxpr, len(captured), 0)
         if _tracebacks.is_internal(original):
             closed = _tracebacks.runs_no_other(_compat.open_jaxpr(original))
-            return self._transparent(args, kept(params, NotInLoops()) if closed else params)
+            return self._transparent(args, kept(self._primitive, params, NotInLoops()) if closed else params)
         part = self._parent.part(params["name"], original)
         outs = self._inside(part, args, params)
         self._mark(part, "call", outs)
@@ -226,7 +226,7 @@ class _Operation:
         for each in places_in(params):
             announce(each)
             cannot_watch(dataclasses.replace(each, parts=(*parts, *each.parts[-depth:])), reason)
-        return self._bind(*args, **kept(params, Nothing()))
+        return self._bind(*args, **kept(self._primitive, params, Nothing()))
 
     def _under(self, inside: Inside, args: Sequence[Any], params: dict[str, Any], has_marks: bool = False) -> Any:
         """Bind it with longer paths of the marks in it; if it `has_marks`, only rules that run later get more."""
@@ -236,7 +236,7 @@ class _Operation:
         if self._resolve is not None:  # Their paths are whole.
             for each in places_in(params):
                 self._resolve.see(inside.place(each))
-        if "subfuns" not in params and self._primitive not in WITH_RULES and self._primitive is not log_p:
+        if "subfuns" not in params and self._primitive is not log_p and not has_rule(self._primitive, params):
             changed = moved(params, inside)
             if changed is not None:
                 with _outside(inside):
@@ -255,13 +255,8 @@ class _Operation:
         return outs
 
     def _selected(self, params: dict[str, Any]) -> dict[str, Any]:
-        """The parameters with the marks that the watcher around selects: their paths are whole here.
-
-        A linear solver keeps all, as JAX transposes it with them.
-        """
-        if self._resolve is None or self._primitive is primitives.linear_solve_p:
-            return params
-        return kept(params, self._resolve)
+        """The parameters with the marks that the watcher around selects: their paths are whole here."""
+        return params if self._resolve is None else kept(self._primitive, params, self._resolve)
 
     def _may_mark(self, params: dict[str, Any]) -> bool:
         """Tell whether what the operation encloses may emit marks, now or later."""

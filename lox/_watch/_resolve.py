@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.extend as jex
 import jax.numpy as jnp
 
 from lox._arguments import describe, read_mapping
@@ -117,6 +118,10 @@ class Resolver(Filter):
     def selects(self, place: Place) -> bool:
         """Tell whether a mark is kept; one of a point that cannot be watched raises later."""
         return self.forwards or self.wants(self.whole(place))
+
+    def keeps_all(self, primitive: Any) -> bool:
+        """Tell whether all marks in it are kept: JAX transposes a linear solver with them."""
+        return primitive is jex.core.primitives.linear_solve_p
 
     def enter(self, state: State, programs: Sequence[Any], inside: Use) -> tuple[Handler, State]:
         # A program that lox has run before under this handler is remembered, and runs no `rewrite`.

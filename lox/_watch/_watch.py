@@ -137,9 +137,10 @@ def _watched(fun: Function, watcher: Watcher, site: Any) -> Function:
             outs = _run(fun, watcher, args, kwargs)
         is_checked = True
         matched = set[str]().union(*map(watcher.selector.matched, points.values()))
+        there = [path for path, point in points.items() if point.kind != "primitive"]  # Those have been named.
         for pattern in watcher.selector.patterns:
             if pattern not in matched:
-                warn_unmatched("lox.watch", "at", pattern, points, site)
+                warn_unmatched("lox.watch", "at", pattern, there, site)
         return outs
 
     return watched
