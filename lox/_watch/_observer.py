@@ -22,7 +22,7 @@ from lox._logs_in import has_rule, rules_in
 from lox._rules._call import discharge
 from lox._rules._scan import operands
 from lox._trace import HandlerTrace, under
-from lox._watch import _backward
+from lox._watch import _backward, _leaving
 from lox._watch._levels import Level, Parent, counts_in, level_of, levels_begun, runs_one_by_one, silent, state
 from lox._watch._marks import (
     Inside,
@@ -98,7 +98,7 @@ class _Operation:
                 before, apart, scope = parent.before(jaxpr)
                 own, outside = (apart, _backward.scopes_before(self._level)) if self._transposed else (before, ())
                 scopes = Counter(dict(own)) + Counter(dict(outside))
-            inside = _enclosing(parent.parts, before, tuple(sorted(scopes.items())))
+            inside = enclosing(parent.parts, before, tuple(sorted(scopes.items())))
             with opened(own, scope, len(eqn.source_info.name_stack.stack)):
                 return self._under(inside, args, params, has_marks=True)
         if _is_of_lox(self._primitive):
@@ -112,7 +112,7 @@ class _Operation:
             with silent():
                 _backward.say_unwatched(self._level)
         if self._level.scopes and not self._transposed and self._is_sum(params):
-            args = _backward.with_equation(args)
+            args = _leaving.with_equation(args)
         run = _runs.get(self._primitive)
         if run is not None:
             return run(self, args, params)
@@ -187,7 +187,7 @@ class _Operation:
         return body, [*captured, *before]
 
     def _with_marks(self, jaxpr: Any) -> tuple[Any, Sequence[Any]]:
-        return _backward.with_marks(jaxpr, self._transposed, self._batched)
+        return _leaving.with_marks(jaxpr, self._transposed, self._batched)
 
     def _transparent(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
         """Bind an operation that is no part of paths: what it encloses belongs to its parent."""
@@ -196,20 +196,24 @@ class _Operation:
         if self._primitive not in rules:
             reason = f"it is inside {self._primitive.name}, and lox has no rule for this primitive"
             return self._unwatched(self._parent.parts, reason, args, params)
-        run = lambda inside: self._under(inside, args, params)  # noqa: E731
         if self._transposed and self._primitive is primitives.linear_solve_p:
             reason = "a linear solver has the points of the forward pass there; solve in the function of a custom_vjp"
             return self._unwatched(self._parent.parts, reason, args, params, depth=1)
-        counts = counts_in(params)
-        has_rules = has_rule(self._primitive, params)
-        if has_rules:
+        level, parent = self._level, self._parent
+        counts, rule = counts_in(params), None
+        if has_rule(self._primitive, params):
             counts = {RULE.name: 1} | counts
-        return beside(self._level, self._parent, counts, run, "subfuns" in params, has_rules, self._transposed)
+            rule = RULE if _backward.is_numbered(level, parent.numbers) else RULE.after(parent.numbers)
+        scopes = _backward.scopes_before(level) if self._transposed else parent.numbers
+        is_function = rule is not None or "subfuns" in params
+        inside = enclosing(parent.parts, parent.numbers, scopes)
+        inside = dataclasses.replace(inside, of="function" if is_function else "", rule=rule)
+        return beside(level, parent, counts, inside, lambda inside: self._under(inside, args, params))
 
     def _inside(self, part: Part, args: Sequence[Any], params: dict[str, Any], loops: int = 0) -> Any:
         if not self._may_mark(params):
             return self._bind(*args, **params)
-        return self._under(_enclosing((*self._parent.parts, part), loops=loops), args, params)
+        return self._under(enclosing((*self._parent.parts, part), loops=loops), args, params)
 
     def _unwatched(
         self, parts: tuple[Part, ...], reason: str, args: Sequence[Any], params: dict[str, Any], depth: int = 0
@@ -245,7 +249,7 @@ class _Operation:
         if subfuns:
             traced, functions = subfuns[:has_marks], subfuns[has_marks:]
             if self._transposed and self._primitive is _compat.shard_map_p:
-                functions = [_backward.traced(fun, self._batched) for fun in functions]
+                functions = [_leaving.traced(fun, self._batched) for fun in functions]
             params = params | {"subfuns": (*traced, *(_of_program(fun, self._operations) for fun in functions))}
         if self._primitive is _compat.custom_vmap_p:
             params = params | {"rule": _of_program(params["rule"], self._operations)}
@@ -282,7 +286,7 @@ _runs: dict[Any, Callable[[_Operation, Sequence[Any], dict[str, Any]], Any]] = {
 }
 
 
-def _enclosing(parts: tuple[Part, ...], numbers: Numbers = (), scopes: Numbers = (), loops: int = 0) -> Inside:
+def enclosing(parts: tuple[Part, ...], numbers: Numbers = (), scopes: Numbers = (), loops: int = 0) -> Inside:
     """The handler of what encloses an operation that is bound now, with what encloses that in turn."""
     trace = _compat.current_trace()
     outer = trace.handler if isinstance(trace, HandlerTrace) and isinstance(trace.handler, Inside) else None
@@ -303,13 +307,7 @@ def run_inside(inside: Inside, fun: Callable[..., Any], args: Sequence[Any], kwa
 
 
 def beside(
-    level: Level,
-    parent: Parent,
-    counts: Mapping[str, int],
-    run: Callable[[Inside], Any],
-    is_function: bool = False,
-    has_rules: bool = False,
-    transposed: bool = False,
+    level: Level, parent: Parent, counts: Mapping[str, int], inside: Inside, run: Callable[[Inside], Any]
 ) -> Any:
     """Run something that is no part of paths, and number what comes after it in its parent.
 
@@ -317,16 +315,9 @@ def beside(
         level: The level that runs it.
         parent: Its parent.
         counts: The number of parts of each name in it, as far as it is known before it runs.
-        run: A function that runs it under a handler.
-        is_function: Whether it is a function that JAX calls later, as one on shards.
-        has_rules: Whether it has rules of its own.
-        transposed: Whether it is what JAX makes of a forward pass.
+        inside: The handler of what is in it.
+        run: A function that runs it under this handler.
     """
-    scopes = _backward.scopes_before(level) if transposed else parent.numbers
-    of: Any = "function" if is_function or has_rules else ""
-    rule = RULE if _backward.is_numbered(level, parent.numbers) else RULE.after(parent.numbers)
-    inside = _enclosing(parent.parts, parent.numbers, scopes)
-    inside = dataclasses.replace(inside, of=of, rule=rule if has_rules else None)
     with _backward.numbered(level, parent.numbers), levels_begun(inside, level) as (inside, levels):
         outs = run(inside)
     counts = dict(counts)

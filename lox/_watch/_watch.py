@@ -18,7 +18,7 @@ from lox._site import calling_site
 from lox._trace import under
 from lox._unmatched import warn_unmatched
 from lox._watch._levels import level_of
-from lox._watch._observer import beside, observed, run_inside
+from lox._watch._observer import beside, enclosing, observed, run_inside
 from lox._watch._points import Operations, Point, Points, Selector
 from lox._watch._resolve import Resolve, Resolver, Watcher, What, seeing
 from lox._watch._scopes import enters, leaves, of_modules
@@ -179,7 +179,9 @@ def run_observed(
     level = None if around is None else level_of(_compat.current_trace())
     if level is None:
         return run(*args, **kwargs)
-    return beside(level, level.parent, {}, lambda inside: run_inside(inside, run, args, kwargs))
+    parent = level.parent
+    inside = enclosing(parent.parts, parent.numbers, parent.numbers)
+    return beside(level, parent, {}, inside, lambda inside: run_inside(inside, run, args, kwargs))
 
 
 @says_what_was_meant("lox.points", "lox.points(f)(x)")
