@@ -30,4 +30,5 @@ def derivatives(audited: Audited) -> Iterator[tuple[Audited, Audited, Location]]
         captured = Capture(found.name, found.program, found.arguments, (found.called,), None, None, reached)
         whole = Audited(audited.fun, audited.arguments, captured, program)
         loss = dataclasses.replace(program, outputs=(program.outputs[found.result],))
-        yield Audited(audited.fun, audited.arguments, captured, loss, found.by), whole, locate(equation)
+        function = Audited(audited.fun, audited.arguments, captured, loss, found.by, check_rules=audited.check_rules)
+        yield function, whole, locate(equation)

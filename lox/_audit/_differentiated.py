@@ -101,7 +101,8 @@ def _traced(fun: Callable[..., Any], primals: Sequence[Any], has_aux: bool) -> C
         name, names = _names(fun, primals)
         known = [unknown(jax.typeof(x)) if isinstance(x, jax.core.Tracer) else of_constant(x) for x in closed_over]
         facts = (*known, *map(unknown, _compat.in_avals(program)[len(closed_over) :]))
-        arguments = (*[""] * len(closed_over), *names)
+        closed = _names_of_closed_over(_compat.function_of_arguments(fun)[0])
+        arguments = (*(closed.get(id(each), "") for each in closed_over), *names)
         differentiated_p.bind(of=Differentiated(name, program, place, facts, arguments, tuple(names)))
     return replaced
 
@@ -121,6 +122,25 @@ def _names(fun: Callable[..., Any], primals: Sequence[Any]) -> tuple[str, list[s
         paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(primal)[0]]
         names += [f"{name}/{path_name(path)}" if path else name for path in paths]
     return str(getattr(original, "__name__", type(original).__name__)), names
+
+
+def _names_of_closed_over(fun: Any) -> dict[int, str]:
+    """The names of the arrays that a function closes over, and the functions that it does, by their identities."""
+    found: dict[int, str] = {}
+    functions, seen = [fun], set[int]()
+    while functions:
+        each = functions.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        code, cells = getattr(each, "__code__", None), getattr(each, "__closure__", None) or ()
+        for name, cell in zip(getattr(code, "co_freevars", ()), cells, strict=False):
+            with contextlib.suppress(Exception):  # Nothing is in it yet, or JAX cannot flatten it.
+                content = cell.cell_contents
+                functions += [content] if inspect.isfunction(content) else []
+                for path, leaf in jax.tree_util.tree_flatten_with_path(content)[0]:
+                    found.setdefault(id(leaf), f"{name}/{path_name(path)}" if path else name)
+    return found
 
 
 def differentiated_in(jaxpr: Any) -> Iterator[tuple[Any, Differentiated]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import Any
 
 from lox._audit._files import lines_in, of_file, syntax
-from lox._audit._location import Span, frames, is_users, span_of, transformations
+from lox._audit._location import Frame, Span, frames, is_users, span_of, transformations
 from lox._audit._origins import PASSING
 from lox._audit._program import NAMELESS, Block, Step
 from lox._audit._rules import primitives
@@ -78,6 +79,17 @@ def place_of(equation: Any) -> Place | None:
             span = span_of(code, instruction)
             return None if span is None else (code.co_filename, span)
     return None
+
+
+def variables_of(equation: Any) -> Iterator[tuple[Frame, str]]:
+    """The variables that an equation is computed for, those of functions that are called for one too.
+
+    Returns:
+        The innermost first, each with the call, or the expression, that it is assigned.
+    """
+    for frame in frames(equation):
+        if is_users(frame.file) and (span := span_of(*frame)) is not None and span in _assigned(frame.file):
+            yield frame, _assigned(frame.file)[span]
 
 
 def text_of(file: str, span: Span) -> str:

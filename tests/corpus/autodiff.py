@@ -1001,6 +1001,73 @@ def quantization_whose_losses_move_one_side_each(params, x):
     return jnp.mean((decoded - x) ** 2) + learned + 0.25 * commitment
 
 
+@wrong("LOX610", {"value": NETWORK, "action": NETWORK}, f32(32, 4), f32(32, 4), f32(32), i32(32))
+def update_of_actions_towards_values_that_move(params, obs, next_obs, reward, actions):
+    def loss(params):
+        chosen = jnp.take_along_axis(_network(params["action"], obs), actions[:, None], axis=-1)[:, 0]
+        return jnp.mean((chosen - (reward + 0.99 * _value(params["value"], next_obs))) ** 2)
+
+    return _updated(params, jax.grad(loss)(params))
+
+
+# -- LOX616 and LOX617: signs in policy gradients ----------------------------------------------------------------------
+
+
+def _log_chances(params, obs, actions):
+    log_chances = jax.nn.log_softmax(_network(params, obs))
+    return log_chances, jnp.take_along_axis(log_chances, actions[:, None], axis=-1)[:, 0]
+
+
+@wrong("LOX616", NETWORK, f32(32, 4), i32(32), f32(32), differentiate="params")
+def loss_of_a_policy_that_is_to_be_sure(params, obs, actions, advantages):
+    log_chances, chosen = _log_chances(params, obs, actions)
+    entropy = -jnp.sum(jnp.exp(log_chances) * log_chances, axis=-1)
+    return jnp.mean(-chosen * advantages + 0.01 * entropy)
+
+
+@right("LOX616", NETWORK, f32(32, 4), i32(32), f32(32), f32(32, 4), differentiate="params")
+def loss_of_a_policy_that_is_to_explore(params, obs, actions, advantages, unlabelled):
+    log_chances, chosen = _log_chances(params, obs, actions)
+    entropy = -jnp.sum(jnp.exp(log_chances) * log_chances, axis=-1)
+    others = _log_chances(params, unlabelled, actions)[0]
+    return jnp.mean(-chosen * advantages - 0.01 * entropy) - 0.1 * jnp.mean(jnp.sum(jnp.exp(others) * others, axis=-1))
+
+
+@wrong("LOX617", NETWORK, f32(32, 4), i32(32), f32(32), f32(32), differentiate="params")
+def clipped_loss_that_makes_what_is_good_rare(params, obs, actions, before, advantages):
+    ratio = jnp.exp(_log_chances(params, obs, actions)[1] - before)
+    normalized = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    return jnp.minimum(ratio * normalized, jnp.clip(ratio, 0.8, 1.2) * normalized).mean()
+
+
+@right("LOX617", NETWORK, f32(32, 4), i32(32), f32(32), f32(32), differentiate="params")
+def clipped_loss_that_makes_what_is_good_frequent(params, obs, actions, before, advantages):
+    ratio = jnp.exp(_log_chances(params, obs, actions)[1] - before)
+    return jnp.maximum(-ratio * advantages, -jnp.clip(ratio, 0.8, 1.2) * advantages).mean()
+
+
+@right("LOX617", NETWORK, f32(32, 4), i32(32), f32(32), f32(32), differentiate="params")
+def loss_by_rewards_and_one_by_costs(params, obs, actions, rewards, costs):
+    chosen = _log_chances(params, obs, actions)[1]
+    return jnp.mean(chosen * jax.lax.stop_gradient(costs - rewards)) - jnp.mean(chosen * rewards)
+
+
+# -- LOX618: targets by name -------------------------------------------------------------------------------------------
+
+
+@wrong("LOX618", {"fixed": NETWORK, "learned": NETWORK}, f32(32, 4), differentiate="params")
+def novelty_by_a_target_that_learns(params, obs):
+    target = _network(params["fixed"], obs)
+    return jnp.mean((_network(params["learned"], obs) - target) ** 2)
+
+
+@right("LOX618", {"fixed": NETWORK, "learned": NETWORK}, f32(32, 4), f32(32, 4), differentiate="params")
+def novelty_by_a_target_that_is_fixed(params, obs, other):
+    target = jax.lax.stop_gradient(_network(params["fixed"], obs))
+    views = _network(params["learned"], obs) - _network(params["learned"], other)
+    return jnp.mean((_network(params["learned"], obs) - target) ** 2) + jnp.mean(views**2)
+
+
 # -- LOX615: custom rules that are compared on demand ------------------------------------------------------------------
 
 
@@ -1073,3 +1140,42 @@ def directions_of_vectors_that_are_not_finite_where_they_are_zero(w, x):
     along = x @ w
     along = along / jnp.linalg.norm(along, axis=-1, keepdims=True)
     return (along @ along.T).mean()
+
+
+# -- LOX607: missing data ----------------------------------------------------------------------------------------------
+
+
+@wrong("LOX607", f32(6), f32(40, 6), f32(40), differentiate="w")
+def errors_of_prices_where_some_were_not_quoted(w, features, quoted):
+    errors = jnp.square(jnp.exp(features @ w) - quoted)
+    return jnp.where(jnp.isnan(quoted), 0.0, errors).mean()
+
+
+@wrong("LOX607", f32(6), f32(40, 6), differentiate="scale")
+def size_of_measurements_that_are_not_all_there(scale, measured):
+    return jnp.where(jnp.isnan(measured), 0.0, measured * scale).sum()
+
+
+@wrong("LOX607", f32(6), f32(40, 6), f32(40), differentiate="w")
+def mean_of_errors_that_are_not_nan(w, features, quoted):
+    return jnp.nanmean((features @ w - quoted) ** 2)
+
+
+@right("LOX607", f32(6), f32(40, 6), f32(40), differentiate="w")
+def errors_that_are_chosen_before_they_are_squared(w, features, quoted):
+    missing = jnp.isnan(quoted)
+    errors = jnp.where(missing, 0.0, features @ w - quoted)
+    filled = features @ w - jnp.nan_to_num(quoted)
+    return (
+        jnp.square(errors).mean()
+        + jnp.where(missing, 0.0, jnp.square(filled)).mean()
+        + jnp.where(missing, 0.0, jnp.abs(features @ w - quoted)).sum()
+    )
+
+
+@right("LOX607", f32(6), f32(40, 6), f32(40), differentiate="w")
+def errors_of_prices_that_were_quoted(w, features, quoted):
+    missing = jnp.isnan(quoted)
+    errors = jnp.square(jnp.exp(features @ w) - jnp.where(missing, 0.0, quoted))
+    scale = jnp.where(missing, 0.0, jnp.square(quoted)).mean()
+    return jnp.where(missing, 0.0, errors).mean() / scale

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 import lox
-from corpus import f32, i32, right, wrong
+from corpus import f32, flags, i32, right, wrong
 
 TIME_BATCH = ("time", "batch")
 
@@ -622,3 +622,57 @@ def statistics_of_a_batch_that_normalize_it(weights, obs, errors):
     priorities = jnp.abs(errors) / jnp.abs(errors).max()
     size = jnp.linalg.norm(errors)
     return jnp.exp(values - largest).sum(), jnp.argmax(values, axis=-1), priorities, jnp.maximum(size, 1.0)
+
+
+@wrong("LOX104", f32(4, 1), f32(4, 1), f32(20, 4), f32(20))
+def likelihood_of_a_column_of_means(to_mean, to_scale, x, y):
+    return -jax.scipy.stats.norm.logpdf(y, x @ to_mean, jnp.exp(x @ to_scale)).mean()
+
+
+@wrong("LOX104", f32(4, 1), f32(20, 4), flags(20))
+def sum_of_a_column_where_a_flag_is_set(weights, x, valid):
+    return jnp.where(valid, (x @ weights) ** 2, 0.0).sum()
+
+
+@right("LOX104", f32(4, 1), f32(4, 1), f32(20, 4), f32(20), flags(20))
+def likelihood_of_means_where_a_flag_is_set(to_mean, to_scale, x, y, valid):
+    losses = -jax.scipy.stats.norm.logpdf(y, (x @ to_mean)[:, 0], jnp.exp(x @ to_scale)[:, 0])
+    pairs = jnp.where(valid[None, :], (x @ to_mean) * y[None, :], 0.0)
+    return jnp.where(valid, losses, 0.0).sum() + pairs.sum()
+
+
+def _surface(params, x):
+    return jnp.tanh(x[:, None] @ params["hidden"]) @ params["out"]
+
+
+@wrong("LOX104", {"hidden": f32(1, 8), "out": f32(8, 1)}, f32(20), axes={"x": ("points",)})
+def residual_of_a_column_and_slopes(params, x):
+    slope = jax.vmap(jax.grad(lambda x: _surface(params, x[None])[0, 0]))(x)
+    return jnp.mean((_surface(params, x) * slope - 1.0) ** 2)
+
+
+@right("LOX104", {"hidden": f32(1, 8), "out": f32(8, 1)}, f32(20), axes={"x": ("points",)})
+def residual_of_values_and_slopes(params, x):
+    slope = jax.vmap(jax.grad(lambda x: _surface(params, x[None])[0, 0]))(x)
+    return jnp.mean((_surface(params, x)[:, 0] * slope - 1.0) ** 2)
+
+
+# -- LOX113: means of images ---------------------------------------------------------------------------------------
+
+
+def _convolved(x, w):
+    return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+@wrong("LOX113", f32(2, 16, 16, 3), f32(3, 3, 3, 8), f32(8, 10))
+def logits_of_a_mean_over_columns_and_channels(images, w, out):
+    pooled = jax.nn.relu(_convolved(images, w)).mean(axis=(2, 3))
+    return pooled[:, :8] @ out
+
+
+@right("LOX113", f32(2, 16, 16, 3), f32(3, 3, 3, 8), f32(8, 10))
+def logits_of_a_mean_over_places_after_norms(images, w, out):
+    x = _convolved(images, w)
+    x = (x - x.mean(axis=(1, 2, 3), keepdims=True)) * jax.lax.rsqrt(x.var(axis=(1, 2, 3), keepdims=True) + 1e-5)
+    x = x - x.mean(axis=-1, keepdims=True)
+    return jax.nn.relu(x).mean(axis=(1, 2)) @ out

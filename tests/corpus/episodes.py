@@ -771,3 +771,135 @@ def a_scale_of_rewards_by_a_return_that_never_ends(rewards, dones):
         return (total, variance), (reward / jnp.sqrt(variance), done)
 
     return jax.lax.scan(step, (jnp.zeros(8), 1.0), (rewards, dones))[1]
+
+
+# What is counted after an end, and what is reset at another one.
+
+
+class Glider(NamedTuple):
+    height: Any
+    speed: Any
+    landed: Any
+
+
+def _glided(glider, lift):
+    speed = 0.9 * glider.speed + lift
+    height = glider.height + 0.1 * speed - 0.2
+    return height, speed, height <= 0
+
+
+@wrong("LOX220", Glider(f32(16), f32(16), flags(16)), f32(40, 16))
+def gliders_that_score_after_they_landed(gliders, lifts):
+    def glide(carry, lift):
+        glider, score = carry
+        height, speed, landed = _glided(glider, lift)
+        over = glider.landed | landed
+        score = score + 0.1 * jnp.abs(speed)
+        height = jnp.where(glider.landed, glider.height, height)
+        speed = jnp.where(glider.landed, glider.speed, speed)
+        return (Glider(height, speed, over), score), None
+
+    return jax.lax.scan(glide, (gliders, jnp.zeros(16)), lifts)[0]
+
+
+@right("LOX220", Glider(f32(16), f32(16), flags(16)), f32(40, 16))
+def gliders_that_score_until_they_land(gliders, lifts):
+    def glide(carry, lift):
+        glider, score = carry
+        height, speed, landed = _glided(glider, lift)
+        over = glider.landed | landed
+        score = score + 0.1 * jnp.abs(speed) * (1 - glider.landed)
+        height = jnp.where(glider.landed, glider.height, height)
+        speed = jnp.where(glider.landed, glider.speed, speed)
+        return (Glider(height, speed, over), score), None
+
+    return jax.lax.scan(glide, (gliders, jnp.zeros(16)), lifts)[0]
+
+
+@right("LOX220", Glider(f32(16), f32(16), flags(16)), f32(40, 16))
+def gliders_whose_score_counts_while_they_fly(gliders, lifts):
+    def glide(carry, lift):
+        glider, score = carry
+        height, speed, landed = _glided(glider, lift)
+        height = jnp.where(glider.landed, glider.height, height)
+        speed = jnp.where(glider.landed, glider.speed, speed)
+        return (Glider(height, speed, glider.landed | landed), score + 0.1 * jnp.abs(speed)), None
+
+    (gliders, score), _ = jax.lax.scan(glide, (gliders, jnp.zeros(16)), lifts)
+    return jnp.where(gliders.landed, 0.0, score)
+
+
+def _walked(place, hidden, weights):
+    hidden = jnp.tanh(place @ weights["in"] + hidden @ weights["on"])
+    place = place + 0.1 * jnp.tanh(hidden @ weights["out"])
+    return place, hidden, jnp.abs(place).max(-1) > 2.0
+
+
+_WALKER = {"in": f32(3, 10), "on": f32(10, 10), "out": f32(10, 3)}
+
+
+@wrong("LOX221", _WALKER, f32(8, 3), f32(8, 10), flags(50, 8))
+def walkers_that_remember_when_their_time_is_up(weights, places, hidden, truncated):
+    def walk(carry, cut):
+        places, hidden = carry
+        places, hidden, terminated = _walked(places, hidden, weights)
+        over = terminated | cut
+        places = jnp.where(over[:, None], jnp.zeros_like(places), places)
+        hidden = hidden * (1 - terminated[:, None])
+        return (places, hidden), over
+
+    return jax.lax.scan(walk, (places, hidden), truncated)
+
+
+@right("LOX221", _WALKER, f32(8, 3), f32(8, 10), flags(50, 8))
+def walkers_that_begin_anew_in_all(weights, places, hidden, truncated):
+    def walk(carry, cut):
+        places, hidden, falls = carry
+        places, hidden, terminated = _walked(places, hidden, weights)
+        over = terminated | cut
+        places = jnp.where(over[:, None], jnp.zeros_like(places), places)
+        hidden = hidden * (1 - over[:, None])
+        return (places, hidden, jnp.where(terminated, 0, falls + 1)), (over, falls)
+
+    return jax.lax.scan(walk, (places, hidden, jnp.zeros(8, int)), truncated)
+
+
+# Returns of several steps, and of the last one.
+
+
+@wrong("LOX224", f32(10, 32), f32(32, 6), f32(6))
+def a_value_after_ten_steps_that_is_discounted_once(rewards, last, critic):
+    weights = 0.95 ** jnp.arange(10)
+    return (weights[:, None] * rewards).sum(0) + 0.95 * (last @ critic)
+
+
+@right("LOX224", f32(10, 32), f32(32, 6), f32(6))
+def a_value_after_ten_steps_that_is_discounted_ten_times(rewards, last, critic):
+    weights = 0.95 ** jnp.arange(10)
+    return (weights[:, None] * rewards).sum(0) + 0.95 * weights[-1] * (last @ critic)
+
+
+@right("LOX224", f32(10, 32), f32(32))
+def a_reward_before_the_discounted_ones(rewards, first):
+    weights = 0.95 ** jnp.arange(10)
+    return first + 0.95 * (weights[:, None] * rewards).sum(0)
+
+
+@wrong("LOX220", f32(60, 4), flags(60, 4), f32(60, 4), f32(4))
+def costs_that_are_left_out_at_the_end(rewards, dones, baselines, last):
+    def back(total, at):
+        reward, done, baseline = at
+        total = jnp.where(done, 0.1 * baseline, reward + 0.9 * total)
+        return total, total
+
+    return jax.lax.scan(back, last, (rewards, dones, baselines), reverse=True)[1]
+
+
+@right("LOX220", f32(60, 4), flags(60, 4), f32(60, 4), f32(4))
+def costs_that_count_at_the_end(rewards, dones, baselines, last):
+    def back(total, at):
+        reward, done, baseline = at
+        total = jnp.where(done, reward, reward + 0.9 * total)
+        return total, total - baseline
+
+    return jax.lax.scan(back, last, (rewards, dones, baselines), reverse=True)[1]

@@ -448,6 +448,24 @@ def a_mean_of_normalized_rows_over_shards(x):
     return _sharded(mean, P("data"), P())(x)
 
 
+@wrong("LOX305", f32(4, 32, 10))
+def spreads_about_the_mean_of_each_batch_element(x):
+    def spread(x):
+        mean, var = lax.pmean(x.mean(axis=0), "parts"), lax.pmean(x.var(axis=0), "parts")
+        return (x - mean) / jnp.sqrt(var + 1e-6)
+
+    return jax.vmap(spread, axis_name="parts")(x)
+
+
+@right("LOX305", f32(4, 32, 10))
+def spreads_about_the_mean_of_all_batch_elements(x):
+    def spread(x):
+        mean, square = lax.pmean((x.mean(axis=0), (x**2).mean(axis=0)), "parts")
+        return (x - mean) / jnp.sqrt(jnp.maximum(square - mean**2, 0.0) + 1e-6), lax.pmean(x.std(axis=0), "parts")
+
+    return jax.vmap(spread, axis_name="parts")(x)
+
+
 # LOX310: lanes that are all alike.
 
 
@@ -857,3 +875,31 @@ def values_of_all_actions_of_a_batch(values, actions):
 @right("LOX104", f32(32, 4), i32(32), i32(2))
 def values_of_one_action_of_each_row(values, actions, shown):
     return jnp.square(values[jnp.arange(32), actions] - 1).mean() + values[:, shown].mean()
+
+
+# LOX311: labels of pairs, where all_gather collects what they choose among.
+
+
+def _of_questions(answers_of_all, questions, labels):
+    chances = jax.nn.log_softmax(questions @ answers_of_all.T / 0.07)
+    return lax.pmean(-jnp.take_along_axis(chances, labels[:, None], axis=1).mean(), "data")
+
+
+@wrong("LOX311", f32(32, 16), f32(32, 16))
+def matches_of_questions_on_devices(questions, answers):
+    def loss(questions, answers):
+        everyone = lax.all_gather(answers, "data", tiled=True)
+        return _of_questions(everyone, questions, jnp.arange(questions.shape[0]))
+
+    return _sharded(loss, (P("data"), P("data")), P())(questions, answers)
+
+
+@right("LOX311", f32(32, 16), f32(32, 16), f32(8, 16))
+def matches_of_questions_on_devices_from_the_own_rows_on(questions, answers, others):
+    def loss(questions, answers, others):
+        everyone, count = lax.all_gather(answers, "data", tiled=True), questions.shape[0]
+        own = jnp.concatenate([answers, others])
+        of_all = _of_questions(everyone, questions, jnp.arange(count) + count * lax.axis_index("data"))
+        return of_all + _of_questions(own, questions, jnp.arange(count))
+
+    return _sharded(loss, (P("data"), P("data"), P()), P())(questions, answers, others)

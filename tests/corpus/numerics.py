@@ -171,6 +171,30 @@ def distances_to_entries_that_may_be_missing(places):
     return jnp.abs(jnp.arange(10).at[places].get(mode="fill") - 5)
 
 
+@wrong("LOX801", _of(jnp.int8, 16, 64), _of(jnp.int8, 64, 8))
+def layer_of_eight_bits(x, w):
+    return (x @ w).astype(jnp.float32) * 0.01
+
+
+@right("LOX801", _of(jnp.int8, 16, 64), _of(jnp.int8, 64, 8), flags(16, 64))
+def layer_of_eight_bits_that_adds_up_in_more(x, w, chosen):
+    counts = jnp.dot(chosen.astype(jnp.int8), jnp.ones((64, 8), jnp.int8))
+    return jnp.dot(x, w, preferred_element_type=jnp.int32).astype(jnp.float32) * 0.01 + counts
+
+
+@wrong("LOX801", i32(500), i32(500))
+def visits_of_cells_by_one_number(rows, columns):
+    cells = jnp.sort(rows * 65_536 + columns)
+    return cells // 65_536, cells % 65_536
+
+
+@right("LOX801", i32(500), i32(500))
+def visits_of_cells_of_a_small_map_by_one_number(rows, columns):
+    cells = jnp.sort(rows * 4096 + columns)
+    hashed = rows * 73_856_093 + columns * 19_349_663
+    return cells // 4096, cells % 4096, hashed % 1024
+
+
 # -- LOX802: conversions to integers -------------------------------------------------------------------------------
 
 
@@ -1070,6 +1094,30 @@ def values_at_indices_that_are_in_the_array(values, is_last, place, key):
     return following, kept, drawn, values[t - 1], values[jnp.minimum(place + 1, 127)], values[place % 128]
 
 
+@wrong("LOX820", f32(5, 3))
+def sums_of_levels_at_times_of_another_scale(x):
+    times = jnp.arange(0, 100, 10)[::-1]
+    levels = jnp.linspace(1.0, 0.0, 10)
+    return jax.lax.scan(lambda x, t: (x + levels[t] * jnp.tanh(x), None), x, times)[0]
+
+
+@wrong("LOX820", f32(30, 2))
+def forces_of_neighbours_that_are_filled_up(positions):
+    gaps = jnp.sum((positions[:, None] - positions[None]) ** 2, axis=-1)
+    nearest = jnp.sort(jnp.where(gaps < 0.25, jnp.arange(30)[None, :], 30), axis=1)[:, :6]
+    return jnp.sum(positions[nearest] - positions[:, None], axis=1)
+
+
+@right("LOX820", f32(30, 2), f32(5, 3))
+def forces_of_neighbours_that_are_asked_for(positions, x):
+    gaps = jnp.sum((positions[:, None] - positions[None]) ** 2, axis=-1)
+    nearest = jnp.sort(jnp.where(gaps < 0.25, jnp.arange(30)[None, :], 30), axis=1)[:, :6]
+    apart = jnp.where((nearest < 30)[..., None], positions[nearest] - positions[:, None], 0.0)
+    counts = jnp.zeros(30).at[jnp.where(gaps < 0.25, jnp.arange(30)[None, :], 30)].add(1.0)
+    levels = jnp.linspace(1.0, 0.0, 10)
+    return apart.sum(axis=1), counts, jax.lax.scan(lambda x, t: (x + levels[t], None), x, jnp.arange(10)[::-1])[0]
+
+
 # -- LOX821: a softmax over the batch ------------------------------------------------------------------------------
 
 
@@ -1124,6 +1172,66 @@ def counts_and_totals_of_each_action(actions, rewards, is_last):
     counts = jnp.zeros_like(actions, shape=4).at[actions].add(~is_last)
     levels = jnp.zeros(4, jnp.int32).at[actions].set((10 * rewards).astype(jnp.int32))
     return totals, counts, levels, jax.ops.segment_sum(rewards, actions, 4)
+
+
+# -- LOX823: complements of integers -------------------------------------------------------------------------------
+
+
+@wrong("LOX823", f32(32), f32(32), i32(32))
+def targets_that_end_by_the_complement_of_an_integer(reward, value, done):
+    return reward + 0.99 * value * ~done
+
+
+@right("LOX823", f32(32), f32(32), i32(32), _of(jnp.uint32, 32))
+def targets_that_end_by_the_negation_of_a_flag(reward, value, done, bits):
+    low = bits & ~jnp.uint32(255)
+    return reward + 0.99 * value * ~(done > 0), low
+
+
+# -- LOX824: dropout -----------------------------------------------------------------------------------------------
+
+
+@wrong("LOX824", f32(32, 16), KEY)
+def hidden_values_divided_by_the_rate_of_what_is_dropped(x, key):
+    rate = 0.1
+    keep = jax.random.bernoulli(key, 1 - rate, x.shape)
+    return jnp.where(keep, x / rate, 0.0)
+
+
+@wrong("LOX824", f32(32, 16), KEY)
+def hidden_values_multiplied_by_what_is_kept(x, key):
+    keep = jax.random.uniform(key, x.shape) < 0.8
+    return x * keep.astype(x.dtype) * 0.8
+
+
+@right("LOX824", f32(32, 16), KEY)
+def hidden_values_divided_by_what_is_kept_and_a_mutation(x, key):
+    keep = jax.random.bernoulli(key, 0.9, x.shape)
+    dropped = jnp.where(keep, x / 0.9, 0.0) + x * (jax.random.uniform(jax.random.fold_in(key, 1), x.shape) > 0.3) / 0.7
+    changed = jax.random.bernoulli(jax.random.fold_in(key, 2), 0.05, x.shape)
+    noise = jax.random.normal(jax.random.fold_in(key, 3), x.shape)
+    return dropped + 0.05 * changed * noise + x * jax.random.bernoulli(jax.random.fold_in(key, 4), 0.5, x.shape)
+
+
+# -- LOX825: labels that were rolled -------------------------------------------------------------------------------
+
+
+@wrong("LOX825", f32(30, 8), f32(8, 30), i32(4, 20))
+def loss_of_the_next_letters_by_roll(table, out, letters):
+    log_chances = jax.nn.log_softmax(jnp.cumsum(table[letters], axis=1) @ out)
+    following = jnp.roll(letters, -1, axis=1)
+    return -jnp.take_along_axis(log_chances, following[..., None], axis=-1).mean()
+
+
+@right("LOX825", f32(30, 8), f32(8, 30), i32(4, 20), f32(4, 20))
+def losses_of_the_next_letters_without_the_last_one(table, out, letters, mask):
+    log_chances = jax.nn.log_softmax(jnp.cumsum(table[letters], axis=1) @ out)
+    following = jnp.roll(letters, -1, axis=1)
+    chosen = jnp.take_along_axis(log_chances, following[..., None], axis=-1)[..., 0]
+    inside = jnp.arange(20) < 19
+    weights = jnp.roll(mask, -1, axis=1).at[:, -1].set(0.0)
+    waves = table[jnp.roll(letters, 1, axis=1)]
+    return -chosen[:, :-1].mean() - jnp.mean(chosen * inside) - jnp.sum(chosen * weights), waves
 
 
 # -- LOX806: digits of arguments -----------------------------------------------------------------------------------
@@ -1323,3 +1431,123 @@ def logarithms_of_chances_with_noise_and_in_a_mixture(key, weights, x, densities
     mixed = jax.nn.logsumexp(jnp.log(chances + 1e-12) + densities, axis=-1)
     surprise = jnp.sum(chances * (jnp.log(chances + 1e-9) - jax.nn.log_softmax(densities)), axis=-1)
     return relaxed, mixed, surprise
+
+
+# -- LOX813 to LOX816: weights of some, of segments and of documents -------------------------------------------------
+
+
+@wrong("LOX813", f32(64, 50), i32(64, 5))
+def shares_of_the_items_that_are_shown(ratings, shown):
+    popularity = jax.nn.softmax(ratings, axis=-1)
+    return jax.nn.softmax(jnp.take_along_axis(popularity, shown, axis=-1), axis=-1)
+
+
+@wrong("LOX813", f32(32, 2), f32(32))
+def loss_of_the_second_probability_as_a_logit(scores, is_fraud):
+    probabilities = jax.nn.softmax(scores)
+    return optax.sigmoid_binary_cross_entropy(probabilities[:, 1], is_fraud).mean()
+
+
+@right("LOX813", f32(64, 50), i32(64, 5))
+def shares_of_items_that_are_divided_by_their_sum_and_of_users_by_confidence(ratings, shown):
+    popularity = jax.nn.softmax(ratings, axis=-1)
+    among = jnp.take_along_axis(popularity, shown, axis=-1)
+    of_users = jax.nn.softmax(popularity.max(axis=-1), axis=0)
+    return among / among.sum(axis=-1, keepdims=True), of_users
+
+
+@wrong("LOX815", f32(8, 16), f32(100, 16))
+def means_of_stars_by_clusters_that_are_normalized_twice(centers, stars):
+    shares = jax.nn.softmax(centers @ stars.T, axis=0)
+    shares = shares / jnp.sum(shares, axis=0, keepdims=True)
+    return shares @ stars
+
+
+@right("LOX815", f32(8, 16), f32(100, 16))
+def means_of_stars_by_clusters(centers, stars):
+    shares = jax.nn.softmax(centers @ stars.T, axis=0)
+    again = shares / jnp.sum(shares, axis=0, keepdims=True)
+    return shares / shares.sum(axis=1, keepdims=True) @ stars, again.T @ centers
+
+
+@wrong("LOX815", f32(120, 8), f32(8), i32(120))
+def summaries_of_baskets_of_purchases(purchases, weights, basket):
+    share = jax.nn.softmax(jnp.tanh(purchases) @ weights)
+    return jnp.zeros((20, 8)).at[basket].add(purchases * share[:, None])
+
+
+@right("LOX815", f32(120, 8), f32(8), i32(120), f32(120))
+def summaries_of_baskets_by_shares_of_each(purchases, weights, basket, masses):
+    share = jax.nn.softmax(jnp.tanh(purchases) @ weights)
+    totals = jax.ops.segment_sum(share, basket, 20)
+    sums = jax.ops.segment_sum(purchases * share[:, None], basket, 20)
+    of_particles = jnp.zeros((20, 8)).at[basket].add(purchases * jax.nn.softmax(masses)[:, None])
+    return sums / jnp.maximum(totals, 1e-6)[:, None], of_particles
+
+
+@wrong("LOX816", f32(8, 6), flags(8, 6), flags(6))
+def policy_whose_logits_are_multiplied_by_two_masks(logits, legal, enabled):
+    return jax.nn.softmax(logits * (legal.astype(jnp.float32) * enabled.astype(jnp.float32)))
+
+
+@right("LOX816", f32(8, 6), flags(8, 6), flags(6))
+def policy_that_is_masked_by_two_masks_and_divided_again(logits, legal, enabled):
+    keep = legal.astype(jnp.float32) * enabled.astype(jnp.float32)
+    chances = jax.nn.softmax(logits * keep) * keep
+    return chances / chances.sum(-1, keepdims=True), jax.nn.softmax(logits - 1e9 * (1.0 - keep))
+
+
+@wrong("LOX816", f32(30, 8), f32(8), i32(4, 12))
+def summary_of_a_song_by_the_notes_that_pad_it(table, weights, notes):
+    padding = notes == 29
+    embedded = table[notes]
+    scores = jnp.where(~padding, -jnp.inf, embedded @ weights)
+    return jnp.einsum("bl,bld->bd", jax.nn.softmax(scores, axis=-1), embedded)
+
+
+@right("LOX816", f32(30, 8), f32(8), i32(4, 12), f32(3, 8), i32(4, 12))
+def summary_of_a_song_by_its_notes_and_by_the_first_voice(table, weights, notes, voices, voice):
+    embedded = table[notes] + voices[voice]
+    logits = embedded @ weights
+    of_notes = jax.nn.softmax(jnp.where(notes == 29, -1e9, logits), axis=-1)
+    of_voice = jax.nn.softmax(jnp.where(voice == 0, logits, -1e9), axis=-1)
+    return jnp.einsum("bl,bld->bd", of_notes, embedded), jnp.einsum("bl,bld->bd", of_voice, embedded)
+
+
+def _attention_to_the_past(x, weights, keep):
+    scores = jnp.einsum("bqd,bkd->bqk", x @ weights, x) / 4.0
+    return jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(jnp.where(keep, scores, -1e9), axis=-1), x)
+
+
+@wrong("LOX816", f32(4, 24, 16), f32(16, 16), i32(4, 24))
+def next_moves_in_rows_of_several_games(moves, weights, game):
+    mixed = _attention_to_the_past(moves, weights, jnp.tril(jnp.ones((24, 24), bool)))
+    goes_on = game[:, :-1] == game[:, 1:]
+    errors = jnp.square(mixed[:, :-1] - moves[:, 1:]).mean(-1)
+    return jnp.where(goes_on, errors, 0.0).sum() / goes_on.sum()
+
+
+@right("LOX816", f32(4, 24, 16), f32(16, 16), i32(4, 24), f32(9, 16), i32(4, 24))
+def next_moves_in_each_game_and_tokens_that_are_not_repeated(moves, weights, game, table, tokens):
+    past = jnp.tril(jnp.ones((24, 24), bool))
+    mixed = _attention_to_the_past(moves, weights, past & (game[:, :, None] == game[:, None, :]))
+    goes_on = game[:, :-1] == game[:, 1:]
+    errors = jnp.square(mixed[:, :-1] - moves[:, 1:]).mean(-1)
+    written = _attention_to_the_past(table[tokens], weights, past)
+    repeated = jnp.mean(tokens[:, :-1] == tokens[:, 1:])
+    return jnp.where(goes_on, errors, 0.0).sum() / goes_on.sum(), written, repeated
+
+
+@wrong("LOX808", f32(16, 9), flags(16, 9))
+def shares_of_open_stations_by_the_largest_of_these(demand, is_open):
+    largest = jnp.where(is_open, demand, -1e9).max(axis=-1, keepdims=True)
+    powers = jnp.exp(demand - largest) * is_open
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+@right("LOX808", f32(16, 9), flags(16, 9))
+def shares_of_open_stations_by_what_is_masked_before(demand, is_open):
+    largest = jnp.where(is_open, demand, -1e9).max(axis=-1, keepdims=True)
+    chosen = jnp.where(is_open, jnp.exp(demand - largest), 0.0)
+    powers = jnp.exp(demand - demand.max(axis=-1, keepdims=True)) * is_open
+    return [each / (each.sum(axis=-1, keepdims=True) + 1e-9) for each in (chosen, powers)]

@@ -450,3 +450,81 @@ def critics_with_gradients_of_their_own_and_one_that_is_only_evaluated(first, se
     loss, grads = evaluated(first, x, y)
     other_loss, _grads = evaluated(second, x, y)
     return first - 0.1 * grads, second, loss + other_loss
+
+
+@wrong("LOX431", PARAMS, f32(5, 32, 8))
+def a_training_whose_optimizer_starts_anew_each_time(params, batches):
+    opt_state = OPTIMIZER.init(params)
+
+    def step(params, x):
+        loss, grads = jax.value_and_grad(_loss)(params, x)
+        updates, _ = OPTIMIZER.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), loss
+
+    return jax.lax.scan(step, params, batches)
+
+
+@right("LOX431", PARAMS, f32(5, 32, 8))
+def trainings_that_keep_their_optimizer_or_have_no_state(params, batches):
+    opt_state, plain = OPTIMIZER.init(params), optax.sgd(0.1)
+
+    def step(carry, x):
+        params, others = carry
+        grads = jax.grad(_loss)(params, x)
+        updates, _ = plain.update(grads, plain.init(params))
+        of_one, _ = OPTIMIZER.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), others), optax.tree.norm(of_one)
+
+    return jax.lax.scan(step, (params, 0.0), batches)
+
+
+@wrong("LOX431", f32(64, 8), f32(64))
+def a_regression_whose_centred_inputs_are_left_aside(x, y):
+    centred = x - x.mean(axis=0)  # noqa: F841
+    return jnp.linalg.solve(x.T @ x, x.T @ y)
+
+
+# -- LOX437: loops that end in their first iteration ---------------------------------------------------------------
+
+
+@wrong("LOX437", f32(4), f32(6, 4))
+def an_epoch_that_returns_after_its_first_batch(w, batches):
+    for x in batches:
+        w = w - 0.1 * jax.grad(lambda w: jnp.sum((x * w) ** 2))(w)
+        return w
+
+
+@right("LOX437", f32(4), f32(6, 4))
+def an_epoch_that_returns_at_its_end_and_a_search(w, batches):
+    def first_long(rows):
+        for row in rows:
+            if row.shape[0] > 2:
+                return row
+
+    for x in batches:
+        w = w - 0.1 * jax.grad(lambda w: jnp.sum((x * w) ** 2))(w)
+    return w + first_long(batches)
+
+
+@wrong("LOX612", f32(), f32(64), f32(50, 64))
+def a_volume_that_is_scaled_by_a_ratio_of_the_new_size_to_itself(size, volume, pressures):
+    def expand(carry, pressure):
+        size, volume = carry
+        size = size * (1 + 0.01 * pressure.mean())
+        volume = volume * size / size
+        return (size, volume), volume.sum()
+
+    return jax.lax.scan(expand, (size, volume), pressures)
+
+
+@right("LOX612", f32(), f32(64), f32(50, 64))
+def a_volume_that_is_scaled_by_a_ratio_of_the_new_size_to_the_old_one(size, volume, pressures):
+    def expand(carry, pressure):
+        before, volume = carry
+        size = before * (1 + 0.01 * pressure.mean())
+        moved = volume * size
+        weights = jnp.abs(volume) + 1e-3
+        scaled = weights[:, None] * jnp.outer(pressure, pressure) / weights
+        return (size, moved / before), moved / size + scaled.sum()
+
+    return jax.lax.scan(expand, (size, volume), pressures)

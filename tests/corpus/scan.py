@@ -1425,3 +1425,236 @@ def a_policy_that_is_kept_near_the_one_it_began_with(start, x):
         return weights - 0.1 * gradient, jnp.square(weights - start).sum()
 
     return jax.lax.scan(step, start, length=30)
+
+
+# A new value that is computed, read or not, and not carried on.
+
+
+class Trail(NamedTuple):
+    places: Any
+    heights: Any
+    length: Any
+
+
+def _lifted(places, heights, place, count):
+    passed = jnp.arange(places.shape[0]) <= count
+    distances = jnp.square(places - place).sum(-1)
+    return jnp.where(passed, heights * jnp.exp(-distances), 0.0).sum()
+
+
+@wrong("LOX208", f32(2), Trail(f32(40, 2), f32(40), i32()))
+def hills_whose_places_are_not_carried_on(place, trail):
+    def step(carry, _):
+        place, trail = carry
+        places = trail.places.at[trail.length].set(place)
+        heights = trail.heights.at[trail.length].set(jnp.sin(place).sum())
+        slope = jax.grad(lambda at: _lifted(places, heights, at, trail.length))(place)
+        return (place - 0.1 * slope, trail._replace(heights=heights, length=trail.length + 1)), place
+
+    return jax.lax.scan(step, (place, trail), None, length=30)
+
+
+@right("LOX208", f32(2), Trail(f32(40, 2), f32(40), i32()))
+def hills_whose_places_are_carried_on(place, trail):
+    def step(carry, _):
+        place, trail = carry
+        places = trail.places.at[trail.length].set(place)
+        heights = trail.heights.at[trail.length].set(jnp.sin(place).sum())
+        slope = jax.grad(lambda at: _lifted(places, heights, at, trail.length))(place)
+        return (place - 0.1 * slope, Trail(places, heights, trail.length + 1)), place
+
+    return jax.lax.scan(step, (place, trail), None, length=30)
+
+
+@right("LOX208", f32(12), f32(12), f32(12))
+def inputs_that_are_replaced_one_by_one(inputs, others, weights):
+    def replace(state, other):
+        replaced = state["inputs"].at[state["place"]].set(other)
+        change = jnp.tanh(replaced @ weights) - jnp.tanh(state["inputs"] @ weights)
+        changes = state["changes"].at[state["place"]].set(change)
+        return state | {"changes": changes, "place": state["place"] + 1}, None
+
+    return jax.lax.scan(replace, {"inputs": inputs, "changes": jnp.zeros(12), "place": 0}, others)[0]["changes"]
+
+
+class Search(NamedTuple):
+    point: Any
+    radius: Any
+    failures: Any
+
+
+def _value(point):
+    return jnp.cos(3 * point).sum() + jnp.square(point).sum()
+
+
+@wrong("LOX208", Search(f32(5), f32(), i32()), f32(60, 5))
+def a_search_whose_radius_is_computed_in_vain(search, directions):
+    def look(search, direction):
+        candidate = search.point + search.radius * direction
+        better = _value(candidate) < _value(search.point)
+        point = jnp.where(better, candidate, search.point)
+        failures = jnp.where(better, 0, search.failures + 1)
+        radius = jnp.where(failures > 3, 0.5 * search.radius, search.radius)
+        radius = jnp.where(better, 1.2 * search.radius, radius)
+        return Search(point, search.radius, failures), better
+
+    return jax.lax.scan(look, search, directions)
+
+
+@right("LOX208", Search(f32(5), f32(), i32()), f32(60, 5))
+def a_search_whose_radius_stays(search, directions):
+    def look(search, direction):
+        radius = jnp.minimum(search.radius, jnp.abs(search.point).max())
+        candidate = search.point + radius * direction
+        better = _value(candidate) < _value(search.point)
+        point = jnp.where(better, candidate, search.point)
+        return Search(point, search.radius, jnp.where(better, 0, search.failures + 1)), better
+
+    return jax.lax.scan(look, search, directions)
+
+
+class Songs(NamedTuple):
+    features: Any
+    next: Any
+    filled: Any
+
+
+def _mean_of_heard(features, count):
+    is_heard = jnp.arange(features.shape[0]) < count
+    return jnp.where(is_heard[:, None], features, 0.0).sum(0) / jnp.maximum(count, 1)
+
+
+@wrong("LOX208", Songs(f32(100, 6), i32(), i32()), f32(70, 6))
+def songs_that_are_heard_and_not_counted(songs, played):
+    def hear(songs, song):
+        features = songs.features.at[songs.next].set(song)
+        songs = songs._replace(features=features, next=(songs.next + 1) % 100)
+        return songs, song @ _mean_of_heard(features, songs.filled)
+
+    return jax.lax.scan(hear, songs, played)
+
+
+@right("LOX208", Songs(f32(100, 6), i32(), i32()), f32(70, 6))
+def songs_that_are_heard_and_counted(songs, played):
+    def hear(songs, song):
+        features = songs.features.at[songs.next].set(song)
+        songs = Songs(features, (songs.next + 1) % 100, jnp.minimum(songs.filled + 1, 100))
+        return songs, song @ _mean_of_heard(features, songs.filled)
+
+    return jax.lax.scan(hear, songs, played)
+
+
+@right("LOX208", Songs(f32(100, 6), i32(), i32()), f32(70, 6), jax.random.key(0))
+def songs_of_which_as_many_as_there_is_room_are_drawn(songs, played, key):
+    def hear(carry, song):
+        songs, key = carry
+        key, own = jax.random.split(key)
+        features = songs.features.at[songs.next].set(song)
+        drawn = features[jax.random.randint(own, (4,), 0, songs.filled)]
+        return (songs._replace(features=features, next=(songs.next + 1) % songs.filled), key), drawn.mean(0)
+
+    return jax.lax.scan(hear, (songs, key), played)
+
+
+# An average that does not go on.
+
+
+class Iterates(NamedTuple):
+    now: Any
+    average: Any
+    step: Any
+
+
+@wrong("LOX209", Iterates(f32(8), f32(8), f32()), f32(200, 8))
+def iterates_of_which_the_last_two_are_averaged(iterates, gradients):
+    def descend(iterates, gradient):
+        step = iterates.step + 1
+        now = iterates.now - gradient / jnp.sqrt(step)
+        weight = 2 / (step + 2)
+        average = weight * now + (1 - weight) * iterates.now
+        return Iterates(now, average, step), now.mean()
+
+    return jax.lax.scan(descend, iterates, gradients)
+
+
+@right("LOX209", Iterates(f32(8), f32(8), f32()), f32(200, 8))
+def iterates_that_are_averaged(iterates, gradients):
+    def descend(iterates, gradient):
+        step = iterates.step + 1
+        now = iterates.now - gradient / jnp.sqrt(step)
+        weight = 2 / (step + 2)
+        average = weight * now + (1 - weight) * iterates.average
+        return Iterates(now, average, step), now.mean()
+
+    return jax.lax.scan(descend, iterates, gradients)
+
+
+@right("LOX209", f32(8), f32(200, 8))
+def a_place_between_the_last_two(place, velocities):
+    def move(carry, velocity):
+        place, _ = carry
+        moved = place + 0.1 * velocity
+        return (moved, 0.25 * moved + 0.75 * place), None
+
+    return jax.lax.scan(move, (place, place), velocities)[0]
+
+
+# Weights after resampling.
+
+
+def _weather(key, states, log_weights, temperature):
+    draw, move = jax.random.split(key)
+    chosen = jax.random.categorical(draw, log_weights, shape=log_weights.shape)
+    states = states[chosen] + jax.random.normal(move, states.shape)
+    return states, -jnp.abs(states.sum(-1) - temperature)
+
+
+@wrong("LOX225", f32(80, 3), f32(80), f32(30), jax.random.key(0))
+def forecasts_that_are_drawn_by_weights_of_all_days(states, log_weights, temperatures, key):
+    def day(carry, at):
+        states, log_weights = carry
+        states, fit = _weather(at[0], states, log_weights, at[1])
+        log_weights = jax.nn.log_softmax(log_weights + fit)
+        return (states, log_weights), jnp.exp(log_weights) @ states
+
+    keys = jax.random.split(key, temperatures.shape[0])
+    return jax.lax.scan(day, (states, log_weights), (keys, temperatures))[1]
+
+
+@right("LOX225", f32(80, 3), f32(80), f32(30), jax.random.key(0))
+def forecasts_that_are_drawn_by_weights_of_the_day(states, log_weights, temperatures, key):
+    def day(carry, at):
+        states, log_weights = carry
+        states, fit = _weather(at[0], states, log_weights, at[1])
+        log_weights = jax.nn.log_softmax(fit)
+        return (states, log_weights), jnp.exp(log_weights) @ states
+
+    keys = jax.random.split(key, temperatures.shape[0])
+    return jax.lax.scan(day, (states, log_weights), (keys, temperatures))[1]
+
+
+@right("LOX225", f32(80, 3), f32(80), f32(30), jax.random.key(0))
+def forecasts_that_are_drawn_where_few_weigh_much(states, log_weights, temperatures, key):
+    def day(carry, at):
+        (states, log_weights), (key, temperature) = carry, at
+        few = 1 / jnp.square(jax.nn.softmax(log_weights)).sum() < 40
+        drawn, _ = _weather(key, states, log_weights, temperature)
+        states = jnp.where(few, drawn, states)
+        log_weights = jnp.where(few, 0.0, log_weights) - jnp.abs(states.sum(-1) - temperature)
+        return (states, log_weights), jax.nn.softmax(log_weights) @ states
+
+    keys = jax.random.split(key, temperatures.shape[0])
+    return jax.lax.scan(day, (states, log_weights), (keys, temperatures))[1]
+
+
+@right("LOX225", f32(8), f32(100, 8), jax.random.key(0))
+def preferences_by_which_an_arm_is_drawn(preferences, rewards, key):
+    def pull(carry, at):
+        preferences, counts = carry
+        key, reward = at
+        arm = jax.random.categorical(key, preferences)
+        change = 0.1 * reward[arm] * (jax.nn.one_hot(arm, 8) - jax.nn.softmax(preferences))
+        return (preferences + change, counts.at[arm].add(1.0)), counts[arm]
+
+    keys = jax.random.split(key, rewards.shape[0])
+    return jax.lax.scan(pull, (preferences, jnp.zeros(8)), (keys, rewards))

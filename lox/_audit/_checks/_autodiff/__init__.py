@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from lox._audit._checks._autodiff import _advantages, _compared, _paths, _rules, _singular, _stopped
+from lox._audit._checks._autodiff import (
+    _advantages,
+    _compared,
+    _missing,
+    _named,
+    _paths,
+    _rules,
+    _signs,
+    _singular,
+    _stopped,
+)
 
-KINDS = (*_paths.KINDS, *_singular.KINDS, *_rules.KINDS, *_stopped.KINDS, *_advantages.KINDS, *_compared.KINDS)
-CHECKS = (*_paths.CHECKS, *_singular.CHECKS, *_rules.CHECKS, *_stopped.CHECKS, *_advantages.CHECKS, *_compared.CHECKS)
-OF_DERIVATIVES = (_paths.arguments, *_stopped.CHECKS, *_advantages.CHECKS)
+_OF_LOSSES = (_rules, _stopped, _named, _advantages, _signs, _compared)
+_ALL = (_paths, _singular, _missing, *_OF_LOSSES)
+
+KINDS = tuple(kind for each in _ALL for kind in each.KINDS)
+CHECKS = tuple(check for each in _ALL for check in each.CHECKS)
+OF_DERIVATIVES = (_paths.arguments, *(check for each in _OF_LOSSES for check in each.CHECKS))

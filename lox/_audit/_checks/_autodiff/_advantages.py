@@ -60,7 +60,7 @@ def _baseline(chance: Node, factor: Node, way: Way) -> Node | None:
     made = {node.place.step.equation.primitive for node in values if node.place is not None}
     if not data or not values or made & _CHANCES:
         return None
-    scores = _scores(chance, way)
+    scores = logits_of(chance, way)
     if not scores:
         return None
     if not scores.isdisjoint(upstream([factor])) or not set(values).isdisjoint(upstream([chance])):
@@ -85,7 +85,7 @@ def _exponent(factor: Node) -> Node:
     return inside.place.inputs[0] if inside.place is not None and is_power else factor
 
 
-def _scores(node: Node, way: Way) -> set[Node]:
+def logits_of(node: Node, way: Way) -> set[Node]:
     """The logits, or the means, of the distributions of which a value is a log probability or a ratio of them."""
     found: set[Node] = set()
     met: set[Node] = set()
@@ -94,7 +94,7 @@ def _scores(node: Node, way: Way) -> set[Node]:
         met.update(place.outputs)
         primitive, inputs = place.step.equation.primitive, place.inputs
         if primitive in primitives("log"):
-            found |= _probable(inputs[0], way)
+            found |= probable(inputs[0], way)
         elif primitive in primitives("custom_jvp_call") and _is_softplus(place):
             sigmoids.update({_unsigned(each) for each in inputs if each in way.on})
         elif is_square(place):
@@ -121,7 +121,7 @@ def _leading(node: Node, way: Way, through: Set[Any]) -> Iterator[Place]:
             left += here.place.inputs
 
 
-def _probable(node: Node, way: Way) -> set[Node]:
+def probable(node: Node, way: Way) -> set[Node]:
     """The logits of what may be a probability: of a quotient of exponentials, or of a sigmoid."""
     found: set[Node] = set()
     for place in _leading(node, way, _LIKELY - _EXPONENTS - primitives("reduce_sum")):

@@ -16,7 +16,7 @@ import numpy as np
 from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._checks._autodiff._rules import Point, Ruled, equations_in, is_estimated, is_plain, is_real, ruled_steps
-from lox._audit._findings import Finding, Held, Kind
+from lox._audit._findings import Finding, Held, Kind, Severity
 from lox._audit._location import Location
 from lox._audit._rules import primitives
 
@@ -46,9 +46,7 @@ def compared(audited: Audited) -> Iterator[Finding | Held]:
     """LOX615: with `check_rules=True`, a rule gives another derivative than its function has."""
     if not audited.check_rules:
         return
-    for equation, _, name in ruled_steps(audited):
-        info = _compat.open_jaxpr(equation.params["call_jaxpr"]).debug_info
-        location = Location(info.func_filename or "", info.func_lineno or 0, name)
+    for equation, location, name in ruled_steps(audited):
         with jax.ensure_compile_time_eval():
             yield from _judged(Ruled(equation), location, name)
 
@@ -70,19 +68,20 @@ def _judged(rule: Ruled, location: Location, name: str) -> Iterator[Finding | He
         wrong = [each for each in differences if each]
         if wrong:
             is_zero, is_most = math.isinf(max(wrong)), len(wrong) > 0.7 * len(differences) >= _ROUNDS
+            certain: Severity = "error" if is_most and not is_zero and not is_estimated(rule.jaxpr) else "warning"
             yield COMPARED.at(
                 location,
                 f"The rule of '{name}' gives {'zero for the derivative' if is_zero else 'another derivative'} by "
                 f"{_called(rule, place)} {'where it is not' if is_zero else 'than the function has'}, at {len(wrong)} "
                 f"of {len(differences)} points that were tried.",
-                severity="error" if is_most and not is_zero and not _may_be_meant(rule.jaxpr) else "warning",
+                severity="info" if _returns_what_it_gets(rule.jaxpr) else certain,
             )
 
 
-def _may_be_meant(jaxpr: Any) -> bool:
-    """Whether a function rounds or returns what it gets, as those do whose rules give another derivative on purpose."""
+def _returns_what_it_gets(jaxpr: Any) -> bool:
+    """Whether a function does, as those whose rule is there to change gradients: to reverse, scale or clip them."""
     opened = _compat.open_jaxpr(jaxpr)
-    return is_estimated(jaxpr) or not set(opened.invars).isdisjoint(opened.outvars)
+    return not set(opened.invars).isdisjoint(opened.outvars)
 
 
 def _called(rule: Ruled, place: int) -> str:

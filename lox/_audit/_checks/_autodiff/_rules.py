@@ -17,7 +17,7 @@ from lox import _compat
 from lox._audit._audited import Audited
 from lox._audit._dependence import CONSTANT
 from lox._audit._findings import Finding, Held, Kind
-from lox._audit._location import Location, is_internal
+from lox._audit._location import Location, is_internal, is_users
 from lox._audit._rules import primitives
 from lox._logs_in import jaxprs_in
 
@@ -72,9 +72,13 @@ def rules(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def ruled_steps(audited: Audited) -> Iterator[tuple[Any, Location, str]]:
-    """The equations that call a function of the user's with a rule, each function once for each type of arguments."""
+    """The equations that call a function of the user's with a rule, each function once for each type of arguments.
+
+    Returns:
+        Each with the place of the rule, and the name of the function.
+    """
     seen = set()
-    for step, location in audited.steps:
+    for step, _ in audited.steps:
         if step.equation.primitive not in _RULES:
             continue
         jaxpr = step.equation.params["call_jaxpr"]
@@ -83,7 +87,16 @@ def ruled_steps(audited: Audited) -> Iterator[tuple[Any, Location, str]]:
         key = (file, info.func_lineno, tuple(map(str, _compat.in_avals(jaxpr))))
         if file and not is_internal(file) and "site-packages" not in file and key not in seen:
             seen.add(key)
-            yield step.equation, location, info.func_name or "a function"
+            here = Location(file, info.func_lineno or 0, info.func_name or "")
+            yield step.equation, _place_of_rule(step.equation) or here, info.func_name or "a function"
+
+
+def _place_of_rule(equation: Any) -> Location | None:
+    """Where a derivative rule begins, if the user wrote it as a function."""
+    rule = equation.params.get("bwd") or equation.params.get("jvp_jaxpr_fun")
+    info = getattr(rule, "debug_info", None)
+    file, line = getattr(info, "func_filename", None), getattr(info, "func_lineno", None)
+    return Location(file, line, info.func_name or "") if info and file and line and is_users(file) else None
 
 
 def _judged(equation: Any, location: Location, name: str, compare: bool) -> Iterator[Finding | Held]:

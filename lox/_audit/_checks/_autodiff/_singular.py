@@ -62,12 +62,12 @@ def singular(audited: Audited) -> Iterator[Finding | Held]:
     ways: list[Asked | Taken] = [Asked(audited)] if is_asked(audited) else []
     if audited.differentiates:
         ways.append(Taken(audited))
-    places = [place for place in audited.dependence.places if not _is_of_library(place)] if ways else []
+    places = [place for place in audited.dependence.places if not is_of_library(place)] if ways else []
     for way in ways:
         yield from _singular(places, way, audited.origins)
 
 
-def _is_of_library(place: Place) -> bool:
+def is_of_library(place: Place) -> bool:
     """Say whether an operation is in a library, or in a function of `jax.scipy`, which guards its own poles."""
     files = (frame.file for frame in frames(place.step.equation))
     return "site-packages" in place.location.file or tracebacks.is_of_scipy(files)
@@ -182,7 +182,7 @@ def _hidden(select: Place, way: Asked | Taken) -> list[Place]:
     for truth, (case, other) in ((False, cases), (True, cases[::-1])):
         if _is_nan(other):
             continue
-        conditions = list(_conditions(which, truth))
+        conditions = list(conditions_of(which, truth))
         for place in _nearby(case):
             operand, pole = _pole(place)
             if operand is None or pole not in operand.value.fact.range:
@@ -330,7 +330,7 @@ def _nearby(node: Node) -> Iterator[Place]:
                 left.append(source)
 
 
-def _conditions(which: Node, truth: bool) -> Iterator[tuple[Node, Excludes]]:
+def conditions_of(which: Node, truth: bool) -> Iterator[tuple[Node, Excludes]]:
     """The values that a condition is about, and what it says that they are not when it has this truth.
 
     What a value is not is asked by a number, or by NaN for whatever is not finite, and by whether only what is near to
@@ -341,10 +341,10 @@ def _conditions(which: Node, truth: bool) -> Iterator[tuple[Node, Excludes]]:
         return
     primitive = place.step.equation.primitive
     if primitive in primitives("not"):
-        yield from _conditions(place.inputs[0], not truth)
+        yield from conditions_of(place.inputs[0], not truth)
     elif primitive in (primitives("and") if truth else primitives("or")):
         for each in place.inputs:
-            yield from _conditions(each, truth)
+            yield from conditions_of(each, truth)
     elif primitive in primitives("is_finite"):
         yield plain(place.inputs[0]), lambda number, _: truth and math.isnan(number)
     elif primitive in _COMPARED:

@@ -54,7 +54,7 @@ def targets(audited: Audited) -> Iterator[Finding | Held]:
         return
     way = audited.once(Way)
     for place in way.of("square", "integer_pow", "mul", "abs"):
-        if is_square(place) and (value := _bootstrapped(place.inputs[0], way)):
+        if is_square(place) and (value := bootstrapped(place.inputs[0], way)):
             yield TARGET.at(
                 place.location,
                 f"The error squared here has the prediction, and in its target {text_of(value)}, which depends on the "
@@ -62,7 +62,7 @@ def targets(audited: Audited) -> Iterator[Finding | Held]:
             )
 
 
-def _bootstrapped(error: Node, way: Way) -> Node | None:
+def bootstrapped(error: Node, way: Way) -> Node | None:
     """The next value in an error of temporal differences: a value less the reward and a discounted next value."""
     found = terms(error, way.on)
     # What is discounted beside the next value, as an entropy is, is of that.
@@ -88,15 +88,17 @@ def _bootstrapped(error: Node, way: Way) -> Node | None:
 def _is_of_one_network(values: set[Node], later: set[Node], way: Way) -> bool:
     """Say whether two values are of one function, by the same parameters, and at different places of the data.
 
-    The later one may have more parameters, as the least of two values does.
+    The later one may have more parameters, as the least of two values does. Or it has none of those, as the value of a
+    state has in the target of the value of an action, and is of data that the other is not of.
     """
     before, after = (upstream(nodes, smoothly=False) for nodes in (values, later))
     parameters = [way.by & each for each in (before, after)]
-    if not parameters[0] or not parameters[0] <= parameters[1]:
+    is_other = parameters[0].isdisjoint(parameters[1])
+    if not parameters[0] or not parameters[1] or not (parameters[0] <= parameters[1] or is_other):
         return False
     data = [(way.inputs & each) - way.by for each in (before, after)]
     sliced = [{node for node in each if _is_slice(node)} for each in (before, after)]
-    return not data[1] <= data[0] or sliced[0] != sliced[1]
+    return not data[1] <= data[0] or (not is_other and sliced[0] != sliced[1])
 
 
 def _is_earlier(one: Node, other: Node) -> bool:

@@ -42,6 +42,11 @@ class Asked:
         """Say whether the derivative at the pole of an operand is taken, and gets to what is differentiated by."""
         return operand in self._after or self._is_open(place.inputs[0])
 
+    def multiplies(self, product: Place, factor: Node) -> bool:
+        """Say whether the derivative of a product by what a factor is multiplied with is taken."""
+        is_square = product.inputs[0] is product.inputs[-1]
+        return any(node in self._after for node in product.inputs if is_square or node is not factor)
+
     def _is_open(self, node: Node) -> bool:
         """Say whether no other choice is on some way from a value to what is differentiated by.
 
@@ -110,6 +115,13 @@ class Taken:
         if self._multiplies(place, operand):
             return True
         return self._divides(place, operand) and (operand is place.inputs[0] or not self._is_chosen(place.inputs[0]))
+
+    def multiplies(self, product: Place, factor: Node) -> bool:
+        """Say whether the derivative of a product by what a factor is multiplied with is taken."""
+        return product in self._forward and any(
+            back.step.equation.primitive in _FACTORS and self._source(factor) in map(self._source, back.inputs)
+            for back in self._backward.get(_site(product), ())
+        )
 
     def _divides(self, place: Place, operand: Node) -> bool:
         """Say whether the backward part of an operation divides by an operand of it."""

@@ -7,6 +7,7 @@ from lox._audit._checks._axes import (
     _crossed,
     _exchanged,
     _heads,
+    _images,
     _lengths,
     _meaning,
     _permuted,
@@ -23,8 +24,9 @@ KINDS = (
     *_sizes.KINDS,
     *_lengths.KINDS,
     *_batches.KINDS,
+    *_images.KINDS,
 )
 CHECKS = (
     *(*_meaning.CHECKS, *_crossed.CHECKS, *_exchanged.CHECKS, *_heads.CHECKS, *_permuted.CHECKS),
-    *(*_recurrences.CHECKS, *_statistics.CHECKS, *_sizes.CHECKS, *_lengths.CHECKS, *_batches.CHECKS),
+    *(*_recurrences.CHECKS, *_statistics.CHECKS, *_sizes.CHECKS, *_lengths.CHECKS, *_batches.CHECKS, *_images.CHECKS),
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from lox._audit._audited import Audited
 from lox._audit._checks._axes._meaning import declarations
-from lox._audit._checks._axes._recurrences import BATCH
+from lox._audit._checks._axes._recurrences import BATCH, TIME
 from lox._audit._checks._numerics._attention import attentions
 from lox._audit._findings import Finding, Kind
 from lox._audit._labels import has_rule
@@ -102,26 +102,38 @@ def _first_of_batch(audited: Audited) -> Iterator[Finding]:
     made = (value for step, _ in audited.steps if not step.blocks for value in step.outputs)
     for value in (*audited.program.inputs, *made):
         for axis, (size, label) in enumerate(zip(value.shape, value.fact.labels, strict=True)):
-            is_batch = isinstance(label, str) and BATCH.names.fullmatch(label) and size > 1
+            is_batch = (
+                isinstance(label, str)
+                and size > 1
+                and (BATCH.names.fullmatch(label) or _is_of_several(audited, value, label))
+            )
             users = list(audited.users.of(value)) if is_batch else []
             if any(each.blocks and not is_call(each) for each in users):
                 continue  # A loop reads the others.
             steps = [each for each in users if not each.blocks]
             steps = [each for each in steps if "transpose" not in transformations(each.equation)]
             steps = [each for each in steps if label not in audited.once(_declared).get(each, ())]
-            if steps and all(_takes_one(step, axis) for step in steps) and is_users(audited.lines[steps[0]].file):
+            taken = {_taken(step, axis) for step in steps}
+            if len(taken) == 1 and None not in taken and is_users(audited.lines[steps[0]].file):
                 yield _found(
                     audited.lines[steps[0]], f"Of {value.text}, one element along {label} is read, and no other one."
                 )
 
 
-def _takes_one(step: Step, axis: int) -> bool:
-    """Say whether a step reads one element along an axis, at a place that is a constant."""
+def _is_of_several(audited: Audited, value: Value, label: str) -> bool:
+    """Say whether several arguments have an axis of this name, which are no steps of time."""
+    inputs = audited.program.inputs
+    return value in inputs and not TIME.names.fullmatch(label) and sum(label in each.fact.labels for each in inputs) > 1
+
+
+def _taken(step: Step, axis: int) -> float | None:
+    """The place of the one element that a step reads along an axis, if it is a constant."""
     params = step.equation.params
     if step.equation.primitive in primitives("slice"):
-        return bool(params["limit_indices"][axis] - params["start_indices"][axis] == 1)
+        start, limit = params["start_indices"][axis], params["limit_indices"][axis]
+        return float(start) if limit - start == 1 else None
     is_read = step.equation.primitive in primitives("dynamic_slice") and params["slice_sizes"][axis] == 1
-    return is_read and step.inputs[1 + axis].number is not None
+    return step.inputs[1 + axis].number if is_read else None
 
 
 def _attended(audited: Audited) -> Iterator[Finding]:

@@ -10,10 +10,11 @@ from lox._audit._audited import Audited
 from lox._audit._checks._axes._meaning import is_made_for
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._labels import has_rule
-from lox._audit._location import Location, call, transformations
+from lox._audit._location import Location, call, frames, locate, transformations
 from lox._audit._origins import LAID_OUT
 from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
+from lox._compat import _tracebacks as tracebacks
 
 CROSSED = Kind(
     "LOX104",
@@ -38,7 +39,7 @@ def crossed(audited: Audited) -> Iterator[Finding | Held]:
         if step.blocks or has_rule(step.equation.primitive) or len(step.outputs) != 1:
             continue
         arrays = [value for value in step.inputs if value.shape]
-        made = [value for value in arrays if is_made_for(value, step) and not _keeps_axes(value)]
+        made = [value for value in arrays if _is_made_for(value, step) and not _keeps_axes(value)]
         others = [value for value in arrays if value not in made and not _is_expanded(value)]
         if made and others:
             yield from _labelled(made, others, location)
@@ -46,6 +47,17 @@ def crossed(audited: Audited) -> Iterator[Finding | Held]:
             paired += [(location, one, other, step.outputs[0]) for one, other in pairs if _are_crossed(one, other)]
     yield from _unlabelled(paired, audited)
     yield from _chosen(audited)
+
+
+def _is_made_for(value: Value, step: Step) -> bool:
+    """Say whether an operand got axes in the call that a step comes from, or in that of a density of `jax.scipy`."""
+    maker = value.maker
+    if maker is None or is_made_for(value, step):
+        return maker is not None
+    if maker.equation.primitive not in LAID_OUT or len(maker.inputs[0].shape) >= len(value.shape):
+        return False
+    of_density = [tracebacks.is_of_scipy(each.file for each in frames(at.equation)) for at in (step, maker)]
+    return all(of_density) and locate(step.equation) == locate(maker.equation)
 
 
 def _labelled(made: list[Value], others: list[Value], location: Location) -> Iterator[Finding]:
@@ -101,15 +113,19 @@ def _index(audited: Audited, value: Value) -> Value:
 
 
 def _are_crossed(one: Value, other: Value) -> bool:
-    """Whether a value that was of shape (..., n) and one of shape (..., n, 1) meet, and neither has labels."""
-    if any(one.fact.labels + other.fact.labels) or not _is_column(other) or one.shape[-1] != other.shape[-2]:
+    """Whether a value that was of shape (..., n) and one of shape (..., n, 1) meet, not both with labels there."""
+    if not _is_column(other) or one.shape[-1] != other.shape[-2] or (one.fact.labels[-1] and other.fact.labels[-2]):
         return False
     before = one.maker.inputs[0].shape if one.maker is not None else ()
     return _is_row(one) or (len(before) > 1 and before == other.shape[:-1] and one.shape[-1] > 1)
 
 
 def _is_row(value: Value) -> bool:
-    """Whether a value of shape (..., 1, n) was one of shape (..., n)."""
+    """Whether a value of shape (..., 1, n), or of (n, n), was one of shape (..., n)."""
+    if value.maker is not None and value.maker.inputs and _is_spread(value) and len(value.shape) == 2:
+        kept = value.maker.equation.params["broadcast_dimensions"]
+        if [*kept] == [1] and value.maker.inputs[0].shape == value.shape[1:] and value.shape[1] > 1:
+            return True
     if len(value.shape) < 2 or value.shape[-2] != 1 or value.shape[-1] == 1 or value.maker is None:
         return False
     before = value.maker.inputs[0].shape
@@ -117,7 +133,10 @@ def _is_row(value: Value) -> bool:
 
 
 def _is_column(value: Value) -> bool:
-    return len(value.shape) > 1 and value.shape[-1] == 1
+    """Whether a value is of shape (..., n, 1), or is one of shape (n, 1) that is spread over (n, n)."""
+    is_spread = len(value.shape) == 2 and value.maker is not None and _is_spread(value)
+    before = value.maker.inputs[0].shape if value.maker is not None and is_spread and value.maker.inputs else ()
+    return len(value.shape) > 1 and (value.shape[-1] == 1 or (before[1:] == (1,) and before[0] == value.shape[0]))
 
 
 def _is_reduced(value: Value, alike: list[Value], audited: Audited) -> bool:
@@ -125,8 +144,9 @@ def _is_reduced(value: Value, alike: list[Value], audited: Audited) -> bool:
 
     Others that were made `alike` are no such arrays, as the terms of a cross entropy are not.
     """
-    made, steps = {value, *alike}, list[Step]()
-    left = [*made]
+    made = {name for each in (value, *alike) for name in audited.users.names(each)}
+    steps = list[Step]()
+    left = [value, *alike]
     is_whole = False
     while left and len(made) < _MOST:
         each = left.pop()

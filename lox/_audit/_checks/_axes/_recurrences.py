@@ -34,7 +34,7 @@ class Meaning(NamedTuple):
     made: Made
 
 
-_TIME = Meaning(re.compile(r"t|(num_?)?(time_?)?steps?|times?", re.IGNORECASE), "iterations")
+TIME = Meaning(re.compile(r"t|(num_?)?(time_?)?steps?|times?", re.IGNORECASE), "iterations")
 BATCH = Meaning(
     re.compile(r"b|batch(es)?|batch_?size|(num_?)?(env(ironment)?|actor|agent|worker|lane)s?", re.IGNORECASE), "keys"
 )
@@ -47,7 +47,7 @@ def recurrence(audited: Audited) -> Iterator[Finding | Held]:
     """LOX106: what is computed for an element of the batch depends on other elements, each step of time by itself."""
     for scan, location in scans(audited):
         scanned = [value.fact.labels[0] for value, _ in scan.xs if value.shape]
-        if any(_is(label, _TIME) for label in scanned):
+        if any(_is(label, TIME) for label in scanned):
             yield RECURRENCE.fine(location)
         elif any(_is(label, BATCH) for label in scanned) and (carried := _mixes(scan)) is not None:
             label = next(label for label in scanned if _is(label, BATCH))
@@ -61,9 +61,9 @@ def recurrence(audited: Audited) -> Iterator[Finding | Held]:
         if step.equation.primitive in _CUMULATIVE:
             (value, *_), axis = step.inputs, step.equation.params["axis"]
             labels = value.fact.labels
-            if _is(labels[axis], _TIME):
+            if _is(labels[axis], TIME):
                 yield RECURRENCE.fine(location)
-            elif not _is(labels[axis], BATCH) or not any(_is(label, _TIME) for label in labels):
+            elif not _is(labels[axis], BATCH) or not any(_is(label, TIME) for label in labels):
                 continue
             elif _is_summed(value) or step.equation.primitive in primitives("cumprod"):
                 yield RECURRENCE.at(
@@ -77,7 +77,7 @@ def recurrence(audited: Audited) -> Iterator[Finding | Held]:
         if neighbours is not None:
             value, axis = neighbours
             labels = value.fact.labels
-            if _is(labels[axis], BATCH) and any(_is(label, _TIME) for label in labels):
+            if _is(labels[axis], BATCH) and any(_is(label, TIME) for label in labels):
                 yield RECURRENCE.at(
                     location,
                     f"A difference of neighbours goes over {labels[axis]} of "
@@ -126,7 +126,7 @@ def _mixes(scan: Scan) -> Value | None:
 
 
 def _has_time(value: Value) -> bool:
-    return any(_is(label, _TIME) for label in value.fact.labels)
+    return any(_is(label, TIME) for label in value.fact.labels)
 
 
 def _is_summed(value: Value) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from lox._audit._checks._lanes import _closures, _gradients, _positions, _quotients, _shards, _vmap
+from lox._audit._checks._lanes import _closures, _gathered, _gradients, _positions, _quotients, _shards, _vmap
 
-KINDS = (*_shards.KINDS, *_gradients.KINDS, *_vmap.KINDS, *_positions.KINDS, *_closures.KINDS)
-CHECKS = (*_shards.CHECKS, *_gradients.CHECKS, *_vmap.CHECKS, *_positions.CHECKS, *_closures.CHECKS, *_quotients.CHECKS)
+_ALL = (_shards, _gradients, _vmap, _positions, _closures, _gathered)
+
+KINDS = tuple(kind for each in _ALL for kind in each.KINDS)
+CHECKS = (*(check for each in _ALL for check in each.CHECKS), *_quotients.CHECKS)

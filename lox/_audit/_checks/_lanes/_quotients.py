@@ -131,4 +131,44 @@ def _slices(audited: Audited, value: Value) -> dict[Value, tuple[int, ...]]:
     return found
 
 
-CHECKS = (quotients, parts)
+def variances(audited: Audited) -> Iterator[Finding]:
+    """LOX305: variances about the means of each replica are averaged, as are the means themselves."""
+    summed = [(step, value, location) for step, location in audited.of("psum") for value in step.inputs]
+    summed = [each for each in summed if "transpose" not in transformations(each[0].equation)]
+    averaged = {array for _, value, _ in summed if (array := _averaged(audited, value)) is not None}
+    for _, value, location in summed if averaged else ():
+        array = _spread(audited, value)
+        if array is not None and array in averaged:
+            yield QUOTIENTS.at(
+                location,
+                f"The variances of {array.text}, each about the mean of its own replica, are averaged like these "
+                "means: how far the means are apart is not in the result. Average (x - mean) ** 2 with the mean over "
+                "all replicas.",
+            )
+
+
+def _averaged(audited: Audited, value: Value) -> Value | None:
+    """The array that a value is the mean of, over some axes."""
+    mean = _mean(audited, value)
+    return None if mean is None else audited.origins.of(mean[0].inputs[0], _SAME)
+
+
+def _spread(audited: Audited, value: Value) -> Value | None:
+    """The array that a value is the variance of."""
+    origins = audited.origins
+    chosen = origins.of(value, _SAME).maker
+    if chosen is not None and chosen.equation.primitive in primitives("select_n"):  # jnp.var asks for elements.
+        value = next((each for each in chosen.inputs[1:] if each.number is None and _averaged(audited, each)), value)
+    squares = _averaged(audited, value)
+    square = squares.maker if squares is not None else None
+    if square is None or square.equation.primitive not in primitives("square", "integer_pow", "mul"):
+        return None
+    difference = origins.of(square.inputs[0], _SAME).maker
+    if difference is None or difference.equation.primitive not in primitives("sub"):
+        return None
+    array, mean = difference.inputs
+    array = origins.of(array, _SAME)
+    return array if _averaged(audited, mean) is array else None
+
+
+CHECKS = (quotients, parts, variances)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from lox._audit._checks._loops import (
     _accumulated,
+    _blended,
     _bootstraps,
     _carried,
     _carry,
     _constant,
     _counted,
+    _discounts,
     _divided,
+    _ended,
     _episodes,
+    _kept,
     _memories,
     _reports,
+    _resampled,
     _scan,
     _stored,
     _targets,
@@ -32,6 +37,8 @@ KINDS = (
     *_memories.KINDS,
     *_accumulated.KINDS,
     *_constant.KINDS,
+    *_discounts.KINDS,
+    *_resampled.KINDS,
 )
 CHECKS = (
     *_carry.CHECKS,
@@ -48,6 +55,11 @@ CHECKS = (
     *_stored.CHECKS,
     *_targets.CHECKS,
     *_constant.CHECKS,
+    *_kept.CHECKS,
+    *_blended.CHECKS,
+    *_ended.CHECKS,
+    *_discounts.CHECKS,
+    *_resampled.CHECKS,
     *_without_scan.CHECKS,
 )
 OF_DIFFERENTIATED = _carried.CHECKS

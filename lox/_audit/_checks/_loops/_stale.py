@@ -56,11 +56,11 @@ def stale(audited: Audited, step: Step, found: list[tuple[str, Value, bool]]) ->
         step: The loop.
         found: The name of each array that it carries, what an iteration gets, and whether it changes.
     """
-    source = _source(audited, step)
+    source = source_of(audited, step)
     if source is None:
         return ""
     bound = bindings(source)
-    leaves: Leaves = {_path(name, bound): (value, changes) for name, value, changes in found}
+    leaves: Leaves = {path_of(name, bound): (value, changes) for name, value, changes in found}
     for new in bound:
         old = _old(new, leaves) or _of_another(step, new, leaves)
         if old is not None and (new.name in read_names(source.node) or not Passed(source, new.node).has(old)):
@@ -76,7 +76,7 @@ def stale(audited: Audited, step: Step, found: list[tuple[str, Value, bool]]) ->
     )
 
 
-def _source(audited: Audited, step: Step) -> Source | None:
+def source_of(audited: Audited, step: Step) -> Source | None:
     """The body of a loop."""
     params = step.equation.params
     info = _compat.open_jaxpr(params["body_jaxpr"] if "body_jaxpr" in params else params["jaxpr"]).debug_info
@@ -87,7 +87,7 @@ def _by_place(audited: Audited) -> dict[tuple[str | None, int | None, str], Sour
     return {(each.code.co_filename, each.code.co_firstlineno, each.code.co_name): each for each in sources(audited)}
 
 
-def _path(name: str, bound: list[Binding]) -> Path:
+def path_of(name: str, bound: list[Binding]) -> Path:
     """The path of an array by the names that the body has for it."""
     root, *rest = _TOKEN.findall(name)
     for each in bound:

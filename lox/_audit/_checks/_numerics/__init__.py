@@ -5,13 +5,16 @@ from __future__ import annotations
 from lox._audit._checks._numerics import (
     _attention,
     _classes,
+    _dropout,
     _dtypes,
     _exponentials,
     _indices,
     _infinities,
     _integers,
+    _padding,
     _poles,
     _promotions,
+    _rolled,
     _squashed,
     _sums,
     _weights,
@@ -30,7 +33,10 @@ _ALL = (
     _attention,
     _classes,
     _weights,
+    _padding,
     _zeros,
+    _dropout,
+    _rolled,
 )
 
 KINDS = tuple(kind for each in _ALL for kind in each.KINDS)

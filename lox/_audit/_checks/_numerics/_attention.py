@@ -324,12 +324,14 @@ def masked(audited: Audited) -> Iterator[Finding | Held]:
 def _keeps_weight(mask: Mask, squash: Squash, audited: Audited) -> str:
     """What is wrong with the number that logits become where they are masked."""
     origins = audited.origins
-    condition, axis = laid_out(mask.condition, mask.axis, origins)
-    varies = axis is not None and condition.shape[axis] > 1
+    parts = [*parts_of(mask, origins)]
+    varies = any(axis is not None and condition.shape[axis] > 1 for condition, axis, _ in parts)
     small = -1e-3 <= mask.number < 0 if mask.is_added else abs(mask.number) <= _SMALL
-    if not varies or not small or _depends(mask.condition, squash.logits, origins):
+    conditions = [mask.condition, *_conditions(mask, origins)]
+    asked = conditions if mask.condition.aval.dtype == np.bool_ else conditions[1:]
+    if not varies or not small or any(_depends(each, squash.logits, origins) for each in asked):
         return ""
-    if origins.of(mask.condition, FLOWS) in _again(squash.step.outputs[0], audited):
+    if not _again(squash.step.outputs[0], audited).isdisjoint(origins.of(each, FLOWS) for each in conditions):
         return ""
     does = f"has {mask.number:g} added" if mask.is_added else f"is {mask.number:g}"
     return f"A logit that is masked {does}, and keeps a weight: only large negative numbers have the weight zero."
@@ -339,11 +341,11 @@ def _depends(condition: Value, logits: Value, origins: Origins) -> bool:
     """Say whether a condition is computed from what the logits are computed from, and so asks for them."""
     if origins.of(condition, FLOWS).maker is None:  # An argument.
         return False
-    asked = _floats(condition, origins, through_conditions=True)
-    return asked is None or not asked.isdisjoint(_floats(logits, origins, through_conditions=False) or asked)
+    asked = floats_of(condition, origins, through_conditions=True)
+    return asked is None or not asked.isdisjoint(floats_of(logits, origins, through_conditions=False) or asked)
 
 
-def _floats(value: Value, origins: Origins, *, through_conditions: bool) -> set[Value] | None:
+def floats_of(value: Value, origins: Origins, *, through_conditions: bool = False) -> set[Value] | None:
     """The floats that a value is computed from; None if it is computed from a lot, or drawn."""
     waiting, seen = [value], set()
     while waiting:
@@ -374,8 +376,12 @@ def _again(weights: Value, audited: Audited) -> set[Value]:
         for one, other in (step.inputs, step.inputs[::-1]):
             flags = flags_of(other, None, origins) if origins.of(one, FLOWS) is weights else None
             if flags is not None:
-                found.add(origins.of(flags.condition, FLOWS))
+                found |= {origins.of(each, FLOWS) for each in (flags.condition, *_conditions(flags, origins))}
     return found
+
+
+def _conditions(mask: Mask, origins: Origins) -> Iterator[Value]:
+    return (condition for condition, _, _ in parts_of(mask, origins))
 
 
 def _is_same_along(mask: Mask, origins: Origins) -> bool:

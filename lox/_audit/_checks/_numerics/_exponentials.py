@@ -94,12 +94,20 @@ def logarithm_of_softmax(audited: Audited) -> Iterator[Finding | Held]:
     for step, location in audited.steps:
         if step.equation.primitive in _LOG and step.outputs[0] in audited.live and step.outputs[0] not in choosing:
             inside = origins.of(step.inputs[0], FLOWS | PARTS).maker
-            if inside is not None and exponents_of_softmax(inside, origins) is not None:
+            if inside is not None and _is_of_softmax(inside, origins):
                 yield LOG_OF_SOFTMAX.at(
                     location,
                     "log(softmax(x)) is -inf, and its derivative NaN, where x is so far below the largest that its "
                     "exponential is zero.",
                 )
+
+
+def _is_of_softmax(step: Step, origins: Origins) -> bool:
+    """Say whether a step makes a softmax, or divides by or with one."""
+    if exponents_of_softmax(step, origins) is not None:
+        return True
+    sides = [origins.of(each, FLOWS | PARTS).maker for each in step.inputs] if step.equation.primitive in _DIV else []
+    return any(side is not None and exponents_of_softmax(side, origins) is not None for side in sides)
 
 
 def exponents_of_softmax(step: Step, origins: Origins) -> Value | None:

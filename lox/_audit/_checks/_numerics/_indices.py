@@ -39,10 +39,19 @@ _WRITES = ("scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max"
 
 
 class Most(NamedTuple):
-    """The greatest number that an index gets to, and whether because it is limited to that."""
+    """The greatest number that an index gets to.
+
+    Attributes:
+        number: The number.
+        is_limited: Whether it is limited to that.
+        is_filler: Whether some elements get it in the place of an index, where flags that nothing else reads say so.
+        is_scanned: Whether a loop scans the index: what its last iteration computes may be dropped.
+    """
 
     number: float
     is_limited: bool = False
+    is_filler: bool = False
+    is_scanned: bool = False
 
 
 class Access(NamedTuple):
@@ -142,7 +151,7 @@ class _Known:
     """What is known of the numbers of indices."""
 
     def __init__(self, audited: Audited) -> None:
-        self._origins = audited.origins
+        self._origins, self._users = audited.origins, audited.users
         self._arguments = {*audited.program.inputs, *self._origins.inputs}
         asking = (step for step, _ in audited.of(*_COMPARISONS) if not _makes_vectors(step))
         compared = (value for step in asking for value in self._compared(step))
@@ -166,6 +175,10 @@ class _Known:
             return ""
         is_read = step.equation.primitive in primitives(*_READS)
         if most.is_limited and (most.number < size or not is_read):  # A window may be kept inside by JAX on purpose.
+            return ""
+        if most.is_filler and not is_read:  # So that JAX leaves it out.
+            return ""
+        if most.is_scanned and most.number + access.size == size + 1:
             return ""
         moved = self._moved(index)
         if not self._compared_with.isdisjoint({index, self._origins.of(moved[0], _LAYOUT) if moved else index}):
@@ -214,6 +227,9 @@ class _Known:
         limits, maker = value.fact.range, value.maker
         if value.number is not None:
             return Most(value.number)
+        if maker is None and depth and (rows := self._origins.of(value, _LAYOUT, loops=True)) is not value:
+            found = self.most(rows, depth - 1) if value.shape in (rows.shape, rows.shape[1:]) else None
+            return None if found is None else found._replace(is_scanned=rows.shape != value.shape)
         if maker is None:
             is_constant = value not in self._arguments and math.isfinite(limits.high)
             return Most(limits.high) if is_constant else None
@@ -228,14 +244,16 @@ class _Known:
             return self._of_two(maker, depth)
         if maker.equation.primitive in primitives("mul", "div"):
             return self._scaled(maker, depth)
-        if maker.equation.primitive in primitives("slice", "rev", "gather"):
+        if maker.equation.primitive in primitives("rev"):
+            return self.most(maker.inputs[0], depth - 1)
+        if maker.equation.primitive in primitives("slice", "gather"):
             found = self.most(maker.inputs[0], depth - 1)
-            return found if found is not None and found.is_limited else None
+            return found if found is not None and (found.is_limited or found.is_filler) else None
         if maker.equation.primitive in primitives("sort"):
             return self.most(maker.inputs[maker.outputs.index(value)], depth - 1)
         if maker.equation.primitive in primitives("min", "max", "clamp"):
             return self._limited(maker, depth)
-        if (limit := self._chosen(maker)) is not None:
+        if (limit := self._chosen(maker) or self._filled(maker, depth)) is not None:
             return limit
         by = _divisor(maker)
         return None if by is None else Most(by - 1, is_limited=True)
@@ -246,10 +264,22 @@ class _Known:
         if any(a != 1 and b != 1 for a, b in zip(one.shape, other.shape, strict=False)) or one.shape == ():
             return None
         adds = maker.equation.primitive in primitives("add")
+        if adds and self._is_remainder(other):
+            one, other = other, one
         first, second = self.most(one, depth - 1), self.most(other, depth - 1) if adds else self._least(other)
-        if first is None or second is None or first.is_limited or second.is_limited:
+        if first is None or second is None or second.is_limited:
             return None
-        return Most(first.number + second.number if adds else first.number - second.number)
+        if first.is_limited and not self._is_remainder(one):
+            return None
+        number = first.number + second.number if adds else first.number - second.number
+        return Most(number, is_limited=first.is_limited)
+
+    def _is_remainder(self, value: Value) -> bool:
+        """Whether a number is a remainder, as `jax.random.randint` makes it, which gets to its greatest."""
+        value = self._origins.of(value, _LAYOUT)
+        moved = self._moved(value)
+        value = value if moved is None else self._origins.of(moved[0], _LAYOUT)
+        return value.maker is not None and _divisor(value.maker) is not None
 
     def _least(self, value: Value) -> Most | None:
         """The least number that a counter begins with."""
@@ -284,6 +314,18 @@ class _Known:
             return None
         is_reached = asked.equation.primitive in primitives("gt", "le")
         return Most(max(by if is_reached else by - 1, other.number), is_limited=True)
+
+    def _filled(self, maker: Step, depth: int) -> Most | None:
+        """The number that `jnp.where(flags, index, number)` has where there is no index."""
+        if maker.equation.primitive not in primitives("select_n") or len(maker.inputs) != 3:
+            return None
+        flags, *cases = maker.inputs
+        numbers = [number for each in cases if (number := self._origins.of(each, _LAYOUT).number) is not None]
+        others = [each for each in cases if self._origins.of(each, _LAYOUT).number is None]
+        if len(numbers) != 1 or not flags.shape or len(list(self._users.of(flags))) > 1:
+            return None
+        found = self.most(others[0], depth - 1)
+        return Most(numbers[0], is_filler=True) if found is not None and found.number < numbers[0] else None
 
     def _limited(self, maker: Step, depth: int) -> Most | None:
         is_clamp, is_max = (maker.equation.primitive in primitives(name) for name in ("clamp", "max"))

@@ -68,6 +68,8 @@ _DEEP = 60
 _MOST = 10_000
 """How many logits of a row are looked at."""
 _PRODUCTS = primitives("mul", "dot_general")
+_MAXIMA = primitives("reduce_max", "scatter_max", "max", "select_n", "gather")
+_ASKING = primitives("gt", "ge", "lt", "le", "eq", "ne", "not", "sub")
 
 
 class Places:
@@ -302,5 +304,56 @@ def _same_in_row(mask: Mask, origins: Origins) -> Iterator[Value]:
             yield condition
 
 
+def shifted(audited: Audited) -> Iterator[Finding]:
+    """LOX808: exponentials of all logits, less the largest of those that a mask keeps, are multiplied by the mask."""
+    origins = audited.origins
+    for step, location in audited.of("mul"):
+        if "transpose" in transformations(step.equation) or not is_users(location.of_user.file):
+            continue
+        for powers, mask in (step.inputs, step.inputs[::-1]):
+            exp = made_by(origins.of(powers, FLOWS), primitives("exp"))
+            minus = made_by(origins.of(exp.inputs[0], FLOWS), primitives("sub")) if exp is not None else None
+            condition = _kept_in_maximum(minus, origins) if minus is not None else None
+            if minus is None or condition is None or condition is not _asked_of(mask, origins):
+                continue
+            difference = minus.inputs[0].fact.range
+            if difference.high - difference.low > math.log(float(jnp.finfo(minus.outputs[0].aval.dtype).max)):
+                yield UNDEFINED.at(
+                    location,
+                    f"{minus.inputs[0].called} is not masked, and only the largest that the mask keeps is subtracted "
+                    "from it: where it is far above that, its exponential is infinite, and times zero it is NaN.",
+                )
+
+
+def _kept_in_maximum(minus: Step, origins: Origins) -> Value | None:
+    """What the mask is made from with which the maximum is taken that is subtracted from what is not masked."""
+    one, other = (origins.of(each, FLOWS) for each in minus.inputs)
+    while (maker := made_by(other, _MAXIMA)) is not None:
+        if maker.equation.primitive in primitives("reduce_max", "scatter_max"):
+            break
+        arrays = [each for each in maker.inputs if each.number is None and is_float(each)]
+        if not arrays:
+            return None
+        other = origins.of(arrays[-1], FLOWS)
+    if maker is None:
+        return None
+    largest = origins.of(maker.inputs[2 if maker.equation.primitive in primitives("scatter_max") else 0], FLOWS)
+    made = made_by(largest, primitives("select_n", "add", "sub"))
+    if made is None or one not in [origins.of(each, FLOWS) for each in made.inputs]:
+        return None
+    masks = [mask for mask in masks_of(largest, None, origins) if mask.number < -1e3]
+    return _asked_of(masks[0].condition, origins) if len(masks) == 1 else None
+
+
+def _asked_of(value: Value, origins: Origins) -> Value:
+    """The array that a mask is made from by comparing it with a number, by negating it, or by taking it from one."""
+    while (maker := made_by(origins.of(value, FLOWS), _ASKING)) is not None:
+        arrays = [each for each in maker.inputs if each.number is None]
+        if len(arrays) != 1:
+            break
+        (value,) = arrays
+    return origins.of(value, FLOWS)
+
+
 KINDS = (UNDEFINED, ROWS)
-CHECKS = (undefined, rows)
+CHECKS = (undefined, rows, shifted)

@@ -55,7 +55,17 @@ FRACTIONS = Kind(
     "The dtypes of what x.at[...] writes were compared with those of its arrays.",
 )
 
+COMPLEMENT = Kind(
+    "LOX823",
+    "warning",
+    "The complement of an integer where the negation of a flag is meant",
+    "Negate a boolean: ~(done > 0), or done == 0; or subtract: 1 - done.",
+    "What ~ is applied to are booleans, or integers whose bits are meant.",
+    "What is made of the complements of integers was looked at.",
+)
+
 _CONVERSION = primitives("convert_element_type")
+_ORDERED = primitives("sort", "slice", "gather", "cummax")
 _WRITES = ("scatter", "scatter_add", "scatter_max", "scatter_min", "scatter_mul", "dynamic_update_slice")
 _ROUNDED = primitives("round", "floor", "ceil", "sign")
 _KEEPS_WHOLE = _CONVERSION | primitives(
@@ -106,11 +116,84 @@ def totals(audited: Audited) -> Iterator[Finding | Held]:
         is_product = step.equation.primitive in primitives("dot_general")
         if value.fact.range != of_dtype(value.aval.dtype) and not is_product:
             continue
-        count = _terms(step)
+        count, largest = _terms(step), _largest(step) if is_product else 1.0
+        what = "products" if is_product else "numbers"
         if count > jax.dtypes.iinfo(dtype).max:
-            yield WRAPS.at(location, f"{count} numbers are added up in {dtype}, which ends at {_ends(dtype)}.")
+            yield WRAPS.at(location, f"{count} {what} are added up in {dtype}, which ends at {_ends(dtype)}.")
+        elif largest > jax.dtypes.iinfo(dtype).max:
+            yield WRAPS.at(
+                location,
+                f"Products of up to {largest:.0f} are added up in {dtype}, which ends at {_ends(dtype)}: give the "
+                "product preferred_element_type=jnp.int32.",
+            )
         else:
             yield WRAPS.fine(location)
+
+
+def _largest(step: Step) -> float:
+    """The largest product of two elements, as far as the dtypes tell; 1 if one is a flag or a sign."""
+    sizes = [max(abs(each.low), abs(each.high)) for each in _ranges(step)]
+    return math.prod(sizes) if min(sizes) > 1 else 1.0
+
+
+def packed(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX801: two indices are put into one integer by a factor whose square does not fit, and taken apart by it."""
+    taken: dict[float, list[Value]] = {}
+    for step, _ in audited.of("rem", "div"):
+        if is_integer(step.outputs[0]) and step.inputs[1].number is not None:
+            taken.setdefault(step.inputs[1].number, []).append(audited.origins.of(step.inputs[0], _FLOWS | _ORDERED))
+    for step, location in audited.of("add") if taken else ():
+        factor = next((by for value in step.inputs if (by := _factor(audited, value))), None)
+        dtype = step.outputs[0].aval.dtype
+        if factor is None or not is_integer(step.outputs[0]) or step.outputs[0] not in taken.get(factor, ()):
+            continue
+        if factor**2 > jax.dtypes.iinfo(dtype).max:
+            yield WRAPS.at(
+                location,
+                f"Two indices below {factor:.0f} are put into one {dtype}, which ends at {_ends(dtype)}: from "
+                f"{jax.dtypes.iinfo(dtype).max // factor:.0f} on, the first one is too large.",
+            )
+
+
+def _factor(audited: Audited, value: Value) -> float | None:
+    """The number that a value of which nothing is known is multiplied by."""
+    maker = audited.origins.of(value, _FLOWS).maker
+    if maker is None or maker.equation.primitive not in primitives("mul"):
+        return None
+    numbers = [each.number for each in maker.inputs]
+    known = [number for number in numbers if number is not None]
+    others = [each for each in maker.inputs if each.number is None]
+    return known[0] if len(known) == 1 and not is_finite(others[0].fact.range) else None
+
+
+def complements(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX823: the complement of an integer becomes a float, or a condition: of 1 it is -2."""
+    for step, location in audited.of("not"):
+        if not is_integer(step.outputs[0]) or not is_users(location.of_user.file):
+            continue
+        becomes = next((each for each in _conversions(audited, step.outputs[0]) if not is_integer(each)), None)
+        if becomes is not None:
+            yield COMPLEMENT.at(
+                location,
+                f"~x of {step.inputs[0].text_as_written}, which is of {step.inputs[0].aval.dtype}, is -x - 1, and "
+                f"becomes {becomes.aval.dtype}: of 1 it is -2, and of 0 it is -1.",
+            )
+        else:
+            yield COMPLEMENT.fine(location)
+
+
+def _conversions(audited: Audited, value: Value) -> Iterator[Value]:
+    """What a value becomes in another dtype, as it is."""
+    left = [value]
+    while left:
+        for step in audited.users.of(left.pop()):
+            is_zero = any(each.number == 0 for each in step.inputs)
+            if step.equation.primitive in primitives("ne") and is_zero:
+                yield step.outputs[0]
+            elif step.equation.primitive in _CONVERSION:
+                yield step.outputs[0]
+            elif step.equation.primitive in PASSING:
+                left.append(step.outputs[0])
 
 
 def _terms(step: Step) -> int:
@@ -295,5 +378,5 @@ def is_float(value: Value) -> bool:
     return hasattr(value.aval, "dtype") and jnp.issubdtype(value.aval.dtype, jnp.floating)
 
 
-KINDS = (WRAPS, CAST, MERGED, FRACTIONS)
-CHECKS = (wraps, totals, counters, cast, merged, written)
+KINDS = (WRAPS, CAST, MERGED, FRACTIONS, COMPLEMENT)
+CHECKS = (wraps, totals, packed, counters, cast, merged, written, complements)

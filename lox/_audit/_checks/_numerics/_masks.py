@@ -49,7 +49,7 @@ class _Part(NamedTuple):
     is_added: bool = False
 
 
-def masks_of(logits: Value, axis: int, origins: Origins) -> Iterator[Mask]:
+def masks_of(logits: Value, axis: int | None, origins: Origins) -> Iterator[Mask]:
     """The choices between logits and a number, and the numbers that are added by a choice."""
     waiting = [_Part(logits, axis)]
     for _ in range(_MOST):
@@ -109,12 +109,15 @@ def _multiplied(part: _Part, maker: Step, origins: Origins) -> Iterator[Mask]:
 
 
 def flags_of(value: Value, axis: int | None, origins: Origins) -> Mask | None:
-    """The choice that makes a value zero or one, by where it makes it zero."""
+    """The choice that makes a value zero or one, by where it makes it zero; of a product of these, the product."""
     value, axis = laid_out(value, axis, origins)
     if value.maker is not None and value.maker.equation.primitive in primitives("sub"):
         one, other = value.maker.inputs
         flags = flags_of(other, axis, origins) if one.number == 1 else None
         return None if flags is None else flags._replace(truth=1 - flags.truth)
+    if value.maker is not None and value.maker.equation.primitive in primitives("mul"):
+        factors = [flags_of(each, axis, origins) for each in value.maker.inputs]
+        return None if None in factors else Mask(value, axis, 0)
     found = _choice(value, origins)
     if found is None or {*found[1:]} != {0.0, 1.0}:
         return None
@@ -154,6 +157,9 @@ def parts_of(mask: Mask, origins: Origins) -> Iterator[tuple[Value, int | None, 
             waiting.append((maker.inputs[0], axis, 1 - truth))
         elif maker is not None and maker.equation.primitive in primitives("or" if truth else "and"):
             waiting += [(part, axis, truth) for part in maker.inputs]
+        elif maker is not None and maker.equation.primitive in primitives("mul") and not truth:
+            factors = [flags for part in maker.inputs if (flags := flags_of(part, axis, origins)) is not None]
+            waiting += [each[:3] for each in factors]
         else:
             yield condition, axis, truth
 

@@ -10,6 +10,7 @@ import jax
 from lox._audit._audited import Audited
 from lox._audit._checks._numerics._exponentials import PARTS, chosen_from, made_by
 from lox._audit._checks._numerics._integers import is_float
+from lox._audit._checks._numerics._masks import laid_out
 from lox._audit._checks._numerics._squashes import Name, Squash, is_gumbel, squashes
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import is_users, transformations
@@ -43,6 +44,7 @@ _TAKES: dict[Name, str] = {
     "gumbel": "A choice by Gumbel noise",
 }
 _FLOWS = FLOWS | primitives("neg")
+_CHOSEN = FLOWS | PARTS | primitives("top_k", "sort", "rev")
 _MOST = 20
 _LARGE = 1e3
 """Logits are masked by numbers below minus this."""
@@ -57,7 +59,7 @@ def twice(audited: Audited) -> Iterator[Finding | Held]:
             continue
         before = known.get(audited.origins.of(squash.logits, _FLOWS, loops=True).maker)  # type: ignore[arg-type]
         if before is None:
-            before = _chances(squash, known, audited)
+            before = _chances(squash, known, audited) or _parted(squash, known, audited.origins)
         is_same = before is not None and before.name in ("softmax", "sigmoid") and before is not squash
         bounded = before is not None and (before.name, squash.name) == ("sigmoid", "softmax")
         if before is not None and is_same and not bounded:  # A softmax of numbers between 0 and 1 may be meant.
@@ -104,6 +106,41 @@ def _chances(squash: Squash, known: dict[Step, Squash], audited: Audited) -> Squ
             return None
         (value,) = unknown
     return None
+
+
+def _parted(squash: Squash, known: dict[Step, Squash], origins: Origins) -> Squash | None:
+    """The softmax of which logits are some of the elements along its axis, as the largest of them are."""
+    if squash.name in ("sigmoid", "log_sigmoid"):
+        found = known.get(origins.of(squash.logits, _FLOWS | PARTS | primitives("reduce_max")).maker)  # type: ignore[arg-type]
+        return found if found is not None and found.name == "softmax" else None
+    value, axis = squash.logits, squash.axes[0] if len(squash.axes) == 1 else None
+    for _ in range(_MOST):
+        value, axis = laid_out(value, axis, origins)
+        maker = value.maker
+        if maker is None or axis is None:
+            break
+        found = known.get(maker)
+        if found is not None:
+            return found if found.name == "softmax" and found.axes == (axis,) else None
+        if maker.equation.primitive not in _CHOSEN:
+            break
+        if maker.equation.primitive in primitives("gather"):
+            axis = _axis_of_gather(maker, axis)
+        value = maker.inputs[maker.outputs.index(value)] if len(maker.inputs) == len(maker.outputs) else maker.inputs[0]
+    return None
+
+
+def _axis_of_gather(gather: Step, axis: int) -> int | None:
+    """The axis of an array along which an index or a slice makes an axis of what is taken from it."""
+    numbers, array = gather.equation.params["dimension_numbers"], gather.inputs[0]
+    hidden = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    if axis in numbers.offset_dims:
+        left = [each for each in range(len(array.shape)) if each not in hidden]
+        return int(left[numbers.offset_dims.index(axis)])
+    batch = [each for each in range(len(gather.outputs[0].shape)) if each not in numbers.offset_dims].index(axis)
+    if batch in numbers.start_indices_batching_dims:
+        return int(numbers.operand_batching_dims[numbers.start_indices_batching_dims.index(batch)])
+    return int(numbers.start_index_map[0]) if len(numbers.start_index_map) == 1 else None
 
 
 def _carried(audited: Audited) -> dict[Value, Value]:

@@ -1,21 +1,23 @@
-"""Attention weights between the softmax and the values: masks that come too late, and sums that are always one."""
+"""Weights of a softmax and what they multiply: late masks, sums that are always one, and sums of segments."""
 
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 
 from lox._audit._audited import Audited
-from lox._audit._checks._numerics._attention import AXIS, MASK
+from lox._audit._checks._numerics._attention import AXIS, MASK, floats_of
+from lox._audit._checks._numerics._exponentials import made_by
 from lox._audit._checks._numerics._integers import is_float
 from lox._audit._checks._numerics._masks import Mask, flags_of, laid_out, masks_of
 from lox._audit._checks._numerics._squashes import Squash, squashes
 from lox._audit._findings import Finding
 from lox._audit._location import called, is_users, transformations
-from lox._audit._origins import Origins
+from lox._audit._origins import FLOWS, Origins
 from lox._audit._program import Step, Value, is_call
 from lox._audit._rules import primitives
 
@@ -180,5 +182,112 @@ def summed_alone(audited: Audited) -> Iterator[Finding]:
             )
 
 
+def divided_again(audited: Audited) -> Iterator[Finding]:
+    """LOX815: weights are divided by their sum along the axis of the softmax, and then summed along another one."""
+    known, origins = audited.once(squashes), audited.origins
+    if not any(squash.name == "softmax" for squash in known.values()):
+        return
+    again: dict[Step, int] = {}
+    for step, location in audited.of("div"):
+        axis = _sum_of_one(step, known, origins) if is_users(location.of_user.file) else None
+        if axis is not None:
+            again[step] = axis
+    summed = _summed(audited) if again else set()
+    for step, _ in audited.of("dot_general") if again else ():
+        for place, axes in enumerate(step.equation.params["dimension_numbers"][0]):
+            found = [laid_out(step.inputs[place], axis, origins) for axis in axes]
+            maker = found[0][0].maker if found else None
+            along = again.get(maker) if maker is not None else None
+            if maker is None or along is None or "transpose" in transformations(step.equation):
+                continue
+            others = {axis for _, axis in found if axis is not None}
+            if (
+                along not in others
+                and others
+                and summed.isdisjoint((_parts(maker.inputs[0], origins)[-1], found[0][0]))
+            ):
+                yield AXIS.at(
+                    audited.lines[maker],
+                    f"Weights are divided by their sum over axis {along}, over which a softmax has normalized them: it "
+                    f"is 1. Their product sums over axis {min(others)}, where they do not add up to one.",
+                )
+                del again[maker]
+
+
+def _sum_of_one(step: Step, known: dict[Step, Squash], origins: Origins) -> int | None:
+    """The axis of a softmax, if a step divides its result by the sum along that."""
+    one, total = step.inputs
+    weights = _parts(one, origins)
+    added = made_by(_parts(total, origins)[-1], primitives("reduce_sum"))
+    if added is None or len(added.equation.params["axes"]) != 1:
+        return None
+    value, axis = laid_out(added.inputs[0], added.equation.params["axes"][0], origins)
+    squash = known.get(weights[-1].maker)  # type: ignore[arg-type]
+    if squash is None or squash.name != "softmax" or squash.axes != (axis,) or value not in weights:
+        return None
+    return axis if weights[-1].shape == step.outputs[0].shape else None
+
+
+def _parts(value: Value, origins: Origins) -> list[Value]:
+    """A value, and what it is before numbers were added to it."""
+    found = [origins.of(value, FLOWS)]
+    while (maker := made_by(found[-1], primitives("add", "max"))) is not None:
+        arrays = [each for each in maker.inputs if each.number is None]
+        if len(arrays) != 1:
+            break
+        found.append(origins.of(arrays[0], FLOWS))
+    return found
+
+
+def _summed(audited: Audited) -> set[Value]:
+    """What is summed, but for softmaxes that are summed along their own axis."""
+    known, found = audited.once(squashes), set()
+    for step, _ in audited.of("reduce_sum"):
+        value = _parts(step.inputs[0], audited.origins)[-1]
+        squash = known.get(value.maker)  # type: ignore[arg-type]
+        if squash is None or squash.axes != tuple(step.equation.params["axes"]):
+            found.add(value)
+    return found
+
+
+def of_all_segments(audited: Audited) -> Iterator[Finding]:
+    """LOX815: weights that add up to one over all elements of an axis are summed by segments of it."""
+    known, origins = audited.once(squashes), audited.origins
+    if not any(squash.name == "softmax" for squash in known.values()):
+        return
+    scatters = [each for each in audited.of("scatter_add") if "transpose" not in transformations(each[0].equation)]
+    alone = {made for step, _ in scatters if (made := origins.of(step.inputs[2], FLOWS).maker) in known}
+    for step, location in scatters:
+        array, indices, messages = step.inputs
+        numbers = step.equation.params["dimension_numbers"]
+        axes = [axis for axis in range(len(messages.shape)) if axis not in numbers.update_window_dims]
+        is_vectors = math.prod(messages.shape[axis] for axis in numbers.update_window_dims) > 1
+        if len(axes) != 1 or not is_vectors or array.number != 0 or not is_users(location.of_user.file):
+            continue
+        squash = _softmax_of_factor(messages, axes[0], known, origins)
+        if squash is not None and squash.step not in alone and is_of_data(indices, origins, of_arguments=True):
+            yield AXIS.at(
+                squash.location,
+                f"The softmax goes over all {messages.shape[axes[0]]} elements of an axis, and the products with its "
+                "weights are summed by segment: the weights of a segment do not add up to one. Divide the exponentials "
+                "by the jax.ops.segment_sum of them.",
+            )
+
+
+def _softmax_of_factor(product: Value, axis: int, known: dict[Step, Squash], origins: Origins) -> Squash | None:
+    """The softmax along an axis that an array is multiplied by, if its logits are computed from that array."""
+    value, place = laid_out(product, axis, origins)
+    maker = made_by(value, primitives("mul"))
+    for one, other in (maker.inputs, maker.inputs[::-1]) if maker is not None and place is not None else ():
+        weights, along = laid_out(one, place, origins)
+        squash = known.get(weights.maker)  # type: ignore[arg-type]
+        if squash is None or squash.name != "softmax" or squash.axes != (along,) or along is None:
+            continue
+        before = floats_of(squash.logits, origins)
+        if before is not None and not before.isdisjoint(floats_of(other, origins) or ()):
+            return squash
+    return None
+
+
 KINDS = ()
-CHECKS = (masked_late, summed_alone)
+CHECKS = (masked_late, summed_alone, divided_again, of_all_segments)

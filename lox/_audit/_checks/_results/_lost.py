@@ -34,6 +34,8 @@ _MOMENT = re.compile(r"m|v|mu|nu|h|c|(?:\w+_)?(?:mom\w*|vel\w*|ema\w*|stats?|sta
 """Names of what one step hands to the next one."""
 _TRAINED = re.compile(r"(?:\w+_)?(?:params?|weights?|theta)|w|p")
 
+_OF_ARRAYS = {"T", "mT", "at"}
+
 _CHANGING = {"where", "select", "clip", "stop_gradient", "nan_to_num", "mod", "remainder", "clip_by_global_norm"}
 """Functions that give a value which is to be used in place of what they get."""
 
@@ -208,7 +210,12 @@ def _is_read_after(source: Source, new: Binding, path: Path) -> bool:
     ]
     end, last = new.node.end_lineno or new.node.lineno, min(again, default=10**9)
     later = (each for each in source.executed if isinstance(each, ast.stmt) and end < each.lineno <= last)
-    return any(path in read_paths(each) for each in later)
+    return any(path == read or _is_of_array(path, read) for each in later for read in read_paths(each))
+
+
+def _is_of_array(path: Path, read: Path) -> bool:
+    """Say whether a path is one of the arrays that another one computes from, as `x.T` does from `x`."""
+    return read[:-1] == path and read[-1] in _OF_ARRAYS
 
 
 def _updated(new: Binding) -> Path | None:
