@@ -17,7 +17,7 @@ import lox._deliver as _deliver  # noqa: F401
 import lox._rules as _rules  # noqa: F401
 from lox import _compat
 from lox._ambient import begin_handler
-from lox._effect import in_place, recording
+from lox._effect import in_place, recording, watching
 from lox._events import Logs, Site
 from lox._exceptions import LogValueError
 from lox._handler import Filter, Handler, State
@@ -169,7 +169,8 @@ def handle(fun: Function, handler: Filter, silent: bool, takes: Callable[[str, t
         if not recording.value:
             return fun(*args, **kwargs)
         begin_handler()
-        with recording(not silent):
-            return silently(run, args, kwargs) if silent else taking(handler, takes, run, args, kwargs)
+        is_silent = silent and watching.value is None  # Points are heard outside.
+        with recording(not is_silent):
+            return silently(run, args, kwargs) if is_silent else taking(handler, takes, run, args, kwargs)
 
     return handled

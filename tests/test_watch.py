@@ -767,6 +767,17 @@ def test_a_pattern_that_selects_nothing_is_not_the_one_that_was_meant():
     assert "Did you mean 'dense/**'" not in str(warned[0].message)
 
 
+@pytest.mark.parametrize("of", [lox.strip, lambda f: lox.strip(f, tags="debug"), lox.keep], ids=["all", "some", "keep"])
+def test_a_function_whose_logs_are_removed_is_watched_all_the_same(of):
+    def fun(x):
+        lox.log({"x": x}, tags="debug")
+        return jax.lax.scan(lambda c, _: (c + 1, None), x, length=2)[0]
+
+    logs = spooled(lox.watch(of(fun), at="scan"), jnp.float32(0))[1]
+    assert {key: values.tolist() for key, values in logs.items() if key != "x"} == {"scan/value": [1, 2]}
+    assert not spooled(lox.strip(lox.watch(fun, at="scan")), jnp.float32(0))[1]
+
+
 def test_what_runs_while_jax_traces_cannot_be_watched():
     def fun(x):
         with jax.ensure_compile_time_eval():

@@ -389,6 +389,19 @@ def test_the_loop_of_a_root_finder_is_in_the_scope_of_its_call(transform):
         np.testing.assert_allclose(scans[path][-1], np.sqrt(X), rtol=1e-5)
 
 
+@pytest.mark.parametrize("derived", [lambda f: jax.jit(jax.grad(f)), lambda f: jax.grad(jax.jit(f))])
+def test_each_call_of_a_jitted_function_has_its_own_part_in_a_backward_pass(derived):
+    @jax.jit
+    def inner(x):
+        return jnp.sin(x)
+
+    fun = derived(lambda x: inner(inner(x)))
+    listed = [point.path for point in lox.points(fun)(X) if point.backward and point.name == "inner"]
+    logs = lox.spool(lox.watch(fun, at="**/backward/**/inner", what=values_of))(X)[1]
+    assert len(listed) == 2
+    assert {key.rpartition("/")[0]: len(values) for key, values in logs.items()} == dict.fromkeys(listed, 1)
+
+
 def test_each_call_of_a_pullback_is_a_backward_pass():
     def fun(x):
         _, pullback = jax.vjp(lambda x: layer(x), x)

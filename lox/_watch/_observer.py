@@ -130,14 +130,14 @@ class _Operation:
         return any(eqn.primitive in _SUMS for eqn in _compat.open_jaxpr(params["jaxpr"]).eqns)
 
     def _scan(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
-        part = self._parent.part("scan", params["jaxpr"])
+        part = self._part("scan", params["jaxpr"])
         count = len(operands(args, params)[1])
         body, captured = self._body(params["jaxpr"], "scan", count or None)
         params = _compat.extend_scan(params, body, len(captured), 0)
         return self._inside(part, [*captured, *args], params, loops=1)
 
     def _while(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
-        part = self._parent.part("while", params["body_jaxpr"])
+        part = self._part("while", params["body_jaxpr"])
         body, captured = self._body(params["body_jaxpr"], "while", None)
         cond, of_cond = self._with_marks(params["cond_jaxpr"])
         (_, body), (_, more) = _numbered([cond, body], self._transposed)
@@ -152,7 +152,7 @@ class _Operation:
         return self._inside(part, [*of_cond, *args[:before], *captured, *args[before:]], params, loops=1)
 
     def _cond(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
-        part = self._parent.part("cond", params["branches"][0])
+        part = self._part("cond", params["branches"][0])
         marked = [self._with_marks(branch) for branch in params["branches"]]
         numbered, more = _numbered([branch for branch, _ in marked], self._transposed)
         values = [[*new, *old] for new, (_, old) in zip(more, marked, strict=True)]
@@ -170,7 +170,7 @@ class _Operation:
         if _tracebacks.is_internal(original):
             closed = _tracebacks.runs_no_other(_compat.open_jaxpr(original))
             return self._transparent(args, kept(self._primitive, params, NotInLoops()) if closed else params)
-        part = self._parent.part(params["name"], original)
+        part = self._part(params["name"], original)
         outs = self._inside(part, args, params)
         self._mark(part, "call", outs)
         return outs
@@ -180,6 +180,10 @@ class _Operation:
         if jaxpr is not params["jaxpr"]:
             args, params = [*captured, *args], _compat.extend_checkpoint(params, jaxpr, len(captured), 0)
         return self._transparent(args, params)
+
+    def _part(self, name: str, program: Any) -> Part:
+        """Its part in its parent. JAX transposes one program for all its calls, of which each is another point."""
+        return self._parent.part(name, None if self._transposed else program)
 
     def _body(self, jaxpr: Any, kind: Kind, count: int | None) -> tuple[Any, Sequence[Any]]:
         body, before = self._with_marks(jaxpr)
