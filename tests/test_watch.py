@@ -778,6 +778,16 @@ def test_a_function_whose_logs_are_removed_is_watched_all_the_same(of):
     assert not spooled(lox.strip(lox.watch(fun, at="scan")), jnp.float32(0))[1]
 
 
+@pytest.mark.parametrize("at", ["while", lambda point: point.kind == "while"], ids=["pattern", "function"])
+def test_the_condition_of_a_loop_in_a_context_has_no_counters_of_points_that_are_not_selected(at):
+    def fun(x):
+        with lox.context(step=1):
+            return jax.lax.while_loop(lambda c: c < 3, lambda c: c + 1, x)
+
+    logs = spooled(lox.watch(fun, at=at), jnp.float32(0), max_iters=3)[1]
+    np.testing.assert_array_equal(logs.valid("while/value"), [1, 2, 3])
+
+
 def test_what_runs_while_jax_traces_cannot_be_watched():
     def fun(x):
         with jax.ensure_compile_time_eval():

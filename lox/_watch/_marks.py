@@ -14,7 +14,7 @@ import jax.extend.source_info_util as source_info
 import numpy as np
 
 from lox import _compat
-from lox._ambient import ambient, in_context
+from lox._ambient import ambient, counter_p, in_context
 from lox._compat import _tracebacks
 from lox._effect import Layout, LogEffect, as_array, emit, log_p, received, watching
 from lox._events import Event, Logs, Site, events, map_events
@@ -188,7 +188,11 @@ def _kept(jaxpr: Any, selection: Selection) -> Any:
     if all(map(selection.selects, _places(jaxpr))):
         return jaxpr
     keeps = lambda eqn: not _is_mark(eqn) or any(map(selection.selects, _places_of(eqn)))  # noqa: E731
-    return _compat.filter_equations(jaxpr, keeps, lambda eqn: kept(eqn.primitive, eqn.params, selection), LogEffect)
+    left = _compat.filter_equations(jaxpr, keeps, lambda eqn: kept(eqn.primitive, eqn.params, selection), LogEffect)
+    opened = _compat.open_jaxpr(left)
+    used = {id(atom) for atoms in (opened.outvars, *(eqn.invars for eqn in opened.eqns)) for atom in atoms}
+    reads = lambda eqn: eqn.primitive is not counter_p or any(id(var) in used for var in eqn.outvars)  # noqa: E731
+    return _compat.filter_equations(left, reads, lambda eqn: eqn.params, ())  # Counters of the marks that are gone.
 
 
 def moved(params: dict[str, Any], inside: Inside) -> dict[str, Any] | None:
