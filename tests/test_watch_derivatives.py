@@ -402,6 +402,25 @@ def test_each_call_of_a_jitted_function_has_its_own_part_in_a_backward_pass(deri
     assert {key.rpartition("/")[0]: len(values) for key, values in logs.items()} == dict.fromkeys(listed, 1)
 
 
+@pytest.mark.parametrize("at", ["**/layer", lambda point: point.kind == "scope"], ids=["pattern", "function"])
+def test_a_checkpoint_in_a_jaxpr_that_the_program_evaluates_is_of_its_scope(at):
+    def layer(x):
+        with jax.named_scope("layer"):
+            return jax.checkpoint(jnp.sin)(x) + 1
+
+    @jax.jit
+    def fun(x):
+        converted, consts = jax.closure_convert(layer, x)
+        return converted(x, *consts)
+
+    logs = lox.spool(lox.watch(jax.grad(fun), at=at, what=values_of))(X)[1]
+    found = {key: values.tolist() for key, values in logs.items()}
+    expected = {"fun/layer/0": [np.sin(X) + 1], "backward/fun/layer/0": [np.cos(X)]}
+    assert found.keys() == expected.keys()
+    for key, values in expected.items():
+        np.testing.assert_allclose(found[key], values, rtol=1e-5)
+
+
 def test_each_call_of_a_pullback_is_a_backward_pass():
     def fun(x):
         _, pullback = jax.vjp(lambda x: layer(x), x)

@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.extend.source_info_util as source_info
+from jax.extend.core.primitives import remat_p
 
 from lox._compat._jaxprs import open_jaxpr
 
@@ -184,8 +185,18 @@ def evaluated(frame: FrameType) -> tuple[Any, Any]:
     """
     while frame.f_code.co_filename.startswith(_LOX) and frame.f_back is not None:
         frame = frame.f_back
+    if binds_checkpoint(frame) and frame.f_back is not None:
+        frame = frame.f_back
     found = frame.f_locals if frame.f_code is _EVALUATES else {}
     return found.get("jaxpr"), found.get("eqn")
+
+
+_BINDS_CHECKPOINT = getattr(remat_p.bind, "__code__", None)
+
+
+def binds_checkpoint(frame: FrameType) -> bool:
+    """Tell whether a frame is that of JAX's own function which binds a `jax.checkpoint`: `lox.watch`."""
+    return frame.f_code is _BINDS_CHECKPOINT
 
 
 def is_internal(jaxpr: Any) -> bool:

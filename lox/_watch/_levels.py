@@ -291,6 +291,7 @@ def _lines() -> tuple[Any, ...]:
     frame: Any = sys._getframe(1)
     found = []
     while frame is not None:
-        found.append((frame.f_code, frame.f_lasti))
+        if not _tracebacks.binds_checkpoint(frame):  # Other equations of the same jaxpr are bound without it.
+            found.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
     return tuple(found)
