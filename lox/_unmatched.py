@@ -58,6 +58,7 @@ def _alike(name: str, there: Collection[str]) -> Iterator[str]:
         before, slash, last = name.rpartition("/")
         if slash and last.strip("*"):
             yield f"**/{last}"
-            yield f"{before}/{closest(last, {each.rpartition('/')[2] for each in there})}"
+            if meant := closest(last, {each.rpartition("/")[2] for each in there}):
+                yield f"{before}/{meant}"
     yield from sorted(each for each in there if each.endswith(f"/{name}") or name.endswith(f"/{each}"))
     yield from difflib.get_close_matches(name, sorted(there), 1)

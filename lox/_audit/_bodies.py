@@ -91,7 +91,7 @@ class Body:
 
     @property
     def random(self) -> set[Node]:
-        """What depends on random bits that are drawn in the body."""
+        """The values that depend on random bits drawn in the body."""
         return after(node for place in self.places("random_bits", "threefry2x32") for node in place.outputs)
 
     @property
@@ -106,7 +106,7 @@ class Body:
 
 
 def bodies(audited: Audited) -> list[Body]:
-    """The bodies of the loops that people wrote and of which something is used."""
+    """The bodies of loops that the user wrote, and whose results are used."""
     return [
         Body.of(audited, loop_of(step), location)
         for step, location in audited.of("scan", "while")
@@ -117,7 +117,7 @@ def bodies(audited: Audited) -> list[Body]:
 
 
 def after(start: Iterable[Node]) -> set[Node]:
-    """What depends on some values, these included."""
+    """Some values, and all that depend on them."""
     return downstream(start, smoothly=False)
 
 

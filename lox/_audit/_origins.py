@@ -22,6 +22,10 @@ LAID_OUT = primitives("broadcast_in_dim", "reshape", "squeeze")
 """What puts the elements of its operand into other axes, in their order."""
 
 
+_MOST = 100
+"""Through how many operations is looked."""
+
+
 class Origins:
     """What the values of a program are outside or inside the calls that they go through."""
 
@@ -48,6 +52,30 @@ class Origins:
             loops: Whether it is followed out of and into scans too, to the array that it is a slice of, or a slice.
         """
         return self.met(value, through, loops=loops)[0]
+
+    def index(self, value: Value) -> Value:
+        """An index, before those below zero are counted from the end."""
+        value = self.of(value, FLOWS)
+        chosen = value.maker is not None and value.maker.equation.primitive in primitives("select_n")
+        return self.of(value.maker.inputs[1], FLOWS) if value.maker is not None and chosen else value
+
+    def leads_to(self, value: Value, wanted: Set[Any], through: Set[Any], passing: Set[Any]) -> bool:
+        """Say whether a value comes out of one of some primitives, by way of others.
+
+        Args:
+            value: The value.
+            wanted: The primitives.
+            through: Those that may be on the way. It goes on from their first operand that is no number.
+            passing: Those that only pass on their operand, as for `of`.
+        """
+        for _ in range(_MOST):
+            maker = self.of(value, passing).maker
+            if maker is None or maker.equation.primitive in wanted:
+                return maker is not None
+            if maker.equation.primitive not in through:
+                return False
+            value = next((each for each in maker.inputs if each.number is None), maker.inputs[0])
+        return False
 
     def met(
         self, value: Value, through: Set[Any] = PASSING, entered: Sequence[Step] = (), *, loops: bool = False

@@ -149,31 +149,25 @@ class Selection(Protocol):
 
     def keeps_all(self, primitive: Any) -> bool:
         """Tell whether all marks in such a primitive are kept."""
+        del primitive
+        return False
 
 
 @dataclasses.dataclass(frozen=True)
-class Nothing:
+class Nothing(Selection):
     """Keeps no marks."""
 
     def selects(self, place: Place) -> bool:
         del place
         return False
 
-    def keeps_all(self, primitive: Any) -> bool:
-        del primitive
-        return False
-
 
 @dataclasses.dataclass(frozen=True)
-class NotInLoops:
+class NotInLoops(Selection):
     """Leaves out the marks of loops and branches, and of all that is in them: those of functions of JAX."""
 
     def selects(self, place: Place) -> bool:
         return not any(part.name in (*LOOPS, "cond") for part in place.parts)
-
-    def keeps_all(self, primitive: Any) -> bool:
-        del primitive
-        return False
 
 
 def kept(primitive: Any, params: dict[str, Any], selection: Selection) -> dict[str, Any]:

@@ -182,7 +182,7 @@ class _Operation:
         return self._transparent(args, params)
 
     def _part(self, name: str, program: Any) -> Part:
-        """Its part in its parent. JAX transposes one program for all its calls, of which each is another point."""
+        """Its part in its parent. In a backward pass, JAX runs one program for several calls: each is another point."""
         return self._parent.part(name, None if self._transposed else program)
 
     def _body(self, jaxpr: Any, kind: Kind, count: int | None) -> tuple[Any, Sequence[Any]]:

@@ -467,6 +467,7 @@ def a_training_whose_optimizer_starts_anew_each_time(params, batches):
 @right("LOX431", PARAMS, f32(5, 32, 8))
 def trainings_that_keep_their_optimizer_or_have_no_state(params, batches):
     opt_state, plain = OPTIMIZER.init(params), optax.sgd(0.1)
+    nothing = plain.init(params)
 
     def step(carry, x):
         params, others = carry
@@ -475,7 +476,13 @@ def trainings_that_keep_their_optimizer_or_have_no_state(params, batches):
         of_one, _ = OPTIMIZER.update(grads, opt_state, params)
         return (optax.apply_updates(params, updates), others), optax.tree.norm(of_one)
 
-    return jax.lax.scan(step, (params, 0.0), batches)
+    slopes = jax.vmap(lambda x: jax.grad(_loss)(params, x))(batches)
+
+    def along(params, slope):
+        updates, _ = plain.update(slope, nothing)
+        return optax.apply_updates(params, updates), None
+
+    return jax.lax.scan(step, (params, 0.0), batches), jax.lax.scan(along, params, slopes)
 
 
 @wrong("LOX431", f32(64, 8), f32(64))

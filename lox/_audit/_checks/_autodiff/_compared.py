@@ -79,7 +79,7 @@ def _judged(rule: Ruled, location: Location, name: str) -> Iterator[Finding | He
 
 
 def _returns_what_it_gets(jaxpr: Any) -> bool:
-    """Whether a function does, as those whose rule is there to change gradients: to reverse, scale or clip them."""
+    """Whether a function returns its argument: its rule is there to reverse, scale or clip gradients."""
     opened = _compat.open_jaxpr(jaxpr)
     return not set(opened.invars).isdisjoint(opened.outvars)
 

@@ -7,16 +7,15 @@ from collections.abc import Iterator
 
 from lox._audit._attained import is_constant
 from lox._audit._audited import Audited
-from lox._audit._checks._autodiff._singular import GUARDED, conditions_of, is_of_library
-from lox._audit._checks._autodiff._taken import Asked, Taken
-from lox._audit._checks._autodiff._way import is_asked
+from lox._audit._checks._autodiff._singular import GUARDED, conditions_of, is_of_library, nearby
+from lox._audit._checks._autodiff._taken import Asked, Taken, ways_of
 from lox._audit._dependence import Node, Place
 from lox._audit._findings import Finding
 from lox._audit._location import is_users
 from lox._audit._rules import primitives
 
 _CURVED = primitives("integer_pow", "square", "exp", "exp2", "tanh", "logistic", "erf", "sin", "cos")
-"""What is NaN of NaN alone, and has a derivative that is NaN there."""
+"""Functions of one operand whose result and derivative are NaN where the operand is."""
 _PRODUCTS = primitives("mul", "dot_general")
 _STRICT = (
     _CURVED
@@ -24,15 +23,12 @@ _STRICT = (
     | primitives("add", "sub", "div", "neg", "abs", "broadcast_in_dim", "reshape", "squeeze", "transpose", "copy")
     | primitives("convert_element_type", "reduce_sum", "slice", "concatenate", "log", "sqrt", "rsqrt", "log1p")
 )
-"""What is NaN wherever an operand is."""
-_MOST = 64
+"""Operations whose result is NaN wherever an operand is."""
 
 
 def missing(audited: Audited) -> Iterator[Finding]:
-    """LOX607: a jnp.where by isnan leaves out what is computed from NaN, of which the derivative is taken."""
-    ways: list[Asked | Taken] = [Asked(audited)] if is_asked(audited) else []
-    if audited.differentiates:
-        ways.append(Taken(audited))
+    """LOX607: jnp.where with isnan leaves out a result that is NaN, but its derivative is taken all the same."""
+    ways = audited.once(ways_of)
     places = audited.dependence.places if ways else []
     selects = [each for each in places if each.step.equation.primitive in primitives("select_n")]
     for way in ways:
@@ -56,14 +52,14 @@ def _of_missing(select: Place, way: Asked | Taken) -> Iterator[tuple[Place, Node
         tested = [node for node, excludes in conditions_of(which, truth) if excludes(math.nan, True)]
         for data in tested if is_constant(other) else ():
             after = _made_of(data)
-            for place in _before(case, after):
+            for place in nearby(case, after):
                 if _has_derivative_of_nan(place, after, way):
                     yield place, data
                     return
 
 
 def _made_of(data: Node) -> set[Node]:
-    """What is NaN where data is: what is computed from it, and what it is the square or another such function of."""
+    """The values that are NaN where the data is: those computed from it, and the one that it is the square of."""
     seen = {data}
     if data.place is not None and data.place.step.equation.primitive in _CURVED:
         seen.add(data.place.inputs[0])
@@ -75,21 +71,6 @@ def _made_of(data: Node) -> set[Node]:
                 seen.add(node)
                 left.append(node)
     return seen
-
-
-def _before(node: Node, among: set[Node]) -> Iterator[Place]:
-    """The operations that a value comes out of, the last ones first, as far as their results are among these."""
-    seen, left = {node}, [node]
-    while left and len(seen) < _MOST:
-        node = left.pop(0)
-        if node not in among:
-            continue
-        if node.place is not None:
-            yield node.place
-        for source, smooth in node.sources:
-            if smooth and source not in seen:
-                seen.add(source)
-                left.append(source)
 
 
 def _has_derivative_of_nan(place: Place, among: set[Node], way: Asked | Taken) -> bool:

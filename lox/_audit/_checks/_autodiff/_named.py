@@ -1,4 +1,4 @@
-"""What a program calls a target, and moves by the loss."""
+"""Variables called target that the loss moves."""
 
 from __future__ import annotations
 

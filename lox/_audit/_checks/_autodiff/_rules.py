@@ -92,7 +92,7 @@ def ruled_steps(audited: Audited) -> Iterator[tuple[Any, Location, str]]:
 
 
 def _place_of_rule(equation: Any) -> Location | None:
-    """Where a derivative rule begins, if the user wrote it as a function."""
+    """The line at which a derivative rule begins; None if the user did not write it as a function."""
     rule = equation.params.get("bwd") or equation.params.get("jvp_jaxpr_fun")
     info = getattr(rule, "debug_info", None)
     file, line = getattr(info, "func_filename", None), getattr(info, "func_lineno", None)

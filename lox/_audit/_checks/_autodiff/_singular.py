@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,7 @@ import numpy as np
 from lox._audit._attained import End, attains, end_of, is_constant, is_softmax, is_square_product, plain, resolved
 from lox._audit._audited import Audited
 from lox._audit._checks._autodiff._pairs import is_zero_in_pairs, paired_without_themselves
-from lox._audit._checks._autodiff._taken import Asked, Taken
-from lox._audit._checks._autodiff._way import is_asked
+from lox._audit._checks._autodiff._taken import Asked, Taken, ways_of
 from lox._audit._dependence import Node, Place
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import frames, transformations
@@ -59,9 +58,7 @@ _DIVISIONS = primitives("div")
 
 def singular(audited: Audited) -> Iterator[Finding | Held]:
     """LOX606 and LOX607: an operation has no finite derivative at a value that it gets."""
-    ways: list[Asked | Taken] = [Asked(audited)] if is_asked(audited) else []
-    if audited.differentiates:
-        ways.append(Taken(audited))
+    ways = audited.once(ways_of)
     places = [place for place in audited.dependence.places if not is_of_library(place)] if ways else []
     for way in ways:
         yield from _singular(places, way, audited.origins)
@@ -183,7 +180,7 @@ def _hidden(select: Place, way: Asked | Taken) -> list[Place]:
         if _is_nan(other):
             continue
         conditions = list(conditions_of(which, truth))
-        for place in _nearby(case):
+        for place in nearby(case):
             operand, pole = _pole(place)
             if operand is None or pole not in operand.value.fact.range:
                 continue
@@ -203,7 +200,7 @@ def _hidden_in_pairs(select: Place, way: Asked | Taken, origins: Origins) -> lis
     condition, *cases = select.step.inputs
     for truth, case in enumerate(select.inputs[1:] if len(cases) == 2 else ()):
         axes = paired_without_themselves(condition, bool(truth), origins)
-        for place in reversed([*_nearby(case)] if axes is not None else []):
+        for place in reversed([*nearby(case)] if axes is not None else []):
             operand, pole = _pole(place)
             if operand is None or pole != 0 or not way.passes(place, operand):
                 continue
@@ -317,11 +314,13 @@ def _pole(place: Place) -> tuple[Node | None, float]:
     return (place.inputs[0], poles[-1][0]) if poles else (None, 0.0)
 
 
-def _nearby(node: Node) -> Iterator[Place]:
-    """The operations that a value comes out of, the last ones first."""
+def nearby(node: Node, among: Set[Node] | None = None) -> Iterator[Place]:
+    """The operations that a value comes out of, the last ones first; of those with a result among some, if given."""
     seen, left = {node}, [node]
     while left and len(seen) < _NEARBY:
         node = left.pop(0)
+        if among is not None and node not in among:
+            continue
         if node.place is not None:
             yield node.place
         for source, smooth in node.sources:

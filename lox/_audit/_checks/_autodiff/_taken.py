@@ -8,6 +8,7 @@ from typing import Any
 from lox._audit._attained import plain
 from lox._audit._audited import Audited
 from lox._audit._checks._autodiff._paths import differentiated, loss_of
+from lox._audit._checks._autodiff._way import is_asked
 from lox._audit._dependence import Node, Place, downstream, upstream
 from lox._audit._location import Frame, frames, is_internal, is_recomputed, transformations
 from lox._audit._rules import primitives
@@ -172,6 +173,12 @@ class Taken:
             seen |= found
             left += found
         return False
+
+
+def ways_of(audited: Audited) -> list[Asked | Taken]:
+    """The derivatives that the caller asked for, and those that the program takes."""
+    ways: list[Asked | Taken] = [Asked(audited)] if is_asked(audited) else []
+    return [*ways, Taken(audited)] if audited.differentiates else ways
 
 
 def _site(place: Place) -> Site:

@@ -51,10 +51,10 @@ def crossed(audited: Audited) -> Iterator[Finding | Held]:
 
 def _is_made_for(value: Value, step: Step) -> bool:
     """Say whether an operand got axes in the call that a step comes from, or in that of a density of `jax.scipy`."""
+    if is_made_for(value, step):
+        return True
     maker = value.maker
-    if maker is None or is_made_for(value, step):
-        return maker is not None
-    if maker.equation.primitive not in LAID_OUT or len(maker.inputs[0].shape) >= len(value.shape):
+    if maker is None or maker.equation.primitive not in LAID_OUT or len(maker.inputs[0].shape) >= len(value.shape):
         return False
     of_density = [tracebacks.is_of_scipy(each.file for each in frames(at.equation)) for at in (step, maker)]
     return all(of_density) and locate(step.equation) == locate(maker.equation)
@@ -113,7 +113,7 @@ def _index(audited: Audited, value: Value) -> Value:
 
 
 def _are_crossed(one: Value, other: Value) -> bool:
-    """Whether a value that was of shape (..., n) and one of shape (..., n, 1) meet, not both with labels there."""
+    """Whether a row of shape (..., n) meets a column of shape (..., n, 1), and not both have a label there."""
     if not _is_column(other) or one.shape[-1] != other.shape[-2] or (one.fact.labels[-1] and other.fact.labels[-2]):
         return False
     before = one.maker.inputs[0].shape if one.maker is not None else ()
@@ -121,7 +121,7 @@ def _are_crossed(one: Value, other: Value) -> bool:
 
 
 def _is_row(value: Value) -> bool:
-    """Whether a value of shape (..., 1, n), or of (n, n), was one of shape (..., n)."""
+    """Whether a value of shape (..., 1, n), or (n, n), was broadcast from a row of shape (..., n)."""
     if value.maker is not None and value.maker.inputs and _is_spread(value) and len(value.shape) == 2:
         kept = value.maker.equation.params["broadcast_dimensions"]
         if [*kept] == [1] and value.maker.inputs[0].shape == value.shape[1:] and value.shape[1] > 1:
@@ -133,7 +133,7 @@ def _is_row(value: Value) -> bool:
 
 
 def _is_column(value: Value) -> bool:
-    """Whether a value is of shape (..., n, 1), or is one of shape (n, 1) that is spread over (n, n)."""
+    """Whether a value is a column of shape (..., n, 1), or one that was broadcast to (n, n)."""
     is_spread = len(value.shape) == 2 and value.maker is not None and _is_spread(value)
     before = value.maker.inputs[0].shape if value.maker is not None and is_spread and value.maker.inputs else ()
     return len(value.shape) > 1 and (value.shape[-1] == 1 or (before[1:] == (1,) and before[0] == value.shape[0]))

@@ -46,15 +46,7 @@ def _is_quotient(audited: Audited, value: Value) -> bool:
 
 
 def _is_sum(audited: Audited, value: Value) -> bool:
-    for _ in range(_MOST):
-        value = audited.origins.of(value, _SAME)
-        maker = value.maker
-        if maker is None or maker.equation.primitive not in _GUARDS | primitives("reduce_sum"):
-            return False
-        if maker.equation.primitive in primitives("reduce_sum"):
-            return True
-        value = next((each for each in maker.inputs if each.number is None), maker.inputs[0])
-    return False
+    return audited.origins.leads_to(value, primitives("reduce_sum"), _GUARDS, _SAME)
 
 
 def parts(audited: Audited) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""What the body of a loop does after an end, and what it does at different ones."""
+"""Loops that count after an episode has ended, or treat ends of different kinds apart."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def counted_after_the_end(audited: Audited) -> Iterator[Finding]:
 
 
 def _frozen(body: Body, flag: Carried) -> Iterator[Node]:
-    """What the values that stay once a flag is set would be otherwise."""
+    """The new values of what stays as it is once a flag is set."""
     for each in body.changing:
         case = chosen(each.new) if each is not flag else None
         is_kept = case is not None and case.set is not None and plain(case.set) is each.inside
@@ -168,7 +168,7 @@ def _says_end(value: Value) -> bool:
 
 
 def _is_last(outside: Value, inside: Node) -> bool:
-    """Say whether what is scanned is called what is to be added where an episode ends."""
+    """Say whether the name of a scanned value says that it is for the last step of an episode."""
     names = (outside.name, outside.written, inside.value.name)
     return any(_LAST.search(last_name(name)) is not None for name in names if name)
 

@@ -1,4 +1,4 @@
-"""What a loop carries on as it was, though its body computes a new value of it, or counts what it should count."""
+"""Carries that a loop leaves as they were, though its body computes new values of them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def updated(audited: Audited) -> Iterator[Finding]:
 
 
 def _operands(place: Place) -> tuple[Node, set[Node]]:
-    """What is written into an array, and at which indices."""
+    """The values that are written into an array, and the indices."""
     if place.step.equation.primitive in primitives("scatter"):
         return place.inputs[2], {place.inputs[1]}
     return place.inputs[1], set(place.inputs[2:])

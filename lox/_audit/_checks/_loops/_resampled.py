@@ -55,7 +55,7 @@ def _is_drawn_by(place: Place, weights: Carried, random: set[Node]) -> bool:
 
 
 def _drawn(body: Body, place: Place, weights: Value) -> Carried | None:
-    """What is carried, has an element for each weight, and is taken anew at the indices that are drawn."""
+    """The carried array that has an element for each weight, and is read at the indices that are drawn."""
     indices = after(place.outputs)
     for read in body.places("gather"):
         array = next((each for each in body.changing if plain(read.inputs[0]) is each.inside), None)

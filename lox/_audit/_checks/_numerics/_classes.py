@@ -153,7 +153,7 @@ def _by_index(step: Step, origins: Origins) -> Iterator[Choice]:
         columns = list(pair.inputs) if pair is not None and len(pair.inputs) == len(axes) else []
     labels = {}
     for axis, column in zip(axes, columns, strict=False):
-        index = _index(column, origins)
+        index = origins.index(column)
         if made_by(index, primitives("iota")):
             rows.add(axis)
         else:
@@ -161,13 +161,6 @@ def _by_index(step: Step, origins: Origins) -> Iterator[Choice]:
     if len(labels) == 1 and rows:
         ((axis, label),) = labels.items()
         yield Choice(array, frozenset(map(int, rows)), int(axis), label)
-
-
-def _index(value: Value, origins: Origins) -> Value:
-    """An index, before those below zero are counted from the end."""
-    value = origins.of(value, FLOWS)
-    choice = made_by(value, primitives("select_n"))
-    return origins.of(choice.inputs[1], FLOWS) if choice is not None else value
 
 
 def _counts(value: Value, axis: int | None) -> bool:

@@ -24,7 +24,9 @@ SCALED = Kind(
 )
 
 _UNIFORM = primitives("max", "add", "sub", "mul", "bitcast_convert_type", "or", "shift_right_logical")
-_LOWER, _HIGHER = primitives("lt", "le"), primitives("gt", "ge")
+"""The steps from random bits to the numbers of `jax.random.uniform`."""
+_BITS = primitives("random_bits")
+_LOWER = primitives("lt", "le")
 _SCALES = primitives("mul", "div")
 _LIKELY = 0.5
 """Flags with a lower chance choose what to change, as a mutation does, and any number may scale the change."""
@@ -78,21 +80,9 @@ def _drawn(audited: Audited) -> Iterator[_Flags]:
     for step, _ in audited.of("lt", "le", "gt", "ge"):
         for place, (one, other) in enumerate((step.inputs, step.inputs[::-1])):
             number = audited.origins.of(other).number
-            if number is not None and 0 < number < 1 and _is_uniform(audited, one):
+            if number is not None and 0 < number < 1 and audited.origins.leads_to(one, _BITS, _UNIFORM, FLOWS):
                 is_below = (step.equation.primitive in _LOWER) is (place == 0)
                 yield _Flags(step.outputs[0], number if is_below else 1 - number)
-
-
-def _is_uniform(audited: Audited, value: Value) -> bool:
-    """Say whether a value is made of random bits as `jax.random.uniform` makes it."""
-    for _ in range(_MOST):
-        maker = audited.origins.of(value, FLOWS).maker
-        if maker is None or maker.equation.primitive not in _UNIFORM | primitives("random_bits"):
-            return False
-        if maker.equation.primitive in primitives("random_bits"):
-            return True
-        value = next((each for each in maker.inputs if each.number is None), maker.inputs[0])
-    return False
 
 
 def _kept(audited: Audited, drawn: _Flags) -> Iterator[tuple[Step, float]]:
@@ -137,7 +127,7 @@ def _factor_before(audited: Audited, value: Value) -> float:
 
 
 def _constant(step: Step, names: set[Value]) -> float | None:
-    """What a step multiplies a value of these names by, if that is a constant."""
+    """The constant by which a step multiplies a value that has these names; None if it is none."""
     one, other = step.inputs
     if one in names and other.number:
         return 1 / other.number if step.equation.primitive in primitives("div") else other.number

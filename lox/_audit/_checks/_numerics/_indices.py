@@ -275,7 +275,7 @@ class _Known:
         return Most(number, is_limited=first.is_limited)
 
     def _is_remainder(self, value: Value) -> bool:
-        """Whether a number is a remainder, as `jax.random.randint` makes it, which gets to its greatest."""
+        """Whether a number is a remainder, as `jax.random.randint` makes it: all below the divisor occur."""
         value = self._origins.of(value, _LAYOUT)
         moved = self._moved(value)
         value = value if moved is None else self._origins.of(moved[0], _LAYOUT)

@@ -326,7 +326,7 @@ def shifted(audited: Audited) -> Iterator[Finding]:
 
 
 def _kept_in_maximum(minus: Step, origins: Origins) -> Value | None:
-    """What the mask is made from with which the maximum is taken that is subtracted from what is not masked."""
+    """The array that masks logits for their maximum, where the maximum is subtracted from logits without a mask."""
     one, other = (origins.of(each, FLOWS) for each in minus.inputs)
     while (maker := made_by(other, _MAXIMA)) is not None:
         if maker.equation.primitive in primitives("reduce_max", "scatter_max"):

@@ -156,7 +156,7 @@ def packed(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def _factor(audited: Audited, value: Value) -> float | None:
-    """The number that a value of which nothing is known is multiplied by."""
+    """The constant that an unknown value is multiplied by; None if it is none."""
     maker = audited.origins.of(value, _FLOWS).maker
     if maker is None or maker.equation.primitive not in primitives("mul"):
         return None
@@ -183,7 +183,7 @@ def complements(audited: Audited) -> Iterator[Finding | Held]:
 
 
 def _conversions(audited: Audited, value: Value) -> Iterator[Value]:
-    """What a value becomes in another dtype, as it is."""
+    """The conversions of a value to other dtypes."""
     left = [value]
     while left:
         for step in audited.users.of(left.pop()):

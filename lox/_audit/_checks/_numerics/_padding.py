@@ -71,9 +71,7 @@ def _indices(audited: Audited) -> set[Value]:
     """The arrays of integers with which something is looked up."""
     found, origins = set(), audited.origins
     for step, _ in audited.of("gather"):
-        value = origins.of(step.inputs[1], FLOWS)
-        choice = made_by(value, primitives("select_n"))  # Indices below zero are counted from the end.
-        found.add(value if choice is None else origins.of(choice.inputs[1], FLOWS))
+        found.add(origins.index(step.inputs[1]))
     return found
 
 
@@ -146,7 +144,7 @@ def _is_causal(mask: Mask, origins: Origins) -> bool:
 
 
 def _sources(found: Attention, origins: Origins) -> set[Value]:
-    """What the logits of attention are made of, but for what their scores are the product of."""
+    """The values that the logits of attention are made of, without the queries and keys."""
     left, seen = [found.squash.logits], set[Value]()
     while left and len(seen) < _MOST:
         value = origins.of(left.pop(), FLOWS)

@@ -109,7 +109,7 @@ def _chances(squash: Squash, known: dict[Step, Squash], audited: Audited) -> Squ
 
 
 def _parted(squash: Squash, known: dict[Step, Squash], origins: Origins) -> Squash | None:
-    """The softmax of which logits are some of the elements along its axis, as the largest of them are."""
+    """The softmax from which logits are taken along its axis, such as its largest elements."""
     if squash.name in ("sigmoid", "log_sigmoid"):
         found = known.get(origins.of(squash.logits, _FLOWS | PARTS | primitives("reduce_max")).maker)  # type: ignore[arg-type]
         return found if found is not None and found.name == "softmax" else None

@@ -240,7 +240,7 @@ def _parts(value: Value, origins: Origins) -> list[Value]:
 
 
 def _summed(audited: Audited) -> set[Value]:
-    """What is summed, but for softmaxes that are summed along their own axis."""
+    """The arrays that are summed, without softmaxes that are summed along their own axis."""
     known, found = audited.once(squashes), set()
     for step, _ in audited.of("reduce_sum"):
         value = _parts(step.inputs[0], audited.origins)[-1]

@@ -60,11 +60,11 @@ def _reads_again(audited: Audited, steps: Sequence[Step]) -> bool:
 
 
 def _unchanged(audited: Audited) -> list[tuple[set[Value], set[Value]]]:
-    """What the body of each loop reads and neither changes nor takes one slice of, and what its carry is made of."""
+    """For each loop: the inputs of its body that are the same in all iterations, and what its new carry is made of."""
     found = []
     for step, _ in audited.of("scan", "while"):
         loop = loop_of(step)
-        changed = {inside for _, inside, new in loop.carry if inside is not new} | {inside for inside, _ in loop.xs}
+        changed = {inside for _, inside, new in loop.carry if inside is not new} | {inside for _, inside in loop.xs}
         made, left = set[Value](), [new for _, inside, new in loop.carry if inside is not new]
         while left:
             value = left.pop()

@@ -1,4 +1,4 @@
-"""Values that are multiplied and divided by the same new value, where one of both is to be the old one."""
+"""Values that are multiplied and divided by the same number, one of which was to be the old one."""
 
 from __future__ import annotations
 
