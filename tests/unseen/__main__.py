@@ -47,6 +47,13 @@ FILES = {
         "third_planted_learning",
         "third_planted_models",
     ),
+    "fourth": (
+        "fourth_projects_rl",
+        "fourth_projects_models",
+        "fourth_projects_numerics",
+        "fourth_planted_learning",
+        "fourth_planted_science",
+    ),
 }
 """The files of each set: a set is written when checks were written with the programs of the one before at hand."""
 
