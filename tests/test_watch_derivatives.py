@@ -82,6 +82,20 @@ def with_batching(fun):
     return ruled
 
 
+def beside_calls(fun):
+    """A function in scopes that are named as a loop and a jitted function beside it."""
+    jitted = jax.jit(layer)
+
+    def called(x):
+        with jax.named_scope("scan"):
+            before = jitted(x) * x
+        looped = jax.lax.scan(lambda c, _: (fun(jnp.sin(c)), None), before, None, length=1)[0]
+        with jax.named_scope("layer"):
+            return jitted(jnp.cos(looped)) + jitted(x)
+
+    return called
+
+
 def twice(wrap):
     return lambda fun: lambda x: wrap(fun)(x) + wrap(fun)(3 * x)
 
@@ -101,6 +115,8 @@ def of_jaxpr(fun):
 
     return converted
 
+
+PLAIN = lambda f: f  # noqa: E731
 
 TRANSFORMS = {
     "grad": jax.grad,
@@ -122,6 +138,7 @@ TRANSFORMS = {
     "jaxpr": of_jaxpr,
     "scan": lambda f: lambda x: jax.lax.scan(lambda c, _: (f(c), None), x, None, length=1)[0],
     "cond": lambda f: lambda x: jax.lax.cond(x > -9, lambda x: f(x) + x, lambda x: jax.lax.stop_gradient(f(x)), x),
+    "beside calls": beside_calls,
     "itself twice": twice(lambda f: f),
     "checkpoint twice": twice(jax.checkpoint),
     "shards twice": twice(on_shards),
@@ -169,6 +186,9 @@ SECOND_DERIVATIVES = {
     "rules in checkpoints": ("rules with scopes", "checkpoint twice", "grad"),
     "a rule before a checkpoint": ("custom_jvp", "checkpoint beside", "grad"),
     "a linearized backward function": ("rules with scopes", "grad", "linearize"),
+    "scopes named as calls": ("itself twice", "beside calls", "grad"),
+    "scopes named as calls, with rules": ("rules with scopes", "beside calls", "grad"),
+    "scopes named as calls, in a checkpoint": ("beside calls", "checkpoint twice", "grad"),
     "a rule of a rule": ("checkpoint before", "vjp", "custom_vjp", "vjp"),
 }
 
@@ -197,6 +217,47 @@ def test_no_two_points_of_random_compositions_have_one_path(examples):
     test()
 
 
+@pytest.mark.parametrize("transform", [PLAIN, jax.jit, jax.checkpoint], ids=["eager", "jit", "checkpoint"])
+def test_loops_and_jitted_functions_have_the_number_of_the_forward_pass_in_the_backward_pass(transform):
+    """A scope of the same name beside them has another number."""
+    jitted = jax.jit(layer)
+
+    def fun(x):
+        with jax.named_scope("layer"):
+            x = jnp.cos(x)
+        x = jitted(3 * jitted(x))
+        with jax.named_scope("scan"):
+            x = jnp.exp(x)
+        return jax.lax.scan(lambda c, _: (jnp.cos(c), None), x, None, length=2)[0]
+
+    grad = jax.grad(transform(fun))
+    logs = events(grad, primitives=False)[1]
+    start = "backward/fun/" if transform is jax.jit else "backward/"
+    found = {key.removeprefix(start): values for key, values in logs.items() if key.startswith(start)}
+    first = jnp.cos(X)
+    second, last = layer(first), jnp.exp(layer(3 * layer(first)))
+    after = np.sin(last) * np.sin(np.cos(last)) * last
+    np.testing.assert_allclose(found["scan[1]/0"], [-np.sin(np.cos(last)), after / last], rtol=1e-5)
+    np.testing.assert_allclose(found["layer[2]/0"], [after * slope(3 * second)], rtol=1e-5)
+    np.testing.assert_allclose(found["layer[1]/0"], [after * slope(3 * second) * 3 * slope(first)], rtol=1e-5)
+    if transform is not PLAIN:
+        np.testing.assert_allclose(found["scan/0"], [after], rtol=1e-5)
+        np.testing.assert_allclose(found["layer/0"], [grad(X)], rtol=1e-5)
+
+
+def test_a_scope_in_a_bwd_rule_is_apart_from_those_of_the_forward_pass():
+    def f(x):
+        with jax.named_scope("layer"):
+            x = jnp.cos(x)
+        return with_scopes(jnp.sin)(x)
+
+    logs = events(jax.jit(jax.grad(f)), primitives=False)[1]
+    found = {key.removeprefix("f/backward/"): values for key, values in logs.items() if "backward" in key}
+    assert sorted(found) == ["layer/0", "rule/layer/0"]
+    np.testing.assert_allclose(found["rule/layer/0"], [np.cos(np.cos(X))], rtol=1e-5)
+    np.testing.assert_allclose(found["layer/0"], [-np.cos(np.cos(X)) * np.sin(X)], rtol=1e-5)
+
+
 def test_each_backward_pass_of_a_second_derivative_has_its_part():
     """The first, then the second, which runs backwards through the first and through the forward pass."""
     jitted = jax.jit(lambda x: layer(x))
@@ -207,9 +268,6 @@ def test_each_backward_pass_of_a_second_derivative_has_its_part():
         "backward[1]/backward/<lambda>/layer",
         "backward[1]/<lambda>/layer",
     ]
-
-
-PLAIN = lambda f: f  # noqa: E731
 
 
 @pytest.mark.parametrize("transform", [PLAIN, jax.jit], ids=["eager", "jit"])
@@ -444,7 +502,7 @@ def test_scopes_in_the_functions_of_a_custom_gradient_are_numbered(transform):
     logs = events(transform(jax.grad(lambda x: sine(sine(x)))), primitives=False)[1]
     found = {key.removeprefix("<lambda>/"): float(values[0]) for key, values in logs.items() if "slope" in key}
     last = np.cos(np.sin(X))
-    expected = {"backward/slope/0": last, "backward/slope[1]/0": last * np.cos(X)}
+    expected = {"backward/rule[1]/slope/0": last, "backward/rule/slope/0": last * np.cos(X)}
     assert found.keys() == expected.keys()
     np.testing.assert_allclose([found[key] for key in expected], list(expected.values()), rtol=1e-5)
 

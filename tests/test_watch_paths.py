@@ -276,7 +276,7 @@ PATHS = {
     "a custom_jvp": ["cube"],
     "the gradient of a custom_jvp": ["<lambda>/rule/slope", "<lambda>/rule/cube", "<lambda>"],
     "a custom_vjp": [],
-    "the gradient of a custom_vjp": ["<lambda>/rule/forward", "<lambda>/backward/backward_rule", "<lambda>"],
+    "the gradient of a custom_vjp": ["<lambda>/rule/forward", "<lambda>/backward/rule/backward_rule", "<lambda>"],
     "a jvp": NESTED,
     "a custom_root": ["scan"],
     "functions that are jaxprs": [

@@ -44,6 +44,11 @@ def numbered(level: Level, numbers: Numbers) -> contextlib.AbstractContextManage
     return opened(numbers if is_numbered(level, numbers) else ())
 
 
+def called(level: Level, part: Part) -> contextlib.AbstractContextManager[Any]:
+    """The context of a loop, a branch or a jitted function of the forward pass: its backward pass has its number."""
+    return contextlib.nullcontext() if _of_backward(level) is not None else opened(part)
+
+
 def is_numbered(level: Level, numbers: Numbers) -> bool:
     """Tell whether `numbered` opens a scope: in a backward pass, there are those of the forward pass."""
     return bool(numbers) and _of_backward(level) is None
@@ -120,7 +125,20 @@ def around_jaxpr(eqn: Any) -> contextlib.AbstractContextManager[Any]:
 def parent_of(level: Level) -> Parent:
     """The parent of what is bound or opened now: in a backward pass, it is in the scopes of the forward one."""
     found = _of_backward(level)
-    return level.at(found[0]) if found is not None and found[0] else level.parent
+    if found is None:
+        return level.parent
+    path = found[0][:-1] if _is_of_call(found[0]) else found[0]
+    return level.at(path) if path else level.parent
+
+
+def call_of(level: Level) -> Part | None:
+    """The part in the forward pass of the loop, the branch or the jitted function that JAX transposes now, if any."""
+    found = _of_backward(level)
+    return found[0][-1] if found is not None and _is_of_call(found[0]) else None
+
+
+def _is_of_call(path: tuple[Part, ...]) -> bool:
+    return bool(path) and path[-1].of == "call"
 
 
 def scopes_before(level: Level) -> Numbers:

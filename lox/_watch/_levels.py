@@ -45,6 +45,7 @@ class Parent:
         self.counts: dict[str, int] = {} if counts is None else counts
         self._known: dict[Any, tuple[Any, Any]] = {}
         self._evaluated: set[tuple[str, int]] = set()
+        self._calls: set[tuple[str, int]] = set()
 
     @property
     def numbers(self) -> Numbers:
@@ -63,6 +64,20 @@ class Parent:
             self._known[key] = self._numbered(name), program  # Kept, so that no other gets its identity.
         return self._known[key][0]
 
+    def call_in_pass(self, name: str, of: Part | None) -> Part:
+        """The part of a loop, a branch or a jitted function in a backward pass.
+
+        Args:
+            name: Its name.
+            of: Its part in the forward pass, whose number it gets; None for one that the backward pass itself has. Such
+                a one gets the next number, as what JAX has made two of.
+        """
+        part = self._numbered(name) if of is None else of
+        while part[:2] in self._calls:
+            part = part._replace(number=part.number + 1)
+        self._calls.add(part[:2])
+        return part
+
     def scope(self, name: str, in_pass: bool) -> Part:
         """The part of a name scope, which is opened in a backward pass or elsewhere."""
         return self._numbered(name)._replace(of="scope of pass" if in_pass else "scope")
@@ -76,7 +91,7 @@ class Parent:
         """
         key = id(jaxpr), _lines()
         if key not in self._known:
-            found = {(part.name, part.number) for part in _first_parts(jaxpr) if part.is_in_stack}
+            found = {(part.name, part.number) for part in first_parts_in({"jaxpr": jaxpr}) if part.is_in_stack}
             last = dict(sorted(self._evaluated))
             apart = {name: last[name] + 1 for name, _ in found & self._evaluated}
             self._evaluated.update((name, number + apart.get(name, 0)) for name, number in found)
@@ -262,15 +277,14 @@ def runs_one_by_one(trace: Any) -> bool:
 def counts_in(params: dict[str, Any]) -> dict[str, int]:
     """The number of parts of each name in the jaxprs among the parameters of a primitive that is no part of paths."""
     counts = {RULE.name: rules} if (rules := sum(map(_rules_of, jaxprs_in(params)))) else {}
-    for jaxpr in jaxprs_in(params):
-        for part in _first_parts(jaxpr):
-            counts[part.name] = max(counts.get(part.name, 0), part.number + 1)
+    for part in first_parts_in(params):
+        counts[part.name] = max(counts.get(part.name, 0), part.number + 1)
     return counts
 
 
-def _first_parts(jaxpr: Any) -> list[Part]:
-    """The first parts of the paths in a jaxpr."""
-    return [parts[0] for each in places_in({"jaxpr": jaxpr}) if (parts := relative(each.parts))]
+def first_parts_in(params: dict[str, Any]) -> list[Part]:
+    """The first parts of the paths in the jaxprs among the parameters of a primitive."""
+    return [parts[0] for each in places_in(params) if (parts := relative(each.parts))]
 
 
 @_compat.weakref_lru_cache
@@ -279,7 +293,10 @@ def _rules_of(jaxpr: Any) -> int:
     count = 0
     for eqn in _compat.open_jaxpr(jaxpr).eqns:
         is_jitted = eqn.primitive is primitives.jit_p and not _tracebacks.is_internal(eqn.params["jaxpr"])
-        in_part = any(isinstance(remembered(scope), Part) for scope in eqn.source_info.name_stack.stack)
+        scopes = eqn.source_info.name_stack.stack
+        if eqn.primitive is primitives.custom_vjp_call_p:
+            scopes = scopes[:-1]  # The last is that of its own rule.
+        in_part = any(isinstance(remembered(scope), Part) for scope in scopes)
         if not is_jitted and not in_part and eqn.primitive not in _PARTS:
             inside = sum(map(_rules_of, jaxprs_in(eqn.params)))
             count += max(inside, 1) if has_rule(eqn.primitive, eqn.params) else inside

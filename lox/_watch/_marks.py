@@ -236,9 +236,10 @@ class Inside(Filter):
     Attributes:
         parts: The path.
         numbers: By name, the number of parts of that name that come before, where nothing is put before the path.
-        scopes: The same for name scopes and rules, which have the numbers of the forward pass in a backward pass.
+        scopes: The same for what is in name stacks, and has the numbers of the forward pass in a backward pass.
         of: "function" around a function with rules of its own, "rule" around such a rule, "" around another.
         rule: Of a function with rules of its own: the part of a rule among the scopes that are open then.
+        is_open: Whether the part of the rule is among the scopes that are open where JAX binds the function.
         loops: 1 if what encloses them is a loop.
         outer: What encloses this in turn, which is not on Python's stack then; None if it is.
         call: Of the backward pass that a function has as a rule: the path to the call of this function. The path of
@@ -254,6 +255,7 @@ class Inside(Filter):
     scopes: Numbers = ()
     of: Literal["", "function", "rule"] = ""
     rule: Part | None = None
+    is_open: bool = False
     loops: int = 0
     outer: Inside | None = None
     call: tuple[Part, ...] = ()
@@ -268,16 +270,20 @@ class Inside(Filter):
         if not self.of:
             yield self, state
         elif is_rule and self.rule is not None:
-            parts = (*self.parts, RULE.after(self.numbers))
-            rule = dataclasses.replace(self, parts=parts, numbers=(), scopes=(), of="rule")
-            with opened(self.rule):
-                yield dataclasses.replace(rule, context=source_info.current_name_stack().stack), state
+            with contextlib.nullcontext() if self.is_open else opened(self.rule):
+                yield dataclasses.replace(self._of_rule, context=source_info.current_name_stack().stack), state
         else:
             yield dataclasses.replace(self, context=source_info.current_name_stack().stack), state
 
     def in_backward_rule(self, state: State) -> tuple[Filter, State]:
-        here = self.place(_NO_PLACE)
+        here = (self if self.rule is None else self._of_rule).place(_NO_PLACE)
         return Inside((), call=(*here.call, *here.parts)), state
+
+    @property
+    def _of_rule(self) -> Inside:
+        """The handler of a rule that runs in place of the function."""
+        parts = (*self.parts, RULE.after(self.numbers))
+        return dataclasses.replace(self, parts=parts, numbers=(), scopes=(), of="rule")
 
     @property
     def moves(self) -> bool:

@@ -23,7 +23,17 @@ from lox._rules._call import discharge
 from lox._rules._scan import operands
 from lox._trace import HandlerTrace, under
 from lox._watch import _backward, _leaving
-from lox._watch._levels import Level, Parent, counts_in, level_of, levels_begun, runs_one_by_one, silent, state
+from lox._watch._levels import (
+    Level,
+    Parent,
+    counts_in,
+    first_parts_in,
+    level_of,
+    levels_begun,
+    runs_one_by_one,
+    silent,
+    state,
+)
 from lox._watch._marks import (
     Inside,
     Nothing,
@@ -183,7 +193,9 @@ class _Operation:
 
     def _part(self, name: str, program: Any) -> Part:
         """Its part in its parent. In a backward pass, JAX runs one program for several calls: each is another point."""
-        return self._parent.part(name, None if self._transposed else program)
+        if self._transposed:
+            return self._parent.call_in_pass(name, _backward.call_of(self._level))
+        return self._parent.part(name, program)._replace(of="call")
 
     def _body(self, jaxpr: Any, kind: Kind, count: int | None) -> tuple[Any, Sequence[Any]]:
         body, before = self._with_marks(jaxpr)
@@ -210,14 +222,30 @@ class _Operation:
             rule = RULE if _backward.is_numbered(level, parent.numbers) else RULE.after(parent.numbers)
         scopes = _backward.scopes_before(level) if self._transposed else parent.numbers
         is_function = rule is not None or "subfuns" in params
-        inside = enclosing(parent.parts, parent.numbers, scopes)
-        inside = dataclasses.replace(inside, of="function" if is_function else "", rule=rule)
-        return beside(level, parent, counts, inside, lambda inside: self._under(inside, args, params))
+        inside = enclosing(parent.parts, self._numbers(params), scopes)
+        has_backward = self._primitive is primitives.custom_vjp_call_p
+        inside = dataclasses.replace(inside, of="function" if is_function else "", rule=rule, is_open=has_backward)
+
+        def run(inside: Inside) -> Any:
+            with opened(rule if has_backward and rule else ()):
+                return self._under(inside, args, params)
+
+        return beside(level, parent, counts, inside, run)
+
+    def _numbers(self, params: dict[str, Any]) -> Numbers:
+        """The numbers before what is in an operation: JAX may transpose a loop in a function of its own."""
+        numbers = self._parent.numbers
+        of = _backward.call_of(self._level) if self._transposed else None
+        if of is None or all(part.name != of.name or part.is_scope for part in first_parts_in(params)):
+            return numbers
+        part = self._parent.call_in_pass(of.name, of)
+        return tuple(sorted({**dict(numbers), part.name: part.number}.items()))
 
     def _inside(self, part: Part, args: Sequence[Any], params: dict[str, Any], loops: int = 0) -> Any:
-        if not self._may_mark(params):
-            return self._bind(*args, **params)
-        return self._under(enclosing((*self._parent.parts, part), loops=loops), args, params)
+        with _backward.called(self._level, part):
+            if not self._may_mark(params):
+                return self._bind(*args, **params)
+            return self._under(enclosing((*self._parent.parts, part), loops=loops), args, params)
 
     def _unwatched(
         self, parts: tuple[Part, ...], reason: str, args: Sequence[Any], params: dict[str, Any], depth: int = 0

@@ -29,13 +29,14 @@ class Part(NamedTuple):
     Attributes:
         name: Its name.
         number: Its number among those of the same name in the same parent.
-        of: "scope" for a name scope, "scope of pass" for one that a backward function of the program opens, "rule" for
-            a rule that runs in place of a function, "pass" for a backward pass, "" for another.
+        of: "scope" for a name scope, "scope of pass" for one that a backward function of the program opens, "call" for
+            a loop, a branch or a jitted function, "rule" for a rule that runs in place of a function, "pass" for a
+            backward pass, "" for another.
     """
 
     name: str
     number: int
-    of: Literal["", "scope", "scope of pass", "rule", "pass"] = ""
+    of: Literal["", "scope", "scope of pass", "call", "rule", "pass"] = ""
 
     @property
     def is_scope(self) -> bool:
@@ -50,7 +51,7 @@ class Part(NamedTuple):
     @property
     def is_in_stack(self) -> bool:
         """True if it is in name stacks, so that it has the number of the forward pass in a backward pass."""
-        return self.of in ("scope", "rule")
+        return self.of in ("scope", "call", "rule")
 
     def after(self, numbers: Iterable[tuple[str, int]]) -> Part:
         """The part after others in its parent."""
