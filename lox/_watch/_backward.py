@@ -7,6 +7,7 @@ So an operation of a backward pass is in the name scopes of the forward pass tha
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -150,12 +151,24 @@ def scopes_before(level: Level) -> Numbers:
 def _of_backward(level: Level) -> tuple[tuple[Part, ...], Numbers] | None:
     """The path to what is bound now, and the numbers of the next name scopes; None if it is in no backward pass."""
     around = level.parent
-    if level.scopes and (level.transposed or is_backward(around.parts)):
-        return None  # It is in a backward function of the program, and in a scope of that.
     stack = source_info.current_name_stack()
+    if level.scopes and (level.transposed or is_backward(around.parts)):
+        return _of_backward_in(level, around.parts, stack.stack)
     if not level.transposed and not is_of_backward_pass(stack):
         return None
     return path_to(level.from_here(stack.stack), level.backward_pass)
+
+
+def _of_backward_in(
+    level: Level, scope: tuple[Part, ...], scopes: Sequence[Any]
+) -> tuple[tuple[Part, ...], Numbers] | None:
+    """The same for what is in a scope of a backward function of the program, which may have backward passes in it."""
+    each_once = itertools.chain(*_tracebacks.split_at_transpositions(scopes))
+    inside = list(itertools.dropwhile(lambda each: remembered(each) != scope[-1], each_once))
+    if len(_tracebacks.split_at_transpositions(inside)) == 1:
+        return None
+    path, numbers = path_to(inside[1:], lambda outside, name: level.backward_pass((*scope, *outside), name))
+    return (*scope, *path), numbers
 
 
 def is_batched() -> bool:
