@@ -184,6 +184,7 @@ SECOND_DERIVATIVES = {
     "a Hessian on shards in a rule": ("shards", "hessian", "checkpoint beside", "custom_jvp"),
     "rules twice": ("gradient rule twice", "jit", "grad"),
     "rules in checkpoints": ("rules with scopes", "checkpoint twice", "grad"),
+    "a derivative of a checkpoint in a rule": ("checkpoint", "rules with scopes", "vjp"),
     "a rule before a checkpoint": ("custom_jvp", "checkpoint beside", "grad"),
     "a linearized backward function": ("rules with scopes", "grad", "linearize"),
     "scopes named as calls": ("itself twice", "beside calls", "grad"),
