@@ -246,6 +246,65 @@ def test_loops_and_jitted_functions_have_the_number_of_the_forward_pass_in_the_b
         np.testing.assert_allclose(found["layer/0"], [grad(X)], rtol=1e-5)
 
 
+@pytest.mark.parametrize("outside", [False, True], ids=["jit of grad", "grad of jit"])
+@pytest.mark.parametrize("name", ["slope", "scan", "cond"])
+def test_what_a_loop_of_python_runs_again_is_one_point_in_the_backward_pass(name, outside):
+    body = lambda c, _: (jnp.sin(c), None)  # noqa: E731
+    yes, no = (lambda x: jnp.sin(x)), (lambda x: x)
+    run = {
+        "slope": jax.jit(slope),
+        "scan": lambda x: jax.lax.scan(body, x, None, length=1)[0],
+        "cond": lambda x: jax.lax.cond(x > 0, yes, no, x),
+    }[name]
+
+    def loss(x):
+        for _ in range(3):
+            x = run(x)
+        with jax.named_scope(name):
+            return 5 * x
+
+    logs = events(jax.grad(jax.jit(loss)) if outside else jax.jit(jax.grad(loss)), primitives=False)[1]
+    start = "backward/loss" if outside else "loss/backward"
+    counts = {key: len(values) for key, values in logs.items() if key.startswith(f"{start}/{name}")}
+    assert counts == {f"{start}/{name}/0": 3, f"{start}/{name}[1]/0": 1}
+    assert logs[f"{start}/{name}[1]/0"] == 5
+
+
+def with_rule(backward):
+    """The gradient of a function whose backward function is given. It gets the argument and the cotangent."""
+    ruled = jax.custom_vjp(lambda x: x)
+    ruled.defvjp(lambda x: (x, x), lambda x, bar: (backward(x, bar),))
+    return jax.jit(jax.grad(lambda x: ruled(x)))
+
+
+@pytest.mark.parametrize("name", ["fori_loop", "cond", "jit", "checkpoint"])
+def test_a_pullback_in_a_loop_or_branch_of_a_backward_function_has_its_points(name):
+    def backward(x, bar):
+        _, pullback = jax.vjp(layer, x)
+        pull = lambda bar: pullback(bar)[0]  # noqa: E731
+        return {
+            "fori_loop": lambda: jax.lax.fori_loop(0, 1, lambda _, bar: pull(bar), bar),
+            "cond": lambda: jax.lax.cond(x > -9, pull, lambda bar: bar, bar),
+            "jit": lambda: jax.jit(lambda bar: pull(bar))(bar),
+            "checkpoint": lambda: jax.checkpoint(pull)(bar),
+        }[name]()
+
+    grad = with_rule(backward)
+    out, logs = events(grad, primitives=False)
+    np.testing.assert_allclose(out, slope(X), rtol=1e-5)
+    (key,) = (key for key in logs if key.endswith("backward/layer/0") and logs[key].size)
+    np.testing.assert_allclose(logs[key], [slope(X)], rtol=1e-5)
+    listed = {point.path for point in lox.points(grad)(X) if not point.obstacle}
+    assert {key.rpartition("/")[0] for key in logs} == listed
+
+
+@pytest.mark.parametrize("name", ["grad", "jvp"])
+def test_tangents_in_a_backward_function_are_not_taken_for_cotangents(name):
+    grad = with_rule(lambda x, bar: bar * TRANSFORMS[name](jax.grad(layer))(x))
+    found = {point.path: point.obstacle for point in lox.points(grad)(X)}
+    assert "JAX differentiates this backward pass" in found["<lambda>/backward/rule/backward/layer"]
+
+
 def test_a_scope_in_a_bwd_rule_is_apart_from_those_of_the_forward_pass():
     def f(x):
         with jax.named_scope("layer"):

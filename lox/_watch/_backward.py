@@ -103,11 +103,13 @@ def path_to(
 def scopes_in_backward_pass(path: tuple[Part, ...], whole: bool = False) -> Iterator[tuple[Part, ...]]:
     """The paths of the scopes in a backward pass that a path leads through: of all, if the `whole` path is in one.
 
-    Those that a backward function opens have their events where it closes them.
+    Those that a backward function opens, in a rule, have their events where it closes them.
     """
     for length in range(1, len(path) + 1):
-        passes = sum(part.is_pass for part in path[:length])
-        opened_there = path[length - 1].of == "scope of pass" and passes == 1 and not whole
+        kinds = [part.of for part in path[:length]]
+        passes = kinds.count("pass")
+        in_rule = passes == 1 and "rule" in kinds[kinds.index("pass") :]
+        opened_there = kinds[-1] == "scope of pass" and in_rule and not whole
         if (whole or passes) and path[length - 1].is_scope and not opened_there:
             yield path[:length]
 
@@ -132,10 +134,16 @@ def parent_of(level: Level) -> Parent:
     return level.at(path) if path else level.parent
 
 
-def call_of(level: Level) -> Part | None:
-    """The part in the forward pass of the loop, the branch or the jitted function that JAX transposes now, if any."""
+def call_of(level: Level) -> tuple[Part, Any] | None:
+    """The part in the forward pass of the loop, the branch or the jitted function that JAX transposes now, if any.
+
+    It comes with its scope, which each call has anew: a loop of Python's runs one part several times.
+    """
     found = _of_backward(level)
-    return found[0][-1] if found is not None and _is_of_call(found[0]) else None
+    if found is None or not _is_of_call(found[0]):
+        return None
+    scopes = source_info.current_name_stack().stack
+    return found[0][-1], next(scope for scope in reversed(scopes) if isinstance(remembered(scope), Part))
 
 
 def _is_of_call(path: tuple[Part, ...]) -> bool:

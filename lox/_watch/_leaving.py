@@ -189,8 +189,9 @@ def _obstacle(enclosing: Iterable[Sequence[Any]]) -> str:
         enclosing: For each of its equations, the scopes around this scope.
     """
     for scopes in enclosing:
-        outside, *passes = _tracebacks.split_at_transpositions(scopes)
-        if passes and "jvp" in _tracebacks.transformations(outside):
+        outside, *passes = map(_tracebacks.transformations, _tracebacks.split_at_transpositions(scopes))
+        around = [outside, *(each[2:] for each in passes[:-1])]  # Each pass begins with the derivative that it is of.
+        if passes and any("jvp" in each for each in around):
             return DIFFERENTIATED
         if "vmap" in _tracebacks.transformations(scopes):
             return BATCHED

@@ -45,7 +45,7 @@ class Parent:
         self.counts: dict[str, int] = {} if counts is None else counts
         self._known: dict[Any, tuple[Any, Any]] = {}
         self._evaluated: set[tuple[str, int]] = set()
-        self._calls: set[tuple[str, int]] = set()
+        self._calls: dict[tuple[str, int], set[int]] = {}
 
     @property
     def numbers(self) -> Numbers:
@@ -64,18 +64,18 @@ class Parent:
             self._known[key] = self._numbered(name), program  # Kept, so that no other gets its identity.
         return self._known[key][0]
 
-    def call_in_pass(self, name: str, of: Part | None) -> Part:
+    def call_in_pass(self, name: str, of: tuple[Part, Any] | None) -> Part:
         """The part of a loop, a branch or a jitted function in a backward pass.
 
         Args:
             name: Its name.
-            of: Its part in the forward pass, whose number it gets; None for one that the backward pass itself has. Such
-                a one gets the next number, as what JAX has made two of.
+            of: Its part in the forward pass, whose number it gets, and the scope of the call; None for one that the
+                backward pass itself has. Such a one gets the next number, as what JAX makes two of, in one scope.
         """
-        part = self._numbered(name) if of is None else of
-        while part[:2] in self._calls:
+        part, scope = (self._numbered(name), None) if of is None else of
+        while (taken := self._calls.setdefault(part[:2], set())) and (scope is None or id(scope) in taken):
             part = part._replace(number=part.number + 1)
-        self._calls.add(part[:2])
+        taken.add(id(scope))
         return part
 
     def scope(self, name: str, in_pass: bool) -> Part:

@@ -94,11 +94,15 @@ class _Operation:
         self._bind = functools.partial(bind, primitive)
         self._primitive = primitive
         self._level = level
-        self._parent = _backward.parent_of(level)
         self._operations = operations
         self._transposed = _backward.is_transposed(level)
         self._batched = self._transposed and _backward.is_batched()
         self._resolve = level.resolve
+
+    @functools.cached_property
+    def _parent(self) -> Parent:
+        """What encloses it, unless it is in a jaxpr that was traced with marks: that has numbered its backward passes."""
+        return _backward.parent_of(self._level)
 
     def run(self, args: Sequence[Any], params: dict[str, Any], jaxpr: Any = None, eqn: Any = None) -> Any:
         """Bind it, and emit the marks that belong to it, unless it is in a jaxpr that was traced with them."""
@@ -236,9 +240,9 @@ class _Operation:
         """The numbers before what is in an operation: JAX may transpose a loop in a function of its own."""
         numbers = self._parent.numbers
         of = _backward.call_of(self._level) if self._transposed else None
-        if of is None or all(part.name != of.name or part.is_scope for part in first_parts_in(params)):
+        if of is None or all(part.name != of[0].name or part.is_scope for part in first_parts_in(params)):
             return numbers
-        part = self._parent.call_in_pass(of.name, of)
+        part = self._parent.call_in_pass(of[0].name, of)
         return tuple(sorted({**dict(numbers), part.name: part.number}.items()))
 
     def _inside(self, part: Part, args: Sequence[Any], params: dict[str, Any], loops: int = 0) -> Any:
