@@ -1551,3 +1551,66 @@ def shares_of_open_stations_by_what_is_masked_before(demand, is_open):
     chosen = jnp.where(is_open, jnp.exp(demand - largest), 0.0)
     powers = jnp.exp(demand - demand.max(axis=-1, keepdims=True)) * is_open
     return [each / (each.sum(axis=-1, keepdims=True) + 1e-9) for each in (chosen, powers)]
+
+
+# -- LOX826: sums of a softmax over its own axis -------------------------------------------------------------------
+
+
+@wrong("LOX826", f32(300, 2), f32(6, 2))
+def shares_and_centers_of_shops_by_a_softmax_over_customers(customers, shops):
+    nearness = -jnp.square(customers[:, None] - shops).sum(-1)
+    parts = jax.nn.softmax(nearness, axis=0)
+    mass = parts.sum(axis=0)
+    return mass / customers.shape[0], jnp.einsum("ck,cd->kd", parts, customers) / mass[:, None]
+
+
+@right("LOX826", f32(300, 2), f32(6, 2))
+def shares_and_centers_of_shops_by_a_softmax_over_shops(customers, shops):
+    nearness = -jnp.square(customers[:, None] - shops).sum(-1)
+    parts = jax.nn.softmax(nearness, axis=1)
+    mass = parts.sum(axis=0)
+    return mass / customers.shape[0], jnp.einsum("ck,cd->kd", parts, customers) / mass[:, None]
+
+
+@wrong("LOX826", f32(64, 16), f32(16, 4), differentiate="router")
+def balance_of_experts_that_compete_for_tokens_by_mistake(tokens, router):
+    logits = tokens @ router
+    chances = jnp.exp(jax.nn.log_softmax(logits, axis=0))
+    load = jax.nn.one_hot(logits.argmax(axis=1), 4).mean(axis=0)
+    return 4 * jnp.sum(load * chances.mean(axis=0))
+
+
+@right("LOX826", f32(64, 16), f32(16, 4), differentiate="router")
+def balance_of_experts(tokens, router):
+    logits = tokens @ router
+    chances = jnp.exp(jax.nn.log_softmax(logits, axis=1))
+    load = jax.nn.one_hot(logits.argmax(axis=1), 4).mean(axis=0)
+    return 4 * jnp.sum(load * chances.mean(axis=0))
+
+
+@wrong("LOX826", f32(8, 50, 5), f32(8, 50, 3))
+def prototypes_whose_counts_decide_what_is_kept(scores, features):
+    def of_image(scores, features):
+        weights = jax.nn.softmax(scores, axis=0)
+        count = weights.sum(axis=0)
+        return jnp.where((count > 2.0)[:, None], weights.T @ features, 0.0) * jnp.log1p(count)[:, None]
+
+    return jax.vmap(of_image)(scores, features)
+
+
+@right("LOX826", f32(8, 50), f32(8, 50), f32(8, 50, 5))
+def means_with_any_weights(scores, values, logits):
+    def mean(values, weights):
+        return jnp.sum(weights * values, axis=-1) / (weights.sum(axis=-1) + 1e-9)
+
+    chances = jax.nn.softmax(logits, axis=-1)
+    entropy = -jnp.sum(chances * jnp.log(chances + 1e-9), axis=-1)
+    weights = jax.nn.softmax(scores, axis=-1)
+    return mean(values, weights), jnp.average(values, axis=-1, weights=weights), entropy, weights.sum(axis=-1)
+
+
+@right("LOX826", f32(4, 7, 16), f32(4, 20, 16))
+def slots_that_compete_for_inputs(slots, inputs):
+    attention = jax.nn.softmax(jnp.einsum("bsd,bnd->bsn", slots, inputs), axis=1)
+    attention = attention / (attention.sum(axis=2, keepdims=True) + 1e-8)
+    return jnp.einsum("bsn,bnd->bsd", attention, inputs)

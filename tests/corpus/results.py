@@ -535,3 +535,25 @@ def a_volume_that_is_scaled_by_a_ratio_of_the_new_size_to_the_old_one(size, volu
         return (size, moved / before), moved / size + scaled.sum()
 
     return jax.lax.scan(expand, (size, volume), pressures)
+
+
+def _similarities(params, images, texts):
+    one, other = images @ params["image"], texts @ params["text"]
+    norms = [jnp.sqrt(jnp.square(each).sum(-1, keepdims=True) + 1e-8) for each in (one, other)]
+    return 10.0 * (one / norms[0]) @ (other / norms[1]).T
+
+
+@wrong("LOX612", {"image": f32(12, 8), "text": f32(9, 8)}, f32(32, 12), f32(32, 9), differentiate="params")
+def matches_of_images_with_texts_twice(params, images, texts):
+    scores = _similarities(params, images, texts)
+    of_images = jnp.trace(jax.nn.log_softmax(scores, axis=1))
+    of_texts = jnp.trace(jax.nn.log_softmax(scores))
+    return -(of_images + of_texts) / 64
+
+
+@right("LOX612", {"image": f32(12, 8), "text": f32(9, 8)}, f32(32, 12), f32(32, 9), differentiate="params")
+def matches_of_images_with_texts_and_of_texts_with_images(params, images, texts):
+    scores = _similarities(params, images, texts)
+    of_images = jnp.trace(jax.nn.log_softmax(scores, axis=1))
+    of_texts = jnp.trace(jax.nn.log_softmax(scores.T, axis=1))
+    return -(of_images + of_texts) / 64

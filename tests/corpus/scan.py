@@ -1658,3 +1658,104 @@ def preferences_by_which_an_arm_is_drawn(preferences, rewards, key):
 
     keys = jax.random.split(key, rewards.shape[0])
     return jax.lax.scan(pull, (preferences, jnp.zeros(8)), (keys, rewards))
+
+
+# What is carried with weights of moves between states.
+
+
+@wrong("LOX226", f32(20, 5), f32(5, 5))
+def best_paths_that_never_change_their_state(scores, moves):
+    def step(best, score):
+        return jnp.max(best[:, None] + moves, axis=1) + score, best.argmax()
+
+    return jax.lax.scan(step, scores[0], scores[1:])
+
+
+@right("LOX226", f32(20, 5), f32(5, 5))
+def best_paths_between_states(scores, moves):
+    def step(best, score):
+        through = best[:, None] + moves
+        return jnp.max(through, axis=0) + score, through.argmax(axis=0)
+
+    return jax.lax.scan(step, scores[0], scores[1:])
+
+
+@wrong("LOX226", f32(8, 20, 5), f32(5, 5))
+def beliefs_about_the_weather_that_are_never_mixed(likelihoods, moves):
+    def filtered(likelihood):
+        def day(belief, seen):
+            belief = jnp.sum(belief[:, None] * moves, axis=-1) * seen
+            return belief / belief.sum(), belief
+
+        return jax.lax.scan(day, jnp.full(5, 0.2), likelihood)[1]
+
+    return jax.vmap(filtered)(likelihoods)
+
+
+@right("LOX226", f32(20, 5), f32(5, 5), f32(30, 4))
+def beliefs_from_both_sides_and_points_that_repel(likelihoods, moves, points):
+    def ahead(belief, seen):
+        belief = jnp.einsum("i,ij->j", belief, moves) * seen
+        return belief / belief.sum(), belief
+
+    def back(after, seen):
+        after = jnp.sum(moves * (after * seen)[None, :], axis=1)
+        return after / after.sum(), after
+
+    def repel(points, _):
+        offsets = points[:, None] - points[None]
+        return points + 0.1 * jnp.sum(offsets * jnp.exp(-jnp.square(offsets).sum(-1, keepdims=True)), axis=1), None
+
+    first, last = jnp.full(5, 0.2), jnp.ones(5)
+    both = jax.lax.scan(ahead, first, likelihoods)[1] * jax.lax.scan(back, last, likelihoods, reverse=True)[1]
+    return both, jax.lax.scan(repel, points, length=10)[0]
+
+
+@wrong("LOX228", f32(5), f32(5, 5), f32(20, 5))
+def beliefs_of_a_filter_whose_moves_add_up_by_columns(start, logits, likelihoods):
+    moves = jax.nn.softmax(logits, axis=0)
+
+    def day(belief, seen):
+        belief = (belief @ moves) * seen
+        return belief, jnp.log(belief.sum())
+
+    return jax.lax.scan(day, jax.nn.softmax(start), likelihoods)[1]
+
+
+@right("LOX228", f32(5), f32(5, 5), f32(20, 5))
+def beliefs_of_a_filter_whose_moves_add_up_by_rows(start, logits, likelihoods):
+    moves = jax.nn.softmax(logits, axis=1)
+
+    def day(belief, seen):
+        belief = (belief @ moves) * seen
+        return belief, jnp.log(belief.sum())
+
+    return jax.lax.scan(day, jax.nn.softmax(start), likelihoods)[1]
+
+
+@wrong("LOX228", f32(5, 5), f32(16, 20, 5))
+def likelihoods_of_sequences_from_any_state(logits, scores):
+    log_moves = jax.nn.log_softmax(logits)
+
+    def of_sequence(scores):
+        def step(log_alpha, score):
+            return jax.nn.logsumexp(log_alpha[None, :] + log_moves, axis=1) + score, None
+
+        start = jnp.full(5, -jnp.log(5.0)) + scores[0]
+        return jax.nn.logsumexp(jax.lax.scan(step, start, scores[1:])[0])
+
+    return jax.vmap(of_sequence)(scores)
+
+
+@right("LOX228", f32(5), f32(5, 5), f32(20, 5), f32(5))
+def likelihoods_from_the_end_and_values_of_states(start, logits, likelihoods, rewards):
+    moves = jax.nn.softmax(logits, axis=1)
+
+    def back(after, seen):
+        return moves @ (after * seen), None
+
+    def evaluate(values, _):
+        return rewards + 0.9 * moves @ values, None
+
+    first = jax.lax.scan(back, jnp.ones(5), likelihoods, reverse=True)[0]
+    return jnp.sum(jax.nn.softmax(start) * first), jax.lax.scan(evaluate, jnp.zeros(5), length=50)[0]

@@ -16,6 +16,7 @@ from lox._audit._checks._loops import (
     _episodes,
     _kept,
     _memories,
+    _moves,
     _reports,
     _resampled,
     _scan,
@@ -39,6 +40,7 @@ KINDS = (
     *_constant.KINDS,
     *_discounts.KINDS,
     *_resampled.KINDS,
+    *_moves.KINDS,
 )
 CHECKS = (
     *_carry.CHECKS,
@@ -60,6 +62,7 @@ CHECKS = (
     *_ended.CHECKS,
     *_discounts.CHECKS,
     *_resampled.CHECKS,
+    *_moves.CHECKS,
     *_without_scan.CHECKS,
 )
 OF_DIFFERENTIATED = _carried.CHECKS

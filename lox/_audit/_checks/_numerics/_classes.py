@@ -60,12 +60,12 @@ def classes(audited: Audited) -> Iterator[Finding | Held]:
         if "transpose" in transformations(step.equation) or not is_users(location.of_user.file):
             continue
         for choice in _choices(step, origins):
-            squash, axis = _squash(choice.array, choice.axis, known, origins)
+            squash, axis = squash_of(choice.array, choice.axis, known, origins)
             if squash is None or axis is None or not _is_data(choice.labels, origins):
                 continue
             if shifted := _unshifted(audited, squash, choice.labels):
                 yield SAME.at(location, shifted)
-            rows = {_squash(choice.array, row, known, origins)[1] for row in choice.rows}
+            rows = {squash_of(choice.array, row, known, origins)[1] for row in choice.rows}
             if axis in squash.axes:
                 yield CLASSES.fine(squash.location)
             elif set(squash.axes) <= rows and _is_of_parameters(squash.logits, axis, origins):
@@ -168,7 +168,7 @@ def _counts(value: Value, axis: int | None) -> bool:
     return counter is not None and axis == counter.equation.params["dimension"]
 
 
-def _squash(
+def squash_of(
     value: Value, axis: int | None, known: dict[Step, Squash], origins: Origins
 ) -> tuple[Squash | None, int | None]:
     """The softmax that a value is computed from element by element, and an axis of the value there."""

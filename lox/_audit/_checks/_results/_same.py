@@ -51,13 +51,20 @@ class Numbers:
         params: list[Any] = []
         for name, each in sorted(equation.params.items()):
             if name not in ("sharding", "jvp_jaxpr_fun", "num_consts", "symbolic_zeros"):
-                params.append((name, id(_compat.open_jaxpr(each)) if hasattr(each, "eqns") else each))
+                params.append((name, _text_of(each) if hasattr(each, "eqns") else each))
         try:
             key = (equation.primitive, tuple(params), tuple(self[value] for value in step.inputs))
             hash(key)
         except TypeError:
             return step
         return key
+
+
+def _text_of(jaxpr: Any) -> str | int:
+    """What a function computes, if it is short: what JAX traced twice for two arguments that mean the same is alike."""
+    opened = _compat.open_jaxpr(jaxpr)
+    is_short = len(opened.eqns) <= _MOST and not list(getattr(opened, "constvars", ()))
+    return str(opened) if is_short else id(opened)
 
 
 def same(audited: Audited) -> Iterator[Finding]:
