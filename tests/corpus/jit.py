@@ -832,6 +832,100 @@ def an_agent_that_is_given_its_params(params, observation, value):
     return AGENT.improve(params, observation, value)
 
 
+@wrong("LOX433", f32(8), f32(5, 32, 8), f32(5, 32))
+def training_whose_rate_decays_in_a_dict(params, batches, targets):
+    options = {"rate": 0.1, "decay": 0.01}
+
+    @jax.jit
+    def step(params, x, y):
+        return (1 - options["decay"]) * params - options["rate"] * jax.grad(_loss)(params, x, y)
+
+    for x, y in zip(batches, targets):
+        params = step(params, x, y)
+        options["rate"] *= 0.5
+    return params
+
+
+@right("LOX433", f32(8), f32(5, 32, 8), f32(5, 32))
+def training_with_options_that_stay_and_a_record(params, batches, targets):
+    options, record = {"rate": 0.1, "decay": 0.01}, {"rate": 0.1, "losses": []}
+
+    @jax.jit
+    def step(params, rate, x, y):
+        loss, grads = jax.value_and_grad(_loss)(params, x, y)
+        return (1 - options["decay"]) * params - rate * grads, loss
+
+    for x, y in zip(batches, targets):
+        params, loss = step(params, record["rate"], x, y)
+        record["rate"] *= 0.5
+        record["last"] = loss
+    return params, record["last"]
+
+
+class Settings:
+    temperature = 1.0
+
+
+@wrong("LOX433", f32(8), f32(5, 8))
+def annealing_whose_temperature_is_an_attribute_of_its_settings(x, noise):
+    settings = Settings()
+
+    def energy(x):
+        return jnp.sum(jnp.cos(x) + x**2) / settings.temperature
+
+    @jax.jit
+    def relax(x, kick):
+        return x - 0.01 * jax.grad(energy)(x) + kick
+
+    for kick in noise:
+        x = relax(x, kick)
+        settings.temperature = 0.9 * settings.temperature
+    return x
+
+
+class Walker:
+    def __init__(self, size):
+        self.size = size
+        self.steps = 0
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def move(self, x, noise):
+        return x + self.size * noise
+
+
+@dataclasses.dataclass(frozen=True)
+class EqualWalker:
+    size: float = 1.0
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def move(self, x, noise):
+        return x + self.size * noise
+
+
+@wrong("LOX433", f32(8), f32(5, 8))
+def a_walk_whose_steps_are_to_become_small(x, noise):
+    walker = Walker(1.0)
+    for kick in noise:
+        x = walker.move(x, kick)
+        walker.size = walker.size / 2
+    return x
+
+
+@right("LOX433", f32(8), f32(5, 8))
+def walks_whose_steps_are_counted_or_that_are_made_anew(x, noise):
+    walker, size = Walker(1.0), 1.0
+    for kick in noise:
+        x = walker.move(x, kick)
+        walker.steps += 1
+    for kick in noise:
+        x = EqualWalker(size).move(x, kick)
+        size = size / 2
+    for size in (1.0, 0.5):
+        other = Walker(size)
+        x = other.move(x, noise[0])
+    return x
+
+
 # What is compiled each time.
 
 

@@ -19,7 +19,7 @@ from lox._audit._files import syntax
 from lox._audit._findings import Finding, Held, Kind
 from lox._audit._location import NOWHERE, is_users
 from lox._audit._reached import is_users_class, parts
-from lox._audit._sources import Source, functions, plain, sources
+from lox._audit._sources import Source, drivers, functions, plain, sources
 
 FROZEN = Kind(
     "LOX433",
@@ -39,6 +39,8 @@ _BEFORE = (
 _MODES = {"training", "train", "is_training", "deterministic", "explore", "exploring", "evaluating"}
 _PLAIN = ("builtins", "abc", "typing")
 _LOOPS = (ast.For, ast.While)
+Read = ast.Name | ast.Attribute | ast.Subscript
+"""An expression that a function reads."""
 
 
 class Change(NamedTuple):
@@ -48,11 +50,13 @@ class Change(NamedTuple):
         what: What it assigns.
         line: Its line.
         is_set: Whether it only stores an argument, as it may once, before anything is compiled.
+        in_loop: Whether it is in a loop of Python that calls what is compiled.
     """
 
     what: str
     line: int
     is_set: bool = False
+    in_loop: bool = False
 
 
 def frozen(audited: Audited) -> Iterator[Finding | Held]:
@@ -63,7 +67,7 @@ def frozen(audited: Audited) -> Iterator[Finding | Held]:
         reads = {ast.unparse(node): node for node in reversed(_reads(source))}  # Each at its first place.
         for node in reads.values():
             change = compiled.change(source, node)
-            if change is not None and not compiled.stores(change.what):
+            if change is not None and (change.in_loop or not compiled.stores(change.what)):
                 yield FROZEN.at(
                     source.at(node),
                     f"'{source.code.co_name}' reads '{change.what}' once, while it is traced, and line {change.line} "
@@ -85,6 +89,7 @@ class _Compiled:
         self._is_jitted = _compat.is_jitted(audited.fun)
         self._by_node = {source.node: source for source in traced}
         self._codes = {source.code for source in traced}
+        self._callers = {*self._by_node, *filter(None, map(_node_of, drivers(audited)))}
         self.roots = self._roots()
 
     def _roots(self) -> set[Function]:
@@ -100,20 +105,26 @@ class _Compiled:
         """Say whether a traced function assigns what it reads itself, which is another mistake."""
         return any(name in _declared(node) or _assigns(node, name) for node in self._by_node)
 
-    def change(self, source: Source, node: ast.Name | ast.Attribute) -> Change | None:
+    def change(self, source: Source, node: Read) -> Change | None:
         """Where the program changes what an expression of a traced function reads."""
         inner = [source.node, *source.parents]
         is_compiled = self._is_jitted or any(each in self.roots for each in inner)
-        if isinstance(node, ast.Attribute):
-            return self._of_attribute(source, node) if is_compiled else None
-        if node.id in source.locals:
+        root = node if isinstance(node, ast.Name) else node.value
+        if not isinstance(root, ast.Name):
             return None
-        if node.id in source.code.co_freevars:
-            place = next((place for place, each in enumerate(inner) if place and _binds(each, node.id)), 0)
-            jitted = [each for each in inner[:place] if each in self.roots]
-            return _in_loop(node.id, inner[place], jitted[-1]) if jitted else None
-        known = source.names.get(node.id)
-        return self._of_global(node.id, source) if is_compiled and _changes(node.id, known) else None
+        if isinstance(node, ast.Attribute) and root.id == "self":
+            found = self._of_attribute(source, node) or self._of_local(source, node) if is_compiled else None
+            if found is not None or root.id not in source.code.co_freevars:
+                return found
+        if root.id in source.locals:
+            return None
+        if root.id in source.code.co_freevars:
+            place = next((place for place, each in enumerate(inner) if place and _binds(each, root.id)), 0)
+            jitted = [each for each in inner[:place] if each in self.roots] or self._calling(source, inner[place])
+            return _in_loop(ast.unparse(node), inner[place], jitted[-1]) if jitted else None
+        if not is_compiled or not _changes(*_named(node, source.names.get(root.id))):
+            return None
+        return self._of_global(root.id, source) if root is node else self._of_part(node, source)
 
     def _of_attribute(self, source: Source, node: ast.Attribute) -> Change | None:
         attribute, file = f"self.{node.attr}", source.code.co_filename
@@ -132,6 +143,38 @@ class _Compiled:
                 return found
         return None
 
+    def _calling(self, source: Source, around: Function) -> list[Function]:
+        """What is compiled in a function and names another one that is written in it."""
+        own, inner = source.code.co_name, set(ast.walk(around))
+        roots = [root for root in self.roots if root in inner]
+        return [root for root in roots if any(getattr(each, "id", "") == own for each in ast.walk(root))]
+
+    def _of_local(self, source: Source, node: ast.Attribute) -> Change | None:
+        """The change of an attribute of an object that a traced function makes, and calls a method of in a loop."""
+        name, _, method = source.code.co_qualname.partition(".")
+        of, inner = source.names.get(name), [source.node, *source.parents]
+        if not method or not isinstance(of, type) or not _is_known_by_identity(of):
+            return None
+        for around in self._callers:
+            for each in ast.walk(around):
+                made = isinstance(each, ast.Assign) and isinstance(each.value, ast.Call)
+                if not made or ast.unparse(each.value.func) != name:
+                    continue
+                names = [f"{target.id}.{node.attr}" for target in each.targets if isinstance(target, ast.Name)]
+                found = (_in_loop(own, around, root) for own in names for root in inner if root in self.roots)
+                if (change := next((change for change in found if change is not None), None)) is not None:
+                    return change
+        return None
+
+    def _of_part(self, node: ast.Attribute | ast.Subscript, source: Source) -> Change | None:
+        """The change of an element or an attribute of a global object, in a loop that calls what is compiled."""
+        file = source.code.co_filename
+        places = [syntax(file), *(each for found in functions(file).values() for each, _ in found)]
+        text = ast.unparse(node)
+        loops = (_in_loop(text, each, root) for each in places for root in self.roots)
+        changes = (_moved_on(text, each, root) for each in places[1:] for root in self.roots)
+        return next((change for change in (*loops, *changes) if change is not None), None)
+
     def _of_global(self, name: str, source: Source) -> Change | None:
         file = source.code.co_filename
         if not any(_begins_with(each, name) for each in syntax(file).body):
@@ -143,16 +186,30 @@ class _Compiled:
         return next((change for change in (*changes, *loops) if change is not None), None)
 
 
-def _reads(source: Source) -> list[ast.Name | ast.Attribute]:
-    """The names, and the attributes of `self`, that a function reads, and not only for their shapes."""
+def _reads(source: Source) -> list[Read]:
+    """The names, their attributes and their elements that a function reads, and not only for their shapes."""
     nodes = source.executed
     static = {node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr in STATIC_ATTRIBUTES}
-    read = [node for node in nodes if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)]
-    return [node for node in read if node not in static and (isinstance(node, ast.Name) or _is_of_self(node))]
+    read = [node for node in nodes if isinstance(node, Read) and isinstance(node.ctx, ast.Load)]
+    return [node for node in read if node not in static and (isinstance(node, ast.Name) or _is_part(node))]
 
 
-def _is_of_self(node: ast.Attribute) -> bool:
-    return isinstance(node.value, ast.Name) and node.value.id == "self"
+def _is_part(node: ast.Attribute | ast.Subscript) -> bool:
+    """Say whether an expression is an attribute of a name, or an element of it by a constant."""
+    is_chosen = isinstance(node, ast.Attribute) or isinstance(node.slice, ast.Constant)
+    return is_chosen and isinstance(node.value, ast.Name)
+
+
+def _named(node: Read, known: Any) -> tuple[str, Any]:
+    """The name of what an expression reads of an object, and its value."""
+    if isinstance(node, ast.Name):
+        return node.id, known
+    if isinstance(node, ast.Attribute):
+        return node.attr, parts(known).get(node.attr) if not isinstance(known, type(ast)) else None
+    key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+    has = isinstance(known, dict) and key in known
+    has |= isinstance(known, list) and isinstance(key, int) and -len(known) <= key < len(known)
+    return str(key), known[key] if has else None
 
 
 def _begins(node: Function | None, name: str) -> bool:
@@ -176,9 +233,12 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.ex
 
 def _is_opaque(owner: Any) -> bool:
     """Say whether JAX knows an object by its identity alone: it is no pytree, no module, and equal to nothing else."""
-    of = type(owner)
+    return _is_known_by_identity(type(owner)) and jax.tree_util.all_leaves([owner])
+
+
+def _is_known_by_identity(of: type) -> bool:
     has_plain_bases = all(is_users_class(each) or each.__module__ in _PLAIN for each in of.__mro__)
-    return has_plain_bases and of.__hash__ is object.__hash__ and jax.tree_util.all_leaves([owner])
+    return has_plain_bases and of.__hash__ is object.__hash__
 
 
 def _methods(of: type) -> list[Any]:
@@ -208,7 +268,21 @@ def _in_loop(name: str, around: Function | ast.Module, compiled: Function) -> Ch
         callers = _callers(compiled, around) if callers is None else callers
         called = [ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)]
         if not callers.isdisjoint(each.rpartition(".")[2] for each in called):
-            return Change(name, line)
+            return Change(name, line, in_loop=True)
+    return None
+
+
+def _moved_on(name: str, around: Function, compiled: Function) -> Change | None:
+    """Where a function that calls the compiled one makes a new value of the old one."""
+    own, nodes = getattr(compiled, "name", ""), list(ast.walk(around))
+    if compiled in nodes or not own or own not in {getattr(node, "id", "") for node in nodes}:
+        return None
+    for each in nodes:
+        if isinstance(each, (ast.Assign, ast.AugAssign)) and not any(map(_is_new, nodes)):
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            reads = isinstance(each, ast.AugAssign) or name in map(ast.unparse, ast.walk(each.value))
+            if reads and any(_stores(target, name) for target in targets):
+                return Change(name, each.lineno, in_loop=True)
     return None
 
 
@@ -274,7 +348,7 @@ def _assigns(node: Function, attribute: str) -> bool:
 
 
 def _stores(node: ast.AST, name: str) -> bool:
-    if not isinstance(node, (ast.Name, ast.Attribute)) or not isinstance(node.ctx, ast.Store):
+    if not isinstance(node, Read) or not isinstance(node.ctx, ast.Store):
         return False
     return ast.unparse(node) == name
 
