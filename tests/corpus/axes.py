@@ -676,3 +676,26 @@ def logits_of_a_mean_over_places_after_norms(images, w, out):
     x = (x - x.mean(axis=(1, 2, 3), keepdims=True)) * jax.lax.rsqrt(x.var(axis=(1, 2, 3), keepdims=True) + 1e-5)
     x = x - x.mean(axis=-1, keepdims=True)
     return jax.nn.relu(x).mean(axis=(1, 2)) @ out
+
+
+@wrong("LOX104", f32(), f32(25, 3), f32(25))
+def likelihood_by_a_kernel_of_each_point_with_itself(scale, x, y):
+    kernel = jax.vmap(lambda a, b: jnp.exp(-jnp.sum((a - b) ** 2) / scale))(x, x)
+    covariance = kernel + 0.1 * jnp.eye(25)
+    return y @ jnp.linalg.solve(covariance, y) + jnp.linalg.slogdet(covariance)[1]
+
+
+@wrong("LOX104", f32(30, 4), f32(30))
+def ridge_whose_squares_are_those_of_the_columns_alone(x, y):
+    squares = jnp.einsum("ni,ni->i", x, x)
+    factor = jax.scipy.linalg.cho_factor(squares + 1e-3 * jnp.eye(4))
+    return jax.scipy.linalg.cho_solve(factor, x.T @ y)
+
+
+@right("LOX104", f32(), f32(25, 3), f32(25), f32(30, 4))
+def likelihood_by_a_kernel_of_all_pairs_and_slopes_by_differences(scale, x, y, points):
+    kernel = jax.vmap(lambda a: jax.vmap(lambda b: jnp.exp(-jnp.sum((a - b) ** 2) / scale))(x))(x)
+    covariance = kernel + 0.1 * jnp.eye(25)
+    around = jax.vmap(lambda p: jnp.sin(p + 1e-2 * jnp.eye(4)).sum(-1))(points)
+    noisy = jnp.linalg.cholesky(kernel + jnp.diag(y**2) + (0.1 + y**2) * jnp.eye(25))
+    return y @ jnp.linalg.solve(covariance, y) + jnp.linalg.slogdet(covariance)[1], around, noisy

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lox._audit._checks._axes import (
     _batches,
     _crossed,
+    _diagonal,
     _exchanged,
     _heads,
     _images,
@@ -27,6 +28,6 @@ KINDS = (
     *_images.KINDS,
 )
 CHECKS = (
-    *(*_meaning.CHECKS, *_crossed.CHECKS, *_exchanged.CHECKS, *_heads.CHECKS, *_permuted.CHECKS),
+    *(*_meaning.CHECKS, *_crossed.CHECKS, *_diagonal.CHECKS, *_exchanged.CHECKS, *_heads.CHECKS, *_permuted.CHECKS),
     *(*_recurrences.CHECKS, *_statistics.CHECKS, *_sizes.CHECKS, *_lengths.CHECKS, *_batches.CHECKS, *_images.CHECKS),
 )
