@@ -1759,3 +1759,95 @@ def likelihoods_from_the_end_and_values_of_states(start, logits, likelihoods, re
 
     first = jax.lax.scan(back, jnp.ones(5), likelihoods, reverse=True)[0]
     return jnp.sum(jax.nn.softmax(start) * first), jax.lax.scan(evaluate, jnp.zeros(5), length=50)[0]
+
+
+# Attention to what iterations wrote before.
+
+
+def _heads(params, x):
+    return x @ params["q"], x @ params["k"], x @ params["v"]
+
+
+HEADS = {"q": f32(8, 8), "k": f32(8, 8), "v": f32(8, 8)}
+
+
+@wrong("LOX230", HEADS, f32(4, 8))
+def words_that_attend_before_their_own_key_is_in_the_cache(params, x):
+    def word(i, carry):
+        x, keys, values = carry
+        q, k, v = _heads(params, x)
+        scores = jnp.einsum("bd,bld->bl", q, keys) / jnp.sqrt(8.0)
+        weights = jax.nn.softmax(jnp.where(jnp.arange(16)[None, :] < i + 1, scores, -jnp.inf))
+        x = jnp.tanh(x + jnp.einsum("bl,bld->bd", weights, values))
+        keys = jax.lax.dynamic_update_slice(keys, k[:, None], (0, i, 0))
+        values = jax.lax.dynamic_update_slice(values, v[:, None], (0, i, 0))
+        return x, keys, values
+
+    return jax.lax.fori_loop(0, 16, word, (x, jnp.zeros((4, 16, 8)), jnp.zeros((4, 16, 8))))[0]
+
+
+@wrong("LOX230", HEADS, f32(20, 8))
+def a_sequence_that_reads_the_values_of_the_step_before(params, xs):
+    def read(cache, inputs):
+        keys, values = cache["k"], cache["v"]
+        i, x = inputs
+        q, k, v = _heads(params, x)
+        keys = keys.at[i].set(k)
+        logits = jnp.where(jnp.arange(20) > i, -1e9, keys @ q / jnp.sqrt(8.0))
+        mixed = jax.nn.softmax(logits) @ values
+        return {"k": keys, "v": values.at[i].set(v)}, mixed
+
+    empty = {"k": jnp.zeros((20, 8)), "v": jnp.zeros((20, 8))}
+    return jax.lax.scan(read, empty, (jnp.arange(20), xs))[1]
+
+
+@right("LOX230", HEADS, f32(20, 8))
+def sequences_that_attend_to_what_is_written(params, xs):
+    def now(cache, inputs):
+        i, x = inputs
+        q, k, v = _heads(params, x)
+        cache = {"k": cache["k"].at[i].set(k), "v": cache["v"].at[i].set(v)}
+        logits = jnp.where(jnp.arange(20) > i, -1e9, cache["k"] @ q / jnp.sqrt(8.0))
+        return cache, jax.nn.softmax(logits) @ cache["v"]
+
+    def before(cache, inputs):
+        i, x = inputs
+        q, k, v = _heads(params, x)
+        logits = jnp.where(jnp.arange(20) < i, cache["k"] @ q / jnp.sqrt(8.0), -1e9)
+        mixed = jax.nn.softmax(logits) @ cache["v"]
+        return {"k": cache["k"].at[i].set(k), "v": cache["v"].at[i].set(v)}, v + mixed
+
+    empty, places = {"k": jnp.zeros((20, 8)), "v": jnp.zeros((20, 8))}, jnp.arange(20)
+    return jax.lax.scan(now, empty, (places, xs))[1], jax.lax.scan(before, empty, (places, xs))[1]
+
+
+@wrong("LOX816", HEADS, f32(4, 8))
+def words_that_attend_to_the_empty_end_of_the_cache(params, x):
+    def word(i, carry):
+        x, keys, values = carry
+        q, k, v = _heads(params, x)
+        keys = jax.lax.dynamic_update_slice(keys, k[:, None], (0, i, 0))
+        values = jax.lax.dynamic_update_slice(values, v[:, None], (0, i, 0))
+        weights = jax.nn.softmax(jnp.einsum("bd,bld->bl", q, keys) / jnp.sqrt(8.0))
+        return jnp.tanh(x + jnp.einsum("bl,bld->bd", weights, values)), keys, values
+
+    return jax.lax.fori_loop(0, 16, word, (x, jnp.zeros((4, 16, 8)), jnp.zeros((4, 16, 8))))[0]
+
+
+@right("LOX816", HEADS, f32(20, 8), f32(20, 8), f32(20, 8))
+def a_memory_that_is_full_from_the_start_and_biases_of_distance(params, xs, keys, values):
+    def replace(cache, inputs):
+        i, x = inputs
+        q, k, v = _heads(params, x)
+        keys, values = cache[0].at[i].set(k), cache[1].at[i].set(v)
+        return (keys, values), jax.nn.softmax(keys @ q / jnp.sqrt(8.0)) @ values
+
+    def biased(cache, inputs):
+        i, x = inputs
+        q, k, v = _heads(params, x)
+        keys, values = cache[0].at[i].set(k), cache[1].at[i].set(v)
+        bias = jnp.where(jnp.arange(20) <= i, -0.1 * (i - jnp.arange(20)), -1e9)
+        return (keys, values), jax.nn.softmax(keys @ q / jnp.sqrt(8.0) + bias) @ values
+
+    inputs, empty = (jnp.arange(20), xs), (jnp.zeros((20, 8)), jnp.zeros((20, 8)))
+    return jax.lax.scan(replace, (keys, values), inputs)[1], jax.lax.scan(biased, empty, inputs)[1]

@@ -6,6 +6,7 @@ from lox._audit._checks._loops import (
     _accumulated,
     _blended,
     _bootstraps,
+    _caches,
     _carried,
     _carry,
     _constant,
@@ -41,6 +42,7 @@ KINDS = (
     *_discounts.KINDS,
     *_resampled.KINDS,
     *_moves.KINDS,
+    *_caches.KINDS,
 )
 CHECKS = (
     *_carry.CHECKS,
@@ -63,6 +65,7 @@ CHECKS = (
     *_discounts.CHECKS,
     *_resampled.CHECKS,
     *_moves.CHECKS,
+    *_caches.CHECKS,
     *_without_scan.CHECKS,
 )
 OF_DIFFERENTIATED = _carried.CHECKS
