@@ -1851,3 +1851,54 @@ def a_memory_that_is_full_from_the_start_and_biases_of_distance(params, xs, keys
 
     inputs, empty = (jnp.arange(20), xs), (jnp.zeros((20, 8)), jnp.zeros((20, 8)))
     return jax.lax.scan(replace, (keys, values), inputs)[1], jax.lax.scan(biased, empty, inputs)[1]
+
+
+# Integrators.
+
+
+def _pull(x):
+    return -x - 0.1 * x**3
+
+
+@wrong("LOX232", f32(12, 3), f32(12, 3))
+def oscillators_that_are_kicked_twice_by_the_old_forces(x, v):
+    def step(_, state):
+        x, v, force = state["x"], state["v"], state["force"]
+        x = x + 0.02 * v + 0.0002 * force
+        return {"x": x, "v": v + 0.01 * (force + force), "force": _pull(x)}
+
+    return jax.lax.fori_loop(0, 100, step, {"x": x, "v": v, "force": _pull(x)})
+
+
+@wrong("LOX232", f32(12, 3), f32(12, 3), f32(12, 1), f32())
+def masses_that_are_kicked_twice_by_the_old_forces(x, v, mass, dt):
+    def step(carry, _):
+        x, v, acceleration = carry
+        v = v + 0.5 * dt * acceleration
+        x = x + dt * v
+        new_acceleration = _pull(x) / mass
+        v = v + 0.5 * dt * acceleration
+        return (x, v, new_acceleration), jnp.sum(mass * v**2)
+
+    return jax.lax.scan(step, (x, v, _pull(x) / mass), length=100)[1]
+
+
+@right("LOX232", f32(12, 3), f32(12, 3), f32())
+def masses_that_are_kicked_by_both_forces(x, v, dt):
+    gravity = jnp.array([0.0, 0.0, -9.8])
+
+    def step(carry, _):
+        x, v, acceleration = carry
+        half = v + 0.5 * dt * acceleration
+        x = x + dt * half
+        new_acceleration = _pull(x)
+        return (x, half + 0.5 * dt * new_acceleration, new_acceleration), jnp.sum(v**2)
+
+    def fall(carry, _):
+        x, v = carry
+        v = v + 0.5 * dt * gravity
+        x = x + dt * v
+        v = v + 0.5 * dt * gravity
+        return (x, v), x + x
+
+    return jax.lax.scan(step, (x, v, _pull(x)), length=100)[1], jax.lax.scan(fall, (x, v), length=100)[1]

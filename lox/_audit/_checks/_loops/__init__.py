@@ -12,6 +12,7 @@ from lox._audit._checks._loops import (
     _constant,
     _counted,
     _discounts,
+    _doubled,
     _divided,
     _ended,
     _episodes,
@@ -43,6 +44,7 @@ KINDS = (
     *_resampled.KINDS,
     *_moves.KINDS,
     *_caches.KINDS,
+    *_doubled.KINDS,
 )
 CHECKS = (
     *_carry.CHECKS,
@@ -66,6 +68,7 @@ CHECKS = (
     *_resampled.CHECKS,
     *_moves.CHECKS,
     *_caches.CHECKS,
+    *_doubled.CHECKS,
     *_without_scan.CHECKS,
 )
 OF_DIFFERENTIATED = _carried.CHECKS
