@@ -1045,3 +1045,83 @@ def noise_of_each_sequence_and_a_mask_for_all_of_its_steps(key, logits, hidden):
     weight = jax.random.beta(third, 0.2, 0.2)
     mixed = weight * logits + (1 - weight) * logits[::-1]
     return chosen, jnp.where(kept, hidden / 0.9, 0.0), mixed
+
+
+# Proposals that are accepted by chance.
+
+
+def _log_density(x):
+    return -0.25 * jnp.sum(x**4) - jnp.sum(jnp.cos(3.0 * x))
+
+
+@wrong("LOX710", jax.random.key(0), f32(3))
+def a_walk_that_takes_no_logarithm_of_its_uniform_numbers(key, x):
+    def step(x, key):
+        move, accept = jax.random.split(key)
+        proposal = x + 0.3 * jax.random.normal(move, x.shape)
+        log_ratio = _log_density(proposal) - _log_density(x)
+        return jnp.where(jax.random.uniform(accept) < log_ratio, proposal, x), x
+
+    return jax.lax.scan(step, x, jax.random.split(key, 100))[1]
+
+
+@wrong("LOX710", jax.random.key(0), f32(8, 3))
+def walks_that_keep_their_density_and_accept_by_an_exponential_number(key, starts):
+    def walk(key, x):
+        def step(i, state):
+            x, density, key = state
+            key, move, accept = jax.random.split(key, 3)
+            proposal = x + 0.3 * jax.random.normal(move, x.shape)
+            new = _log_density(proposal)
+            is_taken = new - density > jax.random.exponential(accept)
+            return jnp.where(is_taken, proposal, x), jnp.where(is_taken, new, density), key
+
+        return jax.lax.fori_loop(0, 100, step, (x, _log_density(x), key))[0]
+
+    return jax.vmap(walk)(jax.random.split(key, 8), starts)
+
+
+@wrong("LOX710", jax.random.key(0), f32(3))
+def annealing_that_climbs_never(key, x):
+    def energy(x):
+        return -_log_density(x)
+
+    def step(x, inputs):
+        key, temperature = inputs
+        move, accept = jax.random.split(key)
+        proposal = x + 0.3 * jax.random.normal(move, x.shape)
+        change = (energy(proposal) - energy(x)) / temperature
+        return jnp.where(change < jnp.log(jax.random.uniform(accept)), proposal, x), change
+
+    return jax.lax.scan(step, x, (jax.random.split(key, 100), jnp.geomspace(1.0, 0.01, 100)))
+
+
+@right("LOX710", jax.random.key(0), f32(3))
+def walks_that_accept_on_the_scale_of_the_ratio(key, x):
+    def step(x, key):
+        move, accept = jax.random.split(key)
+        proposal = x + 0.3 * jax.random.normal(move, x.shape)
+        log_ratio = _log_density(proposal) - _log_density(x)
+        x = jnp.where(jnp.log(jax.random.uniform(accept)) < log_ratio, proposal, x)
+        return x, jnp.exp(log_ratio)
+
+    def by_rejection(x, key):
+        move, reject = jax.random.split(key)
+        proposal = x + 0.3 * jax.random.normal(move, x.shape)
+        change = 0.5 * (_log_density(x) - _log_density(proposal))
+        return jnp.where(change > jax.random.exponential(reject), x, proposal), change
+
+    def by_chance(x, key):
+        move, accept = jax.random.split(key)
+        proposal = x + 0.3 * jax.random.normal(move, x.shape)
+        chance = jnp.minimum(1.0, jnp.exp(_log_density(proposal) - _log_density(x)))
+        return jnp.where(jax.random.uniform(accept) < chance, proposal, x), chance
+
+    def by_energy(x, key):
+        move, accept = jax.random.split(key)
+        proposal = x + 0.3 * jax.random.normal(move, x.shape)
+        change = -_log_density(proposal) + _log_density(x)
+        return jnp.where(change <= jax.random.exponential(accept), proposal, x), change
+
+    keys = jax.random.split(key, (4, 100))
+    return [jax.lax.scan(each, x, own) for each, own in zip((step, by_rejection, by_chance, by_energy), keys)]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lox._audit._checks._randomness import _beginnings, _beyond, _old_keys, _reuse, _rows, _shards, _unused
+from lox._audit._checks._randomness import _accepted, _beginnings, _beyond, _old_keys, _reuse, _rows, _shards, _unused
 
-KINDS = (*_reuse.KINDS, *_unused.KINDS, *_old_keys.KINDS, *_beyond.KINDS, *_shards.KINDS)
+KINDS = (*_reuse.KINDS, *_unused.KINDS, *_old_keys.KINDS, *_beyond.KINDS, *_shards.KINDS, *_accepted.KINDS)
 CHECKS = (
     *_reuse.CHECKS,
     *_unused.CHECKS,
@@ -13,4 +13,5 @@ CHECKS = (
     *_shards.CHECKS,
     *_beginnings.CHECKS,
     *_rows.CHECKS,
+    *_accepted.CHECKS,
 )

@@ -1,0 +1,172 @@
+"""Proposals that are accepted by chance: on which scale the number is that is drawn for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from lox._audit._audited import Audited
+from lox._audit._facts import Interval
+from lox._audit._findings import Finding, Held, Kind
+from lox._audit._location import is_users, transformations
+from lox._audit._origins import FLOWS
+from lox._audit._program import Step, Value, is_call
+from lox._audit._rules import primitives
+
+ACCEPTED = Kind(
+    "LOX710",
+    "warning",
+    "A proposal is accepted by a number that is drawn on another scale than the ratio",
+    "Compare a difference of log densities with the logarithm of a uniform number: "
+    "jnp.log(jax.random.uniform(key)) < log_ratio, or -jax.random.exponential(key) < log_ratio.",
+    "Proposals are accepted by a number on the scale of the ratio.",
+    "The range of what is drawn was compared with what it is compared to.",
+)
+
+_GREATER, _LESS = primitives("gt", "ge"), primitives("lt", "le")
+_DRAWING = primitives("neg", "log", "log1p", "sub", "mul", "add", "max", "or", "shift_right_logical", "div")
+_THROUGH = FLOWS | primitives("bitcast_convert_type")
+_BITS = primitives("random_bits")
+_ASKED = FLOWS | primitives("and", "or")
+_CHOOSING = primitives("select_n")
+_MOST, _TERMS = 200, 16
+
+
+def accepted(audited: Audited) -> Iterator[Finding | Held]:
+    """LOX710: a difference of a function at a proposal and at where it is from is compared with what is never below it.
+
+    A difference of log densities is compared with the logarithm of a uniform number, which is negative; one of
+    energies with its negative.
+    """
+    if not audited.has("random_bits") or not audited.has("select_n"):
+        return
+    for step, location in audited.of("gt", "ge", "lt", "le"):
+        if not is_users(location.of_user.file) or {"jvp", "transpose"} & set(transformations(step.equation)):
+            continue
+        for ratio, drawn in (step.inputs, step.inputs[::-1]):
+            limits = _limits(drawn)
+            is_sided = limits.low >= 0 or limits.high <= 0
+            if not is_sided or drawn.number is not None or not _is_drawn(audited, drawn):
+                continue
+            is_less = (step.equation.primitive in _LESS) is (ratio is step.inputs[0])
+            takes = _takes_proposal(audited, step)
+            if takes is None or not _is_difference(audited, ratio):
+                continue
+            if limits.low >= 0 and is_less is not takes or limits.high <= 0 and is_less is takes:
+                what = "never negative" if limits.low >= 0 else "never positive"
+                yield ACCEPTED.at(
+                    location,
+                    f"{ratio.called} is the difference of one function at a proposal and at where it is from, and is "
+                    f"compared with a number that is drawn and {what}: a proposal is not accepted by the ratio of the "
+                    "two densities.",
+                )
+            else:
+                yield ACCEPTED.fine(location)
+
+
+def _limits(value: Value) -> Interval:
+    """The range of a value; of a logarithm of uniform numbers below one, what is not positive."""
+    limits = value.fact.range
+    value, maker = _plain(value)
+    if maker is None or limits.low >= 0 or limits.high <= 0:
+        return limits
+    if maker.equation.primitive in primitives("neg"):
+        below = _limits(maker.inputs[0])
+        return Interval(-below.high, -below.low)
+    if maker.equation.primitive in primitives("log"):
+        _, uniform = _plain(maker.inputs[0])
+        is_uniform = uniform is not None and uniform.equation.params.get("name") == "_uniform"
+        if uniform is not None and is_uniform and (uniform.inputs[-1].number or math.inf) <= 1:
+            return Interval(-math.inf, 0)
+    return limits
+
+
+def _is_drawn(audited: Audited, value: Value) -> bool:
+    return audited.origins.leads_to(value, _BITS, _DRAWING, _THROUGH)
+
+
+def _takes_proposal(audited: Audited, step: Step) -> bool | None:
+    """Whether a comparison chooses, where it is true, what is computed from what it chooses else; None for neither."""
+    left, seen = [step.outputs[0]], set[Value]()
+    while left and len(seen) < _TERMS:
+        value = left.pop()
+        names = audited.users.names(value)
+        seen |= names
+        for user in audited.users.of(value):
+            if user.equation.primitive in _CHOOSING and user.inputs[0] in names:
+                other, taken = user.inputs[1:3]
+                if _depends(audited, taken, other):
+                    return True
+                if _depends(audited, other, taken):
+                    return False
+            elif user.equation.primitive in _ASKED:
+                left += [each for each in user.outputs if each not in seen]
+    return None
+
+
+def _depends(audited: Audited, value: Value, on: Value) -> bool:
+    on = audited.origins.of(on, FLOWS)
+    left, seen = [value], set[Value]()
+    while left and len(seen) < _MOST:
+        each = audited.origins.of(left.pop(), FLOWS)
+        if each in seen:
+            continue
+        seen.add(each)
+        if each is on:
+            return value is not on
+        left += each.maker.inputs if each.maker is not None else ()
+    return False
+
+
+def _is_difference(audited: Audited, value: Value) -> bool:
+    """Say whether a value is made of two results of one function, one of which is subtracted."""
+    signs: dict[Any, dict[Value, int]] = {}
+    found, left = dict[Value, int](), [(value, 1)]
+    for _ in range(_TERMS):
+        if not left:
+            break
+        each, sign = left.pop()
+        each, maker = _plain(each)
+        found[each] = sign
+        if maker is None:
+            continue
+        primitive = maker.equation.primitive
+        if primitive in primitives("add", "sub"):
+            signs_of = (1, -1 if primitive in primitives("sub") else 1)
+            left += [(part, sign * own) for part, own in zip(maker.inputs, signs_of, strict=True)]
+            known = signs.setdefault(_written(audited, maker), {})  # As a sum is what a function may return.
+            known[each] = sign
+        elif primitive in primitives("neg", "min"):
+            turned = -sign if primitive in primitives("neg") else sign
+            left += [(part, turned) for part in maker.inputs if part.number is None]
+        elif primitive in primitives("mul", "div"):
+            factors = [part for part in maker.inputs if part.number is None]
+            number = math.prod(part.number for part in maker.inputs if part.number is not None)
+            signs.setdefault(_written(audited, maker), {})[each] = sign
+            factors = factors[:1] if primitive in primitives("div") else factors
+            left += [(part, sign if number > 0 else -sign) for part in factors]
+        else:
+            signs.setdefault(_written(audited, maker), {})[each] = sign
+    if any({*each.values()} == {1, -1} for each in signs.values()):
+        return True
+    kept = [each for each in found if each.maker is None]  # What is carried of the place that a proposal is from.
+    users = (user for each in kept for user in audited.users.of(each) if user.equation.primitive in _CHOOSING)
+    cases = ([found.get(audited.origins.of(each, FLOWS), 0) for each in user.inputs[1:]] for user in users)
+    return any(sorted(each) == [-1, 1] for each in cases)
+
+
+def _plain(value: Value) -> tuple[Value, Step | None]:
+    while value.maker is not None and value.maker.equation.primitive in FLOWS:
+        value = value.maker.inputs[0]
+    return value, value.maker
+
+
+def _written(audited: Audited, maker: Step) -> Any:
+    """Where a step is written, and what it does there."""
+    location = audited.lines[maker]
+    return (*maker.blocks, is_call(maker), maker.equation.primitive, location.file, location.line, location.column)
+
+
+KINDS = (ACCEPTED,)
+CHECKS = (accepted,)
