@@ -30,7 +30,7 @@ _THROUGH = FLOWS | primitives("bitcast_convert_type")
 _BITS = primitives("random_bits")
 _ASKED = FLOWS | primitives("and", "or")
 _CHOOSING = primitives("select_n")
-_MOST, _TERMS = 200, 16
+_MOST, _TERMS, _SHORT = 200, 16, 8
 
 
 def accepted(audited: Audited) -> Iterator[Finding | Held]:
@@ -88,21 +88,32 @@ def _is_drawn(audited: Audited, value: Value) -> bool:
 
 def _takes_proposal(audited: Audited, step: Step) -> bool | None:
     """Whether a comparison chooses, where it is true, what is computed from what it chooses else; None for neither."""
-    left, seen = [step.outputs[0]], set[Value]()
-    while left and len(seen) < _TERMS:
-        value = left.pop()
-        names = audited.users.names(value)
-        seen |= names
-        for user in audited.users.of(value):
-            if user.equation.primitive in _CHOOSING and user.inputs[0] in names:
-                other, taken = user.inputs[1:3]
+    for asked, other, taken in audited.once(_choices):
+        left = [asked]
+        for _ in range(_TERMS):
+            maker = left.pop().maker if left else None
+            if maker is step:
                 if _depends(audited, taken, other):
                     return True
                 if _depends(audited, other, taken):
                     return False
-            elif user.equation.primitive in _ASKED:
-                left += [each for each in user.outputs if each not in seen]
+            left += maker.inputs if maker is not None and maker.equation.primitive in _ASKED else ()
     return None
+
+
+def _choices(audited: Audited) -> list[tuple[Value, Value, Value]]:
+    """By what each jnp.where of a program chooses, and what it takes where that is false, and true."""
+    found = []
+    for step, _ in audited.steps:
+        if step.equation.primitive in _CHOOSING and len(step.inputs) == 3:
+            found.append(step.inputs)
+        elif is_call(step) and len(step.blocks[0].steps) < _SHORT:
+            outside = dict(zip(step.blocks[0].inputs, step.inputs, strict=True))
+            for inner in step.blocks[0].steps:
+                operands = [outside.get(_plain(each)[0]) for each in inner.inputs]
+                if inner.equation.primitive in _CHOOSING and len(operands) == 3 and None not in operands:
+                    found.append(tuple(operands))
+    return found
 
 
 def _depends(audited: Audited, value: Value, on: Value) -> bool:
@@ -151,9 +162,8 @@ def _is_difference(audited: Audited, value: Value) -> bool:
     if any({*each.values()} == {1, -1} for each in signs.values()):
         return True
     kept = [each for each in found if each.maker is None]  # What is carried of the place that a proposal is from.
-    users = (user for each in kept for user in audited.users.of(each) if user.equation.primitive in _CHOOSING)
-    cases = ([found.get(audited.origins.of(each, FLOWS), 0) for each in user.inputs[1:]] for user in users)
-    return any(sorted(each) == [-1, 1] for each in cases)
+    cases = ({_plain(each)[0] for each in choice[1:]} for choice in audited.once(_choices))
+    return any(sorted(found.get(each, 0) for each in both) == [-1, 1] and not both.isdisjoint(kept) for both in cases)
 
 
 def _plain(value: Value) -> tuple[Value, Step | None]:
