@@ -1614,3 +1614,33 @@ def slots_that_compete_for_inputs(slots, inputs):
     attention = jax.nn.softmax(jnp.einsum("bsd,bnd->bsn", slots, inputs), axis=1)
     attention = attention / (attention.sum(axis=2, keepdims=True) + 1e-8)
     return jnp.einsum("bsn,bnd->bsd", attention, inputs)
+
+
+# -- LOX830: orders that are taken for ranks -----------------------------------------------------------------------
+
+
+@wrong("LOX830", f32(50), f32(50))
+def rank_correlation_of_orders(x, y):
+    one, other = (jnp.argsort(each).astype(jnp.float32) for each in (x, y))
+    one, other = one - one.mean(), other - other.mean()
+    return jnp.sum(one * other) / jnp.sqrt(jnp.sum(one**2) * jnp.sum(other**2))
+
+
+@wrong("LOX830", f32(8, 64), f32(8, 64))
+def losses_that_weigh_by_the_order_of_priorities(priorities, losses):
+    def of_batch(priorities, losses):
+        weights = 1.0 / (1.0 + jnp.argsort(-priorities))
+        return jnp.sum(weights * losses) / weights.sum()
+
+    return jax.vmap(of_batch)(priorities, losses)
+
+
+@right("LOX830", f32(50), f32(50), jax.random.key(0), f32(50))
+def ranks_orders_and_random_places(x, y, key, grid):
+    one, other = (jnp.argsort(jnp.argsort(each)) / 49 for each in (x, y))
+    order = jnp.argsort(-x)
+    gains = y[order] / jnp.log2(jnp.arange(50) + 2.0)
+    shuffled = jnp.argsort(jax.random.uniform(key, (50,))) / 50
+    best = 0.1 * jnp.argsort(x)[0]
+    inverse = jnp.zeros(50).at[order].set(jnp.arange(50.0)) / 49
+    return jnp.corrcoef(one, other), gains, shuffled, best, inverse * grid
