@@ -102,8 +102,9 @@ def _product(place: Place, term: Term, on: Set[Node]) -> list[Term]:
 
 @_parts("div")
 def _quotient(place: Place, term: Term, on: Set[Node]) -> list[Term]:
-    over = place.inputs[0]
-    return [dataclasses.replace(term, node=over, scaled=True)] if over in on else []
+    over, under = place.inputs
+    sign = -term.sign if under.value.fact.range.high < 0 else term.sign
+    return [dataclasses.replace(term, node=over, sign=sign, scaled=True)] if over in on else []
 
 
 @_parts("select_n")

@@ -1179,3 +1179,53 @@ def errors_of_prices_that_were_quoted(w, features, quoted):
     errors = jnp.square(jnp.exp(features @ w) - jnp.where(missing, 0.0, quoted))
     scale = jnp.where(missing, 0.0, jnp.square(quoted)).mean()
     return jnp.where(missing, 0.0, errors).mean() / scale
+
+
+# The spread of what is drawn.
+
+CODER = {"in": f32(12, 8), "out": f32(4, 12)}
+
+
+def _coded(params, x, key):
+    mean, log_var = jnp.split(x @ params["in"], 2, axis=-1)
+    code = mean + jnp.exp(0.5 * log_var) * jax.random.normal(key, mean.shape)
+    return mean, log_var, jnp.sum((jnp.tanh(code) @ params["out"] - x) ** 2, axis=-1)
+
+
+@wrong("LOX620", CODER, f32(32, 12), jax.random.key(0), differentiate="params")
+def coder_whose_divergence_is_subtracted(params, x, key):
+    mean, log_var, error = _coded(params, x, key)
+    divergence = 0.5 * jnp.sum(1.0 + log_var - mean**2 - jnp.exp(log_var), axis=-1)
+    return jnp.mean(error + divergence)
+
+
+@right("LOX620", CODER, f32(32, 12), jax.random.key(0), differentiate="params")
+def coder_whose_divergence_is_added(params, x, key):
+    mean, log_var, error = _coded(params, x, key)
+    divergence = -0.5 * jnp.sum(1.0 + log_var - mean**2 - jnp.exp(log_var), axis=-1)
+    return jnp.mean(error + 0.1 * divergence)
+
+
+@wrong("LOX620", {"mean": f32(5), "log_scale": f32(5)}, f32(30, 5), f32(30), jax.random.key(0), differentiate="q")
+def bound_whose_entropy_is_subtracted(q, x, y, key):
+    w = q["mean"] + jnp.exp(q["log_scale"]) * jax.random.normal(key, (10, 5))
+    fit = jax.scipy.stats.norm.logpdf(y, w @ x.T, 0.5).sum(axis=1) + jax.scipy.stats.norm.logpdf(w).sum(axis=1)
+    return jnp.mean(fit) - q["log_scale"].sum()
+
+
+@right("LOX620", {"mean": f32(5), "log_scale": f32(5)}, f32(30, 5), f32(30), jax.random.key(0), differentiate="q")
+def bound_by_the_density_of_what_is_drawn(q, x, y, key):
+    w = q["mean"] + jnp.exp(q["log_scale"]) * jax.random.normal(key, (10, 5))
+    fit = jax.scipy.stats.norm.logpdf(y, w @ x.T, 0.5).sum(axis=1)
+    own = jax.scipy.stats.norm.logpdf(w, q["mean"], jnp.exp(q["log_scale"])).sum(axis=1)
+    return jnp.mean(own - fit)
+
+
+@right(
+    "LOX620", {"mean": f32(5, 3), "log_std": f32(5, 3)}, f32(30, 5), f32(3), jax.random.key(0), differentiate="policy"
+)
+def policy_that_is_kept_random(policy, x, goal, key):
+    mean, log_std = x @ policy["mean"], jnp.clip(x @ policy["log_std"], -5.0, 2.0)
+    action = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)
+    log_prob = jnp.sum(-0.5 * ((action - mean) / jnp.exp(log_std)) ** 2 - log_std, axis=-1)
+    return jnp.mean(0.2 * log_prob + jnp.abs(action - goal).sum(axis=-1))
