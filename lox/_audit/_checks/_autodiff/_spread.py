@@ -33,7 +33,7 @@ def spreads(audited: Audited) -> Iterator[Finding | Held]:
     if not is_asked(audited) or not audited.has("erf_inv"):
         return
     way = audited.once(Way)
-    samples = [(place, found) for place in way.of("mul") if (found := _log_scale(place, way)) is not None]
+    samples = [(place, scale) for place in way.of("mul") if (scale := _log_scale(place, way)) is not None]
     parts = (
         [each for loss in loss_of(audited, audited.dependence) for each in terms(loss, way.on, _SUMS)]
         if samples

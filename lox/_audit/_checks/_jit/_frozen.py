@@ -89,7 +89,10 @@ class _Compiled:
         self._is_jitted = _compat.is_jitted(audited.fun)
         self._by_node = {source.node: source for source in traced}
         self._codes = {source.code for source in traced}
-        self._callers = {*self._by_node, *filter(None, map(_node_of, drivers(audited)))}
+        self._callers: set[Function] = {
+            *self._by_node,
+            *(node for code in drivers(audited) if (node := _node_of(code)) is not None),
+        }
         self.roots = self._roots()
 
     def _roots(self) -> set[Function]:
@@ -124,7 +127,7 @@ class _Compiled:
             return _in_loop(ast.unparse(node), inner[place], jitted[-1]) if jitted else None
         if not is_compiled or not _changes(*_named(node, source.names.get(root.id))):
             return None
-        return self._of_global(root.id, source) if root is node else self._of_part(node, source)
+        return self._of_global(node.id, source) if isinstance(node, ast.Name) else self._of_part(node, source)
 
     def _of_attribute(self, source: Source, node: ast.Attribute) -> Change | None:
         attribute, file = f"self.{node.attr}", source.code.co_filename
@@ -157,8 +160,9 @@ class _Compiled:
             return None
         for around in self._callers:
             for each in ast.walk(around):
-                made = isinstance(each, ast.Assign) and isinstance(each.value, ast.Call)
-                if not made or ast.unparse(each.value.func) != name:
+                if not isinstance(each, ast.Assign) or not isinstance(each.value, ast.Call):
+                    continue
+                if ast.unparse(each.value.func) != name:
                     continue
                 names = [f"{target.id}.{node.attr}" for target in each.targets if isinstance(target, ast.Name)]
                 found = (_in_loop(own, around, root) for own in names for root in inner if root in self.roots)
@@ -169,10 +173,11 @@ class _Compiled:
     def _of_part(self, node: ast.Attribute | ast.Subscript, source: Source) -> Change | None:
         """The change of an element or an attribute of a global object, in a loop that calls what is compiled."""
         file = source.code.co_filename
-        places = [syntax(file), *(each for found in functions(file).values() for each, _ in found)]
         text = ast.unparse(node)
+        written = [each for found in functions(file).values() for each, _ in found]
+        places: list[Function | ast.Module] = [syntax(file), *written]
         loops = (_in_loop(text, each, root) for each in places for root in self.roots)
-        changes = (_moved_on(text, each, root) for each in places[1:] for root in self.roots)
+        changes = (_moved_on(text, each, root) for each in written for root in self.roots)
         return next((change for change in (*loops, *changes) if change is not None), None)
 
     def _of_global(self, name: str, source: Source) -> Change | None:

@@ -114,7 +114,8 @@ def _keeps(mask: Mask, counter: Value, origins: Origins) -> bool:
         step = made_by(condition, primitives(*_OPPOSITE))
         if step is None:
             continue
-        for places, bound, mirrored in ((*step.inputs, False), (*step.inputs[::-1], True)):
+        one, other = step.inputs
+        for places, bound, mirrored in ((one, other, False), (other, one, True)):
             name = step.equation.primitive.name
             name = _MIRRORED[name] if mirrored else name
             name = _OPPOSITE[name] if truth else name

@@ -10,7 +10,7 @@ from lox._audit._findings import Finding, Kind
 from lox._audit._location import is_users, transformations
 from lox._audit._loops import loop_of, reached
 from lox._audit._origins import FLOWS
-from lox._audit._program import Value
+from lox._audit._program import Step, Value
 from lox._audit._rules import primitives
 
 DOUBLED = Kind(
@@ -62,7 +62,7 @@ def _carried(audited: Audited, term: Value, news: dict[Value, Value]) -> Value |
     return arrays[0] if len(arrays) == 1 and all(each in news or not each.shape for each in found) else None
 
 
-def _depends(value: Value, others: set[Value], inner: set[object]) -> bool:
+def _depends(value: Value, others: set[Value], inner: set[Step]) -> bool:
     """Say whether a value is computed from one of some others in the same body."""
     left, seen = [value], set[Value]()
     while left:

@@ -103,16 +103,17 @@ def _takes_proposal(audited: Audited, step: Step) -> bool | None:
 
 def _choices(audited: Audited) -> list[tuple[Value, Value, Value]]:
     """By what each jnp.where of a program chooses, and what it takes where that is false, and true."""
-    found = []
+    found: list[tuple[Value, Value, Value]] = []
     for step, _ in audited.steps:
         if step.equation.primitive in _CHOOSING and len(step.inputs) == 3:
-            found.append(step.inputs)
+            asked, other, taken = step.inputs
+            found.append((asked, other, taken))
         elif is_call(step) and len(step.blocks[0].steps) < _SHORT:
             outside = dict(zip(step.blocks[0].inputs, step.inputs, strict=True))
             for inner in step.blocks[0].steps:
-                operands = [outside.get(_plain(each)[0]) for each in inner.inputs]
-                if inner.equation.primitive in _CHOOSING and len(operands) == 3 and None not in operands:
-                    found.append(tuple(operands))
+                given = [outside[plain] for each in inner.inputs if (plain := _plain(each)[0]) in outside]
+                if inner.equation.primitive in _CHOOSING and len(given) == len(inner.inputs) == 3:
+                    found.append((given[0], given[1], given[2]))
     return found
 
 
